@@ -1,0 +1,76 @@
+"""A deep-learning compiler in which normalization is a first-class citizen.
+
+The whole public surface. Names are loaded when they are first used: importing renorm loads neither onnx nor llvmlite,
+and a process that only runs a saved module never does.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from renorm import errors, ops, te, topi
+    from renorm.core.target import Target, register_target
+    from renorm.driver.build import build, lower
+    from renorm.driver.compile import compile
+    from renorm.driver.optimize import optimize
+    from renorm.frontends import read
+    from renorm.graph.op import OpDef
+    from renorm.graph.registry import override, register
+    from renorm.runtime import nd
+    from renorm.runtime.module import Module, load
+    from renorm.te import compute, const, create_schedule, intrin, max, min, placeholder, reduce_axis, sum, thread_axis
+
+# public name -> (module, name in it, or None for the module itself)
+_PUBLIC: dict[str, tuple[str, str | None]] = {
+    # whole models
+    "compile": ("renorm.driver.compile", "compile"),
+    "read": ("renorm.frontends", "read"),
+    "optimize": ("renorm.driver.optimize", "optimize"),
+    "load": ("renorm.runtime.module", "load"),
+    "Module": ("renorm.runtime.module", "Module"),
+    "errors": ("renorm.errors", None),
+    # tensor expressions; the second block is where articles of TVM 0.4 to 0.6 look for them
+    "te": ("renorm.te", None),
+    "topi": ("renorm.topi", None),
+    "nd": ("renorm.runtime.nd", None),
+    "build": ("renorm.driver.build", "build"),
+    "lower": ("renorm.driver.build", "lower"),
+    **{
+        name: ("renorm.te", name)
+        for name in (
+            "placeholder", "compute", "reduce_axis", "sum", "max", "min", "const", "create_schedule", "thread_axis",
+            "intrin",
+        )
+    },
+    # extending
+    "register": ("renorm.graph.registry", "register"),
+    "override": ("renorm.graph.registry", "override"),
+    "OpDef": ("renorm.graph.op", "OpDef"),
+    "ops": ("renorm.ops", None),
+    "Target": ("renorm.core.target", "Target"),
+    "register_target": ("renorm.core.target", "register_target"),
+}  # fmt: skip
+
+__all__ = [
+    "Module", "OpDef", "Target", "build", "compile", "compute", "const", "create_schedule", "errors", "intrin", "load",
+    "lower", "max", "min", "nd", "ops", "optimize", "override", "placeholder", "read", "reduce_axis", "register",
+    "register_target", "sum", "te", "thread_axis", "topi",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'renorm' has no attribute {name!r}")
+    module, inside = _PUBLIC[name]
+    found = import_module(module)
+    value = found if inside is None else getattr(found, inside)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_PUBLIC])

@@ -1,0 +1,29 @@
+"""Opening what a verb is given: an artifact, or a model that is compiled first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import renorm
+from renorm.cli.progress import progress
+from renorm.core.comparison import random_inputs
+from renorm.core.dims import is_static
+
+
+def opened(model: Path, options: Mapping[str, Any], as_json: bool) -> Any:
+    """A module that runs."""
+    if model.suffix == ".renorm":
+        return renorm.load(model, threads=options["threads"])
+    with progress(f"compiling {model.name}", as_json) as tell:
+        return renorm.compile(model, progress=tell, **options)
+
+
+def with_inputs(model: Path, options: Mapping[str, Any], seed: int, as_json: bool) -> tuple[Any, dict[str, Any]]:
+    """A module of fixed shapes, and a random array for each of its inputs, by name and in order."""
+    module = opened(model, options, as_json)
+    inputs = random_inputs(module.inputs, seed, options["shapes"])
+    if not all(is_static(v.shape) for v in module.inputs):
+        module = module.specialized(**{name: a.shape for name, a in inputs.items()})
+    return module, inputs

@@ -1,0 +1,110 @@
+"""Options that several verbs share, and how their values are read."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from renorm.cli import output
+from renorm.errors import InvalidInput
+
+
+class Shape(click.ParamType):
+    """`x=1x3x224x224`: an input's name and its shape; `x=` is the shape of a scalar."""
+
+    name = "NAME=SHAPE"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, tuple[int, ...]]:
+        if isinstance(value, tuple):
+            return value
+        name, sign, text = str(value).rpartition("=")
+        try:
+            shape = tuple(int(d) for d in text.split("x")) if text else ()
+        except ValueError:
+            shape = (-1,)
+        if not sign or not name or any(d < 0 for d in shape):
+            self.fail(f"{value!r} is not of the form x=1x3x224x224", param, ctx)
+        return name, shape
+
+
+model = click.argument("model", type=click.Path(path_type=Path))
+json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object on standard output.")
+opt_level = click.option(
+    "--opt-level", type=click.IntRange(0, 3), default=3, show_default=True, help="How much to optimize."
+)
+target = click.option(
+    "--target", default="llvm", show_default=True, help='What to compile for: "llvm -mcpu=haswell", ...'
+)
+keep = click.option("--keep", multiple=True, metavar="NAME", help="An op or a node to keep whole; may be repeated.")
+verify = click.option(
+    "--verify", is_flag=True, help="Compare each rewrite with the graph before it; revert what differs."
+)
+shape = click.option("--shape", "shapes", multiple=True, type=Shape(), help="An input's shape; may be repeated.")
+threads = click.option("--threads", type=click.IntRange(1), default=None, help="Threads that run the network.")
+seed = click.option("--seed", type=int, default=0, show_default=True, help="Of random inputs.")
+given = click.option(
+    "--input",
+    "inputs",
+    multiple=True,
+    metavar="[NAME=]FILE",
+    help="A .npy file, or a .npz file with one array per input.",
+)
+
+
+def arrays(files: Sequence[str], names: Sequence[str]) -> dict[str, Any]:
+    """The arrays of --input by the names of a network's inputs: `x=file.npy`, `file.npy` for the next input that is not
+    named, `file.npz` for several at once."""
+    found: dict[str, Any] = {}
+    for text in files:
+        name, sign, file = text.rpartition("=")
+        try:
+            held = np.load(file, allow_pickle=False)
+        except (OSError, ValueError) as error:
+            raise InvalidInput(f"--input {text}: {error}") from error
+        if isinstance(held, np.ndarray):
+            left = [n for n in names if n not in found]
+            if not sign and not left:
+                raise InvalidInput(f"--input {text}: every input has an array already", [f"inputs: {', '.join(names)}"])
+            found[name if sign else left[0]] = held
+        else:
+            found.update({n: held[n] for n in held.files})
+    unknown = [n for n in found if n not in names]
+    if unknown:
+        raise InvalidInput(f"{', '.join(unknown)}: no such input", [f"inputs: {', '.join(names)}"])
+    return found
+
+
+def compiling(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options of every verb that compiles; they arrive as one dict `options`, as renorm.compile takes them."""
+
+    @functools.wraps(command)
+    def gathered(*args: Any, **given: Any) -> Any:
+        options = {name: given.pop(name) for name in ("opt_level", "target", "keep", "verify", "shapes", "threads")}
+        options["shapes"] = dict(options["shapes"]) or None
+        return command(*args, options=options, **given)
+
+    for option in (threads, shape, verify, keep, target, opt_level):
+        gathered = option(gathered)
+    return gathered
+
+
+def verb(name: str) -> Callable[[Callable[..., Any]], click.Command]:
+    """Makes a function a verb: with --json, and with errors of renorm turned into text and exit codes. The function
+    returns what is to be printed as JSON, and prints the rest itself where `as_json` is false."""
+
+    def decorate(function: Callable[..., Any]) -> click.Command:
+        @functools.wraps(function)
+        def guarded(*args: Any, as_json: bool, **given: Any) -> None:
+            with output.guarded(as_json):
+                output.finish(function(*args, as_json=as_json, **given), as_json)
+
+        return click.command(name)(json(guarded))
+
+    return decorate

@@ -1,0 +1,106 @@
+"""What the verbs print: text for people, one JSON object for programs, errors with an exit code either way."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+from rich.console import Console
+from rich.table import Table
+
+from renorm import errors
+
+_CODES: list[tuple[type[errors.RenormError], int]] = [
+    (errors.InternalError, 70),
+    (errors.VerificationError, 1),
+    (errors.InvalidTarget, 2),
+    (errors.InvalidInput, 2),
+    (errors.InvalidArtifact, 4),
+    (errors.RenormError, 3),
+]
+
+WIDE = 200  # columns where there is no terminal whose width would count
+
+console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else WIDE)
+stderr = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a verb found. data: as JSON has it. code: the exit code."""
+
+    data: dict[str, Any] = field(default_factory=dict[str, Any])
+    code: int = 0
+
+
+def code_of(error: errors.RenormError) -> int:
+    return next(code for kind, code in _CODES if isinstance(error, kind))
+
+
+@contextmanager
+def guarded(as_json: bool) -> Generator[None]:
+    """Turns errors of renorm into their text, or a JSON object, and an exit code."""
+    try:
+        yield
+    except errors.RenormError as error:
+        _fail(error, as_json)
+    except OSError as error:  # a file that the command line names
+        _fail(errors.InvalidInput(f"{error.filename}: {error.strerror}" if error.filename else str(error)), as_json)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _fail(error: errors.RenormError, as_json: bool) -> NoReturn:
+    kind = type(error).__name__
+    if as_json:
+        told = {"kind": kind, "headline": error.headline, "facts": list(error.facts), "do": error.do}
+        print(json.dumps({"error": told}))
+    else:
+        stderr.print(f"{kind}: {error}", markup=False)
+    sys.exit(code_of(error))
+
+
+def finish(outcome: Outcome, as_json: bool) -> None:
+    """Prints the JSON object if it is asked for, and leaves with the exit code."""
+    if as_json:
+        print(json.dumps(outcome.data))
+    if outcome.code:
+        sys.exit(outcome.code)
+
+
+def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """Prints rows under a title; nothing where there are none."""
+    if not rows:
+        return
+    made = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, header_style="dim")
+    for i, name in enumerate(columns):
+        numeric = all(isinstance(r[i], (int, float)) for r in rows)
+        last = i == len(columns) - 1  # the only one that is broken over lines: a sentence
+        made.add_column(name, justify="right" if numeric else "left", overflow="fold", no_wrap=not last)
+    for row in rows:
+        made.add_row(*(_cell(v) for v in row))
+    console.print(made)
+
+
+def line(text: str = "") -> None:
+    console.print(text, markup=False)
+
+
+def bytes_text(count: int) -> str:
+    """A number of bytes as people read it."""
+    size = float(count)
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.2f} GiB"
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.3g}" if abs(value) < 100 else f"{value:.1f}"
+    return str(value).replace("[", r"\[")

@@ -1,0 +1,352 @@
+"""CUDA C from the loops that the LLVM generator reads too. Needs neither CUDA nor a GPU: the result is text.
+
+    nest at the root                   a __global__ function, a launch of its own; each sees what the last one wrote
+    blockIdx.*, threadIdx.* loop       the CUDA variable of that name; the launch has the largest extent of each axis
+    allocate at the root               a parameter of every launch that touches it: memory that the caller provides
+    shared, local, register allocate   a __shared__ array, an array of a thread
+    barrier                            __syncthreads()
+
+float16 and bfloat16 are storage: they widen to float when loaded and round when stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import isinf, isnan
+
+from renorm.core.errors import InternalError, InvalidLoops
+from renorm.core.target import Target
+from renorm.expr.bounds import interval
+from renorm.expr.nodes import Binary, Broadcast, Call, Cast, Const, Expr, Load, Not, Select, Var
+from renorm.expr.rewrite import loads
+from renorm.tir.nodes import (
+    BLOCK_AXES,
+    THREAD_AXES,
+    Allocate,
+    Barrier,
+    Buffer,
+    For,
+    If,
+    Kernel,
+    Let,
+    Produce,
+    Seq,
+    Stmt,
+    Store,
+    constant,
+    expressions,
+)
+from renorm.tir.nodes import walk as walk_stmt
+from renorm.tir.verify import verify
+
+_TYPES = {
+    "float64": "double", "float32": "float", "float16": "__half", "bfloat16": "__nv_bfloat16", "bool": "bool",
+    "int64": "long long", "int32": "int", "int16": "short", "int8": "signed char",
+    "uint64": "unsigned long long", "uint32": "unsigned int", "uint16": "unsigned short", "uint8": "unsigned char",
+}  # fmt: skip
+_WIDEN = {"float16": "__half2float", "bfloat16": "__bfloat162float"}
+_NARROW = {"float16": "__float2half_rn", "bfloat16": "__float2bfloat16_rn"}
+_HEADERS = {"float16": "cuda_fp16.h", "bfloat16": "cuda_bf16.h"}
+
+# intrinsics whose C name differs from ours; float gets an `f` behind it
+_C_NAMES = {"abs": "fabs", "round": "rint"}
+_OWN = {
+    "sigmoid": "{t} renorm_sigmoid({t} x) {{ return 1 / (1 + exp{f}(-x)); }}",
+    "sign": "{t} renorm_sign({t} x) {{ return x > 0 ? 1 : x < 0 ? -1 : x; }}",  # NaN and zeros as they are
+    "min": "{t} renorm_min({t} a, {t} b) {{ return a != a || a < b ? a : b; }}",  # NaN propagates, as in NumPy
+    "max": "{t} renorm_max({t} a, {t} b) {{ return a != a || a > b ? a : b; }}",
+    "floordiv": "{t} renorm_floordiv({t} a, {t} b) "
+    "{{ {t} q = a / b; return q * b != a && (a < 0) != (b < 0) ? q - 1 : q; }}",
+    "floormod": "{t} renorm_floormod({t} a, {t} b) "
+    "{{ {t} r = a % b; return r != 0 && (r < 0) != (b < 0) ? r + b : r; }}",
+}
+_INFIX = frozenset({"+", "-", "*", "/", "==", "!=", "<", "<=", ">", ">=", "&&", "||"})
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One __global__ function. grid, block: extents x, y, z. params: buffers in the order of its parameters."""
+
+    name: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    params: tuple[Buffer, ...]
+
+
+@dataclass(frozen=True)
+class CudaKernel:
+    """A kernel as CUDA C. workspace: root-level buffers that the caller must provide beside the kernel's parameters."""
+
+    name: str
+    source: str
+    launches: tuple[Launch, ...]
+    workspace: tuple[Buffer, ...]
+    arch: str
+
+
+def generate(kernel: Kernel, target: Target) -> CudaKernel:
+    """The CUDA C of a kernel. Raises InvalidLoops where a stage is bound to no thread, or a launch is larger than a
+    GPU takes.
+    """
+    verify(kernel, target)
+    workspace, nests = _roots(kernel.body)
+    launches: list[Launch] = []
+    functions: list[str] = []
+    needed: dict[str, str] = {}
+    stem = "".join(c if c.isalnum() else "_" for c in kernel.name)
+    for i, nest in enumerate(nests):
+        name = f"{stem}_kernel{i}"  # never `main`, which C keeps for itself
+        emitter = _Function(name, nest, [*kernel.params, *workspace])
+        functions.append(emitter.text)
+        needed.update(emitter.needed)
+        launches.append(emitter.launch)
+    touched = {b.dtype for n in nests for s in walk_stmt(n) for b in _buffers(s)}
+    headers = [f"#include <{_HEADERS[d]}>" for d in sorted(touched & set(_HEADERS))]
+    own = [needed[k] for k in sorted(needed)]
+    source = "\n\n".join(part for part in ("\n".join(headers), "\n".join(own), *functions) if part) + "\n"
+    return CudaKernel(kernel.name, source, tuple(launches), tuple(workspace), target.arch)
+
+
+def _roots(s: Stmt) -> tuple[list[Buffer], list[Stmt]]:
+    """Global buffers allocated at the root, and the statements that are launches."""
+    match s:
+        case Allocate() if s.buffer.scope == "global":
+            buffers, nests = _roots(s.body)
+            return [s.buffer, *buffers], nests
+        case Seq():
+            parts = [_roots(c) for c in s.stmts]
+            return [b for bs, _ in parts for b in bs], [n for _, ns in parts for n in ns]
+        case Produce():
+            return _roots(s.body) if isinstance(s.body, (Seq, Allocate, Produce)) else ([], [s.body])
+        case _:
+            return [], [s]
+
+
+def _buffers(s: Stmt) -> Iterator[Buffer]:
+    if isinstance(s, Store):
+        yield s.buffer
+    for e in expressions(s):
+        for load in loads(e):
+            assert isinstance(load.source, Buffer)
+            yield load.source
+
+
+class _Function:
+    """One __global__ function."""
+
+    def __init__(self, name: str, nest: Stmt, known: list[Buffer]):
+        self.needed: dict[str, str] = {}
+        self._lines: list[str] = []
+        self._names: dict[int, str] = {}
+        self._taken: set[str] = set()
+        self._bounds: dict[Var, tuple[int, int]] = {}
+        self._extents = dict.fromkeys((*BLOCK_AXES, *THREAD_AXES), 1)
+        used = list(dict.fromkeys(b for s in walk_stmt(nest) for b in _buffers(s)))
+        written = {s.buffer for s in walk_stmt(nest) if isinstance(s, Store)}
+        params = tuple(b for b in known if b in used)
+        shown = [
+            f"{'' if b in written else 'const '}{_TYPES[b.dtype]}* __restrict__ {self._name(b, b.name)}" for b in params
+        ]
+        self._statement(nest, 1)
+        grid = tuple(self._extents[a] for a in BLOCK_AXES)
+        block = tuple(self._extents[a] for a in THREAD_AXES)
+        self.launch = Launch(name, grid, block, params)  # type: ignore[arg-type]
+        threads = block[0] * block[1] * block[2]
+        head = f'extern "C" __global__ void __launch_bounds__({threads}) {name}({", ".join(shown)}) {{'
+        self.text = "\n".join([head, *self._lines, "}"])
+
+    def _name(self, what: object, hint: str) -> str:
+        if id(what) not in self._names:
+            base = "".join(c if c.isalnum() else "_" for c in hint).lstrip("0123456789") or "v"
+            name, n = base, 0
+            while name in self._taken:
+                n += 1
+                name = f"{base}_{n}"
+            self._taken.add(name)
+            self._names[id(what)] = name
+        return self._names[id(what)]
+
+    def _line(self, depth: int, text: str) -> None:
+        self._lines.append("  " * depth + text)
+
+    def _statement(self, s: Stmt, depth: int) -> None:
+        match s:
+            case Seq():
+                for c in s.stmts:
+                    self._statement(c, depth)
+            case Produce():
+                self._statement(s.body, depth)
+            case Allocate():
+                scope = "__shared__ " if s.buffer.scope == "shared" else ""
+                self._line(
+                    depth, f"{scope}{_TYPES[s.buffer.dtype]} {self._name(s.buffer, s.buffer.name)}[{s.buffer.size}];"
+                )
+                self._statement(s.body, depth)
+            case Let():
+                name = self._name(s.var, s.var.name)
+                self._line(depth, f"const {_TYPES[s.var.dtype]} {name} = {self._expr(s.value)};")
+                self._know(s.var, *interval(s.value, self._bounds))
+                self._statement(s.body, depth)
+            case If():
+                self._line(depth, f"if ({self._expr(s.condition)}) {{")
+                self._statement(s.then, depth + 1)
+                if s.otherwise is not None:
+                    self._line(depth, "} else {")
+                    self._statement(s.otherwise, depth + 1)
+                self._line(depth, "}")
+            case For():
+                self._loop(s, depth)
+            case Store():
+                self._store(s, depth)
+            case Barrier():
+                self._line(depth, "__syncthreads();")
+            case _:
+                raise InternalError(f"CUDA C has no form for {type(s).__name__}")
+
+    def _know(self, var: Var, low: int | None, high: int | None) -> None:
+        """Keeps the range of a variable, where it has one."""
+        if low is not None and high is not None:
+            self._bounds[var] = (low, high)
+
+    def _loop(self, s: For, depth: int) -> None:
+        start, extent = constant(s.start), constant(s.extent)
+        if s.kind in self._extents:
+            if extent is None or start != 0:
+                raise InvalidLoops(
+                    f"loop {s.var.name} over {s.kind} has extent {s.extent}, which must be a constant from 0"
+                )
+            self._bounds[s.var] = (0, extent - 1)
+            name = self._name(s.var, s.var.name)
+            widest = max(extent, self._extents[s.kind])
+            if self._extents[s.kind] not in (1, extent):
+                raise InvalidLoops(f"{s.kind} has extents {self._extents[s.kind]} and {extent} in one launch")
+            self._extents[s.kind] = widest
+            self._line(depth, f"{{ const int {name} = {s.kind};")
+            self._statement(s.body, depth + 1)
+            self._line(depth, "}")
+            return
+        low, high = interval(s.start, self._bounds), interval(s.start + s.extent, self._bounds)
+        self._know(s.var, low[0], None if high[1] is None else high[1] - 1)
+        name = self._name(s.var, s.var.name)
+        begin, end = self._expr(s.start), self._expr(s.start + s.extent)
+        if s.kind in ("unrolled", "vectorized"):
+            self._line(depth, "#pragma unroll")
+        self._line(depth, f"for (int {name} = {begin}; {name} < {end}; ++{name}) {{")
+        self._statement(s.body, depth + 1)
+        self._line(depth, "}")
+
+    def _store(self, s: Store, depth: int) -> None:
+        value = self._expr(s.value)
+        if s.buffer.dtype in _NARROW:
+            value = f"{_NARROW[s.buffer.dtype]}({value})"
+        text = f"{self._name(s.buffer, s.buffer.name)}[{self._expr(s.index)}] = {value};"
+        self._line(depth, text if s.predicate is None else f"if ({self._expr(s.predicate)}) {text}")
+
+    def _expr(self, e: Expr) -> str:
+        match e:
+            case Var():
+                return self._name(e, e.name)
+            case Const():
+                return _constant(e)
+            case Binary():
+                return self._binary(e)
+            case Not():
+                return f"(!{self._expr(e.a)})"
+            case Select():
+                return f"({self._expr(e.condition)} ? {self._expr(e.then)} : {self._expr(e.otherwise)})"
+            case Cast():
+                return self._cast(e)
+            case Call():
+                return self._call(e)
+            case Load():
+                assert isinstance(e.source, Buffer)
+                text = f"{self._name(e.source, e.source.name)}[{self._expr(e.indices[0])}]"
+                text = f"{_WIDEN[e.dtype]}({text})" if e.dtype in _WIDEN else text
+                return text if e.predicate is None else f"({self._expr(e.predicate)} ? {text} : 0)"
+            case Broadcast():
+                return self._expr(e.value)
+            case _:
+                raise InternalError(f"CUDA C has no form for the expression {e}")
+
+    def _own(self, name: str, dtype: str) -> str:
+        """The name of a device function of ours, which is then defined in the source."""
+        own, suffix = _TYPES[_register(dtype)], "f" if _register(dtype) == "float32" else ""
+        self.needed[f"{name} {own}"] = "static __device__ __forceinline__ " + _OWN[name].format(t=own, f=suffix)
+        return f"renorm_{name}"
+
+    def _binary(self, e: Binary) -> str:
+        a, b = self._expr(e.a), self._expr(e.b)
+        is_float = _register(e.a.dtype) in ("float32", "float64")
+        match e.op:
+            case "//" | "%":
+                low, divisor = interval(e.a, self._bounds)[0], interval(e.b, self._bounds)[0]
+                if low is not None and low >= 0 and divisor is not None and divisor > 0:
+                    return f"({a} {'/' if e.op == '//' else '%'} {b})"  # C truncates, which is the same for these
+                return f"{self._own('floordiv' if e.op == '//' else 'floormod', e.dtype)}({a}, {b})"
+            case "min" | "max":
+                return f"{self._own(e.op, e.dtype)}({a}, {b})"
+            case "pow":
+                return (
+                    f"pow{'f' if _register(e.dtype) == 'float32' else ''}({a}, {b})"
+                    if is_float
+                    else self._integer_power(e)
+                )
+            case op if op in _INFIX:
+                return f"({a} {op} {b})"
+            case _:
+                raise InternalError(f"CUDA C has no operator {e.op!r}")
+
+    def _integer_power(self, e: Binary) -> str:
+        exponent = constant(e.b)
+        if exponent is None or exponent < 0:
+            raise InvalidLoops(f"integer power {e} needs a constant exponent that is not negative")
+        return "(" + " * ".join([self._expr(e.a)] * exponent) + ")" if exponent else "1"
+
+    def _cast(self, e: Cast) -> str:
+        if e.dtype == "bool":
+            return f"({self._expr(e.a)} != 0)"
+        if e.dtype in _NARROW:  # round to the narrow type, go on in float
+            return f"{_WIDEN[e.dtype]}({_NARROW[e.dtype]}((float){self._expr(e.a)}))"
+        return f"(({_TYPES[_register(e.dtype)]}){self._expr(e.a)})"
+
+    def _call(self, e: Call) -> str:
+        args = [self._expr(a) for a in e.args]
+        dtype = _register(e.dtype)
+        suffix = "f" if dtype == "float32" else ""
+        match e.name:
+            case "likely":
+                return args[0]
+            case "if_then_else":
+                return f"({args[0]} ? {args[1]} : {args[2]})"
+            case "isnan" | "isinf":
+                return f"{e.name}({args[0]})"
+            case "popcount":
+                return f"__popcll({args[0]})"
+            case "sigmoid" | "sign":
+                return f"{self._own(e.name, e.dtype)}({args[0]})"
+            case "abs" if dtype not in ("float32", "float64"):
+                return f"({args[0]} < 0 ? -{args[0]} : {args[0]})"
+            case name:
+                return f"{_C_NAMES.get(name, name)}{suffix}({', '.join(args)})"
+
+
+def _register(dtype: str) -> str:
+    """The type that a value of `dtype` has once it is loaded."""
+    return "float32" if dtype in _WIDEN else dtype
+
+
+def _constant(e: Const) -> str:
+    if isinstance(e.value, bool):
+        return "true" if e.value else "false"
+    if isinstance(e.value, int):
+        return str(e.value) + ("LL" if abs(e.value) >= 2**31 else "")
+    single = _register(e.dtype) == "float32"
+    if isnan(e.value):
+        return "__int_as_float(0x7fc00000)" if single else "__longlong_as_double(0x7ff8000000000000LL)"
+    if isinf(e.value):
+        text = "__int_as_float(0x7f800000)" if single else "__longlong_as_double(0x7ff0000000000000LL)"
+        return text if e.value > 0 else f"(-{text})"
+    text = repr(e.value)
+    text = text if any(c in text for c in ".en") else text + ".0"
+    return f"({text}{'f' if single else ''})" if e.value < 0 else text + ("f" if single else "")

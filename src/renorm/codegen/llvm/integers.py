@@ -1,0 +1,65 @@
+"""Integer division without traps and without undefined results, for scalars and vectors of any width.
+
+`/` truncates, `//` and `%` floor. By zero all three give 0, as NumPy's do; the least number by -1 wraps to itself.
+"""
+
+from __future__ import annotations
+
+from renorm.codegen.llvm.ssa import I1, Function, Value, constant
+
+
+def truncated(f: Function, x: Value, y: Value, remainder: bool, unsigned: bool = False) -> Value:
+    """Quotient toward zero, or the remainder, which has the sign of `x`."""
+    name = ("u" if unsigned else "s") + ("rem" if remainder else "div")
+    t = x.type
+    zero, one = constant(t, 0), constant(t, 1)
+    if y.number is not None and y.number not in (0, -1):
+        return f.op(name, x, y)
+    is_zero = f.compare("icmp eq", y, zero)
+    if unsigned:
+        return f.select(is_zero, zero, f.op(name, x, f.select(is_zero, one, y)))
+    is_minus = f.compare("icmp eq", y, constant(t, -1))
+    safe = f.select(f.op("or", is_zero, is_minus), one, y)
+    by_minus = zero if remainder else f.op("sub", zero, x)
+    return f.select(is_zero, zero, f.select(is_minus, by_minus, f.op(name, x, safe)))
+
+
+def floored(f: Function, x: Value, y: Value, remainder: bool, unsigned: bool = False) -> Value:
+    """Quotient toward minus infinity, or the remainder, which has the sign of `y`."""
+    if unsigned:
+        return truncated(f, x, y, remainder, unsigned)
+    t = x.type
+    divisor = int(y.number) if y.number is not None else 0
+    if divisor > 0 and divisor & (divisor - 1) == 0:
+        if remainder:
+            return f.op("and", x, constant(t, divisor - 1))
+        return f.op("ashr", x, constant(t, divisor.bit_length() - 1))
+    rest = truncated(f, x, y, remainder=True)
+    # truncation went the wrong way where there is a rest and its sign is not the divisor's
+    opposite = f.compare("icmp slt", f.op("xor", rest, y), constant(t, 0))
+    wrong = f.op("and", f.compare("icmp ne", rest, constant(t, 0)), opposite)
+    if remainder:
+        return f.select(wrong, f.op("add", rest, y), rest)
+    return f.op("add", truncated(f, x, y, remainder=False), f.convert("sext", wrong, t.element))
+
+
+def power(f: Function, base: Value, exponent: Value, unsigned: bool) -> Value:
+    """base ** exponent by squaring, wrapping; 0 ** 0 is 1, and a negative exponent counts as 0."""
+    t = base.type
+    zero, one = constant(t, 0), constant(t, 1)
+    start = exponent if unsigned else f.intrinsic("smax", exponent, zero)
+    with f.repeat([constant(t, 1), base, start]) as loop:
+        result, square, left = loop.state
+        odd = f.compare("icmp ne", f.op("and", left, one), zero)
+        rest = f.op("lshr", left, one)
+        loop.following = [f.select(odd, f.op("mul", result, square), result), f.op("mul", square, square), rest]
+        loop.again = any_lane(f, f.compare("icmp ne", rest, zero))
+    return loop.results[0]
+
+
+def any_lane(f: Function, condition: Value) -> Value:
+    """Whether any lane of an i1 vector is set."""
+    if condition.type.lanes == 1:
+        return condition
+    text = f"call i1 @llvm.vector.reduce.or.{condition.type.suffix}({condition.typed})"
+    return f.pure(text, I1, condition)

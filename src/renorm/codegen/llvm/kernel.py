@@ -1,0 +1,255 @@
+"""Loop programs to LLVM modules: one function for each phase of a kernel (see codegen.abi)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from renorm.codegen.abi import ALIGNMENT, Phase, bytes_of
+from renorm.codegen.llvm import types
+from renorm.codegen.llvm.expressions import Expressions
+from renorm.codegen.llvm.index import Linear
+from renorm.codegen.llvm.memory import Place
+from renorm.codegen.llvm.ssa import I8, I64, PTR, Function, Value, constant
+from renorm.core.errors import InternalError, InvalidLoops
+from renorm.core.target import Target
+from renorm.expr import rewrite
+from renorm.expr.linear import INDEX_TYPES
+from renorm.expr.nodes import Expr, Load, Var
+from renorm.tir.nodes import (
+    Allocate,
+    Barrier,
+    Buffer,
+    For,
+    If,
+    Kernel,
+    Let,
+    Produce,
+    Seq,
+    Stmt,
+    Store,
+    children,
+    expressions,
+    walk,
+)
+
+STACK_BYTES = 4096  # a larger buffer inside a phase lives in scratch
+
+
+def module(kernel: Kernel, target: Target, phases: Sequence[Phase], workspaces: Sequence[Buffer]) -> tuple[str, int]:
+    """The LLVM IR of a prepared kernel (tir.passes), and the bytes of scratch that each thread needs. No name of the
+    kernel is in it, so that equal programs give equal text.
+    """
+    scratch = _scratch_offsets(phases)
+    stride = max((offset + _aligned(bytes_of(b)) for b, offset in scratch.items()), default=0)
+    functions: list[str] = []
+    tables: dict[str, str] = {}
+    for k, phase in enumerate(phases):
+        emitter = _PhaseEmitter(k, kernel, target, (*kernel.params, *workspaces), scratch, stride)
+        functions.append(emitter.emit(phase))
+        tables.update(emitter.f.tables)
+    attributes = ["nounwind", '"no-builtins"', '"no-jump-tables"="true"']
+    if target.vector_bytes == 64:  # else LLVM would prefer half of the register
+        attributes += ['"prefer-vector-width"="512"', '"min-legal-vector-width"="512"']
+    tail = f"attributes #0 = {{ {' '.join(attributes)} }}\n!0 = !{{}}\n"
+    return "\n\n".join([*tables.values(), *functions, tail]), stride
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def _on_stack(buffer: Buffer) -> bool:
+    return bytes_of(buffer) <= STACK_BYTES
+
+
+def _scratch_offsets(phases: Sequence[Phase]) -> dict[Buffer, int]:
+    """Where in scratch each large buffer of a phase lives; buffers that are not alive together share."""
+    offsets: dict[Buffer, int] = {}
+
+    def visit(s: Stmt, used: int) -> None:
+        if isinstance(s, Allocate) and not _on_stack(s.buffer):
+            offsets[s.buffer] = used
+            used += _aligned(bytes_of(s.buffer))
+        for part in children(s):
+            visit(part, used)
+
+    for phase in phases:
+        visit(phase.body, 0)
+    return offsets
+
+
+class _PhaseEmitter:
+    """Emits the function of phase `number`. arguments: the buffers that `args` points to, in order."""
+
+    def __init__(
+        self,
+        number: int,
+        kernel: Kernel,
+        target: Target,
+        arguments: Sequence[Buffer],
+        scratch: dict[Buffer, int],
+        stride: int,
+    ):
+        parameters = ["ptr noalias readonly %args", "i64 %lo", "i64 %hi", "i64 %thread"]
+        self.f = Function(f"phase{number}", parameters, "#0")
+        self._kernel = kernel
+        self.x = Expressions(self.f, propagates=target.machine == "aarch64")
+        self._arguments = arguments
+        self._scratch = scratch
+        self._stride = stride
+        self._stored: dict[int, frozenset[Buffer]] = {}
+
+    def emit(self, phase: Phase) -> str:
+        self._bind_arguments(phase)
+        for var, value in phase.lets:
+            self._bind(var, value)
+        self._body(phase)
+        return self.f.text()
+
+    def _body(self, phase: Phase) -> None:
+        loop = phase.loop
+        if loop is None:
+            self.statement(phase.body)
+            return
+        start = self.x.indices.linear(loop.start)
+        low, high = Value("%lo", I64), Value("%hi", I64)
+        with self.f.loop(low, high, at_least_once=False) as i:
+            self._enter(loop.body)
+            self.x.indices.bindings[loop.var] = start.plus(self.x.indices.atom(i, (0, phase.extent - 1)))
+            self.statement(loop.body)
+
+    def _bind_arguments(self, phase: Phase) -> None:
+        used = _buffers(phase)
+        for k, buffer in enumerate(self._arguments):
+            if buffer in used:
+                self.x.memory.places[buffer] = Place(self._argument(k), buffer.dtype, buffer.size, is_private=False)
+        if any(buffer in self._scratch for buffer in used):
+            base = self._argument(len(self._arguments))
+            mine = self.f.op("mul", Value("%thread", I64), constant(I64, self._stride))
+            self._scratch_base = self.f.offset(base, "i8", mine)
+
+    def _argument(self, k: int) -> Value:
+        address = self.f.offset(Value("%args", PTR), "ptr", constant(I64, k))
+        return self.f.effect(f"load ptr, ptr {address.text}, align 8, !invariant.load !0", PTR)
+
+    # statements ------------------------------------------------------------------------------------------------------
+
+    def statement(self, s: Stmt) -> None:
+        match s:
+            case Seq():
+                for part in s.stmts:
+                    self.statement(part)
+            case Produce():
+                self.statement(s.body)
+            case Store():
+                self._store(s)
+            case For():
+                self._for(s)
+            case If():
+                self._if(s)
+            case Let():
+                self._bind(s.var, s.value)
+                self.statement(s.body)
+            case Allocate():
+                self._allocate(s)
+            case Barrier():
+                raise InvalidLoops(
+                    f"kernel {self._kernel.name}: a barrier between threads of a block, which a CPU does not have",
+                    do='use target="cuda"',
+                )
+            case _:
+                raise InternalError(f"no code for the statement {type(s).__name__}")
+
+    def _store(self, s: Store) -> None:
+        x = self.x
+        x.renew()
+        place = x.memory.places.get(s.buffer)
+        if place is None:
+            raise InternalError(f"store to {s.buffer.name}, which is neither a parameter nor allocated")
+        mask = None if s.predicate is None else self.f.splat(x.value(s.predicate), s.index.lanes)
+        if mask is not None and mask.number is not None and not mask.number:
+            return
+        x.memory.store(place, s.index, x.value(s.value), mask)
+
+    def _bind(self, var: Var, value: Expr) -> None:
+        self.x.renew()
+        if var.lanes == 1 and var.dtype in INDEX_TYPES:
+            self.x.indices.bindings[var] = self.x.indices.linear(value)
+        else:
+            self.x.lets[var] = self.f.splat(self.x.value(value), var.lanes)
+
+    def _for(self, s: For) -> None:
+        if s.kind.startswith(("blockIdx", "threadIdx")):
+            raise InvalidLoops(
+                f"kernel {self._kernel.name}: loop {s.var.name} is bound to {s.kind}, which a CPU does not have",
+                do='use target="cuda", or a schedule without bind',
+            )
+        indices = self.x.indices
+        start, extent = indices.linear(s.start), indices.linear(s.extent)
+        if extent.number is not None and extent.number <= 0:
+            return
+        entered = indices.truth(">", extent, Linear({})) is True
+        end = start.plus(extent)
+        first, last = indices.range(start), indices.range(end.plus(Linear({}, -1)))
+        bounds = (first[0], last[1]) if first and last else None
+        with self.f.loop(indices.value(start), indices.value(end), at_least_once=entered) as i:
+            self._enter(s.body)
+            indices.bindings[s.var] = indices.atom(i, bounds)
+            self.statement(s.body)
+        self.x.memory.forget(self._stored_in(s.body))
+
+    def _enter(self, body: Stmt) -> None:
+        """At the head of a loop: what its body stores may have changed since before."""
+        self.x.renew()
+        self.x.memory.forget(self._stored_in(body))
+
+    def _stored_in(self, body: Stmt) -> list[Place]:
+        key = id(body)
+        if key not in self._stored:
+            self._stored[key] = frozenset(s.buffer for s in walk(body) if isinstance(s, Store))
+        places = self.x.memory.places
+        return [places[b] for b in self._stored[key] if b in places]
+
+    def _if(self, s: If) -> None:
+        self.x.renew()
+        condition = self.x.value(s.condition)
+        if condition.number is not None:
+            chosen = s.then if condition.number else s.otherwise
+            if chosen is not None:
+                self.statement(chosen)
+            return
+        with self.f.branch(condition) as branch:
+            with branch.then():
+                self.statement(s.then)
+            if s.otherwise is not None:
+                with branch.otherwise():
+                    self.statement(s.otherwise)
+
+    def _allocate(self, s: Allocate) -> None:
+        buffer, places = s.buffer, self.x.memory.places
+        if buffer in places:  # a copy of an unrolled loop's body: the same memory, with nothing known about it
+            self.x.memory.forget([places[buffer]])
+        elif buffer in self._scratch:
+            pointer = self.f.offset(self._scratch_base, I8.element, constant(I64, self._scratch[buffer]))
+            places[buffer] = Place(pointer, buffer.dtype, buffer.size, is_private=False)
+        else:
+            element = types.memory_type(buffer.dtype).element
+            pointer = self.f.allocate(element, max(1, buffer.size), ALIGNMENT)
+            places[buffer] = Place(pointer, buffer.dtype, buffer.size, is_private=True)
+        self.statement(s.body)
+
+
+def _buffers(phase: Phase) -> set[object]:
+    """Everything that a phase reads, writes or allocates."""
+    used = set[object]()
+    pending: list[Expr] = []
+    for s in walk(phase.body):
+        if isinstance(s, (Store, Allocate)):
+            used.add(s.buffer)
+        pending.extend(expressions(s))
+    while pending:
+        e = pending.pop()
+        if isinstance(e, Load):
+            used.add(e.source)
+        pending.extend(rewrite.children(e))
+    return used

@@ -1,0 +1,221 @@
+"""Loads and stores: neighbouring elements as one vector access, others element by element.
+
+A load that repeats an earlier one with no store to its buffer between them is that earlier value: buffers that are
+written overlap no other (codegen.abi).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from renorm.codegen.llvm import types
+from renorm.codegen.llvm.index import Indices, Linear
+from renorm.codegen.llvm.integers import any_lane
+from renorm.codegen.llvm.ssa import Function, Type, Value, constant, vector
+from renorm.core import dtypes
+from renorm.expr.nodes import Const, Expr, Ramp
+from renorm.tir.nodes import Buffer
+
+LARGEST_STEP = 4  # between lanes, up to which a strided vector is picked from whole vectors
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a buffer of `size` elements lives. is_private: on the stack of one call, where no other thread sees it."""
+
+    pointer: Value
+    dtype: str
+    size: int
+    is_private: bool
+
+    @property
+    def element(self) -> str:
+        return types.memory_type(self.dtype).element
+
+    @property
+    def align(self) -> int:
+        """Bytes that every address is a multiple of."""
+        return dtypes.itemsize(self.dtype)
+
+
+class Memory:
+    def __init__(self, function: Function, indices: Indices):
+        self._f = function
+        self._indices = indices
+        self.places: dict[Buffer, Place] = {}
+        self._epochs: dict[Value, int] = {}
+
+    def forget(self, places: Iterable[Place]) -> None:
+        """What was loaded from these places may have been overwritten."""
+        for place in places:
+            self._epochs[place.pointer] = self._epochs.get(place.pointer, 0) + 1
+
+    # loads -----------------------------------------------------------------------------------------------------------
+
+    def load(self, place: Place, index: Expr, mask: Value | None) -> Value:
+        """The elements in register form; 0 where `mask` (i1, lanes of the index) is false."""
+        if mask is not None and mask.number is not None:
+            if not mask.number:
+                return constant(types.register_type(place.dtype, index.lanes), 0)
+            mask = None
+        return types.from_memory(self._f, self._load(place, index, mask), place.dtype)
+
+    def _load(self, place: Place, index: Expr, mask: Value | None) -> Value:
+        lanes = index.lanes
+        if lanes == 1:
+            form = self._indices.linear(index)
+            return self._read(place, form, 1) if mask is None else self._read_if(place, form, mask)
+        run = self._run(index)
+        if run is not None:
+            first, step = run
+            if step == 0:
+                return self._read_spread(place, first, lanes, mask)
+            if step == 1:
+                return self._read(place, first, lanes, mask)
+            if step == -1:
+                reverse = list(range(lanes - 1, -1, -1))
+                backward = None if mask is None else self._f.shuffle(mask, reverse)
+                return self._f.shuffle(self._read(place, first.plus(Linear({}, 1 - lanes)), lanes, backward), reverse)
+            if 1 < step <= LARGEST_STEP and lanes >= step:
+                return self._read_apart(place, first, step, lanes, mask)
+        forms = [self._indices.linear(index, k) for k in range(lanes)]
+        if mask is None:
+            return self._f.gather([self._read(place, form, 1) for form in forms])
+        t = vector(place.element, lanes)
+        text = (
+            f"call {t} @llvm.masked.gather.{t.suffix}.v{lanes}p0({self._pointers(place, forms)}, {mask.typed}, "
+            f"{t} zeroinitializer)"
+        )
+        return self._remember(text, t, place)
+
+    def _run(self, index: Expr) -> tuple[Linear, int] | None:
+        """(form of lane 0, step) where the lanes are evenly spaced by a constant."""
+        if isinstance(index, Ramp) and isinstance(index.stride, Const):
+            return self._indices.linear(index.base), int(index.stride.value)
+        return self._indices.affine(index)
+
+    def _read(self, place: Place, first: Linear, lanes: int, mask: Value | None = None) -> Value:
+        address = self._indices.address(place.pointer, place.element, first)
+        t = vector(place.element, lanes)
+        if mask is None:
+            return self._remember(f"load {t}, ptr {address.text}, align {place.align}", t, place)
+        if self._is_inside(place, first, lanes):
+            whole = self._remember(f"load {t}, ptr {address.text}, align {place.align}", t, place)
+            return self._f.select(mask, whole, constant(t, 0))
+        pointer = f"ptr align {place.align} {address.text}"
+        text = f"call {t} @llvm.masked.load.{t.suffix}.p0({pointer}, {mask.typed}, {t} zeroinitializer)"
+        return self._remember(text, t, place)
+
+    def _read_spread(self, place: Place, first: Linear, lanes: int, mask: Value | None) -> Value:
+        """One element in all lanes. Where no lane wants it, the first of the buffer is read in its place: a choice of
+        addresses leaves loops that do not change it, and needs no branch."""
+        f = self._f
+        if mask is None:
+            return f.splat(self._read(place, first, 1), lanes)
+        zero = constant(vector(place.element, lanes), 0)
+        if not place.size:
+            return zero
+        address = self._indices.address(place.pointer, place.element, first)
+        chosen = f.select(any_lane(f, mask), address, place.pointer)
+        t = vector(place.element, 1)
+        value = self._remember(f"load {t}, ptr {chosen.text}, align {place.align}", t, place)
+        return f.select(mask, f.splat(value, lanes), zero)
+
+    def _read_apart(self, place: Place, first: Linear, step: int, lanes: int, mask: Value | None) -> Value:
+        """Elements `step` apart, picked from vectors of neighbours that reach from the first to the last of them."""
+        f = self._f
+        result: Value | None = None
+        picked: list[int] = []  # of each lane so far, where in `result` it is
+        last_start = (lanes - 1) * step + 1 - lanes
+        for k in range(step):
+            start = min(k * lanes, last_start)
+            inside = [(lane, lane * step - start) for lane in range(len(picked), lanes) if lane * step - start < lanes]
+            part_mask = None
+            if mask is not None:
+                places = [lanes] * lanes  # of the second vector, which is false
+                for lane, at in inside:
+                    places[at] = lane
+                part_mask = f.shuffle(mask, places, constant(mask.type, 0))
+            part = self._read(place, first.plus(Linear({}, start)), lanes, part_mask)
+            picked += [at if result is None else lanes + at for _, at in inside]
+            padded = picked + [picked[-1]] * (lanes - len(picked))
+            result = f.shuffle(part, padded) if result is None else f.shuffle(result, padded, part)
+            picked = list(range(len(picked)))
+        assert result is not None
+        return result
+
+    def _read_if(self, place: Place, form: Linear, condition: Value) -> Value:
+        with self._f.branch(condition) as branch:
+            with branch.then():
+                value = self._read(place, form, 1)
+            branch.merged.append((value, constant(value.type, 0)))
+        return branch.results[0]
+
+    def _is_inside(self, place: Place, first: Linear, lanes: int) -> bool:
+        """Whether all lanes are private memory: then a mask is a choice, and the buffer can become a register."""
+        bounds = self._indices.range(first)
+        return place.is_private and bounds is not None and bounds[0] >= 0 and bounds[1] + lanes <= place.size
+
+    def _remember(self, text: str, t: Type, place: Place) -> Value:
+        return self._f.remembered(f"{text} ; epoch {self._epochs.get(place.pointer, 0)}", text, t)
+
+    def _pointers(self, place: Place, forms: list[Linear]) -> str:
+        """A vector of addresses, as an operand."""
+        f = self._f
+        offsets = f.gather([self._indices.value(form) for form in forms])
+        t = vector("ptr", len(forms))
+        pointers = f.pure(
+            f"getelementptr {place.element}, ptr {place.pointer.text}, {offsets.typed}", t, place.pointer, offsets
+        )
+        return f"{t} align {place.align} {pointers.text}"
+
+    # stores ----------------------------------------------------------------------------------------------------------
+
+    def store(self, place: Place, index: Expr, value: Value, mask: Value | None) -> None:
+        """Lanes where `mask` is false are not written; of two lanes with one index the later wins."""
+        if mask is not None and mask.number is not None:
+            if not mask.number:
+                return
+            mask = None
+        lanes = index.lanes
+        raw = types.to_memory(self._f, self._f.splat(value, lanes), place.dtype)
+        self.forget([place])
+        if lanes == 1:
+            form = self._indices.linear(index)
+            if mask is None:
+                self._write(place, form, raw)
+                return
+            with self._f.branch(mask) as branch, branch.then():
+                self._write(place, form, raw)
+            return
+        run = self._run(index)
+        if run is not None and run[1] in (1, -1):
+            first, step = run
+            if step == -1:
+                reverse = list(range(lanes - 1, -1, -1))
+                first = first.plus(Linear({}, 1 - lanes))
+                raw = self._f.shuffle(raw, reverse)
+                mask = None if mask is None else self._f.shuffle(mask, reverse)
+            self._write(place, first, raw, mask)
+            return
+        forms = [self._indices.linear(index, k) for k in range(lanes)]
+        if mask is None:
+            for k, form in enumerate(forms):
+                self._write(place, form, self._f.extract(raw, k))
+            return
+        name = f"@llvm.masked.scatter.{raw.type.suffix}.v{lanes}p0"
+        self._f.effect(f"call void {name}({raw.typed}, {self._pointers(place, forms)}, {mask.typed})")
+
+    def _write(self, place: Place, first: Linear, raw: Value, mask: Value | None = None) -> None:
+        address = self._indices.address(place.pointer, place.element, first)
+        if mask is None:
+            self._f.effect(f"store {raw.typed}, ptr {address.text}, align {place.align}")
+            return
+        if self._is_inside(place, first, raw.type.lanes):
+            before = self._f.effect(f"load {raw.type}, ptr {address.text}, align {place.align}", raw.type)
+            merged = self._f.select(mask, raw, before)
+            self._f.effect(f"store {merged.typed}, ptr {address.text}, align {place.align}")
+            return
+        pointer = f"ptr align {place.align} {address.text}"
+        self._f.effect(f"call void @llvm.masked.store.{raw.type.suffix}.p0({raw.typed}, {pointer}, {mask.typed})")

@@ -1,0 +1,458 @@
+"""A small emitter of LLVM IR as text, in SSA form.
+
+    Function    the text of one function being built: a tree of regions, in each a chain of basic blocks
+    Region      a function's body, a loop's body, or one side of a branch; regions inside see its values
+    Value       an SSA value or a constant: its text, its type, and the depth of the region that defines it
+
+`pure` instructions (no effect on memory, no trap) are hash-consed and placed in the outermost region where their
+operands exist, moving out of loops but not out of branches: what LLVM does by GVN and LICM, at the cost of one table
+look-up. A block is closed only when its region ends, so a region can receive instructions while an inner one is being
+written.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+
+from renorm.core.errors import InternalError
+
+_BITS = {
+    **{f"i{bits}": bits for bits in (1, 8, 16, 32, 64, 128)},
+    "half": 16,
+    "float": 32,
+    "double": 64,
+    "ptr": 64,
+}
+_SUFFIX = {"half": "f16", "float": "f32", "double": "f64", "ptr": "p0"}
+
+
+@dataclass(frozen=True, slots=True)
+class Type:
+    """An LLVM type: a scalar or a vector of `lanes` elements."""
+
+    element: str
+    lanes: int = 1
+
+    def __str__(self) -> str:
+        return self.element if self.lanes == 1 else f"<{self.lanes} x {self.element}>"
+
+    @property
+    def bits(self) -> int:
+        """Bits of one element."""
+        return _BITS[self.element]
+
+    @property
+    def is_float(self) -> bool:
+        return self.element in ("half", "float", "double")
+
+    @property
+    def suffix(self) -> str:
+        """As in names of overloaded intrinsics: v16f32."""
+        scalar = _SUFFIX.get(self.element, self.element)
+        return scalar if self.lanes == 1 else f"v{self.lanes}{scalar}"
+
+    def of(self, element: str) -> Type:
+        """As many lanes of another element."""
+        return vector(element, self.lanes)
+
+
+@cache
+def vector(element: str, lanes: int) -> Type:
+    return Type(element, lanes)
+
+
+I1, I8, I32, I64, PTR = vector("i1", 1), vector("i8", 1), vector("i32", 1), vector("i64", 1), vector("ptr", 1)
+VOID = Type("void")
+
+
+class Value:
+    """An SSA value or a constant; never changed once made.
+
+    text: as an operand ("%7", "splat (float 1.0)"). depth: of the defining region; 0 for constants and arguments.
+    number: the value of a constant, None for anything else.
+    """
+
+    __slots__ = ("depth", "number", "text", "type")
+
+    def __init__(self, text: str, type: Type, depth: int = 0, number: float | int | None = None):
+        self.text, self.type, self.depth, self.number = text, type, depth, number
+
+    @property
+    def typed(self) -> str:
+        return f"{self.type} {self.text}"
+
+
+def constant(type: Type, number: float | int | bool) -> Value:
+    """A constant, the same in all lanes; floats are rounded to the type."""
+    if type.element == "float":
+        number = _to_float32(float(number))
+        text = _hexadecimal(number)
+    elif type.element == "double":
+        number = float(number)
+        text = _hexadecimal(number)
+    elif type.element == "i1":
+        number = int(bool(number))
+        text = "true" if number else "false"
+    else:
+        number = int(number)
+        half = 1 << (type.bits - 1)
+        number = ((number + half) & (2 * half - 1)) - half
+        text = str(number)
+    if type.lanes > 1:
+        text = "zeroinitializer" if text in ("0", "false", "0x0000000000000000") else f"splat ({type.element} {text})"
+    return Value(text, type, 0, number)
+
+
+def constants(type: Type, numbers: list[float] | list[int]) -> Value:
+    """A constant vector with a number for each lane."""
+    scalar = vector(type.element, 1)
+    if type.lanes == 1:
+        return constant(type, numbers[0])
+    if len(set(numbers)) == 1 and numbers[0] != 0:
+        return constant(type, numbers[0])
+    return Value(f"<{', '.join(constant(scalar, n).typed for n in numbers)}>", type)
+
+
+def poison(type: Type) -> Value:
+    return Value("poison", type)
+
+
+def _to_float32(x: float) -> float:
+    try:
+        return struct.unpack("<f", struct.pack("<f", x))[0]
+    except OverflowError:  # finite, but rounds to infinity
+        return float("inf") if x > 0 else float("-inf")
+
+
+def _hexadecimal(x: float) -> str:
+    if x != x:
+        return "0x7FF8000000000000"
+    return "0x" + struct.pack(">d", x).hex().upper()
+
+
+@dataclass(slots=True)
+class Block:
+    label: str
+    phis: list[str] = field(default_factory=list[str])
+    lines: list[str] = field(default_factory=list[str])
+    terminator: str = ""
+
+
+@dataclass(slots=True)
+class Region:
+    """hoists: whether pure instructions may leave it for the region around (loop bodies)."""
+
+    block: Block
+    hoists: bool
+    known: dict[str, Value] = field(default_factory=dict[str, Value])
+
+
+class Function:
+    """Builds `define void @name(parameters)`. Instructions go to the innermost region's current block."""
+
+    def __init__(self, name: str, parameters: list[str], attributes: str):
+        self.name, self.parameters, self.attributes = name, parameters, attributes
+        self.entry = Block("entry")
+        self.blocks: list[Block] = [self.entry]
+        self.allocations: list[str] = []
+        self.tables: dict[str, str] = {}  # constant arrays that the module must define, by name
+        self.regions: list[Region] = [Region(self.entry, hoists=False)]
+        self._values = 0
+        self._labels = 0
+
+    # regions ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def depth(self) -> int:
+        return len(self.regions) - 1
+
+    @property
+    def block(self) -> Block:
+        return self.regions[-1].block
+
+    def new_block(self, hint: str) -> Block:
+        self._labels += 1
+        block = Block(f"{hint}{self._labels}")
+        self.blocks.append(block)
+        return block
+
+    def _fresh(self) -> str:
+        self._values += 1
+        return f"%v{self._values}"
+
+    @contextmanager
+    def _region(self, block: Block, hoists: bool) -> Generator[None, None, None]:
+        self.regions.append(Region(block, hoists))
+        yield
+        self.regions.pop()
+
+    @contextmanager
+    def loop(self, start: Value, end: Value, at_least_once: bool) -> Generator[Value, None, None]:
+        """for i in [start, end), step 1, of type i64; yields i. A test in front is left out where it runs at least
+        once.
+        """
+        outer = self.regions[-1]
+        before = outer.block
+        body = self.new_block("loop")
+        variable = Value(self._fresh(), I64, self.depth + 1)
+        with self._region(body, hoists=True):
+            yield variable
+            following = self.op("add nuw nsw" if (start.number or -1) >= 0 else "add nsw", variable, constant(I64, 1))
+            again = self.compare("icmp slt", following, end)
+            latch = self.block
+        after = self.new_block("end")
+        latch.terminator = f"br i1 {again.text}, label %{body.label}, label %{after.label}"
+        body.phis.append(
+            f"{variable.text} = phi i64 [ {start.text}, %{before.label} ], [ {following.text}, %{latch.label} ]"
+        )
+        if at_least_once:
+            before.terminator = f"br label %{body.label}"
+        else:
+            # the test may be hoisted, hence goes through `compare`; it belongs to the outer region
+            outer.block = before
+            entered = self.compare("icmp slt", start, end)
+            before.terminator = f"br i1 {entered.text}, label %{body.label}, label %{after.label}"
+        outer.block = after
+
+    @contextmanager
+    def repeat(self, state: list[Value]) -> Generator[Repetition, None, None]:
+        """do { ... } while (repetition.again), carrying `state`; see Repetition."""
+        outer = self.regions[-1]
+        before = outer.block
+        body = self.new_block("repeat")
+        inner = [Value(self._fresh(), v.type, self.depth + 1) for v in state]
+        repetition = Repetition(inner)
+        with self._region(body, hoists=True):
+            yield repetition
+            latch = self.block
+        after = self.new_block("end")
+        if repetition.again is None:
+            raise InternalError("a repetition was built without its condition")
+        for v, first, following in zip(inner, state, repetition.following, strict=True):
+            body.phis.append(
+                f"{v.text} = phi {v.type} [ {first.text}, %{before.label} ], [ {following.text}, %{latch.label} ]"
+            )
+        before.terminator = f"br label %{body.label}"
+        latch.terminator = f"br i1 {repetition.again.text}, label %{body.label}, label %{after.label}"
+        # the last state leaves through phis of one operand, so that it counts as a value of the outer region
+        for following in repetition.following:
+            result = Value(self._fresh(), following.type, self.depth)
+            after.phis.append(f"{result.text} = phi {following.type} [ {following.text}, %{latch.label} ]")
+            repetition.results.append(result)
+        outer.block = after
+
+    @contextmanager
+    def branch(self, condition: Value) -> Generator[Branch, None, None]:
+        """if (condition) { with branch.then(): ... } else { with branch.otherwise(): ... }"""
+        outer = self.regions[-1]
+        before = outer.block
+        branch = Branch(self)
+        yield branch
+        after = self.new_block("join")
+        ends: list[str] = []
+        targets: list[str] = []
+        for first, last in (branch.then_blocks, branch.otherwise_blocks):
+            targets.append(first.label if first else after.label)
+            ends.append(last.label if last else before.label)
+            if last:
+                last.terminator = f"br label %{after.label}"
+        before.terminator = f"br i1 {condition.text}, label %{targets[0]}, label %{targets[1]}"
+        for a, b in branch.merged:
+            result = Value(self._fresh(), a.type, self.depth)
+            after.phis.append(f"{result.text} = phi {a.type} [ {a.text}, %{ends[0]} ], [ {b.text}, %{ends[1]} ]")
+            branch.results.append(result)
+        outer.block = after
+
+    # instructions ----------------------------------------------------------------------------------------------------
+
+    def pure(self, text: str, type: Type, *operands: Value) -> Value:
+        """A value without effects; `text` is the right-hand side."""
+        regions = self.regions
+        target = depth = len(regions) - 1
+        needed = max((o.depth for o in operands), default=0)
+        while target > needed and regions[target].hoists:
+            target -= 1
+        for k in range(needed, depth + 1):
+            found = regions[k].known.get(text)
+            if found is not None:
+                return found
+        value = Value(self._fresh(), type, target)
+        regions[target].block.lines.append(f"{value.text} = {text}")
+        regions[target].known[text] = value
+        return value
+
+    def effect(self, text: str, type: Type = VOID) -> Value:
+        """An instruction that stays where it is."""
+        if type is VOID:
+            self.block.lines.append(text)
+            return Value("", VOID, self.depth)
+        value = Value(self._fresh(), type, self.depth)
+        self.block.lines.append(f"{value.text} = {text}")
+        return value
+
+    def remembered(self, key: str, text: str, type: Type) -> Value:
+        """A load: stays where it is, but is the earlier value of equal key where there is a visible one."""
+        found = self.recall(key)
+        if found is None:
+            found = self.effect(text, type)
+            self.note(key, found)
+        return found
+
+    def recall(self, key: str) -> Value | None:
+        """What was noted under `key` in a region that is visible here."""
+        for region in self.regions:
+            found = region.known.get(key)
+            if found is not None:
+                return found
+        return None
+
+    def note(self, key: str, value: Value) -> None:
+        """Until the innermost region ends, `value` is what `key` stands for."""
+        self.regions[-1].known[key] = value
+
+    def op(self, name: str, a: Value, b: Value) -> Value:
+        """A binary instruction on operands of one type."""
+        return self.pure(f"{name} {a.type} {a.text}, {b.text}", a.type, a, b)
+
+    def compare(self, name: str, a: Value, b: Value) -> Value:
+        return self.pure(f"{name} {a.type} {a.text}, {b.text}", a.type.of("i1"), a, b)
+
+    def convert(self, name: str, a: Value, element: str) -> Value:
+        """trunc, zext, sext, fptrunc, fpext, sitofp, bitcast, ...; nothing where the type is that already."""
+        to = a.type.of(element)
+        return a if to == a.type else self.pure(f"{name} {a.typed} to {to}", to, a)
+
+    def select(self, condition: Value, a: Value, b: Value) -> Value:
+        if condition.number is not None:
+            return a if condition.number else b
+        return self.pure(f"select {condition.typed}, {a.typed}, {b.typed}", a.type, condition, a, b)
+
+    def negate(self, a: Value) -> Value:
+        return self.pure(f"fneg {a.typed}", a.type, a)
+
+    def intrinsic(self, name: str, *args: Value, type: Type | None = None) -> Value:
+        """`llvm.<name>`, overloaded on the type of the first argument, and before that on the result's where that is
+        given.
+        """
+        overload = args[0].type.suffix if type is None else f"{type.suffix}.{args[0].type.suffix}"
+        type = type or args[0].type
+        listed = ", ".join(a.typed for a in args)
+        return self.pure(f"call {type} @llvm.{name}.{overload}({listed})", type, *args)
+
+    def splat(self, a: Value, lanes: int) -> Value:
+        """A scalar in all lanes."""
+        if lanes == 1 or a.type.lanes == lanes:
+            return a
+        to = vector(a.type.element, lanes)
+        if a.number is not None:
+            return constant(to, a.number)
+        first = self.pure(f"insertelement {to} poison, {a.typed}, i64 0", to, a)
+        mask = f"<{lanes} x i32> zeroinitializer"
+        return self.pure(f"shufflevector {first.typed}, {to} poison, {mask}", to, first)
+
+    def extract(self, v: Value, lane: int) -> Value:
+        if v.type.lanes == 1:
+            return v
+        to = vector(v.type.element, 1)
+        if v.number is not None:
+            return constant(to, v.number)
+        return self.pure(f"extractelement {v.typed}, i64 {lane}", to, v)
+
+    def gather(self, elements: list[Value]) -> Value:
+        """Scalars side by side in one vector."""
+        if len(elements) == 1:
+            return elements[0]
+        to = vector(elements[0].type.element, len(elements))
+        result = poison(to)
+        for k, x in enumerate(elements):
+            result = self.pure(f"insertelement {result.typed}, {x.typed}, i64 {k}", to, result, x)
+        return result
+
+    def shuffle(self, a: Value, lanes: list[int], b: Value | None = None) -> Value:
+        """Lanes of `a`, followed by those of `b`, by number."""
+        to = vector(a.type.element, len(lanes))
+        other = b or poison(a.type)
+        mask = ", ".join(f"i32 {k}" for k in lanes)
+        return self.pure(f"shufflevector {a.typed}, {other.typed}, <{len(lanes)} x i32> <{mask}>", to, a, other)
+
+    def offset(self, pointer: Value, element: str, index: Value) -> Value:
+        """The address `index` elements behind `pointer`; it may lie outside the buffer, as a step to one inside."""
+        if index.number == 0:
+            return pointer
+        return self.pure(f"getelementptr {element}, ptr {pointer.text}, {index.typed}", PTR, pointer, index)
+
+    def allocate(self, element: str, count: int, align: int) -> Value:
+        """Memory on the stack, one instance per call of the function."""
+        value = Value(self._fresh(), PTR, 0)
+        self.allocations.append(f"{value.text} = alloca [{count} x {element}], align {align}")
+        return value
+
+    def table(self, name: str, element: Type, numbers: Sequence[int]) -> Value:
+        """The address of a constant array, one for the whole module."""
+        listed = ", ".join(constant(element, n).typed for n in numbers)
+        text = f"@{name} = private unnamed_addr constant [{len(numbers)} x {element}] [{listed}], align 64"
+        self.tables[name] = text
+        return Value(f"@{name}", PTR)
+
+    def text(self) -> str:
+        if self.depth != 0:
+            raise InternalError(f"{self.name}: {self.depth} regions are still open")
+        self.block.terminator = self.block.terminator or "ret void"
+        lines = [f"define void @{self.name}({', '.join(self.parameters)}) {self.attributes} {{"]
+        for block in self.blocks:
+            lines.append(f"{block.label}:")
+            body = [*block.phis, *(self.allocations if block is self.entry else ()), *block.lines, block.terminator]
+            lines.extend(f"  {line}" for line in body)
+        lines.append("}")
+        return "\n".join(lines)
+
+
+class Repetition:
+    """A loop that carries values. state: their values in this round. Set `following` (of the next round) and `again`
+    (i1).
+
+    results: after the loop, the last `following`.
+    """
+
+    def __init__(self, state: list[Value]):
+        self.state = state
+        self.following: list[Value] = []
+        self.again: Value | None = None
+        self.results: list[Value] = []
+
+
+class Branch:
+    """Two sides of a conditional. merged: pairs (value of then, value of otherwise); results: what they are
+    afterwards.
+    """
+
+    def __init__(self, function: Function):
+        self._function = function
+        self.then_blocks: tuple[Block | None, Block | None] = (None, None)
+        self.otherwise_blocks: tuple[Block | None, Block | None] = (None, None)
+        self.merged: list[tuple[Value, Value]] = []
+        self.results: list[Value] = []
+
+    @contextmanager
+    def _side(self, hint: str) -> Generator[list[Block], None, None]:
+        f = self._function
+        ends = [f.new_block(hint)]
+        with f._region(ends[0], hoists=False):
+            yield ends
+            ends.append(f.block)
+
+    @contextmanager
+    def then(self) -> Generator[None, None, None]:
+        with self._side("then") as ends:
+            yield
+        self.then_blocks = (ends[0], ends[1])
+
+    @contextmanager
+    def otherwise(self) -> Generator[None, None, None]:
+        with self._side("else") as ends:
+            yield
+        self.otherwise_blocks = (ends[0], ends[1])

@@ -1,0 +1,99 @@
+"""Element types in registers and in memory, and the conversions between them.
+
+float16 and bfloat16 are float32 in registers and 16 bits in memory; bool is i1 and a byte. Rounding is to nearest
+even, once: from float64 to 16 bits it goes through float32 rounded to odd. Float to integer truncates; what is out of
+range saturates, and NaN gives 0, so that no cast is undefined.
+"""
+
+from __future__ import annotations
+
+from renorm.codegen.llvm.ssa import Function, Type, Value, constant, vector
+from renorm.core import dtypes
+
+_REGISTER = {"float64": "double", "float32": "float", "float16": "float", "bfloat16": "float", "bool": "i1"}
+_MEMORY = {"float64": "double", "float32": "float", "float16": "i16", "bfloat16": "i16", "bool": "i8"}
+
+
+def register_type(dtype: str, lanes: int = 1) -> Type:
+    """What a value of this dtype is while one computes with it."""
+    return vector(_REGISTER.get(dtype) or f"i{dtypes.lookup(dtype).bits}", lanes)
+
+
+def memory_type(dtype: str, lanes: int = 1) -> Type:
+    """What it is in memory."""
+    return vector(_MEMORY.get(dtype) or f"i{dtypes.lookup(dtype).bits}", lanes)
+
+
+def is_unsigned(dtype: str) -> bool:
+    return dtypes.lookup(dtype).kind in ("uint", "bool")
+
+
+def from_memory(f: Function, raw: Value, dtype: str) -> Value:
+    match dtype:
+        case "float16":
+            return f.convert("fpext", f.convert("bitcast", raw, "half"), "float")
+        case "bfloat16":
+            wide = f.convert("zext", raw, "i32")
+            return f.convert("bitcast", f.op("shl", wide, constant(wide.type, 16)), "float")
+        case "bool":
+            return f.compare("icmp ne", raw, constant(raw.type, 0))
+        case _:
+            return raw
+
+
+def to_memory(f: Function, value: Value, dtype: str) -> Value:
+    match dtype:
+        case "float16":
+            return f.convert("bitcast", f.convert("fptrunc", value, "half"), "i16")
+        case "bfloat16":
+            bits = f.convert("bitcast", value, "i32")
+            t = bits.type
+            # half a unit of the last kept place, less one where that place is even: ties go to even
+            odd = f.op("and", f.op("lshr", bits, constant(t, 16)), constant(t, 1))
+            rounded = f.op("add", bits, f.op("add", odd, constant(t, 0x7FFF)))
+            quiet = f.op("or", bits, constant(t, 0x400000))  # a NaN keeps its payload's upper half, and stays one
+            chosen = f.select(f.compare("fcmp uno", value, value), quiet, rounded)
+            return f.convert("trunc", f.op("lshr", chosen, constant(t, 16)), "i16")
+        case "bool":
+            return f.convert("zext", value, "i8")
+        case _:
+            return value
+
+
+def cast(f: Function, value: Value, source: str, target: str) -> Value:
+    """`value` of dtype source as dtype target."""
+    if source == target:
+        return value
+    from_float, to_float = dtypes.is_float(source), dtypes.is_float(target)
+    element = register_type(target).element
+    if target == "bool":
+        return f.compare("fcmp une" if from_float else "icmp ne", value, constant(value.type, 0))
+    if from_float and to_float:
+        if target in ("float16", "bfloat16"):
+            single = _round_to_odd(f, value) if source == "float64" else value
+            return from_memory(f, to_memory(f, single, target), target)
+        return f.convert("fptrunc" if target == "float32" and source == "float64" else "fpext", value, element)
+    if from_float:
+        name = "fptoui.sat" if is_unsigned(target) else "fptosi.sat"
+        return f.intrinsic(name, value, type=value.type.of(element))
+    if to_float:
+        if source == "bool":
+            t = value.type.of(element)
+            return f.select(value, constant(t, 1), constant(t, 0))
+        wide = f.convert("uitofp" if is_unsigned(source) else "sitofp", value, element)
+        return cast(f, wide, "float32", target) if target in ("float16", "bfloat16") else wide
+    bits_from, bits_to = value.type.bits, register_type(target).bits
+    if bits_from == bits_to:
+        return value
+    return f.convert("trunc" if bits_from > bits_to else "zext" if is_unsigned(source) else "sext", value, element)
+
+
+def _round_to_odd(f: Function, value: Value) -> Value:
+    """float64 to float32: truncated, the last bit set where that is inexact, so that a second rounding cannot err."""
+    nearest = f.convert("fptrunc", value, "float")
+    back = f.convert("fpext", nearest, "double")
+    bits = f.convert("bitcast", nearest, "i32")
+    beyond = f.compare("fcmp ogt", f.intrinsic("fabs", back), f.intrinsic("fabs", value))
+    truncated = f.op("sub", bits, f.convert("zext", beyond, "i32"))
+    sticky = f.convert("zext", f.compare("fcmp one", back, value), "i32")
+    return f.convert("bitcast", f.op("or", truncated, sticky), "float")

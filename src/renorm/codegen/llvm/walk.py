@@ -1,0 +1,308 @@
+"""The native entry that runs a whole network: all threads walk one table of phases together.
+
+`renorm_run(pool, context, threads)` is called by the thread that wants a network run and acts as thread 0;
+`renorm_work(pool, thread, threads)` is where the other threads live: parked until a run is published, walking the
+table with the rest, parked again; `renorm_stop(pool)` sends them home. Memory is laid out as runtime.layout says.
+
+A phase is `void (ptr args, i64 lo, i64 hi, i64 thread)`. Its extent is split evenly, thread t taking [ceil(n t / T),
+ceil(n (t+1) / T)), so that an extent of 1 is thread 0's; a record with a chunk is handed out that many iterations at
+a time instead. Where a record asks for it all threads meet in a barrier first: a counter and an epoch. Waiting, here
+and for the next run, is SPINS pauses, then futex; whoever changes a futex word wakes only when somebody sleeps.
+Orders: a sleeper counts itself before the kernel compares the word, the other changes the word before it reads the
+count, both sequentially consistent, so a wake-up cannot be missed.
+
+There is no inline assembly: pausing is an intrinsic and the system call goes through the C library's syscall(), whose
+address the pool holds; so the object has no external symbols and can be made for any target that LLVM knows.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import llvmlite.binding as llvm
+
+from renorm.core.errors import InvalidTarget
+from renorm.core.target import Target
+from renorm.runtime import layout
+
+SPINS = 2000  # about 40 us: longer than a gap between runs in a loop, shorter than what a scheduler gives a thread
+
+# triple, system call number of futex, statement that pauses, its declaration
+_MACHINES = {
+    "x86_64": (
+        "x86_64-unknown-linux-gnu",
+        202,
+        "call void @llvm.x86.sse2.pause()",
+        "declare void @llvm.x86.sse2.pause()",
+    ),
+    "aarch64": (
+        "aarch64-unknown-linux-gnu",
+        98,
+        "call void @llvm.aarch64.isb(i32 15)",  # takes some tens of cycles, where yield takes one
+        "declare void @llvm.aarch64.isb(i32)",
+    ),
+}
+_WAIT, _WAKE = 128, 129  # FUTEX_WAIT, FUTEX_WAKE, with FUTEX_PRIVATE_FLAG
+_ALL = 0x7FFFFFFF
+
+
+def walker_text(arch: str) -> str:
+    """LLVM IR of the native entry for "x86_64" or "aarch64". Raises InvalidTarget for another machine."""
+    if arch not in _MACHINES:
+        raise InvalidTarget(f"no native entry for {arch!r}", [f"known: {', '.join(_MACHINES)}"])
+    triple, futex, pause, declaration = _MACHINES[arch]
+    return f"""\
+target triple = "{triple}"
+
+{declaration}
+
+define internal void @futex(ptr %pool, ptr %word, i64 %operation, i64 %value) noinline {{
+  %at = getelementptr i8, ptr %pool, i64 {layout.SYSCALL}
+  %syscall = load ptr, ptr %at
+  %r = call i64 (i64, ...) %syscall(i64 {futex}, ptr %word, i64 %operation, i64 %value, i64 0, i64 0, i64 0)
+  ret void
+}}
+
+; returns when the word differs from %old
+define internal void @await(ptr %pool, ptr %word, i32 %old, ptr %sleepers) {{
+entry:
+  br label %spin
+spin:
+  %k = phi i32 [ 0, %entry ], [ %k.next, %again ]
+  %seen = load atomic i32, ptr %word acquire, align 4
+  %changed = icmp ne i32 %seen, %old
+  br i1 %changed, label %done, label %again
+again:
+  {pause}
+  %k.next = add i32 %k, 1
+  %more = icmp ult i32 %k.next, {SPINS}
+  br i1 %more, label %spin, label %sleep
+sleep:
+  %0 = atomicrmw add ptr %sleepers, i32 1 seq_cst, align 4
+  %value = zext i32 %old to i64
+  call void @futex(ptr %pool, ptr %word, i64 {_WAIT}, i64 %value)
+  %1 = atomicrmw sub ptr %sleepers, i32 1 seq_cst, align 4
+  %after = load atomic i32, ptr %word acquire, align 4
+  %awake = icmp ne i32 %after, %old
+  br i1 %awake, label %done, label %sleep
+done:
+  ret void
+}}
+
+; changes the word, and wakes those who wait for that
+define internal void @advance(ptr %pool, ptr %word, ptr %sleepers) {{
+  %old = atomicrmw add ptr %word, i32 1 seq_cst, align 4
+  %count = load atomic i32, ptr %sleepers seq_cst, align 4
+  %some = icmp sgt i32 %count, 0
+  br i1 %some, label %wake, label %done
+wake:
+  call void @futex(ptr %pool, ptr %word, i64 {_WAKE}, i64 {_ALL})
+  br label %done
+done:
+  ret void
+}}
+
+define internal void @barrier(ptr %pool, i64 %threads) {{
+  %arrived = getelementptr i8, ptr %pool, i64 {layout.ARRIVED}
+  %epoch = getelementptr i8, ptr %pool, i64 {layout.EPOCH}
+  %waiting = getelementptr i8, ptr %pool, i64 {layout.WAITING}
+  %old = load atomic i32, ptr %epoch acquire, align 4
+  %before = atomicrmw add ptr %arrived, i32 1 acq_rel, align 4
+  %now = add i32 %before, 1
+  %all = trunc i64 %threads to i32
+  %last = icmp eq i32 %now, %all
+  br i1 %last, label %open, label %wait
+open:
+  store atomic i32 0, ptr %arrived monotonic, align 4
+  call void @advance(ptr %pool, ptr %epoch, ptr %waiting)
+  ret void
+wait:
+  call void @await(ptr %pool, ptr %epoch, i32 %old, ptr %waiting)
+  ret void
+}}
+
+define internal void @walk(ptr %pool, ptr %context, i64 %thread, i64 %threads) noinline {{
+entry:
+  %table.at = getelementptr i8, ptr %context, i64 {layout.TABLE}
+  %table = load ptr, ptr %table.at
+  %count.at = getelementptr i8, ptr %context, i64 {layout.PHASES}
+  %count = load i64, ptr %count.at
+  %end = getelementptr [{layout.RECORD} x i8], ptr %table, i64 %count
+  %alone = icmp eq i64 %threads, 1
+  %empty = icmp eq i64 %count, 0
+  br i1 %empty, label %finish, label %phase
+phase:
+  %record = phi ptr [ %table, %entry ], [ %record.next, %next ]
+  %function = load ptr, ptr %record
+  %args.at = getelementptr i8, ptr %record, i64 {layout.ARGS}
+  %args = load ptr, ptr %args.at
+  %extent.at = getelementptr i8, ptr %record, i64 {layout.EXTENT}
+  %extent = load i64, ptr %extent.at
+  br i1 %alone, label %whole, label %meet
+whole:
+  call void %function(ptr %args, i64 0, i64 %extent, i64 0)
+  br label %next
+meet:
+  %barrier.at = getelementptr i8, ptr %record, i64 {layout.BARRIER}
+  %barrier = load i64, ptr %barrier.at
+  %must = icmp ne i64 %barrier, 0
+  br i1 %must, label %sync, label %share
+sync:
+  call void @barrier(ptr %pool, i64 %threads)
+  br label %share
+share:
+  %chunk.at = getelementptr i8, ptr %record, i64 {layout.CHUNK}
+  %chunk = load i64, ptr %chunk.at
+  %dynamic = icmp ne i64 %chunk, 0
+  br i1 %dynamic, label %take, label %split
+split:
+  %up = sub i64 %threads, 1
+  %from = mul i64 %extent, %thread
+  %from.up = add i64 %from, %up
+  %lo = udiv i64 %from.up, %threads
+  %to.up = add i64 %from.up, %extent
+  %hi = udiv i64 %to.up, %threads
+  %work = icmp ult i64 %lo, %hi
+  br i1 %work, label %part, label %next
+part:
+  call void %function(ptr %args, i64 %lo, i64 %hi, i64 %thread)
+  br label %next
+take:
+  %next.at = getelementptr i8, ptr %record, i64 {layout.NEXT}
+  %first = atomicrmw add ptr %next.at, i64 %chunk monotonic, align 8
+  %left = icmp ult i64 %first, %extent
+  br i1 %left, label %piece, label %next
+piece:
+  %last = add i64 %first, %chunk
+  %over = icmp ugt i64 %last, %extent
+  %stop = select i1 %over, i64 %extent, i64 %last
+  call void %function(ptr %args, i64 %first, i64 %stop, i64 %thread)
+  br label %take
+next:
+  %record.next = getelementptr i8, ptr %record, i64 {layout.RECORD}
+  %done = icmp eq ptr %record.next, %end
+  br i1 %done, label %finish, label %phase
+finish:
+  br i1 %alone, label %return, label %last.meeting
+last.meeting:
+  call void @barrier(ptr %pool, i64 %threads)
+  br label %return
+return:
+  ret void
+}}
+
+; writes the addresses of the caller's arrays where the phases read them, and sets the counters of chunks back
+define internal void @prepare(ptr %context, i64 %threads) {{
+entry:
+  %patches.at = getelementptr i8, ptr %context, i64 {layout.PATCHES}
+  %patches = load ptr, ptr %patches.at
+  %count.at = getelementptr i8, ptr %context, i64 {layout.PATCH_COUNT}
+  %count = load i64, ptr %count.at
+  %bases.at = getelementptr i8, ptr %context, i64 {layout.BASES}
+  %bases = load ptr, ptr %bases.at
+  %table.at = getelementptr i8, ptr %context, i64 {layout.TABLE}
+  %table = load ptr, ptr %table.at
+  %phases.at = getelementptr i8, ptr %context, i64 {layout.PHASES}
+  %phases = load i64, ptr %phases.at
+  %nothing = icmp eq i64 %count, 0
+  br i1 %nothing, label %counters, label %patch
+patch:
+  %i = phi i64 [ 0, %entry ], [ %i.next, %patch ]
+  %this = getelementptr [{layout.PATCH} x i8], ptr %patches, i64 %i
+  %slot = load ptr, ptr %this
+  %base.at = getelementptr i8, ptr %this, i64 8
+  %base = load i64, ptr %base.at
+  %offset.at = getelementptr i8, ptr %this, i64 16
+  %offset = load i64, ptr %offset.at
+  %array.at = getelementptr i64, ptr %bases, i64 %base
+  %array = load i64, ptr %array.at
+  %address = add i64 %array, %offset
+  store i64 %address, ptr %slot
+  %i.next = add i64 %i, 1
+  %patched = icmp eq i64 %i.next, %count
+  br i1 %patched, label %counters, label %patch
+counters:
+  %idle = icmp eq i64 %phases, 0
+  %alone = icmp eq i64 %threads, 1
+  %skip = or i1 %idle, %alone
+  br i1 %skip, label %done, label %reset
+reset:
+  %j = phi i64 [ 0, %counters ], [ %j.next, %reset ]
+  %record = getelementptr [{layout.RECORD} x i8], ptr %table, i64 %j
+  %next.at = getelementptr i8, ptr %record, i64 {layout.NEXT}
+  store i64 0, ptr %next.at
+  %j.next = add i64 %j, 1
+  %all = icmp eq i64 %j.next, %phases
+  br i1 %all, label %done, label %reset
+done:
+  ret void
+}}
+
+define void @{layout.RUN}(ptr %pool, ptr %context, i64 %threads) {{
+  call void @prepare(ptr %context, i64 %threads)
+  %alone = icmp eq i64 %threads, 1
+  br i1 %alone, label %walk, label %publish
+publish:
+  %context.at = getelementptr i8, ptr %pool, i64 {layout.CONTEXT}
+  store ptr %context, ptr %context.at
+  %generation = getelementptr i8, ptr %pool, i64 {layout.GENERATION}
+  %parked = getelementptr i8, ptr %pool, i64 {layout.PARKED}
+  call void @advance(ptr %pool, ptr %generation, ptr %parked)
+  br label %walk
+walk:
+  call void @walk(ptr %pool, ptr %context, i64 0, i64 %threads)
+  ret void
+}}
+
+define void @{layout.WORK}(ptr %pool, i64 %thread, i64 %threads) {{
+entry:
+  %generation = getelementptr i8, ptr %pool, i64 {layout.GENERATION}
+  %parked = getelementptr i8, ptr %pool, i64 {layout.PARKED}
+  %stop.at = getelementptr i8, ptr %pool, i64 {layout.STOP}
+  %context.at = getelementptr i8, ptr %pool, i64 {layout.CONTEXT}
+  br label %rest
+rest:
+  %seen = phi i32 [ 0, %entry ], [ %now, %work ]
+  call void @await(ptr %pool, ptr %generation, i32 %seen, ptr %parked)
+  %now = add i32 %seen, 1
+  %stop = load atomic i32, ptr %stop.at monotonic, align 4
+  %home = icmp ne i32 %stop, 0
+  br i1 %home, label %done, label %work
+work:
+  %context = load ptr, ptr %context.at
+  call void @walk(ptr %pool, ptr %context, i64 %thread, i64 %threads)
+  br label %rest
+done:
+  ret void
+}}
+
+; must not be called while a run is in flight
+define void @{layout.STOP_WORK}(ptr %pool) {{
+  %stop.at = getelementptr i8, ptr %pool, i64 {layout.STOP}
+  store atomic i32 1, ptr %stop.at monotonic, align 4
+  %generation = getelementptr i8, ptr %pool, i64 {layout.GENERATION}
+  %parked = getelementptr i8, ptr %pool, i64 {layout.PARKED}
+  call void @advance(ptr %pool, ptr %generation, ptr %parked)
+  ret void
+}}
+"""
+
+
+def compile_walker(target: Target) -> bytes:
+    """The native entry as an ELF object, for any CPU of the target's architecture. Raises InvalidTarget for others."""
+    return _compile(target.machine)
+
+
+@cache
+def _compile(arch: str) -> bytes:
+    text = walker_text(arch)
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    triple = _MACHINES[arch][0]
+    machine = llvm.Target.from_triple(triple).create_target_machine(opt=2, reloc="pic", codemodel="small")
+    module = llvm.parse_assembly(text)
+    module.verify()
+    options = llvm.create_pipeline_tuning_options(speed_level=2)
+    passes = llvm.create_pass_builder(machine, options)
+    passes.getModulePassManager().run(module, passes)
+    return machine.emit_object(module)

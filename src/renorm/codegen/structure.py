@@ -1,0 +1,95 @@
+"""When two kernels have the same code: a key that keeps what a code generator reads and erases names.
+
+Buffers and variables become numbers in order of appearance, parameters their positions. The key also holds the target
+(the host's CPU resolved), the version of LLVM and a digest of the compiler's own sources, so that it may outlive the
+process."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from renorm.expr.nodes import Binary, Call, Const, Expr, Load, Var
+from renorm.expr.rewrite import children as operands
+from renorm.tir.nodes import Allocate, Barrier, Buffer, For, Kernel, Let, Stmt, Store, children, expressions
+
+_PACKAGES = ("core", "expr", "tir", "codegen")  # everything below codegen that code depends on
+
+
+def digest(kernel: Kernel, *context: str) -> str:
+    """Equal for kernels of equal structure in an equal context (target, versions); 64 hexadecimal digits."""
+    text = "\n".join([*context, _sources(), *_tokens(kernel)])
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@cache
+def _sources() -> str:
+    """A digest of the source files that decide what code is generated."""
+    found = hashlib.sha256()
+    package = Path(__file__).parent.parent
+    for name in _PACKAGES:
+        for path in sorted((package / name).rglob("*.py")):
+            found.update(path.relative_to(package).as_posix().encode())
+            found.update(path.read_bytes())
+    return found.hexdigest()
+
+
+def _tokens(kernel: Kernel) -> list[str]:
+    out: list[str] = []
+    numbers: dict[Any, int] = {}
+
+    def number(x: Any) -> str:
+        return f"%{numbers.setdefault(x, len(numbers))}"
+
+    def declare(b: Buffer) -> None:
+        out.append(f"{number(b)} {b.dtype}[{b.size}] {b.scope}")
+
+    for p in kernel.params:
+        declare(p)
+    _statement(kernel.body, number, declare, out)
+    return out
+
+
+def _statement(s: Stmt, number: Callable[[Any], str], declare: Callable[[Buffer], None], out: list[str]) -> None:
+    head = type(s).__name__
+    match s:
+        case For():
+            head += f" {number(s.var)} {s.var.dtype} {s.kind}"
+        case Let():
+            head += f" {number(s.var)} {s.var.dtype} {s.var.lanes}"
+        case Store():
+            head += f" {number(s.buffer)} {s.predicate is not None}"
+        case Barrier():
+            head += f" {s.scope}"
+        case Allocate():
+            declare(s.buffer)
+            head += f" {number(s.buffer)}"
+        case _:
+            pass
+    out.append(head)
+    for e in expressions(s):
+        _expression(e, number, out)
+    for part in children(s):
+        _statement(part, number, declare, out)
+    out.append(";")
+
+
+def _expression(e: Expr, number: Callable[[Any], str], out: list[str]) -> None:
+    match e:
+        case Var():
+            out.append(number(e))
+        case Const():
+            out.append(f"{e.dtype} {e.value!r}")  # repr keeps -0.0 apart from 0.0
+        case Binary():
+            out.append(f"{e.op} {e.dtype} {e.lanes}")
+        case Call():
+            out.append(f"{e.name} {e.dtype} {e.lanes}")
+        case Load():
+            out.append(f"Load {number(e.source)} {e.predicate is not None}")
+        case _:
+            out.append(f"{type(e).__name__} {e.dtype} {e.lanes}")
+    for part in operands(e):
+        _expression(part, number, out)

@@ -1,0 +1,1 @@
+"""What every layer speaks: errors, dtypes, dims, targets. Imports nothing of renorm outside this folder."""

@@ -1,0 +1,293 @@
+"""Extents of axes: integers, or polynomials over named symbols; the only home of broadcast and convolution arithmetic.
+
+A `Dim` is an int or a `Sym`. Arithmetic between them gives an int where the result is constant. `Sym` keeps a canonical
+sum of products with integer coefficients, so equality is structural: N*2 + N == 3*N.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol, Union
+
+from renorm.core.errors import InvalidInput, OperandError
+
+Dim = Union[int, "Sym"]
+Shape = tuple[Dim, ...]
+_Atom = Union[str, tuple[str, "Dim", "Dim"]]  # a name, or ("//" | "%", dividend, divisor), which stays opaque
+_Terms = Mapping[tuple[_Atom, ...], int]
+
+
+class Sym:
+    """A symbolic extent. Immutable; compares and hashes by value."""
+
+    __slots__ = ("_key", "terms")
+
+    def __init__(self, name: str | _Terms):
+        self.terms: dict[tuple[_Atom, ...], int] = {(name,): 1} if isinstance(name, str) else dict(name)
+        self._key = tuple(sorted(self.terms.items(), key=repr))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sym) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __add__(self, other: Dim) -> Dim:
+        terms = dict(self.terms)
+        for monomial, k in _terms(other).items():
+            terms[monomial] = terms.get(monomial, 0) + k
+        return _normal(terms)
+
+    __radd__ = __add__
+
+    def __neg__(self) -> Dim:
+        return self * -1
+
+    def __sub__(self, other: Dim) -> Dim:
+        return self + (-other)
+
+    def __rsub__(self, other: Dim) -> Dim:
+        return -self + other
+
+    def __mul__(self, other: Dim) -> Dim:
+        terms: dict[tuple[_Atom, ...], int] = {}
+        for m1, k1 in self.terms.items():
+            for m2, k2 in _terms(other).items():
+                monomial = tuple(sorted(m1 + m2, key=repr))
+                terms[monomial] = terms.get(monomial, 0) + k1 * k2
+        return _normal(terms)
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, other: Dim) -> Dim:
+        if other == 1:
+            return self
+        if isinstance(other, int) and all(k % other == 0 for k in self.terms.values()):
+            return _normal({m: k // other for m, k in self.terms.items()})
+        exact = _divide(self, other)
+        return exact if exact is not None else Sym({(("//", self, other),): 1})
+
+    def __rfloordiv__(self, other: int) -> Dim:
+        return Sym({(("//", other, self),): 1})
+
+    def __rmod__(self, other: int) -> Dim:
+        return Sym({(("%", other, self),): 1})
+
+    def __mod__(self, other: Dim) -> Dim:
+        if isinstance(other, int) and all(k % other == 0 for k in self.terms.values()):
+            return 0
+        return 0 if _divide(self, other) is not None else Sym({(("%", self, other),): 1})
+
+    def __str__(self) -> str:
+        def atom(a: _Atom) -> str:
+            return a if isinstance(a, str) else f"({a[1]}){a[0]}({a[2]})"
+
+        def term(monomial: tuple[_Atom, ...], k: int) -> str:
+            names = "*".join(atom(a) for a in monomial)
+            return str(k) if not names else names if k == 1 else f"{k}*{names}"
+
+        return " + ".join(
+            term(m, k) for m, k in sorted(self.terms.items(), key=lambda item: repr(item[0]), reverse=True)
+        )
+
+    __repr__ = __str__
+
+    def symbols(self) -> set[str]:
+        """Names that occur in this extent."""
+        found: set[str] = set()
+        for monomial in self.terms:
+            for a in monomial:
+                if isinstance(a, str):
+                    found.add(a)
+                else:
+                    found |= symbols_of(a[1]) | symbols_of(a[2])
+        return found
+
+
+def symbols_of(dim: Dim) -> set[str]:
+    """Names that occur in an extent; none in an integer."""
+    return dim.symbols() if isinstance(dim, Sym) else set()
+
+
+def _terms(dim: Dim) -> _Terms:
+    return dim.terms if isinstance(dim, Sym) else {(): dim}
+
+
+def _normal(terms: _Terms) -> Dim:
+    kept = {m: k for m, k in terms.items() if k}
+    if not kept:
+        return 0
+    return kept[()] if set(kept) == {()} else Sym(kept)
+
+
+def _divide(a: Sym, b: Dim) -> Dim | None:
+    """a / b where b is one monomial that divides every term of a; None otherwise."""
+    divisor = _terms(b)
+    if len(divisor) != 1:
+        return 1 if a == b else None
+    ((names, k),) = divisor.items()
+    quotient: dict[tuple[_Atom, ...], int] = {}
+    for monomial, coefficient in a.terms.items():
+        rest = list(monomial)
+        for name in names:
+            if name not in rest:
+                return None
+            rest.remove(name)
+        if k == 0 or coefficient % k:
+            return None
+        quotient[tuple(rest)] = coefficient // k
+    return _normal(quotient)
+
+
+def substitute(dim: Dim, values: Mapping[str, int]) -> Dim:
+    """`dim` with symbols replaced by the integers of `values`; symbols that are not named stay."""
+    if isinstance(dim, int):
+        return dim
+    total: Dim = 0
+    for monomial, k in dim.terms.items():
+        product: Dim = k
+        for a in monomial:
+            if isinstance(a, str):
+                factor: Dim = values.get(a, Sym(a))
+            else:
+                left, right = substitute(a[1], values), substitute(a[2], values)
+                factor = left // right if a[0] == "//" else left % right
+            product = product * factor
+        total = total + product
+    return total
+
+
+def substitute_shape(shape: Iterable[Dim], values: Mapping[str, int]) -> Shape:
+    return tuple(substitute(d, values) for d in shape)
+
+
+class Typed(Protocol):
+    """An input: of a graph, of a compiled module, or of an artifact. Its open extents are plain symbols."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def shape(self) -> Sequence[Dim]: ...
+
+
+def fixed_extents(inputs: Sequence[Typed], shapes: Mapping[str, Sequence[int]], network: str) -> dict[str, int]:
+    """What `shapes`, by the names of inputs, says of their symbols; InvalidInput names every contradiction."""
+    known = {v.name: v for v in inputs}
+    problems = [f"{name!r} is not an input" for name in shapes if name not in known]
+    sizes: dict[str, int] = {}
+    for v in inputs:
+        if v.name not in shapes:
+            continue
+        given = tuple(shapes[v.name])
+        if len(given) != len(v.shape):
+            problems.append(f"{v.name} has rank {len(v.shape)}, not {len(given)}")
+            continue
+        for axis, (extent, number) in enumerate(zip(v.shape, given)):
+            if isinstance(extent, int):
+                if extent != number:
+                    problems.append(f"{v.name}, axis {axis}: {number} where the model has {extent}")
+            else:
+                (symbol,) = extent.symbols()
+                if sizes.setdefault(symbol, int(number)) != number:
+                    problems.append(f"{v.name}, axis {axis}: {symbol} is {number} here and {sizes[symbol]} elsewhere")
+    if problems:
+        facts = [*problems, *(f"input {v.name}: {v.dtype}{format_shape(v.shape)}" for v in inputs)]
+        raise InvalidInput(f"the shapes given do not fit {network}", facts)
+    return sizes
+
+
+def is_static(shape: Iterable[Dim]) -> bool:
+    return all(isinstance(d, int) for d in shape)
+
+
+def static(shape: Iterable[Dim], what: str = "shape") -> tuple[int, ...]:
+    """`shape` as integers; OperandError names the symbols that are still open."""
+    shape = tuple(shape)
+    if not is_static(shape):
+        raise OperandError(
+            f"{what} {format_shape(shape)} is not known yet", do="give the shapes of the inputs (shapes=)"
+        )
+    return tuple(int(d) for d in shape if isinstance(d, int))
+
+
+def size(shape: Iterable[Dim]) -> Dim:
+    """Number of elements."""
+    total: Dim = 1
+    for d in shape:
+        total = total * d
+    return total
+
+
+def format_shape(shape: Iterable[Dim]) -> str:
+    return "[" + ", ".join(str(d) for d in shape) + "]"
+
+
+def normalize_axis(axis: int, rank: int) -> int:
+    """`axis` counted from the front; negative axes count from the back."""
+    if not -rank <= axis < rank:
+        raise OperandError(
+            f"axis {axis} is outside a tensor of rank {rank}", do=f"use an axis in [{-rank}, {rank - 1}]"
+        )
+    return axis % rank if rank else 0
+
+
+def broadcast(*shapes: Sequence[Dim]) -> Shape:
+    """The shape that NumPy broadcasting gives; a symbol against 1 gives the symbol, against an extent that extent."""
+    rank = max((len(s) for s in shapes), default=0)
+    result: list[Dim] = []
+    for i in range(rank):
+        extents: list[Dim] = [s[len(s) - rank + i] for s in shapes if len(s) - rank + i >= 0]
+        others = {d for d in extents if d != 1}
+        integers = {d for d in others if isinstance(d, int)}
+        if len(integers) > 1:
+            raise OperandError(
+                f"shapes {' and '.join(format_shape(s) for s in shapes)} do not broadcast",
+                [f"axis {i - rank} has extents {', '.join(str(d) for d in extents)}"],
+                "extents must be equal, or 1",
+            )
+        # an unknown extent that meets a known one other than 1 must equal it, or be 1: either way the result is known
+        result.append(integers.pop() if integers else next(iter(sorted(others, key=str)), 1))
+    return tuple(result)
+
+
+def convolution_extent(extent: Dim, kernel: int, stride: int, dilation: int, before: int, after: int) -> Dim:
+    """Output extent of a convolution along one axis: floor((extent + padding - reach) / stride) + 1."""
+    return (extent + (before + after - dilation * (kernel - 1) - 1)) // stride + 1
+
+
+def pool_extent(
+    extent: Dim, kernel: int, stride: int, dilation: int, before: int, after: int, ceil_mode: bool
+) -> Dim | None:
+    """Output extent of a pooling window; with ceil_mode a last window must still begin inside input or left padding,
+    which leaves it open (None) for some symbolic extents."""
+    reach = dilation * (kernel - 1) + 1
+    span = extent + (before + after - reach)
+    if not ceil_mode:
+        return span // stride + 1
+    count = (span + (stride - 1)) // stride + 1
+    if after + stride <= reach:  # the last window begins at extent + before + after - reach + stride - 1 or earlier
+        return count
+    if not isinstance(count, int) or not isinstance(extent, int):
+        return None
+    return count - 1 if (count - 1) * stride >= extent + before else count
+
+
+def transposed_extent(
+    extent: Dim, kernel: int, stride: int, dilation: int, before: int, after: int, output_padding: int
+) -> Dim:
+    """Output extent of a transposed convolution along one axis."""
+    return (extent - 1) * stride + (output_padding + dilation * (kernel - 1) + 1 - before - after)
+
+
+def same_padding(extent: Dim, kernel: int, stride: int, dilation: int, lower: bool) -> tuple[int, int]:
+    """Padding (before, after) so that output = ceil(extent / stride): ONNX auto_pad SAME_UPPER, or SAME_LOWER."""
+    if not isinstance(extent, int):
+        if stride != 1:
+            raise OperandError(f"automatic padding at stride {stride} needs a known extent, not {extent}")
+        total = dilation * (kernel - 1)
+    else:
+        out = -(-extent // stride)
+        total = max(0, (out - 1) * stride + dilation * (kernel - 1) + 1 - extent)
+    return (total - total // 2, total // 2) if lower else (total // 2, total - total // 2)

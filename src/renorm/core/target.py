@@ -1,0 +1,137 @@
+"""Targets: what code is generated for. A target is data; code generators resolve what it leaves open."""
+
+from __future__ import annotations
+
+import platform
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from renorm.core.errors import InvalidTarget, suggest
+
+# x86-64 levels of the CPUs that people name; what is not listed is asked of LLVM by the code generator
+_AVX512 = ("skylake-avx512", "cascadelake", "icelake-server", "sapphirerapids", "znver4", "znver5", "x86-64-v4")
+_AVX2 = ("haswell", "broadwell", "skylake", "znver1", "znver2", "znver3", "alderlake", "x86-64-v3")
+
+
+@dataclass(frozen=True)
+class Target:
+    """A machine to generate code for.
+
+    kind: "llvm", "cuda", or a registered name. cpu: LLVM's name, "" for the host. triple: "" for the host. arch:
+    CUDA's, as "sm_90".
+    base: for a registered target, the target that runs what it does not claim. supports: patterns it runs as units.
+    """
+
+    kind: str = "llvm"
+    cpu: str = ""
+    triple: str = ""
+    features: tuple[str, ...] = ()
+    arch: str = "sm_80"
+    base: str = ""
+    supports: Sequence[Any] = field(default=(), compare=False)
+    codegen: Callable[..., Any] | None = field(default=None, compare=False)
+
+    @property
+    def machine_target(self) -> Target:
+        """What generates code: this target, or the base of a registered one."""
+        return parse(self.base).machine_target if self.base else self
+
+    @property
+    def is_gpu(self) -> bool:
+        return self.kind == "cuda"
+
+    @property
+    def is_host(self) -> bool:
+        """Code for this very machine."""
+        return self.kind == "llvm" and not self.triple and not self.cpu
+
+    @property
+    def machine(self) -> str:
+        """First part of the triple: "x86_64", "aarch64"."""
+        return self.triple.split("-")[0] if self.triple else platform.machine()
+
+    @property
+    def vector_bytes(self) -> int:
+        """Width of a vector register: 64 with AVX-512, 32 with AVX2, 16 otherwise."""
+        if self.machine != "x86_64":
+            return 16
+        if self.triple and not self.cpu:
+            return 32  # code generation takes x86-64-v3 where no CPU is named
+        if not self.cpu:
+            flags = host_flags()
+            return 64 if {"avx512f", "avx512dq", "avx512bw", "avx512vl"} <= flags else 32 if "avx2" in flags else 16
+        return 64 if self.cpu in _AVX512 else 32 if self.cpu in _AVX2 else 16
+
+    @property
+    def vector_registers(self) -> int:
+        """How many vector registers there are."""
+        return 32 if self.vector_bytes == 64 or self.machine == "aarch64" else 16
+
+    def lanes(self, dtype_bytes: int) -> int:
+        """Elements of a vector register."""
+        return max(1, self.vector_bytes // dtype_bytes)
+
+    def __str__(self) -> str:
+        options = [f"-mtriple={self.triple}"] if self.triple else []
+        options += [f"-mcpu={self.cpu}"] if self.cpu else []
+        options += [f"-mattr={','.join(self.features)}"] if self.features else []
+        options += [f"-arch={self.arch}"] if self.is_gpu else []
+        return " ".join([self.kind, *options])
+
+
+_REGISTERED: dict[str, Target] = {}
+KINDS = ("llvm", "cuda")
+
+
+def register_target(target: Target) -> None:
+    """Makes a target known under its kind, for `target="..."`."""
+    _REGISTERED[target.kind] = target
+
+
+def parse(text: str | Target) -> Target:
+    """The Target that a string names: "llvm -mcpu=haswell", "cuda -arch=sm_90", a registered name. Raises
+    InvalidTarget.
+    """
+    if isinstance(text, Target):
+        return text
+    words = shlex.split(text)
+    kind = words[0] if words else "llvm"
+    if kind in _REGISTERED and len(words) == 1:
+        return _REGISTERED[kind]
+    if kind not in KINDS:
+        known = [*KINDS, *_REGISTERED]
+        raise InvalidTarget(f"target {text!r}: {kind!r} is not a target", [f"known: {suggest(kind, known)}"])
+    chosen: dict[str, Any] = {}
+    for word in words[1:]:
+        option, _, value = word.partition("=")
+        match option:
+            case "-mcpu" if kind == "llvm" and value:
+                chosen["cpu"] = value
+            case "-mtriple" if kind == "llvm" and value:
+                chosen["triple"] = value
+            case "-mattr" if kind == "llvm" and value:
+                chosen["features"] = tuple(value.split(","))
+            case "-arch" if kind == "cuda" and value:
+                chosen["arch"] = value
+            case _:
+                raise InvalidTarget(
+                    f"target {text!r}: cannot read {word!r}",
+                    ["known for llvm: -mcpu= -mtriple= -mattr=; for cuda: -arch="],
+                )
+    return Target(kind, **chosen)
+
+
+@cache
+def host_flags() -> frozenset[str]:
+    """CPU flags as Linux prints them."""
+    try:
+        with open("/proc/cpuinfo") as lines:
+            for line in lines:
+                if line.startswith(("flags", "Features")):
+                    return frozenset(line.split(":", 1)[1].split())
+    except OSError:
+        pass
+    return frozenset()

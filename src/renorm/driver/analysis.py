@@ -1,0 +1,32 @@
+"""What compiling would do to a model, without generating code: the graph after the passes, and the report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from renorm.core import target as targets
+from renorm.core.dims import fixed_extents
+from renorm.core.target import Target
+from renorm.driver.compile import Options, keep_names, optimized
+from renorm.frontends import read
+from renorm.graph.ir import Graph
+from renorm.runtime.report import Report
+
+
+def analyze(
+    model: Any,
+    *,
+    target: str | Target = "llvm",
+    opt_level: int = 3,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    keep: Sequence[str] = (),
+    verify: bool = False,
+) -> tuple[Graph, Report]:
+    """The graph after the passes, cut into kernels, and the report as `compile` gives it but for memory and times.
+
+    Extents that `shapes` does not fix stay symbolic. Arguments and errors are those of `compile`.
+    """
+    source = read(model)
+    options = Options(targets.parse(target), opt_level, keep_names(keep), verify)
+    return optimized(source, fixed_extents(source.inputs, shapes or {}, source.name), options)

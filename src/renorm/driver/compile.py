@@ -1,0 +1,185 @@
+"""renorm.compile: a model becomes a graph, the graph is optimised and cut into kernels, the kernels become machine
+code.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from renorm.codegen import llvm
+from renorm.codegen.abi import CompiledKernel
+from renorm.codegen.llvm import walk
+from renorm.codegen.llvm.requirements import requirements
+from renorm.core import target as targets
+from renorm.core.dims import fixed_extents, is_static, symbols_of
+from renorm.core.errors import InvalidInput, InvalidTarget
+from renorm.core.target import Target
+from renorm.driver.assemble import assemble
+from renorm.driver.lowering import LoweredGroup, lower_group
+from renorm.driver.module import CompiledModule, KernelText, SpecializingModule
+from renorm.frontends import read
+from renorm.graph.ir import Graph, Group
+from renorm.ops.identity import Identity
+from renorm.passes import pipeline
+from renorm.passes.context import check_keep
+from renorm.runtime.report import KernelRecord, Report
+
+Progress = Callable[[str, int, int], None]  # stage, done, of
+
+
+def compile(
+    model: Any,
+    *,
+    target: str | Target = "llvm",
+    opt_level: int = 3,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    keep: Sequence[str] = (),
+    threads: int | None = None,
+    verify: bool = False,
+    precision: str = "fast",
+    progress: Progress | None = None,
+) -> CompiledModule | SpecializingModule:
+    """A module that runs the model as machine code.
+
+    model: a path to a .onnx file, an onnx.ModelProto, or a Graph. target: "llvm" (this machine), "llvm -mcpu=haswell",
+    ... opt_level: 0 nothing but lowering; 1 + constants and dead code; 2 + folding and fusing; 3 + layouts and
+    algorithms. shapes: input name to shape, for inputs with symbolic extents; without it the module specialises on
+    each new shape it is called with. keep: names of ops or nodes that must not be unpacked or folded (also
+    RENORM_KEEP, comma separated). threads: None means as many as this process may use. verify: compare each rewrite
+    with the graph before it, and revert it where it differs. precision: "exact" switches algorithms off that round
+    differently; there are none yet. progress: called with (stage, done, of).
+
+    Raises UnsupportedOp, InvalidModel, InvalidTarget, InvalidInput, UserCodeError.
+    """
+    if opt_level not in (0, 1, 2, 3):
+        raise InvalidInput(f"opt_level is {opt_level!r}", ["known: 0, 1, 2, 3"])
+    if precision not in ("fast", "exact"):
+        raise InvalidInput(f"precision is {precision!r}", ['known: "fast", "exact"'])
+    chosen = targets.parse(target)
+    if chosen.machine_target.kind != "llvm" or chosen.codegen is not None:
+        raise InvalidTarget(
+            f"whole networks do not run on target {str(chosen)!r} yet",
+            [
+                "renorm.build gives the source of single kernels for cuda",
+                "a registered target runs on its base; a code generator of its own is not called yet",
+            ],
+            'use target="llvm"',
+        )
+    options = Options(chosen, opt_level, keep_names(keep), verify, threads, progress)
+    graph = read(model, shapes=shapes)
+    sizes = fixed_extents(graph.inputs, shapes or {}, graph.name)
+    symbols = {s for v in graph.inputs for d in v.shape for s in symbols_of(d)}
+    missing = symbols - set(sizes)
+    if not missing:
+        return specialize(graph, sizes, options)
+    if shapes:
+        raise InvalidInput(
+            f"shapes= leaves extents of {graph.name} open: {', '.join(sorted(missing))}",
+            [f"{v.name}: {v.type}" for v in graph.inputs if not is_static(v.shape)],
+            "give the shapes of these inputs too, or none at all",
+        )
+    check_keep(graph, options.keep)
+    planned = replace(options, verify=False)  # which needs arrays, hence shapes
+    return SpecializingModule(
+        graph, lambda extents: specialize(graph, extents, options), lambda: optimized(graph, {}, planned)[1]
+    )
+
+
+def keep_names(keep: Sequence[str]) -> tuple[str, ...]:
+    """`keep` and what the environment variable RENORM_KEEP adds to it, each once."""
+    given = [keep] if isinstance(keep, str) else keep
+    return tuple(
+        dict.fromkeys((*given, *(k.strip() for k in os.environ.get("RENORM_KEEP", "").split(",") if k.strip())))
+    )
+
+
+@dataclass(frozen=True)
+class Options:
+    """What `compile` was asked for."""
+
+    target: Target
+    level: int
+    keep: tuple[str, ...]
+    verify: bool
+    threads: int | None = None
+    progress: Progress | None = None
+
+
+def optimized(source: Graph, sizes: Mapping[str, int], options: Options) -> tuple[Graph, Report]:
+    """The graph after the passes, cut into kernels, and the report but for memory and times. Symbols that `sizes` does
+    not fix stay open."""
+    graph, report = pipeline.optimize(
+        source.copy(sizes), level=options.level, keep=options.keep, target=options.target, verify=options.verify
+    )
+    _materialize_outputs(graph)
+    return graph, replace(
+        report, kernels=tuple(KernelRecord(g.name, tuple(n.name for n in g.nodes)) for g in graph.groups)
+    )
+
+
+def specialize(source: Graph, sizes: Mapping[str, int], options: Options) -> CompiledModule:
+    """Compiles `source` with its symbols fixed."""
+    machine = options.target.machine_target
+    seconds: dict[str, float] = {}
+    clock = _Clock(seconds)
+    graph, report = optimized(source, sizes, options)
+    clock.stop("passes")
+    users = graph.user_map()
+    lowered: list[LoweredGroup] = []
+    for i, group in enumerate(graph.groups):
+        _tell(options, "schedule", i, len(graph.groups))
+        lowered.append(lower_group(graph, group, options.target, users))
+    clock.stop("schedule")
+    unique: dict[Any, int] = {}
+    compiled: list[CompiledKernel] = []
+    codes: list[int] = []
+    for i, one in enumerate(lowered):
+        _tell(options, "code", i, len(lowered))
+        key = llvm.structure(one.kernel, machine)
+        if key not in unique:
+            unique[key] = len(compiled)
+            compiled.append(llvm.compile_kernel(one.kernel, machine))
+        codes.append(unique[key])
+    clock.stop("code")
+    _tell(options, "code", len(lowered), len(lowered))
+    program, weights = assemble(graph, lowered, compiled, codes, requirements(machine))
+    clock.stop("assemble")
+    full = replace(report, memory=program.report.memory, seconds=seconds)
+    program = replace(program, report=full, name=graph.name, dims=dict(sizes))
+    texts = {
+        g.name: KernelText(g.name, one.kernel, compiled[code], machine)
+        for g, one, code in zip(graph.groups, lowered, codes)
+    }
+    walker = walk.compile_walker(machine)
+    return CompiledModule(program, [c.object for c in compiled], weights, walker, options.threads, graph, texts)
+
+
+class _Clock:
+    def __init__(self, seconds: dict[str, float]):
+        self._seconds, self._since = seconds, time.perf_counter()
+
+    def stop(self, stage: str) -> None:
+        now = time.perf_counter()
+        self._seconds[stage] = round(now - self._since, 4)
+        self._since = now
+
+
+def _tell(options: Options, stage: str, done: int, of: int) -> None:
+    if options.progress:
+        options.progress(stage, done, of)
+
+
+def _materialize_outputs(graph: Graph) -> None:
+    """Gives each output a result of its own: an input, a constant, or one that stands twice is copied by a kernel."""
+    seen: set[int] = set()
+    for i, v in enumerate(graph.outputs):
+        if v.producer is None or id(v) in seen:
+            copied = graph.apply(Identity(), [v], name=f"copy_{v.name}")
+            graph.outputs[i] = copied
+            graph.groups.append(Group(graph.fresh("copy"), [graph.nodes[-1]]))
+            seen.add(id(copied))
+        seen.add(id(v))

@@ -1,0 +1,196 @@
+"""A fused group becomes one loop kernel: compute of each node in te, one schedule, loops."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from renorm import te
+from renorm.core.dims import static
+from renorm.core.errors import InvalidGraph, RenormError, UserCodeError
+from renorm.core.target import Target
+from renorm.expr.nodes import const
+from renorm.graph import registry
+from renorm.graph.ir import Graph, Group, Node, Value
+from renorm.ops.schedules import packing
+from renorm.tir.nodes import Kernel
+
+# A constant of one element is written into the code instead of being loaded.
+_SCALAR = 1
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A kernel parameter. value: of the graph; packed: (axis, lanes) where a weight is stored in blocks, see
+    ops.schedules.packing.
+    """
+
+    value: Value
+    packed: tuple[int, int] | None = None
+
+    def array(self) -> np.ndarray[Any, Any]:
+        """The bytes of a constant as the kernel reads them."""
+        assert self.value.data is not None
+        data = np.ascontiguousarray(self.value.data)
+        return packing.pack(data, *self.packed) if self.packed else data
+
+
+@dataclass(frozen=True)
+class LoweredGroup:
+    """A kernel and what its parameters are: first what it reads, then what it writes."""
+
+    kernel: Kernel
+    reads: tuple[Parameter, ...]
+    writes: tuple[Value, ...]
+
+
+def group_results(graph: Graph, group: Group, users: dict[Value, list[Node]]) -> list[Value]:
+    """Values of a group that somebody outside it reads."""
+    inside = {id(n) for n in group.nodes}
+    wanted = {id(v) for v in graph.outputs}
+    return [
+        v
+        for n in group.nodes
+        for v in n.outputs
+        if id(v) in wanted or any(id(u) not in inside for u in users.get(v, ()))
+    ]
+
+
+def lower_group(graph: Graph, group: Group, target: Target, users: dict[Value, list[Node]]) -> LoweredGroup:
+    """The loop kernel of a group on a target.
+
+    Raises UserCodeError where an op's compute or schedule fails, naming node, op, operand types, file and line.
+    """
+    machine = target.machine_target
+    tensors: dict[Value, te.Tensor] = {}
+    reads: dict[te.Tensor, Parameter] = {}
+
+    def tensor(value: Value, node: Node, index: int) -> te.Tensor:
+        if value in tensors:
+            return tensors[value]
+        shape = static(value.shape, f"value {value.name!r}")
+        name = identifier(value.name)
+        packed = _packing(node, index, value, target)
+        if value.data is not None and value.data.size == _SCALAR:
+            number = const(value.data.reshape(-1)[0].item(), value.dtype)
+            tensors[value] = te.compute(shape, lambda *i, number=number: number, name=name, tag="elemwise")
+        elif packed:
+            held = te.placeholder(packing.packed_shape(shape, *packed), value.dtype, name=name)
+            reads[held] = Parameter(value, packed)
+            return packing.unpacked(held, shape, packed[0])  # the view is this operand's alone
+        else:
+            tensors[value] = te.placeholder(shape, value.dtype, name=name)
+            reads[tensors[value]] = Parameter(value)
+        return tensors[value]
+
+    for node in group.nodes:
+        override = registry.overridden(node.op.name, target)
+        operands, flat = list[Any](), 0
+        for parameter, operand in zip(node.op.parsed.operands, node.operands, strict=True):
+            values = operand if isinstance(operand, list) else [operand]
+            given = [
+                None
+                if v is None
+                else _static_array(node, parameter.name, v)
+                if parameter.is_static
+                else tensor(v, node, flat + i)
+                for i, v in enumerate(values)
+            ]
+            flat += len(values)
+            operands.append(given if isinstance(operand, list) else given[0])
+        compute = override.compute
+        call: Callable[..., Any] = node.op.compute if compute is None else lambda *xs, f=compute, op=node.op: f(op, *xs)
+        results = _user_code(node, "compute", call, *operands)
+        results = list(results) if isinstance(results, (list, tuple)) else [results]
+        _check_results(node, results)
+        tensors.update(zip(node.outputs, results))
+
+    writes = group_results(graph, group, users)
+    outs = _distinct([tensors[v] for v in writes])
+    anchor = max(reversed(group.nodes), key=lambda n: registry.fusion_kind(n, target))
+    schedule = te.create_schedule([o.op for o in outs])
+    override = registry.overridden(anchor.op.name, target)
+    replaced = _user_code(anchor, "schedule", override.schedule or anchor.op.schedule, schedule, outs, machine)
+    loaded = _placeholders(outs)
+    held = [t for t in reads if id(t.op) in loaded]  # a compute may ignore an operand, or need only its shape
+    chosen = replaced if isinstance(replaced, te.Schedule) else schedule
+    try:
+        kernel = te.lower(chosen, [*held, *outs], name=group.name)
+    except RenormError as error:
+        raise error.within(f"kernel {group.name}, scheduled by node {anchor.name!r}") from error
+    return LoweredGroup(kernel, tuple(reads[t] for t in held), tuple(writes))
+
+
+def identifier(name: str) -> str:
+    """`name` as an identifier of the loop IR."""
+    return re.sub(r"\W", "_", name).strip("_") or "value"
+
+
+def _packing(node: Node, index: int, value: Value, target: Target) -> tuple[int, int] | None:
+    axis = node.op.channel_axis(index, node.operand_types()) if value.is_constant else None
+    machine = target.machine_target
+    if axis is None or machine.is_gpu or registry.overridden(node.op.name, target).compute is not None:
+        return None
+    return axis, machine.lanes(4)
+
+
+def _static_array(node: Node, parameter: str, value: Value) -> np.ndarray[Any, Any]:
+    if value.data is not None:
+        return value.data
+    if value.known is not None and all(isinstance(v, int) for v in value.known.reshape(-1)):
+        return value.known.astype(np.int64)
+    raise InvalidGraph(
+        f"node {node.name!r}: operand {parameter} ({value.name}) of {node.op.name} must be known at compile time",
+        [f"{value.name} is computed by {value.producer.name!r}" if value.producer else f"{value.name} is an input"],
+        "make it a constant, or compile with fixed input shapes (shapes=) if it depends on them",
+    )
+
+
+def _placeholders(outs: Sequence[te.Tensor]) -> set[int]:
+    """Identities of the placeholder operations that results depend on."""
+    found, stack, seen = set[int](), list(outs), set[int]()
+    while stack:
+        t = stack.pop()
+        if id(t.op) in seen:
+            continue
+        seen.add(id(t.op))
+        if isinstance(t.op, te.PlaceholderOp):
+            found.add(id(t.op))
+        stack.extend(t.op.input_tensors)
+    return found
+
+
+def _distinct(outs: list[te.Tensor]) -> list[te.Tensor]:
+    """Outputs as tensors of their own: one that is an input, or stands twice, is copied."""
+    seen, distinct = set[int](), list[te.Tensor]()
+    for t in outs:
+        if id(t) in seen or isinstance(t.op, te.PlaceholderOp):
+            source = t
+            t = te.compute(t.shape, lambda *i, source=source: source[i], name=f"{t.name}_copy", tag="elemwise")
+        seen.add(id(t))
+        distinct.append(t)
+    return distinct
+
+
+def _check_results(node: Node, results: Sequence[Any]) -> None:
+    for value, t in zip(node.outputs, results, strict=False):
+        if tuple(t.shape) != value.shape or t.dtype != value.dtype:
+            raise UserCodeError(
+                f"node {node.name!r}: compute of {node.op.name} gives another type than its signature and infer",
+                [f"computed {t.dtype}{list(t.shape)}", f"expected {value.type}"],
+            )
+    if len(results) < len(node.outputs):
+        raise UserCodeError(
+            f"node {node.name!r}: compute of {node.op.name} gives {len(results)} of {len(node.outputs)} results"
+        )
+
+
+def _user_code(node: Node, part: str, f: Callable[..., Any], *args: Any) -> Any:
+    try:
+        return f(*args)
+    except Exception as error:  # an op may stand in a user's file and fail in any way
+        raise node.failed(part, error) from error

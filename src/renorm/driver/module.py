@@ -1,0 +1,162 @@
+"""Modules with what compiling left behind: the graph after the passes, and each kernel as text."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache as cached
+from typing import Any
+
+import numpy as np
+
+from renorm.codegen import llvm
+from renorm.codegen.abi import CompiledKernel
+from renorm.core.dims import Shape, fixed_extents
+from renorm.core.errors import InvalidInput, suggest
+from renorm.core.target import Target
+from renorm.graph.ir import Graph, Value
+from renorm.runtime.arrays import shape_of
+from renorm.runtime.module import Module
+from renorm.runtime.program import Program
+from renorm.runtime.report import Report
+from renorm.tir.nodes import Kernel
+
+# How many specialisations of one network are kept; the one not used for the longest time goes first.
+SPECIALIZATIONS = 8
+
+
+@dataclass(frozen=True)
+class KernelText:
+    """A generated kernel, to be read."""
+
+    name: str
+    kernel: Kernel
+    compiled: CompiledKernel
+    target: Target
+
+    @property
+    def loops(self) -> str:
+        """The loop program."""
+        return str(self.kernel)
+
+    @property
+    def llvm(self) -> str:
+        """LLVM IR as it was generated."""
+        return self.compiled.llvm
+
+    @property
+    def asm(self) -> str:
+        """Assembly of the target."""
+        return llvm.assembly(self.compiled, self.target)
+
+    @property
+    def source(self) -> str:
+        """What the code generator wrote: LLVM IR on a CPU, CUDA C on a GPU."""
+        return self.compiled.llvm
+
+
+class CompiledModule(Module):
+    """A module that was compiled in this process. graph: after the passes, kernel names on its groups."""
+
+    def __init__(
+        self,
+        program: Program,
+        objects: Sequence[bytes],
+        weights: np.ndarray[Any, Any],
+        walker: bytes,
+        threads: int | None,
+        graph: Graph,
+        texts: Mapping[str, KernelText],
+    ):
+        super().__init__(program, objects, weights, walker, threads)
+        self.graph = graph
+        self._texts = dict(texts)
+
+    def kernel(self, name: str) -> KernelText:
+        """The kernel of that name, as in `report.kernels`; InvalidInput lists the nearest."""
+        if str(name) not in self._texts:
+            raise InvalidInput(f"there is no kernel {str(name)!r}", [f"nearest: {suggest(str(name), self._texts)}"])
+        return self._texts[str(name)]
+
+
+@dataclass(frozen=True)
+class SymbolicSpec:
+    """An input or output whose extents are not all fixed."""
+
+    name: str
+    dtype: str
+    shape: Shape
+
+
+class SpecializingModule:
+    """A network with symbolic extents: compiled for each new combination of input shapes, the latest few of which are
+    kept.
+    """
+
+    def __init__(
+        self, graph: Graph, specialize: Callable[[Mapping[str, int]], CompiledModule], analyze: Callable[[], Report]
+    ):
+        self.graph = graph
+        self._specialize = specialize
+        self._planned = cached(analyze)
+        self._cache: OrderedDict[tuple[tuple[str, int], ...], CompiledModule] = OrderedDict()
+        self._lock = threading.Lock()
+
+    @property
+    def inputs(self) -> tuple[SymbolicSpec, ...]:
+        return tuple(_spec(v) for v in self.graph.inputs)
+
+    @property
+    def outputs(self) -> tuple[SymbolicSpec, ...]:
+        return tuple(_spec(v) for v in self.graph.outputs)
+
+    @property
+    def report(self) -> Report:
+        """Of the specialisation used last; before the first call what is known without shapes: all but memory and
+        times."""
+        return next(reversed(self._cache.values())).report if self._cache else self._planned()
+
+    def specialized(self, /, **shapes: Sequence[int]) -> CompiledModule:
+        """The module for these input shapes, compiled if it is not there yet."""
+        missing = [f"input {v!r} is missing" for v in self.graph.inputs if v.name not in shapes]
+        if missing:
+            raise InvalidInput(f"the inputs do not fit {self.graph.name}", missing)
+        sizes = fixed_extents(self.graph.inputs, shapes, self.graph.name)
+        key = tuple(sorted(sizes.items()))
+        with self._lock:
+            if key not in self._cache:
+                self._cache[key] = self._specialize(sizes)
+                while len(self._cache) > SPECIALIZATIONS:
+                    self._cache.popitem(last=False)
+            self._cache.move_to_end(key)
+            return self._cache[key]
+
+    def run(self, /, *args: Any, out: Sequence[Any] | None = None, **named: Any) -> list[np.ndarray[Any, Any]]:
+        """As Module.run, on the specialisation for the shapes of these arrays."""
+        given = {v.name: a for v, a in zip(self.graph.inputs, args)} | named
+        shapes = {v.name: shape_of(given[v.name]) for v in self.graph.inputs if v.name in given}
+        return self.specialized(**shapes).run(*args, out=out, **named)
+
+    def kernel(self, name: str) -> KernelText:
+        """A kernel of the specialisation used last."""
+        if not self._cache:
+            raise InvalidInput(
+                f"no kernel {str(name)!r}: nothing is compiled before the first call", do="call run, or specialized"
+            )
+        return next(reversed(self._cache.values())).kernel(name)
+
+    def save(self, path: Any) -> None:
+        """Saves the only specialisation there is: an artifact has fixed shapes."""
+        if len(self._cache) != 1:
+            raise InvalidInput(
+                f"{self.graph.name} has symbolic extents and {len(self._cache)} specialisations, an artifact holds one",
+                [repr(v) for v in self.graph.inputs],
+                "compile with shapes=, or save the result of specialized(...)",
+            )
+        next(iter(self._cache.values())).save(path)
+
+
+def _spec(v: Value) -> SymbolicSpec:
+    return SymbolicSpec(v.name, v.dtype, v.shape)

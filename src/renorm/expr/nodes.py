@@ -1,0 +1,466 @@
+"""Scalar expressions, the leaves of both tensor expressions and loops.
+
+    e ::= x                          Var: a loop variable or a let-bound scalar; compared by identity
+        | 3 | 1e-05f | true          Const
+        | e op e                     Binary: + - * / // % min max pow, == != < <= > >=, && ||
+        | !e                         Not
+        | select(e, e, e)            Select: both sides may be evaluated
+        | float32(e)                 Cast: a dtype as a function
+        | exp(e) | if_then_else(...) Call: a name of INTRINSICS
+        | A[e, ...]                  Load: from a tensor (te, one index per axis) or a buffer (loops, one flat index)
+        | sum(e, axis=[k, ...])      Reduce: only at the root of a te compute
+        | ramp(e, k, n)              Ramp: the vector e, e+k, ..., e+k*(n-1)
+        | xn(e)                      Broadcast: n copies of a scalar
+
+`/` of integers truncates toward zero as in C; `//` and `%` floor, and are what index arithmetic uses; by zero all three
+give 0, as NumPy does. `round` goes to even. `if_then_else` evaluates one side only: the other may hold an access
+outside its buffer; `select` may evaluate both. Integer arithmetic of indices never wraps: code generation widens it to
+64 bits. All nodes are immutable. Python operators build nodes, `==` too: nodes hash by identity, and `rewrite.same`
+compares structure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, Union
+
+import numpy as np
+
+from renorm.core import dtypes
+from renorm.core.errors import InvalidExpression, suggest
+
+Scalar = int | float | bool
+ExprLike = Union["Expr", int, float, bool]
+
+# name -> number of arguments. All but those of PREDICATES return the type of their first argument.
+INTRINSICS = {
+    "exp": 1, "log": 1, "sqrt": 1, "rsqrt": 1, "tanh": 1, "sigmoid": 1, "erf": 1, "abs": 1,
+    "sin": 1, "cos": 1, "tan": 1, "asin": 1, "acos": 1, "atan": 1, "sinh": 1, "cosh": 1, "asinh": 1, "acosh": 1,
+    "atanh": 1,
+    "floor": 1, "ceil": 1, "trunc": 1, "round": 1, "sign": 1, "isnan": 1, "isinf": 1, "likely": 1,
+    "fma": 3, "if_then_else": 3, "fmod": 2, "popcount": 1,
+}  # fmt: skip
+PREDICATES = frozenset({"isnan", "isinf"})
+
+ARITHMETIC = frozenset({"+", "-", "*", "/", "//", "%", "min", "max", "pow"})
+COMPARISONS = frozenset({"==", "!=", "<", "<=", ">", ">="})
+LOGICAL = frozenset({"&&", "||"})
+
+
+class Source(Protocol):
+    """What can be read from: a te Tensor, or a buffer of the loop IR."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def dtype(self) -> str: ...
+
+
+class Expr:
+    """Base of scalar expressions. dtype: element type; lanes: 1, or the number of vector elements."""
+
+    __slots__ = ("dtype", "lanes")
+    dtype: str
+    lanes: int
+
+    # NumPy must not take over `np.float32(2) * expr`
+    __array_ufunc__ = None
+
+    def __add__(self, other: Any) -> Expr:
+        return _infix("+", self, other)
+
+    def __radd__(self, other: Any) -> Expr:
+        return _infix("+", other, self)
+
+    def __sub__(self, other: Any) -> Expr:
+        return _infix("-", self, other)
+
+    def __rsub__(self, other: Any) -> Expr:
+        return _infix("-", other, self)
+
+    def __mul__(self, other: Any) -> Expr:
+        return _infix("*", self, other)
+
+    def __rmul__(self, other: Any) -> Expr:
+        return _infix("*", other, self)
+
+    def __truediv__(self, other: Any) -> Expr:
+        return _infix("/", self, other)
+
+    def __rtruediv__(self, other: Any) -> Expr:
+        return _infix("/", other, self)
+
+    def __floordiv__(self, other: Any) -> Expr:
+        return _infix("//", self, other)
+
+    def __rfloordiv__(self, other: Any) -> Expr:
+        return _infix("//", other, self)
+
+    def __mod__(self, other: Any) -> Expr:
+        return _infix("%", self, other)
+
+    def __rmod__(self, other: Any) -> Expr:
+        return _infix("%", other, self)
+
+    def __pow__(self, other: Any) -> Expr:
+        return _infix("pow", self, other)
+
+    def __neg__(self) -> Expr:
+        return (
+            binary("-", const(0, self.dtype), self)
+            if not dtypes.is_float(self.dtype)
+            else binary("*", self, const(-1.0, self.dtype))
+        )
+
+    def __lt__(self, other: Any) -> Expr:
+        return _infix("<", self, other)
+
+    def __le__(self, other: Any) -> Expr:
+        return _infix("<=", self, other)
+
+    def __gt__(self, other: Any) -> Expr:
+        return _infix(">", self, other)
+
+    def __ge__(self, other: Any) -> Expr:
+        return _infix(">=", self, other)
+
+    def __eq__(self, other: Any) -> Any:
+        return _infix("==", self, other)
+
+    def __ne__(self, other: Any) -> Any:
+        return _infix("!=", self, other)
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __bool__(self) -> bool:
+        raise InvalidExpression(
+            f"the truth of the expression {self} is not known while the program is built",
+            do="use te.if_then_else, te.all or te.any instead of if, and, or",
+        )
+
+    def equal(self, other: Any) -> Expr:
+        return _infix("==", self, other)
+
+    def astype(self, dtype: str) -> Expr:
+        return cast(dtype, self)
+
+    def __str__(self) -> str:
+        return _printer(self)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self}>"
+
+
+_printer: Callable[[Expr], str] = object.__repr__  # set by expr.text, which imports this module
+
+
+def set_printer(printer: Callable[[Expr], str]) -> None:
+    """Called once, by expr.text: str(expression) prints through it."""
+    global _printer
+    _printer = printer
+
+
+class Var(Expr):
+    __slots__ = ("name",)
+
+    def __init__(self, name: str, dtype: str = "int32", lanes: int = 1):
+        self.name, self.dtype, self.lanes = name, dtypes.lookup(dtype).name, lanes
+
+
+class Const(Expr):
+    __slots__ = ("value",)
+    value: Scalar
+
+    def __init__(self, value: Scalar, dtype: str):
+        self.dtype, self.lanes = dtypes.lookup(dtype).name, 1
+        kind = dtypes.lookup(dtype).kind
+        self.value = float(value) if kind == "float" else bool(value) if kind == "bool" else int(value)
+
+
+class Binary(Expr):
+    """Operands have equal dtype and lanes; comparisons and logic give bool."""
+
+    __slots__ = ("a", "b", "op")
+
+    def __init__(self, op: str, a: Expr, b: Expr):
+        self.op, self.a, self.b, self.lanes = op, a, b, a.lanes
+        self.dtype = a.dtype if op in ARITHMETIC else "bool"
+
+
+class Not(Expr):
+    __slots__ = ("a",)
+
+    def __init__(self, a: Expr):
+        self.a, self.dtype, self.lanes = a, "bool", a.lanes
+
+
+class Select(Expr):
+    __slots__ = ("condition", "otherwise", "then")
+
+    def __init__(self, condition: Expr, then: Expr, otherwise: Expr):
+        self.condition, self.then, self.otherwise = condition, then, otherwise
+        self.dtype, self.lanes = then.dtype, then.lanes
+
+
+class Cast(Expr):
+    """Float to int truncates toward zero; to bool is `!= 0`; float64 to float32 and to 16 bits rounds to nearest
+    even.
+    """
+
+    __slots__ = ("a",)
+
+    def __init__(self, dtype: str, a: Expr):
+        self.a, self.dtype, self.lanes = a, dtypes.lookup(dtype).name, a.lanes
+
+
+class Call(Expr):
+    __slots__ = ("args", "name")
+
+    def __init__(self, name: str, args: Sequence[Expr]):
+        if name not in INTRINSICS:
+            raise InvalidExpression(f"{name!r} is not an intrinsic", [f"nearest: {suggest(name, INTRINSICS)}"])
+        if len(args) != INTRINSICS[name]:
+            raise InvalidExpression(f"{name} takes {INTRINSICS[name]} arguments, not {len(args)}")
+        self.name, self.args = name, tuple(args)
+        typed = args[1] if name == "if_then_else" else args[0]
+        self.dtype = "bool" if name in PREDICATES else typed.dtype
+        self.lanes = max(a.lanes for a in args)
+
+
+class Load(Expr):
+    """A read of one element (or of a vector of elements, where an index is a Ramp).
+
+    predicate: bool, lanes of the index; elements where it is false are not read and count as 0.
+    """
+
+    __slots__ = ("indices", "predicate", "source")
+
+    def __init__(self, source: Source, indices: Sequence[Expr], predicate: Expr | None = None):
+        self.source, self.indices, self.predicate = source, tuple(indices), predicate
+        self.dtype, self.lanes = source.dtype, max((i.lanes for i in indices), default=1)
+
+
+class Reduce(Expr):
+    """A reduction over `axes` (te.IterVar); the whole body of a compute, never inside another expression.
+
+    combiner: "sum", "prod", "max", "min". init: value to start from, None for the identity.
+    condition: elements where it is false are left out.
+    """
+
+    __slots__ = ("axes", "combiner", "condition", "init", "value")
+
+    def __init__(
+        self, combiner: str, value: Expr, axes: Sequence[Any], condition: Expr | None = None, init: Expr | None = None
+    ):
+        self.combiner, self.value, self.axes = combiner, value, tuple(axes)
+        self.condition, self.init = condition, init
+        self.dtype, self.lanes = value.dtype, 1
+
+
+class Ramp(Expr):
+    __slots__ = ("base", "stride")
+
+    def __init__(self, base: Expr, stride: Expr, lanes: int):
+        self.base, self.stride, self.dtype, self.lanes = base, stride, base.dtype, lanes
+
+
+class Broadcast(Expr):
+    __slots__ = ("value",)
+
+    def __init__(self, value: Expr, lanes: int):
+        self.value, self.dtype, self.lanes = value, value.dtype, lanes
+
+
+def const(value: Scalar | np.generic, dtype: str | None = None) -> Const:
+    """A constant; without dtype: int32 (int64 where it does not fit), float32, bool."""
+    if isinstance(value, np.generic):
+        return const(value.item(), dtype or dtypes.from_numpy(value.dtype))
+    if dtype is None:
+        if isinstance(value, bool):
+            dtype = "bool"
+        elif isinstance(value, int):
+            dtype = "int32" if -(2**31) <= value < 2**31 else "int64"
+        else:
+            dtype = "float32"
+    return Const(value, dtype)
+
+
+def as_expr(value: Any, like: Expr | None = None) -> Expr:
+    """`value` as an expression; a Python number takes the dtype of `like` when that can hold it."""
+    if isinstance(value, Expr):
+        return value
+    if hasattr(value, "as_expr"):  # te.IterVar stands for its variable
+        return value.as_expr()
+    if isinstance(value, np.generic) and like is None:
+        return const(value)
+    if isinstance(value, (bool, int, float, np.generic)):
+        number = value.item() if isinstance(value, np.generic) else value
+        if like is None:
+            return const(number)
+        kind = dtypes.lookup(like.dtype).kind
+        if isinstance(number, float) and kind in ("int", "uint"):
+            return const(number)  # the caller's promotion makes the integer side a float
+        return const(number, like.dtype if kind != "bool" or isinstance(number, bool) else None)
+    raise InvalidExpression(
+        f"{type(value).__name__} {value!r} is not an expression", do="use numbers, variables, tensor elements"
+    )
+
+
+_RANK = {"bool": 0, "uint": 1, "int": 2, "float": 3}
+
+
+def promote(a: Expr, b: Expr) -> tuple[Expr, Expr]:
+    """Both operands in the wider type: float over int over bool, more bits over fewer; scalars spread to vectors."""
+    if a.dtype != b.dtype:
+        da, db = dtypes.lookup(a.dtype), dtypes.lookup(b.dtype)
+        wider = max((da, db), key=lambda d: (_RANK[d.kind], d.bits)).name
+        a, b = cast(wider, a), cast(wider, b)
+    if a.lanes != b.lanes:
+        a = Broadcast(a, b.lanes) if a.lanes == 1 else a
+        b = Broadcast(b, a.lanes) if b.lanes == 1 else b
+        if a.lanes != b.lanes:
+            raise InvalidExpression(f"vectors of {a.lanes} and {b.lanes} lanes do not combine")
+    return a, b
+
+
+def _infix(op: str, a: Any, b: Any) -> Any:
+    for operand in (a, b):
+        if not isinstance(operand, Expr) and hasattr(operand, "__tensor_operand__"):
+            return NotImplemented  # te.Tensor broadcasts: its reflected operator takes over
+    if isinstance(a, Expr):
+        return binary(op, a, as_expr(b, like=a))
+    return binary(op, as_expr(a, like=b), b)
+
+
+def binary(op: str, a: Expr, b: Expr) -> Expr:
+    """a op b, with promotion; two integer constants fold at once, so that shapes stay readable."""
+    a, b = promote(a, b)
+    if isinstance(a, Const) and isinstance(b, Const) and not dtypes.is_float(a.dtype) and a.dtype != "bool":
+        folded = fold_integers(op, int(a.value), int(b.value))
+        if folded is not None:
+            return const(folded, a.dtype if op in ARITHMETIC else "bool")
+    return Binary(op, a, b)
+
+
+def fold_integers(op: str, a: int, b: int) -> int | bool | None:
+    """a op b over Python integers; None where it has no value (division by zero) or is not integer arithmetic."""
+    if op in ("/", "//", "%") and b == 0:
+        return None
+    match op:
+        case "+":
+            return a + b
+        case "-":
+            return a - b
+        case "*":
+            return a * b
+        case "/":
+            return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+        case "//":
+            return a // b
+        case "%":
+            return a % b
+        case "min":
+            return min(a, b)
+        case "max":
+            return max(a, b)
+        case "pow":
+            return a**b if b >= 0 else None
+        case "==":
+            return a == b
+        case "!=":
+            return a != b
+        case "<":
+            return a < b
+        case "<=":
+            return a <= b
+        case ">":
+            return a > b
+        case ">=":
+            return a >= b
+        case _:
+            return None
+
+
+def cast(dtype: str, a: Expr) -> Expr:
+    """`a` as dtype; nothing where it has that type already, folded where it is a constant."""
+    dtype = dtypes.lookup(dtype).name
+    if a.dtype == dtype:
+        return a
+    if isinstance(a, Const):
+        value = a.value
+        if isinstance(value, float) and not dtypes.is_float(dtype) and not np.isfinite(value):
+            return Cast(dtype, a)
+        return Const(value, dtype)
+    return Cast(dtype, a)
+
+
+def select(condition: ExprLike, then: ExprLike, otherwise: ExprLike) -> Expr:
+    then_expr, otherwise_expr = _same_type(then, otherwise)
+    return Select(as_expr(condition), then_expr, otherwise_expr)
+
+
+def if_then_else(condition: ExprLike, then: ExprLike, otherwise: ExprLike) -> Expr:
+    then_expr, otherwise_expr = _same_type(then, otherwise)
+    return Call("if_then_else", (as_expr(condition), then_expr, otherwise_expr))
+
+
+def _same_type(a: ExprLike, b: ExprLike) -> tuple[Expr, Expr]:
+    ea = as_expr(a, like=b if isinstance(b, Expr) else None)
+    return promote(ea, as_expr(b, like=ea))
+
+
+def minimum(a: ExprLike, b: ExprLike) -> Expr:
+    return binary("min", *_same_type(a, b))
+
+
+def maximum(a: ExprLike, b: ExprLike) -> Expr:
+    return binary("max", *_same_type(a, b))
+
+
+def call(name: str, *args: ExprLike) -> Expr:
+    """An intrinsic; integer arguments of a transcendental function become float32."""
+    exprs = [as_expr(a) for a in args]
+    keeps_integers = {"abs", "sign", "likely", "floor", "ceil", "trunc", "round", "popcount", "fmod"}
+    if name not in keeps_integers and name != "if_then_else":
+        exprs = [cast("float32", e) if not dtypes.is_float(e.dtype) else e for e in exprs]
+    if name in ("floor", "ceil", "trunc", "round", "isnan", "isinf") and not dtypes.is_float(exprs[0].dtype):
+        return exprs[0] if name not in PREDICATES else const(False)
+    return Call(name, exprs)
+
+
+def all_of(*conditions: ExprLike) -> Expr:
+    """Conjunction; true when there are none."""
+    return _fold_logic("&&", conditions, True)
+
+
+def any_of(*conditions: ExprLike) -> Expr:
+    """Disjunction; false when there are none."""
+    return _fold_logic("||", conditions, False)
+
+
+def _fold_logic(op: str, conditions: Sequence[ExprLike], empty: bool) -> Expr:
+    if not conditions:
+        return const(empty)
+    result = as_expr(conditions[0])
+    for c in conditions[1:]:
+        result = Binary(op, *promote(result, as_expr(c)))
+    return result
+
+
+def identity_element(combiner: str, dtype: str) -> Const:
+    """What a reduction over nothing gives: 0, 1, the least or the greatest value of the type."""
+    if combiner in ("sum", "prod"):
+        return const(0 if combiner == "sum" else 1, dtype)
+    if dtypes.is_float(dtype):
+        return const(float("-inf") if combiner == "max" else float("inf"), dtype)
+    if dtype == "bool":
+        return const(combiner == "min", dtype)
+    limits = np.iinfo(dtypes.numpy_dtype(dtype))
+    return const(int(limits.min if combiner == "max" else limits.max), dtype)
+
+
+def combine(combiner: str, a: Expr, b: Expr) -> Expr:
+    """One step of a reduction."""
+    return binary({"sum": "+", "prod": "*", "max": "max", "min": "min"}[combiner], a, b)

@@ -1,0 +1,44 @@
+"""Readers of model files, and writers where a format can be written back. Only the reader of a format imports its
+library.
+
+`read` finds the reader by the file's suffix, or by the type of an object in memory.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import Any
+
+from renorm.core.errors import InvalidModel
+from renorm.graph.ir import Graph
+
+_BY_SUFFIX = {".onnx": "renorm.frontends.onnx"}
+_BY_LIBRARY = {"onnx": "renorm.frontends.onnx", "onnx_ml_pb2": "renorm.frontends.onnx"}
+
+
+def read(source: Any, *, shapes: Mapping[str, Sequence[int]] | None = None) -> Graph:
+    """The graph of a model.
+
+    source: path of a .onnx file, its bytes, an onnx.ModelProto, or a Graph, which is returned as it is.
+    shapes: shapes of inputs for which the file does not even state a rank.
+
+    Raises InvalidModel for a damaged file, and one UnsupportedOp that names every node renorm cannot express.
+    """
+    if isinstance(source, Graph):
+        return source
+    if isinstance(source, (str, os.PathLike)):
+        suffix = os.path.splitext(os.fspath(source))[1].lower()
+        module = _BY_SUFFIX.get(suffix)
+    elif isinstance(source, (bytes, bytearray, memoryview)):
+        module = _BY_SUFFIX[".onnx"]
+    else:
+        module = _BY_LIBRARY.get(type(source).__module__.split(".")[0])
+    if module is None:
+        what = str(source) if isinstance(source, (str, os.PathLike)) else type(source).__qualname__
+        raise InvalidModel(
+            f"{what}: not a model that renorm reads",
+            [f"files: {', '.join(_BY_SUFFIX)}; objects: bytes, onnx.ModelProto, renorm Graph"],
+        )
+    return import_module(module).read(source, shapes=shapes)

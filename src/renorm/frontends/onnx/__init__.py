@@ -1,0 +1,6 @@
+"""ONNX files, read and written. The only package of renorm that imports onnx."""
+
+from renorm.frontends.onnx.reader import read
+from renorm.frontends.onnx.writer import write
+
+__all__ = ["read", "write"]

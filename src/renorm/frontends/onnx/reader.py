@@ -1,0 +1,311 @@
+"""ONNX to Graph.
+
+Names of values and nodes are kept; a node without a name is called by its op type and its place in the file: `Conv_3`.
+What is constant becomes a constant: initializers (also those listed as graph inputs), Constant nodes, and either of
+these seen through Identity. An If whose condition is known becomes the branch it takes. Whatever cannot be read is
+collected, so that one error names all of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, ValueInfoProto
+
+from renorm.core.dims import Dim, Sym
+from renorm.core.errors import InvalidModel, RenormError, UnsupportedOp, UserCodeError, raised_at, suggest
+from renorm.frontends.diagnosis import diagnose
+from renorm.frontends.onnx import tensors
+from renorm.frontends.onnx.model import Source, graphs, is_newer, load, op_key, standard_domain, value_names
+from renorm.frontends.onnx.problems import Problem, raise_all
+from renorm.frontends.onnx.provenance import KEY, Form, Provenance
+from renorm.graph import registry
+from renorm.graph.attributes import Type
+from renorm.graph.ir import Graph, Node, Value
+from renorm.graph.op import OnnxNode
+from renorm.ops.identity import Identity
+
+
+def read(source: Any, *, shapes: Mapping[str, Sequence[int]] | None = None) -> Graph:
+    """The graph of an ONNX model: a path, bytes, or an onnx.ModelProto. See `renorm.frontends.read`."""
+    graph = _Reader(load(source), shapes or {}).read()
+    diagnose(graph)
+    return graph
+
+
+class _Scope:
+    """What can be seen at one place: values made so far, and initializers, which become constants when first read."""
+
+    def __init__(self, outer: _Scope | None = None):
+        self.values: dict[str, Value | None] = dict(outer.values) if outer else {}  # None: its node could not be read
+        self.initializers: dict[str, TensorProto | onnx.SparseTensorProto] = dict(outer.initializers) if outer else {}
+        self.names: dict[str, str] = {}  # of results of a branch: the names that the If gives them
+
+
+class _Reader:
+    def __init__(self, source: Source, shapes: Mapping[str, Sequence[int]]):
+        self.source, self.shapes = source, shapes
+        self.opsets = source.opsets
+        proto = source.model.graph
+        self.graph = Graph(proto.name or "graph")
+        self.graph.reserve(value_names(proto))
+        self.provenance = Provenance(max(source.model.ir_version, 3), self.opsets, source.label)
+        self.provenance.properties.update((p.key, p.value) for p in source.model.metadata_props)
+        self.graph.metadata[KEY] = self.provenance
+        self.problems: list[Problem] = []
+        self.read_names = {name for g in graphs(proto) for n in g.node for name in n.input}
+        self.read_names |= {o.name for g in graphs(proto) for o in g.output}
+
+    def read(self) -> Graph:
+        proto, scope = self.source.model.graph, _Scope()
+        self._initializers(proto, scope)
+        for given in proto.input:
+            if given.name not in scope.initializers:  # otherwise a constant, whatever the IR version
+                scope.values[given.name] = self._input(given)
+        self._nodes(proto.node, scope)
+        raise_all(self.problems, self.source, self.read_names)
+        for out in proto.output:
+            value = self._find(out.name, scope, "the list of outputs")
+            assert value is not None  # raise_all has reported every value that could not be made
+            if value.name != out.name:
+                value = self.graph.apply(Identity(), [value], name=f"Identity_{out.name}", outputs=[out.name])
+            self.graph.outputs.append(value)
+        return self.graph
+
+    # --- inputs and constants -----------------------------------------------------------------------------------------
+
+    def _initializers(self, proto: GraphProto, scope: _Scope) -> None:
+        for tensor in proto.initializer:
+            if not tensor.name:
+                raise InvalidModel(f"{self.source.label}: an initializer of graph {proto.name!r} has no name")
+            scope.initializers[tensor.name] = tensor
+        for sparse in proto.sparse_initializer:
+            scope.initializers[sparse.values.name] = sparse
+
+    def _input(self, given: ValueInfoProto) -> Value:
+        label = f"{self.source.label}: input {given.name!r}"
+        kind = given.type.WhichOneof("value")
+        if kind != "tensor_type":
+            what = "has no type" if kind is None else f"is a {kind.removesuffix('_type')}, not a tensor"
+            raise UnsupportedOp(f"{label} {what}")
+        tensor = given.type.tensor_type
+        dtype = tensors.dtype_name(tensor.elem_type, label)
+        if not tensor.HasField("shape"):
+            if given.name in self.shapes:
+                return self.graph.input(given.name, dtype, tuple(self.shapes[given.name]))
+            raise InvalidModel(
+                f"{label} states no rank",
+                do=f"give its shape: shapes={{{given.name!r}: (...)}}, --shape {given.name}=...",
+            )
+        shape = [self._dim(d, f"?{given.name}.{axis}") for axis, d in enumerate(tensor.shape.dim)]
+        return self.graph.input(given.name, dtype, shape)
+
+    def _dim(self, dim: Any, unknown: str) -> Dim:
+        """An extent; a negative one is how some exporters wrote an unknown one."""
+        if dim.HasField("dim_value") and dim.dim_value >= 0:
+            return int(dim.dim_value)
+        if not dim.dim_param:
+            return Sym(unknown)
+        symbol = re.sub(r"\W", "_", dim.dim_param)
+        while self.provenance.dims.setdefault(symbol, dim.dim_param) != dim.dim_param:
+            symbol += "_"
+        return Sym(symbol)
+
+    def _find(self, name: str, scope: _Scope, reader: str) -> Value | None:
+        """The value called `name`; None if its node could not be read."""
+        if name in scope.values:
+            return scope.values[name]
+        held = scope.initializers.get(name)
+        if held is None:
+            known = [*scope.values, *scope.initializers]
+            raise InvalidModel(
+                f"{self.source.label}: {reader} reads {name!r}, which nothing before it makes",
+                [f"nearest: {suggest(name, known)}"] if known else [],
+                "nodes must stand in topological order",
+            )
+        what = f"{self.source.label}: initializer {name!r}"
+        if isinstance(held, TensorProto):
+            array = tensors.to_array(held, self.source.directory, what)
+        else:
+            array = tensors.from_sparse(held, what)
+        value = self.graph.constant(array, name, f"initializer {name!r}", exact=True)
+        scope.values[name] = value
+        return value
+
+    # --- nodes --------------------------------------------------------------------------------------------------------
+
+    def _nodes(self, nodes: Sequence[NodeProto], scope: _Scope) -> None:
+        for place, proto in enumerate(nodes):
+            if not proto.op_type:
+                raise InvalidModel(f"{self.source.label}: node {place} has no op type")
+            name = proto.name or f"{proto.op_type}_{place}"
+            operands = [self._find(n, scope, f"node {name!r}") if n else None for n in proto.input]
+            if any(v is None and n for v, n in zip(operands, proto.input)):
+                self._note_missing(proto, name, [])
+                results: Sequence[Value | None] = [None] * len(proto.output)
+            else:
+                results = self._results(proto, name, operands, scope)
+            for i, out in enumerate(proto.output):
+                if not out:
+                    continue
+                if out in scope.values or out in scope.initializers:
+                    raise InvalidModel(f"{self.source.label}: node {name!r} makes {out!r}, which exists already")
+                if i < len(results):
+                    scope.values[out] = results[i]
+                elif out in self.read_names:
+                    missing = UnsupportedOp(f"result {i} of {proto.op_type} is not computed by renorm")
+                    self.problems.append(Problem(proto, name, operands, missing))
+                    scope.values[out] = None
+
+    def _results(
+        self, proto: NodeProto, name: str, operands: list[Value | None], scope: _Scope
+    ) -> Sequence[Value | None]:
+        """Values for the outputs of a node; None for those that could not be made, with a note why."""
+        domain = standard_domain(proto.domain)
+        try:
+            if not domain and proto.op_type == "Constant":
+                return [self._constant(proto, name, scope)]
+            if not domain and proto.op_type == "Identity" and operands and operands[0] and operands[0].is_constant:
+                return [operands[0]]
+            if not domain and proto.op_type == "If" and operands and operands[0]:
+                return self._branch(proto, name, operands[0], scope)
+            if self._note_missing(proto, name, operands):
+                return [None] * len(proto.output)
+            return self._apply(proto, name, operands, scope)
+        except RenormError as error:
+            self.problems.append(Problem(proto, name, operands, error))
+            return [None] * len(proto.output)
+
+    def _note_missing(self, proto: NodeProto, name: str, operands: list[Value | None]) -> bool:
+        """Whether renorm does not define this node's op; noted if so."""
+        domain = standard_domain(proto.domain)
+        opset = self.opsets.get(domain)
+        if opset is None:
+            raise InvalidModel(
+                f"{self.source.label}: node {name!r} is of domain {domain!r}, whose version is not stated"
+            )
+        known = registry.find_onnx(op_key(domain, proto.op_type), opset) is not None
+        inlined = not domain and proto.op_type in ("Constant", "If")
+        if (known and not is_newer(proto, opset)) or inlined:
+            return False
+        self.problems.append(Problem(proto, name, operands, None))
+        return True
+
+    def _apply(self, proto: NodeProto, name: str, operands: list[Value | None], scope: _Scope) -> list[Value]:
+        domain = standard_domain(proto.domain)
+        opset = self.opsets[domain]
+        op = registry.find_onnx(op_key(domain, proto.op_type), opset)
+        assert op is not None
+        attributes = {a.name: self._attribute(a, name) for a in proto.attribute}
+        for spec in op.attributes.values():
+            if isinstance(spec, Type) and spec.onnx in attributes:
+                attributes[spec.onnx] = tensors.dtype_name(attributes[spec.onnx], f"attribute {spec.onnx}")
+        before = len(self.graph.nodes)
+        outputs = tuple(n if n in self.read_names else "" for n in proto.output)
+        node = OnnxNode(proto.op_type, opset, name, tuple(operands), outputs, attributes)
+        try:
+            made = op.from_onnx(node)
+        except RenormError:
+            raise
+        except Exception as error:  # an op may stand in a user's file and fail in any way
+            types = ", ".join("-" if v is None else str(v.type) for v in operands)
+            raise UserCodeError(
+                f"op {op.name} failed to read it: {type(error).__name__}: {error}",
+                [f"operands {types}", raised_at(error)],
+            ) from error
+        results = list(made) if isinstance(made, (tuple, list)) else [made]
+        new = self.graph.nodes[before:]
+        owned = {v for n in new for v in n.outputs}
+        values: list[Value] = []
+        for out, result in zip(proto.output, results):
+            value = result if isinstance(result, Value) else self.graph.constant(result, out, f"node {name!r}")
+            if out and value in owned:
+                owned.discard(value)  # a second output that is the same value stays an alias
+                self._rename(value, str(scope.names.get(out, out)))
+            values.append(value)
+        for n in new:
+            n.origin = (name,)
+        if len(new) == 1 and _keeps_operands(new[0], operands) and [v for v in values if v in new[0].outputs] == values:
+            present = tuple(v is not None for v in new[0].inputs)
+            self.provenance.forms[new[0].name] = Form(new[0].op, proto.op_type, domain, tuple(proto.attribute), present)
+        return values
+
+    def _rename(self, value: Value, name: str) -> None:
+        if value.name != name:
+            self.graph.rename(value, name)
+
+    def _constant(self, proto: NodeProto, name: str, scope: _Scope) -> Value:
+        """The value of a Constant node, in whichever of its attributes it stands."""
+        if len(proto.attribute) != 1:
+            raise InvalidModel(f"Constant has {len(proto.attribute)} attributes, expected one")
+        held, what = proto.attribute[0], f"{self.source.label}: Constant {name!r}"
+        match held.name:
+            case "value":
+                array = tensors.to_array(held.t, self.source.directory, what)
+            case "sparse_value":
+                array = tensors.from_sparse(held.sparse_tensor, what)
+            case "value_float" | "value_floats":
+                array = np.asarray(onnx.helper.get_attribute_value(held), np.float32)
+            case "value_int" | "value_ints":
+                array = np.asarray(onnx.helper.get_attribute_value(held), np.int64)
+            case _:
+                raise UnsupportedOp(f"a constant given as {held.name} is not one renorm computes with")
+        out = str(scope.names.get(proto.output[0], proto.output[0]))
+        return self.graph.constant(array, out, f"node {name!r}", exact=True)
+
+    def _attribute(self, attribute: AttributeProto, node: str) -> Any:
+        """An attribute as Python has it: strings decoded, tensors as arrays."""
+        what = f"attribute {attribute.name} of node {node!r}"
+        match attribute.type:
+            case AttributeProto.STRING:
+                return attribute.s.decode("utf-8", "replace")
+            case AttributeProto.STRINGS:
+                return [s.decode("utf-8", "replace") for s in attribute.strings]
+            case AttributeProto.TENSOR:
+                return tensors.to_array(attribute.t, self.source.directory, what)
+            case AttributeProto.INT:
+                return attribute.i
+            case AttributeProto.INTS:
+                return list(attribute.ints)
+            case AttributeProto.FLOAT:
+                return _shortest(attribute.f)
+            case AttributeProto.FLOATS:
+                return [_shortest(f) for f in attribute.floats]
+            case AttributeProto.UNDEFINED:
+                raise InvalidModel(f"{what} has no type")
+            case _:
+                raise UnsupportedOp(f"{what} is a {AttributeProto.AttributeType.Name(attribute.type).lower()}")
+
+    def _branch(self, proto: NodeProto, name: str, condition: Value, scope: _Scope) -> list[Value | None]:
+        """The results of the branch that an If takes, read into this graph."""
+        known = condition.known if condition.known is not None else condition.data
+        chosen = None if known is None else np.asarray(known).reshape(-1)[0]
+        if chosen is None or isinstance(chosen, Sym):
+            raise UnsupportedOp(
+                f"the condition {condition.name!r} of If is computed when the network runs; renorm has no control flow",
+                do="export for one case, or fix the shapes that the condition depends on (onnxsim folds it)",
+            )
+        wanted = "then_branch" if chosen else "else_branch"
+        branch = next((a.g for a in proto.attribute if a.name == wanted), None)
+        if branch is None:
+            raise InvalidModel(f"If has no {wanted}")
+        inner = _Scope(scope)
+        inner.names = {made.name: str(scope.names.get(out, out)) for made, out in zip(branch.output, proto.output)}
+        self._initializers(branch, inner)
+        self._nodes(branch.node, inner)
+        return [self._find(o.name, inner, f"the {wanted} of node {name!r}") for o in branch.output]
+
+
+def _shortest(stored: float) -> float:
+    """The shortest decimal that rounds to the stored float32: 1e-05, where widening would give 9.99999974e-06."""
+    return float(str(np.float32(stored)))
+
+
+def _keeps_operands(node: Node, operands: list[Value | None]) -> bool:
+    """Whether a node has the operands of the ONNX node it was made of, position by position."""
+    return all(a is b for a, b in zip_longest(node.inputs, operands))

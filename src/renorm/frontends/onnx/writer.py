@@ -1,0 +1,325 @@
+"""Graph to ONNX, at the opset and IR version of the file it was read from.
+
+Names of inputs, outputs, nodes and values are the graph's; constants become initializers; extents that are open stay
+open. A node whose op no pass has changed gets its original attributes back, as the file stated them.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
+
+import renorm
+from renorm.core.dims import Dim, Sym
+from renorm.core.errors import InternalError, InvalidModel, UnsupportedOp
+from renorm.frontends.onnx import tensors
+from renorm.frontends.onnx.provenance import KEY, Provenance
+from renorm.graph.ir import Graph, Node, Value
+
+INLINE_LIMIT = 2**31 - 2**24  # bytes of weights that fit beside the rest in one protobuf message, whose limit is 2 GiB
+_ALIGNMENT = 4096  # of tensors in external data, so that they can be mapped into memory page by page
+
+
+def write(graph: Graph, path: str | os.PathLike[str] | None = None, *, inline_limit: int = INLINE_LIMIT) -> ModelProto:
+    """The graph as an ONNX model, also written to `path` if given: whole or not at all.
+
+    inline_limit: bytes; with more constants than that they go into a file `<name>.data` beside the model.
+    Raises UnsupportedOp that names every node which ONNX cannot express at the graph's opset.
+    """
+    model = _Writer(graph).model()
+    if path is None:
+        _check(model, None)
+        return model
+    target = Path(path)
+    if sum(len(t.raw_data) for t in model.graph.initializer) <= inline_limit:
+        _check(model, None)
+        _replace(target, lambda file: file.write(model.SerializeToString()))
+    else:
+        data = target.with_name(target.name + ".data")
+        slim = _externalized(model, data)
+        _replace(target, lambda file: file.write(slim.SerializeToString()))
+        _check(slim, target)
+    return model
+
+
+class _Writer:
+    def __init__(self, graph: Graph):
+        self.graph = graph
+        self.provenance: Provenance = graph.metadata.get(KEY) or Provenance.default()
+        self.used: dict[str, Value] = {}  # constants that something reads, by name
+        self.extra: list[TensorProto] = []  # arrays that an op writes as operands
+        self.read = {v for n in graph.nodes for v in n.inputs if v is not None} | set(graph.outputs)
+
+    def model(self) -> ModelProto:
+        nodes, unsupported = list[NodeProto](), list[Node]()
+        for n in self.graph.nodes:
+            written = self._node(n)
+            if written is None:
+                unsupported.append(n)
+            else:
+                nodes.append(written)
+        if unsupported:
+            raise self._refusal(unsupported)
+        for v in self.graph.outputs:
+            if v.is_constant:
+                self.used[v.name] = v
+        proto = GraphProto(name=self.graph.name)
+        proto.node.extend(nodes)
+        constants = [tensors.to_tensor(np.asarray(v.data), v.name) for v in self.used.values()] + self.extra
+        proto.initializer.extend(constants)
+        proto.input.extend(self._declared(v) for v in self.graph.inputs)
+        if self.provenance.ir_version < 4:  # before it, an initializer had to be listed as an input
+            proto.input.extend(onnx.helper.make_tensor_value_info(t.name, t.data_type, list(t.dims)) for t in constants)
+        proto.output.extend(self._declared(v) for v in self.graph.outputs)
+        outputs = set(self.graph.outputs)
+        proto.value_info.extend(
+            self._declared(v)
+            for n in self.graph.nodes
+            for v in n.outputs
+            if v in self.read and v not in outputs and _is_named(v)
+        )
+        model = ModelProto(ir_version=self.provenance.ir_version, graph=proto)
+        model.producer_name, model.producer_version = "renorm", renorm.__version__
+        for domain, version in self.provenance.opsets.items():
+            model.opset_import.add(domain=domain, version=version)
+        for key, value in self.provenance.properties.items():
+            model.metadata_props.add(key=key, value=value)
+        return model
+
+    # --- nodes ---------------------------------------------------------------------------------------------------
+
+    def _node(self, node: Node) -> NodeProto | None:
+        form = self.provenance.forms.get(node.name)
+        if form is not None and form.op == node.op and form.present == tuple(v is not None for v in node.inputs):
+            written = NodeProto(op_type=form.op_type, name=node.name, domain=form.domain)
+            written.attribute.extend(form.attributes)
+            operands: Sequence[Any] = node.inputs
+        else:
+            said = node.op.to_onnx(node, self.provenance.opsets.get("", 0))
+            if said is None:
+                return None
+            key, attributes, operands = said
+            domain, _, op_type = key.rpartition("::")
+            written = NodeProto(op_type=op_type, name=node.name, domain=domain)
+            written.attribute.extend(self._attributes(written, attributes))
+            if not self._is_defined(node, written, attributes, operands):
+                return None
+        written.input.extend(self._operands(node, operands))
+        written.output.extend(self._results(node, written))
+        return written
+
+    def _is_defined(
+        self, node: Node, written: NodeProto, attributes: Mapping[str, Any], operands: Sequence[Any]
+    ) -> bool:
+        """Whether ONNX defines this op at the graph's opset, with these attributes, for these types."""
+        schema = self._schema(written)
+        if schema is None:
+            return bool(written.domain)  # a domain of which nothing is known here
+        if schema.deprecated or any(a.name not in schema.attributes for a in written.attribute):
+            return False
+        if any(
+            _kind(schema, a) == AttributeProto.INT and isinstance(v, float) and v != int(v)
+            for a, v in attributes.items()
+        ):
+            return False
+        given = [None if o is None else o.dtype if isinstance(o, Value) else str(np.asarray(o).dtype) for o in operands]
+        results = [v.dtype if v in self.read else None for v in node.outputs]
+        bound: dict[str, str] = {}
+        return _admits(schema.inputs, given, bound) and _admits(schema.outputs, results, bound)
+
+    def _operands(self, node: Node, operands: Sequence[Any]) -> list[str]:
+        names: list[str] = []
+        for i, o in enumerate(operands):
+            if o is None:
+                names.append("")
+            elif isinstance(o, Value):
+                if o.is_constant:
+                    self.used[o.name] = o
+                names.append(o.name)
+            else:
+                name = self.graph.fresh(f"{node.name}.operand{i}")
+                self.extra.append(tensors.to_tensor(np.asarray(o), name))
+                names.append(name)
+        return _trimmed(names)
+
+    def _results(self, node: Node, written: NodeProto) -> list[str]:
+        """Names of the results; an optional one that nobody reads is left out."""
+        schema = self._schema(written)
+        names: list[str] = []
+        for i, v in enumerate(node.outputs):
+            optional = schema is not None and i < len(schema.outputs) and _is_optional(schema.outputs[i])
+            names.append("" if optional and v not in self.read else v.name)
+        names = _trimmed(names)
+        unread = range(len(names), node.op.onnx_outputs(self.provenance.opsets.get(written.domain, 0)))
+        return names + [self.graph.fresh(f"{node.name}.output{i}") for i in unread]
+
+    def _attributes(self, node: NodeProto, attributes: Mapping[str, Any]) -> list[AttributeProto]:
+        schema, written = self._schema(node), list[AttributeProto]()
+        for name, value in attributes.items():
+            if value is None:
+                continue
+            kind = _kind(schema, name)
+            if kind == AttributeProto.INT and isinstance(value, str):
+                value = tensors.dtype_code(value)  # an op's Type attribute
+            elif isinstance(value, np.ndarray):
+                value = tensors.to_tensor(value, name)
+            elif kind == AttributeProto.INT or isinstance(value, bool):
+                value = int(value)
+            elif kind == AttributeProto.FLOAT:
+                value = float(value)
+            elif kind == AttributeProto.FLOATS:
+                value = [float(v) for v in value]
+            written.append(onnx.helper.make_attribute(name, value, attr_type=kind))
+        return written
+
+    def _schema(self, node: NodeProto) -> onnx.defs.OpSchema | None:
+        version = self.provenance.opsets.get(node.domain, 0)
+        if not version or not onnx.defs.has(node.op_type, version, node.domain):
+            return None
+        return onnx.defs.get_schema(node.op_type, version, node.domain)
+
+    def _refusal(self, nodes: Sequence[Node]) -> UnsupportedOp:
+        first, opset = nodes[0], self.provenance.opsets.get("", 0)
+        counted: dict[str, int] = {}
+        for n in nodes:
+            counted[n.op.name] = counted.get(n.op.name, 0) + 1
+        return UnsupportedOp(
+            f"{self.provenance.label}: node {first.name!r} is {first.op!r}, which ai.onnx {opset} cannot express",
+            [f"all such nodes: {', '.join(f'{name} ({n})' for name, n in counted.items())}"],
+            "use a newer opset in the source model, or a lower optimization level",
+        )
+
+    # --- types ---------------------------------------------------------------------------------------------------
+
+    def _declared(self, value: Value) -> ValueInfoProto:
+        declared = ValueInfoProto(name=value.name)
+        tensor = declared.type.tensor_type
+        tensor.elem_type = tensors.dtype_code(value.dtype)
+        tensor.shape.SetInParent()  # rank 0 is a shape too
+        for d in value.shape:
+            dim = tensor.shape.dim.add()
+            if isinstance(d, int):
+                dim.dim_value = d
+            elif text := self._dim_param(d):
+                dim.dim_param = text
+        return declared
+
+    def _dim_param(self, dim: Sym) -> str:
+        """The name of an open extent; empty for one that had none in the source."""
+        if any(s.startswith("?") for s in dim.symbols()):
+            return ""
+        return self.provenance.dims.get(str(dim), str(dim))
+
+
+def _kind(schema: onnx.defs.OpSchema | None, attribute: str) -> int | None:
+    """The type that ONNX states for an attribute."""
+    if schema is None or attribute not in schema.attributes:
+        return None
+    declared: Any = schema.attributes[attribute].type
+    return int(declared.value)
+
+
+def _admits(
+    parameters: Sequence[onnx.defs.OpSchema.FormalParameter], dtypes: Sequence[str | None], bound: dict[str, str]
+) -> bool:
+    """Whether values of these dtypes may stand at the places of a schema; None stands for one that is left out.
+    bound: dtypes of type variables so far."""
+    for place, dtype in enumerate(dtypes):
+        if dtype is None or not parameters:
+            continue
+        parameter = parameters[min(place, len(parameters) - 1)]  # the last one may be variadic
+        if f"tensor({_WORDS.get(dtype, dtype)})" not in parameter.types:
+            return False
+        if parameter.is_homogeneous and bound.setdefault(parameter.type_str, dtype) != dtype:
+            return False
+    return True
+
+
+_WORDS = {"float32": "float", "float64": "double"}  # dtypes that schemas call otherwise
+
+
+def _is_named(value: Value) -> bool:
+    def said(d: Dim) -> bool:
+        return isinstance(d, int) or not any(s.startswith("?") for s in d.symbols())
+
+    return all(said(d) for d in value.shape)
+
+
+def _is_optional(parameter: onnx.defs.OpSchema.FormalParameter) -> bool:
+    return parameter.option == onnx.defs.OpSchema.FormalParameterOption.Optional
+
+
+def _trimmed(names: list[str]) -> list[str]:
+    while names and not names[-1]:
+        names.pop()
+    return names
+
+
+# --- files -------------------------------------------------------------------------------------------------------
+
+
+def _replace(path: Path, fill: Any) -> None:
+    """Writes a file so that a reader sees the old one or the new one, never a part."""
+    temporary = ""
+    try:
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name, suffix=".part", delete=False) as file:
+            temporary = file.name
+            fill(file)
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, path)
+    except OSError as error:
+        raise InvalidModel(f"cannot write {path}: {error.strerror or error}") from error
+    finally:
+        if temporary and os.path.exists(temporary):
+            os.unlink(temporary)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _externalized(model: ModelProto, data: Path) -> ModelProto:
+    """A model whose initializers lie in the file `data`, which this writes."""
+    slim = ModelProto(
+        ir_version=model.ir_version, producer_name=model.producer_name, producer_version=model.producer_version
+    )
+    slim.opset_import.extend(model.opset_import)
+    slim.metadata_props.extend(model.metadata_props)
+    slim.graph.name = model.graph.name
+    for part in ("node", "input", "output", "value_info"):
+        getattr(slim.graph, part).extend(getattr(model.graph, part))
+
+    def fill(file: Any) -> None:
+        for t in model.graph.initializer:
+            offset = -(-file.tell() // _ALIGNMENT) * _ALIGNMENT
+            file.write(b"\0" * (offset - file.tell()))
+            file.write(t.raw_data)
+            placed = slim.graph.initializer.add(
+                name=t.name, data_type=t.data_type, dims=t.dims, data_location=TensorProto.EXTERNAL
+            )
+            for key, value in (("location", data.name), ("offset", offset), ("length", len(t.raw_data))):
+                placed.external_data.add(key=key, value=str(value))
+
+    _replace(data, fill)
+    return slim
+
+
+def _check(model: ModelProto, path: Path | None) -> None:
+    """Asks onnx whether the model is valid, types included; if not, that is a fault of renorm."""
+    try:
+        onnx.checker.check_model(str(path) if path else model, full_check=True)
+    except Exception as error:  # the checker raises ValidationError, InferenceError and plain RuntimeError
+        raise InternalError(
+            f"the ONNX model written for graph {model.graph.name!r} is not valid",
+            [*str(error).splitlines()],
+            "report this with the model",
+        ) from error

@@ -1,0 +1,82 @@
+"""Runs a graph in NumPy by the references of its ops: the oracle of passes and kernels.
+
+Floating values are float64 throughout. With rounded=True each result is rounded to its dtype before it is read, as a
+network that is run kernel by kernel rounds; constants always have the elements of their dtype.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from renorm.core import dtypes
+from renorm.core.errors import InvalidInput, RenormError, UserCodeError
+from renorm.graph.ir import Graph, Node, Value
+
+Array = np.ndarray[Any, Any]
+
+
+def run(graph: Graph, inputs: Sequence[Any] | Mapping[str, Any], *, rounded: bool = False) -> list[Array]:
+    """The outputs, in order, in their dtypes. inputs: arrays in order, or by name."""
+    env = evaluate(graph, inputs, rounded=rounded)
+    return [_as(env[v], v.dtype) for v in graph.outputs]
+
+
+def evaluate(graph: Graph, inputs: Sequence[Any] | Mapping[str, Any], *, rounded: bool = False) -> dict[Value, Array]:
+    """Every value of the graph; floats as float64."""
+    given = (
+        dict(inputs) if isinstance(inputs, Mapping) else dict(zip((v.name for v in graph.inputs), inputs, strict=True))
+    )
+    names = {v.name for v in graph.inputs}
+    wrong = [f"{n!r} is not an input" for n in given if n not in names]
+    wrong += [f"input {v.name!r}: {v.type} is missing" for v in graph.inputs if v.name not in given]
+    if wrong:
+        raise InvalidInput(f"graph {graph.name}: inputs do not fit", wrong)
+    env = {v: widen(_as(np.asarray(given[v.name]), v.dtype)) for v in graph.inputs}
+    env |= {v: widen(v.data) for v in graph.constants.values() if v.data is not None}
+    for node in graph.nodes:
+        for v, array in zip(node.outputs, apply(node, env, rounded=rounded)):
+            env[v] = array
+    return env
+
+
+def apply(node: Node, env: Mapping[Value, Array], *, rounded: bool = False) -> list[Array]:
+    """Results of one node on the arrays of its operands. Raises UserCodeError where the op's reference fails, or gives
+    another shape than the types say."""
+    operands = [[env[v] for v in o] if isinstance(o, list) else None if o is None else env[o] for o in node.operands]
+    try:
+        with np.errstate(all="ignore"):
+            made = node.op.reference(*operands)
+    except RenormError:
+        raise
+    except Exception as error:  # an op may stand in a user's file and fail in any way
+        raise node.failed("reference", error) from error
+    results = list(made) if isinstance(made, (list, tuple)) else [made]
+    return [_result(node, v, r, rounded) for v, r in zip(node.outputs, results)]
+
+
+def _result(node: Node, v: Value, result: Any, rounded: bool) -> Array:
+    array = np.asarray(result)
+    dtype = dtypes.numpy_dtype(v.dtype)
+    if v.type.is_static and array.shape != v.shape:
+        raise UserCodeError(
+            f"node {node.name!r}: reference of {node.op.name} gives another shape than its types say",
+            [f"reference {list(array.shape)}", f"expected  {v.type}"],
+        )
+    if not dtypes.is_float(v.dtype):
+        return array.astype(dtype, copy=False)
+    with np.errstate(all="ignore"):
+        return widen(array.astype(dtype)) if rounded else array.astype(np.float64, copy=False)
+
+
+def _as(array: Array, dtype: str) -> Array:
+    """Rounded to a dtype; what is beyond it becomes infinite."""
+    with np.errstate(all="ignore"):
+        return array.astype(dtypes.numpy_dtype(dtype))
+
+
+def widen(array: Array) -> Array:
+    """Floats as float64, others as they are."""
+    return array.astype(np.float64, copy=False) if dtypes.is_float(dtypes.from_numpy(array.dtype)) else array

@@ -1,0 +1,440 @@
+"""The graph IR.
+
+    graph ::= name (inputs) -> (outputs) { constants nodes groups }
+    value ::= input | constant | result of a node: a name, a dtype, a shape
+    node  ::= results = op(operands) {attributes}       op: an OpDef instance, which carries the attributes
+    group ::= kernel name { nodes }                      nodes that run as one kernel; a partition made by the fuse pass
+
+Nodes stand in topological order. Values have names, unique among the values of their graph, and nodes among its nodes;
+names of the source model are kept. Fusing changes no node: it only groups them, so every pass and the interpreter see
+one flat graph. The text form is in graph.text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from renorm.core import dtypes
+from renorm.core.dims import Shape, substitute_shape
+from renorm.core.errors import InvalidGraph, OperandError, RenormError, UserCodeError, raised_at
+from renorm.graph.op import OpDef
+from renorm.graph.types import Operand, TensorType
+
+
+class Value:
+    """A tensor in a graph. data: its elements if it is a constant. known: elements as ints or symbolic extents, where a
+    shape computation gives them before shapes are fixed. source: where a constant came from. exact: what a folded
+    constant was before it was rounded to its dtype (float64), so that the next fold starts from there and rounding
+    happens once."""
+
+    def __init__(self, graph: Graph, name: str, type: TensorType, producer: Node | None = None):
+        self.graph, self.name, self.type, self.producer = graph, name, type, producer
+        self._readers: dict[Node, None] = {}  # kept by Graph.apply, Graph.discard and Node.replace_operand
+        self.data: np.ndarray[Any, Any] | None = None
+        self.exact: np.ndarray[Any, Any] | None = None
+        self.known: np.ndarray[Any, Any] | None = None
+        self.source = ""
+
+    @property
+    def dtype(self) -> str:
+        return self.type.dtype
+
+    @property
+    def shape(self) -> Shape:
+        return self.type.shape
+
+    @property
+    def rank(self) -> int:
+        return len(self.type.shape)
+
+    @property
+    def is_constant(self) -> bool:
+        return self.data is not None
+
+    @property
+    def users(self) -> list[Node]:
+        """Nodes that read this value, each once, in the order in which they came to read it."""
+        return list(self._readers)
+
+    def apply_op(self, op: OpDef, operands: Sequence[Any], name: str | None) -> Any:
+        return self.graph.apply(op, operands, name=name)
+
+    def __repr__(self) -> str:
+        return f"%{self.name}: {self.type}"
+
+
+class Node:
+    """An application of an op. operands: by parameter of the signature (None where left out, a list for a variadic
+    one).
+    origin: names of the source model's nodes that this one stands for."""
+
+    def __init__(self, op: OpDef, operands: list[Any], name: str, origin: tuple[str, ...] = ()):
+        self.op, self.operands, self.name = op, operands, name
+        self.outputs: list[Value] = []
+        self.origin = origin or (name,)
+
+    @property
+    def inputs(self) -> list[Value | None]:
+        """Operands flat, variadic ones spread."""
+        return [v for o in self.operands for v in (o if isinstance(o, list) else [o])]
+
+    @property
+    def output(self) -> Value:
+        """The first result."""
+        return self.outputs[0]
+
+    def operand_types(self) -> list[TensorType | None]:
+        return [None if v is None else v.type for v in self.inputs]
+
+    def failed(self, part: str, error: Exception) -> UserCodeError:
+        """What to raise where `part` of this node's op (its compute, its reference, ...) raised `error`."""
+        what = error.headline if isinstance(error, RenormError) else f"{type(error).__name__}: {error}"
+        types = ", ".join("-" if t is None else str(t) for t in self.operand_types())
+        headline = f"node {self.name!r}: {part} of {self.op.name} failed: {what}"
+        return UserCodeError(headline, [f"operands {types}", raised_at(error)])
+
+    def replace_operand(self, old: Value, new: Value) -> None:
+        self.operands = [
+            [new if v is old else v for v in o] if isinstance(o, list) else new if o is old else o
+            for o in self.operands
+        ]
+        if self in old._readers:  # a node that is not in its graph yet reads nothing
+            del old._readers[self]
+            new._readers[self] = None
+
+    def __repr__(self) -> str:
+        results = ", ".join(repr(v) for v in self.outputs)
+        return f"{results} = {self.op!r}({', '.join('-' if v is None else '%' + v.name for v in self.inputs)})"
+
+
+@dataclass
+class Group:
+    """Nodes that run as one kernel, in order. name: the kernel's, made of its labels."""
+
+    name: str
+    nodes: list[Node]
+
+
+@dataclass
+class Names:
+    """Names in use, those set aside for who asks for exactly them, and how often each hint was numbered."""
+
+    taken: set[str] = field(default_factory=set[str])
+    reserved: set[str] = field(default_factory=set[str])
+    numbered: dict[str, int] = field(default_factory=dict[str, int])
+
+    def claim(self, name: str) -> bool:
+        """Takes exactly `name`; False if it is in use."""
+        if name in self.taken:
+            return False
+        self.taken.add(name)
+        self.reserved.discard(name)
+        return True
+
+    def fresh(self, hint: str) -> str:
+        """Takes `hint`, or `hint` with a number."""
+        name = hint
+        while not name or name in self.taken or name in self.reserved:
+            self.numbered[hint] = self.numbered.get(hint, 0) + 1
+            name = f"{hint}_{self.numbered[hint]}"
+        self.taken.add(name)
+        return name
+
+
+@dataclass
+class Graph:
+    """A network. metadata: what a frontend keeps of the source model (its opset, for example), so that it can be
+    written back."""
+
+    name: str = "graph"
+    inputs: list[Value] = field(default_factory=list[Value])
+    outputs: list[Value] = field(default_factory=list[Value])
+    nodes: list[Node] = field(default_factory=list[Node])
+    constants: dict[str, Value] = field(default_factory=dict[str, Value])
+    groups: list[Group] = field(default_factory=list[Group])
+    metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+    _names: Names = field(default_factory=Names, repr=False)  # of values
+    _node_names: Names = field(default_factory=Names, repr=False)
+    _at: tuple[Node, tuple[str, ...], list[Node]] | None = field(default=None, repr=False)  # see `at`
+
+    # --- building -----------------------------------------------------------------------------------------------------
+
+    def fresh(self, hint: str) -> str:
+        """A name that no value has yet: `hint`, or `hint` with a number."""
+        return self._names.fresh(hint)
+
+    def reserve(self, names: Iterable[str]) -> None:
+        """Sets names aside for those who ask for exactly them: inputs, named results, exact constants, `rename`."""
+        self._names.reserved.update(names)
+
+    def rename(self, value: Value, name: str) -> None:
+        """Gives a value another name, which must be unused; its old one is free again."""
+        old = value.name
+        value.name = self._claim(name)
+        self._names.taken.discard(old)
+        if value.is_constant:
+            self.constants = {v.name: v for v in self.constants.values()}
+
+    def rename_node(self, node: Node, name: str) -> None:
+        """Gives a node another name, which must be unused; its old one is free again."""
+        if not self._node_names.claim(name):
+            raise InvalidGraph(f"graph {self.name}: two nodes would be named {name!r}")
+        self._node_names.taken.discard(node.name)
+        node.name = name
+
+    def input(self, name: str, dtype: str, shape: Iterable[Any]) -> Value:
+        """A new input; extents may be Syms. name: must be unused."""
+        value = Value(self, self._claim(name), TensorType(dtypes.lookup(dtype).name, tuple(shape)))
+        self.inputs.append(value)
+        return value
+
+    def constant(
+        self, data: Any, name: str = "const", source: str = "", *, exact: bool = False, dtype: str = ""
+    ) -> Value:
+        """A new constant. `name` is a hint, unless `exact`. dtype: `data` is rounded to it, and stays as the value's
+        `exact`."""
+        given = np.asarray(data)
+        array = given.astype(dtypes.numpy_dtype(dtype)) if dtype else given
+        value = Value(
+            self,
+            self._claim(name) if exact else self.fresh(name),
+            TensorType(dtypes.from_numpy(array.dtype), tuple(array.shape)),
+        )
+        value.data, value.source = array, source
+        if array.dtype != given.dtype and given.dtype == np.float64:
+            value.exact = given
+        if array.dtype.kind in "iubf" and array.size <= 64:
+            value.known = _elements(array)
+        self.constants[value.name] = value
+        return value
+
+    def apply(
+        self,
+        op: OpDef,
+        operands: Sequence[Any],
+        *,
+        name: str | None = None,
+        outputs: Sequence[str] = (),
+        before: Node | None = None,
+        origin: tuple[str, ...] = (),
+    ) -> Any:
+        """Adds a node and gives its result, or a tuple of results. name: the node's; outputs: names of its results;
+        before: the node in front of which it is placed (default: at the end, or where `at` says). Arrays and numbers
+        among operands become constants."""
+        if self._at is not None and before is None:
+            before, origin = self._at[0], origin or self._at[1]
+        arranged = op.arrange(list(operands)) if not any(isinstance(o, list) for o in operands) else list(operands)
+        arranged = [[self._value(v) for v in o] if isinstance(o, list) else self._value(o) for o in arranged]
+        node = Node(op, arranged, self._node_names.fresh(name or op.name), origin)
+        types = self.infer(node)
+        for i, t in enumerate(types):
+            given = outputs[i] if i < len(outputs) and outputs[i] else ""
+            hint = node.name if i == 0 else f"{node.name}_{i}"
+            node.outputs.append(Value(self, self._claim(given) if given else self.fresh(hint + "_out"), t, node))
+        self._learn(node)
+        self.nodes.insert(self.nodes.index(before) if before else len(self.nodes), node)
+        for v in node.inputs:
+            if v is not None:
+                v._readers[node] = None
+        if self._at is not None:
+            self._at[2].append(node)
+        return node.outputs[0] if len(node.outputs) == 1 else tuple(node.outputs)
+
+    @contextmanager
+    def at(self, node: Node, origin: tuple[str, ...] = ()) -> Generator[list[Node]]:
+        """Inside the block, new nodes are placed in front of `node` and stand for the source nodes `origin`; gives the
+        list of them."""
+        outer, made = self._at, list[Node]()
+        self._at = (node, origin, made)
+        try:
+            yield made
+        finally:
+            self._at = outer
+
+    def _claim(self, name: str) -> str:
+        if not self._names.claim(name):
+            raise InvalidGraph(f"graph {self.name}: the name {name!r} is used twice")
+        return name
+
+    def _value(self, operand: Any) -> Value | None:
+        if operand is None or isinstance(operand, Value):
+            return operand
+        return self.constant(operand)
+
+    def infer(self, node: Node) -> list[TensorType]:
+        """Types of the node's results as its operands are now; RenormError that names the node where they do not
+        fit."""
+
+        def view(parameter: str, v: Value | None) -> Operand | None:
+            return None if v is None else Operand(parameter, v.type, v.known if v.known is not None else v.data)
+
+        operands: list[Any] = []
+        for p, o in zip(node.op.parsed.operands, node.operands, strict=True):
+            operands.append(
+                [view(f"{p.name}[{i}]", v) for i, v in enumerate(o)] if isinstance(o, list) else view(p.name, o)
+            )
+        try:
+            return node.op.result_types(operands, hint=node.name)
+        except RenormError as error:
+            raise error.within(f"node {node.name!r}") from error
+        except Exception as error:  # an op may stand in a user's file and fail in any way
+            raise node.failed("infer", error) from error
+
+    def _learn(self, node: Node) -> None:
+        """Elements of small integer results are computed on the way, over ints and Syms alike, so that the shape chains
+        of exporters are known even where extents are symbolic."""
+        extents = getattr(node.op, "known_result", None)
+        if extents is None:
+            return
+        known = extents(
+            *[
+                [None if v is None else _knowledge(v) for v in o] if isinstance(o, list) else _knowledge(o)
+                for o in node.operands
+            ]
+        )
+        if known is not None:
+            node.output.known = np.asarray(known, dtype=object)
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    def user_map(self) -> dict[Value, list[Node]]:
+        """Readers of all values at once, in graph order; values that nobody reads are not in it."""
+        found: dict[Value, list[Node]] = {}
+        for n in self.nodes:
+            for v in dict.fromkeys(v for v in n.inputs if v is not None):
+                found.setdefault(v, []).append(n)
+        return found
+
+    def values(self) -> Iterable[Value]:
+        yield from self.inputs
+        yield from self.constants.values()
+        for n in self.nodes:
+            yield from n.outputs
+
+    def node(self, name: str) -> Node:
+        for n in self.nodes:
+            if n.name == name:
+                return n
+        raise InvalidGraph(f"graph {self.name} has no node {name!r}")
+
+    # --- editing ------------------------------------------------------------------------------------------------------
+
+    def replace(self, old: Value, new: Value) -> None:
+        """Every reader of `old`, and the output list, reads `new` instead. An output keeps its name: `new` takes it
+        over."""
+        if old is new:
+            return
+        reason = self.why_not_replace(old, new)
+        if reason:
+            raise OperandError(f"cannot replace {old!r} by {new!r}: {reason}")
+        for n in old.users:
+            n.replace_operand(old, new)
+        if self.is_output(old):
+            self.swap_names(old, new)
+            self.outputs = [new if o is old else o for o in self.outputs]
+
+    def why_not_replace(self, old: Value, new: Value) -> str | None:
+        """Why `old` cannot give way to `new` everywhere, as a sentence; None where it can. Names of outputs are a
+        promise to the user, so an output gives way only to the result of a node that is not an output itself."""
+        if old.type.rank != new.type.rank or old.dtype != new.dtype:
+            return f"their types differ, {old.type} and {new.type}"
+        if self.is_output(old) and new.producer is None:
+            return f"{old.name!r} is an output of the graph and {new.name!r} is not computed"
+        if self.is_output(old) and self.is_output(new):
+            return f"{old.name!r} and {new.name!r} are both outputs of the graph"
+        return None
+
+    def is_output(self, value: Value) -> bool:
+        return any(o is value for o in self.outputs)
+
+    def swap_names(self, a: Value, b: Value) -> None:
+        """Two results of nodes exchange their names."""
+        a.name, b.name = b.name, a.name
+
+    def discard(self, nodes: Collection[Node]) -> None:
+        """Takes out nodes whose results nobody reads but nodes among them."""
+        going = set(nodes)
+        for n in nodes:
+            for v in n.outputs:
+                if self.is_output(v) or any(u not in going for u in v._readers):
+                    raise InvalidGraph(f"node {n.name!r} cannot go: {v.name!r} is still read")
+        self.nodes = [n for n in self.nodes if n not in going]
+        for n in nodes:
+            self._node_names.taken.discard(n.name)
+            for v in n.inputs:
+                if v is not None:
+                    v._readers.pop(n, None)
+
+    def discard_constants(self) -> None:
+        """Takes out constants that nobody reads."""
+        unread = [v for v in self.constants.values() if not v._readers and not self.is_output(v)]
+        for v in unread:
+            del self.constants[v.name]
+
+    def infer_again(self) -> None:
+        """Types and known elements of all results, from operands as they are now; for after operands became
+        constants."""
+        for n in self.nodes:
+            for v, t in zip(n.outputs, self.infer(n)):
+                v.type, v.known = t, None
+            self._learn(n)
+
+    def copy(self, sizes: Mapping[str, int] | None = None) -> Graph:
+        """An independent graph with the same names (constants share their arrays); `sizes` fixes symbols of the inputs,
+        and all types are inferred anew."""
+        new = Graph(self.name, metadata=dict(self.metadata))
+        env: dict[Value, Value] = {}
+        for v in self.inputs:
+            env[v] = new.input(v.name, v.dtype, substitute_shape(v.shape, sizes or {}))
+        for v in self.constants.values():
+            assert v.data is not None
+            env[v] = new.constant(v.data, v.name, v.source, exact=True)
+            env[v].exact = v.exact
+        new.reserve(v.name for n in self.nodes for v in n.outputs)
+        for n in self.nodes:
+            operands = [
+                [env[x] for x in o] if isinstance(o, list) else None if o is None else env[o] for o in n.operands
+            ]
+            results = new.apply(n.op, operands, name=n.name, outputs=[v.name for v in n.outputs], origin=n.origin)
+            for old, made in zip(n.outputs, results if isinstance(results, tuple) else (results,)):
+                env[old] = made
+        new.outputs = [env[v] for v in self.outputs]
+        by_name = {n.name: n for n in new.nodes}
+        new.groups = [Group(g.name, [by_name[n.name] for n in g.nodes]) for g in self.groups]
+        return new
+
+    def __str__(self) -> str:
+        return _printer(self)
+
+
+def _unprinted(graph: Graph) -> str:
+    return f"graph {graph.name} of {len(graph.nodes)} nodes"
+
+
+_printer: Callable[[Graph], str] = _unprinted  # graph.text puts the real one in its place; it imports this module
+
+
+def set_printer(printer: Callable[[Graph], str]) -> None:
+    """What str(graph) gives."""
+    global _printer
+    _printer = printer
+
+
+def _elements(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Elements for `known`: Python integers; floats as NumPy scalars, whose arithmetic rounds as their dtype does."""
+    if array.dtype.kind != "f":
+        return array.astype(object)
+    known = np.empty(array.shape, dtype=object)
+    for index in np.ndindex(array.shape):
+        known[index] = array[index]
+    return known
+
+
+def _knowledge(v: Value | None) -> Any:
+    """What `known_result` of an op is given for an operand: (shape, known elements or None)."""
+    return None if v is None else (v.shape, v.known)

@@ -1,0 +1,285 @@
+"""OpDef: the form of an op. One op is one subclass in one file; everything else about it is derived from that.
+
+An instance carries attribute values and is applied to operands: `Conv(strides=(2, 2))(x, w)` adds a node to the graph
+of `x` and gives its result (a tuple where there are several). Applied to pattern variables, it builds a pattern.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from renorm.core import dtypes
+from renorm.core.dims import Sym
+from renorm.core.errors import OperandError, suggest
+from renorm.graph import signature as signatures
+from renorm.graph.attributes import Attribute
+from renorm.graph.types import Operand, Spec, TensorType
+
+if TYPE_CHECKING:
+    from renorm.graph.ir import Node
+
+
+class Fusion(IntEnum):
+    """How an op may share a kernel; the order is TVM's, from freest to least."""
+
+    ELEMENTWISE = 0  # each result element needs the operand elements at its own index
+    BROADCAST = 1  # the same, with axes of extent 1 spread
+    INJECTIVE = 2  # each result element needs one element of each operand, at an index computed from its own
+    REDUCTION = 3  # elementwise and broadcast ops may precede it in its kernel, and follow it
+    OUT_ELEMENTWISE_FUSABLE = 4  # elementwise and broadcast ops may follow it in its kernel
+    OPAQUE = 8  # alone
+
+
+ELEMENTWISE, BROADCAST, INJECTIVE = Fusion.ELEMENTWISE, Fusion.BROADCAST, Fusion.INJECTIVE
+REDUCTION, OUT_ELEMENTWISE_FUSABLE, OPAQUE = Fusion.REDUCTION, Fusion.OUT_ELEMENTWISE_FUSABLE, Fusion.OPAQUE
+
+
+class Sample:
+    """Operands and attributes on which tests run the op against its reference."""
+
+    def __init__(self, *operands: Spec | list[Spec] | None, tolerance: float | None = None, **attributes: Any):
+        self.operands, self.attributes, self.tolerance = operands, attributes, tolerance
+
+
+class Reject(Sample):
+    """Operands and attributes that the op must refuse. because: words that the error must contain."""
+
+    def __init__(self, *operands: Spec | list[Spec] | None, because: str, **attributes: Any):
+        super().__init__(*operands, **attributes)
+        self.because = because
+
+
+@dataclass(frozen=True)
+class OnnxNode:
+    """One node of an ONNX file, as an op's `from_onnx` sees it; onnx itself stays in its frontend.
+
+    operands: Values (None where left out); outputs: names ("" where not asked for); opset: version of the node's
+    domain.
+    """
+
+    op_type: str
+    opset: int
+    name: str
+    operands: tuple[Any, ...]
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, Any]
+
+    def attribute(self, name: str, default: Any = None) -> Any:
+        return self.attributes.get(name, default)
+
+    @property
+    def is_asked(self) -> tuple[bool, ...]:
+        """Which outputs somebody may read: those that have a name."""
+        return tuple(bool(o) for o in self.outputs)
+
+
+class OpDef:
+    """Base of all ops. Subclasses state `signature`, attributes, and the methods below; the docstring is the
+    formula."""
+
+    signature: ClassVar[str]
+    types: ClassVar[Mapping[str, Sequence[str]]] = {}
+    onnx: ClassVar[Mapping[str, int]] = {}  # ONNX op type -> opset since which it means this op
+    onnx_ignored: ClassVar[Sequence[str]] = ()  # ONNX attributes without meaning here
+    fusion: ClassVar[Fusion] = OPAQUE
+    commutative: ClassVar[bool] = False  # the two operands may be exchanged
+    is_normalization: ClassVar[bool] = False  # the report says what became of it
+    samples: ClassVar[Sequence[Sample]] = ()
+    rejects: ClassVar[Sequence[Reject]] = ()
+    name: ClassVar[str] = ""
+    attributes: ClassVar[Mapping[str, Attribute]] = {}
+    parsed: ClassVar[signatures.Signature]
+
+    def __init_subclass__(cls, **kwargs: Any):
+        super().__init_subclass__(**kwargs)
+        if "name" not in cls.__dict__:
+            cls.name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
+        inherited = dict(cls.attributes)
+        inherited.update({k: v for k, v in cls.__dict__.items() if isinstance(v, Attribute)})
+        cls.attributes = inherited
+        if "signature" in cls.__dict__:
+            cls.parsed = signatures.parse(cls.signature)
+
+    def __init__(self, **attributes: Any):
+        known = type(self).attributes
+        for given in attributes:
+            if given not in known:
+                raise OperandError(
+                    f"{self.name} has no attribute {given!r}", [f"it has: {suggest(given, known) or 'none'}"]
+                )
+        missing = [a for a, spec in known.items() if spec.is_required and a not in attributes]
+        if missing:
+            raise OperandError(f"{self.name} needs {', '.join(missing)}")
+        self.given = frozenset(attributes)  # what a pattern compares
+        for a, spec in known.items():
+            setattr(self, a, spec.check(attributes[a], self.name) if a in attributes else spec.default)
+
+    @classmethod
+    def matching(cls, **attributes: Any) -> OpDef:
+        """This op for a pattern: attributes that are not given match anything, those included that are required
+        elsewhere."""
+        op = cls.__new__(cls)
+        op.given = frozenset(attributes)
+        for a, spec in cls.attributes.items():
+            setattr(op, a, spec.check(attributes[a], cls.name) if a in attributes else None)
+        return op
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """Attribute values by name."""
+        return {a: getattr(self, a) for a in type(self).attributes}
+
+    def with_attributes(self, **changed: Any) -> OpDef:
+        """This op with some attributes changed."""
+        return type(self)(**{**self.values, **changed})
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and isinstance(other, OpDef) and self.values == other.values
+
+    def __hash__(self) -> int:
+        return hash((self.name, tuple(self.values.items())))
+
+    def __repr__(self) -> str:
+        given = ", ".join(f"{a}={v!r}" for a, v in self.values.items() if v != type(self).attributes[a].default)
+        return f"{type(self).__name__}({given})"
+
+    def __call__(self, *operands: Any, name: str | None = None) -> Any:
+        """Applies the op: a Value for Values, a pattern for pattern variables. Arrays become constants."""
+        flat = [o for given in operands for o in (given if isinstance(given, (list, tuple)) else (given,))]
+        host = next((o for o in flat if hasattr(o, "apply_op")), None)
+        if host is None:
+            raise OperandError(f"{self.name}: none of the operands is a value of a graph")
+        return host.apply_op(self, operands, name)
+
+    # --- what the signature cannot say --------------------------------------------------------------------------------
+
+    def infer(self, *operands: Any) -> Any:
+        """Result types the signature leaves open: a shape, a TensorType, or a list of them. Operands are `Operand`s
+        (None where left out, a list for a variadic one). Extra conditions on operands are raised here as
+        OperandError."""
+        return None
+
+    def label(self, operands: Sequence[TensorType | None]) -> str:
+        """This op's part of a kernel's name; convolutions say their rank."""
+        return self.name
+
+    def fusion_of(self, operands: Sequence[TensorType | None]) -> Fusion:
+        """How this very application may share a kernel."""
+        return self.fusion
+
+    def scaled(self, operands: Sequence[Any], axis: int, k: Any, shift: Any) -> Any:
+        """y * k + shift as one application of an op, where y is this op's result: how per-channel constants fold into
+        it.
+
+        operands: constants as float64 arrays, other operands as TensorTypes, absent ones None. axis: of y, not
+        negative. k: float64, one factor per extent of that axis, or None for 1; shift: likewise, or None for 0. Gives
+        (op, operands): an operand that is returned as it came stays, a new array becomes a constant, rounded once.
+        Gives a sentence where it cannot be done.
+        """
+        return f"{self.name} has no constants that could take a scale per channel"
+
+    def channel_axis(self, index: int, operands: Sequence[TensorType | None]) -> int | None:
+        """Which axis of operand `index` (counted flat) carries the result's channels, where that operand is a weight;
+        else None."""
+        return None
+
+    # --- what it computes ---------------------------------------------------------------------------------------------
+
+    def compute(self, *operands: Any) -> Any:
+        """Results as te tensors (one, or a list). Operands are te tensors; static ones are NumPy arrays, absent ones
+        None."""
+        raise NotImplementedError(f"{self.name} has no compute")
+
+    def schedule(self, s: Any, outs: Sequence[Any], target: Any) -> None:
+        """Schedules `s`, made for `outs`, in place. A fused group is scheduled by its op of the highest fusion kind."""
+        raise NotImplementedError(f"{self.name} has no schedule")
+
+    def reference(self, *operands: Any) -> Any:
+        """Results by NumPy; floating operands come as float64 and results are rounded to their dtype by the caller."""
+        raise NotImplementedError(f"{self.name} has no reference")
+
+    # --- foreign files ------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> Any:
+        """Applies this op (or smaller ones) to the operands of an ONNX node, and gives the results in order of its
+        outputs."""
+        known = {spec.onnx: a for a, spec in cls.attributes.items()}
+        unknown = [a for a in node.attributes if a not in known and a not in cls.onnx_ignored]
+        if unknown:
+            raise OperandError(
+                f"{node.op_type}: attribute {', '.join(unknown)} is not defined here at opset {node.opset}",
+                [f"known: {', '.join(known) or 'none'}"],
+            )
+        chosen = {known[a]: v for a, v in node.attributes.items() if a in known}
+        return cls(**chosen)(*cls.arrange(node.operands), name=node.name)
+
+    def to_onnx(self, node: Node, opset: int) -> tuple[str, dict[str, Any], list[Any]] | None:
+        """(op type, attributes, operands) that write this node at `opset`; None where ONNX cannot say it. Operands are
+        Values, or arrays that become initializers."""
+        since = [t for t, version in type(self).onnx.items() if version <= opset]
+        if not since:
+            return None
+        written = {s.onnx: getattr(self, a) for a, s in type(self).attributes.items() if getattr(self, a) != s.default}
+        return since[0], written, list(node.inputs)
+
+    def onnx_outputs(self, opset: int) -> int:
+        """How many outputs the ONNX node must list, where that is more than this op has results; they get names that
+        nobody reads."""
+        return 0
+
+    # --- derived ------------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def arrange(cls, flat: Sequence[Any]) -> list[Any]:
+        """Flat operands by parameter: padded with None, the variadic one gathered into a list; OperandError on the
+        wrong number."""
+        parameters, given = cls.parsed.operands, list(flat)
+        variadic = [i for i, p in enumerate(parameters) if p.is_variadic]
+        least = sum(not (p.is_optional or p.is_variadic) for p in parameters)
+        if len(given) < least or (not variadic and len([g for g in given if g is not None]) > len(parameters)):
+            count = str(len(parameters)) if least == len(parameters) else f"{least} to {len(parameters)}"
+            raise OperandError(
+                f"{cls.name} takes {'at least ' + str(least) if variadic else count} operands, not {len(given)}"
+            )
+        if variadic:
+            at, after = variadic[0], len(parameters) - variadic[0] - 1
+            return [*given[:at], given[at : len(given) - after], *given[len(given) - after :]]
+        given = given[: len(parameters)] + [None] * (len(parameters) - len(given))
+        for p, g in zip(parameters, given):
+            if g is None and not p.is_optional:
+                raise OperandError(f"{cls.name}: operand {p.name} is missing")
+        return given
+
+    def result_types(self, operands: Sequence[Operand | Sequence[Operand] | None], hint: str = "") -> list[TensorType]:
+        """Types of all results; extents that nobody knows become fresh symbols that start with `hint`."""
+        bound = self.parsed.unify(self.name, operands, type(self).types)
+        found = self.parsed.result_types(bound)
+        inferred = self.infer(*operands)
+        if inferred is None:
+            inferred = [None] * len(found)
+        elif isinstance(inferred, TensorType) or not _is_list_of_results(inferred):
+            inferred = [inferred]
+        dtypes_of = [bound.dtypes.get(r.dtype) or r.dtype for r in self.parsed.results]
+        if self.parsed.results[-1].is_variadic:
+            dtypes_of += [dtypes_of[-1]] * (len(inferred) - len(dtypes_of))
+            found += [None] * (len(inferred) - len(found))
+        types: list[TensorType] = []
+        for i, given in enumerate(inferred):
+            own = given if given is not None else found[i]
+            if own is None:
+                raise OperandError(f"{self.name}: neither signature nor infer gives the shape of result {i}")
+            if not isinstance(own, TensorType):
+                own = TensorType(dtypes.lookup(dtypes_of[i]).name, tuple(own))
+            fresh = tuple(Sym(f"?{hint}.{i}.{axis}") if d is None else d for axis, d in enumerate(own.shape))
+            types.append(TensorType(own.dtype, fresh))
+        return types
+
+
+def _is_list_of_results(inferred: Any) -> bool:
+    """A list (not a tuple) of shapes or types: several results. A tuple is one shape."""
+    return isinstance(inferred, list)

@@ -1,0 +1,100 @@
+"""Which ops exist, and what a user has put in their place for a target."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from renorm.core.errors import OperandError, UnsupportedOp, suggest
+from renorm.core.target import Target
+from renorm.graph.ir import Node
+from renorm.graph.op import Fusion, OpDef
+
+_OPS: dict[str, type[OpDef]] = {}
+_ONNX: dict[str, list[tuple[int, type[OpDef]]]] = {}
+
+
+@dataclass(frozen=True)
+class Override:
+    """What `renorm.override` replaces for one op on one target; None leaves the op's own."""
+
+    compute: Callable[..., Any] | None = None
+    schedule: Callable[..., Any] | None = None
+    fusion: Fusion | None = None
+
+
+_OVERRIDES: dict[tuple[str, str], Override] = {}
+
+
+def register(op: type[OpDef]) -> type[OpDef]:
+    """Adds an op. Usable as a decorator. Raises OperandError where another op has its name."""
+    other = _OPS.get(op.name)
+    if other is op:
+        return op
+    if other is not None and (other.__module__, other.__qualname__) != (op.__module__, op.__qualname__):
+        raise OperandError(
+            f"op {op.name!r} is defined already, in {other.__module__}", do="name it otherwise, or use renorm.override"
+        )
+    _OPS[op.name] = op
+    for op_type, since in op.onnx.items():
+        versions = [v for v in _ONNX.get(op_type, []) if v[1].name != op.name]
+        _ONNX[op_type] = sorted([*versions, (since, op)], key=lambda v: v[0])
+    return op
+
+
+def unregister(name: str) -> None:
+    """Takes an op away again; for tests and notebooks."""
+    op = _OPS.pop(name, None)
+    for op_type in op.onnx if op else ():
+        _ONNX[op_type] = [v for v in _ONNX[op_type] if v[1] is not op]
+
+
+def find(name: str) -> type[OpDef]:
+    """The op of that name; UnsupportedOp lists the nearest ones."""
+    if name not in _OPS:
+        raise UnsupportedOp(f"{name!r} is not an op", [f"nearest: {suggest(name, _OPS)}"], "see docs/adding-an-op.md")
+    return _OPS[name]
+
+
+def find_onnx(op_type: str, opset: int) -> type[OpDef] | None:
+    """The op that an ONNX op type means at an opset, or None."""
+    fitting = [op for since, op in _ONNX.get(op_type, []) if since <= opset]
+    return fitting[-1] if fitting else None
+
+
+def all_ops() -> list[type[OpDef]]:
+    return [_OPS[name] for name in sorted(_OPS)]
+
+
+def override(
+    name: str,
+    *,
+    target: str,
+    compute: Callable[..., Any] | None = None,
+    schedule: Callable[..., Any] | None = None,
+    fusion: Fusion | None = None,
+) -> None:
+    """Replaces parts of one op on one target (the first word of a target string: "llvm", "cuda", or a registered name).
+
+    compute(op, *tensors): results as te tensors; `op` carries the attributes. schedule(s, outs, target): schedules in
+    place, or returns another schedule for the same outputs. fusion: for example OPAQUE, which keeps the op alone in
+    its kernel. Calling it with none of them restores the op.
+    """
+    find(name)
+    if compute is None and schedule is None and fusion is None:
+        _OVERRIDES.pop((name, target), None)
+    else:
+        _OVERRIDES[name, target] = Override(compute, schedule, fusion)
+
+
+def overridden(name: str, target: Target) -> Override:
+    """What is replaced for an op on a target, or else on the target's base; an empty Override where nothing is."""
+    found = (_OVERRIDES.get((name, kind)) for kind in (target.kind, *target.base.split()[:1]))
+    return next((o for o in found if o), Override())
+
+
+def fusion_kind(node: Node, target: Target) -> Fusion:
+    """How a node may share a kernel on a target: what a user has put there, or else what its op says."""
+    own = overridden(node.op.name, target).fusion
+    return node.op.fusion_of(node.operand_types()) if own is None else own

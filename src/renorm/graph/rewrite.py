@@ -1,0 +1,445 @@
+"""Rewrites of graphs: a pattern, a sentence that refuses, and what comes instead; and the driver that applies them.
+
+    class DropDoubleNegation(Rewrite):
+        \"\"\"neg(neg(x)) -> x\"\"\"
+        def pattern(self, x): return ops.neg(ops.neg(x, name="inner"))
+        def refuse(self, m): return None
+        def rewrite(self, m): return m.x
+
+A pattern is written by calling the op builders on variables, which are the parameters of `pattern`:
+- a variable matches any value, the same one wherever it stands; in the place of an optional operand it matches absence
+  too (None);
+- a starred parameter (`*xs`) matches all operands of a variadic op, as a list;
+- attributes that the pattern gives must be equal, others may be anything; `Op.matching(...)` also leaves out required
+  ones;
+- an operand the pattern leaves out must be absent; a number or an array matches a constant with these elements;
+- both orders are tried where the op is commutative;
+- `any_op(name)` matches the first result of any node.
+In the match `m`, variables are Values under their own names and nodes are Nodes under the `name` that the pattern gave
+them, or their op's name. The driver refuses what no rule may do (see `Driver.objection`), with a sentence; every
+application and every refusal is in the log. The order in which rules are listed does not matter: at each node larger
+patterns are tried first.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+
+from renorm.core.dims import is_static
+from renorm.core.errors import InternalError, InvalidGraph
+from renorm.graph.ir import Graph, Node, Value
+from renorm.graph.op import OpDef
+
+# --- patterns ---------------------------------------------------------------------------------------------------------
+
+
+class Pattern:
+    """Base of what stands for a value in a pattern. Ops applied to it build larger patterns."""
+
+    def apply_op(self, op: OpDef, operands: Sequence[Any], name: str | None) -> Any:
+        flat = any(isinstance(o, list) for o in operands)
+        arranged = list(operands) if flat else op.arrange(list(operands))
+        arranged = [
+            o[0] if isinstance(o, list) and len(o) == 1 and isinstance(o[0], Variable) and o[0].is_variadic else o
+            for o in arranged
+        ]
+        node = Application(op, [_literal(o) for o in arranged], name or op.name)
+        count = len(op.parsed.results)
+        return Result(node, 0) if count == 1 else tuple(Result(node, i) for i in range(count))
+
+
+@dataclass(frozen=True, eq=False)
+class Variable(Pattern):
+    """Any value; `is_variadic`: all values of a variadic operand."""
+
+    name: str
+    is_variadic: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Literal(Pattern):
+    """A constant with exactly these elements (a number matches a constant of any shape that holds only it)."""
+
+    data: np.ndarray[Any, Any]
+
+    def matches(self, value: Value) -> bool:
+        if value.data is None or (self.data.ndim and self.data.shape != value.data.shape):
+            return False
+        return bool(np.all(value.data == self.data))
+
+
+@dataclass(frozen=True, eq=False)
+class Application:
+    """A node of the pattern. op: None for any op, whose operands are then not looked at."""
+
+    op: OpDef | None
+    operands: list[Any]
+    name: str
+
+    def size(self) -> int:
+        """Nodes in this pattern; a node that is written twice counts twice."""
+        flat = [o for given in self.operands for o in (given if isinstance(given, list) else [given])]
+        return 1 + sum(o.node.size() for o in flat if isinstance(o, Result))
+
+
+@dataclass(frozen=True, eq=False)
+class Result(Pattern):
+    """One result of a node of the pattern."""
+
+    node: Application
+    index: int
+
+
+def any_op(name: str) -> Result:
+    """The first result of any node; the match has the node under `name`."""
+    return Result(Application(None, [], name), 0)
+
+
+def _literal(operand: Any) -> Any:
+    if isinstance(operand, list):
+        return [_literal(o) for o in operand]
+    return operand if operand is None or isinstance(operand, Pattern) else Literal(np.asarray(operand))
+
+
+_Bindings = dict[str, Any]
+
+
+def _match_value(p: Any, value: Any, bound: _Bindings) -> Iterator[_Bindings]:
+    """All ways in which `value` (a Value, None, or a list of Values) is what `p` says."""
+    if isinstance(p, Variable):
+        if isinstance(value, list) != p.is_variadic:
+            return
+        seen = bound.get(p.name, bound)  # bound itself stands for `not seen`
+        if seen is bound:
+            yield {**bound, p.name: value}
+        elif seen is value or (isinstance(value, list) and seen == value):
+            yield bound
+    elif p is None or value is None:
+        if p is value:
+            yield bound
+    elif isinstance(p, list):
+        if isinstance(value, list) and len(p) == len(value):
+            yield from _match_all(list(zip(p, value)), bound)
+    elif isinstance(p, Literal):
+        if isinstance(value, Value) and p.matches(value):
+            yield bound
+    elif isinstance(p, Result) and isinstance(value, Value):
+        node = value.producer
+        if node is not None and p.index < len(node.outputs) and node.outputs[p.index] is value:
+            yield from _match_node(p.node, node, bound)
+
+
+def _match_all(pairs: list[tuple[Any, Any]], bound: _Bindings) -> Iterator[_Bindings]:
+    if not pairs:
+        yield bound
+        return
+    for b in _match_value(*pairs[0], bound):
+        yield from _match_all(pairs[1:], b)
+
+
+def _match_node(p: Application, node: Node, bound: _Bindings) -> Iterator[_Bindings]:
+    seen = bound.get(p.name)
+    if seen is not None:
+        if seen is node:
+            yield bound
+        return
+    if p.op is None:
+        yield {**bound, p.name: node}
+        return
+    if type(node.op) is not type(p.op) or any(getattr(node.op, a) != getattr(p.op, a) for a in p.op.given):
+        return
+    with_node = {**bound, p.name: node}
+    yield from _match_all(list(zip(p.operands, node.operands)), with_node)
+    if p.op.commutative and len(p.operands) == 2:
+        yield from _match_all(list(zip(p.operands, reversed(node.operands))), with_node)
+
+
+# --- rules ------------------------------------------------------------------------------------------------------------
+
+
+class Match:
+    """Where a pattern fits: variables and nodes by name. found: what `refuse` leaves there for `rewrite`."""
+
+    def __init__(self, graph: Graph, root: Node, bound: _Bindings):
+        self.graph, self.root, self.bound = graph, root, bound
+        self.found: Any = None
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self.__dict__["bound"][name]
+        except KeyError:
+            raise AttributeError(f"the pattern has neither a variable nor a node {name!r}") from None
+
+    @property
+    def nodes(self) -> list[Node]:
+        """Matched nodes, the root among them."""
+        return list(dict.fromkeys(v for v in self.bound.values() if isinstance(v, Node)))
+
+    @property
+    def origin(self) -> tuple[str, ...]:
+        """Names of the source nodes that the matched nodes stand for."""
+        return merged_origin(self.nodes)
+
+
+def merged_origin(nodes: Iterable[Node]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(o for n in nodes for o in n.origin))
+
+
+class Rewrite:
+    """One rule. The first line of its docstring states its algebra.
+
+    constants: variables that must be constants for the pattern to match. shares: the inner nodes may have other
+    readers, and stay for those (for rules that read past an inner node without computing it again). fate: what the rule
+    does to a normalization it matches, "folded" or "unpacked"; "" where it does not take one apart.
+    """
+
+    constants: ClassVar[Sequence[str]] = ()
+    shares: ClassVar[bool] = False
+    fate: ClassVar[str] = ""
+    pattern: Callable[..., Any]
+
+    def fits(self, m: Match) -> bool:
+        """Whether the rule has anything to say of this match; where not, it is as if the pattern did not match."""
+        return True
+
+    def refuse(self, m: Match) -> str | None:
+        """Why this match must stay as it is, as a sentence that a user can read; None where it may go."""
+        return None
+
+    def rewrite(self, m: Match) -> Any:
+        """The value that comes instead of the root's; where the root's op has several results, all of them in order."""
+        raise NotImplementedError
+
+    @property
+    def name(self) -> str:
+        return type(self).__name__
+
+    @cached_property
+    def root(self) -> Application:
+        parameters = inspect.signature(self.pattern).parameters.values()
+        variables = [Variable(p.name, p.kind is p.VAR_POSITIONAL) for p in parameters]
+        made = self.pattern(*variables)
+        first = made[0] if isinstance(made, tuple) else made
+        if not isinstance(first, Result):
+            raise InvalidGraph(f"rewrite {self.name}: its pattern is no application of an op")
+        return first.node
+
+    @cached_property
+    def replaces_all(self) -> bool:
+        """Whether all results of the root are replaced, not only the first."""
+        op = self.root.op
+        results = op.parsed.results if op is not None else ()
+        return len(results) > 1 or any(r.is_variadic for r in results)
+
+    def matches(self, graph: Graph, node: Node) -> Match | None:
+        """The first way in which the pattern fits with its root at `node`."""
+        for bound in _match_node(self.root, node, {}):
+            if all(isinstance(v := bound.get(c), Value) and v.is_constant for c in self.constants):
+                m = Match(graph, node, bound)
+                if self.fits(m):
+                    return m
+        return None
+
+
+# --- log --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Applied:
+    """A rule that fired. nodes: those it took away; origin: source nodes these stood for, root: those that the root
+    of the match stood for; into: nodes that came instead; fate: the rule's; error: difference on probe inputs
+    relative to the largest value, where it was measured; instead: why other rules had refused the same root."""
+
+    rule: str
+    nodes: tuple[str, ...]
+    origin: tuple[str, ...]
+    root: tuple[str, ...]
+    into: tuple[str, ...]
+    fate: str = ""
+    error: float | None = None
+    instead: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A rule that matched and did not fire. node: the root of the match."""
+
+    rule: str
+    node: str
+    origin: tuple[str, ...]
+    reason: str
+
+
+@dataclass
+class Log:
+    """What happened to a graph, in order. refused: by rule and node, only as long as the node is there and nothing has
+    changed the reason. reverted: rewrites that a probe found to change the numbers; these stay in the log."""
+
+    applied: list[Applied] = field(default_factory=list[Applied])
+    refused: dict[tuple[str, str], Refused] = field(default_factory=dict[tuple[str, str], Refused])
+    reverted: dict[tuple[str, str], Refused] = field(default_factory=dict[tuple[str, str], Refused])
+
+    @property
+    def refusals(self) -> list[Refused]:
+        """Everything that did not happen, each once."""
+        return list({**self.refused, **self.reverted}.values())
+
+    def refusals_of(self, origin: str) -> list[Refused]:
+        """Refusals that concern a node of the source model."""
+        return [r for r in self.refused.values() if origin in r.origin]
+
+
+# --- driver -----------------------------------------------------------------------------------------------------------
+
+Probe = Callable[[Match, Sequence[Value], Sequence[Node]], "tuple[float, str | None]"]
+"""Measures a rewrite before it becomes final: given the match, the new results and the new nodes, the relative
+difference, and a sentence where it is too large."""
+
+
+@dataclass
+class Driver:
+    """Applies rules until none fires.
+
+    kept: says of a node why no rule may touch it, or None. probe: see Probe. log: what is appended to.
+    """
+
+    rules: Sequence[Rewrite]
+    kept: Callable[[Node], str | None] = lambda node: None
+    probe: Probe | None = None
+    log: Log = field(default_factory=Log)
+
+    def run(self, graph: Graph) -> int:
+        """Rewrites `graph` in place to a fixpoint; gives the number of applications."""
+        by_root: dict[type[OpDef], list[Rewrite]] = {}
+        for rule in sorted(self.rules, key=lambda r: (-r.root.size(), r.name)):
+            if rule.root.op is None:
+                raise InvalidGraph(f"rewrite {rule.name}: the root of its pattern must be an op")
+            by_root.setdefault(type(rule.root.op), []).append(rule)
+        total, limit = 0, 1000 + 100 * len(graph.nodes)
+        while True:
+            fired = 0
+            gone: set[Node] = set()
+            for node in list(graph.nodes):
+                if node in gone:
+                    continue
+                for rule in by_root.get(type(node.op), ()):
+                    removed = self._attempt(graph, rule, node)
+                    if removed:
+                        gone.update(removed)
+                        fired += 1
+                        break
+            total += fired
+            if not fired:
+                return total
+            if total > limit:
+                last = self.log.applied[-1]
+                raise InternalError(
+                    f"rewrites of {graph.name} do not come to an end", [f"last: {last.rule} at {last.nodes[-1]}"]
+                )
+
+    def _attempt(self, graph: Graph, rule: Rewrite, node: Node) -> list[Node]:
+        """Nodes that went; none where the rule did not fire."""
+        m = rule.matches(graph, node)
+        if m is None:
+            self.log.refused.pop((rule.name, node.name), None)
+            return []
+        reason = self.objection(rule, m) or rule.refuse(m)
+        if reason is None:
+            removed, reason = self._apply(graph, rule, m)
+            if reason is None:
+                return removed
+        self.log.refused[rule.name, node.name] = Refused(rule.name, node.name, m.origin, reason)
+        return []
+
+    def objection(self, rule: Rewrite, m: Match) -> str | None:
+        """What no rule may do: touch a kept node, take a value away that somebody else reads, change what the graph
+        gives."""
+        inside = set(m.nodes)
+        for n in m.nodes:
+            if n is not m.root and rule.shares:
+                continue
+            reason = self.kept(n)
+            if reason:
+                return reason
+            for i, v in enumerate(n.outputs):
+                if n is m.root and (i == 0 or rule.replaces_all):
+                    continue
+                if m.graph.is_output(v):
+                    return f"{v.name!r} is an output of the graph"
+                others = [u for u in v.users if u not in inside]
+                if others:
+                    return f"{v.name!r} is also read by {', '.join(repr(u.name) for u in others[:3])}"
+        return None
+
+    def _apply(self, graph: Graph, rule: Rewrite, m: Match) -> tuple[list[Node], str | None]:
+        with graph.at(m.root, m.origin) as made:
+            result = rule.rewrite(m)
+        results = list(result) if isinstance(result, (tuple, list)) else [result]
+        pairs = list(zip(m.root.outputs, results))
+        reason, error = None, None
+        for old, new in pairs:
+            if (
+                old.dtype != new.dtype
+                or old.rank != new.rank
+                or (is_static(old.shape + new.shape) and old.shape != new.shape)
+            ):
+                raise InternalError(
+                    f"rewrite {rule.name} at node {m.root.name!r} changes a type",
+                    [f"before {old.type}", f"after  {new.type}"],
+                )
+            reason = reason or graph.why_not_replace(old, new)
+        if reason is None and self.probe is not None:
+            error, reason = self.probe(m, results, made)
+            if reason:
+                reason = f"reverted: {reason}"
+                self.log.reverted[rule.name, m.root.name] = Refused(rule.name, m.root.name, m.origin, reason)
+        if reason is not None:
+            graph.discard(made)
+            return [], reason
+        for old, new in pairs:
+            graph.replace(old, new)
+            if new.producer in made and not graph.is_output(new):  # an output has taken its name over already
+                graph.swap_names(old, new)
+        removed = self._remove_unread(graph, m)
+        names = [n.name for n in removed]
+        into = self._name(graph, m.root, removed, made)
+        instead = tuple(dict.fromkeys(r.reason for k, r in self.log.refused.items() if k[1] == m.root.name))
+        self.log.applied.append(
+            Applied(rule.name, tuple(names), m.origin, m.root.origin, into, rule.fate, error, instead)
+        )
+        for key in [k for k in self.log.refused if k[1] in names]:
+            del self.log.refused[key]
+        return removed, None
+
+    @staticmethod
+    def _remove_unread(graph: Graph, m: Match) -> list[Node]:
+        """Takes out matched nodes that nobody reads any more."""
+        removed: list[Node] = []
+        waiting = m.nodes
+        while waiting:
+            unread = [n for n in waiting if not any(v.users or graph.is_output(v) for v in n.outputs)]
+            if not unread:
+                break
+            graph.discard(unread)
+            removed += unread
+            waiting = [n for n in waiting if n not in unread]
+        return removed
+
+    @staticmethod
+    def _name(graph: Graph, root: Node, removed: list[Node], made: list[Node]) -> tuple[str, ...]:
+        """New nodes take the names of the nodes they replace: by op, inner ones first, and the last one otherwise the
+        root's."""
+        free = {n.name: n for n in removed}
+        for new in made:
+            same = [name for name, n in free.items() if type(n.op) is type(new.op)]
+            name = same[-1] if same else root.name if new is made[-1] and root.name in free else None
+            if name is not None:
+                graph.rename_node(new, name)
+                del free[name]
+        return tuple(n.name for n in made)

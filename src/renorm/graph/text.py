@@ -1,0 +1,124 @@
+"""The text form of graphs, which graph.parse reads back.
+
+    graph    ::= "graph" name "(" [input ("," input)*] ")" "->" "(" [value ("," value)*] ")" [attributes] "{" item* "}"
+    input    ::= name ":" type
+    item     ::= constant | node | "kernel" name "{" node* "}"
+    constant ::= "const" typed "=" (elements | "#" digest) ["//" source]
+    node     ::= typed ("," typed)* "=" op "(" [operand ("," operand)*] ")" [attributes] "//" name ["(" name,* ")"]
+    operand  ::= value | "-" (absent) | "[" [value ("," value)*] "]" (variadic)
+    typed    ::= value ":" type             attributes ::= "{" name "=" literal ("," name "=" literal)* "}"
+    value    ::= "%" name                   name ::= a word, or a JSON string where it has other characters
+    type     ::= short-dtype "[" [extent ("," extent)*] "]"
+    extent   ::= sum of products of integers and symbols; "(a)//(b)", "(a)%(b)"
+
+Elements stand in the text where there are few of them; otherwise a digest of their bytes, and the arrays are given to
+the parser. The comment behind a node is its name, and, in parentheses, the nodes of the source model that it stands for
+when these are others. Attributes that have their default are not written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from typing import Any
+
+import numpy as np
+
+from renorm.graph import ir
+from renorm.graph.ir import Graph, Node, Value
+
+FEW = 16  # elements that are written out
+WORD = re.compile(r"[A-Za-z_][\w.]*")
+
+
+def quoted(name: str) -> str:
+    """A name as it is written: bare where it is a word."""
+    return name if WORD.fullmatch(name) else json.dumps(name, ensure_ascii=False)
+
+
+def digest(data: np.ndarray[Any, Any]) -> str:
+    """Sixteen hexadecimal digits that tell arrays of one type apart."""
+    return hashlib.sha256(np.ascontiguousarray(data).tobytes()).hexdigest()[:16]
+
+
+def text(graph: Graph) -> str:
+    """The graph in the form above; kernels as blocks where the graph is cut into groups."""
+    inputs = ", ".join(_typed(v, mark="") for v in graph.inputs)
+    outputs = ", ".join(_value(v) for v in graph.outputs)
+    written = {k: v for k, v in graph.metadata.items() if isinstance(v, (bool, int, float, str))}
+    lines = [f"graph {quoted(graph.name)}({inputs}) -> ({outputs}){_attributes(written)} {{"]
+    lines += [f"  {_constant(v)}" for v in graph.constants.values()]
+    if graph.groups:
+        for group in graph.groups:
+            lines.append(f"  kernel {quoted(group.name)} {{")
+            lines += [f"    {node_text(n)}" for n in group.nodes]
+            lines.append("  }")
+    else:
+        lines += [f"  {node_text(n)}" for n in graph.nodes]
+    return "\n".join([*lines, "}"])
+
+
+def node_text(node: Node) -> str:
+    """One node on one line."""
+    results = ", ".join(_typed(v) for v in node.outputs)
+    operands = ", ".join(
+        f"[{', '.join(_value(v) for v in o)}]" if isinstance(o, list) else _value(o) for o in _without_absent_tail(node)
+    )
+    given = {a: v for a, v in node.op.values.items() if v != type(node.op).attributes[a].default}
+    origin = "" if node.origin == (node.name,) else f" ({', '.join(quoted(o) for o in node.origin)})"
+    return f"{results} = {node.op.name}({operands}){_attributes(given)}  // {quoted(node.name)}{origin}"
+
+
+def _without_absent_tail(node: Node) -> list[Any]:
+    operands = list(node.operands)
+    while operands and operands[-1] is None:
+        operands.pop()
+    return operands
+
+
+def _value(v: Value | None) -> str:
+    return "-" if v is None else f"%{quoted(v.name)}"
+
+
+def _typed(v: Value, mark: str = "%") -> str:
+    return f"{mark}{quoted(v.name)}: {v.type}"
+
+
+def _constant(v: Value) -> str:
+    assert v.data is not None
+    shown = _elements(v.data) if v.data.size <= FEW else f"#{digest(v.data)}"
+    return f"const {_typed(v)} = {shown}" + (f"  // {quoted(v.source)}" if v.source else "")
+
+
+def _elements(data: np.ndarray[Any, Any]) -> str:
+    """Nested lists; floats in the shortest form that reads back as the same number of their dtype."""
+    if data.ndim:
+        return f"[{', '.join(_elements(row) for row in data)}]"
+    if data.dtype.kind == "b":
+        return "true" if data else "false"
+    if data.dtype.kind in "iu":
+        return str(int(data))
+    return str(data[()])
+
+
+def literal(value: Any) -> str:
+    """An attribute's value as text."""
+    if value is None:
+        return "none"
+    if isinstance(value, (bool, np.bool_)):
+        return "true" if value else "false"
+    if isinstance(value, (int, np.integer)):
+        return str(int(value))
+    if isinstance(value, (float, np.floating)):
+        return repr(float(value))
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(literal(v) for v in value)}]"
+    return json.dumps(str(value), ensure_ascii=False)
+
+
+def _attributes(values: dict[str, Any]) -> str:
+    return f" {{{', '.join(f'{a}={literal(v)}' for a, v in values.items())}}}" if values else ""
+
+
+ir.set_printer(text)

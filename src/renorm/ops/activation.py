@@ -1,0 +1,157 @@
+"""Activations that have attributes. y is x's type; a formula without attributes is a row of unary.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from renorm.core.dtypes import FLOATS
+from renorm.expr.nodes import Expr, call, const, maximum, minimum, select
+from renorm.graph.attributes import Attribute, Float, String
+from renorm.graph.op import OpDef, Reject, Sample
+from renorm.graph.types import f16, f32, f64, i32
+from renorm.ops.family import Elementwise, entry, method
+from renorm.ops.unary import SPECIAL, erf
+from renorm.topi import formulas
+
+
+def activation(
+    title: str,
+    formula: str,
+    element: Callable[[Any, Expr], Expr],
+    numpy: Callable[[Any, Any], Any],
+    attributes: Mapping[str, Attribute],
+    *,
+    onnx: int = 1,
+    tried: Sequence[Mapping[str, Any]] = ({},),
+) -> type[OpDef]:
+    """element, numpy: of the op (for its attributes) and x. tried: attribute values of the samples."""
+    samples = [Sample(f32[2, 3, 5].between(-4, 4), **given) for given in tried]
+    samples += [
+        Sample(f32[()]),
+        Sample(f32[0, 2]),
+        Sample(f64[5]),
+        Sample(f16[9], tolerance=2e-3),
+        Sample(f32[len(SPECIAL)].of(SPECIAL)),
+    ]
+    return entry(
+        Elementwise,
+        title,
+        formula,
+        __name__,
+        signature="x: T[*S] -> y: T[*S]",
+        types={"T": FLOATS},
+        onnx={title: onnx},
+        onnx_ignored=("consumed_inputs",),
+        infer=method(lambda x: None),
+        element=element,
+        numpy=numpy,
+        samples=samples,
+        rejects=[
+            Reject(i32[3], because="x is int32"),
+            Reject(f32[3], because="has no attribute 'slope'", slope=1),
+        ],
+        **attributes,
+    )
+
+
+def _gelu(op: Any, x: Expr) -> Expr:
+    return formulas.gelu(x) if op.approximate == "none" else formulas.gelu_tanh(x)
+
+
+def _gelu_numpy(op: Any, x: Any) -> Any:
+    if op.approximate == "none":
+        return x * (1 + erf(x / np.sqrt(2))) / 2
+    return x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))) / 2
+
+
+def _hard_sigmoid(op: Any, x: Expr) -> Expr:
+    return maximum(minimum(x * op.alpha + op.beta, 1.0), 0.0)
+
+
+def _shrink(op: Any, x: Expr) -> Expr:
+    inside = select(x > op.lambd, x - op.bias, const(0.0, x.dtype))
+    return select(x < -op.lambd, x + op.bias, inside)
+
+
+TABLE: Sequence[type[OpDef]] = [
+    activation(
+        "LeakyRelu",
+        "y = x where x >= 0, alpha * x elsewhere",
+        lambda op, x: select(x < 0, x * op.alpha, x),
+        lambda op, x: np.where(x < 0, op.alpha * x, x),
+        {"alpha": Float(0.01)},
+        tried=({}, {"alpha": 0.3}, {"alpha": -2}),
+    ),
+    activation(
+        "Elu",
+        "y = x where x >= 0, alpha * (e^x - 1) elsewhere",
+        lambda op, x: select(x < 0, formulas.expm1(x) * op.alpha, x),
+        lambda op, x: np.where(x < 0, op.alpha * np.expm1(x), x),
+        {"alpha": Float(1.0)},
+        tried=({}, {"alpha": 2}),
+    ),
+    activation(
+        "Selu",
+        "y = gamma * x where x > 0, gamma * alpha * (e^x - 1) elsewhere",
+        lambda op, x: select(x < 0, formulas.expm1(x) * op.alpha, x) * op.gamma,
+        lambda op, x: op.gamma * np.where(x < 0, op.alpha * np.expm1(x), x),
+        {"alpha": Float(1.67326319217681884765625), "gamma": Float(1.05070102214813232421875)},
+        tried=({}, {"alpha": 2, "gamma": 3}),
+    ),
+    activation(
+        "Celu",
+        "y = x where x >= 0, alpha * (e^(x / alpha) - 1) elsewhere",
+        lambda op, x: select(x < 0, formulas.expm1(x * (1 / op.alpha)) * op.alpha, x),
+        lambda op, x: np.where(x < 0, op.alpha * np.expm1(x / op.alpha), x),
+        {"alpha": Float(1.0)},
+        onnx=12,
+        tried=({}, {"alpha": 2}),
+    ),
+    activation(
+        "HardSigmoid",
+        "y = max(0, min(1, alpha * x + beta))",
+        _hard_sigmoid,
+        lambda op, x: np.clip(op.alpha * x + op.beta, 0, 1),
+        {"alpha": Float(0.2), "beta": Float(0.5)},
+        tried=({}, {"alpha": 0.5, "beta": 0.6}),
+    ),
+    activation(
+        "ThresholdedRelu",
+        "y = x where x > alpha, 0 elsewhere",
+        lambda op, x: select(x <= op.alpha, const(0.0, x.dtype), x),
+        lambda op, x: np.where(x <= op.alpha, 0, x),
+        {"alpha": Float(1.0)},
+        onnx=10,
+        tried=({}, {"alpha": -0.5}),
+    ),
+    activation(
+        "Shrink",
+        "y = x + bias where x < -lambd, x - bias where x > lambd, 0 elsewhere",
+        _shrink,
+        lambda op, x: np.where(x < -op.lambd, x + op.bias, np.where(x > op.lambd, x - op.bias, 0)),
+        {"lambd": Float(0.5), "bias": Float(0.0)},
+        onnx=9,
+        tried=({}, {"lambd": 1, "bias": 0.25}),
+    ),
+    activation(
+        "Swish",
+        "y = x / (1 + e^(-alpha * x))",
+        lambda op, x: x * call("sigmoid", x * op.alpha),
+        lambda op, x: x * np.exp(-np.logaddexp(0, -op.alpha * x)),
+        {"alpha": Float(1.0)},
+        onnx=24,
+        tried=({}, {"alpha": 1.702}),
+    ),
+    activation(
+        "Gelu",
+        "y = x * (1 + erf(x / sqrt 2)) / 2; or x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))) / 2 for tanh",
+        _gelu,
+        _gelu_numpy,
+        {"approximate": String("none", among=("none", "tanh"))},
+        onnx=20,
+        tried=({}, {"approximate": "tanh"}),
+    ),
+]

@@ -1,0 +1,126 @@
+"""Average pooling over a window of the spatial axes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from renorm import te
+from renorm.core.dims import Dim
+from renorm.core.dtypes import FLOATS
+from renorm.core.target import Target
+from renorm.graph.attributes import Bool, Ints
+from renorm.graph.op import OUT_ELEMENTWISE_FUSABLE, Reject, Sample
+from renorm.graph.types import Operand, TensorType, bf16, f16, f32, f64
+from renorm.ops import schedules
+from renorm.ops.pooling import check_padding, covering, window_sum
+from renorm.ops.precision import rounded
+from renorm.ops.window import Span, Windowed, window_view
+from renorm.te import tag
+
+
+class AveragePool(Windowed):
+    """y[n, c, o] = mean over k of x[n, c, o*strides + k*dilations - pads].
+
+    The mean is over the elements of the window that lie in x; with count_include_pad also over those in the padding,
+    which are 0. What ceil_mode adds behind the padding never counts.
+    """
+
+    signature = "x: T[N, C, *S] -> y: T[...]"
+    types = {"T": FLOATS}
+    onnx = {"AveragePool": 1}
+    fusion = OUT_ELEMENTWISE_FUSABLE
+    kernel_shape = Ints()
+    ceil_mode = Bool(False)
+    count_include_pad = Bool(False)
+
+    def infer(self, x: Operand) -> tuple[Dim | None, ...]:
+        kernel = self.along("kernel_shape", x.rank - 2)
+        check_padding(self, kernel)
+        return (*x.shape[:2], *self.positions(x.shape[2:], kernel, self.ceil_mode))
+
+    def label(self, operands: Sequence[TensorType | None]) -> str:
+        return f"average_pool{operands[0].rank - 2}d" if operands[0] else self.name
+
+    def compute(self, x: te.Tensor) -> te.Tensor:
+        spans = self.spans(x.shape[2:], self.kernel_shape)
+        counts = self.counts(x.shape[2:], self.kernel_shape, self.ceil_mode)
+        total = window_sum(x, spans, counts, lambda e: e)
+
+        def mean(n: Any, c: Any, *out: Any) -> Any:
+            sizes = [self.size(o, s, count) for o, s, count in zip(out, spans, counts)]
+            constant = prod(size for size in sizes if isinstance(size, int))
+            varying = [size for size in sizes if not isinstance(size, int)]
+            size = reduce(lambda a, b: a * b, varying, te.const(constant, "int32"))
+            return total[(n, c, *out)] / size.astype(total.dtype)
+
+        return rounded(te.compute(total.shape, mean, name="average_pool", tag=tag.ELEMWISE), x.dtype)
+
+    def size(self, o: Any, s: Span, count: int) -> Any:
+        """How many elements of window o count along one axis: an int where all windows are alike."""
+        # the range of elements that count, from the first element of window 0 on
+        low, high = (0, s.before + s.extent + s.after) if self.count_include_pad else (s.before, s.before + s.extent)
+        if low == 0 and (count - 1) * s.stride + s.reach <= high:
+            return s.kernel
+        # taps k with low <= o * stride + k * dilation < high
+        first = te.max(low - o * s.stride + (s.dilation - 1), 0) // s.dilation
+        behind = te.min((high - o * s.stride + (s.dilation - 1)) // s.dilation, s.kernel)
+        return behind - first
+
+    def schedule(self, s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
+        schedules.reduction(s, outs, target)
+
+    def reference(self, x: Any) -> Any:
+        spans = self.spans(x.shape[2:], self.kernel_shape)
+        before, after = covering(spans, self.counts(x.shape[2:], self.kernel_shape, self.ceil_mode))
+        # what counts is a one, what does not a zero; both pooled alike
+        width = [(0, 0), (0, 0), *((s.before, s.after) if self.count_include_pad else (0, 0) for s in spans)]
+        ones = np.pad(np.ones(x.shape), width, constant_values=1.0)
+        taps = tuple(range(x.ndim, 2 * x.ndim - 2))
+        grown = [Span(s.extent, s.kernel, s.stride, s.dilation, b, a) for s, b, a in zip(spans, before, after)]
+        rest = [
+            Span(n, s.kernel, s.stride, s.dilation, b - w[0], max(0, a - w[1]))
+            for n, s, b, a, w in zip(ones.shape[2:], spans, before, after, width[2:])
+        ]
+        return window_view(x, grown).sum(axis=taps) / window_view(ones, rest).sum(axis=taps)
+
+    samples = [
+        Sample(f32[2, 3, 5, 7], kernel_shape=(2, 3)),
+        Sample(f32[1, 2, 7, 6], kernel_shape=(3, 3), strides=(2, 2), pads=(1, 1, 1, 1)),
+        Sample(f32[1, 2, 7, 6], kernel_shape=(3, 3), strides=(2, 2), pads=(1, 0, 2, 1), count_include_pad=True),
+        Sample(f32[1, 2, 8, 8], kernel_shape=(3, 3), strides=(2, 2), ceil_mode=True),
+        Sample(
+            f32[1, 2, 8, 7],
+            kernel_shape=(3, 2),
+            strides=(2, 3),
+            pads=(1, 1, 1, 1),
+            ceil_mode=True,
+            count_include_pad=True,
+        ),
+        Sample(f32[1, 2, 9, 8], kernel_shape=(2, 3), dilations=(3, 2), pads=(2, 1, 1, 3)),
+        Sample(
+            f32[1, 2, 9, 8],
+            kernel_shape=(3, 3),
+            dilations=(2, 2),
+            pads=(2, 1, 1, 3),
+            count_include_pad=True,
+            ceil_mode=True,
+        ),
+        Sample(f32[2, 3, 8], kernel_shape=(3,), auto_pad="SAME_UPPER", strides=(3,)),
+        Sample(f32[1, 2, 7, 6], kernel_shape=(4, 3), auto_pad="SAME_LOWER", strides=(2, 2)),
+        Sample(f32[1, 2, 4, 5, 3], kernel_shape=(2, 2, 2)),
+        Sample(f32[0, 2, 4, 4], kernel_shape=(2, 2)),
+        Sample(f64[1, 2, 4, 4], kernel_shape=(2, 2), pads=(1, 1, 1, 1)),
+        Sample(f16[1, 2, 12, 12].between(100, 101), kernel_shape=(10, 10)),
+        Sample(bf16[1, 2, 4, 4], kernel_shape=(2, 2)),
+    ]
+    rejects = [
+        Reject(f32[2, 3, 5, 7], kernel_shape=(3,), because="needs one value for each of 2 spatial axes"),
+        Reject(f32[2, 3, 5, 7], kernel_shape=(6, 3), because="does not fit into axis 2"),
+        Reject(f32[2, 3, 5, 7], kernel_shape=(2, 2), pads=(2, 0, 0, 0), because="a window could lie in padding alone"),
+        Reject(f32[2, 3, 5, 7], because="needs kernel_shape"),
+    ]

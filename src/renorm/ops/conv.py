@@ -1,0 +1,108 @@
+"""Convolution of any rank, with groups (as deep-learning frameworks have it: a cross-correlation)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from renorm import te
+from renorm.core.dims import Dim
+from renorm.core.dtypes import FLOATS, compute_dtype
+from renorm.core.target import Target
+from renorm.graph.attributes import Int
+from renorm.graph.op import OUT_ELEMENTWISE_FUSABLE, Reject, Sample
+from renorm.graph.types import Operand, TensorType, bf16, f16, f32, f64
+from renorm.ops import schedules
+from renorm.ops.folding import scaled_product
+from renorm.ops.precision import add_channels, rounded, wide
+from renorm.ops.window import Windowed, check_group, pad, window_view
+
+
+class Conv(Windowed):
+    """y[n, m, o] = b[m] + sum over c < C/group and k of x[n, c + first, o*strides + k*dilations - pads] * w[m, c, k].
+
+    first = (m // (M/group)) * (C/group): channels are cut into `group` parts, and every result channel sees one of
+    them. Outside of x there are zeros.
+    """
+
+    signature = "x: T[N, C, *S], w: T[M, P, *K], b?: T[M] -> y: T[...]"
+    types = {"T": FLOATS}
+    onnx = {"Conv": 1}
+    fusion = OUT_ELEMENTWISE_FUSABLE
+    group = Int(1, at_least=1)
+
+    def infer(self, x: Operand, w: Operand, b: Operand | None) -> tuple[Dim | None, ...]:
+        check_group(self, self.group, x, w, w.shape[1], w.shape[0])
+        return (x.shape[0], w.shape[0], *self.positions(x.shape[2:], self.known_kernel(w.shape[2:])))
+
+    def label(self, operands: Sequence[TensorType | None]) -> str:
+        return f"conv{operands[0].rank - 2}d" if operands[0] else self.name
+
+    def channel_axis(self, index: int, operands: Sequence[TensorType | None]) -> int | None:
+        return 0 if index == 1 else None
+
+    def scaled(self, operands: Sequence[Any], axis: int, k: Any, shift: Any) -> Any:
+        return scaled_product(self, operands, axis, k, shift, lambda w, k: w * k.reshape(-1, *[1] * (w.ndim - 1)))
+
+    def compute(self, x: te.Tensor, w: te.Tensor, b: te.Tensor | None) -> te.Tensor:
+        spans = self.spans(x.shape[2:], w.shape[2:])
+        data = pad(x, [s.before for s in spans], [s.after for s in spans])
+        (m, depth), per_group = w.shape[:2], max(1, w.shape[0] // self.group)
+        ic = te.reduce_axis((0, depth), name="ic")
+        ks = [te.reduce_axis((0, s.kernel), name=f"k{i}") for i, s in enumerate(spans)]
+
+        def element(n: Any, oc: Any, *out: Any) -> Any:
+            channel = ic if self.group == 1 else (oc // per_group) * depth + ic
+            at = [o * s.stride + k * s.dilation for o, k, s in zip(out, ks, spans)]
+            return te.sum(wide(data[(n, channel, *at)]) * wide(w[(oc, ic, *ks)]), axis=[ic, *ks])
+
+        shape = (x.shape[0], m, *self.counts(x.shape[2:], w.shape[2:]))
+        attrs = {
+            "groups": self.group,
+            "strides": tuple(s.stride for s in spans),
+            "dilations": tuple(s.dilation for s in spans),
+        }
+        y = te.compute(shape, element, name="conv", tag="conv", attrs=attrs)
+        assert y.dtype == compute_dtype(x.dtype)
+        return rounded(add_channels(y, b), x.dtype)
+
+    def schedule(self, s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
+        schedules.convolution(s, outs, target)
+
+    def reference(self, x: Any, w: Any, b: Any) -> Any:
+        spans = self.spans(x.shape[2:], w.shape[2:])
+        windows, rank = window_view(x, spans), len(spans)
+        parts: list[Any] = []
+        for xs, ws in zip(np.split(windows, self.group, axis=1), np.split(w, self.group, axis=0), strict=True):
+            # contract channels and window of both; what is left is n, *positions, m
+            axes = (1, *range(2 + rank, 2 + 2 * rank))
+            parts.append(np.moveaxis(np.tensordot(xs, ws, (axes, range(1, 2 + rank))), -1, 1))
+        y = np.concatenate(parts, axis=1)
+        return y if b is None else y + b.reshape(-1, *[1] * rank)
+
+    samples = [
+        Sample(f32[2, 3, 5, 7], f32[4, 3, 3, 2], f32[4]),
+        Sample(f32[1, 4, 6, 5], f32[6, 2, 3, 3], None, group=2, pads=(1, 0, 2, 1), strides=(2, 1)),
+        Sample(f32[2, 3, 6, 5], f32[3, 1, 3, 3], f32[3], group=3, pads=(1, 1, 1, 1)),
+        Sample(f32[1, 2, 9, 8], f32[3, 2, 2, 3], f32[3], dilations=(3, 2), strides=(2, 3), pads=(0, 2, 1, 1)),
+        Sample(f32[2, 3, 8], f32[5, 3, 3], f32[5], auto_pad="SAME_UPPER", strides=(3,)),
+        Sample(f32[1, 2, 7, 6], f32[2, 2, 4, 3], auto_pad="SAME_LOWER", strides=(2, 2), kernel_shape=(4, 3)),
+        Sample(f32[1, 2, 4, 5, 3], f32[3, 2, 2, 3, 1], f32[3], pads=(1, 1, 0, 0, 1, 0)),
+        Sample(f32[0, 2, 4, 4], f32[3, 2, 3, 3], f32[3]),
+        Sample(f64[1, 3, 4, 4], f64[2, 3, 1, 1], f64[2]),
+        Sample(f16[1, 16, 4, 4], f16[2, 16, 3, 3], f16[2]),
+        Sample(bf16[1, 2, 4, 4], bf16[2, 2, 3, 3]),
+    ]
+    rejects = [
+        Reject(f32[2, 3, 5, 7], f32[4, 2, 3, 3], because="x has 3 channels, expected 2"),
+        Reject(f32[2, 4, 5, 7], f32[5, 2, 3, 3], group=2, because="group 2 does not divide 5"),
+        Reject(f32[2, 3, 5], f32[4, 3, 3, 3], because="1 spatial axes but w has 2"),
+        Reject(f32[2, 3, 5, 7], f32[4, 3, 6, 3], because="does not fit into axis 2"),
+        Reject(f32[2, 3, 5, 7], f32[4, 3, 3, 3], f32[3], because="b has M = 3 but w has M = 4"),
+        Reject(f32[2, 3, 5, 7], f32[4, 3, 3, 3], strides=(2,), because="strides [2] needs one value for each of 2"),
+        Reject(f32[2, 3, 5, 7], f32[4, 3, 3, 3], pads=(1, 1), because="pads [1, 1] needs two values"),
+        Reject(f32[2, 3, 5, 7], f32[4, 3, 3, 3], pads=(-1, 0, 0, 0), because="must not be negative"),
+        Reject(f32[2, 3, 5, 7], f32[4, 3, 3, 3], kernel_shape=(3, 5), because="contradicts the weight"),
+    ]

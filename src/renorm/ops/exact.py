@@ -1,0 +1,147 @@
+"""Arithmetic of known elements, by which the shape chains of exporters are followed before shapes are fixed.
+
+An element is an int, a bool, a NumPy float of the value's own precision, or a Sym. A function returns None where the
+answer depends on what a Sym will be. Symbols are extents, hence not negative.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from renorm.core.dims import Shape, Sym
+from renorm.expr.nodes import fold_integers
+
+Known = tuple[Shape, "np.ndarray[Any, Any] | None"]
+"""What `known_result` sees of an operand: its shape, and its elements where they are known."""
+
+MOST = 1024  # elements of one value that are tracked; real chains have fewer than 20
+
+
+def elementwise(f: Callable[..., Any], *operands: Known) -> np.ndarray[Any, Any] | None:
+    """`f` over known elements with broadcasting; None where an operand is unknown, or `f` cannot say."""
+    arrays = [known for _, known in operands if known is not None]
+    if len(arrays) < len(operands):
+        return None
+    spread = np.broadcast_arrays(*arrays)
+    result = np.empty(spread[0].shape, dtype=object)
+    if result.size > MOST:
+        return None
+    for index in np.ndindex(result.shape):
+        element = f(*(a[index] for a in spread))
+        if element is None:
+            return None
+        result[index] = element
+    return result
+
+
+def moved(f: Callable[..., Any], *operands: Known | None) -> np.ndarray[Any, Any] | None:
+    """`f` over whole arrays of known elements, for ops that only move them."""
+    arrays = [o[1] for o in operands if o is not None]
+    if any(a is None or a.size > MOST for a in arrays):
+        return None
+    return np.asarray(f(*arrays), dtype=object)
+
+
+def _arithmetic(f: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    def apply(a: Any, b: Any) -> Any:
+        if isinstance(a, Sym) or isinstance(b, Sym):  # a float that meets an extent must be whole
+            a, b = _whole(a), _whole(b)
+            return None if a is None or b is None else f(a, b)
+        with np.errstate(all="ignore"):
+            return f(a, b)
+
+    return apply
+
+
+def _whole(x: Any) -> Any:
+    if isinstance(x, np.floating):
+        return int(x) if float(x).is_integer() else None
+    return x
+
+
+add = _arithmetic(lambda a, b: a + b)
+subtract = _arithmetic(lambda a, b: a - b)
+multiply = _arithmetic(lambda a, b: a * b)
+
+
+def divide(a: Any, b: Any) -> Any:
+    """Integers truncate toward zero. An extent over a float, or over an extent, is known where it divides."""
+    if isinstance(a, Sym) or isinstance(b, Sym):
+        by = _whole(b)
+        if not isinstance(a, Sym) or by is None or _bounds(by)[0] < 0 or by == 0:
+            return None
+        return a // by if isinstance(b, int) or a % by == 0 else None
+    if isinstance(a, np.floating):
+        with np.errstate(all="ignore"):
+            return a / b
+    return fold_integers("/", a, b)
+
+
+def modulo(a: Any, b: Any) -> Any:
+    """a - b * floor(a / b), over integers."""
+    if isinstance(a, Sym):
+        return a % b if isinstance(b, int) and b > 0 else None
+    return fold_integers("%", a, b) if isinstance(a, int) and isinstance(b, int) else None
+
+
+def remainder(a: Any, b: Any) -> Any:
+    """a - b * trunc(a / b), over integers; the same as modulo for extents."""
+    if isinstance(a, Sym):
+        return modulo(a, b)
+    quotient = fold_integers("/", a, b) if isinstance(a, int) and isinstance(b, int) else None
+    return None if quotient is None else a - b * quotient
+
+
+def power(a: Any, b: Any) -> Any:
+    return fold_integers("pow", a, b) if isinstance(a, int) and isinstance(b, int) else None
+
+
+def _bounds(d: Any) -> tuple[float, float]:
+    """Least and greatest value that an element may have."""
+    if not isinstance(d, Sym):
+        return (d, d)
+    rest = [k for monomial, k in d.terms.items() if monomial]
+    constant = d.terms.get((), 0)
+    return (constant if min(rest) > 0 else -math.inf, constant if max(rest) < 0 else math.inf)
+
+
+def _difference(a: Any, b: Any) -> tuple[float, float]:
+    d = subtract(int(a) if isinstance(a, bool) else a, int(b) if isinstance(b, bool) else b)
+    return (-math.inf, math.inf) if d is None else _bounds(d)
+
+
+def equal(a: Any, b: Any) -> bool | None:
+    low, high = _difference(a, b)
+    return True if low == high == 0 else False if low > 0 or high < 0 else None
+
+
+def greater(a: Any, b: Any) -> bool | None:
+    low, high = _difference(a, b)
+    return True if low > 0 else False if high <= 0 else None
+
+
+def greater_or_equal(a: Any, b: Any) -> bool | None:
+    low, high = _difference(a, b)
+    return True if low >= 0 else False if high < 0 else None
+
+
+def less(a: Any, b: Any) -> bool | None:
+    return greater(b, a)
+
+
+def less_or_equal(a: Any, b: Any) -> bool | None:
+    return greater_or_equal(b, a)
+
+
+def maximum(a: Any, b: Any) -> Any:
+    is_above = greater_or_equal(a, b)
+    return None if is_above is None else a if is_above else b
+
+
+def minimum(a: Any, b: Any) -> Any:
+    is_above = greater_or_equal(a, b)
+    return None if is_above is None else b if is_above else a

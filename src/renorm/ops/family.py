@@ -1,0 +1,112 @@
+"""Bases of op families: what all elementwise ops share, and all ops that only move elements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from renorm import te, topi
+from renorm.core import dims, dtypes
+from renorm.core.dims import Shape
+from renorm.expr.nodes import Expr
+from renorm.graph import registry
+from renorm.graph.op import BROADCAST, ELEMENTWISE, INJECTIVE, Fusion, OnnxNode, OpDef
+from renorm.graph.types import Operand, TensorType
+from renorm.ops import exact, schedules
+
+
+class Elementwise(OpDef):
+    """Ops whose result element needs only the operand elements at its own, broadcast index.
+
+    A subclass gives `element`, a scalar formula over expressions, and `numpy`, the same independently over arrays.
+    16-bit floats are widened around the formula. known_element: the formula over elements of a shape chain (see
+    ops.exact), where that makes sense.
+    """
+
+    fusion = ELEMENTWISE
+    known_element: ClassVar[Callable[..., Any] | None] = None
+
+    def element(self, *operands: Expr) -> Expr:
+        raise NotImplementedError(f"{self.name} has no element")
+
+    def numpy(self, *operands: Any) -> Any:
+        raise NotImplementedError(f"{self.name} has no numpy")
+
+    def infer(self, *operands: Operand) -> Shape:
+        return dims.broadcast(*(o.shape for o in operands))
+
+    def fusion_of(self, operands: Sequence[TensorType | None]) -> Fusion:
+        return ELEMENTWISE if len({o.shape for o in operands if o}) <= 1 else BROADCAST
+
+    def compute(self, *operands: te.Tensor) -> te.Tensor:
+        named = {r.dtype: dtypes.BY_SHORT[r.dtype].name for r in self.parsed.results if r.dtype in dtypes.BY_SHORT}
+        result = named.get(self.parsed.results[0].dtype, operands[0].dtype)
+        return topi.elementwise(self.element, *operands, name=self.name, dtype=result)
+
+    def schedule(self, s: te.Schedule, outs: Sequence[te.Tensor], target: Any) -> None:
+        schedules.injective(s, outs, target)
+
+    def reference(self, *operands: Any) -> Any:
+        return self.numpy(*operands)
+
+    def known_result(self, *operands: exact.Known) -> np.ndarray[Any, Any] | None:
+        f = type(self).known_element
+        return None if f is None else exact.elementwise(f, *operands)
+
+
+class Aligned(Elementwise):
+    """Binary ops that ONNX broadcast by attributes before opset 7: with `axis`, the axes of b stand under those of a
+    from there on."""
+
+    onnx_ignored = ("consumed_inputs", "broadcast", "axis")
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> Any:
+        if node.opset < 7 and node.attribute("broadcast") and "axis" in node.attributes:
+            a, b = node.operands
+            behind = a.rank - dims.normalize_axis(node.attributes["axis"], a.rank) - b.rank
+            if behind > 0:
+                unsqueezed = registry.find("unsqueeze")(axes=range(b.rank, b.rank + behind))(b)
+                node = replace(node, operands=(a, unsqueezed))
+        return super().from_onnx(node)
+
+    def to_onnx(self, node: Any, opset: int) -> Any:
+        """Before opset 7, b has the shape of a, or of some axes of a in a row, the first of which is `axis`."""
+        said = super().to_onnx(node, opset)
+        a, b = node.operands
+        if said is None or opset >= 7 or a.shape == b.shape:
+            return said
+        filled = [i for i, d in enumerate(b.shape) if d != 1]
+        first, last = (filled[0], filled[-1] + 1) if filled else (b.rank, b.rank)
+        axis, core = a.rank - b.rank + first, b.shape[first:last]
+        if axis < 0 or a.shape[axis : axis + len(core)] != core or (last < b.rank and b.data is None):
+            return None
+        op_type, written, _ = said
+        written |= {"broadcast": 1} | ({"axis": axis} if core else {})
+        return op_type, written, [a, b if b.data is None else b.data.reshape(core)]
+
+
+class Injective(OpDef):
+    """Ops that move elements: each result element is one operand element."""
+
+    fusion = INJECTIVE
+
+    def schedule(self, s: te.Schedule, outs: Sequence[te.Tensor], target: Any) -> None:
+        schedules.injective(s, outs, target)
+
+
+def entry(base: type[OpDef], title: str, formula: str, module: str, **members: Any) -> type[OpDef]:
+    """One row of a table of ops: a subclass of `base` named `title`, with `formula` as its docstring, of the file
+    `module`.
+
+    members: class attributes and methods.
+    """
+    return type(title, (base,), {"__doc__": formula, "__module__": module, **members})
+
+
+def method(f: Callable[..., Any]) -> Callable[..., Any]:
+    """A formula over operands alone, as a method."""
+    return lambda self, *operands: f(*operands)

@@ -1,0 +1,156 @@
+"""Elements by indices. Negative indices count from the end; one that lies outside reads the nearest element."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from renorm import te, topi
+from renorm.core import dims
+from renorm.core.dims import Dim
+from renorm.core.errors import OperandError
+from renorm.expr.nodes import Expr
+from renorm.graph.attributes import Int
+from renorm.graph.op import Reject, Sample
+from renorm.graph.types import Operand, boolean, f16, f32, i32, i64
+from renorm.ops import exact
+from renorm.ops.family import Injective
+
+INDICES = ("int64", "int32")
+
+
+def check_indices(x: Operand, axis: int, indices: Operand) -> None:
+    """Raises where known indices lie outside an axis of known extent."""
+    extent = x.shape[axis]
+    if indices.known is None or not isinstance(extent, int):
+        return
+    outside = [i for i in indices.known.reshape(-1).tolist() if isinstance(i, int) and not -extent <= i < extent]
+    if outside:
+        raise OperandError(f"{x}: index {outside[0]} is outside axis {axis} of extent {extent}")
+
+
+class Gather(Injective):
+    """y[i.., j.., k..] = x[i.., indices[j..], k..], where indices stand at `axis`."""
+
+    signature = "x: T[...], indices: I[...] -> y: T[...]"
+    types = {"I": INDICES}
+    axis = Int(0)
+    onnx = {"Gather": 1}
+
+    def infer(self, x: Operand, indices: Operand) -> tuple[Dim, ...]:
+        axis = dims.normalize_axis(self.axis, x.rank)
+        check_indices(x, axis, indices)
+        return (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
+
+    def compute(self, x: te.Tensor, indices: te.Tensor) -> te.Tensor:
+        return topi.take(x, indices, dims.normalize_axis(self.axis, x.ndim))
+
+    def reference(self, x: Any, indices: Any) -> Any:
+        return np.take(x, indices, self.axis)
+
+    def known_result(self, x: exact.Known, indices: exact.Known) -> np.ndarray[Any, Any] | None:
+        if indices[1] is None or not all(isinstance(i, int) for i in indices[1].reshape(-1).tolist()):
+            return None
+        return exact.moved(lambda a, i: np.take(a, i.astype(np.int64), self.axis), x, indices)
+
+    samples = [
+        Sample(f32[5, 3], i64[4].of([0, 4, -1, 2])),
+        Sample(f32[2, 5, 3], i64[2, 2].of([[1, 0], [-5, 3]]), axis=1),
+        Sample(f32[2, 3], i32[()].of(-1), axis=-1),
+        Sample(f32[4], i64[()].of(2)),
+        Sample(f16[3, 2], i64[0].of([])),
+        Sample(i64[4], i64[2].of([3, 1])),
+    ]
+    rejects = [
+        Reject(f32[3], i64[1].of([0]), axis=1, because="axis 1 is outside"),
+        Reject(f32[3], f32[1], because="indices is float32"),
+        Reject(f32[3, 2], i64[1].of([0]), axis=-3, because="axis -3 is outside"),
+    ]
+
+
+class GatherElements(Injective):
+    """y[i] = x[i, but indices[i] at axis]; y has the shape of indices."""
+
+    signature = "x: T[...], indices: I[*J] -> y: T[*J]"
+    types = {"I": INDICES}
+    axis = Int(0)
+    onnx = {"GatherElements": 11}
+
+    def infer(self, x: Operand, indices: Operand) -> dims.Shape:
+        axis = dims.normalize_axis(self.axis, x.rank)
+        if x.rank != indices.rank:
+            raise OperandError(f"gather_elements: {x} and {indices} have different ranks")
+        for a, (own, wanted) in enumerate(zip(x.shape, indices.shape)):
+            if a != axis and isinstance(own, int) and isinstance(wanted, int) and wanted > own:
+                raise OperandError(f"gather_elements: {indices} is larger than {x} in axis {a}")
+        return indices.shape
+
+    def compute(self, x: te.Tensor, indices: te.Tensor) -> te.Tensor:
+        axis = dims.normalize_axis(self.axis, x.ndim)
+
+        def element(*i: Expr) -> Expr:
+            return x[(*i[:axis], topi.within(indices[i], x.shape[axis]), *i[axis + 1 :])]
+
+        return te.compute(indices.shape, element, name="gather_elements", tag=te.tag.INJECTIVE)
+
+    def reference(self, x: Any, indices: Any) -> Any:
+        kept = tuple(
+            slice(None) if a == self.axis % np.ndim(x) else slice(0, n) for a, n in enumerate(np.shape(indices))
+        )
+        return np.take_along_axis(np.asarray(x)[kept], np.asarray(indices), self.axis)
+
+    samples = [
+        Sample(f32[3, 3], i64[2, 3].of([[1, 2, 0], [2, 0, -3]])),
+        Sample(f32[2, 4], i32[2, 5].of([[0, 1, 2, 3, -1], [3, 3, 0, 0, 1]]), axis=1),
+        Sample(f32[3, 4], i64[2, 1].of([[3], [-4]]), axis=-1),
+    ]
+    rejects = [
+        Reject(f32[3], i64[2, 2], because="different ranks"),
+        Reject(f32[2, 3], i64[3, 3], axis=1, because="larger than x"),
+    ]
+
+
+class GatherNd(Injective):
+    """y[b.., j.., k..] = x[b.., *indices[b.., j..], k..]: the last axis of indices holds whole indices."""
+
+    signature = "x: T[...], indices: i64[...] -> y: T[...]"
+    batch_dims = Int(0, at_least=0)
+    onnx = {"GatherND": 11}
+
+    def infer(self, x: Operand, indices: Operand) -> tuple[Dim, ...]:
+        if min(x.rank, indices.rank) < 1 + self.batch_dims:
+            raise OperandError(f"gather_nd: {x} and {indices} need more than batch_dims = {self.batch_dims} axes")
+        depth = dims.static(indices.shape[-1:], "the last axis of indices")[0]
+        if depth > x.rank - self.batch_dims:
+            raise OperandError(f"gather_nd: {indices} names {depth} axes, more than {x} has")
+        return (*indices.shape[:-1], *x.shape[self.batch_dims + depth :])
+
+    def compute(self, x: te.Tensor, indices: te.Tensor) -> te.Tensor:
+        batch, depth, rows = self.batch_dims, indices.shape[-1], indices.ndim - 1
+
+        def element(*i: Expr) -> Expr:
+            chosen = (topi.within(indices[(*i[:rows], k)], x.shape[batch + k]) for k in range(depth))
+            return x[(*i[:batch], *chosen, *i[rows:])]
+
+        shape = (*indices.shape[:-1], *x.shape[batch + depth :])
+        return te.compute(shape, element, name="gather_nd", tag=te.tag.INJECTIVE)
+
+    def reference(self, x: Any, indices: Any) -> Any:
+        x, indices, batch = np.asarray(x), np.asarray(indices), self.batch_dims
+        lead = np.shape(indices)[:-1]
+        result = np.empty((*lead, *x.shape[batch + indices.shape[-1] :]), x.dtype)
+        for at in np.ndindex(*lead):
+            result[at] = x[(*at[:batch], *indices[at])]
+        return result
+
+    samples = [
+        Sample(f32[3, 4], i64[2, 2].of([[0, 1], [-1, 3]])),
+        Sample(f32[3, 4, 2], i64[2, 1].of([[2], [0]])),
+        Sample(f32[2, 3, 4], i64[2, 1].of([[2], [-3]]), batch_dims=1),
+        Sample(boolean[2, 2], i64[1, 3, 2].of([[[0, 0], [1, 0], [1, 1]]])),
+    ]
+    rejects = [
+        Reject(f32[3], i64[2, 2], because="more than x"),
+        Reject(f32[3], i64[2, 1], batch_dims=1, because="batch_dims = 1"),
+    ]

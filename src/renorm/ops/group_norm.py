@@ -1,0 +1,105 @@
+"""Group normalization: channels of a sample in groups, every group over its channels and their spatial extent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from renorm import te
+from renorm.core.dtypes import FLOATS
+from renorm.core.errors import OperandError, UnsupportedOp
+from renorm.core.target import Target
+from renorm.graph.attributes import Float, Int
+from renorm.graph.op import REDUCTION, OnnxNode, OpDef, Reject, Sample
+from renorm.graph.types import Operand, bf16, f16, f32, f64
+from renorm.ops import builders, schedules
+from renorm.ops.folding import scaled_affine
+from renorm.ops.moments import moments
+from renorm.ops.precision import rounded
+from renorm.ops.reshaping import reshaped
+from renorm.te import tag
+
+
+class GroupNorm(OpDef):
+    """y = scale * (x - mean) / sqrt(var + epsilon) + bias; mean and population variance per sample and group of C /
+    num_groups neighbouring channels, scale and bias per channel."""
+
+    signature = "x: T[N, C, *S], scale: T[C], bias: T[C] -> y: T[N, C, *S]"
+    types = {"T": FLOATS}
+    onnx = {"GroupNormalization": 18}
+    fusion = REDUCTION
+    is_normalization = True
+    num_groups = Int(at_least=1)
+    epsilon = Float(1e-5, at_least=0.0)
+    stash_type = Int(1)
+
+    def infer(self, x: Operand, scale: Operand, bias: Operand) -> None:
+        channels = x.shape[1]
+        if isinstance(channels, int) and channels % self.num_groups:
+            raise OperandError(f"{self.name}({x}): num_groups {self.num_groups} does not divide {channels} channels")
+
+    def scaled(self, operands: Sequence[Any], axis: int, k: Any, shift: Any) -> Any:
+        return scaled_affine(self, operands, axis, 1, k, shift)
+
+    def compute(self, x: te.Tensor, scale: te.Tensor, bias: te.Tensor) -> te.Tensor:
+        width = max(1, x.shape[1] // self.num_groups)  # 1 where there are no channels at all
+        slices, inside = (x.shape[0], x.shape[1] // width), (width, *x.shape[2:])
+        m = moments(lambda n, g, c, *at: x[(n, g * width + c, *at)], slices, inside, x.dtype, x.name)
+        standard = m.affine(x.shape[:2], lambda n, c: ((n, c // width), scale[c], bias[c]), self.epsilon)
+        y = te.compute(x.shape, lambda n, c, *at: standard(x[(n, c, *at)], n, c), name="group_norm", tag=tag.BROADCAST)
+        return rounded(y, x.dtype)
+
+    def schedule(self, s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
+        schedules.normalization(s, outs, target)
+
+    def reference(self, x: Any, scale: Any, bias: Any) -> Any:
+        parts = [
+            (p - p.mean(axis=tuple(range(1, x.ndim)), keepdims=True))
+            / np.sqrt(p.var(axis=tuple(range(1, x.ndim)), keepdims=True) + self.epsilon)
+            for p in np.split(x, self.num_groups, axis=1)
+        ]
+        along = (-1, *[1] * (x.ndim - 2))
+        return np.concatenate(parts, axis=1) * scale.reshape(along) + bias.reshape(along)
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> Any:
+        """At opset 18 scale and bias have one number per group, from 21 on one per channel."""
+        x, *parameters = cls.arrange(node.operands)
+        chosen = {k: v for k, v in node.attributes.items() if k in cls.attributes}
+        if node.opset < 21:
+            groups, channels = int(chosen.get("num_groups", 1)), x.shape[1]
+            if not isinstance(channels, int):
+                raise UnsupportedOp(
+                    f"{node.op_type} of opset {node.opset}: the number of channels of {x.type} is not known"
+                )
+            parameters = [_per_channel(p, groups, channels) for p in parameters]
+        return cls(**chosen)(x, *parameters, name=node.name)
+
+    samples = [
+        Sample(f32[2, 6, 5, 7], f32[6], f32[6], num_groups=3),
+        Sample(f32[2, 4, 9], f32[4], f32[4], num_groups=1, epsilon=1e-12),
+        Sample(f32[1, 4, 2, 3, 4], f32[4], f32[4], num_groups=4),
+        Sample(f32[3, 4], f32[4], f32[4], num_groups=2),
+        Sample(f32[2, 4, 4, 4].between(79999.0, 80003.0), f32[4], f32[4], num_groups=2),
+        Sample(f32[2, 4, 4, 4].between(0.7, 0.7), f32[4], f32[4], num_groups=2, tolerance=0.0),
+        Sample(f32[0, 4, 3], f32[4], f32[4], num_groups=2),
+        Sample(f64[1, 4, 3, 4], f64[4], f64[4], num_groups=2, stash_type=11),
+        Sample(f16[1, 4, 8, 8].between(200.0, 201.0), f16[4], f16[4], num_groups=2),
+        Sample(bf16[1, 2, 4, 4], bf16[2], bf16[2], num_groups=2),
+    ]
+    rejects = [
+        Reject(f32[2, 6, 5], f32[6], f32[6], num_groups=4, because="num_groups 4 does not divide 6 channels"),
+        Reject(f32[2, 6, 5], f32[3], f32[3], num_groups=3, because="scale has C = 3 but x has C = 6"),
+        Reject(f32[2, 6, 5], f32[6], f32[6], because="needs num_groups"),
+        Reject(f32[2, 6, 5], f32[6], f32[6], num_groups=0, because="at least 1"),
+    ]
+
+
+def _per_channel(parameter: Any, groups: int, channels: int) -> Any:
+    """One number per group as one per channel."""
+    if parameter.data is not None:
+        return parameter.graph.constant(np.repeat(parameter.data, channels // groups), f"{parameter.name}_per_channel")
+    shape = np.asarray([groups, channels // groups], np.int64)
+    return reshaped(builders.find("expand")(reshaped(parameter, groups, 1), shape), channels)

@@ -1,0 +1,73 @@
+"""Instance normalization: every channel of every sample, over its own spatial extent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from renorm import te
+from renorm.core.dtypes import FLOATS
+from renorm.core.target import Target
+from renorm.graph.attributes import Float
+from renorm.graph.op import REDUCTION, OpDef, Reject, Sample
+from renorm.graph.types import bf16, f16, f32, f64
+from renorm.ops import schedules
+from renorm.ops.folding import scaled_affine
+from renorm.ops.moments import moments
+from renorm.ops.precision import rounded
+from renorm.te import tag
+
+
+class InstanceNorm(OpDef):
+    """y = scale * (x - mean) / sqrt(var + epsilon) + bias; mean and population variance per sample and channel."""
+
+    signature = "x: T[N, C, *S], scale: T[C], bias: T[C] -> y: T[N, C, *S]"
+    types = {"T": FLOATS}
+    onnx = {"InstanceNormalization": 1}
+    onnx_ignored = ("consumed_inputs",)
+    fusion = REDUCTION
+    is_normalization = True
+    epsilon = Float(1e-5, at_least=0.0)
+
+    def scaled(self, operands: Sequence[Any], axis: int, k: Any, shift: Any) -> Any:
+        return scaled_affine(self, operands, axis, 1, k, shift)
+
+    def compute(self, x: te.Tensor, scale: te.Tensor, bias: te.Tensor) -> te.Tensor:
+        m = moments(lambda *i: x[i], x.shape[:2], x.shape[2:], x.dtype, x.name)
+        standard = m.affine(x.shape[:2], lambda n, c: ((n, c), scale[c], bias[c]), self.epsilon)
+        y = te.compute(
+            x.shape, lambda n, c, *at: standard(x[(n, c, *at)], n, c), name="instance_norm", tag=tag.BROADCAST
+        )
+        return rounded(y, x.dtype)
+
+    def schedule(self, s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
+        schedules.normalization(s, outs, target)
+
+    def reference(self, x: Any, scale: Any, bias: Any) -> Any:
+        y = np.empty_like(x)
+        for n, c in np.ndindex(x.shape[:2]):
+            plane = x[n, c]
+            y[n, c] = scale[c] * (plane - plane.mean()) / np.sqrt(plane.var() + self.epsilon) + bias[c]
+        return y
+
+    samples = [
+        Sample(f32[2, 3, 5, 7], f32[3], f32[3]),
+        Sample(f32[1, 2, 9], f32[2], f32[2], epsilon=1e-12),
+        Sample(f32[2, 3, 2, 3, 4], f32[3], f32[3], epsilon=0.1),
+        Sample(f32[2, 3, 4, 4].between(79999.0, 80003.0), f32[3], f32[3]),
+        Sample(f32[2, 3, 4, 4].between(0.7, 0.7), f32[3], f32[3], tolerance=0.0),
+        Sample(f32[1, 2, 4, 4].between(-1e30, 1e30), f32[2], f32[2]),
+        Sample(f32[0, 3, 4, 4], f32[3], f32[3]),
+        Sample(f32[2, 3, 1, 1], f32[3], f32[3]),
+        Sample(f64[1, 2, 3, 4], f64[2], f64[2]),
+        Sample(f16[1, 2, 8, 8].between(200.0, 201.0), f16[2], f16[2]),
+        Sample(bf16[1, 2, 4, 4], bf16[2], bf16[2]),
+    ]
+    rejects = [
+        Reject(f32[2, 3, 5], f32[4], f32[3], because="scale has C = 4 but x has C = 3"),
+        Reject(f32[2, 3, 5], f32[3], f16[3], because="bias is float16"),
+        Reject(f32[2], f32[2], f32[2], because="x has rank 1"),
+        Reject(f32[2, 3, 5], f32[3], f32[3], epsilon=-1.0, because="at least 0"),
+    ]

@@ -1,0 +1,122 @@
+"""Matrix product with NumPy's rules: batches broadcast, vectors are rows or columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from renorm import te
+from renorm.core.dims import Dim, broadcast, static
+from renorm.core.dtypes import FLOATS
+from renorm.core.errors import OperandError
+from renorm.core.target import Target
+from renorm.graph import registry
+from renorm.graph.op import OUT_ELEMENTWISE_FUSABLE, OpDef, Reject, Sample
+from renorm.graph.types import Operand, TensorType, bf16, f16, f32, f64, i64, u64
+from renorm.ops import schedules
+from renorm.ops.folding import is_known
+from renorm.ops.precision import rounded, wide
+from renorm.te import tag
+
+
+class Matmul(OpDef):
+    """y[.., m, n] = sum over k of a[.., m, k] * b[.., k, n]; leading axes broadcast. A vector a has no m, a vector b
+    no n."""
+
+    signature = "a: T[...], b: T[...] -> y: T[...]"
+    types = {"T": (*FLOATS, "int32", "int64", "uint32", "uint64")}
+    onnx = {"MatMul": 1}
+    fusion = OUT_ELEMENTWISE_FUSABLE
+
+    def infer(self, a: Operand, b: Operand) -> tuple[Dim, ...]:
+        if not a.rank or not b.rank:
+            raise OperandError(f"matmul({a}, {b}): a scalar has no rows or columns", do="use mul")
+        inner, other = a.shape[-1], b.shape[-2] if b.rank > 1 else b.shape[0]
+        if inner != other and isinstance(inner, int) and isinstance(other, int):
+            raise OperandError(f"matmul({a}, {b}): a has {inner} columns but b has {other} rows")
+        return (*broadcast(a.shape[:-2], b.shape[:-2]), *a.shape[-2:-1], *(b.shape[-1:] if b.rank > 1 else ()))
+
+    def channel_axis(self, index: int, operands: Sequence[TensorType | None]) -> int | None:
+        weight = operands[1]
+        return 1 if index == 1 and weight and weight.rank == 2 else None
+
+    def scaled(self, operands: Sequence[Any], axis: int, k: Any, shift: Any) -> Any:
+        a, b = operands
+        ranks = [x.ndim if is_known(x) else x.rank for x in operands]
+        if shift is not None and ranks != [2, 2]:
+            return "matmul has no bias, and gemm, which has one, takes matrices only"
+        rank = max(*ranks, 2) - (ranks[0] == 1) - (ranks[1] == 1)
+        is_column, is_row = ranks[1] > 1 and axis == rank - 1, ranks[0] > 1 and axis == rank - 1 - (ranks[1] > 1)
+        if not is_column and not is_row:
+            return f"axis {axis} of the result of matmul is neither its rows nor its columns"
+        if k is not None and not is_known(b if is_column else a):
+            side = "right" if is_column else "left"
+            return f"the {side} operand of matmul, which the factors fall upon, is not a constant"
+        if k is not None:
+            a, b = (a, b * k) if is_column else (a * k[:, None], b)
+        if shift is None:
+            return self, [a, b]
+        return registry.find("gemm")(), [a, b, shift if is_column else shift[:, None]]
+
+    def compute(self, a: te.Tensor, b: te.Tensor) -> te.Tensor:
+        rows, columns = a.shape[-2:-1], b.shape[-1:] if b.ndim > 1 else ()
+        batch = static(broadcast(a.shape[:-2], b.shape[:-2]))
+        y = product(
+            lambda *i: a[(*_own(i[:-2], a.shape[:-2]), *(i[-2:-1] if rows else ()), i[-1])],
+            lambda *i: b[(*_own(i[:-2], b.shape[:-2]), i[-2], *(i[-1:] if columns else ()))],
+            (*batch, *(rows or (1,)), *(columns or (1,))),
+            a.shape[-1],
+        )
+        if not rows or not columns:
+            shape, flat = (*batch, *rows, *columns), len(batch)
+
+            def element(*i: Any) -> Any:
+                return y[(*i[:flat], *((i[flat],) if rows else (0,)), *((i[-1],) if columns else (0,)))]
+
+            y = te.compute(shape, element, name="matmul_vector", tag=tag.INJECTIVE)
+        return rounded(y, a.dtype)
+
+    def schedule(self, s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
+        schedules.gemm(s, outs, target)
+
+    def reference(self, a: Any, b: Any) -> Any:
+        return np.matmul(a, b)
+
+    samples = [
+        Sample(f32[5, 7], f32[7, 3]),
+        Sample(f32[2, 5, 7], f32[7, 3]),
+        Sample(f32[2, 1, 5, 4], f32[3, 4, 6]),
+        Sample(f32[4], f32[4]),
+        Sample(f32[4], f32[2, 4, 3]),
+        Sample(f32[2, 3, 4], f32[4]),
+        Sample(f32[3, 0], f32[0, 2]),
+        Sample(f32[0, 3], f32[3, 2]),
+        Sample(f64[3, 4], f64[4, 2]),
+        Sample(f16[3, 40], f16[40, 2]),
+        Sample(bf16[3, 4], bf16[4, 2]),
+        Sample(i64[3, 4], i64[4, 2]),
+        Sample(u64[3, 4], u64[4, 2]),
+    ]
+    rejects = [
+        Reject(f32[5, 7], f32[6, 3], because="a has 7 columns but b has 6 rows"),
+        Reject(f32[()], f32[3], because="a scalar has no rows"),
+        Reject(f32[2, 5, 7], f32[3, 7, 3], because="do not broadcast"),
+        Reject(f32[5, 7], f64[7, 3], because="b is float64 but a is float32"),
+    ]
+
+
+def _own(index: Sequence[Any], shape: Sequence[int]) -> list[Any]:
+    """The index of an operand whose leading axes broadcast."""
+    return [0 if extent == 1 else i for i, extent in zip(index[len(index) - len(shape) :], shape)]
+
+
+def product(a: Any, b: Any, shape: tuple[int, ...], depth: int) -> te.Tensor:
+    """The stage y[.., m, n] = sum over k of a(.., m, k) * b(.., k, n), in the dtype that arithmetic runs in."""
+    k = te.reduce_axis((0, depth), name="k")
+
+    def element(*i: Any) -> Any:
+        return te.sum(wide(a(*i[:-1], k)) * wide(b(*i[:-2], k, i[-1])), axis=k)
+
+    return te.compute(shape, element, name="matmul", tag="matmul")

@@ -1,0 +1,116 @@
+"""Mean and variance of slices, and the formula that normalizes with them, for all ops whose statistics come from
+their data.
+
+Two passes: the mean first, then the sum of squared distances from it. Both sums run in float64 whatever the data is:
+they read memory at the same speed, and then a constant slice has exactly its value as mean, 90,000 values of float16
+lose nothing, squares of 1e30 stay finite, and data whose mean is 10,000 times its deviation keeps all digits.
+Elements themselves stay narrow:
+
+    y = (x - centre) * factor + shift,   factor = scale / sqrt(var + epsilon),   shift = bias - (mean - centre) * factor
+
+centre is the mean rounded to the dtype of arithmetic; what that rounding lost is part of shift.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from renorm import te
+from renorm.core.dtypes import compute_dtype
+from renorm.ops.schedules.structure import STATISTIC
+from renorm.te import tag
+
+ACCUMULATOR = "float64"
+
+At = Callable[..., Any]
+"""An element of a tensor seen as slices: indices of the slice, then indices inside the slice."""
+
+Of = Callable[..., tuple[Sequence[Any], Any, Any]]
+"""What belongs to a part of a slice: the index of the slice, and scale and bias there."""
+
+
+@dataclass(frozen=True)
+class Moments:
+    """mean, var: one float64 per slice, as tensors over the slices. dtype: of element arithmetic."""
+
+    mean: te.Tensor
+    var: te.Tensor
+    dtype: str
+
+    def affine(self, shape: Sequence[int], of: Of, epsilon: float) -> Affine:
+        """The formula of this file for parts of slices over which scale and bias are constant.
+
+        shape: extents over which parts are counted; of(part): (index of the slice, scale, bias).
+        """
+        return self.affine_by(shape, of, lambda at: inverse_root(self.var[at], epsilon))
+
+    def affine_by(self, shape: Sequence[int], of: Of, invstd: Callable[[tuple[Any, ...]], Any]) -> Affine:
+        """`affine` with another formula for the inverse deviation of a slice."""
+
+        def factor(*part: Any) -> Any:
+            at, scale, _ = of(*part)
+            return (scale.astype(ACCUMULATOR) * invstd(tuple(at))).astype(self.dtype)
+
+        factors = statistic(shape, factor, "factor")
+
+        def shift(*part: Any) -> Any:
+            at, _, bias = of(*part)
+            mean = self.mean[tuple(at)]
+            lost = mean - mean.astype(self.dtype).astype(ACCUMULATOR)
+            return (bias.astype(ACCUMULATOR) - lost * factors[part].astype(ACCUMULATOR)).astype(self.dtype)
+
+        return Affine(self, of, factors, statistic(shape, shift, "shift"))
+
+
+@dataclass(frozen=True)
+class Affine:
+    """A normalization as elements see it: (x - centre) * factor + shift; factor and shift per part of a slice."""
+
+    moments: Moments
+    of: Of
+    factor: te.Tensor
+    shift: te.Tensor
+
+    def __call__(self, x: Any, *part: Any) -> Any:
+        """One element x of a part."""
+        at, dtype = tuple(self.of(*part)[0]), self.moments.dtype
+        return (x.astype(dtype) - self.moments.mean[at].astype(dtype)) * self.factor[part] + self.shift[part]
+
+
+def statistic(shape: Sequence[int], f: Callable[..., Any], name: str) -> te.Tensor:
+    """A stage with few elements that many read: a schedule computes it once per slice, and does not inline it."""
+    return te.compute(tuple(shape), f, name=name, tag=STATISTIC)
+
+
+def inverse_root(square: Any, epsilon: float) -> Any:
+    return te.const(1.0, square.dtype) / te.sqrt(square + te.const(epsilon, square.dtype))
+
+
+def moments(at: At, slices: Sequence[int], inside: Sequence[int], dtype: str, name: str = "x") -> Moments:
+    """Moments of every slice. at: the data; slices, inside: extents of slices and of what is inside one; dtype: of
+    the data."""
+    mean = average(at, slices, inside, name=f"{name}_mean")
+    rank = len(slices)
+
+    def squared(*index: Any) -> Any:
+        distance = at(*index).astype(ACCUMULATOR) - mean[index[:rank]]
+        return distance * distance
+
+    return Moments(mean, average(squared, slices, inside, name=f"{name}_var"), compute_dtype(dtype))
+
+
+def average(at: At, slices: Sequence[int], inside: Sequence[int], name: str) -> te.Tensor:
+    """The mean of `at` over each slice, in float64. The quotient of no elements is NaN."""
+    rank = len(slices)
+    axes = [te.reduce_axis((0, extent), name=f"r{i}") for i, extent in enumerate(inside)]
+
+    def total(*index: Any) -> Any:
+        value = at(*index, *axes).astype(ACCUMULATOR)
+        return te.sum(value, axis=axes) if axes else value
+
+    sums = te.compute(tuple(slices), total, name=f"{name}_sum", tag="reduce" if axes else tag.ELEMWISE)
+    count = te.const(float(prod(inside)), ACCUMULATOR)
+    return statistic(slices, lambda *i: sums[i[:rank]] / count, name)

@@ -1,0 +1,36 @@
+"""Narrow floats: float16 and bfloat16 are storage; sums and products run in float32 and are rounded once, at the
+end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from renorm import te
+from renorm.core.dtypes import compute_dtype
+from renorm.te import tag
+
+
+def wide(e: Any) -> Any:
+    """A scalar expression in the dtype that arithmetic of its dtype runs in."""
+    return e.astype(compute_dtype(e.dtype))
+
+
+def rounded(t: te.Tensor, dtype: str) -> te.Tensor:
+    """`t` as `dtype`; itself where it has that dtype already."""
+    if t.dtype == dtype:
+        return t
+    return te.compute(t.shape, lambda *i: t[i].astype(dtype), name=f"{t.name}_{dtype}", tag=tag.ELEMWISE)
+
+
+def add_channels(t: te.Tensor, b: te.Tensor | None, axis: int = 1) -> te.Tensor:
+    """t + b with b[C] spread along all axes but `axis`; `t` where b is None."""
+    if b is None:
+        return t
+    return te.compute(t.shape, lambda *i: t[i] + wide(b[i[axis]]), name="biased", tag=tag.BROADCAST)
+
+
+def spread(parameter: te.Tensor, index: Sequence[Any]) -> Any:
+    """The element of a parameter that broadcasts with the element at `index` of a larger tensor, widened."""
+    own = index[len(index) - parameter.ndim :]
+    return wide(parameter[tuple(0 if extent == 1 else i for i, extent in zip(own, parameter.shape, strict=True))])

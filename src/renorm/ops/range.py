@@ -1,0 +1,89 @@
+"""Arithmetic sequences."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from renorm import te
+from renorm.core import dtypes
+from renorm.core.dims import Dim, Sym
+from renorm.core.errors import OperandError
+from renorm.expr.nodes import Expr, cast, const
+from renorm.graph.op import Reject, Sample
+from renorm.graph.types import Operand, f32, f64, i32, i64
+from renorm.ops import exact
+from renorm.ops.family import Injective
+
+
+class Range(Injective):
+    """y = start, start + delta, start + 2 * delta, ... up to but without limit."""
+
+    signature = "start!: T[...], limit!: T[...], delta!: T[...] -> y: T[...]"
+    types = {"T": ("float32", "float64", "int16", "int32", "int64")}
+    onnx = {"Range": 11}
+
+    def infer(self, start: Operand, limit: Operand, delta: Operand) -> tuple[Dim | None, ...]:
+        for bound in (start, limit, delta):
+            if bound.rank > 1 or bound.shape not in ((), (1,)):
+                raise OperandError(f"range: {bound} is not a scalar")
+        return (_count(*(None if o.known is None else o.known.reshape(-1)[0] for o in (start, limit, delta))),)
+
+    def compute(self, start: Any, limit: Any, delta: Any) -> te.Tensor:
+        dtype = dtypes.from_numpy(start.dtype)
+        first, step = start.reshape(-1)[0], delta.reshape(-1)[0]
+        count = _count(*(v.reshape(-1)[0].item() for v in (start, limit, delta)))
+        assert isinstance(count, int)
+
+        def element(i: Expr) -> Expr:
+            return cast(dtype, i) * const(step.item(), dtype) + const(first.item(), dtype)
+
+        return te.compute((count,), element, name="range", tag=te.tag.INJECTIVE)
+
+    def reference(self, start: Any, limit: Any, delta: Any) -> Any:
+        start, limit, delta = (np.reshape(v, ()) for v in (start, limit, delta))
+        return start + np.arange(max(0, int(np.ceil((limit - start) / delta)))) * delta
+
+    def known_result(self, start: exact.Known, limit: exact.Known, delta: exact.Known) -> np.ndarray[Any, Any] | None:
+        bounds = [None if o[1] is None else o[1].reshape(-1)[0] for o in (start, limit, delta)]
+        if not all(isinstance(b, int) for b in bounds):
+            return None
+        values = range(*bounds)  # type: ignore[arg-type]
+        return np.array(values, dtype=object) if len(values) <= exact.MOST else None
+
+    def to_onnx(self, node: Any, opset: int) -> Any:
+        """ONNX takes scalars only."""
+        if any(v.rank and v.data is None for v in node.operands):
+            return None
+        return "Range", {}, [v.data.reshape(()) if v.rank else v for v in node.operands]
+
+    samples = [
+        Sample(i64[()].of(0), i64[()].of(5), i64[()].of(1)),
+        Sample(i32[()].of(10), i32[()].of(4), i32[()].of(-2)),
+        Sample(f32[()].of(1), f32[()].of(5.5), f32[()].of(1.5)),
+        Sample(f64[1].of([0]), f64[1].of([1]), f64[1].of([0.25])),
+        Sample(i64[()].of(3), i64[()].of(3), i64[()].of(1)),
+        Sample(i64[()].of(3), i64[()].of(0), i64[()].of(1)),
+    ]
+    rejects = [
+        Reject(i64[2].of([0, 1]), i64[()].of(3), i64[()].of(1), because="is not a scalar"),
+        Reject(i64[()].of(0), i64[()].of(3), i64[()].of(0), because="delta is 0"),
+        Reject(i64[()].of(0), f32[()].of(3), i64[()].of(1), because="limit is float32"),
+    ]
+
+
+def _count(start: Any, limit: Any, delta: Any) -> Dim | None:
+    """How many elements; None where that is not known yet."""
+    if delta is None or isinstance(delta, Sym):
+        return None
+    if delta == 0:
+        raise OperandError("range: delta is 0")
+    if start is None or limit is None:
+        return None
+    if isinstance(start, Sym) or isinstance(limit, Sym):
+        return (limit - start + (delta - 1)) // delta if isinstance(delta, int) and delta > 0 else None
+    if isinstance(delta, int):
+        return len(range(start, limit, delta))
+    return max(0, math.ceil((float(limit) - float(start)) / float(delta)))

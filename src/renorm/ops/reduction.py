@@ -1,0 +1,101 @@
+"""What reductions over axes share. `axes` is an attribute here; ONNX moved it to an operand at opset 13 and 18."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from renorm import te
+from renorm.core.dims import Dim
+from renorm.core.dtypes import is_float
+from renorm.core.target import Target
+from renorm.expr.nodes import Expr, cast
+from renorm.graph.attributes import Bool, Ints
+from renorm.graph.ir import Node
+from renorm.graph.op import REDUCTION, OnnxNode, OpDef
+from renorm.graph.types import Operand
+from renorm.ops import axes_operand, schedules
+from renorm.te import tag
+from renorm.topi.reduction import reduce, reduced_axes
+
+
+class Reduction(OpDef):
+    """Base of reductions. axes: None for all of them, () for none; keepdims leaves extents of 1.
+
+    y = after(combiner of before(x) over axes, number of elements). floating: integers are computed in float64 and
+    truncated.
+    """
+
+    fusion = REDUCTION
+    axes = Ints(None)
+    keepdims = Bool(True)
+    combiner: ClassVar[str] = "sum"
+    floating: ClassVar[bool] = False
+    axes_operand_since: ClassVar[int] = 18  # opset
+
+    def before(self, x: Expr) -> Expr:
+        return x
+
+    def after(self, total: Expr, count: int) -> Expr:
+        return total
+
+    def numpy(self, x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
+        raise NotImplementedError(f"{self.name} has no numpy")
+
+    def infer(self, x: Operand) -> tuple[Dim, ...]:
+        gone = reduced_axes(self.axes, x.rank)
+        return tuple(1 if a in gone else d for a, d in enumerate(x.shape) if self.keepdims or a not in gone)
+
+    def compute(self, x: te.Tensor) -> te.Tensor:
+        accumulated = self.accumulated(x.dtype)
+        total = reduce(
+            self.combiner,
+            x,
+            self.axes,
+            self.keepdims,
+            formula=lambda e, _: self.before(e),
+            name=self.name,
+            dtype=accumulated,
+        )
+        count = math.prod(x.shape[a] for a in reduced_axes(self.axes, x.ndim))
+        return te.compute(
+            total.shape,
+            lambda *i: cast(x.dtype, self.after(total[i], count)),
+            name=f"{self.name}_result",
+            tag=tag.ELEMWISE,
+        )
+
+    def accumulated(self, dtype: str) -> str | None:
+        """What the reduction runs in; None for the default."""
+        if dtype == "bool":
+            return "uint8"
+        return "float64" if self.floating and not is_float(dtype) else None
+
+    def schedule(self, s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
+        schedules.reduction(s, outs, target)
+
+    def reference(self, x: Any) -> Any:
+        axes = tuple(range(x.ndim)) if self.axes is None else self.axes
+        y = self.numpy(x.astype(np.float64) if self.floating else x, axes, self.keepdims)
+        return np.trunc(y).astype(x.dtype) if x.dtype.kind in "iu" else y
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> Any:
+        axes = axes_operand.read(node)
+        if not axes:
+            axes = () if node.attribute("noop_with_empty_axes", 0) else None
+        return cls(axes=axes, keepdims=node.attribute("keepdims", 1))(node.operands[0], name=node.name)
+
+    def to_onnx(self, node: Node, opset: int) -> tuple[str, dict[str, Any], list[Any]] | None:
+        attributes: dict[str, Any] = {} if self.keepdims else {"keepdims": 0}
+        since = self.axes_operand_since
+        if self.axes != ():
+            return axes_operand.write(type(self).__name__, node, self.axes, opset, since, **attributes)
+        return (
+            (type(self).__name__, attributes | {"noop_with_empty_axes": 1}, list(node.inputs))
+            if opset >= since
+            else None
+        )

@@ -1,0 +1,199 @@
+"""Resize: nearest, linear or cubic interpolation along any axes; Upsample of older files is a part of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from renorm import te
+from renorm.core.dims import Dim, is_static, normalize_axis
+from renorm.core.dtypes import ALL, is_float
+from renorm.core.errors import OperandError
+from renorm.core.target import Target
+from renorm.graph.attributes import Bool, Float, Ints, String
+from renorm.graph.ir import Node
+from renorm.graph.op import INJECTIVE, REDUCTION, Fusion, OnnxNode, OpDef, Reject, Sample
+from renorm.graph.types import Operand, TensorType, bf16, f16, f32, f64, i64, u8
+from renorm.ops import resampling, schedules
+from renorm.ops.positions import POSITIONS, Line, position_line, resized
+from renorm.ops.precision import rounded
+from renorm.te import tag
+
+# the last one is what files before opset 11 mean
+NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil", "ceil_if_shrunk")
+
+
+def _by(rule: str, **others: Any) -> dict[str, Any]:
+    return {"coordinate_transformation_mode": rule, **others}
+
+
+class Resize(OpDef):
+    """y[o] = x interpolated at the position of o, axis by axis; extents are floor(extent * scale), or `sizes`.
+
+    coordinate_transformation_mode says where o lies in x. scales and sizes are for `axes` (all axes by default), roi
+    holds all starts, then all ends, in parts of an extent. linear and cubic: exclude_outside leaves out what is not
+    in x, antialias widens the filter where y has fewer elements; tf_crop_and_resize puts extrapolation_value outside.
+    """
+
+    signature = "x: T[...], roi!?: R[...], scales!?: f32[...], sizes!?: i64[...] -> y: T[...]"
+    types = {"T": ALL, "R": ("float32", "float64", "float16")}
+    onnx = {"Resize": 10, "Upsample": 1}
+    fusion = INJECTIVE
+    mode = String("nearest", among=("nearest", "linear", "cubic"))
+    coordinate_transformation_mode = String("half_pixel", among=POSITIONS)
+    nearest_mode = String("round_prefer_floor", among=NEAREST)
+    cubic_coeff_a = Float(-0.75)
+    exclude_outside = Bool(False)
+    antialias = Bool(False)
+    extrapolation_value = Float(0.0)
+    keep_aspect_ratio_policy = String("stretch", among=("stretch", "not_larger", "not_smaller"))
+    axes = Ints(None)
+
+    def infer(
+        self, x: Operand, roi: Operand | None, scales: Operand | None, sizes: Operand | None
+    ) -> tuple[Dim | None, ...]:
+        given = [p for p in (scales, sizes) if p is not None and p.shape != (0,)]
+        axes = self._axes(x.rank)
+        if len(given) != 1:
+            raise OperandError(f"resize({x}): needs either scales or sizes, not {'both' if given else 'none'}")
+        if given[0].shape != (len(axes),) and is_static(given[0].shape):
+            raise OperandError(f"resize({x}, {given[0]}): needs one element for each of {len(axes)} axes")
+        if self.mode != "nearest" and not is_float(x.dtype):
+            raise OperandError(f"resize({x}): {self.mode} interpolation is defined over floats only")
+        known = given[0].known
+        if known is None:
+            return tuple(None if a in axes else d for a, d in enumerate(x.shape))
+        pair = (known, None) if given[0] is scales else (None, known)
+        return tuple(resized(x.shape, axes, *pair, self.keep_aspect_ratio_policy)[0])
+
+    def _axes(self, rank: int) -> list[int]:
+        return [normalize_axis(a, rank) for a in self.axes] if self.axes is not None else list(range(rank))
+
+    def _lines(self, shape: Sequence[int], roi: Any, scales: Any, sizes: Any) -> dict[int, Line]:
+        """Positions along the axes that change."""
+        scales, sizes, roi = (None if v is None or not v.size else v for v in (scales, sizes, roi))
+        axes, found = self._axes(len(shape)), dict[int, Line]()
+        extents, factors = resized(shape, axes, scales, sizes, self.keep_aspect_ratio_policy)
+        for k, a in enumerate(axes):
+            factor, length = factors[a], extents[a]
+            if not shape[a] or not length or factor is None or not isinstance(length, int):
+                continue
+            part = None if roi is None else (float(roi[k]), float(roi[len(axes) + k]))
+            line = position_line(self.coordinate_transformation_mode, shape[a], length, factor, part)
+            if not line.is_identity():
+                found[a] = line
+        return found
+
+    def fusion_of(self, operands: Sequence[TensorType | None]) -> Fusion:
+        return REDUCTION if self.antialias and self.mode != "nearest" else INJECTIVE
+
+    def compute(self, x: te.Tensor, roi: Any, scales: Any, sizes: Any) -> te.Tensor:
+        lines = self._lines(x.shape, roi, scales, sizes)
+        if self.mode == "nearest" or not lines:
+            shape = tuple(lines[a].length if a in lines else d for a, d in enumerate(x.shape))
+
+            def element(*index: Any) -> Any:
+                rule = self.nearest_mode
+                return x[tuple(resampling.nearest(lines[a], rule, i) if a in lines else i for a, i in enumerate(index))]
+
+            y = te.compute(shape, element, name="resize", tag=tag.INJECTIVE)
+        else:
+            y, radius = x, 1 if self.mode == "linear" else 2
+            weight = resampling.linear_weight if radius == 1 else resampling.cubic_weight(self.cubic_coeff_a)
+            for a, p in lines.items():
+                y = resampling.interpolated(
+                    y, a, p, radius, weight, stretch=self.antialias, exclude=self.exclude_outside
+                )
+        if self.coordinate_transformation_mode == "tf_crop_and_resize":
+            y = resampling.cropped(y, lines, self.extrapolation_value)
+        return rounded(y, x.dtype)
+
+    def schedule(self, s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
+        (schedules.injective if self.fusion_of(()) == INJECTIVE else schedules.reduction)(s, outs, target)
+
+    def reference(self, x: Any, roi: Any, scales: Any, sizes: Any) -> Any:
+        y, outside = x, np.zeros((), bool)
+        for a, p in self._lines(x.shape, roi, scales, sizes).items():
+            positions = np.array([float(p.at(o)) for o in range(p.length)])
+            if self.mode == "nearest":
+                matrix = resampling.nearest_matrix(positions, p, self.nearest_mode)
+            else:
+                a_cubic = None if self.mode == "linear" else self.cubic_coeff_a
+                matrix = resampling.mean_matrix(positions, p, a_cubic, self.antialias, self.exclude_outside)
+            y = np.moveaxis(np.tensordot(matrix, y, (1, a)), 0, a)
+            beyond = (positions < 0) | (positions > p.extent - 1)
+            outside = outside | beyond.reshape(-1, *[1] * (x.ndim - 1 - a))
+        if self.coordinate_transformation_mode == "tf_crop_and_resize":
+            y = np.where(outside, self.extrapolation_value, y)
+        return y.astype(x.dtype)
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> Any:
+        """Before opset 11 positions are asymmetric, and nearest cuts off fractions (rounds them up where y is
+        smaller). Upsample had its scales in attributes before opset 9."""
+        if node.opset >= 11:
+            return super().from_onnx(node)
+        x, *rest = node.operands
+        scales: Any = rest[0] if rest else node.attribute("scales")
+        if scales is None:  # opset 1
+            scales = [1.0, 1.0, node.attribute("height_scale", 1.0), node.attribute("width_scale", 1.0)]
+        scales = np.asarray(scales, np.float32) if isinstance(scales, list) else scales
+        mode = {"bilinear": "linear"}.get(node.attribute("mode", "nearest"), node.attribute("mode", "nearest"))
+        op = cls(mode=mode, coordinate_transformation_mode="asymmetric", nearest_mode="ceil_if_shrunk")
+        return op(x, None, scales, None, name=node.name)
+
+    def to_onnx(self, node: Node, opset: int) -> tuple[str, dict[str, Any], list[Any]] | None:
+        x, roi, scales, sizes = node.inputs
+        is_old = self.coordinate_transformation_mode == "asymmetric" and self.nearest_mode == "ceil_if_shrunk"
+        if opset < 11:
+            fits = is_old and sizes is None
+            if fits and opset < 9:
+                known = None if scales is None else scales.data
+                return None if known is None else ("Upsample", {"mode": self.mode, "scales": known.tolist()}, [x])
+            return ("Resize" if opset == 10 else "Upsample", {"mode": self.mode}, [x, scales]) if fits else None
+        if self.nearest_mode == "ceil_if_shrunk" and self.mode == "nearest":
+            return None
+        empty = np.zeros(0, np.float32)
+        _, attributes, _ = super().to_onnx(node, opset) or ("", {}, [])
+        return "Resize", attributes, [x, empty if roi is None else roi, empty if scales is None else scales, sizes]
+
+    samples = [
+        Sample(f32[1, 2, 3, 4], None, f32[4].of([1, 1, 2, 2])),
+        Sample(f32[1, 2, 5, 4], None, f32[4].of([1, 1, 0.6, 2.3]), nearest_mode="floor"),
+        Sample(f32[2, 5, 4], None, None, i64[3].of([2, 3, 7]), nearest_mode="round_prefer_ceil"),
+        Sample(f32[3, 4], None, f32[2].of([2, 1.5]), nearest_mode="ceil", **_by("asymmetric")),
+        Sample(f32[6, 4], None, f32[2].of([0.5, 3]), nearest_mode="ceil_if_shrunk", **_by("asymmetric")),
+        Sample(f32[3, 4], None, None, i64[2].of([5, 7]), **_by("tf_half_pixel_for_nn")),
+        Sample(f32[1, 2, 3, 4], None, f32[4].of([1, 1, 2, 2]), mode="linear"),
+        Sample(f32[1, 2, 5, 7], None, f32[2].of([0.6, 0.5]), mode="linear", axes=(2, 3)),
+        Sample(f32[2, 3, 4], None, None, i64[2].of([5, 9]), mode="linear", axes=(0, -1)),
+        Sample(f32[3, 4], None, None, i64[2].of([1, 7]), mode="linear", **_by("align_corners")),
+        Sample(f32[3, 4], None, None, i64[2].of([1, 7]), mode="linear", **_by("pytorch_half_pixel")),
+        Sample(f32[5, 7], None, f32[2].of([1.3, 0.7]), mode="linear", **_by("half_pixel_symmetric")),
+        Sample(f32[9, 7], None, f32[2].of([0.3, 0.6]), mode="linear", antialias=True),
+        Sample(f32[3, 4, 3], None, f32[3].of([2, 2, 2]), mode="linear"),
+        Sample(f32[5, 4], None, f32[2].of([1.7, 2]), mode="cubic"),
+        Sample(f32[5, 4], None, f32[2].of([0.8, 2]), mode="cubic", cubic_coeff_a=-0.5, exclude_outside=True),
+        Sample(f32[9, 4], None, f32[2].of([0.4, 0.9]), mode="cubic", antialias=True, exclude_outside=True),
+        Sample(
+            *(f32[4, 5], f32[4].of([0.4, -0.2, 0.6, 1.1]), None, i64[2].of([3, 6])),
+            **_by("tf_crop_and_resize", mode="linear", extrapolation_value=10.0),
+        ),
+        Sample(f32[4, 6], None, None, i64[2].of([7, 8]), keep_aspect_ratio_policy="not_larger"),
+        Sample(f32[4, 6], None, None, i64[2].of([7, 8]), keep_aspect_ratio_policy="not_smaller", mode="linear"),
+        Sample(f32[0, 3], None, f32[2].of([1, 2]), mode="linear"),
+        Sample(f64[3, 4], None, f32[2].of([2, 2]), mode="cubic"),
+        Sample(bf16[3, 4], None, f32[2].of([2, 2]), mode="linear"),
+        Sample(u8[3, 4], None, f32[2].of([2, 0.5])),
+        Sample(f16[3, 4], None, f32[2].of([2, 0.5])),
+    ]
+    rejects = [
+        Reject(f32[3, 4], because="needs either scales or sizes, not none"),
+        Reject(f32[3, 4], None, f32[2].of([2, 2]), i64[2].of([2, 2]), because="not both"),
+        Reject(f32[3, 4], None, f32[1].of([2]), because="needs one element for each of 2 axes"),
+        Reject(f32[3, 4], None, f32[2].of([2, -1]), because="must be positive"),
+        Reject(u8[3, 4], None, f32[2].of([2, 2]), mode="linear", because="defined over floats only"),
+        Reject(f32[3, 4], None, f32[2].of([2, 2]), axes=(0, 2), because="axis 2 is outside"),
+    ]

@@ -1,0 +1,88 @@
+"""RMS normalization: every slice divided by the root of its mean square."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from renorm import te
+from renorm.core.dims import normalize_axis
+from renorm.core.dtypes import FLOATS, compute_dtype
+from renorm.core.target import Target
+from renorm.graph.attributes import Float, Int
+from renorm.graph.op import REDUCTION, OpDef, Reject, Sample
+from renorm.graph.types import Operand, bf16, f16, f32, f64
+from renorm.ops import schedules
+from renorm.ops.folding import is_known
+from renorm.ops.layer_norm import check_spread
+from renorm.ops.moments import ACCUMULATOR, average, inverse_root, statistic
+from renorm.ops.precision import rounded, spread, wide
+from renorm.te import tag
+
+
+class RmsNorm(OpDef):
+    """y = x / sqrt(mean(x*x) + epsilon) * scale; the mean is over axis and all axes behind it. scale broadcasts to
+    x."""
+
+    signature = "x: T[*S], scale: U[...] -> y: U[*S]"
+    types = {"T": FLOATS, "U": FLOATS}
+    onnx = {"RMSNormalization": 23}
+    fusion = REDUCTION
+    is_normalization = True
+    axis = Int(-1)
+    epsilon = Float(1e-5, at_least=0.0)
+    stash_type = Int(1)
+
+    def infer(self, x: Operand, scale: Operand) -> None:
+        normalize_axis(self.axis, x.rank)
+        check_spread(self, x, scale)
+
+    def scaled(self, operands: Sequence[Any], axis: int, k: Any, shift: Any) -> Any:
+        x, scale = operands
+        if shift is not None or not is_known(scale):
+            return f"{self.name} has no bias" if shift is not None else f"the scale of {self.name} is not a constant"
+        return self, [x, scale if k is None else scale * k.reshape(-1, *[1] * (x.rank - 1 - axis))]
+
+    def compute(self, x: te.Tensor, scale: te.Tensor) -> te.Tensor:
+        first = normalize_axis(self.axis, x.ndim)
+
+        def square(*index: Any) -> Any:
+            value = x[index].astype(ACCUMULATOR)
+            return value * value
+
+        mean = average(square, x.shape[:first], x.shape[first:], name=f"{x.name}_square")
+
+        factor = statistic(
+            x.shape[:first], lambda *at: inverse_root(mean[at], self.epsilon).astype(compute_dtype(x.dtype)), "factor"
+        )
+
+        def element(*index: Any) -> Any:
+            return wide(x[index]) * factor[index[:first]] * spread(scale, index)
+
+        return rounded(te.compute(x.shape, element, name="rms_norm", tag=tag.BROADCAST), scale.dtype)
+
+    def schedule(self, s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
+        schedules.normalization(s, outs, target)
+
+    def reference(self, x: Any, scale: Any) -> Any:
+        axes = tuple(range(normalize_axis(self.axis, x.ndim), x.ndim))
+        return x / np.sqrt(np.square(x).mean(axis=axes, keepdims=True) + self.epsilon) * scale
+
+    samples = [
+        Sample(f32[2, 3, 40], f32[40]),
+        Sample(f32[2, 3, 4, 5], f32[3, 4, 5], axis=1),
+        Sample(f32[2, 3, 4], f32[1, 4], axis=-2, epsilon=0.1),
+        Sample(f32[3, 5].between(-1e30, 1e30), f32[5]),
+        Sample(f32[2, 3].of([[float("nan"), 1, 2], [0, 0, 0]]), f32[3]),
+        Sample(f32[0, 3], f32[3]),
+        Sample(f64[2, 3], f64[3], stash_type=11),
+        Sample(f16[2, 300].between(100, 101), f16[300]),
+        Sample(f16[2, 8], f32[8]),
+        Sample(bf16[2, 8], bf16[8]),
+    ]
+    rejects = [
+        Reject(f32[2, 3], f32[3], axis=2, because="axis 2 is outside"),
+        Reject(f32[2, 3], f32[4], because="scale does not broadcast to x"),
+    ]

@@ -1,0 +1,203 @@
+"""CPU: one register-blocked kernel for convolutions, phases of transposed convolutions and matrix products.
+
+    out[R pixels][N vectors of channels] += x[pixel, k] (one number, spread) * w[k, channels] (a vector), for k in
+    the reduction
+
+The R*N accumulators stay in registers over the whole reduction; weights come packed, one block of channels after the
+other (ops.schedules.packing). Where channels do not fill vectors, the roles change: vectors run over pixels and
+weights are spread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from renorm import te
+from renorm.core.dtypes import compute_dtype, itemsize
+from renorm.core.target import Target
+from renorm.ops.schedules import cpu_injective, structure
+
+MAIN_TAGS = frozenset({"conv", "conv_transpose", "matmul"})
+
+
+@dataclass(frozen=True)
+class Tile:
+    """What one kernel call computes. pixels: R; vectors: N; each vector holds the lanes of the target."""
+
+    pixels: int
+    vectors: int
+
+
+def choose_tile(pixels: int, vectors: int, registers: int) -> Tile:
+    """The tile with the least padded work, then the fewest loads per FMA, whose accumulators and operands fit the
+    registers.
+
+    pixels: extent that R cuts; vectors: extent in vectors, which N divides. R*N accumulators and N weights are
+    live, and one register is left for the spread number.
+    """
+    best, cost = Tile(1, 1), float("inf")
+    for n in (1, 2, 3, 4):
+        if vectors % n:
+            continue
+        for r in range(1, min(pixels, registers - 2) + 1):
+            if r * n + n + 1 > registers or (n > 1 and r * n > registers - 6):
+                continue
+            padded = -(-pixels // r) * r / pixels
+            # two loads and two FMAs start per cycle; below 8 accumulators the latency of an FMA shows
+            loads = (r + n) / (r * n)
+            stall = max(1.0, 8 / (r * n))
+            now = padded * max(1.0, loads) * stall + 0.05 * loads
+            if now < cost:
+                best, cost = Tile(r, n), now
+    return best
+
+
+def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
+    """Convolutions of any rank and matrix products, with elementwise stages before and behind them."""
+    chain = structure.stages(outs)
+    mains = [t for t in chain if t.op.tag in MAIN_TAGS]
+    # the phases of one transposed convolution are products of their own; products of other kinds are not fused
+    if not mains or len({t.op.tag for t in mains}) != 1 or len(outs) != 1 or 0 in outs[0].shape:
+        cpu_injective.inline(s, outs, keep=mains)
+        for t in chain:
+            if structure.is_reduction(t) or t in outs:
+                cpu_injective.nest(s, t, target)
+        return
+    out = outs[0]
+    pads = [t for t in chain if t.op.tag == "pad"]
+    # behind a shuffle (sub-pixel results of a transposed convolution) the product is a stage of its own
+    tail = out if len(mains) == 1 and out.shape == mains[0].shape else None
+    cpu_injective.inline(s, outs, keep=[*pads, *mains])
+    for pad in pads:
+        cpu_injective.nest(s, pad, target)
+    for main in mains:
+        product(s, main, tail or main, target)
+    if tail is not out:
+        cpu_injective.nest(s, out, target)
+
+
+def product(s: te.Schedule, main: te.Tensor, tail: te.Tensor, target: Target) -> None:
+    """Schedules the sum of products `main`, whose elements are finished in `tail` (main itself, or an elementwise
+    stage behind it).
+    """
+    assert isinstance(main.op, te.ComputeOp)
+    lanes = target.lanes(itemsize(compute_dtype(main.dtype)))
+    channel = 1 if main.op.tag != "matmul" else len(main.shape) - 1
+    per_group = main.shape[channel] // int((main.op.attrs or {}).get("groups", 1))
+    spread_weights = per_group < lanes // 2 or (per_group < main.shape[channel] and per_group % lanes != 0)
+    if spread_weights:
+        if tail is not main:
+            s[main].set_scope("register")
+        accumulator = s.cache_write(main, "register") if tail is main else main
+        _vectors_over_pixels(s, accumulator, tail, target, lanes, channel, per_group)
+        return
+    # A block of results leaves the registers with channels side by side and is turned round in a small buffer, so that
+    # the tail reads and writes rows of pixels: storing pixel by pixel would touch a cache line per channel each time.
+    block = s.cache_write(main, "local") if tail is main else main
+    s[block].set_scope("local")
+    accumulator = s.cache_write(block, "register")
+    _vectors_over_channels(s, accumulator, block, tail, target, lanes, channel)
+
+
+def _pixel_axis(tail: te.Tensor, channel: int) -> int | None:
+    """The axis that R tiles: rows of a matrix product, the last spatial axis of a convolution; None where there is
+    none.
+    """
+    if channel == len(tail.shape) - 1:
+        return channel - 1 if channel else None
+    return len(tail.shape) - 1
+
+
+def _vectors_over_channels(
+    s: te.Schedule,
+    accumulator: te.Tensor,
+    block: te.Tensor,
+    tail: te.Tensor,
+    target: Target,
+    lanes: int,
+    channel: int,
+) -> None:
+    axes = list(s[tail].op.axis)
+    pixel = _pixel_axis(tail, channel)
+    pixels = tail.shape[pixel] if pixel is not None else 1
+    tile = choose_tile(pixels, -(-tail.shape[channel] // lanes), target.vector_registers)
+    outer, inside = s[tail].split(axes[channel], factor=tile.vectors * lanes)
+    rest = [a for i, a in enumerate(axes) if i not in (channel, pixel)]
+    order = [*rest[:1], outer, *rest[1:]]
+    if pixel is None:
+        within = [inside]
+    else:
+        row, column = s[tail].split(axes[pixel], factor=tile.pixels)
+        order.append(row)
+        within = [inside, column] if channel < pixel else [column, inside]
+    s[tail].reorder(*order, *within)
+    # memory runs along the last axis of the tail
+    if within[-1] is inside:
+        _, lane = s[tail].split(inside, factor=lanes)
+        s[tail].vectorize(lane)
+    elif tile.pixels > 1:
+        s[tail].vectorize(within[-1])
+    if prod(tail.shape) * _depth(tail) >= cpu_injective.PARALLEL_FROM:
+        order = cpu_injective.share(s, tail, order)
+    for stage in (block, accumulator):
+        s[stage].compute_at(s[tail], order[-1])
+        own = list(s[stage].op.axis)
+        vector, lane = s[stage].split(own[channel], factor=lanes)
+        inner = [*([own[pixel]] if pixel is not None else []), vector, lane]
+        others = [a for i, a in enumerate(own) if i not in (channel, pixel)]
+        s[stage].reorder(*others, *s[stage].op.reduce_axis, *inner)
+        s[stage].vectorize(lane)
+        for axis in inner[:-1]:
+            s[stage].unroll(axis)
+
+
+def _vectors_over_pixels(
+    s: te.Schedule,
+    accumulator: te.Tensor,
+    tail: te.Tensor,
+    target: Target,
+    lanes: int,
+    channel: int,
+    per_group: int,
+) -> None:
+    axes = list(s[tail].op.axis)
+    pixel = _pixel_axis(tail, channel)
+    # rows of channels share the vectors of pixels that they read, if they are of one group
+    rows = max(r for r in (1, 2, 3, 4, 6) if per_group % r == 0)
+    block, row = s[tail].split(axes[channel], factor=rows)
+    rest = [a for i, a in enumerate(axes) if i not in (channel, pixel)]
+    order = [*rest[:1], block, *rest[1:]]
+    within = [row]
+    if pixel is not None:
+        extent = tail.shape[pixel]
+        chunk, lane = s[tail].split(axes[pixel], factor=_width(extent, lanes))
+        order.append(chunk)
+        within.append(lane)
+    s[tail].reorder(*order, *within)
+    s[tail].unroll(row)
+    if prod(tail.shape) * _depth(tail) >= cpu_injective.PARALLEL_FROM:
+        order = cpu_injective.share(s, tail, order)
+    s[accumulator].compute_at(s[tail], order[-1])
+    own = list(s[accumulator].op.axis)
+    inner = [own[channel], *([own[pixel]] if pixel is not None else [])]
+    s[accumulator].reorder(*[a for a in own if a not in inner], *s[accumulator].op.reduce_axis, *inner)
+    s[accumulator].unroll(inner[0])
+    if pixel is not None:
+        s[tail].vectorize(within[-1])
+        s[accumulator].vectorize(inner[-1])
+
+
+def _width(pixels: int, lanes: int) -> int:
+    """Pixels of one vector: two registers full where that wastes no more than one. Ragged vectors fall apart."""
+    wasteful = -(-pixels // (2 * lanes)) * 2 > -(-pixels // lanes)
+    return lanes if pixels < 2 * lanes or wasteful else 2 * lanes
+
+
+def _depth(tail: te.Tensor) -> int:
+    """Terms of the sum behind one element."""
+    for t in structure.stages([tail]):
+        if t.op.tag in MAIN_TAGS and isinstance(t.op, te.ComputeOp):
+            return prod(a.extent for a in t.op.reduce_axis)
+    return 1

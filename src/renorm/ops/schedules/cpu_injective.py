@@ -1,0 +1,84 @@
+"""CPU: elementwise, broadcast and injective stages. One pass over the result, vectors along memory, threads outside."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from renorm import te
+from renorm.core.dtypes import compute_dtype, itemsize
+from renorm.core.target import Target
+from renorm.ops.schedules import structure
+
+# Below this many elements a loop is not worth handing out to threads (a barrier costs about as much as 2000 elements).
+PARALLEL_FROM = 4096
+
+
+def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
+    """Everything but the results is inlined; each result is one nest."""
+    inline(s, outs)
+    for out in outs:
+        nest(s, out, target)
+
+
+def inline(s: te.Schedule, outs: Sequence[te.Tensor], keep: Sequence[te.Tensor] = ()) -> None:
+    """Inlines stages that neither reduce, nor are results, nor stand in `keep`."""
+    kept = {id(t.op) for t in (*outs, *keep)}
+    for t in structure.stages(outs):
+        if id(t.op) not in kept and not structure.is_reduction(t):
+            s[t].compute_inline()
+
+
+def nest(s: te.Schedule, out: te.Tensor, target: Target) -> None:
+    """Threads over the outer axes, vectors over the axes that run over memory as one."""
+    axes = list(s[out].op.axis)
+    if not axes:
+        return
+    joint = max(1, structure.joint_axes(out))
+    inner = fuse(s, out, axes[len(axes) - joint :])
+    extent = prod(out.shape[len(axes) - joint :])
+    outer = axes[: len(axes) - joint]
+    lanes = target.lanes(itemsize(compute_dtype(out.dtype)))
+    vector = inner
+    blocks: list[te.IterVar] = []
+    if extent > lanes:
+        block, vector = s[out].split(inner, factor=lanes)
+        blocks = [block]
+    if extent > 1:
+        s[out].vectorize(vector)
+    if prod(out.shape) < PARALLEL_FROM:
+        return
+    count = prod(out.shape[: len(axes) - joint])
+    if count < 64 and blocks:  # too few planes to share out evenly: threads share their blocks as well
+        outer, blocks = outer + blocks, []
+    if outer:
+        s[out].parallel(fuse(s, out, outer))
+    elif blocks:
+        s[out].parallel(blocks[0])
+
+
+# Pieces of work that give every thread an even share.
+PIECES = 64
+
+
+def share(s: te.Schedule, t: te.Tensor, order: Sequence[te.IterVar]) -> list[te.IterVar]:
+    """Hands outer loops to threads, as many as give enough pieces, fused into one; the loops that are left, that one
+    first.
+    """
+    pieces, shared = 1, list[te.IterVar]()
+    for axis in order:
+        if pieces >= PIECES:
+            break
+        shared.append(axis)
+        pieces *= max(1, axis.extent or 1)
+    whole = fuse(s, t, shared)
+    s[t].parallel(whole)
+    return [whole, *order[len(shared) :]]
+
+
+def fuse(s: te.Schedule, t: te.Tensor, axes: Sequence[te.IterVar]) -> te.IterVar:
+    """All of `axes` as one."""
+    whole = axes[0]
+    for axis in axes[1:]:
+        whole = s[t].fuse(whole, axis)
+    return whole

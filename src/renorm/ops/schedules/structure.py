@@ -1,0 +1,129 @@
+"""Questions that schedules ask of a tensor program: which stages reduce, what is read how, which axes run together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from renorm import te
+from renorm.expr.nodes import Binary, Const, Expr, Load, Reduce, Var
+from renorm.expr.rewrite import loads, variables
+
+STATISTIC = "statistic"  # tag: few elements, made from reductions, that many read; computed once, never inlined
+REUSED = "reused"  # tag: elements that a reduction and the result both read and that cost more than a load
+
+
+def stages(outs: Sequence[te.Tensor]) -> list[te.Tensor]:
+    """Computed tensors that `outs` depend on, producers first."""
+    order: list[te.Tensor] = []
+    seen: set[int] = set()
+
+    def visit(t: te.Tensor) -> None:
+        if id(t.op) in seen:
+            return
+        seen.add(id(t.op))
+        for source in t.op.input_tensors:
+            visit(source)
+        if isinstance(t.op, te.ComputeOp):
+            order.append(t)
+
+    for t in outs:
+        visit(t)
+    return order
+
+
+def is_reduction(t: te.Tensor) -> bool:
+    return isinstance(t.op, te.ComputeOp) and bool(t.op.reduce_axis)
+
+
+def body(t: te.Tensor) -> Expr:
+    """The scalar expression of one element."""
+    assert isinstance(t.op, te.ComputeOp)
+    e = t.op.body
+    return e.value if isinstance(e, Reduce) else e
+
+
+def reads(t: te.Tensor) -> list[Load]:
+    """Loads in the expression of one element."""
+    return loads(body(t))
+
+
+def readers(t: te.Tensor, among: Sequence[te.Tensor]) -> list[te.Tensor]:
+    return [u for u in among if any(load.source is t for load in reads(u))]
+
+
+def depends_on(index: Expr, var: Var) -> bool:
+    return any(v is var for v in variables(index))
+
+
+def coefficient(index: Expr, var: Var) -> int | None:
+    """How far `index` moves when `var` grows by one; None where that is no constant."""
+    if index is var:
+        return 1
+    if not depends_on(index, var):
+        return 0
+    if isinstance(index, Binary):
+        a, b = coefficient(index.a, var), coefficient(index.b, var)
+        if index.op in "+-" and a is not None and b is not None:
+            return a + b if index.op == "+" else a - b
+        if index.op == "*":
+            if isinstance(index.b, Const) and a is not None:
+                return a * int(index.b.value)
+            if isinstance(index.a, Const) and b is not None:
+                return b * int(index.a.value)
+    return None
+
+
+def joint_axes(out: te.Tensor) -> int:
+    """How many of the last axes of `out` run over memory as one: in every stage of its shape, each operand is read
+    at exactly those axes in order and whole, or does not depend on them."""
+    rank = len(out.shape)
+    joint = rank
+    for t in stages([out]):
+        if t.shape != out.shape or is_reduction(t):
+            continue
+        assert isinstance(t.op, te.ComputeOp)
+        own = [axis.var for axis in t.op.axis]
+        for load in reads(t):
+            joint = min(joint, _joint(load, own, out.shape))
+    return joint
+
+
+def _joint(load: Load, axes: list[Var], shape: tuple[int, ...]) -> int:
+    source_shape: tuple[int, ...] = load.source.shape  # type: ignore[attr-defined]
+    found = 0
+    for k in range(1, len(axes) + 1):
+        tail = axes[-k:]
+        aligned = (
+            len(load.indices) >= k
+            and all(i is v for i, v in zip(load.indices[-k:], tail))
+            and source_shape[-k:] == shape[-k:]
+            and not any(depends_on(i, v) for i in load.indices[:-k] for v in tail)
+        )
+        absent = not any(depends_on(i, v) for i in load.indices for v in tail)
+        if not (aligned or absent):
+            break
+        found = k
+    return found
+
+
+def leading_axes(t: te.Tensor, reader: te.Tensor) -> int | None:
+    """k when every read of `t` in `reader` is t[a0, .., ak-1, 0, ..] with a0.. the first axes of `reader` and only
+    extents of 1 behind them; None otherwise."""
+    assert isinstance(reader.op, te.ComputeOp)
+    own = [axis.var for axis in reader.op.axis]
+    found: int | None = None
+    for load in reads(reader):
+        if load.source is not t:
+            continue
+        k = 0
+        while k < min(len(load.indices), len(own)) and (
+            load.indices[k] is own[k] or (t.shape[k] == 1 and reader.shape[k] == 1)
+        ):
+            k += 1
+        rest_is_one = all(e == 1 for e in t.shape[k:])
+        if not rest_is_one:
+            return None
+        while k and t.shape[k - 1] == 1 and reader.shape[k - 1] != 1:
+            k -= 1
+        found = k if found is None else min(found, k)
+    return found

@@ -1,0 +1,82 @@
+"""Extents as elements: shape and size."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from renorm import te
+from renorm.core import dims
+from renorm.core.dims import Dim
+from renorm.expr.nodes import Expr, const, select
+from renorm.graph.attributes import Int
+from renorm.graph.op import Reject, Sample
+from renorm.graph.types import Operand, boolean, f32, i64
+from renorm.ops import exact
+from renorm.ops.family import Injective
+
+
+class Shape(Injective):
+    """y = the extents of x, of those axes that x.shape[start:end] gives in Python."""
+
+    signature = "x: T[...] -> y: i64[...]"
+    start = Int(0)
+    end = Int(None)
+    onnx = {"Shape": 1}
+
+    def extents(self, shape: dims.Shape) -> tuple[Dim, ...]:
+        return shape[self.start : self.end]
+
+    def infer(self, x: Operand) -> tuple[Dim, ...]:
+        return (len(self.extents(x.shape)),)
+
+    def compute(self, x: te.Tensor) -> te.Tensor:
+        extents = dims.static(self.extents(x.shape))
+
+        def element(i: Expr) -> Expr:
+            value: Expr = const(extents[-1] if extents else 0, "int64")
+            for k, extent in reversed(list(enumerate(extents[:-1]))):
+                value = select(i <= k, const(extent, "int64"), value)
+            return value
+
+        return te.compute((len(extents),), element, name="shape", tag=te.tag.INJECTIVE)
+
+    def reference(self, x: Any) -> Any:
+        return np.array(np.shape(x)[slice(self.start, self.end)], np.int64)
+
+    def known_result(self, x: exact.Known) -> np.ndarray[Any, Any]:
+        return np.array(self.extents(x[0]), dtype=object)
+
+    samples = [
+        Sample(f32[2, 3, 5]),
+        Sample(f32[2, 3, 5], start=1),
+        Sample(f32[2, 3, 5], start=-2, end=-1),
+        Sample(f32[2, 3, 5], start=-9, end=9),
+        Sample(f32[2, 3], start=1, end=0),
+        Sample(f32[()]),
+        Sample(boolean[0, 4]),
+    ]
+    rejects = [Reject(i64[2], start=0.5, because="has a fraction")]
+
+
+class Size(Injective):
+    """y = the number of elements of x."""
+
+    signature = "x: T[...] -> y: i64[]"
+    onnx = {"Size": 1}
+
+    def infer(self, x: Operand) -> tuple[Dim, ...]:
+        return ()
+
+    def compute(self, x: te.Tensor) -> te.Tensor:
+        return te.compute((), lambda: const(x.size, "int64"), name="size", tag=te.tag.INJECTIVE)
+
+    def reference(self, x: Any) -> Any:
+        return np.int64(np.size(x))
+
+    def known_result(self, x: exact.Known) -> np.ndarray[Any, Any]:
+        return np.array(dims.size(x[0]), dtype=object)
+
+    samples = [Sample(f32[2, 3, 5]), Sample(f32[()]), Sample(i64[0, 3])]
+    rejects = [Reject(f32[2], start=1, because="no attribute 'start'")]

@@ -1,0 +1,135 @@
+"""Slices with steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from renorm import te, topi
+from renorm.core import dims
+from renorm.core.dims import Dim, Sym
+from renorm.core.errors import OperandError
+from renorm.graph.op import OnnxNode, Reject, Sample
+from renorm.graph.types import Operand, f32, i32, i64
+from renorm.ops import exact
+from renorm.ops.family import Injective
+
+
+class Slice(Injective):
+    """y = x[start:end:step] along axes (all of them where not given), with Python's rules for negative and too large
+    bounds."""
+
+    signature = "x: T[...], starts!: I[K], ends!: I[K], axes!?: I[K], steps!?: I[K] -> y: T[...]"
+    types = {"I": ("int64", "int32")}
+    onnx = {"Slice": 1}
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> Any:
+        """Before opset 10 starts, ends and axes were attributes."""
+        if node.opset >= 10:
+            return super().from_onnx(node)
+        given = (node.attribute(a) for a in ("starts", "ends", "axes"))
+        return cls()(node.operands[0], *(None if a is None else np.asarray(a, np.int64) for a in given), name=node.name)
+
+    def infer(self, x: Operand, starts: Operand, ends: Operand, axes: Operand | None, steps: Operand | None) -> Any:
+        shape: list[Dim | None] = list(x.shape)
+        if axes is not None and axes.known is None:
+            return (None,) * x.rank
+        chosen = self._axes(x.rank, axes.known if axes is not None else None, starts.shape)
+        for k, axis in enumerate(chosen):
+            start, end, step = (None if o is None or o.known is None else o.known[k] for o in (starts, ends, steps))
+            step = 1 if steps is None else step
+            shape[axis] = None if start is None or end is None else _extent(x.shape[axis], start, end, step)
+        return tuple(shape)
+
+    @staticmethod
+    def _axes(rank: int, axes: Any, like: Sequence[Dim]) -> list[int]:
+        """The axes that bounds belong to, in order."""
+        given = range(dims.static(like)[0]) if axes is None else [int(a) for a in axes]
+        found = [dims.normalize_axis(a, rank) for a in given]
+        if len(set(found)) < len(found):
+            raise OperandError(f"slice: axes {list(given)} name an axis twice")
+        return found
+
+    def slices(self, rank: int, starts: Any, ends: Any, axes: Any, steps: Any) -> list[slice]:
+        """One Python slice per axis of x."""
+        found = [slice(None)] * rank
+        for k, axis in enumerate(self._axes(rank, axes, np.shape(starts))):
+            step = 1 if steps is None else int(steps[k])
+            end = int(ends[k])
+            # counted down, an end below the first element means "through it", which Python writes as None
+            found[axis] = slice(int(starts[k]), None if step < 0 and end <= _LEAST else end, step)
+        return found
+
+    def compute(self, x: te.Tensor, starts: Any, ends: Any, axes: Any, steps: Any) -> te.Tensor:
+        slices = self.slices(x.ndim, starts, ends, axes, steps)
+        return topi.gather_ranges(x, [range(n)[s] for n, s in zip(x.shape, slices)])
+
+    def reference(self, x: Any, starts: Any, ends: Any, axes: Any, steps: Any) -> Any:
+        return np.asarray(x)[tuple(self.slices(np.ndim(x), starts, ends, axes, steps))]
+
+    def known_result(self, x: exact.Known, starts: Any, ends: Any, axes: Any, steps: Any) -> Any:
+        bounds = [None if o is None else o[1] for o in (starts, ends, axes, steps)]
+        if any(o is not None and b is None for o, b in zip((starts, ends, axes, steps), bounds)):
+            return None
+        if any(isinstance(e, Sym) for b in bounds if b is not None for e in b):
+            return None
+        return exact.moved(lambda a: a[tuple(self.slices(a.ndim, *bounds))], x)
+
+    def to_onnx(self, node: Any, opset: int) -> Any:
+        if opset >= 10:
+            return super().to_onnx(node, opset)
+        x, starts, ends, axes, steps = node.operands
+        if any(v is not None and v.data is None for v in (starts, ends, axes, steps)):
+            return None
+        if steps is not None and (steps.data != 1).any():
+            return None
+        named = (("starts", starts), ("ends", ends), ("axes", axes))
+        return "Slice", {a: v.data.tolist() for a, v in named if v is not None}, [x]
+
+    samples = [
+        Sample(f32[5, 7], i64[2].of([1, 2]), i64[2].of([4, 6])),
+        Sample(f32[2, 5, 7], i64[1].of([-3]), i64[1].of([2**62]), i64[1].of([-1])),
+        Sample(f32[4, 9], i64[2].of([0, 1]), i64[2].of([4, 8]), i64[2].of([0, 1]), i64[2].of([2, 3])),
+        Sample(f32[9], i64[1].of([-1]), i64[1].of([-(2**62)]), i64[1].of([0]), i64[1].of([-2])),
+        Sample(f32[9], i64[1].of([7]), i64[1].of([2]), i64[1].of([0]), i64[1].of([-3])),
+        Sample(f32[5, 3], i64[1].of([4]), i64[1].of([2]), i64[1].of([0])),
+        Sample(i64[5], i32[1].of([-100]), i32[1].of([100])),
+        Sample(f32[5], i64[1].of([0]), i64[1].of([-1])),
+    ]
+    rejects = [
+        Reject(f32[5], i64[1].of([0]), i64[1].of([2]), i64[1].of([1]), because="axis 1 is outside"),
+        Reject(f32[5, 5], i64[2].of([0, 0]), i64[2].of([2, 2]), i64[2].of([0, -2]), because="twice"),
+        Reject(f32[5], i64[1].of([0]), i64[2].of([2, 2]), because="ends has K = 2 but starts has K = 1"),
+        Reject(f32[5], i64[1].of([0]), i64[1].of([2]), None, i64[1].of([0]), because="step"),
+    ]
+
+
+_LEAST, _MOST = -(2**31) + 1, 2**31 - 1  # exporters write "to the very end" as the limit of int32 or int64, or near it
+
+
+def _extent(extent: Dim, start: Any, end: Any, step: Any) -> Dim | None:
+    """Elements of x[start:end:step] on an axis. A symbolic extent is taken to be at least 1 and a symbolic bound to lie
+    inside the axis; None where that does not say enough."""
+    if step == 0:
+        raise OperandError("slice: a step is 0")
+    if isinstance(extent, int) and all(isinstance(v, int) for v in (start, end, step)):
+        return len(range(extent)[slice(start, None if step < 0 and end <= _LEAST else end, step)])
+    if not isinstance(step, int) or step < 0:
+        return None
+    first, last = (
+        _from_front(start, extent),
+        extent if isinstance(end, int) and end >= _MOST else _from_front(end, extent),
+    )
+    if first is None or last is None or (first != 0 and last not in (extent, first + 1)):
+        return None
+    return (last - first + (step - 1)) // step
+
+
+def _from_front(bound: Any, extent: Dim) -> Dim | None:
+    """A bound counted from the front; None where it may lie outside."""
+    if isinstance(bound, Sym) or isinstance(extent, int):
+        return extent + bound if isinstance(bound, int) and bound < 0 else bound
+    return extent - 1 if bound == -1 else bound if bound in (0, 1) else None

@@ -1,0 +1,112 @@
+"""Cutting along an axis."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from renorm import te, topi
+from renorm.core import dims
+from renorm.core.dims import Dim
+from renorm.core.errors import OperandError
+from renorm.graph.attributes import Int
+from renorm.graph.op import OnnxNode, Reject, Sample
+from renorm.graph.types import Operand, f16, f32, i64
+from renorm.ops.family import Injective
+
+
+class Split(Injective):
+    """ys = pieces of x along axis: of the extents in sizes, or num_outputs pieces of ceil(extent / num_outputs), the
+    last smaller."""
+
+    signature = "x: T[...], sizes!?: i64[K] -> *ys: T[...]"
+    axis = Int(0)
+    num_outputs = Int(None, at_least=1)
+    onnx = {"Split": 1}
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> Any:
+        """The sizes were an attribute from opset 2 to 12. Where nothing is said, the outputs are counted and must be
+        equal."""
+        x, sizes = node.operands[0], node.operands[1] if len(node.operands) > 1 else None
+        if sizes is None and node.attribute("split"):
+            sizes = np.asarray(node.attribute("split"), np.int64)
+        count = node.attribute("num_outputs")
+        if sizes is None and count is None:
+            count = len(node.outputs)
+            extent = x.shape[dims.normalize_axis(node.attribute("axis", 0), x.rank)]
+            if isinstance(extent, int) and extent % count:
+                raise OperandError(f"Split: {count} outputs do not divide extent {extent}", do="give the sizes (split)")
+        return cls(axis=node.attribute("axis", 0), num_outputs=None if sizes is not None else count)(
+            x, sizes, name=node.name
+        )
+
+    def extents(self, extent: Dim, sizes: Any) -> list[Dim | None]:
+        """Extents of the pieces; None where it is not known that a symbolic extent divides."""
+        if sizes is not None:
+            return list(sizes)
+        count = self.num_outputs or 1
+        if not isinstance(extent, int):
+            return [extent // count if extent % count == 0 else None] * count
+        piece = -(-extent // count)
+        last = extent - piece * (count - 1)
+        if last < 0:
+            raise OperandError(f"split: extent {extent} cannot be cut into {count} pieces of {piece}")
+        return [piece] * (count - 1) + [last]
+
+    def infer(self, x: Operand, sizes: Operand | None) -> list[tuple[Dim | None, ...]]:
+        axis = dims.normalize_axis(self.axis, x.rank)
+        if (sizes is None) == (self.num_outputs is None):
+            raise OperandError(f"split({x}): give either sizes or num_outputs")
+        if sizes is not None and sizes.known is None:
+            raise OperandError(f"split({x}): its sizes are not known at compile time")
+        known = None if sizes is None or sizes.known is None else sizes.known.tolist()
+        pieces, extent = self.extents(x.shape[axis], known), x.shape[axis]
+        total: Dim = sum((p for p in pieces if p is not None), 0)
+        if isinstance(total, int) and isinstance(extent, int) and total != extent:
+            raise OperandError(f"split({x}): sizes add up to {total}, but axis {axis} has {extent}")
+        return [(*x.shape[:axis], piece, *x.shape[axis + 1 :]) for piece in pieces]
+
+    def compute(self, x: te.Tensor, sizes: np.ndarray[Any, Any] | None) -> list[te.Tensor]:
+        axis = dims.normalize_axis(self.axis, x.ndim)
+        pieces = [int(str(p)) for p in self.extents(x.shape[axis], None if sizes is None else sizes.tolist())]
+        return topi.split(x, np.cumsum(pieces)[:-1].tolist(), axis)
+
+    def reference(self, x: Any, sizes: Any) -> Any:
+        if sizes is not None:
+            return np.split(x, np.cumsum(sizes)[:-1], self.axis)
+        piece = -(-x.shape[self.axis] // self.num_outputs)
+        return np.split(x, range(piece, piece * self.num_outputs, piece), self.axis)
+
+    def to_onnx(self, node: Any, opset: int) -> Any:
+        """Sizes are an operand since opset 13; without num_outputs, which came at 18, they are left out for equal
+        pieces only.
+        """
+        x, sizes = node.operands
+        attributes: dict[str, Any] = {"axis": self.axis} if self.axis else {}
+        if opset >= 18:
+            return "Split", attributes | ({"num_outputs": self.num_outputs} if self.num_outputs else {}), [x, sizes]
+        extents = [v.shape[self.axis] for v in node.outputs]
+        if sizes is None and not dims.is_static(extents):
+            return None  # whether the pieces are equal is not known
+        if sizes is None and len(set(extents)) > 1:
+            sizes = np.array(extents)
+        if opset >= 13:
+            return "Split", attributes, [x, sizes]
+        return ("Split", {**attributes, "split": extents}, [x]) if dims.is_static(extents) else None
+
+    samples = [
+        Sample(f32[6, 3], i64[3].of([1, 2, 3])),
+        Sample(f32[2, 7, 5], i64[2].of([4, 3]), axis=1),
+        Sample(f32[2, 6], None, axis=-1, num_outputs=3),
+        Sample(f32[2, 7], None, axis=1, num_outputs=3),
+        Sample(f32[4], i64[3].of([0, 4, 0])),
+        Sample(f16[4], None, num_outputs=1),
+    ]
+    rejects = [
+        Reject(f32[6], i64[2].of([1, 2]), because="add up to 3"),
+        Reject(f32[6], None, because="either sizes or num_outputs"),
+        Reject(f32[6], None, axis=1, num_outputs=2, because="axis 1 is outside"),
+        Reject(f32[2], None, num_outputs=4, because="cannot be cut"),
+    ]

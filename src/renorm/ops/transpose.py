@@ -1,0 +1,52 @@
+"""Order of axes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from renorm import te, topi
+from renorm.core.dims import Shape
+from renorm.core.errors import OperandError
+from renorm.graph.attributes import Ints
+from renorm.graph.op import Reject, Sample
+from renorm.graph.types import Operand, f16, f32, i64
+from renorm.ops import exact
+from renorm.ops.family import Injective
+
+
+class Transpose(Injective):
+    """Axis k of y is axis perm[k] of x; without perm the order is reversed."""
+
+    signature = "x: T[...] -> y: T[...]"
+    perm = Ints(None)
+    onnx = {"Transpose": 1}
+
+    def infer(self, x: Operand) -> Shape:
+        order = tuple(range(x.rank))[::-1] if self.perm is None else self.perm
+        if sorted(order) != list(range(x.rank)):
+            raise OperandError(f"transpose({x}): perm {list(order)} does not name each of {x.rank} axes once")
+        return tuple(x.shape[a] for a in order)
+
+    def compute(self, x: te.Tensor) -> te.Tensor:
+        return topi.transpose(x, self.perm)
+
+    def reference(self, x: Any) -> Any:
+        return np.transpose(x, self.perm)
+
+    def known_result(self, x: exact.Known) -> np.ndarray[Any, Any] | None:
+        return exact.moved(lambda a: np.transpose(a, self.perm), x)
+
+    samples = [
+        Sample(f32[2, 3]),
+        Sample(f32[2, 3, 4, 5], perm=[0, 2, 3, 1]),
+        Sample(f32[2, 3, 4], perm=[2, 0, 1]),
+        Sample(f16[3, 2]),
+        Sample(i64[2, 0, 3], perm=[1, 0, 2]),
+        Sample(f32[()]),
+    ]
+    rejects = [
+        Reject(f32[2, 3], perm=[0], because="each of 2 axes once"),
+        Reject(f32[2, 3], perm=[0, 0], because="each of 2 axes once"),
+    ]

@@ -1,0 +1,173 @@
+"""What ops that slide a window over spatial axes share: strides, dilations, padding, and the stage that pads.
+
+Spatial axes are all axes behind the first two. Along one of them, window position o covers the elements
+o * stride + k * dilation - before, k = 0 .. kernel - 1, of an axis that is continued by `before` and `after` elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from renorm import te
+from renorm.core import dims
+from renorm.core.dims import Dim, Shape, format_shape
+from renorm.core.errors import OperandError
+from renorm.graph.attributes import Ints, String
+from renorm.graph.op import OpDef
+from renorm.graph.types import Operand
+
+AUTO_PAD = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
+
+
+@dataclass(frozen=True)
+class Span:
+    """A window along one axis of `extent` elements. before, after: elements of padding."""
+
+    extent: int
+    kernel: int
+    stride: int
+    dilation: int
+    before: int
+    after: int
+
+    @property
+    def reach(self) -> int:
+        """Elements from the first to the last that one window covers, both included."""
+        return self.dilation * (self.kernel - 1) + 1
+
+
+class Windowed(OpDef):
+    """Base of ops with a window. Attributes that are not given are 1 (strides, dilations) or 0 (pads) along every axis.
+
+    pads: all elements before, axis by axis, then all elements behind, as ONNX has them. auto_pad: overrules pads.
+    """
+
+    kernel_shape = Ints(None)
+    strides = Ints(None)
+    dilations = Ints(None)
+    pads = Ints(None)
+    auto_pad = String("NOTSET", among=AUTO_PAD)
+
+    def along(self, attribute: str, rank: int, default: int = 1, least: int = 1) -> tuple[int, ...]:
+        """An attribute with one value per spatial axis."""
+        given = getattr(self, attribute)
+        if given is None:
+            return (default,) * rank
+        if len(given) != rank:
+            raise OperandError(
+                f"{self.name}: {attribute} {list(given)} needs one value for each of {rank} spatial axes"
+            )
+        if any(v < least for v in given):
+            raise OperandError(f"{self.name}: {attribute} {list(given)} must be at least {least}")
+        return given
+
+    def explicit_pads(self, rank: int) -> list[tuple[int, int]]:
+        """(before, after) per axis as the attribute `pads` says."""
+        pads = self.pads if self.pads is not None and self.auto_pad != "VALID" else (0,) * (2 * rank)
+        if len(pads) != 2 * rank:
+            raise OperandError(
+                f"{self.name}: pads {list(pads)} needs two values for each of {rank} spatial axes",
+                do="write all elements before, axis by axis, then all elements behind",
+            )
+        if any(p < 0 for p in pads):
+            raise OperandError(f"{self.name}: pads {list(pads)} must not be negative", do="crop with slice instead")
+        return list(zip(pads[:rank], pads[rank:], strict=True))
+
+    def known_kernel(self, shape: Shape) -> tuple[int | None, ...]:
+        """Extents of the window: those of a weight, or the attribute where the weight's are unknown. They must
+        agree."""
+        stated = self.along("kernel_shape", len(shape)) if self.kernel_shape is not None else (None,) * len(shape)
+        if any(isinstance(d, int) and s not in (None, d) for d, s in zip(shape, stated)):
+            raise OperandError(
+                f"{self.name}: kernel_shape {list(stated)} contradicts the weight, which has {format_shape(shape)}"
+            )
+        return tuple(d if isinstance(d, int) else s for d, s in zip(shape, stated))
+
+    def spans(self, spatial: Sequence[int], kernel: Sequence[int]) -> list[Span]:
+        """The window along every axis, once extents are known."""
+        rank = len(spatial)
+        pads = self.explicit_pads(rank)
+        found: list[Span] = []
+        for i, (e, k, s, d) in enumerate(
+            zip(spatial, kernel, self.along("strides", rank), self.along("dilations", rank), strict=True)
+        ):
+            if self.auto_pad.startswith("SAME"):
+                pads[i] = dims.same_padding(e, k, s, d, lower=self.auto_pad == "SAME_LOWER")
+            found.append(Span(e, k, s, d, *pads[i]))
+        return found
+
+    def positions(
+        self, spatial: Sequence[Dim], kernel: Sequence[int | None], ceil_mode: bool = False
+    ) -> list[Dim | None]:
+        """How many positions the window has along every axis; extents may be symbolic, an unknown window gives None."""
+        rank, found = len(spatial), list[Dim | None]()
+        pads = self.explicit_pads(rank)
+        for i, (e, k, s, d) in enumerate(
+            zip(spatial, kernel, self.along("strides", rank), self.along("dilations", rank), strict=True)
+        ):
+            if self.auto_pad.startswith("SAME"):
+                found.append((e + (s - 1)) // s)
+                continue
+            if k is None:
+                found.append(None)
+                continue
+            count = dims.pool_extent(e, k, s, d, *pads[i], ceil_mode)
+            if isinstance(count, int) and count < 1:
+                raise OperandError(
+                    f"{self.name}: a window of {d * (k - 1) + 1} elements does not fit into axis {i + 2}",
+                    [f"it has {e} elements, padded {sum(pads[i]) + int(str(e))}"],
+                )
+            found.append(count)
+        return found
+
+    def counts(self, spatial: Sequence[int], kernel: Sequence[int], ceil_mode: bool = False) -> list[int]:
+        """`positions` once extents are known."""
+        return [int(str(n)) for n in self.positions(spatial, kernel, ceil_mode)]
+
+
+def check_group(op: Any, group: int, x: Operand, w: Operand, per_group: Dim, divided: Dim) -> None:
+    """Raises OperandError where x does not have group * per_group channels, or group does not divide `divided`, the
+    weight's axis 0."""
+    if x.rank != w.rank:
+        raise OperandError(
+            f"{op.name}({x}, {w}): x has {x.rank - 2} spatial axes but w has {w.rank - 2}",
+            do="their ranks must be equal",
+        )
+    channels = x.shape[1]
+    if isinstance(divided, int) and divided % group:
+        raise OperandError(f"{op.name}({x}, {w}): group {group} does not divide {divided}, the extent of axis 0 of w")
+    if isinstance(channels, int) and isinstance(per_group, int) and channels != group * per_group:
+        raise OperandError(
+            f"{op.name}({x}, {w}): x has {channels} channels, expected {group * per_group}",
+            [f"group is {group}, and w takes {per_group} channels per group"],
+        )
+
+
+def pad(x: te.Tensor, before: Sequence[int], after: Sequence[int], value: float = 0.0) -> te.Tensor:
+    """`x` continued by `value` along its spatial axes; `x` itself where there is nothing to add."""
+    if not any(before) and not any(after):
+        return x
+    rank = len(before)
+    shape = (*x.shape[:2], *(e + b + a for e, b, a in zip(x.shape[2:], before, after, strict=True)))
+
+    def element(n: Any, c: Any, *at: Any) -> Any:
+        inside = [at[i] >= before[i] for i in range(rank) if before[i]]
+        inside += [at[i] < before[i] + x.shape[2 + i] for i in range(rank) if after[i]]
+        own = [at[i] - before[i] if before[i] else at[i] for i in range(rank)]
+        return te.if_then_else(te.all(*inside), x[(n, c, *own)], te.const(value, x.dtype))
+
+    return te.compute(shape, element, name=f"{x.name}_padded", tag="pad")
+
+
+def window_view(x: np.ndarray[Any, Any], spans: Sequence[Span], value: float = 0.0) -> np.ndarray[Any, Any]:
+    """All windows of an array, as [N, C, *positions, *kernel]; for references."""
+    widths = [(0, 0), (0, 0), *((s.before, s.after) for s in spans)]
+    padded = np.pad(x, widths, constant_values=value)
+    axes = tuple(range(2, x.ndim))
+    every = np.lib.stride_tricks.sliding_window_view(padded, [s.reach for s in spans], axis=axes)  # type: ignore[call-overload]
+    take = [slice(None), slice(None), *(slice(None, None, s.stride) for s in spans)]
+    return every[(*take, *(slice(None, None, s.dilation) for s in spans))]

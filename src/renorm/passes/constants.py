@@ -1,0 +1,127 @@
+"""Constant folding: what can be computed at compile time is, by the references of the ops."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from renorm.core import dtypes
+from renorm.core.dims import static
+from renorm.graph import interpret
+from renorm.graph.ir import Graph, Node, Value
+from renorm.passes.context import Context
+
+_FREE = 1 << 20  # bytes that a folded constant may have in any case
+_GROWTH = 2  # how many times larger than its operands it may be otherwise; Expand and ConstantOfShape stay computed
+
+
+@dataclass(frozen=True)
+class FixStaticOperands:
+    """op(.., computed) -> op(.., constant) where the op needs the operand at compile time; what computed only that
+    goes.
+
+    Part of lowering: exporters write the shape that Reshape takes as a chain of nodes (Shape, Gather, Concat, ...),
+    which is arithmetic of the compiler and no work of the network. Chains over extents that are not fixed yet stay.
+    """
+
+    def run(self, graph: Graph, context: Context) -> None:
+        unread = set(_unread(graph))
+        while self._fix(graph):
+            graph.infer_again()  # extents that depend on the operands just fixed, which later chains may read
+        while going := [n for n in _unread(graph) if n not in unread]:
+            graph.discard(going)
+        graph.discard_constants()
+
+    def _fix(self, graph: Graph) -> bool:
+        changed = False
+        for node in graph.nodes:
+            for parameter, v in zip(node.op.parsed.operands, node.operands, strict=True):
+                if parameter.is_static and isinstance(v, Value) and not v.is_constant:
+                    data = _known(v)
+                    if data is not None:
+                        node.replace_operand(v, graph.constant(data, v.name, f"computed by {_producer(v)}"))
+                        changed = True
+        return changed
+
+
+def _unread(graph: Graph) -> list[Node]:
+    return [n for n in graph.nodes if not any(v.users or graph.is_output(v) for v in n.outputs)]
+
+
+def _producer(v: Value) -> str:
+    return v.producer.name if v.producer else v.name
+
+
+def _known(v: Value, depth: int = 64) -> np.ndarray[Any, Any] | None:
+    """Elements of a shape computation: tracked ones, or those of a chain that begins at constants and static shapes."""
+    if v.data is not None:
+        return v.data
+    dtype = dtypes.numpy_dtype(v.dtype)
+    if v.known is not None and all(isinstance(e, (int, float)) for e in v.known.reshape(-1)):
+        return v.known.astype(dtype)
+    if v.producer is None or not v.type.is_static or np.prod(static(v.shape)) > 1024 or not depth:
+        return None
+    operands = [_known(o, depth - 1) for o in v.producer.inputs if o is not None]
+    if not operands or any(o is None for o in operands):
+        return None
+    return _evaluate(v.producer)[v.producer.outputs.index(v)].astype(dtype)
+
+
+def _evaluate(node: Node) -> list[np.ndarray[Any, Any]]:
+    """Results of a node whose operands can all be known; each step rounds to its dtype, as the network itself would."""
+    env: dict[Value, np.ndarray[Any, Any]] = {}
+    for v in node.inputs:
+        if v is not None:
+            data = _known(v)
+            assert data is not None
+            env[v] = interpret.widen(data)
+    return interpret.apply(node, env, rounded=True)
+
+
+@dataclass(frozen=True)
+class FoldConstants:
+    """op(constants) -> constant, in float64 rounded once, integers exactly; Shape of a fixed shape -> constant.
+
+    A node that is kept, one whose result is an output of the graph, and one whose result is much larger than its
+    operands stay.
+    """
+
+    def run(self, graph: Graph, context: Context) -> None:
+        gone: list[Node] = []
+        for node in graph.nodes:
+            if context.kept(node) or not self._may_fold(graph, node):
+                continue
+            tracked = _tracked(node)
+            env = {v: interpret.widen(v.data) for v in node.inputs if v is not None and v.data is not None}
+            results = [tracked] if tracked is not None else interpret.apply(node, env)
+            for v, data in zip(node.outputs, results):
+                array = data.astype(dtypes.numpy_dtype(v.dtype))
+                graph.replace(v, graph.constant(array, v.name, f"computed by {node.name}"))
+            gone.append(node)
+        graph.discard(gone)
+        graph.discard_constants()
+
+    def _may_fold(self, graph: Graph, node: Node) -> bool:
+        results = node.outputs
+        if any(graph.is_output(v) or not v.type.is_static for v in results):
+            return False
+        if _tracked(node) is not None:
+            return True
+        operands = [v for v in node.inputs if v is not None]
+        if not all(v.is_constant for v in operands):
+            return False
+        return sum(map(_bytes, results)) <= max(_FREE, _GROWTH * sum(map(_bytes, operands)))
+
+
+def _tracked(node: Node) -> np.ndarray[Any, Any] | None:
+    """Elements of the node's one result, where shape inference has found them already."""
+    v = node.output
+    if len(node.outputs) > 1 or v.known is None or not all(isinstance(e, (int, float)) for e in v.known.reshape(-1)):
+        return None
+    return v.known
+
+
+def _bytes(v: Value) -> int:
+    return dtypes.itemsize(v.dtype) * int(np.prod(static(v.shape), dtype=np.int64))

@@ -1,0 +1,63 @@
+"""What all passes of one run share: the target, what must stay whole, and the log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from renorm.core.errors import InvalidInput, suggest
+from renorm.core.target import Target
+from renorm.graph import registry
+from renorm.graph.ir import Graph, Node
+from renorm.graph.rewrite import Log, Probe
+
+
+class Pass(Protocol):
+    """A pass is a frozen dataclass; the first line of its docstring states its algebra."""
+
+    def run(self, graph: Graph, context: Context) -> None:
+        """Changes `graph` in place."""
+        ...
+
+
+@dataclass
+class Context:
+    """level: 0 to 3, see passes.pipeline. keep: names of ops and of nodes that stay whole. units: why single nodes stay
+    whole, by node name, where the target asks for it. claims: names of nodes that the target runs as one kernel. probe:
+    measures rewrites when the user asks for it."""
+
+    target: Target = field(default_factory=Target)
+    level: int = 3
+    keep: frozenset[str] = frozenset()
+    units: dict[str, str] = field(default_factory=dict[str, str])
+    claims: list[tuple[str, ...]] = field(default_factory=list[tuple[str, ...]])
+    log: Log = field(default_factory=Log)
+    probe: Probe | None = None
+
+    def kept(self, node: Node) -> str | None:
+        """Why no rewrite may touch a node; None where it may."""
+        if node.op.name in self.keep:
+            return f"keep holds every {node.op.name}"
+        if node.name in self.keep:
+            return f"keep holds {node.name!r}"
+        return self.units.get(node.name)
+
+
+def check_keep(graph: Graph, keep: Iterable[str]) -> frozenset[str]:
+    """`keep` as a set; InvalidInput names every entry that is neither an op nor a node of the graph."""
+    nodes = {n.name for n in graph.nodes}
+    known = {op.name for op in registry.all_ops()} | {n.op.name for n in graph.nodes}
+    wrong = [k for k in dict.fromkeys(keep) if k not in nodes and k not in known]
+    if wrong:
+        raise InvalidInput(
+            f"keep: neither op nor node of {graph.name}: {', '.join(repr(k) for k in wrong)}",
+            [_nearest(k, known | nodes) for k in wrong],
+            "name an op (batch_norm) or a node of the model",
+        )
+    return frozenset(keep)
+
+
+def _nearest(name: str, known: set[str]) -> str:
+    same = [op.name for op in registry.all_ops() if name in op.onnx]
+    return f"ONNX's {name} is {same[0]} here" if same else f"nearest to {name!r}: {suggest(name, known)}"

@@ -1,0 +1,26 @@
+"""Dead code: nodes and constants that no output depends on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from renorm.graph.ir import Graph, Node
+from renorm.passes.context import Context
+
+
+@dataclass(frozen=True)
+class RemoveDeadCode:
+    """A node none of whose results reaches an output -> nothing; a constant that nobody reads -> nothing."""
+
+    def run(self, graph: Graph, context: Context) -> None:
+        live: set[Node] = set()
+        waiting = [v.producer for v in graph.outputs if v.producer]
+        while waiting:
+            node = waiting.pop()
+            if node not in live:
+                live.add(node)
+                waiting += [v.producer for v in node.inputs if v is not None and v.producer]
+        dead = [n for n in graph.nodes if n not in live]
+        if dead:
+            graph.discard(dead)
+        graph.discard_constants()

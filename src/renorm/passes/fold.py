@@ -1,0 +1,244 @@
+"""Folding: a scale and a shift per channel become part of the constants of the node before them.
+
+    f(x; w, b) * k + shift -> f(x; w', b')        for every op f whose `scaled` gives w' and b'
+
+k and shift come from batch norm, k = scale / sqrt(var + epsilon), or from arithmetic with constants per channel. All
+of it runs in float64; a constant is rounded once, however many folds end in it (`Value.exact`). Constants are never
+edited in place, so that a weight which two nodes share stays what it is for the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from renorm import ops
+from renorm.core import dtypes
+from renorm.core.dims import format_shape
+from renorm.graph.ir import Node, Value
+from renorm.graph.rewrite import Match, Rewrite, any_op
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Affine:
+    """y * k + shift along one axis of y; None for a factor of 1 and a shift of 0."""
+
+    axis: int
+    k: Array | None
+    shift: Array | None
+
+
+class Fold(Rewrite):
+    """f(x; w, b) * k + shift -> f(x; w', b')
+
+    Subclasses say in `affine` what k and shift are; in their patterns `producer` is the node of f.
+    """
+
+    fate = "folded"
+
+    def affine(self, m: Match) -> Affine | str:
+        """What follows the producer, or why it is no scale and shift per channel, as a sentence."""
+        raise NotImplementedError
+
+    def refuse(self, m: Match) -> str | None:
+        found = self.affine(m)
+        if isinstance(found, str):
+            return found
+        m.found = absorb(m.producer, found)
+        return m.found if isinstance(m.found, str) else None
+
+    def rewrite(self, m: Match) -> Value:
+        absorbed: Absorbed = m.found
+        return absorbed.apply(m)
+
+
+@dataclass(frozen=True)
+class Absorbed:
+    """A producer with other constants. given, changed: its operands before and after; rest: a shift that it could not
+    take."""
+
+    producer: Node
+    op: Any
+    given: Sequence[Any]
+    changed: Sequence[Any]
+    rest: Array | None = None
+
+    def apply(self, m: Match) -> Value:
+        graph, y = m.graph, self.producer.output
+        olds = [*self.producer.operands, *[None] * len(self.changed)]
+        given = [*self.given, *[None] * len(self.changed)]
+        operands: list[Any] = []
+        for parameter, old, before, after in zip(self.op.parsed.operands, olds, given, self.changed):
+            if after is not None and after is not before:
+                hint = old.name if isinstance(old, Value) else f"{self.producer.name}.{parameter.name}"
+                dtype = old.dtype if isinstance(old, Value) else y.dtype
+                operands.append(graph.constant(after, hint, f"folded {', '.join(m.origin)}", dtype=dtype))
+            else:
+                operands.append(None if after is None else old)
+        result = graph.apply(self.op, operands, name=self.producer.name)
+        if self.rest is not None:
+            result = ops.add(result, graph.constant(self.rest, f"{self.producer.name}.shift", dtype=y.dtype))
+        return result
+
+
+def absorb(producer: Node, affine: Affine) -> Absorbed | str:
+    """The producer with the affine map in its constants, or why it cannot take it."""
+    given = [_float64(o) for o in producer.operands]
+    for values in (affine.k, affine.shift):
+        if values is not None and not np.isfinite(values).all():
+            return f"its scale or shift is not finite in channel {int(np.flatnonzero(~np.isfinite(values))[0])}"
+    found, rest = producer.op.scaled(given, affine.axis, affine.k, affine.shift), None
+    if isinstance(found, str) and affine.k is not None and affine.shift is not None:
+        without = producer.op.scaled(given, affine.axis, affine.k, None)  # no bias? then the shift stays behind
+        if not isinstance(without, str):
+            spread = [1] * producer.output.rank
+            spread[affine.axis] = -1
+            found, rest = without, affine.shift.reshape(spread)
+    if isinstance(found, str):
+        return f"{found} (node {producer.name!r})"
+    op, changed = found
+    for before, after in zip([*given, *[None] * (len(changed) - len(given))], changed):
+        if after is not None and after is not before:
+            reason = _overflow(after, producer.output.dtype)
+            if reason:
+                return f"{reason} (node {producer.name!r})"
+    return Absorbed(producer, op, given, changed, rest)
+
+
+def _float64(operand: Any) -> Any:
+    """What `OpDef.scaled` is given for an operand."""
+    if isinstance(operand, list):
+        return [_float64(o) for o in operand]
+    if operand is None or operand.data is None:
+        return None if operand is None else operand.type
+    return operand.data.astype(np.float64) if operand.exact is None else operand.exact
+
+
+def _overflow(array: Array, dtype: str) -> str | None:
+    """A sentence where rounding to `dtype` makes a finite element infinite."""
+    largest = max(float(array.max(initial=0.0)), -float(array.min(initial=0.0)))
+    if not np.isfinite(largest):
+        largest = float(np.abs(array[np.isfinite(array)]).max(initial=0.0))
+    with np.errstate(over="ignore"):
+        if np.isfinite(np.asarray(largest).astype(dtypes.numpy_dtype(dtype)).astype(np.float64)):
+            return None
+    return f"folded constants go beyond {dtype}: {largest:.3g}"
+
+
+def exact(value: Value) -> Array:
+    """A constant's elements in float64, before the rounding of an earlier fold."""
+    return _float64(value)
+
+
+def normalization(node: Node) -> Affine | str:
+    """What a batch norm in inference does to each channel, or why that is not known."""
+    parameters = [v for v in node.inputs[1:] if v is not None]
+    if getattr(node.op, "training_mode", False):
+        return "its statistics come from the batch (training_mode = 1)"
+    for parameter, v in zip(node.op.parsed.operands[1:], parameters):
+        if not v.is_constant:
+            return f"its {parameter.name} {v.name!r} is not a constant"
+    scale, bias, mean, var = (exact(v) for v in parameters)
+    with np.errstate(all="ignore"):
+        k = scale / np.sqrt(var + node.op.values["epsilon"])
+        return Affine(1, k, bias - mean * k)
+
+
+def per_channel(c: Value, y: Value, result: Value) -> tuple[int, Array] | str:
+    """The axis of y along which a constant runs that is combined with it, and its elements; or why it is not per
+    channel."""
+    if result.shape != y.shape or c.rank > y.rank:
+        return f"constant {c.name!r} broadcasts the result from {format_shape(y.shape)} to {format_shape(result.shape)}"
+    spread = [1] * (y.rank - c.rank) + [int(str(d)) for d in c.shape]
+    axes = [a for a, extent in enumerate(spread) if extent != 1]
+    if len(axes) > 1:
+        return f"constant {c.name!r} is {format_shape(c.shape)}, which is not per channel"
+    axis = axes[0] if axes else min(1, y.rank - 1)
+    extent = y.shape[axis] if y.rank else 1
+    if not isinstance(extent, int):
+        return f"the number of channels of {y.name!r} is not known: {extent}"
+    return axis, np.broadcast_to(exact(c).reshape(-1), (extent,))
+
+
+class FoldBatchNorm(Fold):
+    """batch_norm(f(x; w, b)) -> f(x; w * k, (b - mean) * k + bias), k = scale / sqrt(var + epsilon)"""
+
+    def pattern(self, scale: Any, bias: Any, mean: Any, var: Any) -> Any:
+        return ops.batch_norm(any_op("producer"), scale, bias, mean, var)
+
+    def affine(self, m: Match) -> Affine | str:
+        return normalization(m.root)
+
+
+class FoldArithmetic(Fold):
+    """Base of folds of arithmetic with a constant `c`."""
+
+    constants = ("c",)
+
+    def affine(self, m: Match) -> Affine | str:
+        if not dtypes.is_float(m.c.dtype):
+            return f"{m.c.dtype} arithmetic is not folded"
+        found = per_channel(m.c, m.producer.output, m.root.output)
+        return found if isinstance(found, str) else self.of(*found)
+
+    def of(self, axis: int, c: Array) -> Affine:
+        raise NotImplementedError
+
+
+class FoldMul(FoldArithmetic):
+    """f(x; w, b) * c -> f(x; w * c, b * c)"""
+
+    def pattern(self, c: Any) -> Any:
+        return ops.mul(any_op("producer"), c)
+
+    def of(self, axis: int, c: Array) -> Affine:
+        return Affine(axis, c, None)
+
+
+class FoldDiv(FoldArithmetic):
+    """f(x; w, b) / c -> f(x; w / c, b / c)"""
+
+    def pattern(self, c: Any) -> Any:
+        return ops.div(any_op("producer"), c)
+
+    def of(self, axis: int, c: Array) -> Affine:
+        with np.errstate(all="ignore"):
+            return Affine(axis, 1 / c, None)
+
+
+class FoldAdd(FoldArithmetic):
+    """f(x; w, b) + c -> f(x; w, b + c)"""
+
+    def pattern(self, c: Any) -> Any:
+        return ops.add(any_op("producer"), c)
+
+    def of(self, axis: int, c: Array) -> Affine:
+        return Affine(axis, None, c)
+
+
+class FoldSub(FoldArithmetic):
+    """f(x; w, b) - c -> f(x; w, b - c)"""
+
+    def pattern(self, c: Any) -> Any:
+        return ops.sub(any_op("producer"), c)
+
+    def of(self, axis: int, c: Array) -> Affine:
+        return Affine(axis, None, -c)
+
+
+class FoldSubFrom(FoldArithmetic):
+    """c - f(x; w, b) -> f(x; -w, c - b)"""
+
+    def pattern(self, c: Any) -> Any:
+        return ops.sub(c, any_op("producer"))
+
+    def of(self, axis: int, c: Array) -> Affine:
+        return Affine(axis, -np.ones_like(c), c)
+
+
+RULES: tuple[Rewrite, ...] = (FoldBatchNorm(), FoldMul(), FoldDiv(), FoldAdd(), FoldSub(), FoldSubFrom())

@@ -1,0 +1,235 @@
+"""Fusion: the nodes of a graph are partitioned into groups, each of which runs as one kernel.
+
+Every op says how it may share a kernel (`OpDef.fusion_of`, in TVM's kinds). A group grows from a node to its immediate
+post-dominator p, the first node through which every path from it to an output runs, and takes all nodes between, if
+
+    from a reduction, convolution, product   all up to p are elementwise or broadcast, and keep the shape: a tail
+    from elementwise .. injective            all between are at most injective, and p is that too, or a reduction
+
+A group has at most one node that is more than injective. Everything leaves a group through one node, which every
+member reaches; hence a group is convex, and launching groups in the order of these nodes is possible.
+
+Not joined, though it would be legal: what would be computed more than once for it, because a larger result reads it
+repeatedly, and what would make one expression too long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from math import inf, prod
+
+from renorm.core.dims import is_static, static
+from renorm.graph import registry
+from renorm.graph.ir import Graph, Group, Names, Node, Value
+from renorm.graph.op import BROADCAST, INJECTIVE, OPAQUE, REDUCTION, Fusion
+from renorm.passes.context import Context
+
+_LONGEST = 200  # terms of one inlined expression; residual blocks have fewer than 20
+_REPEATED = 1.5  # times that one element may be computed; padding computes a border in addition
+_LABELS = 10  # labels that a kernel's name lists
+
+
+@dataclass(frozen=True)
+class OneNodePerKernel:
+    """node -> kernel {node}"""
+
+    def run(self, graph: Graph, context: Context) -> None:
+        graph.groups = [Group("", [n]) for n in graph.nodes]
+        name_groups(graph)
+
+
+@dataclass(frozen=True)
+class Fuse:
+    """nodes -> kernels {nodes}, each convex and with one exit"""
+
+    def run(self, graph: Graph, context: Context) -> None:
+        partition = _Partition(graph, {n: kind_of(n, context) for n in graph.nodes})
+        by_name = {n.name: n for n in graph.nodes}
+        for names in context.claims:
+            partition.claim([by_name[name] for name in names])
+        # backwards: of two producers of a sum the later one takes it, when the other result exists
+        for node in reversed(graph.nodes):
+            if partition.kinds[node] > INJECTIVE:
+                partition.grow_tail(node)
+        for node in graph.nodes:
+            if partition.kinds[node] <= INJECTIVE:
+                partition.grow(node)
+        graph.groups = [Group("", nodes) for nodes in partition.groups()]
+        graph.nodes = [n for g in graph.groups for n in g.nodes]
+        name_groups(graph)
+
+
+def kind_of(node: Node, context: Context) -> Fusion:
+    """How a node may share a kernel on the target, what a user has overridden included. Nodes with several results
+    stay alone."""
+    return registry.fusion_kind(node, context.target) if len(node.outputs) == 1 else OPAQUE
+
+
+def name_groups(graph: Graph) -> None:
+    """Names kernels after what is in them, in launch order; equal names are numbered."""
+    names = Names()
+    for group in graph.groups:
+        labels = [n.op.label(n.operand_types()) for n in group.nodes]
+        if len(labels) > _LABELS:
+            labels = [*labels[: _LABELS - 1], "and", str(len(labels) - _LABELS + 1), "more"]
+        name = labels[0] if len(group.nodes) == 1 else "_".join(["fused", *labels])
+        group.name = names.fresh(name)
+
+
+@dataclass(eq=False)
+class _Set:
+    """A group on its way. anchor: its node that is more than injective; exit: the node through which its result
+    leaves."""
+
+    nodes: list[Node]
+    exit: Node
+    anchor: Node | None = None
+
+
+@dataclass
+class _Partition:
+    graph: Graph
+    kinds: dict[Node, Fusion]
+    sets: dict[Node, _Set] = field(default_factory=dict[Node, _Set])
+
+    def __post_init__(self) -> None:
+        self._position = {n: i for i, n in enumerate(self.graph.nodes)}
+        self._outputs = set(self.graph.outputs)
+        self._users = self.graph.user_map()
+        self._dominator = self._post_dominators()
+        for n in self.graph.nodes:
+            self.sets[n] = _Set([n], n, n if self.kinds[n] > INJECTIVE else None)
+
+    # --- structure
+
+    def readers(self, node: Node) -> list[Node]:
+        return [u for v in node.outputs for u in self._users.get(v, ())]
+
+    def _post_dominators(self) -> dict[Node, Node | None]:
+        """The immediate post-dominator of every node; None stands for what lies behind the outputs."""
+        found: dict[Node, Node | None] = {}
+        depth: dict[Node | None, int] = {None: 0}
+        for node in reversed(self.graph.nodes):
+            readers = self.readers(node)
+            meet: Node | None = None
+            if readers and not any(v in self._outputs for v in node.outputs):
+                meet = readers[0]
+                for other in readers[1:]:
+                    a: Node | None = meet
+                    b: Node | None = other
+                    while a is not b:
+                        if depth[a] >= depth[b]:
+                            a = found[a] if a is not None else None
+                        else:
+                            b = found[b] if b is not None else None
+                    meet = a
+            found[node] = meet
+            depth[node] = depth[meet] + 1
+        return found
+
+    def _between(self, node: Node, end: Node) -> list[Node]:
+        """Nodes on paths from `node` to `end`, without both."""
+        found: dict[Node, None] = {}
+        waiting = [u for u in self.readers(node) if u is not end]
+        while waiting:
+            n = waiting.pop()
+            if n not in found:
+                found[n] = None
+                waiting += [u for u in self.readers(n) if u is not end]
+        return list(found)
+
+    def groups(self) -> list[list[Node]]:
+        """Groups in launch order, nodes in theirs."""
+        distinct = sorted(set(self.sets.values()), key=lambda s: self._position[s.exit])
+        return [sorted(s.nodes, key=self._position.__getitem__) for s in distinct]
+
+    def claim(self, nodes: list[Node]) -> None:
+        """These nodes, of which only the last is read by others, are one group that nothing joins."""
+        own = _Set(nodes, nodes[-1], nodes[-1])
+        for n in nodes:
+            self.sets[n] = own
+            self.kinds[n] = OPAQUE
+
+    # --- growing
+
+    def grow_tail(self, anchor: Node) -> None:
+        """Lets elementwise and broadcast nodes behind a reduction, convolution or product join its kernel."""
+        if self.kinds[anchor] >= OPAQUE:
+            return
+        while True:
+            exit = self.sets[anchor].exit
+            end = self._dominator[exit]
+            if end is None:
+                return
+            tail = [*self._between(exit, end), end]
+            shape = exit.output.shape
+            if any(self.kinds[n] > BROADCAST or n.output.shape != shape for n in tail) or not self._join(exit, tail):
+                return
+
+    def grow(self, node: Node) -> None:
+        """Lets a node that computes each element from few others join the kernel of what reads it."""
+        own = self.sets[node]
+        if own.exit is not node or own.anchor is not None:
+            return
+        end = self._dominator[node]
+        if end is None:
+            return
+        between = self._between(node, end)
+        if any(self.kinds[n] > INJECTIVE for n in between):
+            return
+        if self.kinds[end] <= INJECTIVE or self.kinds[end] == REDUCTION:
+            self._join(node, [*between, end])
+
+    def _join(self, first: Node, others: list[Node]) -> bool:
+        """One group of the groups of all these nodes, where that keeps to the rules; says whether it did."""
+        joined = list(dict.fromkeys(self.sets[n] for n in (first, *others)))
+        anchors = [s.anchor for s in joined if s.anchor is not None]
+        if len(joined) < 2 or len(anchors) > 1 or any(self.kinds[a] >= OPAQUE for a in anchors):
+            return False
+        nodes = [n for s in joined for n in s.nodes]
+        exit = max((s.exit for s in joined), key=self._position.__getitem__)
+        if self._terms(nodes, exit) > _LONGEST or self._repetition(nodes, exit) > _REPEATED:
+            return False
+        union = _Set(nodes, exit, anchors[0] if anchors else None)
+        for n in nodes:
+            self.sets[n] = union
+        return True
+
+    def _terms(self, nodes: Iterable[Node], exit: Node) -> int:
+        """Terms of the expression of one element of the result, everything but the anchor inlined; shared parts count
+        each time that they are read, as inlining repeats them."""
+        terms: dict[Value, int] = {}
+        for n in sorted(nodes, key=self._position.__getitem__):
+            own = 1 if self.kinds[n] > INJECTIVE else 1 + sum(terms.get(v, 0) for v in n.inputs if v is not None)
+            terms.update((v, own) for v in n.outputs)
+        return max(terms[v] for v in exit.outputs)
+
+    def _repetition(self, nodes: Iterable[Node], exit: Node) -> float:
+        """How often the node of a group that is repeated most computes one element: inlining computes it anew for
+        each read.
+
+        Readers that need it at the same index share what they compute; LLVM sees that they do.
+        """
+        members = set(nodes)
+        times: dict[Node, float] = {exit: 1.0}
+        index: dict[Node, Node] = {exit: exit}  # nodes of one entry are read at the same index
+        for n in sorted(members - {exit}, key=self._position.__getitem__, reverse=True):
+            readers = [u for u in dict.fromkeys(self.readers(n)) if u in members]
+            aligned = all(self.kinds[u] <= BROADCAST and u.output.shape == n.output.shape for u in readers)
+            if aligned and len({index[u] for u in readers}) == 1:
+                times[n], index[n] = max(times[u] for u in readers), index[readers[0]]
+            else:
+                times[n], index[n] = sum(times[u] * self._reads(u, n.output) for u in readers), n
+        return max((t for n, t in times.items() if self.kinds[n] < INJECTIVE), default=1.0)
+
+    def _reads(self, reader: Node, v: Value) -> float:
+        """How often `reader` reads each element of `v` to compute its result once, on the average."""
+        if self.kinds[reader] > INJECTIVE:
+            return 1.0 if reader.inputs[0] is v and all(o is not v for o in reader.inputs[1:]) else inf
+        if reader.output.shape == v.shape:
+            return 1.0
+        whole = [v] if self.kinds[reader] <= BROADCAST else [o for o in dict.fromkeys(reader.inputs) if o is not None]
+        if not all(is_static(o.shape) for o in (reader.output, *whole)):
+            return inf
+        return prod(static(reader.output.shape)) / max(1, sum(prod(static(o.shape)) for o in whole))

@@ -1,0 +1,124 @@
+"""The pipeline: every pass over graphs, in order, with the opt_level from which it runs.
+
+level 0  nothing but lowering: inference is spelled out (dropout goes, batch norm becomes scale and shift)
+level 1  + constants are folded, dead code and common subexpressions go
+level 2  + norms are folded into their neighbours, nodes are fused into kernels
+level 3  the same today: schedules choose layouts at every level; algorithms that round otherwise will start here
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from renorm.core.errors import InternalError, RenormError, raised_at
+from renorm.core.target import Target
+from renorm.graph import verify as verifier
+from renorm.graph.ir import Graph
+from renorm.graph.rewrite import Refused
+from renorm.passes import decompose, fold, norms, padding, products, simplify, unpack
+from renorm.passes.common import ShareCommon
+from renorm.passes.constants import FixStaticOperands, FoldConstants
+from renorm.passes.context import Context, Pass, check_keep
+from renorm.passes.dead_code import RemoveDeadCode
+from renorm.passes.fuse import Fuse, OneNodePerKernel
+from renorm.passes.partition import ClaimUnits
+from renorm.passes.probe import Probes
+from renorm.passes.rewriting import ApplyRules
+from renorm.runtime.report import Report
+
+# Passes on the graph as a model: what they leave is a model again, which can be written back.
+MODEL: list[tuple[int, Pass]] = [
+    # level, pass
+    (0, ClaimUnits()),
+    (0, ApplyRules(simplify.IDENTITIES)),
+    (0, FixStaticOperands()),
+    (1, RemoveDeadCode()),
+    (1, FoldConstants()),
+    (1, ShareCommon()),
+    (2, ApplyRules((*simplify.RULES, *padding.RULES, *products.RULES, *fold.RULES))),
+    (2, FoldConstants()),
+    (1, RemoveDeadCode()),
+]
+
+# Passes towards kernels.
+KERNELS: list[tuple[int, Pass]] = [
+    (0, ApplyRules(unpack.RULES)),
+    (2, ApplyRules((*decompose.RULES, *simplify.RULES))),
+    (1, FoldConstants()),
+    (1, ShareCommon()),
+    (0, RemoveDeadCode()),  # at every level: a kernel whose result nobody reads has nothing to write
+    (0, OneNodePerKernel()),
+    (2, Fuse()),
+]
+
+PIPELINE = [*MODEL, *KERNELS]
+
+
+def optimize(
+    graph: Graph,
+    *,
+    level: int = 3,
+    keep: Iterable[str] = (),
+    target: Target | None = None,
+    verify: bool = False,
+    for_export: bool = False,
+) -> tuple[Graph, Report]:
+    """Runs the pipeline on `graph`, which it takes over, and gives the result with a report (norms, refusals,
+    diagnoses).
+
+    level: 0 to 3. keep: names of ops or nodes that no pass takes apart. verify: each rewrite and pass is compared
+    with what was there before, on random inputs; one that differs too much is reverted and named among the refusals.
+    for_export: only the passes whose result is a model again. Raises InvalidInput for an unknown name in `keep`, and
+    where `verify` meets inputs without a fixed shape.
+    """
+    context = Context(target or Target(), level, check_keep(graph, keep))
+    source = norms.norms_of(graph)
+    names = [v.name for v in graph.outputs]
+    probes = Probes(graph) if verify else None
+    for since, one in MODEL if for_export else PIPELINE:
+        if level >= since:
+            graph = _run(one, graph, context, probes)
+    for v in graph.constants.values():
+        v.exact = None
+    verifier.verify(graph)
+    report = Report(
+        norms=norms.records(source, graph, context),
+        renamed={old: new.name for old, new in zip(names, graph.outputs) if old != new.name},
+        refusals=tuple((r.rule, r.node, r.reason) for r in context.log.refusals),
+        diagnoses=tuple(str(d) for d in graph.metadata.get("diagnoses", ())),
+    )
+    return graph, report
+
+
+def _run(one: Pass, graph: Graph, context: Context, probes: Probes | None) -> Graph:
+    """The graph after a pass; with probes, the graph before it where the pass changed what the network computes."""
+    if probes is None:
+        _apply(one, graph, context)
+        return graph
+    if isinstance(one, ApplyRules):  # rewrite by rewrite
+        context.probe = probes.measure
+        _apply(one, graph, context)
+        context.probe = None
+        return graph
+    before = graph.copy()
+    _apply(one, graph, context)
+    reason = probes.compare(graph)
+    if reason is None:
+        return graph
+    name = type(one).__name__
+    context.log.reverted[name, graph.name] = Refused(name, graph.name, (), f"reverted: {reason}")
+    probes.evaluate(before)
+    return before
+
+
+def _apply(one: Pass, graph: Graph, context: Context) -> None:
+    try:
+        one.run(graph, context)
+    except RenormError:
+        raise
+    except Exception as error:  # whatever a pass did not expect is a fault of renorm
+        raise InternalError(
+            f"pass {type(one).__name__} failed on {graph.name}: {type(error).__name__}: {error}",
+            [raised_at(error), "the graph when it failed:", *str(graph).splitlines()],
+            f"report this with the model; `renorm inspect MODEL --opt-level {context.level}` reproduces it",
+        ) from error

@@ -1,0 +1,176 @@
+"""Simplification: nodes that change nothing go, and chains of reindexing become one node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from renorm import ops
+from renorm.core.dims import normalize_axis, static
+from renorm.graph import registry
+from renorm.graph.ir import Node, Value
+from renorm.graph.rewrite import Match, Rewrite, Variable, any_op
+
+
+@dataclass(frozen=True)
+class Drop(Rewrite):
+    """op(x, ..) -> x where the op changes nothing"""
+
+    op: str
+    changes_nothing: Callable[[Node], bool]
+
+    @property
+    def name(self) -> str:
+        return f"Drop({self.op})"
+
+    @cached_property
+    def replaces_all(self) -> bool:
+        return False  # a mask of Dropout that somebody reads holds the node
+
+    def pattern(self) -> Any:
+        op = registry.find(self.op)
+        return op.matching()(*(Variable(p.name, p.is_variadic) for p in op.parsed.operands))
+
+    def fits(self, m: Match) -> bool:
+        return m.root.output.type == m.root.inputs[0].type and self.changes_nothing(m.root)  # type: ignore[union-attr]
+
+    def rewrite(self, m: Match) -> Value | None:
+        return m.root.inputs[0]
+
+
+def _always(node: Node) -> bool:
+    return True
+
+
+def _same_fixed_type(node: Node) -> bool:
+    return node.output.type.is_static
+
+
+def _same_order(node: Node) -> bool:
+    """A transpose moves nothing where axes of more than one element stay in order."""
+    perm = node.op.values["perm"] or tuple(reversed(range(node.output.rank)))
+    moved = [a for a in perm if node.inputs[0] is not None and node.inputs[0].shape[a] != 1]
+    return moved == sorted(moved)
+
+
+def _forward(node: Node) -> bool:
+    """A slice that gives everything moves nothing where no step is negative."""
+    steps = node.inputs[4]
+    return steps is None or (steps.data is not None and bool((steps.data > 0).all()))
+
+
+def _no_padding(node: Node) -> bool:
+    """Pads may be negative, so that equal types alone do not tell."""
+    pads = node.inputs[1]
+    return pads is not None and pads.data is not None and not pads.data.any()
+
+
+def _one_operand(node: Node) -> bool:
+    return len(node.inputs) == 1
+
+
+class TransposeOfTranspose(Rewrite):
+    """transpose(transpose(x, p), q) -> transpose(x, p[q])"""
+
+    shares = True
+
+    def pattern(self, x: Any) -> Any:
+        return ops.transpose(ops.transpose(x, name="inner"))
+
+    def rewrite(self, m: Match) -> Value:
+        reverse = tuple(reversed(range(m.x.rank)))
+        first, second = (n.op.values["perm"] or reverse for n in (m.inner, m.root))
+        return ops.transpose(m.x, perm=tuple(first[a] for a in second))
+
+
+VIEWS = ("reshape", "flatten", "squeeze", "unsqueeze")  # ops that only cut the same elements into other axes
+
+
+@dataclass(frozen=True)
+class ViewOfView(Rewrite):
+    """reshape(reshape(x)) -> reshape(x), for all ops that only cut the same elements into other axes"""
+
+    outer: str
+    inner: str
+    shares = True
+
+    @property
+    def name(self) -> str:
+        return f"ViewOfView({self.outer}, {self.inner})"
+
+    def pattern(self) -> Any:
+        outer, inner = registry.find(self.outer), registry.find(self.inner)
+        below = inner.matching()(*(Variable(f"inner_{p.name}") for p in inner.parsed.operands), name="below")
+        return outer.matching()(below, *(Variable(f"outer_{p.name}") for p in outer.parsed.operands[1:]))
+
+    def fits(self, m: Match) -> bool:
+        return m.root.output.type.is_static
+
+    def rewrite(self, m: Match) -> Value:
+        return ops.reshape(m.below.inputs[0], np.asarray(static(m.root.output.shape), np.int64))
+
+
+@dataclass(frozen=True)
+class ViewOfReduction(Rewrite):
+    """flatten(reduce(x, keepdims)) -> reduce(x), for all reductions that can leave the reduced axes out, and the
+    global average
+
+    A view of its own would be a kernel that copies a few numbers.
+    """
+
+    view: str
+
+    @property
+    def name(self) -> str:
+        return f"ViewOfReduction({self.view})"
+
+    def pattern(self) -> Any:
+        op = registry.find(self.view)
+        return op.matching()(any_op("reduction"), *(Variable(p.name) for p in op.parsed.operands[1:]))
+
+    def fits(self, m: Match) -> bool:
+        axes = _reduced_axes(m.reduction)
+        rest = [d for a, d in enumerate(m.reduction.output.shape) if a not in axes]
+        return bool(axes) and m.root.output.shape == tuple(rest)
+
+    def rewrite(self, m: Match) -> Value:
+        (x,) = m.reduction.inputs
+        op = m.reduction.op
+        if op.name == "global_average_pool":
+            return ops.reduce_mean(x, axes=_reduced_axes(m.reduction), keepdims=False)
+        return op.with_attributes(keepdims=False)(x)
+
+
+def _reduced_axes(node: Node) -> tuple[int, ...]:
+    """Axes of extent 1 that a reduction leaves where others leave none; none where it is no such reduction."""
+    if len(node.inputs) != 1 or node.inputs[0] is None:
+        return ()
+    rank = node.inputs[0].rank
+    if node.op.name == "global_average_pool":
+        return tuple(range(2, rank))
+    if not node.op.values.get("keepdims", False) or "axes" not in node.op.values:
+        return ()
+    axes = node.op.values["axes"]
+    return tuple(range(rank)) if axes is None else tuple(normalize_axis(a, rank) for a in axes)
+
+
+IDENTITIES: tuple[Rewrite, ...] = (Drop("identity", _always), Drop("dropout", _always))
+"""Ops that are nothing in inference; lowering drops them at every level."""
+
+RULES: tuple[Rewrite, ...] = (
+    *IDENTITIES,
+    *(Drop(view, _same_fixed_type) for view in VIEWS),
+    Drop("expand", _same_fixed_type),
+    Drop("slice", lambda n: _same_fixed_type(n) and _forward(n)),
+    Drop("pad", _no_padding),
+    Drop("cast", _always),
+    Drop("concat", _one_operand),
+    Drop("transpose", _same_order),
+    TransposeOfTranspose(),
+    *(ViewOfReduction(view) for view in VIEWS),
+    *(ViewOfView(outer, inner) for outer in VIEWS for inner in VIEWS),
+)

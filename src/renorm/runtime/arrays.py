@@ -1,0 +1,235 @@
+"""Arrays that callers give, and arrays they get.
+
+A caller gives NumPy arrays or anything with __dlpack__ in CPU memory. An array is used where it lies when it is
+C-contiguous; otherwise it is copied. Its dtype and shape must be exactly those of the input: nothing is converted,
+since a silent conversion hides a mistake and costs a pass over memory. All that is wrong is reported at once.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from renorm.core import dtypes
+from renorm.core.errors import InvalidInput
+from renorm.runtime.dlpack import bfloat16_view
+from renorm.runtime.program import ALIGNMENT, TensorSpec
+
+Array = np.ndarray[Any, Any]
+
+
+class Slot:
+    """One input or output, with what a call compares."""
+
+    __slots__ = ("dtype", "nbytes", "shape", "spec")
+
+    def __init__(self, spec: TensorSpec):
+        self.spec = spec
+        self.shape = spec.shape
+        self.dtype = dtypes.numpy_dtype(spec.dtype)
+        self.nbytes = spec.nbytes
+
+
+def address(array: Any) -> int:
+    """Where the first element lies."""
+    try:
+        return ctypes.addressof(ctypes.c_char.from_buffer(array))  # a fifth of the time of array.ctypes.data
+    except (TypeError, ValueError):  # read-only, without elements, or of a dtype that the buffer protocol lacks
+        return array.ctypes.data
+
+
+class Results:
+    """Fresh arrays for one output.
+
+    Most of the time of writing a large fresh array goes into page faults. So the memory of large results is kept, and
+    used again once nobody has a reference to it: no array, view, or tensor made from one. At most KEPT of them are
+    kept.
+    """
+
+    KEPT = 2  # the result of the last call is often still held when the next one is computed
+    ALIGNED = 4096  # bytes from which a result starts on a cache line, so that no vector store crosses one
+    LARGE = 1 << 16  # bytes from which memory is kept; below, the C library keeps it
+
+    def __init__(self, slot: Slot):
+        self._slot = slot
+        self._kept = list[Array]()  # memory of results, the oldest first; list.pop and list.append are atomic
+
+    def allocate(self) -> Array:
+        """An array that nobody else refers to; its elements are undefined."""
+        slot = self._slot
+        if slot.nbytes < self.ALIGNED:
+            return np.empty(slot.shape, slot.dtype)
+        raw = self._unused() if slot.nbytes >= self.LARGE else None
+        if raw is None:
+            raw = np.empty(slot.nbytes + ALIGNMENT, np.uint8)
+        array = np.ndarray(slot.shape, slot.dtype, raw, -address(raw) % ALIGNMENT)
+        if slot.nbytes >= self.LARGE:
+            self._kept.append(raw)
+        return array
+
+    def _unused(self) -> Array | None:
+        """Kept memory that is no longer referred to, taken off the list; the oldest is dropped when all is in use."""
+        for _ in range(len(self._kept)):
+            try:
+                raw = self._kept.pop(0)
+            except IndexError:  # another thread took it
+                return None
+            if sys.getrefcount(raw) == _UNSHARED:
+                return raw
+            if len(self._kept) < self.KEPT:
+                self._kept.append(raw)
+        if len(self._kept) >= self.KEPT:
+            with suppress(IndexError):
+                del self._kept[0]
+        return None
+
+
+def _unshared() -> int:
+    """What sys.getrefcount says of an object that one local variable refers to; it depends on the interpreter."""
+    kept = [np.empty(0, np.uint8)]
+    raw = kept.pop(0)
+    return sys.getrefcount(raw)
+
+
+_UNSHARED = _unshared()
+
+
+def bind(module: str, slots: Sequence[Slot], args: Sequence[Any], named: Mapping[str, Any]) -> list[Array]:
+    """The inputs in order, each C-contiguous. Raises InvalidInput that lists everything that does not fit."""
+    if not named and len(args) == len(slots):
+        values = args
+        for value, slot in zip(values, slots):
+            if (
+                type(value) is not np.ndarray
+                or value.dtype != slot.dtype
+                or value.shape != slot.shape
+                or not _is_direct(value)
+            ):
+                break
+        else:
+            return list(values)
+    return _bind(module, slots, args, named)
+
+
+def _is_direct(value: Array) -> bool:
+    flags = value.flags
+    return flags.c_contiguous and flags.aligned
+
+
+def _bind(module: str, slots: Sequence[Slot], args: Sequence[Any], named: Mapping[str, Any]) -> list[Array]:
+    problems, arrays = list[str](), list[Array]()
+    given = dict[str, Any](zip((s.spec.name for s in slots), args))
+    if len(args) > len(slots):
+        problems.append(f"{len(args)} arrays by position, expected at most {len(slots)}")
+    for name, value in named.items():
+        if name in given:
+            problems.append(f"input {name} is given by position and by name")
+        elif all(name != s.spec.name for s in slots):
+            problems.append(f"{name!r} is not an input")
+        given[name] = value
+    for slot in slots:
+        if slot.spec.name not in given:
+            problems.append(f"input {slot.spec.name}: missing, expected {_type(slot.spec)}")
+            continue
+        array = _view(given[slot.spec.name])
+        problem = array if isinstance(array, str) else _mismatch(array, slot)
+        if problem:
+            problems.append(f"input {slot.spec.name}: {problem}, expected {_type(slot.spec)}")
+        elif not isinstance(array, str):
+            arrays.append(array if _is_direct(array) else np.array(array, order="C"))
+    if problems:
+        facts = [*problems, f"inputs: {'; '.join(str(s.spec) for s in slots) or 'none'}"]
+        raise InvalidInput(f"{module}: the arrays given do not fit its inputs", facts, _advice(problems))
+    return arrays
+
+
+def bind_out(module: str, slots: Sequence[Slot], out: Any) -> list[Array | None]:
+    """Where the results go: for each output an array over the caller's memory, or None where a fresh one is wanted.
+
+    Raises InvalidInput that lists everything that does not fit.
+    """
+    if not isinstance(out, (list, tuple)):
+        out = [out]
+    problems, arrays = list[str](), list[Array | None]()
+    if len(out) != len(slots):
+        problems.append(f"out has {len(out)} arrays, expected {len(slots)}")
+    for slot, value in zip(slots, out):
+        array = None if value is None else _view(value)
+        if isinstance(array, str):
+            problem = array
+        elif array is None:
+            problem = None
+        elif not (problem := _mismatch(array, slot)):
+            flags = array.flags
+            wrong = [
+                w for w, ok in (("read-only", flags.writeable), ("not C-contiguous", flags.c_contiguous)) if not ok
+            ]
+            wrong += [] if flags.aligned else ["not aligned to its elements"]
+            problem = ", ".join(wrong)
+        if problem:
+            problems.append(f"output {slot.spec.name}: {problem}, expected writable C-contiguous {_type(slot.spec)}")
+        elif not isinstance(array, str):
+            arrays.append(array)
+    if not problems:
+        for i, a in enumerate(arrays):
+            for j in range(i):
+                if a is not None and overlap(a, arrays[j]):
+                    problems.append(f"outputs {slots[j].spec.name} and {slots[i].spec.name} share memory")
+    if problems:
+        facts = [*problems, f"outputs: {'; '.join(str(s.spec) for s in slots) or 'none'}"]
+        raise InvalidInput(f"{module}: the arrays of out= do not fit its outputs", facts, _advice(problems))
+    return arrays
+
+
+def overlap(a: Array, b: Array | None) -> bool:
+    """Whether two C-contiguous arrays have a byte in common."""
+    if b is None or not a.nbytes or not b.nbytes:
+        return False
+    first, second = address(a), address(b)
+    return first < second + b.nbytes and second < first + a.nbytes
+
+
+def _type(spec: TensorSpec) -> str:
+    return f"{spec.dtype}[{', '.join(map(str, spec.shape))}]"
+
+
+def _mismatch(array: Array, slot: Slot) -> str:
+    """What an array is where it differs from what it must be; "" where it fits."""
+    if array.dtype == slot.dtype and array.shape == slot.shape:
+        return ""
+    order = "" if array.dtype.isnative else " of foreign byte order"
+    return f"{array.dtype.name}[{', '.join(map(str, array.shape))}]{order}"
+
+
+def _advice(problems: Sequence[str]) -> str | None:
+    if any("float64" in p and "expected float32" in p for p in problems):
+        return "convert with array.astype(np.float32); renorm never converts silently"
+    return None
+
+
+def shape_of(value: Any) -> tuple[int, ...]:
+    """The shape of an array that a caller gives. Raises InvalidInput for what is none."""
+    view = _view(value)
+    if isinstance(view, str):
+        raise InvalidInput(view)
+    return view.shape
+
+
+def _view(value: Any) -> Array | str:
+    """An array over the memory of `value`, or a sentence on why there is none."""
+    if isinstance(value, (np.ndarray, np.generic)):
+        return np.asarray(value)
+    if not hasattr(value, "__dlpack__"):
+        return f"{type(value).__name__}, which is neither a NumPy array nor has __dlpack__"
+    try:
+        return np.from_dlpack(value)
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        with suppress(BufferError, RuntimeError, TypeError, ValueError):
+            if (view := bfloat16_view(value)) is not None:
+                return view
+        return f"{type(value).__name__} that does not export its memory ({error})"

@@ -1,0 +1,36 @@
+"""Memory that the native entry and Python share: byte offsets and record sizes. codegen.llvm.walk compiles them in.
+
+All fields are 64-bit words unless said otherwise.
+
+    pool      one per team of threads; fields that different threads write lie LINE bytes apart
+    context   one per call in flight: where the table, the patches and the caller's arrays are
+    table     one record of RECORD bytes per phase, in order
+    patch     (address of a pointer, index into bases, byte offset): pointer = bases[index] + offset, done once per call
+    bases     addresses of the caller's inputs, then outputs
+"""
+
+from __future__ import annotations
+
+LINE = 128  # bytes; x86 fetches cache lines in pairs, so 64 would let neighbours disturb each other
+
+# pool: futex words and counters are 32 bits
+GENERATION = 0 * LINE  # futex word: how many runs were published
+PARKED = 1 * LINE  # how many workers sleep on GENERATION
+CONTEXT = 2 * LINE  # context of the run that was published last
+STOP = CONTEXT + 8  # 32 bits: not 0 when workers must return
+SYSCALL = CONTEXT + 16  # address of the C library's syscall()
+ARRIVED = 3 * LINE  # how many threads have come to the barrier
+EPOCH = 4 * LINE  # futex word: how many barriers were passed
+WAITING = 5 * LINE  # how many threads sleep on EPOCH
+POOL_BYTES = 6 * LINE
+
+# context
+TABLE, PHASES, PATCHES, PATCH_COUNT, BASES = 0, 8, 16, 24, 32
+CONTEXT_WORDS = 5
+
+# record of the table
+FUNCTION, ARGS, EXTENT, CHUNK, BARRIER, NEXT = 0, 8, 16, 24, 32, 40
+RECORD = 64  # bytes
+PATCH = 24  # bytes
+
+RUN, WORK, STOP_WORK = "renorm_run", "renorm_work", "renorm_stop"  # symbols of the walker

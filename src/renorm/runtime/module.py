@@ -1,0 +1,201 @@
+"""A compiled network that runs."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from renorm.core.errors import InvalidInput, InvalidTarget
+from renorm.runtime import artifact, loader
+from renorm.runtime import threads as teams
+from renorm.runtime.arrays import Array, Results, Slot, address, bind, bind_out, overlap
+from renorm.runtime.cpu import obstacles
+from renorm.runtime.memory import Memory, sealed
+from renorm.runtime.program import ALIGNMENT, Program, TensorSpec
+from renorm.runtime.report import Report
+from renorm.runtime.table import Context, plan
+
+
+class Module:
+    """A compiled network in this machine's memory. Safe to call from several Python threads.
+
+    program: what to run. objects: the ELF objects that its codes index. weights: the bytes that weight offsets count
+    in; a Memory is taken over and becomes read-only, an array that is read-only and aligned is used as it is,
+    anything else is copied. walker: the object of codegen.llvm.walk. threads: how many run it; None: see
+    runtime.threads.
+
+    With one thread, calls from several Python threads run at once, each with an arena of its own. With more, they
+    take turns.
+
+    A module for another machine can be looked at and saved, not run.
+
+    Raises InvalidArtifact when the parts contradict each other.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        objects: Sequence[bytes],
+        weights: Memory | bytes | bytearray | memoryview | Array,
+        walker: bytes,
+        threads: int | None = None,
+    ):
+        program.verify(len(objects), weights.nbytes if isinstance(weights, (Memory, np.ndarray)) else len(weights))
+        self.program = program
+        self._objects, self._walker = tuple(objects), walker
+        self._weights, self._weights_address = _hold(weights)
+        self._inputs = tuple(Slot(s) for s in program.inputs)
+        self._outputs = tuple(Slot(s) for s in program.outputs)
+        self._results = tuple(Results(s) for s in self._outputs)
+        self._threads = teams.resolve(threads)
+        self._idle = list[Context]()  # list.append and list.pop are atomic
+        arch = platform.machine()
+        self._obstacles = obstacles(program.machine, arch)
+        if not self._obstacles:
+            self._image = loader.load(objects, arch)
+            self._plan = plan(program, self._image)
+            # a network whose phases have no work for a second thread is not worth waking one
+            self._team = teams.team(1 if self._plan.is_serial else self._threads, walker, arch)
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        return self.program.inputs
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        return self.program.outputs
+
+    @property
+    def report(self) -> Report:
+        return self.program.report
+
+    @property
+    def name(self) -> str:
+        return self.program.name or "module"
+
+    @property
+    def threads(self) -> int:
+        """How many threads run it."""
+        return self._threads
+
+    def run(self, /, *args: Any, out: Any = None, **named: Any) -> list[Any]:
+        """Runs the network once and returns its outputs in order.
+
+        args, named: the inputs, by position or by name: NumPy arrays, or anything in CPU memory with __dlpack__, of
+        exactly the dtype and shape that `inputs` says. Arrays that are not C-contiguous are copied.
+        out: one array per output (or the array itself where there is one output) to write into: writable,
+        C-contiguous, distinct; None in the place of an output asks for a fresh array. They may share memory with
+        inputs. Without out all results are fresh arrays, which no later call touches.
+        Raises InvalidInput that lists everything that does not fit, InvalidTarget for a module for another machine.
+        """
+        inputs = self._bind(args, named)
+        if out is None:
+            results = [r.allocate() for r in self._results]
+            self._run([address(a) for a in inputs] + [address(a) for a in results])
+            return results
+        given = bind_out(self.name, self._outputs, out)
+        # the memory plan may write a result before it has read the last of an input: what overlaps is written
+        # elsewhere first
+        into = [
+            r.allocate() if a is None or any(overlap(a, x) for x in inputs) else a for r, a in zip(self._results, given)
+        ]
+        self._run([address(a) for a in inputs] + [address(a) for a in into])
+        results = list(out) if isinstance(out, (list, tuple)) else [out]
+        for i, (a, written) in enumerate(zip(given, into)):
+            if a is None:
+                results[i] = written
+            elif a is not written:
+                np.copyto(a, written)
+        return results
+
+    __call__ = run
+
+    def _bind(self, args: Sequence[Any], named: Mapping[str, Any]) -> list[Array]:
+        if self._obstacles:
+            do = "save it, and load it on a machine of that kind"
+            raise InvalidTarget(f"{self.name} was compiled for another machine", self._obstacles, do)
+        return bind(self.name, self._inputs, args, named)
+
+    def _run(self, addresses: list[int]) -> None:
+        if self._team.threads == 1:
+            context = self._take()
+            context.bases[:] = addresses
+            self._walk(context)
+            self._idle.append(context)
+        else:
+            with self._team.lock:
+                context = self._take()
+                context.bases[:] = addresses
+                self._walk(context)
+                self._idle.append(context)
+
+    def _walk(self, context: Context) -> None:
+        """The caller holds the team's lock where the team has more than one thread."""
+        if self._team.threads == 1:
+            self._team.walk(None, context.address, 1)
+        else:
+            self._team.run(context.address)
+
+    def _take(self) -> Context:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return Context(self._plan, self._weights_address, self._team.threads)
+
+    @contextmanager
+    def exclusive(self, /, *args: Any, **named: Any) -> Generator[Callable[[int | None], None], None, None]:
+        """Gives a function that runs one step, by index (None: no step), for who wants to look at steps one at a time.
+
+        Until the block ends no other call uses the team. The steps read the inputs given, as for `run`, and share one
+        arena.
+        """
+        inputs = self._bind(args, named)
+        results = [r.allocate() for r in self._results]
+        context = Context(self._plan, self._weights_address, self._team.threads)
+        context.bases[:] = [address(a) for a in (*inputs, *results)]
+
+        def run(step: int | None) -> None:
+            context.limit(*((0, 0) if step is None else self._plan.steps[step : step + 2]))
+            self._walk(context)
+
+        with self._team.lock:
+            yield run
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the module to one file, which `renorm.load` reads. An old file is replaced at once, or not at all.
+        Raises InvalidArtifact where it cannot be written."""
+        artifact.write(path, self.program, self._walker, self._objects, self._weights)
+
+    def __repr__(self) -> str:
+        inputs, outputs = (", ".join(map(str, specs)) for specs in (self.inputs, self.outputs))
+        return f"<Module {self.name}: {inputs} -> {outputs}; {len(self.program.steps)} kernels, {self.threads} threads>"
+
+
+def load(path: str | os.PathLike[str], threads: int | None = None, verify: bool = True) -> Module:
+    """A module from a file that `Module.save` wrote; neither the compiler nor LLVM is imported.
+
+    verify: check the weights too, which reads all of them once; without it they are read from the file as they are
+    needed.
+    Raises InvalidArtifact for a file that cannot be read, is damaged, of another version, or for another machine.
+    """
+    held = artifact.read(path, verify)
+    return Module(held.program, held.objects, held.weights, held.walker, threads)
+
+
+def _hold(weights: Memory | bytes | bytearray | memoryview | Array) -> tuple[Array, int]:
+    """Weights that cannot change, and where they are."""
+    if isinstance(weights, Memory):
+        weights.seal()
+        return weights.array, weights.address
+    if isinstance(weights, np.ndarray):
+        if weights.dtype != np.uint8 or weights.ndim != 1:
+            raise InvalidInput(f"weights are {weights.dtype.name}{list(weights.shape)}", ["expected bytes: uint8[n]"])
+        if not weights.flags.writeable and weights.flags.c_contiguous and address(weights) % ALIGNMENT == 0:
+            return weights, address(weights)
+    memory = sealed(weights)
+    return memory.array, memory.address

@@ -1,0 +1,100 @@
+"""What became of a network, as data and as text: norms, kernels, memory. Saved in an artifact as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+FATES = ("folded", "unit", "fused", "unpacked", "kept")
+
+
+@dataclass(frozen=True)
+class NormRecord:
+    """One normalization of the source model.
+
+    name: its node. kind: its op. fate: folded (merged into constants of other nodes), unit (one op still, because
+    `keep` or the target says so), fused (reduced to scale and shift, or to statistics, inside another kernel),
+    unpacked (smaller ops in kernels of their own), kept (whole). into: names of nodes or of a kernel. reason: a
+    sentence, always there when not folded. max_error: largest difference seen on probe inputs relative to the
+    largest value, when verified.
+    """
+
+    name: str
+    kind: str
+    fate: str
+    into: tuple[str, ...] = ()
+    reason: str = ""
+    max_error: float | None = None
+
+    def __str__(self) -> str:
+        into = f" into {', '.join(self.into)}" if self.into else ""
+        return f"{self.name}: {self.kind} {self.fate}{into}" + (f" ({self.reason})" if self.reason else "")
+
+
+@dataclass(frozen=True)
+class KernelRecord:
+    """One launch. name: made of what is fused in it; nodes: names of the graph's nodes that it runs."""
+
+    name: str
+    nodes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class MemoryRecord:
+    """Bytes. lower_bound: the most that is alive at once, which no plan can go below."""
+
+    weights: int = 0
+    arena: int = 0
+    lower_bound: int = 0
+
+
+@dataclass(frozen=True)
+class Report:
+    """What compiling did. renamed: output names of the source model that are named otherwise now. refusals: rewrites
+    that did not fire, as (rule, node, reason). diagnoses: what looked wrong in the source model."""
+
+    norms: Sequence[NormRecord] = ()
+    kernels: Sequence[KernelRecord] = ()
+    memory: MemoryRecord = field(default_factory=MemoryRecord)
+    renamed: dict[str, str] = field(default_factory=dict[str, str])
+    refusals: Sequence[tuple[str, str, str]] = ()
+    diagnoses: Sequence[str] = ()
+    seconds: dict[str, float] = field(default_factory=dict[str, float])  # compile time by stage
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> Report:
+        """The inverse of `to_json`; keys that are not there take their defaults."""
+        return Report(
+            norms=tuple(_norm(n) for n in data.get("norms", ())),
+            kernels=tuple(KernelRecord(k["name"], tuple(k.get("nodes", ()))) for k in data.get("kernels", ())),
+            memory=MemoryRecord(**data.get("memory", {})),
+            renamed=dict(data.get("renamed", {})),
+            refusals=tuple((r[0], r[1], r[2]) for r in data.get("refusals", ())),
+            diagnoses=tuple(data.get("diagnoses", ())),
+            seconds=dict(data.get("seconds", {})),
+        )
+
+    def __str__(self) -> str:
+        fates = {fate: sum(n.fate == fate for n in self.norms) for fate in FATES}
+        lines = [
+            f"{len(self.norms)} normalizations: " + (", ".join(f"{k} {v}" for v, k in fates.items() if k) or "none")
+        ]
+        lines += [f"  {n}" for n in self.norms]
+        if self.kernels:
+            lines += [f"{len(self.kernels)} kernel launches", *(f"  {k}" for k in self.kernels)]
+        m = self.memory
+        if m.weights or m.arena:
+            lines.append(f"memory: weights {m.weights} B, arena {m.arena} B (lower bound {m.lower_bound} B)")
+        lines += [f"diagnosis: {d}" for d in self.diagnoses]
+        return "\n".join(lines)
+
+
+def _norm(data: dict[str, Any]) -> NormRecord:
+    return NormRecord(**{k: v for k, v in data.items() if k != "into"}, into=tuple(data.get("into", ())))

@@ -1,0 +1,119 @@
+"""From a program to the table that the walker reads.
+
+A `Plan` is what all calls of a module share: where each phase's function is and what its arguments are relative to. A
+`Context` is what one call in flight owns: an arena, scratch, and the table with addresses filled in. Addresses of the
+caller's arrays change from call to call; the walker patches them in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from renorm.runtime import layout
+from renorm.runtime.loader import Image
+from renorm.runtime.memory import Memory
+from renorm.runtime.program import ALIGNMENT, Program, align
+
+_WORD = 8
+_RECORD_WORDS = layout.RECORD // _WORD
+_ARENA, _WEIGHT, _SCRATCH = -1, -2, -3  # bases that are fixed while a context lives; others index the caller's arrays
+
+Words = np.ndarray[Any, np.dtype[np.int64]]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """table: the records, ARGS being the index of a step's first slot. base, offset: what each slot points to.
+
+    steps: first record of each step, and the end. is_serial: no phase has work for a second thread. arrays: inputs
+    and outputs.
+    """
+
+    table: Words
+    base: Words
+    offset: Words
+    steps: tuple[int, ...]
+    is_serial: bool
+    arrays: int
+    arena_bytes: int
+    scratch_bytes: int  # per thread
+
+
+def plan(program: Program, image: Image) -> Plan:
+    """The plan of a verified program whose objects are loaded in `image`.
+
+    Raises InvalidArtifact for a phase that no object defines.
+    """
+    records, base, offset, steps = list[list[int]](), list[int](), list[int](), [0]
+    on_one_thread = False
+    for step in program.steps:
+        code = program.codes[step.code]
+        first = len(base)
+        for a in step.args:
+            caller = a.at if a.kind == "input" else len(program.inputs) + a.at
+            base.append(_ARENA if a.kind == "arena" else _WEIGHT if a.kind == "weight" else caller)
+            offset.append(a.offset + (a.at if base[-1] < 0 else 0))
+        if code.scratch:
+            base.append(_SCRATCH)
+            offset.append(0)
+        for k, extent in enumerate(code.phases):
+            if extent == 0:
+                continue
+            serial = extent == 1
+            # what thread 0 alone did before, it has finished when it comes here
+            barrier = bool(records) and not (serial and on_one_thread)
+            on_one_thread = serial
+            chunk = code.chunks[k] if code.chunks and not serial else 0
+            function = image.address(code.object, f"phase{k}")
+            records.append([function, first * _WORD, extent, chunk, int(barrier), 0, 0, 0])
+        steps.append(len(records))
+    return Plan(
+        table=np.array(records, np.int64).reshape(-1, _RECORD_WORDS),
+        base=np.array(base, np.int64),
+        offset=np.array(offset, np.int64),
+        steps=tuple(steps),
+        is_serial=all(r[2] <= 1 for r in records),
+        arrays=len(program.inputs) + len(program.outputs),
+        arena_bytes=program.arena_bytes,
+        scratch_bytes=max((c.scratch for c in program.codes), default=0),
+    )
+
+
+class Context:
+    """Memory of one call in flight.
+
+    address: for the walker. bases: where the caller's arrays are, inputs then outputs.
+    """
+
+    def __init__(self, plan: Plan, weights: int, threads: int):
+        self.arena = Memory(plan.arena_bytes)
+        scratch = Memory(plan.scratch_bytes * threads)
+        dynamic = np.flatnonzero(plan.base >= 0)
+        parts = (layout.CONTEXT_WORDS, plan.arrays, plan.table.size, len(plan.base), len(dynamic) * 3)
+        begins = np.cumsum([0, *(align(n * _WORD, ALIGNMENT) // _WORD for n in parts)]).tolist()
+        # the table last written by Python, read by all threads
+        self._memory, self._scratch = Memory(begins[-1] * _WORD), scratch
+        words = self._memory.array.view(np.int64)
+        context, self.bases, table, slots, patches = (words[b : b + n] for b, n in zip(begins, parts))
+        self.address = self._memory.address
+        start = [self.address + b * _WORD for b in begins]
+
+        table[:] = plan.table.reshape(-1)
+        table.reshape(-1, _RECORD_WORDS)[:, layout.ARGS // _WORD] += start[3]
+        for base, address in ((_ARENA, self.arena.address), (_WEIGHT, weights), (_SCRATCH, scratch.address)):
+            fixed = plan.base == base
+            slots[fixed] = plan.offset[fixed] + address
+        patch = patches.reshape(-1, 3)
+        patch[:, 0] = start[3] + dynamic * _WORD
+        patch[:, 1] = plan.base[dynamic]
+        patch[:, 2] = plan.offset[dynamic]
+        context[:] = (start[2], len(plan.table), start[4], len(dynamic), start[1])
+        self._words, self._table = context, start[2]
+
+    def limit(self, first: int, end: int) -> None:
+        """Makes the next runs walk records [first, end) only."""
+        self._words[0] = self._table + first * layout.RECORD
+        self._words[1] = end - first

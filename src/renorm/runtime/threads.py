@@ -1,0 +1,179 @@
+"""How many threads run a network, and the teams of threads that do.
+
+A team of T threads is T - 1 workers and whoever calls `run`. Workers are Python threads that enter the walker once,
+without the interpreter's lock, and stay there: between runs they wait in native code. There is one team for each T
+(and each version of the walker) in a process, shared by all modules; a lock lets one run at a time use it. Modules
+with different T have different teams and run at once.
+
+Workers start at the first run. They are sent home when the interpreter exits; a child of fork() starts workers of its
+own. Where no thread can be started the caller walks alone: slower, with the same results.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import threading
+from functools import cache
+from pathlib import Path
+
+from renorm.core.errors import InvalidInput
+from renorm.runtime import layout, loader
+from renorm.runtime.memory import Memory
+
+MOST = 1024  # more threads than this are taken for a mistake
+VARIABLE = "RENORM_NUM_THREADS"
+
+
+def resolve(threads: int | None) -> int:
+    """`threads`, or the default where it is None. Raises InvalidInput unless it is between 1 and MOST."""
+    if threads is None:
+        return default()
+    if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= MOST:
+        raise InvalidInput(f"threads={threads!r}", [f"expected an integer from 1 to {MOST}, or None for the default"])
+    return threads
+
+
+def default() -> int:
+    """RENORM_NUM_THREADS; without it one thread per core that this process may use, cgroup quotas included."""
+    text = os.environ.get(VARIABLE, "").strip()
+    if not text:
+        return _cores()
+    if not text.isdecimal() or not 1 <= int(text) <= MOST:
+        raise InvalidInput(f"{VARIABLE}={text!r}", [f"expected an integer from 1 to {MOST}"])
+    return int(text)
+
+
+@cache
+def _cores() -> int:
+    cpus = os.sched_getaffinity(0)
+    quota = cpu_quota(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))
+    # a thread per core: two hardware threads of one core share its multipliers
+    cores = {_read(Path(f"/sys/devices/system/cpu/cpu{c}/topology/thread_siblings_list")) or str(c) for c in cpus}
+    # rounded down: a team that is stopped halfway through each period waits for its slowest member at every barrier
+    return max(1, min(len(cores), MOST, int(quota) if quota is not None else MOST))
+
+
+def cpu_quota(membership: Path, root: Path) -> float | None:
+    """CPUs that cgroups (version 1 or 2) allow a process, whose /proc/*/cgroup is `membership`; None: no limit."""
+    limits = list[float]()
+    for line in (_read(membership) or "").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        # the path is seen from the host: in a container without a cgroup namespace only the root is mounted
+        group = root / path.strip("/") if not controllers else root / "cpu" / path.strip("/")
+        top = root if not controllers else root / "cpu"
+        while True:
+            if not controllers:
+                quota, _, period = (_read(group / "cpu.max") or "max").partition(" ")
+            else:
+                quota, period = _read(group / "cpu.cfs_quota_us") or "-1", _read(group / "cpu.cfs_period_us") or ""
+            if quota.isdecimal() and period.isdecimal() and int(period):
+                limits.append(int(quota) / int(period))
+            if group == top:
+                break
+            group = group.parent
+    return min(limits, default=None)
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return None
+
+
+class Team:
+    """`threads` threads that walk programs together.
+
+    walker: the object of codegen.llvm.walk; arch: its architecture.
+    """
+
+    def __init__(self, threads: int, walker: bytes, arch: str):
+        self.threads = threads
+        self._image = loader.load([walker], arch)
+        pointer, word = ctypes.c_void_p, ctypes.c_int64
+        # plain C calls: ctypes gives the interpreter's lock back while they run
+        self.walk = ctypes.CFUNCTYPE(None, pointer, pointer, word)(self._image.address(0, layout.RUN))
+        self._work = ctypes.CFUNCTYPE(None, pointer, word, word)(self._image.address(0, layout.WORK))
+        self._stop = ctypes.CFUNCTYPE(None, pointer)(self._image.address(0, layout.STOP_WORK))
+        self.start_over()
+
+    def start_over(self) -> None:
+        """Forgets workers and lock: what a child of fork() must do, in which the workers do not exist."""
+        # reentrant: a signal handler or a finalizer may run a network while its thread is between two steps of
+        # `Module.run`
+        self.lock = threading.RLock()
+        self._pool = Memory(layout.POOL_BYTES)
+        syscall = ctypes.cast(ctypes.CDLL(None).syscall, ctypes.c_void_p).value
+        ctypes.c_void_p.from_address(self._pool.address + layout.SYSCALL).value = syscall
+        self._workers: list[threading.Thread] | None = None
+
+    def run(self, context: int) -> None:
+        """Runs the context at this address with all threads. The caller holds `lock`."""
+        if self._workers is None:
+            self._workers = self._start()
+        together = len(self._workers) == self.threads - 1
+        self.walk(self._pool.address, context, self.threads if together else 1)
+
+    def _start(self) -> list[threading.Thread]:
+        workers = list[threading.Thread]()
+        try:
+            for i in range(1, self.threads):
+                arguments = (self._pool.address, i, self.threads)
+                worker = threading.Thread(target=self._work, args=arguments, daemon=True, name=f"renorm-{i}")
+                worker.start()
+                workers.append(worker)
+        except RuntimeError:  # out of threads, or the interpreter is exiting
+            self._send_home(workers)
+            return []
+        return workers
+
+    def _send_home(self, workers: list[threading.Thread]) -> None:
+        if workers:
+            self._stop(self._pool.address)
+            for worker in workers:
+                worker.join()
+
+    def close(self) -> None:
+        """Sends the workers home; runs that come later are walked by their caller alone.
+
+        Leaves a team alone that is in use.
+        """
+        if self.lock.acquire(timeout=1.0):
+            try:
+                self._send_home(self._workers or [])
+                self._workers = []
+            finally:
+                self.lock.release()
+
+
+_teams: dict[tuple[int, bytes], Team] = {}
+_teams_lock = threading.Lock()
+
+
+def team(threads: int, walker: bytes, arch: str) -> Team:
+    """The team of this process with so many threads and this walker."""
+    with _teams_lock:
+        key = (threads, walker)
+        if key not in _teams:
+            _teams[key] = Team(threads, walker, arch)
+        return _teams[key]
+
+
+def _after_fork() -> None:
+    global _teams_lock
+    _teams_lock = threading.Lock()
+    for each in _teams.values():
+        each.start_over()
+
+
+def _at_exit() -> None:
+    for each in list(_teams.values()):
+        each.close()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+atexit.register(_at_exit)

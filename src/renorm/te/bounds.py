@@ -1,0 +1,517 @@
+"""Bound inference: which region each stage computes, with which loops, under which conditions.
+
+Readers come first: the region of a stage under compute_at is what its readers touch while the loops inside its place
+run and the loops around it stand still. Regions are boxes, `low` a form in the loops around and the extent a
+constant; they contain all that is read, and may contain more, even elements beyond the tensor where a tile hangs over
+an edge.
+
+A condition (Guard) is made only where interval bounds cannot prove it. Conditions of tails keep loops inside their
+ranges. Conditions of domains keep a region inside its tensor; a stage that keeps accumulators or values in registers
+does without them (Nest.is_speculative), and so do the stages that it reads: it computes its whole tile, does not read
+what would be outside (a Load with a predicate), and nothing that is kept depends on the surplus.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from renorm.core import dtypes
+from renorm.core.errors import InvalidSchedule
+from renorm.expr.nodes import Binary, Call, Const, Expr, Load, Reduce, Select, Var
+from renorm.te import affine
+from renorm.te.affine import NUMBER_0, Algebra, Linear, Opaque
+from renorm.te.relations import Fuse, Split
+from renorm.te.schedule import Stage
+from renorm.te.tensor import ComputeOp, IterVar, Tensor
+from renorm.te.translation import Translation, source_of
+from renorm.tir.nodes import BLOCK_AXES, THREAD_AXES
+
+GPU_AXES = frozenset((*BLOCK_AXES, *THREAD_AXES))
+
+
+@dataclass(eq=False)
+class Loop:
+    """One loop of a nest. value: what its axis is, in terms of var. is_emitted: whether it becomes a For; a loop of
+    one round does not, nor does a GPU axis that a loop around it has opened."""
+
+    axis: IterVar
+    var: Var
+    extent: int
+    kind: str
+    value: Linear
+    is_emitted: bool
+
+
+@dataclass(frozen=True)
+class Region:
+    """low .. low + extent - 1 along one axis. is_whole: not cut to what is read, so that reads may fall outside."""
+
+    low: Linear
+    extent: int
+    is_whole: bool
+
+
+@dataclass(frozen=True)
+class Guard:
+    """form < bound, or form >= bound where `is_lower`.
+
+    axis: whose value form is, None for a GPU axis around the nest; counted from 0, or in the tensor if `is_domain`.
+    """
+
+    form: Linear
+    bound: int
+    axis: IterVar | None = None
+    is_lower: bool = False
+    is_domain: bool = False
+
+    @property
+    def is_reduce(self) -> bool:
+        return self.axis is not None and self.axis.kind == "reduce"
+
+    def form_in(self, values: Mapping[IterVar, Linear], env: Mapping[Var, Linear]) -> Linear:
+        """The form where the axes have other values."""
+        if self.axis is None:
+            return self.form
+        return env[self.axis.var] if self.is_domain else values[self.axis]
+
+
+@dataclass(eq=False)
+class Nest:
+    """The loops of one stage. prefix: loops around it, of the stages that it is computed in."""
+
+    stage: Stage
+    body: Expr
+    prefix: tuple[Loop, ...]
+    scope: str
+    root: Stage
+    region: list[Region] = field(default_factory=list["Region"])
+    extents: dict[IterVar, int] = field(default_factory=dict["IterVar", int])
+    loops: list[Loop] = field(default_factory=list["Loop"])
+    terms: Translation = field(init=False)
+    guards: list[Guard] = field(default_factory=list["Guard"])
+    domain: list[Guard] = field(default_factory=list["Guard"])
+    is_speculative: bool = False
+    is_argument: bool = False
+    is_conditional: bool = False  # some reads happen under a condition in the body
+    reads: list[tuple[Tensor, tuple[Linear, ...]]] = field(default_factory=list["tuple[Tensor, tuple[Linear, ...]]"])
+    position: int = -1  # of the loop of the parent that it is computed in
+    layout: tuple[int, ...] = ()  # the axes in the order in which memory holds them, outermost first
+
+    @property
+    def name(self) -> str:
+        return self.stage.name
+
+    @property
+    def path(self) -> tuple[Loop, ...]:
+        return (*self.prefix, *self.loops)
+
+    @property
+    def is_empty(self) -> bool:
+        return any(r.extent == 0 for r in self.region)
+
+    @property
+    def reduces_nothing(self) -> bool:
+        return any(self.extents[a] == 0 for a in self.stage.op.reduce_axis)
+
+
+def axis_extents(stage: Stage, roots: Mapping[IterVar, int]) -> dict[IterVar, int]:
+    """Extents of all axes of a stage from those of its data and reduce axes."""
+    extents = dict(roots)
+    for relation in stage.relations:
+        if isinstance(relation, Split):
+            extents[relation.outer], extents[relation.inner] = relation.extents(extents[relation.parent])
+        elif isinstance(relation, Fuse):
+            extents[relation.fused] = extents[relation.outer] * extents[relation.inner]
+        else:
+            extents[relation.axis] = 1
+    return extents
+
+
+def axis_values(
+    stage: Stage, extents: Mapping[IterVar, int], leaves: Mapping[IterVar, Linear], algebra: Algebra
+) -> dict[IterVar, Linear]:
+    """Values of all axes, each counted from 0, from those of the loops."""
+    values = dict(leaves)
+    for relation in reversed(stage.relations):
+        if isinstance(relation, Split):
+            scaled = affine.scale(values[relation.outer], extents[relation.inner])
+            values[relation.parent] = algebra.recombine(affine.add(scaled, values[relation.inner]))
+        elif isinstance(relation, Fuse):
+            width = max(1, extents[relation.inner])
+            values[relation.outer] = algebra.floordiv(values[relation.fused], width)
+            values[relation.inner] = algebra.modulo(values[relation.fused], width)
+    return values
+
+
+def layout(stage: Stage, scope: str) -> tuple[int, ...]:
+    """The order of a stage's axes in its memory.
+
+    What is private to a thread is laid out as its loops run, the innermost loop contiguous: a tile of accumulators is
+    then a run of vectors, whichever axis is vectorized. Other memory is row-major.
+    """
+    if scope not in ("register", "local"):
+        return tuple(range(len(stage.op.axis)))
+    place: dict[IterVar, int] = {axis: i for i, axis in enumerate(stage.leaf_iter_vars)}
+    for relation in reversed(stage.relations):
+        if isinstance(relation, Split):
+            place[relation.parent] = max(place[relation.outer], place[relation.inner])
+        elif isinstance(relation, Fuse):
+            place[relation.outer] = place[relation.inner] = place[relation.fused]
+    return tuple(sorted(range(len(stage.op.axis)), key=lambda i: place[stage.op.axis[i]]))
+
+
+def tail_guards(
+    stage: Stage, extents: Mapping[IterVar, int], values: Mapping[IterVar, Linear], algebra: Algebra
+) -> list[Guard]:
+    """Conditions that keep every split axis inside its range, where the rounds do not fit it exactly."""
+    needed: dict[IterVar, None] = {}
+    parent_of_outer: dict[IterVar, IterVar] = {}
+    for relation in stage.relations:
+        if isinstance(relation, Split):
+            parent_of_outer[relation.outer] = relation.parent
+            if extents[relation.outer] * extents[relation.inner] > extents[relation.parent]:
+                needed[relation.parent] = None
+    found: list[Guard] = []
+    for axis in needed:
+        # outer beyond its range means parent beyond its own: one condition says both
+        if parent_of_outer.get(axis) in needed:
+            continue
+        if algebra.bounds(values[axis])[1] >= extents[axis]:
+            found.append(Guard(values[axis], extents[axis], axis))
+    return found
+
+
+def root_values(nest: Nest, values: Mapping[IterVar, Linear]) -> dict[Var, Linear]:
+    """What the variables of a body are: axes counted from the start of the region, or of the reduce axis."""
+    env = {a.var: affine.add(r.low, values[a]) for a, r in zip(nest.stage.op.axis, nest.region, strict=True)}
+    env.update({a.var: affine.offset(values[a], a.min) for a in nest.stage.op.reduce_axis})
+    return env
+
+
+class Inference:
+    """Plans the nests of all stages, readers first.
+
+    inlined: computes that have no nest. load: makes the read of a buffer from the read of a tensor.
+    """
+
+    def __init__(
+        self,
+        algebra: Algebra,
+        inlined: Mapping[Tensor, ComputeOp],
+        arguments: Iterable[Tensor],
+        load: Callable[[Load, Translation], Expr],
+    ):
+        self.algebra, self._load = algebra, load
+        self.nests: dict[Tensor, Nest] = {}
+        self._inlined = inlined
+        self._arguments = frozenset(arguments)
+        self._readers: dict[Tensor, list[Nest]] = {}
+        self._launch: dict[tuple[Stage, str], Loop] = {}
+        self._launch_stage: dict[tuple[Stage, str], str] = {}
+
+    def plan(self, stage: Stage) -> Nest | None:
+        """The nest of a stage whose readers are planned; None where nothing reads a stage under compute_at."""
+        nest = self._place(stage)
+        if nest is None:
+            return None
+        nest.is_argument = stage.tensor in self._arguments
+        nest.region = self._region(nest)
+        nest.layout = layout(stage, nest.scope)
+        roots = {a: r.extent for a, r in zip(stage.op.axis, nest.region, strict=True)}
+        roots.update({a: a.extent for a in stage.op.reduce_axis})
+        nest.extents = axis_extents(stage, roots)
+        if self._round_up(nest):
+            roots.update({a: r.extent for a, r in zip(stage.op.axis, nest.region, strict=True)})
+            nest.extents = axis_extents(stage, roots)
+        nest.loops = self._loops(nest)
+        values = axis_values(stage, nest.extents, {loop.axis: loop.value for loop in nest.loops}, self.algebra)
+        nest.terms = Translation(self.algebra, root_values(nest, values), self._inlined, self._load)
+        if not nest.is_empty:
+            nest.guards += tail_guards(stage, nest.extents, values, self.algebra)
+            nest.domain = self._domain_guards(nest)
+            may_speculate = self._read(nest)
+            nest.is_speculative = bool(nest.domain) and may_speculate and self._gains_by_speculation(nest)
+            if not nest.is_speculative:
+                nest.guards += nest.domain
+        self.nests[stage.tensor] = nest
+        return nest
+
+    def idle_axes(self, nest: Nest) -> list[tuple[str, int]]:
+        """Thread axes of the launch, with extents, that run all of a nest that they must not run more than once."""
+        if nest.scope in ("local", "register"):
+            return []
+        used = {loop.kind for loop in nest.path}
+        launched = [(kind, loop.extent) for (root, kind), loop in self._launch.items() if root is nest.root]
+        return [(kind, extent) for kind, extent in launched if kind in THREAD_AXES and kind not in used and extent > 1]
+
+    # -- place
+
+    def _place(self, stage: Stage) -> Nest | None:
+        if stage.attach is None:
+            return Nest(stage, stage.op.body, (), "global", stage)
+        parent_stage, axis = stage.attach
+        parent = self.nests.get(parent_stage.tensor)
+        if parent is None:
+            if parent_stage.is_inline:
+                raise InvalidSchedule(f"{stage.name} is computed at {parent_stage.name}, which is inlined")
+            if parent_stage not in stage.schedule.stages:
+                raise InvalidSchedule(f"{stage.name} is computed at {parent_stage.name}, a stage of another schedule")
+            if parent_stage.tensor not in self._readers and parent_stage.attach is not None:
+                return None  # the parent itself is needed nowhere
+            raise InvalidSchedule(
+                f"{stage.name} is computed at {parent_stage.name}, which comes before it",
+                [f"read by: {', '.join(n.name for n in self._readers.get(stage.tensor, [])) or 'nothing'}"],
+            )
+        position = next((i for i, loop in enumerate(parent.loops) if loop.axis is axis), None)
+        if position is None:
+            raise InvalidSchedule(
+                f"{stage.name} is computed at {axis.name} of {parent_stage.name}, which is no longer a loop of it",
+                [f"loops: {', '.join(a.name for a in parent_stage.leaf_iter_vars)}"],
+                do="call compute_at after split, fuse and the like",
+            )
+        prefix = (*parent.prefix, *parent.loops[: position + 1])
+        readers = self._readers.get(stage.tensor, [])
+        for reader in readers:
+            if reader.path[: len(prefix)] != prefix:
+                raise InvalidSchedule(
+                    f"{stage.name} is computed at {axis.name} of {parent_stage.name}, "
+                    f"but {reader.name} reads it outside of that loop",
+                    [f"loops around {reader.name}: {', '.join(x.axis.name for x in reader.path) or 'none'}"],
+                    do=f"compute {reader.name} inside that loop, too, or {stage.name} further out",
+                )
+        if not readers and stage.tensor not in self._arguments:
+            return None
+        nest = Nest(stage, stage.op.body, prefix, self._scope(stage, prefix, readers), parent.root)
+        nest.position = position
+        return nest
+
+    def _scope(self, stage: Stage, prefix: tuple[Loop, ...], readers: list[Nest]) -> str:
+        in_threads = any(loop.kind in THREAD_AXES for loop in prefix)
+        in_blocks = in_threads or any(loop.kind in BLOCK_AXES for loop in prefix)
+        bound = next((a for a in stage.leaf_iter_vars if stage.kinds.get(a) in THREAD_AXES), None)
+        default = "local" if in_threads and bound is None else "shared" if in_blocks else "global"
+        scope = stage.scope or default
+        if stage.tensor in self._arguments:
+            return "global"
+        if in_blocks and bound is not None and scope in ("local", "register"):
+            raise InvalidSchedule(
+                f"{stage.name} is {scope} to each thread, but {stage.kinds[bound]} runs its loop {bound.name}",
+                do='set_scope("shared"), so that all threads see them, or leave its loops unbound',
+            )
+        if in_blocks and scope == "global":
+            raise InvalidSchedule(
+                f"{stage.name} is computed inside blocks of a GPU, where global memory cannot be allocated",
+                do='set_scope("shared") or "local", or compute it at root',
+            )
+        if in_blocks and not in_threads and scope in ("local", "register"):
+            for reader in readers:
+                if any(loop.kind in THREAD_AXES for loop in reader.path[len(prefix) :]):
+                    raise InvalidSchedule(
+                        f"{stage.name} is {scope} to a thread, but {reader.name} reads it from all threads of a block",
+                        do='set_scope("shared"), or compute it inside the thread loops',
+                    )
+        return scope
+
+    # -- regions
+
+    def _region(self, nest: Nest) -> list[Region]:
+        shape = nest.stage.tensor.shape
+        whole = [Region(NUMBER_0, extent, True) for extent in shape]
+        if nest.stage.attach is None or 0 in shape:
+            return whole
+        around = {loop.var for loop in nest.prefix}
+        shared = (
+            {loop.var for loop in nest.prefix if loop.kind in THREAD_AXES} if nest.scope == "shared" else set[Var]()
+        )
+        found: list[tuple[Linear, int]] | None = None
+        for reader in self._readers.get(nest.stage.tensor, []):
+            moving = ({loop.var for loop in reader.path} - around) | shared
+            for tensor, indices in reader.reads:
+                if tensor is not nest.stage.tensor:
+                    continue
+                boxes = [self.algebra.relax(i, moving) for i in indices]
+                found = boxes if found is None else [self._union(a, b) for a, b in zip(found, boxes, strict=True)]
+        if found is None:
+            return self._argument_region(nest, whole)
+        if nest.is_argument:
+            return self._argument_region(nest, [_clip(*box, extent) for box, extent in zip(found, shape, strict=True)])
+        # what a speculative reader touches beyond an edge is stored, too, unless that would be more than the tensor
+        overhangs = not nest.stage.threads and any(r.is_speculative for r in self._readers[nest.stage.tensor])
+        return [
+            Region(low, span + 1, False) if overhangs and span < 2 * extent else _clip(low, span, extent)
+            for (low, span), extent in zip(found, shape, strict=True)
+        ]
+
+    def _round_up(self, nest: Nest) -> bool:
+        """Gives what is kept close whole rounds of its own splits: a tile of 24 channels in vectors of 16 takes 32
+        places in registers, so that no vector is cut. The surplus is computed speculatively.
+        """
+        if nest.is_argument or nest.stage.threads or nest.scope not in ("register", "local"):
+            return False
+        cut = {
+            r.parent: nest.extents[r.outer] * nest.extents[r.inner]
+            for r in nest.stage.relations
+            if isinstance(r, Split)
+        }
+        rounded = [
+            Region(r.low, cut[a], False) if r.extent < cut.get(a, 0) < 2 * r.extent else r
+            for a, r in zip(nest.stage.op.axis, nest.region, strict=True)
+        ]
+        changed = rounded != nest.region
+        nest.region = rounded
+        return changed
+
+    def _union(self, a: tuple[Linear, int], b: tuple[Linear, int]) -> tuple[Linear, int]:
+        """A box around two: measured from the start of the first."""
+        (a_low, a_span), (b_low, b_span) = a, b
+        least, most = self.algebra.bounds(affine.subtract(b_low, a_low))
+        start = min(0, least)
+        return affine.offset(a_low, start), max(a_span, most + b_span) - start
+
+    def _argument_region(self, nest: Nest, cut: list[Region]) -> list[Region]:
+        """An argument must be written as a whole: by disjoint regions, or else completely in every round."""
+        shape = nest.stage.tensor.shape
+        loops = [(loop.var, loop.extent) for loop in nest.prefix if loop.extent > 1]
+        taken: set[Var] = set()
+        disjoint = True
+        for region, extent in zip(cut, shape, strict=True):
+            covered, used = self.algebra.covers(region.low, region.extent - 1, extent, loops)
+            disjoint = disjoint and covered and not (used & taken)
+            taken |= used
+        if disjoint and all(
+            loop.var in taken or loop.extent == 1
+            for loop in nest.prefix
+            if loop.kind != "serial" and loop.kind != "unrolled"
+        ):
+            return [Region(r.low, r.extent, False) for r in cut]
+        if any(loop.kind == "parallel" or loop.kind in GPU_AXES for loop in nest.prefix):
+            raise InvalidSchedule(
+                f"{nest.name} is an argument, and the parts that parallel rounds would compute of it are not disjoint",
+                do="compute it at root, or at a loop that cuts it into separate parts",
+            )
+        return [Region(NUMBER_0, extent, True) for extent in shape]
+
+    # -- loops
+
+    def _loops(self, nest: Nest) -> list[Loop]:
+        loops: list[Loop] = []
+        names = {loop.var.name for loop in nest.prefix if loop.is_emitted}
+        for axis in nest.stage.leaf_iter_vars:
+            kind = nest.stage.kinds.get(axis, "serial")
+            extent = nest.extents[axis]
+            depth = len(nest.prefix) + len(loops)
+            if kind in GPU_AXES:
+                loops.append(self._gpu_loop(nest, axis, kind, extent, depth, loops))
+                continue
+            name = axis.name
+            count = 0
+            while name in names:
+                count += 1
+                name = f"{axis.name}_{count}"
+            var = Var(name)
+            value = self.algebra.declare(var, extent, depth)
+            if extent != 1:
+                names.add(name)
+            loops.append(Loop(axis, var, extent, kind, value, extent != 1))
+        if nest.scope == "shared":  # one thread writes where no loop shares the work out
+            bound = {loop.kind for loop in loops}
+            for loop in nest.prefix:
+                if loop.kind in THREAD_AXES and loop.kind not in bound and loop.is_emitted and loop.extent > 1:
+                    nest.guards.append(Guard(loop.value, 1))
+        return loops
+
+    def _gpu_loop(self, nest: Nest, axis: IterVar, kind: str, extent: int, depth: int, own: list[Loop]) -> Loop:
+        thread = nest.stage.threads[axis]
+        opened = next((loop for loop in (*nest.prefix, *own) if loop.kind == kind), None)
+        if nest.stage.attach is not None and (kind in BLOCK_AXES or (opened and nest.scope != "shared")):
+            raise InvalidSchedule(
+                f"{nest.name} is computed inside {nest.stage.attach[0].name}, whose kernel shares out {kind} already",
+                [f"{axis.name} of {nest.name} is bound to {kind}"],
+                do=f"leave {axis.name} unbound, or compute {nest.name} at root",
+            )
+        known = opened or self._launch.get((nest.root, kind))
+        rounds = max(thread.extent or extent, known.extent if known else 0)
+        if known and rounds > known.extent:
+            raise InvalidSchedule(
+                f"{kind} has two extents in the kernel of {nest.root.name}",
+                [
+                    f"{self._launch_stage[nest.root, kind]}: {known.extent}",
+                    f"{nest.name}: {rounds}, for {axis.name}",
+                ],
+                do=f"split {axis.name} by {known.extent} and bind the inner loop",
+            )
+        if extent > rounds:
+            raise InvalidSchedule(
+                f"{nest.name}: {axis.name} does not fit {kind}",
+                [f"{axis.name} has {extent} rounds, {kind} has extent {rounds}"],
+                do=f"split {axis.name} by {rounds} first",
+            )
+        if opened:
+            loop = Loop(axis, opened.var, rounds, kind, opened.value, False)
+        else:
+            var = Var(kind)
+            loop = Loop(axis, var, rounds, kind, self.algebra.declare(var, rounds, depth), True)
+            self._launch.setdefault((nest.root, kind), loop)
+            self._launch_stage.setdefault((nest.root, kind), nest.name)
+        if extent < rounds:
+            nest.guards.append(Guard(loop.value, extent, axis))
+        return loop
+
+    # -- conditions
+
+    def _domain_guards(self, nest: Nest) -> list[Guard]:
+        found: list[Guard] = []
+        for axis, region, extent in zip(nest.stage.op.axis, nest.region, nest.stage.tensor.shape, strict=True):
+            low, high = self.algebra.bounds(region.low)
+            value = nest.terms.env[axis.var]
+            if low < 0:
+                found.append(Guard(value, 0, axis, is_lower=True, is_domain=True))
+            if high + region.extent > extent:
+                found.append(Guard(value, extent, axis, is_domain=True))
+        return found
+
+    def _gains_by_speculation(self, nest: Nest) -> bool:
+        if nest.is_argument:
+            return False
+        is_kept_close = isinstance(nest.body, Reduce) or nest.scope in ("register", "local")
+        return is_kept_close or any(r.is_speculative for r in self._readers.get(nest.stage.tensor, []))
+
+    # -- reads
+
+    def _read(self, nest: Nest) -> bool:
+        """Collects what a nest reads; gives whether elements beyond the tensor may be computed, with whatever value."""
+        parts: list[Expr] = [nest.body]
+        if isinstance(nest.body, Reduce):
+            parts = [nest.body.init] if nest.body.init is not None else []
+            if not nest.reduces_nothing:
+                parts += [nest.body.value, *([nest.body.condition] if nest.body.condition is not None else [])]
+        is_harmless = True
+        for e, terms in nest.terms.nodes(*parts):
+            if isinstance(e, Load):
+                source = source_of(e)
+                if source in self._inlined:
+                    continue
+                indices = terms.indices(e)
+                nest.reads.append((source, indices))
+                readers = self._readers.setdefault(source, [])
+                if nest not in readers:
+                    readers.append(nest)
+                if any(isinstance(x, Opaque) and x.variables is None for i in indices for x in self.algebra.atoms(i)):
+                    is_harmless = False  # an index made of garbage
+            elif isinstance(e, Select) or (isinstance(e, Call) and e.name == "if_then_else"):
+                nest.is_conditional = True
+            elif isinstance(e, Binary) and e.op in ("/", "//", "%") and not isinstance(e.b, Const):
+                is_harmless = is_harmless and dtypes.is_float(e.dtype)  # division by a garbage zero traps
+        return is_harmless
+
+
+def _clip(low: Linear, span: int, extent: int) -> Region:
+    """The part of low .. low + span that is inside the tensor; all of that where little less is read."""
+    if not low.terms:
+        first, last = max(0, low.constant), min(extent - 1, low.constant + span)
+        if first > last:  # read only where a condition never holds
+            return Region(NUMBER_0, 1, True)
+        inside = first == low.constant and last == low.constant + span
+        return Region(affine.number(first), last - first + 1, not inside)
+    return Region(NUMBER_0, extent, True) if span + 1 >= extent else Region(low, span + 1, False)

@@ -1,0 +1,171 @@
+"""How tensors and axes are made: placeholder, compute, reduce_axis, thread_axis; the reductions sum, max, min, prod."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from renorm.core import dtypes
+from renorm.core.errors import InvalidExpression, suggest
+from renorm.expr.nodes import Expr, ExprLike, Reduce, Scalar, as_expr, cast, combine, const, identity_element
+from renorm.te.tensor import IterVar, PlaceholderOp, Tensor, as_shape, compute_over
+from renorm.tir.nodes import BLOCK_AXES, THREAD_AXES
+
+
+def placeholder(shape: Sequence[int] | int, dtype: str = "float32", name: str = "placeholder") -> Tensor:
+    """A tensor that the caller of the kernel gives. shape: ints; () for one element."""
+    return PlaceholderOp(name, as_shape(f"placeholder {name}", shape), dtypes.lookup(dtype).name).tensor
+
+
+def compute(
+    shape: Sequence[int] | int,
+    f: Callable[..., Any],
+    name: str = "compute",
+    tag: str = "",
+    attrs: Mapping[str, Any] | None = None,
+) -> Tensor:
+    """The tensor of the given shape whose element at (i, j, ...) is f(i, j, ...).
+
+    f takes one index variable per axis, or `*indices`, and returns a scalar expression, a number, or a reduction
+    (te.sum(...)) over axes made by te.reduce_axis. The axes are named after its parameters, or i0, i1, ... for
+    `*indices`. tag, attrs: for schedules to read. Raises InvalidExpression where the numbers of axes and parameters
+    differ, a reduction is not at the root of the expression, or the expression uses an axis of another compute.
+    """
+    extents = as_shape(f"compute {name}", shape)
+    return compute_over(extents, _axis_names(f, len(extents), name), f, name, tag, attrs)
+
+
+def _axis_names(f: Callable[..., Any], rank: int, name: str) -> list[str]:
+    """Names of the axes from the parameters of `f`; parameters that have defaults may be left over."""
+    parameters = list(inspect.signature(f).parameters.values())
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    names = [p.name for p in positional]
+    needed = len([p for p in positional if p.default is p.empty])
+    if any(p.kind == p.VAR_POSITIONAL for p in parameters):
+        if needed > rank:
+            raise InvalidExpression(f"compute {name}: the shape has {rank} axes, the function takes at least {needed}")
+        return (names[:needed] if needed else []) + [f"i{k}" for k in range(needed, rank)]
+    if not needed <= rank <= len(names):
+        raise InvalidExpression(
+            f"compute {name}: the shape has {rank} axes, the function takes {needed}",
+            [f"parameters: {', '.join(names) or 'none'}"],
+        )
+    return names[:rank]
+
+
+def reduce_axis(dom: tuple[int, int] | Sequence[int], name: str = "rv") -> IterVar:
+    """An axis lo .. hi - 1 to reduce over. Each compute needs axes of its own."""
+    if len(dom) != 2:
+        raise InvalidExpression(f"reduce axis {name}: {dom!r} is not a pair (from, to)")
+    low, high = (int(getattr(d, "value", d)) for d in dom)
+    if high < low:
+        raise InvalidExpression(f"reduce axis {name}: it ends at {high}, before its start {low}")
+    return IterVar(name, high - low, "reduce", low)
+
+
+def thread_axis(dom: Any = None, tag: str = "", name: str = "") -> IterVar:
+    """An axis of the GPU grid to bind loops to: thread_axis("blockIdx.x"), thread_axis((0, 8), "threadIdx.x").
+
+    Without an extent it takes that of the loop bound to it. tag: blockIdx.{x,y,z}, threadIdx.{x,y,z}.
+    """
+    if isinstance(dom, str):
+        dom, tag = None, dom
+    tag = tag or name
+    known = (*BLOCK_AXES, *THREAD_AXES)
+    if tag not in known:
+        raise InvalidExpression(f"{tag!r} is not an axis of the grid", [f"known: {suggest(tag, known, most=6)}"])
+    if dom is not None:
+        low, high = (0, dom) if isinstance(dom, int) else dom
+        if low != 0 or high < 1:
+            raise InvalidExpression(f"thread axis {tag}: the range {dom} does not start at 0 or is empty")
+        return IterVar(tag, int(high), "thread", thread=tag)
+    return IterVar(tag, 0, "thread", thread=tag)
+
+
+def sum(
+    expr: ExprLike,
+    axis: IterVar | Sequence[IterVar],
+    where: ExprLike | None = None,
+    init: ExprLike | None = None,
+) -> Expr:
+    """Sum over one or several reduce axes; 0 over an empty range. where: elements where it is false are left out."""
+    return _reduce("sum", expr, axis, where, init)
+
+
+def prod(
+    expr: ExprLike, axis: IterVar | Sequence[IterVar], where: ExprLike | None = None, init: ExprLike | None = None
+) -> Expr:
+    """Product over reduce axes; 1 over an empty range."""
+    return _reduce("prod", expr, axis, where, init)
+
+
+def max(
+    expr: ExprLike,
+    axis: IterVar | Sequence[IterVar] | ExprLike,
+    where: ExprLike | None = None,
+    init: ExprLike | None = None,
+) -> Expr:
+    """Greatest value over reduce axes; the least value of the dtype over an empty range. max(a, b): the greater one."""
+    return _reduce("max", expr, axis, where, init)
+
+
+def min(
+    expr: ExprLike,
+    axis: IterVar | Sequence[IterVar] | ExprLike,
+    where: ExprLike | None = None,
+    init: ExprLike | None = None,
+) -> Expr:
+    """Least value over reduce axes; the greatest value of the dtype over an empty range. min(a, b): the lesser one."""
+    return _reduce("min", expr, axis, where, init)
+
+
+def _reduce(combiner: str, expr: ExprLike, axis: Any, where: ExprLike | None, init: ExprLike | None) -> Expr:
+    value = as_expr(expr)
+    if combiner in ("max", "min") and (isinstance(axis, (Expr, int, float)) or not _are_axes(axis)):
+        return combine(combiner, value, as_expr(axis, like=value))
+    axes: list[Any] = list(axis) if isinstance(axis, (list, tuple)) else [axis]
+    for a in axes:
+        if not isinstance(a, IterVar) or a.kind != "reduce":
+            raise InvalidExpression(f"te.{combiner}: {a!r} is not a reduce axis", do="make one with te.reduce_axis")
+    if len({id(a) for a in axes}) != len(axes):
+        raise InvalidExpression(f"te.{combiner}: the axis {axes[0].name} comes twice")
+    if not axes:
+        return value
+    condition = None if where is None else as_expr(where)
+    start = None if init is None else cast(value.dtype, as_expr(init, like=value))
+    return Reduce(combiner, value, axes, condition, start)
+
+
+def _are_axes(axis: Any) -> bool:
+    return isinstance(axis, (IterVar, list, tuple))
+
+
+def min_value(dtype: str) -> Expr:
+    """The least value of a dtype: of floats the least finite one."""
+    return _limit(dtype, -1)
+
+
+def max_value(dtype: str) -> Expr:
+    """The greatest value of a dtype: of floats the greatest finite one."""
+    return _limit(dtype, 1)
+
+
+def _limit(dtype: str, sign: int) -> Expr:
+    if not dtypes.is_float(dtype):
+        return identity_element("max" if sign < 0 else "min", dtype)
+    return const(sign * FLOAT_MAX[dtypes.lookup(dtype).name], dtype)
+
+
+# IEEE 754: (2 - 2**-p) * 2**emax with p explicit significand bits; bfloat16 has 7 of them and the exponents of float32
+FLOAT_MAX: dict[str, Scalar] = {
+    "float64": (2 - 2.0**-52) * 2.0**1023,
+    "float32": (2 - 2.0**-23) * 2.0**127,
+    "float16": (2 - 2.0**-10) * 2.0**15,
+    "bfloat16": (2 - 2.0**-7) * 2.0**127,
+}
+
+
+def infinity(dtype: str) -> Expr:
+    """Positive infinity of a float dtype."""
+    return const(float("inf"), dtype)

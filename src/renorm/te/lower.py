@@ -1,0 +1,376 @@
+"""Lowering: a schedule and its arguments become one Kernel of loops.
+
+Stages come out producers first, each as a nest
+
+    produce T { for leaves... { if (conditions) T[index] = value } }
+
+with the stages computed inside it in their places. A reduction is its start values, then its rounds:
+
+    for (data loops before the first reduce loop) {
+      for (data loops behind it, again) { T[index] = identity }
+      for (leaves from there on) { T[index] = T[index] + value }
+    }
+
+Conditions stand as far out as the loops they depend on allow, but inside the place of every stage computed within, so
+that barriers are reached by all threads. What is stored in shared memory is followed by a barrier before it is read,
+and preceded by one where the nest around it is repeated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from math import prod
+
+from renorm.core.errors import InvalidSchedule, suggest
+from renorm.expr.bounds import Intervals
+from renorm.expr.nodes import (
+    Binary,
+    Expr,
+    Load,
+    Reduce,
+    Var,
+    all_of,
+    combine,
+    const,
+    identity_element,
+)
+from renorm.te import affine, storage
+from renorm.te.affine import NUMBER_0, Algebra, Linear
+from renorm.te.bounds import GPU_AXES, Guard, Inference, Loop, Nest, axis_values, root_values
+from renorm.te.schedule import Schedule, Stage
+from renorm.te.tensor import PlaceholderOp, Tensor
+from renorm.te.translation import Translation, source_of
+from renorm.tir.nodes import NOTHING, Allocate, Barrier, Buffer, For, If, Kernel, Produce, Stmt, Store, seq
+
+
+def lower(s: Schedule, args: Sequence[Tensor], name: str = "main") -> Kernel:
+    """The loops of a schedule as a Kernel whose parameters are `args`, in that order.
+
+    args: placeholders and computed tensors; a computed tensor that is missing is allocated, a placeholder that is
+    read must be there. Storage of tensors that are not arguments is reused once they are dead (te.storage). Raises
+    InvalidSchedule with the stage and what its loops are.
+    """
+    return _Lowering(s, list(args)).kernel(name)
+
+
+class _Lowering:
+    def __init__(self, s: Schedule, args: list[Tensor]):
+        self.s, self.args = s, args
+        self.algebra = Algebra()
+        self.taken: set[str] = set()
+        self._check_arguments()
+        self.inlined = {stage.tensor: stage.op for stage in s.stages if stage.is_inline}
+        self.buffers: dict[Tensor, Buffer] = {t: self._buffer(t, t.size, "global") for t in args}
+        self.inference = Inference(self.algebra, self.inlined, args, self._load)
+        self.inside: dict[Stage, list[Nest]] = {}
+        self.owner: dict[Translation, Nest] = {}
+
+    def kernel(self, name: str) -> Kernel:
+        roots: list[Nest] = []
+        for stage in reversed(self.s.stages):
+            if stage.is_inline:
+                continue
+            nest = self.inference.plan(stage)
+            if nest is None:
+                continue
+            if stage.attach is None:
+                roots.append(nest)
+            else:
+                self.inside.setdefault(stage.attach[0], []).append(nest)
+        self._check_placeholders()
+        for nests in (roots, *self.inside.values()):
+            nests.reverse()  # planned readers first
+        for stage in self.s.stages:
+            nest = self.inference.nests.get(stage.tensor)
+            if nest is not None and not nest.is_argument:
+                size = prod(region.extent for region in nest.region)
+                self.buffers[stage.tensor] = self._buffer(stage.tensor, size, nest.scope)
+        body = self._with_places(roots, NOTHING, ())
+        outputs = frozenset(self.buffers[t].name for t in self.args if not isinstance(t.op, PlaceholderOp))
+        params = tuple(self.buffers[t] for t in self.args)
+        return Kernel(name, params, storage.reuse(body), outputs)
+
+    def _buffer(self, tensor: Tensor, size: int, scope: str) -> Buffer:
+        name, count = tensor.name, 0
+        while name in self.taken:
+            count += 1
+            name = f"{tensor.name}_{count}"
+        self.taken.add(name)
+        return Buffer(name, tensor.dtype, size, scope)
+
+    def _check_arguments(self) -> None:
+        computed = {stage.tensor: stage for stage in self.s.stages}
+        seen: set[Tensor] = set()
+        for t in self.args:
+            if not isinstance(t, Tensor):
+                raise InvalidSchedule(f"lower: argument {t!r} is not a tensor", do="pass placeholders and results")
+            if t in seen:
+                raise InvalidSchedule(f"lower: {t.name} comes twice among the arguments")
+            seen.add(t)
+            if isinstance(t.op, PlaceholderOp):
+                continue
+            if t not in computed:
+                raise InvalidSchedule(
+                    f"lower: {t.name} is not computed by this schedule",
+                    [f"stages: {suggest(t.name, [x.name for x in computed])}"],
+                )
+            if computed[t].is_inline:
+                raise InvalidSchedule(f"lower: {t.name} is an argument, but it is inlined and has no array")
+
+    def _check_placeholders(self) -> None:
+        given = set(self.args)
+        missing: dict[Tensor, list[str]] = {}
+        for nest in self.inference.nests.values():
+            for t, _ in nest.reads:
+                if isinstance(t.op, PlaceholderOp) and t not in given:
+                    readers = missing.setdefault(t, [])
+                    if nest.name not in readers:
+                        readers.append(nest.name)
+        if missing:
+            facts = [f"{t.name} {t.shape} is read by {', '.join(readers)}" for t, readers in missing.items()]
+            raise InvalidSchedule("lower: placeholders are missing from the arguments", facts)
+
+    # -- reads
+
+    def _place_of(self, t: Tensor) -> tuple[list[Linear], Sequence[int]]:
+        """Where the array of a tensor begins, and its extents."""
+        nest = self.inference.nests.get(t)
+        if nest is None or nest.is_argument:
+            return [NUMBER_0] * len(t.shape), t.shape
+        return [r.low for r in nest.region], [r.extent for r in nest.region]
+
+    def _load(self, e: Load, terms: Translation) -> Load:
+        t = source_of(e)
+        lows, extents = self._place_of(t)
+        indices = terms.indices(e)
+        nest = self.owner[terms.outermost]
+        position = self._flat(t, [affine.subtract(i, low) for i, low in zip(indices, lows, strict=True)], extents)
+        conditions = self._conditions(e, terms, nest) if nest.is_speculative else []
+        conditions = self._necessary(conditions, position, prod(extents))
+        return Load(self.buffers[t], (position,), all_of(*conditions) if conditions else None)
+
+    def _necessary(self, conditions: list[Expr], position: Expr, size: int) -> list[Expr]:
+        """Those conditions that keep a read inside its array: what is read in vain may be any element, and a predicate
+        is dear, above all where it differs between the lanes of a vector that is one number spread.
+        """
+        for condition in list(conditions):
+            others = [c for c in conditions if c is not condition]
+            low, high = Intervals(self.algebra.ranges, others).interval(position)
+            if low is not None and high is not None and low >= 0 and high < size:
+                conditions = others
+        return conditions
+
+    def _conditions(self, e: Load, terms: Translation, nest: Nest) -> list[Expr]:
+        """When a stage that computes beyond its tensor may read: where the axes that could lead outside are inside."""
+        blamed: set[Var] = set()
+        for index, (first, extent) in zip(terms.indices(e), self._stored(source_of(e)), strict=True):
+            if extent is not None:
+                low, high = self.algebra.bounds(affine.subtract(index, first))
+                if low < 0 or high >= extent:
+                    blamed |= self.algebra.free(index)
+        if not blamed:
+            return []
+        env = terms.outermost.env
+        forms = [(g, g.form_in({}, env)) for g in nest.domain]
+        if not nest.is_conditional:  # else what a condition of the body allows may hang on any axis
+            forms = [(g, form) for g, form in forms if not blamed.isdisjoint(self.algebra.free(form))]
+        return [self._condition(g, form) for g, form in forms]
+
+    def _stored(self, t: Tensor) -> list[tuple[Linear, int | None]]:
+        """For each axis, start and extent of what a tensor's array holds; None where it holds all that is read."""
+        nest = self.inference.nests.get(t)
+        if nest is None or nest.is_argument or (nest.domain and not nest.is_speculative):
+            return [(NUMBER_0, extent) for extent in t.shape]
+        return [(r.low, r.extent if r.is_whole else None) for r in nest.region]
+
+    def _flat(self, t: Tensor, indices: Sequence[Linear], extents: Sequence[int]) -> Expr:
+        """The position of an element in the memory of `t`."""
+        nest = self.inference.nests.get(t)
+        order = nest.layout if nest is not None else range(len(extents))
+        stride = 1
+        parts: list[Linear] = []
+        for i in reversed(order):
+            parts.append(affine.scale(indices[i], stride))
+            stride *= extents[i]
+        position = NUMBER_0
+        for part in reversed(parts):
+            position = affine.add(position, part)
+        return self.algebra.expr(self.algebra.recombine(position))
+
+    def _condition(self, guard: Guard, form: Linear) -> Expr:
+        form, bound = self.algebra.without_division(form, guard.bound)
+        moved = self.algebra.expr(affine.offset(form, -form.constant))
+        return Binary(">=" if guard.is_lower else "<", moved, const(bound - form.constant))
+
+    # -- nests
+
+    def _nest(self, nest: Nest) -> Stmt:
+        """All loops of a stage, with the stages computed inside."""
+        if nest.is_empty:
+            return NOTHING
+        self.owner[nest.terms] = nest
+        inside = self.inside.get(nest.stage, [])
+        body = nest.body
+        idle = self.inference.idle_axes(nest)
+        index = self._own_index(nest, nest.terms)
+        buffer = self.buffers[nest.stage.tensor]
+        if not isinstance(body, Reduce):
+            conditions = [(self._level(nest.loops, g.form), self._condition(g, g.form)) for g in nest.guards]
+            return self._loops(nest, Store(buffer, index, nest.terms.value(body)), 0, conditions, inside, idle=idle)
+        first = next(i for i, loop in enumerate(nest.loops) if loop.axis.kind == "reduce")
+        deepest = max((child.position for child in inside), default=-1)
+        lone = max(deepest, _last_gpu_loop(nest.loops))
+        outside: list[tuple[int, Expr]] = []  # around start values and rounds alike
+        rounds: list[tuple[int, Expr]] = []
+        start: list[Guard] = []
+        for g in nest.guards:
+            level = max(self._level(nest.loops, g.form), deepest)
+            (outside if level < first else rounds).append((level, self._condition(g, g.form)))
+            if level >= first and not g.is_reduce:
+                start.append(g)
+        update: Stmt = NOTHING
+        if not nest.reduces_nothing:
+            if body.condition is not None:
+                rounds += self._conjuncts(nest, body.condition)
+            value = combine(body.combiner, Load(buffer, (index,)), nest.terms.value(body.value))
+            update = self._loops(
+                nest, Store(buffer, index, value), first, rounds, inside, idle=idle if lone >= first else ()
+            )
+        both = seq([self._start(nest, body, first, start, idle if lone >= first else ()), update])
+        return self._loops(nest, both, 0, outside, inside, until=first, idle=idle if lone < first else ())
+
+    def _loops(
+        self,
+        nest: Nest,
+        stmt: Stmt,
+        begin: int,
+        conditions: list[tuple[int, Expr]],
+        inside: Sequence[Nest],
+        until: int | None = None,
+        idle: Sequence[tuple[str, int]] = (),
+    ) -> Stmt:
+        """`stmt` inside the loops number begin .. until - 1; conditions: with the number of the loop they stand in (-1:
+        around all); inside: the stages computed in those loops; idle: thread axes of which one thread runs `stmt`."""
+        end = len(nest.loops) if until is None else until
+        mine = [child for child in inside if begin <= child.position < end]
+        deepest = max((child.position for child in mine), default=-1)
+        lone = max(deepest, _last_gpu_loop(nest.loops[:end]))
+        for position in range(end - 1, begin - 1, -1):
+            stmt = _guarded(stmt, [c for level, c in conditions if max(level, deepest) == position])
+            if position == lone:
+                stmt = _by_one_thread(stmt, idle)
+            loop = nest.loops[position]
+            children = [child for child in mine if child.position == position]
+            if children:
+                stmt = self._with_places(children, stmt, (*nest.prefix, *nest.loops[: position + 1]))
+            if loop.is_emitted:
+                stmt = For(loop.var, const(0), const(loop.extent), loop.kind, stmt)
+        stmt = _guarded(stmt, [c for level, c in conditions if max(level, deepest) < begin])
+        return _by_one_thread(stmt, idle) if lone < begin else stmt
+
+    def _start(
+        self, nest: Nest, body: Reduce, first: int, guards: list[Guard], idle: Sequence[tuple[str, int]]
+    ) -> Stmt:
+        """Stores the start values: the data loops from the first reduce loop on, with variables of their own."""
+        loops: list[Loop] = []
+        leaves = {loop.axis: loop.value for loop in nest.loops[:first]}
+        for position, loop in enumerate(nest.loops[first:], start=first):
+            if loop.axis.kind == "reduce":
+                leaves[loop.axis] = NUMBER_0
+                continue
+            if loop.is_emitted:
+                var = Var(loop.kind if loop.kind in GPU_AXES else f"{loop.var.name}.init")
+                value = self.algebra.declare(var, loop.extent, len(nest.prefix) + position)
+                loop = Loop(loop.axis, var, loop.extent, loop.kind, value, True)
+            loops.append(loop)
+            leaves[loop.axis] = loop.value
+        values = axis_values(nest.stage, nest.extents, leaves, self.algebra)
+        terms = Translation(self.algebra, root_values(nest, values), self.inlined, self._load)
+        self.owner[terms] = nest
+        start = body.init if body.init is not None else identity_element(body.combiner, nest.stage.tensor.dtype)
+        stmt: Stmt = Store(self.buffers[nest.stage.tensor], self._own_index(nest, terms), terms.value(start))
+        conditions: list[tuple[int, Expr]] = []
+        for g in guards:
+            form = g.form_in(values, terms.env)
+            conditions.append((self._level(loops, form), self._condition(g, form)))
+        lone = _last_gpu_loop(loops)
+        for position in range(len(loops) - 1, -1, -1):
+            stmt = _guarded(stmt, [c for level, c in conditions if level == position])
+            if position == lone:
+                stmt = _by_one_thread(stmt, idle)
+            loop = loops[position]
+            if loop.is_emitted:
+                stmt = For(loop.var, const(0), const(loop.extent), loop.kind, stmt)
+        stmt = _guarded(stmt, [c for level, c in conditions if level < 0])
+        return _by_one_thread(stmt, idle) if lone < 0 else stmt
+
+    def _own_index(self, nest: Nest, terms: Translation) -> Expr:
+        t = nest.stage.tensor
+        lows, extents = self._place_of(t)
+        indices = [affine.subtract(terms.env[a.var], low) for a, low in zip(nest.stage.op.axis, lows, strict=True)]
+        return self._flat(t, indices, extents)
+
+    def _level(self, loops: Sequence[Loop], form: Linear) -> int:
+        """The number of the innermost loop that a form depends on; -1 for none."""
+        return _innermost(loops, self.algebra.free(form))
+
+    def _conjuncts(self, nest: Nest, condition: Expr) -> list[tuple[int, Expr]]:
+        """The parts of a reduction's condition that can fail, each with the loop that it stands in."""
+        if isinstance(condition, Binary) and condition.op == "&&":
+            return self._conjuncts(nest, condition.a) + self._conjuncts(nest, condition.b)
+        if nest.terms.decide(condition):
+            return []
+        return [(_innermost(nest.loops, nest.terms.variables(condition)), nest.terms.value(condition))]
+
+    # -- places
+
+    def _with_places(self, nests: Sequence[Nest], rest: Stmt, path: tuple[Loop, ...]) -> Stmt:
+        """`rest` behind the stages computed in the same place, with their memory around all; path: the loops around."""
+        on_gpu = any(loop.kind in GPU_AXES for loop in path)
+        is_repeated = any(loop.is_emitted and loop.kind not in GPU_AXES for loop in path)
+        stmts: list[Stmt] = []
+        pending: set[Tensor] = set()  # in shared memory, stored since the last barrier
+        for nest in nests:
+            is_shared = on_gpu and (nest.scope == "shared" or nest.is_argument)
+            if pending and not pending.isdisjoint(self._reads(nest)):
+                stmts.append(Barrier())
+                pending.clear()
+            elif is_shared and is_repeated and not any(isinstance(x, Barrier) for x in stmts):
+                stmts.append(Barrier())  # the round before may still be reading
+            stmts.append(Produce(nest.stage.tensor.name, self._nest(nest)))
+            if is_shared:
+                pending.add(nest.stage.tensor)
+        if pending:
+            stmts.append(Barrier())
+        stmt = seq([*stmts, rest])
+        for nest in reversed(nests):
+            if not nest.is_argument and not nest.is_empty:
+                stmt = Allocate(self.buffers[nest.stage.tensor], stmt)
+        return stmt
+
+    def _reads(self, nest: Nest) -> set[Tensor]:
+        """Tensors that a nest, or a stage computed in it, reads."""
+        found = {t for t, _ in nest.reads}
+        for child in self.inside.get(nest.stage, []):
+            found |= self._reads(child)
+        return found
+
+
+def _innermost(loops: Sequence[Loop], free: Collection[Var]) -> int:
+    return max((i for i, loop in enumerate(loops) if loop.is_emitted and loop.var in free), default=-1)
+
+
+def _last_gpu_loop(loops: Sequence[Loop]) -> int:
+    return max((i for i, loop in enumerate(loops) if loop.is_emitted and loop.kind in GPU_AXES), default=-1)
+
+
+def _by_one_thread(stmt: Stmt, idle: Sequence[tuple[str, int]]) -> Stmt:
+    """`stmt` run by the first thread along each of the given axes only."""
+    for kind, extent in idle:
+        var = Var(kind)
+        stmt = For(var, const(0), const(extent), kind, If(Binary("<", var, const(1)), stmt))
+    return stmt
+
+
+def _guarded(stmt: Stmt, conditions: list[Expr]) -> Stmt:
+    return If(all_of(*conditions), stmt) if conditions and stmt is not NOTHING else stmt

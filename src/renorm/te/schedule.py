@@ -1,0 +1,427 @@
+"""Schedules: how the stages of a tensor program become loops: their order, place and kind, but never what they give.
+
+    S ::= stage ...                        producers before readers
+    stage ::= axes, one per data and reduce axis of the compute, then relations, then leaves
+    relation ::= split(parent -> outer, inner) | fuse(outer, inner -> fused) | singleton(-> axis of extent 1)
+    leaves ::= the axes that are loops now, outermost first
+    kind of a leaf ::= serial | parallel | vectorized | unrolled | GPU axis
+    place ::= root | inline | at (stage, leaf)
+
+Where a factor does not divide an extent, the last round is a tail: lowering adds the condition, only where it can fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from renorm.core.errors import InvalidExpression, InvalidSchedule, suggest
+from renorm.te import rewriting
+from renorm.te.relations import Fuse, Relation, Singleton, Split
+from renorm.te.tensor import ComputeOp, IterVar, Operation, PlaceholderOp, Tensor
+from renorm.tir.nodes import SCOPES
+
+
+class Stage:
+    """The loops of one compute. Get it as `s[T]`; every primitive changes it in place.
+
+    op: the compute as it is now (cache_read and the like replace bodies). leaf_iter_vars: the loops, outermost first.
+    """
+
+    def __init__(self, op: ComputeOp, schedule: Schedule):
+        self.op = op
+        self.schedule = schedule
+        self.relations: list[Relation] = []
+        self.leaf_iter_vars: list[IterVar] = [*op.axis, *op.reduce_axis]
+        self.kinds: dict[IterVar, str] = {}
+        self.threads: dict[IterVar, IterVar] = {}
+        self.scope = ""
+        self.attach: tuple[Stage, IterVar] | None = None
+        self.is_inline = False
+
+    @property
+    def tensor(self) -> Tensor:
+        return self.op.tensor
+
+    @property
+    def name(self) -> str:
+        return self.op.name
+
+    @property
+    def is_output(self) -> bool:
+        return any(op is self.tensor.op for op in self.schedule.outputs)
+
+    def __repr__(self) -> str:
+        return f"<stage {self.name}: {', '.join(a.name for a in self.leaf_iter_vars) or 'no loops'}>"
+
+    # -- loops
+
+    def split(self, axis: IterVar, factor: int | None = None, nparts: int | None = None) -> tuple[IterVar, IterVar]:
+        """Makes two nested loops of one: the inner one has `factor` rounds, or the outer one `nparts`.
+
+            for (i, 0, 10)            s[T].split(i, factor=4)        for (i.outer, 0, 3)
+              T[i] = ...                                               for (i.inner, 0, 4)
+                                                                         if (i.outer*4 + i.inner < 10)
+                                                                           T[i.outer*4 + i.inner] = ...
+
+        Gives (outer, inner). The condition is there only where the factor leaves a tail. An extent below the factor
+        gives an inner loop of that extent. Raises InvalidSchedule where `axis` is no loop of this stage.
+        """
+        position = self._loop(axis, "split")
+        given = [x for x in (factor, nparts) if x is not None]
+        if len(given) != 1:
+            raise InvalidSchedule(f"{self.name}: split of {axis.name} takes factor= or nparts=, one of the two")
+        if isinstance(given[0], bool) or int(given[0]) != given[0] or given[0] < 1:
+            raise InvalidSchedule(f"{self.name}: split of {axis.name} by {given[0]!r}", ["expected an int from 1 up"])
+        outer = IterVar(f"{axis.name}.outer", 0, axis.kind)
+        inner = IterVar(f"{axis.name}.inner", 0, axis.kind)
+        relation = Split(axis, outer, inner, factor and int(factor), nparts and int(nparts))
+        outer.extent, inner.extent = relation.extents(axis.extent)
+        self.relations.append(relation)
+        self.leaf_iter_vars[position : position + 1] = [outer, inner]
+        return outer, inner
+
+    def fuse(self, *axes: IterVar) -> IterVar:
+        """Makes one loop of adjacent nested loops, given outermost first.
+
+            for (i, 0, 4)             s[T].fuse(i, j)                for (i.j.fused, 0, 24)
+              for (j, 0, 6)                                            T[i.j.fused // 6, i.j.fused % 6] = ...
+                T[i, j] = ...
+
+        Without axes it gives a new outermost loop of one round, for stages that have no axes. Raises InvalidSchedule
+        where the loops are not adjacent in this order, or mix data axes with reduce axes.
+        """
+        if not axes:
+            axis = IterVar("singleton", 1, "data")
+            self.relations.append(Singleton(axis))
+            self.leaf_iter_vars.insert(0, axis)
+            return axis
+        fused = axes[0]
+        self._loop(fused, "fuse")
+        for axis in axes[1:]:
+            fused = self._fuse_two(fused, axis)
+        return fused
+
+    def _fuse_two(self, outer: IterVar, inner: IterVar) -> IterVar:
+        position = self._loop(outer, "fuse")
+        if self._loop(inner, "fuse") != position + 1:
+            raise InvalidSchedule(
+                f"{self.name}: {outer.name} and {inner.name} cannot fuse, {inner.name} is not the next loop inside",
+                [f"loops: {self._loops()}"],
+                do="reorder them first",
+            )
+        if outer.kind != inner.kind:
+            raise InvalidSchedule(
+                f"{self.name}: {outer.name} and {inner.name} cannot fuse",
+                [f"{outer.name} is a {outer.kind} axis", f"{inner.name} is a {inner.kind} axis"],
+            )
+        fused = IterVar(f"{outer.name}.{inner.name}.fused", outer.extent * inner.extent, outer.kind)
+        self.relations.append(Fuse(outer, inner, fused))
+        self.leaf_iter_vars[position : position + 2] = [fused]
+        return fused
+
+    def tile(self, x: IterVar, y: IterVar, x_factor: int, y_factor: int) -> tuple[IterVar, IterVar, IterVar, IterVar]:
+        """Cuts two loops into tiles: both split, tiles outside, elements of a tile inside.
+
+            for (x, 0, 64)            s[T].tile(x, y, 8, 16)         for (x.outer, 0, 8)
+              for (y, 0, 64)                                           for (y.outer, 0, 4)
+                T[x, y] = ...                                            for (x.inner, 0, 8)
+                                                                           for (y.inner, 0, 16)
+                                                                             T[x.outer*8 + x.inner, ...] = ...
+
+        Gives (x outer, y outer, x inner, y inner).
+        """
+        x_outer, x_inner = self.split(x, factor=x_factor)
+        y_outer, y_inner = self.split(y, factor=y_factor)
+        self.reorder(x_outer, y_outer, x_inner, y_inner)
+        return x_outer, y_outer, x_inner, y_inner
+
+    def reorder(self, *axes: IterVar) -> None:
+        """Puts the given loops into the given order, in the places that they take now; other loops stay.
+
+            for (i, 0, 8)             s[T].reorder(k, i)             for (i.init, 0, 8)
+              T[i] = 0                                                 T[i] = 0
+              for (k, 0, 9)                                          for (k, 0, 9)
+                T[i] += A[i, k]                                        for (i, 0, 8)
+                                                                         T[i] += A[i, k]
+
+        Reduce axes may go around data axes: start values then get a nest of their own before the outermost reduce loop.
+        """
+        if len(set(axes)) != len(axes):
+            raise InvalidSchedule(f"{self.name}: reorder names an axis twice", [_names(axes)])
+        positions = sorted(self._loop(axis, "reorder") for axis in axes)
+        for position, axis in zip(positions, axes, strict=True):
+            self.leaf_iter_vars[position] = axis
+
+    def vectorize(self, axis: IterVar) -> None:
+        """Runs all rounds of a loop as one vector operation.
+
+            for (i.inner, 0, 8)       s[T].vectorize(i.inner)        T[ramp(i.outer*8, 1, 8)] = A[ramp(i.outer*8, 1, 8)]
+              T[i.outer*8 + i.inner] = A[i.outer*8 + i.inner]
+
+        Reduce axes have dependent rounds: use rfactor first.
+        """
+        self._annotate(axis, "vectorized", "vectorize")
+
+    def unroll(self, axis: IterVar) -> None:
+        """Writes out all rounds of a loop.
+
+            for (i, 0, 2)             s[T].unroll(i)                 T[0] = A[0]
+              T[i] = A[i]                                            T[1] = A[1]
+
+        For short loops: the code grows with the extent.
+        """
+        self._annotate(axis, "unrolled", "unroll")
+
+    def parallel(self, axis: IterVar) -> None:
+        """Hands the rounds of a loop out to threads.
+
+            for (i, 0, 8)             s[T].parallel(i)               parallel (i, 0, 8)
+              T[i] = ...                                               T[i] = ...
+
+        A parallel loop inside another loop runs serially: what is to be shared out is made the outermost loop.
+        """
+        self._annotate(axis, "parallel", "parallel")
+
+    def bind(self, axis: IterVar, thread: IterVar) -> None:
+        """Lets the blocks or threads of a GPU run the rounds of a loop, one each.
+
+            for (i.outer, 0, 4)       s[T].bind(i.outer, te.thread_axis("blockIdx.x"))
+              for (i.inner, 0, 64)    s[T].bind(i.inner, te.thread_axis("threadIdx.x"))
+                T[i.outer*64 + i.inner] = ...
+
+            blockIdx.x = 0..3, threadIdx.x = 0..63:  T[blockIdx.x*64 + threadIdx.x] = ...
+
+        A thread axis with an extent of its own may be longer than the loop: the threads beyond it do nothing. Stages
+        at root are kernel launches of their own; a stage under compute_at shares blocks and threads of the stage it
+        is in.
+        """
+        self._loop(axis, "bind")
+        if thread.kind != "thread":
+            raise InvalidSchedule(
+                f"{self.name}: {axis.name} is bound to {thread.name}, which is not a thread axis",
+                do='make one with te.thread_axis("threadIdx.x")',
+            )
+        if axis.kind == "reduce":
+            raise InvalidSchedule(
+                f"{self.name}: the reduce axis {axis.name} cannot be bound to {thread.name}: all write one element",
+                do="s.rfactor(T, axis) makes it a data axis of a stage of its own, which can be bound",
+            )
+        for other, bound in self.threads.items():
+            if bound.thread == thread.thread and other is not axis and other in self.leaf_iter_vars:
+                raise InvalidSchedule(
+                    f"{self.name}: {axis.name} and {other.name} are both bound to {thread.thread}", do="fuse them first"
+                )
+        if thread.extent and axis.extent > thread.extent and self.attach is None:
+            raise InvalidSchedule(
+                f"{self.name}: {axis.name} does not fit {thread.thread}",
+                [f"{axis.name} has {axis.extent} rounds, {thread.thread} has extent {thread.extent}"],
+                do=f"split {axis.name} by {thread.extent} first",
+            )
+        self.kinds[axis] = thread.thread
+        self.threads[axis] = thread
+
+    # -- place
+
+    def compute_at(self, parent: Stage, axis: IterVar) -> None:
+        """Computes this stage inside a loop of a stage that needs it, just the region needed there.
+
+            for (i, 0, 8)             s[P].compute_at(s[C], i)       for (i, 0, 8)
+              for (j, 0, 9)                                            allocate P[9]
+                P[i, j] = ...                                          for (j, 0, 9)
+            for (i, 0, 8)                                                P[j] = ...
+              for (j, 0, 9)                                            for (j, 0, 9)
+                C[i, j] = P[i, j] + 1                                    C[i, j] = P[j] + 1
+
+        Everything that reads this stage must be inside that loop. Overlapping regions are computed again.
+        """
+        if parent is self:
+            raise InvalidSchedule(f"{self.name} cannot be computed inside itself")
+        parent._loop(axis, "compute_at")
+        self.is_inline, self.attach = False, (parent, axis)
+
+    def compute_inline(self) -> None:
+        """Computes each element where it is read, and keeps no array.
+
+            for (i, 0, 8)             s[P].compute_inline()          for (i, 0, 8)
+              P[i] = A[i] * 2                                          C[i] = A[i]*2 + 1
+            for (i, 0, 8)
+              C[i] = P[i] + 1
+
+        Reductions and outputs of the schedule cannot be inlined.
+        """
+        if self.op.reduce_axis:
+            raise InvalidSchedule(f"{self.name} is a reduction and cannot be inlined", do="use compute_at")
+        if self.is_output:
+            raise InvalidSchedule(f"{self.name} is an output of the schedule and cannot be inlined")
+        self.is_inline, self.attach = True, None
+
+    def compute_root(self) -> None:
+        """Computes this stage as loops of its own, before all that read it: how every stage starts.
+
+            for (i, 0, 8)             s[P].compute_root()            for (i, 0, 8)
+              P[0] = A[i] * 2                                          P[i] = A[i] * 2
+              C[i] = P[0] + 1                                        for (i, 0, 8)
+                                                                       C[i] = P[i] + 1
+
+        It takes compute_at and compute_inline back.
+        """
+        self.is_inline, self.attach = False, None
+
+    def set_scope(self, scope: str) -> None:
+        """Where a stage under compute_at keeps its region: "global", "shared", "local" or "register".
+
+            allocate P[float32 * 9]   s[P].set_scope("register")     // attr [P] storage_scope = "register"
+                                                                     allocate P[float32 * 9]
+
+        Without it: "local" inside threads, "shared" inside blocks or where threads share its loops, else "global". A
+        stage at root is passed between loops that share nothing else, hence always global.
+        """
+        if scope not in SCOPES:
+            raise InvalidSchedule(f"{self.name}: {scope!r} is not a scope", [f"known: {', '.join(SCOPES)}"])
+        self.scope = scope
+
+    # -- what primitives have in common
+
+    def _loop(self, axis: IterVar, primitive: str) -> int:
+        """The position of a loop; raises InvalidSchedule with what became of the axis."""
+        for position, leaf in enumerate(self.leaf_iter_vars):
+            if leaf is axis:
+                return position
+        if not isinstance(axis, IterVar):
+            raise InvalidSchedule(f"{self.name}: {primitive} takes an axis, not {type(axis).__name__} {axis!r}")
+        facts = [f"loops: {self._loops()}"]
+        for relation in self.relations:
+            if isinstance(relation, Split) and relation.parent is axis:
+                facts.insert(0, f"{axis.name} was split into {relation.outer.name} and {relation.inner.name}")
+            elif isinstance(relation, Fuse) and axis in (relation.outer, relation.inner):
+                facts.insert(0, f"{axis.name} was fused into {relation.fused.name}")
+        raise InvalidSchedule(f"{self.name}: {primitive} of {axis.name}, which is not a loop of this stage", facts)
+
+    def _loops(self) -> str:
+        return _names(self.leaf_iter_vars)
+
+    def _annotate(self, axis: IterVar, kind: str, primitive: str) -> None:
+        self._loop(axis, primitive)
+        if axis.kind == "reduce" and kind != "unrolled":
+            raise InvalidSchedule(
+                f"{self.name}: {primitive} of the reduce axis {axis.name}, whose rounds depend on each other",
+                do="s.rfactor(T, axis) makes it a data axis of a stage of its own",
+            )
+        if axis in self.threads:
+            raise InvalidSchedule(f"{self.name}: {axis.name} is bound to {self.threads[axis].thread} already")
+        self.kinds[axis] = kind
+
+
+def _names(axes: Iterable[IterVar]) -> str:
+    return ", ".join(f"{a.name} (reduce)" if a.kind == "reduce" else a.name for a in axes) or "none"
+
+
+class Schedule:
+    """The stages of a program. `s[T]` is the stage of a tensor or operation; placeholders have none."""
+
+    def __init__(self, outputs: Sequence[Operation]):
+        self.outputs: list[Operation] = list(outputs)
+        self.stages: list[Stage] = []
+        self._by_tensor: dict[Tensor, Stage] = {}
+        for op in _producers_first(outputs):
+            if isinstance(op, ComputeOp):
+                self.insert(len(self.stages), op)
+        _check_reduce_axes(self.stages)
+
+    def __getitem__(self, key: Tensor | Operation) -> Stage:
+        tensor = key.tensor if isinstance(key, Operation) else key
+        stage = self._by_tensor.get(tensor)
+        if stage is not None:
+            return stage
+        if isinstance(tensor, Tensor) and isinstance(tensor.op, PlaceholderOp):
+            raise InvalidSchedule(
+                f"{tensor.name} is a placeholder and has no loops", do="s.cache_read(T, scope, readers) makes a stage"
+            )
+        name = getattr(tensor, "name", repr(tensor))
+        known = [stage.name for stage in self.stages]
+        raise InvalidSchedule(f"{name} is not a stage of this schedule", [f"stages: {suggest(str(name), known)}"])
+
+    def insert(self, position: int, op: ComputeOp) -> Stage:
+        """A new stage for `op`, before the stage at `position`."""
+        stage = Stage(op, self)
+        self.stages.insert(position, stage)
+        self._by_tensor[op.tensor] = stage
+        return stage
+
+    def cache_read(
+        self, tensor: Tensor, scope: str, readers: Sequence[Tensor | Operation] | Tensor | Operation
+    ) -> Tensor:
+        """A copy of `tensor` in `scope`, which the given readers read instead.
+
+            C[i] = A[i] * 2           AA = s.cache_read(A, "shared", [C])        A.shared[i] = A[i]
+                                                                                 C[i] = A.shared[i] * 2
+
+        Gives the tensor of the copy, a stage to be placed with compute_at. `tensor` may be a placeholder.
+        """
+        return rewriting.cache_read(self, tensor, scope, readers)
+
+    def cache_write(self, tensor: Tensor, scope: str) -> Tensor:
+        """Computes `tensor` in `scope` first; what was its stage then copies the result out.
+
+            C[i] = sum(A[i, k])       CC = s.cache_write(C, "register")          C.register[i] = sum(A[i, k])
+                                                                                 C[i] = C.register[i]
+
+        Gives the new tensor, whose stage has axes of its own and the reduce axes of the old one. It must come before
+        other primitives on the stage of `tensor`.
+        """
+        return rewriting.cache_write(self, tensor, scope)
+
+    def rfactor(self, tensor: Tensor, axis: IterVar, factor_axis: int = 0) -> Tensor:
+        """Splits a reduction in two: partial results for each value of the reduce loop `axis`, then their reduction.
+
+            for (i, 0, 8)             k0, k1 = s[C].split(k, factor=4)           for (k1, 0, 4)
+              C[i] = 0                CF = s.rfactor(C, k1)                        for (i, 0, 8)
+              for (k, 0, 64)                                                         C.rf[k1, i] = 0
+                C[i] += A[i, k]                                                      for (k0, 0, 16)
+                                                                                       C.rf[k1, i] += A[i, k0*4 + k1]
+                                                                                 for (i, 0, 8)
+                                                                                   C[i] = 0
+                                                                                   for (k1, 0, 4)
+                                                                                     C[i] += C.rf[k1, i]
+
+        Gives the tensor of the partial results; `axis` is its axis number factor_axis, a data axis that may be
+        vectorized or bound. Sums of floats are added in another order, so the last bits may differ.
+        """
+        return rewriting.rfactor(self, tensor, axis, factor_axis)
+
+
+def create_schedule(ops: Operation | Tensor | Sequence[Operation | Tensor]) -> Schedule:
+    """A schedule of all that the given operations need, every stage at root in default loops, producers first.
+
+    ops: one operation (T.op) or several. Raises InvalidExpression where two computes share a reduce axis.
+    """
+    given = list(ops) if isinstance(ops, (list, tuple)) else [ops]
+    return Schedule([x.op if isinstance(x, Tensor) else x for x in given])  # type: ignore[union-attr]
+
+
+def _producers_first(outputs: Sequence[Operation]) -> list[Operation]:
+    """All operations that the outputs depend on, each after its inputs; without recursion, programs may be deep."""
+    order: dict[Operation, None] = {}
+    opened: set[Operation] = set()
+    stack: list[Operation] = list(reversed(outputs))
+    while stack:
+        op = stack[-1]
+        if op in order or op in opened:
+            stack.pop()
+            order[op] = None
+            continue
+        opened.add(op)
+        stack.extend(t.op for t in reversed(op.input_tensors) if t.op not in opened)
+    return list(order)
+
+
+def _check_reduce_axes(stages: Sequence[Stage]) -> None:
+    owner: dict[IterVar, str] = {}
+    for stage in stages:
+        for axis in stage.op.reduce_axis:
+            if axis in owner:
+                raise InvalidExpression(
+                    f"the reduce axis {axis.name} is reduced over by {owner[axis]} and by {stage.name}",
+                    do="make one te.reduce_axis for each compute",
+                )
+            owner[axis] = stage.name

@@ -1,0 +1,397 @@
+"""The interpreter of loop programs, the oracle for everything that rewrites loops or generates code.
+
+A kernel becomes Python source, one line per statement, that follows the IR to the letter:
+- every access is checked against its buffer, and memory of an Allocate is empty until it is written;
+- float32 and float64 round after each operation; 16-bit floats are rounded where they are stored or cast to, and
+  computed in float32; transcendental functions are computed in float64 and rounded once; `round` goes to even;
+- integers that were read from memory wrap in their type, index arithmetic does not;
+- parallel loops run backwards, so that iterations which are not independent show;
+- GPU axes run block by block, every thread a generator that stops at barriers; odd blocks run their threads backwards.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from renorm.core import dtypes
+from renorm.core.errors import InvalidInput, InvalidLoops
+from renorm.expr.bounds import reads
+from renorm.expr.linear import INDEX_TYPES
+from renorm.expr.nodes import (
+    ARITHMETIC,
+    Binary,
+    Broadcast,
+    Call,
+    Cast,
+    Const,
+    Expr,
+    Load,
+    Not,
+    Ramp,
+    Select,
+    Var,
+)
+from renorm.tir import arithmetic
+from renorm.tir.nodes import (
+    BLOCK_AXES,
+    THREAD_AXES,
+    Allocate,
+    Barrier,
+    Buffer,
+    For,
+    If,
+    Kernel,
+    Let,
+    Produce,
+    Seq,
+    Stmt,
+    Store,
+    constant,
+    walk,
+)
+
+_AXES = BLOCK_AXES + THREAD_AXES
+_Thread = Callable[..., Iterator[int]]
+
+
+def run(kernel: Kernel, arrays: Sequence[np.ndarray[Any, Any]]) -> None:
+    """Runs the kernel on one array per parameter, in order; what it stores to is written back into the arrays.
+
+    Arrays may have any shape; their elements in C order are the buffer. Raises InvalidInput for arrays that do not fit,
+    InvalidLoops for an access outside a buffer, a read of memory never written, a barrier that not all threads reach.
+    """
+    if len(arrays) != len(kernel.params):
+        raise InvalidInput(f"kernel {kernel.name} takes {len(kernel.params)} arrays, not {len(arrays)}")
+    memory: list[list[Any]] = []
+    for buffer, array in zip(kernel.params, arrays, strict=True):
+        if dtypes.from_numpy(array.dtype) != buffer.dtype or array.size < buffer.size:
+            raise InvalidInput(
+                f"kernel {kernel.name}: parameter {buffer.name} takes {buffer.dtype}[{buffer.size}]",
+                [f"got {array.dtype}[{array.size}]"],
+            )
+        memory.append(arithmetic.cells(array.reshape(-1)[: buffer.size], buffer.dtype))
+    source = _Source(kernel)
+    with np.errstate(all="ignore"):
+        source.function()(*memory)
+    written = {id(s.buffer) for s in walk(kernel.body) if isinstance(s, Store)}
+    for buffer, array, values in zip(kernel.params, arrays, memory, strict=True):
+        if id(buffer) in written:
+            # integers at once in their type: NumPy would make float64 of a list that spans int64 and uint64
+            kind = None if dtypes.is_float(buffer.dtype) else array.dtype
+            array.flat[: buffer.size] = np.array(values, kind).astype(array.dtype)
+
+
+def python_source(kernel: Kernel) -> str:
+    """The program that `run` executes."""
+    return _Source(kernel).text()
+
+
+class _Source:
+    """Python source of a kernel: integers are Python's, floats NumPy scalars, vectors lists, buffers lists of cells."""
+
+    def __init__(self, kernel: Kernel):
+        self._kernel = kernel
+        self._lines: list[str] = []
+        self._depth = 1
+        self._names: dict[int, str] = {}
+        self._loops: list[Var] = []
+        self._constants: dict[tuple[str, str], str] = {}
+        self._globals: dict[str, Any] = dict(arithmetic.FUNCTIONS)
+        self._globals |= {"_launch": _launch, "_outside": _outside, "_unwritten": _unwritten}
+        self._globals |= {"_lanewise": _lanewise, "_gather": _gather, "_scatter": _scatter, "_new": _new}
+        self._count = itertools.count()
+        self._in_region = False
+        for p in kernel.params:
+            self._bind(p)
+        self._stmt(kernel.body)
+
+    def text(self) -> str:
+        params = ", ".join(self._names[id(p)] for p in self._kernel.params)
+        return "\n".join([f"def _kernel({params}):", *self._lines, "    return None"])
+
+    def function(self) -> Callable[..., None]:
+        exec(compile(self.text(), f"<kernel {self._kernel.name}>", "exec"), self._globals)
+        return self._globals["_kernel"]
+
+    def _emit(self, line: str) -> None:
+        self._lines.append("    " * self._depth + line)
+
+    def _fresh(self, stem: str) -> str:
+        return f"{stem}{next(self._count)}"
+
+    def _bind(self, x: Var | Buffer) -> str:
+        name = self._fresh(re.sub(r"\W", "_", x.name) + "_")
+        self._names[id(x)] = name if name[0].isalpha() or name[0] == "_" else f"_{name}"
+        return self._names[id(x)]
+
+    def _name(self, x: Any) -> str:
+        if id(x) not in self._names:
+            raise InvalidLoops(f"kernel {self._kernel.name}: {x.name} is used where nothing defines it")
+        return self._names[id(x)]
+
+    def _block(self, s: Stmt) -> None:
+        self._depth += 1
+        before = len(self._lines)
+        self._stmt(s)
+        if len(self._lines) == before:
+            self._emit("pass")
+        self._depth -= 1
+
+    # ---- statements
+
+    def _stmt(self, s: Stmt) -> None:
+        match s:
+            case Seq(stmts=stmts):
+                for x in stmts:
+                    self._stmt(x)
+            case Produce(body=body):
+                self._stmt(body)
+            case For():
+                self._for(s)
+            case Let(var=var, value=value, body=body):
+                value_text = self._value(value)
+                self._emit(f"{self._bind(var)} = {value_text}")
+                self._stmt(body)
+            case If():
+                self._emit(f"if {self._value(s.condition)}:")
+                self._block(s.then)
+                if s.otherwise is not None:
+                    self._emit("else:")
+                    self._block(s.otherwise)
+            case Allocate(buffer=buffer, body=body):
+                shared = self._in_region and buffer.scope in ("shared", "global")
+                memory = f"_memory.setdefault({next(self._count)}, _new({buffer.size}))" if shared else None
+                self._emit(f"{self._bind(buffer)} = {memory or f'_new({buffer.size})'}")
+                self._stmt(body)
+            case Barrier():
+                if self._in_region:
+                    self._emit(f"yield {next(self._count)}")
+            case Store():
+                self._store(s)
+            case _:
+                raise TypeError(f"not a statement: {type(s).__name__}")
+
+    def _for(self, s: For) -> None:
+        start, extent = self._index(s.start), self._index(s.extent)
+        if s.kind in _AXES:
+            if not self._in_region:
+                self._region(s)
+                return
+            # an axis of the region around: threads beyond this loop's extent leave it out
+            var = self._bind(s.var)
+            self._emit(f"{var} = _{s.kind.replace('.', '_')} + {start}")
+            self._emit(f"if {var} < {start} + {extent}:")
+        else:
+            var = self._bind(s.var)
+            span = f"range({start}, {start} + {extent})"
+            self._emit(f"for {var} in {f'reversed({span})' if s.kind == 'parallel' else span}:")
+        self._loops.append(s.var)
+        self._block(s.body)
+        self._loops.pop()
+
+    def _region(self, s: For) -> None:
+        """A nest of GPU axes: a generator for one thread, and its launch."""
+        extents = dict.fromkeys(_AXES, 1)
+        for x in walk(s):
+            if isinstance(x, For) and x.kind in _AXES:
+                extent = constant(x.extent)
+                if extent is None:
+                    raise InvalidLoops(
+                        f"kernel {self._kernel.name}: the extent of {x.kind} is not a constant: {x.extent}"
+                    )
+                extents[x.kind] = max(extents[x.kind], extent)
+        thread = self._fresh("_thread")
+        self._emit(f"def {thread}({', '.join('_' + a.replace('.', '_') for a in _AXES)}, _memory):")
+        self._in_region = True
+        self._depth += 1
+        self._for(s)
+        self._emit("return")
+        self._emit("yield")  # a generator even where there is no barrier
+        self._depth -= 1
+        self._in_region = False
+        self._emit(f"_launch({self._kernel.name!r}, {thread}, {tuple(extents.values())})")
+
+    def _where(self) -> str:
+        """The loop variables of this place, for messages."""
+        return "{" + ", ".join(f"{v.name!r}: {self._names[id(v)]}" for v in self._loops) + "}"
+
+    def _store(self, s: Store) -> None:
+        memory, (name, size) = self._name(s.buffer), (s.buffer.name, s.buffer.size)
+        convert = arithmetic.store_function(s.buffer.dtype)
+        if s.index.lanes > 1 or s.value.lanes > 1:
+            predicate = "None" if s.predicate is None else self._value(s.predicate)
+            self._emit(
+                f"_scatter({memory}, {name!r}, {self._index(s.index)}, {self._value(s.value)}, {predicate}, {convert}, "
+                f"{self._where()})"
+            )
+            return
+        if s.predicate is not None:
+            self._emit(f"if {self._value(s.predicate)}:")
+            self._depth += 1
+        at = self._fresh("_i")
+        self._emit(f"{at} = {self._index(s.index)}")
+        self._emit(f"if not 0 <= {at} < {size}: _outside({name!r}, {size}, {at}, {self._where()})")
+        self._emit(f"{memory}[{at}] = {convert}({self._value(s.value)})")
+        if s.predicate is not None:
+            self._depth -= 1
+
+    # ---- expressions
+
+    def _index(self, e: Expr) -> str:
+        """An expression whose integer arithmetic never wraps."""
+        return self._expr(e, True)
+
+    def _value(self, e: Expr) -> str:
+        return self._expr(e, False)
+
+    def _expr(self, e: Expr, exact: bool) -> str:
+        match e:
+            case Const():
+                return self._constant(e)
+            case Var():
+                return self._name(e)
+            case Binary(op=op, a=a, b=b):
+                data = reads(e) or e.dtype not in INDEX_TYPES
+                wraps = op in ARITHMETIC and not exact and dtypes.is_int(e.dtype) and data
+                return self._apply(arithmetic.binary(op, a.dtype, wraps), (a, b), exact, e.lanes)
+            case Not(a=a):
+                return self._apply("(not {})", (a,), exact, e.lanes)
+            case Select():
+                return self._apply("_select({}, {}, {})", (e.condition, e.then, e.otherwise), exact, e.lanes)
+            case Cast(a=a):
+                return self._apply(arithmetic.cast(a.dtype, e.dtype), (a,), exact, e.lanes)
+            case Call(name="if_then_else", args=(condition, then, otherwise)) if condition.lanes == 1:
+                # only this side runs; the other may hold an access outside its buffer
+                chosen = f"{self._expr(then, exact)} if {self._expr(condition, False)}"
+                return f"({chosen} else {self._expr(otherwise, exact)})"
+            case Call(name=name, args=args):
+                return self._apply(arithmetic.call(name, args[0].dtype), args, exact, e.lanes)
+            case Load():
+                return self._load(e)
+            case Ramp(base=base, stride=stride, lanes=lanes):
+                b, k = self._expr(base, exact), self._expr(stride, exact)
+                return f"_ramp({b}, {k}, {lanes})"
+            case Broadcast(value=value, lanes=lanes):
+                return f"[{self._expr(value, exact)}] * {lanes}"
+            case _:
+                raise InvalidLoops(f"kernel {self._kernel.name}: {type(e).__name__} does not belong in loops: {e}")
+
+    def _apply(self, template: str, args: Sequence[Expr], exact: bool, lanes: int) -> str:
+        texts = [self._expr(a, exact) for a in args]
+        if lanes == 1:
+            return template.format(*texts)
+        names = [self._fresh("_l") for _ in args]
+        columns = ", ".join(
+            t if a.lanes > 1 else f"[{t}] * {lanes}" for t, a in zip(texts, args, strict=True)
+        )  # a scalar beside vectors counts for every lane
+        return f"_lanewise(lambda {', '.join(names)}: {template.format(*names)}, {columns})"
+
+    def _constant(self, e: Const) -> str:
+        if not dtypes.is_float(e.dtype):
+            return repr(e.value) if not isinstance(e.value, int) or e.value >= 0 else f"({e.value})"
+        key = (e.dtype, repr(e.value))
+        if key not in self._constants:
+            self._constants[key] = self._fresh("_c")
+            self._globals[self._constants[key]] = arithmetic.rounded(float(e.value), e.dtype)
+        return self._constants[key]
+
+    def _load(self, e: Load) -> str:
+        buffer = e.source
+        if not isinstance(buffer, Buffer) or len(e.indices) != 1:
+            raise InvalidLoops(f"kernel {self._kernel.name}: {e} is not an access to a buffer by one index")
+        memory, name, size = self._name(buffer), buffer.name, buffer.size
+        index = self._index(e.indices[0])
+        predicate = "None" if e.predicate is None else self._value(e.predicate)
+        zero = self._constant(Const(0, e.dtype))
+        if e.lanes > 1:
+            return f"_gather({memory}, {name!r}, {index}, {predicate}, {zero}, {self._where()})"
+        at = self._fresh("_i")
+        inside = f"{memory}[{at}] if 0 <= ({at} := {index}) < {size}"
+        read = f"({inside} else _outside({name!r}, {size}, {at}, {self._where()}))"
+        if buffer not in self._kernel.params:
+            cell = self._fresh("_v")
+            read = f"({cell} if ({cell} := {read}) is not None else _unwritten({name!r}, {at}, {self._where()}))"
+        return read if e.predicate is None else f"({read} if {predicate} else {zero})"
+
+
+# ---- what the generated program calls
+
+
+_POISON = -0x5A5A5A5A  # what a lane of integers holds that was never written
+
+
+def _new(size: int) -> list[Any]:
+    return [None] * size
+
+
+def _at_loops(loops: dict[str, int]) -> str:
+    return "at " + (", ".join(f"{name} = {value}" for name, value in loops.items()) or "the root")
+
+
+def _outside(name: str, size: int, index: int, loops: dict[str, int]) -> Any:
+    raise InvalidLoops(f"{name}[{index}] is outside {name}, which has {size} elements", [_at_loops(loops)])
+
+
+def _unwritten(name: str, index: int, loops: dict[str, int]) -> Any:
+    raise InvalidLoops(f"{name}[{index}] is read before anything is written there", [_at_loops(loops)])
+
+
+def _lanewise(f: Callable[..., Any], *columns: list[Any]) -> list[Any]:
+    return [f(*lane) for lane in zip(*columns, strict=True)]
+
+
+def _gather(memory: list[Any], name: str, indices: Any, predicate: Any, zero: Any, loops: dict[str, int]) -> list[Any]:
+    lanes = len(indices)
+    wanted = [True] * lanes if predicate is None else predicate if isinstance(predicate, list) else [predicate] * lanes
+    result: list[Any] = []
+    for i, p in zip(indices, wanted, strict=True):
+        if p and not 0 <= i < len(memory):
+            _outside(name, len(memory), i, loops)
+        cell = memory[i] if p else zero
+        # a lane that was never written may be read beside others, as long as nobody uses it: NaN shows who does
+        result.append(cell if cell is not None else zero * np.nan if isinstance(zero, np.floating) else _POISON)
+    return result
+
+
+def _scatter(
+    memory: list[Any],
+    name: str,
+    indices: Any,
+    values: list[Any],
+    predicate: Any,
+    convert: Callable[[Any], Any],
+    loops: dict[str, int],
+) -> None:
+    lanes = len(values)
+    wanted = [True] * lanes if predicate is None else predicate if isinstance(predicate, list) else [predicate] * lanes
+    for i, v, p in zip(indices, values, wanted, strict=True):
+        if p:
+            if not 0 <= i < len(memory):
+                _outside(name, len(memory), i, loops)
+            memory[i] = convert(v)
+
+
+def _launch(kernel: str, thread: _Thread, extents: tuple[int, ...]) -> None:
+    """Runs all blocks of a region one after the other; within one, all threads from barrier to barrier."""
+    blocks, threads = extents[:3], extents[3:]
+    for number, block in enumerate(itertools.product(*(range(n) for n in blocks))):
+        memory: dict[int, list[Any]] = {}
+        running = [thread(*block, *t, memory) for t in itertools.product(*(range(n) for n in threads))]
+        if number % 2:
+            running.reverse()
+        while True:
+            reached = [next(t, None) for t in running]
+            if all(r is None for r in reached):
+                break
+            if len(set(reached)) > 1:
+                places = [sum(r == place for r in reached) for place in dict.fromkeys(reached) if place is not None]
+                raise InvalidLoops(
+                    f"kernel {kernel}: not all threads of block {block} reach the same barrier",
+                    [f"{count} of {len(reached)} threads stop at one barrier" for count in places],
+                    do="move the barrier out of conditions and loops that differ between threads",
+                )

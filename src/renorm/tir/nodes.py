@@ -1,0 +1,222 @@
+"""The loop IR: what a schedule lowers to and what code generators read.
+
+    kernel ::= kernel name(A: f32[n], ...) { s }
+    s ::= for (x, e, e) { s }        For: start and extent; kind serial, parallel, vectorized, unrolled, or a GPU axis
+        | A[e] = e                   Store, to a flat index; may carry a predicate
+        | let x = e { s }            Let
+        | if (e) { s } else { s }    If
+        | allocate A[f32 * n] { s }  Allocate: scope global, shared, local, register
+        | barrier(shared)            Barrier: of all threads of a block
+        | produce A { s }            Produce: a marker for readers, no meaning
+        | s ; s                      Seq
+
+Buffers are flat: one index, in elements. A parameter's extent is in its Buffer; who calls a kernel gives at least
+that much. Parallel loops have independent iterations. Kinds of GPU axes are `blockIdx.{x,y,z}` and
+`threadIdx.{x,y,z}`: a For of such a kind is run by that many blocks or threads, and nested Fors of one kind with
+equal extent are one axis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from renorm.core.errors import InvalidLoops
+from renorm.expr.nodes import Const, Expr, Var
+
+SCOPES = ("global", "shared", "local", "register")
+BLOCK_AXES = ("blockIdx.x", "blockIdx.y", "blockIdx.z")
+THREAD_AXES = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
+KINDS = ("serial", "parallel", "vectorized", "unrolled", *BLOCK_AXES, *THREAD_AXES)
+
+
+@dataclass(frozen=True, eq=False)
+class Buffer:
+    """Flat memory. size: elements; compared by identity."""
+
+    name: str
+    dtype: str
+    size: int
+    scope: str = "global"
+
+    def __post_init__(self) -> None:
+        if self.scope not in SCOPES:
+            raise InvalidLoops(f"buffer {self.name}: {self.scope!r} is not a scope", [f"known: {', '.join(SCOPES)}"])
+
+
+@dataclass(frozen=True, eq=False)
+class Stmt:
+    """Base of statements."""
+
+    def __str__(self) -> str:
+        return _printer(self)
+
+
+_printer: Callable[[Any], str] = object.__repr__  # set by tir.text
+
+
+def set_printer(printer: Callable[[Any], str]) -> None:
+    """Called once, by tir.text: str(statement) and str(kernel) print through it."""
+    global _printer
+    _printer = printer
+
+
+@dataclass(frozen=True, eq=False)
+class For(Stmt):
+    var: Var
+    start: Expr
+    extent: Expr
+    kind: str
+    body: Stmt
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise InvalidLoops(f"loop {self.var.name}: {self.kind!r} is not a kind", [f"known: {', '.join(KINDS)}"])
+
+
+@dataclass(frozen=True, eq=False)
+class Store(Stmt):
+    """buffer[index] = value; lanes of index and value agree; lanes where predicate is false are not written."""
+
+    buffer: Buffer
+    index: Expr
+    value: Expr
+    predicate: Expr | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Let(Stmt):
+    var: Var
+    value: Expr
+    body: Stmt
+
+
+@dataclass(frozen=True, eq=False)
+class If(Stmt):
+    condition: Expr
+    then: Stmt
+    otherwise: Stmt | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Allocate(Stmt):
+    buffer: Buffer
+    body: Stmt
+
+
+@dataclass(frozen=True, eq=False)
+class Barrier(Stmt):
+    scope: str = "shared"
+
+
+@dataclass(frozen=True, eq=False)
+class Produce(Stmt):
+    name: str
+    body: Stmt
+
+
+@dataclass(frozen=True, eq=False)
+class Seq(Stmt):
+    stmts: tuple[Stmt, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Kernel:
+    """A loop program. params: buffers that the caller passes, in order. outputs: names of the parameters it writes."""
+
+    name: str
+    params: tuple[Buffer, ...]
+    body: Stmt
+    outputs: frozenset[str] = frozenset()
+    attrs: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    def __str__(self) -> str:
+        return _printer(self)
+
+
+def seq(stmts: Sequence[Stmt]) -> Stmt:
+    """Statements one after the other; nested sequences flatten."""
+    flat: list[Stmt] = []
+    for s in stmts:
+        flat.extend(s.stmts if isinstance(s, Seq) else (s,))
+    return flat[0] if len(flat) == 1 else Seq(tuple(flat))
+
+
+NOTHING = Seq(())
+
+
+def children(s: Stmt) -> tuple[Stmt, ...]:
+    match s:
+        case For() | Let() | Allocate() | Produce():
+            return (s.body,)
+        case If():
+            return (s.then,) if s.otherwise is None else (s.then, s.otherwise)
+        case Seq():
+            return s.stmts
+        case _:
+            return ()
+
+
+def expressions(s: Stmt) -> tuple[Expr, ...]:
+    """Expressions that stand in this statement itself, not in its children."""
+    match s:
+        case For():
+            return (s.start, s.extent)
+        case Store():
+            return (s.index, s.value) if s.predicate is None else (s.index, s.value, s.predicate)
+        case Let():
+            return (s.value,)
+        case If():
+            return (s.condition,)
+        case _:
+            return ()
+
+
+def walk(s: Stmt) -> Iterator[Stmt]:
+    """Every statement, parents first, in program order."""
+    yield s
+    for c in children(s):
+        yield from walk(c)
+
+
+def rebuild(s: Stmt, parts: Sequence[Stmt], exprs: Sequence[Expr]) -> Stmt:
+    """`s` with children and expressions replaced, in the order of `children` and `expressions`."""
+    same = all(a is b for a, b in zip(children(s), parts, strict=True))
+    if same and all(a is b for a, b in zip(expressions(s), exprs, strict=True)):
+        return s
+    match s:
+        case For():
+            return For(s.var, exprs[0], exprs[1], s.kind, parts[0])
+        case Store():
+            return Store(s.buffer, exprs[0], exprs[1], exprs[2] if s.predicate is not None else None)
+        case Let():
+            return Let(s.var, exprs[0], parts[0])
+        case If():
+            return If(exprs[0], parts[0], parts[1] if s.otherwise is not None else None)
+        case Allocate():
+            return Allocate(s.buffer, parts[0])
+        case Produce():
+            return Produce(s.name, parts[0])
+        case Seq():
+            return seq(parts)
+        case _:
+            return s
+
+
+def transform(
+    s: Stmt, on_stmt: Callable[[Stmt], Stmt | None] | None = None, on_expr: Callable[[Expr], Expr] | None = None
+) -> Stmt:
+    """`s` rewritten from the leaves up; `on_expr` sees each whole expression of a statement before `on_stmt` sees
+    that.
+    """
+    parts = [transform(c, on_stmt, on_expr) for c in children(s)]
+    exprs = [on_expr(e) if on_expr else e for e in expressions(s)]
+    new = rebuild(s, parts, exprs)
+    changed = on_stmt(new) if on_stmt else None
+    return new if changed is None else changed
+
+
+def constant(e: Expr) -> int | None:
+    """The integer that `e` is, or None."""
+    return int(e.value) if isinstance(e, Const) else None

@@ -1,0 +1,112 @@
+"""for (x, a, n) { A[x] = B[x]/sqrt(c) } -> let t = sqrt(c) { for (x, a, n) { A[x] = B[x]/t } }.
+
+Divisions, roots and transcendental functions that every round of a loop computes alike are computed before it. A buffer
+that the loop does not store to keeps its elements: whoever computes in place overlaps buffers element by element,
+and what all rounds read alike is no element of what they write. Only what every round surely reaches moves, so that
+nothing is computed that was not before. Parallel loops and GPU axes keep what they compute: each thread its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+
+from renorm.core import dtypes
+from renorm.expr.nodes import Binary, Call, Const, Expr, Load, Var
+from renorm.expr.rewrite import children as parts_of
+from renorm.expr.rewrite import key
+from renorm.expr.rewrite import rebuild as rebuild_expr
+from renorm.tir.nodes import (
+    Allocate,
+    Buffer,
+    For,
+    If,
+    Kernel,
+    Let,
+    Stmt,
+    Store,
+    children,
+    constant,
+    expressions,
+    rebuild,
+    walk,
+)
+
+CHEAP_CALLS = frozenset({"abs", "likely", "fma", "if_then_else", "floor", "ceil", "trunc", "round", "sign"})
+
+
+def hoist(kernel: Kernel) -> Kernel:
+    """The kernel with dear computations outside the loops that do not change them."""
+    return Kernel(kernel.name, kernel.params, _visit(kernel.body), kernel.outputs, kernel.attrs)
+
+
+def _visit(s: Stmt) -> Stmt:
+    s = rebuild(s, [_visit(c) for c in children(s)], expressions(s))
+    if isinstance(s, For) and s.kind in ("serial", "vectorized", "unrolled") and (constant(s.extent) or 0) > 1:
+        loop = _Loop(s)
+        body = loop.stmt(s.body)
+        result: Stmt = For(s.var, s.start, s.extent, s.kind, body) if loop.moved else s
+        for var, value in reversed(loop.moved.values()):
+            result = Let(var, value, result)
+        return result
+    return s
+
+
+@dataclass
+class _Loop:
+    """What a loop changes, and what was found in it that it does not."""
+
+    loop: For
+    moved: dict[Hashable, tuple[Var, Expr]] = field(default_factory=dict[Hashable, tuple[Var, Expr]])
+
+    def __post_init__(self) -> None:
+        inside = list(walk(self.loop.body))
+        self.changing: set[Var] = {self.loop.var} | {s.var for s in inside if isinstance(s, (For, Let))}
+        self.written: set[Buffer] = {s.buffer for s in inside if isinstance(s, (Store, Allocate))}
+        self._kinds: dict[int, tuple[Expr, bool, bool]] = {}
+
+    def stmt(self, s: Stmt) -> Stmt:
+        """`s`, which every round reaches, with variables for what moves out of it."""
+        if isinstance(s, For) and (constant(s.extent) or 0) < 1:
+            return s
+        new = [self.expr(e) for e in expressions(s)]
+        if isinstance(s, Store) and s.predicate is not None:
+            new = [new[0], s.value, new[2]]  # a value that is not stored need not have one
+        if isinstance(s, If):
+            return If(new[0], s.then, s.otherwise)
+        return rebuild(s, [self.stmt(c) for c in children(s)], new)
+
+    def expr(self, e: Expr) -> Expr:
+        same, dear = self._kind(e)
+        if same and dear:
+            if isinstance(e, Var):
+                return e
+            var, _ = self.moved.setdefault(key(e), (Var("hoisted", e.dtype), e))
+            return var
+        if not dear:
+            return e
+        if isinstance(e, Call) and e.name == "if_then_else":
+            return Call(e.name, (self.expr(e.args[0]), *e.args[1:]))
+        return rebuild_expr(e, tuple(self.expr(c) for c in parts_of(e)))
+
+    def _kind(self, e: Expr) -> tuple[bool, bool]:
+        """(equal in all rounds, dear to compute)."""
+        found = self._kinds.get(id(e))
+        if found is None:
+            parts = [self._kind(c) for c in parts_of(e)]
+            same = e.lanes == 1 and all(p[0] for p in parts)
+            if isinstance(e, Var):
+                same = e not in self.changing
+            elif isinstance(e, Load):
+                same = same and isinstance(e.source, Buffer) and e.source not in self.written
+            found = self._kinds[id(e)] = (e, same, _is_dear(e) or any(p[1] for p in parts))
+        return found[1:]
+
+
+def _is_dear(e: Expr) -> bool:
+    """Whether the operation itself, not its operands, takes tens of cycles."""
+    if not dtypes.is_float(e.dtype):
+        return False
+    if isinstance(e, Binary):
+        return e.op in ("/", "//", "%", "pow") and not (isinstance(e.a, Const) and isinstance(e.b, Const))
+    return isinstance(e, Call) and e.name not in CHEAP_CALLS

@@ -1,0 +1,195 @@
+"""unrolled (x, a, n) { s } -> s[x := a]; s[x := a + 1]; ...; s[x := a + n - 1].
+
+Indices that are linear in the unrolled variables become one common expression plus a constant, so that thousands of
+copies share their parts. A loop whose copies would be too many stays a serial loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from renorm.expr.linear import INDEX_TYPES, Form, expression, form_of
+from renorm.expr.nodes import Binary, Broadcast, Const, Expr, Var
+from renorm.expr.rewrite import children as parts_of
+from renorm.expr.rewrite import rebuild as rebuild_expr
+from renorm.expr.simplify import Simplifier
+from renorm.tir.nodes import (
+    NOTHING,
+    For,
+    If,
+    Kernel,
+    Let,
+    Seq,
+    Stmt,
+    Store,
+    children,
+    constant,
+    expressions,
+    rebuild,
+    seq,
+    walk,
+)
+from renorm.tir.passes.simplify import is_nothing
+from renorm.tir.scope import Scope
+
+LARGEST = 4096  # statements that one nest of unrolled loops may become
+
+_Values = Mapping[Var, int]
+
+
+def unroll(kernel: Kernel) -> Kernel:
+    """The kernel without unrolled loops."""
+    body = _Unrolling(kernel.body).stmt(kernel.body, {})
+    return Kernel(kernel.name, kernel.params, body, kernel.outputs, kernel.attrs)
+
+
+@dataclass(frozen=True)
+class _Affine:
+    """base + sum of coefficient*variable + constant, where base holds no unrolled variable."""
+
+    of: Expr
+    base: Expr | None
+    coefficients: tuple[tuple[Var, int], ...]
+    constant: int
+
+
+class _Unrolling:
+    def __init__(self, body: Stmt):
+        self._bounds = _hulls(body)
+        self._simple = Simplifier(self._bounds)
+        self._unrolled = frozenset(s.var for s in walk(body) if isinstance(s, For) and s.kind == "unrolled")
+        self._free: dict[int, tuple[Expr, tuple[Var, ...]]] = {}
+        self._affine: dict[int, tuple[Expr, _Affine | None]] = {}
+        self._copies: dict[int, int] = {}
+        self._made: dict[tuple[object, ...], Expr] = {}
+
+    def stmt(self, s: Stmt, values: _Values) -> Stmt:
+        match s:
+            case Seq(stmts=stmts):
+                return seq([self.stmt(x, values) for x in stmts])
+            case For(kind="unrolled"):
+                return self._expand(s, values)
+            case Store():
+                predicate = None if s.predicate is None else self.expr(s.predicate, values)
+                truth = _truth(predicate)
+                if truth is False:
+                    return NOTHING
+                index, value = self.expr(s.index, values), self.expr(s.value, values)
+                return Store(s.buffer, index, value, None if truth else predicate)
+            case If():
+                condition = self.expr(s.condition, values)
+                truth = _truth(condition)
+                if truth is not None:
+                    taken = s.then if truth else s.otherwise
+                    return NOTHING if taken is None else self.stmt(taken, values)
+                otherwise = None if s.otherwise is None else self.stmt(s.otherwise, values)
+                return If(condition, self.stmt(s.then, values), otherwise)
+            case _:
+                body = [self.stmt(c, values) for c in children(s)]
+                if body and all(is_nothing(b) for b in body):
+                    return NOTHING
+                return rebuild(s, body, [self.expr(e, values) for e in expressions(s)])
+
+    def _expand(self, s: For, values: _Values) -> Stmt:
+        start, extent = constant(self.expr(s.start, values)), constant(self.expr(s.extent, values))
+        if start is None or extent is None or self._copies_of(s) > LARGEST:
+            self._unrolled -= {s.var}
+            kept = For(s.var, s.start, s.extent, "serial", s.body)
+            return self.stmt(kept, values)
+        return seq([self.stmt(s.body, {**values, s.var: start + i}) for i in range(extent)])
+
+    def _copies_of(self, s: Stmt) -> int:
+        """Statements that `s` becomes."""
+        found = self._copies.get(id(s))
+        if found is None:
+            found = sum(self._copies_of(c) for c in children(s)) + isinstance(s, (Store, If, Let))
+            if isinstance(s, For) and s.kind == "unrolled":
+                found *= constant(s.extent) or 1
+            self._copies[id(s)] = found
+        return found
+
+    # ---- expressions
+
+    def expr(self, e: Expr, values: _Values) -> Expr:
+        """`e` where the unrolled variables have these values."""
+        free = self._variables(e)
+        if not free:
+            return e
+        affine = self._affine_of(e) if e.dtype in INDEX_TYPES and e.lanes == 1 else None
+        if affine is not None:
+            offset = affine.constant
+            for var, k in affine.coefficients:
+                offset += k * values[var]
+            key: tuple[object, ...] = (id(e), offset)
+            made = self._made.get(key)
+            if made is None:
+                made = self._made[key] = _plus(affine.base, offset, e.dtype)
+            return made
+        key = (id(e), *(values[v] for v in free))
+        made = self._made.get(key)
+        if made is None:
+            parts = tuple(self.expr(c, values) for c in parts_of(e))
+            made = self._made[key] = self._simple.node(rebuild_expr(e, parts))
+        return made
+
+    def _variables(self, e: Expr) -> tuple[Var, ...]:
+        """The unrolled variables that e depends on."""
+        found = self._free.get(id(e))
+        if found is None:
+            if isinstance(e, Var):
+                free = (e,) if e in self._unrolled else ()
+            else:
+                free = tuple(dict.fromkeys(v for c in parts_of(e) for v in self._variables(c)))
+            found = self._free[id(e)] = (e, free)
+        return found[1]
+
+    def _affine_of(self, e: Expr) -> _Affine | None:
+        """None where e is not linear in the unrolled variables."""
+        found = self._affine.get(id(e))
+        if found is None:
+            form = form_of(e)
+            inside = tuple((x, k) for x, k in form.terms.values() if isinstance(x, Var) and x in self._unrolled)
+            rest = {i: (x, k) for i, (x, k) in form.terms.items() if not (isinstance(x, Var) and x in self._unrolled)}
+            affine = None
+            if not any(self._variables(x) for x, _ in rest.values()):
+                base = self._simple(expression(Form(rest), e.dtype)) if rest else None
+                affine = _Affine(e, base, inside, form.constant)
+            found = self._affine[id(e)] = (e, affine)
+        return found[1]
+
+
+def _plus(base: Expr | None, offset: int, dtype: str) -> Expr:
+    if base is None:
+        return Const(offset, dtype)
+    if isinstance(base, Const):
+        return Const(int(base.value) + offset, dtype)
+    return Binary("+" if offset > 0 else "-", base, Const(abs(offset), dtype)) if offset else base
+
+
+def _truth(e: Expr | None) -> bool | None:
+    """Whether a condition is always or never true; None: neither. No condition is always true."""
+    while isinstance(e, Broadcast):
+        e = e.value
+    return True if e is None else bool(e.value) if isinstance(e, Const) else None
+
+
+def _hulls(s: Stmt) -> dict[Var, tuple[int, int]]:
+    """Bounds of every variable that hold wherever it is bound."""
+    found: dict[Var, tuple[int, int]] = {}
+    unbounded: set[Var] = set()
+
+    def visit(s: Stmt, scope: Scope) -> None:
+        if isinstance(s, (For, Let)):
+            scope = scope.inside(s) if isinstance(s, For) else scope.binding(s)
+            if s.var in scope.bounds:
+                low, high = scope.bounds[s.var]
+                old_low, old_high = found.get(s.var, (low, high))
+                found[s.var] = (min(low, old_low), max(high, old_high))
+            else:
+                unbounded.add(s.var)
+        for c in children(s):
+            visit(c, scope)
+
+    visit(s, Scope())
+    return {v: b for v, b in found.items() if v not in unbounded}

@@ -1,0 +1,77 @@
+"""What is known at a place in a loop program: bounds of variables, and conditions that hold there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from renorm.expr.bounds import Intervals
+from renorm.expr.nodes import Binary, Call, Expr, Load, Not, Var
+from renorm.expr.rewrite import walk as walk_expr
+from renorm.expr.simplify import Simplifier
+from renorm.tir.nodes import Buffer, For, Kernel, Let, Stmt, Store, walk
+
+
+@dataclass(frozen=True)
+class Scope:
+    """bounds: inclusive. facts: conditions that hold. written: buffers that the program stores to, whose elements may
+    change while a fact about them is still remembered; such facts are not taken in."""
+
+    bounds: dict[Var, tuple[int, int]] = field(default_factory=dict[Var, tuple[int, int]])
+    facts: tuple[Expr, ...] = ()
+    written: frozenset[Buffer] = frozenset()
+
+    @staticmethod
+    def of(program: Kernel | Stmt) -> Scope:
+        """The scope at the root of a program."""
+        body = program.body if isinstance(program, Kernel) else program
+        return Scope(written=frozenset(s.buffer for s in walk(body) if isinstance(s, Store)))
+
+    def inside(self, loop: For) -> Scope:
+        """In the body of a loop; its iterations reach from the least start to the greatest end."""
+        intervals = self.intervals()
+        low, _ = intervals.interval(loop.start)
+        _, high = intervals.interval(Binary("+", loop.start, loop.extent))
+        return self.with_bounds(loop.var, low, None if high is None else high - 1)
+
+    def binding(self, let: Let) -> Scope:
+        """In the body of a Let."""
+        return self.with_bounds(let.var, *self.intervals().interval(let.value))
+
+    def with_bounds(self, var: Var, low: int | None, high: int | None) -> Scope:
+        if low is None or high is None:
+            bounds = {v: b for v, b in self.bounds.items() if v is not var}
+        else:
+            bounds = {**self.bounds, var: (low, max(low, high))}
+        return Scope(bounds, self.facts, self.written)
+
+    def assuming(self, condition: Expr, holds: bool = True) -> Scope:
+        """Where the condition holds, or where it does not."""
+        new = tuple(c for c in conjuncts(condition if holds else Not(condition)) if self._lasts(c))
+        return Scope(self.bounds, self.facts + new, self.written) if new else self
+
+    def _lasts(self, condition: Expr) -> bool:
+        return not any(isinstance(x, Load) and x.source in self.written for x in walk_expr(condition))
+
+    def simplifier(self) -> Simplifier:
+        return Simplifier(self.bounds, self.facts)
+
+    def intervals(self) -> Intervals:
+        return Intervals(self.bounds, self.facts)
+
+
+def conjuncts(condition: Expr) -> Iterator[Expr]:
+    """The conditions that must all hold for `condition` to hold."""
+    match condition:
+        case Binary(op="&&", a=a, b=b):
+            yield from conjuncts(a)
+            yield from conjuncts(b)
+        case Not(a=Binary(op="||", a=a, b=b)):
+            yield from conjuncts(Not(a))
+            yield from conjuncts(Not(b))
+        case Call(name="likely", args=(a,)):
+            yield from conjuncts(a)
+        case Not(a=Call(name="likely", args=(a,))):
+            yield from conjuncts(Not(a))
+        case _:
+            yield condition

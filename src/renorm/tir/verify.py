@@ -1,0 +1,332 @@
+"""The verifier: a kernel that passes touches no memory outside its buffers, whatever its data.
+
+verify(kernel, target) checks, and reports all at once,
+- names: every variable and buffer is bound where it is used, and bound once;
+- types: operands, conditions, stores and their lanes agree;
+- accesses: every index is proved to lie in its buffer, from the bounds of loops, the conditions and predicates that
+  guard it, or, where these do not suffice, by trying every value of a small domain;
+- parameters: only outputs are stored to;
+- barriers: all threads of a block reach the same ones;
+- for a GPU: every stage is bound to blocks or threads, and a block has at most MOST_THREADS threads, MOST_SHARED bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from renorm.core import dtypes
+from renorm.core.errors import InvalidLoops
+from renorm.core.target import Target
+from renorm.expr.bounds import Intervals, interval, is_exact
+from renorm.expr.nodes import Binary, Broadcast, Call, Expr, Load, Not, Ramp, Select, Var
+from renorm.expr.rewrite import children as parts_of
+from renorm.expr.rewrite import rebuild as rebuild_expr
+from renorm.expr.rewrite import variables
+from renorm.expr.rewrite import walk as walk_expr
+from renorm.tir.nodes import (
+    Allocate,
+    Buffer,
+    For,
+    If,
+    Kernel,
+    Let,
+    Stmt,
+    Store,
+    children,
+    expressions,
+)
+from renorm.tir.scope import Scope, conjuncts
+from renorm.tir.verify_gpu import barrier_problems, gpu_problems
+from renorm.tir.verify_types import type_problems
+
+MOST_POINTS = 1 << 18  # how many combinations of values are tried where intervals prove nothing
+
+
+def verify(kernel: Kernel, target: Target | None = None) -> None:
+    """Raises InvalidLoops that lists every problem of the kernel; target: also what a GPU asks for."""
+    checker = _Checker(kernel)
+    checker.kernel()
+    problems = [*checker.problems, *barrier_problems(kernel.body)]
+    if target is not None and target.is_gpu:
+        problems += gpu_problems(kernel)
+    if problems:
+        many = len(set(problems))
+        raise InvalidLoops(
+            f"kernel {kernel.name}: {many} problem{'s' if many > 1 else ''} in its loops",
+            list(dict.fromkeys(problems)),
+        )
+
+
+class _Checker:
+    def __init__(self, kernel: Kernel):
+        self._kernel = kernel
+        self.problems: list[str] = []
+        self._bound: set[int] = set()
+        self._vectors: dict[Var, Expr] = {}  # values of vector Lets that memory cannot change
+        self._written = Scope.of(kernel).written
+
+    def kernel(self) -> None:
+        params = self._kernel.params
+        names = [p.name for p in params]
+        for p in params:
+            if id(p) in self._bound or names.count(p.name) > 1:
+                self.problems.append(f"two parameters are called {p.name}")
+            self._bound.add(id(p))
+        for name in sorted(self._kernel.outputs - set(names)):
+            self.problems.append(f"the output {name} is not a parameter")
+        self._stmt(self._kernel.body, Scope(written=self._written))
+
+    def _bind(self, x: Var | Buffer) -> None:
+        if id(x) in self._bound:
+            self.problems.append(f"{x.name} is bound inside a place where it is bound already")
+        self._bound.add(id(x))
+
+    def _stmt(self, s: Stmt, scope: Scope) -> None:
+        for problem in type_problems(s):
+            self.problems.append(problem)
+        for e in expressions(s):
+            self._names(e)
+        match s:
+            case For():
+                self._accesses(s.start, scope)
+                self._accesses(s.extent, scope)
+                inner = scope.inside(s)
+                self._bind(s.var)
+                self._stmt(s.body, inner)
+                self._bound.discard(id(s.var))
+            case Let():
+                self._accesses(s.value, scope)
+                inner = scope.binding(s)
+                if s.value.lanes == 1 and is_exact(s.value):
+                    inner = inner.assuming(Binary("==", s.var, s.value))
+                elif not any(isinstance(x, Load) and x.source in self._written for x in walk_expr(s.value)):
+                    self._vectors[s.var] = s.value
+                self._bind(s.var)
+                self._stmt(s.body, inner)
+                self._bound.discard(id(s.var))
+            case If():
+                self._accesses(s.condition, scope)
+                self._stmt(s.then, scope.assuming(s.condition))
+                if s.otherwise is not None:
+                    self._stmt(s.otherwise, scope.assuming(s.condition, holds=False))
+            case Allocate():
+                self._bind(s.buffer)
+                if s.buffer.size <= 0:
+                    self.problems.append(f"{s.buffer.name} has {s.buffer.size} elements")
+                self._stmt(s.body, scope)
+                self._bound.discard(id(s.buffer))
+            case Store():
+                self._store(s, scope)
+            case _:
+                for c in children(s):
+                    self._stmt(c, scope)
+
+    def _store(self, s: Store, scope: Scope) -> None:
+        if id(s.buffer) not in self._bound:
+            self.problems.append(f"{s.buffer.name} is stored to where nothing allocates it")
+        if s.buffer in self._kernel.params and s.buffer.name not in self._kernel.outputs:
+            self.problems.append(f"{s.buffer.name} is stored to, but it is not an output")
+        if s.predicate is not None:
+            self._accesses(s.predicate, scope)
+        self._accesses(s.index, scope)
+        self._accesses(s.value, scope)
+        self._inside(s.buffer, s.index, s.predicate, scope, "store to")
+
+    def _names(self, e: Expr) -> None:
+        for x in walk_expr(e):
+            if isinstance(x, Var) and id(x) not in self._bound:
+                self.problems.append(f"{x.name} is used where nothing binds it, in {e}")
+            elif isinstance(x, Load) and id(x.source) not in self._bound:
+                self.problems.append(f"{x.source.name} is read where nothing allocates it, in {e}")
+
+    def _accesses(self, e: Expr, scope: Scope) -> None:
+        """Checks the loads in e, each under the conditions that guard it."""
+        match e:
+            case Call(name="if_then_else", args=(condition, then, otherwise)) if condition.lanes == 1:
+                self._accesses(condition, scope)
+                self._accesses(then, _and_in_expression(scope, condition))
+                self._accesses(otherwise, _and_in_expression(scope, Not(condition)))
+                return
+            case Load():
+                if isinstance(e.source, Buffer):
+                    self._inside(e.source, e.indices[0], e.predicate, scope, "read of")
+            case _:
+                pass
+        for part in parts_of(e):
+            self._accesses(part, scope)
+
+    # ---- is an access inside its buffer?
+
+    def _inside(self, buffer: Buffer, index: Expr, predicate: Expr | None, scope: Scope, what: str) -> None:
+        guarded = scope
+        if index.lanes > 1 or (predicate is not None and predicate.lanes > 1):
+            lane = Var("lane")
+            guarded = guarded.with_bounds(lane, 0, index.lanes - 1)
+            index = _lane(index, lane, self._vectors)
+            predicate = None if predicate is None else _lane(predicate, lane, self._vectors)
+        if predicate is not None:
+            guarded = _and_in_expression(guarded, predicate)
+        if any(interval(f, guarded.bounds) == (0, 0) for f in guarded.facts):
+            return  # never reached
+        low, high = guarded.intervals().interval(index)
+        if _fits(low, high, buffer.size):
+            return
+        simple = guarded.simplifier()(index)
+        low, high = guarded.intervals().interval(simple)
+        if _fits(low, high, buffer.size):
+            return
+        low, high = Intervals(guarded.bounds, guarded.facts, about=simple).interval(simple)
+        if _fits(low, high, buffer.size):
+            return
+        tried, widened = _without_data(simple, guarded)
+        reached = _extremes(tried, widened)
+        if reached is not None:
+            low, high = reached
+            if low > high or _fits(low, high, buffer.size):
+                return
+        self.problems.append(
+            _outside(buffer, simple, (low, high), guarded, what, reached is not None and widened is guarded)
+        )
+
+
+def _fits(low: int | None, high: int | None, size: int) -> bool:
+    return low is not None and high is not None and low >= 0 and high < size
+
+
+def _and_in_expression(scope: Scope, condition: Expr) -> Scope:
+    """Within one expression no store comes between a condition and what it guards, so every condition counts."""
+    return Scope(scope.bounds, (*scope.facts, *conjuncts(condition)), scope.written)
+
+
+def _lane(e: Expr, lane: Var, known: Mapping[Var, Expr]) -> Expr:
+    """The element of a vector expression in a lane; known: values of vector variables."""
+
+    def visit(x: Expr) -> Expr:
+        if x.lanes == 1:
+            return x
+        match x:
+            case Ramp(base=base, stride=stride):
+                return Binary("+", base, Binary("*", stride, lane))
+            case Broadcast(value=value):
+                return value
+            case Var():
+                return visit(known[x]) if x in known else Var(x.name, x.dtype)
+            case Load(source=source, indices=indices):
+                return Load(source, [visit(i) for i in indices])
+            case _:
+                return rebuild_expr(x, tuple(visit(c) for c in parts_of(x)))
+
+    return visit(e)
+
+
+def _without_data(e: Expr, scope: Scope) -> tuple[Expr, Scope]:
+    """The index with a variable in the place of each part that memory decides: a number within the part's bounds,
+    whatever the data; so a gather's clamped row is tried like the index of a loop.
+    """
+    bounds = dict(scope.bounds)
+
+    def visit(x: Expr) -> Expr:
+        if isinstance(x, Binary) and x.op in ("+", "-", "*", "//", "%"):
+            return rebuild_expr(x, tuple(visit(c) for c in parts_of(x)))
+        if not any(isinstance(part, Load) for part in walk_expr(x)):
+            return x
+        low, high = scope.intervals().interval(x)
+        if low is None or high is None:
+            return x
+        data = Var("data", x.dtype)
+        bounds[data] = (low, high)
+        return data
+
+    index = visit(e)
+    return (index, Scope(bounds, scope.facts, scope.written)) if len(bounds) > len(scope.bounds) else (e, scope)
+
+
+def _extremes(e: Expr, scope: Scope) -> tuple[int, int] | None:
+    """Least and greatest value, by trying all values of variables that satisfy the facts; None where that is too much.
+
+    Least above greatest means that no values satisfy the facts: the access never happens.
+    """
+    facts = [f for f in scope.facts if not any(isinstance(x, Load) for x in walk_expr(f))]
+    axes = list(variables(e))
+    relevant: list[Expr] = []
+    grown = True
+    while grown:  # facts that share variables with the index, directly or through others
+        grown = False
+        for f in facts:
+            if all(f is not r for r in relevant) and any(v is a for v in variables(f) for a in axes):
+                relevant.append(f)
+                axes += [v for v in variables(f) if all(v is not a for a in axes)]
+                grown = True
+    points = 1
+    for v in axes:
+        if v not in scope.bounds:
+            return None
+        points *= scope.bounds[v][1] - scope.bounds[v][0] + 1
+        if points > MOST_POINTS:
+            return None
+    grids = np.meshgrid(*(np.arange(scope.bounds[v][0], scope.bounds[v][1] + 1) for v in axes), indexing="ij")
+    values = {v: g.reshape(-1) for v, g in zip(axes, grids, strict=True)}
+    try:
+        possible = np.ones(points, bool)
+        for f in relevant:
+            possible &= _evaluate(f, values)
+        reached = np.broadcast_to(_evaluate(e, values), points)[possible]
+    except NotImplementedError:
+        return None
+    return (int(reached.min()), int(reached.max())) if reached.size else (1, 0)
+
+
+_OPERATORS = {
+    "+": np.add,
+    "-": np.subtract,
+    "*": np.multiply,
+    "min": np.minimum,
+    "max": np.maximum,
+    "==": np.equal,
+    "!=": np.not_equal,
+    "<": np.less,
+    "<=": np.less_equal,
+    ">": np.greater,
+    ">=": np.greater_equal,
+    "&&": np.logical_and,
+    "||": np.logical_or,
+}
+
+
+def _evaluate(e: Expr, values: dict[Var, np.ndarray]) -> np.ndarray:
+    """Index arithmetic over arrays of values."""
+    if isinstance(e, Var):
+        return values[e]
+    if dtypes.is_float(e.dtype):
+        raise NotImplementedError
+    from_parts = [_evaluate(c, values) for c in parts_of(e)]
+    match e:
+        case Binary(op=op) if op in _OPERATORS:
+            return _OPERATORS[op](*from_parts)
+        case Binary(op=("//" | "%") as op) if np.all(from_parts[1] > 0):
+            return np.floor_divide(*from_parts) if op == "//" else np.remainder(*from_parts)
+        case Not():
+            return np.logical_not(from_parts[0])
+        case Select() | Call(name="if_then_else"):
+            return np.where(*from_parts)
+        case Call(name="likely"):
+            return from_parts[0]
+        case _ if not from_parts and hasattr(e, "value"):
+            return np.asarray(e.value)  # pyright: ignore[reportAttributeAccessIssue]
+        case _:
+            raise NotImplementedError
+
+
+def _outside(
+    buffer: Buffer, index: Expr, reached: tuple[int | None, int | None], scope: Scope, what: str, certain: bool
+) -> str:
+    low, high = ("?" if x is None else str(x) for x in reached)
+    known = [f"{v.name} in [{scope.bounds[v][0]}, {scope.bounds[v][1]}]" for v in variables(index) if v in scope.bounds]
+    known += [str(f) for f in scope.facts if any(v is w for v in variables(f) for w in variables(index))]
+    verdict = "is" if certain else "may be"
+    reads_data = any(isinstance(x, Load) for x in walk_expr(index))
+    hint = "; an index that is read from memory must be clamped" if reads_data else ""
+    given = f", with {', '.join(known)}" if known else ""
+    return f"{what} {buffer.name}[{index}] {verdict} outside its {buffer.size} elements: [{low}, {high}]{given}{hint}"

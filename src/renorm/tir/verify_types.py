@@ -1,0 +1,113 @@
+"""Types and lanes of one statement, its expressions included."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from renorm.core import dtypes
+from renorm.expr.nodes import (
+    ARITHMETIC,
+    LOGICAL,
+    PREDICATES,
+    Binary,
+    Broadcast,
+    Call,
+    Expr,
+    Load,
+    Not,
+    Ramp,
+    Reduce,
+    Select,
+)
+from renorm.expr.rewrite import walk
+from renorm.tir.nodes import Allocate, Buffer, For, If, Let, Stmt, Store, expressions
+
+_OF_BOOLS = ("min", "max")  # arithmetic that conditions may take part in: "any" and "all" as reductions
+
+
+def type_problems(s: Stmt) -> Iterator[str]:
+    """What is ill-typed in a statement; its inner statements are not looked at."""
+    for e in expressions(s):
+        for x in walk(e):
+            problem = _problem(x)
+            if problem:
+                yield f"{problem}, in {x}"
+    match s:
+        case For():
+            for what, e in (("start", s.start), ("extent", s.extent)):
+                if not dtypes.is_int(e.dtype) or e.lanes != 1:
+                    yield f"the {what} of loop {s.var.name} is {_type(e)}, not an integer"
+            if not dtypes.is_int(s.var.dtype) or s.var.lanes != 1:
+                yield f"the variable of loop {s.var.name} is {_type(s.var)}, not an integer"
+        case Let():
+            if _type(s.var) != _type(s.value):
+                yield f"{s.var.name} is {_type(s.var)}, but its value {s.value} is {_type(s.value)}"
+        case If():
+            if s.condition.dtype != "bool" or s.condition.lanes != 1:
+                yield f"the condition {s.condition} is {_type(s.condition)}, not bool"
+        case Store():
+            if s.value.dtype != s.buffer.dtype:
+                yield f"{s.buffer.name} holds {s.buffer.dtype}, but {s.value.dtype} is stored to it: {s.value}"
+            if s.value.lanes != s.index.lanes:
+                yield f"store to {s.buffer.name}: the index has {s.index.lanes} lanes, the value {s.value.lanes}"
+            yield from _access(s.buffer.name, s.index, s.predicate)
+        case Allocate():
+            if dtypes.itemsize(s.buffer.dtype) <= 0:
+                yield f"{s.buffer.name} has elements of no size"
+        case _:
+            pass
+
+
+def _type(e: Expr) -> str:
+    return e.dtype if e.lanes == 1 else f"{e.dtype}x{e.lanes}"
+
+
+def _access(name: str, index: Expr, predicate: Expr | None) -> Iterator[str]:
+    if not dtypes.is_int(index.dtype):
+        yield f"the index of {name} is {index.dtype}, not an integer: {index}"
+    if predicate is not None and (predicate.dtype != "bool" or predicate.lanes != index.lanes):
+        yield f"the predicate of {name} is {_type(predicate)}, its index {_type(index)}: {predicate}"
+
+
+def _problem(e: Expr) -> str | None:
+    match e:
+        case Binary(op=op, a=a, b=b):
+            if _type(a) != _type(b):
+                return f"operands of {op} are {_type(a)} and {_type(b)}"
+            if op in LOGICAL and a.dtype != "bool":
+                return f"operands of {op} are {_type(a)}, not bool"
+            if op in ARITHMETIC and a.dtype == "bool" and op not in _OF_BOOLS:
+                return f"operands of {op} are bool"
+        case Not(a=a):
+            return None if a.dtype == "bool" else f"operand of ! is {_type(a)}, not bool"
+        case Select(condition=condition, then=then, otherwise=otherwise):
+            return _choice("select", condition, then, otherwise)
+        case Call(name="if_then_else", args=(condition, then, otherwise)):
+            return _choice("if_then_else", condition, then, otherwise)
+        case Call(name=name, args=args):
+            if len({_type(a) for a in args}) > 1:
+                return f"arguments of {name} are {', '.join(_type(a) for a in args)}"
+            if name in PREDICATES and not dtypes.is_float(args[0].dtype):
+                return f"the argument of {name} is {args[0].dtype}, not a float"
+        case Load():
+            if not isinstance(e.source, Buffer):
+                return f"{e.source.name} is not a buffer"
+            if len(e.indices) != 1:
+                return f"an access takes one flat index, not {len(e.indices)}"
+            return next(_access(e.source.name, e.indices[0], e.predicate), None)
+        case Ramp(base=base, stride=stride):
+            if base.lanes != 1 or not dtypes.is_int(base.dtype) or _type(base) != _type(stride):
+                return f"ramp of {_type(base)} by {_type(stride)}"
+        case Broadcast(value=value):
+            return None if value.lanes == 1 else f"copies of a vector {_type(value)}"
+        case Reduce():
+            return "a reduction does not belong in loops"
+        case _:
+            pass
+    return None
+
+
+def _choice(name: str, condition: Expr, then: Expr, otherwise: Expr) -> str | None:
+    if condition.dtype != "bool" or condition.lanes not in (1, then.lanes):
+        return f"the condition of {name} is {_type(condition)}, its values {_type(then)}"
+    return None if _type(then) == _type(otherwise) else f"{name} chooses between {_type(then)} and {_type(otherwise)}"

@@ -1,0 +1,141 @@
+"""Reductions over some axes, as numpy.sum and its like.
+
+axis: one, several, or None for all; keepdims leaves extents of 1. A sum over no elements is 0, a product 1, a maximum
+the least value of the type. 16-bit floats are accumulated in float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod as product
+from typing import Any
+
+from renorm import te
+from renorm.core import dims, dtypes
+from renorm.expr.nodes import Expr, Reduce, any_of, binary, call, cast, const, select
+from renorm.te import tag
+
+Axis = int | Sequence[int] | None
+
+
+def reduced_axes(axis: Axis, rank: int) -> tuple[int, ...]:
+    """The axes that `axis` names, counted from the front, in order."""
+    if axis is None:
+        return tuple(range(rank))
+    given = (axis,) if isinstance(axis, int) else axis
+    return tuple(sorted({dims.normalize_axis(a, rank) for a in given}))
+
+
+def reduce(
+    combiner: str,
+    x: te.Tensor,
+    axis: Axis = None,
+    keepdims: bool = False,
+    *,
+    formula: Callable[[Expr, Sequence[Expr]], Expr] = lambda e, index: e,
+    name: str = "",
+    dtype: str | None = None,
+) -> te.Tensor:
+    """combiner ("sum", "prod", "max", "min") over `formula(element, its index along the reduced axes)`.
+
+    dtype: what is accumulated and returned; by default that of x, 16-bit floats widened to float32.
+    """
+    gone = reduced_axes(axis, len(x.shape))
+    axes = [te.reduce_axis((0, x.shape[a]), name=f"k{a}") for a in gone]
+    kept = [a for a in range(len(x.shape)) if a not in gone]
+    shape = [1 if a in gone else x.shape[a] for a in range(len(x.shape)) if keepdims or a not in gone]
+
+    def element(*index: Expr) -> Expr:
+        places = list(index) if not keepdims else [index[a] for a in kept]
+        source: list[Any] = [None] * len(x.shape)
+        for a, i in zip(kept, places):
+            source[a] = i
+        for a, k in zip(gone, axes):
+            source[a] = k.var
+        value = cast(dtype or dtypes.compute_dtype(x.dtype), x[tuple(source)])
+        return Reduce(combiner, formula(value, [k.var for k in axes]), axes) if axes else formula(value, [])
+
+    return te.compute(tuple(shape), element, name=name or f"{x.name}_red", tag=tag.COMM_REDUCE)
+
+
+def _back(t: te.Tensor, dtype: str) -> te.Tensor:
+    """A float32 accumulation in the 16-bit type that it came from."""
+    return t if t.dtype == dtype else te.compute(t.shape, lambda *i: cast(dtype, t[i]), name="T_cast", tag=tag.ELEMWISE)
+
+
+def sum(x: te.Tensor, axis: Axis = None, keepdims: bool = False) -> te.Tensor:
+    """Sum."""
+    return _back(reduce("sum", x, axis, keepdims), x.dtype)
+
+
+def prod(x: te.Tensor, axis: Axis = None, keepdims: bool = False) -> te.Tensor:
+    """Product."""
+    return _back(reduce("prod", x, axis, keepdims), x.dtype)
+
+
+def max(x: te.Tensor, axis: Axis = None, keepdims: bool = False) -> te.Tensor:
+    """Greatest element; NaN where there is one."""
+    return _back(reduce("max", x, axis, keepdims), x.dtype)
+
+
+def min(x: te.Tensor, axis: Axis = None, keepdims: bool = False) -> te.Tensor:
+    """Smallest element; NaN where there is one."""
+    return _back(reduce("min", x, axis, keepdims), x.dtype)
+
+
+def all(x: te.Tensor, axis: Axis = None, keepdims: bool = False) -> te.Tensor:
+    """Whether all elements of a bool tensor are true."""
+    return reduce("min", x, axis, keepdims)
+
+
+def any(x: te.Tensor, axis: Axis = None, keepdims: bool = False) -> te.Tensor:
+    """Whether some element of a bool tensor is true."""
+    return reduce("max", x, axis, keepdims)
+
+
+def mean(x: te.Tensor, axis: Axis = None, keepdims: bool = False) -> te.Tensor:
+    """Sum over count; integers are divided with truncation. NaN over no elements."""
+    total = reduce("sum", x, axis, keepdims)
+    count = product(x.shape[a] for a in reduced_axes(axis, len(x.shape)))
+    return te.compute(
+        total.shape, lambda *i: cast(x.dtype, total[i] / const(count, total.dtype)), name="T_divide", tag=tag.ELEMWISE
+    )
+
+
+def argmax(
+    x: te.Tensor, axis: int | None = None, keepdims: bool = False, *, dtype: str = "int32", last: bool = False
+) -> te.Tensor:
+    """Index of the greatest element along `axis` (in x flattened, without axis): the first, or the last; NaN wins."""
+    return _position("max", x, axis, keepdims, dtype, last)
+
+
+def argmin(
+    x: te.Tensor, axis: int | None = None, keepdims: bool = False, *, dtype: str = "int32", last: bool = False
+) -> te.Tensor:
+    """Index of the smallest element along `axis` (in x flattened, without axis): the first, or the last; NaN wins."""
+    return _position("min", x, axis, keepdims, dtype, last)
+
+
+def _position(combiner: str, x: te.Tensor, axis: int | None, keepdims: bool, dtype: str, last: bool) -> te.Tensor:
+    """The extreme value first, then the least (or greatest) index that has it."""
+    gone = reduced_axes(axis, len(x.shape))
+    extreme = reduce(combiner, x, gone, True)
+    axes = [te.reduce_axis((0, x.shape[a]), name=f"k{a}") for a in gone]
+    kept = [a for a in range(len(x.shape)) if a not in gone]
+    shape = [1 if a in gone else x.shape[a] for a in range(len(x.shape)) if keepdims or a not in gone]
+    missing = -1 if last else product(x.shape[a] for a in gone)
+
+    def element(*index: Expr) -> Expr:
+        places = dict(zip(kept, index if not keepdims else [index[a] for a in kept]))
+        inner = {a: k.var for a, k in zip(gone, axes)}
+        value = cast(extreme.dtype, x[tuple(places.get(a, inner.get(a)) for a in range(len(x.shape)))])
+        best = extreme[tuple(places.get(a, const(0)) for a in range(len(x.shape)))]
+        flat: Expr = const(0)
+        for a in gone:
+            flat = flat * x.shape[a] + inner[a]
+        is_best = binary("==", value, best)
+        if dtypes.is_float(value.dtype):
+            is_best = any_of(is_best, call("isnan", value))
+        return Reduce("max" if last else "min", cast(dtype, select(is_best, flat, const(missing))), axes)
+
+    return te.compute(tuple(shape), element, name=f"{x.name}_arg{combiner}", tag=tag.COMM_REDUCE)

@@ -1,0 +1,249 @@
+"""The verbs of the command line: what they print, write, and leave with."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from click.testing import CliRunner, Result
+from onnx import helper, parser
+
+import renorm
+from renorm.cli import main
+from renorm.cli.group import VERBS
+
+ROOT = Path(__file__).parents[2]
+MODEL = ROOT / "examples" / "digits" / "model.onnx"
+FIXED = ("--shape", "pixels=2x1x8x8")
+
+
+def run(*arguments: Any, code: int = 0) -> Result:
+    result = CliRunner().invoke(main, [str(a) for a in arguments], catch_exceptions=False)
+    assert result.exit_code == code, result.output + result.stderr
+    return result
+
+
+def run_json(*arguments: Any, code: int = 0) -> dict[str, Any]:
+    """The one JSON object on standard output."""
+    return json.loads(run(*arguments, "--json", code=code).stdout)
+
+
+@pytest.fixture(scope="module")
+def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("compiled") / "digits.renorm"
+    run("compile", MODEL, "-o", path, *FIXED, "--threads", 1)
+    return path
+
+
+@pytest.fixture(scope="module")
+def broken(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model with an op that does not exist."""
+    m = parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17, "no" : 1]> g (float[2] x) => (float[2] y) { y = no.Such(x) }'
+    )
+    path = tmp_path_factory.mktemp("broken") / "broken.onnx"
+    path.write_bytes(m.SerializeToString())
+    return path
+
+
+def test_compile_writes_an_artifact_that_loads(artifact: Path) -> None:
+    x = np.zeros((2, 1, 8, 8), np.float32)
+    theirs = onnxruntime.InferenceSession(MODEL).run(None, {"pixels": x})[0]
+    (ours,) = renorm.load(artifact, threads=1).run(x)
+    np.testing.assert_allclose(ours, theirs, atol=1e-4 * np.abs(theirs).max())
+
+
+def test_compile_says_what_it_did(tmp_path: Path) -> None:
+    found = run_json("compile", MODEL, "-o", tmp_path / "m.renorm", *FIXED, "--keep", "batch_norm", "--opt-level", 2)
+    norms = [n for n in found["report"]["norms"] if n["kind"] == "batch_norm"]
+    assert [n["fate"] for n in norms] == ["unit"] * 7
+    assert any("batch_norm" in k["name"] for k in found["report"]["kernels"])
+    assert Path(found["artifact"]).exists()
+
+
+def test_keep_can_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RENORM_KEEP", "/up_norm/BatchNormalization")
+    norms = run_json("inspect", MODEL)["report"]["norms"]
+    assert [n["name"] for n in norms if n["fate"] == "unit"] == ["/up_norm/BatchNormalization"]
+
+
+def test_run_reads_and_writes_arrays(artifact: Path, tmp_path: Path) -> None:
+    x = np.random.default_rng(0).random((2, 1, 8, 8), np.float32)
+    np.save(tmp_path / "x.npy", x)
+    np.savez(tmp_path / "x.npz", pixels=x)
+    theirs = onnxruntime.InferenceSession(MODEL).run(None, {"pixels": x})[0]
+    for given in (tmp_path / "x.npy", f"pixels={tmp_path / 'x.npy'}", tmp_path / "x.npz"):
+        out = tmp_path / "out.npz"
+        found = run_json("run", artifact, "--input", given, "-o", out, "--threads", 1)
+        with np.load(out) as held:
+            np.testing.assert_allclose(held["scores"], theirs, atol=1e-4 * np.abs(theirs).max())
+        assert found["random"] == []
+        assert found["outputs"][0]["shape"] == "2x10"
+        assert found["outputs"][0]["max"] == pytest.approx(theirs.max(), rel=1e-4)
+
+
+def test_run_draws_inputs_that_are_not_given(artifact: Path) -> None:
+    assert "random input: pixels (seed 3)" in run("run", artifact, "--seed", 3, "--threads", 1).stdout
+
+
+def test_bench_prints_latency(artifact: Path) -> None:
+    found = run_json("bench", artifact, "--seconds", 0.05, "--rounds", 2, "--threads", 1)
+    (latency,) = found["latency_ms"]
+    assert 0 < latency["least"] <= latency["median"] <= latency["p90"]
+    assert found["shapes"] == {"pixels": [2, 1, 8, 8]}
+
+
+def test_bench_measures_side_by_side() -> None:
+    printed = run("bench", MODEL, *FIXED, "--against", "ort", "--seconds", 0.05, "--rounds", 2, "--threads", 1).stdout
+    assert "renorm" in printed
+    assert "ort" in printed
+    assert "not a runtime to compare with" in run("bench", MODEL, *FIXED, "--against", "abacus", code=2).stderr
+
+
+def test_profile_times_every_launch(artifact: Path) -> None:
+    found = run_json("profile", artifact, "--repeats", 2, "--threads", 1)
+    kernels = [k["name"] for k in run_json("inspect", artifact)["report"]["kernels"]]
+    assert [launch["kernel"] for launch in found["launches"]] == kernels
+    assert found["seconds"] == pytest.approx(sum(launch["seconds"] for launch in found["launches"]))
+    assert "share" in run("profile", MODEL, *FIXED, "--repeats", 2, "--threads", 1).stdout
+
+
+@pytest.mark.parametrize("reference", ["ort", "interpreter"])
+def test_check_agrees(reference: str) -> None:
+    found = run_json("check", MODEL, *FIXED, "--reference", reference, "--threads", 1)
+    assert found["agrees"]
+    assert found["reference"] == reference
+    assert found["outputs"][0]["error"] < 1e-4
+
+
+def test_check_names_the_first_node_that_diverges() -> None:
+    class Wrong:
+        """An override whose compute is off by a tenth."""
+
+        @staticmethod
+        def compute(op: Any, x: Any) -> Any:
+            return renorm.topi.maximum(x, 0.0) * 1.1
+
+    renorm.override("relu", target="llvm", compute=Wrong.compute)
+    try:
+        printed = run("check", MODEL, *FIXED, "--threads", 1, code=1).stdout
+        found = run_json("check", MODEL, *FIXED, "--threads", 1, code=1)
+    finally:
+        renorm.override("relu", target="llvm")
+    assert "DIFFERS" in printed
+    assert "first diverging node: '/Relu' (relu), relative error 0.1" in printed
+    assert found["first"]["name"] == "/Relu"
+
+
+def test_inspect_prints_the_fate_of_each_norm(artifact: Path) -> None:
+    printed = run("inspect", MODEL, "--graph", "--refusals").stdout
+    rows = {line.split()[0]: line for line in printed.splitlines() if "Normalization" in line and line[0] == "/"}
+    assert len(rows) == 8
+    assert "folded" in rows["/stem_norm/BatchNormalization"]
+    assert "'/Relu_output_0' is also read by '/block/Add'" in rows["/block/norm1/BatchNormalization"]
+    assert "graph main_graph(" in printed
+    assert "pixels: f32[batch, 1, 8, 8]" in printed
+    assert len(run_json("inspect", artifact)["report"]["norms"]) == 8
+
+
+def test_optimize_writes_a_model(tmp_path: Path) -> None:
+    out = tmp_path / "folded.onnx"
+    found = run_json("optimize", MODEL, out)
+    onnx.checker.check_model(out, full_check=True)
+    assert [n["fate"] for n in found["report"]["norms"]].count("folded") == 6
+    assert [o.name for o in onnx.load(out).graph.output] == ["scores"]
+
+
+def test_demo() -> None:
+    found = run_json("demo", "--threads", 1)
+    assert found["accuracy"] > 0.97
+    assert found["agrees"]
+    assert found["reference"] == "ort"
+    assert len(found["report"]["norms"]) == 8
+
+
+def test_doctor() -> None:
+    assert run_json("doctor")["onnx"] == onnx.__version__
+
+
+def test_errors_have_codes_and_texts(broken: Path, tmp_path: Path) -> None:
+    assert "UnsupportedOp: broken.onnx: node 'Such_0' is Such (no 1)" in run("inspect", broken, code=3).stderr
+    error = run_json("inspect", broken, code=3)["error"]
+    assert error["kind"] == "UnsupportedOp"
+    assert error["do"].startswith("export without it")
+    assert "InvalidModel" in run("inspect", tmp_path / "none.onnx", code=3).stderr
+    assert "InvalidTarget" in run("compile", MODEL, "--target", "abacus", code=2).stderr
+    assert "InvalidInput" in run("run", MODEL, "--input", "nowhere.npy", *FIXED, code=2).stderr
+    assert "not of the form" in run("compile", MODEL, "--shape", "pixels=axb", code=2).stderr
+    (tmp_path / "bad.renorm").write_bytes(b"nothing")
+    assert "InvalidArtifact" in run("run", tmp_path / "bad.renorm", code=4).stderr
+
+
+@pytest.mark.parametrize("verb", ["run", "bench", "profile", "check", "inspect", "compile"])
+def test_a_shape_that_does_not_fit_is_refused(verb: str) -> None:
+    for shape, why in (("foo=1", "'foo' is not an input"), ("pixels=2x1x9x9", "pixels, axis 2: 9 where")):
+        assert why in run(verb, MODEL, "--shape", shape, code=2).stderr
+
+
+def test_files_that_cannot_be_read_or_written(artifact: Path, tmp_path: Path) -> None:
+    missing, nowhere = tmp_path / "missing.renorm", tmp_path / "nowhere" / "out"
+    for verb in ("run", "bench", "profile", "inspect"):
+        assert run_json(verb, missing, code=4)["error"]["headline"].endswith(
+            "cannot be read: No such file or directory"
+        )
+    assert "cannot be written" in run("compile", MODEL, *FIXED, "-o", nowhere, code=4).stderr
+    assert "cannot write" in run("optimize", MODEL, nowhere, code=3).stderr
+    assert "No such file" in run_json("run", artifact, "-o", nowhere, "--threads", 1, code=2)["error"]["headline"]
+
+
+def test_a_node_that_cannot_be_kept_is_named() -> None:
+    for model in ((MODEL,), (MODEL, *FIXED)):
+        assert "InvalidInput: keep" in run("inspect", *model, "--keep", "no_such_op", code=2).stderr
+
+
+def test_the_module_is_the_command(artifact: Path) -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "renorm", "--version"], check=True, capture_output=True, text=True, cwd=ROOT
+    )
+    assert result.stdout == f"renorm, version {renorm.__version__}\n"
+
+
+def test_help_lists_every_verb() -> None:
+    printed = run("--help").stdout
+    for verb in VERBS:
+        assert re.search(rf"\n  {verb} +[A-Z].*\.", printed)
+        assert "--json" in run(verb, "--help").stdout
+    assert "RENORM_KEEP" in printed
+
+
+def test_help_loads_no_compiler() -> None:
+    script = "import sys; from renorm.cli import main; main(['--help'], standalone_mode=False); print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout.split()
+    assert "renorm.cli.group" in loaded
+    assert not {"numpy", "onnx", "llvmlite", "renorm.graph", "renorm.runtime"} & set(loaded)
+
+
+def test_an_artifact_runs_without_the_compiler(artifact: Path) -> None:
+    script = f"import sys; from renorm.cli import main; main(['run', {str(artifact)!r}], standalone_mode=False); "
+    loaded = subprocess.run(
+        [sys.executable, "-c", script + "print(*sys.modules)"], check=True, capture_output=True, text=True
+    ).stdout.split()
+    assert "renorm.runtime.module" in loaded
+    assert not {"onnx", "llvmlite", "renorm.driver", "renorm.graph"} & set(loaded)
+
+
+def test_a_model_made_in_memory_is_named_in_errors() -> None:
+    node = helper.make_node("NoSuch", ["x"], ["y"])
+    x = helper.make_tensor_value_info("x", 1, [2])
+    y = helper.make_tensor_value_info("y", 1, [2])
+    m = helper.make_model(helper.make_graph([node], "built", [x], [y]), opset_imports=[helper.make_opsetid("", 17)])
+    with pytest.raises(renorm.errors.UnsupportedOp, match="built: node 'NoSuch_0'"):
+        renorm.compile(m)

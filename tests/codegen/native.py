@@ -1,0 +1,61 @@
+"""Runs compiled kernels without the runtime: objects are loaded by LLVM's own linker, phases called through ctypes."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+import llvmlite.binding as llvm
+import numpy as np
+
+from renorm.codegen.abi import ALIGNMENT, CompiledKernel
+from renorm.codegen.llvm import compile_kernel
+from renorm.core.target import Target
+from renorm.tir.nodes import Buffer, Kernel, Stmt, Store, walk
+
+HOST = Target()
+_Phase = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
+
+
+def program(name: str, params: Sequence[Buffer], body: Stmt) -> Kernel:
+    """A kernel whose outputs are what it stores to."""
+    stored = {s.buffer for s in walk(body) if isinstance(s, Store)}
+    return Kernel(name, tuple(params), body, frozenset(p.name for p in params if p in stored))
+
+
+class Native:
+    """A compiled kernel that can be called with one array per parameter, in order."""
+
+    def __init__(self, compiled: CompiledKernel):
+        self.compiled = compiled
+        machine = llvm.Target.from_default_triple().create_target_machine(
+            cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten()
+        )
+        self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly("", llvm.create_context()), machine)
+        self._engine.add_object_file(llvm.ObjectFileRef.from_data(compiled.object))
+        self._engine.finalize_object()
+        self._phases = [_Phase(self._engine.get_function_address(f"phase{k}")) for k in range(len(compiled.phases))]
+
+    def __call__(self, *arrays: np.ndarray[Any, Any], threads: int = 1) -> None:
+        assert all(a.flags.c_contiguous for a in arrays)
+        kept = [_aligned(size) for size in self.compiled.workspace]
+        if self.compiled.scratch:
+            kept.append(_aligned(self.compiled.scratch * threads))
+        pointers = (ctypes.c_void_p * (len(arrays) + len(kept)))(*(a.ctypes.data for a in (*arrays, *kept)))
+        for phase, extent in zip(self._phases, self.compiled.phases, strict=True):
+            for t in reversed(range(threads)):  # one after the other: iterations are independent
+                low, high = extent * t // threads, extent * (t + 1) // threads
+                if low < high:  # a serial phase does not look at its range, and one thread calls it
+                    phase(pointers, low, high, t)
+
+
+def _aligned(size: int) -> np.ndarray[Any, Any]:
+    raw = np.full(size + ALIGNMENT, 0xA5, np.uint8)  # never zeros by chance
+    start = -raw.ctypes.data % ALIGNMENT
+    return raw[start : start + size]
+
+
+def run_native(kernel: Kernel, arrays: Sequence[np.ndarray[Any, Any]], target: Target = HOST, threads: int = 1) -> None:
+    """Compiles `kernel` and runs it on arrays in C order, as tir.interpret.run does; writes into them."""
+    Native(compile_kernel(kernel, target))(*arrays, threads=threads)

@@ -1,0 +1,186 @@
+"""Targets, objects and keys: what is emitted stands alone, other CPUs are honoured, equal kernels have equal code."""
+
+from __future__ import annotations
+
+import pickle
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
+import pytest
+from tests.codegen.native import program
+
+from renorm.codegen.llvm import assembly, compile_kernel, machine, spills, structure
+from renorm.core.errors import InternalError, InvalidLoops, InvalidTarget
+from renorm.core.target import Target, parse
+from renorm.expr.nodes import (
+    INTRINSICS,
+    Binary,
+    Broadcast,
+    Call,
+    Cast,
+    Const,
+    Expr,
+    Load,
+    Ramp,
+    Var,
+    cast,
+    const,
+    maximum,
+)
+from renorm.runtime import elf
+from renorm.tir.nodes import Barrier, Buffer, For, Kernel, Seq, Store
+
+TARGETS = [
+    "llvm",
+    "llvm -mcpu=haswell",
+    "llvm -mcpu=znver4",
+    "llvm -mtriple=x86_64-linux-gnu -mcpu=x86-64-v3",
+    "llvm -mtriple=aarch64-linux-gnu -mcpu=neoverse-n1",
+    "llvm -mtriple=aarch64-linux-gnu",
+]
+
+
+def double(name: str = "double", buffer: str = "x", factor: float = 2.0, n: int = 64, kind: str = "parallel") -> Kernel:
+    x, y, i = Buffer(buffer, "float32", n), Buffer("y", "float32", n), Var("i")
+    body = Store(y, i, Load(x, [i]) * factor)
+    return program(name, (x, y), For(i, const(0), const(n), kind, body))
+
+
+def everything(dtype: str, lanes: int) -> Kernel:
+    """Uses every intrinsic and every conversion."""
+    x, i = Buffer("x", dtype, 4096), Var("i")
+    index: Expr = Ramp(i * lanes, const(1), lanes) if lanes > 1 else i
+    a = Load(x, [index])
+    stores: list[Store] = []
+    params = [x]
+    for name, arity in INTRINSICS.items():
+        if name in ("if_then_else", "popcount"):
+            continue
+        value = Call(name, [a] * arity)
+        params.append(Buffer(name, value.dtype, 4096))
+        stores.append(Store(params[-1], index, value))
+    for op in ("+", "-", "*", "/", "//", "%", "min", "max", "pow"):
+        params.append(Buffer(f"op{len(params)}", dtype, 4096))
+        stores.append(Store(params[-1], index, Binary(op, a, a)))
+    for other in ("float64", "float16", "bfloat16", "int64", "int32", "int8", "uint8", "uint64", "bool"):
+        params.append(Buffer(f"cast_{other}", other, 4096))
+        stores.append(Store(params[-1], index, cast(other, a)))
+        params.append(Buffer(f"back_{other}", dtype, 4096))
+        stores.append(Store(params[-1], index, Cast(dtype, Load(params[-2], [index]))))
+    return program("everything", tuple(params), For(i, const(0), const(8), "parallel", Seq(tuple(stores))))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(("dtype", "lanes"), [("float32", 1), ("float32", 16), ("float64", 4), ("float16", 8)])
+def test_objects_need_nothing_else(target: str, dtype: str, lanes: int) -> None:
+    compiled = compile_kernel(everything(dtype, lanes), parse(target))  # checks the object itself
+    read = elf.read(compiled.object)  # refuses writable data
+    assert read.undefined == ()
+    assert read.arch == ("aarch64" if "aarch64" in target else "x86_64")
+
+
+def test_the_check_of_objects_sees_a_missing_symbol() -> None:
+    call = "  %y = call float @expf(float %x)\n  ret float %y\n"
+    text = f"declare float @expf(float)\ndefine float @phase0(float %x) {{\n{call}}}"
+    with pytest.raises(InternalError, match=r"kernel broken: .*undefined symbol expf"):
+        machine.emit_object(text, Target(), "broken")
+    counter = "@count = global i32 0\ndefine void @phase0() {\n  store i32 1, ptr @count\n  ret void\n}"
+    with pytest.raises(InternalError, match=r"kernel broken[^$]*section \.bss is writable data"):
+        machine.emit_object(counter, Target(), "broken")
+
+
+def test_rejected_ir_names_the_kernel_and_shows_the_ir() -> None:
+    with pytest.raises(InternalError, match="kernel broken: LLVM rejects") as error:
+        machine.emit_object("define void @phase0() {\n  ret i32 0\n}", Target(), "broken")
+    assert "ret i32 0" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("llvm -mcpu=foo", "does not know the processor foo"),
+        ("llvm -mattr=+bar", "does not know the feature"),
+        ("llvm -mtriple=riscv64-linux-gnu", "no code generator for riscv64"),
+        ("llvm -mtriple=nonsense", "no code generator for nonsense"),
+        ("llvm -mtriple=aarch64-linux-gnu -mcpu=haswell", "does not know the processor haswell"),
+        ("llvm -mcpu=x86-64-v2", "the CPU x86-64-v2 has no AVX2, FMA, F16C"),
+        ("llvm -mcpu=haswell -mattr=-fma", "the CPU haswell has no FMA"),
+        ("cuda", "the kind llvm only"),
+    ],
+)
+def test_a_target_without_code_generator_is_refused(target: str, message: str, capfd: pytest.CaptureFixture) -> None:
+    if parse(target).machine not in ("x86_64", "aarch64") and "triple" not in target:
+        pytest.skip("names a CPU of x86-64")
+    with pytest.raises(InvalidTarget, match=message):
+        compile_kernel(double(), parse(target))
+    assert "not a recognized" not in capfd.readouterr().err
+
+
+def test_cpus_are_honoured() -> None:
+    lanes = 16
+    x, y, i = Buffer("x", "float32", 64), Buffer("y", "float32", 64), Var("i")
+    index = Ramp(i * lanes, const(1), lanes)
+    body = Store(y, index, Load(x, [index]) * Broadcast(Const(2.0, "float32"), lanes))
+    kernel = program("wide", (x, y), For(i, const(0), const(4), "serial", body))
+
+    def text(target: str) -> str:
+        return assembly(compile_kernel(kernel, parse(target)), parse(target))
+
+    assert "zmm" in text("llvm -mtriple=x86_64-linux-gnu -mcpu=znver4")
+    haswell = text("llvm -mtriple=x86_64-linux-gnu -mcpu=haswell")
+    assert "ymm" in haswell
+    assert "zmm" not in haswell
+    assert "fadd\tv" in text("llvm -mtriple=aarch64-linux-gnu -mcpu=neoverse-n1")
+
+
+def test_the_maximum_with_a_constant_is_one_instruction() -> None:
+    x, y, i = Buffer("x", "float32", 64), Buffer("y", "float32", 64), Var("i")
+    kernel = program("relu", (x, y), For(i, const(0), const(64), "serial", Store(y, i, maximum(Load(x, [i]), 0.0))))
+    target = parse("llvm -mtriple=x86_64-linux-gnu -mcpu=znver4")
+    text = assembly(compile_kernel(kernel, target), target)
+    assert "vmaxss" in text
+    assert "cmpunord" not in text
+
+
+def test_equal_kernels_have_equal_keys_and_objects() -> None:
+    a, b = double("a", "left"), double("b", "right")
+    assert structure(a, Target()) == structure(b, Target())
+    assert compile_kernel(a, Target()).object == compile_kernel(b, Target()).object
+    others = [double(factor=3.0), double(factor=-0.0), double(factor=0.0), double(n=65), double(kind="serial")]
+    keys = {structure(k, Target()) for k in [a, *others]}
+    assert len(keys) == 1 + len(others)
+    assert structure(a, Target()) != structure(a, parse("llvm -mtriple=aarch64-linux-gnu"))
+
+
+def _compile_double(target: Target) -> tuple[bytes, str]:
+    return compile_kernel(double(), target).object, structure(double(), target)
+
+
+def test_worker_processes_give_the_same_objects_and_keys() -> None:
+    here = _compile_double(Target())
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        assert pool.submit(_compile_double, Target()).result() == here
+    compiled = compile_kernel(double(), Target())
+    assert pickle.loads(pickle.dumps(compiled)) == compiled
+
+
+def test_what_a_cpu_does_not_have_is_refused() -> None:
+    with pytest.raises(InvalidLoops, match="bound to threadIdx"):
+        compile_kernel(double(kind="threadIdx.x"), Target())
+    kernel = double()
+    with pytest.raises(InvalidLoops, match="barrier"):
+        compile_kernel(program("b", kernel.params, Seq((kernel.body, Barrier()))), Target())
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        (".L1:\n\tvmovups\t%zmm0, 64(%rsp)  # 64-byte Spill\n\tjne\t.L1\n\tvmovups\t8(%rsp), %zmm0\n", 1),
+        (".L1:\n\tmovq\t(%rsp), %rax  # 8-byte Reload\n.L2:\n\taddq\t%rax, %rbx\n\tjb\t.L2\n\tjne\t.L1\n", 0),
+        (".LBB0_1:\n\tldr\tq0, [sp, #16] // 16-byte Folded Reload\n\tb.ne\t.LBB0_1\n", 1),
+        (".L1:\n\tvmovups\t%zmm0, 64(%rsp)\n\tjne\t.L1\n", 0),
+        ("\tpushq\t%rbp  # 8-byte Spill\n\tretq\n", 0),
+    ],
+)
+def test_spills_are_counted_in_innermost_loops(text: str, count: int) -> None:
+    assert spills(text) == count

@@ -1,0 +1,26 @@
+"""Every program in examples/ runs, and what it asserts holds."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda p: p.stem)
+def test_example(example: Path, tmp_path: Path) -> None:
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "PYTHONWARNINGS": "error"}
+    call = [sys.executable, str(example)]
+    result = subprocess.run(call, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.strip()
+
+
+def test_there_is_one_for_each_article_of_this_page() -> None:
+    assert {"batch_norm_by_te", "keep_batch_norm", "instance_norm", "adding_an_op"} <= {p.stem for p in EXAMPLES}

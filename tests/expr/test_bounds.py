@@ -1,0 +1,127 @@
+"""Interval bounds hold every value, and are tight where loops need them to be."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import assume, given, settings
+from tests.expr.expressions import BOUNDS, conditions, environments, indices, value
+
+from renorm.expr.bounds import Intervals, interval
+from renorm.expr.nodes import Binary, Broadcast, Cast, Const, Expr, Load, Ramp, Var, const, maximum, minimum
+from renorm.tir.nodes import Buffer
+
+quick = settings(max_examples=300, deadline=None)
+
+
+def check(e: Expr, found: tuple[int | None, int | None], env: dict[Var, int]) -> None:
+    low, high = found
+    v = int(value(e, env))
+    assert low is None or low <= v
+    assert high is None or v <= high
+
+
+@quick
+@given(indices | conditions, environments)
+def test_bounds_hold(e: Expr, env: dict[Var, int]) -> None:
+    check(e, interval(e, BOUNDS), env)
+
+
+@quick
+@given(indices | conditions, conditions, environments)
+def test_bounds_hold_where_facts_do(e: Expr, fact: Expr, env: dict[Var, int]) -> None:
+    assume(value(fact, env))
+    check(e, interval(e, BOUNDS, [fact]), env)
+
+
+@quick
+@given(indices, environments)
+def test_half_known_variables(e: Expr, env: dict[Var, int]) -> None:
+    known = dict(list(BOUNDS.items())[:2])
+    check(e, interval(e, known), env)
+
+
+i, j, io, ii = (Var(name) for name in ("i", "j", "io", "ii"))
+B = {i: (0, 27), j: (-3, 4), io: (0, 3), ii: (0, 7)}
+bytes_read = Buffer("b", "uint8", 9)
+ints_read = Buffer("n", "int64", 9)
+
+
+@pytest.mark.parametrize(
+    ("e", "expected"),
+    [
+        (i * 28 + i, (0, 783)),
+        (i - i, (0, 0)),
+        (j // 2, (-2, 2)),
+        (j % 3, (0, 2)),
+        (i % 100, (0, 27)),
+        (Binary("/", j, const(2)), (-1, 2)),
+        (Var("unknown") % 7, (0, 6)),
+        (Var("unknown") + 1, (None, None)),
+        (minimum(Var("unknown"), 5), (None, 5)),
+        (maximum(minimum(Load(ints_read, (i,)), const(9, "int64")), const(0, "int64")), (0, 9)),
+        (Cast("int32", Load(bytes_read, (i,))), (0, 255)),
+        (Cast("int32", Load(bytes_read, (i,))) + 1, (1, 256)),
+        (Load(bytes_read, (i,)) + Const(1, "uint8"), (0, 255)),
+        (Cast("uint8", i - 1), (0, 255)),
+        (Ramp(i, const(2), 8), (0, 41)),
+        (Broadcast(i, 4), (0, 27)),
+        (i < 28, (1, 1)),
+        (i > 27, (0, 0)),
+        (Ramp(i, const(1), 4) < Broadcast(const(31), 4), (1, 1)),
+    ],
+)
+def test_known_intervals(e: Expr, expected: tuple[int | None, int | None]) -> None:
+    assert interval(e, B) == expected
+
+
+def test_facts_bound_sums() -> None:
+    inside = io * 8 + ii < 28
+    assert interval((io * 8 + ii) * 28 + j, B, [inside]) == (-3, 27 * 28 + 4)
+    assert interval(io, B, [io * 8 < 20]) == (0, 2)
+    assert interval((io * 8 + ii) // 4, B, [inside]) == (0, 6)
+    two = [inside, i * 4 + j <= 50, i * 4 + j >= 2]
+    assert interval((io * 8 + ii) * 64 + i * 4 + j, B, two) == (2, 27 * 64 + 50)
+
+
+def test_facts_of_remainders_bound_what_they_are_taken_of() -> None:
+    """A window over padded rows whose loop over rows is fused with the one over planes: the guard speaks of the row."""
+    plane_and_row, k = Var("fused"), Var("k")
+    bounds = {plane_and_row: (0, 24 * 40 - 1), k: (0, 2)}
+    index = plane_and_row * 160 + k * 80 - 80
+    row = plane_and_row % 40
+    assert interval(index, bounds) == (-80, 24 * 6400 - 80)
+    assert interval(index, bounds, [row * 2 + k >= 1]) == (0, 24 * 6400 - 80)
+    assert interval(index, bounds, [row * 2 + k < 80]) == (-80, 24 * 6400 - 160)
+
+
+def test_facts_bound_the_quotients_of_what_they_speak_of() -> None:
+    """Rows that a window over dilated elements reaches, the loop over rows fused with another."""
+    f, k = Var("f"), Var("k")
+    bounds = {f: (0, 143), k: (0, 2)}
+    e = f // 32 * 30 - k * 30
+    facts = [f // 16 - k * 2 >= 0, f // 16 - k * 2 < 8]
+    assert Intervals(bounds, facts, about=e).interval(e) == (0, 90)
+    row = (f - k) // 2 * 30 - k * 30
+    facts = [f - k * 3 >= 0, f - k * 3 < 7]
+    assert Intervals(bounds, facts, about=row).interval(row) == (0, 90)
+
+
+@settings(max_examples=60, deadline=None)
+@given(indices, conditions, conditions, environments)
+def test_bounds_of_quotients_hold(e: Expr, a: Expr, b: Expr, env: dict[Var, int]) -> None:
+    assume(value(a, env) and value(b, env))
+    check(e, Intervals(BOUNDS, [a, b], about=e).interval(e), env)
+
+
+def test_the_lesser_of_two_is_at_most_their_mean() -> None:
+    """A row that is reflected at the edge."""
+    row = (i + 189) % 190
+    assert interval(minimum(row, 190 - row), {i: (0, 97)}) == (0, 95)
+    assert interval(maximum(row, 190 - row), {i: (0, 97)}) == (95, 190)
+
+
+def test_wrapping_data_is_no_fact() -> None:
+    # int64 data + 1 may wrap to the least integer, so a condition on the sum says nothing about the element
+    element = Load(ints_read, (i,))
+    assert interval(element, B, [element + 1 < 10])[1] is None
+    assert interval(element, B, [element < 10])[1] == 9

@@ -1,0 +1,119 @@
+"""The conformance cases that the onnx package ships: one model, inputs and outputs each."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+from onnx.backend.test import loader
+
+import renorm.ops  # noqa: F401 (fills the registry)
+from renorm.core.errors import UnsupportedOp
+from renorm.frontends.onnx.model import is_newer, standard_domain
+from renorm.frontends.onnx.tensors import dtype_name
+from renorm.graph import registry
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    model: onnx.ModelProto
+    sets: list[tuple[list[Any], list[Any]]]
+    rtol: float
+    atol: float
+
+
+def collect() -> list[Case]:
+    """Every case, of single nodes and of small exported networks."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the package computes its own Inf and NaN cases
+        found = [
+            c
+            for kind in ("node", "simple", "pytorch-operator", "pytorch-converted")
+            for c in loader.load_model_tests(kind=kind)
+        ]
+    return [_loaded(c) for c in found]
+
+
+def is_defined(model: onnx.ModelProto) -> bool:
+    """Whether renorm has an op for every node of the model, and inputs and outputs are tensors of its dtypes."""
+    opset = {standard_domain(o.domain): o.version for o in model.opset_import}.get("", 1)
+    values = (*model.graph.input, *model.graph.output)
+    return all(_is_tensor(v.type) for v in values) and all(
+        not standard_domain(n.domain)
+        and not is_newer(n, opset)
+        and (n.op_type == "Constant" or registry.find_onnx(n.op_type, opset) is not None)
+        for n in model.graph.node
+    )
+
+
+def _is_tensor(kind: onnx.TypeProto) -> bool:
+    if kind.WhichOneof("value") != "tensor_type":
+        return False
+    try:
+        dtype_name(kind.tensor_type.elem_type, "it")
+    except UnsupportedOp:
+        return False
+    return True
+
+
+def _is_list(array: Any) -> bool:
+    """Whether it is a list of integers, or a switch."""
+    return isinstance(array, np.ndarray) and (
+        (array.dtype == np.int64 and array.ndim <= 1) or (array.dtype == bool and array.ndim == 0)
+    )
+
+
+def with_constants(case: Case, inputs: list[Any]) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+    """The model with initializers for what an op needs when it is compiled, and the inputs that are left.
+
+    That is what the op's signature marks so, and every list of integers behind the first operand: axes, shapes, pads.
+    The cases give them as inputs, which exported networks do not.
+    """
+    model = onnx.ModelProto()
+    model.CopyFrom(case.model)
+    opset = {standard_domain(o.domain): o.version for o in model.opset_import}.get("", 1)
+    given = dict(zip((i.name for i in model.graph.input), inputs))
+    static: set[str] = set()
+    for n in model.graph.node:
+        op = registry.find_onnx(n.op_type, opset)
+        if op is not None:
+            static |= {name for name, p in zip(n.input, op.parsed.operands) if p.is_static}
+            static |= {name for name in n.input[1:] if _is_list(given.get(name))}
+    for name in static & set(given):
+        model.graph.initializer.append(numpy_helper.from_array(np.asarray(given.pop(name)), name))
+    return model, given
+
+
+def _loaded(case: Any) -> Case:
+    if case.model is not None:
+        sets = [([_array(a) for a in given], [_array(a) for a in expected]) for given, expected in case.data_sets]
+        return Case(case.name, case.model, sets, case.rtol, case.atol)
+    directory = Path(case.model_dir)
+    model = onnx.load(directory / "model.onnx")
+    sets: list[tuple[list[Any], list[Any]]] = []
+    for data in sorted(directory.glob("test_data_set_*")):
+        sets.append((_arrays(data, "input", model.graph.input), _arrays(data, "output", model.graph.output)))
+    return Case(case.name, model, sets, case.rtol, case.atol)
+
+
+def _array(value: Any) -> Any:
+    """bfloat16 and its like come as tensors of onnx."""
+    return numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else value
+
+
+def _arrays(directory: Path, kind: str, declared: Any) -> list[Any]:
+    """The numbered tensors of one kind; of other kinds of values (sequences), nothing."""
+    arrays: list[Any] = []
+    for i in range(len(list(directory.glob(f"{kind}_*.pb")))):
+        if declared[i].type.WhichOneof("value") != "tensor_type":
+            return []
+        tensor = onnx.TensorProto()
+        tensor.ParseFromString((directory / f"{kind}_{i}.pb").read_bytes())
+        arrays.append(numpy_helper.to_array(tensor))
+    return arrays

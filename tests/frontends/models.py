@@ -1,0 +1,32 @@
+"""Models that several tests read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import numpy_helper, parser
+
+ROOT = Path(__file__).parents[2]
+DIGITS = ROOT / "examples" / "digits"
+SHARED = ROOT.parent / "shared"  # trained networks and the benchmark's; not part of the repository
+
+
+def model(body: str, *, opset: int = 17, ir: int = 8, **initializers: np.ndarray) -> onnx.ModelProto:
+    """A model from ONNX's text form: its graph, and initializers beside those that the text holds."""
+    parsed = parser.parse_model(f'<ir_version: {ir}, opset_import: ["" : {opset}]>\n{body}')
+    for name, array in initializers.items():
+        parsed.graph.initializer.append(numpy_helper.from_array(array, name))
+    return parsed
+
+
+def batch_norm(var: list[float], epsilon: float = 1e-5) -> onnx.ModelProto:
+    """One BatchNormalization with these stored variances."""
+    c = len(var)
+    ones, zeros = np.ones(c, np.float32), np.zeros(c, np.float32)
+    return model(
+        f"""norm (float[N, {c}, 4] x) => (float[N, {c}, 4] y)
+        {{ [bn] y = BatchNormalization <epsilon = {epsilon}> (x, s, b, m, v) }}""",
+        s=ones, b=zeros, m=zeros, v=np.asarray(var, np.float32),
+    )  # fmt: skip

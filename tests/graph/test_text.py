@@ -1,0 +1,168 @@
+"""Graphs print and parse back to the same text, whatever is in them; mistakes are found with line and column."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.ops.one_node import OneNode
+
+from renorm import ops
+from renorm.core.dims import Sym
+from renorm.core.errors import ParseError
+from renorm.graph import interpret, registry
+from renorm.graph.ir import Graph, Group
+from renorm.graph.op import OpDef, Sample
+from renorm.graph.parse import parse
+from renorm.graph.text import digest, text
+from renorm.graph.verify import verify
+
+SAMPLES = [pytest.param(op, s, id=f"{op.name}-{i}") for op in registry.all_ops() for i, s in enumerate(op.samples)]
+
+
+def constants_of(g: Graph) -> dict[str, np.ndarray]:
+    return {v.name: v.data for v in g.constants.values() if v.data is not None}
+
+
+@pytest.mark.parametrize(("op", "sample"), SAMPLES)
+def test_every_op_prints_and_parses(op: type[OpDef], sample: Sample) -> None:
+    g = OneNode(op, sample).graph
+    verify(g)
+    again = parse(str(g), constants_of(g))
+    assert str(again) == str(g)
+    assert [n.op for n in again.nodes] == [n.op for n in g.nodes]
+    assert [n.name for n in again.nodes] == [n.name for n in g.nodes]
+    verify(again)
+
+
+def test_how_a_graph_reads() -> None:
+    g = Graph("net", metadata={"opset": 17, "unprintable": object()})
+    x = g.input("x", "float32", (1, 3, 8, 8))
+    w = g.constant(np.zeros((4, 3, 3, 3), np.float32), "w", "conv1.weight")
+    y = g.apply(registry.find("conv")(strides=(2, 2)), [x, w], name="Conv_0", outputs=["input.4"])
+    g.outputs = [ops.relu(y, name="Relu_1")]
+    assert text(g).splitlines() == [
+        "graph net(x: f32[1, 3, 8, 8]) -> (%Relu_1_out) {opset=17} {",
+        f"  const %w: f32[4, 3, 3, 3] = #{digest(w.data)}  // conv1.weight",
+        "  %input.4: f32[1, 4, 3, 3] = conv(%x, %w) {strides=[2, 2]}  // Conv_0",
+        "  %Relu_1_out: f32[1, 4, 3, 3] = relu(%input.4)  // Relu_1",
+        "}",
+    ]
+    g.groups = [Group("fused_conv2d_relu", list(g.nodes))]
+    lines = str(g).splitlines()
+    assert lines[2:] == [
+        "  kernel fused_conv2d_relu {",
+        "    %input.4: f32[1, 4, 3, 3] = conv(%x, %w) {strides=[2, 2]}  // Conv_0",
+        "    %Relu_1_out: f32[1, 4, 3, 3] = relu(%input.4)  // Relu_1",
+        "  }",
+        "}",
+    ]
+    again = parse(str(g), constants_of(g))
+    assert str(again) == str(g)
+    assert [[n.name for n in k.nodes] for k in again.groups] == [["Conv_0", "Relu_1"]]
+    assert again.metadata == {"opset": 17}
+
+
+def test_absent_and_variadic_operands_and_origins() -> None:
+    g = Graph()
+    x = g.input("x", "float32", (2, 3))
+    a = g.apply(registry.find("clip")(), [x, None, g.constant(np.float32(1))], origin=("Min_3", "Max_4"))
+    g.outputs = [g.apply(registry.find("concat")(axis=0), [[a, x, a]])]
+    assert "clip(%x, -, %const)  // clip (Min_3, Max_4)" in str(g)
+    assert "concat([%clip_out, %x, %clip_out]) {axis=0}" in str(g)
+    again = parse(str(g))
+    assert str(again) == str(g)
+    assert again.nodes[0].origin == ("Min_3", "Max_4")
+
+
+NAMES = st.text(min_size=1, max_size=12).filter(lambda n: n.isprintable())
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(NAMES, min_size=5, max_size=5, unique=True))
+def test_any_name_survives(names: list[str]) -> None:
+    g = Graph(names[0])
+    x = g.input(names[1], "float32", (2,))
+    c = g.constant(np.float32([1, 2]), names[2], names[0], exact=True)
+    y = g.apply(registry.find("add")(), [x, c], name=names[3], outputs=[names[4]], origin=(names[0],))
+    g.outputs = [y]
+    again = parse(str(g))
+    assert str(again) == str(g)
+    assert (again.name, again.inputs[0].name, again.outputs[0].name) == (names[0], names[1], names[4])
+    assert (again.nodes[0].name, again.nodes[0].origin) == (names[3], (names[0],))
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.sampled_from(["float32", "float64", "float16", "int64", "int8", "uint8", "bool"]),
+    st.integers(0, 3),
+    st.integers(0, 2**32 - 1),
+)
+def test_small_constants_are_written_exactly(dtype: str, rank: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    shape = tuple(rng.integers(0, 3, rank))
+    bits = rng.integers(0, 256, (*shape, np.dtype(dtype).itemsize), dtype=np.uint8)
+    data = bits.view(dtype).reshape(shape) if dtype != "bool" else bits.reshape(shape) > 127
+    g = Graph()
+    c = g.constant(data, "c")
+    g.outputs = [ops.identity(c)]
+    with np.errstate(invalid="ignore"):
+        again = parse(str(g)).constants["c"].data
+    assert again is not None
+    assert again.dtype == data.dtype
+    assert again.shape == data.shape
+    np.testing.assert_array_equal(again, data)
+
+
+def test_symbolic_extents() -> None:
+    n, h = Sym("N"), Sym("H")
+    g = Graph()
+    x = g.input("x", "float32", (n, 2 * h + 1, (h + 1) // 2, (h + n) % 3))
+    g.outputs = [ops.relu(x)]
+    again = parse(str(g))
+    assert again.inputs[0].shape == x.shape
+    assert str(again) == str(g)
+
+
+def test_large_constants_are_looked_up_and_compared() -> None:
+    g = Graph("g")
+    w = g.constant(np.arange(100.0).reshape(10, 10), "w")
+    v = g.constant(np.arange(50), "v")
+    g.outputs = [ops.identity(w), ops.identity(v)]
+    with pytest.raises(ParseError, match="elements of 2 constants") as error:
+        parse(str(g))
+    assert error.value.facts == ("%w: f64[10, 10]", "%v: i64[50]")
+    with pytest.raises(ParseError, match=r"line 2, column 9: %w has digest"):
+        parse(str(g), {"w": np.zeros((10, 10)), "v": np.arange(50)})
+    with pytest.raises(ParseError, match=r"%w is f64\[10, 10\], but the array given is float64\[100\]"):
+        parse(str(g), {"w": np.arange(100.0), "v": np.arange(50)})
+    again = parse(str(g), constants_of(g))
+    np.testing.assert_array_equal(interpret.run(again, [])[0], np.arange(100.0).reshape(10, 10))
+
+
+GOOD = """graph g(x: f32[2, 3]) -> (%y) {
+  %a: f32[2, 3] = relu(%x)  // first
+  %y: f32[2, 3] = add(%a, %x)  // second
+}"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "where", "what"),
+    [
+        ("add(%a", "add(%b", "line 3, column 23", "%b is not defined above; nearest: "),
+        ("= relu", "= reluu", "line 2, column 19", "nearest: relu"),
+        ("%a: f32[2, 3]", "%a: f32[2, 4]", "line 2, column 3", r"%a is written as f32\[2, 4\] but is f32\[2, 3\]"),
+        ("%y: f32[2, 3]", "%a: f32[2, 3]", "line 3", "used twice"),
+        ("f32[2, 3]) ->", "f99[2, 3]) ->", "line 1, column 12", "'f99' is not a dtype"),
+        ("(%y) {", "(%z) {", "line 1, column 27", "%z is not defined"),
+        ("relu(%x)", "relu(%x) {alpha=1}", "line 2, column 3", "relu has no attribute 'alpha'"),
+        ("// second\n}", "// second\n", "line 4", "the end of the text"),
+        ("// second\n}", "// second\n} }", "line 4, column 3", "expected the end"),
+        ("add(%a, %x)", "add(%a; %x)", "line 3, column 25", "cannot read ';"),
+    ],
+)
+def test_mistakes_have_line_and_column(old: str, new: str, where: str, what: str) -> None:
+    parse(GOOD)
+    assert old in GOOD
+    with pytest.raises(ParseError, match=what) as error:
+        parse(GOOD.replace(old, new))
+    assert where in str(error.value)

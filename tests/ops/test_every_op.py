@@ -1,0 +1,125 @@
+"""What holds for every op, derived from its samples: nothing here is written for one op."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from tests.codegen.native import run_native
+from tests.ops.one_node import OneNode
+
+import renorm.ops
+from renorm.core.dims import Sym, substitute_shape
+from renorm.core.dtypes import is_float
+from renorm.core.errors import OperandError, RenormError
+from renorm.core.target import Target, parse
+from renorm.graph import registry
+from renorm.graph.op import OpDef, Reject, Sample
+
+
+def load(path: Path) -> ModuleType:
+    """A file outside the package as a module."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+completeness: Any = load(Path(__file__).parents[2] / "scripts" / "completeness.py")
+OPS = [op for op in registry.all_ops() if op.__module__.startswith("renorm.ops")]
+CASES = [pytest.param(op, s, id=f"{op.name}-{i}") for op in OPS for i, s in enumerate(op.samples)]
+REJECTS = [pytest.param(op, r, id=f"{op.name}-{i}") for op in OPS for i, r in enumerate(op.rejects)]
+TARGETS = [parse("llvm -mcpu=haswell"), parse("cuda -arch=sm_80")]
+
+
+@pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
+def test_op_is_complete(op: type[OpDef]) -> None:
+    assert completeness.missing(op) == []
+
+
+@pytest.mark.parametrize(("op", "sample"), CASES)
+def test_loops_compute_the_reference(op: type[OpDef], sample: Sample) -> None:
+    """The reference has the inferred type, and so has what the loops compute."""
+    case = OneNode(op, sample)
+    assert all(v.type.is_static for v in case.graph.outputs)
+    case.agrees(case.run(case.kernel()), case.reference())
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.kind)
+@pytest.mark.parametrize(("op", "sample"), CASES)
+def test_schedule_computes_the_reference(op: type[OpDef], sample: Sample, target: Target) -> None:
+    case = OneNode(op, sample)
+    case.agrees(case.run(case.kernel(target)), case.reference())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("op", "sample"), CASES)
+def test_native_code_computes_the_reference(op: type[OpDef], sample: Sample) -> None:
+    case = OneNode(op, sample)
+    case.agrees(case.run(case.kernel(Target()), run_native), case.reference())
+
+
+@pytest.mark.parametrize(("op", "reject"), REJECTS)
+def test_reject_is_refused_with_its_reason(op: type[OpDef], reject: Reject) -> None:
+    with pytest.raises(RenormError, match=re.escape(reject.because)):
+        OneNode(op, reject)
+
+
+@pytest.mark.parametrize(("op", "sample"), CASES)
+def test_symbolic_extents_agree_with_fixed_ones(op: type[OpDef], sample: Sample) -> None:
+    """Extents above 1 become symbols; what is then inferred holds for the sample's own extents, or is left open."""
+    case = OneNode(op, sample)
+    extents = {d for v in case.graph.inputs for d in v.shape if isinstance(d, int) and d > 1}
+    sizes = {f"d{d}": d for d in extents}
+    try:
+        open_case = OneNode(op, sample, {d: Sym(f"d{d}") for d in extents})
+    except OperandError as error:
+        assert "known" in str(error)  # noqa: PT017
+        return
+    for symbolic, fixed in zip(open_case.graph.outputs, case.graph.outputs, strict=True):
+        assert symbolic.dtype == fixed.dtype
+        assert len(symbolic.shape) == len(fixed.shape)
+        for guess, extent in zip(substitute_shape(symbolic.shape, sizes), fixed.shape):
+            assert guess == extent or (isinstance(guess, Sym) and any("?" in s for s in guess.symbols()))
+
+
+def is_followed(op: type[OpDef], sample: Sample) -> bool:
+    """Whether a sample's result may be part of a shape chain: only elements of integers are known."""
+    specs = [s for o in sample.operands for s in (o if isinstance(o, list) else [o]) if s is not None]
+    return hasattr(op, "known_result") and not any(is_float(s.type.dtype) for s in specs)
+
+
+@pytest.mark.parametrize(("op", "sample"), [c for c in CASES if is_followed(*c.values)])
+def test_known_elements_are_those_of_the_reference(op: type[OpDef], sample: Sample) -> None:
+    case = OneNode(op, sample)
+    for value, array in zip(case.graph.inputs, case.arrays):
+        value.known = array.astype(object)
+    case.graph.infer_again()
+    known = case.graph.outputs[0].known
+    if known is None:
+        return
+    (expected,) = case.reference()
+    assert known.shape == expected.shape
+    narrow = expected.dtype.itemsize < 4  # integers that wrap are no extents
+    if not narrow:
+        assert known.tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
+def test_builder_applies_the_op(op: type[OpDef]) -> None:
+    case = OneNode(op, op.samples[0])
+    operands = list(case.node.operands)
+    while operands and operands[-1] is None:
+        operands.pop()
+    getattr(renorm.ops, op.name)(*operands, **op.samples[0].attributes)
+    made = case.graph.nodes[-1]
+    assert made is not case.node
+    assert made.op == case.op
+    assert [v.type.dtype for v in made.outputs] == [v.type.dtype for v in case.node.outputs]
+    assert made.op.name in renorm.ops.__dir__()

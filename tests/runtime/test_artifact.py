@@ -1,0 +1,216 @@
+"""Files: what is saved is loaded; damage, other versions, other machines are refused; writing is all or nothing."""
+
+from __future__ import annotations
+
+import os
+import struct
+import sys
+import zlib
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from renorm.errors import InvalidArtifact
+from renorm.runtime import Machine, artifact, cpu, load
+from renorm.runtime.program import Argument, Code, Program, Step, TensorSpec, Weight
+from renorm.runtime.report import KernelRecord, MemoryRecord, NormRecord, Report
+
+
+@pytest.fixture
+def saved(mirrors, tmp_path):
+    """A module of 40 floats and 3 steps with 1000 bytes of weights, and its file."""
+    weights = np.random.default_rng(0).bytes(1000)
+    m = mirrors(
+        40, 3, weights=weights, name="mirrors", dims={"N": 40}, report=Report(kernels=(KernelRecord("k", ("n",)),))
+    )
+    path = tmp_path / "m.renorm"
+    m.save(path)
+    return m, path
+
+
+def test_what_is_saved_is_what_is_loaded(saved, mirrored, tmp_path):
+    m, path = saved
+    x = np.arange(40, dtype=np.float32)
+    for threads in (1, 2, 3):
+        n = load(path, threads=threads)
+        assert n.program == m.program
+        assert n.threads == threads
+        assert n.report.kernels[0].nodes == ("n",)
+        np.testing.assert_array_equal(n.run(x)[0], mirrored(x, 3))
+        np.testing.assert_array_equal(n._weights, m._weights)
+        assert not n._weights.flags.writeable
+        assert n._weights_address % 4096 == 0
+    again = tmp_path / "again.renorm"
+    n.save(again)
+    assert again.read_bytes() == path.read_bytes()
+    n.save(path)  # over the file that it is mapped from
+    np.testing.assert_array_equal(load(path).run(x)[0], mirrored(x, 3))
+    np.testing.assert_array_equal(n.run(x)[0], mirrored(x, 3))
+
+
+def test_weights_are_mapped_from_the_file(saved):
+    _, path = saved
+    n = load(path, verify=False)
+    with open("/proc/self/maps") as lines:
+        (line,) = [line for line in lines if str(path) in line]
+    assert line.split()[1] == "r--s"
+    assert n._weights.nbytes == 1000
+
+
+def test_every_damaged_byte_is_noticed(saved):
+    _, path = saved
+    good = path.read_bytes()
+    head = struct.unpack_from("<Q", good, 16)[0]
+    rng = np.random.default_rng(0)
+    everywhere = [*range(64), *rng.integers(64, head, 300).tolist(), *rng.integers(head, len(good), 60).tolist()]
+    for at in everywhere:
+        bad = bytearray(good)
+        bad[at] ^= 1 << int(rng.integers(8))
+        path.write_bytes(bad)
+        with pytest.raises(InvalidArtifact) as error:
+            load(path)
+        assert str(path) in error.value.headline
+        assert "expected" in str(error.value)
+
+
+def test_every_truncation_is_noticed(saved):
+    _, path = saved
+    good = path.read_bytes()
+    for size in (0, 1, 8, 63, 64, 65, 300, len(good) // 2, len(good) - 1):
+        path.write_bytes(good[:size])
+        with pytest.raises(InvalidArtifact, match=f"{size} bytes, expected"):
+            load(path)
+    path.write_bytes(good + b"\0")
+    with pytest.raises(InvalidArtifact, match=f"{len(good) + 1} bytes, expected {len(good)}"):
+        load(path)
+
+
+def test_weights_are_checked_unless_told_not_to(saved):
+    _, path = saved
+    bad = bytearray(path.read_bytes())
+    bad[-500] ^= 4
+    path.write_bytes(bad)
+    load(path, verify=False)
+    with pytest.raises(InvalidArtifact, match="weights: checksum"):
+        load(path)
+
+
+def test_other_files_and_versions(saved, tmp_path):
+    _, path = saved
+    other = tmp_path / "model.onnx"
+    other.write_bytes(b"\x08\x08\x12\x07pytorch" * 100)
+    with pytest.raises(InvalidArtifact, match="is not a renorm artifact"):
+        load(other)
+    bad = bytearray(path.read_bytes())
+    struct.pack_into("<I", bad, 8, 77)
+    struct.pack_into("<I", bad, 12, 0)
+    struct.pack_into("<I", bad, 12, zlib.crc32(bad[:64]))
+    path.write_bytes(bad)
+    with pytest.raises(InvalidArtifact, match=f"version 77, expected {artifact.VERSION}"):
+        load(path)
+    with pytest.raises(InvalidArtifact, match=r"nothing\.renorm cannot be read: No such file"):
+        load(tmp_path / "nothing.renorm")
+
+
+def test_other_machines(saved, monkeypatch):
+    m, path = saved
+
+    def write(machine: Machine) -> None:
+        artifact.write(path, replace(m.program, machine=machine), m._walker, m._objects, m._weights)
+
+    write(Machine("aarch64", "neoverse-n1"))
+    with pytest.raises(InvalidArtifact, match="this machine is x86_64, expected aarch64"):
+        load(path)
+    write(Machine("x86_64", "znver9", ("sse2", "prefer-256-bit", "avx512fp16", "amx-int8")))
+    monkeypatch.setattr(cpu, "host_flags", lambda: frozenset(("sse2", "avx2")))
+    with pytest.raises(InvalidArtifact, match="this CPU lacks avx512fp16, amx-int8 of znver9"):
+        load(path)
+    monkeypatch.setattr(cpu, "host_flags", lambda: frozenset(("sse2", "avx512_fp16", "amx_int8")))
+    load(path)
+    monkeypatch.setattr(sys, "platform", "darwin")
+    with pytest.raises(InvalidArtifact, match="this system is darwin, expected linux"):
+        load(path)
+
+
+def test_features_of_this_machine_as_llvm_names_them_are_there():
+    import llvmlite.binding as llvm
+
+    features = [name for name, on in llvm.get_host_cpu_features().items() if on]
+    assert cpu.missing_features("x86_64", features) == []
+    assert "avx2" not in features or "avx2" in cpu.FEATURES["x86_64"]
+
+
+def test_a_failed_write_leaves_the_old_file(saved, monkeypatch):
+    m, path = saved
+    before = path.read_bytes()
+
+    def fail(*_):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(InvalidArtifact, match="cannot be written: disk full"):
+        m.save(path)
+    assert path.read_bytes() == before
+    assert os.listdir(path.parent) == [path.name]
+    with pytest.raises(InvalidArtifact, match="cannot be written: No such file"):
+        m.save(path.parent / "nowhere" / "m.renorm")
+
+
+names = st.text(min_size=1, max_size=5)
+kinds = st.sampled_from(["float32", "int64", "bool", "bfloat16"])
+shapes = st.lists(st.integers(0, 4), max_size=3).map(tuple)
+specs = st.lists(st.builds(TensorSpec, names, kinds, shapes), max_size=3, unique_by=lambda s: s.name).map(tuple)
+records = st.builds(
+    NormRecord, names, names, names, st.lists(names, max_size=2).map(tuple), names, st.none() | st.floats(0, 1)
+)
+programs = st.builds(
+    Program,
+    machine=st.builds(Machine, st.just("x86_64"), names, st.lists(names, max_size=2).map(tuple)),
+    inputs=specs,
+    outputs=specs,
+    codes=st.lists(st.builds(Code, st.just(0), st.lists(st.integers(0, 9), max_size=3).map(tuple)), max_size=3).map(
+        tuple
+    ),
+    steps=st.just(()),
+    arena_bytes=st.integers(0, 1 << 40),
+    weight_bytes=st.just(0),
+    weights=st.lists(st.builds(Weight, names, kinds, st.just((0,)), st.just(0)), max_size=2).map(tuple),
+    report=st.builds(
+        Report,
+        norms=st.lists(records, max_size=2).map(tuple),
+        memory=st.builds(MemoryRecord, st.integers(), st.integers(), st.integers()),
+        renamed=st.dictionaries(names, names, max_size=2),
+        refusals=st.lists(st.tuples(names, names, names), max_size=2).map(tuple),
+        diagnoses=st.lists(names, max_size=2).map(tuple),
+    ),
+    name=names,
+    dims=st.dictionaries(names, st.integers(0, 9), max_size=2),
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(program=programs)
+def test_any_program_survives_the_file(program, tmp_path, walker):
+    if program.codes:
+        arguments = tuple(Argument("output", i) for i in range(len(program.outputs)))
+        program = replace(program, steps=(Step("k", 0, arguments),))
+    path = tmp_path / "p.renorm"
+    program = replace(program, machine=replace(program.machine, features=()))
+    artifact.write(path, program, walker, [walker], np.empty(0, np.uint8))
+    held = artifact.read(path)
+    assert held.program == program
+    assert held.objects == (walker,)
+
+
+def test_a_manifest_that_is_no_program(saved):
+    m, _ = saved
+    data = m.program.to_json()
+    for key in data:
+        with pytest.raises(InvalidArtifact, match="does not describe a program"):
+            Program.from_json({k: v for k, v in data.items() if k != key})
+    for change in ({"arena_bytes": "8"}, {"steps": [{"kernel": "k", "code": 0, "args": [["input"]]}]}, {"codes": 3}):
+        with pytest.raises(InvalidArtifact, match="does not describe a program"):
+            Program.from_json({**data, **change})

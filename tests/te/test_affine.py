@@ -1,0 +1,141 @@
+"""The algebra of indices against brute force: every rule keeps the value at every point, every bound holds there."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from renorm.expr.nodes import Binary, Const, Expr, Var, binary, const, maximum, minimum
+from renorm.te import affine
+from renorm.te.affine import Algebra, Linear
+
+EXTENTS = {"i": 7, "j": 4, "k": 3}
+NAMES = list(EXTENTS)
+
+
+def value(e: Expr, at: dict[Var, int]) -> int:
+    """An integer expression by Python's arithmetic, which floors."""
+    if isinstance(e, Const):
+        return int(e.value)
+    if isinstance(e, Var):
+        return at[e]
+    assert isinstance(e, Binary)
+    a, b = value(e.a, at), value(e.b, at)
+    return {
+        "+": lambda: a + b, "-": lambda: a - b, "*": lambda: a * b, "//": lambda: a // b, "%": lambda: a % b,
+        "min": lambda: min(a, b), "max": lambda: max(a, b),
+    }[e.op]()  # fmt: skip
+
+
+VARS = {n: Var(n) for n in NAMES}
+
+
+def expressions() -> st.SearchStrategy[Expr]:
+    leaves = st.one_of(st.sampled_from([VARS[n] for n in NAMES]), st.integers(-9, 9).map(const))
+
+    def grow(e: st.SearchStrategy[Expr]) -> st.SearchStrategy[Expr]:
+        return st.one_of(
+            st.builds(lambda op, a, b: binary(op, a, b), st.sampled_from("+-"), e, e),
+            st.builds(lambda a, n: a * n, e, st.integers(-6, 6)),
+            st.builds(lambda op, a, n: binary(op, a, const(n)), st.sampled_from(["//", "%"]), e, st.integers(1, 12)),
+            st.builds(lambda f, a, b: f(a, b), st.sampled_from([minimum, maximum]), e, e),
+        )
+
+    return st.recursive(leaves, grow, max_leaves=8)
+
+
+def points() -> list[dict[Var, int]]:
+    return [
+        {VARS[n]: x for n, x in zip(NAMES, values)}
+        for values in itertools.product(*(range(EXTENTS[n]) for n in NAMES))
+    ]  # fmt: skip
+
+
+def algebra() -> tuple[Algebra, dict[Var, Linear]]:
+    a = Algebra()
+    return a, {VARS[n]: a.declare(VARS[n], EXTENTS[n], depth) for depth, n in enumerate(NAMES)}
+
+
+def no_opaque(e: Expr) -> Linear:
+    raise AssertionError(f"{e} should be linear")
+
+
+@settings(max_examples=300, deadline=None)
+@given(e=expressions())
+def test_forms_keep_values_and_bounds_hold(e: Expr) -> None:
+    a, env = algebra()
+    form = a.linear(e, env, no_opaque)
+    again = a.expr(form)
+    joined = a.expr(a.recombine(form))
+    low, high = a.bounds(form)
+    for at in points():
+        want = value(e, at)
+        assert value(again, at) == want
+        assert value(joined, at) == want
+        assert low <= want <= high
+
+
+@settings(max_examples=300, deadline=None)
+@given(e=expressions(), moving=st.sets(st.sampled_from(NAMES)))
+def test_relaxed_ranges_hold(e: Expr, moving: set[str]) -> None:
+    a, env = algebra()
+    form = a.linear(e, env, no_opaque)
+    low, span = a.relax(form, {VARS[n] for n in moving})
+    assert not a.free(low) & {VARS[n] for n in moving}
+    start = a.expr(low)
+    for at in points():
+        assert 0 <= value(e, at) - value(start, at) <= span
+
+
+@settings(max_examples=200, deadline=None)
+@given(e=expressions(), bound=st.integers(-20, 40))
+def test_conditions_without_division_are_equivalent(e: Expr, bound: int) -> None:
+    a, env = algebra()
+    form, limit = a.without_division(a.linear(e, env, no_opaque), bound)
+    other = a.expr(form)
+    assert all((value(e, at) < bound) == (value(other, at) < limit) for at in points())
+
+
+def linear_of(text: str) -> tuple[Algebra, Linear]:
+    a, env = algebra()
+    names: dict[str, Any] = dict(VARS)
+    return a, a.linear(eval(text, {}, names), env, no_opaque)
+
+
+def test_simplification() -> None:
+    cases = {
+        "(i*4 + j) // 4": "i",
+        "(i*4 + j) % 4": "j",
+        "(i*8 + j*2) // 8": "i",
+        "(i*3 + k) // 6": "(i//2)",
+        "(i // 2) // 2": "(i//4)",
+        "(i % 4) % 2": "(i % 2)",
+        "(i // 2)*2 + i % 2": "i",
+        "(i // 2 % 2)*2 + i % 2": "(i % 4)",
+        "i - i + j": "j",
+        "(i*28 + j*7 + 14) // 7": "(((i*4) + j) + 2)",
+    }
+    for text, want in cases.items():
+        a, form = linear_of(text)
+        assert str(a.expr(a.recombine(form))) == want, text
+
+
+def test_relaxing_a_linear_form_is_exact() -> None:
+    a, form = linear_of("i*3 + j*2 - k + 5")
+    low, span = a.relax(form, {VARS["j"], VARS["k"]})
+    assert str(a.expr(low)) == "((i*3) + 3)"
+    assert span == 2 * 3 + 2
+
+
+def test_parts_that_cover_an_axis() -> None:
+    a, env = algebra()
+    i, j = env[VARS["i"]], env[VARS["j"]]
+    loops = [(VARS[n], EXTENTS[n]) for n in NAMES]
+    tiles = affine.add(affine.scale(i, 16), affine.scale(j, 4))
+    assert a.covers(tiles, 3, 7 * 16, loops) == (True, {VARS["i"], VARS["j"]})
+    assert a.covers(tiles, 2, 7 * 16, loops)[0] is False  # gaps
+    assert a.covers(tiles, 4, 7 * 16, loops)[0] is False  # overlaps
+    assert a.covers(affine.offset(tiles, 1), 3, 7 * 16, loops)[0] is False  # misses the start

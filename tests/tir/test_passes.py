@@ -1,0 +1,248 @@
+"""Each loop pass keeps what a program computes, and leaves the form that code generators read."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from tests.tir.programs import check_same, execute, kernels
+
+from renorm.core.errors import InvalidSchedule
+from renorm.expr.nodes import Load
+from renorm.expr.rewrite import walk as walk_expr
+from renorm.tir.nodes import For, If, Kernel, Store, expressions, walk
+from renorm.tir.parse import parse
+from renorm.tir.passes import PIPELINE, prepare
+from renorm.tir.passes.simplify import simplify
+from renorm.tir.text import simple
+
+some = settings(max_examples=60, deadline=None)
+
+
+@pytest.mark.parametrize("loop_pass", PIPELINE, ids=lambda p: p.__name__)
+def test_a_pass_keeps_results(loop_pass) -> None:
+    @some
+    @given(kernels())
+    def check(kernel: Kernel) -> None:
+        check_same(kernel, loop_pass(kernel))
+
+    check()
+
+
+@settings(max_examples=120, deadline=None)
+@given(kernels())
+def test_prepare_keeps_results(kernel: Kernel) -> None:
+    prepared = prepare(kernel)
+    check_same(kernel, prepared)
+    assert {s.kind for s in walk(prepared.body) if isinstance(s, For)} <= {"serial", "parallel"}
+
+
+@some
+@given(kernels())
+def test_prepare_is_done_after_once(kernel: Kernel) -> None:
+    prepared = prepare(kernel)
+    check_same(kernel, prepare(prepared))
+
+
+def body_of(text: str, sizes: str = "X: float32[784], W: float32[32], Y: float32[784]") -> Kernel:
+    return parse(f"kernel k({sizes}) -> (Y) {{\n{text}\n}}")
+
+
+def check_prepared(text: str, expected: str, sizes: str = "X: float32[784], W: float32[32], Y: float32[784]") -> None:
+    kernel = body_of(text, sizes)
+    prepared = prepare(kernel)
+    assert simple(prepared).split() == expected.split(), f"\n{simple(prepared)}"
+    check_same(kernel, prepared)
+
+
+def test_a_ragged_end_is_cut_off() -> None:
+    check_prepared(
+        "for (i, 0, 28) { for (o, 0, 4) { vectorized (v, 0, 8) { if (o*8 + v < 28) {"
+        " Y[i*28 + o*8 + v] = X[i*28 + o*8 + v]*2f } } } }",
+        """
+        for (i, 0, 28) {
+          for (o, 0, 3) {
+            Y[ramp(((i*28) + (o*8)), 1, 8)] = (X[ramp(((i*28) + (o*8)), 1, 8)]*x8(2f))
+          }
+          Y[ramp(((i*28) + 24), 1, 8) if (ramp(0, 1, 8) < x8(4))]
+            = (X[ramp(((i*28) + 24), 1, 8) if (ramp(0, 1, 8) < x8(4))]*x8(2f))
+        }
+        """,
+    )
+
+
+def test_a_parallel_loop_chooses_instead_of_being_cut() -> None:
+    check_prepared(
+        "parallel (o, 0, 4) { for (i, 0, 8) { if (o*8 + i < 28) { Y[o*8 + i] = W[o*8 + i] } } }",
+        """
+        parallel (o, 0, 4) {
+          if ((o < 3)) {
+            for (i, 0, 8) { Y[((o*8) + i)] = W[((o*8) + i)] }
+          } else {
+            for (i, 0, 4) { Y[(i + 24)] = W[(i + 24)] }
+          }
+        }
+        """,
+    )
+
+
+def test_dear_computations_leave_loops_that_do_not_change_them() -> None:
+    check_prepared(
+        "for (c, 0, 28) { for (i, 0, 28) { Y[c*28 + i] = (X[c*28 + i] - W[c])/sqrt(W[c]*W[c] + 1f) } }",
+        """
+        for (c, 0, 28) {
+          let hoisted = sqrt(((W[c]*W[c]) + 1f)) {
+            for (i, 0, 28) { Y[((c*28) + i)] = ((X[((c*28) + i)] - W[c])/hoisted) }
+          }
+        }
+        """,
+    )
+
+
+def test_what_a_loop_stores_or_guards_stays_in_it() -> None:
+    stored = "for (i, 0, 28) { Y[i] = X[i]/Y[0] }"
+    check_prepared(stored, "for (i, 0, 28) { Y[i] = (X[i]/Y[0]) }")
+    guarded = "for (i, 0, 28) { if (X[i] > 0f) { Y[i] = 1f/W[0] } }"
+    check_prepared(guarded, "for (i, 0, 28) { if ((X[i] > 0f)) { Y[i] = (1f/W[0]) } }")
+
+
+def test_padding_leaves_a_middle_without_conditions() -> None:
+    check_prepared(
+        "for (i, 0, 30) { Y[i] = if_then_else(((i >= 1) && (i < 29)), W[i - 1], 0f) }",
+        """
+        Y[0] = 0f
+        for (i, 1, 28) { Y[i] = W[(i - 1)] }
+        Y[29] = 0f
+        """,
+    )
+
+
+def test_concatenation_becomes_copies() -> None:
+    check_prepared(
+        "for (i, 0, 64) { Y[i] = if_then_else(i < 16, X[i], if_then_else(i < 32, W[i - 16], X[i])) }",
+        """
+        for (i, 0, 16) { Y[i] = X[i] }
+        for (i, 16, 16) { Y[i] = W[(i - 16)] }
+        for (i, 32, 32) { Y[i] = X[i] }
+        """,
+    )
+
+
+def test_lanes_under_a_condition_read_only_where_it_holds() -> None:
+    check_prepared(
+        "vectorized (v, 0, 8) { Y[v] = if_then_else(v < 5, W[v + 27], 1f) }",
+        """
+        Y[ramp(0, 1, 8)] = select((ramp(0, 1, 8) < x8(5)), W[ramp(27, 1, 8) if (ramp(0, 1, 8) < x8(5))], x8(1f))
+        """,
+    )
+
+
+def test_buffers_inside_get_one_element_per_lane() -> None:
+    check_prepared(
+        """
+        vectorized (v, 0, 4) {
+          allocate T[float32 * 2]
+          for (k, 0, 2) { T[k] = X[k*4 + v] }
+          Y[v] = T[0] - T[1]
+        }
+        """,
+        """
+        // attr [T] storage_scope = "global"
+        allocate T[float32 * 8]
+        for (k, 0, 2) { T[ramp((k*4), 1, 4)] = X[ramp((k*4), 1, 4)] }
+        Y[ramp(0, 1, 4)] = (T[ramp(0, 1, 4)] - T[ramp(4, 1, 4)])
+        """,
+    )
+
+
+def test_the_inner_of_two_vectorized_loops_wins() -> None:
+    check_prepared(
+        "vectorized (i, 0, 4) { vectorized (j, 0, 8) { Y[i*8 + j] = X[j*4 + i] } }",
+        "for (i, 0, 4) { Y[ramp((i*8), 1, 8)] = X[ramp(i, 4, 8)] }",
+    )
+
+
+def test_a_long_vectorized_loop_is_cut() -> None:
+    check_prepared(
+        "vectorized (i, 0, 784) { Y[i] = X[i] }",
+        "for (i.outer, 0, 49) { Y[ramp((i.outer*16), 1, 16)] = X[ramp((i.outer*16), 1, 16)] }",
+    )
+
+
+def test_lanes_that_meet_stay_serial() -> None:
+    kernel = body_of("vectorized (v, 0, 8) { Y[v + 1] = Y[v] + 1f }")
+    assert all(s.index.lanes == 1 for s in walk(prepare(kernel).body) if isinstance(s, Store))
+    check_same(kernel, prepare(kernel))
+
+
+def test_a_vectorized_reduction_is_refused() -> None:
+    with pytest.raises(InvalidSchedule, match="rfactor"):
+        prepare(body_of("for (i, 0, 8) { vectorized (k, 0, 16) { Y[i] = Y[i] + X[i*16 + k] } }"))
+
+
+def test_unrolled_copies_share_the_base_of_their_indices() -> None:
+    kernel = body_of("for (i, 0, 98) { unrolled (u, 0, 8) { Y[i*8 + u] = X[i*8 + u] } }")
+    stores = [s for s in walk(prepare(kernel).body) if isinstance(s, Store)]
+    assert [str(s.index) for s in stores[:3]] == ["(i*8)", "((i*8) + 1)", "((i*8) + 2)"]
+    loads = [x for s in stores for e in expressions(s) for x in walk_expr(e) if isinstance(x, Load)]
+    assert len(stores) == len(loads) == 8
+    check_same(kernel, prepare(kernel))
+
+
+def test_let_bound_vectors_that_are_known_stay_vectors() -> None:
+    inside = "let at = max(min((o*2 + i)*2, 2), 0) { Y[o*2 + i] = X[at] + W[o*2 + i] }"
+    kernel = body_of(f"unrolled (o, 0, 2) {{ vectorized (i, 0, 2) {{ if (o*2 + i < 3) {{ {inside} }} }} }}")
+    check_same(kernel, prepare(prepare(kernel)))
+
+
+def test_too_many_copies_stay_a_loop() -> None:
+    kernel = body_of("unrolled (i, 0, 784) { unrolled (j, 0, 784) { Y[j] = X[i] } }")
+    prepared = prepare(kernel)
+    assert len([s for s in walk(prepared.body) if isinstance(s, Store)]) == 784
+
+
+def test_conditions_on_memory_are_not_remembered_over_stores() -> None:
+    kernel = body_of("for (i, 0, 8) { if (Y[i] < 0f) { Y[i] = 0f if_placeholder } }".replace(" if_placeholder", ""))
+    check_same(kernel, prepare(kernel))
+    twice = body_of("for (i, 0, 8) { if (Y[i] < 1f) { Y[i] = Y[i] + 1f if (Y[i] < 1f) { Y[i] = 5f } } }")
+    assert sum(isinstance(s, If) for s in walk(simplify(twice).body)) == 2
+    check_same(twice, simplify(twice))
+
+
+MICROKERNEL = """
+kernel conv(X: float32[70000], W: float32[36864], Y: float32[5376]) -> (Y) {
+  parallel (o, 0, 14) {
+    // attr [acc] storage_scope = "register"
+    allocate acc[float32 * 384]
+    unrolled (r, 0, 6) { unrolled (c, 0, 4) { vectorized (v, 0, 16) { acc[r*64 + c*16 + v] = 0f } } }
+    for (ko, 0, 36) {
+      unrolled (ki, 0, 16) { unrolled (r, 0, 6) { unrolled (c, 0, 4) { vectorized (v, 0, 16) {
+        acc[r*64 + c*16 + v] =
+          acc[r*64 + c*16 + v] + X[o*5000 + ko*96 + r*16 + ki]*W[ko*1024 + ki*64 + c*16 + v]
+      } } } }
+    }
+    unrolled (r, 0, 6) { unrolled (c, 0, 4) { vectorized (v, 0, 16) {
+      Y[o*384 + r*64 + c*16 + v] = max(acc[r*64 + c*16 + v], 0f)
+    } } }
+  }
+}"""
+
+
+def test_a_microkernel_is_prepared_quickly() -> None:
+    kernel = parse(MICROKERNEL)
+    fastest = float("inf")
+    for _ in range(5):
+        start = time.perf_counter()
+        prepared = prepare(kernel)
+        fastest = min(fastest, time.perf_counter() - start)
+    assert len([s for s in walk(prepared.body) if isinstance(s, Store)]) == 24 + 16 * 24 + 24
+    assert fastest < 0.1, f"{1e3 * fastest:.0f} ms"
+
+
+@pytest.mark.slow
+def test_a_microkernel_keeps_results() -> None:
+    kernel = parse(MICROKERNEL.replace("(o, 0, 14)", "(o, 0, 1)").replace("(ko, 0, 36)", "(ko, 0, 2)"))
+    for a, b in zip(execute(kernel), execute(prepare(kernel)), strict=True):
+        np.testing.assert_array_equal(a, b)
