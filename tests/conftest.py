@@ -7,7 +7,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 from tests.shared_files import export_zoo
+
+# The gate asks the same questions every time, so that a red run is the fault of what was changed; elsewhere each run
+# draws new examples.
+settings.register_profile(
+    "ci", derandomize=True, database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+if os.environ.get("CI"):
+    settings.load_profile("ci")
 
 Zoo = Callable[[str, int], Path]
 
