@@ -123,7 +123,7 @@ class ConvTranspose(Windowed):
         return spans, [int(str(extent)) for extent, _, _ in results]
 
     def schedule(self, s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
-        schedules.convolution(s, outs, target)
+        schedules.transposed_convolution(s, outs, target)
 
     def reference(self, x: Any, w: Any, b: Any) -> Any:
         spans, extents = self.transposed(x.shape[2:], w.shape[2:])

@@ -107,7 +107,7 @@ def _product(
         )
 
     shape = (data.shape[0], outputs * group, *phases, *lengths)
-    attrs = {"groups": group, "phases": len(phased)}
+    attrs = {"groups": group, "strides": tuple(s.stride for s in spans)}
     return te.compute(shape, element, name="conv_transpose", tag="conv_transpose", attrs=attrs)
 
 
@@ -155,4 +155,4 @@ def gathered(x: te.Tensor, w: te.Tensor, group: int, spans: Sequence[Span], exte
         return te.sum(te.if_then_else(te.all(*meets), value, te.const(0, value.dtype)) * wide(weight), axis=[ic, *ks])
 
     shape = (x.shape[0], outputs * group, *extents)
-    return te.compute(shape, element, name="conv_transpose", tag="conv_transpose", attrs={"groups": group, "phases": 0})
+    return te.compute(shape, element, name="conv_transpose", tag="conv_transpose", attrs={"groups": group})

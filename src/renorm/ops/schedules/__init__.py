@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from renorm import te
 from renorm.core.target import Target
-from renorm.ops.schedules import cpu_convolution, cpu_injective, cpu_reduction, cuda
+from renorm.ops.schedules import cpu_convolution, cpu_injective, cpu_reduction, cpu_transposed, cuda
 
 
 def injective(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
@@ -27,8 +27,13 @@ def normalization(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> 
 
 
 def convolution(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
-    """Convolutions and transposed convolutions of any rank."""
+    """Convolutions of any rank."""
     (cuda.schedule if target.is_gpu else cpu_convolution.schedule)(s, outs, target)
+
+
+def transposed_convolution(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
+    """Transposed convolutions of any rank."""
+    (cuda.schedule if target.is_gpu else cpu_transposed.schedule)(s, outs, target)
 
 
 def gemm(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:

@@ -1,0 +1,156 @@
+"""CPU: transposed convolutions phase by phase: a tile of input pixels gives a tile of all phases, stored in its place.
+
+    block[phase][q] = sum over taps of phase and channels of x[q + lead(phase) - tap] * w[phase, tap]
+    out[q * stride + phase - before] = block[phase][q]
+
+The block stays in the first-level cache: no result passes through memory before it is in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from renorm import te
+from renorm.core.dtypes import compute_dtype, itemsize
+from renorm.core.target import Target
+from renorm.ops.schedules import cpu_convolution, cpu_injective, structure
+
+
+@dataclass(frozen=True)
+class PhaseTile:
+    """What one register tile holds: `columns` elements of each of `phases` phases along the last axis, from `rows`
+    rows, in `vectors` vectors of channels."""
+
+    rows: int
+    columns: int
+    vectors: int
+    phases: int
+
+    @property
+    def accumulators(self) -> int:
+        return self.rows * self.columns * self.vectors * self.phases
+
+
+def choose_tile(lengths: tuple[int, int], vectors: int, phases: int, registers: int) -> PhaseTile:
+    """The tile with the least padded work, then the fewest loads per FMA.
+
+    lengths: rows and columns of one phase; vectors: channels in vectors; phases: along the last axis. A phase shares
+    its weights among pixels, never among phases.
+    """
+    height, width = lengths
+    best, cost = PhaseTile(1, 1, 1, 1), float("inf")
+    for together in {1, phases}:
+        for n in (v for v in (1, 2, 3, 4) if vectors % v == 0):
+            for columns in range(1, width + 1):
+                # several rows only where one row is too short to fill the registers
+                for rows in range(1, (height if columns == width else 1) + 1):
+                    tile = PhaseTile(rows, columns, n, together)
+                    live = tile.accumulators + n * together + 1
+                    if live > registers or (n * together > 1 and tile.accumulators > registers - 6):
+                        continue
+                    pixels = rows * columns
+                    padded = -(-width // columns) * columns / width * (-(-height // rows) * rows / height)
+                    loads = (pixels + n) / (pixels * n)
+                    stall = max(1.0, 8 / tile.accumulators)
+                    now = padded * max(1.0, loads) * stall + 0.05 * loads + 0.02 / together
+                    if now < cost:
+                        best, cost = tile, now
+    return best
+
+
+def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
+    """Transposed convolutions of any rank, with elementwise stages before and behind them."""
+    chain = structure.stages(outs)
+    mains = [t for t in chain if t.op.tag == "conv_transpose"]
+    if len(outs) != 1 or 0 in outs[0].shape or not all(_is_phased(t, target) for t in mains):
+        cpu_convolution.schedule(s, outs, target)
+        return
+    (out,) = outs
+    pads = [t for t in chain if t.op.tag == "pad"]
+    cpu_injective.inline(s, [out], keep=[*pads, *mains])
+    for pad in pads:
+        cpu_injective.nest(s, pad, target)
+    lanes = _lanes(mains[0], target)
+    strides, phased = _strides(mains[0])
+    rank = len(strides)
+    lengths = mains[0].shape[-rank:]
+    widest = max(_phases(main, phased, rank) for main in mains)
+    rows_columns = (lengths[-2] if rank > 1 else 1, lengths[-1])
+    tile = choose_tile(rows_columns, -(-out.shape[1] // lanes), widest, target.vector_registers)
+    accumulators = [s.cache_write(main, "register") for main in mains]
+    place = _tail(s, out, tile, strides, lanes)
+    for main, accumulator in zip(mains, accumulators, strict=True):
+        s[main].set_scope("local")
+        s[main].compute_at(s[out], place)
+        _block(s, main, accumulator, tile, phased, rank, lanes)
+
+
+def _lanes(main: te.Tensor, target: Target) -> int:
+    return target.lanes(itemsize(compute_dtype(main.dtype)))
+
+
+def _is_phased(main: te.Tensor, target: Target) -> bool:
+    """Whether a product is some phases of several, with channels that fill vectors."""
+    assert isinstance(main.op, te.ComputeOp)
+    attrs, lanes = main.op.attrs or {}, _lanes(main, target)
+    groups = int(attrs.get("groups", 1))
+    per_group = main.shape[1] // groups
+    fills = per_group >= lanes // 2 if groups == 1 else per_group % lanes == 0
+    return fills and any(stride > 1 for stride in attrs.get("strides", ()))
+
+
+def _strides(main: te.Tensor) -> tuple[tuple[int, ...], list[int]]:
+    """Strides along the spatial axes, and which of these axes have phases."""
+    assert isinstance(main.op, te.ComputeOp)
+    strides = tuple(main.op.attrs["strides"])
+    return strides, [i for i, stride in enumerate(strides) if stride > 1]
+
+
+def _phases(main: te.Tensor, phased: Sequence[int], rank: int) -> int:
+    """Phases along the last axis."""
+    return main.shape[2 + phased.index(rank - 1)] if rank - 1 in phased else 1
+
+
+def _tail(s: te.Schedule, out: te.Tensor, tile: PhaseTile, strides: Sequence[int], lanes: int) -> te.IterVar:
+    """The loops of the result; gives the loop in which a tile is computed."""
+    axes = list(s[out].op.axis)
+    channels, inside = s[out].split(axes[1], factor=tile.vectors * lanes)
+    sizes = [*[1] * (len(strides) - 2), *([tile.rows] if len(strides) > 1 else []), tile.columns]
+    cuts = [
+        s[out].split(axis, factor=size * stride) for axis, size, stride in zip(axes[2:], sizes, strides, strict=True)
+    ]
+    # a panel of weights is read once for all images
+    order = [channels, axes[0], *(outer for outer, _ in cuts)]
+    s[out].reorder(*order, inside, *(inner for _, inner in cuts))
+    s[out].vectorize(cuts[-1][1])
+    for _, inner in cuts[:-1]:
+        s[out].unroll(inner)
+    return cpu_injective.share(s, out, order)[-1]
+
+
+def _block(
+    s: te.Schedule,
+    main: te.Tensor,
+    accumulator: te.Tensor,
+    tile: PhaseTile,
+    phased: Sequence[int],
+    rank: int,
+    lanes: int,
+) -> None:
+    """One product: its accumulators stay in registers over the reduction; phases that are not in one tile of registers
+    follow one another."""
+    for stage in (main, accumulator):
+        axes = list(s[stage].op.axis)
+        last = axes[1 + len(phased)] if rank - 1 in phased and tile.phases > 1 else None
+        phases = [a for a in axes[2 : 2 + len(phased)] if a is not last]
+        positions = axes[2 + len(phased) :]
+        vector, lane = s[stage].split(axes[1], factor=lanes)
+        inner = [*([last] if last else []), *positions[-2:], vector]
+        s[stage].reorder(axes[0], *phases, *positions[:-2], *s[stage].op.reduce_axis, *inner, lane)
+        s[stage].vectorize(lane)
+        for axis in inner:
+            s[stage].unroll(axis)
+        if stage is main:
+            around = [axes[0], *phases, *positions[:-2]][-1]
+            s[accumulator].compute_at(s[main], around)
