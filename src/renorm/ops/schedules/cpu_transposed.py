@@ -10,11 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
+from math import prod
 
 from renorm import te
 from renorm.core.dtypes import compute_dtype, itemsize
 from renorm.core.target import Target
 from renorm.ops.schedules import cpu_convolution, cpu_injective, structure
+
+PANEL = 8192  # vectors of weights that stay in the second-level cache beside what else passes through it
 
 
 @dataclass(frozen=True)
@@ -32,30 +36,30 @@ class PhaseTile:
         return self.rows * self.columns * self.vectors * self.phases
 
 
-def choose_tile(lengths: tuple[int, int], vectors: int, phases: int, registers: int) -> PhaseTile:
-    """The tile with the least padded work, then the fewest loads per FMA.
+def choose_tile(lengths: tuple[int, int], vectors: int, phases: int, depth: int, registers: int) -> PhaseTile:
+    """The tile with the least padded work, then the fewest cycles of loading per FMA, then the smallest panel of weights.
 
-    lengths: rows and columns of one phase; vectors: channels in vectors; phases: along the last axis. A phase shares
-    its weights among pixels, never among phases.
+    lengths: rows and columns of one phase; vectors: channels in vectors; phases: along the last axis; depth: weights
+    of one vector of channels, in vectors, all phases counted. Phases may share a tile, but not their weights.
     """
     height, width = lengths
     best, cost = PhaseTile(1, 1, 1, 1), float("inf")
-    for together in {1, phases}:
-        for n in (v for v in (1, 2, 3, 4) if vectors % v == 0):
-            for columns in range(1, width + 1):
-                # several rows only where one row is too short to fill the registers
-                for rows in range(1, (height if columns == width else 1) + 1):
-                    tile = PhaseTile(rows, columns, n, together)
-                    live = tile.accumulators + n * together + 1
-                    if live > registers or (n * together > 1 and tile.accumulators > registers - 6):
-                        continue
-                    pixels = rows * columns
-                    padded = -(-width // columns) * columns / width * (-(-height // rows) * rows / height)
-                    loads = (pixels + n) / (pixels * n)
-                    stall = max(1.0, 8 / tile.accumulators)
-                    now = padded * max(1.0, loads) * stall + 0.05 * loads + 0.02 / together
-                    if now < cost:
-                        best, cost = tile, now
+    for together, n in product(sorted({1, phases}), (v for v in (1, 2, 3, 4) if vectors % v == 0)):
+        panel = n * depth / PANEL
+        for columns in range(1, width + 1):
+            # several rows only where one row is too short to fill the registers
+            for rows in range(1, (height if columns == width else 1) + 1):
+                tile = PhaseTile(rows, columns, n, together)
+                live = tile.accumulators + n * together + 1
+                if live > registers or (n * together > 1 and tile.accumulators > registers - 6):
+                    break
+                padded = -(-width // columns) * columns / width * (-(-height // rows) * rows / height)
+                # per FMA: a vector of weights takes a cycle, a spread number half of one; a row is a cache line of its own
+                loads = 1 / (rows * columns) + 0.5 / n + 2 * rows / tile.accumulators
+                stall = max(1.0, 8 / tile.accumulators)
+                now = padded * stall * max(1.0, min(panel, 1.25)) + 0.05 * loads + 0.01 * panel
+                if now < cost:
+                    best, cost = tile, now
     return best
 
 
@@ -77,7 +81,8 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
     lengths = mains[0].shape[-rank:]
     widest = max(_phases(main, phased, rank) for main in mains)
     rows_columns = (lengths[-2] if rank > 1 else 1, lengths[-1])
-    tile = choose_tile(rows_columns, -(-out.shape[1] // lanes), widest, target.vector_registers)
+    depth = sum(_depth(main, phased) for main in mains)
+    tile = choose_tile(rows_columns, -(-out.shape[1] // lanes), widest, depth, target.vector_registers)
     accumulators = [s.cache_write(main, "register") for main in mains]
     place = _tail(s, out, tile, strides, lanes)
     for main, accumulator in zip(mains, accumulators, strict=True):
@@ -105,6 +110,12 @@ def _strides(main: te.Tensor) -> tuple[tuple[int, ...], list[int]]:
     assert isinstance(main.op, te.ComputeOp)
     strides = tuple(main.op.attrs["strides"])
     return strides, [i for i, stride in enumerate(strides) if stride > 1]
+
+
+def _depth(main: te.Tensor, phased: Sequence[int]) -> int:
+    """Weights that one channel of the result has in a product."""
+    assert isinstance(main.op, te.ComputeOp)
+    return prod(a.extent for a in main.op.reduce_axis) * prod(main.shape[2 : 2 + len(phased)])
 
 
 def _phases(main: te.Tensor, phased: Sequence[int], rank: int) -> int:
