@@ -37,7 +37,7 @@ class PhaseTile:
 
 
 def choose_tile(lengths: tuple[int, int], vectors: int, phases: int, depth: int, registers: int) -> PhaseTile:
-    """The tile with the least padded work, then the fewest cycles of loading per FMA, then the smallest panel of weights.
+    """The tile with the least padded work, then the least loading per FMA, then the smallest panel of weights.
 
     lengths: rows and columns of one phase; vectors: channels in vectors; phases: along the last axis; depth: weights
     of one vector of channels, in vectors, all phases counted. Phases may share a tile, but not their weights.
@@ -54,7 +54,7 @@ def choose_tile(lengths: tuple[int, int], vectors: int, phases: int, depth: int,
                 if live > registers or (n * together > 1 and tile.accumulators > registers - 6):
                     break
                 padded = -(-width // columns) * columns / width * (-(-height // rows) * rows / height)
-                # per FMA: a vector of weights takes a cycle, a spread number half of one; a row is a cache line of its own
+                # cycles: a vector of weights takes one, a spread number half of one, a row another cache line
                 loads = 1 / (rows * columns) + 0.5 / n + 2 * rows / tile.accumulators
                 stall = max(1.0, 8 / tile.accumulators)
                 now = padded * stall * max(1.0, min(panel, 1.25)) + 0.05 * loads + 0.01 * panel
