@@ -15,7 +15,7 @@ from renorm.core.target import Target
 from renorm.graph import verify as verifier
 from renorm.graph.ir import Graph
 from renorm.graph.rewrite import Refused
-from renorm.passes import decompose, fold, norms, padding, products, simplify, unpack
+from renorm.passes import decompose, fold, norms, padding, pixels, products, simplify, unpack
 from renorm.passes.common import ShareCommon
 from renorm.passes.constants import FixStaticOperands, FoldConstants
 from renorm.passes.context import Context, Pass, check_keep
@@ -43,7 +43,7 @@ MODEL: list[tuple[int, Pass]] = [
 # Passes towards kernels.
 KERNELS: list[tuple[int, Pass]] = [
     (0, ApplyRules(unpack.RULES)),
-    (2, ApplyRules((*decompose.RULES, *simplify.RULES))),
+    (2, ApplyRules((*decompose.RULES, *pixels.RULES, *simplify.RULES))),
     (1, FoldConstants()),
     (1, ShareCommon()),
     (0, RemoveDeadCode()),  # at every level: a kernel whose result nobody reads has nothing to write

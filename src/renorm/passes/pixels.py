@@ -1,0 +1,64 @@
+"""A transposed convolution of one pixel is a matrix product: the batch takes the place of pixels, and no padding is
+multiplied."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from renorm import ops
+from renorm.core.dims import static
+from renorm.graph.ir import Value
+from renorm.graph.rewrite import Match, Rewrite
+from renorm.ops.conv_transpose import ConvTranspose
+from renorm.ops.window import Span
+from renorm.passes.fold import exact
+
+
+def _is_pixel(m: Match) -> bool:
+    """Whether x is one pixel, and everything else known."""
+    known = all(v is None or v.is_constant for v in (m.w, m.b))
+    return known and m.x.type.is_static and m.root.output.type.is_static and prod(static(m.x.shape[2:])) == 1
+
+
+def _product(m: Match, w: np.ndarray[Any, Any]) -> Value:
+    """The gemm of x [N, C] with w [C, M, *S], as [N, M, *S]."""
+    shape = static(m.root.output.shape)
+    weight = m.graph.constant(
+        np.ascontiguousarray(w.reshape(w.shape[0], -1)), f"{m.w.name}.product", m.w.source, dtype=m.w.dtype
+    )
+    bias = None
+    if m.b is not None:
+        bias = m.graph.constant(
+            np.repeat(exact(m.b), prod(shape[2:])), f"{m.b.name}.product", m.b.source, dtype=m.b.dtype
+        )
+    x = ops.reshape(m.x, np.array(static(m.x.shape[:2]), np.int64))
+    return ops.reshape(ops.gemm(x, weight, bias), np.array(shape, np.int64))
+
+
+class ConvTransposeOfPixel(Rewrite):
+    """conv_transpose(x[N, C, 1, ..], w, b) -> reshape(gemm(reshape(x), w', b')), w'[c, m, o] = w[c, m, o + pads], b' =
+    b repeated"""
+
+    def pattern(self, x: Any, w: Any, b: Any) -> Any:
+        return ConvTranspose.matching()(x, w, b)
+
+    def fits(self, m: Match) -> bool:
+        if not _is_pixel(m) or m.root.op.values["group"] != 1:
+            return False
+        spans, extents = self._window(m)
+        return all(s.dilation == 1 and s.before + e <= s.kernel for s, e in zip(spans, extents, strict=True))
+
+    def rewrite(self, m: Match) -> Value:
+        kept = [slice(s.before, s.before + e) for s, e in zip(*self._window(m), strict=True)]
+        return _product(m, exact(m.w)[:, :, *kept])
+
+    def _window(self, m: Match) -> tuple[list[Span], list[int]]:
+        op = m.root.op
+        assert isinstance(op, ConvTranspose)
+        return op.transposed(static(m.x.shape[2:]), static(m.w.shape[2:]))
+
+
+RULES: tuple[Rewrite, ...] = (ConvTransposeOfPixel(),)
