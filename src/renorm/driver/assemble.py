@@ -13,6 +13,7 @@ from renorm.core.dims import static
 from renorm.core.dtypes import itemsize
 from renorm.driver.lowering import LoweredGroup, Parameter
 from renorm.graph.ir import Graph, Value
+from renorm.ops.schedules.layout import Form
 from renorm.passes import memory
 from renorm.runtime.program import ALIGNMENT, Argument, Code, Machine, Program, Step, TensorSpec, Weight, align
 from renorm.runtime.report import MemoryRecord, Report
@@ -84,12 +85,12 @@ class _Weights:
     def __init__(self) -> None:
         self.records: list[Weight] = []
         self._arrays: list[np.ndarray[Any, Any]] = []
-        self._placed: dict[tuple[int, tuple[int, int] | None], int] = {}
+        self._placed: dict[tuple[int, Form | None], int] = {}
         self._end = 0
 
     def place(self, p: Parameter) -> int:
         """Byte offset of a constant."""
-        key = (id(p.value.data), p.packed)
+        key = (id(p.value.data), p.form)
         if key not in self._placed:
             array = p.array()
             self._placed[key] = self._end

@@ -16,27 +16,26 @@ from renorm.core.target import Target
 from renorm.expr.nodes import const
 from renorm.graph import registry
 from renorm.graph.ir import Graph, Group, Node, Value
-from renorm.ops.schedules import packing
+from renorm.ops.schedules import layout
+from renorm.ops.schedules.layout import Form
 from renorm.tir.nodes import Kernel
 
 # A constant of one element is written into the code instead of being loaded.
-_SCALAR = 1
+SCALAR = 1
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """A kernel parameter. value: of the graph; packed: (axis, lanes) where a weight is stored in blocks, see
-    ops.schedules.packing.
-    """
+    """A kernel parameter. value: of the graph; form: how memory holds it where that is not row-major."""
 
     value: Value
-    packed: tuple[int, int] | None = None
+    form: Form | None = None
 
     def array(self) -> np.ndarray[Any, Any]:
         """The bytes of a constant as the kernel reads them."""
         assert self.value.data is not None
         data = np.ascontiguousarray(self.value.data)
-        return packing.pack(data, *self.packed) if self.packed else data
+        return self.form.pack(data) if self.form else data
 
 
 @dataclass(frozen=True)
@@ -74,14 +73,17 @@ def lower_group(graph: Graph, group: Group, target: Target, users: dict[Value, l
             return tensors[value]
         shape = static(value.shape, f"value {value.name!r}")
         name = identifier(value.name)
-        packed = _packing(node, index, value, target)
-        if value.data is not None and value.data.size == _SCALAR:
+        form = Form.of(value.layout) if value.layout else _weight_form(node, index, value, target)
+        if value.data is not None and value.data.size == SCALAR:
             number = const(value.data.reshape(-1)[0].item(), value.dtype)
             tensors[value] = te.compute(shape, lambda *i, number=number: number, name=name, tag="elemwise")
-        elif packed:
-            held = te.placeholder(packing.packed_shape(shape, *packed), value.dtype, name=name)
-            reads[held] = Parameter(value, packed)
-            return packing.unpacked(held, shape, packed[0])  # the view is this operand's alone
+        elif form:
+            held = te.placeholder(form.shape(shape), value.dtype, name=name)
+            reads[held] = Parameter(value, form)
+            view = layout.view(held, shape, form)
+            if value.is_constant:
+                return view  # another operand may need the same weight in another form
+            tensors[value] = view
         else:
             tensors[value] = te.placeholder(shape, value.dtype, name=name)
             reads[tensors[value]] = Parameter(value)
@@ -110,7 +112,7 @@ def lower_group(graph: Graph, group: Group, target: Target, users: dict[Value, l
         tensors.update(zip(node.outputs, results))
 
     writes = group_results(graph, group, users)
-    outs = _distinct([tensors[v] for v in writes])
+    outs = _distinct([layout.result(tensors[v], Form.of(v.layout)) if v.layout else tensors[v] for v in writes])
     anchor = max(reversed(group.nodes), key=lambda n: registry.fusion_kind(n, target))
     schedule = te.create_schedule([o.op for o in outs])
     override = registry.overridden(anchor.op.name, target)
@@ -130,12 +132,19 @@ def identifier(name: str) -> str:
     return re.sub(r"\W", "_", name).strip("_") or "value"
 
 
-def _packing(node: Node, index: int, value: Value, target: Target) -> tuple[int, int] | None:
+def _weight_form(node: Node, index: int, value: Value, target: Target) -> Form | None:
+    """How a constant weight is stored: blocks of result channels one after the other; within, the channels that are
+    summed over in blocks too where the data has them so."""
     axis = node.op.channel_axis(index, node.operand_types()) if value.is_constant else None
     machine = target.machine_target
     if axis is None or machine.is_gpu or registry.overridden(node.op.name, target).compute is not None:
         return None
-    return axis, machine.lanes(4)
+    data = node.inputs[0]
+    summed = node.op.summed_axis(index, node.operand_types())
+    cuts = [(axis, machine.lanes(4))]
+    if data is not None and data.layout is not None and summed is not None:
+        cuts.insert(0, (summed, data.layout.lanes))
+    return Form(tuple(cuts), first=axis)
 
 
 def _static_array(node: Node, parameter: str, value: Value) -> np.ndarray[Any, Any]:

@@ -22,6 +22,7 @@ import numpy as np
 from renorm.core import dtypes
 from renorm.core.dims import Shape, substitute_shape
 from renorm.core.errors import InvalidGraph, OperandError, RenormError, UserCodeError, raised_at
+from renorm.graph.layout import Blocked
 from renorm.graph.op import OpDef
 from renorm.graph.types import Operand, TensorType
 
@@ -30,7 +31,7 @@ class Value:
     """A tensor in a graph. data: its elements if it is a constant. known: elements as ints or symbolic extents, where a
     shape computation gives them before shapes are fixed. source: where a constant came from. exact: what a folded
     constant was before it was rounded to its dtype (float64), so that the next fold starts from there and rounding
-    happens once."""
+    happens once. layout: in which order memory holds the elements, None for row-major (graph.layout)."""
 
     def __init__(self, graph: Graph, name: str, type: TensorType, producer: Node | None = None):
         self.graph, self.name, self.type, self.producer = graph, name, type, producer
@@ -39,6 +40,7 @@ class Value:
         self.exact: np.ndarray[Any, Any] | None = None
         self.known: np.ndarray[Any, Any] | None = None
         self.source = ""
+        self.layout: Blocked | None = None
 
     @property
     def dtype(self) -> str:
@@ -402,7 +404,7 @@ class Graph:
             ]
             results = new.apply(n.op, operands, name=n.name, outputs=[v.name for v in n.outputs], origin=n.origin)
             for old, made in zip(n.outputs, results if isinstance(results, tuple) else (results,)):
-                env[old] = made
+                env[old], made.layout = made, old.layout
         new.outputs = [env[v] for v in self.outputs]
         by_name = {n.name: n for n in new.nodes}
         new.groups = [Group(g.name, [by_name[n.name] for n in g.nodes]) for g in self.groups]

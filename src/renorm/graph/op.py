@@ -187,6 +187,11 @@ class OpDef:
         else None."""
         return None
 
+    def summed_axis(self, index: int, operands: Sequence[TensorType | None]) -> int | None:
+        """Which axis of a weight (operand `index`, counted flat) runs along axis 1 of the first operand, both summed
+        over; None where there is no such axis."""
+        return None
+
     # --- what it computes ---------------------------------------------------------------------------------------------
 
     def compute(self, *operands: Any) -> Any:

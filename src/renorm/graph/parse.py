@@ -19,6 +19,7 @@ from renorm.core.dims import Dim, Sym, format_shape
 from renorm.core.errors import ParseError, RenormError, suggest
 from renorm.graph import registry
 from renorm.graph.ir import Graph, Group, Node, Value
+from renorm.graph.layout import Blocked
 from renorm.graph.op import OpDef
 from renorm.graph.text import digest
 from renorm.graph.types import TensorType
@@ -174,6 +175,22 @@ class _Parser:
                 self._expect(",")
         return TensorType(dtypes.BY_SHORT[token.text].name, tuple(shape))
 
+    def _layout(self) -> Blocked | None:
+        if not self._accept("blocked"):
+            return None
+        self._expect("(")
+        axis = self._number()
+        self._expect(",")
+        lanes = self._number()
+        self._expect(")")
+        return Blocked(axis, lanes)
+
+    def _number(self) -> int:
+        token = self._take()
+        if not token.text.isdecimal():
+            raise self._fail(f"expected a number, found {token.text!r}", token)
+        return int(token.text)
+
     def _extent(self) -> Dim:
         total = self._product()
         while self._accept("+"):
@@ -235,10 +252,10 @@ class _Parser:
 
     def _node(self) -> Node:
         start = self._next
-        results: list[tuple[_Token, str, TensorType]] = []
+        results: list[tuple[_Token, str, TensorType, Blocked | None]] = []
         while True:
             token = self._expect("%")
-            results.append((token, self._name(), self._type()))
+            results.append((token, self._name(), self._type(), self._layout()))
             if not self._accept(","):
                 break
         self._expect("=")
@@ -270,9 +287,10 @@ class _Parser:
         values = made if isinstance(made, tuple) else (made,)
         if len(values) != len(results):
             raise self._fail(f"{name} has {len(values)} results, {len(results)} are written", start)
-        for value, (token, result, type) in zip(values, results):
+        for value, (token, result, type, layout) in zip(values, results):
             if not _agree(value.type, type):
                 raise self._fail(f"%{result} is written as {type} but is {value.type}", token)
+            value.layout = layout
             value.type = type  # symbols of extents that nobody knows keep the names they have in the text
             self._define(token, result, value)
         node = values[0].producer

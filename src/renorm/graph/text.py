@@ -6,9 +6,10 @@
     constant ::= "const" typed "=" (elements | "#" digest) ["//" source]
     node     ::= typed ("," typed)* "=" op "(" [operand ("," operand)*] ")" [attributes] "//" name ["(" name,* ")"]
     operand  ::= value | "-" (absent) | "[" [value ("," value)*] "]" (variadic)
-    typed    ::= value ":" type             attributes ::= "{" name "=" literal ("," name "=" literal)* "}"
+    typed    ::= value ":" type [layout]    attributes ::= "{" name "=" literal ("," name "=" literal)* "}"
     value    ::= "%" name                   name ::= a word, or a JSON string where it has other characters
     type     ::= short-dtype "[" [extent ("," extent)*] "]"
+    layout   ::= "blocked" "(" axis "," lanes ")"     how memory holds it, see graph.layout
     extent   ::= sum of products of integers and symbols; "(a)//(b)", "(a)%(b)"
 
 Elements stand in the text where there are few of them; otherwise a digest of their bytes, and the arrays are given to
@@ -82,7 +83,7 @@ def _value(v: Value | None) -> str:
 
 
 def _typed(v: Value, mark: str = "%") -> str:
-    return f"{mark}{quoted(v.name)}: {v.type}"
+    return f"{mark}{quoted(v.name)}: {v.type}" + (f" {v.layout}" if v.layout else "")
 
 
 def _constant(v: Value) -> str:

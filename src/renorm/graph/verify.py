@@ -14,7 +14,8 @@ from renorm.graph.types import TensorType
 def verify(graph: Graph) -> None:
     """Raises InvalidGraph that names every violation of: names are unique; operands are defined above their reader;
     lists of readers are what the nodes say; types are what inference gives; outputs are values of this graph; groups
-    partition the nodes, stand in an order in which they can run, and none must run before and after another."""
+    partition the nodes, stand in an order in which they can run, and none must run before and after another; layouts
+    fit their values, which are results of nodes that no caller sees."""
     found = violations(graph)
     if found:
         raise InvalidGraph(f"graph {graph.name} breaks {len(found)} invariant{'s' if len(found) > 1 else ''}", found)
@@ -22,7 +23,7 @@ def verify(graph: Graph) -> None:
 
 def violations(graph: Graph) -> list[str]:
     """What `verify` raises, one sentence each."""
-    return [*_names(graph), *_order(graph), *_readers(graph), *_types(graph), *_groups(graph)]
+    return [*_names(graph), *_order(graph), *_readers(graph), *_types(graph), *_groups(graph), *_layouts(graph)]
 
 
 def _repeated(names: Iterable[str]) -> list[str]:
@@ -124,6 +125,20 @@ def _groups(graph: Graph) -> list[str]:
                     found.append(
                         f"kernel {g.name!r}: {n.name!r} stands before {v.producer.name!r}, whose result it reads"
                     )
+    return found
+
+
+def _layouts(graph: Graph) -> list[str]:
+    found: list[str] = []
+    for v in graph.values():
+        if v.layout is None:
+            continue
+        reason = v.layout.refuses(v.shape)
+        if reason:
+            found.append(f"value {v.name!r}: {reason}")
+        if v.producer is None or graph.is_output(v):
+            what = "a constant" if v.is_constant else "an input" if v.producer is None else "an output"
+            found.append(f"value {v.name!r} is {what} of the graph and has layout {v.layout}; it must be row-major")
     return found
 
 

@@ -43,6 +43,9 @@ class Conv(Windowed):
     def channel_axis(self, index: int, operands: Sequence[TensorType | None]) -> int | None:
         return 0 if index == 1 else None
 
+    def summed_axis(self, index: int, operands: Sequence[TensorType | None]) -> int | None:
+        return 1 if index == 1 and self.group == 1 else None
+
     def scaled(self, operands: Sequence[Any], axis: int, k: Any, shift: Any) -> Any:
         return scaled_product(self, operands, axis, k, shift, lambda w, k: w * k.reshape(-1, *[1] * (w.ndim - 1)))
 

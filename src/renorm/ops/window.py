@@ -19,6 +19,7 @@ from renorm.core.errors import OperandError
 from renorm.graph.attributes import Ints, String
 from renorm.graph.op import OpDef
 from renorm.graph.types import Operand
+from renorm.ops.schedules import layout
 
 AUTO_PAD = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
 
@@ -148,17 +149,30 @@ def check_group(op: Any, group: int, x: Operand, w: Operand, per_group: Dim, div
 
 
 def pad(x: te.Tensor, before: Sequence[int], after: Sequence[int], value: float = 0.0) -> te.Tensor:
-    """`x` continued by `value` along its spatial axes; `x` itself where there is nothing to add."""
+    """`x` continued by `value` along its spatial axes; `x` itself where there is nothing to add. What memory holds in
+    blocks of channels stays in blocks."""
     if not any(before) and not any(after):
         return x
-    rank = len(before)
-    shape = (*x.shape[:2], *(e + b + a for e, b, a in zip(x.shape[2:], before, after, strict=True)))
+    form = layout.form_of(x)
+    if form is not None and form.cuts_only(1):
+        padded = _continued(layout.source(x), before, after, value)
+        shape = (*x.shape[:2], *padded.shape[2 : 2 + len(before)])
+        return layout.view(padded, shape, form)
+    return _continued(x, before, after, value)
 
-    def element(n: Any, c: Any, *at: Any) -> Any:
-        inside = [at[i] >= before[i] for i in range(rank) if before[i]]
-        inside += [at[i] < before[i] + x.shape[2 + i] for i in range(rank) if after[i]]
-        own = [at[i] - before[i] if before[i] else at[i] for i in range(rank)]
-        return te.if_then_else(te.all(*inside), x[(n, c, *own)], te.const(value, x.dtype))
+
+def _continued(x: te.Tensor, before: Sequence[int], after: Sequence[int], value: float) -> te.Tensor:
+    """`pad` along the axes from the third on, as many as are given."""
+    end = 2 + len(before)
+    extents = x.shape[2:end]
+    shape = (*x.shape[:2], *(e + b + a for e, b, a in zip(extents, before, after, strict=True)), *x.shape[end:])
+
+    def element(*index: Any) -> Any:
+        at = index[2:end]
+        inside = [i >= b for i, b in zip(at, before) if b]
+        inside += [i < b + e for i, b, e, a in zip(at, before, extents, after) if a]
+        own = [i - b if b else i for i, b in zip(at, before)]
+        return te.if_then_else(te.all(*inside), x[(*index[:2], *own, *index[end:])], te.const(value, x.dtype))
 
     return te.compute(shape, element, name=f"{x.name}_padded", tag="pad")
 

@@ -17,7 +17,7 @@ from math import prod
 from renorm import te
 from renorm.core.dtypes import compute_dtype, itemsize
 from renorm.core.target import Target
-from renorm.ops.schedules import cpu_injective, structure
+from renorm.ops.schedules import cpu_injective, layout, structure
 
 MAIN_TAGS = frozenset({"conv", "conv_transpose", "matmul"})
 
@@ -68,7 +68,8 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
     out = outs[0]
     pads = [t for t in chain if t.op.tag == "pad"]
     # behind a shuffle (sub-pixel results of a transposed convolution) the product is a stage of its own
-    tail = out if len(mains) == 1 and out.shape == mains[0].shape else None
+    own_shape = layout.source(out).shape if layout.is_result(out) else out.shape
+    tail = out if len(mains) == 1 and own_shape == mains[0].shape else None
     cpu_injective.inline(s, outs, keep=[*pads, *mains])
     for pad in pads:
         cpu_injective.nest(s, pad, target)
@@ -85,6 +86,9 @@ def product(s: te.Schedule, main: te.Tensor, tail: te.Tensor, target: Target) ->
     assert isinstance(main.op, te.ComputeOp)
     lanes = target.lanes(itemsize(compute_dtype(main.dtype)))
     channel = 1 if main.op.tag != "matmul" else len(main.shape) - 1
+    if layout.is_result(tail):
+        _blocks_of_channels(s, main, tail, target, lanes)
+        return
     per_group = main.shape[channel] // int((main.op.attrs or {}).get("groups", 1))
     spread_weights = per_group < lanes // 2 or (per_group < main.shape[channel] and per_group % lanes != 0)
     if spread_weights:
@@ -95,10 +99,62 @@ def product(s: te.Schedule, main: te.Tensor, tail: te.Tensor, target: Target) ->
         return
     # A block of results leaves the registers with channels side by side and is turned round in a small buffer, so that
     # the tail reads and writes rows of pixels: storing pixel by pixel would touch a cache line per channel each time.
+    summed = _blocks_summed(main)
     block = s.cache_write(main, "local") if tail is main else main
     s[block].set_scope("local")
     accumulator = s.cache_write(block, "register")
-    _vectors_over_channels(s, accumulator, block, tail, target, lanes, channel)
+    _vectors_over_channels(s, accumulator, block, tail, target, lanes, channel, summed)
+
+
+def _blocks_summed(main: te.Tensor) -> list[int]:
+    """For each reduce axis the size of the blocks in which memory holds what is read along it; 1 without blocks."""
+    assert isinstance(main.op, te.ComputeOp)
+    found = [1] * len(main.op.reduce_axis)
+    for load in structure.reads(main):
+        form = layout.form_of(load.source) if isinstance(load.source, te.Tensor) else None
+        for axis, lanes in form.cuts if form else ():
+            for i, k in enumerate(main.op.reduce_axis):
+                if load.indices[axis] is k.var:
+                    found[i] = lanes
+    return found
+
+
+def _sum(s: te.Schedule, stage: te.Tensor, blocks: Sequence[int]) -> list[te.IterVar]:
+    """The loops of a sum: blocks outside, in the order of the axes, then what is inside of a block."""
+    outer, inner = list[te.IterVar](), list[te.IterVar]()
+    for axis, lanes in zip(list(s[stage].op.reduce_axis), blocks, strict=True):
+        if lanes == 1:
+            outer.append(axis)
+            continue
+        block, inside = s[stage].split(axis, factor=lanes)
+        outer.append(block)
+        inner.append(inside)
+    return [*outer, *inner]
+
+
+def _blocks_of_channels(s: te.Schedule, main: te.Tensor, tail: te.Tensor, target: Target, lanes: int) -> None:
+    """The result goes out in blocks of channels, so the tile of registers is what memory holds."""
+    n, block, *spatial, lane = list(s[tail].op.axis)
+    blocks, pixels = tail.shape[1], tail.shape[-2]
+    tile = choose_tile(pixels, blocks, target.vector_registers)
+    outer, vector = s[tail].split(block, factor=tile.vectors)
+    row, pixel = s[tail].split(spatial[-1], factor=tile.pixels)
+    order = [n, outer, *spatial[:-1], row]
+    s[tail].reorder(*order, vector, pixel, lane)
+    s[tail].vectorize(lane)
+    s[tail].unroll(vector)
+    s[tail].unroll(pixel)
+    if prod(tail.shape) * _depth(tail) >= cpu_injective.PARALLEL_FROM:
+        order = cpu_injective.share(s, tail, order)
+    s[main].set_scope("register")
+    s[main].compute_at(s[tail], order[-1])
+    summed = _blocks_summed(main)
+    n, channel, *spatial = list(s[main].op.axis)
+    vector, lane = s[main].split(channel, factor=lanes)
+    s[main].reorder(n, *spatial[:-1], *_sum(s, main, summed), spatial[-1], vector, lane)
+    s[main].vectorize(lane)
+    s[main].unroll(vector)
+    s[main].unroll(spatial[-1])
 
 
 def _pixel_axis(tail: te.Tensor, channel: int) -> int | None:
@@ -118,6 +174,7 @@ def _vectors_over_channels(
     target: Target,
     lanes: int,
     channel: int,
+    summed: Sequence[int],
 ) -> None:
     axes = list(s[tail].op.axis)
     pixel = _pixel_axis(tail, channel)
@@ -147,7 +204,8 @@ def _vectors_over_channels(
         vector, lane = s[stage].split(own[channel], factor=lanes)
         inner = [*([own[pixel]] if pixel is not None else []), vector, lane]
         others = [a for i, a in enumerate(own) if i not in (channel, pixel)]
-        s[stage].reorder(*others, *s[stage].op.reduce_axis, *inner)
+        rounds = _sum(s, stage, summed) if stage is accumulator else []
+        s[stage].reorder(*others, *rounds, *inner)
         s[stage].vectorize(lane)
         for axis in inner[:-1]:
             s[stage].unroll(axis)

@@ -52,7 +52,7 @@ def nest(s: te.Schedule, out: te.Tensor, target: Target) -> None:
     if count < 64 and blocks:  # too few planes to share out evenly: threads share their blocks as well
         outer, blocks = outer + blocks, []
     if outer:
-        s[out].parallel(fuse(s, out, outer))
+        share(s, out, outer)
     elif blocks:
         s[out].parallel(blocks[0])
 

@@ -1,0 +1,31 @@
+"""Layouts of values: in which order memory holds the elements. Shapes, ops and the interpreter know nothing of them.
+
+A value without a layout is row-major. [N, C, H, W] in Blocked(1, 16) lies in memory as [N, C / 16, H, W, 16]: a
+position holds 16 channels side by side, which fill a vector register.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from renorm.core.dims import Shape, format_shape
+
+
+@dataclass(frozen=True)
+class Blocked:
+    """Axis number `axis` is cut into blocks of `lanes` elements; within a block, elements lie side by side."""
+
+    axis: int
+    lanes: int
+
+    def refuses(self, shape: Shape) -> str | None:
+        """Why a value of this shape cannot lie so, as a sentence; None where it can."""
+        if not 0 <= self.axis < len(shape):
+            return f"{self} cuts axis {self.axis}, but {format_shape(shape)} has {len(shape)}"
+        extent = shape[self.axis]
+        if self.lanes < 2 or not isinstance(extent, int) or extent % self.lanes:
+            return f"{self} needs a multiple of {self.lanes} elements along axis {self.axis} of {format_shape(shape)}"
+        return None
+
+    def __str__(self) -> str:
+        return f"blocked({self.axis}, {self.lanes})"

@@ -1,0 +1,105 @@
+"""Memory in blocks: [O, I, ...] -> [O / v, I / v, ..., v of I, v of O], vectors of elements that kernels read as one.
+
+A Form says how memory holds a tensor. Neither ops nor graph know the shape that it has there: at both ends of a
+kernel a view turns one into the other. What is read comes as `view`, in the tensor's own shape; what is written goes
+out as `result`. Views are always inlined, so all that is left of them is the index arithmetic, which lowering undoes:
+(c * v + i) // v is c. Constant weights are stored in their form once, at compile time (`Form.pack`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from renorm import te
+from renorm.graph.layout import Blocked
+
+VIEW = "layout_view"
+RESULT = "layout_result"
+
+
+@dataclass(frozen=True)
+class Form:
+    """Axes cut into blocks. cuts: (axis, lanes); the elements of the last one lie side by side, those of the one before
+    lie around them. first: an axis whose blocks come one after the other, everything else within; None leaves the
+    axes in their order. An extent that lanes do not divide is filled up."""
+
+    cuts: tuple[tuple[int, int], ...]
+    first: int | None = None
+
+    @staticmethod
+    def of(layout: Blocked) -> Form:
+        """How a value of the graph lies in memory."""
+        return Form(((layout.axis, layout.lanes),))
+
+    def cuts_only(self, axis: int) -> bool:
+        """Whether memory is row-major but for blocks along `axis`."""
+        return self.first is None and [a for a, _ in self.cuts] == [axis]
+
+    def _order(self, rank: int) -> list[int]:
+        """Axes as memory has them, without what is inside of blocks."""
+        rest = [a for a in range(rank) if a != self.first]
+        return rest if self.first is None else [self.first, *rest]
+
+    def shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """The shape in memory of a tensor of `shape`."""
+        lanes = dict(self.cuts)
+        outer = [-(-shape[a] // lanes.get(a, 1)) for a in self._order(len(shape))]
+        return (*outer, *(n for _, n in self.cuts))
+
+    def index(self, index: Sequence[Any]) -> tuple[Any, ...]:
+        """Where in memory the element at `index` lies."""
+        lanes = dict(self.cuts)
+        outer = [index[a] // lanes[a] if a in lanes else index[a] for a in self._order(len(index))]
+        return (*outer, *(index[a] % n for a, n in self.cuts))
+
+    def element(self, place: Sequence[Any]) -> tuple[Any, ...]:
+        """The index of the element at a place in memory: what `index` undoes."""
+        rank = len(place) - len(self.cuts)
+        found = dict(zip(self._order(rank), place))
+        for (axis, lanes), inside in zip(self.cuts, place[rank:]):
+            found[axis] = found[axis] * lanes + inside
+        return tuple(found[a] for a in range(rank))
+
+    def pack(self, data: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """The array as memory holds it, C-contiguous; what fills up blocks is zero."""
+        lanes = dict(self.cuts)
+        order = self._order(data.ndim)
+        full = np.pad(data, [(0, -e % lanes.get(a, 1)) for a, e in enumerate(data.shape)])
+        split = full.reshape([n for a, e in enumerate(full.shape) for n in (e // lanes.get(a, 1), lanes.get(a, 1))])
+        return np.ascontiguousarray(
+            split.transpose([*(2 * a for a in order), *(2 * a + 1 for a, _ in self.cuts), *_uncut(data.ndim, lanes)])
+        ).reshape(self.shape(data.shape))
+
+
+def _uncut(rank: int, lanes: dict[int, int]) -> list[int]:
+    return [2 * a + 1 for a in range(rank) if a not in lanes]
+
+
+def view(held: te.Tensor, shape: tuple[int, ...], form: Form) -> te.Tensor:
+    """What memory holds in `form`, in its own shape."""
+    return te.compute(shape, lambda *i: held[form.index(i)], name=f"{held.name}_view", tag=VIEW, attrs={"form": form})
+
+
+def result(t: te.Tensor, form: Form) -> te.Tensor:
+    """`t` as memory holds it in `form`."""
+    return te.compute(
+        form.shape(t.shape), lambda *i: t[form.element(i)], name=f"{t.name}_held", tag=RESULT, attrs={"form": form}
+    )
+
+
+def form_of(t: te.Tensor) -> Form | None:
+    """The form of a view or a result; None for other tensors."""
+    return t.op.attrs["form"] if t.op.tag in (VIEW, RESULT) else None
+
+
+def is_result(t: te.Tensor) -> bool:
+    return t.op.tag == RESULT
+
+
+def source(t: te.Tensor) -> te.Tensor:
+    """The tensor that a view or a result turns; any other tensor itself."""
+    return t.op.input_tensors[0] if t.op.tag in (VIEW, RESULT) else t
