@@ -101,6 +101,9 @@ class ConvTranspose(Windowed):
     def channel_axis(self, index: int, operands: Sequence[TensorType | None]) -> int | None:
         return 1 if index == 1 else None
 
+    def summed_axis(self, index: int, operands: Sequence[TensorType | None]) -> int | None:
+        return 0 if index == 1 and self.group == 1 else None
+
     def scaled(self, operands: Sequence[Any], axis: int, k: Any, shift: Any) -> Any:
         def times(w: Any, k: Any) -> Any:
             # [C, M/g, ..] seen as [g, C/g, M/g, ..] against k as [g, 1, M/g, ..]

@@ -99,14 +99,14 @@ def product(s: te.Schedule, main: te.Tensor, tail: te.Tensor, target: Target) ->
         return
     # A block of results leaves the registers with channels side by side and is turned round in a small buffer, so that
     # the tail reads and writes rows of pixels: storing pixel by pixel would touch a cache line per channel each time.
-    summed = _blocks_summed(main)
+    summed = blocks_summed(main)
     block = s.cache_write(main, "local") if tail is main else main
     s[block].set_scope("local")
     accumulator = s.cache_write(block, "register")
     _vectors_over_channels(s, accumulator, block, tail, target, lanes, channel, summed)
 
 
-def _blocks_summed(main: te.Tensor) -> list[int]:
+def blocks_summed(main: te.Tensor) -> list[int]:
     """For each reduce axis the size of the blocks in which memory holds what is read along it; 1 without blocks."""
     assert isinstance(main.op, te.ComputeOp)
     found = [1] * len(main.op.reduce_axis)
@@ -119,7 +119,7 @@ def _blocks_summed(main: te.Tensor) -> list[int]:
     return found
 
 
-def _sum(s: te.Schedule, stage: te.Tensor, blocks: Sequence[int]) -> list[te.IterVar]:
+def sum_loops(s: te.Schedule, stage: te.Tensor, blocks: Sequence[int]) -> list[te.IterVar]:
     """The loops of a sum: blocks outside, in the order of the axes, then what is inside of a block."""
     outer, inner = list[te.IterVar](), list[te.IterVar]()
     for axis, lanes in zip(list(s[stage].op.reduce_axis), blocks, strict=True):
@@ -148,10 +148,10 @@ def _blocks_of_channels(s: te.Schedule, main: te.Tensor, tail: te.Tensor, target
         order = cpu_injective.share(s, tail, order)
     s[main].set_scope("register")
     s[main].compute_at(s[tail], order[-1])
-    summed = _blocks_summed(main)
+    summed = blocks_summed(main)
     n, channel, *spatial = list(s[main].op.axis)
     vector, lane = s[main].split(channel, factor=lanes)
-    s[main].reorder(n, *spatial[:-1], *_sum(s, main, summed), spatial[-1], vector, lane)
+    s[main].reorder(n, *spatial[:-1], *sum_loops(s, main, summed), spatial[-1], vector, lane)
     s[main].vectorize(lane)
     s[main].unroll(vector)
     s[main].unroll(spatial[-1])
@@ -204,7 +204,7 @@ def _vectors_over_channels(
         vector, lane = s[stage].split(own[channel], factor=lanes)
         inner = [*([own[pixel]] if pixel is not None else []), vector, lane]
         others = [a for i, a in enumerate(own) if i not in (channel, pixel)]
-        rounds = _sum(s, stage, summed) if stage is accumulator else []
+        rounds = sum_loops(s, stage, summed) if stage is accumulator else []
         s[stage].reorder(*others, *rounds, *inner)
         s[stage].vectorize(lane)
         for axis in inner[:-1]:

@@ -16,7 +16,7 @@ from math import prod
 from renorm import te
 from renorm.core.dtypes import compute_dtype, itemsize
 from renorm.core.target import Target
-from renorm.ops.schedules import cpu_convolution, cpu_injective, structure
+from renorm.ops.schedules import cpu_convolution, cpu_injective, layout, structure
 
 PANEL = 8192  # vectors of weights that stay in the second-level cache beside what else passes through it
 
@@ -82,7 +82,7 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
     widest = max(_phases(main, phased, rank) for main in mains)
     rows_columns = (lengths[-2] if rank > 1 else 1, lengths[-1])
     depth = sum(_depth(main, phased) for main in mains)
-    tile = choose_tile(rows_columns, -(-out.shape[1] // lanes), widest, depth, target.vector_registers)
+    tile = choose_tile(rows_columns, -(-mains[0].shape[1] // lanes), widest, depth, target.vector_registers)
     accumulators = [s.cache_write(main, "register") for main in mains]
     place = _tail(s, out, tile, strides, lanes)
     for main, accumulator in zip(mains, accumulators, strict=True):
@@ -125,18 +125,26 @@ def _phases(main: te.Tensor, phased: Sequence[int], rank: int) -> int:
 
 def _tail(s: te.Schedule, out: te.Tensor, tile: PhaseTile, strides: Sequence[int], lanes: int) -> te.IterVar:
     """The loops of the result; gives the loop in which a tile is computed."""
-    axes = list(s[out].op.axis)
-    channels, inside = s[out].split(axes[1], factor=tile.vectors * lanes)
+    n, channel, *rest = list(s[out].op.axis)
+    spatial = rest[: len(strides)]
+    is_blocked = layout.is_result(out)
+    channels, inside = s[out].split(channel, factor=tile.vectors * (1 if is_blocked else lanes))
     sizes = [*[1] * (len(strides) - 2), *([tile.rows] if len(strides) > 1 else []), tile.columns]
-    cuts = [
-        s[out].split(axis, factor=size * stride) for axis, size, stride in zip(axes[2:], sizes, strides, strict=True)
-    ]
+    cuts = [s[out].split(axis, factor=size * step) for axis, size, step in zip(spatial, sizes, strides, strict=True)]
     # a panel of weights is read once for all images
-    order = [channels, axes[0], *(outer for outer, _ in cuts)]
-    s[out].reorder(*order, inside, *(inner for _, inner in cuts))
-    s[out].vectorize(cuts[-1][1])
-    for _, inner in cuts[:-1]:
-        s[out].unroll(inner)
+    order = [channels, n, *(outer for outer, _ in cuts)]
+    within = [inner for _, inner in cuts]
+    if is_blocked:
+        # phases of a row are written out, so that each is a constant
+        position, phase = s[out].split(within[-1], factor=strides[-1])
+        s[out].reorder(*order, inside, *within[:-1], position, phase, rest[-1])
+        s[out].unroll(phase)
+        s[out].vectorize(rest[-1])
+    else:
+        s[out].reorder(*order, inside, *within)
+        for axis in within[:-1]:
+            s[out].unroll(axis)
+        s[out].vectorize(within[-1])
     return cpu_injective.share(s, out, order)[-1]
 
 
@@ -158,7 +166,10 @@ def _block(
         positions = axes[2 + len(phased) :]
         vector, lane = s[stage].split(axes[1], factor=lanes)
         inner = [*([last] if last else []), *positions[-2:], vector]
-        s[stage].reorder(axes[0], *phases, *positions[:-2], *s[stage].op.reduce_axis, *inner, lane)
+        rounds = (
+            cpu_convolution.sum_loops(s, stage, cpu_convolution.blocks_summed(stage)) if stage is accumulator else []
+        )
+        s[stage].reorder(axes[0], *phases, *positions[:-2], *rounds, *inner, lane)
         s[stage].vectorize(lane)
         for axis in inner:
             s[stage].unroll(axis)
