@@ -18,6 +18,11 @@ settings.register_profile(
 if os.environ.get("CI"):
     settings.load_profile("ci")
 
+# Every test compiles what it asks for: a cache, even one that starts empty, would hand the code of one test to
+# another, also where that puts something else in a schedule's place. Tests of the cache switch it on, each in its own
+# directory.
+os.environ["RENORM_CACHE"] = "0"
+
 Zoo = Callable[[str, int], Path]
 
 

@@ -8,33 +8,21 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from functools import cache
-from pathlib import Path
 from typing import Any
 
+from renorm.core import sources
 from renorm.expr.nodes import Binary, Call, Const, Expr, Load, Var
 from renorm.expr.rewrite import children as operands
 from renorm.tir.nodes import Allocate, Barrier, Buffer, For, Kernel, Let, Stmt, Store, children, expressions
 
-_PACKAGES = ("core", "expr", "tir", "codegen")  # everything below codegen that code depends on
+# A digest of all that code depends on below the loops; empty where there is none (see core.sources)
+SOURCES = sources.digest("core", "expr", "tir", "codegen")
 
 
 def digest(kernel: Kernel, *context: str) -> str:
     """Equal for kernels of equal structure in an equal context (target, versions); 64 hexadecimal digits."""
-    text = "\n".join([*context, _sources(), *_tokens(kernel)])
+    text = "\n".join([*context, SOURCES, *_tokens(kernel)])
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-@cache
-def _sources() -> str:
-    """A digest of the source files that decide what code is generated."""
-    found = hashlib.sha256()
-    package = Path(__file__).parent.parent
-    for name in _PACKAGES:
-        for path in sorted((package / name).rglob("*.py")):
-            found.update(path.relative_to(package).as_posix().encode())
-            found.update(path.read_bytes())
-    return found.hexdigest()
 
 
 def _tokens(kernel: Kernel) -> list[str]:
@@ -61,7 +49,7 @@ def _statement(s: Stmt, number: Callable[[Any], str], declare: Callable[[Buffer]
         case Let():
             head += f" {number(s.var)} {s.var.dtype} {s.var.lanes}"
         case Store():
-            head += f" {number(s.buffer)} {s.predicate is not None}"
+            head += f" {number(s.buffer)} {s.predicate is not None} {s.nontemporal}"
         case Barrier():
             head += f" {s.scope}"
         case Allocate():

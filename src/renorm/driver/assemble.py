@@ -11,7 +11,8 @@ import numpy as np
 from renorm.codegen.abi import CompiledKernel
 from renorm.core.dims import static
 from renorm.core.dtypes import itemsize
-from renorm.driver.lowering import LoweredGroup, Parameter
+from renorm.driver.groups import Call
+from renorm.driver.lowering import Parameter
 from renorm.graph.ir import Graph, Value
 from renorm.ops.schedules.layout import Form
 from renorm.passes import memory
@@ -21,7 +22,7 @@ from renorm.runtime.report import MemoryRecord, Report
 
 def assemble(
     graph: Graph,
-    lowered: Sequence[LoweredGroup],
+    lowered: Sequence[Call],
     compiled: Sequence[CompiledKernel],
     codes: Sequence[int],
     machine: Machine,
@@ -43,7 +44,7 @@ def assemble(
     for at, (one, code) in enumerate(zip(lowered, codes)):
         args = [address(p) for p in (*one.reads, *one.writes)]
         spaces = [Argument("arena", plan.offsets[index[at, w]]) for w in range(len(compiled[code].workspace))]
-        steps.append(Step(one.kernel.name, code, (*args, *spaces)))
+        steps.append(Step(one.name, code, (*args, *spaces)))
     stored = weights.array()
     program = Program(
         machine=machine,
@@ -60,7 +61,7 @@ def assemble(
 
 
 def _lifetimes(
-    lowered: Sequence[LoweredGroup], compiled: Sequence[CompiledKernel], codes: Sequence[int], elsewhere: set[int]
+    lowered: Sequence[Call], compiled: Sequence[CompiledKernel], codes: Sequence[int], elsewhere: set[int]
 ) -> tuple[list[memory.Lifetime], dict[Any, int]]:
     """What must be in the arena, from which step to which; and where in that list a value or a workspace stands."""
     lifetimes: list[memory.Lifetime] = []

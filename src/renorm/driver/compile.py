@@ -10,17 +10,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from renorm.codegen import llvm
-from renorm.codegen.abi import CompiledKernel
-from renorm.codegen.llvm import walk
 from renorm.codegen.llvm.requirements import requirements
 from renorm.core import target as targets
 from renorm.core.dims import fixed_extents, is_static, symbols_of
 from renorm.core.errors import InvalidInput, InvalidTarget
 from renorm.core.target import Target
+from renorm.driver import cache as caches
 from renorm.driver.assemble import assemble
-from renorm.driver.lowering import LoweredGroup, lower_group
-from renorm.driver.module import CompiledModule, KernelText, SpecializingModule
+from renorm.driver.kernels import Compiler, walker
+from renorm.driver.module import CompiledModule, SpecializingModule
 from renorm.frontends import read
 from renorm.graph.ir import Graph, Group
 from renorm.ops.identity import Identity
@@ -128,34 +126,19 @@ def specialize(source: Graph, sizes: Mapping[str, int], options: Options) -> Com
     clock = _Clock(seconds)
     graph, report = optimized(source, sizes, options)
     clock.stop("passes")
-    users = graph.user_map()
-    lowered: list[LoweredGroup] = []
-    for i, group in enumerate(graph.groups):
-        _tell(options, "schedule", i, len(graph.groups))
-        lowered.append(lower_group(graph, group, options.target, users))
+    cache = caches.default()
+    compiler = Compiler(graph, options.target, cache, options.progress or _silent)
+    compiler.lower()
     clock.stop("schedule")
-    unique: dict[Any, int] = {}
-    compiled: list[CompiledKernel] = []
-    codes: list[int] = []
-    for i, one in enumerate(lowered):
-        _tell(options, "code", i, len(lowered))
-        key = llvm.structure(one.kernel, machine)
-        if key not in unique:
-            unique[key] = len(compiled)
-            compiled.append(llvm.compile_kernel(one.kernel, machine))
-        codes.append(unique[key])
+    kernels, code = compiler.compile()
+    native_entry = walker(machine, cache)
     clock.stop("code")
-    _tell(options, "code", len(lowered), len(lowered))
-    program, weights = assemble(graph, lowered, compiled, codes, requirements(machine))
+    program, weights = assemble(graph, kernels.calls, kernels.compiled, kernels.codes, requirements(machine))
     clock.stop("assemble")
-    full = replace(report, memory=program.report.memory, seconds=seconds)
+    full = replace(report, memory=program.report.memory, code=code, seconds=seconds)
     program = replace(program, report=full, name=graph.name, dims=dict(sizes))
-    texts = {
-        g.name: KernelText(g.name, one.kernel, compiled[code], machine)
-        for g, one, code in zip(graph.groups, lowered, codes)
-    }
-    walker = walk.compile_walker(machine)
-    return CompiledModule(program, [c.object for c in compiled], weights, walker, options.threads, graph, texts)
+    objects = [c.object for c in kernels.compiled]
+    return CompiledModule(program, objects, weights, native_entry, options.threads, graph, kernels.texts)
 
 
 class _Clock:
@@ -168,9 +151,8 @@ class _Clock:
         self._since = now
 
 
-def _tell(options: Options, stage: str, done: int, of: int) -> None:
-    if options.progress:
-        options.progress(stage, done, of)
+def _silent(stage: str, done: int, of: int) -> None:
+    pass
 
 
 def _materialize_outputs(graph: Graph) -> None:

@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache as cached
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -27,34 +28,50 @@ from renorm.tir.nodes import Kernel
 SPECIALIZATIONS = 8
 
 
-@dataclass(frozen=True)
 class KernelText:
-    """A generated kernel, to be read."""
+    """A kernel, to be read. Code from the cache came without its texts: they are made when somebody asks.
 
-    name: str
-    kernel: Kernel
-    compiled: CompiledKernel
-    target: Target
+    lower: makes the loops. structure: of the loops that were compiled (codegen.structure).
+    """
+
+    def __init__(self, name: str, lower: Callable[[], Kernel], structure: str, target: Target):
+        self.name, self.target, self._lower, self._structure = name, target, lower, structure
+
+    @cached_property
+    def kernel(self) -> Kernel:
+        """The loop program. Raises InvalidInput where that is no longer the one that was compiled."""
+        kernel = self._lower()
+        if llvm.structure(kernel, self.target) != self._structure:
+            raise InvalidInput(
+                f"the text of kernel {self.name!r} is not that of its code any more",
+                ["its code came from the cache, and an op was overridden since"],
+                "compile again",
+            )
+        return kernel
 
     @property
     def loops(self) -> str:
-        """The loop program."""
+        """The loop program as text."""
         return str(self.kernel)
+
+    @cached_property
+    def _compiled(self) -> CompiledKernel:
+        return llvm.compile_kernel(self.kernel, self.target)
 
     @property
     def llvm(self) -> str:
         """LLVM IR as it was generated."""
-        return self.compiled.llvm
+        return self._compiled.llvm
 
     @property
     def asm(self) -> str:
         """Assembly of the target."""
-        return llvm.assembly(self.compiled, self.target)
+        return llvm.assembly(self._compiled, self.target)
 
     @property
     def source(self) -> str:
         """What the code generator wrote: LLVM IR on a CPU, CUDA C on a GPU."""
-        return self.compiled.llvm
+        return self.llvm
 
 
 class CompiledModule(Module):

@@ -53,6 +53,17 @@ class MemoryRecord:
 
 
 @dataclass(frozen=True)
+class CodeRecord:
+    """Where the code came from. unique: how many different kernels there are; compiled: those that had to be compiled,
+    the others were in the cache; processes: that compiled them. cache: its directory, or "off: " and the reason."""
+
+    unique: int = 0
+    compiled: int = 0
+    processes: int = 0
+    cache: str = ""
+
+
+@dataclass(frozen=True)
 class Report:
     """What compiling did. renamed: output names of the source model that are named otherwise now. refusals: rewrites
     that did not fire, as (rule, node, reason). diagnoses: what looked wrong in the source model."""
@@ -60,6 +71,7 @@ class Report:
     norms: Sequence[NormRecord] = ()
     kernels: Sequence[KernelRecord] = ()
     memory: MemoryRecord = field(default_factory=MemoryRecord)
+    code: CodeRecord = field(default_factory=CodeRecord)
     renamed: dict[str, str] = field(default_factory=dict[str, str])
     refusals: Sequence[tuple[str, str, str]] = ()
     diagnoses: Sequence[str] = ()
@@ -75,6 +87,7 @@ class Report:
             norms=tuple(_norm(n) for n in data.get("norms", ())),
             kernels=tuple(KernelRecord(k["name"], tuple(k.get("nodes", ()))) for k in data.get("kernels", ())),
             memory=MemoryRecord(**data.get("memory", {})),
+            code=CodeRecord(**data.get("code", {})),
             renamed=dict(data.get("renamed", {})),
             refusals=tuple((r[0], r[1], r[2]) for r in data.get("refusals", ())),
             diagnoses=tuple(data.get("diagnoses", ())),

@@ -1,0 +1,127 @@
+"""When two groups have the same kernel: a key of what lowering reads of a group, names erased.
+
+Values become numbers in order of appearance. A group in which a user's code takes part (an override, an op from
+another package) has no key: nothing would tell when that code changes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from renorm.core import records
+from renorm.core.dims import static
+from renorm.core.target import Target
+from renorm.driver.lowering import SCALAR, Parameter, group_results
+from renorm.graph import registry
+from renorm.graph.ir import Graph, Group, Node, Value
+
+_OWN = __name__.partition(".")[0] + "."
+
+
+def group_values(group: Group) -> list[Value]:
+    """All values of a group, each once, in order of appearance: what the numbers of a key and a Lowering mean."""
+    return list(dict.fromkeys(v for n in group.nodes for v in (*n.inputs, *n.outputs) if v is not None))
+
+
+def group_key(graph: Graph, group: Group, target: Target, users: dict[Value, list[Node]], *context: str) -> str | None:
+    """Equal where lowering gives kernels of equal structure; 64 hexadecimal digits, or None where there is no key.
+    context: the target (the host's CPU resolved) and versions."""
+    numbers = {v: i for i, v in enumerate(group_values(group))}
+    try:
+        tokens = [_node(n, numbers, target) for n in group.nodes]
+        values = [_value(v) for v in numbers]
+    except _NoKeyError:
+        return None
+    results = [numbers[v] for v in group_results(graph, group, users)]
+    text = json.dumps([context, tokens, values, results])
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+class _NoKeyError(Exception):
+    pass
+
+
+def _node(node: Node, numbers: dict[Value, int], target: Target) -> Any:
+    kind = type(node.op)
+    if not kind.__module__.startswith(_OWN) or registry.overridden(node.op.name, target) != registry.Override():
+        raise _NoKeyError
+    operands: list[Any] = []
+    for parameter, operand in zip(node.op.parsed.operands, node.operands, strict=True):
+        for v in operand if isinstance(operand, list) else [operand]:
+            operands.append(None if v is None else [numbers[v], _elements(v) if parameter.is_static else None])
+        operands.append(parameter.name)
+    attributes = {k: _attribute(v) for k, v in sorted(node.op.values.items())}
+    return [kind.__module__, kind.__qualname__, attributes, operands, [numbers[v] for v in node.outputs]]
+
+
+def _attribute(value: Any) -> Any:
+    if value is None or type(value) in (int, float, bool, str):
+        return [type(value).__name__, repr(value)]
+    if isinstance(value, tuple):
+        return [_attribute(v) for v in value]
+    raise _NoKeyError
+
+
+def _value(v: Value) -> Any:
+    is_scalar = v.data is not None and v.data.size == SCALAR
+    layout = repr(getattr(v, "layout", None))
+    return [v.dtype, static(v.shape), layout, v.is_constant, _elements(v) if is_scalar else None]
+
+
+def _elements(v: Value) -> Any:
+    """All elements of what lowering reads at compile time."""
+    data = v.data if v.data is not None else None if v.known is None else np.array(v.known.tolist())
+    if data is None or data.dtype == object:
+        raise _NoKeyError
+    return [str(data.dtype), data.shape, hashlib.sha256(np.ascontiguousarray(data).tobytes()).hexdigest()]
+
+
+@dataclass(frozen=True)
+class Call:
+    """A kernel of the program and what its parameters are: first what it reads, then what it writes. nbytes: of the
+    memory behind each parameter."""
+
+    name: str
+    reads: tuple[Parameter, ...]
+    writes: tuple[Value, ...]
+    nbytes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Lowering:
+    """What lowering made of a group, names erased.
+
+    structure: of its kernel (codegen.structure). reads: of each parameter the number of its value, and the rest as JSON
+    has it. writes: numbers of values. nbytes: as in Call.
+    """
+
+    structure: str
+    reads: tuple[tuple[int, dict[str, Any]], ...]
+    writes: tuple[int, ...]
+    nbytes: tuple[int, ...]
+
+    @staticmethod
+    def of(group: Group, structure: str, call: Call) -> Lowering:
+        numbers = {v: i for i, v in enumerate(group_values(group))}
+        reads = tuple((numbers[p.value], records.plain(p, without=("value",))) for p in call.reads)
+        return Lowering(structure, reads, tuple(numbers[v] for v in call.writes), call.nbytes)
+
+    def call(self, group: Group) -> Call:
+        """How a group of the same key is run."""
+        values = group_values(group)
+        reads = tuple(records.record(Parameter, rest, value=values[i]) for i, rest in self.reads)
+        return Call(group.name, reads, tuple(values[i] for i in self.writes), self.nbytes)
+
+    def encode(self) -> bytes:
+        return json.dumps([self.structure, self.reads, self.writes, self.nbytes], separators=(",", ":")).encode()
+
+    @staticmethod
+    def decode(data: bytes) -> Lowering:
+        """What `encode` wrote."""
+        structure, reads, writes, nbytes = json.loads(data)
+        return Lowering(structure, tuple((i, rest) for i, rest in reads), tuple(writes), tuple(nbytes))
