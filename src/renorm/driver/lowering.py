@@ -13,6 +13,7 @@ from renorm import te
 from renorm.core.dims import static
 from renorm.core.errors import InvalidGraph, RenormError, UserCodeError
 from renorm.core.target import Target
+from renorm.driver.work import Work, work
 from renorm.expr.nodes import const
 from renorm.graph import registry
 from renorm.graph.ir import Graph, Group, Node, Value
@@ -40,11 +41,12 @@ class Parameter:
 
 @dataclass(frozen=True)
 class LoweredGroup:
-    """A kernel and what its parameters are: first what it reads, then what it writes."""
+    """A kernel, what its parameters are (first what it reads, then what it writes), and what it must do at least."""
 
     kernel: Kernel
     reads: tuple[Parameter, ...]
     writes: tuple[Value, ...]
+    work: Work
 
 
 def group_results(graph: Graph, group: Group, users: dict[Value, list[Node]]) -> list[Value]:
@@ -67,6 +69,7 @@ def lower_group(graph: Graph, group: Group, target: Target, users: dict[Value, l
     machine = target.machine_target
     tensors: dict[Value, te.Tensor] = {}
     reads: dict[te.Tensor, Parameter] = {}
+    nominal: dict[te.Tensor, int] = {}
 
     def tensor(value: Value, node: Node, index: int) -> te.Tensor:
         if value in tensors:
@@ -110,6 +113,9 @@ def lower_group(graph: Graph, group: Group, target: Target, users: dict[Value, l
         results = list(results) if isinstance(results, (list, tuple)) else [results]
         _check_results(node, results)
         tensors.update(zip(node.outputs, results))
+        flops = node.op.nominal_flops(node.operand_types(), [v.type for v in node.outputs])
+        if flops is not None:
+            nominal[results[0]] = flops
 
     writes = group_results(graph, group, users)
     outs = _distinct([layout.result(tensors[v], Form.of(v.layout)) if v.layout else tensors[v] for v in writes])
@@ -124,7 +130,7 @@ def lower_group(graph: Graph, group: Group, target: Target, users: dict[Value, l
         kernel = te.lower(chosen, [*held, *outs], name=group.name)
     except RenormError as error:
         raise error.within(f"kernel {group.name}, scheduled by node {anchor.name!r}") from error
-    return LoweredGroup(kernel, tuple(reads[t] for t in held), tuple(writes))
+    return LoweredGroup(kernel, tuple(reads[t] for t in held), tuple(writes), work(outs, nominal))
 
 
 def identifier(name: str) -> str:

@@ -203,6 +203,11 @@ class OpDef:
         """Schedules `s`, made for `outs`, in place. A fused group is scheduled by its op of the highest fusion kind."""
         raise NotImplementedError(f"{self.name} has no schedule")
 
+    def nominal_flops(self, operands: Sequence[TensorType | None], results: Sequence[TensorType]) -> int | None:
+        """Floating-point operations of the textbook algorithm, where `compute` does another that needs fewer; None
+        where they are counted from compute. Shapes are fixed."""
+        return None
+
     def reference(self, *operands: Any) -> Any:
         """Results by NumPy; floating operands come as float64 and results are rounded to their dtype by the caller."""
         raise NotImplementedError(f"{self.name} has no reference")

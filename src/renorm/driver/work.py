@@ -1,0 +1,111 @@
+"""What a kernel must do at least: floating-point operations and bytes, read off its tensor expressions.
+
+Every stage is counted once per element that its consumers ask for, however a schedule recomputes or blocks it: a
+convolution costs 2 * results * (channels * kernel) operations. Bytes are those of the elements that are read of each
+parameter and of the results, each once, however often the kernel goes over them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from renorm import te
+from renorm.core import dtypes
+from renorm.expr.nodes import ARITHMETIC, Binary, Call, Expr, Load, Reduce, Var
+from renorm.expr.rewrite import children
+
+_FREE = frozenset({"if_then_else", "likely", "isnan", "isinf"})  # intrinsics that compute nothing
+
+
+@dataclass(frozen=True)
+class Work:
+    """flops: additions, multiplications, functions, ... each counted as one. is_nominal: they are those of the textbook
+    algorithm, while the kernel runs one that needs fewer."""
+
+    flops: int = 0
+    bytes: int = 0
+    is_nominal: bool = False
+
+
+def work(outs: Sequence[te.Tensor], nominal: Mapping[te.Tensor, int] | None = None) -> Work:
+    """Of a kernel with these results. nominal: operations to count for a tensor in place of what it and everything
+    before it take."""
+    given = nominal or {}
+    asked: dict[te.Tensor, int] = {t: t.size for t in outs}
+    hidden = set[te.Tensor]()  # counted by a nominal figure
+    flops, read = 0, 0
+    for t in _consumers_first(outs):
+        points = min(t.size, asked.get(t, 0))
+        if not isinstance(t.op, te.ComputeOp):
+            read += points * dtypes.itemsize(t.dtype)
+            continue
+        steps = points * prod(a.extent for a in t.op.reduce_axis)
+        if t in given:
+            flops += given[t]
+        elif t not in hidden:
+            flops += _operations(t.op.body) * steps
+        extents = {a.var: a.extent for a in (*t.op.axis, *t.op.reduce_axis)}
+        for load in _loads(t.op.body):
+            source = load.source
+            if isinstance(source, te.Tensor):
+                asked[source] = asked.get(source, 0) + min(steps, _distinct(load, source, extents))
+                if t in given or t in hidden:
+                    hidden.add(source)
+    written = sum(t.size * dtypes.itemsize(t.dtype) for t in outs)
+    return Work(flops, read + written, bool(given))
+
+
+def _consumers_first(outs: Sequence[te.Tensor]) -> list[te.Tensor]:
+    """All tensors that results depend on, each after everything that reads it."""
+    order, seen = list[te.Tensor](), set[te.Tensor]()
+    stack = [(t, False) for t in outs]
+    while stack:
+        t, is_done = stack.pop()
+        if is_done:
+            order.append(t)
+        elif t not in seen:
+            seen.add(t)
+            stack.append((t, True))
+            stack.extend((x, False) for x in t.op.input_tensors)
+    return order[::-1]
+
+
+def _nodes(body: Expr) -> Iterator[Expr]:
+    """Each node of an expression once."""
+    seen, stack = set[int](), [body]
+    while stack:
+        e = stack.pop()
+        if id(e) not in seen:
+            seen.add(id(e))
+            yield e
+            stack.extend(children(e))
+
+
+def _operations(body: Expr) -> int:
+    """Floating-point operations for one element, or for one step of its reduction."""
+    count = 0
+    for e in _nodes(body):
+        if not dtypes.is_float(e.dtype):
+            continue
+        if isinstance(e, Call):
+            count += 2 if e.name == "fma" else e.name not in _FREE
+        elif isinstance(e, Binary):
+            count += e.op in ARITHMETIC
+        elif isinstance(e, Reduce):
+            count += 1
+    return count
+
+
+def _loads(body: Expr) -> list[Load]:
+    return [e for e in _nodes(body) if isinstance(e, Load)]
+
+
+def _distinct(load: Load, source: te.Tensor, extents: Mapping[Var, int]) -> int:
+    """How many elements a load can read at most: an index takes no more values than the axes in it."""
+    bounds = (
+        min(extent, prod(extents.get(v, extent) for v in _nodes(index) if isinstance(v, Var)))
+        for index, extent in zip(load.indices, source.shape)
+    )
+    return prod(bounds)

@@ -1,0 +1,77 @@
+"""What kernels must do at least: counted by hand beside what is read off tensor expressions."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import parser
+
+from renorm import te, topi
+from renorm.core import target
+from renorm.driver.analysis import analyze
+from renorm.driver.lowering import lower_group
+from renorm.driver.work import Work, work
+
+
+def of_model(text: str) -> Work:
+    """Of the only kernel of a model."""
+    proto = parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {text}')
+    onnx.checker.check_model(proto)
+    graph, _ = analyze(proto)
+    (group,) = graph.groups
+    return lower_group(graph, group, target.parse("llvm"), graph.user_map()).work
+
+
+def weight(name: str, *shape: int) -> str:
+    values = ", ".join(f"{v:.3f}" for v in np.random.default_rng().uniform(1, 2, np.prod(shape, dtype=int)))
+    return f"float[{','.join(map(str, shape))}] {name} = {{{values}}}"
+
+
+@pytest.mark.parametrize(("groups", "stride"), [(1, 1), (2, 2)])
+def test_convolution(groups: int, stride: int) -> None:
+    n, c, k, h, w, oh, ow = 2, 4, 6, 9, 7, -(-9 // stride), -(-7 // stride)
+    found = of_model(
+        f"g (float[{n},{c},{h},{w}] x) => (float[{n},{k},{oh},{ow}] y) <{weight('w', k, c // groups, 3, 3)}>"
+        f"{{ y = Conv<pads=[1,1,1,1], group={groups}, strides=[{stride},{stride}]>(x, w) }}"
+    )
+    assert found.flops == 2 * n * k * oh * ow * (c // groups) * 9
+    assert found.bytes >= 4 * (n * c * h * w + k * (c // groups) * 9 + n * k * oh * ow)
+    # weights are stored in whole blocks of result channels
+    assert found.bytes <= 4 * (n * c * h * w + 64 * (c // groups) * 9 + n * k * oh * ow)
+
+
+def test_matmul_with_an_epilogue() -> None:
+    found = of_model(
+        "g (float[5,7] x, float[7,11] w, float[5,11] r) => (float[5,11] y)"
+        "{ t = MatMul(x, w) u = Add(t, r) y = Relu(u) }"
+    )
+    assert found == Work(2 * 5 * 7 * 11 + 2 * 5 * 11, 4 * (5 * 7 + 7 * 11 + 2 * 5 * 11))
+
+
+def test_a_part_of_an_operand_is_what_is_read() -> None:
+    x = te.placeholder((8, 100), name="x")
+    rows = te.compute((3, 50), lambda i, j: x[i + 2, j * 2] * 2.0 + 1.0)
+    assert work([rows]) == Work(2 * 150, 4 * (150 + 150))
+
+
+def test_what_spreads_is_read_once() -> None:
+    x, scale = te.placeholder((6, 20), name="x"), te.placeholder((20,), name="scale")
+    y = topi.multiply(x, scale)
+    assert work([y]) == Work(120, 4 * (120 + 20 + 120))
+
+
+def test_a_stage_that_many_read_is_counted_once() -> None:
+    x = te.placeholder((6, 20), name="x")
+    k = te.reduce_axis((0, 20), name="k")
+    total = te.compute((6,), lambda i: te.sum(te.exp(x[i, k]), axis=k))
+    y = te.compute((6, 20), lambda i, j: x[i, j] / total[i])
+    assert work([y]) == Work(2 * 120 + 120, 4 * (120 + 120))
+
+
+def test_a_nominal_figure_stands_for_all_before_it() -> None:
+    x = te.placeholder((10,), name="x")
+    transformed = te.compute((10,), lambda i: x[i] * 3.0)
+    fewer = te.compute((10,), lambda i: transformed[i] + 1.0)
+    y = te.compute((10,), lambda i: fewer[i] * 2.0)
+    assert work([y], {fewer: 1000}) == Work(1000 + 10, 4 * 20, is_nominal=True)
