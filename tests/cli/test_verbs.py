@@ -101,11 +101,25 @@ def test_bench_prints_latency(artifact: Path) -> None:
     assert found["shapes"] == {"pixels": [2, 1, 8, 8]}
 
 
-def test_bench_measures_side_by_side() -> None:
-    printed = run("bench", MODEL, *FIXED, "--against", "ort", "--seconds", 0.05, "--rounds", 2, "--threads", 1).stdout
-    assert "renorm" in printed
-    assert "ort" in printed
+def test_bench_measures_side_by_side(tmp_path: Path) -> None:
+    brief = ("--seconds", 0.05, "--rounds", 2, "--threads", 1)
+    found = run_json("bench", MODEL, *FIXED, "--against", "ort", *brief)
+    assert [t["name"] for t in found["runtimes"]] == ["renorm", "ort"]
+    for told, timed in zip(found["runtimes"], found["latency_ms"], strict=True):
+        assert told["error"] < 1e-4
+        assert told["peak_bytes"] > 2**20
+        assert told["open_seconds"] > 0
+        assert told["first_seconds"] > 0
+        assert len(timed["rounds"]) == 2
+    assert "ort" in run("bench", MODEL, *FIXED, "--against", "ort", *brief).stdout
+
+
+def test_bench_says_what_it_cannot_compare_with(artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "not a runtime to compare with" in run("bench", MODEL, *FIXED, "--against", "abacus", code=2).stderr
+    assert "give the .onnx file" in run("bench", artifact, "--against", "ort", code=2).stderr
+    assert "give --torch FILE" in run("bench", MODEL, *FIXED, "--against", "torch", code=2).stderr
+    monkeypatch.setattr("renorm.driver.measure.find_spec", lambda name: None)
+    assert "pip install onnxruntime" in run("bench", MODEL, *FIXED, "--against", "ort", code=2).stderr
 
 
 def test_profile_times_every_launch(artifact: Path) -> None:

@@ -4,35 +4,89 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import click
 
 from renorm.cli import network, output
 from renorm.cli.options import compiling, model, seed, verb
-from renorm.driver.measure import measure, peer
+from renorm.driver.measure import PEERS, Contender, Measured, obstacle, side_by_side
+from renorm.errors import InvalidInput
+
+_MIB = 2**20
 
 
 @verb("bench")
 @model
-@click.option("--against", default="", metavar="NAMES", help="Runtimes to measure beside renorm: ort,openvino.")
+@click.option("--against", default="", metavar="NAMES", help=f"Runtimes to measure beside renorm: {','.join(PEERS)}.")
+@click.option(
+    "--torch",
+    "program",
+    type=click.Path(path_type=Path),
+    help="MODEL as torch.export.save wrote it: for torch, inductor.",
+)
 @click.option("--rounds", type=click.IntRange(1), default=7, show_default=True, help="How often they take turns.")
 @click.option("--seconds", type=float, default=2.0, show_default=True, help="How long each of them runs in all.")
 @seed
 @compiling
 def command(
-    model: Path, against: str, rounds: int, seconds: float, seed: int, options: dict[str, Any], as_json: bool
+    model: Path,
+    against: str,
+    program: Path | None,
+    rounds: int,
+    seconds: float,
+    seed: int,
+    options: dict[str, Any],
+    as_json: bool,
 ) -> output.Outcome:
-    """Measures the latency of MODEL (.onnx or .renorm) on random inputs: median, 90th percentile, spread."""
+    """Measures the latency of MODEL (.onnx or .renorm) on random inputs, each runtime in a process of its own."""
+    peers = [_peer(name.strip(), model, program) for name in against.split(",") if name.strip()]
     opened, inputs = network.with_inputs(model, options, seed, as_json)
-    positional = list(inputs.values())
-    runs = {"renorm": lambda: opened.run(*positional)}
-    for name in filter(None, against.split(",")):
-        runs[name] = peer(name, model, inputs, opened.threads)
-    found = measure(runs, rounds=rounds, seconds=seconds)
+    with TemporaryDirectory() as folder:
+        artifact = Path(folder) / "network.renorm"
+        opened.save(artifact)
+        contenders = [Contender("renorm", "renorm", artifact), *peers]
+        found = side_by_side(contenders, inputs, opened.threads, rounds=rounds, seconds=seconds)
+    errors = [m.error(found[1]) if m.latency and len(found) > 1 and found[1].latency else None for m in found]
     if not as_json:
-        rows = [(t.name, t.median, t.p90, t.least, f"{t.spread:.1%}", t.calls) for t in found]
-        columns = ("runtime", "median", "p90", "least", "spread", "calls")
-        output.table(f"{model.name}, {opened.threads} threads, ms per call", columns, rows)
-    shapes = {n: list(a.shape) for n, a in inputs.items()}
-    return output.Outcome({"threads": opened.threads, "shapes": shapes, "latency_ms": [asdict(t) for t in found]})
+        title = f"{model.name}, {opened.threads} threads, ms per call"
+        columns = ["runtime", "median", "p90", "least", "spread", "calls", "peak MiB"]
+        output.table(title, [*columns, f"error to {peers[0].name}"] if peers else columns, _rows(found, errors))
+        for m in found:
+            if m.failure:
+                output.line(f"{m.name}: {m.failure}")
+    keys = ("name", "open_seconds", "first_seconds", "peak_bytes", "failure")
+    return output.Outcome(
+        {
+            "threads": opened.threads,
+            "shapes": {n: list(a.shape) for n, a in inputs.items()},
+            "latency_ms": [asdict(m.latency) for m in found if m.latency],
+            "runtimes": [{k: getattr(m, k) for k in keys} | {"error": e} for m, e in zip(found, errors)],
+        }
+    )
+
+
+def _peer(name: str, model: Path, program: Path | None) -> Contender:
+    missing = obstacle(name)
+    if missing:
+        raise InvalidInput(f"{name} cannot run here", do=missing)
+    if model.suffix == ".renorm":
+        raise InvalidInput(f"{name} does not read {model.name}, an artifact of renorm", do="give the .onnx file")
+    if name in ("torch", "inductor"):
+        if program is None:
+            raise InvalidInput(
+                f"{name} does not read {model.name}",
+                do="save the network with torch.export.save(torch.export.export(...), FILE), and give --torch FILE",
+            )
+        return Contender(name, name, program)
+    return Contender(name, name, model)
+
+
+def _rows(found: list[Measured], errors: list[float | None]) -> list[tuple[Any, ...]]:
+    return [
+        (t.name, t.median, t.p90, t.least, f"{t.spread:.1%}", t.calls, m.peak_bytes / _MIB)
+        + ((error,) if error is not None else ())
+        for m, error in zip(found, errors)
+        if (t := m.latency)
+    ]

@@ -19,6 +19,7 @@ from renorm.core.comparison import difference, largest
 from renorm.core.dims import fixed_extents
 from renorm.core.errors import InvalidInput
 from renorm.driver.compile import compile
+from renorm.driver.worker import onnxruntime_session
 from renorm.frontends import onnx as onnx_frontend
 from renorm.frontends import read
 from renorm.graph import interpret
@@ -87,17 +88,11 @@ def compare(
 
 def session(model: Any, threads: int = 0) -> Any:
     """An onnxruntime session for a model: a path, bytes, a ModelProto, or a Graph, which is written as ONNX first."""
-    import onnxruntime  # an extra: nothing but comparisons needs it
-
     if isinstance(model, Graph):
         model = onnx_frontend.write(model)
     if hasattr(model, "SerializeToString"):
         model = model.SerializeToString()
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.log_severity_level = 4
-    source = os.fspath(model) if isinstance(model, (str, Path)) else model
-    return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+    return onnxruntime_session(os.fspath(model) if isinstance(model, (str, Path)) else model, threads)
 
 
 def _expected(model: Any, graph: Graph, inputs: Mapping[str, Array], reference: str | None) -> tuple[str, list[Array]]:

@@ -1,0 +1,81 @@
+"""Runtimes measured side by side: turns, failures, outputs, and what many calls come to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import parser
+
+import renorm
+from renorm.driver import worker
+from renorm.driver.measure import Contender, Measured, latency, obstacle, side_by_side
+from renorm.errors import InvalidInput
+
+
+def model(path: Path, body: str) -> Path:
+    text = f"""<ir_version: 8, opset_import: ["": 17]> g (float[3, 5] x, float[5] b) => (float[3, 5] y) {{ {body} }}"""
+    onnx.save(parser.parse_model(text), path)
+    return path
+
+
+def test_contenders_take_turns_on_the_same_inputs(tmp_path: Path) -> None:
+    first = model(tmp_path / "first.onnx", "y = Add(x, b)")
+    other = model(tmp_path / "other.onnx", "y = Sub(x, b)")
+    renorm.compile(first, threads=1).save(tmp_path / "first.renorm")
+    rng = np.random.default_rng()
+    inputs = {n: rng.standard_normal(s).astype(np.float32) for n, s in (("x", (3, 5)), ("b", (5,)))}
+    contenders = [
+        Contender("ours", "renorm", tmp_path / "first.renorm"),
+        Contender("lost", "ort", tmp_path / "missing.onnx"),
+        Contender("theirs", "ort", first),
+        Contender("different", "ort", other),
+    ]
+    told = list[str]()
+    ours, lost, theirs, different = side_by_side(
+        contenders, inputs, 1, rounds=3, seconds=0.01, gap=0.0, tell=told.append
+    )
+    assert told == [*(f"open {c.name}" for c in contenders), *(f"round {i} of 3" for i in (1, 2, 3))]
+    for m in (ours, theirs, different):
+        assert m.latency is not None
+        assert len(m.latency.rounds) == 3
+        assert m.latency.calls >= 3
+        assert m.peak_bytes > 2**20
+    np.testing.assert_array_equal(ours.outputs[0], inputs["x"] + inputs["b"])
+    assert ours.error(theirs) == 0.0
+    wrong = np.abs(2 * inputs["b"]).max() / np.abs(theirs.outputs[0]).max()
+    assert different.error(theirs) == pytest.approx(wrong, rel=1e-5)
+    assert lost.latency is None
+    assert "missing.onnx" in lost.failure
+
+
+def test_what_calls_come_to() -> None:
+    found = latency("a", [[1.0, 2.0, 9.0], [3.0], [4.0, 5.0]])
+    assert (found.calls, found.least, found.rounds) == (6, 1.0, (2.0, 3.0, 4.5))
+    assert found.median == 3.5
+    assert (found.lower, found.upper) == (2.25, 4.75)
+    assert found.spread == pytest.approx((4.75 - 2.25) / 2 / 3.5)
+
+
+def test_errors_between_outputs_of_several_sizes() -> None:
+    a, b = np.array([1.0, -4.0]), np.array([[2.0]])
+    assert Measured("a", None, outputs=(a, b + 0.5)).error(Measured("b", None, outputs=(a, b))) == 0.25
+
+
+def test_a_turn_has_a_call_that_is_not_counted() -> None:
+    calls = list[int]()
+    assert len(worker.timed(lambda: calls.append(1) or [], 0.0)) == 1
+    assert len(calls) == 2
+
+
+def test_obstacles_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert obstacle("renorm") is None
+    with pytest.raises(InvalidInput, match="not a runtime"):
+        obstacle("abacus")
+    monkeypatch.setattr("renorm.driver.measure.find_spec", lambda name: None)
+    assert obstacle("ort") == "pip install onnxruntime"
+    monkeypatch.setattr("renorm.driver.measure.find_spec", lambda name: object())
+    monkeypatch.setattr("renorm.driver.measure.shutil.which", lambda name: None)
+    assert "C++ compiler" in (obstacle("inductor") or "")
