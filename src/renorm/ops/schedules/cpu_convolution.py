@@ -17,7 +17,7 @@ from math import prod
 from renorm import te
 from renorm.core.dtypes import compute_dtype, itemsize
 from renorm.core.target import Target
-from renorm.ops.schedules import cpu_injective, layout, structure
+from renorm.ops.schedules import cpu_depthwise, cpu_injective, layout, structure
 
 MAIN_TAGS = frozenset({"conv", "conv_transpose", "matmul"})
 
@@ -84,6 +84,9 @@ def product(s: te.Schedule, main: te.Tensor, tail: te.Tensor, target: Target) ->
     stage behind it).
     """
     assert isinstance(main.op, te.ComputeOp)
+    if cpu_depthwise.is_depthwise(main):
+        cpu_depthwise.schedule(s, main, tail, target)
+        return
     lanes = target.lanes(itemsize(compute_dtype(main.dtype)))
     channel = 1 if main.op.tag != "matmul" else len(main.shape) - 1
     if layout.is_result(tail):
