@@ -49,7 +49,7 @@ def _statement(s: Stmt, number: Callable[[Any], str], declare: Callable[[Buffer]
         case Let():
             head += f" {number(s.var)} {s.var.dtype} {s.var.lanes}"
         case Store():
-            head += f" {number(s.buffer)} {s.predicate is not None}"
+            head += f" {number(s.buffer)} {s.predicate is not None} {s.nontemporal}"
         case Barrier():
             head += f" {s.scope}"
         case Allocate():

@@ -216,7 +216,8 @@ class _Lowering:
         buffer = self.buffers[nest.stage.tensor]
         if not isinstance(body, Reduce):
             conditions = [(self._level(nest.loops, g.form), self._condition(g, g.form)) for g in nest.guards]
-            return self._loops(nest, Store(buffer, index, nest.terms.value(body)), 0, conditions, inside, idle=idle)
+            store = Store(buffer, index, nest.terms.value(body), nontemporal=nest.stage.nontemporal)
+            return self._loops(nest, store, 0, conditions, inside, idle=idle)
         first = next(i for i, loop in enumerate(nest.loops) if loop.axis.kind == "reduce")
         deepest = max((child.position for child in inside), default=-1)
         lone = max(deepest, _last_gpu_loop(nest.loops))

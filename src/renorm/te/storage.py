@@ -15,7 +15,7 @@ different lengths cannot.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from renorm.core import dtypes
 from renorm.expr.nodes import Expr, Load
@@ -188,7 +188,7 @@ def _rewrite(s: Stmt, moved: Mapping[Buffer, Buffer]) -> Stmt:
 
     def on_stmt(x: Stmt) -> Stmt | None:
         if isinstance(x, Store) and x.buffer in moved:
-            return Store(moved[x.buffer], x.index, x.value, x.predicate)
+            return replace(x, buffer=moved[x.buffer])
         if isinstance(x, Allocate) and x.buffer in moved:
             new = moved[x.buffer]
             is_first = new.name == x.buffer.name  # names of buffers are unique

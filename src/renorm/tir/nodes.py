@@ -2,7 +2,7 @@
 
     kernel ::= kernel name(A: f32[n], ...) { s }
     s ::= for (x, e, e) { s }        For: start and extent; kind serial, parallel, vectorized, unrolled, or a GPU axis
-        | A[e] = e                   Store, to a flat index; may carry a predicate
+        | A[e] = e                   Store, to a flat index; may carry a predicate; may be nontemporal
         | let x = e { s }            Let
         | if (e) { s } else { s }    If
         | allocate A[f32 * n] { s }  Allocate: scope global, shared, local, register
@@ -19,7 +19,7 @@ equal extent are one axis.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from renorm.core.errors import InvalidLoops
@@ -77,12 +77,17 @@ class For(Stmt):
 
 @dataclass(frozen=True, eq=False)
 class Store(Stmt):
-    """buffer[index] = value; lanes of index and value agree; lanes where predicate is false are not written."""
+    """buffer[index] = value; lanes of index and value agree; lanes where predicate is false are not written.
+
+    nontemporal: what is stored is not read again soon, so it may go past the caches. A hint without meaning for values;
+    only for memory that outlives the kernel.
+    """
 
     buffer: Buffer
     index: Expr
     value: Expr
     predicate: Expr | None = None
+    nontemporal: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,7 +194,8 @@ def rebuild(s: Stmt, parts: Sequence[Stmt], exprs: Sequence[Expr]) -> Stmt:
         case For():
             return For(s.var, exprs[0], exprs[1], s.kind, parts[0])
         case Store():
-            return Store(s.buffer, exprs[0], exprs[1], exprs[2] if s.predicate is not None else None)
+            predicate = exprs[2] if s.predicate is not None else None
+            return replace(s, index=exprs[0], value=exprs[1], predicate=predicate)
         case Let():
             return Let(s.var, exprs[0], parts[0])
         case If():

@@ -295,13 +295,14 @@ class _Parser:
             return Allocate(buffer, self._rest())
 
     def _store(self) -> Stmt:
+        nontemporal = self._take("nontemporal")
         if self._peek.kind != "name":
             self._expected("a statement")
         buffer = self._buffer()
         self._require("[")
         index, predicate = self._access()
         self._require("=")
-        return Store(buffer, index, self._expr(), predicate)
+        return Store(buffer, index, self._expr(), predicate, nontemporal)
 
     def _access(self) -> tuple[Expr, Expr | None]:
         index = self._expr()

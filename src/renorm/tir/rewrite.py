@@ -57,7 +57,8 @@ def _copy(s: Stmt, variables: dict[Var, Expr], buffers: dict[Buffer, Buffer]) ->
             return Allocate(new, _copy(s.body, variables, {**buffers, old: new}))
         case Store():
             predicate = None if s.predicate is None else copied(s.predicate)
-            return Store(buffers.get(s.buffer, s.buffer), copied(s.index), copied(s.value), predicate)
+            stored = buffers.get(s.buffer, s.buffer)
+            return Store(stored, copied(s.index), copied(s.value), predicate, s.nontemporal)
         case _:
             parts = [_copy(c, variables, buffers) for c in children(s)]
             return rebuild(s, parts, [copied(e) for e in expressions(s)])

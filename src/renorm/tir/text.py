@@ -10,7 +10,7 @@
           }
         }
         if ((i < 5)) {
-          Y[ramp((i*8), 1, 8)] = T[ramp(0, 1, 8)]
+          nontemporal Y[ramp((i*8), 1, 8)] = T[ramp(0, 1, 8)]
         } else {
           let k = (i + 1) {
             Y[(k*8) if (k < 8)] = 0f                 stored where the predicate holds
@@ -55,7 +55,20 @@ from renorm.tir.nodes import (
 )
 
 RESERVED = frozenset(
-    {"kernel", "for", "parallel", "vectorized", "unrolled", "if", "else", "let", "allocate", "barrier", "produce"}
+    {
+        "kernel",
+        "for",
+        "parallel",
+        "vectorized",
+        "unrolled",
+        "if",
+        "else",
+        "let",
+        "allocate",
+        "barrier",
+        "produce",
+        "nontemporal",
+    }
     | {"true", "false", "select", "ramp", "min", "max", "pow", *INTRINSICS, *dtypes.BY_NAME, *BLOCK_AXES, *THREAD_AXES}
 )
 _Named = Union[Var, Source]
@@ -195,7 +208,8 @@ class _Printer:
                     self.braced(depth, f"{word} ({self._typed(s.var)}, {start}, {extent})", s.body)
             case Store():
                 index = access_text(self.expr(s.index), s.predicate, self.name)
-                self.line(depth, f"{self.name(s.buffer)}[{index}] = {self.expr(s.value)}")
+                word = "nontemporal " if s.nontemporal else ""
+                self.line(depth, f"{word}{self.name(s.buffer)}[{index}] = {self.expr(s.value)}")
             case Let():
                 value = self.expr(s.value)
                 with self.scope((s.var,)):

@@ -128,6 +128,8 @@ class _Checker:
             self.problems.append(f"{s.buffer.name} is stored to where nothing allocates it")
         if s.buffer in self._kernel.params and s.buffer.name not in self._kernel.outputs:
             self.problems.append(f"{s.buffer.name} is stored to, but it is not an output")
+        if s.nontemporal and s.buffer not in self._kernel.params:
+            self.problems.append(f"{s.buffer.name} is stored to past the caches, but it does not outlive the kernel")
         if s.predicate is not None:
             self._accesses(s.predicate, scope)
         self._accesses(s.index, scope)

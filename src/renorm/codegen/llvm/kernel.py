@@ -8,7 +8,7 @@ from renorm.codegen.abi import ALIGNMENT, Phase, bytes_of
 from renorm.codegen.llvm import types
 from renorm.codegen.llvm.expressions import Expressions
 from renorm.codegen.llvm.index import Linear
-from renorm.codegen.llvm.memory import Place
+from renorm.codegen.llvm.memory import NONTEMPORAL, Place
 from renorm.codegen.llvm.ssa import I8, I64, PTR, Function, Value, constant
 from renorm.core.errors import InternalError, InvalidLoops
 from renorm.core.target import Target
@@ -50,7 +50,7 @@ def module(kernel: Kernel, target: Target, phases: Sequence[Phase], workspaces: 
     attributes = ["nounwind", '"no-builtins"', '"no-jump-tables"="true"']
     if target.vector_bytes == 64:  # else LLVM would prefer half of the register
         attributes += ['"prefer-vector-width"="512"', '"min-legal-vector-width"="512"']
-    tail = f"attributes #0 = {{ {' '.join(attributes)} }}\n!0 = !{{}}\n"
+    tail = f"attributes #0 = {{ {' '.join(attributes)} }}\n!0 = !{{}}\n!{NONTEMPORAL} = !{{i32 1}}\n"
     return "\n\n".join([*tables.values(), *functions, tail]), stride
 
 
@@ -104,6 +104,8 @@ class _PhaseEmitter:
         for var, value in phase.lets:
             self._bind(var, value)
         self._body(phase)
+        if any(isinstance(s, Store) and s.nontemporal for s in walk(phase.body)):
+            self.f.effect("fence seq_cst")  # such stores keep no order: other threads see them from here on
         return self.f.text()
 
     def _body(self, phase: Phase) -> None:
@@ -169,7 +171,7 @@ class _PhaseEmitter:
         mask = None if s.predicate is None else self.f.splat(x.value(s.predicate), s.index.lanes)
         if mask is not None and mask.number is not None and not mask.number:
             return
-        x.memory.store(place, s.index, x.value(s.value), mask)
+        x.memory.store(place, s.index, x.value(s.value), mask, s.nontemporal)
 
     def _bind(self, var: Var, value: Expr) -> None:
         self.x.renew()

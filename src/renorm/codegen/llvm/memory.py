@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from renorm.codegen.llvm import types
 from renorm.codegen.llvm.index import Indices, Linear
 from renorm.codegen.llvm.integers import any_lane
-from renorm.codegen.llvm.ssa import Function, Type, Value, constant, vector
+from renorm.codegen.llvm.ssa import I64, Function, Type, Value, constant, vector
 from renorm.core import dtypes
 from renorm.expr.nodes import Const, Expr, Ramp
 from renorm.tir.nodes import Buffer
 
 LARGEST_STEP = 4  # between lanes, up to which a strided vector is picked from whole vectors
+SHORTEST, LINE = 16, 64  # bytes of a store that may go past the caches: a vector register, up to a cache line
+NONTEMPORAL = 1  # number of the metadata node that LLVM's hint wants (codegen.llvm.kernel)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,8 +174,9 @@ class Memory:
 
     # stores ----------------------------------------------------------------------------------------------------------
 
-    def store(self, place: Place, index: Expr, value: Value, mask: Value | None) -> None:
-        """Lanes where `mask` is false are not written; of two lanes with one index the later wins."""
+    def store(self, place: Place, index: Expr, value: Value, mask: Value | None, nontemporal: bool = False) -> None:
+        """Lanes where `mask` is false are not written; of two lanes with one index the later wins. nontemporal: whole
+        vectors go past the caches where their address allows it."""
         if mask is not None and mask.number is not None:
             if not mask.number:
                 return
@@ -197,7 +200,10 @@ class Memory:
                 first = first.plus(Linear({}, 1 - lanes))
                 raw = self._f.shuffle(raw, reverse)
                 mask = None if mask is None else self._f.shuffle(mask, reverse)
-            self._write(place, first, raw, mask)
+            if nontemporal and mask is None:
+                self._write_past_caches(place, first, raw)
+            else:
+                self._write(place, first, raw, mask)
             return
         forms = [self._indices.linear(index, k) for k in range(lanes)]
         if mask is None:
@@ -219,3 +225,19 @@ class Memory:
             return
         pointer = f"ptr align {place.align} {address.text}"
         self._f.effect(f"call void @llvm.masked.store.{raw.type.suffix}.p0({raw.typed}, {pointer}, {mask.typed})")
+
+    def _write_past_caches(self, place: Place, first: Linear, raw: Value) -> None:
+        """Such a store must be aligned, which parameters need not be: the address decides."""
+        size = min(raw.type.lanes * dtypes.itemsize(place.dtype), LINE)
+        if size < SHORTEST:
+            self._write(place, first, raw)
+            return
+        f = self._f
+        address = self._indices.address(place.pointer, place.element, first)
+        number = f.pure(f"ptrtoint ptr {address.text} to i64", I64, address)
+        misaligned = f.op("and", number, constant(I64, size - 1))
+        with f.branch(f.compare("icmp eq", misaligned, constant(I64, 0))) as branch:
+            with branch.then():
+                f.effect(f"store {raw.typed}, ptr {address.text}, align {size}, !nontemporal !{NONTEMPORAL}")
+            with branch.otherwise():
+                self._write(place, first, raw)

@@ -13,6 +13,9 @@ from renorm.ops.schedules import structure
 # Below this many elements a loop is not worth handing out to threads (a barrier costs about as much as 2000 elements).
 PARALLEL_FROM = 4096
 
+# Bytes that a last-level cache holds, about: of a larger result nothing useful is left there when it is read.
+LAST_LEVEL = 32 << 20
+
 
 def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
     """Everything but the results is inlined; each result is one nest."""
@@ -34,6 +37,7 @@ def nest(s: te.Schedule, out: te.Tensor, target: Target) -> None:
     axes = list(s[out].op.axis)
     if not axes:
         return
+    store(s, out)
     joint = max(1, structure.joint_axes(out))
     inner = fuse(s, out, axes[len(axes) - joint :])
     extent = prod(out.shape[len(axes) - joint :])
@@ -55,6 +59,12 @@ def nest(s: te.Schedule, out: te.Tensor, target: Target) -> None:
         share(s, out, outer)
     elif blocks:
         s[out].parallel(blocks[0])
+
+
+def store(s: te.Schedule, out: te.Tensor) -> None:
+    """A result larger than any cache is stored past the caches."""
+    if s[out].is_output and prod(out.shape) * itemsize(out.dtype) > LAST_LEVEL:
+        s[out].store_past_caches()
 
 
 # Pieces of work that give every thread an even share.

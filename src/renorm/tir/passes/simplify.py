@@ -53,7 +53,7 @@ def _simplified(s: Stmt, scope: Scope, simple: Simplifier) -> Stmt:
                 if not predicate.value:
                     return NOTHING
                 predicate = None
-            return Store(s.buffer, simple(s.index), simple(s.value), predicate)
+            return Store(s.buffer, simple(s.index), simple(s.value), predicate, s.nontemporal)
         case For():
             return _loop(s, scope, simple)
         case If():

@@ -76,7 +76,7 @@ class _Unrolling:
                 if truth is False:
                     return NOTHING
                 index, value = self.expr(s.index, values), self.expr(s.value, values)
-                return Store(s.buffer, index, value, None if truth else predicate)
+                return Store(s.buffer, index, value, None if truth else predicate, s.nontemporal)
             case If():
                 condition = self.expr(s.condition, values)
                 truth = _truth(condition)

@@ -242,9 +242,10 @@ class _Vectorizing:
         if s.buffer not in self._private and not self._varies(s.index):
             if mask is not None:
                 raise _StaysSerial("some lanes store one element")
-            return Store(s.buffer, s.index, self._scalar(s.value, mask))
+            return Store(s.buffer, s.index, self._scalar(s.value, mask), None, s.nontemporal)
         buffer = self._private.get(s.buffer, s.buffer)
-        return Store(buffer, self._position(s.buffer, s.index, mask), self._vector(s.value, mask), mask)
+        position = self._position(s.buffer, s.index, mask)
+        return Store(buffer, position, self._vector(s.value, mask), mask, s.nontemporal)
 
     def _both(self, a: Expr | None, b: Expr) -> Expr:
         return b if a is None else self._after.node(Binary("&&", a, b))
