@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
 from onnx import parser
 
+import renorm
 from renorm import te, topi
 from renorm.core import target
 from renorm.driver.analysis import analyze
 from renorm.driver.lowering import lower_group
-from renorm.driver.work import Work, work
+from renorm.driver.work import work
+from renorm.runtime.report import WorkRecord
 
 
-def of_model(text: str) -> Work:
+def of_model(text: str) -> WorkRecord:
     """Of the only kernel of a model."""
     proto = parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {text}')
     onnx.checker.check_model(proto)
@@ -46,19 +50,19 @@ def test_matmul_with_an_epilogue() -> None:
         "g (float[5,7] x, float[7,11] w, float[5,11] r) => (float[5,11] y)"
         "{ t = MatMul(x, w) u = Add(t, r) y = Relu(u) }"
     )
-    assert found == Work(2 * 5 * 7 * 11 + 2 * 5 * 11, 4 * (5 * 7 + 7 * 11 + 2 * 5 * 11))
+    assert found == WorkRecord(2 * 5 * 7 * 11 + 2 * 5 * 11, 4 * (5 * 7 + 7 * 11 + 2 * 5 * 11))
 
 
 def test_a_part_of_an_operand_is_what_is_read() -> None:
     x = te.placeholder((8, 100), name="x")
     rows = te.compute((3, 50), lambda i, j: x[i + 2, j * 2] * 2.0 + 1.0)
-    assert work([rows]) == Work(2 * 150, 4 * (150 + 150))
+    assert work([rows]) == WorkRecord(2 * 150, 4 * (150 + 150))
 
 
 def test_what_spreads_is_read_once() -> None:
     x, scale = te.placeholder((6, 20), name="x"), te.placeholder((20,), name="scale")
     y = topi.multiply(x, scale)
-    assert work([y]) == Work(120, 4 * (120 + 20 + 120))
+    assert work([y]) == WorkRecord(120, 4 * (120 + 20 + 120))
 
 
 def test_a_stage_that_many_read_is_counted_once() -> None:
@@ -66,7 +70,7 @@ def test_a_stage_that_many_read_is_counted_once() -> None:
     k = te.reduce_axis((0, 20), name="k")
     total = te.compute((6,), lambda i: te.sum(te.exp(x[i, k]), axis=k))
     y = te.compute((6, 20), lambda i, j: x[i, j] / total[i])
-    assert work([y]) == Work(2 * 120 + 120, 4 * (120 + 120))
+    assert work([y]) == WorkRecord(2 * 120 + 120, 4 * (120 + 120))
 
 
 def test_a_nominal_figure_stands_for_all_before_it() -> None:
@@ -74,4 +78,14 @@ def test_a_nominal_figure_stands_for_all_before_it() -> None:
     transformed = te.compute((10,), lambda i: x[i] * 3.0)
     fewer = te.compute((10,), lambda i: transformed[i] + 1.0)
     y = te.compute((10,), lambda i: fewer[i] * 2.0)
-    assert work([y], {fewer: 1000}) == Work(1000 + 10, 4 * 20, is_nominal=True)
+    assert work([y], {fewer: 1000}) == WorkRecord(1000 + 10, 4 * 20, is_nominal=True)
+
+
+def test_the_report_of_a_compiled_network_has_it(tmp_path: Path) -> None:
+    text = "g (float[5,7] x) => (float[5,7] y) { t = Exp(x) y = Softmax(t) }"
+    module = renorm.compile(parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {text}'), threads=1)
+    module.save(tmp_path / "net.renorm")
+    works = [k.work for k in renorm.load(tmp_path / "net.renorm").report.kernels]
+    assert works == [k.work for k in module.report.kernels]
+    assert sum(w.flops for w in works) >= 35 * 3
+    assert works[-1].bytes == 4 * 2 * 35

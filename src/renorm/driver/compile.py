@@ -135,7 +135,8 @@ def specialize(source: Graph, sizes: Mapping[str, int], options: Options) -> Com
     clock.stop("code")
     program, weights = assemble(graph, kernels.calls, kernels.compiled, kernels.codes, requirements(machine))
     clock.stop("assemble")
-    full = replace(report, memory=program.report.memory, code=code, seconds=seconds)
+    records = tuple(replace(r, work=call.work) for r, call in zip(report.kernels, kernels.calls, strict=True))
+    full = replace(report, kernels=records, memory=program.report.memory, code=code, seconds=seconds)
     program = replace(program, report=full, name=graph.name, dims=dict(sizes))
     objects = [c.object for c in kernels.compiled]
     return CompiledModule(program, objects, weights, native_entry, options.threads, graph, kernels.texts)

@@ -19,6 +19,7 @@ from renorm.core.target import Target
 from renorm.driver.lowering import SCALAR, Parameter, group_results
 from renorm.graph import registry
 from renorm.graph.ir import Graph, Group, Node, Value
+from renorm.runtime.report import WorkRecord
 
 _OWN = __name__.partition(".")[0] + "."
 
@@ -84,12 +85,13 @@ def _elements(v: Value) -> Any:
 @dataclass(frozen=True)
 class Call:
     """A kernel of the program and what its parameters are: first what it reads, then what it writes. nbytes: of the
-    memory behind each parameter."""
+    memory behind each parameter. work: what it must do at least."""
 
     name: str
     reads: tuple[Parameter, ...]
     writes: tuple[Value, ...]
     nbytes: tuple[int, ...]
+    work: WorkRecord
 
 
 @dataclass(frozen=True)
@@ -97,31 +99,34 @@ class Lowering:
     """What lowering made of a group, names erased.
 
     structure: of its kernel (codegen.structure). reads: of each parameter the number of its value, and the rest as JSON
-    has it. writes: numbers of values. nbytes: as in Call.
+    has it. writes: numbers of values. nbytes, work: as in Call.
     """
 
     structure: str
     reads: tuple[tuple[int, dict[str, Any]], ...]
     writes: tuple[int, ...]
     nbytes: tuple[int, ...]
+    work: WorkRecord
 
     @staticmethod
     def of(group: Group, structure: str, call: Call) -> Lowering:
         numbers = {v: i for i, v in enumerate(group_values(group))}
         reads = tuple((numbers[p.value], records.plain(p, without=("value",))) for p in call.reads)
-        return Lowering(structure, reads, tuple(numbers[v] for v in call.writes), call.nbytes)
+        return Lowering(structure, reads, tuple(numbers[v] for v in call.writes), call.nbytes, call.work)
 
     def call(self, group: Group) -> Call:
         """How a group of the same key is run."""
         values = group_values(group)
         reads = tuple(records.record(Parameter, rest, value=values[i]) for i, rest in self.reads)
-        return Call(group.name, reads, tuple(values[i] for i in self.writes), self.nbytes)
+        return Call(group.name, reads, tuple(values[i] for i in self.writes), self.nbytes, self.work)
 
     def encode(self) -> bytes:
-        return json.dumps([self.structure, self.reads, self.writes, self.nbytes], separators=(",", ":")).encode()
+        fields = [self.structure, self.reads, self.writes, self.nbytes, records.plain(self.work)]
+        return json.dumps(fields, separators=(",", ":")).encode()
 
     @staticmethod
     def decode(data: bytes) -> Lowering:
         """What `encode` wrote."""
-        structure, reads, writes, nbytes = json.loads(data)
-        return Lowering(structure, tuple((i, rest) for i, rest in reads), tuple(writes), tuple(nbytes))
+        structure, reads, writes, nbytes, work = json.loads(data)
+        parameters = tuple((i, rest) for i, rest in reads)
+        return Lowering(structure, parameters, tuple(writes), tuple(nbytes), records.record(WorkRecord, work))

@@ -95,7 +95,8 @@ class Compiler:
         if known:
             return known.structure, known.call(group)
         lowered = lower_group(self._graph, group, self._target, self._users)
-        call = Call(group.name, lowered.reads, lowered.writes, tuple(map(bytes_of, lowered.kernel.params)))
+        nbytes = tuple(map(bytes_of, lowered.kernel.params))
+        call = Call(group.name, lowered.reads, lowered.writes, nbytes, lowered.work)
         code = llvm.structure(lowered.kernel, self._machine)
         self._lowered[group.name] = self._kernels[code] = lowered.kernel
         if key:

@@ -13,12 +13,13 @@ from renorm import te
 from renorm.core.dims import static
 from renorm.core.errors import InvalidGraph, RenormError, UserCodeError
 from renorm.core.target import Target
-from renorm.driver.work import Work, work
+from renorm.driver.work import work
 from renorm.expr.nodes import const
 from renorm.graph import registry
 from renorm.graph.ir import Graph, Group, Node, Value
 from renorm.ops.schedules import layout
 from renorm.ops.schedules.layout import Form
+from renorm.runtime.report import WorkRecord
 from renorm.tir.nodes import Kernel
 
 # A constant of one element is written into the code instead of being loaded.
@@ -46,7 +47,7 @@ class LoweredGroup:
     kernel: Kernel
     reads: tuple[Parameter, ...]
     writes: tuple[Value, ...]
-    work: Work
+    work: WorkRecord
 
 
 def group_results(graph: Graph, group: Group, users: dict[Value, list[Node]]) -> list[Value]:

@@ -8,28 +8,18 @@ parameter and of the results, each once, however often the kernel goes over them
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 
 from renorm import te
 from renorm.core import dtypes
 from renorm.expr.nodes import ARITHMETIC, Binary, Call, Expr, Load, Reduce, Var
 from renorm.expr.rewrite import children
+from renorm.runtime.report import WorkRecord
 
 _FREE = frozenset({"if_then_else", "likely", "isnan", "isinf"})  # intrinsics that compute nothing
 
 
-@dataclass(frozen=True)
-class Work:
-    """flops: additions, multiplications, functions, ... each counted as one. is_nominal: they are those of the textbook
-    algorithm, while the kernel runs one that needs fewer."""
-
-    flops: int = 0
-    bytes: int = 0
-    is_nominal: bool = False
-
-
-def work(outs: Sequence[te.Tensor], nominal: Mapping[te.Tensor, int] | None = None) -> Work:
+def work(outs: Sequence[te.Tensor], nominal: Mapping[te.Tensor, int] | None = None) -> WorkRecord:
     """Of a kernel with these results. nominal: operations to count for a tensor in place of what it and everything
     before it take."""
     given = nominal or {}
@@ -54,7 +44,7 @@ def work(outs: Sequence[te.Tensor], nominal: Mapping[te.Tensor, int] | None = No
                 if t in given or t in hidden:
                     hidden.add(source)
     written = sum(t.size * dtypes.itemsize(t.dtype) for t in outs)
-    return Work(flops, read + written, bool(given))
+    return WorkRecord(flops, read + written, bool(given))
 
 
 def _consumers_first(outs: Sequence[te.Tensor]) -> list[te.Tensor]:

@@ -33,11 +33,23 @@ class NormRecord:
 
 
 @dataclass(frozen=True)
+class WorkRecord:
+    """What a kernel must do at least. flops: additions, multiplications, functions, ..., each counted as one; bytes: to
+    read and to write, each element once. is_nominal: flops are those of the textbook algorithm, while the kernel runs
+    one that needs fewer."""
+
+    flops: int = 0
+    bytes: int = 0
+    is_nominal: bool = False
+
+
+@dataclass(frozen=True)
 class KernelRecord:
     """One launch. name: made of what is fused in it; nodes: names of the graph's nodes that it runs."""
 
     name: str
     nodes: tuple[str, ...] = ()
+    work: WorkRecord = field(default_factory=WorkRecord)
 
     def __str__(self) -> str:
         return self.name
@@ -85,7 +97,7 @@ class Report:
         """The inverse of `to_json`; keys that are not there take their defaults."""
         return Report(
             norms=tuple(_norm(n) for n in data.get("norms", ())),
-            kernels=tuple(KernelRecord(k["name"], tuple(k.get("nodes", ()))) for k in data.get("kernels", ())),
+            kernels=tuple(_kernel(k) for k in data.get("kernels", ())),
             memory=MemoryRecord(**data.get("memory", {})),
             code=CodeRecord(**data.get("code", {})),
             renamed=dict(data.get("renamed", {})),
@@ -107,6 +119,10 @@ class Report:
             lines.append(f"memory: weights {m.weights} B, arena {m.arena} B (lower bound {m.lower_bound} B)")
         lines += [f"diagnosis: {d}" for d in self.diagnoses]
         return "\n".join(lines)
+
+
+def _kernel(data: dict[str, Any]) -> KernelRecord:
+    return KernelRecord(data["name"], tuple(data.get("nodes", ())), WorkRecord(**data.get("work", {})))
 
 
 def _norm(data: dict[str, Any]) -> NormRecord:
