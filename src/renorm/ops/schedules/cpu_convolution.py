@@ -71,6 +71,9 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
     own_shape = layout.source(out).shape if layout.is_result(out) else out.shape
     tail = out if len(mains) == 1 and own_shape == mains[0].shape else None
     cpu_injective.inline(s, outs, keep=[*pads, *mains])
+    if tail is out and cpu_depthwise.is_depthwise(mains[0]):
+        cpu_depthwise.schedule(s, mains[0], out, pads, target)
+        return
     for pad in pads:
         cpu_injective.nest(s, pad, target)
     for main in mains:
@@ -84,9 +87,6 @@ def product(s: te.Schedule, main: te.Tensor, tail: te.Tensor, target: Target) ->
     stage behind it).
     """
     assert isinstance(main.op, te.ComputeOp)
-    if cpu_depthwise.is_depthwise(main):
-        cpu_depthwise.schedule(s, main, tail, target)
-        return
     lanes = target.lanes(itemsize(compute_dtype(main.dtype)))
     channel = 1 if main.op.tag != "matmul" else len(main.shape) - 1
     if layout.is_result(tail):
