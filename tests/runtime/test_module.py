@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from renorm.errors import InvalidArtifact, InvalidInput, InvalidTarget
-from renorm.runtime import Argument, Code, Machine, Memory, Module, Program, Step, TensorSpec
+from renorm.runtime import Argument, Code, Machine, Memory, Module, Program, Step, TensorSpec, layout
 from renorm.runtime.arrays import shape_of
 from renorm.runtime.profile import profile
 
@@ -387,3 +387,51 @@ def test_contradictions_are_all_named(walker):
         "'l', argument 0: byte 17 of input 0, which has 16",
     ):
         assert part in text
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 50])
+@pytest.mark.parametrize("threads", [2, 3, 5])
+def test_work_of_a_thread_that_is_stopped_is_taken_by_others(build, phase, threads, chunk):
+    """Iteration 0 ends when all but those of its own chunk have run: a lasting wait, unless others take its share."""
+    n = 151
+    body = f"""
+  %place = getelementptr i64, ptr %p1, i64 %i
+  %old = load i64, ptr %place
+  %new = add i64 %old, 1
+  store i64 %new, ptr %place
+  %before = atomicrmw add ptr %p0, i64 1 seq_cst
+  %is.first = icmp eq i64 %i, 0
+  br i1 %is.first, label %wait, label %latch
+wait:
+  %so.far = load atomic i64, ptr %p0 seq_cst, align 8
+  %enough = icmp uge i64 %so.far, {n - chunk + 1}
+  br i1 %enough, label %latch, label %wait"""
+    text = phase(0, 1, "store i64 0, ptr %p0") + phase(1, 2, body).replace("br label %latch\nlatch", "latch")
+    m = build(
+        [(text, (1, n), 0, (0, chunk))],
+        [(0, [("arena", 0), ("output", 0)])],
+        [],
+        [("count", "int64", (n,))],
+        64,
+        threads=threads,
+    )
+    for _ in range(20):
+        count = np.zeros(n, np.int64)
+        m.run(out=count)
+        np.testing.assert_array_equal(count, 1)
+
+
+def test_waits_between_steps_are_those_of_the_program(walker, assemble, mirror_text):
+    spec = (TensorSpec("x", "float32", (8,)),)
+    args = (Argument("input", 0), Argument("output", 0))
+    steps = [Step("a", 0, args, w) for w in ((), (True,), (False,), (False,), ())]
+    program = Program(Machine("x86_64"), spec, (TensorSpec("y", "float32", (8,)),), (Code(0, (8,)),), tuple(steps))
+    m = Module(program, [assemble(mirror_text(8))], b"", walker, threads=2)
+    # nothing stands before the first, and a step that does not say waits
+    assert m._plan.table[:, layout.BARRIER // 8].tolist() == [0, 1, 0, 0, 1]
+    x = np.arange(8, dtype=np.float32)
+    np.testing.assert_array_equal(m.run(x)[0], x[::-1] + 1)
+    assert Program.from_json(program.to_json()) == program
+    wrong = Program(program.machine, spec, program.outputs, program.codes, (Step("a", 0, args, (True, False)),))
+    with pytest.raises(InvalidArtifact, match="2 waits for 1 phases"):
+        wrong.verify(1, 0)

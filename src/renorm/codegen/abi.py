@@ -6,7 +6,8 @@ run of other statements between them is one phase of extent 1. Phase k is the fu
     void phase<k>(void **args, int64_t lo, int64_t hi, int64_t thread)
 
 which runs the iterations [lo, hi) of its loop, counted from 0; iterations are independent, so threads may share them
-out as they like. Between phases the caller puts a barrier over all threads. `args` holds one pointer per parameter in
+out as they like. Phase k may begin when all that wrote what it reads, and all that read or wrote what it writes, is
+done: `accesses` says which arguments those are. `args` holds one pointer per parameter in
 order, then one per workspace (the global buffers that the kernel allocates at its root), then, where scratch > 0, the
 base of the threads' private memory: the thread numbered t owns the `scratch` bytes at base + t * scratch.
 
@@ -28,17 +29,31 @@ ALIGNMENT = 64  # bytes: one cache line, and the widest vector register
 
 
 @dataclass(frozen=True)
+class Access:
+    """What a phase does to the arguments (parameters, then workspaces), by their indices in order.
+
+    nanoseconds: about how long one iteration takes (codegen.accesses).
+    """
+
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    nanoseconds: float
+
+
+@dataclass(frozen=True)
 class CompiledKernel:
     """Machine code of one kernel.
 
     name: the kernel's. object: a relocatable ELF file that defines phase0, phase1, ...; it has no undefined symbols
-    and no writable data. phases: the extent of each. workspace: bytes of each workspace. scratch: bytes per thread, a
-    multiple of ALIGNMENT. llvm: the LLVM IR before optimisation. loops: the loop program it was made from, as text.
+    and no writable data. phases: the extent of each; accesses: what each touches. workspace: bytes of each workspace.
+    scratch: bytes per thread, a multiple of ALIGNMENT. llvm: the LLVM IR before optimisation. loops: the loop program
+    it was made from, as text.
     """
 
     name: str
     object: bytes
     phases: tuple[int, ...]
+    accesses: tuple[Access, ...]
     workspace: tuple[int, ...]
     scratch: int
     llvm: str

@@ -11,6 +11,8 @@ import numpy as np
 from renorm.codegen.abi import CompiledKernel
 from renorm.core.dims import static
 from renorm.core.dtypes import itemsize
+from renorm.driver import barriers
+from renorm.driver.barriers import Launch
 from renorm.driver.groups import Call
 from renorm.driver.lowering import Parameter
 from renorm.graph.ir import Graph, Value
@@ -40,18 +42,23 @@ def assemble(
             return Argument("weight", weights.place(p))
         return where[id(value)] if id(value) in where else Argument("arena", plan.offsets[index[id(value)]])
 
-    steps: list[Step] = []
+    launches: list[Launch] = []
     for at, (one, code) in enumerate(zip(lowered, codes)):
         args = [address(p) for p in (*one.reads, *one.writes)]
         spaces = [Argument("arena", plan.offsets[index[at, w]]) for w in range(len(compiled[code].workspace))]
-        steps.append(Step(one.name, code, (*args, *spaces)))
+        nbytes = (*one.nbytes, *compiled[code].workspace)
+        launches.append(Launch(compiled[code], (*args, *spaces), nbytes))
+    steps = tuple(
+        Step(one.name, code, tuple(launch.args), waits)
+        for one, code, launch, waits in zip(lowered, codes, launches, barriers.waits(launches))
+    )
     stored = weights.array()
     program = Program(
         machine=machine,
         inputs=_specs(graph.inputs),
         outputs=_specs(graph.outputs),
-        codes=tuple(Code(i, c.phases, align(c.scratch)) for i, c in enumerate(compiled)),
-        steps=tuple(steps),
+        codes=tuple(Code(i, c.phases, align(c.scratch), barriers.chunks(c)) for i, c in enumerate(compiled)),
+        steps=steps,
         arena_bytes=plan.size,
         weight_bytes=stored.nbytes,
         weights=tuple(weights.records),

@@ -5,6 +5,8 @@ All fields are 64-bit words unless said otherwise.
     pool      one per team of threads; fields that different threads write lie LINE bytes apart
     context   one per call in flight: where the table, the patches and the caller's arrays are
     table     one record of RECORD bytes per phase, in order
+    counters  for each thread a row of words: how much of its share was taken, one word for each phase that is handed
+              out in chunks; rows lie LINE bytes apart or more
     patch     (address of a pointer, index into bases, byte offset): pointer = bases[index] + offset, done once per call
     bases     addresses of the caller's inputs, then outputs
 """
@@ -25,11 +27,11 @@ WAITING = 5 * LINE  # how many threads sleep on EPOCH
 POOL_BYTES = 6 * LINE
 
 # context
-TABLE, PHASES, PATCHES, PATCH_COUNT, BASES = 0, 8, 16, 24, 32
-CONTEXT_WORDS = 5
+TABLE, PHASES, PATCHES, PATCH_COUNT, BASES, COUNTERS, ROW = 0, 8, 16, 24, 32, 40, 48  # ROW: bytes of one of COUNTERS
+CONTEXT_WORDS = 7
 
 # record of the table
-FUNCTION, ARGS, EXTENT, CHUNK, BARRIER, NEXT = 0, 8, 16, 24, 32, 40
+FUNCTION, ARGS, EXTENT, CHUNK, BARRIER, TAKEN = 0, 8, 16, 24, 32, 40  # TAKEN: byte of the counter in its row
 RECORD = 64  # bytes
 PATCH = 24  # bytes
 

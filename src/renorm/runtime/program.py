@@ -73,8 +73,8 @@ class Argument:
 class Code:
     """Machine code of one kernel. object: index of its ELF object, whose symbols phase0, phase1, ... are the phases.
 
-    phases: trip count of each phase. chunks: iterations that a thread takes at a time, per phase; 0 (or nothing)
-    splits them evenly.
+    phases: trip count of each phase. chunks: iterations that a thread takes at a time, per phase; where it is 0 (or
+    nothing) each thread has its even share and no thread takes work from another.
     scratch: bytes that each thread needs, a multiple of ALIGNMENT; the runtime passes their address after the
     arguments when not 0.
     """
@@ -89,12 +89,14 @@ class Code:
 class Step:
     """One launch.
 
-    kernel: its name; code: index into Program.codes; args: kernel parameters in order, then workspaces.
+    kernel: its name; code: index into Program.codes; args: kernel parameters in order, then workspaces. waits: for
+    each phase, whether all threads must have finished what stands before it in the program; nothing: all must.
     """
 
     kernel: str
     code: int
     args: tuple[Argument, ...]
+    waits: tuple[bool, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -140,7 +142,12 @@ class Program:
                 for c in self.codes
             ],
             "steps": [
-                {"kernel": s.kernel, "code": s.code, "args": [[a.kind, a.at, a.offset] for a in s.args]}
+                {
+                    "kernel": s.kernel,
+                    "code": s.code,
+                    "args": [[a.kind, a.at, a.offset] for a in s.args],
+                    "waits": list(s.waits),
+                }
                 for s in self.steps
             ],
             "arena_bytes": self.arena_bytes,
@@ -168,6 +175,7 @@ class Program:
                         str(s["kernel"]),
                         _int(s["code"]),
                         tuple(Argument(str(k), _int(i), _int(o)) for k, i, o in s["args"]),
+                        tuple(_bool(w) for w in s["waits"]),
                     )
                     for s in data["steps"]
                 ),
@@ -222,6 +230,10 @@ class Program:
                 0 <= step.code < len(self.codes),
                 f"kernel {step.kernel!r}: code {step.code}, there are {len(self.codes)}",
             )
+            if step.waits and 0 <= step.code < len(self.codes):
+                phases = len(self.codes[step.code].phases)
+                known = len(step.waits) == phases
+                require(known, f"kernel {step.kernel!r}: {len(step.waits)} waits for {phases} phases")
             for position, a in enumerate(step.args):
                 where = f"kernel {step.kernel!r}, argument {position}"
                 if a.kind in specs:
@@ -259,6 +271,12 @@ def _spec(data: Mapping[str, Any]) -> TensorSpec:
 def _int(value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
         raise TypeError(f"{value!r} is not an integer")
+    return value
+
+
+def _bool(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"{value!r} is neither true nor false")
     return value
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from renorm.runtime import layout
 from renorm.runtime.loader import Image
 from renorm.runtime.memory import Memory
-from renorm.runtime.program import ALIGNMENT, Program, align
+from renorm.runtime.program import Program, align
 
 _WORD = 8
 _RECORD_WORDS = layout.RECORD // _WORD
@@ -40,6 +40,7 @@ class Plan:
     arrays: int
     arena_bytes: int
     scratch_bytes: int  # per thread
+    counters: int  # phases that are handed out in chunks
 
 
 def plan(program: Program, image: Image) -> Plan:
@@ -48,7 +49,7 @@ def plan(program: Program, image: Image) -> Plan:
     Raises InvalidArtifact for a phase that no object defines.
     """
     records, base, offset, steps = list[list[int]](), list[int](), list[int](), [0]
-    on_one_thread = False
+    counters = 0
     for step in program.steps:
         code = program.codes[step.code]
         first = len(base)
@@ -62,13 +63,11 @@ def plan(program: Program, image: Image) -> Plan:
         for k, extent in enumerate(code.phases):
             if extent == 0:
                 continue
-            serial = extent == 1
-            # what thread 0 alone did before, it has finished when it comes here
-            barrier = bool(records) and not (serial and on_one_thread)
-            on_one_thread = serial
-            chunk = code.chunks[k] if code.chunks and not serial else 0
+            barrier = bool(records) and (step.waits[k] if step.waits else True)
+            chunk = code.chunks[k] if code.chunks and extent > 1 else 0
             function = image.address(code.object, f"phase{k}")
-            records.append([function, first * _WORD, extent, chunk, int(barrier), 0, 0, 0])
+            records.append([function, first * _WORD, extent, chunk, int(barrier), counters * _WORD, 0, 0])
+            counters += chunk > 0
         steps.append(len(records))
     return Plan(
         table=np.array(records, np.int64).reshape(-1, _RECORD_WORDS),
@@ -79,6 +78,7 @@ def plan(program: Program, image: Image) -> Plan:
         arrays=len(program.inputs) + len(program.outputs),
         arena_bytes=program.arena_bytes,
         scratch_bytes=max((c.scratch for c in program.codes), default=0),
+        counters=counters,
     )
 
 
@@ -92,12 +92,14 @@ class Context:
         self.arena = Memory(plan.arena_bytes)
         scratch = Memory(plan.scratch_bytes * threads)
         dynamic = np.flatnonzero(plan.base >= 0)
-        parts = (layout.CONTEXT_WORDS, plan.arrays, plan.table.size, len(plan.base), len(dynamic) * 3)
-        begins = np.cumsum([0, *(align(n * _WORD, ALIGNMENT) // _WORD for n in parts)]).tolist()
+        row = align(plan.counters * _WORD, layout.LINE)
+        counters = row // _WORD * threads
+        parts = (layout.CONTEXT_WORDS, plan.arrays, plan.table.size, len(plan.base), len(dynamic) * 3, counters)
+        begins = np.cumsum([0, *(align(n * _WORD, layout.LINE) // _WORD for n in parts)]).tolist()
         # the table last written by Python, read by all threads
         self._memory, self._scratch = Memory(begins[-1] * _WORD), scratch
         words = self._memory.array.view(np.int64)
-        context, self.bases, table, slots, patches = (words[b : b + n] for b, n in zip(begins, parts))
+        context, self.bases, table, slots, patches, _ = (words[b : b + n] for b, n in zip(begins, parts))
         self.address = self._memory.address
         start = [self.address + b * _WORD for b in begins]
 
@@ -110,7 +112,7 @@ class Context:
         patch[:, 0] = start[3] + dynamic * _WORD
         patch[:, 1] = plan.base[dynamic]
         patch[:, 2] = plan.offset[dynamic]
-        context[:] = (start[2], len(plan.table), start[4], len(dynamic), start[1])
+        context[:] = (start[2], len(plan.table), start[4], len(dynamic), start[1], start[5], row)
         self._words, self._table = context, start[2]
 
     def limit(self, first: int, end: int) -> None:

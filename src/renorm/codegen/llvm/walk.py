@@ -4,10 +4,13 @@
 `renorm_work(pool, thread, threads)` is where the other threads live: parked until a run is published, walking the
 table with the rest, parked again; `renorm_stop(pool)` sends them home. Memory is laid out as runtime.layout says.
 
-A phase is `void (ptr args, i64 lo, i64 hi, i64 thread)`. Its extent is split evenly, thread t taking [ceil(n t / T),
-ceil(n (t+1) / T)), so that an extent of 1 is thread 0's; a record with a chunk is handed out that many iterations at
-a time instead. Where a record asks for it all threads meet in a barrier first: a counter and an epoch. Waiting, here
-and for the next run, is SPINS pauses, then futex; whoever changes a futex word wakes only when somebody sleeps.
+A phase is `void (ptr args, i64 lo, i64 hi, i64 thread)`. Its extent is split evenly, thread t's share being
+[ceil(n t / T), ceil(n (t+1) / T)), so that an extent of 1 is thread 0's. Where a record has a chunk, a thread takes
+that many iterations of its own share at a time, and when that is gone, of the others': what a thread wrote in one phase
+it mostly finds in its own cache in the next, and yet nobody waits for a thread that the system has stopped.
+
+Where a record asks for it all threads meet in a barrier first: a counter and an epoch. Waiting, here and for the next
+run, is SPINS pauses, then futex; whoever changes a futex word wakes only when somebody sleeps.
 Orders: a sleeper counts itself before the kernel compares the word, the other changes the word before it reads the
 count, both sequentially consistent, so a wake-up cannot be missed.
 
@@ -121,6 +124,64 @@ wait:
   ret void
 }}
 
+; where the share of a thread begins; that of the thread after it is where it ends
+define internal i64 @share(i64 %extent, i64 %thread, i64 %threads) {{
+  %part = mul i64 %extent, %thread
+  %less = sub i64 %threads, 1
+  %part.up = add i64 %part, %less
+  %begin = udiv i64 %part.up, %threads
+  ret i64 %begin
+}}
+
+; runs chunks of the thread's own share, then of the next thread's, and so on round
+define internal void @take(ptr %record, ptr %context, i64 %thread, i64 %threads) noinline {{
+entry:
+  %function = load ptr, ptr %record
+  %args.at = getelementptr i8, ptr %record, i64 {layout.ARGS}
+  %args = load ptr, ptr %args.at
+  %extent.at = getelementptr i8, ptr %record, i64 {layout.EXTENT}
+  %extent = load i64, ptr %extent.at
+  %chunk.at = getelementptr i8, ptr %record, i64 {layout.CHUNK}
+  %chunk = load i64, ptr %chunk.at
+  %taken.at = getelementptr i8, ptr %record, i64 {layout.TAKEN}
+  %taken = load i64, ptr %taken.at
+  %counters.at = getelementptr i8, ptr %context, i64 {layout.COUNTERS}
+  %counters = load ptr, ptr %counters.at
+  %row.at = getelementptr i8, ptr %context, i64 {layout.ROW}
+  %row = load i64, ptr %row.at
+  br label %owner
+owner:
+  %k = phi i64 [ 0, %entry ], [ %k.next, %gone ]
+  %shifted = add i64 %thread, %k
+  %beyond = icmp uge i64 %shifted, %threads
+  %wrapped = sub i64 %shifted, %threads
+  %whose = select i1 %beyond, i64 %wrapped, i64 %shifted
+  %begin = call i64 @share(i64 %extent, i64 %whose, i64 %threads)
+  %up = add i64 %whose, 1
+  %end = call i64 @share(i64 %extent, i64 %up, i64 %threads)
+  %row.offset = mul i64 %whose, %row
+  %offset = add i64 %row.offset, %taken
+  %counter = getelementptr i8, ptr %counters, i64 %offset
+  br label %next
+next:
+  %before = atomicrmw add ptr %counter, i64 %chunk monotonic, align 8
+  %first = add i64 %begin, %before
+  %left = icmp ult i64 %first, %end
+  br i1 %left, label %piece, label %gone
+piece:
+  %last = add i64 %first, %chunk
+  %over = icmp ugt i64 %last, %end
+  %stop = select i1 %over, i64 %end, i64 %last
+  call void %function(ptr %args, i64 %first, i64 %stop, i64 %thread)
+  br label %next
+gone:
+  %k.next = add i64 %k, 1
+  %all = icmp eq i64 %k.next, %threads
+  br i1 %all, label %done, label %owner
+done:
+  ret void
+}}
+
 define internal void @walk(ptr %pool, ptr %context, i64 %thread, i64 %threads) noinline {{
 entry:
   %table.at = getelementptr i8, ptr %context, i64 {layout.TABLE}
@@ -156,28 +217,17 @@ share:
   %dynamic = icmp ne i64 %chunk, 0
   br i1 %dynamic, label %take, label %split
 split:
-  %up = sub i64 %threads, 1
-  %from = mul i64 %extent, %thread
-  %from.up = add i64 %from, %up
-  %lo = udiv i64 %from.up, %threads
-  %to.up = add i64 %from.up, %extent
-  %hi = udiv i64 %to.up, %threads
+  %lo = call i64 @share(i64 %extent, i64 %thread, i64 %threads)
+  %up = add i64 %thread, 1
+  %hi = call i64 @share(i64 %extent, i64 %up, i64 %threads)
   %work = icmp ult i64 %lo, %hi
   br i1 %work, label %part, label %next
 part:
   call void %function(ptr %args, i64 %lo, i64 %hi, i64 %thread)
   br label %next
 take:
-  %next.at = getelementptr i8, ptr %record, i64 {layout.NEXT}
-  %first = atomicrmw add ptr %next.at, i64 %chunk monotonic, align 8
-  %left = icmp ult i64 %first, %extent
-  br i1 %left, label %piece, label %next
-piece:
-  %last = add i64 %first, %chunk
-  %over = icmp ugt i64 %last, %extent
-  %stop = select i1 %over, i64 %extent, i64 %last
-  call void %function(ptr %args, i64 %first, i64 %stop, i64 %thread)
-  br label %take
+  call void @take(ptr %record, ptr %context, i64 %thread, i64 %threads)
+  br label %next
 next:
   %record.next = getelementptr i8, ptr %record, i64 {layout.RECORD}
   %done = icmp eq ptr %record.next, %end
@@ -200,12 +250,8 @@ entry:
   %count = load i64, ptr %count.at
   %bases.at = getelementptr i8, ptr %context, i64 {layout.BASES}
   %bases = load ptr, ptr %bases.at
-  %table.at = getelementptr i8, ptr %context, i64 {layout.TABLE}
-  %table = load ptr, ptr %table.at
-  %phases.at = getelementptr i8, ptr %context, i64 {layout.PHASES}
-  %phases = load i64, ptr %phases.at
   %nothing = icmp eq i64 %count, 0
-  br i1 %nothing, label %counters, label %patch
+  br i1 %nothing, label %fresh, label %patch
 patch:
   %i = phi i64 [ 0, %entry ], [ %i.next, %patch ]
   %this = getelementptr [{layout.PATCH} x i8], ptr %patches, i64 %i
@@ -220,19 +266,23 @@ patch:
   store i64 %address, ptr %slot
   %i.next = add i64 %i, 1
   %patched = icmp eq i64 %i.next, %count
-  br i1 %patched, label %counters, label %patch
-counters:
-  %idle = icmp eq i64 %phases, 0
+  br i1 %patched, label %fresh, label %patch
+fresh:
+  %counters.at = getelementptr i8, ptr %context, i64 {layout.COUNTERS}
+  %counters = load ptr, ptr %counters.at
+  %row.at = getelementptr i8, ptr %context, i64 {layout.ROW}
+  %row = load i64, ptr %row.at
+  %bytes = mul i64 %row, %threads
+  %end = getelementptr i8, ptr %counters, i64 %bytes
+  %none = icmp eq i64 %bytes, 0
   %alone = icmp eq i64 %threads, 1
-  %skip = or i1 %idle, %alone
+  %skip = or i1 %none, %alone
   br i1 %skip, label %done, label %reset
 reset:
-  %j = phi i64 [ 0, %counters ], [ %j.next, %reset ]
-  %record = getelementptr [{layout.RECORD} x i8], ptr %table, i64 %j
-  %next.at = getelementptr i8, ptr %record, i64 {layout.NEXT}
-  store i64 0, ptr %next.at
-  %j.next = add i64 %j, 1
-  %all = icmp eq i64 %j.next, %phases
+  %counter = phi ptr [ %counters, %fresh ], [ %counter.next, %reset ]
+  store atomic i64 0, ptr %counter monotonic, align 8
+  %counter.next = getelementptr i8, ptr %counter, i64 8
+  %all = icmp eq ptr %counter.next, %end
   br i1 %all, label %done, label %reset
 done:
   ret void
