@@ -24,6 +24,7 @@ from renorm.core.dims import Shape, substitute_shape
 from renorm.core.errors import InvalidGraph, OperandError, RenormError, UserCodeError, raised_at
 from renorm.graph.layout import Blocked
 from renorm.graph.op import OpDef
+from renorm.graph.product import Product
 from renorm.graph.types import Operand, TensorType
 
 
@@ -37,7 +38,7 @@ class Value:
         self.graph, self.name, self.type, self.producer = graph, name, type, producer
         self._readers: dict[Node, None] = {}  # kept by Graph.apply, Graph.discard and Node.replace_operand
         self.data: np.ndarray[Any, Any] | None = None
-        self.exact: np.ndarray[Any, Any] | None = None
+        self._exact: np.ndarray[Any, Any] | Product | None = None
         self.known: np.ndarray[Any, Any] | None = None
         self.source = ""
         self.layout: Blocked | None = None
@@ -53,6 +54,14 @@ class Value:
     @property
     def rank(self) -> int:
         return len(self.type.shape)
+
+    @property
+    def exact(self) -> np.ndarray[Any, Any] | None:
+        return self._exact.exact() if isinstance(self._exact, Product) else self._exact
+
+    @exact.setter
+    def exact(self, elements: np.ndarray[Any, Any] | Product | None) -> None:
+        self._exact = elements
 
     @property
     def is_constant(self) -> bool:
@@ -199,16 +208,19 @@ class Graph:
         self, data: Any, name: str = "const", source: str = "", *, exact: bool = False, dtype: str = ""
     ) -> Value:
         """A new constant. `name` is a hint, unless `exact`. dtype: `data` is rounded to it, and stays as the value's
-        `exact`."""
-        given = np.asarray(data)
-        array = given.astype(dtypes.numpy_dtype(dtype)) if dtype else given
+        `exact`. data: may be a Product if there is a dtype."""
+        if isinstance(data, Product):
+            given, array = data, data.rounded(dtype)
+        else:
+            given = np.asarray(data)
+            array = given.astype(dtypes.numpy_dtype(dtype)) if dtype else given
         value = Value(
             self,
             self._claim(name) if exact else self.fresh(name),
             TensorType(dtypes.from_numpy(array.dtype), tuple(array.shape)),
         )
         value.data, value.source = array, source
-        if array.dtype != given.dtype and given.dtype == np.float64:
+        if isinstance(given, Product) or (array.dtype != given.dtype and given.dtype == np.float64):
             value.exact = given
         if array.dtype.kind in "iubf" and array.size <= 64:
             value.known = _elements(array)
@@ -396,7 +408,7 @@ class Graph:
         for v in self.constants.values():
             assert v.data is not None
             env[v] = new.constant(v.data, v.name, v.source, exact=True)
-            env[v].exact = v.exact
+            env[v].exact = v._exact
         new.reserve(v.name for n in self.nodes for v in n.outputs)
         for n in self.nodes:
             operands = [

@@ -26,6 +26,7 @@ from renorm.core.errors import OperandError
 from renorm.core.target import Target
 from renorm.graph.attributes import Int, Ints
 from renorm.graph.op import OUT_ELEMENTWISE_FUSABLE, Reject, Sample
+from renorm.graph.product import Product
 from renorm.graph.types import Operand, TensorType, bf16, f16, f32, f64
 from renorm.ops import schedules
 from renorm.ops.folding import scaled_product
@@ -106,6 +107,8 @@ class ConvTranspose(Windowed):
 
     def scaled(self, operands: Sequence[Any], axis: int, k: Any, shift: Any) -> Any:
         def times(w: Any, k: Any) -> Any:
+            if self.group == 1:
+                return Product(w, k.reshape(1, -1, *[1] * (w.ndim - 2)))
             # [C, M/g, ..] seen as [g, C/g, M/g, ..] against k as [g, 1, M/g, ..]
             parted = w.reshape(self.group, -1, *w.shape[1:])
             return (parted * k.reshape(self.group, 1, w.shape[1], *[1] * (w.ndim - 2))).reshape(w.shape)

@@ -43,18 +43,25 @@ class ShareCommon:
         alike: dict[Hashable, list[Value]] = {}
         for v in graph.constants.values():
             if not graph.is_output(v):
-                alike.setdefault((v.type, _bits(v)[:_GLANCE].tobytes()), []).append(v)
+                alike.setdefault((v.type, _bits(v.data)[:_GLANCE].tobytes()), []).append(v)
         for values in alike.values():
             while values:
                 first = values.pop(0)
-                same = [v for v in values if np.array_equal(_bits(v), _bits(first))]
+                same = [v for v in values if _is_same(v, first)]
                 for v in same:
                     graph.replace(v, first)
                 values = [v for v in values if v not in same]
 
 
-def _bits(v: Value) -> np.ndarray[Any, Any]:
-    """Bytes of a constant, before rounding where that is known: what tells 0.0 from -0.0, and one NaN from another."""
-    data = v.data if v.exact is None else v.exact
-    assert data is not None
-    return np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+def _is_same(v: Value, other: Value) -> bool:
+    """Whether two constants are equal to the last bit, also before rounding where that is known."""
+    if not np.array_equal(_bits(v.data), _bits(other.data)):
+        return False
+    a, b = v.exact, other.exact
+    return a is b if a is None or b is None else np.array_equal(_bits(a), _bits(b))
+
+
+def _bits(array: np.ndarray[Any, Any] | None) -> np.ndarray[Any, Any]:
+    """Bytes of an array: what tells 0.0 from -0.0, and one NaN from another."""
+    assert array is not None
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)

@@ -19,6 +19,7 @@ from renorm import ops
 from renorm.core import dtypes
 from renorm.core.dims import format_shape
 from renorm.graph.ir import Node, Value
+from renorm.graph.product import Product
 from renorm.graph.rewrite import Match, Rewrite, any_op
 
 Array = np.ndarray[Any, Any]
@@ -88,7 +89,10 @@ class Absorbed:
 
 def absorb(producer: Node, affine: Affine) -> Absorbed | str:
     """The producer with the affine map in its constants, or why it cannot take it."""
-    given = [_float64(o) for o in producer.operands]
+    types, given, at = producer.operand_types(), list[Any](), 0
+    for o in producer.operands:
+        given.append(_elements(o, producer.op.channel_axis(at, types) is not None))
+        at += len(o) if isinstance(o, list) else 1
     for values in (affine.k, affine.shift):
         if values is not None and not np.isfinite(values).all():
             return f"its scale or shift is not finite in channel {int(np.flatnonzero(~np.isfinite(values))[0])}"
@@ -110,17 +114,22 @@ def absorb(producer: Node, affine: Affine) -> Absorbed | str:
     return Absorbed(producer, op, given, changed, rest)
 
 
-def _float64(operand: Any) -> Any:
+def _elements(operand: Any, is_weight: bool) -> Any:
     """What `OpDef.scaled` is given for an operand."""
     if isinstance(operand, list):
-        return [_float64(o) for o in operand]
+        return [_elements(o, is_weight) for o in operand]
     if operand is None or operand.data is None:
         return None if operand is None else operand.type
-    return operand.data.astype(np.float64) if operand.exact is None else operand.exact
+    return operand.data if is_weight and operand.exact is None else exact(operand)
 
 
-def _overflow(array: Array, dtype: str) -> str | None:
+def _overflow(array: Array | Product, dtype: str) -> str | None:
     """A sentence where rounding to `dtype` makes a finite element infinite."""
+    if isinstance(array, Product):
+        rounded = array.rounded(dtype)
+        if np.isfinite([rounded.max(initial=0.0), rounded.min(initial=0.0)]).all():
+            return None
+        array = array.exact()
     largest = max(float(array.max(initial=0.0)), -float(array.min(initial=0.0)))
     if not np.isfinite(largest):
         largest = float(np.abs(array[np.isfinite(array)]).max(initial=0.0))
@@ -132,7 +141,9 @@ def _overflow(array: Array, dtype: str) -> str | None:
 
 def exact(value: Value) -> Array:
     """A constant's elements in float64, before the rounding of an earlier fold."""
-    return _float64(value)
+    assert value.data is not None
+    found = value.exact
+    return value.data.astype(np.float64) if found is None else found
 
 
 def normalization(node: Node) -> Affine | str:
