@@ -10,7 +10,7 @@ import numpy as np
 
 from renorm.codegen.abi import CompiledKernel
 from renorm.core.dims import static
-from renorm.core.dtypes import itemsize
+from renorm.core.dtypes import itemsize, numpy_dtype
 from renorm.driver import barriers
 from renorm.driver.barriers import Launch
 from renorm.driver.groups import Call
@@ -92,7 +92,7 @@ class _Weights:
 
     def __init__(self) -> None:
         self.records: list[Weight] = []
-        self._arrays: list[np.ndarray[Any, Any]] = []
+        self._parameters: list[Parameter] = []
         self._placed: dict[tuple[int, Form | None], int] = {}
         self._end = 0
 
@@ -100,20 +100,21 @@ class _Weights:
         """Byte offset of a constant."""
         key = (id(p.value.data), p.form)
         if key not in self._placed:
-            array = p.array()
             self._placed[key] = self._end
-            self.records.append(Weight(p.value.name, p.value.dtype, tuple(array.shape), self._end))
-            self._arrays.append(array)
-            self._end = align(self._end + array.nbytes)
+            self.records.append(Weight(p.value.name, p.value.dtype, p.shape, self._end))
+            self._parameters.append(p)
+            self._end = align(self._end + prod(p.shape) * itemsize(p.value.dtype))
         return self._placed[key]
 
     def array(self) -> np.ndarray[Any, Any]:
         """All of them, ALIGNMENT-aligned."""
-        held = np.zeros(self._end + ALIGNMENT, np.uint8)
+        held = np.empty(self._end + ALIGNMENT, np.uint8)
         start = -held.ctypes.data % ALIGNMENT
         held = held[start : start + self._end]
-        for record, array in zip(self.records, self._arrays):
-            held[record.offset : record.offset + array.nbytes] = array.reshape(-1).view(np.uint8)
+        for record, p in zip(self.records, self._parameters):
+            end = record.offset + prod(p.shape) * itemsize(record.dtype)
+            p.write(held[record.offset : end].view(numpy_dtype(record.dtype)).reshape(p.shape))
+            held[end : align(end)] = 0
         held.flags.writeable = False  # the module then uses it as it is
         return held
 

@@ -33,11 +33,19 @@ class Parameter:
     value: Value
     form: Form | None = None
 
-    def array(self) -> np.ndarray[Any, Any]:
-        """The bytes of a constant as the kernel reads them."""
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Extents in memory."""
+        shape = static(self.value.shape)
+        return self.form.shape(shape) if self.form else shape
+
+    def write(self, out: np.ndarray[Any, Any]) -> None:
+        """Writes a constant to `out`, of `shape`, as the kernel reads it."""
         assert self.value.data is not None
-        data = np.ascontiguousarray(self.value.data)
-        return self.form.pack(data) if self.form else data
+        if self.form:
+            self.form.pack(self.value.data, out)
+        else:
+            np.copyto(out, self.value.data)
 
 
 @dataclass(frozen=True)

@@ -64,15 +64,17 @@ class Form:
             found[axis] = found[axis] * lanes + inside
         return tuple(found[a] for a in range(rank))
 
-    def pack(self, data: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """The array as memory holds it, C-contiguous; what fills up blocks is zero."""
+    def pack(self, data: np.ndarray[Any, Any], out: np.ndarray[Any, Any]) -> None:
+        """Writes the array to `out` as memory holds it. out: C-contiguous, of `shape`; what fills up blocks is zero."""
         lanes = dict(self.cuts)
         order = self._order(data.ndim)
-        full = np.pad(data, [(0, -e % lanes.get(a, 1)) for a, e in enumerate(data.shape)])
+        missing = [(0, -e % lanes.get(a, 1)) for a, e in enumerate(data.shape)]
+        full = np.pad(data, missing) if any(after for _, after in missing) else data
         split = full.reshape([n for a, e in enumerate(full.shape) for n in (e // lanes.get(a, 1), lanes.get(a, 1))])
-        return np.ascontiguousarray(
-            split.transpose([*(2 * a for a in order), *(2 * a + 1 for a, _ in self.cuts), *_uncut(data.ndim, lanes)])
-        ).reshape(self.shape(data.shape))
+        turned = split.transpose(
+            [*(2 * a for a in order), *(2 * a + 1 for a, _ in self.cuts), *_uncut(data.ndim, lanes)]
+        )
+        np.copyto(out.reshape(turned.shape), turned)
 
 
 def _uncut(rank: int, lanes: dict[int, int]) -> list[int]:
