@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -127,7 +128,19 @@ def test_profile_times_every_launch(artifact: Path) -> None:
     kernels = [k["name"] for k in run_json("inspect", artifact)["report"]["kernels"]]
     assert [launch["kernel"] for launch in found["launches"]] == kernels
     assert found["seconds"] == pytest.approx(sum(launch["seconds"] for launch in found["launches"]))
-    assert "share" in run("profile", MODEL, *FIXED, "--repeats", 2, "--threads", 1).stdout
+    assert found["limits"]["flops"] > found["limits"]["bytes"] > 0
+    assert "of limit" in run("profile", MODEL, *FIXED, "--repeats", 2, "--threads", 1).stdout
+
+
+def test_profile_writes_a_trace(artifact: Path, tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    found = run_json("profile", artifact, "--repeats", 2, "--threads", 1, "--trace", path)
+    events = [e for e in json.loads(path.read_text())["traceEvents"] if e["ph"] == "X"]
+    assert [e["name"] for e in events] == [launch["kernel"] for launch in found["launches"]]
+    for event, following in pairwise(events):
+        assert following["ts"] == pytest.approx(event["ts"] + event["dur"])
+    flops = {e["name"]: e["args"]["work"]["flops"] for e in events}
+    assert max(flops.values()) > 1000
 
 
 @pytest.mark.parametrize("reference", ["ort", "interpreter"])

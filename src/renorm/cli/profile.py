@@ -1,7 +1,8 @@
-"""renorm profile: how long each kernel of a network takes."""
+"""renorm profile: how long each kernel of a network takes, beside what the machine could do at most."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -10,21 +11,44 @@ import click
 
 from renorm.cli import network, output
 from renorm.cli.options import compiling, model, seed, verb
-from renorm.runtime.profile import profile
+from renorm.driver import limits
+from renorm.runtime.profile import Limits, StepTime, profile, trace
 
 
 @verb("profile")
 @model
 @click.option("--repeats", type=click.IntRange(1), default=20, show_default=True, help="How often each kernel runs.")
+@click.option(
+    "--trace", "path", type=click.Path(path_type=Path), help="A JSON file for chrome://tracing or ui.perfetto.dev."
+)
 @seed
 @compiling
-def command(model: Path, repeats: int, seed: int, options: dict[str, Any], as_json: bool) -> output.Outcome:
-    """Measures every kernel launch of MODEL (.onnx or .renorm) on random inputs, in order, one at a time."""
+def command(
+    model: Path, repeats: int, path: Path | None, seed: int, options: dict[str, Any], as_json: bool
+) -> output.Outcome:
+    """Measures every kernel launch of MODEL (.onnx or .renorm) on random inputs, in order, one at a time.
+
+    GFLOP/s count what the operations of a kernel take at least, GB/s the bytes that it must read and write. The limit
+    is the longer of both at the speed that this machine reaches with multiply-adds in registers and with a copy of
+    memory. More than 100% of it is possible: operands may lie in a cache, and * marks kernels that need fewer
+    operations than the textbook algorithm, which is counted.
+    """
     opened, inputs = network.with_inputs(model, options, seed, as_json)
     times = profile(opened, *inputs.values(), repeats=repeats)
+    most = limits.measure(opened.threads)
     total = sum(t.seconds for t in times)
+    if path:
+        path.write_text(json.dumps(trace(model.name, times, most)))
     if not as_json:
-        rows = [(t.kernel, t.seconds * 1e6, t.fastest * 1e6, f"{t.seconds / (total or 1.0):.1%}") for t in times]
         title = f"{model.name}, {opened.threads} threads, us per launch, {total * 1e6:.0f} us in all"
-        output.table(title, ("kernel", "median", "fastest", "share"), rows)
-    return output.Outcome({"threads": opened.threads, "seconds": total, "launches": [asdict(t) for t in times]})
+        columns = ("kernel", "median", "fastest", "share", "GFLOP/s", "GB/s", "of limit")
+        output.table(title, columns, [_row(t, total, most) for t in times])
+        output.line(f"this machine: {most.flops / 1e9:.0f} GFLOP/s, copies {most.bytes / 1e9:.1f} GB/s")
+    data = {"threads": opened.threads, "seconds": total, "limits": asdict(most)}
+    return output.Outcome(data | {"launches": [t.to_json(most) for t in times]})
+
+
+def _row(t: StepTime, total: float, most: Limits) -> tuple[Any, ...]:
+    speeds = (t.flops_per_second / 1e9, t.bytes_per_second / 1e9)
+    share, of_limit = f"{t.seconds / (total or 1.0):.1%}", f"{t.of_limit(most):.0%}{'*' * t.work.is_nominal}"
+    return (t.kernel, t.seconds * 1e6, t.fastest * 1e6, share, *speeds, of_limit)

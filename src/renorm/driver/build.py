@@ -41,12 +41,17 @@ def lower(s: te.Schedule, args: Sequence[te.Tensor], *, name: str = "main", simp
 
 
 def build(
-    s: te.Schedule | Loops, args: Sequence[te.Tensor] = (), target: str | Target = "llvm", name: str = "main"
+    s: te.Schedule | Loops,
+    args: Sequence[te.Tensor] = (),
+    target: str | Target = "llvm",
+    name: str = "main",
+    threads: int | None = None,
 ) -> BuiltModule | CudaModule:
     """A module to call with one array per argument, inputs and outputs alike; outputs are written in place.
 
-    s: a schedule, or what `lower` gave. For target "cuda -arch=sm_90" the source is made at once, and CUDA is needed
-    at the first call. Raises InvalidSchedule, InvalidLoops, InvalidTarget.
+    s: a schedule, or what `lower` gave. threads: how many run it; None means as many as this process may use. For
+    target "cuda -arch=sm_90" the source is made at once, and CUDA is needed at the first call. Raises InvalidSchedule,
+    InvalidLoops, InvalidTarget.
     """
     chosen = targets.parse(target)
     kernel = s.kernel if isinstance(s, Loops) else te.lower(s, _arguments(args), name=name)
@@ -55,7 +60,7 @@ def build(
     if chosen.kind != "llvm":
         raise InvalidTarget(f"target {str(chosen)!r} has no code generator for single kernels", ["known: llvm, cuda"])
     shapes = {t.name: t.shape for t in args}
-    return BuiltModule(kernel, llvm.compile_kernel(kernel, chosen), shapes, chosen)
+    return BuiltModule(kernel, llvm.compile_kernel(kernel, chosen), shapes, chosen, threads)
 
 
 def _arguments(args: Sequence[te.Tensor]) -> list[te.Tensor]:
@@ -68,7 +73,14 @@ def _arguments(args: Sequence[te.Tensor]) -> list[te.Tensor]:
 class BuiltModule:
     """A compiled kernel. `module(a, b, out)` takes NumPy arrays or renorm.nd arrays in the order of its arguments."""
 
-    def __init__(self, kernel: Kernel, compiled: CompiledKernel, shapes: dict[str, tuple[int, ...]], target: Target):
+    def __init__(
+        self,
+        kernel: Kernel,
+        compiled: CompiledKernel,
+        shapes: dict[str, tuple[int, ...]],
+        target: Target,
+        threads: int | None = None,
+    ):
         self.kernel, self.compiled, self.target = kernel, compiled, target
         specs = [TensorSpec(p.name, p.dtype, shapes.get(p.name, (p.size,))) for p in kernel.params]
         self._writes = [p.name in kernel.outputs for p in kernel.params]
@@ -91,7 +103,7 @@ class BuiltModule:
             name=kernel.name,
         )
         walker = walk.compile_walker(target)
-        self._module = Module(program, [compiled.object], b"", walker)
+        self._module = Module(program, [compiled.object], b"", walker, threads)
 
     def __call__(self, *arrays: Any) -> None:
         if len(arrays) != len(self._writes):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any
 
@@ -37,7 +37,7 @@ class StepTime:
     seconds: float
     fastest: float
     nodes: tuple[str, ...] = ()
-    work: WorkRecord = WorkRecord()
+    work: WorkRecord = field(default_factory=WorkRecord)
 
     @property
     def flops_per_second(self) -> float:

@@ -1,0 +1,77 @@
+"""What this machine can do at most: multiply-adds with operands in the first cache, and copying of memory.
+
+Both are measured with kernels of our own, on as many threads as the network that is held against them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+
+from renorm import te
+from renorm.core import target as targets
+from renorm.driver.build import build
+from renorm.runtime.profile import Limits
+
+_DEPTH = 64  # steps of the reduction whose operands lie in the first cache
+_TIMES = 1000  # how often it goes over them: about half a millisecond
+_COPIED = 1 << 24  # float32 elements: 64 MiB, more than a last-level cache holds of two arrays
+_SECONDS = 0.15  # of calls, the fastest of which counts; the system needs some time to give each thread a core
+
+
+@cache
+def measure(threads: int) -> Limits:
+    """The limits of that many threads together. Takes about half a second, once."""
+    return Limits(_flops_per_second(threads), _bytes_per_second(threads))
+
+
+def _flops_per_second(threads: int) -> float:
+    """A product of matrices whose results stay in registers: 6 rows by 2 or 4 vectors, as registers allow."""
+    target = targets.parse("llvm")
+    rows, columns = 6, target.lanes(4) * (4 if target.vector_registers >= 32 else 2)
+    a, b = te.placeholder((_DEPTH, rows), name="a"), te.placeholder((_DEPTH, columns), name="b")
+    times, k = te.reduce_axis((0, _TIMES), name="times"), te.reduce_axis((0, _DEPTH), name="k")
+    c = te.compute((threads, rows, columns), lambda t, i, j: te.sum(a[k, i] * b[k, j], axis=[times, k]), name="c")
+    s = te.create_schedule(c.op)
+    held = s.cache_write(c, "register")
+    s[c].parallel(c.op.axis[0])
+    s[held].compute_at(s[c], c.op.axis[0])
+    for stage in (c, held):  # registers have no index: all that goes over them is unrolled
+        op = s[stage].op  # cache_write has left the reduction to `held`
+        _, i, j = op.axis
+        outer, inner = s[stage].split(j, factor=target.lanes(4))
+        s[stage].reorder(*op.reduce_axis, i, outer, inner)
+        s[stage].unroll(i)
+        s[stage].unroll(outer)
+        s[stage].vectorize(inner)
+    run = build(s, [a, b, c], name="multiply_add", threads=threads)
+    arrays = [np.ones(t.shape, np.float32) for t in (a, b, c)]
+    return 2.0 * _TIMES * _DEPTH * c.size / _fastest(lambda: run(*arrays))
+
+
+def _bytes_per_second(threads: int) -> float:
+    """Of a copy: what is read and what is written, each once."""
+    x = te.placeholder((_COPIED,), name="x")
+    y = te.compute(x.shape, lambda i: x[i], name="y")
+    s = te.create_schedule(y.op)
+    outer, inner = s[y].split(y.op.axis[0], nparts=threads * 8)
+    s[y].parallel(outer)
+    s[y].vectorize(s[y].split(inner, factor=targets.parse("llvm").lanes(4))[1])
+    s[y].store_past_caches()
+    run = build(s, [x, y], name="copy", threads=threads)
+    source, copied = np.ones(_COPIED, np.float32), np.zeros(_COPIED, np.float32)
+    return 2.0 * source.nbytes / _fastest(lambda: run(source, copied))
+
+
+def _fastest(call: Callable[[], None]) -> float:
+    """Seconds of the fastest call."""
+    least, begin = float("inf"), time.perf_counter()
+    until = begin + _SECONDS
+    while begin < until:
+        call()
+        end = time.perf_counter()
+        least, begin = min(least, end - begin), end
+    return least
