@@ -1,4 +1,4 @@
-"""renorm profile: how long each kernel of a network takes, and must take at least.
+"""renorm profile: how long each kernel of a network takes, and must take at least."""
 
 from __future__ import annotations
 
