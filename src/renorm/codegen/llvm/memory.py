@@ -148,11 +148,15 @@ class Memory:
         return result
 
     def _read_if(self, place: Place, form: Linear, condition: Value) -> Value:
-        with self._f.branch(condition) as branch:
-            with branch.then():
-                value = self._read(place, form, 1)
-            branch.merged.append((value, constant(value.type, 0)))
-        return branch.results[0]
+        """One element where the condition holds, else 0. As in `_read_spread` there is no branch, which in the middle of
+        a tile of registers would make LLVM spill some."""
+        f, t = self._f, vector(place.element, 1)
+        if not place.size:
+            return constant(t, 0)
+        address = self._indices.address(place.pointer, place.element, form)
+        chosen = f.select(condition, address, place.pointer)
+        value = self._remember(f"load {t}, ptr {chosen.text}, align {place.align}", t, place)
+        return f.select(condition, value, constant(t, 0))
 
     def _is_inside(self, place: Place, first: Linear, lanes: int) -> bool:
         """Whether all lanes are private memory: then a mask is a choice, and the buffer can become a register."""
