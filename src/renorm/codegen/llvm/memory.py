@@ -148,8 +148,8 @@ class Memory:
         return result
 
     def _read_if(self, place: Place, form: Linear, condition: Value) -> Value:
-        """One element where the condition holds, else 0. As in `_read_spread` there is no branch, which in the middle of
-        a tile of registers would make LLVM spill some."""
+        """One element where the condition holds, else 0. There is no branch, as in `_read_spread`: amid a tile of
+        registers it would make LLVM spill some."""
         f, t = self._f, vector(place.element, 1)
         if not place.size:
             return constant(t, 0)
