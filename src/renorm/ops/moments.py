@@ -1,9 +1,14 @@
 """Mean and variance of slices, and the formula that normalizes with them, for all ops whose statistics come from
 their data.
 
-Two passes: the mean first, then the sum of squared distances from it. Both sums run in float64 whatever the data is:
-they read memory at the same speed, and then a constant slice has exactly its value as mean, 90,000 values of float16
-lose nothing, squares of 1e30 stay finite, and data whose mean is 10,000 times its deviation keeps all digits.
+One pass over each slice sums d and d*d in float64, where d = x - pivot and the pivot is the first element of the slice:
+
+    mean = pivot + sum(d) / n,   var = (sum(d*d) - sum(d) * sum(d) / n) / n
+
+This is not E[x*x] - E[x]*E[x]: the pivot is a member of the slice, so n * var is at least (n - 1) / n of the square of
+its distance from the mean, and both sums are at most n times that plus n * var; what cancels leaves a relative error of
+about n * 1e-16, whatever the data. A constant slice has exactly its value as mean and 0 as variance, 90,000 values of
+float16 lose nothing, squares of 1e30 stay finite, and data whose mean is 10,000 times its deviation keeps all digits.
 Elements themselves stay narrow:
 
     y = (x - centre) * factor + shift,   factor = scale / sqrt(var + epsilon),   shift = bias - (mean - centre) * factor
@@ -92,14 +97,26 @@ def inverse_root(square: Any, epsilon: float) -> Any:
 def moments(at: At, slices: Sequence[int], inside: Sequence[int], dtype: str, name: str = "x") -> Moments:
     """Moments of every slice. at: the data; slices, inside: extents of slices and of what is inside one; dtype: of
     the data."""
-    mean = average(at, slices, inside, name=f"{name}_mean")
-    rank = len(slices)
+    if not prod(inside):
+        nothing = average(at, slices, inside, name)
+        return Moments(nothing, nothing, compute_dtype(dtype))
+    rank, first = len(slices), [0] * len(inside)
+    axes = [te.reduce_axis((0, extent), name=f"r{i}") for i, extent in enumerate(inside)]
+    pivot = statistic(slices, lambda *i: at(*i, *first).astype(ACCUMULATOR), f"{name}_pivot")
 
-    def squared(*index: Any) -> Any:
-        distance = at(*index).astype(ACCUMULATOR) - mean[index[:rank]]
-        return distance * distance
+    def power(*index: Any) -> Any:
+        d = at(*index[:rank], *axes).astype(ACCUMULATOR) - pivot[index[:rank]]
+        value = te.select(index[rank] < 1, d, d * d)
+        return te.sum(value, axis=axes) if axes else value
 
-    return Moments(mean, average(squared, slices, inside, name=f"{name}_var"), compute_dtype(dtype))
+    sums = te.compute((*slices, 2), power, name=f"{name}_sums", tag="reduce" if axes else tag.ELEMWISE)
+    count = te.const(float(prod(inside)), ACCUMULATOR)
+
+    def variance(*i: Any) -> Any:
+        return te.maximum((sums[(*i, 1)] - sums[(*i, 0)] * sums[(*i, 0)] / count) / count, te.const(0.0, ACCUMULATOR))
+
+    mean = statistic(slices, lambda *i: pivot[i] + sums[(*i, 0)] / count, f"{name}_mean")
+    return Moments(mean, statistic(slices, variance, f"{name}_var"), compute_dtype(dtype))
 
 
 def average(at: At, slices: Sequence[int], inside: Sequence[int], name: str) -> te.Tensor:

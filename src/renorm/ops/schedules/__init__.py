@@ -8,7 +8,14 @@ from collections.abc import Sequence
 
 from renorm import te
 from renorm.core.target import Target
-from renorm.ops.schedules import cpu_convolution, cpu_injective, cpu_reduction, cpu_transposed, cuda
+from renorm.ops.schedules import (
+    cpu_convolution,
+    cpu_injective,
+    cpu_normalization,
+    cpu_reduction,
+    cpu_transposed,
+    cuda,
+)
 
 
 def injective(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
@@ -23,7 +30,7 @@ def reduction(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None
 
 def normalization(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
     """Statistics of a slice and the elements of that slice: instance, layer, group and RMS norm, softmax."""
-    (cuda.schedule if target.is_gpu else cpu_reduction.schedule_normalization)(s, outs, target)
+    (cuda.schedule if target.is_gpu else cpu_normalization.schedule)(s, outs, target)
 
 
 def convolution(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from math import prod
 
 from renorm import te
 from renorm.expr.nodes import Binary, Const, Expr, Load, Reduce, Var
-from renorm.expr.rewrite import loads, variables
+from renorm.expr.rewrite import loads, substitute, variables
+from renorm.expr.simplify import Simplifier
 
 STATISTIC = "statistic"  # tag: few elements, made from reductions, that many read; computed once, never inlined
 REUSED = "reused"  # tag: elements that a reduction and the result both read and that cost more than a load
+KEPT = (STATISTIC, REUSED)
 
 
 def stages(outs: Sequence[te.Tensor]) -> list[te.Tensor]:
@@ -33,6 +36,17 @@ def stages(outs: Sequence[te.Tensor]) -> list[te.Tensor]:
 
 def is_reduction(t: te.Tensor) -> bool:
     return isinstance(t.op, te.ComputeOp) and bool(t.op.reduce_axis)
+
+
+def is_statistic(t: te.Tensor) -> bool:
+    """Whether `t` holds few elements, made from reductions, that many read: computed once, never inlined."""
+    return t.op.tag == STATISTIC
+
+
+def work(t: te.Tensor) -> int:
+    """Elements that a reduction reads."""
+    assert isinstance(t.op, te.ComputeOp)
+    return prod(t.shape) * prod(axis.extent for axis in t.op.reduce_axis)
 
 
 def body(t: te.Tensor) -> Expr:
@@ -73,17 +87,70 @@ def coefficient(index: Expr, var: Var) -> int | None:
     return None
 
 
-def joint_axes(out: te.Tensor) -> int:
-    """How many of the last axes of `out` run over memory as one: in every stage of its shape, each operand is read
-    at exactly those axes in order and whole, or does not depend on them."""
-    rank = len(out.shape)
-    joint = rank
-    for t in stages([out]):
-        if t.shape != out.shape or is_reduction(t):
+def reached(t: te.Tensor, among: Callable[[te.Tensor], bool]) -> list[Load]:
+    """Reads of tensors in `among` behind one element of `t`, through the stages between: indices are functions of the
+    axes of `t`, simplified. Inputs of the program are always among them."""
+    assert isinstance(t.op, te.ComputeOp)
+    ranges = {a.var: (0, a.extent - 1) for a in (*t.op.axis, *t.op.reduce_axis)}
+    simplified = Simplifier(ranges)
+    found: dict[tuple[int, tuple[int, ...]], Load] = {}
+    seen: set[tuple[int, tuple[int, ...]]] = set()
+    pending = list(reads(t))
+    while pending:
+        load = pending.pop()
+        source = load.source
+        assert isinstance(source, te.Tensor)
+        indices = tuple(simplified(i) for i in load.indices)
+        key = id(source), tuple(id(i) for i in indices)
+        if key in seen:
             continue
-        assert isinstance(t.op, te.ComputeOp)
-        own = [axis.var for axis in t.op.axis]
-        for load in reads(t):
+        seen.add(key)
+        if not isinstance(source.op, te.ComputeOp) or among(source):
+            found[key] = Load(source, indices)
+        else:
+            values = {axis.var: i for axis, i in zip(source.op.axis, indices, strict=True)}
+            pending += [Load(x.source, tuple(substitute(i, values) for i in x.indices)) for x in reads(source)]
+    return list(found.values())
+
+
+def blocks(index: Expr, var: Var) -> int | None:
+    """How far `var` may move, from a multiple of that, before `index` changes: 1, or k where it is read as var // k; 0
+    where `index` does not depend on it, None where that is no constant."""
+    if index is var:
+        return 1
+    if not depends_on(index, var):
+        return 0
+    match index:
+        case Binary(op="//", a=a, b=Const(value=k)) if a is var:
+            return int(k)
+        case Binary(op="+" | "-", a=a, b=b):
+            inside = [blocks(x, var) for x in (a, b)]
+        case Binary(op="*", a=a, b=Const()):
+            inside = [blocks(a, var)]
+        case _:
+            return None
+    moving = {k for k in inside if k != 0}
+    return moving.pop() if len(moving) == 1 else None
+
+
+def terms(t: te.Tensor) -> list[int]:
+    """Data axes of a reduction on which no read depends: results beside each other that are made from the same data."""
+    assert isinstance(t.op, te.ComputeOp)
+    found = reads(t)
+    return [
+        k
+        for k, axis in enumerate(t.op.axis)
+        if axis.extent > 1 and not any(depends_on(i, axis.var) for load in found for i in load.indices)
+    ]
+
+
+def joint_axes(out: te.Tensor, ignored: Callable[[te.Tensor], bool] = lambda t: False) -> int:
+    """How many of the last axes of `out` run over memory as one: each operand is read at exactly those axes in order
+    and whole, or does not depend on them. Reads of `ignored` stages do not count."""
+    assert isinstance(out.op, te.ComputeOp)
+    own, joint = [axis.var for axis in out.op.axis], len(out.shape)
+    for load in reached(out, lambda t: is_reduction(t) or t.op.tag in KEPT or ignored(t)):
+        if not (isinstance(load.source, te.Tensor) and ignored(load.source)):
             joint = min(joint, _joint(load, own, out.shape))
     return joint
 
@@ -95,8 +162,9 @@ def _joint(load: Load, axes: list[Var], shape: tuple[int, ...]) -> int:
         tail = axes[-k:]
         aligned = (
             len(load.indices) >= k
-            and all(i is v for i, v in zip(load.indices[-k:], tail))
-            and source_shape[-k:] == shape[-k:]
+            and (k == 1 or source_shape[-k:] == shape[-k:])
+            and all(i is v for i, v in zip(load.indices[-k:], tail) if k > 1)
+            and (k > 1 or coefficient(load.indices[-1], tail[0]) == 1)
             and not any(depends_on(i, v) for i in load.indices[:-k] for v in tail)
         )
         absent = not any(depends_on(i, v) for i in load.indices for v in tail)

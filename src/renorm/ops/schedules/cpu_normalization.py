@@ -1,0 +1,204 @@
+"""CPU: normalizations, which are reductions whose reader runs over the same slice.
+
+Statistics are computed inside the loop over slices, so that a slice is still in cache when it is normalized. Where
+slices lie along memory (rows), partial results fill vectors; where memory runs across them (columns), vectors hold
+neighbouring slices and nothing is added up across lanes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from renorm import te
+from renorm.core.dtypes import compute_dtype, itemsize
+from renorm.core.target import Target
+from renorm.ops.schedules import cpu_injective, cpu_reduction, structure
+
+# Elements of a slice that are kept between two passes over it: a quarter of a first-level cache.
+KEPT = 2048
+
+# Fewer slices than this, each larger than that many elements, are too few to share out and too long for one thread.
+FEW, LONG = 16, 1 << 17
+
+
+@dataclass(frozen=True)
+class Slices:
+    """Which axes of a result name a slice. blocks: for each axis, 0: it runs inside a slice; 1: each of its values is
+    another slice; k: each k neighbours are inside one, and the blocks of k name slices."""
+
+    shape: tuple[int, ...]
+    blocks: tuple[int, ...]
+
+    @staticmethod
+    def of(out: te.Tensor, reductions: Sequence[te.Tensor]) -> Slices | None:
+        """None where statistics are read in another way, or `out` is a statistic itself."""
+        if structure.is_reduction(out) or 0 in out.shape or not reductions:
+            return None
+        mine = {id(t) for t in reductions}
+
+        def among(t: te.Tensor) -> bool:
+            return id(t) in mine
+
+        found: list[set[int | None]] = [set() for _ in out.shape]
+        for load in structure.reached(out, among):
+            if isinstance(load.source, te.Tensor) and among(load.source):
+                for axis, seen in zip(_axes(out), found):
+                    seen.update(structure.blocks(i, axis.var) for i in load.indices)
+        blocks: list[int] = []
+        for extent, seen in zip(out.shape, found):
+            moving = seen - {0}
+            if None in moving or len(moving) > 1:
+                return None
+            k = moving.pop() if moving else 0
+            blocks.append(1 if extent == 1 and k else k or 0)
+        if any(k and e % k for k, e in zip(blocks, out.shape)) or not _agree(reductions, among):
+            return None
+        return Slices(out.shape, tuple(blocks))
+
+    @property
+    def count(self) -> int:
+        return prod(e // k for e, k in zip(self.shape, self.blocks) if k)
+
+    @property
+    def size(self) -> int:
+        return prod(self.shape) // self.count
+
+    @property
+    def run_across_memory(self) -> bool:
+        return bool(self.blocks) and self.blocks[-1] == 1 and self.shape[-1] > 1
+
+
+def _axes(t: te.Tensor) -> Sequence[te.IterVar]:
+    assert isinstance(t.op, te.ComputeOp)
+    return t.op.axis
+
+
+def _agree(reductions: Sequence[te.Tensor], among: Callable[[te.Tensor], bool]) -> bool:
+    """Whether reductions read each other only at their own slice."""
+    for t in reductions:
+        assert isinstance(t.op, te.ComputeOp)
+        inner = [axis.var for axis in t.op.reduce_axis]
+        for load in structure.reached(t, among):
+            read = isinstance(load.source, te.Tensor) and among(load.source)
+            if read and any(structure.depends_on(i, v) for i in load.indices for v in inner):
+                return False
+    return True
+
+
+def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
+    """Threads over slices; statistics of a slice, then its elements. Falls back to nests of their own where there are
+    no slices, or several results."""
+    chain = structure.stages(outs)
+    reductions = [t for t in chain if structure.is_reduction(t)]
+    slices = Slices.of(outs[0], reductions) if len(outs) == 1 else None
+    if slices is None or (slices.count < FEW and slices.size > LONG):
+        cpu_reduction.schedule(s, outs, target)
+    elif slices.run_across_memory:
+        _columns(s, chain, outs[0], slices, target)
+    else:
+        _rows(s, chain, outs[0], slices, target)
+
+
+def _rows(s: te.Schedule, chain: Sequence[te.Tensor], out: te.Tensor, slices: Slices, target: Target) -> None:
+    statistics = [t for t in chain if structure.is_statistic(t)]
+    reused = [t for t in chain if t.op.tag == structure.REUSED and t.shape == out.shape and t is not out]
+    cpu_injective.inline(s, [out], keep=[*statistics, *reused])
+    outer, inner = _cut(s, out, slices)
+    across = cpu_injective.fuse(s, out, outer) if outer else s[out].split(inner[0], nparts=1)[0]
+    if prod(out.shape) >= cpu_injective.PARALLEL_FROM:
+        s[out].parallel(across)
+    cpu_injective.store(s, out)
+    _vectors_inside(s, out, inner if outer else inner[1:], target)
+    for t in reused:
+        _vectors_inside(s, t, [a for a, k in zip(s[t].op.axis, slices.blocks) if not k], target)
+        s[t].compute_at(s[out], across)
+    for t in statistics:
+        s[t].compute_at(s[out], across)
+    for t in chain:
+        if structure.is_reduction(t):
+            cpu_reduction.nest(s, t, target, parallel=False, at=(out, across))
+
+
+def _cut(s: te.Schedule, out: te.Tensor, slices: Slices) -> tuple[list[te.IterVar], list[te.IterVar]]:
+    """Loops over slices, and behind them the loops inside one."""
+    outer, inner = list[te.IterVar](), list[te.IterVar]()
+    for axis, block in zip(list(s[out].op.axis), slices.blocks):
+        if block > 1:
+            axis, rest = s[out].split(axis, factor=block)
+            inner.append(rest)
+        (outer if block else inner).append(axis)
+    s[out].reorder(*outer, *inner)
+    return outer, inner
+
+
+def _columns(s: te.Schedule, chain: Sequence[te.Tensor], out: te.Tensor, slices: Slices, target: Target) -> None:
+    """One tile of neighbouring slices at a time: their statistics in registers, then their elements."""
+    lanes, vectors = _tile(out.shape[-1], target.lanes(itemsize(compute_dtype(out.dtype))))
+    small = slices.size * lanes * vectors <= KEPT
+    reused = [t for t in chain if small and t.op.tag == structure.REUSED and t.shape == out.shape and t is not out]
+    kept = [*reused, *(t for t in chain if structure.is_statistic(t) or structure.is_reduction(t))]
+    cpu_injective.inline(s, [out], keep=kept)
+    outer, inner = _cut(s, out, slices)
+    *outer, last = outer
+    if out.shape[-1] > lanes * vectors or not outer:
+        tile, last = s[out].split(last, factor=lanes * vectors)
+        outer.append(tile)
+    vector, lane = s[out].split(last, factor=lanes)
+    s[out].reorder(*outer, *inner, vector, lane)
+    s[out].vectorize(lane)
+    cpu_injective.store(s, out)
+    place = (cpu_injective.share(s, out, outer) if prod(out.shape) >= cpu_injective.PARALLEL_FROM else outer)[-1]
+    for t in kept:
+        s[t].compute_at(s[out], place)
+        _neighbours(s, t, _lane_axis(out, t), lanes, in_registers=t not in reused)
+
+
+def _tile(extent: int, lanes: int) -> tuple[int, int]:
+    """(lanes of a vector, vectors side by side) of a tile: whole registers or halves, so that tiles fill the extent; up
+    to four registers wide, the statistics of which fit the registers."""
+    best = min(extent, lanes), 1
+    for width in (lanes, lanes // 2):
+        for count in range(1, 4 * lanes // width + 1):
+            if width > 1 and extent % (width * count) == 0 and width * count > best[0] * best[1]:
+                best = width, count
+    return best
+
+
+def _lane_axis(out: te.Tensor, t: te.Tensor) -> int:
+    """Which axis of `t` follows the last axis of `out`."""
+    last = _axes(out)[-1].var
+    for load in structure.reached(out, lambda u: u is t):
+        for k, index in enumerate(load.indices):
+            if load.source is t and structure.depends_on(index, last):
+                return k
+    return len(t.shape) - 1
+
+
+def _neighbours(s: te.Schedule, t: te.Tensor, along: int, lanes: int, in_registers: bool) -> None:
+    """Vectors over neighbouring slices."""
+    s[t].set_scope("register" if in_registers else "local")
+    terms = structure.terms(t) if structure.is_reduction(t) else []
+    own = list(s[t].op.axis)
+    vector, lane = s[t].split(own[along], factor=lanes)
+    beside = [own[k] for k in terms]
+    others = [a for k, a in enumerate(own) if k != along and k not in terms]
+    s[t].reorder(*others, *s[t].op.reduce_axis, vector, *beside, lane)
+    s[t].vectorize(lane)
+    for axis in (vector, *beside) if in_registers else ():
+        s[t].unroll(axis)
+
+
+def _vectors_inside(s: te.Schedule, t: te.Tensor, axes: Sequence[te.IterVar], target: Target) -> None:
+    """Vectors along the axes that run over memory as one, among those inside a slice."""
+    joint = min(structure.joint_axes(t), len(axes))
+    if not joint:
+        return
+    inner = cpu_injective.fuse(s, t, axes[len(axes) - joint :])
+    lanes = target.lanes(itemsize(compute_dtype(t.dtype)))
+    extent = prod(t.shape[len(t.shape) - joint :])
+    if extent > lanes:
+        _, inner = s[t].split(inner, factor=lanes)
+    if extent > 1:
+        s[t].vectorize(inner)
