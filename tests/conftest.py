@@ -10,6 +10,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from tests.shared_files import export_zoo
 
+from renorm.runtime import module, threads
+
 # The gate asks the same questions every time, so that a red run is the fault of what was changed; elsewhere each run
 # draws new examples.
 settings.register_profile(
@@ -24,6 +26,13 @@ if os.environ.get("CI"):
 os.environ["RENORM_CACHE"] = "0"
 
 Zoo = Callable[[str, int], Path]
+
+
+@pytest.fixture(autouse=True)
+def as_many_threads_as_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However small a network of a test and however few the cores, the threads that it asks for run it."""
+    monkeypatch.setattr(module, "WORTH_SHARING", 0)
+    monkeypatch.setattr(threads, "working", lambda threads: threads)
 
 
 @pytest.fixture(scope="session")

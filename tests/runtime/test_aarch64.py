@@ -75,13 +75,14 @@ def test_walk_with_threads_in_any_interleaving(assemble, mirror_text, mirrored, 
     )
     image = loader.load([assemble(mirror_text(n), "aarch64")], "aarch64")
     walker = loader.load([compile_walker(Target(triple="aarch64-unknown-linux-gnu"))], "aarch64")
-    context, x, y, pool = (
+    context, x, y, spins, pool = (
         Context(plan(program, image), 0, threads),
-        Memory(PAGE),
-        Memory(PAGE),
+        *(Memory(PAGE) for _ in range(3)),
         Memory(layout.POOL_BYTES),
     )
-    shared = [image._memory, walker._memory, context._memory, context.arena, x, y, pool]
+    spins.array.view(np.int32)[0] = 2000
+    pool.array.view(np.int64)[layout.SPINS // 8] = spins.address
+    shared = [image._memory, walker._memory, context._memory, context.arena, x, y, spins, pool]
     cores = [Core(shared) for _ in range(threads)]
     for t in range(1, threads):
         cores[t].start(walker.address(0, layout.WORK), pool.address, t, threads)

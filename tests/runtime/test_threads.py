@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import threading
 
+import numpy as np
 import pytest
 
 from renorm.errors import InvalidInput
-from renorm.runtime import threads
+from renorm.runtime import module, threads
+
+WORKING = threads.working  # which tests replace
 
 
 def test_argument(monkeypatch):
@@ -81,10 +85,6 @@ def test_one_team_per_number_of_threads(walker):
 
 
 def test_where_no_thread_can_be_started_the_caller_walks_alone(mirrors, mirrored, monkeypatch, walker):
-    import threading
-
-    import numpy as np
-
     m = mirrors(50, 4, 1000)
     started = []
     start = threading.Thread.start
@@ -101,3 +101,54 @@ def test_where_no_thread_can_be_started_the_caller_walks_alone(mirrors, mirrored
         np.testing.assert_array_equal(m.run(x)[0], mirrored(x, 4))
     assert len(started) == 3
     assert not any(t.is_alive() for t in started)
+
+
+def test_no_more_threads_work_than_there_are_cores(mirrors, mirrored, monkeypatch):
+    monkeypatch.setattr(threads, "working", WORKING)
+    x = np.arange(50, dtype=np.float32)
+    for cores, working in ((1, 1), (3, 3), (64, 5)):
+        monkeypatch.setattr(threads, "_cores", lambda cores=cores: cores)
+        m = mirrors(50, 4, 5)
+        assert (m.threads, m._team.threads) == (5, working)
+        np.testing.assert_array_equal(m.run(x)[0], mirrored(x, 4))
+
+
+def test_little_work_is_done_by_one_thread(mirrors, mirrored, monkeypatch):
+    monkeypatch.setattr(module, "WORTH_SHARING", 1000)
+    x = np.arange(50, dtype=np.float32)
+    for nanoseconds, working in ((0, 3), (1, 1), (999, 1), (1000, 3)):
+        m = mirrors(50, 4, 3, nanoseconds=nanoseconds)
+        assert m._team.threads == working
+        np.testing.assert_array_equal(m.run(x)[0], mirrored(x, 4))
+
+
+@pytest.mark.parametrize("others", [(2,), (3,), (1, 4), (2, 3, 4)])
+def test_teams_that_run_at_once(mirrors, mirrored, others):
+    """More threads than cores: those that wait sleep soon, and wake."""
+    x = np.arange(300, dtype=np.float32)
+    wrong = list[int]()
+
+    def work(m):
+        for k in range(60):
+            if not np.array_equal(m.run(x + k)[0], mirrored(x + k, 12)):
+                wrong.append(k)
+
+    callers = [threading.Thread(target=work, args=(mirrors(300, 12, n, 7),)) for n in (2, *others)]
+    for each in callers:
+        each.start()
+    for each in callers:
+        each.join()
+    assert not wrong
+    assert not threads._busy
+    assert threads._spins.value == threads.PATIENT
+
+
+@pytest.mark.parametrize("spins", [0, 1])
+def test_threads_that_sleep_at_once(mirrors, mirrored, monkeypatch, spins):
+    monkeypatch.setattr(threads, "PATIENT", spins)
+    monkeypatch.setattr(threads, "HASTY", spins)
+    for count in (2, 3, 8):
+        m = mirrors(64, 9, count, 2)
+        for k in range(40):
+            x = np.arange(64, dtype=np.float32) + k
+            np.testing.assert_array_equal(m.run(x)[0], mirrored(x, 9))

@@ -61,6 +61,7 @@ def assemble(
         steps=steps,
         arena_bytes=plan.size,
         weight_bytes=stored.nbytes,
+        nanoseconds=sum(compiled[code].nanoseconds for code in codes),
         weights=tuple(weights.records),
         report=Report(memory=MemoryRecord(stored.nbytes, plan.size, plan.lower_bound)),
     )

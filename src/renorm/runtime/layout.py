@@ -21,6 +21,7 @@ PARKED = 1 * LINE  # how many workers sleep on GENERATION
 CONTEXT = 2 * LINE  # context of the run that was published last
 STOP = CONTEXT + 8  # 32 bits: not 0 when workers must return
 SYSCALL = CONTEXT + 16  # address of the C library's syscall()
+SPINS = CONTEXT + 24  # address of 32 bits: pauses before a thread that waits goes to sleep
 ARRIVED = 3 * LINE  # how many threads have come to the barrier
 EPOCH = 4 * LINE  # futex word: how many barriers were passed
 WAITING = 5 * LINE  # how many threads sleep on EPOCH

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,8 @@ from renorm.runtime.memory import Memory, sealed
 from renorm.runtime.program import ALIGNMENT, Program, TensorSpec
 from renorm.runtime.report import Report
 from renorm.runtime.table import Context, plan
+
+WORTH_SHARING = 60_000  # ns of work; below, waking a thread that sleeps takes longer than it saves
 
 
 class Module:
@@ -59,8 +61,7 @@ class Module:
         if not self._obstacles:
             self._image = loader.load(objects, arch)
             self._plan = plan(program, self._image)
-            # a network whose phases have no work for a second thread is not worth waking one
-            self._team = teams.team(1 if self._plan.is_serial else self._threads, walker, arch)
+            self._team = teams.team(self._useful_threads(), walker, arch)
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
@@ -80,8 +81,12 @@ class Module:
 
     @property
     def threads(self) -> int:
-        """How many threads run it."""
+        """How many threads run it at most: no more than there are cores, and one where there is little to do."""
         return self._threads
+
+    def _useful_threads(self) -> int:
+        is_small = 0 < self.program.nanoseconds < WORTH_SHARING
+        return 1 if self._plan.is_serial or is_small else teams.working(self._threads)
 
     def run(self, /, *args: Any, out: Any = None, **named: Any) -> list[Any]:
         """Runs the network once and returns its outputs in order.
@@ -122,24 +127,11 @@ class Module:
         return bind(self.name, self._inputs, args, named)
 
     def _run(self, addresses: list[int]) -> None:
-        if self._team.threads == 1:
+        with nullcontext() if self._team.threads == 1 else self._team.lock:
             context = self._take()
             context.bases[:] = addresses
-            self._walk(context)
-            self._idle.append(context)
-        else:
-            with self._team.lock:
-                context = self._take()
-                context.bases[:] = addresses
-                self._walk(context)
-                self._idle.append(context)
-
-    def _walk(self, context: Context) -> None:
-        """The caller holds the team's lock where the team has more than one thread."""
-        if self._team.threads == 1:
-            self._team.walk(None, context.address, 1)
-        else:
             self._team.run(context.address)
+            self._idle.append(context)
 
     def _take(self) -> Context:
         try:
@@ -161,7 +153,7 @@ class Module:
 
         def run(step: int | None) -> None:
             context.limit(*((0, 0) if step is None else self._plan.steps[step : step + 2]))
-            self._walk(context)
+            self._team.run(context.address)
 
         with self._team.lock:
             yield run

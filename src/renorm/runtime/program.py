@@ -115,7 +115,8 @@ class Machine:
 class Program:
     """A whole compiled network.
 
-    name: of the source model. dims: extents of symbolic dims that were fixed when it was compiled.
+    nanoseconds: about how long one thread takes; 0 where nobody knows. name: of the source model. dims: extents of
+    symbolic dims that were fixed when it was compiled.
     """
 
     machine: Machine
@@ -126,6 +127,7 @@ class Program:
     arena_bytes: int = 0
     weight_bytes: int = 0
     weights: tuple[Weight, ...] = ()
+    nanoseconds: int = 0
     report: Report = field(default_factory=Report)
     name: str = ""
     dims: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -152,6 +154,7 @@ class Program:
             ],
             "arena_bytes": self.arena_bytes,
             "weight_bytes": self.weight_bytes,
+            "nanoseconds": self.nanoseconds,
             "weights": [{**_spec_json(w), "offset": w.offset} for w in self.weights],
             "report": self.report.to_json(),
             "dims": dict(self.dims),
@@ -182,6 +185,7 @@ class Program:
                 arena_bytes=_int(data["arena_bytes"]),
                 weight_bytes=_int(data["weight_bytes"]),
                 weights=tuple(Weight(str(w["name"]), *_type(w), _int(w["offset"])) for w in data["weights"]),
+                nanoseconds=_int(data["nanoseconds"]),
                 report=Report.from_json(data["report"]),
                 name=str(data["name"]),
                 dims={str(k): _int(v) for k, v in data["dims"].items()},
@@ -206,6 +210,7 @@ class Program:
 
         require(self.weight_bytes == weight_bytes, f"weights: {weight_bytes} bytes, expected {self.weight_bytes}")
         require(self.arena_bytes >= 0, f"arena: {self.arena_bytes} bytes")
+        require(self.nanoseconds >= 0, f"a run of {self.nanoseconds} ns")
         for tensor in (*self.inputs, *self.outputs):
             require(min(tensor.shape, default=0) >= 0, f"{tensor}: negative extent")
         for group, tensors in (("inputs", self.inputs), ("outputs", self.outputs)):

@@ -3,7 +3,8 @@
 A team of T threads is T - 1 workers and whoever calls `run`. Workers are Python threads that enter the walker once,
 without the interpreter's lock, and stay there: between runs they wait in native code. There is one team for each T
 (and each version of the walker) in a process, shared by all modules; a lock lets one run at a time use it. Modules
-with different T have different teams and run at once.
+with different T have different teams and run at once. There are never more threads in a team than cores: they would
+only wait for each other. While teams that run at once have more together, threads that wait go to sleep soon.
 
 Workers start at the first run. They are sent home when the interpreter exits; a child of fork() starts workers of its
 own. Where no thread can be started the caller walks alone: slower, with the same results.
@@ -24,6 +25,9 @@ from renorm.runtime.memory import Memory
 
 MOST = 1024  # more threads than this are taken for a mistake
 VARIABLE = "RENORM_NUM_THREADS"
+# Pauses before a thread that waits goes to sleep. About 40 us: longer than a gap between runs in a loop, shorter than
+# what a scheduler gives a thread; about 1 us where another thread may want the core.
+PATIENT, HASTY = 2000, 50
 
 
 def resolve(threads: int | None) -> int:
@@ -33,6 +37,11 @@ def resolve(threads: int | None) -> int:
     if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= MOST:
         raise InvalidInput(f"threads={threads!r}", [f"expected an integer from 1 to {MOST}, or None for the default"])
     return threads
+
+
+def working(threads: int) -> int:
+    """How many of `threads` are put to work: one per core at most."""
+    return min(threads, _cores())
 
 
 def default() -> int:
@@ -96,7 +105,7 @@ class Team:
         self._image = loader.load([walker], arch)
         pointer, word = ctypes.c_void_p, ctypes.c_int64
         # plain C calls: ctypes gives the interpreter's lock back while they run
-        self.walk = ctypes.CFUNCTYPE(None, pointer, pointer, word)(self._image.address(0, layout.RUN))
+        self._walk = ctypes.CFUNCTYPE(None, pointer, pointer, word)(self._image.address(0, layout.RUN))
         self._work = ctypes.CFUNCTYPE(None, pointer, word, word)(self._image.address(0, layout.WORK))
         self._stop = ctypes.CFUNCTYPE(None, pointer)(self._image.address(0, layout.STOP_WORK))
         self.start_over()
@@ -107,16 +116,23 @@ class Team:
         # `Module.run`
         self.lock = threading.RLock()
         self._pool = Memory(layout.POOL_BYTES)
+        ctypes.c_void_p.from_address(self._pool.address + layout.SPINS).value = ctypes.addressof(_spins)
         syscall = ctypes.cast(ctypes.CDLL(None).syscall, ctypes.c_void_p).value
         ctypes.c_void_p.from_address(self._pool.address + layout.SYSCALL).value = syscall
         self._workers: list[threading.Thread] | None = None
 
     def run(self, context: int) -> None:
-        """Runs the context at this address with all threads. The caller holds `lock`."""
+        """Runs the context at this address with all threads. The caller holds `lock`, unless there is one thread."""
         if self._workers is None:
             self._workers = self._start()
-        together = len(self._workers) == self.threads - 1
-        self.walk(self._pool.address, context, self.threads if together else 1)
+        threads = self.threads if len(self._workers) == self.threads - 1 else 1
+        _busy.append(threads)
+        _hurry()
+        try:
+            self._walk(self._pool.address, context, threads)
+        finally:
+            _busy.remove(threads)
+            _hurry()
 
     def _start(self) -> list[threading.Thread]:
         workers = list[threading.Thread]()
@@ -150,6 +166,8 @@ class Team:
                 self.lock.release()
 
 
+_busy: list[int] = []  # threads of each run in flight; appending, removing and adding up are atomic
+_spins = ctypes.c_int32(PATIENT)
 _teams: dict[tuple[int, bytes], Team] = {}
 _teams_lock = threading.Lock()
 
@@ -163,9 +181,16 @@ def team(threads: int, walker: bytes, arch: str) -> Team:
         return _teams[key]
 
 
+def _hurry() -> None:
+    """Tells threads that wait how soon to sleep."""
+    _spins.value = PATIENT if sum(_busy) <= _cores() else HASTY
+
+
 def _after_fork() -> None:
     global _teams_lock
     _teams_lock = threading.Lock()
+    _busy.clear()
+    _hurry()
     for each in _teams.values():
         each.start_over()
 

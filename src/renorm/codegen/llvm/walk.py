@@ -10,7 +10,7 @@ that many iterations of its own share at a time, and when that is gone, of the o
 it mostly finds in its own cache in the next, and yet nobody waits for a thread that the system has stopped.
 
 Where a record asks for it all threads meet in a barrier first: a counter and an epoch. Waiting, here and for the next
-run, is SPINS pauses, then futex; whoever changes a futex word wakes only when somebody sleeps.
+run, is as many pauses as the pool says, then futex; whoever changes a futex word wakes only when somebody sleeps.
 Orders: a sleeper counts itself before the kernel compares the word, the other changes the word before it reads the
 count, both sequentially consistent, so a wake-up cannot be missed.
 
@@ -27,8 +27,6 @@ import llvmlite.binding as llvm
 from renorm.core.errors import InvalidTarget
 from renorm.core.target import Target
 from renorm.runtime import layout
-
-SPINS = 2000  # about 40 us: longer than a gap between runs in a loop, shorter than what a scheduler gives a thread
 
 # triple, system call number of futex, statement that pauses, its declaration
 _MACHINES = {
@@ -69,6 +67,9 @@ define internal void @futex(ptr %pool, ptr %word, i64 %operation, i64 %value) no
 ; returns when the word differs from %old
 define internal void @await(ptr %pool, ptr %word, i32 %old, ptr %sleepers) {{
 entry:
+  %spins.at = getelementptr i8, ptr %pool, i64 {layout.SPINS}
+  %spins.word = load ptr, ptr %spins.at
+  %spins = load atomic i32, ptr %spins.word monotonic, align 4
   br label %spin
 spin:
   %k = phi i32 [ 0, %entry ], [ %k.next, %again ]
@@ -78,7 +79,7 @@ spin:
 again:
   {pause}
   %k.next = add i32 %k, 1
-  %more = icmp ult i32 %k.next, {SPINS}
+  %more = icmp ult i32 %k.next, %spins
   br i1 %more, label %spin, label %sleep
 sleep:
   %0 = atomicrmw add ptr %sleepers, i32 1 seq_cst, align 4
