@@ -7,6 +7,7 @@ position holds 16 channels side by side, which fill a vector register.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 
 from renorm.core.dims import Shape, format_shape
 
@@ -29,3 +30,11 @@ class Blocked:
 
     def __str__(self) -> str:
         return f"blocked({self.axis}, {self.lanes})"
+
+
+class Accepts(Enum):
+    """Which layout an op reads an operand in, or writes its results in, without loss."""
+
+    ROW_MAJOR = "row-major only"
+    ALIKE = "blocks of channels, where all operands and results that say so lie in them"
+    EITHER = "both, whatever the other operands and the results are"

@@ -17,6 +17,7 @@ from renorm.core.dims import Sym
 from renorm.core.errors import OperandError, suggest
 from renorm.graph import signature as signatures
 from renorm.graph.attributes import Attribute
+from renorm.graph.layout import Accepts
 from renorm.graph.types import Operand, Spec, TensorType
 
 if TYPE_CHECKING:
@@ -192,6 +193,14 @@ class OpDef:
         """Which axis of a weight (operand `index`, counted flat) runs along axis 1 of the first operand, both summed
         over; None where there is no such axis."""
         return None
+
+    def in_blocks(self, node: Node, index: int | None, lanes: int) -> Accepts:
+        """Whether operand `index` of a node of this op (counted flat; None: its results) may lie in blocks of `lanes`
+        channels, which are axis 1. Operands that are constants or small are not asked about."""
+        if self.fusion_of(node.operand_types()) > BROADCAST:
+            return Accepts.ROW_MAJOR
+        operand = None if index is None else node.inputs[index]
+        return Accepts.ALIKE if operand is None or operand.rank == node.output.rank else Accepts.ROW_MAJOR
 
     # --- what it computes ---------------------------------------------------------------------------------------------
 

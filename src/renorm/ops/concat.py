@@ -13,6 +13,8 @@ from renorm.core import dims
 from renorm.core.dims import Dim
 from renorm.core.errors import OperandError
 from renorm.graph.attributes import Int
+from renorm.graph.ir import Node
+from renorm.graph.layout import Accepts
 from renorm.graph.op import OnnxNode, Reject, Sample
 from renorm.graph.types import Operand, boolean, f16, f32, i64
 from renorm.ops import exact
@@ -50,6 +52,9 @@ class Concat(Injective):
                 elif isinstance(extent, int):
                     shape[k] = extent
         return tuple(shape)
+
+    def in_blocks(self, node: Node, index: int | None, lanes: int) -> Accepts:
+        return Accepts.ALIKE
 
     def compute(self, xs: Sequence[te.Tensor]) -> te.Tensor:
         return topi.concatenate(xs, self.axis)

@@ -12,6 +12,8 @@ from renorm.core.dims import Dim
 from renorm.core.dtypes import FLOATS, compute_dtype
 from renorm.core.target import Target
 from renorm.graph.attributes import Int
+from renorm.graph.ir import Node
+from renorm.graph.layout import Accepts
 from renorm.graph.op import OUT_ELEMENTWISE_FUSABLE, Reject, Sample
 from renorm.graph.product import Product
 from renorm.graph.types import Operand, TensorType, bf16, f16, f32, f64
@@ -46,6 +48,13 @@ class Conv(Windowed):
 
     def summed_axis(self, index: int, operands: Sequence[TensorType | None]) -> int | None:
         return 1 if index == 1 and self.group == 1 else None
+
+    def in_blocks(self, node: Node, index: int | None, lanes: int) -> Accepts:
+        if self.group == 1:
+            return Accepts.EITHER if index in (None, 0) else Accepts.ROW_MAJOR
+        x = node.inputs[0]
+        is_depthwise = x is not None and x.shape[1] == self.group == node.output.shape[1]
+        return Accepts.ALIKE if is_depthwise and index in (None, 0) else Accepts.ROW_MAJOR
 
     def scaled(self, operands: Sequence[Any], axis: int, k: Any, shift: Any) -> Any:
         return scaled_product(

@@ -25,6 +25,8 @@ from renorm.core.dtypes import FLOATS
 from renorm.core.errors import OperandError
 from renorm.core.target import Target
 from renorm.graph.attributes import Int, Ints
+from renorm.graph.ir import Node
+from renorm.graph.layout import Accepts
 from renorm.graph.op import OUT_ELEMENTWISE_FUSABLE, Reject, Sample
 from renorm.graph.product import Product
 from renorm.graph.types import Operand, TensorType, bf16, f16, f32, f64
@@ -104,6 +106,9 @@ class ConvTranspose(Windowed):
 
     def summed_axis(self, index: int, operands: Sequence[TensorType | None]) -> int | None:
         return 0 if index == 1 and self.group == 1 else None
+
+    def in_blocks(self, node: Node, index: int | None, lanes: int) -> Accepts:
+        return Accepts.EITHER if self.group == 1 and index in (None, 0) else Accepts.ROW_MAJOR
 
     def scaled(self, operands: Sequence[Any], axis: int, k: Any, shift: Any) -> Any:
         def times(w: Any, k: Any) -> Any:

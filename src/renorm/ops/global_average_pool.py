@@ -10,6 +10,8 @@ from renorm import te
 from renorm.core.dims import Dim
 from renorm.core.dtypes import FLOATS
 from renorm.core.target import Target
+from renorm.graph.ir import Node
+from renorm.graph.layout import Accepts
 from renorm.graph.op import REDUCTION, OpDef, Reject, Sample
 from renorm.graph.types import Operand, bf16, f16, f32, f64
 from renorm.ops import schedules
@@ -27,6 +29,9 @@ class GlobalAveragePool(OpDef):
 
     def infer(self, x: Operand) -> tuple[Dim, ...]:
         return (*x.shape[:2], *[1] * (x.rank - 2))
+
+    def in_blocks(self, node: Node, index: int | None, lanes: int) -> Accepts:
+        return Accepts.EITHER
 
     def compute(self, x: te.Tensor) -> te.Tensor:
         spatial = x.shape[2:]

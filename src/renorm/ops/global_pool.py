@@ -13,6 +13,8 @@ from renorm.core.dtypes import FLOATS
 from renorm.core.target import Target
 from renorm.expr.nodes import cast
 from renorm.graph.attributes import Float
+from renorm.graph.ir import Node
+from renorm.graph.layout import Accepts
 from renorm.graph.op import REDUCTION, OpDef, Reject, Sample
 from renorm.graph.types import Operand, bf16, f16, f32, f64
 from renorm.ops import schedules
@@ -29,6 +31,9 @@ class GlobalPool(OpDef):
 
     def infer(self, x: Operand) -> tuple[Dim, ...]:
         return (*x.shape[:2], *[1] * (x.rank - 2))
+
+    def in_blocks(self, node: Node, index: int | None, lanes: int) -> Accepts:
+        return Accepts.EITHER
 
     def schedule(self, s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
         schedules.reduction(s, outs, target)

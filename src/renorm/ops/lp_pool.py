@@ -12,6 +12,8 @@ from renorm.core.dims import Dim
 from renorm.core.dtypes import FLOATS
 from renorm.core.target import Target
 from renorm.graph.attributes import Bool, Float, Ints
+from renorm.graph.ir import Node
+from renorm.graph.layout import Accepts
 from renorm.graph.op import OUT_ELEMENTWISE_FUSABLE, Reject, Sample
 from renorm.graph.types import Operand, TensorType, bf16, f16, f32, f64
 from renorm.ops import schedules
@@ -39,6 +41,9 @@ class LpPool(Windowed):
 
     def label(self, operands: Sequence[TensorType | None]) -> str:
         return f"lp_pool{operands[0].rank - 2}d" if operands[0] else self.name
+
+    def in_blocks(self, node: Node, index: int | None, lanes: int) -> Accepts:
+        return Accepts.ALIKE
 
     def compute(self, x: te.Tensor) -> te.Tensor:
         spans = self.spans(x.shape[2:], self.kernel_shape)

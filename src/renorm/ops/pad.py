@@ -12,6 +12,8 @@ from renorm.core.dims import Dim
 from renorm.core.errors import OperandError
 from renorm.expr.nodes import cast
 from renorm.graph.attributes import String
+from renorm.graph.ir import Node
+from renorm.graph.layout import Accepts
 from renorm.graph.op import OnnxNode, Reject, Sample
 from renorm.graph.types import Operand, boolean, f16, f32, i64
 from renorm.ops.family import Injective
@@ -79,6 +81,11 @@ class Pad(Injective):
         for k, a in enumerate(chosen):
             found[a] = (pads[k], pads[k + len(chosen)])
         return found
+
+    def in_blocks(self, node: Node, index: int | None, lanes: int) -> Accepts:
+        x = node.inputs[0]
+        assert x is not None
+        return Accepts.ALIKE if index in (None, 0) and x.shape[1] == node.output.shape[1] else Accepts.ROW_MAJOR
 
     def compute(self, x: te.Tensor, pads: Any, value: te.Tensor | None, axes: Any) -> te.Tensor:
         pairs = self.around(x.ndim, pads.tolist(), axes)

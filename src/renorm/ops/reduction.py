@@ -15,6 +15,7 @@ from renorm.core.target import Target
 from renorm.expr.nodes import Expr, cast
 from renorm.graph.attributes import Bool, Ints
 from renorm.graph.ir import Node
+from renorm.graph.layout import Accepts
 from renorm.graph.op import REDUCTION, OnnxNode, OpDef
 from renorm.graph.types import Operand
 from renorm.ops import axes_operand, schedules
@@ -48,6 +49,14 @@ class Reduction(OpDef):
     def infer(self, x: Operand) -> tuple[Dim, ...]:
         gone = reduced_axes(self.axes, x.rank)
         return tuple(1 if a in gone else d for a, d in enumerate(x.shape) if self.keepdims or a not in gone)
+
+    def in_blocks(self, node: Node, index: int | None, lanes: int) -> Accepts:
+        x = node.inputs[0]
+        assert x is not None
+        gone = reduced_axes(self.axes, x.rank)
+        if 1 in gone or not (self.keepdims or len(gone) >= x.rank - 2):
+            return Accepts.ROW_MAJOR
+        return Accepts.EITHER if set(range(2, x.rank)) <= set(gone) else Accepts.ALIKE
 
     def compute(self, x: te.Tensor) -> te.Tensor:
         accumulated = self.accumulated(x.dtype)

@@ -14,6 +14,7 @@ from renorm.core.errors import OperandError
 from renorm.core.target import Target
 from renorm.graph.attributes import Bool, Float, Ints, String
 from renorm.graph.ir import Node
+from renorm.graph.layout import Accepts
 from renorm.graph.op import INJECTIVE, REDUCTION, Fusion, OnnxNode, OpDef, Reject, Sample
 from renorm.graph.types import Operand, TensorType, bf16, f16, f32, f64, i64, u8
 from renorm.ops import resampling, schedules
@@ -21,8 +22,7 @@ from renorm.ops.positions import POSITIONS, Line, position_line, resized
 from renorm.ops.precision import rounded
 from renorm.te import tag
 
-# the last one is what files before opset 11 mean
-NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil", "ceil_if_shrunk")
+NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil", "ceil_if_shrunk")  # last: before opset 11
 
 
 def _by(rule: str, **others: Any) -> dict[str, Any]:
@@ -51,9 +51,7 @@ class Resize(OpDef):
     keep_aspect_ratio_policy = String("stretch", among=("stretch", "not_larger", "not_smaller"))
     axes = Ints(None)
 
-    def infer(
-        self, x: Operand, roi: Operand | None, scales: Operand | None, sizes: Operand | None
-    ) -> tuple[Dim | None, ...]:
+    def infer(self, x: Operand, roi: Any, scales: Operand | None, sizes: Operand | None) -> tuple[Dim | None, ...]:
         given = [p for p in (scales, sizes) if p is not None and p.shape != (0,)]
         axes = self._axes(x.rank)
         if len(given) != 1:
@@ -88,6 +86,9 @@ class Resize(OpDef):
 
     def fusion_of(self, operands: Sequence[TensorType | None]) -> Fusion:
         return REDUCTION if self.antialias and self.mode != "nearest" else INJECTIVE
+
+    def in_blocks(self, node: Node, index: int | None, lanes: int) -> Accepts:
+        return Accepts.ALIKE
 
     def compute(self, x: te.Tensor, roi: Any, scales: Any, sizes: Any) -> te.Tensor:
         lines = self._lines(x.shape, roi, scales, sizes)

@@ -11,6 +11,8 @@ from renorm import te, topi
 from renorm.core import dims
 from renorm.core.dims import Dim, Sym
 from renorm.core.errors import OperandError
+from renorm.graph.ir import Node
+from renorm.graph.layout import Accepts
 from renorm.graph.op import OnnxNode, Reject, Sample
 from renorm.graph.types import Operand, f32, i32, i64
 from renorm.ops import exact
@@ -62,6 +64,15 @@ class Slice(Injective):
             # counted down, an end below the first element means "through it", which Python writes as None
             found[axis] = slice(int(starts[k]), None if step < 0 and end <= _LEAST else end, step)
         return found
+
+    def in_blocks(self, node: Node, index: int | None, lanes: int) -> Accepts:
+        x = node.inputs[0]
+        assert x is not None
+        if not isinstance(x.shape[1], int) or any(v is not None and v.data is None for v in node.inputs[1:]):
+            return Accepts.ROW_MAJOR
+        bounds = [None if v is None else v.data for v in node.inputs[1:]]
+        taken = range(x.shape[1])[self.slices(x.rank, *bounds)[1]]
+        return Accepts.ALIKE if taken.step == 1 and taken.start % lanes == 0 else Accepts.ROW_MAJOR
 
     def compute(self, x: te.Tensor, starts: Any, ends: Any, axes: Any, steps: Any) -> te.Tensor:
         slices = self.slices(x.ndim, starts, ends, axes, steps)

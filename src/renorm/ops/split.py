@@ -11,6 +11,8 @@ from renorm.core import dims
 from renorm.core.dims import Dim
 from renorm.core.errors import OperandError
 from renorm.graph.attributes import Int
+from renorm.graph.ir import Node
+from renorm.graph.layout import Accepts
 from renorm.graph.op import OnnxNode, Reject, Sample
 from renorm.graph.types import Operand, f16, f32, i64
 from renorm.ops.family import Injective
@@ -67,6 +69,9 @@ class Split(Injective):
         if isinstance(total, int) and isinstance(extent, int) and total != extent:
             raise OperandError(f"split({x}): sizes add up to {total}, but axis {axis} has {extent}")
         return [(*x.shape[:axis], piece, *x.shape[axis + 1 :]) for piece in pieces]
+
+    def in_blocks(self, node: Node, index: int | None, lanes: int) -> Accepts:
+        return Accepts.ALIKE
 
     def compute(self, x: te.Tensor, sizes: np.ndarray[Any, Any] | None) -> list[te.Tensor]:
         axis = dims.normalize_axis(self.axis, x.ndim)

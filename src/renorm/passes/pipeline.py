@@ -3,7 +3,7 @@
 level 0  nothing but lowering: inference is spelled out (dropout goes, batch norm becomes scale and shift)
 level 1  + constants are folded, dead code and common subexpressions go
 level 2  + norms are folded into their neighbours, nodes are fused into kernels
-level 3  the same today: schedules choose layouts at every level; algorithms that round otherwise will start here
+level 3  + values between convolutions lie in blocks of channels
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from renorm.passes.constants import FixStaticOperands, FoldConstants
 from renorm.passes.context import Context, Pass, check_keep
 from renorm.passes.dead_code import RemoveDeadCode
 from renorm.passes.fuse import Fuse, OneNodePerKernel
+from renorm.passes.layouts import ChooseLayouts
 from renorm.passes.partition import ClaimUnits
 from renorm.passes.probe import Probes
 from renorm.passes.rewriting import ApplyRules
@@ -49,6 +50,7 @@ KERNELS: list[tuple[int, Pass]] = [
     (0, RemoveDeadCode()),  # at every level: a kernel whose result nobody reads has nothing to write
     (0, OneNodePerKernel()),
     (2, Fuse()),
+    (3, ChooseLayouts()),  # of what goes from kernel to kernel
 ]
 
 PIPELINE = [*MODEL, *KERNELS]

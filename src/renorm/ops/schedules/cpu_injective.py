@@ -32,11 +32,12 @@ def inline(s: te.Schedule, outs: Sequence[te.Tensor], keep: Sequence[te.Tensor] 
             s[t].compute_inline()
 
 
-def nest(s: te.Schedule, out: te.Tensor, target: Target) -> None:
-    """Threads over the outer axes, vectors over the axes that run over memory as one."""
+def nest(s: te.Schedule, out: te.Tensor, target: Target) -> te.IterVar | None:
+    """Threads over the outer axes, vectors over the axes that run over memory as one. Gives the loop around a vector,
+    None where there is no such loop."""
     axes = list(s[out].op.axis)
     if not axes:
-        return
+        return None
     store(s, out)
     joint = max(1, structure.joint_axes(out))
     inner = fuse(s, out, axes[len(axes) - joint :])
@@ -50,15 +51,17 @@ def nest(s: te.Schedule, out: te.Tensor, target: Target) -> None:
         blocks = [block]
     if extent > 1:
         s[out].vectorize(vector)
+    loops = [*outer, *blocks]
     if prod(out.shape) < PARALLEL_FROM:
-        return
+        return loops[-1] if loops else None
     count = prod(out.shape[: len(axes) - joint])
     if count < 64 and blocks:  # too few planes to share out evenly: threads share their blocks as well
         outer, blocks = outer + blocks, []
     if outer:
-        share(s, out, outer)
+        loops = [*share(s, out, outer), *blocks]
     elif blocks:
         s[out].parallel(blocks[0])
+    return loops[-1] if loops else None
 
 
 def store(s: te.Schedule, out: te.Tensor) -> None:

@@ -11,7 +11,7 @@ from renorm import te
 from renorm.core.dtypes import compute_dtype, itemsize
 from renorm.core.target import Target
 from renorm.expr.nodes import Binary, Const, Load
-from renorm.ops.schedules import cpu_injective, cpu_window, structure
+from renorm.ops.schedules import cpu_blocked, cpu_injective, cpu_window, structure
 
 # Independent partial results that hide the latency of an addition: four vectors.
 VECTORS = 4
@@ -21,6 +21,9 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
     """Each reduction is a nest of its own, statistics and elementwise stages behind it too; those before it are
     inlined.
     """
+    if cpu_blocked.takes(outs):
+        cpu_blocked.schedule(s, outs, target)
+        return
     chain = structure.stages(outs)
     reductions = [t for t in chain if structure.is_reduction(t)]
     statistics = [t for t in chain if structure.is_statistic(t)]

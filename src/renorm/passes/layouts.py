@@ -1,0 +1,87 @@
+"""Layouts: regions of values that lie in memory in blocks of channels.
+
+A region is what must lie alike: values that ops read and write element by element, whole channels at a time. Regions
+end where an op reads one layout and writes another without loss (a convolution), and at values that are small. What
+an op can do is said in its own file (`OpDef.in_blocks`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from renorm.core.dims import is_static, static
+from renorm.core.target import Target
+from renorm.graph import registry
+from renorm.graph.ir import Graph, Node, Value
+from renorm.graph.layout import Accepts, Blocked
+from renorm.passes.context import Context
+
+_DTYPES = ("float32", "float16", "bfloat16")  # what is computed in float32, whose lanes blocks have
+
+
+@dataclass(frozen=True)
+class ChooseLayouts:
+    """v: [N, C, *S] -> v: [N, C, *S] in blocks of channels, where all that touch v take it so"""
+
+    def run(self, graph: Graph, context: Context) -> None:
+        machine = context.target.machine_target
+        lanes = machine.lanes(4)
+        if machine.is_gpu or lanes < 2:
+            return
+        layout = Blocked(1, lanes)
+        regions = _Regions(graph, context.target, layout, {name for claim in context.claims for name in claim})
+        inside = {v: g.name for g in graph.groups for n in g.nodes for v in n.outputs}
+        for v, group in inside.items():
+            leaves = graph.is_output(v) or any(inside[u.output] != group for u in v.users)
+            if leaves and regions.is_blocked(v):
+                v.layout = layout
+
+
+class _Regions:
+    """A partition of the values that layouts matter for, by union and find."""
+
+    def __init__(self, graph: Graph, target: Target, layout: Blocked, claimed: set[str]):
+        self._above: dict[Value, Value] = {}
+        self._refused: set[Value] = set()  # and with them their regions
+        self._layout = layout
+        for node in graph.nodes:
+            replaced = registry.overridden(node.op.name, target)
+            is_foreign = node.name in claimed or replaced.compute is not None or replaced.schedule is not None
+            self._visit(node, is_foreign)
+        outer = [*graph.inputs, *graph.outputs, *(v for v in self._above if layout.refuses(v.shape))]
+        outer += [v for v in self._above if v.dtype not in _DTYPES]
+        self._closed = {self._find(v) for v in (*outer, *self._refused)}
+
+    def is_blocked(self, v: Value) -> bool:
+        return v in self._above and self._find(v) not in self._closed
+
+    def _visit(self, node: Node, is_foreign: bool) -> None:
+        """Notes what a node asks for."""
+        results = [v for v in node.outputs if not _is_small(v)]
+        alike = list[Value]()
+        asked: list[tuple[int | None, Value]] = [(None, v) for v in results]
+        asked += [(i, v) for i, v in enumerate(node.inputs) if v is not None and not v.is_constant and not _is_small(v)]
+        for index, v in asked:
+            self._above.setdefault(v, v)
+            accepts = Accepts.ROW_MAJOR if is_foreign else node.op.in_blocks(node, index, self._layout.lanes)
+            if accepts is Accepts.ROW_MAJOR:
+                self._refused.add(v)
+            elif accepts is Accepts.ALIKE:
+                alike.append(v)
+        for v in alike[1:]:
+            self._above[self._find(v)] = self._find(alike[0])
+
+    def _find(self, v: Value) -> Value:
+        self._above.setdefault(v, v)
+        while self._above[v] is not v:
+            self._above[v] = self._above[self._above[v]]
+            v = self._above[v]
+        return v
+
+
+def _is_small(v: Value) -> bool:
+    """Whether blocks of channels make no difference: one channel, or nothing but channels."""
+    if v.rank < 3 or v.shape[1] == 1:
+        return True
+    return is_static(v.shape) and prod(static(v.shape[2:])) == 1
