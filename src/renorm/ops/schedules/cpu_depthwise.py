@@ -54,17 +54,21 @@ def rows_per_strip(main: te.Tensor, lanes: int) -> int:
     return -(-height // -(-height // most))
 
 
-def pixels_per_tile(width: int, taps: int, registers: int) -> int:
-    """How many accumulators, as many as registers hold beside a row of taps and the vectors that it reads; even parts
-    of a row."""
-    most = max(1, min(width, 16, registers - 2 * taps - 2 if taps < registers // 4 else registers // 2))
-    return -(-width // -(-width // most))
+def choose_tile(main: te.Tensor, axis: int, registers: int) -> int:
+    """How many accumulators along a spatial axis (counted from the end) of `main`. Beside each live the vectors of x
+    that a later tap reads again, and a few registers are left for weights. The largest tile among those that compute
+    the least beyond the extent."""
+    assert isinstance(main.op, te.ComputeOp)
+    extent, step, taps = main.shape[axis], main.op.attrs["strides"][axis], main.op.reduce_axis[axis].extent
+    live = 1 + (step if step < taps else 0)
+    most = max(1, min(extent, (registers - 6) // live))
+    return min(range(most, max(1, most // 2) - 1, -1), key=lambda n: -(-extent // n) * n)
 
 
 def _over_channels(s: te.Schedule, main: te.Tensor, tail: te.Tensor, target: Target, lanes: int) -> te.IterVar:
     """Vectors of channels; gives the loop over strips."""
     n, block, *spatial, lane = list(s[tail].op.axis)
-    width = pixels_per_tile(tail.shape[-2], _taps(main)[-1], target.vector_registers)
+    width = choose_tile(main, -1, target.vector_registers)
     row, pixel = s[tail].split(spatial[-1], factor=width)
     strips, rows = _strips(s, tail, spatial, rows_per_strip(main, lanes))
     order = [n, block, *strips]
@@ -76,10 +80,11 @@ def _over_channels(s: te.Schedule, main: te.Tensor, tail: te.Tensor, target: Tar
     s[main].set_scope("register")
     s[main].compute_at(s[tail], row)
     n, channel, *spatial = list(s[main].op.axis)
-    s[main].reorder(n, *spatial[:-1], *s[main].op.reduce_axis, spatial[-1], channel)
+    taps = list(s[main].op.reduce_axis)
+    s[main].reorder(n, *spatial[:-1], *taps, spatial[-1], channel)
     s[main].vectorize(channel)
     s[main].unroll(spatial[-1])
-    _unroll_taps(s, main, width)
+    _unroll(s, main, taps, width)
     return order[-1]
 
 
@@ -95,6 +100,7 @@ def _strips(
 
 def _over_pixels(s: te.Schedule, main: te.Tensor, tail: te.Tensor, target: Target, lanes: int) -> te.IterVar:
     """Vectors of pixels, as many rows as registers hold; gives the loop over strips."""
+    assert isinstance(main.op, te.ComputeOp)
     accumulator = s.cache_write(main, "register") if tail is main else main
     s[accumulator].set_scope("register")
     n, channel, *spatial = list(s[tail].op.axis)
@@ -102,7 +108,9 @@ def _over_pixels(s: te.Schedule, main: te.Tensor, tail: te.Tensor, target: Targe
     height, within = 1, [lane]
     strips, rows = list[te.IterVar](), list[te.IterVar]()
     if len(spatial) > 1:
-        height = pixels_per_tile(tail.shape[-2], 2 * _taps(main)[-1], target.vector_registers)
+        # vectors of pixels that lie apart are picked by shuffles, whose patterns take registers
+        shuffles = 0 if main.op.attrs["strides"][-1] == 1 else 4
+        height = choose_tile(main, -2, target.vector_registers - shuffles)
         block, row = s[tail].split(spatial[-2], factor=height)
         strip, block = s[tail].split(block, factor=max(1, rows_per_strip(main, 1) // height))
         strips, rows, within = [*spatial[:-2], strip], [block], [row, lane]
@@ -116,23 +124,21 @@ def _over_pixels(s: te.Schedule, main: te.Tensor, tail: te.Tensor, target: Targe
     own = list(s[accumulator].op.axis)
     inner = own[-2:] if len(spatial) > 1 else own[-1:]
     outer = [a for a in own if a not in inner]
-    s[accumulator].reorder(*outer, *s[accumulator].op.reduce_axis, *inner)
+    # taps of a column stand together: they share the rows that they read
+    depth, *taps = list(s[accumulator].op.reduce_axis)
+    taps = [depth, *taps[:-2], *reversed(taps[-2:])]
+    s[accumulator].reorder(*outer, *taps, *inner)
     for axis in inner[:-1]:
         s[accumulator].unroll(axis)
     s[accumulator].vectorize(inner[-1])
-    _unroll_taps(s, accumulator, height)
+    _unroll(s, accumulator, taps, height)
     return order[-1]
 
 
-def _taps(main: te.Tensor) -> list[int]:
-    assert isinstance(main.op, te.ComputeOp)
-    return [a.extent for a in main.op.reduce_axis[1:]]
-
-
-def _unroll_taps(s: te.Schedule, stage: te.Tensor, pixels: int) -> None:
+def _unroll(s: te.Schedule, stage: te.Tensor, taps: Sequence[te.IterVar], pixels: int) -> None:
     """Writes out the taps from the last axis on, as long as a tile stays short."""
     written = pixels
-    for axis in reversed(s[stage].op.reduce_axis[1:]):
+    for axis in reversed(taps):
         written *= axis.extent
         if written > UNROLLED:
             break
