@@ -1,0 +1,1 @@
+"""Speed and memory of renorm beside other runtimes: see docs/benchmarks.md."""

@@ -182,15 +182,19 @@ class _Worker:
         return json.loads(line)
 
 
+def environment(threads: int) -> dict[str, str]:
+    """Of a process that imports this renorm and computes on so many threads."""
+    paths = [str(Path(renorm.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "OMP_NUM_THREADS": str(threads)}
+
+
 @contextmanager
 def _started(name: str, job: Job) -> Generator[_Worker]:
     errors = Path(job.outputs).with_suffix(".txt")
-    paths = [str(Path(renorm.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "OMP_NUM_THREADS": str(job.threads)}
     call = [sys.executable, "-m", "renorm.driver.worker", json.dumps(asdict(job))]
     with errors.open("w") as log:
         process = subprocess.Popen(
-            call, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, env=environment
+            call, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, env=environment(job.threads)
         )
     with process:
         try:

@@ -1,0 +1,60 @@
+"""python -m benchmarks run: measures. python -m benchmarks page: writes docs/benchmarks.md from what was measured."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from benchmarks.machine import commit, now
+from benchmarks.run import RESULTS, RUNTIMES, Settings
+from benchmarks.run import run as measure
+from renorm.runtime import threads as teams
+
+
+@click.group()
+def main() -> None:
+    """Speed and memory of renorm beside other runtimes."""
+
+
+@main.command()
+@click.option("--networks", default="", help="Names of benchmarks.networks, or .onnx files; default: all networks.")
+@click.option("--runtimes", default=",".join(RUNTIMES), show_default=True)
+@click.option("--threads", type=click.IntRange(1), default=None, help="Default: one for each core.")
+@click.option("--rounds", type=click.IntRange(1), default=7, show_default=True, help="How often runtimes take turns.")
+@click.option("--seconds", type=float, default=2.0, show_default=True, help="How long each runtime runs a network.")
+@click.option("--layers/--no-layers", default=True, help="Whether to measure each kernel of renorm too.")
+@click.option(
+    "--into", type=click.Path(path_type=Path), help="The file of results. Networks that it has are not measured again."
+)
+def run(
+    networks: str, runtimes: str, threads: int | None, rounds: int, seconds: float, layers: bool, into: Path | None
+) -> None:
+    """Measures networks beside other runtimes, in turns, and each kernel of renorm."""
+    path = into or RESULTS / f"{now()[:10]}-{commit()['id'][:8] or 'unknown'}.json"
+    settings = Settings(teams.resolve(threads), rounds, seconds, tuple(runtimes.split(",")), layers)
+    names = networks.split(",") if networks else _all()
+    failed = measure(names, settings, path, lambda line: print(line, file=sys.stderr, flush=True))
+    print(path)
+    if failed:
+        sys.exit(f"not measured: {', '.join(failed)}")
+
+
+@main.command()
+@click.argument("result", type=click.Path(path_type=Path), required=False)
+def page(result: Path | None) -> None:
+    """Writes docs/benchmarks.md and its plots from a file of results; default: the latest."""
+    from benchmarks.page import latest, write  # needs matplotlib
+
+    write(result or latest())
+
+
+def _all() -> list[str]:
+    from benchmarks.networks import NETWORKS  # needs PyTorch
+
+    return list(NETWORKS)
+
+
+if __name__ == "__main__":
+    main()

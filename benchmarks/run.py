@@ -1,0 +1,163 @@
+"""One network at a time: compiled with an empty cache and a full one, measured beside the others and by kernel.
+
+Results are plain data, written to one JSON file after each network.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import renorm
+from benchmarks.machine import ROOT, commit, machine, now
+from renorm.core.comparison import random_inputs
+from renorm.core.errors import RenormError
+from renorm.driver.measure import Contender, Measured, environment, obstacle, side_by_side
+
+RUNTIMES = ("renorm", "ort", "openvino", "inductor", "torch")
+RESULTS = ROOT / "benchmarks" / "results"
+FILES = ROOT / "build" / "benchmarks"  # exported networks and artifacts
+REFERENCE = "ort"  # whose outputs the others are compared with
+
+
+@dataclass(frozen=True)
+class Settings:
+    threads: int
+    rounds: int
+    seconds: float
+    runtimes: tuple[str, ...]
+    layers: bool
+
+
+def run(names: Sequence[str], settings: Settings, path: Path, tell: Callable[[str], None]) -> list[str]:
+    """Measures the networks that `path` does not have yet, and writes it; gives those that failed. names: of
+    benchmarks.networks, or .onnx files."""
+    kept: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"networks": {}}
+    failed = list[str]()
+    result: dict[str, Any] = kept | {
+        "when": now(),
+        "commit": commit(),
+        "machine": machine(),
+        "settings": asdict(settings),
+    }
+    for name in names:
+        short = Path(name).stem
+        if short in result["networks"]:
+            continue
+        begin = time.perf_counter()
+        try:
+            result["networks"][short] = network(name, settings, lambda line, short=short: tell(f"{short}: {line}"))
+        except (RenormError, RuntimeError) as error:  # the others are worth having
+            tell(f"{short} FAILED: {error}")
+            failed.append(short)
+            continue
+        tell(f"{short}: {time.perf_counter() - begin:.0f} s")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(_json(result))
+    return failed
+
+
+def _json(result: dict[str, Any]) -> str:
+    """One line for each runtime and each kernel: to be read, and to be compared by git."""
+    text = json.dumps(result, indent=1)
+    return re.sub(r"[{\[][^{}\[\]]*[}\]]", lambda m: re.sub(r"\s*\n\s*", " ", m[0]), text) + "\n"
+
+
+def network(name: str, settings: Settings, tell: Callable[[str], None]) -> dict[str, Any]:
+    """All that is measured of one network."""
+    tell("export")
+    model, program, about = _files(name)
+    FILES.mkdir(parents=True, exist_ok=True)
+    artifact = FILES / f"{model.stem}.renorm"
+    tell("compile")
+    compiled = _compiled(model, artifact, settings.threads)
+    contenders, failed = list[Contender](), dict[str, Any]()
+    for runtime in settings.runtimes:
+        missing = obstacle(runtime)
+        file = {"renorm": artifact, "torch": program, "inductor": program}.get(runtime, model)
+        if missing or file is None:
+            failed[runtime] = {"failure": missing or "there is no program of torch.export"}
+        else:
+            contenders.append(Contender(runtime, runtime, file))
+    inputs = random_inputs(renorm.load(artifact, verify=False).inputs)
+    measured = side_by_side(
+        contenders, inputs, settings.threads, rounds=settings.rounds, seconds=settings.seconds, tell=tell
+    )
+    reference = next((m for m in measured if m.name == REFERENCE and m.latency), None)
+    found = {m.name: _plain(m, reference) for m in measured} | failed
+    shapes = {n: list(a.shape) for n, a in inputs.items()}
+    told: dict[str, Any] = {**about, "inputs": shapes, "runtimes": found, "compile": compiled}
+    if settings.layers:
+        tell("kernels")
+        told["layers"] = _layers(artifact, settings.threads)
+    return told
+
+
+def _files(name: str) -> tuple[Path, Path | None, dict[str, Any]]:
+    """The network as ONNX, as PyTorch has it, and whether renorm was developed on it."""
+    if name.endswith(".onnx"):
+        return Path(name), None, {"tuned": False}
+    from benchmarks.networks import NETWORKS, export  # needs PyTorch
+
+    return *export(name, FILES), {"tuned": NETWORKS[name].tuned}
+
+
+def _compiled(model: Path, artifact: Path, threads: int) -> dict[str, Any]:
+    """Seconds of `renorm compile`, the whole command and its stages, with an empty cache and with a full one."""
+    with tempfile.TemporaryDirectory() as cache:
+        return {state: _compile(model, artifact, threads, cache) for state in ("cold", "warm")}
+
+
+def _compile(model: Path, artifact: Path, threads: int, cache: str) -> dict[str, Any]:
+    begin = time.perf_counter()
+    told = _verb("compile", model, "-o", artifact, threads=threads, RENORM_CACHE_DIR=cache)
+    report = told["report"]
+    wall = time.perf_counter() - begin
+    return {"command_seconds": round(wall, 3), "seconds": report["seconds"], "memory": report["memory"]}
+
+
+def _layers(artifact: Path, threads: int) -> dict[str, Any]:
+    """Each kernel launch: microseconds, what it must do at least, and how near it comes to the machine's limits."""
+    told = _verb("profile", artifact, threads=threads)
+    kernels = [
+        {
+            "kernel": t["kernel"],
+            "us": round(t["seconds"] * 1e6, 1),
+            **t["work"],
+            "of_limit": round(t["of_limit"], 3),
+        }
+        for t in told["launches"]
+    ]
+    return {"limits": told["limits"], "kernels": kernels}
+
+
+def _verb(verb: str, *arguments: str | os.PathLike[str], threads: int, **variables: str) -> dict[str, Any]:
+    """What a verb of renorm prints as JSON, in a process of its own."""
+    call = [sys.executable, "-m", "renorm", verb, *map(str, arguments), "--threads", str(threads), "--json"]
+    done = subprocess.run(call, capture_output=True, text=True, env=environment(threads) | variables)
+    if done.returncode:
+        raise RuntimeError(f"renorm {verb} ended with {done.returncode}: {done.stdout[-2000:]}{done.stderr[-2000:]}")
+    return json.loads(done.stdout)
+
+
+def _plain(measured: Measured, reference: Measured | None) -> dict[str, Any]:
+    """As JSON keeps it."""
+    if measured.latency is None:
+        return {"failure": measured.failure}
+    latency = {k: v for k, v in asdict(measured.latency).items() if k != "name"}
+    return {
+        "ms": {k: [round(x, 4) for x in v] if k == "rounds" else round(v, 4) for k, v in latency.items()},
+        "open_seconds": round(measured.open_seconds, 3),
+        "first_seconds": round(measured.first_seconds, 3),
+        "peak_bytes": measured.peak_bytes,
+        "error": measured.error(reference) if reference else None,
+    }
