@@ -68,6 +68,24 @@ def test_compile_says_what_it_did(tmp_path: Path) -> None:
     assert [n["fate"] for n in norms] == ["unit"] * 7
     assert any("batch_norm" in k["name"] for k in found["report"]["kernels"])
     assert Path(found["artifact"]).exists()
+    assert list(found["seconds"]) == ["read", "passes", "schedule", "code", "assemble", "write"]
+    code = found["report"]["code"]
+    assert 0 < code["unique"] == code["compiled"] <= len(found["report"]["kernels"])
+
+
+def test_compiling_again_compiles_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run_json("cache")["directory"] is None  # the tests run without it
+    assert "RENORM_CACHE says so" in run("cache").stdout
+    monkeypatch.setenv("RENORM_CACHE", "1")
+    monkeypatch.setenv("RENORM_CACHE_DIR", str(tmp_path / "cache"))
+    arguments = ("compile", MODEL, "-o", tmp_path / "m.renorm", *FIXED)
+    assert re.search(r"(\d+) different kernels: \1 compiled in \d processes, 0 from the cache", run(*arguments).stdout)
+    assert "none compiled" in run(*arguments).stdout
+    assert str(tmp_path / "cache") in run("cache").stdout
+    held = run_json("cache")
+    assert held["entries"] > held["bytes"] / held["at_most"] > 0
+    assert run_json("cache", "--clear")["entries"] == held["entries"]
+    assert run_json("cache")["entries"] == 0
 
 
 def test_keep_can_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

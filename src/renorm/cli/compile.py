@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,15 @@ def command(model: Path, path: Path | None, options: dict[str, Any], as_json: bo
     path = path or model.with_suffix(".renorm")
     with progress(f"compiling {model.name}", as_json) as tell:
         module = renorm.compile(model, progress=tell, **options)
+    since = time.perf_counter()
     module.save(path)
     report = module.report
+    seconds = {**report.seconds, "write": round(time.perf_counter() - since, 4)}
     if not as_json:
-        seconds = sum(report.seconds.values())
-        output.line(f"{path}: {len(report.kernels)} kernels, {output.bytes_text(path.stat().st_size)}, {seconds:.1f} s")
-    return output.Outcome({"artifact": str(path), "report": report.to_json()})
+        code, size = report.code, output.bytes_text(path.stat().st_size)
+        output.line(f"{path}: {len(report.kernels)} kernels, {size}, {sum(seconds.values()):.2f} s")
+        output.line("  " + ", ".join(f"{stage} {spent:.2f} s" for stage, spent in seconds.items()))
+        made = f"{code.compiled} compiled in {code.processes} processes" if code.compiled else "none compiled"
+        cached = f"{code.unique - code.compiled} from the cache ({code.cache})"
+        output.line(f"  {code.unique} different kernels: {made}, {cached}")
+    return output.Outcome({"artifact": str(path), "seconds": seconds, "report": report.to_json()})

@@ -68,12 +68,15 @@ def compile(
             'use target="llvm"',
         )
     options = Options(chosen, opt_level, keep_names(keep), verify, threads, progress)
+    seconds: dict[str, float] = {}
+    clock = _Clock(seconds)
     graph = read(model, shapes=shapes)
+    clock.stop("read")
     sizes = fixed_extents(graph.inputs, shapes or {}, graph.name)
     symbols = {s for v in graph.inputs for d in v.shape for s in symbols_of(d)}
     missing = symbols - set(sizes)
     if not missing:
-        return specialize(graph, sizes, options)
+        return specialize(graph, sizes, options, seconds)
     if shapes:
         raise InvalidInput(
             f"shapes= leaves extents of {graph.name} open: {', '.join(sorted(missing))}",
@@ -119,10 +122,12 @@ def optimized(source: Graph, sizes: Mapping[str, int], options: Options) -> tupl
     )
 
 
-def specialize(source: Graph, sizes: Mapping[str, int], options: Options) -> CompiledModule:
-    """Compiles `source` with its symbols fixed."""
+def specialize(
+    source: Graph, sizes: Mapping[str, int], options: Options, before: Mapping[str, float] | None = None
+) -> CompiledModule:
+    """Compiles `source` with its symbols fixed. before: seconds of what was done for it so far, by stage."""
     machine = options.target.machine_target
-    seconds: dict[str, float] = {}
+    seconds = dict(before or {})
     clock = _Clock(seconds)
     graph, report = optimized(source, sizes, options)
     clock.stop("passes")
