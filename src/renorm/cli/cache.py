@@ -1,4 +1,4 @@
-"""renorm cache: how much compiled code is kept on disk, and where; --clear removes it."""
+"""renorm cache: how much compiled code is kept on disk, and where."""
 
 from __future__ import annotations
 
