@@ -454,10 +454,14 @@ class Algebra:
     def without_division(self, a: Linear, bound: int) -> tuple[Linear, int]:
         """(b, n) with a < bound exactly where b < n, and a >= bound exactly where b >= n; b divides nothing if it can.
 
-        r + x // c < n says r*c + x < n*c: conditions on parts of a fused axis become conditions on the axis.
+        r + x // c < n says r*c + x < n*c: conditions on parts of a fused axis become conditions on the axis. Where
+        0 <= f < u, u*m + f < u*n says m < n.
         """
         b, n = a, bound
         while True:
+            coarse = None if all(isinstance(x, Var) for x in b.terms) else self._coarsen(b, n) if n else None
+            if coarse is not None:
+                b, n = coarse[1], n // coarse[0]
             found = next((x for x, k in b.terms.items() if isinstance(x, Quotient) and k == 1), None)
             if found is None:
                 return (b, n) if all(isinstance(x, Var) for x in b.terms) else (a, bound)

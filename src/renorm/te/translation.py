@@ -12,6 +12,7 @@ from renorm.core import dtypes
 from renorm.core.errors import InternalError
 from renorm.expr.nodes import Binary, Call, Cast, Const, Expr, Load, Select, Var, cast, const
 from renorm.expr.rewrite import children, key, rebuild
+from renorm.te import affine
 from renorm.te.affine import Algebra, Bounds, Linear, dtype_bounds
 from renorm.te.tensor import ComputeOp, Tensor
 
@@ -171,7 +172,26 @@ class Translation:
         if chosen is not None:
             return self.value(chosen)
         known = self._known(e) if e.dtype == "bool" else None
-        return const(known) if known is not None else self._rebuild(e)
+        if known is not None:
+            return const(known)
+        undivided = self._undivided(e)
+        return self._rebuild(e) if undivided is None else undivided
+
+    def _undivided(self, e: Expr) -> Expr | None:
+        """A comparison of positions along parts of a fused axis as one of positions along that axis; None for what is
+        no such comparison."""
+        if not isinstance(e, Binary) or e.op not in ("<", "<=", ">", ">=") or not self._reads_nothing(e):
+            return None
+        if e.a.dtype not in INDEX_DTYPES:
+            return None
+        difference = affine.subtract(self.linear(e.a), self.linear(e.b))
+        if all(isinstance(x, Var) for x in difference.terms):
+            return None
+        bound = -difference.constant + (e.op in ("<=", ">"))
+        form, bound = self.algebra.without_division(affine.offset(difference, -difference.constant), bound)
+        if not all(isinstance(x, Var) for x in form.terms):
+            return None
+        return Binary("<" if e.op in ("<", "<=") else ">=", self.algebra.expr(form), const(bound))
 
     def _chosen(self, e: Expr) -> Expr | None:
         """The part that `e` always equals: a branch of a decided condition, or a condition beside one that holds."""
