@@ -70,6 +70,13 @@ class Target:
         """How many vector registers there are."""
         return 32 if self.vector_bytes == 64 or self.machine == "aarch64" else 16
 
+    @property
+    def cache_bytes(self) -> int:
+        """What one core has of second-level cache: the host's, as Linux tells it, and otherwise what servers with such
+        vectors have at least."""
+        own = host_cache_bytes() if self.is_host else 0
+        return own or (1 << 20 if self.vector_bytes == 64 else 1 << 18)
+
     def lanes(self, dtype_bytes: int) -> int:
         """Elements of a vector register."""
         return max(1, self.vector_bytes // dtype_bytes)
@@ -135,3 +142,16 @@ def host_flags() -> frozenset[str]:
     except OSError:
         pass
     return frozenset()
+
+
+@cache
+def host_cache_bytes() -> int:
+    """Size of the first core's second-level cache; 0 where it is not known."""
+    try:
+        with open("/sys/devices/system/cpu/cpu0/cache/index2/size") as line:
+            text = line.read().strip()
+    except OSError:
+        return 0
+    units = {"K": 1 << 10, "M": 1 << 20}
+    number, unit = (text[:-1], units[text[-1]]) if text[-1:] in units else (text, 1)
+    return int(number) * unit if number.isdigit() else 0

@@ -49,7 +49,7 @@ def compile(
     each new shape it is called with. keep: names of ops or nodes that must not be unpacked or folded (also
     RENORM_KEEP, comma separated). threads: None means as many as this process may use. verify: compare each rewrite
     with the graph before it, and revert it where it differs. precision: "exact" switches algorithms off that round
-    differently; there are none yet. progress: called with (stage, done, of).
+    differently (Winograd's convolutions; opt_level 3 has them). progress: called with (stage, done, of).
 
     Raises UnsupportedOp, InvalidModel, InvalidTarget, InvalidInput, UserCodeError.
     """
@@ -67,7 +67,7 @@ def compile(
             ],
             'use target="llvm"',
         )
-    options = Options(chosen, opt_level, keep_names(keep), verify, threads, progress)
+    options = Options(chosen, opt_level, keep_names(keep), verify, threads, progress, precision)
     seconds: dict[str, float] = {}
     clock = _Clock(seconds)
     graph = read(model, shapes=shapes)
@@ -108,13 +108,19 @@ class Options:
     verify: bool
     threads: int | None = None
     progress: Progress | None = None
+    precision: str = "fast"
 
 
 def optimized(source: Graph, sizes: Mapping[str, int], options: Options) -> tuple[Graph, Report]:
     """The graph after the passes, cut into kernels, and the report but for memory and times. Symbols that `sizes` does
     not fix stay open."""
     graph, report = pipeline.optimize(
-        source.copy(sizes), level=options.level, keep=options.keep, target=options.target, verify=options.verify
+        source.copy(sizes),
+        level=options.level,
+        keep=options.keep,
+        target=options.target,
+        verify=options.verify,
+        precision=options.precision,
     )
     _materialize_outputs(graph)
     return graph, replace(

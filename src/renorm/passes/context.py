@@ -23,13 +23,15 @@ class Pass(Protocol):
 
 @dataclass
 class Context:
-    """level: 0 to 3, see passes.pipeline. keep: names of ops and of nodes that stay whole. units: why single nodes stay
-    whole, by node name, where the target asks for it. claims: names of nodes that the target runs as one kernel. probe:
-    measures rewrites when the user asks for it."""
+    """level: 0 to 3, see passes.pipeline. keep: names of ops and of nodes that stay whole. precision: "fast" or
+    "exact", without algorithms that round differently. units: why single nodes stay whole, by node name, where the
+    target asks for it. claims: names of nodes that the target runs as one kernel. probe: measures rewrites when the
+    user asks for it."""
 
     target: Target = field(default_factory=Target)
     level: int = 3
     keep: frozenset[str] = frozenset()
+    precision: str = "fast"
     units: dict[str, str] = field(default_factory=dict[str, str])
     claims: list[tuple[str, ...]] = field(default_factory=list[tuple[str, ...]])
     log: Log = field(default_factory=Log)

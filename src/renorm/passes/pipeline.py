@@ -3,7 +3,8 @@
 level 0  nothing but lowering: inference is spelled out (dropout goes, batch norm becomes scale and shift)
 level 1  + constants are folded, dead code and common subexpressions go
 level 2  + norms are folded into their neighbours, nodes are fused into kernels
-level 3  + values between convolutions lie in blocks of channels
+level 3  + algorithms that need fewer operations and round otherwise, unless precision is "exact"; values between
+         convolutions lie in blocks of channels
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from renorm.graph import verify as verifier
 from renorm.graph.ir import Graph
 from renorm.graph.rewrite import Refused
 from renorm.passes import decompose, fold, norms, padding, pixels, products, simplify, unpack
+from renorm.passes.algorithms import ChooseAlgorithms
 from renorm.passes.common import ShareCommon
 from renorm.passes.constants import FixStaticOperands, FoldConstants
 from renorm.passes.context import Context, Pass, check_keep
@@ -48,6 +50,7 @@ KERNELS: list[tuple[int, Pass]] = [
     (1, FoldConstants()),
     (1, ShareCommon()),
     (0, RemoveDeadCode()),  # at every level: a kernel whose result nobody reads has nothing to write
+    (3, ChooseAlgorithms()),
     (0, OneNodePerKernel()),
     (2, Fuse()),
     (3, ChooseLayouts()),  # of what goes from kernel to kernel
@@ -63,6 +66,7 @@ def optimize(
     keep: Iterable[str] = (),
     target: Target | None = None,
     verify: bool = False,
+    precision: str = "fast",
     for_export: bool = False,
 ) -> tuple[Graph, Report]:
     """Runs the pipeline on `graph`, which it takes over, and gives the result with a report (norms, refusals,
@@ -70,10 +74,11 @@ def optimize(
 
     level: 0 to 3. keep: names of ops or nodes that no pass takes apart. verify: each rewrite and pass is compared
     with what was there before, on random inputs; one that differs too much is reverted and named among the refusals.
-    for_export: only the passes whose result is a model again. Raises InvalidInput for an unknown name in `keep`, and
-    where `verify` meets inputs without a fixed shape.
+    precision: "fast", or "exact" without algorithms that round differently. for_export: only the passes whose result
+    is a model again. Raises InvalidInput for an unknown name in `keep`, and where `verify` meets inputs without a fixed
+    shape.
     """
-    context = Context(target or Target(), level, check_keep(graph, keep))
+    context = Context(target or Target(), level, check_keep(graph, keep), precision)
     source = norms.norms_of(graph)
     names = [v.name for v in graph.outputs]
     probes = Probes(graph) if verify else None
@@ -97,7 +102,7 @@ def _run(one: Pass, graph: Graph, context: Context, probes: Probes | None) -> Gr
     if probes is None:
         _apply(one, graph, context)
         return graph
-    if isinstance(one, ApplyRules):  # rewrite by rewrite
+    if isinstance(one, (ApplyRules, ChooseAlgorithms)):  # rewrite by rewrite
         context.probe = probes.measure
         _apply(one, graph, context)
         context.probe = None

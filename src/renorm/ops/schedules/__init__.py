@@ -14,6 +14,7 @@ from renorm.ops.schedules import (
     cpu_normalization,
     cpu_reduction,
     cpu_transposed,
+    cpu_winograd,
     cuda,
 )
 
@@ -46,3 +47,11 @@ def transposed_convolution(s: te.Schedule, outs: Sequence[te.Tensor], target: Ta
 def gemm(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
     """Matrix products."""
     (cuda.schedule if target.is_gpu else cpu_convolution.schedule)(s, outs, target)
+
+
+def winograd(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
+    """Convolutions by transformed tiles."""
+    if target.is_gpu:
+        cuda.schedule(s, outs, target, keep=cpu_winograd.transforms(outs))
+    else:
+        cpu_winograd.schedule(s, outs, target)

@@ -12,12 +12,12 @@ from renorm.ops.schedules import cpu_injective, structure
 THREADS = 256
 
 
-def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
-    """One launch per reduction and per result: a thread computes one element."""
-    cpu_injective.inline(s, outs)
-    results = {id(t.op) for t in outs}
+def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target, keep: Sequence[te.Tensor] = ()) -> None:
+    """One launch per reduction, per stage in `keep` and per result: a thread computes one element."""
+    cpu_injective.inline(s, outs, keep)
+    kept = {id(t.op) for t in (*keep, *outs)}
     for t in structure.stages(outs):
-        if structure.is_reduction(t) or id(t.op) in results:
+        if structure.is_reduction(t) or id(t.op) in kept:
             bind(s, t)
 
 

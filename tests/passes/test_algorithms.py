@@ -1,0 +1,152 @@
+"""Which convolutions become Winograd's, and why others do not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import renorm
+from renorm import ops
+from renorm.core.dims import Sym, static
+from renorm.core.target import Target, parse
+from renorm.graph import interpret
+from renorm.graph.ir import Graph, Value
+from renorm.ops.winograd_conv import WinogradConv
+from renorm.passes.algorithms import ChooseAlgorithms
+from renorm.passes.context import Context
+from renorm.passes.convolution_cost import Convolution
+from renorm.passes.pipeline import optimize
+from renorm.runtime.report import Report
+
+RNG = np.random.default_rng()
+
+
+def conv(x: Value, k: int, name: str = "conv", kernel: int = 3, **attributes: Any) -> Value:
+    c = x.shape[1] // attributes.get("group", 1)
+    w = (RNG.standard_normal((k, c, kernel, kernel)) / kernel).astype(np.float32)
+    attributes.setdefault("pads", (kernel // 2,) * 4)
+    return ops.conv(x, w, RNG.standard_normal(k).astype(np.float32), name=name, **attributes)
+
+
+def single(channels: int = 64, results: int = 64, extent: int = 56, batch: int = 1, **attributes: Any) -> Graph:
+    """One convolution beside a large constant, which keeps the cap on weights out of the way."""
+    g = Graph()
+    y = conv(g.input("x", "float32", (batch, channels, extent, extent)), results, **attributes)
+    large = g.input("v", "float32", (1, 2000))
+    g.outputs = [y, ops.matmul(large, RNG.standard_normal((2000, 2000)).astype(np.float32))]
+    return g
+
+
+def chosen(g: Graph, **options: Any) -> tuple[dict[str, int], Report]:
+    """Tiles by node, and the report."""
+    done, report = optimize(g, **options)
+    return {n.name: n.op.tile for n in done.nodes if isinstance(n.op, WinogradConv)}, report
+
+
+def refusals(report: Report) -> dict[str, str]:
+    return {node: reason for rule, node, reason in report.refusals if rule == "ConvToWinograd"}
+
+
+def test_a_large_convolution_is_computed_by_tiles_and_keeps_its_name() -> None:
+    tiles, report = chosen(single())
+    assert tiles == {"conv": 4}
+    assert refusals(report) == {}
+    assert [k for k in optimize(single())[0].groups if "winograd4_conv2d" in k.name]
+
+
+@pytest.mark.parametrize("options", [{"precision": "exact"}, {"level": 2}, {"keep": ["conv"]}, {"for_export": True}])
+def test_not_where_it_is_not_wanted(options: dict[str, Any]) -> None:
+    assert chosen(single(), **options)[0] == {}
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [{"strides": (2, 2)}, {"dilations": (2, 2), "pads": (2,) * 4}, {"group": 2}, {"kernel": 5}, {"kernel": 1}],
+)
+def test_other_convolutions_stay(attributes: dict[str, Any]) -> None:
+    tiles, report = chosen(single(**attributes))
+    assert tiles == refusals(report) == {}
+
+
+def test_narrow_floats_computed_weights_and_open_extents_stay() -> None:
+    g = Graph()
+    x, w = g.input("x", "float32", (1, 64, 56, 56)), g.input("w", "float32", (64, 64, 3, 3))
+    narrow = g.input("h", "float16", (1, 64, 56, 56))
+    half = ops.conv(narrow, RNG.standard_normal((64, 64, 3, 3)).astype(np.float16))
+    open_ = conv(g.input("z", "float32", (1, 64, Sym("H"), 56)), 64, "open")
+    g.outputs = [ops.conv(x, w), half, open_]
+    assert chosen(g)[0] == {}
+
+
+def test_few_channels_stay_direct_with_a_reason() -> None:
+    tiles, report = chosen(single(channels=3, results=8))
+    assert tiles == {}
+    assert "times as fast only" in refusals(report)["conv"]
+
+
+def test_weights_that_would_not_stay_finite() -> None:
+    g = single()
+    weight = next(v for v in g.constants.values() if v.shape == (64, 64, 3, 3))
+    assert weight.data is not None
+    weight.data[3, 4, 1, 1] = np.inf
+    tiles, report = chosen(g)
+    assert tiles == {}
+    assert "not finite" in refusals(report)["conv"]
+
+
+@pytest.mark.parametrize("growth", [0.0, 0.1, 0.25, 1.0, 10.0])
+def test_weights_grow_no_further_than_allowed(growth: float) -> None:
+    g = Graph()
+    y = g.input("x", "float32", (1, 32, 64, 64))
+    for i, (k, extent) in enumerate([(32, 64), (64, 32), (128, 16), (256, 8)]):
+        y = ops.relu(conv(y, k, f"conv{i}"))
+        if extent > 8:
+            y = ops.max_pool(y, kernel_shape=(2, 2), strides=(2, 2))
+    g.outputs = [y]
+    before = sum(v.data.nbytes for v in g.constants.values() if v.data is not None)
+    ChooseAlgorithms(growth).run(g, Context())
+    after = sum(v.data.nbytes for v in g.constants.values() if v.data is not None)
+    found = {n.name: n.op.tile for n in g.nodes if isinstance(n.op, WinogradConv)}
+    assert after <= before * (1 + growth)
+    if growth == 0:
+        assert not found
+    if growth == 0.1:  # what saves most for a byte comes first: large images, small weights
+        assert "conv0" in found
+        assert "conv3" not in found
+    if growth == 10:
+        assert {"conv0", "conv1", "conv2"} <= set(found)
+
+
+@pytest.mark.parametrize("attributes", [{"auto_pad": "SAME_UPPER", "pads": None}, {"pads": (2, 0, 1, 3)}])
+def test_result_is_the_same(attributes: dict[str, Any]) -> None:
+    g = single(48, 80, 40, batch=2, **attributes)
+    arrays = [RNG.standard_normal(static(v.shape)).astype(np.float32) for v in g.inputs]
+    expected = interpret.run(g, arrays)[0]
+    done, _ = optimize(g.copy())
+    assert any(isinstance(n.op, WinogradConv) for n in done.nodes)
+    for got in (interpret.run(done, arrays)[0], renorm.compile(g).run(*arrays)[0]):
+        assert np.abs(got - expected).max() < 4e-6 * np.abs(expected).max()
+
+
+def test_verify_measures_the_rewrite() -> None:
+    done, report = optimize(single(16, 16, 24), verify=True)
+    assert not [r for r in report.refusals if "reverted" in r[2]]
+    assert any(isinstance(n.op, WinogradConv) for n in done.nodes) or refusals(report)
+
+
+@pytest.mark.parametrize("target", ["llvm -mcpu=znver4", "llvm -mcpu=haswell", "llvm -mtriple=aarch64-linux-gnu"])
+def test_cost_knows_what_both_ways_pay(target: str) -> None:
+    machine: Target = parse(target)
+
+    def times(tile: int, *sizes: int) -> float:
+        one = Convolution(*sizes)
+        return one.cost(1, machine) / one.cost(tile, machine)
+
+    assert times(4, 1, 64, 64, 56, 56) > times(2, 1, 64, 64, 56, 56) > 1.3
+    assert times(4, 1, 4, 4, 56, 56) < times(4, 1, 64, 64, 56, 56)  # transforms beside few products
+    assert times(4, 1, 512, 512, 4, 4) < times(4, 1, 512, 512, 16, 16)  # weights read for few tiles
+    assert times(4, 1, 64, 64, 17, 16) < times(4, 1, 64, 64, 16, 16)  # tiles that hang over
+    assert times(4, 1, 64, 64, 1, 1) < 1
+    assert times(4, 8, 512, 512, 7, 7) > times(4, 1, 512, 512, 7, 7)  # a batch shares the weights
