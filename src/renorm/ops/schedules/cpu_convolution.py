@@ -138,8 +138,7 @@ def sum_loops(s: te.Schedule, stage: te.Tensor, blocks: Sequence[int]) -> list[t
 def _blocks_of_channels(s: te.Schedule, main: te.Tensor, tail: te.Tensor, target: Target, lanes: int) -> None:
     """The result goes out in blocks of channels, so the tile of registers is what memory holds."""
     n, block, *spatial, lane = list(s[tail].op.axis)
-    blocks, pixels = tail.shape[1], tail.shape[-2]
-    tile = choose_tile(pixels, blocks, target.vector_registers)
+    tile = choose_tile(tail.shape[-2], _vectors(main, 1, lanes), target.vector_registers)
     outer, vector = s[tail].split(block, factor=tile.vectors)
     row, pixel = s[tail].split(spatial[-1], factor=tile.pixels)
     order = [n, outer, *spatial[:-1], row]
@@ -158,6 +157,12 @@ def _blocks_of_channels(s: te.Schedule, main: te.Tensor, tail: te.Tensor, target
     s[main].vectorize(lane)
     s[main].unroll(vector)
     s[main].unroll(spatial[-1])
+
+
+def _vectors(main: te.Tensor, channel: int, lanes: int) -> int:
+    """Vectors of channels of the result that are made of the same channels of x."""
+    assert isinstance(main.op, te.ComputeOp)
+    return -(-main.shape[channel] // int((main.op.attrs or {}).get("groups", 1)) // lanes)
 
 
 def _pixel_axis(tail: te.Tensor, channel: int) -> int | None:
@@ -182,7 +187,7 @@ def _vectors_over_channels(
     axes = list(s[tail].op.axis)
     pixel = _pixel_axis(tail, channel)
     pixels = tail.shape[pixel] if pixel is not None else 1
-    tile = choose_tile(pixels, -(-tail.shape[channel] // lanes), target.vector_registers)
+    tile = choose_tile(pixels, _vectors(accumulator, channel, lanes), target.vector_registers)
     outer, inside = s[tail].split(axes[channel], factor=tile.vectors * lanes)
     rest = [a for i, a in enumerate(axes) if i not in (channel, pixel)]
     order = [*rest[:1], outer, *rest[1:]]

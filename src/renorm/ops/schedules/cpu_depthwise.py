@@ -56,13 +56,13 @@ def rows_per_strip(main: te.Tensor, lanes: int) -> int:
 
 def choose_tile(main: te.Tensor, axis: int, registers: int) -> int:
     """How many accumulators along a spatial axis (counted from the end) of `main`. Beside each live the vectors of x
-    that a later tap reads again, and a few registers are left for weights. The largest tile among those that compute
-    the least beyond the extent."""
+    that a later tap reads again, and a few registers are left for weights. Of the tiles that fit, the one with the
+    least work: what it computes, beyond the extent too, and about one element more for what surrounds it."""
     assert isinstance(main.op, te.ComputeOp)
     extent, step, taps = main.shape[axis], main.op.attrs["strides"][axis], main.op.reduce_axis[axis].extent
     live = 1 + (step if step < taps else 0)
     most = max(1, min(extent, (registers - 6) // live))
-    return min(range(most, max(1, most // 2) - 1, -1), key=lambda n: -(-extent // n) * n)
+    return min(range(most, 0, -1), key=lambda n: -(-extent // n) * (n + 1))
 
 
 def _over_channels(s: te.Schedule, main: te.Tensor, tail: te.Tensor, target: Target, lanes: int) -> te.IterVar:
@@ -108,8 +108,8 @@ def _over_pixels(s: te.Schedule, main: te.Tensor, tail: te.Tensor, target: Targe
     height, within = 1, [lane]
     strips, rows = list[te.IterVar](), list[te.IterVar]()
     if len(spatial) > 1:
-        # vectors of pixels that lie apart are picked by shuffles, whose patterns take registers
-        shuffles = 0 if main.op.attrs["strides"][-1] == 1 else 4
+        # vectors of pixels that lie apart are picked from others, which live meanwhile, as do the patterns
+        shuffles = 0 if main.op.attrs["strides"][-1] == 1 else target.vector_registers // 2
         height = choose_tile(main, -2, target.vector_registers - shuffles)
         block, row = s[tail].split(spatial[-2], factor=height)
         strip, block = s[tail].split(block, factor=max(1, rows_per_strip(main, 1) // height))

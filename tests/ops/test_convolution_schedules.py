@@ -1,0 +1,186 @@
+"""Schedules of convolutions on the CPU, in every layout and for every kind of CPU: against torch in float64, and that
+no hot loop keeps accumulators on the stack."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.codegen.native import HOST, run_native
+
+from renorm import te
+from renorm.codegen.llvm import assembly, compile_kernel, spills
+from renorm.core.target import Target, parse
+from renorm.graph.layout import Blocked
+from renorm.graph.types import TensorType
+from renorm.ops.conv import Conv
+from renorm.ops.conv_transpose import ConvTranspose
+from renorm.ops.schedules import layout
+from renorm.ops.schedules.layout import Form
+from renorm.tir.passes import prepare
+
+LANES = HOST.lanes(4)
+
+
+@dataclass
+class Case:
+    """A convolution with a ReLU behind it. reads, writes: whether x and y lie in blocks of channels."""
+
+    op: Any
+    x: Any
+    w: Any
+    b: Any
+    reads: bool = False
+    writes: bool = False
+
+    def lowered(self, target: Target) -> tuple[Any, list[Any], Form | None]:
+        """The kernel, the arrays that it reads, and the form of what it writes."""
+        lanes = target.lanes(4)
+        channels = Form.of(Blocked(1, lanes))
+        forms = [channels if self.reads else None, self._weight(lanes), None]
+        given, views = list[te.Tensor](), list[Any]()
+        for name, array, form in zip("xwb", (self.x, self.w, self.b), forms, strict=True):
+            held = te.placeholder(form.shape(array.shape) if form else array.shape, name=name)
+            given.append(held)
+            views.append(layout.view(held, array.shape, form) if form else held)
+        y = self.op.compute(*views)
+        y = te.compute(y.shape, lambda *i: te.maximum(y[i], te.const(0, "float32")), name="relu", tag="elemwise")
+        out = layout.result(y, channels) if self.writes else y
+        s = te.create_schedule(out.op)
+        self.op.schedule(s, [out], target)
+        arrays = [a.copy() for a in (self.x, self.w, self.b)]
+        for i, form in enumerate(forms):
+            if form:
+                packed = np.zeros(form.shape(arrays[i].shape), np.float32)
+                form.pack(arrays[i], packed)
+                arrays[i] = packed
+        return te.lower(s, [*given, out], name="conv"), arrays, channels if self.writes else None
+
+    def _weight(self, lanes: int) -> Form:
+        types = [TensorType("float32", self.x.shape), TensorType("float32", self.w.shape), None]
+        axis, summed = self.op.channel_axis(1, types), self.op.summed_axis(1, types)
+        cuts = [(axis, lanes)]
+        if self.reads and summed is not None:
+            cuts.insert(0, (summed, lanes))
+        return Form(tuple(cuts), first=axis)
+
+    def run(self) -> Any:
+        kernel, arrays, form = self.lowered(HOST)
+        expected = self.by_torch()
+        out = np.full(form.shape(expected.shape) if form else expected.shape, np.nan, np.float32)
+        run_native(prepare(kernel), [*arrays, out], HOST, threads=2)
+        if form is None:
+            return out
+        index = np.indices(expected.shape)
+        return out[tuple(form.index(list(index)))]
+
+    def by_torch(self) -> Any:
+        rank, op = self.x.ndim - 2, self.op
+        x, w, b = (torch.from_numpy(a.astype(np.float64)) for a in (self.x, self.w, self.b))
+        attributes: dict[str, Any] = {"stride": op.along("strides", rank), "groups": op.group}
+        attributes |= {"dilation": op.along("dilations", rank), "padding": [p for p, _ in op.explicit_pads(rank)]}
+        kind = f"conv{'_transpose' if isinstance(op, ConvTranspose) else ''}{rank}d"
+        return torch.relu(getattr(torch.nn.functional, kind)(x, w, b, **attributes)).numpy()
+
+
+def case(
+    kind: str,
+    shape: tuple[int, ...],
+    channels: int,
+    kernel: tuple[int, ...],
+    strides: Any = None,
+    dilations: Any = None,
+    group: int = 1,
+    pads: Any = None,
+    seed: int = 0,
+    **layouts: bool,
+) -> Case:
+    rng = np.random.default_rng(seed)
+
+    def normal(*extents: int) -> Any:
+        return rng.standard_normal(extents).astype(np.float32)
+
+    attributes = {"strides": strides, "dilations": dilations, "group": group, "pads": pads}
+    if kind == "conv":
+        op, w = Conv(**attributes), normal(channels, shape[1] // group, *kernel)
+    else:
+        op, w = ConvTranspose(**attributes), normal(shape[1], channels // group, *kernel)
+    return Case(op, normal(*shape), w, normal(channels), **layouts)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    """Channels about the size of a vector and more; rows longer and shorter than a tile."""
+    kind = draw(st.sampled_from(["conv", "conv_transpose"]))
+    rank = draw(st.sampled_from([1, 2, 2, 2, 3]))
+    grouping = draw(st.sampled_from(["one", "one", "some", "each"]))
+    in_blocks, out_blocks = draw(st.booleans()), draw(st.booleans())
+    if grouping == "each":
+        inputs = outputs = group = (
+            LANES * draw(st.integers(1, 2)) if in_blocks or out_blocks else draw(st.integers(2, 40))
+        )
+    else:
+        group = 1 if grouping == "one" else 2
+        inputs, outputs = (
+            LANES * draw(st.integers(1, 2)) if blocks else group * draw(st.integers(1, 24))
+            for blocks in (in_blocks, out_blocks)
+        )
+        in_blocks, out_blocks = in_blocks and group == 1, out_blocks and group == 1
+    if kind == "conv_transpose" and grouping != "one":
+        in_blocks = out_blocks = False
+    each = lambda low, high: tuple(draw(st.integers(low, high)) for _ in range(rank))  # noqa: E731
+    kernel, strides = each(1, 5 if rank < 3 else 2), each(1, 3)
+    dilations = each(1, 2) if kind == "conv" else (1,) * rank
+    pads = tuple(draw(st.integers(0, (k - 1) // 2)) for k in kernel)
+    least = [max(1, d * (k - 1) + 1 - 2 * p) for d, k, p in zip(dilations, kernel, pads, strict=True)]
+    spatial = [draw(st.integers(n + 1, n + (18 if i == rank - 1 else 4))) for i, n in enumerate(least)]
+    return case(
+        kind, (draw(st.integers(1, 2)), inputs, *spatial), outputs, kernel, strides, dilations, group, pads * 2,
+        draw(st.integers(0, 999)), reads=in_blocks, writes=out_blocks,
+    )  # fmt: skip
+
+
+@settings(deadline=None, max_examples=60)
+@given(cases())
+def test_convolutions_agree_with_torch_in_every_layout(c: Case) -> None:
+    expected = c.by_torch()
+    np.testing.assert_allclose(c.run(), expected, rtol=0, atol=2e-5 * max(1.0, np.abs(expected).max()))
+
+
+SHAPES = {
+    "1x1": ("conv", (1, 64, 14, 14), 64, (1, 1)),
+    "3x3": ("conv", (1, 32, 14, 14), 64, (3, 3)),
+    "a row that tiles do not divide": ("conv", (1, 32, 9, 17), 48, (3, 3)),
+    "5x5, stride 2": ("conv", (1, 32, 19, 19), 64, (5, 5), (2, 2)),
+    "1x7": ("conv", (1, 32, 17, 17), 32, (1, 7)),
+    "7x1, dilated": ("conv", (1, 32, 33, 17), 32, (7, 1), None, (2, 1)),
+    "few channels": ("conv", (1, 3, 30, 30), 32, (7, 7), (2, 2)),
+    "four channels a group": ("conv", (1, 32, 14, 14), 32, (3, 3), None, None, 8),
+    "depthwise 3x3": ("conv", (1, 32, 28, 28), 32, (3, 3), None, None, 32),
+    "depthwise 5x5, stride 2": ("conv", (1, 32, 28, 28), 32, (5, 5), (2, 2), None, 32),
+    "transposed 4x4": ("conv_transpose", (1, 32, 8, 8), 64, (4, 4), (2, 2), None, 1, (1, 1, 1, 1)),
+    "transposed 3x3": ("conv_transpose", (1, 32, 9, 9), 32, (3, 3), (2, 2)),
+    "transposed 2x2": ("conv_transpose", (1, 32, 8, 15), 32, (2, 2), (2, 2)),
+    "transposed 4x4 to few channels": ("conv_transpose", (1, 32, 16, 16), 3, (4, 4), (2, 2), None, 1, (1, 1, 1, 1)),
+}
+CPUS = ["llvm -mtriple=x86_64-linux-gnu -mcpu=znver4", "llvm -mtriple=x86_64-linux-gnu -mcpu=haswell"]
+CPUS += ["llvm -mtriple=aarch64-linux-gnu"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("in_blocks", [False, True])
+@pytest.mark.parametrize("cpu", CPUS)
+@pytest.mark.parametrize("name", SHAPES)
+def test_hot_loops_do_not_touch_the_stack(name: str, cpu: str, in_blocks: bool) -> None:
+    c = case(*SHAPES[name])
+    if in_blocks and (c.op.group not in (1, c.x.shape[1]) or c.x.shape[1] < 16 or len(c.b) < 16):
+        pytest.skip("not in blocks")
+    c.reads = c.writes = in_blocks
+    target = parse(cpu)
+    kernel, _, _ = c.lowered(target)
+    assert spills(assembly(compile_kernel(kernel, target), target)) == 0
