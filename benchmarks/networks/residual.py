@@ -14,12 +14,12 @@ class InstanceBatchNorm(nn.Module):
 
     def __init__(self, channels: int):
         super().__init__()
-        self.half = channels // 2
-        self.instance = nn.InstanceNorm2d(self.half, affine=True)
-        self.batch = nn.BatchNorm2d(channels - self.half)
+        self.cut = channels // 2
+        self.instance = nn.InstanceNorm2d(self.cut, affine=True)
+        self.batch = nn.BatchNorm2d(channels - self.cut)
 
     def forward(self, x: Tensor) -> Tensor:
-        first, rest = torch.split(x, [self.half, x.shape[1] - self.half], 1)
+        first, rest = torch.split(x, [self.cut, x.shape[1] - self.cut], 1)
         return torch.cat((self.instance(first), self.batch(rest)), 1)
 
 

@@ -19,7 +19,7 @@ from renorm.runtime.profile import Limits
 _DEPTH = 64  # steps of the reduction whose operands lie in the first cache
 _TIMES = 1000  # how often it goes over them: about half a millisecond
 _COPIED = 1 << 24  # float32 elements: 64 MiB, more than a last-level cache holds of two arrays
-_SECONDS = 0.15  # of calls; the system needs some time to give each thread a core
+_SECONDS, _CALLS = 0.15, 10  # at least; the system needs some time to give each thread a core
 
 
 @cache
@@ -71,7 +71,7 @@ def _fastest(call: Callable[[], None]) -> float:
     times = list[float]()
     begin = time.perf_counter()
     until = begin + _SECONDS
-    while begin < until:
+    while begin < until or len(times) < _CALLS:
         call()
         end = time.perf_counter()
         times.append(end - begin)

@@ -1,0 +1,66 @@
+"""What results say: the figures that the page and its plots show."""
+
+from __future__ import annotations
+
+from collections import Counter
+from math import exp, log
+from typing import Any
+
+LABELS = {
+    "renorm": "renorm",
+    "ort": "ONNX Runtime",
+    "openvino": "OpenVINO",
+    "inductor": "PyTorch inductor",
+    "torch": "PyTorch eager",
+}
+Network = dict[str, Any]
+
+
+def milliseconds(network: Network, runtime: str) -> float | None:
+    """The median; None where the runtime was not measured."""
+    ms = network["runtimes"].get(runtime, {}).get("ms")
+    return ms["median"] if ms else None
+
+
+def mebibytes(network: Network, runtime: str) -> float | None:
+    """The most memory its process held."""
+    found = network["runtimes"].get(runtime, {}).get("peak_bytes")
+    return found / 2**20 if found else None
+
+
+def to_best(network: Network, measure: Any) -> float | None:
+    """renorm's figure relative to the least of the others'."""
+    ours = measure(network, "renorm")
+    others = [v for r in network["runtimes"] if r != "renorm" and (v := measure(network, r)) is not None]
+    return ours / min(others) if ours and others else None
+
+
+def geometric_mean(values: list[float]) -> float:
+    return exp(sum(map(log, values)) / len(values))
+
+
+def error(network: Network) -> float | None:
+    """How far renorm's outputs are from the reference's."""
+    return network["runtimes"].get("renorm", {}).get("error")
+
+
+def limit_us(kernel: dict[str, Any], limits: dict[str, float]) -> float:
+    """The least microseconds that a kernel's work takes at the machine's limits."""
+    return max(kernel["flops"] / limits["flops"], kernel["bytes"] / limits["bytes"]) * 1e6
+
+
+def kinds(kernels: list[dict[str, Any]]) -> list[tuple[str, int, float, int, int, bool]]:
+    """(kind, launches, microseconds, flops, bytes, whether flops are nominal) of kernels that fuse the same ops,
+    slowest first."""
+    spent, count, flops, moved = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
+    nominal = set[str]()
+    for k in kernels:
+        name, number = k["kernel"].rsplit("_", 1) if k["kernel"].count("_") else (k["kernel"], "")
+        kind = name if number.isdecimal() else k["kernel"]
+        spent[kind] += k["us"]
+        count[kind] += 1
+        flops[kind] += k["flops"]
+        moved[kind] += k["bytes"]
+        if k["is_nominal"]:
+            nominal.add(kind)
+    return [(kind, count[kind], us, flops[kind], moved[kind], kind in nominal) for kind, us in spent.most_common()]

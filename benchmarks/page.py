@@ -1,0 +1,196 @@
+"""docs/benchmarks.md, from a file of results."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.figures import (
+    LABELS,
+    error,
+    geometric_mean,
+    kinds,
+    limit_us,
+    mebibytes,
+    milliseconds,
+    to_best,
+)
+from benchmarks.machine import ROOT
+from benchmarks.run import RESULTS
+
+PAGE = ROOT / "docs" / "benchmarks.md"
+PLOTS = ROOT / "docs" / "benchmarks"
+SHOWN = 6  # kinds of kernels of each network; the file of results has every kernel
+
+
+def latest() -> Path:
+    """The file of results that was written last, by its own account."""
+    return max(RESULTS.glob("*.json"), key=lambda p: json.loads(p.read_text())["when"])
+
+
+def write(path: Path) -> None:
+    """The page and its plots."""
+    from benchmarks.plots import draw  # needs matplotlib, which a test of the text does not
+
+    result = json.loads(path.read_text())
+    draw(result, PLOTS)
+    PAGE.write_text(text(result, path))
+
+
+def text(result: dict[str, Any], path: Path) -> str:
+    """The page."""
+    networks, settings = result["networks"], result["settings"]
+    parts = [
+        "# Benchmarks",
+        f"Written by `python -m benchmarks page` from [{path.name}](../benchmarks/results/{path.name}): "
+        f"{result['when'][:10]}, commit `{result['commit']['id'][:10]}`"
+        f"{' with changes' if result['commit']['changed'] else ''}.",
+        _HOW.format(**settings),
+        _machine(result["machine"], settings),
+        "## Latency",
+        "![latency of each network and runtime](benchmarks/latency.svg)",
+        "Median milliseconds of one call ± half the distance between the quartiles; the last column is renorm's median "
+        "over that of the fastest other.",
+        _table(["network", *_labels(networks), "renorm / fastest other"], _latency(networks)),
+        _means(networks),
+        *_failures(networks),
+        "## Memory",
+        "![peak memory of each network and runtime](benchmarks/memory.svg)",
+        "The most memory that the process held (VmHWM), MiB: interpreter, library, weights, inputs and outputs. The "
+        "last two columns are of renorm: buffers between kernels, and the least that any plan needs.",
+        _table(["network", *_labels(networks), "renorm / least other", "arena", "lower bound"], _memory(networks)),
+        "## Compiling",
+        "Seconds of renorm's stages with an empty cache on disk and with a full one; then until the first result is "
+        "there, in a new process: opening an artifact for renorm, reading and compiling the model for the others. The "
+        "last column is the largest difference of renorm's outputs from ONNX Runtime's, relative to the largest "
+        "output.",
+        _table(
+            ["network", "cold", "warm", *(f"first result, {n}" for n in _labels(networks)), "error"],
+            _compiling(networks),
+        ),
+    ]
+    if any("layers" in n for n in networks.values()):
+        parts += ["## Kernels", "![kernels below the roofline](benchmarks/roofline.svg)", _KERNELS, *_layers(networks)]
+    return "\n\n".join(parts) + "\n"
+
+
+_HOW = """\
+Each runtime runs in a process of its own, on {threads} threads, float32, with its own best settings for latency. They
+take turns in {rounds} rounds, {seconds:g} seconds in all for each, a tenth of a second apart, so that a machine that
+slows down slows all alike, and threads that spin after a run disturb nobody; the first call of a turn is not counted.
+Outputs are compared in the same run. The networks are those of `benchmarks/networks/`, with random weights; renorm was
+developed on resnet50, se_resnet101_ibn, dcgan and unet, the others were only measured.
+
+To measure again:
+
+```sh
+pip install -e ".[bench]"                  # a C++ compiler too, for inductor; what is missing is left out
+python -m benchmarks run                   # --networks resnet50,my.onnx --runtimes renorm,ort --rounds 3 --into FILE
+python -m benchmarks page
+renorm bench my.onnx --against ort,openvino
+```"""
+
+_KERNELS = """\
+Each kernel launch alone, in order (`renorm profile`). GFLOP/s count the operations that are needed at least, GB/s the
+bytes that must be read and written; the limit is the longer of the two at the speed of multiply-adds with operands in
+the first cache and of a copy of memory, both measured in the same process. It can be passed: operands may lie in a
+cache, and kernels with * use fewer operations than the direct algorithm, which is counted. Kernels that fuse the same
+ops are taken together; the file of results has each."""
+
+
+def _machine(machine: dict[str, Any], settings: dict[str, Any]) -> str:
+    packages = ", ".join(f"{k} {v}" for k, v in machine["packages"].items())
+    rows = [(k, v) for k, v in machine.items() if k != "packages"]
+    return _table(["machine", ""], [*rows, ("threads", settings["threads"]), ("packages", packages)])
+
+
+def _runtimes(networks: dict[str, Any]) -> list[str]:
+    return [r for r in LABELS if any(milliseconds(n, r) for n in networks.values())]
+
+
+def _labels(networks: dict[str, Any]) -> list[str]:
+    return [LABELS[r] for r in _runtimes(networks)]
+
+
+def _latency(networks: dict[str, Any]) -> Iterable[Sequence[Any]]:
+    for name, n in networks.items():
+        cells = list[str]()
+        for r in _runtimes(networks):
+            ms = n["runtimes"].get(r, {}).get("ms")
+            cells.append(f"{ms['median']:.2f} ± {(ms['upper'] - ms['lower']) / 2:.2f}" if ms else "")
+        yield name, *cells, _ratio(to_best(n, milliseconds))
+
+
+def _means(networks: dict[str, Any]) -> str:
+    """Geometric means of latency, of both kinds of networks."""
+    said = list[str]()
+    for title, tuned in (("developed on", True), ("only measured", False)):
+        ratios = [x for n in networks.values() if n["tuned"] == tuned and (x := to_best(n, milliseconds)) is not None]
+        if ratios:
+            said.append(f"{geometric_mean(ratios):.2f} over the {len(ratios)} {title}")
+    return f"Geometric mean of renorm / fastest other: {', '.join(said)}."
+
+
+def _failures(networks: dict[str, Any]) -> list[str]:
+    failed = [
+        f"- {name}, {LABELS.get(r, r)}: {told['failure']}"
+        for name, n in networks.items()
+        for r, told in n["runtimes"].items()
+        if told.get("failure")
+    ]
+    return ["Not measured:\n\n" + "\n".join(failed)] if failed else []
+
+
+def _memory(networks: dict[str, Any]) -> Iterable[Sequence[Any]]:
+    for name, n in networks.items():
+        cells = ["" if (m := mebibytes(n, r)) is None else f"{m:.0f}" for r in _runtimes(networks)]
+        planned = n["compile"]["warm"]["memory"]
+        sizes = (f"{planned[k] / 2**20:.1f}" for k in ("arena", "lower_bound"))
+        yield name, *cells, _ratio(to_best(n, mebibytes)), *sizes
+
+
+def _compiling(networks: dict[str, Any]) -> Iterable[Sequence[Any]]:
+    for name, n in networks.items():
+        stages = (f"{sum(n['compile'][state]['seconds'].values()):.2f}" for state in ("cold", "warm"))
+        first = list[str]()
+        for r in _runtimes(networks):
+            told = n["runtimes"].get(r, {})
+            first.append(f"{told['open_seconds'] + told['first_seconds']:.2f}" if "ms" in told else "")
+        apart = error(n)
+        yield name, *stages, *first, "" if apart is None else f"{apart:.1e}"
+
+
+def _layers(networks: dict[str, Any]) -> Iterable[str]:
+    for name, n in networks.items():
+        if "layers" not in n:
+            continue
+        limits, kernels = n["layers"]["limits"], n["layers"]["kernels"]
+        total = sum(k["us"] for k in kernels) or 1.0
+        least = sum(limit_us(k, limits) for k in kernels)
+        rows = list[Sequence[Any]]()
+        for kind, count, us, flops, moved, nominal in kinds(kernels)[:SHOWN]:
+            limit = limit_us({"flops": flops, "bytes": moved}, limits)
+            speeds = (f"{flops / us / 1e3:.0f}", f"{moved / us / 1e3:.1f}") if us else ("", "")
+            rows.append(
+                (f"`{kind}`", count, f"{us / 1e3:.2f}", f"{us / total:.0%}", *speeds, _share(limit, us, nominal))
+            )
+        yield (
+            f"### {name}\n\n{len(kernels)} launches, {total / 1e3:.2f} ms one by one, {least / total:.0%} of the "
+            f"limits ({limits['flops'] / 1e9:.0f} GFLOP/s, {limits['bytes'] / 1e9:.0f} GB/s)."
+        )
+        yield _table(["kernels", "launches", "ms", "share", "GFLOP/s", "GB/s", "of the limit"], rows)
+
+
+def _share(limit: float, us: float, nominal: bool) -> str:
+    return f"{limit / us:.0%}{'*' * nominal}" if us else ""
+
+
+def _ratio(value: float | None) -> str:
+    return "" if value is None else f"**{value:.2f}**"
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(str(c).replace("|", "\\|") for c in row) + " |" for row in lines)

@@ -1,0 +1,71 @@
+"""The benchmarks run, and their page says what the results say."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+from benchmarks import figures, page
+from benchmarks.run import _json
+from onnx import parser
+
+ROOT = Path(__file__).parents[2]
+MODEL = """<ir_version: 8, opset_import: ["": 17]> g (float[2,3,9,7] x) => (float[2,3,9,7] y)
+<float[3,3,1,1] w = {1, 2, 3, 4, 5, 6, 7, 8, 9}> { c = Conv(x, w) p = AveragePool<kernel_shape=[3,3], pads=[1,1,1,1]>(c)
+y = Softmax(p) }"""
+
+
+def test_a_small_network_is_measured_beside_onnx_runtime(tmp_path: Path) -> None:
+    into, model = tmp_path / "found.json", tmp_path / "model.onnx"
+    onnx.save(parser.parse_model(MODEL), model)
+    call = [
+        sys.executable, "-m", "benchmarks", "run", "--networks", str(model), "--runtimes", "renorm,ort",
+        "--rounds", "1", "--seconds", "0.02", "--threads", "1", "--into", str(into),
+    ]  # fmt: skip
+    environment = {"PYTHONPATH": str(ROOT / "src"), "PATH": "", "HOME": str(tmp_path)}
+    done = subprocess.run(call, cwd=ROOT, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(into.read_text())
+    found = result["networks"]["model"]
+    assert found["runtimes"]["renorm"]["error"] < 1e-4
+    assert figures.to_best(found, figures.milliseconds) == pytest.approx(
+        found["runtimes"]["renorm"]["ms"]["median"] / found["runtimes"]["ort"]["ms"]["median"]
+    )
+    assert len(found["layers"]["kernels"]) > 1
+    assert "| model |" in page.text(result, into)
+
+
+def kernel(name: str, us: float, flops: int, bytes: int, is_nominal: bool = False) -> dict[str, Any]:
+    return {"kernel": name, "us": us, "flops": flops, "bytes": bytes, "is_nominal": is_nominal, "of_limit": 1.0}
+
+
+def test_kernels_of_one_kind_are_taken_together() -> None:
+    kernels = [kernel("conv2d", 10.0, 5, 1), kernel("relu_1", 1.0, 1, 8), kernel("conv2d_12", 20.0, 7, 2, True)]
+    assert figures.kinds(kernels) == [("conv2d", 2, 30.0, 12, 3, True), ("relu", 1, 1.0, 1, 8, False)]
+
+
+def test_the_fastest_other_is_what_counts() -> None:
+    runtimes: dict[str, Any] = {
+        name: {"ms": {"median": ms}} for name, ms in (("renorm", 3.0), ("ort", 6.0), ("openvino", 4.0))
+    }
+    network = {"runtimes": runtimes | {"inductor": {"failure": "no compiler"}}}
+    assert figures.to_best(network, figures.milliseconds) == 0.75
+    assert figures.geometric_mean([0.5, 2.0, 8.0]) == pytest.approx(2.0)
+
+
+def test_results_are_written_one_line_each() -> None:
+    result = {"networks": {"a": {"kernels": [kernel("x", 1.0, 2, 3), kernel("y", 1.0, 2, 3)]}}, "sizes": [[1, 2], []]}
+    assert json.loads(_json(result)) == result
+    assert len(re.findall(r'^ *\{ "kernel".*\},?$', _json(result), re.MULTILINE)) == 2
+
+
+@pytest.mark.skipif(not page.PAGE.exists(), reason="nothing was measured yet")
+def test_the_page_is_what_the_results_say() -> None:
+    latest = page.latest()
+    assert page.PAGE.read_text() == page.text(json.loads(latest.read_text()), latest)
