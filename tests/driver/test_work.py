@@ -15,6 +15,8 @@ from renorm.core import target
 from renorm.driver.analysis import analyze
 from renorm.driver.lowering import lower_group
 from renorm.driver.work import work
+from renorm.graph.types import TensorType
+from renorm.ops.winograd_conv import WinogradConv
 from renorm.runtime.report import WorkRecord
 
 
@@ -89,3 +91,8 @@ def test_the_report_of_a_compiled_network_has_it(tmp_path: Path) -> None:
     assert works == [k.work for k in module.report.kernels]
     assert sum(w.flops for w in works) >= 35 * 3
     assert works[-1].bytes == 4 * 2 * 35
+
+
+def test_winograd_counts_the_direct_convolution() -> None:
+    x, u, y = (TensorType("float32", shape) for shape in ((2, 5, 9, 11), (36, 5, 7), (2, 7, 9, 11)))
+    assert WinogradConv(pads=(1, 0, 1, 2)).nominal_flops([x, u, None], [y]) == 2 * (2 * 7 * 9 * 11) * 5 * 9
