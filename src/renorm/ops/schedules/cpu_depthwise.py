@@ -131,7 +131,7 @@ def _over_pixels(s: te.Schedule, main: te.Tensor, tail: te.Tensor, target: Targe
     for axis in inner[:-1]:
         s[accumulator].unroll(axis)
     s[accumulator].vectorize(inner[-1])
-    _unroll(s, accumulator, taps, height)
+    s[accumulator].unroll(taps[-1])
     return order[-1]
 
 
