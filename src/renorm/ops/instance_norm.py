@@ -11,6 +11,8 @@ from renorm import te
 from renorm.core.dtypes import FLOATS
 from renorm.core.target import Target
 from renorm.graph.attributes import Float
+from renorm.graph.ir import Node
+from renorm.graph.layout import Accepts
 from renorm.graph.op import REDUCTION, OpDef, Reject, Sample
 from renorm.graph.types import bf16, f16, f32, f64
 from renorm.ops import schedules
@@ -33,6 +35,9 @@ class InstanceNorm(OpDef):
 
     def scaled(self, operands: Sequence[Any], axis: int, k: Any, shift: Any) -> Any:
         return scaled_affine(self, operands, axis, 1, k, shift)
+
+    def in_blocks(self, node: Node, index: int | None, lanes: int) -> Accepts:
+        return Accepts.ALIKE if index in (None, 0) else Accepts.ROW_MAJOR
 
     def compute(self, x: te.Tensor, scale: te.Tensor, bias: te.Tensor) -> te.Tensor:
         m = moments(lambda *i: x[i], x.shape[:2], x.shape[2:], x.dtype, x.name)

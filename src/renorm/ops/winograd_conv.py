@@ -13,6 +13,8 @@ from renorm.core.dims import Dim, static
 from renorm.core.errors import OperandError
 from renorm.core.target import Target
 from renorm.graph.attributes import Int, Ints
+from renorm.graph.ir import Node
+from renorm.graph.layout import Accepts
 from renorm.graph.op import OUT_ELEMENTWISE_FUSABLE, OpDef, Reject, Sample
 from renorm.graph.types import Operand, TensorType, f32, f64
 from renorm.ops import schedules
@@ -59,6 +61,9 @@ class WinogradConv(OpDef):
 
     def channel_axis(self, index: int, operands: Sequence[TensorType | None]) -> int | None:
         return 2 if index == 1 else None
+
+    def in_blocks(self, node: Node, index: int | None, lanes: int) -> Accepts:
+        return Accepts.EITHER if index in (None, 0) else Accepts.ROW_MAJOR
 
     def compute(self, x: te.Tensor, u: te.Tensor, b: te.Tensor | None) -> te.Tensor:
         m = self.tile
