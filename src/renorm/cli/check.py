@@ -33,7 +33,9 @@ def command(
     as_json: bool,
 ) -> output.Outcome:
     """Compares MODEL (.onnx) compiled by renorm with ONNX Runtime, or with the reference interpreter, on random inputs
-    or given ones; names the first node that diverges. Exit code 1 if the outputs differ by more than the tolerance."""
+    or given ones; names the first node that diverges. Says how far each layer that is computed by an algorithm which
+    rounds differently is from its definition in float64. Exit code 1 if the outputs differ by more than the
+    tolerance."""
     graph = renorm.read(model)
     held = arrays(inputs, [v.name for v in graph.inputs])
     shapes = {**(options.pop("shapes") or {}), **{n: a.shape for n, a in held.items()}}
@@ -43,6 +45,9 @@ def command(
     if not as_json:
         rows = [(d.name, d.error, d.largest, "agrees" if d.error <= tolerance else "DIFFERS") for d in found.outputs]
         output.table(f"against {found.reference}", ("output", "relative error", "largest value", ""), rows)
+        if found.roundings:
+            layers = [(r.node, r.algorithm, r.l2, r.largest) for r in found.roundings]
+            output.table("layers that round differently", ("node", "algorithm", "relative L2 error", "largest"), layers)
         if found.first:
             output.line(
                 f"first diverging node: {found.first.name!r} ({found.first_op}), relative error {found.first.error:.3g}"

@@ -46,6 +46,13 @@ keep = click.option("--keep", multiple=True, metavar="NAME", help="An op or a no
 verify = click.option(
     "--verify", is_flag=True, help="Compare each rewrite with the graph before it; revert what differs."
 )
+precision = click.option(
+    "--precision",
+    type=click.Choice(("fast", "exact")),
+    default="fast",
+    show_default=True,
+    help="exact: without algorithms that round differently.",
+)
 shape = click.option("--shape", "shapes", multiple=True, type=Shape(), help="An input's shape; may be repeated.")
 threads = click.option("--threads", type=click.IntRange(1), default=None, help="Threads that run the network.")
 seed = click.option("--seed", type=int, default=0, show_default=True, help="Of random inputs.")
@@ -86,11 +93,12 @@ def compiling(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(command)
     def gathered(*args: Any, **given: Any) -> Any:
-        options = {name: given.pop(name) for name in ("opt_level", "target", "keep", "verify", "shapes", "threads")}
+        names = ("opt_level", "target", "keep", "verify", "precision", "shapes", "threads")
+        options = {name: given.pop(name) for name in names}
         options["shapes"] = dict(options["shapes"]) or None
         return command(*args, options=options, **given)
 
-    for option in (threads, shape, verify, keep, target, opt_level):
+    for option in (threads, shape, precision, verify, keep, target, opt_level):
         gathered = option(gathered)
     return gathered
 

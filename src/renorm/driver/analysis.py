@@ -22,11 +22,12 @@ def analyze(
     shapes: Mapping[str, Sequence[int]] | None = None,
     keep: Sequence[str] = (),
     verify: bool = False,
+    precision: str = "fast",
 ) -> tuple[Graph, Report]:
     """The graph after the passes, cut into kernels, and the report as `compile` gives it but for memory and times.
 
     Extents that `shapes` does not fix stay symbolic. Arguments and errors are those of `compile`.
     """
     source = read(model)
-    options = Options(targets.parse(target), opt_level, keep_names(keep), verify)
+    options = Options(targets.parse(target), opt_level, keep_names(keep), verify, precision=precision)
     return optimized(source, fixed_extents(source.inputs, shapes or {}, source.name), options)

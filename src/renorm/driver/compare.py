@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from renorm.core.comparison import difference, largest
 from renorm.core.dims import fixed_extents
 from renorm.core.errors import InvalidInput
 from renorm.driver.compile import compile
+from renorm.driver.rounding import Rounding, roundings
 from renorm.driver.worker import onnxruntime_session
 from renorm.frontends import onnx as onnx_frontend
 from renorm.frontends import read
@@ -41,13 +42,15 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """reference: what was compared with. first: the first diverging node and its difference, if outputs diverge."""
+    """reference: what was compared with. first: the first diverging node and its difference, if outputs diverge.
+    roundings: the error of each layer whose algorithm rounds differently."""
 
     reference: str
     tolerance: float
     outputs: tuple[Difference, ...]
     first: Difference | None = None
     first_op: str = ""
+    roundings: tuple[Rounding, ...] = ()
 
     @property
     def agrees(self) -> bool:
@@ -74,16 +77,18 @@ def compare(
     source = read(model)
     fixed = source.copy(fixed_extents(source.inputs, {name: a.shape for name, a in inputs.items()}, source.name))
     chosen, expected = _expected(model, fixed, inputs, reference)
-    ours = compile(fixed, **options).run(*[inputs[v.name] for v in fixed.inputs])
+    module = compile(fixed, **options)
+    ours = module.run(*[inputs[v.name] for v in fixed.inputs])
     outputs = tuple(_compared(v.name, a, b) for v, a, b in zip(fixed.outputs, ours, expected))
-    result = Comparison(chosen, tolerance, outputs)
+    same = {name: options[name] for name in ("target", "opt_level", "keep") if name in options}
+    result = Comparison(chosen, tolerance, outputs, roundings=roundings(fixed, module.graph, inputs, **same))
     if result.agrees:
         return result
     wrong = next(v for v, d in zip(fixed.outputs, outputs) if d.error > tolerance)
     if wrong.producer is None:
         return result
     node, found = _first_diverging(fixed, wrong.producer, inputs, tolerance, options)
-    return Comparison(chosen, tolerance, outputs, Difference(node.name, found.error, found.largest), node.op.name)
+    return replace(result, first=Difference(node.name, found.error, found.largest), first_op=node.op.name)
 
 
 def session(model: Any, threads: int = 0) -> Any:

@@ -29,7 +29,7 @@ class WinogradConv(OpDef):
 
     It equals Conv of a weight w[K, C, 3, 3] with u = G w G^T (ops.winograd.transformed_weight), strides and dilations
     of 1: in exact arithmetic, for finite numbers. An infinity or a NaN in x spreads over the m by m results of every
-    tile that reads it, and so does what overflows in a transform, whose sums exceed x up to 25 times for m = 4.
+    tile that reads it, and so does what overflows in a transform, whose sums exceed x up to 33 times for m = 4.
     tile: m. pads: (top, left, bottom, right).
     """
 

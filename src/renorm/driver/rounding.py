@@ -1,0 +1,61 @@
+"""What algorithms that round differently cost in accuracy, layer by layer: against the direct algorithm in float64.
+
+Every such layer is compiled by itself and runs on what the network, computed in float64, gives it to read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from renorm.core.comparison import difference
+from renorm.core.target import Target
+from renorm.driver.analysis import analyze
+from renorm.driver.compile import compile
+from renorm.graph import interpret
+from renorm.graph.ir import Graph, Node, Value
+from renorm.ops.winograd_conv import WinogradConv
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """node: as the network names it; algorithm: its label. l2: norm of the error relative to the norm of the result;
+    largest: the largest error relative to the largest element."""
+
+    node: str
+    algorithm: str
+    l2: float
+    largest: float
+
+
+def roundings(source: Graph, compiled: Graph, inputs: Mapping[str, Array], **options: Any) -> tuple[Rounding, ...]:
+    """One record for each node that `precision="exact"` would have computed otherwise, in their order.
+
+    source: with fixed extents; compiled: what the passes made of it. options: `target`, `opt_level` and `keep` that it
+    was compiled with.
+    """
+    chosen = [n for n in compiled.nodes if isinstance(n.op, WinogradConv)]
+    if not chosen:
+        return ()
+    direct = analyze(source, **options, precision="exact")[0]
+    values = interpret.evaluate(direct, inputs)
+    nodes = {n.name: n for n in direct.nodes}
+    return tuple(_rounding(n, nodes[n.name], values, options.get("target", "llvm")) for n in chosen)
+
+
+def _rounding(node: Node, direct: Node, values: Mapping[Value, Array], target: str | Target) -> Rounding:
+    x = direct.inputs[0]
+    assert x is not None
+    given = values[x].astype(np.float32)
+    expected = interpret.apply(direct, {**values, x: given.astype(np.float64)})[0]
+    alone = Graph(node.name)
+    constants = [None if v is None else alone.constant(v.data) for v in node.inputs[1:]]
+    alone.outputs = [alone.apply(node.op, [alone.input("x", x.dtype, x.shape), *constants])]
+    (got,) = compile(alone, target=target, opt_level=2).run(given)
+    l2 = float(np.linalg.norm(got - expected) / (np.linalg.norm(expected) or 1.0))
+    return Rounding(node.name, node.op.label(node.operand_types()), l2, difference(got, expected))
