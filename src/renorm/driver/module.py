@@ -69,6 +69,11 @@ class KernelText:
         return llvm.assembly(self._compiled, self.target)
 
     @property
+    def spills(self) -> int:
+        """How many instructions of hot loops move registers to or from the stack: 0 where tiles fit the registers."""
+        return llvm.spills(self.asm)
+
+    @property
     def source(self) -> str:
         """What the code generator wrote: LLVM IR on a CPU, CUDA C on a GPU."""
         return self.llvm
