@@ -203,7 +203,7 @@ class _PhaseEmitter:
     def _enter(self, body: Stmt) -> None:
         """At the head of a loop: what its body stores may have changed since before."""
         self.x.renew()
-        self.x.memory.forget(self._stored_in(body))
+        self.x.memory.enter(self._stored_in(body))
 
     def _stored_in(self, body: Stmt) -> list[Place]:
         key = id(body)
@@ -229,16 +229,18 @@ class _PhaseEmitter:
 
     def _allocate(self, s: Allocate) -> None:
         buffer, places = s.buffer, self.x.memory.places
-        if buffer in places:  # a copy of an unrolled loop's body: the same memory, with nothing known about it
-            self.x.memory.forget([places[buffer]])
-        elif buffer in self._scratch:
-            pointer = self.f.offset(self._scratch_base, I8.element, constant(I64, self._scratch[buffer]))
-            places[buffer] = Place(pointer, buffer.dtype, buffer.size, is_private=False)
-        else:
-            element = types.memory_type(buffer.dtype).element
-            pointer = self.f.allocate(element, max(1, buffer.size), ALIGNMENT)
-            places[buffer] = Place(pointer, buffer.dtype, buffer.size, is_private=True)
+        if buffer not in places:  # else a copy of an unrolled loop's body: the same memory, with nothing known about it
+            places[buffer] = self._place(buffer)
+        self.x.memory.enter([places[buffer]])
         self.statement(s.body)
+
+    def _place(self, buffer: Buffer) -> Place:
+        if buffer in self._scratch:
+            pointer = self.f.offset(self._scratch_base, I8.element, constant(I64, self._scratch[buffer]))
+            return Place(pointer, buffer.dtype, buffer.size, is_private=False)
+        element = types.memory_type(buffer.dtype).element
+        pointer = self.f.allocate(element, max(1, buffer.size), ALIGNMENT)
+        return Place(pointer, buffer.dtype, buffer.size, is_private=True)
 
 
 def _buffers(phase: Phase) -> set[object]:

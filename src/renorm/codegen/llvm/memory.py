@@ -53,6 +53,12 @@ class Memory:
         for place in places:
             self._epochs[place.pointer] = self._epochs.get(place.pointer, 0) + 1
 
+    def enter(self, places: Iterable[Place]) -> None:
+        """At the head of a loop that stores to these places, or of their life."""
+        places = list(places)
+        self.forget(places)
+        self._f.regions[-1].stored |= {place.pointer for place in places}
+
     # loads -----------------------------------------------------------------------------------------------------------
 
     def load(self, place: Place, index: Expr, mask: Value | None) -> Value:
@@ -101,7 +107,10 @@ class Memory:
         address = self._indices.address(place.pointer, place.element, first)
         t = vector(place.element, lanes)
         if mask is None:
-            return self._remember(f"load {t}, ptr {address.text}, align {place.align}", t, place)
+            text = f"load {t}, ptr {address.text}, align {place.align}"
+            if lanes == 1 and self._is_inside(place, first, lanes):
+                return self._f.lifted(self._key(text, place), text, t, place.pointer, address)
+            return self._remember(text, t, place)
         if self._is_inside(place, first, lanes):
             whole = self._remember(f"load {t}, ptr {address.text}, align {place.align}", t, place)
             return self._f.select(mask, whole, constant(t, 0))
@@ -164,7 +173,10 @@ class Memory:
         return place.is_private and bounds is not None and bounds[0] >= 0 and bounds[1] + lanes <= place.size
 
     def _remember(self, text: str, t: Type, place: Place) -> Value:
-        return self._f.remembered(f"{text} ; epoch {self._epochs.get(place.pointer, 0)}", text, t)
+        return self._f.remembered(self._key(text, place), text, t)
+
+    def _key(self, text: str, place: Place) -> str:
+        return f"{text} ; epoch {self._epochs.get(place.pointer, 0)}"
 
     def _pointers(self, place: Place, forms: list[Linear]) -> str:
         """A vector of addresses, as an operand."""

@@ -144,11 +144,13 @@ class Block:
 
 @dataclass(slots=True)
 class Region:
-    """hoists: whether pure instructions may leave it for the region around (loop bodies)."""
+    """hoists: whether pure instructions may leave it for the region around (loop bodies). stored: addresses of the
+    memory that it changes."""
 
     block: Block
     hoists: bool
     known: dict[str, Value] = field(default_factory=dict[str, Value])
+    stored: set[Value] = field(default_factory=set[Value])
 
 
 class Function:
@@ -301,6 +303,19 @@ class Function:
             found = self.effect(text, type)
             self.note(key, found)
         return found
+
+    def lifted(self, key: str, text: str, type: Type, memory: Value, *operands: Value) -> Value:
+        """A load that may run at any time: it leaves the loops that store nothing to `memory`."""
+        found = self.recall(key)
+        if found is not None:
+            return found
+        target, needed = self.depth, max(o.depth for o in (memory, *operands))
+        while target > needed and self.regions[target].hoists and memory not in self.regions[target].stored:
+            target -= 1
+        value = Value(self._fresh(), type, target)
+        self.regions[target].block.lines.append(f"{value.text} = {text}")
+        self.regions[target].known[key] = value
+        return value
 
     def recall(self, key: str) -> Value | None:
         """What was noted under `key` in a region that is visible here."""

@@ -92,23 +92,24 @@ def nest(
     lane = _lanes(s, t, lanes)
     if lane is not None:
         partials = _partials(s, t, lane, lanes)
-        across = None
-        if not at and parallel and s[t].op.axis:
-            across = cpu_injective.fuse(s, t, list(s[t].op.axis))
+        others = [a for k, a in enumerate(s[t].op.axis) if k not in terms]
+        across = others[-1] if others else None
+        if not at and parallel and across:
+            s[t].reorder(*others, *(s[t].op.axis[k] for k in terms))
+            across = cpu_injective.fuse(s, t, others)
             s[t].parallel(across)
         for i, partial in enumerate(partials):
-            *others, lane = s[partial].op.axis
+            *own, lane = s[partial].op.axis
             rounds = s[partial].op.reduce_axis
-            outer = [a for k, a in enumerate(others) if k not in terms]
-            inner = [a for k, a in enumerate(others) if k in terms]
-            s[partial].reorder(*outer, *rounds, *inner, lane)
+            beside = [own[k] for k in terms]
+            s[partial].reorder(*(a for k, a in enumerate(own) if k not in terms), *rounds, *beside, lane)
             s[partial].vectorize(lane)
-            for axis in (*inner, *rounds[:1]) if i else inner:
+            for axis in (*beside, *rounds[:1]) if i else beside:
                 s[partial].unroll(axis)
-            if at:
-                s[partial].compute_at(s[at[0]], at[1])
-            elif across is not None:
+            if across is not None and (at or parallel):
                 s[partial].compute_at(s[t], across)
+            elif at:
+                s[partial].compute_at(s[at[0]], at[1])
         return
     if not data:
         return
