@@ -25,15 +25,23 @@ def main() -> None:
 @click.option("--rounds", type=click.IntRange(1), default=7, show_default=True, help="How often runtimes take turns.")
 @click.option("--seconds", type=float, default=2.0, show_default=True, help="How long each runtime runs a network.")
 @click.option("--layers/--no-layers", default=True, help="Whether to measure each kernel of renorm too.")
+@click.option("--norms/--no-norms", default=True, help="Whether to measure normalizations alone too.")
 @click.option(
     "--into", type=click.Path(path_type=Path), help="The file of results. Networks that it has are not measured again."
 )
 def run(
-    networks: str, runtimes: str, threads: int | None, rounds: int, seconds: float, layers: bool, into: Path | None
+    networks: str,
+    runtimes: str,
+    threads: int | None,
+    rounds: int,
+    seconds: float,
+    layers: bool,
+    norms: bool,
+    into: Path | None,
 ) -> None:
     """Measures networks beside other runtimes, in turns, and each kernel of renorm."""
     path = into or RESULTS / f"{now()[:10]}-{commit()['id'][:8] or 'unknown'}.json"
-    settings = Settings(teams.resolve(threads), rounds, seconds, tuple(runtimes.split(",")), layers)
+    settings = Settings(teams.resolve(threads), rounds, seconds, tuple(runtimes.split(",")), layers, norms)
     names = networks.split(",") if networks else _all()
     failed = measure(names, settings, path, lambda line: print(line, file=sys.stderr, flush=True))
     print(path)
@@ -57,4 +65,7 @@ def _all() -> list[str]:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except ModuleNotFoundError as error:
+        sys.exit(f"{error}: pip install -e '.[bench]'")

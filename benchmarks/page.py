@@ -71,6 +71,8 @@ def text(result: dict[str, Any], path: Path) -> str:
             _compiling(networks),
         ),
     ]
+    if "norms" in result:
+        parts += ["## Normalizations alone", _NORMS, _norms(result["norms"])]
     if any("layers" in n for n in networks.values()):
         parts += ["## Kernels", "![kernels below the roofline](benchmarks/roofline.svg)", _KERNELS, *_layers(networks)]
     return "\n\n".join(parts) + "\n"
@@ -91,6 +93,9 @@ python -m benchmarks run                   # --networks resnet50,my.onnx --runti
 python -m benchmarks page
 renorm bench my.onnx --against ort,openvino
 ```"""
+
+_NORMS = """\
+A tensor of 103 MB, read once and written once, with the output given (`out=`), beside a copy in the same rounds."""
 
 _KERNELS = """\
 Each kernel launch alone, in order (`renorm profile`). GFLOP/s count the operations that are needed at least, GB/s the
@@ -160,6 +165,14 @@ def _compiling(networks: dict[str, Any]) -> Iterable[Sequence[Any]]:
             first.append(f"{told['open_seconds'] + told['first_seconds']:.2f}" if "ms" in told else "")
         apart = error(n)
         yield name, *stages, *first, "" if apart is None else f"{apart:.1e}"
+
+
+def _norms(norms: dict[str, Any]) -> str:
+    rows = [
+        (name, f"{n['ms']:.2f}", f"{n['bytes_per_second'] / 1e9:.1f}", f"{n['of_copy']:.0%}")
+        for name, n in norms.items()
+    ]
+    return _table(["", "ms", "GB/s", "of the copy"], rows)
 
 
 def _layers(networks: dict[str, Any]) -> Iterable[str]:

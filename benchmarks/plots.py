@@ -74,10 +74,10 @@ def _roofline(result: dict[str, Any]) -> Figure:
         total = sum(k["us"] for k in layers["kernels"])
         shown = [k for k in layers["kernels"] if k["us"] > SMALL * total and k["flops"] and k["bytes"]]
         points = [(k["flops"] / k["bytes"], k["flops"] / k["us"] / 1e3) for k in shown]
-        sizes = [4 + 200 * k["us"] / total for k in shown]
+        sizes = [8 + 200 * k["us"] / total for k in shown]
         colour = mpl.colormaps["tab20"](i % 20)
         axes.scatter(*zip(*points), s=sizes, color=colour, alpha=0.7, linewidths=0, label=name)
-    limits = next(iter(measured.values()))["limits"]
+    limits = {k: max(layers["limits"][k] for layers in measured.values()) for k in ("flops", "bytes")}
     intensities = [0.05 * 1.3**i for i in range(42)]
     roof = [x / limit_us({"flops": x, "bytes": 1}, limits) / 1e3 for x in intensities]
     axes.plot(intensities, roof, color="black", linewidth=1, label="limit")

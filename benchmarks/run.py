@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import renorm
+from benchmarks import norms
 from benchmarks.machine import ROOT, commit, machine, now
 from renorm.core.comparison import random_inputs
 from renorm.core.errors import RenormError
@@ -36,6 +37,7 @@ class Settings:
     seconds: float
     runtimes: tuple[str, ...]
     layers: bool
+    norms: bool
 
 
 def run(names: Sequence[str], settings: Settings, path: Path, tell: Callable[[str], None]) -> list[str]:
@@ -49,6 +51,9 @@ def run(names: Sequence[str], settings: Settings, path: Path, tell: Callable[[st
         "machine": machine(),
         "settings": asdict(settings),
     }
+    if settings.norms and "norms" not in result:
+        tell("norms")
+        result["norms"] = norms.measure(settings.threads, settings.rounds, settings.seconds)
     for name in names:
         short = Path(name).stem
         if short in result["networks"]:

@@ -29,6 +29,7 @@ NETWORKS: dict[str, Network] = {
     "se_resnet101_ibn": Network(residual.se_resnet101_ibn, tuned=True),
     "dcgan": Network(images.dcgan, (8, 100, 1, 1), tuned=True),
     "unet": Network(images.unet, (1, 3, 256, 256), tuned=True),
+    "se_resnet101_ibn_batch8": Network(residual.se_resnet101_ibn, (8, 3, 224, 224), tuned=True),
     "resnext50": Network(residual.resnext50),
     "mobilenet_v2": Network(mobile.mobilenet_v2),
     "efficientnet_b0": Network(mobile.efficientnet_b0),

@@ -9,11 +9,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
+import onnx.reference
 import pytest
-from benchmarks import figures, page
+from benchmarks import figures, norms, page
 from benchmarks.run import _json
 from onnx import parser
+
+import renorm
 
 ROOT = Path(__file__).parents[2]
 MODEL = """<ir_version: 8, opset_import: ["": 17]> g (float[2,3,9,7] x) => (float[2,3,9,7] y)
@@ -26,7 +30,7 @@ def test_a_small_network_is_measured_beside_onnx_runtime(tmp_path: Path) -> None
     onnx.save(parser.parse_model(MODEL), model)
     call = [
         sys.executable, "-m", "benchmarks", "run", "--networks", str(model), "--runtimes", "renorm,ort",
-        "--rounds", "1", "--seconds", "0.02", "--threads", "1", "--into", str(into),
+        "--rounds", "1", "--seconds", "0.02", "--threads", "1", "--no-norms", "--into", str(into),
     ]  # fmt: skip
     environment = {"PYTHONPATH": str(ROOT / "src"), "PATH": "", "HOME": str(tmp_path)}
     done = subprocess.run(call, cwd=ROOT, capture_output=True, text=True, env=environment)
@@ -63,6 +67,18 @@ def test_results_are_written_one_line_each() -> None:
     result = {"networks": {"a": {"kernels": [kernel("x", 1.0, 2, 3), kernel("y", 1.0, 2, 3)]}}, "sizes": [[1, 2], []]}
     assert json.loads(_json(result)) == result
     assert len(re.findall(r'^ *\{ "kernel".*\},?$', _json(result), re.MULTILINE)) == 2
+
+
+@pytest.mark.parametrize("name", norms.NORMS)
+def test_each_norm_is_one_node_that_runs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    op, shape, operands, attributes = norms.NORMS[name]
+    small = (3, 32 if attributes else 5, *(7 for _ in shape[2:]))
+    monkeypatch.setitem(norms.NORMS, name, (op, small, operands, attributes))
+    model = norms.model(name)
+    onnx.checker.check_model(model, full_check=True)
+    x = np.random.default_rng().standard_normal(small).astype(np.float32)
+    expected = onnx.reference.ReferenceEvaluator(model).run(None, {"x": x})[0]
+    np.testing.assert_allclose(renorm.compile(model, threads=1).run(x)[0], expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.skipif(not page.PAGE.exists(), reason="nothing was measured yet")

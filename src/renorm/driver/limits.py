@@ -53,7 +53,12 @@ def _flops_per_second(threads: int) -> float:
 
 
 def _bytes_per_second(threads: int) -> float:
-    """Of a copy: what is read and what is written, each once."""
+    call, nbytes = copy(threads)
+    return nbytes / _fastest(call)
+
+
+def copy(threads: int) -> tuple[Callable[[], None], int]:
+    """A copy of memory that no cache holds, and its bytes: what is read and what is written, each once."""
     x = te.placeholder((_COPIED,), name="x")
     y = te.compute(x.shape, lambda i: x[i], name="y")
     s = te.create_schedule(y.op)
@@ -63,7 +68,7 @@ def _bytes_per_second(threads: int) -> float:
     s[y].store_past_caches()
     run = build(s, [x, y], name="copy", threads=threads)
     source, copied = np.ones(_COPIED, np.float32), np.zeros(_COPIED, np.float32)
-    return 2.0 * source.nbytes / _fastest(lambda: run(source, copied))
+    return lambda: run(source, copied), 2 * source.nbytes
 
 
 def _fastest(call: Callable[[], None]) -> float:
