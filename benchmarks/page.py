@@ -190,7 +190,8 @@ def _layers(networks: dict[str, Any]) -> Iterable[str]:
                 (f"`{kind}`", count, f"{us / 1e3:.2f}", f"{us / total:.0%}", *speeds, _share(limit, us, nominal))
             )
         yield (
-            f"### {name}\n\n{len(kernels)} launches, {total / 1e3:.2f} ms one by one, {least / total:.0%} of the "
+            f"### {name}\n\n{len(kernels)} launches, {total / 1e3:.2f} ms one by one, "
+            f"{n['layers']['network_seconds'] * 1e3:.2f} ms as a network, {least / total:.0%} of the "
             f"limits ({limits['flops'] / 1e9:.0f} GFLOP/s, {limits['bytes'] / 1e9:.0f} GB/s)."
         )
         yield _table(["kernels", "launches", "ms", "share", "GFLOP/s", "GB/s", "of the limit"], rows)

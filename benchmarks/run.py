@@ -142,7 +142,7 @@ def _layers(artifact: Path, threads: int) -> dict[str, Any]:
         }
         for t in told["launches"]
     ]
-    return {"limits": told["limits"], "kernels": kernels}
+    return {"limits": told["limits"], "network_seconds": told["network_seconds"], "kernels": kernels}
 
 
 def _verb(verb: str, *arguments: str | os.PathLike[str], threads: int, **variables: str) -> dict[str, Any]:

@@ -150,6 +150,7 @@ def test_profile_times_every_launch(artifact: Path) -> None:
     kernels = [k["name"] for k in run_json("inspect", artifact)["report"]["kernels"]]
     assert [launch["kernel"] for launch in found["launches"]] == kernels
     assert found["seconds"] == pytest.approx(sum(launch["seconds"] for launch in found["launches"]))
+    assert found["network_seconds"] > 0
     assert found["limits"]["flops"] > found["limits"]["bytes"] > 0
     assert "of limit" in run("profile", MODEL, *FIXED, "--repeats", 2, "--threads", 1).stdout
 
