@@ -11,9 +11,9 @@ done: `accesses` says which arguments those are. `args` holds one pointer per pa
 order, then one per workspace (the global buffers that the kernel allocates at its root), then, where scratch > 0, the
 base of the threads' private memory: the thread numbered t owns the `scratch` bytes at base + t * scratch.
 
-A parameter or workspace that the kernel writes overlaps no other: a caller that computes in place passes another array
-and copies. Parameters need the alignment of their elements only; workspaces and the scratch base are aligned to
-ALIGNMENT bytes.
+A parameter or workspace that the kernel writes overlaps no other, but for the pairs in `in_place`: one array may be
+passed as the parameter that is written and as one that is read. Parameters need the alignment of their elements only;
+workspaces and the scratch base are aligned to ALIGNMENT bytes.
 """
 
 from __future__ import annotations
@@ -45,15 +45,17 @@ class CompiledKernel:
     """Machine code of one kernel.
 
     name: the kernel's. object: a relocatable ELF file that defines phase0, phase1, ...; it has no undefined symbols
-    and no writable data. phases: the extent of each; accesses: what each touches. workspace: bytes of each workspace.
-    scratch: bytes per thread, a multiple of ALIGNMENT. llvm: the LLVM IR before optimisation. loops: the loop program
-    it was made from, as text.
+    and no writable data. phases: the extent of each; accesses: what each touches. in_place: pairs (written, read) of
+    parameters that may be one array, see codegen.in_place. workspace: bytes of each workspace. scratch: bytes per
+    thread, a multiple of ALIGNMENT. llvm: the LLVM IR before optimisation. loops: the loop program it was made from,
+    as text.
     """
 
     name: str
     object: bytes
     phases: tuple[int, ...]
     accesses: tuple[Access, ...]
+    in_place: tuple[tuple[int, int], ...]
     workspace: tuple[int, ...]
     scratch: int
     llvm: str

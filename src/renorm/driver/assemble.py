@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -13,6 +14,7 @@ from renorm.core.dims import static
 from renorm.core.dtypes import itemsize, numpy_dtype
 from renorm.driver import barriers
 from renorm.driver.barriers import Launch
+from renorm.driver.buffers import Buffers
 from renorm.driver.groups import Call
 from renorm.driver.lowering import Parameter
 from renorm.graph.ir import Graph, Value
@@ -31,23 +33,27 @@ def assemble(
 ) -> tuple[Program, np.ndarray[Any, Any]]:
     """The program and its weights. codes: for each step of `lowered`, the index of its kernel in `compiled`."""
     weights = _Weights()
-    where: dict[int, Argument] = {id(v): Argument("input", i) for i, v in enumerate(graph.inputs)}
-    where |= {id(v): Argument("output", i) for i, v in enumerate(graph.outputs)}
-    lifetimes, index = _lifetimes(lowered, compiled, codes, set(where))
-    plan = memory.plan(lifetimes)
+    kernels = [compiled[code] for code in codes]
+    buffers = Buffers(graph, lowered, kernels)
+    lifetimes = buffers.lifetimes()
+    spaces = [(step, size) for step, kernel in enumerate(kernels) for size in kernel.workspace]
+    plan = memory.plan([*lifetimes.values(), *([memory.Lifetime(size, step, step)] for step, size in spaces)])
+    where = {v: Argument("arena", at) for v, at in zip(lifetimes, plan.offsets)}
+    where |= {v: Argument("input", i) for i, v in enumerate(graph.inputs)}
+    where |= {v: Argument("output", i) for i, v in enumerate(graph.outputs)}
+    space_offsets = iter(plan.offsets[len(lifetimes) :])
 
-    def address(p: Parameter | Value) -> Argument:
-        value = p.value if isinstance(p, Parameter) else p
-        if isinstance(p, Parameter) and value.is_constant:
-            return Argument("weight", weights.place(p))
-        return where[id(value)] if id(value) in where else Argument("arena", plan.offsets[index[id(value)]])
+    def address(p: Parameter) -> Argument:
+        buffer, offset = buffers.place(p.value)
+        if buffer.is_constant:
+            return Argument("weight", weights.place(replace(p, value=buffer)), offset)
+        return replace(where[buffer], offset=offset)
 
     launches: list[Launch] = []
-    for at, (one, code) in enumerate(zip(lowered, codes)):
-        args = [address(p) for p in (*one.reads, *one.writes)]
-        spaces = [Argument("arena", plan.offsets[index[at, w]]) for w in range(len(compiled[code].workspace))]
-        nbytes = (*one.nbytes, *compiled[code].workspace)
-        launches.append(Launch(compiled[code], (*args, *spaces), nbytes))
+    for one, kernel in zip(lowered, kernels):
+        args = [address(p) for p in (*one.reads, *(Parameter(v) for v in one.writes))]
+        args += [Argument("arena", next(space_offsets)) for _ in kernel.workspace]
+        launches.append(Launch(kernel, args, (*one.nbytes, *kernel.workspace)))
     steps = tuple(
         Step(one.name, code, tuple(launch.args), waits)
         for one, code, launch, waits in zip(lowered, codes, launches, barriers.waits(launches))
@@ -66,26 +72,6 @@ def assemble(
         report=Report(memory=MemoryRecord(stored.nbytes, plan.size, plan.lower_bound)),
     )
     return program, stored
-
-
-def _lifetimes(
-    lowered: Sequence[Call], compiled: Sequence[CompiledKernel], codes: Sequence[int], elsewhere: set[int]
-) -> tuple[list[memory.Lifetime], dict[Any, int]]:
-    """What must be in the arena, from which step to which; and where in that list a value or a workspace stands."""
-    lifetimes: list[memory.Lifetime] = []
-    index: dict[Any, int] = {}
-    last: dict[int, int] = {}
-    for at, one in enumerate(lowered):
-        last.update({id(p.value): at for p in one.reads})
-    for at, (one, code) in enumerate(zip(lowered, codes)):
-        for v in one.writes:
-            if id(v) not in elsewhere:
-                index[id(v)] = len(lifetimes)
-                lifetimes.append(memory.Lifetime(_nbytes(v), at, last.get(id(v), at)))
-        for w, size in enumerate(compiled[code].workspace):
-            index[at, w] = len(lifetimes)
-            lifetimes.append(memory.Lifetime(size, at, at))
-    return lifetimes, index
 
 
 class _Weights:
@@ -118,10 +104,6 @@ class _Weights:
             held[end : align(end)] = 0
         held.flags.writeable = False  # the module then uses it as it is
         return held
-
-
-def _nbytes(v: Value) -> int:
-    return prod(static(v.shape)) * itemsize(v.dtype)
 
 
 def _specs(values: Sequence[Value]) -> tuple[TensorSpec, ...]:

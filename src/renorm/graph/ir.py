@@ -32,7 +32,8 @@ class Value:
     """A tensor in a graph. data: its elements if it is a constant. known: elements as ints or symbolic extents, where a
     shape computation gives them before shapes are fixed. source: where a constant came from. exact: what a folded
     constant was before it was rounded to its dtype (float64), so that the next fold starts from there and rounding
-    happens once. layout: in which order memory holds the elements, None for row-major (graph.layout)."""
+    happens once. layout: in which order memory holds the elements, None for row-major (graph.layout).
+    within: where in the memory of another value this one lies, if it does (passes.places)."""
 
     def __init__(self, graph: Graph, name: str, type: TensorType, producer: Node | None = None):
         self.graph, self.name, self.type, self.producer = graph, name, type, producer
@@ -42,6 +43,7 @@ class Value:
         self.known: np.ndarray[Any, Any] | None = None
         self.source = ""
         self.layout: Blocked | None = None
+        self.within: Within | None = None
 
     @property
     def dtype(self) -> str:
@@ -77,6 +79,14 @@ class Value:
 
     def __repr__(self) -> str:
         return f"%{self.name}: {self.type}"
+
+
+@dataclass(frozen=True, eq=False)
+class Within:
+    """A place in the memory of another value. offset: in bytes."""
+
+    value: Value
+    offset: int = 0
 
 
 class Node:
@@ -125,10 +135,12 @@ class Node:
 
 @dataclass
 class Group:
-    """Nodes that run as one kernel, in order. name: the kernel's, made of its labels."""
+    """Nodes that run as one kernel, in order. name: the kernel's, made of its labels. is_placed: nothing has to run,
+    since results lie within operands, or operands within results."""
 
     name: str
     nodes: list[Node]
+    is_placed: bool = False
 
 
 @dataclass

@@ -1,9 +1,11 @@
 """Memory plan: where in one arena each buffer lies, given when it is alive.
 
-    plan : [Lifetime] -> offsets, such that buffers alive at the same step do not overlap
+    plan : [Buffer] -> offsets, such that bytes alive at the same step do not overlap
 
-Greedy by size: the largest buffer first, each at the lowest offset where no buffer that lives with it is in the way.
-The lower bound is the most bytes alive at one step, which no plan can go below.
+A buffer may be alive in parts: the place of a concat is one buffer, and until its second half is written other buffers
+may lie there. Greedy in an order: each buffer at the lowest offset where nothing that lives with it is in the way. The
+first order is by size; then whoever sticks out most goes first, again and again, until the plan is as small as any
+can be or enough was tried. The lower bound is the most bytes alive at one step, which no plan can go below.
 """
 
 from __future__ import annotations
@@ -13,20 +15,26 @@ from dataclasses import dataclass
 
 from renorm.runtime.program import align
 
+_TRIES, _PAIRS = 100, 1_000_000  # at most: orders, and pairs of buffers compared in all, which takes some 0.2 s
+
 
 @dataclass(frozen=True)
 class Lifetime:
-    """A buffer of so many bytes, alive from the launch `first`, which writes it, to the launch `last`, which reads it
-    last."""
+    """Bytes alive from the launch `first`, which writes them, to the launch `last`, which reads them last. offset:
+    where they begin in their buffer."""
 
     bytes: int
     first: int
     last: int
+    offset: int = 0
+
+
+Buffer = Sequence[Lifetime]  # parts that do not overlap
 
 
 @dataclass(frozen=True)
 class Plan:
-    """offsets: bytes from the start of the arena, one for each lifetime. size: bytes of the arena. lower_bound: bytes
+    """offsets: bytes from the start of the arena, one for each buffer. size: bytes of the arena. lower_bound: bytes
     any plan needs."""
 
     offsets: tuple[int, ...]
@@ -34,33 +42,72 @@ class Plan:
     lower_bound: int
 
 
-def plan(lifetimes: Sequence[Lifetime]) -> Plan:
+def plan(buffers: Sequence[Buffer]) -> Plan:
     """Aligned offsets for all buffers; one of no bytes lies at 0."""
-    offsets = [0] * len(lifetimes)
-    placed: list[tuple[int, int, Lifetime]] = []  # (begin, end, buffer)
-    by_size = sorted(enumerate(lifetimes), key=lambda e: (-align(e[1].bytes), e[1].first, e[1].last, e[0]))
-    for index, own in by_size:
-        size, at = align(own.bytes), 0
-        if not size:
-            continue
-        rivals = [p for p in placed if p[2].first <= own.last and own.first <= p[2].last]
-        for begin, end, _ in sorted(rivals, key=lambda p: p[:2]):
-            if at + size <= begin:
+    held = [_Held(parts) for parts in buffers]
+    bound = _most_alive([part for h in held for part in h.parts])
+    order = sorted(range(len(held)), key=lambda i: (-held[i].size, held[i].first, i))
+    best, size = _placed(held, order)
+    tries = min(_TRIES, _PAIRS // max(1, len(held)) ** 2)
+    offsets = best
+    while size > bound and tries > 0:
+        tries -= 1
+        top = max(order, key=lambda i: offsets[i] + held[i].size)
+        if order[0] == top:  # it sticks out wherever it goes: the next, which it pushed up, goes before it
+            top = max(order[1:], key=lambda i: offsets[i] + held[i].size)
+        order.remove(top)
+        order.insert(0, top)
+        offsets, reached = _placed(held, order)
+        if reached < size:
+            best, size = offsets, reached
+    return Plan(tuple(best), size, bound)
+
+
+class _Held:
+    """A buffer. parts: those of some bytes, each up to a multiple of ALIGNMENT where its buffer ends."""
+
+    def __init__(self, parts: Buffer):
+        self.size = align(max((p.offset + p.bytes for p in parts), default=0))
+        end = max((p.offset + p.bytes for p in parts), default=0)
+        self.parts = [
+            Lifetime(p.bytes + (self.size - end if p.offset + p.bytes == end else 0), p.first, p.last, p.offset)
+            for p in parts
+            if p.bytes
+        ]
+        self.first = min((p.first for p in self.parts), default=0)
+
+
+def _placed(held: Sequence[_Held], order: Sequence[int]) -> tuple[list[int], int]:
+    """Offsets of all buffers, placed in this order, and the size of the arena."""
+    offsets, end = [0] * len(held), 0
+    placed: list[tuple[int, int, int, int]] = []  # begin, end, first, last
+    for i in order:
+        own = held[i]
+        # offsets of the buffer at which a part of it would lie on something that lives with it: [low, high)
+        taken = sorted(
+            (begin - part.offset - part.bytes + 1, stop - part.offset)
+            for part in own.parts
+            for begin, stop, first, last in placed
+            if first <= part.last and part.first <= last
+        )
+        at = 0
+        for low, high in taken:
+            if low > at:
                 break
-            at = max(at, end)
-        placed.append((at, at + size, own))
-        offsets[index] = at
-    return Plan(tuple(offsets), max((end for _, end, _ in placed), default=0), _most_alive(lifetimes))
+            at = max(at, align(high))
+        offsets[i] = at
+        placed += [(at + p.offset, at + p.offset + p.bytes, p.first, p.last) for p in own.parts]
+        end = max(end, at + own.size)
+    return offsets, end
 
 
-def _most_alive(lifetimes: Sequence[Lifetime]) -> int:
-    """Bytes, counting each buffer with its alignment."""
+def _most_alive(parts: Sequence[Lifetime]) -> int:
     change: dict[int, int] = {}
-    for b in lifetimes:
-        change[b.first] = change.get(b.first, 0) + align(b.bytes)
-        change[b.last + 1] = change.get(b.last + 1, 0) - align(b.bytes)
+    for p in parts:
+        change[p.first] = change.get(p.first, 0) + p.bytes
+        change[p.last + 1] = change.get(p.last + 1, 0) - p.bytes
     alive = most = 0
     for step in sorted(change):
         alive += change[step]
         most = max(most, alive)
-    return most
+    return align(most)

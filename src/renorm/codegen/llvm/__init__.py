@@ -5,6 +5,7 @@ from __future__ import annotations
 from renorm.codegen import structure as structures
 from renorm.codegen.abi import CompiledKernel, bytes_of, cut
 from renorm.codegen.accesses import access
+from renorm.codegen.in_place import in_place
 from renorm.codegen.llvm import machine
 from renorm.codegen.llvm.kernel import module
 from renorm.codegen.llvm.spills import spills
@@ -32,6 +33,7 @@ def compile_kernel(kernel: Kernel, target: Target) -> CompiledKernel:
         object=machine.emit_object(text, target, kernel.name),
         phases=tuple(phase.extent for phase in phases),
         accesses=tuple(access(phase, (*kernel.params, *workspaces)) for phase in phases),
+        in_place=in_place(kernel),
         workspace=tuple(bytes_of(buffer) for buffer in workspaces),
         scratch=scratch,
         llvm=text,

@@ -1,0 +1,116 @@
+"""Which results a kernel may write over an operand.
+
+    (y, x)  iff  each element of x is read only to compute the element of y at the same place
+
+So a thread that has written an element of y has spoilt nothing that anybody reads later: what is stored needs what is
+loaded, in the loops as a schedule leaves them and in all that becomes of them. Asked for is that one statement stores
+y, and nothing loads it; that x is loaded by this statement only, at the very index of the store; and that no two rounds
+of the loops around it store the same element, of which the second would read what the first wrote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field, replace
+
+from renorm.codegen.abi import bytes_of
+from renorm.expr import rewrite
+from renorm.expr.bounds import Intervals
+from renorm.expr.linear import Form, form_of
+from renorm.expr.nodes import Binary, Expr, Load, Source, Var
+from renorm.tir.nodes import Buffer, For, If, Kernel, Stmt, Store, children, constant, expressions
+
+
+def in_place(kernel: Kernel) -> tuple[tuple[int, int], ...]:
+    """Pairs (written, read) of indices of parameters."""
+    found: list[tuple[int, int]] = []
+    accesses = _Accesses()
+    accesses.collect(kernel.body, _Around())
+    for i, y in enumerate(kernel.params):
+        stores = accesses.stores.get(y, ())
+        if len(stores) != 1 or y in accesses.loads:
+            continue
+        store, around = stores[0]
+        index = rewrite.key(store.index)
+        candidates = [
+            k
+            for k, x in enumerate(kernel.params)
+            if x not in accesses.stores
+            and x in accesses.loads
+            and (x.dtype, bytes_of(x)) == (y.dtype, bytes_of(y))
+            and all(at is store and rewrite.key(load.indices[0]) == index for load, at in accesses.loads[x])
+        ]
+        if candidates and _stores_once(store, around):
+            found += [(i, k) for k in candidates]
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class _Around:
+    """What stands around a statement. loops: outermost first. conditions: all hold."""
+
+    loops: tuple[For, ...] = ()
+    conditions: tuple[Expr, ...] = ()
+
+
+@dataclass
+class _Accesses:
+    stores: dict[Buffer, list[tuple[Store, _Around]]] = field(default_factory=dict[Buffer, list[tuple[Store, _Around]]])
+    loads: dict[Source, list[tuple[Load, Stmt]]] = field(default_factory=dict[Source, list[tuple[Load, Stmt]]])
+
+    def collect(self, s: Stmt, around: _Around) -> None:
+        for e in expressions(s):
+            for load in rewrite.loads(e):
+                self.loads.setdefault(load.source, []).append((load, s))
+        match s:
+            case Store():
+                self.stores.setdefault(s.buffer, []).append((s, around))
+            case For():
+                self.collect(s.body, replace(around, loops=(*around.loops, s)))
+            case If():
+                self.collect(s.then, replace(around, conditions=(*around.conditions, s.condition)))
+                if s.otherwise is not None:
+                    self.collect(s.otherwise, around)
+            case _:
+                for part in children(s):
+                    self.collect(part, around)
+
+
+def _stores_once(store: Store, around: _Around) -> bool:
+    """Whether no two rounds of the loops store the same element.
+
+    In a sum of multiples of atoms, each coefficient exceeds all that the terms with smaller ones can add up to. Then
+    equal sums have equal atoms, and those determine the variables of the loops: v itself, or v // c and v % c.
+    """
+    bounds = dict[Var, tuple[int, int]]()
+    for loop in around.loops:
+        start, extent = constant(loop.start), constant(loop.extent)
+        if start is None or extent is None:
+            return False
+        bounds[loop.var] = start, start + extent - 1
+    predicate = () if store.predicate is None else (store.predicate,)
+    intervals = Intervals(bounds, (*around.conditions, *predicate))
+    smaller = Form()
+    atoms = list[Expr]()
+    for identity, (atom, k) in sorted(form_of(store.index).terms.items(), key=lambda t: abs(t[1][1])):
+        low, high = intervals.form_span(smaller)
+        if abs(k) <= high - low:
+            return False
+        smaller.add_atom(identity, atom, k)
+        atoms.append(atom)
+    known = _determined(atoms)
+    return all(rewrite.key(v) in known for v, (low, high) in bounds.items() if low < high)
+
+
+def _determined(atoms: list[Expr]) -> set[Hashable]:
+    """Keys of the expressions whose values those of the atoms tell: x from x // c and x % c."""
+    known = {rewrite.key(a) for a in atoms}
+    waiting = list(atoms)
+    while waiting:
+        e = waiting.pop()
+        if isinstance(e, Binary) and e.op in ("//", "%"):
+            other = Binary("%" if e.op == "//" else "//", e.a, e.b)
+            if rewrite.key(other) in known and rewrite.key(e.a) not in known:
+                known.add(rewrite.key(e.a))
+                waiting = [e.a, *atoms]
+    return known

@@ -1,0 +1,104 @@
+"""Where values lie: which buffer holds each, and at which steps its bytes are needed.
+
+A value lies in a buffer of its own unless the graph says that it lies within another (Value.within), or a kernel writes
+it over an operand that nobody needs any more and that it reads only in passing (CompiledKernel.in_place). The buffers
+of inputs, outputs and constants are elsewhere; the others go to the arena, with the times at which each part of them is
+alive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import prod
+
+from renorm.codegen.abi import CompiledKernel
+from renorm.core.dims import static
+from renorm.core.dtypes import itemsize
+from renorm.driver.groups import Call
+from renorm.graph.ir import Graph, Value
+from renorm.passes.memory import Lifetime
+
+
+@dataclass(frozen=True)
+class _Touch:
+    begin: int
+    end: int
+    step: int
+
+
+class Buffers:
+    """calls, kernels: of each step."""
+
+    def __init__(self, graph: Graph, calls: Sequence[Call], kernels: Sequence[CompiledKernel]):
+        self._within: dict[Value, tuple[Value, int]] = {}
+        self._inputs, self._outputs = set(graph.inputs), set(graph.outputs)
+        self._touches: dict[Value, list[_Touch]] = {}
+        for step, call in enumerate(calls):
+            for v in (*(p.value for p in call.reads if not p.value.is_constant), *call.writes):
+                buffer, begin = self.place(v)
+                self._touches.setdefault(buffer, []).append(_Touch(begin, begin + nbytes(v), step))
+        for step, (call, kernel) in enumerate(zip(calls, kernels, strict=True)):
+            for written, read in kernel.in_place:
+                if written >= len(call.reads) > read and self._write_over(
+                    step, call.writes[written - len(call.reads)], call.reads[read].value
+                ):
+                    break
+
+    def place(self, v: Value) -> tuple[Value, int]:
+        """The value whose buffer holds `v`, and how many bytes from its start."""
+        offset = 0
+        while True:
+            if v in self._within:
+                v, more = self._within[v]
+            elif v.within is not None:
+                v, more = v.within.value, v.within.offset
+            else:
+                return v, offset
+            offset += more
+
+    def lifetimes(self) -> dict[Value, list[Lifetime]]:
+        """The buffers in the arena, and when each part of them is alive."""
+        return {v: _parts(t) for v, t in self._touches.items() if self._is_in_arena(v)}
+
+    def _is_in_arena(self, v: Value) -> bool:
+        return not v.is_constant and v not in self._inputs and v not in self._outputs
+
+    def _write_over(self, step: int, y: Value, x: Value) -> bool:
+        """Puts y where x is, or x where y will be, if nobody else needs those bytes; says whether it did."""
+        size = nbytes(y)
+        (of_y, at_y), (of_x, at_x) = self.place(y), self.place(x)
+        if of_x is of_y or nbytes(x) != size or not self._is_in_arena(of_x):
+            return False
+        over_x = [t for t in self._touches[of_x] if t.begin < at_x + size and at_x < t.end]
+        if any(t.step > step for t in over_x) or sum(t.step == step for t in over_x) != 1:
+            return False  # x, or what shares its bytes, is read later, or in this step once more
+        if self._is_in_arena(of_y) and nbytes(of_y) == size:
+            self._move(of_y, of_x, at_x)
+            return True
+        if nbytes(of_x) == size and of_y not in self._inputs and not of_y.is_constant:
+            over_y = [t for t in self._touches[of_y] if t.begin < at_y + size and at_y < t.end]
+            if all(t.step >= step for t in over_y):
+                self._move(of_x, of_y, at_y)
+                return True
+        return False
+
+    def _move(self, buffer: Value, into: Value, offset: int) -> None:
+        self._within[buffer] = into, offset
+        self._touches[into] += [_Touch(t.begin + offset, t.end + offset, t.step) for t in self._touches.pop(buffer)]
+
+
+def nbytes(v: Value) -> int:
+    return prod(static(v.shape)) * itemsize(v.dtype)
+
+
+def _parts(touches: Sequence[_Touch]) -> list[Lifetime]:
+    """Between two neighbouring ends of what is touched, bytes are alive from the first to the last touch."""
+    ends = sorted({e for t in touches for e in (t.begin, t.end)})
+    found: list[Lifetime] = []
+    for begin, end in pairwise(ends):
+        steps = [t.step for t in touches if t.begin <= begin and end <= t.end]
+        if steps:
+            found.append(Lifetime(end - begin, min(steps), max(steps), begin))
+    return found
