@@ -6,7 +6,8 @@ Promises: the bytes parse, the model has a graph, opset versions are stated and 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from google.protobuf.message import DecodeError
 from onnx import ModelProto
 
 from renorm.core.errors import InvalidModel, UnsupportedOp
+from renorm.frontends.onnx import wire
 from renorm.graph import registry
 
 NEWEST_OPSET = 26  # definitions of ai.onnx up to this one have been compared with the ops that claim them
@@ -23,11 +25,13 @@ NEWEST_OPSET = 26  # definitions of ai.onnx up to this one have been compared wi
 
 @dataclass(frozen=True)
 class Source:
-    """A model and where it came from. label: how errors call it. directory: of its external data, None in memory."""
+    """A model and where it came from. label: how errors call it. directory: of its external data, None in memory.
+    lifted: elements of initializers of the graph that the model is without, see wire."""
 
     model: ModelProto
     label: str
     directory: Path | None
+    lifted: dict[str, wire.Array] = field(default_factory=dict[str, wire.Array])
 
     @property
     def opsets(self) -> dict[str, int]:
@@ -55,7 +59,7 @@ def is_newer(node: onnx.NodeProto, opset: int) -> bool:
 
 def load(source: Any) -> Source:
     """Reads a path, bytes, or a ModelProto. Raises InvalidModel for what is not an ONNX model."""
-    directory = None
+    directory, lifted = None, dict[str, wire.Array]()
     if isinstance(source, ModelProto):
         model, label = source, source.graph.name or "onnx.ModelProto"
     else:
@@ -63,15 +67,15 @@ def load(source: Any) -> Source:
             path = Path(os.fspath(source))
             label, directory = path.name, path.parent
             try:
-                data = path.read_bytes()
+                model, lifted = _parse_file(path, label)
             except OSError as error:
                 near = sorted(p.name for p in directory.glob("*.onnx"))[:5] if directory.is_dir() else []
                 raise InvalidModel(
                     f"{source}: {error.strerror or error}", [f"in that directory: {', '.join(near)}"] if near else []
                 ) from error
         else:
-            data, label = bytes(source), "bytes"
-        model = _parse(data, label)
+            label = "bytes"
+            model = _parse(bytes(source), label)
     if not model.HasField("graph") or not (model.graph.node or model.graph.output):
         raise InvalidModel(
             f"{label}: this is not an ONNX model",
@@ -79,9 +83,23 @@ def load(source: Any) -> Source:
             "check that the file is complete, and not the pointer of a large-file store",
         )
     _check_text(model, label)
-    found = Source(model, label, directory)
+    found = Source(model, label, directory, lifted)
     _check_opsets(found)
-    return Source(_inline(found), label, directory)
+    return replace(found, model=_inline(found))
+
+
+def _parse_file(path: Path, label: str) -> tuple[ModelProto, dict[str, wire.Array]]:
+    """The model of a file, and elements of initializers that it is without."""
+    data, lifted = wire.read(path)
+    if lifted:
+        model = ModelProto()
+        with suppress(DecodeError):
+            model.ParseFromString(data)
+            names = [t.name for t in model.graph.initializer]
+            if len(set(names)) == len(names) and not model.functions:  # the inliner is given models that are complete
+                return model, lifted
+        data = path.read_bytes()
+    return _parse(data, label), {}
 
 
 def _parse(data: bytes, label: str) -> ModelProto:

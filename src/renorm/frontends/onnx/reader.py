@@ -30,6 +30,8 @@ from renorm.graph.ir import Graph, Node, Value
 from renorm.graph.op import OnnxNode
 from renorm.ops.identity import Identity
 
+Initializer = TensorProto | onnx.SparseTensorProto | tensors.Array
+
 
 def read(source: Any, *, shapes: Mapping[str, Sequence[int]] | None = None) -> Graph:
     """The graph of an ONNX model: a path, bytes, or an onnx.ModelProto. See `renorm.frontends.read`."""
@@ -43,7 +45,7 @@ class _Scope:
 
     def __init__(self, outer: _Scope | None = None):
         self.values: dict[str, Value | None] = dict(outer.values) if outer else {}  # None: its node could not be read
-        self.initializers: dict[str, TensorProto | onnx.SparseTensorProto] = dict(outer.initializers) if outer else {}
+        self.initializers: dict[str, Initializer] = dict(outer.initializers) if outer else {}
         self.names: dict[str, str] = {}  # of results of a branch: the names that the If gives them
 
 
@@ -64,6 +66,7 @@ class _Reader:
     def read(self) -> Graph:
         proto, scope = self.source.model.graph, _Scope()
         self._initializers(proto, scope)
+        scope.initializers.update(self.source.lifted)
         for given in proto.input:
             if given.name not in scope.initializers:  # otherwise a constant, whatever the IR version
                 scope.values[given.name] = self._input(given)
@@ -131,6 +134,8 @@ class _Reader:
         what = f"{self.source.label}: initializer {name!r}"
         if isinstance(held, TensorProto):
             array = tensors.to_array(held, self.source.directory, what)
+        elif isinstance(held, np.ndarray):
+            array = held
         else:
             array = tensors.from_sparse(held, what)
         value = self.graph.constant(array, name, f"initializer {name!r}", exact=True)
