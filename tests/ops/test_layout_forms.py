@@ -1,0 +1,39 @@
+"""Forms of memory: the index arithmetic of blocks and the packed arrays agree, on random shapes."""
+
+from typing import Any
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from renorm.graph.layout import Blocked
+from renorm.ops.schedules.layout import Form
+
+
+@st.composite
+def forms(draw: st.DrawFn) -> tuple[Form, tuple[int, ...]]:
+    shape = tuple(draw(st.lists(st.integers(1, 9), min_size=1, max_size=4)))
+    axes = draw(st.lists(st.integers(0, len(shape) - 1), min_size=1, max_size=2, unique=True))
+    first = draw(st.sampled_from([None, axes[-1]]))
+    return Form(tuple((a, draw(st.integers(2, 5))) for a in axes), first), shape
+
+
+@given(forms())
+@settings(max_examples=60, deadline=None)
+def test_memory_holds_each_element_where_its_index_says(case: tuple[Form, tuple[int, ...]]) -> None:
+    form, shape = case
+    data = np.arange(1, 1 + np.prod(shape)).reshape(shape)
+    held = np.full(form.shape(shape), -1)
+    form.pack(data, held)
+    for index in np.ndindex(shape):
+        place: Any = form.index(index)
+        assert held[place] == data[index]
+        assert form.element(place) == index
+    assert np.count_nonzero(held) == data.size  # what fills up blocks is zero
+
+
+def test_blocks_of_channels_keep_the_order_of_axes() -> None:
+    assert Form.of(Blocked(1, 16)).shape((2, 48, 5, 7)) == (2, 3, 5, 7, 16)
+    weight = Form(((1, 16), (0, 8)), first=0)
+    assert weight.shape((24, 32, 3, 3)) == (3, 2, 3, 3, 16, 8)
+    assert weight.index((17, 20, 1, 2)) == (2, 1, 1, 2, 4, 1)
