@@ -25,7 +25,7 @@ from renorm.core.target import Target
 from renorm.tir.nodes import Kernel
 
 KERNEL = 0.025  # seconds that a kernel takes, before any has been measured
-START = 0.35  # seconds until a worker is ready: Python, NumPy and llvmlite
+START = 0.2  # seconds until a worker is ready: Python, NumPy and llvmlite
 PATIENCE = 10.0  # seconds without any news after which a worker is taken for dead
 
 Told = Callable[[int], None]  # kernels done so far

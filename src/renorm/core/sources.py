@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import time
 from functools import cache
-from pathlib import Path
 
-_PACKAGE = Path(__file__).parent.parent
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # A file that changed so recently may have been imported before it changed: then the digest is not of what runs.
 _SETTLED = 2.0  # seconds
 
@@ -17,13 +17,18 @@ def digest(*packages: str) -> str:
     """Equal where the files of these packages of renorm (all, where none is named) are equal; 64 hexadecimal digits.
     Taken at the first call, so call it when what it stands for has just been imported. Empty where it would not tell:
     the files cannot be read, or have changed in the last seconds."""
-    found, newest, count = hashlib.sha256(), 0.0, 0
+    found, newest = hashlib.sha256(), 0.0
     try:
-        for folder in [_PACKAGE / name for name in packages] or [_PACKAGE]:
-            for path in sorted(folder.rglob("*.py")):
-                found.update(path.relative_to(_PACKAGE).as_posix().encode() + b"\0")
-                found.update(hashlib.sha256(path.read_bytes()).digest())
-                newest, count = max(newest, path.stat().st_mtime), count + 1
+        for folder in packages or ("",):
+            for path in _sources(os.path.join(_PACKAGE, folder)):
+                with open(path, "rb") as file:
+                    text, newest = file.read(), max(newest, os.fstat(file.fileno()).st_mtime)
+                name = os.path.relpath(path, _PACKAGE).replace(os.sep, "/")
+                found.update(name.encode() + b"\0" + hashlib.sha256(text).digest())
     except OSError:
         return ""
-    return found.hexdigest() if count and newest < time.time() - _SETTLED else ""
+    return found.hexdigest() if 0.0 < newest < time.time() - _SETTLED else ""
+
+
+def _sources(folder: str) -> list[str]:
+    return sorted(os.path.join(at, f) for at, _, files in os.walk(folder) for f in files if f.endswith(".py"))
