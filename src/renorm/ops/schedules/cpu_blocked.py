@@ -7,14 +7,10 @@ channels that sums up in registers, in whatever order the loops around it are.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 
 from renorm import te
 from renorm.core.target import Target
 from renorm.ops.schedules import cpu_injective, layout, structure
-
-# Sums that run at once, so that they hide the latency of an addition, where one result alone is reduced for long.
-SUMS = 4
 
 
 def takes(outs: Sequence[te.Tensor]) -> bool:
@@ -43,7 +39,7 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
         s[t].set_scope("register")
         assert last is not None  # the result has a lane and axes around it
         s[t].compute_at(s[out], last)
-        _vectors(s, t)
+        _vectors(s, t, *_channels(t)[0])
 
 
 def _nest(s: te.Schedule, t: te.Tensor, target: Target) -> None:
@@ -51,15 +47,23 @@ def _nest(s: te.Schedule, t: te.Tensor, target: Target) -> None:
     if not structure.is_reduction(t) or not _channels(t):
         cpu_injective.nest(s, t, target)
         return
-    outer = _vectors(s, t)
-    assert isinstance(t.op, te.ComputeOp)
-    if outer and prod(t.shape) * prod(a.extent for a in t.op.reduce_axis) >= cpu_injective.PARALLEL_FROM:
-        cpu_injective.share(s, t, outer)
+    (axis, lanes), *_ = _channels(t)
+    is_long = structure.work(t) >= cpu_injective.PARALLEL_FROM
+    # each row has a sum of its own: a thousand numbers added one by one lose digits
+    rows = s.rfactor(t, s[t].op.reduce_axis[0]) if is_long and len(s[t].op.reduce_axis) > 1 else None
+    sums = s.cache_write(t, "register")
+    outer = _vectors(s, t, axis, lanes)
+    place = (cpu_injective.share(s, t, outer) if is_long else outer)[-1]
+    s[sums].compute_at(s[t], place)
+    _vectors(s, sums, axis, lanes)
+    if rows is not None:
+        s[rows].set_scope("register")
+        s[rows].compute_at(s[sums], s[sums].op.reduce_axis[0])
+        _vectors(s, rows, axis + 1, lanes)
 
 
-def _vectors(s: te.Schedule, t: te.Tensor) -> list[te.IterVar]:
-    """Cuts the channels of a reduction into vectors; gives the loops outside of the sums."""
-    axis, lanes = _channels(t)[0]
+def _vectors(s: te.Schedule, t: te.Tensor, axis: int, lanes: int) -> list[te.IterVar]:
+    """Cuts the channels of a reduction, its axis number `axis`, into vectors; gives the loops outside of the sums."""
     own = list(s[t].op.axis)
     block, lane = s[t].split(own[axis], factor=lanes)
     outer = [*own[:axis], block, *own[axis + 1 :]]
