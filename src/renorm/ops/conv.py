@@ -20,6 +20,7 @@ from renorm.graph.types import Operand, TensorType, bf16, f16, f32, f64
 from renorm.ops import schedules
 from renorm.ops.folding import scaled_product
 from renorm.ops.precision import add_channels, rounded, wide
+from renorm.ops.schedules import cpu_convolution
 from renorm.ops.window import Windowed, check_group, pad, window_view
 
 
@@ -51,7 +52,10 @@ class Conv(Windowed):
 
     def in_blocks(self, node: Node, index: int | None, lanes: int) -> Accepts:
         if self.group == 1:
-            return Accepts.EITHER if index in (None, 0) else Accepts.ROW_MAJOR
+            channels = node.output.shape[1]
+            over_pixels = isinstance(channels, int) and not cpu_convolution.fills_vectors(channels, 1, lanes)
+            # vectors that run over pixels are read and written as such
+            return Accepts.ROW_MAJOR if over_pixels or index not in (None, 0) else Accepts.EITHER
         x = node.inputs[0]
         is_depthwise = x is not None and x.shape[1] == self.group == node.output.shape[1]
         return Accepts.ALIKE if is_depthwise and index in (None, 0) else Accepts.ROW_MAJOR

@@ -34,6 +34,7 @@ from renorm.ops import schedules
 from renorm.ops.folding import scaled_product
 from renorm.ops.phases import gathered, sub_pixel
 from renorm.ops.precision import add_channels, rounded
+from renorm.ops.schedules import cpu_convolution
 from renorm.ops.window import Span, Windowed, check_group
 
 
@@ -108,7 +109,10 @@ class ConvTranspose(Windowed):
         return 0 if index == 1 and self.group == 1 else None
 
     def in_blocks(self, node: Node, index: int | None, lanes: int) -> Accepts:
-        return Accepts.EITHER if self.group == 1 and index in (None, 0) else Accepts.ROW_MAJOR
+        channels = node.output.shape[1]
+        over_pixels = isinstance(channels, int) and not cpu_convolution.fills_vectors(channels, self.group, lanes)
+        # vectors that run over pixels are read and written as such
+        return Accepts.ROW_MAJOR if self.group > 1 or over_pixels or index not in (None, 0) else Accepts.EITHER
 
     def scaled(self, operands: Sequence[Any], axis: int, k: Any, shift: Any) -> Any:
         def times(w: Any, k: Any) -> Any:

@@ -30,12 +30,13 @@ class Tile:
     vectors: int
 
 
-def choose_tile(pixels: int, vectors: int, registers: int) -> Tile:
+def choose_tile(pixels: int, vectors: int, registers: int, weight: float = 1.0) -> Tile:
     """The tile with the least padded work, then the fewest loads per FMA, whose accumulators and operands fit the
     registers.
 
     pixels: extent that R cuts; vectors: extent in vectors, which N divides. R*N accumulators and N weights are
-    live, and one register is left for the spread number.
+    live, and one register is left for the spread number. weight: what a load of weights costs beside that of a spread
+    number; more than 1 where they are read for few pixels, hence from beyond the first-level cache.
     """
     best, cost = Tile(1, 1), float("inf")
     for n in (1, 2, 3, 4):
@@ -48,7 +49,7 @@ def choose_tile(pixels: int, vectors: int, registers: int) -> Tile:
             # two loads and two FMAs start per cycle; below 8 accumulators the latency of an FMA shows
             loads = (r + n) / (r * n)
             stall = max(1.0, 8 / (r * n))
-            now = padded * max(1.0, loads) * stall + 0.05 * loads
+            now = padded * max(1.0, loads) * stall + 0.05 * (r + weight * n) / (r * n)
             if now < cost:
                 best, cost = Tile(r, n), now
     return best
@@ -92,13 +93,12 @@ def product(s: te.Schedule, main: te.Tensor, tail: te.Tensor, target: Target) ->
     if layout.is_result(tail):
         _blocks_of_channels(s, main, tail, target, lanes)
         return
-    per_group = main.shape[channel] // int((main.op.attrs or {}).get("groups", 1))
-    spread_weights = per_group < lanes // 2 or (per_group < main.shape[channel] and per_group % lanes != 0)
-    if spread_weights:
+    groups = int((main.op.attrs or {}).get("groups", 1))
+    if not fills_vectors(main.shape[channel], groups, lanes):
         if tail is not main:
             s[main].set_scope("register")
         accumulator = s.cache_write(main, "register") if tail is main else main
-        _vectors_over_pixels(s, accumulator, tail, target, lanes, channel, per_group)
+        _vectors_over_pixels(s, accumulator, tail, target, lanes, channel, main.shape[channel] // groups)
         return
     # A block of results leaves the registers with channels side by side and is turned round in a small buffer, so that
     # the tail reads and writes rows of pixels: storing pixel by pixel would touch a cache line per channel each time.
@@ -107,6 +107,12 @@ def product(s: te.Schedule, main: te.Tensor, tail: te.Tensor, target: Target) ->
     s[block].set_scope("local")
     accumulator = s.cache_write(block, "register")
     _vectors_over_channels(s, accumulator, block, tail, target, lanes, channel, summed)
+
+
+def fills_vectors(channels: int, groups: int, lanes: int) -> bool:
+    """Whether vectors run over channels of the result; where these do not fill them, vectors run over pixels."""
+    per_group = channels // groups
+    return per_group >= lanes // 2 if groups == 1 else per_group % lanes == 0
 
 
 def blocks_summed(main: te.Tensor) -> list[int]:

@@ -67,7 +67,7 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
     """Transposed convolutions of any rank, with elementwise stages before and behind them."""
     chain = structure.stages(outs)
     mains = [t for t in chain if t.op.tag == "conv_transpose"]
-    if len(outs) != 1 or 0 in outs[0].shape or not all(_is_phased(t, target) for t in mains):
+    if len(outs) != 1 or 0 in outs[0].shape or not all(_is_phased(t) for t in mains):
         cpu_convolution.schedule(s, outs, target)
         return
     (out,) = outs
@@ -82,27 +82,45 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
     widest = max(_phases(main, phased, rank) for main in mains)
     rows_columns = (lengths[-2] if rank > 1 else 1, lengths[-1])
     depth = sum(_depth(main, phased) for main in mains)
-    tile = choose_tile(rows_columns, -(-mains[0].shape[1] // lanes), widest, depth, target.vector_registers)
+    channels, groups = mains[0].shape[1], _groups(mains[0])
+    over_channels = cpu_convolution.fills_vectors(channels, groups, lanes)
+    if over_channels:
+        tile = choose_tile(rows_columns, -(-channels // groups // lanes), widest, depth, target.vector_registers)
+    else:
+        tile = _tile_of_pixels(rows_columns, channels // groups, widest, lanes, target.vector_registers)
     accumulators = [s.cache_write(main, "register") for main in mains]
-    place = _tail(s, out, tile, strides, lanes)
+    place = _tail(s, out, tile, strides, lanes if over_channels else 1)
     for main, accumulator in zip(mains, accumulators, strict=True):
         s[main].set_scope("local")
         s[main].compute_at(s[out], place)
-        _block(s, main, accumulator, tile, phased, rank, lanes)
+        _block(s, main, accumulator, tile, phased, rank, lanes if over_channels else 1)
+
+
+def _tile_of_pixels(lengths: tuple[int, int], channels: int, phases: int, lanes: int, registers: int) -> PhaseTile:
+    """The tile where vectors run over pixels: as many channels as share the pixels that they read, and rows until the
+    latency of an FMA is hidden."""
+    height, width = lengths
+    vectors, most = (2 if width % (2 * lanes) == 0 else 1), registers - 6
+    together = phases if phases * vectors <= most else 1
+    beside = vectors * together
+    side_by_side = max(n for n in (1, 2, 3, 4, 6) if channels % n == 0 and (n == 1 or n * beside <= most))
+    rows = min(height, max(1, 8 // (side_by_side * beside)))
+    return PhaseTile(rows, min(width, vectors * lanes), side_by_side, together)
 
 
 def _lanes(main: te.Tensor, target: Target) -> int:
     return target.lanes(itemsize(compute_dtype(main.dtype)))
 
 
-def _is_phased(main: te.Tensor, target: Target) -> bool:
-    """Whether a product is some phases of several, with channels that fill vectors."""
+def _is_phased(main: te.Tensor) -> bool:
+    """Whether a product is some phases of several."""
     assert isinstance(main.op, te.ComputeOp)
-    attrs, lanes = main.op.attrs or {}, _lanes(main, target)
-    groups = int(attrs.get("groups", 1))
-    per_group = main.shape[1] // groups
-    fills = per_group >= lanes // 2 if groups == 1 else per_group % lanes == 0
-    return fills and any(stride > 1 for stride in attrs.get("strides", ()))
+    return any(stride > 1 for stride in (main.op.attrs or {}).get("strides", ()))
+
+
+def _groups(main: te.Tensor) -> int:
+    assert isinstance(main.op, te.ComputeOp)
+    return int(main.op.attrs["groups"])
 
 
 def _strides(main: te.Tensor) -> tuple[tuple[int, ...], list[int]]:
@@ -158,21 +176,26 @@ def _block(
     lanes: int,
 ) -> None:
     """One product: its accumulators stay in registers over the reduction; phases that are not in one tile of registers
-    follow one another."""
+    follow one another. lanes: channels of a vector; 1 where vectors run over pixels."""
     for stage in (main, accumulator):
         axes = list(s[stage].op.axis)
         last = axes[1 + len(phased)] if rank - 1 in phased and tile.phases > 1 else None
         phases = [a for a in axes[2 : 2 + len(phased)] if a is not last]
         positions = axes[2 + len(phased) :]
-        vector, lane = s[stage].split(axes[1], factor=lanes)
-        inner = [*([last] if last else []), *positions[-2:], vector]
+        around = [axes[0], *phases, *positions[:-2]]
+        inner = [last] if last else []
+        if lanes > 1:
+            vector, lane = s[stage].split(axes[1], factor=lanes)
+            inner += [*positions[-2:], vector]
+        else:
+            inner += [*positions[-2:-1], axes[1]]
+            lane = positions[-1]
         rounds = (
             cpu_convolution.sum_loops(s, stage, cpu_convolution.blocks_summed(stage)) if stage is accumulator else []
         )
-        s[stage].reorder(axes[0], *phases, *positions[:-2], *rounds, *inner, lane)
+        s[stage].reorder(*around, *rounds, *inner, lane)
         s[stage].vectorize(lane)
         for axis in inner:
             s[stage].unroll(axis)
         if stage is main:
-            around = [axes[0], *phases, *positions[:-2]][-1]
-            s[accumulator].compute_at(s[main], around)
+            s[accumulator].compute_at(s[main], around[-1])
