@@ -89,6 +89,7 @@ class OpDef:
     fusion: ClassVar[Fusion] = OPAQUE
     commutative: ClassVar[bool] = False  # the two operands may be exchanged
     is_normalization: ClassVar[bool] = False  # the report says what became of it
+    moves_axes: ClassVar[bool] = False  # each element of an operand is one of the result; axes stay whole, or parts
     samples: ClassVar[Sequence[Sample]] = ()
     rejects: ClassVar[Sequence[Reject]] = ()
     name: ClassVar[str] = ""

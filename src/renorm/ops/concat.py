@@ -25,6 +25,7 @@ class Concat(Injective):
     """y = x0, x1, ... one after the other along axis; all other extents are equal."""
 
     signature = "*xs: T[...] -> y: T[...]"
+    moves_axes = True
     axis = Int()
     onnx = {"Concat": 1}
 

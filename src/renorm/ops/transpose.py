@@ -20,6 +20,7 @@ class Transpose(Injective):
     """Axis k of y is axis perm[k] of x; without perm the order is reversed."""
 
     signature = "x: T[...] -> y: T[...]"
+    moves_axes = True
     perm = Ints(None)
     onnx = {"Transpose": 1}
 

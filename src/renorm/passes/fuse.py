@@ -5,6 +5,8 @@ post-dominator p, the first node through which every path from it to an output r
 
     from a reduction, convolution, product   all up to p are elementwise or broadcast, and keep the shape: a tail
     from elementwise .. injective            all between are at most injective, and p is that too, or a reduction
+    from a normalization                     p moves whole axes (a transpose, a concatenation), and all else that it
+                                             reads is made for it alone by nodes that are at most injective
 
 A group has at most one node that is more than injective. Everything leaves a group through one node, which every
 member reaches; hence a group is convex, and launching groups in the order of these nodes is possible.
@@ -52,6 +54,8 @@ class Fuse:
         for node in reversed(graph.nodes):
             if partition.kinds[node] > INJECTIVE:
                 partition.grow_tail(node)
+        for node in reversed(graph.nodes):
+            partition.grow_past_moves(node)
         for node in graph.nodes:
             if partition.kinds[node] <= INJECTIVE:
                 partition.grow(node)
@@ -166,6 +170,22 @@ class _Partition:
             shape = exit.output.shape
             if any(self.kinds[n] > BROADCAST or n.output.shape != shape for n in tail) or not self._join(exit, tail):
                 return
+
+    def grow_past_moves(self, anchor: Node) -> None:
+        """Lets a normalization write its result where a transpose or a concatenation would put it, and the nodes behind
+        that join. What comes from another kernel is not drawn in: that kernel may write it to its place itself."""
+        while anchor.op.is_normalization and self.kinds[anchor] == REDUCTION:
+            exit = self.sets[anchor].exit
+            end = self._dominator[exit]
+            if end is None or not end.op.moves_axes or self.readers(exit) != [end]:
+                return
+            others = [v.producer for v in end.inputs if v is not None and v is not exit.output]
+            free = [n for n in others if n is not None]
+            if any(self.sets[n].anchor or self.kinds[n] > INJECTIVE or self.readers(n) != [end] for n in free):
+                return
+            if not self._join(exit, [end]):
+                return
+            self.grow_tail(anchor)
 
     def grow(self, node: Node) -> None:
         """Lets a node that computes each element from few others join the kernel of what reads it."""
