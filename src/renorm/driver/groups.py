@@ -70,7 +70,7 @@ def _attribute(value: Any) -> Any:
 
 def _value(v: Value) -> Any:
     is_scalar = v.data is not None and v.data.size == SCALAR
-    layout = repr(getattr(v, "layout", None))
+    layout = repr(v.layout)
     return [v.dtype, static(v.shape), layout, v.is_constant, _elements(v) if is_scalar else None]
 
 

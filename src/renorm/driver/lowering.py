@@ -71,7 +71,8 @@ def group_results(graph: Graph, group: Group, users: dict[Value, list[Node]]) ->
 
 
 def lower_group(graph: Graph, group: Group, target: Target, users: dict[Value, list[Node]]) -> LoweredGroup:
-    """The loop kernel of a group on a target.
+    """The loop kernel of a group on a target. It is made of nothing but what driver.groups.group_key holds: whatever
+    else it comes to read of values, nodes or the graph belongs there too.
 
     Raises UserCodeError where an op's compute or schedule fails, naming node, op, operand types, file and line.
     """
