@@ -19,7 +19,7 @@ STYLE: Any = {
     "axes.spines.top": False,
     "axes.spines.right": False,
 }
-SMALL = 0.004  # kernels that take a smaller part of their network than this are left out of the roofline
+SMALL = 0.005  # kernels that take a smaller part of their network than this are left out of the roofline
 
 
 def draw(result: dict[str, Any], folder: Path) -> None:
@@ -74,9 +74,8 @@ def _roofline(result: dict[str, Any]) -> Figure:
         total = sum(k["us"] for k in layers["kernels"])
         shown = [k for k in layers["kernels"] if k["us"] > SMALL * total and k["flops"] and k["bytes"]]
         points = [(k["flops"] / k["bytes"], k["flops"] / k["us"] / 1e3) for k in shown]
-        sizes = [8 + 200 * k["us"] / total for k in shown]
         colour = mpl.colormaps["tab20"](i % 20)
-        axes.scatter(*zip(*points), s=sizes, color=colour, alpha=0.7, linewidths=0, label=name)
+        axes.plot(*zip(*points), "o", markersize=4, color=colour, markeredgewidth=0, label=name)
     limits = {k: max(layers["limits"][k] for layers in measured.values()) for k in ("flops", "bytes")}
     intensities = [0.05 * 1.3**i for i in range(42)]
     roof = [x / limit_us({"flops": x, "bytes": 1}, limits) / 1e3 for x in intensities]
@@ -85,5 +84,5 @@ def _roofline(result: dict[str, Any]) -> Figure:
     axes.set_yscale("log")
     axes.set_xlabel("operations per byte that must move")
     axes.set_ylabel("GFLOP/s (of the direct algorithm)")
-    figure.legend(loc="outside right upper", frameon=False, markerscale=0.7)
+    figure.legend(loc="outside right upper", frameon=False, markerscale=1.5)
     return figure
