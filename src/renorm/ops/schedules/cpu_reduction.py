@@ -16,6 +16,9 @@ from renorm.ops.schedules import cpu_blocked, cpu_injective, cpu_window, structu
 # Independent partial results that hide the latency of an addition: four vectors.
 VECTORS = 4
 
+# Fewer results than this, each of more than that many elements, are computed in pieces.
+FEW, LONG = 16, 1 << 14
+
 
 def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
     """Each reduction is a nest of its own, statistics and elementwise stages behind it too; those before it are
@@ -30,6 +33,9 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
     cpu_injective.inline(s, outs, keep=statistics)
     finished: set[int] = set()
     for t in reductions:
+        if structure.work(t) >= FEW * LONG and prod(t.shape) < FEW:
+            nest(s, _pieces(s, t), target, parallel=True)
+            continue
         tail = _tail(t, chain, outs)
         if tail is not None and not _runs_along_memory(t, target):
             cpu_window.schedule(s, t, tail, target)
@@ -39,6 +45,14 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
     for t in [*statistics, *(out for out in outs if not structure.is_statistic(out))]:
         if not structure.is_reduction(t) and id(t) not in finished:
             cpu_injective.nest(s, t, target)
+
+
+def _pieces(s: te.Schedule, t: te.Tensor) -> te.Tensor:
+    """Partial results over pieces of the outermost reduce axis, for threads to share; how many there are depends on the
+    shape alone, and so do all bits of the result."""
+    axis = next(a for a in s[t].op.reduce_axis if a.extent > 1)
+    outer, _ = s[t].split(axis, nparts=min(axis.extent, cpu_injective.PIECES))
+    return s.rfactor(t, outer)
 
 
 def _tail(t: te.Tensor, chain: Sequence[te.Tensor], outs: Sequence[te.Tensor]) -> te.Tensor | None:
@@ -110,6 +124,8 @@ def nest(
                 s[partial].compute_at(s[t], across)
             elif at:
                 s[partial].compute_at(s[at[0]], at[1])
+        for axis in (*s[t].op.reduce_axis, *(s[t].op.axis[k] for k in terms)):
+            s[t].unroll(axis)
         return
     if not data:
         return
@@ -188,7 +204,7 @@ def _contiguous_reduction(t: te.Tensor) -> int:
         k = 0
         while k < min(len(axes), len(load.indices)):
             index, axis = load.indices[-1 - k], t.op.reduce_axis[-1 - k]
-            if index is not axis.var:
+            if structure.coefficient(index, axis.var) != 1:
                 break
             k += 1
             if axis.extent != shape[-k]:
