@@ -2,7 +2,7 @@
 
 Every convolution that can be computed so is asked what each way costs (passes.convolution_cost). Transformed weights
 take 16 / 9 or 4 times the memory of weights: those that save most for a byte come first, until what is added is a
-quarter of all constants of the network.
+quarter of all constants of the network, or as much as a process takes anyway.
 """
 
 from __future__ import annotations
@@ -65,10 +65,12 @@ class ConvToWinograd(Rewrite):
 class ChooseAlgorithms:
     """conv(x, w, b) -> winograd_conv(x, w', b) where that is estimated to be faster; nothing for precision "exact"
 
-    growth: bytes that transformed weights may add, as a share of the bytes of all constants.
+    growth: bytes that transformed weights may add, as a share of the bytes of all constants. free: bytes that they may
+    add to any network; Python with NumPy takes about as many.
     """
 
     growth: float = 0.25
+    free: int = 32 << 20
 
     def run(self, graph: Graph, context: Context) -> None:
         if context.precision == "exact" or context.target.machine_target.is_gpu:
@@ -79,7 +81,8 @@ class ChooseAlgorithms:
 
     def plan(self, graph: Graph, context: Context) -> dict[Node, int | str]:
         """For each convolution that could be computed by tiles the tile, or why it stays direct."""
-        left = self.growth * sum(v.data.nbytes for v in graph.constants.values() if v.data is not None)
+        constants = sum(v.data.nbytes for v in graph.constants.values() if v.data is not None)
+        left = max(self.free, self.growth * constants)
         target = context.target.machine_target
         choices = [_Choice(n, convolution_of(n), target) for n in graph.nodes if _may_change(n) and not context.kept(n)]
         waiting = [c for c in choices if c.upgrades()]

@@ -26,8 +26,10 @@ from renorm.ops.schedules.cpu_convolution import Tile, choose_tile
 
 STAGES = ("pad", "winograd_rows", "winograd_input", "winograd_products", "winograd_sums")
 
-# Floating operations that a core could have done while it waits for one byte from beyond its second-level cache.
-WAIT = 2.3
+# Floating operations that a core could have done while it waits for one byte from beyond its second-level cache:
+# weights, which it reads from their beginning to their end, and transformed data, of which it picks pieces.
+WAIT, WAIT_PIECES = 2.3, 7.0
+WEIGHT = 3.0  # what a vector of weights costs beside a number that is spread: a block of tiles uses it a few times
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ def choose_blocks(shape: Sequence[int], channels: int, lanes: int, target: Targe
     """The blocks of least estimated cost for products of `shape` (n, n, batch, rows of tiles, tiles of a row, result
     channels), summed over `channels`."""
     planes, (batch, down, across, k) = shape[0] * shape[1], shape[2:]
-    register = choose_tile(across, -(-k // lanes), target.vector_registers)
+    register = choose_tile(across, -(-k // lanes), target.vector_registers, WEIGHT)
     groups = -(-k // (register.vectors * lanes))
     per_tile, per_product = 4 * planes * channels, 4 * planes * register.vectors * lanes  # bytes
     weights = 4 * planes * channels * k
@@ -54,14 +56,14 @@ def choose_blocks(shape: Sequence[int], channels: int, lanes: int, target: Targe
     for by_channels, rows in product((False, True), range(1, down + 1)):
         tiles = rows * register.pixels
         kept = tiles * (per_product + (0 if by_channels else per_tile))
-        if rows > 1 and kept > cache // 2:
+        if rows > 1 and kept > cache * 3 // 4:
             continue
         pieces = batch * -(-down // rows) * -(-across // register.pixels)
         cost = 1.0
         if by_channels:
-            everything = batch * down * across * per_tile
+            beyond = max(0.0, 1 - cache / (batch * down * across * per_tile))  # of what is transformed
             cost += 8 * WAIT / (2 * k)  # stored once and loaded once by another core
-            cost += 4 * WAIT / (2 * register.vectors * lanes) if everything > cache // 2 else 0
+            cost += 4 * WAIT_PIECES * beyond / (2 * register.vectors * lanes)
             streamed = weights / groups > cache // 2
             pieces *= groups
         else:
