@@ -24,6 +24,7 @@ from renorm.graph.ir import Graph, Group
 from renorm.ops.identity import Identity
 from renorm.passes import pipeline
 from renorm.passes.context import check_keep
+from renorm.passes.places import place
 from renorm.runtime.report import KernelRecord, Report
 
 Progress = Callable[[str, int, int], None]  # stage, done, of
@@ -123,8 +124,10 @@ def optimized(source: Graph, sizes: Mapping[str, int], options: Options) -> tupl
         precision=options.precision,
     )
     _materialize_outputs(graph)
+    if options.level >= 2:
+        place(graph, options.target)
     return graph, replace(
-        report, kernels=tuple(KernelRecord(g.name, tuple(n.name for n in g.nodes)) for g in graph.groups)
+        report, kernels=tuple(KernelRecord(g.name, tuple(n.name for n in g.nodes)) for g in graph.launches)
     )
 
 

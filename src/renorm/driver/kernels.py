@@ -61,9 +61,9 @@ class Compiler:
 
     def lower(self) -> None:
         """Finds what each group reads and writes, and which code it needs."""
-        of = len(self._graph.groups)
+        of = len(self._graph.launches)
         self._found: list[tuple[str, Call]] = []
-        for i, group in enumerate(self._graph.groups):
+        for i, group in enumerate(self._graph.launches):
             self._tell("schedule", i, of)
             self._found.append(self._group(group))
 
@@ -86,7 +86,7 @@ class Compiler:
         calls, codes = tuple(x for _, x in self._found), tuple(place[s] for s, _ in self._found)
         where = str(self._cache.root) if self._cache.root else f"off: {self._cache.off}"
         record = CodeRecord(len(order), len(missing), processes if missing else 0, where)
-        texts = {g.name: self._text(g, s) for g, (s, _) in zip(self._graph.groups, self._found)}
+        texts = {g.name: self._text(g, s) for g, (s, _) in zip(self._graph.launches, self._found)}
         return Kernels(calls, codes, tuple(self._codes[s] for s in order), texts), record
 
     def _group(self, group: Group) -> tuple[str, Call]:

@@ -336,6 +336,11 @@ class Graph:
                 found.setdefault(v, []).append(n)
         return found
 
+    @property
+    def launches(self) -> list[Group]:
+        """The groups that have to run, in order."""
+        return [g for g in self.groups if not g.is_placed]
+
     def values(self) -> Iterable[Value]:
         yield from self.inputs
         yield from self.constants.values()

@@ -10,10 +10,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import accumulate
+from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from renorm.core import dtypes
-from renorm.core.dims import Sym
+from renorm.core.dims import Sym, static
 from renorm.core.errors import OperandError, suggest
 from renorm.graph import signature as signatures
 from renorm.graph.attributes import Attribute
@@ -21,7 +23,7 @@ from renorm.graph.layout import Accepts
 from renorm.graph.types import Operand, Spec, TensorType
 
 if TYPE_CHECKING:
-    from renorm.graph.ir import Node
+    from renorm.graph.ir import Node, Value
 
 
 class Fusion(IntEnum):
@@ -37,6 +39,23 @@ class Fusion(IntEnum):
 
 ELEMENTWISE, BROADCAST, INJECTIVE = Fusion.ELEMENTWISE, Fusion.BROADCAST, Fusion.INJECTIVE
 REDUCTION, OUT_ELEMENTWISE_FUSABLE, OPAQUE = Fusion.REDUCTION, Fusion.OUT_ELEMENTWISE_FUSABLE, Fusion.OPAQUE
+
+
+@dataclass(frozen=True)
+class Run:
+    """The elements of `part` are those of `whole` from number `offset` on, in row-major order."""
+
+    part: Value
+    whole: Value
+    offset: int = 0
+
+
+def runs_along(axis: int, whole: Value, parts: Sequence[Value]) -> list[Run] | None:
+    """Parts that lie one after the other along an axis; None where elements of several are mixed in memory."""
+    if any(d != 1 for d in whole.shape[:axis]):
+        return None
+    sizes = [prod(static(v.shape)) for v in parts]
+    return [Run(v, whole, end - size) for v, size, end in zip(parts, sizes, accumulate(sizes))]
 
 
 class Sample:
@@ -202,6 +221,11 @@ class OpDef:
             return Accepts.ROW_MAJOR
         operand = None if index is None else node.inputs[index]
         return Accepts.ALIKE if operand is None or operand.rank == node.output.rank else Accepts.ROW_MAJOR
+
+    def runs(self, node: Node) -> Sequence[Run] | None:
+        """How operands lie in the result, or results in an operand, where that is all that a node of this op (of fixed
+        shapes) says; else None."""
+        return None
 
     # --- what it computes ---------------------------------------------------------------------------------------------
 

@@ -11,7 +11,8 @@ from renorm.core import dims
 from renorm.core.dims import Shape
 from renorm.core.errors import OperandError
 from renorm.graph.attributes import Int
-from renorm.graph.op import Reject, Sample
+from renorm.graph.ir import Node
+from renorm.graph.op import Reject, Run, Sample
 from renorm.graph.types import Operand, f32, i64
 from renorm.ops.family import Injective
 
@@ -32,6 +33,11 @@ class Flatten(Injective):
             raise OperandError(f"flatten({x}): axis {self.axis} is outside [{-x.rank}, {x.rank}]")
         axis = self._from_front(x.rank)
         return (dims.size(x.shape[:axis]), dims.size(x.shape[axis:]))
+
+    def runs(self, node: Node) -> list[Run]:
+        x = node.inputs[0]
+        assert x is not None
+        return [Run(node.output, x)]
 
     def compute(self, x: te.Tensor) -> te.Tensor:
         axis = self._from_front(x.ndim)

@@ -26,6 +26,7 @@ from renorm.graph import registry
 from renorm.graph.ir import Graph, Group, Names, Node, Value
 from renorm.graph.op import BROADCAST, INJECTIVE, OPAQUE, REDUCTION, Fusion
 from renorm.passes.context import Context
+from renorm.passes.places import runs_of
 
 _LONGEST = 200  # terms of one inlined expression; residual blocks have fewer than 20
 _REPEATED = 1.5  # times that one element may be computed; padding computes a border in addition
@@ -50,6 +51,9 @@ class Fuse:
         by_name = {n.name: n for n in graph.nodes}
         for names in context.claims:
             partition.claim([by_name[name] for name in names])
+        for node in graph.nodes:
+            if partition.is_place(node):
+                partition.claim([node])
         # backwards: of two producers of a sum the later one takes it, when the other result exists
         for node in reversed(graph.nodes):
             if partition.kinds[node] > INJECTIVE:
@@ -154,6 +158,15 @@ class _Partition:
         for n in nodes:
             self.sets[n] = own
             self.kinds[n] = OPAQUE
+
+    def is_place(self, node: Node) -> bool:
+        """Whether others can write their results straight into that of `node`, and no kernel behind takes it in."""
+        end = self._dominator[node]
+        takes = end is not None and (self.kinds[end] <= INJECTIVE or self.kinds[end] == REDUCTION)
+        if takes and end is not None and all(self.kinds[n] <= INJECTIVE for n in self._between(node, end)):
+            return False
+        runs = runs_of(node) if self.kinds[node] == INJECTIVE and len(node.inputs) > 1 else None
+        return runs is not None and all(r.whole is node.output for r in runs)
 
     # --- growing
 
