@@ -20,7 +20,7 @@ from renorm.graph.types import Operand, TensorType, bf16, f16, f32, f64
 from renorm.ops import schedules
 from renorm.ops.folding import scaled_product
 from renorm.ops.precision import add_channels, rounded, wide
-from renorm.ops.schedules import cpu_convolution
+from renorm.ops.schedules import cpu_convolution, cpu_depthwise
 from renorm.ops.window import Windowed, check_group, pad, window_view
 
 
@@ -51,14 +51,16 @@ class Conv(Windowed):
         return 1 if index == 1 and self.group == 1 else None
 
     def in_blocks(self, node: Node, index: int | None, lanes: int) -> Accepts:
-        if self.group == 1:
-            channels = node.output.shape[1]
-            over_pixels = isinstance(channels, int) and not cpu_convolution.fills_vectors(channels, 1, lanes)
-            # vectors that run over pixels are read and written as such
-            return Accepts.ROW_MAJOR if over_pixels or index not in (None, 0) else Accepts.EITHER
-        x = node.inputs[0]
-        is_depthwise = x is not None and x.shape[1] == self.group == node.output.shape[1]
-        return Accepts.ALIKE if is_depthwise and index in (None, 0) else Accepts.ROW_MAJOR
+        x, channels = node.inputs[0], node.output.shape[1]
+        inputs = x.shape[1] if x is not None else None
+        if index not in (None, 0) or not isinstance(channels, int) or not isinstance(inputs, int):
+            return Accepts.ROW_MAJOR
+        if cpu_depthwise.has_lanewise_groups(inputs, channels, self.group, lanes):
+            return Accepts.ALIKE
+        whole_blocks = self.group == 1 or (inputs // self.group) % lanes == 0
+        # vectors that run over pixels are read and written as such
+        over_channels = cpu_convolution.fills_vectors(channels, self.group, lanes)
+        return Accepts.EITHER if over_channels and whole_blocks else Accepts.ROW_MAJOR
 
     def scaled(self, operands: Sequence[Any], axis: int, k: Any, shift: Any) -> Any:
         return scaled_product(

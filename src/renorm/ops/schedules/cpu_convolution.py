@@ -72,7 +72,7 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
     own_shape = layout.source(out).shape if layout.is_result(out) else out.shape
     tail = out if len(mains) == 1 and own_shape == mains[0].shape else None
     cpu_injective.inline(s, outs, keep=[*pads, *mains])
-    if tail is out and cpu_depthwise.is_depthwise(mains[0]):
+    if tail is out and (cpu_depthwise.is_depthwise(mains[0]) or _is_lanewise(mains[0], out, target)):
         cpu_depthwise.schedule(s, mains[0], out, pads, target)
         return
     for pad in pads:
@@ -81,6 +81,10 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
         product(s, main, tail or main, target)
     if tail is not out:
         cpu_injective.nest(s, out, target)
+
+
+def _is_lanewise(main: te.Tensor, tail: te.Tensor, target: Target) -> bool:
+    return layout.is_result(tail) and cpu_depthwise.is_lanewise(main, target.lanes(itemsize(compute_dtype(main.dtype))))
 
 
 def product(s: te.Schedule, main: te.Tensor, tail: te.Tensor, target: Target) -> None:
@@ -123,7 +127,7 @@ def blocks_summed(main: te.Tensor) -> list[int]:
         form = layout.form_of(load.source) if isinstance(load.source, te.Tensor) else None
         for axis, lanes in form.cuts if form else ():
             for i, k in enumerate(main.op.reduce_axis):
-                if load.indices[axis] is k.var:
+                if structure.coefficient(load.indices[axis], k.var) == 1:
                     found[i] = lanes
     return found
 

@@ -1,10 +1,11 @@
-"""CPU: depthwise convolutions: every channel is filtered alone, so there is nothing to share but what windows overlap.
+"""CPU: convolutions of small groups, above all depthwise ones: there is little to share but what windows overlap.
 
     out[R pixels] += x[pixel + tap] * w[tap]      a vector of channels, or, where channels are not side by side in
                                                   memory, rows of pixels times one number
 
-All taps of a window row are written out: neighbouring windows then share their loads, and each vector of x is read
-once per row of taps instead of once per tap.
+Where groups have several channels, whole groups fill a vector, and each lane needs channels of its group only: a vector
+of x is shuffled once for each of these. Taps of a row are written out: neighbouring windows then share what is loaded
+and shuffled.
 """
 
 from __future__ import annotations
@@ -26,6 +27,21 @@ def is_depthwise(main: te.Tensor) -> bool:
     assert isinstance(main.op, te.ComputeOp)
     groups = int((main.op.attrs or {}).get("groups", 1))
     return main.op.tag == "conv" and groups == main.shape[1] > 1 and main.op.reduce_axis[0].extent == 1
+
+
+def is_lanewise(main: te.Tensor, lanes: int) -> bool:
+    """Whether every vector of channels of the result is made of the vector of x at its own place alone."""
+    assert isinstance(main.op, te.ComputeOp)
+    groups = int((main.op.attrs or {}).get("groups", 1))
+    return main.op.tag == "conv" and has_lanewise_groups(
+        main.op.reduce_axis[0].extent * groups, main.shape[1], groups, lanes
+    )
+
+
+def has_lanewise_groups(inputs: int, outputs: int, groups: int, lanes: int) -> bool:
+    """`is_lanewise` of a convolution with so many channels; groups that fill vectors are better off without."""
+    per_group = outputs // groups
+    return groups > 1 and inputs == outputs and per_group < lanes and lanes % per_group == 0
 
 
 def schedule(s: te.Schedule, main: te.Tensor, tail: te.Tensor, pads: Sequence[te.Tensor], target: Target) -> None:
@@ -60,8 +76,10 @@ def choose_tile(main: te.Tensor, axis: int, registers: int) -> int:
     least work: what it computes, beyond the extent too, and about one element more for what surrounds it."""
     assert isinstance(main.op, te.ComputeOp)
     extent, step, taps = main.shape[axis], main.op.attrs["strides"][axis], main.op.reduce_axis[axis].extent
-    live = 1 + (step if step < taps else 0)
-    most = max(1, min(extent, (registers - 6) // live))
+    depth, shared = main.op.reduce_axis[0].extent, step if step < taps else 0
+    live = 1 + shared * (1 if depth == 1 else 2)  # shuffled vectors beside those that they are made of
+    patterns = 0 if depth == 1 else depth
+    most = max(1, min(extent, (registers - 6 - patterns) // live))
     return min(range(most, 0, -1), key=lambda n: -(-extent // n) * (n + 1))
 
 
@@ -80,10 +98,13 @@ def _over_channels(s: te.Schedule, main: te.Tensor, tail: te.Tensor, target: Tar
     s[main].set_scope("register")
     s[main].compute_at(s[tail], row)
     n, channel, *spatial = list(s[main].op.axis)
-    taps = list(s[main].op.reduce_axis)
+    depth, *taps = list(s[main].op.reduce_axis)
+    # which channel of a group is a constant, so that a shuffle is
+    taps.insert(-1 if taps[-1].extent * depth.extent * width <= 2 * UNROLLED else len(taps), depth)
     s[main].reorder(n, *spatial[:-1], *taps, spatial[-1], channel)
     s[main].vectorize(channel)
     s[main].unroll(spatial[-1])
+    s[main].unroll(depth)
     _unroll(s, main, taps, width)
     return order[-1]
 
