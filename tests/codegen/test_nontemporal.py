@@ -26,7 +26,7 @@ def scaled(n: int, dtype: str, lanes: int) -> tuple[te.Schedule, list[te.Tensor]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int8"])
-@pytest.mark.parametrize("lanes", [1, 4, 16, 64])
+@pytest.mark.parametrize("lanes", [1, 4, 12, 16, 20, 64])
 @pytest.mark.parametrize("n", [64, 257])
 def test_values_are_those_of_plain_stores_at_any_address(dtype: str, lanes: int, n: int):
     s, args = scaled(n, dtype, lanes)
