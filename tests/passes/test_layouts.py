@@ -105,7 +105,9 @@ def test_inputs_and_outputs_are_row_major() -> None:
         (lambda x: ops.concat(list(ops.split(x, None, axis=1, num_outputs=2)), axis=1), True),
         (lambda x: ops.reduce_max(x, axes=(1,)), False),
         (lambda x: ops.transpose(x, perm=(0, 1, 3, 2)), False),
-        (lambda x: conv(x, 32, 3, group=2), False),
+        (lambda x: conv(x, 32, 3, group=2), True),  # groups are whole vectors
+        (lambda x: conv(x, 32, 3, group=8), True),  # vectors are whole groups
+        (lambda x: conv(x, 64, 3, group=8), False),
         (lambda x: ops.add(x, ops.softmax(x, axis=1)), False),
     ],
 )
