@@ -51,6 +51,8 @@ def command(
                 f"memory: weights {output.bytes_text(memory.weights)}, arena {output.bytes_text(memory.arena)} "
                 f"(no plan needs less than {output.bytes_text(memory.lower_bound)})"
             )
+        if report.run.phases:
+            output.line(f"run: {report.run}")
         for diagnosis in report.diagnoses:
             output.line(f"diagnosis: {diagnosis}")
         if with_refusals:

@@ -21,7 +21,7 @@ from renorm.graph.ir import Graph, Value
 from renorm.ops.schedules.layout import Form
 from renorm.passes import memory
 from renorm.runtime.program import ALIGNMENT, Argument, Code, Machine, Program, Step, TensorSpec, Weight, align
-from renorm.runtime.report import MemoryRecord, Report
+from renorm.runtime.report import MemoryRecord, Report, RunRecord
 
 
 def assemble(
@@ -59,17 +59,23 @@ def assemble(
         for one, code, launch, waits in zip(lowered, codes, launches, barriers.waits(launches))
     )
     stored = weights.array()
+    chunks = [barriers.chunks(kernel) for kernel in compiled]
+    run = RunRecord(
+        sum(extent > 0 for kernel in kernels for extent in kernel.phases),
+        sum(wait for step in steps for wait in step.waits),
+        sum(chunk > 0 for code in codes for chunk in chunks[code]),
+    )
     program = Program(
         machine=machine,
         inputs=_specs(graph.inputs),
         outputs=_specs(graph.outputs),
-        codes=tuple(Code(i, c.phases, align(c.scratch), barriers.chunks(c)) for i, c in enumerate(compiled)),
+        codes=tuple(Code(i, c.phases, align(c.scratch), chunks[i]) for i, c in enumerate(compiled)),
         steps=steps,
         arena_bytes=plan.size,
         weight_bytes=stored.nbytes,
         nanoseconds=sum(compiled[code].nanoseconds for code in codes),
         weights=tuple(weights.records),
-        report=Report(memory=MemoryRecord(stored.nbytes, plan.size, plan.lower_bound)),
+        report=Report(memory=MemoryRecord(stored.nbytes, plan.size, plan.lower_bound), run=run),
     )
     return program, stored
 

@@ -150,7 +150,8 @@ def specialize(
     program, weights = assemble(graph, kernels.calls, kernels.compiled, kernels.codes, requirements(machine))
     clock.stop("assemble")
     records = tuple(replace(r, work=call.work) for r, call in zip(report.kernels, kernels.calls, strict=True))
-    full = replace(report, kernels=records, memory=program.report.memory, code=code, seconds=seconds)
+    full = replace(report, kernels=records, memory=program.report.memory, run=program.report.run, code=code)
+    full = replace(full, seconds=seconds)
     program = replace(program, report=full, name=graph.name, dims=dict(sizes))
     objects = [c.object for c in kernels.compiled]
     return CompiledModule(program, objects, weights, native_entry, options.threads, graph, kernels.texts)

@@ -65,6 +65,19 @@ class MemoryRecord:
 
 
 @dataclass(frozen=True)
+class RunRecord:
+    """How threads share the work. phases: parts of kernels that run one after the other; barriers: where all threads
+    wait for each other, the end not counted; chunked: phases of which a thread that is done takes over from others."""
+
+    phases: int = 0
+    barriers: int = 0
+    chunked: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.phases} phases, {self.barriers} barriers, {self.chunked} phases shared out in chunks"
+
+
+@dataclass(frozen=True)
 class CodeRecord:
     """Where the code came from. unique: how many different kernels there are; compiled: those that had to be compiled,
     the others were in the cache; processes: that compiled them. cache: its directory, or "off: " and the reason."""
@@ -83,6 +96,7 @@ class Report:
     norms: Sequence[NormRecord] = ()
     kernels: Sequence[KernelRecord] = ()
     memory: MemoryRecord = field(default_factory=MemoryRecord)
+    run: RunRecord = field(default_factory=RunRecord)
     code: CodeRecord = field(default_factory=CodeRecord)
     renamed: dict[str, str] = field(default_factory=dict[str, str])
     refusals: Sequence[tuple[str, str, str]] = ()
@@ -99,6 +113,7 @@ class Report:
             norms=tuple(_norm(n) for n in data.get("norms", ())),
             kernels=tuple(_kernel(k) for k in data.get("kernels", ())),
             memory=MemoryRecord(**data.get("memory", {})),
+            run=RunRecord(**data.get("run", {})),
             code=CodeRecord(**data.get("code", {})),
             renamed=dict(data.get("renamed", {})),
             refusals=tuple((r[0], r[1], r[2]) for r in data.get("refusals", ())),
@@ -117,6 +132,8 @@ class Report:
         m = self.memory
         if m.weights or m.arena:
             lines.append(f"memory: weights {m.weights} B, arena {m.arena} B (lower bound {m.lower_bound} B)")
+        if self.run.phases:
+            lines.append(f"run: {self.run}")
         lines += [f"diagnosis: {d}" for d in self.diagnoses]
         return "\n".join(lines)
 
