@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 
 import renorm
 from renorm import te
+from renorm.codegen.llvm import assembly, compile_kernel, spills
 from renorm.core.target import parse
 from renorm.driver.build import build
 from renorm.graph.ir import Graph, Value
@@ -94,43 +96,84 @@ def packed(array: Array, form: Form) -> Array:
     return out
 
 
-@pytest.mark.parametrize("by_channels", [False, True])
-@pytest.mark.parametrize("blocked", [(False, False), (True, False), (False, True), (True, True)])
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("setting", [(2, 32, 48, 13, 30, (1, 1, 1, 1)), (1, 48, 32, 9, 6, (0, 0, 0, 0))])
-def test_any_layout_and_either_order_of_loops(
-    setting: tuple[Any, ...], target: str, blocked: tuple[bool, bool], by_channels: bool, monkeypatch: Any
-) -> None:
-    """With a residual and a relu in the same kernel."""
-    choose, machine = cpu_winograd.choose_blocks, parse(target)
+def force_blocks(monkeypatch: pytest.MonkeyPatch, by_channels: bool) -> None:
+    """Blocks of two rows by two register tiles, and one order of loops."""
+    choose = cpu_winograd.choose_blocks
 
     def chosen(*args: Any) -> Blocks:
         register = choose(*args).register
         return Blocks(register, 2, 2 * register.pixels, by_channels)
 
     monkeypatch.setattr(cpu_winograd, "choose_blocks", chosen)
-    case, form = Case(setting), Form(((1, machine.lanes(4)),))
-    weights = Form(((2, machine.lanes(4)),), first=2)
-    expected, u = case.expected(), transformed_weight(case.w, 4).astype(np.float32)
-    residual = np.random.default_rng().standard_normal(expected.shape).astype(np.float32)
+
+
+@dataclass
+class Program:
+    """A scheduled tensor program with a residual and a relu behind it, and the arrays that it reads."""
+
+    schedule: te.Schedule
+    arguments: list[te.Tensor]
+    arrays: list[Array]
+    expected: Array
+
+
+def program(case: Case, target: str, reads: bool, writes: bool, tile: int = 4) -> Program:
+    """reads, writes: whether x, or residual and result, lie in blocks of channels."""
+    machine = parse(target)
+    form, weights = Form(((1, machine.lanes(4)),)), Form(((2, machine.lanes(4)),), first=2)
+    u, plain = transformed_weight(case.w, tile).astype(np.float32), case.expected()
+    residual = np.random.default_rng().standard_normal(plain.shape).astype(np.float32)
+    expected = np.maximum(plain + residual, 0)
 
     def read(array: Array, form: Form | None, name: str) -> tuple[te.Tensor, te.Tensor, Array]:
         """A placeholder, the tensor to compute with, and the array to pass."""
         held = te.placeholder(form.shape(array.shape) if form else array.shape, "float32", name=name)
         return (held, layout.view(held, array.shape, form), packed(array, form)) if form else (held, held, array)
 
-    x = read(case.x, form if blocked[0] else None, "x")
-    r = read(residual, form if blocked[1] else None, "r")
-    w, b = read(u, weights, "u"), read(np.asarray(case.b), None, "b")
-    y = WinogradConv(tile=4, pads=case.pads).compute(x[1], w[1], b[1])
-    out = te.compute(y.shape, lambda *i: te.maximum(y[i] + r[1][i], 0.0), name="relu", tag="elemwise")
-    out = layout.result(out, form) if blocked[1] else out
+    given = [
+        read(case.x, form if reads else None, "x"),
+        read(u, weights, "u"),
+        read(np.asarray(case.b), None, "b"),
+        read(residual, form if writes else None, "r"),
+    ]
+    x, w, b, r = (tensor for _, tensor, _ in given)
+    y = WinogradConv(tile=tile, pads=case.pads).compute(x, w, b)
+    out = te.compute(y.shape, lambda *i: te.maximum(y[i] + r[i], 0.0), name="relu", tag="elemwise")
+    out = layout.result(out, form) if writes else out
     s = te.create_schedule(out.op)
     schedules.winograd(s, [out], machine)
-    got = np.full(out.shape, np.nan, np.float32)
-    build(s, [x[0], w[0], b[0], r[0], out], target)(x[2], w[2], b[2], r[2], got)
-    wanted = np.maximum(expected + residual, 0)
-    assert error(got, packed(wanted, form) if blocked[1] else wanted) < 4e-6
+    arguments = [*(held for held, _, _ in given), out]
+    return Program(s, arguments, [a for *_, a in given], packed(expected, form) if writes else expected)
+
+
+@pytest.mark.parametrize("by_channels", [False, True])
+@pytest.mark.parametrize(("reads", "writes"), [(False, False), (True, False), (False, True), (True, True)])
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("setting", [(2, 32, 48, 13, 30, (1, 1, 1, 1)), (1, 48, 32, 9, 6, (0, 0, 0, 0))])
+def test_any_layout_and_either_order_of_loops(
+    setting: tuple[Any, ...], target: str, reads: bool, writes: bool, by_channels: bool, monkeypatch: Any
+) -> None:
+    force_blocks(monkeypatch, by_channels)
+    p = program(Case(setting), target, reads, writes)
+    got = np.full(p.expected.shape, np.nan, np.float32)
+    build(p.schedule, p.arguments, target)(*p.arrays, got)
+    assert error(got, p.expected) < 4e-6
+
+
+@pytest.mark.parametrize("tile", POINTS)
+@pytest.mark.parametrize(
+    "cpu",
+    [
+        "llvm -mtriple=x86_64-linux-gnu -mcpu=znver4",
+        "llvm -mtriple=x86_64-linux-gnu -mcpu=haswell",
+        "llvm -mtriple=aarch64-linux-gnu -mcpu=neoverse-n1",
+    ],
+)
+@pytest.mark.parametrize("setting", [(1, 64, 64, 56, 56, (1, 1, 1, 1)), (1, 64, 64, 13, 29, (1, 1, 1, 1))])
+def test_products_and_transforms_stay_in_registers(setting: tuple[Any, ...], cpu: str, tile: int) -> None:
+    p = program(Case(setting), cpu, reads=True, writes=True, tile=tile)
+    compiled = compile_kernel(te.lower(p.schedule, p.arguments), parse(cpu))
+    assert spills(assembly(compiled, parse(cpu))) == 0
 
 
 @pytest.mark.parametrize("scale", [1e-18, 1e18])
