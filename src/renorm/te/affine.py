@@ -459,7 +459,7 @@ class Algebra:
         """
         b, n = a, bound
         while True:
-            coarse = None if all(isinstance(x, Var) for x in b.terms) else self._coarsen(b, n) if n else None
+            coarse = self._coarsen(b, n) if n else None
             if coarse is not None:
                 b, n = coarse[1], n // coarse[0]
             found = next((x for x, k in b.terms.items() if isinstance(x, Quotient) and k == 1), None)

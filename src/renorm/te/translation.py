@@ -178,18 +178,17 @@ class Translation:
         return self._rebuild(e) if undivided is None else undivided
 
     def _undivided(self, e: Expr) -> Expr | None:
-        """A comparison of positions along parts of a fused axis as one of positions along that axis; None for what is
-        no such comparison."""
+        """A comparison of positions along parts of a fused axis as one of positions along that axis, and one of
+        positions inside blocks as one of blocks; None for what is no such comparison."""
         if not isinstance(e, Binary) or e.op not in ("<", "<=", ">", ">=") or not self._reads_nothing(e):
             return None
         if e.a.dtype not in INDEX_DTYPES:
             return None
         difference = affine.subtract(self.linear(e.a), self.linear(e.b))
-        if all(isinstance(x, Var) for x in difference.terms):
-            return None
-        bound = -difference.constant + (e.op in ("<=", ">"))
-        form, bound = self.algebra.without_division(affine.offset(difference, -difference.constant), bound)
-        if not all(isinstance(x, Var) for x in form.terms):
+        parts = affine.offset(difference, -difference.constant)
+        least = -difference.constant + (e.op in ("<=", ">"))
+        form, bound = self.algebra.without_division(parts, least)
+        if (form, bound) == (parts, least) or not all(isinstance(x, Var) for x in form.terms):
             return None
         return Binary("<" if e.op in ("<", "<=") else ">=", self.algebra.expr(form), const(bound))
 
