@@ -271,11 +271,12 @@ class Algebra:
             for atom, k in a.terms.items():
                 if not isinstance(atom, Remainder):
                     continue
-                upper = self.floordiv(atom.base, atom.divisor).single()
+                beside = self._quotient_beside(a, atom)
+                upper = beside or self.floordiv(atom.base, atom.divisor).single()
                 if upper is None:
                     continue
                 if a.terms.get(upper) == k * atom.divisor:  # c*(x // c) + x % c = x
-                    together = atom.base
+                    together = beside.base if beside else atom.base
                 else:  # c*((x // c) % d) + x % c = x % (c*d)
                     found = [
                         y for y, m in a.terms.items()
@@ -290,6 +291,15 @@ class Algebra:
                 break
             else:
                 return a
+
+    def _quotient_beside(self, a: Linear, part: Remainder) -> Quotient | None:
+        """x // c in a form that has y % c, where x and y differ by multiples of c: y is x as `modulo` left it."""
+        for y, k in a.terms.items():
+            if isinstance(y, Quotient) and y.divisor == part.divisor and k == a.terms[part] * part.divisor:
+                difference = subtract(y.base, part.base)
+                if all(m % part.divisor == 0 for m in (*difference.terms.values(), difference.constant)):
+                    return y
+        return None
 
     def extreme(self, op: str, a: Linear, b: Linear) -> Linear:
         """min or max of two forms; one of them where that is certain."""

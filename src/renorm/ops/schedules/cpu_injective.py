@@ -55,8 +55,9 @@ def nest(s: te.Schedule, out: te.Tensor, target: Target) -> te.IterVar | None:
     if prod(out.shape) < PARALLEL_FROM:
         return loops[-1] if loops else None
     count = prod(out.shape[: len(axes) - joint])
-    if count < 64 and blocks:  # too few planes to share out evenly: threads share their blocks as well
-        outer, blocks = outer + blocks, []
+    if count < PIECES and blocks:  # too few planes to share out evenly: threads share their blocks as well, in runs
+        run, block = s[out].split(blocks[0], nparts=_parts(-(-extent // lanes), -(-PIECES // count)))
+        outer, blocks = [*outer, run], [block]
     if outer:
         loops = [*share(s, out, outer), *blocks]
     elif blocks:
@@ -68,6 +69,11 @@ def store(s: te.Schedule, out: te.Tensor) -> None:
     """A result larger than any cache is stored past the caches."""
     if s[out].is_output and prod(out.shape) * itemsize(out.dtype) > LAST_LEVEL:
         s[out].store_past_caches()
+
+
+def _parts(extent: int, wanted: int) -> int:
+    """Into how many parts to cut a loop: as many as wanted or a few more, so that they are alike where that can be."""
+    return next((n for n in range(wanted, min(extent, 2 * wanted) + 1) if extent % n == 0), min(wanted, extent))
 
 
 # Pieces of work that give every thread an even share.
