@@ -154,3 +154,25 @@ def test_a_group_of_channels_is_one_nest():
     x = np.zeros((2, 64, 9, 9), np.float32)
     loops = compiled(x, lambda v: ops.group_norm(v, scale, bias, num_groups=8)).kernel("group_norm").loops
     assert loops.count("parallel") == 1
+
+
+@pytest.mark.parametrize(
+    ("shape", "axes"),
+    [
+        ((20000, 20), (0,)),
+        ((9000, 3), (0,)),
+        ((300, 256), (0,)),
+        ((3, 500, 70), (1,)),
+        ((4, 300, 33), (0, 1)),
+        ((70, 100), (0,)),
+    ],
+    ids=str,
+)
+def test_sums_across_memory_in_tiles_and_in_pieces(shape: tuple[int, ...], axes: tuple[int, ...]):
+    x = np.random.default_rng(0).normal(0, 1, shape).astype(np.float32)
+    sums = [
+        compiled(x, lambda v: ops.reduce_sum(v, axes=axes, keepdims=False), threads).run(x)[0] for threads in (1, 2, 3)
+    ]
+    np.testing.assert_allclose(sums[0], x.sum(axis=axes, dtype=np.float64), rtol=1e-5, atol=1e-3)
+    for other in sums[1:]:
+        np.testing.assert_array_equal(sums[0].view(np.uint32), other.view(np.uint32))

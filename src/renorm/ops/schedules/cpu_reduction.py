@@ -33,11 +33,14 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
     cpu_injective.inline(s, outs, keep=statistics)
     finished: set[int] = set()
     for t in reductions:
-        if structure.work(t) >= FEW * LONG and prod(t.shape) < FEW:
-            nest(s, _pieces(s, t), target, parallel=True)
-            continue
-        tail = _tail(t, chain, outs)
-        if tail is not None and not _runs_along_memory(t, target):
+        tail, along = _tail(t, chain, outs), _runs_along_memory(t, target)
+        if _is_few_and_long(t, 1 if along else target.lanes(itemsize(compute_dtype(t.dtype)))):
+            pieces = _pieces(s, t)
+            if along:
+                nest(s, pieces, target, parallel=True)
+            else:
+                cpu_window.schedule(s, pieces, pieces, target)
+        elif tail is not None and not along:
             cpu_window.schedule(s, t, tail, target)
             finished.add(id(tail))
         else:
@@ -45,6 +48,11 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
     for t in [*statistics, *(out for out in outs if not structure.is_statistic(out))]:
         if not structure.is_reduction(t) and id(t) not in finished:
             cpu_injective.nest(s, t, target)
+
+
+def _is_few_and_long(t: te.Tensor, lanes: int) -> bool:
+    """Whether results, `lanes` of which are computed at once, are too few for threads to share."""
+    return prod(t.shape) < FEW * lanes and structure.work(t) >= FEW * lanes * LONG
 
 
 def _pieces(s: te.Schedule, t: te.Tensor) -> te.Tensor:

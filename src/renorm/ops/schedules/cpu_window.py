@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from renorm import te
 from renorm.core.dtypes import compute_dtype, itemsize
 from renorm.core.target import Target
+from renorm.expr.nodes import Expr, Var
 from renorm.ops.schedules import cpu_injective, structure
 
 
@@ -22,19 +25,43 @@ def schedule(s: te.Schedule, t: te.Tensor, tail: te.Tensor, target: Target) -> N
         return
     lanes = target.lanes(itemsize(compute_dtype(t.dtype)))
     outer, inner = axes[:-1], axes[-1]
-    if tail.shape[-1] > lanes:
-        block, inner = s[tail].split(inner, factor=lanes)
+    side = lanes * _side_by_side(t, tail.shape[-1] // lanes)
+    if tail.shape[-1] > side:
+        block, inner = s[tail].split(inner, factor=side)
         outer = [*outer, block]
-    if tail.shape[-1] > 1:
-        s[tail].vectorize(inner)
     if outer:
         loops = cpu_injective.share(s, tail, outer) if structure.work(t) >= cpu_injective.PARALLEL_FROM else outer
         s[accumulator].compute_at(s[tail], loops[-1])
     own, reduced = list(s[accumulator].op.axis), list(s[accumulator].op.reduce_axis)
     s[accumulator].reorder(*own[:-1], *reduced, own[-1])
-    if tail.shape[-1] > 1:
-        if not outer and tail.shape[-1] > lanes:
-            _, lane = s[accumulator].split(own[-1], factor=lanes)
-            s[accumulator].vectorize(lane)
-        else:
-            s[accumulator].vectorize(own[-1])
+    for stage, axis in ((tail, inner), (accumulator, own[-1])):
+        if tail.shape[-1] > lanes:
+            vector, axis = s[stage].split(axis, factor=lanes)
+            if outer:
+                s[stage].unroll(vector)
+        if tail.shape[-1] > 1:
+            s[stage].vectorize(axis)
+
+
+# Vectors that are summed up side by side: memory is read in runs of this many cache lines, or about.
+SIDE_BY_SIDE = 8
+
+
+def _side_by_side(t: te.Tensor, vectors: int) -> int:
+    """How many vectors of results one tile holds: several where each is a long sum over rows of memory, and where
+    enough tiles are left for threads to share. Windows overlap, so that their rows are still in cache."""
+    assert isinstance(t.op, te.ComputeOp)
+    reduced = [axis.var for axis in t.op.reduce_axis]
+    alone = all(isinstance(i, Var) or not any(structure.depends_on(i, v) for v in reduced) for i in _indices(t))
+    if not alone or prod(axis.extent for axis in t.op.reduce_axis) < LONG:
+        return 1
+    rest = prod(t.shape[:-1]) * max(1, vectors)
+    return max(k for k in range(1, SIDE_BY_SIDE + 1) if k == 1 or (vectors % k == 0 and rest // k >= TILES))
+
+
+# Terms of a long sum; tiles that give threads even shares.
+LONG, TILES = 64, 16
+
+
+def _indices(t: te.Tensor) -> list[Expr]:
+    return [i for load in structure.reads(t) for i in load.indices]
