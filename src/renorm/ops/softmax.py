@@ -17,6 +17,7 @@ from renorm.graph.ir import Node
 from renorm.graph.op import REDUCTION, OnnxNode, OpDef, Reject, Sample
 from renorm.graph.types import Operand, bf16, f16, f32, f64
 from renorm.ops import schedules
+from renorm.ops.moments import statistic
 from renorm.ops.precision import wide
 from renorm.ops.reshaping import flattened, reshaped_like
 from renorm.ops.schedules.structure import REUSED
@@ -101,9 +102,11 @@ class Softmax(Normalized):
     def compute(self, x: te.Tensor) -> te.Tensor:
         _, powers, total = self.exponentials(x)
         axes = self.axes(x.ndim)
+        one = te.const(1.0, total.dtype)  # one division for a slice, not one for each element: an error of an ulp
+        inverse = statistic(total.shape, lambda *i: one / total[i], "inverse")
 
         def element(*index: Any) -> Any:
-            share = powers[index] / total[tuple(0 if a in axes else i for a, i in enumerate(index))]
+            share = powers[index] * inverse[tuple(0 if a in axes else i for a, i in enumerate(index))]
             return share.astype(x.dtype)
 
         return te.compute(x.shape, element, name="softmax", tag=tag.BROADCAST)
