@@ -3,6 +3,7 @@ no hot loop keeps accumulators on the stack."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -160,6 +161,14 @@ def cases(draw: st.DrawFn) -> Case:
 def test_convolutions_agree_with_torch_in_every_layout(c: Case) -> None:
     expected = c.by_torch()
     np.testing.assert_allclose(c.run(), expected, rtol=0, atol=2e-5 * max(1.0, np.abs(expected).max()))
+
+
+def test_whole_groups_are_shuffled_not_gathered() -> None:
+    c = case("conv", (1, 32, 9, 9), 32, (3, 3), group=8, reads=True, writes=True)
+    target = parse("llvm -mtriple=x86_64-linux-gnu -mcpu=znver4")
+    text = compile_kernel(c.lowered(target)[0], target).llvm
+    assert "shufflevector" in text
+    assert not re.findall(r"insertelement <16 x float> %\w+, float %\w+, i32 [1-9]", text)
 
 
 SHAPES = {

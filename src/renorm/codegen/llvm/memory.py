@@ -88,6 +88,9 @@ class Memory:
             if 1 < step <= LARGEST_STEP and lanes >= step:
                 return self._read_apart(place, first, step, lanes, mask)
         forms = [self._indices.linear(index, k) for k in range(lanes)]
+        picked = self._read_block(place, forms, mask)
+        if picked is not None:
+            return picked
         if mask is None:
             return self._f.gather([self._read(place, form, 1) for form in forms])
         t = vector(place.element, lanes)
@@ -155,6 +158,24 @@ class Memory:
             picked = list(range(len(picked)))
         assert result is not None
         return result
+
+    def _read_block(self, place: Place, forms: list[Linear], mask: Value | None) -> Value | None:
+        """Elements that lie in one block of as many as there are lanes, in any order: the whole block, shuffled. The
+        buffer is cut into such blocks, so that all of it may be read where one element may."""
+        f, lanes = self._f, len(forms)
+        first, low = forms[0], min(form.const for form in forms)
+        start = Linear(first.terms, low // lanes * lanes)
+        if place.size % lanes or first.split(lanes)[1].terms or not all(form.is_parallel(first) for form in forms):
+            return None
+        order = [form.const - start.const for form in forms]
+        if max(order) >= lanes:
+            return None
+        if mask is None:
+            return f.shuffle(self._read(place, start, lanes), order)
+        address = self._indices.address(place.pointer, place.element, start)
+        chosen, t = f.select(any_lane(f, mask), address, place.pointer), vector(place.element, lanes)
+        whole = self._remember(f"load {t}, ptr {chosen.text}, align {place.align}", t, place)
+        return f.select(mask, f.shuffle(whole, order), constant(t, 0))
 
     def _read_if(self, place: Place, form: Linear, condition: Value) -> Value:
         """One element where the condition holds, else 0. There is no branch, as in `_read_spread`: amid a tile of
