@@ -179,11 +179,11 @@ def test_single_blocks_side_by_side_in_a_batch() -> None:
     """Which operand of a concat an element comes from is a question of its block alone."""
     rng = np.random.default_rng(3)
     g = Graph()
-    y = g.input("x", "float32", (70, 16, 4, 4))
+    y = g.input("x", "float32", (130, 16, 8, 8))
     weights = [rng.standard_normal((m, c, 3, 3)).astype(np.float32) for m, c in ((16, 16), (16, 16), (32, 32))]
     parts = [ops.relu(ops.conv(y, w, pads=[1] * 4)) for w in weights[:2]]
     g.outputs = [ops.conv(ops.concat(parts, axis=1), weights[2])]
-    x = rng.standard_normal((70, 16, 4, 4)).astype(np.float32)
+    x = rng.standard_normal((130, 16, 8, 8)).astype(np.float32)
     module = renorm.compile(g, target="llvm -mcpu=skylake-avx512", precision="exact")
     assert [n.output.layout is not None for n in module.graph.nodes if n.op.name == "concat"] == [True]
     (expected,), (found,) = interpret.run(g, [x]), module.run(x)
