@@ -144,15 +144,13 @@ def terms(t: te.Tensor) -> list[int]:
     ]
 
 
-def joint_axes(out: te.Tensor, ignored: Callable[[te.Tensor], bool] = lambda t: False) -> int:
+def joint_axes(out: te.Tensor) -> int:
     """How many of the last axes of `out` run over memory as one: each operand is read at exactly those axes in order
-    and whole, or does not depend on them. Reads of `ignored` stages do not count."""
+    and whole, or does not depend on them."""
     assert isinstance(out.op, te.ComputeOp)
-    own, joint = [axis.var for axis in out.op.axis], len(out.shape)
-    for load in reached(out, lambda t: is_reduction(t) or t.op.tag in KEPT or ignored(t)):
-        if not (isinstance(load.source, te.Tensor) and ignored(load.source)):
-            joint = min(joint, _joint(load, own, out.shape))
-    return joint
+    own = [axis.var for axis in out.op.axis]
+    behind = reached(out, lambda t: is_reduction(t) or t.op.tag in KEPT)
+    return min((_joint(load, own, out.shape) for load in behind), default=len(own))
 
 
 def _joint(load: Load, axes: list[Var], shape: tuple[int, ...]) -> int:
