@@ -14,7 +14,7 @@ from renorm.graph import interpret
 from renorm.graph.ir import Graph, Value
 from renorm.tir.passes import prepare
 
-CHANNELS = (16, 32, 48, 24, 5)
+CHANNELS = (16, 32, 48, 16, 32, 16, 32, 24)
 TARGETS = ("llvm", "llvm -mcpu=haswell")
 
 
@@ -134,7 +134,7 @@ def check(seed: int, target: str) -> int:
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_random_networks(target: str) -> None:
-    assert sum(check(seed, target) for seed in range(10)) > 4  # else they test nothing
+    assert sum(check(seed, target) for seed in (0, 2, 9, 14)) > 12  # else they test nothing
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@
     the reduction
 
 The R*N accumulators stay in registers over the whole reduction; weights come packed, one block of channels after the
-other (ops.schedules.packing). Where channels do not fill vectors, the roles change: vectors run over pixels and
+other (ops.schedules.layout). Where channels do not fill vectors, the roles change: vectors run over pixels and
 weights are spread.
 """
 
