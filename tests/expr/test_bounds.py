@@ -104,6 +104,9 @@ def test_facts_bound_the_quotients_of_what_they_speak_of() -> None:
     row = (f - k) // 2 * 30 - k * 30
     facts = [f - k * 3 >= 0, f - k * 3 < 7]
     assert Intervals(bounds, facts, about=row).interval(row) == (0, 90)
+    nested = (f // 5 - k) // 2 * 24
+    facts = [f - k * 5 >= 0, f - k * 5 < 110]
+    assert Intervals(bounds, facts, about=nested).interval(nested) == (0, 240)
 
 
 @settings(max_examples=60, deadline=None)

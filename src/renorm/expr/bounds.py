@@ -47,7 +47,7 @@ class Intervals:
         self._facts: tuple[Form, ...] = ()
         given = tuple(f for fact in facts for f in self.nonpositive_forms(fact))
         self._plain = Intervals(bounds, (), identity) if given else None
-        derived = () if about is None else tuple(self._of_quotients(form_of(about, identity), given))
+        derived = () if about is None else tuple(self._of_quotients(self._with_inner(form_of(about, identity)), given))
         self._facts = (*derived, *given, *self._of_remainders(given))
 
     def interval(self, e: Expr) -> Interval:
@@ -92,6 +92,18 @@ class Intervals:
         form.add(form_of(b, self.identity), -1)
         form.constant += plus
         return form
+
+    def _with_inner(self, form: Form) -> Form:
+        """The form, joined by what the quotients in it are quotients of: (x//5 - k)//2 depends on x//5 too."""
+        joined, waiting = form.copy(), list(form.terms.values())
+        while waiting:
+            atom, _ = waiting.pop()
+            if isinstance(atom, Binary) and atom.op == "//" and is_exact(atom.a):
+                inner = form_of(atom.a, self.identity)
+                new = {i: t for i, t in inner.terms.items() if i not in joined.terms}
+                joined.terms.update(new)
+                waiting += new.values()
+        return joined
 
     def _of_quotients(self, form: Form, facts: tuple[Form, ...]) -> Iterator[Form]:
         """Facts about the quotients in a form, from facts about what they are quotients of: from x - 2*k <= 7 follows
