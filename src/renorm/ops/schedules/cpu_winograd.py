@@ -27,8 +27,10 @@ from renorm.ops.schedules.cpu_convolution import Tile, choose_tile
 STAGES = ("pad", "winograd_rows", "winograd_input", "winograd_products", "winograd_sums")
 
 # Floating operations that a core could have done while it waits for one byte from beyond its second-level cache:
-# weights, which it reads from their beginning to their end, and transformed data, of which it picks pieces.
-WAIT, WAIT_PIECES = 2.3, 7.0
+# weights, which it reads from their beginning to their end, from the cache that cores share or, where they are NEAR
+# times as large as its own, from memory; and transformed data, of which it picks pieces.
+WAIT, WAIT_MEMORY, WAIT_PIECES = 0.7, 2.3, 7.0
+NEAR = 8
 WEIGHT = 3.0  # what a vector of weights costs beside a number that is spread: a block of tiles uses it a few times
 
 
@@ -56,19 +58,20 @@ def choose_blocks(shape: Sequence[int], channels: int, lanes: int, target: Targe
     for by_channels, rows in product((False, True), range(1, down + 1)):
         tiles = rows * register.pixels
         kept = tiles * (per_product + (0 if by_channels else per_tile))
-        if rows > 1 and kept > cache * 3 // 4:
+        if rows > 1 and kept > cache // 2:
             continue
         pieces = batch * -(-down // rows) * -(-across // register.pixels)
         cost = 1.0
         if by_channels:
             beyond = max(0.0, 1 - cache / (batch * down * across * per_tile))  # of what is transformed
-            cost += 8 * WAIT / (2 * k)  # stored once and loaded once by another core
+            cost += 8 * WAIT_MEMORY / (2 * k)  # stored once and loaded once by another core
             cost += 4 * WAIT_PIECES * beyond / (2 * register.vectors * lanes)
             streamed = weights / groups > cache // 2
             pieces *= groups
         else:
-            streamed = weights + kept > cache
-        cost += 4 * WAIT / (2 * tiles) if streamed else 1 / tiles
+            streamed = weights + kept > cache * 3 // 4
+        wait = WAIT_MEMORY if weights > NEAR * cache else WAIT
+        cost += 4 * (wait if streamed else 0.25 * WAIT) / (2 * tiles)
         cost = cost * (-(-down // rows) * rows / down) + 1 / pieces
         if cost < least:
             best, least = Blocks(register, rows, register.pixels, by_channels), cost
