@@ -205,3 +205,13 @@ def test_residuals_are_added_in_place() -> None:
     g.outputs = [conv(y, 2)]
     shared = [s for s in check(g).program.steps if len(set(s.args)) < len(s.args)]
     assert len(shared) == 3
+
+
+@pytest.mark.parametrize("order", [(0, 2, 3), (2, 0, 3), (3, 1, 2), (2, 3, 1), (1, 2, 3, 0)])
+def test_a_concat_of_a_value_and_of_pieces_of_it(order: tuple[int, ...]) -> None:
+    """The value can lie in the result only where it stands itself, not where a piece of it stands."""
+    g = graph()
+    a, b = (ops.softmax(g.input(name, F, (rows, 7))) for name, rows in (("a", 4), ("b", 10)))
+    parts = [*ops.split(a, axis=0, num_outputs=2), a, b]
+    g.outputs = [ops.concat([parts[i] for i in order], axis=0)]
+    check(g)

@@ -110,7 +110,7 @@ class _Places:
         """Whether all that lies in `root` stands among the parts as it would if `root` lay there."""
         if not self._is_free(root):
             return False
-        if any(_root(part) == (root, 0) and _nbytes(part) == _nbytes(root) for part, _ in parts):
+        if any(at == offset and _root(part) == (root, 0) and _nbytes(part) == _nbytes(root) for part, at in parts):
             return True
         return root in self._joined and all((part, offset + at) in parts for part, at in self._joined[root])
 
