@@ -188,3 +188,19 @@ def test_single_blocks_side_by_side_in_a_batch() -> None:
     assert [n.output.layout is not None for n in module.graph.nodes if n.op.name == "concat"] == [True]
     (expected,), (found,) = interpret.run(g, [x]), module.run(x)
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("first", [16, 48])
+def test_concat_of_large_images(batch: int, first: int) -> None:
+    """Threads share runs of an image, so that channels are a part of a fused axis."""
+    rng = np.random.default_rng(first)
+    g = Graph()
+    x = g.input("x", "float32", (batch, 16, 19, 60))
+    parts = [ops.conv(x, rng.standard_normal((m, 16, 1, 1)).astype(np.float32)) for m in (first, 32, 16)]
+    joined = ops.concat([*parts, ops.pad(parts[2], np.zeros(8, np.int64), None, None)], axis=1)
+    g.outputs = [ops.conv(joined, rng.standard_normal((8, first + 64, 1, 1)).astype(np.float32))]
+    images = rng.standard_normal((batch, 16, 19, 60)).astype(np.float32)
+    (expected,) = interpret.run(g, [images])
+    (found,) = renorm.compile(g, target="llvm -mcpu=skylake-avx512").run(images)
+    assert np.abs(found - expected).max() < 1e-5 * np.abs(expected).max()

@@ -474,7 +474,13 @@ class Algebra:
                 b, n = coarse[1], n // coarse[0]
             found = next((x for x, k in b.terms.items() if isinstance(x, Quotient) and k == 1), None)
             if found is None:
-                return (b, n) if all(isinstance(x, Var) for x in b.terms) else (a, bound)
+                part = b.single()
+                inner = part.base.single() if isinstance(part, Remainder) else None
+                if isinstance(part, Remainder) and isinstance(inner, Quotient):  # (x // c) % d < n says x % (c*d) < n*c
+                    b, n = self.modulo(inner.base, inner.divisor * part.divisor), n * inner.divisor
+                    part = b.single()
+                atoms = part.base.terms if isinstance(part, Remainder) else b.terms
+                return (b, n) if all(isinstance(x, Var) for x in atoms) else (a, bound)
             rest = Linear({x: k for x, k in b.terms.items() if x is not found}, b.constant)
             b, n = self.recombine(add(scale(rest, found.divisor), found.base)), n * found.divisor
 

@@ -188,7 +188,7 @@ class Translation:
         parts = affine.offset(difference, -difference.constant)
         least = -difference.constant + (e.op in ("<=", ">"))
         form, bound = self.algebra.without_division(parts, least)
-        if (form, bound) == (parts, least) or not all(isinstance(x, Var) for x in form.terms):
+        if (form, bound) == (parts, least):
             return None
         return Binary("<" if e.op in ("<", "<=") else ">=", self.algebra.expr(form), const(bound))
 

@@ -40,6 +40,7 @@ def nest(s: te.Schedule, out: te.Tensor, target: Target) -> te.IterVar | None:
         return None
     store(s, out)
     joint = max(1, structure.joint_axes(out))
+    pixels = structure.joint_rows(out) if joint == 1 else 0
     inner = fuse(s, out, axes[len(axes) - joint :])
     extent = prod(out.shape[len(axes) - joint :])
     outer = axes[: len(axes) - joint]
@@ -51,12 +52,16 @@ def nest(s: te.Schedule, out: te.Tensor, target: Target) -> te.IterVar | None:
         blocks = [block]
     if extent > 1:
         s[out].vectorize(vector)
+    length = -(-extent // lanes)
+    if pixels and not blocks:  # a vector is one block of channels, and pixels follow one another
+        length = prod(out.shape[len(outer) - pixels : len(outer)])
+        outer, blocks = outer[:-pixels], [fuse(s, out, outer[-pixels:])]
     loops = [*outer, *blocks]
     if prod(out.shape) < PARALLEL_FROM:
         return loops[-1] if loops else None
-    count = prod(out.shape[: len(axes) - joint])
+    count = prod(out.shape[: len(outer)])
     if count < PIECES and blocks:  # too few planes to share out evenly: threads share their blocks as well, in runs
-        run, block = s[out].split(blocks[0], nparts=_parts(-(-extent // lanes), -(-PIECES // count)))
+        run, block = s[out].split(blocks[0], nparts=_parts(length, -(-PIECES // count)))
         outer, blocks = [*outer, run], [block]
     if outer:
         loops = [*share(s, out, outer), *blocks]

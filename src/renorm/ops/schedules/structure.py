@@ -153,6 +153,28 @@ def joint_axes(out: te.Tensor) -> int:
     return min((_joint(load, own, out.shape) for load in behind), default=len(own))
 
 
+def joint_rows(out: te.Tensor) -> int:
+    """How many axes before the last run over memory as one, whatever the last one does: each operand is read at exactly
+    those and whole behind the first of them, or does not depend on them."""
+    assert isinstance(out.op, te.ComputeOp)
+    own = [axis.var for axis in out.op.axis]
+    found = len(own) - 1
+    for load in reached(out, lambda t: is_reduction(t) or t.op.tag in KEPT):
+        source_shape: tuple[int, ...] = load.source.shape  # type: ignore[attr-defined]
+        while found:
+            rows = own[-1 - found : -1]
+            aligned = (
+                len(load.indices) > found
+                and all(i is v for i, v in zip(load.indices[-1 - found : -1], rows))
+                and source_shape[-found:] == out.shape[-found:]
+                and not any(depends_on(i, v) for i in (*load.indices[: -1 - found], load.indices[-1]) for v in rows)
+            )
+            if aligned or not any(depends_on(i, v) for i in load.indices for v in rows):
+                break
+            found -= 1
+    return found
+
+
 def _joint(load: Load, axes: list[Var], shape: tuple[int, ...]) -> int:
     source_shape: tuple[int, ...] = load.source.shape  # type: ignore[attr-defined]
     found = 0
