@@ -202,5 +202,5 @@ def test_concat_of_large_images(batch: int, first: int) -> None:
     g.outputs = [ops.conv(joined, rng.standard_normal((8, first + 64, 1, 1)).astype(np.float32))]
     images = rng.standard_normal((batch, 16, 19, 60)).astype(np.float32)
     (expected,) = interpret.run(g, [images])
-    (found,) = renorm.compile(g, target="llvm -mcpu=skylake-avx512").run(images)
+    (found,) = renorm.compile(g).run(images)
     assert np.abs(found - expected).max() < 1e-5 * np.abs(expected).max()
