@@ -22,6 +22,7 @@ from renorm.cli import main
 from renorm.cli.group import VERBS
 from renorm.codegen import structure
 from renorm.driver import kernels
+from renorm.driver.measure import Measured, side_by_side
 
 ROOT = Path(__file__).parents[2]
 MODEL = ROOT / "examples" / "digits" / "model.onnx"
@@ -135,6 +136,16 @@ def test_bench_measures_side_by_side(tmp_path: Path) -> None:
         assert told["first_seconds"] > 0
         assert len(timed["rounds"]) == 2
     assert "ort" in run("bench", MODEL, *FIXED, "--against", "ort", *brief).stdout
+
+
+def test_bench_prints_what_could_be_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    def measured(contenders: Any, *args: Any, **options: Any) -> list[Measured]:
+        return [*side_by_side(contenders[:1], *args, **options), Measured("ort", None, failure="its process ended")]
+
+    monkeypatch.setattr("renorm.cli.bench.side_by_side", measured)
+    brief = ("bench", MODEL, *FIXED, "--against", "ort", "--seconds", 0.01, "--rounds", 1, "--threads", 1)
+    assert "ort: its process ended" in run(*brief).stdout
+    assert [t["error"] for t in run_json(*brief)["runtimes"]] == [None, None]
 
 
 def test_bench_says_what_it_cannot_compare_with(artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -51,6 +53,32 @@ def test_contenders_take_turns_on_the_same_inputs(tmp_path: Path) -> None:
     assert "missing.onnx" in lost.failure
 
 
+def test_one_that_is_killed_does_not_keep_the_others_from_being_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, started = model(tmp_path / "m.onnx", "y = Add(x, b)"), list[subprocess.Popen[str]]()
+
+    def start(*args: Any, **options: Any) -> subprocess.Popen[str]:
+        started.append(popen(*args, **options))
+        return started[-1]
+
+    def tell(line: str) -> None:
+        if line.startswith("round 2"):
+            started[0].kill()
+            started[0].wait()
+
+    popen = subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", start)
+    contenders = [Contender(name, "ort", path) for name in ("killed", "alive")]
+    inputs = {"x": np.ones((3, 5), np.float32), "b": np.ones(5, np.float32)}
+    killed, alive = side_by_side(contenders, inputs, 1, rounds=3, seconds=0.01, gap=0.0, tell=tell)
+    assert killed.latency is None
+    assert "its process ended (-9)" in killed.failure
+    assert alive.latency is not None
+    assert len(alive.latency.rounds) == 3
+    assert all(p.returncode is not None for p in started)
+
+
 def test_what_calls_come_to() -> None:
     found = latency("a", [[1.0, 2.0, 9.0], [3.0], [4.0, 5.0]])
     assert (found.calls, found.least, found.rounds) == (6, 1.0, (2.0, 3.0, 4.5))
@@ -62,6 +90,7 @@ def test_what_calls_come_to() -> None:
 def test_errors_between_outputs_of_several_sizes() -> None:
     a, b = np.array([1.0, -4.0]), np.array([[2.0]])
     assert Measured("a", None, outputs=(a, b + 0.5)).error(Measured("b", None, outputs=(a, b))) == 0.25
+    assert Measured("a", None, outputs=(a,)).error(Measured("b", None, outputs=(a, b))) == float("inf")
 
 
 def test_a_turn_has_a_call_that_is_not_counted() -> None:

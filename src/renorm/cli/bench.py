@@ -48,11 +48,12 @@ def command(
         opened.save(artifact)
         contenders = [Contender("renorm", "renorm", artifact), *peers]
         found = side_by_side(contenders, inputs, opened.threads, rounds=rounds, seconds=seconds)
-    errors = [m.error(found[1]) if m.latency and len(found) > 1 and found[1].latency else None for m in found]
+    reference = found[1] if peers and found[1].latency else None
+    errors = [m.error(reference) if m.latency and reference else None for m in found]
     if not as_json:
         title = f"{model.name}, {opened.threads} threads, ms per call"
         columns = ["runtime", "median", "p90", "least", "spread", "calls", "peak MiB"]
-        output.table(title, [*columns, f"error to {peers[0].name}"] if peers else columns, _rows(found, errors))
+        output.table(title, [*columns, f"error to {peers[0].name}"] if reference else columns, _rows(found, errors))
         for m in found:
             if m.failure:
                 output.line(f"{m.name}: {m.failure}")

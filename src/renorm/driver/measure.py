@@ -15,7 +15,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -77,7 +77,10 @@ class Measured:
     failure: str = ""
 
     def error(self, reference: Measured) -> float:
-        """The largest difference from the outputs of another, relative to the largest value of each."""
+        """The largest difference from the outputs of another, relative to the largest value of each; inf where there
+        are more or fewer."""
+        if len(self.outputs) != len(reference.outputs):
+            return float("inf")
         return max((difference(a, b) for a, b in zip(self.outputs, reference.outputs, strict=True)), default=0.0)
 
 
@@ -176,7 +179,7 @@ class _Worker:
             line = ""
         finally:
             alarm.cancel()
-        if not line:
+        if not line.endswith("\n"):  # also when it ended while it was answering
             said = self._errors.read_text(errors="replace").strip().splitlines()
             raise _Lost(f"its process ended ({self._process.wait()})" + (f": {said[-1]}" if said else ""))
         return json.loads(line)
@@ -196,11 +199,12 @@ def _started(name: str, job: Job) -> Generator[_Worker]:
         process = subprocess.Popen(
             call, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, env=environment(job.threads)
         )
-    with process:
-        try:
-            yield _Worker(name, job, process, errors)
-        finally:
-            process.kill()
+    try:
+        yield _Worker(name, job, process, errors)
+    finally:
+        process.kill()
+        with suppress(BrokenPipeError), process:  # closes the pipes and waits; what was not sent can be sent no more
+            pass
 
 
 def latency(name: str, turns: Sequence[Sequence[float]]) -> Latency:
