@@ -77,3 +77,8 @@ def test_where_placing_by_size_is_not_enough(count: int) -> None:
         given += [[Lifetime(1000 - 64 * (i % 5), 4 * i + 3, 4 * i + 6)]]
     p = plan(given)
     assert p.size <= 1.1 * p.lower_bound
+
+
+def test_one_buffer_whose_parts_live_apart() -> None:
+    found = plan([[Lifetime(128, 0, 1, 0), Lifetime(128, 2, 3, 128)]])
+    assert (found.offsets, found.size, found.lower_bound) == ((0,), 256, 128)

@@ -50,7 +50,7 @@ def plan(buffers: Sequence[Buffer]) -> Plan:
     best, size = _placed(held, order)
     tries = min(_TRIES, _PAIRS // max(1, len(held)) ** 2)
     offsets = best
-    while size > bound and tries > 0:
+    while size > bound and tries > 0 and len(order) > 1:
         tries -= 1
         top = max(order, key=lambda i: offsets[i] + held[i].size)
         if order[0] == top:  # it sticks out wherever it goes: the next, which it pushed up, goes before it
