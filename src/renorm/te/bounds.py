@@ -234,8 +234,18 @@ class Inference:
             nest.is_speculative = bool(nest.domain) and may_speculate and self._gains_by_speculation(nest)
             if not nest.is_speculative:
                 nest.guards += nest.domain
+                if nest.domain and not may_speculate:
+                    self._keep_inside(stage.tensor)
         self.nests[stage.tensor] = nest
         return nest
+
+    def _keep_inside(self, tensor: Tensor) -> None:
+        """Readers of what is computed inside its tensor only must not compute beyond theirs from what nobody stored."""
+        for reader in self._readers.get(tensor, []):
+            if reader.is_speculative:
+                reader.is_speculative = False
+                reader.guards += reader.domain
+                self._keep_inside(reader.stage.tensor)
 
     def idle_axes(self, nest: Nest) -> list[tuple[str, int]]:
         """Thread axes of the launch, with extents, that run all of a nest that they must not run more than once."""
