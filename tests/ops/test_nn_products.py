@@ -15,6 +15,7 @@ from renorm.core.dims import Sym
 from renorm.core.errors import RenormError
 from renorm.graph.ir import Graph
 from renorm.graph.op import OpDef
+from renorm.graph.product import Product
 from renorm.graph.types import TensorType
 from renorm.ops.batch_norm import BatchNorm
 from renorm.ops.conv import Conv
@@ -142,7 +143,7 @@ def test_scaled_is_the_result_times_k_plus_shift(
     ]
     made, changed = op(**attributes).scaled(seen, axis, k, shift)
     arrays = [operands[i] if isinstance(a, TensorType) else a for i, a in enumerate(changed)]
-    wide = [None if a is None else a.astype(np.float64) for a in arrays]
+    wide = [None if a is None else a.exact() if isinstance(a, Product) else a.astype(np.float64) for a in arrays]
     np.testing.assert_allclose(by_reference(type(made), *wide, **made.values), expected, rtol=1e-9, atol=1e-9)
 
 
