@@ -152,3 +152,19 @@ def test_threads_that_sleep_at_once(mirrors, mirrored, monkeypatch, spins):
         for k in range(40):
             x = np.arange(64, dtype=np.float32) + k
             np.testing.assert_array_equal(m.run(x)[0], mirrored(x, 9))
+
+
+def test_two_runs_that_end_at_once_leave_threads_patient(monkeypatch):
+    """While the first one counts who is busy, the second one ends, and says so."""
+    busy = [2, 2]
+
+    def cores():
+        if busy:
+            busy.clear()
+            threads._hurry()
+        return 3
+
+    monkeypatch.setattr(threads, "_busy", busy)
+    monkeypatch.setattr(threads, "_cores", cores)
+    threads._hurry()
+    assert threads._spins.value == threads.PATIENT

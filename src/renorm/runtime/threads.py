@@ -182,8 +182,10 @@ def team(threads: int, walker: bytes, arch: str) -> Team:
 
 
 def _hurry() -> None:
-    """Tells threads that wait how soon to sleep."""
-    _spins.value = PATIENT if sum(_busy) <= _cores() else HASTY
+    """Tells threads that wait how soon to sleep. Looks again after it has told them: meanwhile another run may have
+    begun or ended."""
+    while _spins.value != (now := PATIENT if sum(_busy) <= _cores() else HASTY):
+        _spins.value = now
 
 
 def _after_fork() -> None:
