@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -50,11 +51,29 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "KERNEL", 10.0)
 
 
+@pytest.fixture
+def joined(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process compiles nothing before a worker has asked for work, however long that takes to start."""
+
+    def lend(work: Any) -> int | None:
+        asked.set()
+        return original(work)
+
+    def compile_kernel(*arguments: Any) -> CompiledKernel:
+        assert asked.wait(100)
+        return fast(*arguments)
+
+    asked, original, fast = threading.Event(), workers._Work._lend, llvm.compile_kernel
+    monkeypatch.setattr(workers._Work, "_lend", lend)
+    monkeypatch.setattr(llvm, "compile_kernel", compile_kernel)
+    monkeypatch.setattr(workers, "KERNEL", 10.0)
+
+
 def code(compiled: list[CompiledKernel]) -> list[Any]:
     return [(c.name, c.object, c.phases, c.accesses, c.workspace, c.scratch) for c in compiled]
 
 
-@pytest.mark.usefixtures("slow")
+@pytest.mark.usefixtures("joined")
 def test_several_processes_give_the_same_code(expected: list[CompiledKernel]) -> None:
     told = list[int]()
     compiled, processes = workers.compile_all(KERNELS, HOST, 3, told.append)
@@ -124,16 +143,18 @@ def test_the_first_error_is_raised_here() -> None:
 
 # Nothing guards the main part of this script: a worker that imported it would start workers of its own
 SCRIPT = """
-import multiprocessing, sys, threading, time
+import multiprocessing, threading
 from tests.codegen.test_workers import HOST, KERNELS
 from renorm.codegen import llvm, workers
 
 print("script", flush=True)
-fast = llvm.compile_kernel
+fast, lend, asked = llvm.compile_kernel, workers._Work._lend, threading.Event()
 expected = [fast(k, HOST).object for k in KERNELS]
-workers.KERNEL, workers.llvm.compile_kernel = 10.0, lambda *a: (time.sleep(0.12), fast(*a))[1]
+workers.KERNEL, workers._Work._lend = 10.0, lambda work: (asked.set(), lend(work))[1]
+llvm.compile_kernel = lambda *a: (asked.wait(100), fast(*a))[1]
 
 def work():
+    asked.clear()
     compiled, processes = workers.compile_all(KERNELS, HOST, 2)
     print([c.object for c in compiled] == expected, processes, flush=True)
 
