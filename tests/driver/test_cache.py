@@ -112,12 +112,25 @@ def test_files_of_writers_that_died_are_removed_and_of_others_not(cache: Cache) 
     k = keys("3")[0]
     cache.put(k, b"x")
     assert cache.root is not None
-    dead, alive = cache.root / "3" / ".1.dead", cache.root / "3" / ".2.beef"
+    dead, alive = cache.root / "3" / ".1.0000dead", cache.root / "3" / ".2.0000beef"
     for path in (dead, alive):
         path.write_bytes(b"half an en")
     os.utime(dead, (0, time.time() - 100_000))
     cache.put(k, b"y")
     assert (dead.exists(), alive.exists(), cache.get(k)) == (False, True, b"y")
+
+
+def test_files_of_others_stay(tmp_path: Path) -> None:
+    """Whoever names a directory that is in use must not lose what is there."""
+    cache, k = Cache(tmp_path, size=0), keys("5")[0]
+    others = [tmp_path / "5" / name for name in ("notes.txt", ".hidden", k[:-1], f"{k}.o")]
+    others[0].parent.mkdir()
+    for path in others:
+        path.write_text("of somebody else")
+        os.utime(path, (0, time.time() - 100_000))
+    cache.put(k, b"x")
+    assert cache.usage() == cache.clear() == Usage(0, 0)
+    assert sorted(files(cache)) == sorted(others)
 
 
 def test_a_directory_that_takes_nothing_is_no_failure(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:

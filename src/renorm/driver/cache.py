@@ -25,6 +25,7 @@ SWITCH, DIRECTORY, SIZE = "RENORM_CACHE", "RENORM_CACHE_DIR", "RENORM_CACHE_MIB"
 DEFAULT_MIB = 512
 _PARTS = "0123456789abcdef"
 _KEY = re.compile("[0-9a-f]{64}")
+_TEMPORARY = re.compile(r"\.[0-9]+\.[0-9a-f]{8}")  # what an entry is called while it is written
 _FRESH = 3600.0  # seconds for which an entry's time of use is not renewed, and a temporary file may still be written
 
 
@@ -86,11 +87,11 @@ class Cache:
             os.unlink(self._path(key))
 
     def usage(self) -> Usage:
-        found = [size for part in self._parts() for _, size, path in _files(part) if _KEY.fullmatch(path.name)]
+        found = [size for part in self._parts() for _, size, path in _files(part) if not path.name.startswith(".")]
         return Usage(len(found), sum(found))
 
     def clear(self) -> Usage:
-        """Removes all entries, and says what there was."""
+        """Removes all entries, and nothing else that may lie there, and says what there was."""
         before = self.usage()
         for part in self._parts():
             for _, _, path in _files(part):
@@ -115,8 +116,8 @@ class Cache:
         files, now = sorted(_files(part)), time.time()
         kept = sum(size for _, size, _ in files)
         for used, size, path in files:
-            left_behind = path.name.startswith(".") and now - used > _FRESH
-            if left_behind or (kept > self.size // len(_PARTS) and _KEY.fullmatch(path.name)):
+            is_temporary = path.name.startswith(".")
+            if now - used > _FRESH if is_temporary else kept > self.size // len(_PARTS):
                 with suppress(OSError):
                     os.unlink(path)
                 kept -= size
@@ -146,9 +147,11 @@ def default() -> Cache:
 
 
 def _files(folder: Path) -> Iterator[tuple[float, int, Path]]:
-    """(time of last use, bytes, path) of each file."""
+    """(time of last use, bytes, path) of each entry, and of each that is being written."""
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
+            if not (_KEY.fullmatch(entry.name) or _TEMPORARY.fullmatch(entry.name)):
+                continue
             with suppress(OSError):
                 found = entry.stat(follow_symlinks=False)
                 yield found.st_mtime, found.st_size, Path(entry.path)
