@@ -14,6 +14,7 @@ import pytest
 
 from renorm.codegen import llvm, structure, workers
 from renorm.codegen.abi import CompiledKernel
+from renorm.core import sources
 from renorm.core.errors import InvalidLoops
 from renorm.core.target import Target
 from renorm.tir import parse
@@ -51,6 +52,13 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "KERNEL", 10.0)
 
 
+def settle() -> None:
+    """Waits until sources that have just been written count as known: without that no worker is used."""
+    while not structure.SOURCES:
+        time.sleep(0.1)
+        structure.SOURCES = sources.digest.__wrapped__("core", "expr", "tir", "codegen")
+
+
 @pytest.fixture
 def joined(monkeypatch: pytest.MonkeyPatch) -> None:
     """This process compiles nothing before a worker has asked for work, however long that takes to start."""
@@ -60,11 +68,13 @@ def joined(monkeypatch: pytest.MonkeyPatch) -> None:
         return original(work)
 
     def compile_kernel(*arguments: Any) -> CompiledKernel:
-        assert asked.wait(100)
+        asked.wait(100)
+        asked.set()  # none will come: wait no more
         return fast(*arguments)
 
     asked, original, fast = threading.Event(), workers._Work._lend, llvm.compile_kernel
     monkeypatch.setattr(workers._Work, "_lend", lend)
+    settle()
     monkeypatch.setattr(llvm, "compile_kernel", compile_kernel)
     monkeypatch.setattr(workers, "KERNEL", 10.0)
 
@@ -144,14 +154,15 @@ def test_the_first_error_is_raised_here() -> None:
 # Nothing guards the main part of this script: a worker that imported it would start workers of its own
 SCRIPT = """
 import multiprocessing, threading
-from tests.codegen.test_workers import HOST, KERNELS
+from tests.codegen.test_workers import HOST, KERNELS, settle
 from renorm.codegen import llvm, workers
 
 print("script", flush=True)
+settle()
 fast, lend, asked = llvm.compile_kernel, workers._Work._lend, threading.Event()
 expected = [fast(k, HOST).object for k in KERNELS]
 workers.KERNEL, workers._Work._lend = 10.0, lambda work: (asked.set(), lend(work))[1]
-llvm.compile_kernel = lambda *a: (asked.wait(100), fast(*a))[1]
+llvm.compile_kernel = lambda *a: (asked.wait(100), asked.set(), fast(*a))[2]
 
 def work():
     asked.clear()
