@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -71,6 +73,15 @@ def test_graphs_are_the_same_as_from_memory(tmp_path: Path) -> None:
     assert [repr(n) for n in ours.nodes] == [repr(n) for n in theirs.nodes]
 
 
+def test_a_pipe_is_read_as_it_comes(tmp_path: Path) -> None:
+    m, pipe = example(), tmp_path / "pipe.onnx"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_bytes, args=(m.SerializeToString(),), daemon=True)
+    writer.start()
+    assert list(renorm.read(pipe).constants) == list(renorm.read(m).constants)
+    writer.join()
+
+
 W = np.arange(30_000, dtype=np.float32)
 
 
@@ -86,10 +97,23 @@ UNUSUAL: dict[str, Callable[[ModelProto], bytes]] = {
         graph=_with(m, renamed(numpy_helper.from_array(W + 1), "float32.5")),
         opset_import=m.opset_import,
     ).SerializeToString(),
+    "a shape too large": lambda m: ModelProto(
+        ir_version=9, graph=_with(m, _impossible(0, 2**62, 2**62)), opset_import=m.opset_import
+    ).SerializeToString(),
+    "a negative shape": lambda m: ModelProto(
+        ir_version=9, graph=_with(m, _impossible(0, -1)), opset_import=m.opset_import
+    ).SerializeToString(),
     "raw data twice": lambda m: ModelProto(
         ir_version=9, graph=_with(m, _twice(numpy_helper.from_array(W, "again"))), opset_import=m.opset_import
     ).SerializeToString(),
 }
+
+
+def _impossible(*dims: int) -> TensorProto:
+    """No elements, and yet a shape that no array can have."""
+    t = TensorProto(name="impossible", data_type=TensorProto.FLOAT, raw_data=b"", doc_string="x" * wire.LARGE)
+    t.dims.extend(dims)
+    return t
 
 
 def _with(m: ModelProto, t: TensorProto) -> onnx.GraphProto:

@@ -37,10 +37,12 @@ class _UnusualError(Exception):
 def read(path: str | os.PathLike[str]) -> tuple[bytes, dict[str, Array]]:
     """The serialized model without the elements of its large initializers, and those by name. Raises OSError."""
     with open(path, "rb") as file:
+        if not file.seekable():  # a pipe
+            return file.read(), {}
         try:
             lifted: dict[str, Array] = {}
             return _model(file, os.fstat(file.fileno()).st_size, lifted), lifted
-        except (_UnusualError, UnicodeDecodeError, ValueError):
+        except (_UnusualError, ValueError):  # a name that is no text, a shape that no array has
             file.seek(0)
             return file.read(), {}
 
