@@ -37,7 +37,11 @@ def run(*arguments: Any, code: int = 0) -> Result:
 
 def run_json(*arguments: Any, code: int = 0) -> dict[str, Any]:
     """The one JSON object on standard output."""
-    return json.loads(run(*arguments, "--json", code=code).stdout)
+
+    def refused(constant: str) -> Any:
+        raise AssertionError(f"{constant} is not JSON")
+
+    return json.loads(run(*arguments, "--json", code=code).stdout, parse_constant=refused)
 
 
 @pytest.fixture(scope="module")
@@ -116,6 +120,13 @@ def test_run_reads_and_writes_arrays(artifact: Path, tmp_path: Path) -> None:
 
 def test_run_draws_inputs_that_are_not_given(artifact: Path) -> None:
     assert "random input: pixels (seed 3)" in run("run", artifact, "--seed", 3, "--threads", 1).stdout
+
+
+def test_what_is_no_number_is_null(tmp_path: Path) -> None:
+    text = '<ir_version: 8, opset_import: ["": 17]> g (float[0, 2] x) => (float[0, 2] y) { y = Relu(x) }'
+    onnx.save(parser.parse_model(text), tmp_path / "empty.onnx")
+    (y,) = run_json("run", tmp_path / "empty.onnx", "--threads", 1)["outputs"]
+    assert (y["min"], y["mean"], y["max"]) == (None, None, None)
 
 
 def test_bench_prints_latency(artifact: Path) -> None:

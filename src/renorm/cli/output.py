@@ -7,6 +7,7 @@ import sys
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import Any, NoReturn
 
 from rich.console import Console
@@ -67,9 +68,18 @@ def _fail(error: errors.RenormError, as_json: bool) -> NoReturn:
 def finish(outcome: Outcome, as_json: bool) -> None:
     """Prints the JSON object if it is asked for, and leaves with the exit code."""
     if as_json:
-        print(json.dumps(outcome.data))
+        print(json.dumps(_plain(outcome.data), allow_nan=False))
     if outcome.code:
         sys.exit(outcome.code)
+
+
+def _plain(value: Any) -> Any:
+    """As JSON has it, which knows neither NaN nor infinities: they become null."""
+    if isinstance(value, dict):
+        return {k: _plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(v) for v in value]
+    return None if isinstance(value, float) and not isfinite(value) else value
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
