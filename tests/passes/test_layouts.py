@@ -7,12 +7,16 @@ import numpy as np
 import pytest
 
 import renorm
-from renorm import ops
+from renorm import ops, te
 from renorm.core.target import parse
+from renorm.graph import interpret
 from renorm.graph.ir import Graph, Value
-from renorm.graph.layout import Blocked
+from renorm.graph.layout import Accepts, Blocked
+from renorm.graph.op import ELEMENTWISE, INJECTIVE
 from renorm.graph.verify import verify
 from renorm.ops import schedules
+from renorm.ops.global_average_pool import GlobalAveragePool
+from renorm.ops.schedules import structure
 from renorm.passes import pipeline
 
 AVX512, AVX2 = "llvm -mcpu=skylake-avx512", "llvm -mcpu=haswell"
@@ -146,3 +150,75 @@ def test_verified_passes_keep_layouts() -> None:
     g, report = pipeline.optimize(g, target=parse(AVX512), verify=True)
     assert g.nodes[0].output.layout == Blocked(1, 16)
     assert not report.refusals
+
+
+class Turned(renorm.OpDef):
+    """y[n, c, ...] = x[n, C - 1 - c, ...], by a schedule that knows results of four axes only"""
+
+    signature = "x: T[N, C, H, W] -> y: T[N, C, H, W]"
+    types = {"T": ("float32",)}
+    fusion = INJECTIVE
+
+    def compute(self, x: te.Tensor) -> te.Tensor:
+        return te.compute(x.shape, lambda n, c, h, w: x[n, x.shape[1] - 1 - c, h, w], name="turned")
+
+    def schedule(self, s: te.Schedule, outs: Sequence[te.Tensor], target: Any) -> None:
+        for stage in structure.stages(outs)[:-1]:
+            s[stage].compute_inline()
+        n, c, _, _ = s[outs[0]].op.axis
+        s[outs[0]].parallel(s[outs[0]].fuse(n, c))
+
+    def reference(self, x: np.ndarray) -> np.ndarray:
+        return x[:, ::-1]
+
+
+class Cubed(Turned):
+    """y = x^3"""
+
+    fusion = ELEMENTWISE
+
+    def compute(self, x: te.Tensor) -> te.Tensor:
+        return te.compute(x.shape, lambda *i: x[i] * x[i] * x[i], name="cubed")
+
+    def reference(self, x: np.ndarray) -> np.ndarray:
+        return x**3
+
+
+class Pooled(GlobalAveragePool):
+    """The mean of each plane, by a schedule that sums what is row-major."""
+
+    def schedule(self, s: te.Schedule, outs: Sequence[te.Tensor], target: Any) -> None:
+        pass
+
+
+class CubedInBlocks(Cubed):
+    """y = x^3, by a schedule that says that it takes blocks"""
+
+    def in_blocks(self, node: Any, index: int | None, lanes: int) -> Accepts:
+        return Accepts.ALIKE
+
+    def schedule(self, s: te.Schedule, outs: Sequence[te.Tensor], target: Any) -> None:
+        schedules.injective(s, outs, target)
+
+
+@pytest.mark.parametrize(
+    ("op", "found"),
+    [
+        (lambda a: Cubed()(a), ["conv"]),
+        (lambda a: ops.mul(a, Turned()(ops.global_max_pool(a))), ["conv"]),  # scheduled by that of the user
+        (lambda a: Pooled()(a), ["conv"]),
+        (lambda a: CubedInBlocks()(a), ["conv", "cubed_in_blocks", "conv"]),
+    ],
+)
+def test_a_schedule_from_outside_is_given_blocks_where_its_op_says_so(
+    op: Callable[[Value], Any], found: list[str]
+) -> None:
+    def network(x: Value) -> Any:
+        a = conv(x, 16)
+        return ops.add(conv(op(a), 8), conv(conv(a, 16), 8))
+
+    assert blocked(network) == found
+    g = Graph()
+    g.outputs = [network(g.input("x", "float32", (2, 3, 5, 7)))]
+    x = np.random.default_rng().standard_normal((2, 3, 5, 7)).astype(np.float32)
+    np.testing.assert_allclose(renorm.compile(g).run(x)[0], interpret.run(g, {"x": x})[0], rtol=1e-4, atol=1e-4)

@@ -129,7 +129,7 @@ def lower_group(graph: Graph, group: Group, target: Target, users: dict[Value, l
 
     writes = group_results(graph, group, users)
     outs = _distinct([layout.result(tensors[v], Form.of(v.layout)) if v.layout else tensors[v] for v in writes])
-    anchor = max(reversed(group.nodes), key=lambda n: registry.fusion_kind(n, target))
+    anchor = registry.scheduler(group.nodes, target)
     schedule = te.create_schedule([o.op for o in outs])
     override = registry.overridden(anchor.op.name, target)
     replaced = _user_code(anchor, "schedule", override.schedule or anchor.op.schedule, schedule, outs, machine)

@@ -216,7 +216,8 @@ class OpDef:
 
     def in_blocks(self, node: Node, index: int | None, lanes: int) -> Accepts:
         """Whether operand `index` of a node of this op (counted flat; None: its results) may lie in blocks of `lanes`
-        channels, which are axis 1. Operands that are constants or small are not asked about."""
+        channels, which are axis 1. Operands that are constants or small are not asked about, nor are ops whose
+        schedule is a user's unless this method is too."""
         if self.fusion_of(node.operand_types()) > BROADCAST:
             return Accepts.ROW_MAJOR
         operand = None if index is None else node.inputs[index]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,6 +92,11 @@ def overridden(name: str, target: Target) -> Override:
     """What is replaced for an op on a target, or else on the target's base; an empty Override where nothing is."""
     found = (_OVERRIDES.get((name, kind)) for kind in (target.kind, *target.base.split()[:1]))
     return next((o for o in found if o), Override())
+
+
+def scheduler(nodes: Sequence[Node], target: Target) -> Node:
+    """The node of a group whose op schedules the kernel: that of the highest fusion kind, the last one of several."""
+    return max(reversed(nodes), key=lambda n: fusion_kind(n, target))
 
 
 def fusion_kind(node: Node, target: Target) -> Fusion:

@@ -17,6 +17,7 @@ from renorm.graph.ir import Graph, Node, Value
 from renorm.graph.layout import Accepts, Blocked
 from renorm.passes.context import Context
 
+_OWN = __name__.partition(".")[0] + "."
 _DTYPES = ("float32", "float16", "bfloat16")  # what is computed in float32, whose lanes blocks have
 
 
@@ -45,10 +46,10 @@ class _Regions:
         self._above: dict[Value, Value] = {}
         self._refused: set[Value] = set()  # and with them their regions
         self._layout = layout
-        for node in graph.nodes:
-            replaced = registry.overridden(node.op.name, target)
-            is_foreign = node.name in claimed or replaced.compute is not None or replaced.schedule is not None
-            self._visit(node, is_foreign)
+        for group in graph.groups:
+            is_foreign = _is_foreign(registry.scheduler(group.nodes, target), target)
+            for node in group.nodes:
+                self._visit(node, is_foreign or node.name in claimed or _is_foreign(node, target))
         outer = [*graph.inputs, *graph.outputs, *(v for v in self._above if layout.refuses(v.shape))]
         outer += [v for v in self._above if v.dtype not in _DTYPES]
         self._closed = {self._find(v) for v in (*outer, *self._refused)}
@@ -78,6 +79,13 @@ class _Regions:
             self._above[v] = self._above[self._above[v]]
             v = self._above[v]
         return v
+
+
+def _is_foreign(node: Node, target: Target) -> bool:
+    """Whether the schedule of a node is a user's, who has not said what it takes: blocks are a fifth axis."""
+    replaced, op = registry.overridden(node.op.name, target), type(node.op)
+    is_silent = op.in_blocks.__module__.startswith(_OWN) and not op.schedule.__module__.startswith(_OWN)
+    return replaced.compute is not None or replaced.schedule is not None or is_silent
 
 
 def _is_small(v: Value) -> bool:
