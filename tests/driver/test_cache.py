@@ -215,8 +215,9 @@ def test_a_directory_that_is_not_safe_is_not_used(asked: Path, monkeypatch: pyte
     assert "belongs to another user" in caches.default().off
     monkeypatch.setenv(caches.DIRECTORY, str(Path(__file__) / "below a file"))
     assert "no directory" in caches.default().off
-    monkeypatch.setenv(caches.SIZE, "much")
-    assert "not a number of MiB" in caches.default().off
+    for text in ("much", "-1", "1.5", "9" * 5000):
+        monkeypatch.setenv(caches.SIZE, text)
+        assert "not a number of MiB" in caches.default().off
 
 
 def test_without_a_directory_nothing_is_kept() -> None:

@@ -128,8 +128,8 @@ def default() -> Cache:
     if os.environ.get(SWITCH, "1").strip().lower() in ("0", "off", "no", "false"):
         return Cache(None, off=f"{SWITCH} says so")
     text = os.environ.get(SIZE, "").strip()
-    if text and not text.isdecimal():
-        return Cache(None, off=f"{SIZE} is {text!r}, not a number of MiB")
+    if text and not (text.isdecimal() and len(text) < 10):
+        return Cache(None, off=f"{SIZE} is {text[:20]!r}, not a number of MiB")
     named = os.environ.get(DIRECTORY, "").strip()
     shared = os.environ.get("XDG_CACHE_HOME", "").strip()
     try:

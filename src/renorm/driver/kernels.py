@@ -51,7 +51,11 @@ class Compiler:
         self._graph, self._target, self._tell = graph, target, tell
         self._machine = target.machine_target
         self._context = _context(self._machine)
-        self._cache = cache if _SOURCES and structure.SOURCES else Cache(None, off="the sources have just changed")
+        self._cache = (
+            cache
+            if _SOURCES and structure.SOURCES
+            else Cache(None, off="the sources cannot be read, or have just changed")
+        )
         self._users = graph.user_map()
         self._lowered: dict[str, Kernel] = {}  # by name: what was lowered here
         self._kernels: dict[str, Kernel] = {}  # the same by structure
