@@ -10,6 +10,7 @@ import click
 from benchmarks.machine import commit, now
 from benchmarks.run import RESULTS, RUNTIMES, Settings
 from benchmarks.run import run as measure
+from renorm.core.errors import RenormError
 from renorm.runtime import threads as teams
 
 
@@ -69,3 +70,5 @@ if __name__ == "__main__":
         main()
     except ModuleNotFoundError as error:
         sys.exit(f"{error}: pip install -e '.[bench]'")
+    except RenormError as error:
+        sys.exit(str(error))

@@ -21,7 +21,7 @@ import renorm
 from benchmarks import norms
 from benchmarks.machine import ROOT, commit, machine, now
 from renorm.core.comparison import random_inputs
-from renorm.core.errors import RenormError
+from renorm.core.errors import InvalidInput, RenormError
 from renorm.driver.measure import Contender, Measured, environment, obstacle, side_by_side
 
 RUNTIMES = ("renorm", "ort", "openvino", "inductor", "torch")
@@ -42,18 +42,22 @@ class Settings:
 
 def run(names: Sequence[str], settings: Settings, path: Path, tell: Callable[[str], None]) -> list[str]:
     """Measures the networks that `path` does not have yet, and writes it; gives those that failed. names: of
-    benchmarks.networks, or .onnx files."""
+    benchmarks.networks, or .onnx files. Raises InvalidInput where `path` has figures of another commit."""
     kept: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"networks": {}}
-    failed = list[str]()
+    failed, checked_out = list[str](), commit()
+    if kept.get("commit", checked_out)["id"] != checked_out["id"]:
+        measured = f"measured at {kept['commit']['id'] or 'no commit'}, checked out is {checked_out['id']}"
+        raise InvalidInput(f"{path} has figures of another commit", [measured], "name another file with --into")
     result: dict[str, Any] = kept | {
         "when": now(),
-        "commit": commit(),
+        "commit": checked_out,
         "machine": machine(),
         "settings": asdict(settings),
     }
     if settings.norms and "norms" not in result:
         tell("norms")
         result["norms"] = norms.measure(settings.threads, settings.rounds, settings.seconds)
+        _write(path, result)
     for name in names:
         short = Path(name).stem
         if short in result["networks"]:
@@ -66,9 +70,13 @@ def run(names: Sequence[str], settings: Settings, path: Path, tell: Callable[[st
             failed.append(short)
             continue
         tell(f"{short}: {time.perf_counter() - begin:.0f} s")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(_json(result))
+        _write(path, result)
     return failed
+
+
+def _write(path: Path, result: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(_json(result))
 
 
 def _json(result: dict[str, Any]) -> str:

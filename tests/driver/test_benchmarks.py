@@ -14,6 +14,7 @@ import onnx
 import onnx.reference
 import pytest
 from benchmarks import figures, norms, page
+from benchmarks import run as measuring
 from benchmarks.run import _json
 from onnx import parser
 
@@ -43,6 +44,26 @@ def test_a_small_network_is_measured_beside_onnx_runtime(tmp_path: Path) -> None
     )
     assert len(found["layers"]["kernels"]) > 1
     assert "| model |" in page.text(result, into)
+
+
+def test_figures_of_two_commits_are_not_mixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings, into, measured = (
+        measuring.Settings(1, 1, 0.01, ("renorm",), False, True),
+        tmp_path / "r.json",
+        list[str](),
+    )
+    monkeypatch.setattr(norms, "measure", lambda *_: {"one": {"ms": 1.0}})
+    monkeypatch.setattr(measuring, "network", lambda name, *_: measured.append(name) or {"runtimes": {}})
+    for commit, names in (("a", []), ("a", ["x", "y"]), ("a", ["y", "z"])):
+        monkeypatch.setattr(measuring, "commit", lambda commit=commit: {"id": commit, "changed": False})
+        assert measuring.run(names, settings, into, lambda line: None) == []
+    assert json.loads(into.read_text())["norms"] == {"one": {"ms": 1.0}}
+    assert measured == ["x", "y", "z"]
+    before = into.read_text()
+    monkeypatch.setattr(measuring, "commit", lambda: {"id": "b", "changed": False})
+    with pytest.raises(renorm.errors.InvalidInput, match="of another commit"):
+        measuring.run(["w"], settings, into, lambda line: None)
+    assert into.read_text() == before
 
 
 def kernel(name: str, us: float, flops: int, bytes: int, is_nominal: bool = False) -> dict[str, Any]:
