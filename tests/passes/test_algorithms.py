@@ -53,6 +53,17 @@ def test_a_large_convolution_is_computed_by_tiles_and_keeps_its_name() -> None:
     assert [k for k in optimize(single())[0].groups if "winograd4_conv2d" in k.name]
 
 
+def test_convolutions_of_one_weight_share_what_it_becomes() -> None:
+    g = Graph()
+    w = RNG.standard_normal((64, 64, 3, 3)).astype(np.float32)
+    y = ops.conv(g.input("x", "float32", (1, 64, 56, 56)), w, None, pads=(1,) * 4)
+    g.outputs = [ops.conv(ops.relu(y), w, None, pads=(1,) * 4)]
+    done, _ = optimize(g)
+    transformed = [n.inputs[1] for n in done.nodes if isinstance(n.op, WinogradConv)]
+    assert len(transformed) == 2
+    assert transformed[0] is transformed[1]
+
+
 @pytest.mark.parametrize("options", [{"precision": "exact"}, {"level": 2}, {"keep": ["conv"]}, {"for_export": True}])
 def test_not_where_it_is_not_wanted(options: dict[str, Any]) -> None:
     assert chosen(single(), **options)[0] == {}

@@ -51,6 +51,7 @@ KERNELS: list[tuple[int, Pass]] = [
     (1, ShareCommon()),
     (0, RemoveDeadCode()),  # at every level: a kernel whose result nobody reads has nothing to write
     (3, ChooseAlgorithms()),
+    (3, ShareCommon()),  # the same weight, transformed for several
     (0, OneNodePerKernel()),
     (2, Fuse()),
     (3, ChooseLayouts()),  # of what goes from kernel to kernel
