@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -20,6 +21,7 @@ from renorm.driver.lowering import Parameter
 from renorm.graph.ir import Graph, Value
 from renorm.ops.schedules.layout import Form
 from renorm.passes import memory
+from renorm.runtime import threads
 from renorm.runtime.program import ALIGNMENT, Argument, Code, Machine, Program, Step, TensorSpec, Weight, align
 from renorm.runtime.report import MemoryRecord, Report, RunRecord
 
@@ -104,10 +106,14 @@ class _Weights:
         held = np.empty(self._end + ALIGNMENT, np.uint8)
         start = -held.ctypes.data % ALIGNMENT
         held = held[start : start + self._end]
-        for record, p in zip(self.records, self._parameters):
+
+        def write(record: Weight, p: Parameter) -> None:
             end = record.offset + prod(p.shape) * itemsize(record.dtype)
             p.write(held[record.offset : end].view(numpy_dtype(record.dtype)).reshape(p.shape))
             held[end : align(end)] = 0
+
+        with ThreadPoolExecutor(threads.default()) as pool:  # NumPy copies without the interpreter's lock
+            list(pool.map(write, self.records, self._parameters))
         held.flags.writeable = False  # the module then uses it as it is
         return held
 
