@@ -102,7 +102,6 @@ def test_each_norm_is_one_node_that_runs(name: str, monkeypatch: pytest.MonkeyPa
     np.testing.assert_allclose(renorm.compile(model, threads=1).run(x)[0], expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.skipif(not page.PAGE.exists(), reason="nothing was measured yet")
 def test_the_page_is_what_the_results_say() -> None:
     latest = page.latest()
     assert page.PAGE.read_text() == page.text(json.loads(latest.read_text()), latest)

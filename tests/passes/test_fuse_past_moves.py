@@ -9,6 +9,7 @@ import pytest
 
 import renorm
 from renorm import ops
+from renorm.core.dims import static
 from renorm.graph.ir import Graph, Value
 
 
@@ -27,9 +28,9 @@ def half_and_half(x: Value, k: np.ndarray[Any, Any], b: np.ndarray[Any, Any], at
     def part(begin: int, end: int) -> Value:
         return ops.slice(x, np.array([begin]), np.array([end]), np.array([1]))
 
-    c = int(x.shape[1])  # type: ignore[call-overload]
+    c = static(x.shape)[1]
     instance, batch = (part(at, c), part(0, at)) if swapped else (part(0, at), part(at, c))
-    width = int(instance.shape[1])  # type: ignore[call-overload]
+    width = static(instance.shape)[1]
     a = ops.instance_norm(instance, k[:width], b[:width])
     along = (-1, *[1] * (x.rank - 2))
     d = ops.add(ops.mul(batch, k[width:].reshape(along)), b[width:].reshape(along))

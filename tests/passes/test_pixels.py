@@ -29,7 +29,10 @@ def rewritten(x: Any, w: Any, b: Any, **attributes: Any) -> tuple[list[str], Any
 def cases(draw: st.DrawFn) -> tuple[list[Any], dict[str, Any]]:
     rank = draw(st.integers(1, 3))
     n, c, m = (draw(st.integers(1, 4)) for _ in range(3))
-    each = lambda low, high: [draw(st.integers(low, high)) for _ in range(rank)]  # noqa: E731
+
+    def each(low: int, high: int) -> list[int]:
+        return [draw(st.integers(low, high)) for _ in range(rank)]
+
     kernel = each(1, 4)
     pads = [draw(st.integers(0, (k - 1) // 2)) for k in (*kernel, *kernel)]
     rng = np.random.default_rng(draw(st.integers(0, 10**6)))

@@ -48,8 +48,8 @@ def _field(hint: Any, data: Any) -> Any:
             parts: list[Any] = [arguments[0]] * len(data) if arguments[-1] is Ellipsis else [*arguments]
             if len(parts) == len(data):
                 return tuple(_field(p, d) for p, d in zip(parts, data))
-    elif is_dataclass(hint):
-        return record(hint, data)  # type: ignore[arg-type]
+    elif isinstance(hint, type) and is_dataclass(hint):
+        return record(hint, data)
     elif hint is float and type(data) is int:
         return float(data)
     elif type(data) is hint:

@@ -21,8 +21,6 @@ from renorm.graph import registry
 from renorm.graph.ir import Graph, Group, Node, Value
 from renorm.runtime.report import WorkRecord
 
-_OWN = __name__.partition(".")[0] + "."
-
 
 def group_values(group: Group) -> list[Value]:
     """All values of a group, each once, in order of appearance: what the numbers of a key and a Lowering mean."""
@@ -49,7 +47,7 @@ class _NoKeyError(Exception):
 
 def _node(node: Node, numbers: dict[Value, int], target: Target) -> Any:
     kind = type(node.op)
-    if not kind.__module__.startswith(_OWN) or registry.overridden(node.op.name, target) != registry.Override():
+    if not registry.is_own(kind) or registry.overridden(node.op.name, target) != registry.Override():
         raise _NoKeyError
     operands: list[Any] = []
     for parameter, operand in zip(node.op.parsed.operands, node.operands, strict=True):

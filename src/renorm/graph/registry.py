@@ -63,6 +63,11 @@ def find_onnx(op_type: str, opset: int) -> type[OpDef] | None:
     return fitting[-1] if fitting else None
 
 
+def is_own(definition: Any) -> bool:
+    """Whether a class or a function is renorm's, not one from a user's file."""
+    return definition.__module__.partition(".")[0] == __name__.partition(".")[0]
+
+
 def all_ops() -> list[type[OpDef]]:
     return [_OPS[name] for name in sorted(_OPS)]
 

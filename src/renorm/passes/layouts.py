@@ -17,7 +17,6 @@ from renorm.graph.ir import Graph, Node, Value
 from renorm.graph.layout import Accepts, Blocked
 from renorm.passes.context import Context
 
-_OWN = __name__.partition(".")[0] + "."
 _DTYPES = ("float32", "float16", "bfloat16")  # what is computed in float32, whose lanes blocks have
 
 
@@ -84,7 +83,7 @@ class _Regions:
 def _is_foreign(node: Node, target: Target) -> bool:
     """Whether the schedule of a node is a user's, who has not said what it takes: blocks are a fifth axis."""
     replaced, op = registry.overridden(node.op.name, target), type(node.op)
-    is_silent = op.in_blocks.__module__.startswith(_OWN) and not op.schedule.__module__.startswith(_OWN)
+    is_silent = registry.is_own(op.in_blocks) and not registry.is_own(op.schedule)
     return replaced.compute is not None or replaced.schedule is not None or is_silent
 
 

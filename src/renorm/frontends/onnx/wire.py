@@ -8,9 +8,9 @@ it stands. What looks unusual is left to protobuf as a whole, errors included.
 from __future__ import annotations
 
 import os
-from io import BytesIO
+from io import BufferedIOBase, BytesIO
 from math import prod
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
@@ -47,7 +47,7 @@ def read(path: str | os.PathLike[str]) -> tuple[bytes, dict[str, Array]]:
             return file.read(), {}
 
 
-def _model(file: BinaryIO, end: int, lifted: dict[str, Array]) -> bytes:
+def _model(file: BufferedIOBase, end: int, lifted: dict[str, Array]) -> bytes:
     pieces, graphs = list[bytes](), 0
     while file.tell() < end:
         key, head = _varint(file)
@@ -62,7 +62,7 @@ def _model(file: BinaryIO, end: int, lifted: dict[str, Array]) -> bytes:
     return b"".join(pieces)
 
 
-def _graph(file: BinaryIO, end: int, lifted: dict[str, Array]) -> bytes:
+def _graph(file: BufferedIOBase, end: int, lifted: dict[str, Array]) -> bytes:
     pieces = list[bytes]()
     while file.tell() < end:
         key, head = _varint(file)
@@ -76,7 +76,7 @@ def _graph(file: BinaryIO, end: int, lifted: dict[str, Array]) -> bytes:
     return b"".join(pieces)
 
 
-def _tensor(file: BinaryIO, end: int, lifted: dict[str, Array]) -> bytes:
+def _tensor(file: BufferedIOBase, end: int, lifted: dict[str, Array]) -> bytes:
     """A tensor without its raw data, which is now in `lifted`; as it stands where that is not all there is to it."""
     pieces, dims, raw = list[bytes](), list[int](), list[Array]()
     values: dict[int, Any] = {_NAME: b"", _DTYPE: 0}
@@ -86,7 +86,7 @@ def _tensor(file: BinaryIO, end: int, lifted: dict[str, Array]) -> bytes:
             length, _ = _varint(file)
             _end(file, length, end)
             raw.append(np.empty(length, np.uint8))
-            if file.readinto(raw[-1].data) != length:  # type: ignore[attr-defined]
+            if file.readinto(raw[-1].data) != length:
                 raise _UnusualError
             continue
         whole, value = _field(file, key, head, end)
@@ -106,7 +106,7 @@ def _tensor(file: BinaryIO, end: int, lifted: dict[str, Array]) -> bytes:
     return b"".join(pieces)
 
 
-def _field(file: BinaryIO, key: int, head: bytes, end: int) -> tuple[bytes, Any]:
+def _field(file: BufferedIOBase, key: int, head: bytes, end: int) -> tuple[bytes, Any]:
     """The rest of a field whose key has been read: all of it as it stands, and its value (a number or bytes)."""
     if key & 7 == _VARINT:
         number, raw = _varint(file)
@@ -117,7 +117,7 @@ def _field(file: BinaryIO, key: int, head: bytes, end: int) -> tuple[bytes, Any]
     return head + prefix + value, value
 
 
-def _end(file: BinaryIO, length: int, outer: int) -> int:
+def _end(file: BufferedIOBase, length: int, outer: int) -> int:
     """Where content of that length ends, which is not behind the end of what it stands in."""
     end = file.tell() + length
     if length < 0 or end > outer:
@@ -125,14 +125,14 @@ def _end(file: BinaryIO, length: int, outer: int) -> int:
     return end
 
 
-def _exactly(file: BinaryIO, length: int) -> bytes:
+def _exactly(file: BufferedIOBase, length: int) -> bytes:
     found = file.read(length)
     if len(found) != length:
         raise _UnusualError
     return found
 
 
-def _varint(file: BinaryIO) -> tuple[int, bytes]:
+def _varint(file: BufferedIOBase) -> tuple[int, bytes]:
     """A number in groups of 7 bits, lowest first, and its bytes."""
     number, raw = 0, b""
     while len(raw) < 10:

@@ -12,6 +12,7 @@ from renorm.core.dtypes import compute_dtype, itemsize
 from renorm.core.target import Target
 from renorm.expr.nodes import Binary, Const, Load
 from renorm.ops.schedules import cpu_blocked, cpu_injective, cpu_window, structure
+from renorm.te.translation import source_of
 
 # Independent partial results that hide the latency of an addition: four vectors.
 VECTORS = 4
@@ -208,7 +209,7 @@ def _contiguous_reduction(t: te.Tensor) -> int:
         return 0
     run = len(axes)
     for load in loads:
-        shape: tuple[int, ...] = load.source.shape  # type: ignore[attr-defined]
+        shape = source_of(load).shape
         k = 0
         while k < min(len(axes), len(load.indices)):
             index, axis = load.indices[-1 - k], t.op.reduce_axis[-1 - k]

@@ -9,6 +9,7 @@ from renorm import te
 from renorm.expr.nodes import Binary, Const, Expr, Load, Reduce, Var
 from renorm.expr.rewrite import loads, substitute, variables
 from renorm.expr.simplify import Simplifier
+from renorm.te.translation import source_of
 
 STATISTIC = "statistic"  # tag: few elements, made from reductions, that many read; computed once, never inlined
 REUSED = "reused"  # tag: elements that a reduction and the result both read and that cost more than a load
@@ -160,7 +161,7 @@ def joint_rows(out: te.Tensor) -> int:
     own = [axis.var for axis in out.op.axis]
     found = len(own) - 1
     for load in reached(out, lambda t: is_reduction(t) or t.op.tag in KEPT):
-        source_shape: tuple[int, ...] = load.source.shape  # type: ignore[attr-defined]
+        source_shape = source_of(load).shape
         while found:
             rows = own[-1 - found : -1]
             aligned = (
@@ -176,7 +177,7 @@ def joint_rows(out: te.Tensor) -> int:
 
 
 def _joint(load: Load, axes: list[Var], shape: tuple[int, ...]) -> int:
-    source_shape: tuple[int, ...] = load.source.shape  # type: ignore[attr-defined]
+    source_shape = source_of(load).shape
     found = 0
     for k in range(1, len(axes) + 1):
         tail = axes[-k:]
