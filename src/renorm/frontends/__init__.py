@@ -14,7 +14,11 @@ from typing import Any
 from renorm.core.errors import InvalidModel
 from renorm.graph.ir import Graph
 
-_BY_SUFFIX = {".onnx": "renorm.frontends.onnx"}
+_BY_SUFFIX = {
+    ".onnx": "renorm.frontends.onnx",
+    ".tflite": "renorm.frontends.tflite",
+    ".circle": "renorm.frontends.tflite",
+}
 _BY_LIBRARY = {"onnx": "renorm.frontends.onnx", "onnx_ml_pb2": "renorm.frontends.onnx"}
 
 
@@ -32,7 +36,8 @@ def read(source: Any, *, shapes: Mapping[str, Sequence[int]] | None = None) -> G
         suffix = os.path.splitext(os.fspath(source))[1].lower()
         module = _BY_SUFFIX.get(suffix)
     elif isinstance(source, (bytes, bytearray, memoryview)):
-        module = _BY_SUFFIX[".onnx"]
+        is_flat = bytes(source[4:8]) in (b"TFL3", b"CIR0")  # where FlatBuffers have their identifier
+        module = _BY_SUFFIX[".tflite" if is_flat else ".onnx"]
     else:
         module = _BY_LIBRARY.get(type(source).__module__.split(".")[0])
     if module is None:

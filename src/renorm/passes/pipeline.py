@@ -16,7 +16,7 @@ from renorm.core.target import Target
 from renorm.graph import verify as verifier
 from renorm.graph.ir import Graph
 from renorm.graph.rewrite import Refused
-from renorm.passes import decompose, fold, norms, padding, pixels, products, simplify, unpack
+from renorm.passes import decompose, dilation, fold, norms, padding, pixels, products, simplify, unpack
 from renorm.passes.algorithms import ChooseAlgorithms
 from renorm.passes.common import ShareCommon
 from renorm.passes.constants import FixStaticOperands, FoldConstants
@@ -38,7 +38,7 @@ MODEL: list[tuple[int, Pass]] = [
     (1, RemoveDeadCode()),
     (1, FoldConstants()),
     (1, ShareCommon()),
-    (2, ApplyRules((*simplify.RULES, *padding.RULES, *products.RULES, *fold.RULES))),
+    (2, ApplyRules((*simplify.RULES, *padding.RULES, *dilation.RULES, *products.RULES, *fold.RULES))),
     (2, FoldConstants()),
     (1, RemoveDeadCode()),
 ]

@@ -1,0 +1,278 @@
+"""TensorFlow Lite and Circle to Graph.
+
+Values have the names of tensors; a node is called by its operator and its place in the file: `CONV_2D_3`. Whatever
+cannot be read is collected, so that one error names all of it.
+
+Quantized networks are read as arithmetic over the real numbers that their integers stand for: constants are
+dequantized, nothing in between is rounded to integers, and inputs and outputs keep the integers of the file.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from renorm import ops
+from renorm.core import dtypes
+from renorm.core.dims import Dim, Sym
+from renorm.core.errors import InvalidModel, RenormError, UnsupportedOp, raised_at
+from renorm.frontends.diagnosis import diagnose
+from renorm.frontends.tflite.call import Call, Reader
+from renorm.frontends.tflite.flatbuffer import Table, decode
+from renorm.frontends.tflite.operators import OPERATORS
+from renorm.frontends.tflite.tensors import DTYPES, Array, First, Scale, Tensor, scale_of
+from renorm.graph.ir import Graph, Node, Value
+from renorm.ops.identity import Identity
+
+KEY = "tflite"  # in Graph.metadata: a Provenance
+
+
+def read(source: Any, *, shapes: Mapping[str, Sequence[int]] | None = None) -> Graph:
+    """The graph of a .tflite or .circle file: a path or bytes. See `renorm.frontends.read`."""
+    data, label = _load(source)
+    graph = _Reader(data, label).read()
+    diagnose(graph)
+    return graph
+
+
+def _load(source: Any) -> tuple[memoryview, str]:
+    if not isinstance(source, (str, os.PathLike)):
+        return memoryview(source).cast("B"), "bytes"
+    label = os.path.basename(os.fspath(source))
+    try:
+        with open(source, "rb") as file:
+            with suppress(ValueError, OSError):  # an empty file, or a pipe
+                return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)), label
+            return memoryview(file.read()), label
+    except OSError as error:
+        raise InvalidModel(f"{source}: {error.strerror or error}") from error
+
+
+class _Reader:
+    def __init__(self, data: memoryview, label: str):
+        self.data, self.label = data, label
+        self.identifier, self.model = decode(data, label)
+        self.schema = self.model.schema
+        subgraphs = self.model.items("subgraphs")
+        if not subgraphs:
+            raise InvalidModel(f"{label}: the model has no subgraph")
+        self.main: Table = subgraphs[0]
+        self.graph = Graph(self.main["name"] or os.path.splitext(label)[0] or "main")
+        self.types = self.schema.names("TensorType")
+        self.problems = list[tuple[str, str, RenormError]]()
+        self.unread = set[int]()  # tensors whose operators could not be read
+        self.tables = self.main.items("tensors")
+        self.tensors = [Tensor(self.graph, name) for name in self._names()]
+        self.graph.reserve(t.name for t in self.tensors)
+
+    def _names(self) -> list[str]:
+        """Names of all tensors; files may leave them out, or use one twice."""
+        found, seen = list[str](), Counter[str]()
+        stated = {t["name"] for t in self.tables}
+        for i, table in enumerate(self.tables):
+            name = table["name"] or f"tensor_{i}"
+            seen[name] += 1
+            while seen[name] > 1 or (not table["name"] and name in stated):
+                name = f"{name}_{i}"
+                seen[name] += 1
+            found.append(name)
+        return found
+
+    def read(self) -> Graph:
+        given = self._places(self.main["inputs"], "inputs of the model")
+        for i in given:
+            self._input(i)
+        for place, operator in enumerate(self.main.items("operators")):
+            self._operator(place, operator)
+        if self.problems:
+            raise self._unread()
+        for i in self._places(self.main["outputs"], "outputs of the model"):
+            self.graph.outputs.append(self._output(i))
+        self.graph.discard_constants()  # weights are held in the graph's order only
+        return self.graph
+
+    # --- tensors ------------------------------------------------------------------------------------------------------
+
+    def _places(self, indices: Any, what: str) -> list[int]:
+        found = [] if indices is None else [int(i) for i in indices]
+        wrong = [i for i in found if not 0 <= i < len(self.tensors)]
+        if wrong:
+            raise InvalidModel(f"{self.label}: {what}: there is no tensor {wrong[0]} among {len(self.tensors)}")
+        return found
+
+    def _input(self, i: int) -> None:
+        tensor, table = self.tensors[i], self.tables[i]
+        if tensor.is_made:
+            raise InvalidModel(f"{self.label}: input {tensor.name!r} is listed twice")
+        dtype = self._dtype(i)
+        value = self.graph.input(tensor.name, dtype, self._shape(table, tensor.name))
+        tensor.scale = scale_of(table, dtype, self._called(i))
+        if tensor.scale is not None:
+            scale, zero = tensor.scale.spread(value.rank)
+            real = ops.cast(value, to="float32")
+            value = ops.mul(ops.sub(real, zero.astype(np.float32)), scale.astype(np.float32))
+        tensor.make(value)
+
+    def _output(self, i: int) -> Value:
+        tensor = self.tensors[i]
+        value = self._operand(i).stored()
+        scale = scale_of(self.tables[i], self._dtype(i), self._called(i))
+        if scale is not None and value.producer is not None:
+            real, value = value, self._quantized(value, scale, self._dtype(i))
+            if real.name == tensor.name:
+                self.graph.swap_names(real, value)
+        if value.name == tensor.name:
+            return value
+        return self.graph.apply(Identity(), [value], name=f"Identity_{tensor.name}", outputs=[tensor.name])
+
+    def _quantized(self, value: Value, scale: Scale, dtype: str) -> Value:
+        """The integers of a result: to the nearest, those beyond the range cut."""
+        steps, zero = (a.astype(np.float32) for a in scale.spread(value.rank))
+        limits = np.iinfo(dtypes.numpy_dtype(dtype))
+        rounded = ops.add(ops.round(ops.div(value, steps)), zero)
+        low, high = np.asarray(limits.min, np.float32), np.asarray(limits.max, np.float32)
+        return ops.cast(ops.clip(rounded, low, high), to=dtype)
+
+    def _operand(self, i: int) -> Tensor:
+        """A tensor that an operator reads: made before, or constant."""
+        tensor = self.tensors[i]
+        if not tensor.is_made:
+            array = self._constant(i)
+            if array is None:
+                raise InvalidModel(f"{self.label}: {self._called(i)} is read, but nothing before makes it")
+            place = self.tables[i]["buffer"]
+            tensor.make(self.graph.constant(array, tensor.name, f"buffer {place}", exact=True))
+        return tensor
+
+    def _constant(self, i: int) -> Array | None:
+        """The elements of a tensor that has a buffer, dequantized; None for one without."""
+        table, buffers = self.tables[i], self.model.items("buffers")
+        if not 0 <= table["buffer"] < max(len(buffers), 1):
+            raise InvalidModel(f"{self.label}: {self._called(i)} has buffer {table['buffer']} of {len(buffers)}")
+        raw = self._bytes(buffers[table["buffer"]]) if buffers else None
+        shape = [int(d) for d in table.items("shape")]
+        if raw is None:
+            return None
+        if table["sparsity"] is not None:
+            raise UnsupportedOp(f"{self._called(i)} is sparse", do="export it with dense weights")
+        dtype = self._dtype(i)
+        count = int(np.prod(shape, dtype=object))
+        if min(shape, default=0) < 0 or raw.nbytes != count * dtypes.itemsize(dtype):
+            raise InvalidModel(
+                f"{self.label}: {self._called(i)} is {dtype}{shape}, but its buffer has {raw.nbytes} bytes"
+            )
+        array = raw.view(dtypes.numpy_dtype(dtype)).reshape(shape)
+        scale = scale_of(table, dtype, self._called(i))
+        if scale is not None:
+            return scale.real(array)
+        return array.astype(np.float32) if dtype in ("float16", "bfloat16") else array
+
+    def _bytes(self, buffer: Table) -> Array | None:
+        """The content of a buffer: in it, or behind the tables in large files."""
+        if buffer["offset"] > 1:
+            end = buffer["offset"] + buffer["size"]
+            if end > len(self.data):
+                raise InvalidModel(f"{self.label}: a buffer ends at byte {end} of {len(self.data)}")
+            return np.frombuffer(self.data, np.uint8, buffer["size"], buffer["offset"])
+        held = buffer["data"]
+        return held if held is not None and held.size else None
+
+    def _dtype(self, i: int) -> str:
+        number = self.tables[i]["type"]
+        name = self.types.get(number)
+        if name not in DTYPES:
+            raise UnsupportedOp(f"{self.label}: {self._called(i)} is of type {name or number}")
+        return DTYPES[name]
+
+    def _shape(self, table: Table, name: str) -> list[Dim]:
+        """Extents; what the signature of the shape leaves open is symbolic."""
+        shape = [int(d) for d in table.items("shape")]
+        signature = [int(d) for d in table.items("shape_signature")] or shape
+        if len(signature) != len(shape):
+            raise InvalidModel(f"{self.label}: {name!r} has shape {shape} and signature {signature}")
+        return [d if s >= 0 and d >= 0 else Sym(f"?{name}.{axis}") for axis, (d, s) in enumerate(zip(shape, signature))]
+
+    def _called(self, i: int) -> str:
+        return f"tensor {i} {self.tensors[i].name!r}"
+
+    # --- operators ----------------------------------------------------------------------------------------------------
+
+    def _operator(self, place: int, operator: Table) -> None:
+        kind = self._kind(operator)
+        name = f"{kind}_{place}"
+        outputs = self._places(operator["outputs"], f"outputs of {name}")
+        given = [int(i) for i in operator.items("inputs")]
+        self._places([i for i in given if i >= 0], f"inputs of {name}")
+        for i in outputs:
+            if self.tensors[i].is_made:
+                raise InvalidModel(f"{self.label}: {name} makes {self._called(i)}, which exists already")
+        try:
+            read = OPERATORS.get(kind)
+            if read is None:
+                raise UnsupportedOp(f"renorm does not read {kind}", do="export the model without it")
+            if self.unread.isdisjoint(given):
+                self._apply(
+                    Call(self.graph, kind, name, operator["builtin_options"], *self._tensors(given, outputs)), read
+                )
+                return
+        except RenormError as error:
+            self.problems.append((name, kind, error))
+        self.unread.update(outputs)
+
+    def _tensors(self, given: Sequence[int], outputs: Sequence[int]) -> tuple[list[Tensor | None], list[Tensor]]:
+        for i in outputs:
+            self.tensors[i].dtype = self._dtype(i)
+        return [None if i < 0 else self._operand(i) for i in given], [self.tensors[i] for i in outputs]
+
+    def _kind(self, operator: Table) -> str:
+        """The name of an operator. Codes that did not fit into 8 bits stand in a field of their own."""
+        codes, index = self.model.items("operator_codes"), operator["opcode_index"]
+        if index >= len(codes):
+            raise InvalidModel(f"{self.label}: an operator has code {index} of {len(codes)}")
+        code = codes[index]
+        number = code["builtin_code"] or code["deprecated_builtin_code"]
+        name = self.schema.names("BuiltinOperator").get(number, f"operator {number}")
+        return f"CUSTOM {code['custom_code']!r}" if name == "CUSTOM" else name
+
+    def _apply(self, call: Call, read: Reader) -> None:
+        before = len(self.graph.nodes)
+        try:
+            result = call.activated(read(call))
+        except RenormError:
+            raise
+        except (ValueError, IndexError, KeyError, TypeError, ZeroDivisionError) as error:  # a file that promises more
+            raise InvalidModel(f"its operands or options do not fit: {error}", [raised_at(error)]) from error
+        results = [*result] if isinstance(result, Sequence) else [result]
+        if len(results) < len(call.outputs):
+            raise InvalidModel(f"it has {len(call.outputs)} outputs, {call.kind} has {len(results)}")
+        new = self.graph.nodes[before:]
+        for tensor, made in zip(call.outputs, results):
+            value = made.value if isinstance(made, First) else made
+            if value.producer in new and value.name != tensor.name:
+                self.graph.rename(value, tensor.name)
+            tensor.make(made)
+        for node in new:
+            node.origin = (call.name,)
+        if new:
+            self.graph.rename_node(_principal(new), call.name)
+
+    def _unread(self) -> RenormError:
+        """One error for all that could not be read: what renorm does not define first."""
+        self.problems.sort(key=lambda p: not isinstance(p[2], UnsupportedOp))
+        name, _, first = self.problems[0]
+        kinds = Counter(kind for _, kind, _ in self.problems[1:])
+        shown = [f"also: {n} ({e.headline})" for n, _, e in self.problems[1:9]]
+        if len(self.problems) > 9:
+            shown.append("in all: " + ", ".join(f"{kind} ({n})" for kind, n in kinds.items()))
+        return type(first)(f"{self.label}: node {name!r}: {first.headline}", [*first.facts, *shown], first.do)
+
+
+def _principal(nodes: Sequence[Node]) -> Node:
+    """The node that bears the operator's name: the first that is more than a change of order."""
+    return next((n for n in nodes if n.op.name not in ("transpose", "reshape")), nodes[-1])
