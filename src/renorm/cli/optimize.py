@@ -1,4 +1,4 @@
-"""renorm optimize: an ONNX file becomes an ONNX file with its norms folded."""
+"""renorm optimize: a model file becomes a model file with its norms folded."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from renorm.cli.options import keep, model, verb, verify
 def command(
     model: Path, path: Path, opt_level: int, keep: tuple[str, ...], verify: bool, as_json: bool
 ) -> output.Outcome:
-    """Writes MODEL to OUT with what can be folded folded: same opset, same IR version, same output names."""
+    """Writes MODEL to OUT with what can be folded folded: same format, versions and output names."""
     report = renorm.optimize(model, path, opt_level=opt_level, keep=keep, verify=verify)
     if not as_json:
         norms_table(report.norms)

@@ -22,10 +22,23 @@ _BY_SUFFIX = {
 _BY_LIBRARY = {"onnx": "renorm.frontends.onnx", "onnx_ml_pb2": "renorm.frontends.onnx"}
 
 
+def write(graph: Graph, path: str | os.PathLike[str]) -> None:
+    """Writes a graph that passes have left as a model, in the format of the path's suffix: whole or not at all.
+
+    Raises UnsupportedOp that names every node which the format cannot express, and InvalidModel for a suffix of none.
+    """
+    suffix = os.path.splitext(os.fspath(path))[1].lower()
+    module = _BY_SUFFIX.get(suffix)
+    if module is None:
+        raise InvalidModel(f"{path}: not a file that renorm writes", [f"files: {', '.join(_BY_SUFFIX)}"])
+    import_module(module).write(graph, path)
+
+
 def read(source: Any, *, shapes: Mapping[str, Sequence[int]] | None = None) -> Graph:
     """The graph of a model.
 
-    source: path of a .onnx file, its bytes, an onnx.ModelProto, or a Graph, which is returned as it is.
+    source: path of a .onnx, .tflite or .circle file, its bytes, an onnx.ModelProto, or a Graph, which is returned as it
+    is.
     shapes: shapes of inputs for which the file does not even state a rank.
 
     Raises InvalidModel for a damaged file, and one UnsupportedOp that names every node renorm cannot express.

@@ -25,12 +25,11 @@ from renorm.core.errors import InvalidModel, RenormError, UnsupportedOp, raised_
 from renorm.frontends.diagnosis import diagnose
 from renorm.frontends.tflite.call import Call, Reader
 from renorm.frontends.tflite.flatbuffer import Table, decode
-from renorm.frontends.tflite.operators import OPERATORS
+from renorm.frontends.tflite.operators import READERS
+from renorm.frontends.tflite.provenance import KEY, Provenance
 from renorm.frontends.tflite.tensors import DTYPES, Array, First, Scale, Tensor, scale_of
 from renorm.graph.ir import Graph, Node, Value
 from renorm.ops.identity import Identity
-
-KEY = "tflite"  # in Graph.metadata: a Provenance
 
 
 def read(source: Any, *, shapes: Mapping[str, Sequence[int]] | None = None) -> Graph:
@@ -70,6 +69,7 @@ class _Reader:
         self.tables = self.main.items("tensors")
         self.tensors = [Tensor(self.graph, name) for name in self._names()]
         self.graph.reserve(t.name for t in self.tensors)
+        self.graph.metadata[KEY] = Provenance(self.identifier, self.model, label, tuple(t.name for t in self.tensors))
 
     def _names(self) -> list[str]:
         """Names of all tensors; files may leave them out, or use one twice."""
@@ -213,7 +213,7 @@ class _Reader:
             if self.tensors[i].is_made:
                 raise InvalidModel(f"{self.label}: {name} makes {self._called(i)}, which exists already")
         try:
-            read = OPERATORS.get(kind)
+            read = READERS.get(kind)
             if read is None:
                 raise UnsupportedOp(f"renorm does not read {kind}", do="export the model without it")
             if self.unread.isdisjoint(given):

@@ -26,6 +26,9 @@ DTYPES = {
     "UINT64": "uint64", "BOOL": "bool",
 }  # fmt: skip
 
+NUMBER = {dtype: name for name, dtype in DTYPES.items()}
+"""The names that the formats have for dtypes."""
+
 
 def to_first(rank: int) -> tuple[int, ...]:
     """The axes of a tensor in the file, in the order channels first."""

@@ -7,9 +7,12 @@ from collections.abc import Callable
 import numpy as np
 
 from renorm import ops
+from renorm.core import dtypes
+from renorm.core.errors import UnsupportedOp
 from renorm.frontends.tflite.call import ACTIVATIONS, Call, Reader
-from renorm.frontends.tflite.tensors import First, to_first
-from renorm.graph.ir import Value
+from renorm.frontends.tflite.emission import Emission, Writer
+from renorm.frontends.tflite.tensors import NUMBER, First, to_first
+from renorm.graph.ir import Node, Value
 
 
 def aligned(call: Call, indices: range | None = None) -> tuple[list[Value], bool]:
@@ -117,7 +120,7 @@ _BINARY = {
     "MAXIMUM": "max", "MINIMUM": "min", "MUL": "mul", "POW": "pow", "SUB": "sub",
 }  # fmt: skip
 
-OPERATORS: dict[str, Reader] = {
+READERS: dict[str, Reader] = {
     **{kind: _unary(name) for kind, name in _UNARY.items()},
     **{kind: _binary(name) for kind, name in _BINARY.items()},
     **{kind: elementwise(ACTIVATIONS[kind]) for kind in ("RELU", "RELU6", "RELU_N1_TO_1", "RELU_0_TO_1", "TANH")},
@@ -136,3 +139,134 @@ OPERATORS: dict[str, Reader] = {
     "SQUARED_DIFFERENCE": elementwise(_squared_difference),
     "ZEROS_LIKE": elementwise(_zeros),
 }
+
+
+# --- written ----------------------------------------------------------------------------------------------------------
+
+
+def _written(kind: str, options: str = "", **fields: str) -> Writer:
+    """All operands in one order. fields: options by the attributes that they are."""
+
+    def write(e: Emission) -> None:
+        operands, is_last = e.aligned([v for v in e.node.inputs if v is not None])
+        given = {field: e.attribute(name) for field, name in fields.items()}
+        e.either(is_last, kind, operands, options, 1, **given)
+
+    return write
+
+
+def _fusing(kind: str, options: str) -> Writer:
+    def write(e: Emission) -> None:
+        operands, is_last = e.aligned([e.operand(0), e.operand(1)])
+        e.either(is_last, kind, operands, options, 1, fused_activation_function=e.fused)
+
+    return write
+
+
+def clipping(node: Node) -> str | None:
+    """The operator that a clip with constant limits is."""
+    known = {(0.0, 6.0): "RELU6", (-1.0, 1.0): "RELU_N1_TO_1", (0.0, 1.0): "RELU_0_TO_1"}
+    limits = [v.data for v in node.inputs[1:] if v is not None and v.data is not None and v.data.size == 1]
+    return known.get((float(limits[0].item()), float(limits[1].item()))) if len(limits) == 2 else None
+
+
+def _clip(e: Emission) -> None:
+    """A clip that is an activation, or a maximum and a minimum."""
+    x, low, high = e.operand(0), e.optional(1), e.optional(2)
+    kind = clipping(e.node)
+    (at,), is_last = e.aligned([x])
+    if kind is not None:
+        e.either(is_last, kind, [at])
+        return
+    steps = [(k, v) for k, v in (("MAXIMUM", low), ("MINIMUM", high)) if v is not None]
+    for n, (operator, v) in enumerate(steps):
+        inputs = [at, e.form.plain(v)]
+        if n == len(steps) - 1:
+            e.either(is_last, operator, inputs, "MaximumMinimumOptions")
+        else:
+            at = e.form.like(at, f"{e.node.name}.low")
+            e.form.operator(operator, inputs, [at], "MaximumMinimumOptions")
+
+
+def _several(e: Emission) -> None:
+    operands, is_last = e.aligned([v for v in e.node.inputs if v is not None])
+    kinds = {"sum": "ADD_N", "max": "MAXIMUM", "min": "MINIMUM"}
+    options = "AddNOptions" if e.node.op.name == "sum" else "MaximumMinimumOptions"
+    if len(operands) > 2 and e.node.op.name != "sum":
+        raise UnsupportedOp(f"{e.node.op.name} of {len(operands)} operands is not written")
+    e.either(is_last, kinds[e.node.op.name], operands, options)
+
+
+def _cast_written(e: Emission) -> None:
+    numbers = e.form.schema.enums["TensorType"]
+    (x,), is_last = e.aligned([e.operand(0)])
+    before, after = (numbers[NUMBER[d]] for d in (e.operand(0).dtype, e.result.dtype))
+    e.either(is_last, "CAST", [x], "CastOptions", in_data_type=before, out_data_type=after)
+
+
+def _pow(e: Emission) -> None:
+    if e.operand(0).dtype != e.operand(1).dtype:
+        raise UnsupportedOp("POW is of one type only")
+    operands, is_last = e.aligned([e.operand(0), e.operand(1)])
+    e.either(is_last, "POW", operands, "PowOptions")
+
+
+def _gelu(e: Emission) -> None:
+    (x,), is_last = e.aligned([e.operand(0)])
+    e.either(is_last, "GELU", [x], "GeluOptions", approximate=e.attribute("approximate") == "tanh")
+
+
+def _identity(e: Emission) -> None:
+    e.plain("RESHAPE", [e.form.plain(e.operand(0)), e.form.shape(e.result)], "ReshapeOptions")
+
+
+def _batch_norm(e: Emission) -> None:
+    """x * k + shift, k = scale / sqrt(var + epsilon): the formats have no batch norm."""
+    if e.attribute("training_mode"):
+        raise UnsupportedOp("batch norm with statistics of the batch is not written")
+    scale, bias, mean, var = (e.data(i, "its parameter").astype(np.float64) for i in range(1, 5))
+    k = scale / np.sqrt(var + e.attribute("epsilon"))
+    x, dtype, form = e.operand(0), dtypes.numpy_dtype(e.result.dtype), e.form
+    factor, shift = (form.constant(a.astype(dtype), e.node.name) for a in (k, bias - mean * k))
+    at = form.last(x)
+    scaled = form.like(at, f"{e.node.name}.scaled")
+    form.operator("MUL", [at, factor], [scaled], "MulOptions")
+    e.last("ADD", [scaled, shift], "AddOptions", fused_activation_function=e.fused)
+
+
+_FUSING = {
+    "add": ("ADD", "AddOptions"),
+    "div": ("DIV", "DivOptions"),
+    "mul": ("MUL", "MulOptions"),
+    "sub": ("SUB", "SubOptions"),
+}
+_OPTIONS = {
+    "abs": "AbsOptions", "cos": "CosOptions", "exp": "ExpOptions", "neg": "NegOptions", "sign": "SignOptions",
+    "hard_swish": "HardSwishOptions", "logical_not": "LogicalNotOptions",
+}  # fmt: skip
+_COMPARING = {
+    "equal": ("EQUAL", "EqualOptions"), "greater": ("GREATER", "GreaterOptions"), "less": ("LESS", "LessOptions"),
+    "greater_or_equal": ("GREATER_EQUAL", "GreaterEqualOptions"), "less_or_equal": ("LESS_EQUAL", "LessEqualOptions"),
+    "logical_and": ("LOGICAL_AND", "LogicalAndOptions"), "logical_or": ("LOGICAL_OR", "LogicalOrOptions"),
+}  # fmt: skip
+
+WRITERS: dict[str, Writer] = {
+    **{name: _written(kind, _OPTIONS.get(name, "")) for kind, name in _UNARY.items()},
+    **{name: _fusing(*found) for name, found in _FUSING.items()},
+    **{name: _written(*found) for name, found in _COMPARING.items()},
+    "batch_norm": _batch_norm,
+    "cast": _cast_written,
+    "clip": _clip,
+    "gelu": _gelu,
+    "identity": _identity,
+    "leaky_relu": _written("LEAKY_RELU", "LeakyReluOptions", alpha="alpha"),
+    "max": _several,
+    "min": _several,
+    "pow": _pow,
+    "prelu": _written("PRELU"),
+    "relu": _written("RELU"),
+    "sum": _several,
+    "tanh": _written("TANH"),
+    "where": _written("SELECT_V2", "SelectV2Options"),
+}
+FUSING = (*_FUSING, "batch_norm")

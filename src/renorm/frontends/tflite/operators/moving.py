@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -11,8 +12,10 @@ from renorm import ops
 from renorm.core.dims import normalize_axis
 from renorm.core.errors import InvalidModel, UnsupportedOp
 from renorm.frontends.tflite.call import Call, Reader
+from renorm.frontends.tflite.emission import Emission, Writer
 from renorm.frontends.tflite.tensors import Array, First, to_first
 from renorm.graph.ir import Value
+from renorm.ops.pad import Pad
 
 _BEFORE, _BEHIND = np.iinfo(np.int64).min, np.iinfo(np.int64).max  # ends of slices that reach beyond the first and last
 
@@ -138,9 +141,10 @@ def _strided_slice(call: Call) -> Value | First:
 
 def _pad(call: Call) -> Value | First:
     view = _view(call, [0])
-    value = call.stored(2) if call.has(2) else None
+    value: Any = call.stored(2) if call.has(2) else None
     if value is not None and value.rank:
-        value = ops.reshape(value, shape=np.asarray([], np.int64))
+        known = value.data is not None and value.data.size == 1
+        value = value.data.reshape(()) if known else ops.reshape(value, shape=np.asarray([], np.int64))
     return view.result(ops.pad(view.values[0], _pads(call, view), value))
 
 
@@ -235,7 +239,7 @@ def _batches(apply: Callable[..., Value], what: str) -> Reader:
     return read
 
 
-OPERATORS: dict[str, Reader] = {
+READERS: dict[str, Reader] = {
     "BATCH_TO_SPACE_ND": _batches(lambda x, **of: ops.batch_to_space(x, **of), "crops"),
     "BROADCAST_TO": lambda call: ops.expand(call.stored(0), shape=_shape(call, 1)),
     "CONCATENATION": _concatenation,
@@ -262,4 +266,135 @@ OPERATORS: dict[str, Reader] = {
     "TILE": lambda call: ops.tile(call.stored(0), repeats=_shape(call, 1)),
     "TRANSPOSE": _transpose,
     "UNPACK": _unpack,
+}
+
+
+# --- written ----------------------------------------------------------------------------------------------------------
+
+
+def _reshape_written(e: Emission) -> None:
+    e.plain("RESHAPE", [e.form.plain(e.operand(0)), e.form.shape(e.result)], "ReshapeOptions")
+
+
+def _transpose_written(e: Emission) -> None:
+    x = e.operand(0)
+    perm = tuple(e.attribute("perm") or reversed(range(x.rank)))
+    if not e.form.turn(e.result, x, perm):
+        e.plain("TRANSPOSE", [e.form.plain(x), e.form.integers(perm, "order")], "TransposeOptions")
+
+
+def _one_order(e: Emission, values: Sequence[Value]) -> tuple[list[int], bool]:
+    """Operands of one rank, in the order in which the first exists."""
+    is_last = any(e.form.is_last(v) for v in values)
+    return [e.form.last(v) if is_last else e.form.plain(v) for v in values], is_last
+
+
+def _concat_written(e: Emission) -> None:
+    values = [v for v in e.node.inputs if v is not None]
+    operands, is_last = _one_order(e, values)
+    axis = e.place(normalize_axis(e.attribute("axis"), values[0].rank), values[0].rank, is_last)
+    e.either(is_last, "CONCATENATION", operands, "ConcatenationOptions", 1, axis=axis)
+
+
+def _split_written(e: Emission) -> None:
+    x = e.operand(0)
+    (at,), is_last = _one_order(e, [x])
+    axis = normalize_axis(e.attribute("axis"), x.rank)
+    sizes = [v.shape[axis] for v in e.node.outputs]
+    if not all(isinstance(s, int) for s in sizes):
+        raise UnsupportedOp(f"the parts of {x.name!r} are not known")
+    place = e.form.constant(np.asarray(e.place(axis, x.rank, is_last), np.int32), "axis")
+    outputs = [e.form.make(v, is_last) for v in e.node.outputs]
+    inputs = [at, e.form.integers([int(str(s)) for s in sizes], "sizes"), place]
+    e.form.operator("SPLIT_V", inputs, outputs, "SplitVOptions", 1, num_splits=len(sizes))
+
+
+def _slice_written(e: Emission) -> None:
+    x = e.operand(0)
+    (at,), is_last = _one_order(e, [x])
+    starts, ends = ([int(i) for i in e.data(i, "its bounds").reshape(-1)] for i in (1, 2))
+    axes = [int(a) for a in e.data(3, "its axes").reshape(-1)] if e.optional(3) is not None else [*range(len(starts))]
+    steps = [int(a) for a in e.data(4, "its steps").reshape(-1)] if e.optional(4) is not None else [1] * len(starts)
+    begin, end, stride, begin_mask, end_mask = [0] * x.rank, [0] * x.rank, [1] * x.rank, 0, (1 << x.rank) - 1
+    limit = np.iinfo(np.int32)
+    for axis, start, stop, step in zip(axes, starts, ends, steps):
+        place = e.place(normalize_axis(axis, x.rank), x.rank, is_last)
+        begin[place], end[place], stride[place] = start, stop, step
+        end_mask &= ~(1 << place)
+        if not limit.min < start < limit.max:
+            begin[place], begin_mask = 0, begin_mask | 1 << place
+        if not limit.min < stop < limit.max:
+            end[place], end_mask = 0, end_mask | 1 << place
+    inputs = [at, *(e.form.integers(v, "bounds") for v in (begin, end, stride))]
+    version = 2 if min(stride) < 0 else 1
+    e.either(is_last, "STRIDED_SLICE", inputs, "StridedSliceOptions", version, begin_mask=begin_mask, end_mask=end_mask)
+
+
+def _pad_written(e: Emission) -> None:
+    x, op = e.operand(0), e.node.op
+    assert isinstance(op, Pad)
+    axes = None if e.optional(3) is None else e.data(3, "its axes")
+    around = [(int(b), int(a)) for b, a in op.around(x.rank, e.data(1, "its padding"), axes)]
+    if any(min(p) < 0 for p in around):
+        raise UnsupportedOp("negative padding is not one the formats have", do="crop with slice instead")
+    (at,), is_last = _one_order(e, [x])
+    rows = [(0, 0)] * x.rank
+    for axis, pair in enumerate(around):
+        rows[e.place(axis, x.rank, is_last)] = pair
+    inputs = [at, e.form.constant(np.asarray(rows, np.int32), "pads")]
+    value = e.optional(2)
+    match e.attribute("mode"):
+        case "constant" if value is None:
+            e.either(is_last, "PAD", inputs, "PadOptions")
+        case "constant":
+            held = e.form.constant(e.data(2, "its value").reshape(1), "value")
+            e.either(is_last, "PADV2", [*inputs, held], "PadV2Options")
+        case "reflect":
+            e.either(is_last, "MIRROR_PAD", inputs, "MirrorPadOptions", 1, mode=0)
+        case mode:
+            raise UnsupportedOp(f"padding by {mode} is not one the formats have")
+
+
+def _gather_written(e: Emission) -> None:
+    x, indices = e.operand(0), e.operand(1)
+    axis = normalize_axis(e.attribute("axis"), x.rank)
+    if indices.data is not None and indices.data.size and indices.data.min() < 0:
+        raise UnsupportedOp("negative indices are not written")
+    e.plain("GATHER", [e.form.plain(x), e.form.plain(indices)], "GatherOptions", 1, axis=axis)
+
+
+def _expand_written(e: Emission) -> None:
+    e.plain("BROADCAST_TO", [e.form.plain(e.operand(0)), e.form.shape(e.result)], "BroadcastToOptions", 2)
+
+
+def _tile_written(e: Emission) -> None:
+    repeats = e.form.integers([int(r) for r in e.data(1, "its repeats").reshape(-1)], "repeats")
+    e.plain("TILE", [e.form.plain(e.operand(0)), repeats], "TileOptions")
+
+
+def _batches_written(kind: str, options: str, edges: str) -> Writer:
+    def write(e: Emission) -> None:
+        rank, pairs = e.operand(0).rank - 2, e.attribute(edges)
+        rows = np.asarray([*zip(pairs[:rank], pairs[rank:])], np.int32)
+        inputs = [e.form.last(e.operand(0)), e.form.integers(e.attribute("blocks"), "blocks"), e.form.constant(rows)]
+        e.last(kind, inputs, options)
+
+    return write
+
+
+WRITERS: dict[str, Writer] = {
+    "batch_to_space": _batches_written("BATCH_TO_SPACE_ND", "BatchToSpaceNDOptions", "crops"),
+    "concat": _concat_written,
+    "expand": _expand_written,
+    "flatten": _reshape_written,
+    "gather": _gather_written,
+    "pad": _pad_written,
+    "reshape": _reshape_written,
+    "slice": _slice_written,
+    "space_to_batch": _batches_written("SPACE_TO_BATCH_ND", "SpaceToBatchNDOptions", "pads"),
+    "split": _split_written,
+    "squeeze": _reshape_written,
+    "tile": _tile_written,
+    "transpose": _transpose_written,
+    "unsqueeze": _reshape_written,
 }

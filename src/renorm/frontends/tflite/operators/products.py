@@ -7,6 +7,8 @@ import numpy as np
 from renorm import ops
 from renorm.core.errors import InvalidModel, UnsupportedOp
 from renorm.frontends.tflite.call import Call, Reader
+from renorm.frontends.tflite.emission import Emission, Writer
+from renorm.frontends.tflite.tensors import Array
 from renorm.graph.ir import Value
 
 
@@ -39,4 +41,56 @@ def _swapped(call: Call, x: Value) -> Value:
     return ops.transpose(x, perm=(*range(x.rank - 2), x.rank - 1, x.rank - 2))
 
 
-OPERATORS: dict[str, Reader] = {"BATCH_MATMUL": batch_matmul, "FULLY_CONNECTED": fully_connected}
+READERS: dict[str, Reader] = {"BATCH_MATMUL": batch_matmul, "FULLY_CONNECTED": fully_connected}
+
+
+# --- written ----------------------------------------------------------------------------------------------------------
+
+
+def _gemm(e: Emission) -> None:
+    """A weight and a bias that are constant, alpha and beta in them; otherwise a product and a sum."""
+    a, b, c = e.operand(0), e.operand(1), e.optional(2)
+    alpha, beta = float(e.attribute("alpha")), float(e.attribute("beta"))
+    width = int(str(e.result.shape[1]))
+    is_bias = c is None or (c.data is not None and c.data.size in (1, width) and (c.rank < 2 or c.shape[0] == 1))
+    if b.data is None or e.attribute("transA") or not is_bias:
+        if alpha != 1 or (c is not None and beta != 1):
+            raise UnsupportedOp("a product of computed matrices with alpha or beta is not written")
+        fields = {"adjoint_lhs": e.attribute("transA"), "adjoint_rhs": e.attribute("transB")}
+        inputs = [e.form.plain(a), e.form.plain(b)]
+        if c is None and e.activation == "NONE":
+            e.plain("BATCH_MATMUL", inputs, "BatchMatMulOptions", 1, **fields)
+            return
+        made = e.form.tensor(e.result.dtype, e.result.shape, f"{e.node.name}.product")
+        e.form.operator("BATCH_MATMUL", inputs, [made], "BatchMatMulOptions", 1, **fields)
+        other = e.form.plain(c) if c is not None else e.form.constant(np.zeros(1, a.dtype))
+        e.plain("ADD", [made, other], "AddOptions", 1, fused_activation_function=e.fused)
+        return
+    weight = b.data if e.attribute("transB") else b.data.T
+    bias = None
+    if c is not None and c.data is not None:
+        bias = np.broadcast_to(c.data.reshape(-1).astype(np.float64) * beta, (width,)).astype(c.data.dtype)
+    _fully_connected(
+        e, a, weight if alpha == 1 else (weight.astype(np.float64) * alpha).astype(weight.dtype), bias, b.name
+    )
+
+
+def _fully_connected(e: Emission, x: Value, weight: Array, bias: Array | None, name: str) -> None:
+    inputs = [e.form.plain(x), e.form.constant(weight, name), None if bias is None else e.form.constant(bias, "bias")]
+    fields = {"fused_activation_function": e.fused, "keep_num_dims": x.rank > 2}
+    version = 6 if bias is None else 5 if x.rank > 2 else 1
+    e.plain("FULLY_CONNECTED", inputs, "FullyConnectedOptions", version, **fields)
+
+
+def _matmul(e: Emission) -> None:
+    a, b = e.operand(0), e.operand(1)
+    if a.rank < 2 or b.rank < 2:
+        raise UnsupportedOp("products of vectors are not written", do="give each operand two axes")
+    if b.data is not None and b.rank == 2:
+        _fully_connected(e, a, b.data.T, None, b.name)
+        return
+    e.plain("BATCH_MATMUL", [e.form.plain(a), e.form.plain(b)], "BatchMatMulOptions")
+
+
+WRITERS: dict[str, Writer] = {"gemm": _gemm, "matmul": _matmul}
+FUSING = ("gemm",)

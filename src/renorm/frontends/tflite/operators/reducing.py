@@ -10,7 +10,8 @@ from renorm import ops
 from renorm.core.dims import normalize_axis
 from renorm.core.errors import InvalidModel, UnsupportedOp
 from renorm.frontends.tflite.call import Call, Reader
-from renorm.frontends.tflite.tensors import First, to_first
+from renorm.frontends.tflite.emission import Emission, Writer
+from renorm.frontends.tflite.tensors import NUMBER, First, to_first
 from renorm.graph.ir import Value
 
 
@@ -103,7 +104,7 @@ def _rope(call: Call) -> Value:
     return ops.add(ops.mul(x, cos), ops.mul(turned, sin))
 
 
-OPERATORS: dict[str, Reader] = {
+READERS: dict[str, Reader] = {
     "ARG_MAX": _arg(lambda x, **axis: ops.arg_max(x, **axis)),
     "ARG_MIN": _arg(lambda x, **axis: ops.arg_min(x, **axis)),
     "CUMSUM": _cumsum,
@@ -119,4 +120,103 @@ OPERATORS: dict[str, Reader] = {
     "ROPE": _rope,
     "SOFTMAX": _softmax,
     "SUM": _reduction(lambda x, **axes: ops.reduce_sum(x, **axes)),
+}
+
+
+# --- written ----------------------------------------------------------------------------------------------------------
+
+
+def _reduced(kind: str) -> Writer:
+    def write(e: Emission) -> None:
+        x, axes = e.operand(0), e.node.op.values.get("axes")
+        keep = bool(e.node.op.values.get("keepdims", True))
+        rank = x.rank
+        if e.node.op.name == "global_average_pool":
+            axes = tuple(range(2, rank))
+        axes = sorted({normalize_axis(a, rank) for a in axes} if axes is not None else range(rank))
+        is_last = e.form.is_last(x) and (keep or axes == list(range(2, rank)))
+        places = sorted(e.place(a, rank, is_last) for a in axes)
+        inputs = [e.form.last(x) if is_last else e.form.plain(x), e.form.integers(places, "axes")]
+        e.either(is_last, kind, inputs, "ReducerOptions", 1, keep_dims=keep)
+
+    return write
+
+
+def _softmax_written(kind: str, options: str, **fields: float) -> Writer:
+    def write(e: Emission) -> None:
+        x = e.operand(0)
+        axis = normalize_axis(e.attribute("axis"), x.rank)
+        if e.attribute("flatten") and axis != x.rank - 1:
+            raise UnsupportedOp("softmax over several axes is not written")
+        if axis == 1 and x.rank > 2:
+            e.last(kind, [e.form.last(x)], options, 1, **fields)
+        elif axis == x.rank - 1:
+            e.plain(kind, [e.form.plain(x)], options, 1, **fields)
+        else:
+            raise UnsupportedOp(f"softmax over axis {axis} of {x.rank} is not written, only over the last or channels")
+
+    return write
+
+
+def _arg_written(kind: str, options: str) -> Writer:
+    def write(e: Emission) -> None:
+        x = e.operand(0)
+        if e.attribute("select_last_index"):
+            raise UnsupportedOp("select_last_index is not one the formats have")
+        axis = e.form.constant(np.asarray(normalize_axis(e.attribute("axis"), x.rank), np.int32), "axis")
+        number = e.form.schema.enums["TensorType"][NUMBER[e.result.dtype]]
+        if not e.attribute("keepdims"):
+            e.plain(kind, [e.form.plain(x), axis], options, 1, output_type=number)
+            return
+        shape = [d for a, d in enumerate(x.shape) if a != normalize_axis(e.attribute("axis"), x.rank)]
+        made = e.form.tensor(e.result.dtype, shape, f"{e.node.name}.flat")
+        e.form.operator(kind, [e.form.plain(x), axis], [made], options, 1, output_type=number)
+        e.plain("RESHAPE", [made, e.form.shape(e.result)], "ReshapeOptions")
+
+    return write
+
+
+def _cum_sum_written(e: Emission) -> None:
+    axis = e.form.constant(e.data(1, "its axis").astype(np.int32).reshape(()), "axis")
+    fields = {"exclusive": bool(e.attribute("exclusive")), "reverse": bool(e.attribute("reverse"))}
+    e.plain("CUMSUM", [e.form.plain(e.operand(0)), axis], "CumsumOptions", 1, **fields)
+
+
+def _local_response_written(e: Emission) -> None:
+    size = e.attribute("size")
+    if size % 2 == 0:
+        raise UnsupportedOp(f"a window of {size} channels has no middle")
+    fields = {"radius": size // 2, "bias": e.attribute("bias"), "alpha": e.attribute("alpha") / size}
+    options = "LocalResponseNormalizationOptions"
+    x = [e.form.last(e.operand(0))]
+    e.last("LOCAL_RESPONSE_NORMALIZATION", x, options, 1, beta=e.attribute("beta"), **fields)
+
+
+def _instance_norm_written(e: Emission) -> None:
+    inputs = [e.form.last(e.operand(0)), e.form.plain(e.operand(1)), e.form.plain(e.operand(2))]
+    e.last("INSTANCE_NORM", inputs, "InstanceNormOptions", 1, epsilon=e.attribute("epsilon"))
+
+
+def _rms_norm_written(e: Emission) -> None:
+    x, scale = e.operand(0), e.operand(1)
+    if normalize_axis(e.attribute("axis"), x.rank) != x.rank - 1:
+        raise UnsupportedOp("RMS_NORM is over the last axis only")
+    e.plain("RMS_NORM", [e.form.plain(x), e.form.plain(scale)], "RmsNormOptions", 1, epsilon=e.attribute("epsilon"))
+
+
+WRITERS: dict[str, Writer] = {
+    "arg_max": _arg_written("ARG_MAX", "ArgMaxOptions"),
+    "arg_min": _arg_written("ARG_MIN", "ArgMinOptions"),
+    "cum_sum": _cum_sum_written,
+    "global_average_pool": _reduced("MEAN"),
+    "instance_norm": _instance_norm_written,
+    "local_response_norm": _local_response_written,
+    "log_softmax": _softmax_written("LOG_SOFTMAX", "LogSoftmaxOptions"),
+    "reduce_max": _reduced("REDUCE_MAX"),
+    "reduce_mean": _reduced("MEAN"),
+    "reduce_min": _reduced("REDUCE_MIN"),
+    "reduce_prod": _reduced("REDUCE_PROD"),
+    "reduce_sum": _reduced("SUM"),
+    "rms_norm": _rms_norm_written,
+    "softmax": _softmax_written("SOFTMAX", "SoftmaxOptions", beta=1.0),
 }

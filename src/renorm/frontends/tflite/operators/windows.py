@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from renorm import ops
-from renorm.core.errors import InvalidModel
+from renorm.core.dims import same_padding
+from renorm.core.errors import InvalidModel, UnsupportedOp
 from renorm.frontends.tflite.call import Call, Reader
+from renorm.frontends.tflite.emission import Emission, Writer
 from renorm.frontends.tflite.tensors import First
 from renorm.graph.ir import Value
+from renorm.ops.conv_transpose import ConvTranspose
+from renorm.ops.window import Windowed
 
 
 def _auto_pad(call: Call) -> str:
@@ -127,7 +132,7 @@ def _blocks(apply: Callable[..., Value]) -> Reader:
     return lambda call: First(apply(call.first(0), blocksize=int(call.option("block_size", 0))))
 
 
-OPERATORS: dict[str, Reader] = {
+READERS: dict[str, Reader] = {
     "AVERAGE_POOL_2D": _pool(lambda x, **window: ops.average_pool(x, **window)),
     "CONV_2D": conv_2d,
     "CONV_3D": conv_3d,
@@ -140,3 +145,189 @@ OPERATORS: dict[str, Reader] = {
     "SPACE_TO_DEPTH": _blocks(lambda x, **size: ops.space_to_depth(x, **size)),
     "TRANSPOSE_CONV": transpose_conv,
 }
+
+
+# --- written ----------------------------------------------------------------------------------------------------------
+
+
+def _step(values: tuple[int, ...], form: str) -> dict[str, int]:
+    return {form.format(a): v for a, v in zip("hw", values)}
+
+
+@dataclass(frozen=True)
+class _Window:
+    """A window as the formats can say it. x: the tensor that it runs over, padded already where SAME and VALID do not
+    say how."""
+
+    x: int
+    padding: int
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+
+
+def _window(e: Emission, kernel: Sequence[int], pad_value: float | None = 0.0) -> _Window:
+    """pad_value: of what is padded explicitly; None where the op has no such value."""
+    x, op = e.operand(0), e.node.op
+    assert isinstance(op, Windowed)
+    if x.rank != 4:
+        raise UnsupportedOp(f"{op.name} over {x.rank - 2} spatial axes is not written, only over 2")
+    if op.values.get("ceil_mode"):
+        raise UnsupportedOp("ceil_mode is not one the formats have")
+    enum = e.form.schema.enums["Padding"]
+    strides, dilations = op.along("strides", 2), op.along("dilations", 2)
+    at = e.form.last(x)
+    if op.auto_pad == "SAME_UPPER":
+        return _Window(at, enum["SAME"], strides, dilations)
+    if op.auto_pad == "SAME_LOWER":
+        raise UnsupportedOp("auto_pad = SAME_LOWER is not one the formats have", do="write the pads")
+    pads = op.explicit_pads(2)
+    if not any(before or behind for before, behind in pads):
+        return _Window(at, enum["VALID"], strides, dilations)
+    extents = x.shape[2:]
+    if all(isinstance(d, int) for d in extents):
+        same = [
+            same_padding(int(str(d)), k, s, f, lower=False) for d, k, s, f in zip(extents, kernel, strides, dilations)
+        ]
+        if same == pads:
+            return _Window(at, enum["SAME"], strides, dilations)
+    if pad_value is None:
+        raise UnsupportedOp(f"pads {list(op.values['pads'])} are neither SAME nor VALID")
+    return _Window(padded(e, at, x, pads, pad_value), enum["VALID"], strides, dilations)
+
+
+def padded(e: Emission, at: int, x: Value, pads: Sequence[tuple[int, int]], value: float) -> int:
+    """A tensor of x, channels last, with elements around its spatial axes."""
+    form = e.form
+    extents = [d + before + behind if isinstance(d, int) else d for d, (before, behind) in zip(x.shape[2:], pads)]
+    made = form.tensor(x.dtype, (x.shape[0], *extents, x.shape[1]), f"{e.node.name}.padded")
+    rows = form.constant(np.asarray([(0, 0), *pads, (0, 0)], np.int32), "pads")
+    if value == 0:
+        form.operator("PAD", [at, rows], [made], "PadOptions")
+    else:
+        form.operator("PADV2", [at, rows, form.constant(np.asarray([value], x.dtype))], [made], "PadV2Options")
+    return made
+
+
+def _conv_written(e: Emission) -> None:
+    x, w, b = e.operand(0), e.operand(1), e.optional(2)
+    kernel = [int(str(d)) for d in w.shape[2:]]
+    window = _window(e, kernel)
+    group, channels, count = e.attribute("group"), x.shape[1], int(str(w.shape[0]))
+    bias = e.form.plain(b) if b is not None else e.form.constant(np.zeros(count, x.dtype), f"{e.node.name}.bias")
+    fields = {
+        "padding": window.padding, "fused_activation_function": e.fused,
+        **_step(window.strides, "stride_{}"), **_step(window.dilations, "dilation_{}_factor"),
+    }  # fmt: skip
+    if group == channels and group > 1:
+        weight = e.form.constant(e.data(1, "its weight").transpose(1, 2, 3, 0), w.name)
+        version = 2 if any(d > 1 for d in window.dilations) else 1
+        e.last(
+            "DEPTHWISE_CONV_2D", [window.x, weight, bias], "DepthwiseConv2DOptions", version,
+            depth_multiplier=count // group, **fields,
+        )  # fmt: skip
+        return
+    e.last("CONV_2D", [window.x, e.form.last(w), bias], "Conv2DOptions", 1 if group == 1 else 6, **fields)
+
+
+def _conv_transpose_written(e: Emission) -> None:
+    """Where SAME and VALID cut off other elements, VALID leaves all of them and a slice cuts."""
+    x, w, b = e.operand(0), e.operand(1), e.optional(2)
+    op, y = e.node.op, e.node.output
+    assert isinstance(op, ConvTranspose)
+    if x.rank != 4 or op.group != 1 or any(d != 1 for d in op.along("dilations", x.rank - 2)):
+        raise UnsupportedOp("TRANSPOSE_CONV has 2 spatial axes, one group and no dilation")
+    if not (x.type.is_static and y.type.is_static):
+        raise UnsupportedOp(f"the shape of {y.name!r} is not known", do="give shapes of the inputs")
+    enum, strides = e.form.schema.enums["Padding"], op.along("strides", 2)
+    kernel, extents, wanted = ([int(str(d)) for d in v.shape[2:]] for v in (w, x, y))
+    full = [(n - 1) * s + k for n, s, k in zip(extents, strides, kernel)]
+    before = [int(str(lo)) for _, lo, _ in op.results(extents, kernel)]
+    weight = e.form.constant(e.data(1, "its weight").transpose(1, 2, 3, 0), w.name)
+    n, channels = int(str(x.shape[0])), int(str(y.shape[1]))
+    version = 4 if e.activation != "NONE" else 3 if b is not None else 1
+    fields = {"fused_activation_function": e.fused, **_step(strides, "stride_{}")}
+
+    def given(spatial: Sequence[int]) -> list[int]:
+        shape = e.form.integers((n, *spatial, channels), "shape")
+        return [shape, weight, e.form.last(x), *([] if b is None else [e.form.plain(b)])]
+
+    def fits(spatial: Sequence[int], padding: str) -> bool:
+        """Whether a convolution of that result with that padding would have x's extents, as the formats ask."""
+        less = [k - 1 if padding == "VALID" else 0 for k in kernel]
+        return all(-(-(o - k) // s) == n for o, k, s, n in zip(spatial, less, strides, extents))
+
+    halves = [max(f - o, 0) // 2 for f, o in zip(full, wanted)]
+    for padding, cut in (("VALID", [0, 0]), ("SAME", halves)):
+        if before == cut and fits(wanted, padding):
+            e.last("TRANSPOSE_CONV", given(wanted), "TransposeConvOptions", version, padding=enum[padding], **fields)
+            return
+    ends = [max(f, lo + o) for f, lo, o in zip(full, before, wanted)]
+    if not fits(ends, "VALID"):
+        raise UnsupportedOp(f"output_padding {list(op.along('output_padding', 2, 0, 0))} is not below the strides")
+    made = e.form.tensor(y.dtype, (n, *ends, channels), f"{e.node.name}.whole")
+    e.form.operator(
+        "TRANSPOSE_CONV", given(ends), [made], "TransposeConvOptions", version, padding=enum["VALID"], **fields
+    )
+    begin, size = e.form.integers((0, *before, 0), "begin"), e.form.integers((n, *wanted, channels), "size")
+    e.last("SLICE", [made, begin, size], "SliceOptions")
+
+
+def _pool_written(kind: str, pad_value: float | None) -> Writer:
+    def write(e: Emission) -> None:
+        kernel = e.attribute("kernel_shape")
+        counts = kind == "AVERAGE_POOL_2D" and e.attribute("count_include_pad")
+        window = _window(e, kernel, 0.0 if counts else pad_value)
+        is_same = window.padding == e.form.schema.enums["Padding"]["SAME"]
+        if any(d != 1 for d in window.dilations) or (counts and is_same):
+            raise UnsupportedOp("the formats have no such pooling: its window is dilated, or counts what is padded")
+        e.last(
+            kind, [window.x], "Pool2DOptions", padding=window.padding, **_step(window.strides, "stride_{}"),
+            filter_height=kernel[0], filter_width=kernel[1], fused_activation_function=e.fused,
+        )  # fmt: skip
+
+    return write
+
+
+def _resize_written(e: Emission) -> None:
+    x, mode, rule = e.operand(0), e.attribute("mode"), e.attribute("coordinate_transformation_mode")
+    sizes = e.result.shape[2:]
+    if x.rank != 4 or x.shape[:2] != e.result.shape[:2] or not all(isinstance(d, int) for d in sizes):
+        raise UnsupportedOp("only the two spatial axes are resized, to extents that are known")
+    nearest = e.attribute("nearest_mode") if mode == "nearest" else ""
+    corners, centers = {"align_corners": True}, {"half_pixel_centers": True}
+    rules = {
+        ("align_corners", "round_prefer_ceil"): corners,
+        ("tf_half_pixel_for_nn", "floor"): centers,
+        ("asymmetric", "floor"): {},
+        ("align_corners", ""): corners,
+        ("half_pixel", ""): centers,
+        ("asymmetric", ""): {},
+    }
+    fields = rules.get((rule, nearest))
+    if fields is None or mode == "cubic" or e.attribute("antialias"):
+        raise UnsupportedOp(f"resizing by {mode}, {rule} {nearest} is not one the formats have")
+    name = "Bilinear" if mode == "linear" else "NearestNeighbor"
+    kind = "RESIZE_BILINEAR" if mode == "linear" else "RESIZE_NEAREST_NEIGHBOR"
+    inputs = [e.form.last(x), e.form.integers([int(str(d)) for d in sizes], "size")]
+    e.last(kind, inputs, f"Resize{name}Options", 3 if fields else 1, **fields)
+
+
+def _blocks_written(kind: str, options: str) -> Writer:
+    def write(e: Emission) -> None:
+        if e.node.op.values.get("mode", "DCR") != "DCR":
+            raise UnsupportedOp("mode CRD is not one the formats have")
+        e.last(kind, [e.form.last(e.operand(0))], options, block_size=e.attribute("blocksize"))
+
+    return write
+
+
+WRITERS: dict[str, Writer] = {
+    "average_pool": _pool_written("AVERAGE_POOL_2D", None),
+    "conv": _conv_written,
+    "conv_transpose": _conv_transpose_written,
+    "depth_to_space": _blocks_written("DEPTH_TO_SPACE", "DepthToSpaceOptions"),
+    "max_pool": _pool_written("MAX_POOL_2D", float(np.finfo(np.float32).min)),
+    "resize": _resize_written,
+    "space_to_depth": _blocks_written("SPACE_TO_DEPTH", "SpaceToDepthOptions"),
+}
+FUSING = ("average_pool", "conv", "conv_transpose", "max_pool")

@@ -1,0 +1,20 @@
+"""What a graph remembers of the TensorFlow Lite or Circle file it was read from, so that it can be written back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from renorm.frontends.tflite.flatbuffer import Table
+
+KEY = "tflite"  # in Graph.metadata: a Provenance
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """identifier: of the file's format. model: its root table, of which all but the operators stays. label: how errors
+    call it. names: of its tensors, by number."""
+
+    identifier: bytes
+    model: Table
+    label: str
+    names: tuple[str, ...] = field(default=())

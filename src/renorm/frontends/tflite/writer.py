@@ -1,0 +1,189 @@
+"""Graph to TensorFlow Lite or Circle, in the format of the file it was read from.
+
+Names of inputs and outputs are the graph's; an activation that alone reads a result becomes part of the operator that
+makes it; versions of operators are the lowest that have what is used. What the model says beside its operators stays:
+description, metadata, signatures.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+
+from renorm.core.errors import InvalidModel, RenormError, UnsupportedOp
+from renorm.frontends.tflite.emission import Emission
+from renorm.frontends.tflite.flatbuffer import Table, encode
+from renorm.frontends.tflite.form import Form
+from renorm.frontends.tflite.operators import FUSING, WRITERS
+from renorm.frontends.tflite.operators.arithmetic import clipping
+from renorm.frontends.tflite.provenance import KEY, Provenance
+from renorm.frontends.tflite.schema import schema
+from renorm.graph.ir import Graph, Node
+
+_SIDES = ("inputs", "outputs")
+_IDENTIFIERS = {".tflite": b"TFL3", ".circle": b"CIR0"}
+
+
+def write(graph: Graph, path: str | os.PathLike[str] | None = None) -> bytes:
+    """The graph as a file, also written to `path` if given: whole or not at all.
+
+    The format is that of the path's suffix, otherwise that of the source. Raises UnsupportedOp that names every node
+    which the format cannot express.
+    """
+    source: Provenance | None = graph.metadata.get(KEY)
+    identifier = _IDENTIFIERS.get(Path(path).suffix.lower()) if path is not None else None
+    if identifier is None:
+        identifier = source.identifier if source is not None else b"TFL3"
+    content = encode(identifier, _Writer(graph, identifier, source).model(), graph.name)
+    if path is not None:
+        _replace(Path(path), content)
+    return content
+
+
+def _replace(path: Path, content: bytes) -> None:
+    temporary: str | None = None
+    try:
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name, delete=False) as file:
+            temporary = file.name
+            file.write(content)
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, path)
+    except OSError as error:
+        if temporary is not None:
+            with suppress(OSError):
+                os.unlink(temporary)
+        raise InvalidModel(f"{path}: {error.strerror or error}", do="choose a directory that can be written") from error
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+class _Writer:
+    def __init__(self, graph: Graph, identifier: bytes, source: Provenance | None):
+        self.graph, self.source = graph, source
+        self.form = Form(schema(identifier))
+        self.is_same_format = source is not None and source.identifier == identifier
+        self.inside = self._activations()
+
+    def _activations(self) -> dict[Node, tuple[Node, str]]:
+        """Activations that become part of another operator: the node that makes their operand, and their name."""
+        found: dict[Node, tuple[Node, str]] = {}
+        for node in self.graph.nodes:
+            name, x = activation(node), node.inputs[0] if node.inputs else None
+            if name is None or x is None or x.producer is None or x.producer in found:
+                continue
+            alone = x.users == [node] and not self.graph.is_output(x) and len(x.producer.outputs) == 1
+            if alone and x.producer.op.name in FUSING and activation(x.producer) is None:
+                found[node] = (x.producer, name)
+        return found
+
+    def model(self) -> Table:
+        inputs = [self.form.plain(v) for v in self.graph.inputs]
+        behind = {made: (node, name) for node, (made, name) in self.inside.items()}
+        problems = list[tuple[Node, RenormError]]()
+        for node in self.graph.nodes:
+            if node in self.inside:
+                continue
+            last, name = behind.get(node, (node, "NONE"))
+            write = WRITERS.get(node.op.name)
+            try:
+                if write is None:
+                    raise UnsupportedOp(f"op {node.op.name} has no operator in this format")
+                write(Emission(self.form, node, last.output, name))
+            except RenormError as error:
+                problems.append((node, error))
+        if problems:
+            raise self._unwritten(problems)
+        outputs = [self.form.plain(v) for v in self.graph.outputs]
+        self._name(inputs, outputs)
+        main = self.form.table(
+            "SubGraph",
+            name=self.graph.name,
+            tensors=self.form.tensors,
+            operators=self.form.operators,
+            inputs=np.asarray(inputs, np.int32),
+            outputs=np.asarray(outputs, np.int32),
+        )
+        return self._around(main)
+
+    def _unwritten(self, problems: list[tuple[Node, RenormError]]) -> UnsupportedOp:
+        node, first = problems[0]
+        others = Counter(n.op.name for n, _ in problems[1:])
+        facts = [f"also: {n.name} ({e.headline})" for n, e in problems[1:9]]
+        if len(problems) > 9:
+            facts.append("in all: " + ", ".join(f"{op} ({count})" for op, count in others.items()))
+        return UnsupportedOp(
+            f"{self.graph.name}: node {node.name!r}: {first.headline}", [*first.facts, *facts], first.do
+        )
+
+    def _name(self, inputs: list[int], outputs: list[int]) -> None:
+        """Gives each tensor a name: its own where it is an input or output, otherwise the first that is free."""
+        taken = set[str]()
+        ends = {t: v.name for t, v in zip([*inputs, *outputs], [*self.graph.inputs, *self.graph.outputs])}
+        for t, name in ends.items():
+            self.form.tensors[t]["name"] = name
+            taken.add(name)
+        for t, table in enumerate(self.form.tensors):
+            if t in ends:
+                continue
+            stated = self.form.names[t]
+            base = next((n for n in stated if ".order" not in n), stated[0])
+            name, count = base, 0
+            while name in taken:
+                count += 1
+                name = f"{base}_{count}"
+            table["name"] = name
+            taken.add(name)
+
+    def _around(self, main: Table) -> Table:
+        """The model with that subgraph, and what the source says beside it."""
+        source = self.source.model if self.source is not None and self.is_same_format else self.form.table("Model")
+        held, metadata = source.items("buffers"), list[Table]()
+        for entry in (e for e in source.items("metadata") if e["buffer"] < len(held)):
+            metadata.append(self.form.table("Metadata", name=entry["name"], buffer=len(self.form.buffers)))
+            self.form.buffers.append(
+                held[entry["buffer"]] if entry["buffer"] < len(held) else self.form.table("Buffer")
+            )
+        return self.form.table(
+            "Model",
+            version=source.fields.get("version", 3 if self.form.schema is schema(b"TFL3") else 0),
+            description=source["description"] or "renorm",
+            operator_codes=[*self.form.codes.values()],
+            subgraphs=[main],
+            buffers=self.form.buffers,
+            metadata=metadata or None,
+            signature_defs=self._signatures(source.items("signature_defs")) or None,
+        )
+
+    def _signatures(self, stated: list[Table]) -> list[Table]:
+        """Signatures of the source whose tensors are there still."""
+        numbers = {t["name"]: i for i, t in enumerate(self.form.tensors)}
+        names: Sequence[str] = self.source.names if self.source is not None else ()
+        found = list[Table]()
+        for signature in stated:
+            moved = {side: [self._mapped(end, names, numbers) for end in signature.items(side)] for side in _SIDES}
+            if not signature["subgraph_index"] and all(end is not None for ends in moved.values() for end in ends):
+                found.append(self.form.table("SignatureDef", signature_key=signature["signature_key"], **moved))
+        return found
+
+    def _mapped(self, end: Table, names: Sequence[str], numbers: Mapping[str, int]) -> Table | None:
+        place = end["tensor_index"]
+        number = numbers.get(names[place]) if place < len(names) else None
+        return None if number is None else self.form.table("TensorMap", name=end["name"], tensor_index=number)
+
+
+def activation(node: Node) -> str | None:
+    """The name that the format has for an activation, None for what is none."""
+    if node.op.name in ("relu", "tanh"):
+        return node.op.name.upper()
+    name = clipping(node) if node.op.name == "clip" else None
+    return name if name != "RELU_0_TO_1" else None
