@@ -176,7 +176,7 @@ class _Writer:
         return found
 
     def _mapped(self, end: Table, names: Sequence[str], numbers: Mapping[str, int]) -> Table | None:
-        place = end["tensor_index"]
+        place = int(end["tensor_index"])
         number = numbers.get(names[place]) if place < len(names) else None
         return None if number is None else self.form.table("TensorMap", name=end["name"], tensor_index=number)
 
