@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -346,6 +347,29 @@ def test_profile_names_every_launch(mirrors):
     times = profile(m, np.zeros(100, np.float32), repeats=3)
     assert [t.kernel for t in times] == [f"kernel_{i}" for i in range(5)]
     assert all(0 <= t.fastest <= t.seconds < 1 for t in times)
+
+
+@pytest.mark.parametrize(("threads", "chunk"), [(1, 0), (2, 0), (3, 7)])
+def test_a_recording_says_when_each_thread_did_its_part(mirrors, mirrored, threads, chunk):
+    m, x = mirrors(100, 5, threads, chunk), np.arange(100, dtype=np.float32)
+    before = time.perf_counter_ns()
+    runs = m.recorded(x, repeats=3)
+    assert [r.steps for r in runs] == [tuple(range(6))] * 3
+    for run in runs:
+        assert before < run.begin < run.parts.min()
+        assert run.parts.max() < run.end
+        assert run.parts.shape == (threads, 5, 2)
+        begun, ended = run.parts[..., 0], run.parts[..., 1]
+        assert (begun <= ended).all()
+        assert (ended.max(0)[:-1] <= begun.min(0)[1:]).all()  # there is a barrier before each
+        before = run.end
+    np.testing.assert_array_equal(m.run(x)[0], mirrored(x, 5))
+
+
+def test_who_has_no_part_in_a_phase_leaves_no_times(mirrors):
+    parts = mirrors(2, 3, 3).recorded(np.zeros(2, np.float32))[0].parts
+    assert (parts[:2] > 0).all()
+    assert not parts[2].any()
 
 
 def test_module_for_another_machine_can_only_be_saved(walker, tmp_path):

@@ -82,6 +82,20 @@ def plan(program: Program, image: Image) -> Plan:
     )
 
 
+@dataclass(frozen=True)
+class Recording:
+    """What threads did in one run, in nanoseconds of one clock (time.perf_counter_ns).
+
+    begin, end: of the run, as its caller saw it. parts: [threads, records, 2], when each thread began and ended its
+    part of each phase; 0, 0 where it had none. steps: first record of each step, and the end.
+    """
+
+    begin: int
+    end: int
+    parts: Words
+    steps: tuple[int, ...]
+
+
 class Context:
     """Memory of one call in flight.
 
@@ -112,10 +126,17 @@ class Context:
         patch[:, 0] = start[3] + dynamic * _WORD
         patch[:, 1] = plan.base[dynamic]
         patch[:, 2] = plan.offset[dynamic]
-        context[:] = (start[2], len(plan.table), start[4], len(dynamic), start[1], start[5], row)
+        context[:] = (start[2], len(plan.table), start[4], len(dynamic), start[1], start[5], row, 0)
         self._words, self._table = context, start[2]
 
     def limit(self, first: int, end: int) -> None:
         """Makes the next runs walk records [first, end) only."""
         self._words[0] = self._table + first * layout.RECORD
         self._words[1] = end - first
+
+    def record(self, threads: int) -> Words:
+        """[threads, records, 2, 2]: where the next runs write when each thread began and ended its part of each record,
+        in seconds and nanoseconds. To be held while they run."""
+        times = np.zeros((threads, int(self._words[1]), 2, 2), np.int64)
+        self._words[layout.TIMES // _WORD] = times.ctypes.data
+        return times

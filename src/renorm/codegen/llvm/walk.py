@@ -14,8 +14,12 @@ run, is as many pauses as the pool says, then futex; whoever changes a futex wor
 Orders: a sleeper counts itself before the kernel compares the word, the other changes the word before it reads the
 count, both sequentially consistent, so a wake-up cannot be missed.
 
-There is no inline assembly: pausing is an intrinsic and the system call goes through the C library's syscall(), whose
-address the pool holds; so the object has no external symbols and can be made for any target that LLVM knows.
+Where the context says so, each thread writes down when it began and ended its part of each phase; what lies between two
+parts is waiting. Otherwise that costs a comparison of registers.
+
+There is no inline assembly: pausing is an intrinsic; system call and clock go through the C library's syscall() and
+clock_gettime(), whose addresses the pool holds; so the object has no external symbols and can be made for any target
+that LLVM knows.
 """
 
 from __future__ import annotations
@@ -45,6 +49,7 @@ _MACHINES = {
 }
 _WAIT, _WAKE = 128, 129  # FUTEX_WAIT, FUTEX_WAKE, with FUTEX_PRIVATE_FLAG
 _ALL = 0x7FFFFFFF
+_MONOTONIC = 1  # CLOCK_MONOTONIC, which Python's perf_counter reads too
 
 
 def walker_text(arch: str) -> str:
@@ -125,6 +130,21 @@ wait:
   ret void
 }}
 
+; writes down what time it is, where something is recorded
+define internal void @stamp(ptr %pool, ptr %moments, i64 %offset) {{
+entry:
+  %nothing = icmp eq ptr %moments, null
+  br i1 %nothing, label %done, label %look
+look:
+  %at = getelementptr i8, ptr %pool, i64 {layout.CLOCK}
+  %clock = load ptr, ptr %at
+  %moment = getelementptr i8, ptr %moments, i64 %offset
+  %r = call i32 %clock(i32 {_MONOTONIC}, ptr %moment)
+  br label %done
+done:
+  ret void
+}}
+
 ; where the share of a thread begins; that of the thread after it is where it ends
 define internal i64 @share(i64 %extent, i64 %thread, i64 %threads) {{
   %part = mul i64 %extent, %thread
@@ -190,11 +210,19 @@ entry:
   %count.at = getelementptr i8, ptr %context, i64 {layout.PHASES}
   %count = load i64, ptr %count.at
   %end = getelementptr [{layout.RECORD} x i8], ptr %table, i64 %count
+  %times.at = getelementptr i8, ptr %context, i64 {layout.TIMES}
+  %times = load ptr, ptr %times.at
+  %silent = icmp eq ptr %times, null
+  %step = select i1 %silent, i64 0, i64 {2 * layout.MOMENT}
+  %row = mul i64 %count, %step
+  %row.offset = mul i64 %row, %thread
+  %moments.first = getelementptr i8, ptr %times, i64 %row.offset
   %alone = icmp eq i64 %threads, 1
   %empty = icmp eq i64 %count, 0
   br i1 %empty, label %finish, label %phase
 phase:
   %record = phi ptr [ %table, %entry ], [ %record.next, %next ]
+  %moments = phi ptr [ %moments.first, %entry ], [ %moments.next, %next ]
   %function = load ptr, ptr %record
   %args.at = getelementptr i8, ptr %record, i64 {layout.ARGS}
   %args = load ptr, ptr %args.at
@@ -202,7 +230,9 @@ phase:
   %extent = load i64, ptr %extent.at
   br i1 %alone, label %whole, label %meet
 whole:
+  call void @stamp(ptr %pool, ptr %moments, i64 0)
   call void %function(ptr %args, i64 0, i64 %extent, i64 0)
+  call void @stamp(ptr %pool, ptr %moments, i64 {layout.MOMENT})
   br label %next
 meet:
   %barrier.at = getelementptr i8, ptr %record, i64 {layout.BARRIER}
@@ -224,13 +254,18 @@ split:
   %work = icmp ult i64 %lo, %hi
   br i1 %work, label %part, label %next
 part:
+  call void @stamp(ptr %pool, ptr %moments, i64 0)
   call void %function(ptr %args, i64 %lo, i64 %hi, i64 %thread)
+  call void @stamp(ptr %pool, ptr %moments, i64 {layout.MOMENT})
   br label %next
 take:
+  call void @stamp(ptr %pool, ptr %moments, i64 0)
   call void @take(ptr %record, ptr %context, i64 %thread, i64 %threads)
+  call void @stamp(ptr %pool, ptr %moments, i64 {layout.MOMENT})
   br label %next
 next:
   %record.next = getelementptr i8, ptr %record, i64 {layout.RECORD}
+  %moments.next = getelementptr i8, ptr %moments, i64 %step
   %done = icmp eq ptr %record.next, %end
   br i1 %done, label %finish, label %phase
 finish:
