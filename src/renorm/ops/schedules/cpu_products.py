@@ -19,6 +19,9 @@ from renorm.core.target import Target
 from renorm.ops.schedules import cpu_injective, layout, structure
 from renorm.ops.schedules.tiles import choose_tile
 
+# Pieces of work that are shared out evenly enough, if more would slow down each
+FEW_PIECES = 8
+
 MAIN_TAGS = frozenset({"conv", "conv_transpose", "matmul"})
 
 
@@ -92,7 +95,7 @@ def _blocks_of_channels(s: te.Schedule, main: te.Tensor, tail: te.Tensor, target
     s[tail].unroll(vector)
     s[tail].unroll(pixel)
     if prod(tail.shape) * _depth(tail) >= cpu_injective.PARALLEL_FROM:
-        order = cpu_injective.share(s, tail, order)
+        order = _share(s, tail, order, tail.shape[-2] % tile.pixels > 0)
     s[main].set_scope("register")
     s[main].compute_at(s[tail], order[-1])
     summed = blocks_summed(main)
@@ -102,6 +105,15 @@ def _blocks_of_channels(s: te.Schedule, main: te.Tensor, tail: te.Tensor, target
     s[main].vectorize(lane)
     s[main].unroll(vector)
     s[main].unroll(spatial[-1])
+
+
+def _share(s: te.Schedule, tail: te.Tensor, order: Sequence[te.IterVar], is_ragged: bool) -> list[te.IterVar]:
+    """Hands outer loops to threads. The last loop is over tiles; where the last tile is not full and others give pieces
+    enough, it stays as it is: it is then cut in two, and no condition stands in the sums of full tiles."""
+    whole, others = list(order), list(order[:-1])
+    if is_ragged and prod(axis.extent or 1 for axis in others) >= FEW_PIECES:
+        return [*cpu_injective.share(s, tail, others), whole[-1]]
+    return cpu_injective.share(s, tail, whole)
 
 
 def _vectors(main: te.Tensor, channel: int, lanes: int) -> int:
@@ -150,7 +162,7 @@ def _vectors_over_channels(
     elif tile.pixels > 1:
         s[tail].vectorize(within[-1])
     if prod(tail.shape) * _depth(tail) >= cpu_injective.PARALLEL_FROM:
-        order = cpu_injective.share(s, tail, order)
+        order = _share(s, tail, order, pixels % tile.pixels > 0)
     for stage in (block, accumulator):
         s[stage].compute_at(s[tail], order[-1])
         own = list(s[stage].op.axis)
