@@ -40,7 +40,7 @@ class Plan:
     arrays: int
     arena_bytes: int
     scratch_bytes: int  # per thread
-    counters: int  # phases that are handed out in chunks
+    counters: int  # phases of several iterations
 
 
 def plan(program: Program, image: Image) -> Plan:
@@ -49,7 +49,7 @@ def plan(program: Program, image: Image) -> Plan:
     Raises InvalidArtifact for a phase that no object defines.
     """
     records, base, offset, steps = list[list[int]](), list[int](), list[int](), [0]
-    counters = 0
+    counters = before = 0
     for step in program.steps:
         code = program.codes[step.code]
         first = len(base)
@@ -66,8 +66,9 @@ def plan(program: Program, image: Image) -> Plan:
             barrier = bool(records) and (step.waits[k] if step.waits else True)
             chunk = code.chunks[k] if code.chunks and extent > 1 else 0
             function = image.address(code.object, f"phase{k}")
-            records.append([function, first * _WORD, extent, chunk, int(barrier), counters * _WORD, 0, 0])
-            counters += chunk > 0
+            records.append([function, first * _WORD, extent, chunk, int(barrier), counters * _WORD, before, 0])
+            counters += extent > 1
+            before += extent
         steps.append(len(records))
     return Plan(
         table=np.array(records, np.int64).reshape(-1, _RECORD_WORDS),
@@ -118,7 +119,10 @@ class Context:
         start = [self.address + b * _WORD for b in begins]
 
         table[:] = plan.table.reshape(-1)
-        table.reshape(-1, _RECORD_WORDS)[:, layout.ARGS // _WORD] += start[3]
+        records = table.reshape(-1, _RECORD_WORDS)
+        records[:, layout.ARGS // _WORD] += start[3]
+        extent, chunk = (records[:, field // _WORD] for field in (layout.EXTENT, layout.CHUNK))
+        chunk[:] = np.where((chunk == 0) & (extent > 1), -(-extent // threads), chunk)  # 0: a share at a time
         for base, address in ((_ARENA, self.arena.address), (_WEIGHT, weights), (_SCRATCH, scratch.address)):
             fixed = plan.base == base
             slots[fixed] = plan.offset[fixed] + address
