@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 from math import exp, log
 from typing import Any
 
@@ -47,6 +48,36 @@ def error(network: Network) -> float | None:
 def limit_us(kernel: dict[str, Any], limits: dict[str, float]) -> float:
     """The least microseconds that a kernel's work takes at the machine's limits."""
     return max(kernel["flops"] / limits["flops"], kernel["bytes"] / limits["bytes"]) * 1e6
+
+
+@dataclass(frozen=True)
+class Behind:
+    """A layer in which another runtime is faster. kernel: the slowest of renorm's, launches: how many there are. us:
+    microseconds of renorm and of each other. flops, bytes: of all kernels; nominal: flops of the direct algorithm."""
+
+    kernel: str
+    launches: int
+    us: dict[str, float]
+    flops: int
+    bytes: int
+    nominal: bool
+
+    @property
+    def lost(self) -> float:
+        """Microseconds to the fastest."""
+        return self.us["renorm"] - min(self.us.values())
+
+
+def behind(network: Network) -> list[Behind]:
+    """The layers in which another runtime is faster, in their order."""
+    found = list[Behind]()
+    for i, others in enumerate(network["layers"]["layers"]):
+        own = [k for k in network["layers"]["kernels"] if k["layer"] == i]
+        flops, moved = (sum(k[work] for k in own) for work in ("flops", "bytes"))
+        slowest = max(own, key=lambda k: k["us"])["kernel"]
+        us: dict[str, float] = {"renorm": sum(k["us"] for k in own)} | others
+        found.append(Behind(slowest, len(own), us, flops, moved, any(k["is_nominal"] for k in own)))
+    return [layer for layer in found if layer.lost > 0]
 
 
 def kinds(kernels: list[dict[str, Any]]) -> list[tuple[str, int, float, int, int, bool]]:

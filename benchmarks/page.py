@@ -9,6 +9,8 @@ from typing import Any
 
 from benchmarks.figures import (
     LABELS,
+    Behind,
+    behind,
     error,
     geometric_mean,
     kinds,
@@ -22,6 +24,7 @@ from benchmarks.run import RESULTS
 
 PAGE = ROOT / "docs" / "benchmarks.md"
 PLOTS = ROOT / "docs" / "benchmarks"
+SLOWEST = 20  # layers, of all networks
 SHOWN = 6  # kinds of kernels of each network; the file of results has every kernel
 
 
@@ -73,8 +76,11 @@ def text(result: dict[str, Any], path: Path) -> str:
     ]
     if "norms" in result:
         parts += ["## Normalizations alone", _NORMS, _norms(result["norms"])]
-    if any("layers" in n for n in networks.values()):
-        parts += ["## Kernels", "![kernels below the roofline](benchmarks/roofline.svg)", _KERNELS, *_layers(networks)]
+    measured = {name: n for name, n in networks.items() if "layers" in n}
+    if beside := {name: n for name, n in measured.items() if n["layers"].get("layers")}:
+        parts += ["## Layers beside the others", _LAYERS, *_beside(beside)]
+    if measured:
+        parts += ["## Kernels", "![kernels below the roofline](benchmarks/roofline.svg)", _KERNELS, *_kernels(measured)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -104,6 +110,14 @@ bytes that must be read and written; the limit is the longer of the two at the s
 the first cache and of a copy of memory, both measured in the same process. It can be passed: operands may lie in a
 cache, and kernels with * use fewer operations than the direct algorithm, which is counted. Kernels that fuse the same
 ops are taken together; the file of results has each."""
+
+
+_LAYERS = """\
+Each runtime cuts a network into kernels of its own, and tells by its own profiler how long each takes (PyTorch inductor
+does not say of which nodes its kernels are). A layer is the least set of kernels that compute the same nodes in all of
+them. The second table has the layers in which renorm loses the greatest part of its network's time to the fastest
+other: microseconds; GFLOP/s of renorm; what part they are of the speed of multiply-adds, and the bytes that must move
+of the speed of a copy (* as below). The file of results has every layer."""
 
 
 def _machine(machine: dict[str, Any], settings: dict[str, Any]) -> str:
@@ -176,10 +190,39 @@ def _norms(norms: dict[str, Any]) -> str:
     return _table(["", "ms", "GB/s", "of the copy"], rows)
 
 
-def _layers(networks: dict[str, Any]) -> Iterable[str]:
+def _beside(networks: dict[str, Any]) -> Iterable[str]:
+    """How many layers of each network another runtime computes faster, and in which renorm loses most."""
+    peers = [r for r in LABELS if any(r in layer for n in networks.values() for layer in n["layers"]["layers"])]
+    labels, sums, slow = [LABELS[r] for r in ("renorm", *peers)], list[Sequence[Any]](), list[tuple[float, Any]]()
     for name, n in networks.items():
-        if "layers" not in n:
-            continue
+        layers, slower = n["layers"]["layers"], behind(n)
+        ours = sum(k["us"] for k in n["layers"]["kernels"])
+        ms = [f"{us / 1e3:.2f}" for us in (ours, *(sum(x.get(r, 0.0) for x in layers) for r in peers))]
+        sums.append((name, *ms, len(layers), len(slower), f"{sum(x.lost for x in slower) / ours:.1%}"))
+        slow += [(x.lost / ours, (name, *_layer(x, peers, n["layers"]["limits"]))) for x in slower]
+    slow.sort(key=lambda one: -one[0])
+    yield _table(["network", *(f"{x}, ms" for x in labels), "layers", "another is faster in", "time lost there"], sums)
+    yield _table(
+        ["network", "layer", *labels, "renorm / fastest other", "GFLOP/s", "of peak", "of copy"],
+        [row for _, row in slow[:SLOWEST]],
+    )
+
+
+def _layer(x: Behind, peers: Sequence[str], limits: dict[str, float]) -> Sequence[Any]:
+    us, best = x.us["renorm"], min(x.us.values())
+    per_second = {"flops": x.flops / us * 1e6, "bytes": x.bytes / us * 1e6}
+    return (
+        f"`{x.kernel}`" + (f" and {x.launches - 1} more" if x.launches > 1 else ""),
+        *(f"{x.us[r]:.0f}" if r in x.us else "" for r in ("renorm", *peers)),
+        _ratio(us / best if best else None),
+        f"{per_second['flops'] / 1e9:.0f}",
+        f"{per_second['flops'] / limits['flops']:.0%}{'*' * x.nominal}",
+        f"{per_second['bytes'] / limits['bytes']:.0%}",
+    )
+
+
+def _kernels(networks: dict[str, Any]) -> Iterable[str]:
+    for name, n in networks.items():
         limits, kernels = n["layers"]["limits"], n["layers"]["kernels"]
         total = sum(k["us"] for k in kernels) or 1.0
         least = sum(limit_us(k, limits) for k in kernels)

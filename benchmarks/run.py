@@ -12,13 +12,18 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
+
+import onnx
 
 import renorm
 from benchmarks import norms
+from benchmarks.kernels import PROFILERS, PeerKernel, medians, profiled
+from benchmarks.layers import layers
 from benchmarks.machine import ROOT, commit, machine, now
 from renorm.core.comparison import random_inputs
 from renorm.core.errors import InvalidInput, RenormError
@@ -28,6 +33,7 @@ RUNTIMES = ("renorm", "ort", "openvino", "inductor", "torch")
 RESULTS = ROOT / "benchmarks" / "results"
 FILES = ROOT / "build" / "benchmarks"  # exported networks and artifacts
 REFERENCE = "ort"  # whose outputs the others are compared with
+_ROUNDS, _REPEATS = 3, 8  # of kernels: how often runtimes take turns at most, and how often each runs in one
 
 
 @dataclass(frozen=True)
@@ -110,8 +116,8 @@ def network(name: str, settings: Settings, tell: Callable[[str], None]) -> dict[
     shapes = {n: list(a.shape) for n, a in inputs.items()}
     told: dict[str, Any] = {**about, "inputs": shapes, "runtimes": found, "compile": compiled}
     if settings.layers:
-        tell("kernels")
-        told["layers"] = _layers(artifact, settings.threads)
+        peers = [m.name for m in measured if m.latency and m.name in PROFILERS]
+        told["layers"] = _layers(model, artifact, inputs, peers, settings, tell)
     return told
 
 
@@ -138,19 +144,46 @@ def _compile(model: Path, artifact: Path, threads: int, cache: str) -> dict[str,
     return {"command_seconds": round(wall, 3), "seconds": report["seconds"], "memory": report["memory"]}
 
 
-def _layers(artifact: Path, threads: int) -> dict[str, Any]:
-    """Each kernel launch: microseconds, what it must do at least, and how near it comes to the machine's limits."""
-    told = _verb("profile", artifact, threads=threads)
+def _layers(
+    model: Path,
+    artifact: Path,
+    inputs: Mapping[str, Any],
+    peers: Sequence[str],
+    settings: Settings,
+    tell: Callable[[str], None],
+) -> dict[str, Any]:
+    """Each kernel launch: microseconds, and what it must do at least; and layers, which have times of the others too.
+    All take turns, as networks do."""
+    own, theirs = list[dict[str, Any]](), dict[str, list[list[PeerKernel]]]()
+    rounds, threads = min(settings.rounds, _ROUNDS), settings.threads
+    for done in range(rounds):
+        tell(f"kernels, round {done + 1} of {rounds}")
+        own.append(_verb("profile", artifact, "--repeats", str(_REPEATS), threads=threads))
+        for runtime in peers:
+            theirs.setdefault(runtime, []).append(profiled(runtime, model, inputs, threads, _REPEATS))
+    launches = list(zip(*(told["launches"] for told in own), strict=True))
+    found = layers(
+        onnx.load(model, load_external_data=False).graph,
+        [turns[0]["nodes"] for turns in launches],
+        {runtime: medians(turns) for runtime, turns in theirs.items()},
+    )
+    of = {kernel: i for i, layer in enumerate(found) for kernel in layer.kernels}
     kernels = [
         {
-            "kernel": t["kernel"],
-            "us": round(t["seconds"] * 1e6, 1),
-            **t["work"],
-            "of_limit": round(t["of_limit"], 3),
+            "kernel": turns[0]["kernel"],
+            "node": next(iter(turns[0]["nodes"]), ""),
+            "us": round(median(t["seconds"] for t in turns) * 1e6, 1),
+            **turns[0]["work"],
+            "layer": of[i],
         }
-        for t in told["launches"]
+        for i, turns in enumerate(launches)
     ]
-    return {"limits": told["limits"], "network_seconds": told["network_seconds"], "kernels": kernels}
+    return {
+        "limits": {k: median(told["limits"][k] for told in own) for k in own[0]["limits"]},
+        "network_seconds": median(told["network_seconds"] for told in own),
+        "kernels": kernels,
+        "layers": [{runtime: round(us, 1) for runtime, us in layer.us.items()} for layer in found if peers],
+    }
 
 
 def _verb(verb: str, *arguments: str | os.PathLike[str], threads: int, **variables: str) -> dict[str, Any]:

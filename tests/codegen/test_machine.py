@@ -9,7 +9,7 @@ from multiprocessing import get_context
 import pytest
 from tests.codegen.native import program
 
-from renorm.codegen.llvm import assembly, compile_kernel, machine, spills, structure
+from renorm.codegen.llvm import assembly, compile_kernel, machine, structure
 from renorm.core.errors import InternalError, InvalidLoops, InvalidTarget
 from renorm.core.target import Target, parse
 from renorm.expr.nodes import (
@@ -170,21 +170,3 @@ def test_what_a_cpu_does_not_have_is_refused() -> None:
     kernel = double()
     with pytest.raises(InvalidLoops, match="barrier"):
         compile_kernel(program("b", kernel.params, Seq((kernel.body, Barrier()))), Target())
-
-
-FMA = "\tvfmadd231ps\t%zmm1, %zmm2, %zmm3\n"
-
-
-@pytest.mark.parametrize(
-    ("text", "count"),
-    [
-        (f".L1:\n\tvmovups\t%zmm0, 64(%rsp)  # 64-byte Spill\n{FMA}\tjne\t.L1\n\tvmovups\t8(%rsp), %zmm0\n", 1),
-        (".L1:\n\tmovq\t(%rsp), %rax  # 8-byte Reload\n.L2:\n\taddq\t%rax, %rbx\n\tjb\t.L2\n\tjne\t.L1\n", 0),
-        (".LBB0_1:\n\tldr\tq0, [sp, #16] // 16-byte Folded Reload\n\tfmla\tv1.4s, v2.4s, v3.4s\n\tb.ne\t.LBB0_1\n", 1),
-        (f".L1:\n\tvmovups\t%zmm0, 64(%rsp)\n{FMA}\tjne\t.L1\n", 0),
-        (".L1:\n\tmovq\t8(%rsp), %rax  # 8-byte Reload\n\tjne\t.L1\n", 0),
-        ("\tpushq\t%rbp  # 8-byte Spill\n\tretq\n", 0),
-    ],
-)
-def test_spills_are_counted_in_hot_loops(text: str, count: int) -> None:
-    assert spills(text) == count

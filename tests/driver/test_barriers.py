@@ -13,7 +13,7 @@ from renorm.runtime.program import Argument
 
 
 def kernel(phases: tuple[int, ...], accesses: tuple[Access, ...]) -> CompiledKernel:
-    return CompiledKernel("k", b"", phases, accesses, (), (), 0, "", "")
+    return CompiledKernel("k", b"", phases, accesses, (), (), 0, 0, "", "")
 
 
 def argument(kind: str, at: int, offset: int) -> Argument:

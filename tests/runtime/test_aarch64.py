@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -56,45 +57,71 @@ def test_constants_and_calls(assemble, table_text):
         assert [core.call(choose, k, out.address) for k in range(-1, 6)] == [-1, 100, 201, 302, 403, -504, -1]
 
 
+class Team:
+    """Emulated cores that run a network of `length` mirrors of n float32, in steps of a few instructions."""
+
+    def __init__(self, objects: list[bytes], n: int, length: int, threads: int, chunk: int):
+        room, self.n, self.threads = 256, n, threads
+        buffers = [
+            Argument("input", 0),
+            *(Argument("arena", room * (i % 2)) for i in range(length - 1)),
+            Argument("output", 0),
+        ]
+        program = Program(
+            Machine("aarch64"),
+            (TensorSpec("x", "float32", (n,)),),
+            (TensorSpec("y", "float32", (n,)),),
+            (Code(0, (n,), 0, (chunk,)),),
+            tuple(Step("mirror", 0, (buffers[i], buffers[i + 1])) for i in range(length)),
+            arena_bytes=2 * room,
+        )
+        image = loader.load(objects, "aarch64")
+        self.walker = loader.load([compile_walker(Target(triple="aarch64-unknown-linux-gnu"))], "aarch64")
+        self.context, self.x, self.y, spins, self.pool = (
+            Context(plan(program, image), 0, threads),
+            *(Memory(PAGE) for _ in range(3)),
+            Memory(layout.POOL_BYTES),
+        )
+        spins.array.view(np.int32)[0] = 100_000
+        self.pool.array.view(np.int64)[layout.SPINS // 8] = spins.address
+        self.held = image, spins  # which cores read
+        arrays = (self.context._memory, self.context.arena, self.x, self.y, spins, self.pool)
+        self.cores = [Core([image._memory, self.walker._memory, *arrays]) for _ in range(threads)]
+        for t in range(1, threads):
+            self.cores[t].start(self.walker.address(0, layout.WORK), self.pool.address, t, threads)
+
+    def run(self, x: np.ndarray, pace: Callable[[int], int]) -> np.ndarray:
+        """pace: how many instructions a core runs before it is the next one's turn."""
+        self.x.array.view(np.float32)[: self.n] = x
+        self.context.bases[:] = self.x.address, self.y.address
+        address = self.walker.address(0, layout.RUN)
+        self.cores[0].start(address, self.pool.address, self.context.address, self.threads)
+        for _step in range(100_000):
+            # no thread waits long enough to make the system call, which nobody emulates
+            if self.cores[0].advance(pace(0)):
+                return self.y.array.view(np.float32)[: self.n]
+            for t, worker in enumerate(self.cores[1:], 1):
+                assert not ((steps := pace(t)) and worker.advance(steps))
+        raise AssertionError("it does not end")
+
+
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("chunk", [0, 4])
 def test_walk_with_threads_in_any_interleaving(assemble, mirror_text, mirrored, threads, chunk):
-    n, length, room = 37, 6, 256
-    buffers = [
-        Argument("input", 0),
-        *(Argument("arena", room * (i % 2)) for i in range(length - 1)),
-        Argument("output", 0),
-    ]
-    program = Program(
-        Machine("aarch64"),
-        (TensorSpec("x", "float32", (n,)),),
-        (TensorSpec("y", "float32", (n,)),),
-        (Code(0, (n,), 0, (chunk,)),),
-        tuple(Step("mirror", 0, (buffers[i], buffers[i + 1])) for i in range(length)),
-        arena_bytes=2 * room,
-    )
-    image = loader.load([assemble(mirror_text(n), "aarch64")], "aarch64")
-    walker = loader.load([compile_walker(Target(triple="aarch64-unknown-linux-gnu"))], "aarch64")
-    context, x, y, spins, pool = (
-        Context(plan(program, image), 0, threads),
-        *(Memory(PAGE) for _ in range(3)),
-        Memory(layout.POOL_BYTES),
-    )
-    spins.array.view(np.int32)[0] = 2000
-    pool.array.view(np.int64)[layout.SPINS // 8] = spins.address
-    shared = [image._memory, walker._memory, context._memory, context.arena, x, y, spins, pool]
-    cores = [Core(shared) for _ in range(threads)]
-    for t in range(1, threads):
-        cores[t].start(walker.address(0, layout.WORK), pool.address, t, threads)
+    team = Team([assemble(mirror_text(37), "aarch64")], 37, 6, threads, chunk)
     rng = np.random.default_rng(threads)
-    for _ in range(3):  # workers stay inside between runs
-        x.array.view(np.float32)[:n] = rng.random(n, np.float32)
-        context.bases[:] = x.address, y.address
-        cores[0].start(walker.address(0, layout.RUN), pool.address, context.address, threads)
-        for _step in range(100_000):
-            # no thread waits long enough to make the system call, which nobody emulates
-            if cores[0].advance(int(rng.integers(1, 60))):
-                break
-            for worker in cores[1:]:
-                assert not worker.advance(int(rng.integers(1, 60)))
-        np.testing.assert_array_equal(y.array.view(np.float32)[:n], mirrored(x.array.view(np.float32)[:n], length))
+    for slow in (60, 60, 3, 60):  # workers stay inside between runs
+        x = rng.random(37, np.float32)
+        y = team.run(x, lambda t, slow=slow: int(rng.integers(1, slow if t else 60)))
+        np.testing.assert_array_equal(y, mirrored(x, 6))
+
+
+def test_nobody_waits_for_a_worker_that_does_not_come(assemble, mirror_text, mirrored):
+    team = Team([assemble(mirror_text(37), "aarch64")], 37, 6, 3, 4)
+    rng = np.random.default_rng()
+    for awake in ((), (2,), (1, 2), (), (1,)):  # also one that missed runs, and comes in the middle of another
+        x = rng.random(37, np.float32)
+        y = team.run(x, lambda t, awake=awake: int(rng.integers(1, 60)) if t in (0, *awake) else 0)
+        np.testing.assert_array_equal(y, mirrored(x, 6))
+        for worker in team.cores[1:]:  # it finds nothing to do
+            assert not worker.advance(int(rng.integers(1, 300)))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+import time
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -27,7 +29,7 @@ def test_chain_reads_what_other_threads_wrote(mirrors, mirrored, threads, n, chu
 
 @pytest.mark.parametrize("threads", THREADS)
 @pytest.mark.parametrize("n", [1, 2, 5, 17])
-def test_each_iteration_runs_once_and_is_split_evenly(build, phase, threads, n):
+def test_each_iteration_runs_once_and_each_share_on_one_thread(build, phase, threads, n):
     body = """
   %who = getelementptr i64, ptr %p1, i64 %i
   store i64 %thread, ptr %who
@@ -41,10 +43,9 @@ def test_each_iteration_runs_once_and_is_split_evenly(build, phase, threads, n):
     m = build(codes, [(0, [("output", 0)]), (1, [("output", 0), ("output", 1)])], [], outputs, threads=threads)
     count, who = m.run()
     np.testing.assert_array_equal(count, 1)
-    assert (np.diff(who) >= 0).all()
-    shares = np.bincount(who, minlength=threads)
-    assert shares.max() - shares.min() <= 1
-    assert who[0] == 0
+    ends = [-(-n * t // threads) for t in range(threads + 1)]  # who has no thread yet may find its share taken
+    assert all(len(set(who[begin:end])) <= 1 for begin, end in pairwise(ends))
+    assert set(who) <= set(range(threads))
 
 
 @pytest.mark.parametrize("threads", THREADS)
@@ -346,6 +347,31 @@ def test_profile_names_every_launch(mirrors):
     times = profile(m, np.zeros(100, np.float32), repeats=3)
     assert [t.kernel for t in times] == [f"kernel_{i}" for i in range(5)]
     assert all(0 <= t.fastest <= t.seconds < 1 for t in times)
+
+
+@pytest.mark.parametrize(("threads", "chunk"), [(1, 0), (2, 0), (3, 7)])
+def test_a_recording_says_when_each_thread_did_its_part(mirrors, mirrored, threads, chunk):
+    m, x = mirrors(100, 5, threads, chunk), np.arange(100, dtype=np.float32)
+    before = time.perf_counter_ns()
+    runs = m.recorded(x, repeats=3)
+    assert [r.steps for r in runs] == [tuple(range(6))] * 3
+    for run in runs:
+        assert run.parts.shape == (threads, 5, 2)
+        took = run.parts.any(-1)
+        assert took.any(0).all()
+        begun, ended = run.parts[..., 0], run.parts[..., 1]
+        assert (begun <= ended).all()
+        assert before < run.begin < begun[took].min() < ended.max() < run.end
+        first = np.where(took, begun, run.end).min(0)
+        assert (ended.max(0)[:-1] <= first[1:]).all()  # there is a barrier before each
+        before = run.end
+    np.testing.assert_array_equal(m.run(x)[0], mirrored(x, 5))
+
+
+def test_who_has_no_part_in_a_phase_leaves_no_times(mirrors):
+    for run in mirrors(2, 3, 3).recorded(np.zeros(2, np.float32), repeats=20):
+        took = run.parts.any(-1).sum(0)  # two iterations, for three threads
+        assert ((took >= 1) & (took <= 2)).all()
 
 
 def test_module_for_another_machine_can_only_be_saved(walker, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from typing import Any
 
 from hypothesis import given, settings
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from renorm.expr.nodes import Binary, Const, Expr, Var, binary, const, maximum, minimum
 from renorm.te import affine
-from renorm.te.affine import Algebra, Linear
+from renorm.te.affine import Algebra, Digit, Linear, are_separate
 
 EXTENTS = {"i": 7, "j": 4, "k": 3}
 NAMES = list(EXTENTS)
@@ -135,7 +136,35 @@ def test_parts_that_cover_an_axis() -> None:
     i, j = env[VARS["i"]], env[VARS["j"]]
     loops = [(VARS[n], EXTENTS[n]) for n in NAMES]
     tiles = affine.add(affine.scale(i, 16), affine.scale(j, 4))
-    assert a.covers(tiles, 3, 7 * 16, loops) == (True, {VARS["i"], VARS["j"]})
+    whole = {Digit(VARS[n], 1, EXTENTS[n]) for n in "ij"}
+    assert a.covers(tiles, 3, 7 * 16, loops) == (True, whole)
     assert a.covers(tiles, 2, 7 * 16, loops)[0] is False  # gaps
     assert a.covers(tiles, 4, 7 * 16, loops)[0] is False  # overlaps
     assert a.covers(affine.offset(tiles, 1), 3, 7 * 16, loops)[0] is False  # misses the start
+
+
+@given(st.lists(st.sampled_from([1, 2, 3, 4]), min_size=1, max_size=4), st.data())
+@settings(max_examples=60)
+def test_digits_of_a_fused_loop_cut_axes_into_parts(factors: list[int], data: st.DataObject) -> None:
+    """What is said to cover and to be separate does: each element is in one part, each part of one round."""
+    a, var, extent = Algebra(), Var("f"), math.prod(factors)
+    f = a.declare(var, extent, 0)
+    units = [math.prod(factors[i + 1 :]) for i in range(len(factors))]
+    digits = [a.modulo(a.floordiv(f, u), c) for u, c in zip(units, factors)]
+    used = data.draw(st.lists(st.sampled_from(range(len(factors))), min_size=1, max_size=4))
+    sizes = [data.draw(st.integers(1, 3)) for _ in used]
+    axes = [
+        (affine.scale(digits[i], size + data.draw(st.sampled_from([0, 0, 0, 1]))), size) for i, size in zip(used, sizes)
+    ]
+    extents = [a.bounds(low)[1] + size - data.draw(st.integers(0, size - 1)) for low, size in axes]
+    said = [a.covers(low, size - 1, e, [(var, extent)]) for (low, size), e in zip(axes, extents)]
+    taken = [d for _, found in said for d in found]
+    if not all(covered for covered, _ in said) or not are_separate(taken):
+        return
+    seen: dict[tuple[int, ...], set[tuple[int, ...]]] = {}
+    for at in range(extent):
+        starts = tuple(value(a.expr(low), {var: at}) for low, _ in axes)
+        for element in itertools.product(*(range(s, s + size) for s, (_, size) in zip(starts, axes))):
+            seen.setdefault(element, set()).add(starts)
+    assert all(len(parts) == 1 for parts in seen.values())
+    assert set(itertools.product(*map(range, extents))) <= set(seen)

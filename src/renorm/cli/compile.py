@@ -37,4 +37,10 @@ def command(model: Path, path: Path | None, options: dict[str, Any], as_json: bo
         made = f"{code.compiled} compiled in {code.processes} processes" if code.compiled else "none compiled"
         cached = f"{code.unique - code.compiled} from the cache ({code.cache})"
         output.line(f"  {code.unique} different kernels: {made}, {cached}")
+        if code.refused:
+            output.line(f"  {code.refused} lowered again for fewer registers, because their hot loops spilled")
+        for kernel in report.kernels:
+            if kernel.spills:
+                nodes = ", ".join(kernel.nodes)
+                output.line(f"  {kernel} ({nodes}): no tile of its schedule does with the registers")
     return output.Outcome({"artifact": str(path), "seconds": seconds, "report": report.to_json()})

@@ -35,7 +35,8 @@ def command(
     GFLOP/s count what the operations of a kernel take at least, GB/s the bytes that it must read and write. The limit
     is the longer of both at the speed that this machine reaches with multiply-adds in registers and with a copy of
     memory. More than 100% of it is possible: operands may lie in a cache, and * marks kernels that need fewer
-    operations than the textbook algorithm, which is counted.
+    operations than the textbook algorithm, which is counted. The trace shows one run of the whole network: what each
+    thread did, and where it waited for others.
     """
     opened, inputs = network.with_inputs(model, options, seed, as_json)
     arrays = list(inputs.values())
@@ -44,7 +45,8 @@ def command(
     most = limits.measure(opened.threads)
     total = sum(t.seconds for t in times)
     if path:
-        path.write_text(json.dumps(trace(model.name, times, most)))
+        runs = sorted(opened.recorded(*arrays, repeats=repeats), key=lambda run: run.end - run.begin)
+        path.write_text(json.dumps(trace(model.name, runs[len(runs) // 2], times, most)))
     if not as_json:
         sums = f"{total * 1e6:.0f} us in all, {whole * 1e6:.0f} us when they run as a network"
         title = f"{model.name}, {opened.threads} threads, us per launch, {sums}"

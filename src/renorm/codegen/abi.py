@@ -47,8 +47,8 @@ class CompiledKernel:
     name: the kernel's. object: a relocatable ELF file that defines phase0, phase1, ...; it has no undefined symbols
     and no writable data. phases: the extent of each; accesses: what each touches. in_place: pairs (written, read) of
     parameters that may be one array, see codegen.in_place. workspace: bytes of each workspace. scratch: bytes per
-    thread, a multiple of ALIGNMENT. llvm: the LLVM IR before optimisation. loops: the loop program it was made from,
-    as text.
+    thread, a multiple of ALIGNMENT. spills: how many instructions of hot loops move vector registers to or from the
+    stack. llvm: the LLVM IR before optimisation. loops: the loop program it was made from, as text.
     """
 
     name: str
@@ -58,6 +58,7 @@ class CompiledKernel:
     in_place: tuple[tuple[int, int], ...]
     workspace: tuple[int, ...]
     scratch: int
+    spills: int
     llvm: str
     loops: str
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -23,6 +23,7 @@ class Target:
     kind: "llvm", "cuda", or a registered name. cpu: LLVM's name, "" for the host. triple: "" for the host. arch:
     CUDA's, as "sm_90".
     base: for a registered target, the target that runs what it does not claim. supports: patterns it runs as units.
+    spare: vector registers that schedules leave to the code generator; code does not depend on it.
     """
 
     kind: str = "llvm"
@@ -33,11 +34,12 @@ class Target:
     base: str = ""
     supports: Sequence[Any] = field(default=(), compare=False)
     codegen: Callable[..., Any] | None = field(default=None, compare=False)
+    spare: int = 0
 
     @property
     def machine_target(self) -> Target:
         """What generates code: this target, or the base of a registered one."""
-        return parse(self.base).machine_target if self.base else self
+        return replace(parse(self.base).machine_target, spare=self.spare) if self.base else self
 
     @property
     def is_gpu(self) -> bool:
@@ -67,8 +69,8 @@ class Target:
 
     @property
     def vector_registers(self) -> int:
-        """How many vector registers there are."""
-        return 32 if self.vector_bytes == 64 or self.machine == "aarch64" else 16
+        """How many vector registers there are for schedules to fill."""
+        return (32 if self.vector_bytes == 64 or self.machine == "aarch64" else 16) - self.spare
 
     @property
     def cache_bytes(self) -> int:

@@ -47,7 +47,8 @@ def build(
     name: str = "main",
     threads: int | None = None,
 ) -> BuiltModule | CudaModule:
-    """A module to call with one array per argument, inputs and outputs alike; outputs are written in place.
+    """A module to call with one array per argument, inputs and outputs alike; outputs are written in place. An argument
+    with strides comes as the flat array that holds it.
 
     s: a schedule, or what `lower` gave. threads: how many run it; None means as many as this process may use. For
     target "cuda -arch=sm_90" the source is made at once, and CUDA is needed at the first call. Raises InvalidSchedule,
@@ -59,7 +60,7 @@ def build(
         return CudaModule(cuda.generate(kernel, chosen))
     if chosen.kind != "llvm":
         raise InvalidTarget(f"target {str(chosen)!r} has no code generator for single kernels", ["known: llvm, cuda"])
-    shapes = {t.name: t.shape for t in args}
+    shapes = {t.name: t.shape for t, p in zip(args, kernel.params) if p.size == t.size}
     return BuiltModule(kernel, llvm.compile_kernel(kernel, chosen), shapes, chosen, threads)
 
 

@@ -149,7 +149,10 @@ def specialize(
     clock.stop("code")
     program, weights = assemble(graph, kernels.calls, kernels.compiled, kernels.codes, requirements(machine))
     clock.stop("assemble")
-    records = tuple(replace(r, work=call.work) for r, call in zip(report.kernels, kernels.calls, strict=True))
+    records = tuple(
+        replace(r, work=call.work, spills=kernels.compiled[code].spills)
+        for r, call, code in zip(report.kernels, kernels.calls, kernels.codes, strict=True)
+    )
     full = replace(report, kernels=records, memory=program.report.memory, run=program.report.run, code=code)
     full = replace(full, seconds=seconds)
     program = replace(program, report=full, name=graph.name, dims=dict(sizes))

@@ -4,14 +4,17 @@
 
 Groups of equal key are lowered once, kernels of equal structure compiled once. A group whose Lowering and code are both
 known costs neither te nor loops nor LLVM. Code outlives a change of ops and schedules: its key is what the loops are.
+
+A kernel whose hot loop spills is refused: its group is lowered again for fewer vector registers.
 """
 
 from __future__ import annotations
 
 import hashlib
 import platform
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 
@@ -30,6 +33,10 @@ from renorm.runtime.report import CodeRecord
 from renorm.tir.nodes import Kernel
 
 _SOURCES = sources.digest()  # of all: whatever a group becomes depends on one of them
+
+# Vector registers, in sixteenths of all, that schedules do without when a kernel spills: one after the other until
+# none does
+SPARE = (1, 2, 4, 6)
 
 Tell = Callable[[str, int, int], None]  # stage, done, of
 
@@ -58,10 +65,12 @@ class Compiler:
         )
         self._users = graph.user_map()
         self._lowered: dict[str, Kernel] = {}  # by name: what was lowered here
-        self._kernels: dict[str, Kernel] = {}  # the same by structure
+        self._kernels: dict[str, Kernel] = {}  # the same by structure, and what was lowered again
         self._codes: dict[str, CompiledKernel] = {}  # by structure: what the cache has
         self._lowerings: dict[str, Lowering] = {}  # by key
         self._new: dict[str, Lowering] = {}  # by key: what the cache does not have
+        self._made: set[str] = set()  # structures that were compiled here
+        self._processes = 0  # that compiled them
 
     def lower(self) -> None:
         """Finds what each group reads and writes, and which code it needs."""
@@ -73,8 +82,27 @@ class Compiler:
 
     def compile(self) -> tuple[Kernels, CodeRecord]:
         """Finds or makes the code. Raises what codegen.llvm.compile_kernel raises."""
-        order = list(dict.fromkeys(structure for structure, _ in self._found))
-        missing = [s for s in order if not self._has_code(s)]
+        wanted = [s for s, _ in self._found]
+        self._make(wanted)
+        better = self._without_spills([s for s in dict.fromkeys(wanted) if s in self._kernels])
+        wanted = [better.get(s, s) for s in wanted]
+        for key, lowering in self._new.items():  # after the code that they name
+            code = better.get(lowering.structure, lowering.structure)
+            self._cache.put(key, replace(lowering, structure=code).encode())
+        order = list(dict.fromkeys(wanted))
+        place = {s: i for i, s in enumerate(order)}
+        where = str(self._cache.root) if self._cache.root else f"off: {self._cache.off}"
+        refused = sum(s != t for s, t in better.items())
+        record = CodeRecord(len(order), len(self._made.intersection(order)), self._processes, where, refused)
+        texts = {g.name: self._text(g, s) for g, s in zip(self._graph.launches, wanted)}
+        codes = tuple(place[s] for s in wanted)
+        return Kernels(tuple(c for _, c in self._found), codes, tuple(self._codes[s] for s in order), texts), record
+
+    def _make(self, structures: Iterable[str]) -> None:
+        """Sees to it that their code is in `_codes`."""
+        missing = [s for s in dict.fromkeys(structures) if not self._has_code(s)]
+        if not missing:
+            return
         made, processes = workers.compile_all(
             [self._kernels[s] for s in missing],
             self._machine,
@@ -84,14 +112,26 @@ class Compiler:
         for s, code in zip(missing, made):
             self._codes[s] = code
             self._cache.put(s, stored.encode(code))
-        for key, lowering in self._new.items():  # after the code that they name
-            self._cache.put(key, lowering.encode())
-        place = {s: i for i, s in enumerate(order)}
-        calls, codes = tuple(x for _, x in self._found), tuple(place[s] for s, _ in self._found)
-        where = str(self._cache.root) if self._cache.root else f"off: {self._cache.off}"
-        record = CodeRecord(len(order), len(missing), processes if missing else 0, where)
-        texts = {g.name: self._text(g, s) for g, (s, _) in zip(self._graph.launches, self._found)}
-        return Kernels(calls, codes, tuple(self._codes[s] for s in order), texts), record
+        self._made.update(missing)
+        self._processes = max(self._processes, processes)
+
+    def _without_spills(self, structures: Sequence[str]) -> dict[str, str]:
+        """For each kernel that spills the one that spills least of those lowered for fewer registers."""
+        groups = {s: g for g, (s, _) in zip(self._graph.launches, self._found)}
+        best = {s: s for s in structures if self._codes[s].spills}
+        registers = self._machine.vector_registers
+        for spare in SPARE:
+            spilling = [s for s in best if self._codes[best[s]].spills]
+            tried = {s: self._lower(groups[s], spare * registers // 16) for s in spilling}
+            found = {s: llvm.structure(kernel, self._machine) for s, kernel in tried.items()}
+            self._kernels |= {found[s]: kernel for s, kernel in tried.items()}
+            self._make(found.values())
+            best |= {s: min(best[s], t, key=lambda code: self._codes[code].spills) for s, t in found.items()}
+        return best
+
+    def _lower(self, group: Group, spare: int) -> Kernel:
+        """A group's kernel where schedules leave so many vector registers."""
+        return lower_group(self._graph, group, replace(self._target, spare=spare), self._users).kernel
 
     def _group(self, group: Group) -> tuple[str, Call]:
         key = group_key(self._graph, group, self._target, self._users, *self._context)
@@ -124,9 +164,16 @@ class Compiler:
         return structure in self._codes
 
     def _text(self, group: Group, structure: str) -> KernelText:
-        graph, target, users, kernel = self._graph, self._target, self._users, self._lowered.get(group.name)
-        lower = (lambda: kernel) if kernel else (lambda: lower_group(graph, group, target, users).kernel)
-        return KernelText(group.name, lower, structure, self._machine)
+        registers, kernel = self._machine.vector_registers, self._lowered.get(group.name)
+
+        def loops() -> Kernel:
+            """Those of that structure; where it cannot be found, those of now."""
+            first = kernel or self._lower(group, 0)
+            others = (self._lower(group, spare * registers // 16) for spare in SPARE)
+            fitting = (k for k in chain([first], others) if llvm.structure(k, self._machine) == structure)
+            return next(fitting, first)
+
+        return KernelText(group.name, loops, structure, self._machine)
 
 
 def walker(target: Target, cache: Cache) -> bytes:

@@ -70,8 +70,8 @@ class KernelText:
 
     @property
     def spills(self) -> int:
-        """How many instructions of hot loops move registers to or from the stack: 0 where tiles fit the registers."""
-        return llvm.spills(self.asm)
+        """How many instructions of hot loops move vector registers to or from the stack: 0 where tiles fit them."""
+        return self._compiled.spills
 
     @property
     def source(self) -> str:

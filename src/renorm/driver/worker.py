@@ -44,12 +44,15 @@ def _renorm(job: Job, inputs: Inputs) -> Call:
     return lambda: module.run(*arrays)
 
 
-def onnxruntime_session(model: str | bytes, threads: int = 0) -> Any:
-    """An onnxruntime session for a file, or for what would be in it. threads: 0 means as many as there are cores."""
+def onnxruntime_session(model: str | bytes, threads: int = 0, **settings: Any) -> Any:
+    """An onnxruntime session for a file, or for what would be in it. threads: 0 means as many as there are cores.
+    settings: more of SessionOptions."""
     runtime = import_module("onnxruntime")  # an extra, as all that is measured beside renorm
     options = runtime.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = 4
+    for name, value in settings.items():
+        setattr(options, name, value)
     return runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
@@ -58,17 +61,22 @@ def _onnxruntime(job: Job, inputs: Inputs) -> Call:
     return lambda: session.run(None, dict(inputs))
 
 
-def _openvino(job: Job, inputs: Inputs) -> Call:
+def openvino_network(model: str, inputs: Inputs, threads: int, **settings: Any) -> Any:
+    """An openvino model for a file, compiled for the shapes of these inputs. settings: more of the CPU plugin's."""
     core = import_module("openvino").Core()
-    network = core.read_model(job.model)
+    network = core.read_model(model)
     network.reshape({name: list(a.shape) for name, a in inputs.items()})
-    settings = {
-        "INFERENCE_NUM_THREADS": job.threads,
+    best = {
+        "INFERENCE_NUM_THREADS": threads,
         "NUM_STREAMS": 1,
         "PERFORMANCE_HINT": "LATENCY",
         "INFERENCE_PRECISION_HINT": "f32",
     }
-    request = core.compile_model(network, "CPU", settings).create_infer_request()
+    return core.compile_model(network, "CPU", best | settings)
+
+
+def _openvino(job: Job, inputs: Inputs) -> Call:
+    request = openvino_network(job.model, inputs, job.threads).create_infer_request()
     return lambda: request.infer(inputs).values()
 
 

@@ -20,7 +20,7 @@ from renorm.graph.types import Operand, TensorType, bf16, f16, f32, f64
 from renorm.ops import schedules
 from renorm.ops.folding import scaled_product
 from renorm.ops.precision import add_channels, rounded, wide
-from renorm.ops.schedules import cpu_convolution, cpu_depthwise
+from renorm.ops.schedules import cpu_depthwise, cpu_products
 from renorm.ops.window import Windowed, check_group, pad, window_view
 
 
@@ -59,7 +59,7 @@ class Conv(Windowed):
             return Accepts.ALIKE
         whole_blocks = self.group == 1 or (inputs // self.group) % lanes == 0
         # vectors that run over pixels are read and written as such
-        over_channels = cpu_convolution.fills_vectors(channels, self.group, lanes)
+        over_channels = cpu_products.fills_vectors(channels, self.group, lanes)
         return Accepts.EITHER if over_channels and whole_blocks else Accepts.ROW_MAJOR
 
     def scaled(self, operands: Sequence[Any], axis: int, k: Any, shift: Any) -> Any:

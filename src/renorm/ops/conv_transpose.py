@@ -34,7 +34,7 @@ from renorm.ops import schedules
 from renorm.ops.folding import scaled_product
 from renorm.ops.phases import gathered, sub_pixel
 from renorm.ops.precision import add_channels, rounded
-from renorm.ops.schedules import cpu_convolution
+from renorm.ops.schedules import cpu_products
 from renorm.ops.window import Span, Windowed, check_group
 
 
@@ -110,7 +110,7 @@ class ConvTranspose(Windowed):
 
     def in_blocks(self, node: Node, index: int | None, lanes: int) -> Accepts:
         channels = node.output.shape[1]
-        over_pixels = isinstance(channels, int) and not cpu_convolution.fills_vectors(channels, self.group, lanes)
+        over_pixels = isinstance(channels, int) and not cpu_products.fills_vectors(channels, self.group, lanes)
         # vectors that run over pixels are read and written as such
         return Accepts.ROW_MAJOR if self.group > 1 or over_pixels or index not in (None, 0) else Accepts.EITHER
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from renorm.core.target import Target
-from renorm.ops.schedules.cpu_convolution import choose_tile
+from renorm.ops.schedules.tiles import choose_tile
 from renorm.ops.winograd import TAPS
 
 TRANSFORM = 6.0  # units per element of a tile, of input and result alike: loads, sums and stores, measured on AVX-512

@@ -47,7 +47,7 @@ def _record(norm: Norm, norms: set[str], graph: Graph, kernel: dict[Node, str], 
     mine = [n for n in graph.nodes if norm.name in n.origin]
     steps = [a for a in context.log.applied if norm.name in a.root and a.fate]
     error = max((a.error for a in steps if a.error is not None), default=None)
-    whole = [n for n in mine if n.name == norm.name and n.op.is_normalization]
+    whole = [n for n in mine if n.op.is_normalization and (n.name == norm.name or not steps)]
     if whole:
         kept = context.kept(whole[0])
         into = (kernel[whole[0]],) if whole[0] in kernel else ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -18,7 +19,7 @@ from renorm.runtime.cpu import obstacles
 from renorm.runtime.memory import Memory, sealed
 from renorm.runtime.program import ALIGNMENT, Program, TensorSpec
 from renorm.runtime.report import Report
-from renorm.runtime.table import Context, plan
+from renorm.runtime.table import Context, Recording, plan
 
 WORTH_SHARING = 60_000  # ns of work; below, waking a thread that sleeps takes longer than it saves
 
@@ -146,17 +147,36 @@ class Module:
         Until the block ends no other call uses the team. The steps read the inputs given, as for `run`, and share one
         arena.
         """
+        with self._own_context(args, named) as context:
+
+            def run(step: int | None) -> None:
+                context.limit(*((0, 0) if step is None else self._plan.steps[step : step + 2]))
+                self._team.run(context.address)
+
+            yield run
+
+    def recorded(self, /, *args: Any, repeats: int = 1, **named: Any) -> list[Recording]:
+        """What each thread did when, in each of `repeats` runs on the inputs given as for `run`."""
+        with self._own_context(args, named) as context:
+            times = context.record(self._team.threads)
+            found = list[Recording]()
+            for _ in range(repeats):
+                times.fill(0)
+                begin = time.perf_counter_ns()
+                self._team.run(context.address)
+                end = time.perf_counter_ns()
+                found.append(Recording(begin, end, times @ (10**9, 1), self._plan.steps))
+        return found
+
+    @contextmanager
+    def _own_context(self, args: Sequence[Any], named: Mapping[str, Any]) -> Generator[Context]:
+        """One that no other call takes, bound to these inputs and to fresh results; the team is its own too."""
         inputs = self._bind(args, named)
         results = [r.allocate() for r in self._results]
         context = Context(self._plan, self._weights_address, self._team.threads)
         context.bases[:] = [address(a) for a in (*inputs, *results)]
-
-        def run(step: int | None) -> None:
-            context.limit(*((0, 0) if step is None else self._plan.steps[step : step + 2]))
-            self._team.run(context.address)
-
         with self._team.lock:
-            yield run
+            yield context
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the module to one file, which `renorm.load` reads. An old file is replaced at once, or not at all.

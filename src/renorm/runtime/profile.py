@@ -9,11 +9,13 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from statistics import median
 from typing import Any
 
 from renorm.runtime.module import Module
 from renorm.runtime.report import KernelRecord, WorkRecord
+from renorm.runtime.table import Recording
 
 
 @dataclass(frozen=True)
@@ -82,30 +84,34 @@ def profile(module: Module, *args: Any, repeats: int = 20, **named: Any) -> list
     ]
 
 
-def trace(name: str, times: Sequence[StepTime], limits: Limits | None = None) -> dict[str, Any]:
-    """Launches one after the other, as chrome://tracing and Perfetto read them (the Trace Event Format; microseconds).
+def trace(name: str, run: Recording, times: Sequence[StepTime], limits: Limits | None = None) -> dict[str, Any]:
+    """A run as chrome://tracing and Perfetto read it (the Trace Event Format; microseconds): a track for each thread,
+    on which launches, or the phases they consist of, and waiting for other threads follow each other.
 
-    All threads of a team run a launch together, so there is one track.
+    times: of the launches, one at a time, for comparison.
     """
-    events: list[dict[str, Any]] = [
-        {"name": "process_name", "ph": "M", "pid": 0, "tid": 0, "args": {"name": name}},
-        {"name": "thread_name", "ph": "M", "pid": 0, "tid": 0, "args": {"name": "kernels, median times"}},
+    launches = [
+        (t.kernel, t.to_json(limits) | {"phase": f"{k + 1} of {end - first}"})
+        for t, (first, end) in zip(times, pairwise(run.steps), strict=True)
+        for k in range(end - first)
     ]
-    begin = 0.0
-    for t in times:
-        duration = t.seconds * 1e6
-        about = {k: v for k, v in t.to_json(limits).items() if k not in ("kernel", "seconds", "fastest")}
-        events.append(
-            {
-                "name": t.kernel,
-                "ph": "X",
-                "pid": 0,
-                "tid": 0,
-                "ts": begin,
-                "dur": duration,
-                "cat": "kernel",
-                "args": about,
-            }
-        )
-        begin += duration
+
+    def event(thread: int, kind: str, label: str, begin: int, end: int, about: dict[str, Any]) -> dict[str, Any]:
+        place = {"pid": 0, "tid": thread, "ts": (begin - run.begin) / 1e3, "dur": (end - begin) / 1e3}
+        return {"name": label, "cat": kind, "ph": "X", **place, "args": about}
+
+    events = [_title("process_name", 0, name)]
+    for thread, parts in enumerate(run.parts.tolist()):
+        events.append(_title("thread_name", thread, f"thread {thread}"))
+        since = run.begin
+        for (kernel, about), (begin, end) in zip(launches, parts, strict=True):
+            if end:  # else it had no part in this phase
+                events.append(event(thread, "wait", "wait", since, begin, {}))
+                events.append(event(thread, "kernel", kernel, begin, end, about))
+                since = end
+        events.append(event(thread, "wait", "wait", since, run.end, {}))
     return {"traceEvents": events, "displayTimeUnit": "ms"}
+
+
+def _title(kind: str, thread: int, name: str) -> dict[str, Any]:
+    return {"name": kind, "ph": "M", "pid": 0, "tid": thread, "args": {"name": name}}

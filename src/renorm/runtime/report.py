@@ -45,14 +45,16 @@ class WorkRecord:
 
 @dataclass(frozen=True)
 class KernelRecord:
-    """One launch. name: made of what is fused in it; nodes: names of the graph's nodes that it runs."""
+    """One launch. name: made of what is fused in it; nodes: names of the graph's nodes that it runs. spills: how many
+    instructions of its hot loops move vector registers to or from the stack, because no tile did with fewer."""
 
     name: str
     nodes: tuple[str, ...] = ()
     work: WorkRecord = field(default_factory=WorkRecord)
+    spills: int = 0
 
     def __str__(self) -> str:
-        return self.name
+        return f"{self.name}, {self.spills} spills in hot loops" if self.spills else self.name
 
 
 @dataclass(frozen=True)
@@ -80,12 +82,14 @@ class RunRecord:
 @dataclass(frozen=True)
 class CodeRecord:
     """Where the code came from. unique: how many different kernels there are; compiled: those that had to be compiled,
-    the others were in the cache; processes: that compiled them. cache: its directory, or "off: " and the reason."""
+    the others were in the cache; processes: that compiled them. cache: its directory, or "off: " and the reason.
+    refused: kernels lowered again for fewer registers, because their hot loops spilled."""
 
     unique: int = 0
     compiled: int = 0
     processes: int = 0
     cache: str = ""
+    refused: int = 0
 
 
 @dataclass(frozen=True)
@@ -139,7 +143,9 @@ class Report:
 
 
 def _kernel(data: dict[str, Any]) -> KernelRecord:
-    return KernelRecord(data["name"], tuple(data.get("nodes", ())), WorkRecord(**data.get("work", {})))
+    return KernelRecord(
+        data["name"], tuple(data.get("nodes", ())), WorkRecord(**data.get("work", {})), data.get("spills", 0)
+    )
 
 
 def _norm(data: dict[str, Any]) -> NormRecord:

@@ -40,7 +40,7 @@ class Plan:
     arrays: int
     arena_bytes: int
     scratch_bytes: int  # per thread
-    counters: int  # phases that are handed out in chunks
+    counters: int  # phases of several iterations
 
 
 def plan(program: Program, image: Image) -> Plan:
@@ -49,7 +49,7 @@ def plan(program: Program, image: Image) -> Plan:
     Raises InvalidArtifact for a phase that no object defines.
     """
     records, base, offset, steps = list[list[int]](), list[int](), list[int](), [0]
-    counters = 0
+    counters = before = 0
     for step in program.steps:
         code = program.codes[step.code]
         first = len(base)
@@ -66,8 +66,9 @@ def plan(program: Program, image: Image) -> Plan:
             barrier = bool(records) and (step.waits[k] if step.waits else True)
             chunk = code.chunks[k] if code.chunks and extent > 1 else 0
             function = image.address(code.object, f"phase{k}")
-            records.append([function, first * _WORD, extent, chunk, int(barrier), counters * _WORD, 0, 0])
-            counters += chunk > 0
+            records.append([function, first * _WORD, extent, chunk, int(barrier), counters * _WORD, before, 0])
+            counters += extent > 1
+            before += extent
         steps.append(len(records))
     return Plan(
         table=np.array(records, np.int64).reshape(-1, _RECORD_WORDS),
@@ -80,6 +81,20 @@ def plan(program: Program, image: Image) -> Plan:
         scratch_bytes=max((c.scratch for c in program.codes), default=0),
         counters=counters,
     )
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What threads did in one run, in nanoseconds of one clock (time.perf_counter_ns).
+
+    begin, end: of the run, as its caller saw it. parts: [threads, records, 2], when each thread began and ended its
+    part of each phase; 0, 0 where it had none. steps: first record of each step, and the end.
+    """
+
+    begin: int
+    end: int
+    parts: Words
+    steps: tuple[int, ...]
 
 
 class Context:
@@ -104,7 +119,10 @@ class Context:
         start = [self.address + b * _WORD for b in begins]
 
         table[:] = plan.table.reshape(-1)
-        table.reshape(-1, _RECORD_WORDS)[:, layout.ARGS // _WORD] += start[3]
+        records = table.reshape(-1, _RECORD_WORDS)
+        records[:, layout.ARGS // _WORD] += start[3]
+        extent, chunk = (records[:, field // _WORD] for field in (layout.EXTENT, layout.CHUNK))
+        chunk[:] = np.where((chunk == 0) & (extent > 1), -(-extent // threads), chunk)  # 0: a share at a time
         for base, address in ((_ARENA, self.arena.address), (_WEIGHT, weights), (_SCRATCH, scratch.address)):
             fixed = plan.base == base
             slots[fixed] = plan.offset[fixed] + address
@@ -112,10 +130,17 @@ class Context:
         patch[:, 0] = start[3] + dynamic * _WORD
         patch[:, 1] = plan.base[dynamic]
         patch[:, 2] = plan.offset[dynamic]
-        context[:] = (start[2], len(plan.table), start[4], len(dynamic), start[1], start[5], row)
+        context[:] = (start[2], len(plan.table), start[4], len(dynamic), start[1], start[5], row, 0)
         self._words, self._table = context, start[2]
 
     def limit(self, first: int, end: int) -> None:
         """Makes the next runs walk records [first, end) only."""
         self._words[0] = self._table + first * layout.RECORD
         self._words[1] = end - first
+
+    def record(self, threads: int) -> Words:
+        """[threads, records, 2, 2]: where the next runs write when each thread began and ended its part of each record,
+        in seconds and nanoseconds. To be held while they run."""
+        times = np.zeros((threads, int(self._words[1]), 2, 2), np.int64)
+        self._words[layout.TIMES // _WORD] = times.ctypes.data
+        return times

@@ -117,8 +117,10 @@ class Team:
         self.lock = threading.RLock()
         self._pool = Memory(layout.POOL_BYTES)
         ctypes.c_void_p.from_address(self._pool.address + layout.SPINS).value = ctypes.addressof(_spins)
-        syscall = ctypes.cast(ctypes.CDLL(None).syscall, ctypes.c_void_p).value
-        ctypes.c_void_p.from_address(self._pool.address + layout.SYSCALL).value = syscall
+        library = ctypes.CDLL(None)
+        for field, function in ((layout.SYSCALL, library.syscall), (layout.CLOCK, library.clock_gettime)):
+            address = ctypes.cast(function, ctypes.c_void_p).value
+            ctypes.c_void_p.from_address(self._pool.address + field).value = address
         self._workers: list[threading.Thread] | None = None
 
     def run(self, context: int) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Union
 
 from renorm.core import dtypes
@@ -484,19 +485,51 @@ class Algebra:
             rest = Linear({x: k for x, k in b.terms.items() if x is not found}, b.constant)
             b, n = self.recombine(add(scale(rest, found.divisor), found.base)), n * found.divisor
 
-    def covers(self, low: Linear, span: int, extent: int, loops: Iterable[tuple[Var, int]]) -> tuple[bool, set[Var]]:
+    def covers(self, low: Linear, span: int, extent: int, loops: Iterable[tuple[Var, int]]) -> tuple[bool, set[Digit]]:
         """Whether [low, low + span], over all values of the loop variables, covers 0 .. extent - 1 with no gap and each
-        value once up to the ends; and the variables that it takes. loops: variables with extents."""
+        value once up to the ends; and the digits of variables that it takes. loops: variables with extents."""
         extents = dict(loops)
-        if low.constant > 0 or not all(isinstance(atom, Var) and atom in extents for atom in low.terms):
+        parts = [(k, self._digit(atom, extents)) for atom, k in low.terms.items()]
+        taken = {digit for _, digit in parts if digit is not None}
+        if low.constant != 0 or len(taken) < len(parts):
             return False, set()
         reach = span + 1
-        for atom, k in sorted(low.terms.items(), key=lambda term: term[1]):
-            assert isinstance(atom, Var)
+        for k, digit in sorted(((k, d) for k, d in parts if d is not None), key=lambda part: part[0]):
             if k != reach:
                 return False, set()
-            reach *= extents[atom]
-        return low.constant == 0 and reach >= extent, {atom for atom in low.terms if isinstance(atom, Var)}
+            reach *= digit.count
+        return reach >= extent, taken
+
+    def _digit(self, atom: Atom, extents: Mapping[Var, int]) -> Digit | None:
+        """An atom as a digit of a loop variable; None where it is something else."""
+        if isinstance(atom, Var):
+            return Digit(atom, 1, extents[atom]) if atom in extents else None
+        base = atom.base.single() if isinstance(atom, (Quotient, Remainder)) else None
+        whole = self._digit(base, extents) if base is not None else None
+        if whole is None or not isinstance(atom, (Quotient, Remainder)) or whole.count % atom.divisor:
+            return None
+        if isinstance(atom, Quotient):
+            return Digit(whole.var, whole.unit * atom.divisor, whole.count // atom.divisor)
+        return Digit(whole.var, whole.unit, atom.divisor)
+
+
+@dataclass(frozen=True)
+class Digit:
+    """(var // unit) % count: a digit of a loop variable; a fused loop has one for each of the loops it is made of."""
+
+    var: Var
+    unit: int
+    count: int
+
+
+def are_separate(digits: Iterable[Digit]) -> bool:
+    """Whether digits take all combinations of values, each determined by its variable."""
+    end: dict[Var, int] = {}
+    for d in sorted(digits, key=lambda d: d.unit):
+        if d.unit % end.get(d.var, 1):
+            return False
+        end[d.var] = d.unit * d.count
+    return True
 
 
 def _decided(op: str, low: int, high: int) -> bool | None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from math import prod
 
 from renorm.core import dtypes
 from renorm.core.errors import InvalidSchedule
@@ -383,14 +384,15 @@ class Inference:
         """An argument must be written as a whole: by disjoint regions, or else completely in every round."""
         shape = nest.stage.tensor.shape
         loops = [(loop.var, loop.extent) for loop in nest.prefix if loop.extent > 1]
-        taken: set[Var] = set()
+        digits: list[affine.Digit] = []
         disjoint = True
         for region, extent in zip(cut, shape, strict=True):
             covered, used = self.algebra.covers(region.low, region.extent - 1, extent, loops)
-            disjoint = disjoint and covered and not (used & taken)
-            taken |= used
-        if disjoint and all(
-            loop.var in taken or loop.extent == 1
+            disjoint = disjoint and covered
+            digits += used
+        taken = {var: prod(d.count for d in digits if d.var is var) for var, _ in loops}
+        if (disjoint and affine.are_separate(digits)) and all(
+            loop.extent in (1, taken.get(loop.var))
             for loop in nest.prefix
             if loop.kind != "serial" and loop.kind != "unrolled"
         ):

@@ -9,13 +9,21 @@ from typing import Any
 from renorm.core import dtypes
 from renorm.core.errors import InvalidExpression, suggest
 from renorm.expr.nodes import Expr, ExprLike, Reduce, Scalar, as_expr, cast, combine, const, identity_element
-from renorm.te.tensor import IterVar, PlaceholderOp, Tensor, as_shape, compute_over
+from renorm.te.tensor import IterVar, PlaceholderOp, Tensor, Window, as_shape, compute_over
 from renorm.tir.nodes import BLOCK_AXES, THREAD_AXES
 
 
-def placeholder(shape: Sequence[int] | int, dtype: str = "float32", name: str = "placeholder") -> Tensor:
-    """A tensor that the caller of the kernel gives. shape: ints; () for one element."""
-    return PlaceholderOp(name, as_shape(f"placeholder {name}", shape), dtypes.lookup(dtype).name).tensor
+def placeholder(
+    shape: Sequence[int] | int,
+    dtype: str = "float32",
+    name: str = "placeholder",
+    strides: Sequence[int] | None = None,
+) -> Tensor:
+    """A tensor that the caller of the kernel gives. shape: ints; () for one element. strides: how many elements apart
+    neighbours along each axis lie in memory, which holds more between them; None: row-major."""
+    extents = as_shape(f"placeholder {name}", shape)
+    window = None if strides is None else Window.of(f"placeholder {name}", extents, strides)
+    return PlaceholderOp(name, extents, dtypes.lookup(dtype).name, window).tensor
 
 
 def compute(

@@ -38,7 +38,7 @@ from renorm.te import affine, storage
 from renorm.te.affine import NUMBER_0, Algebra, Linear
 from renorm.te.bounds import GPU_AXES, Guard, Inference, Loop, Nest, axis_values, root_values
 from renorm.te.schedule import Schedule, Stage
-from renorm.te.tensor import PlaceholderOp, Tensor
+from renorm.te.tensor import PlaceholderOp, Tensor, Window
 from renorm.te.translation import Translation, source_of
 from renorm.tir.nodes import NOTHING, Allocate, Barrier, Buffer, For, If, Kernel, Produce, Stmt, Store, seq
 
@@ -60,7 +60,9 @@ class _Lowering:
         self.taken: set[str] = set()
         self._check_arguments()
         self.inlined = {stage.tensor: stage.op for stage in s.stages if stage.is_inline}
-        self.buffers: dict[Tensor, Buffer] = {t: self._buffer(t, t.size, "global") for t in args}
+        self.windows = {t: window for t in args if (window := self._window(t))}
+        sizes = {t: self.windows[t].size if t in self.windows else t.size for t in args}
+        self.buffers: dict[Tensor, Buffer] = {t: self._buffer(t, size, "global") for t, size in sizes.items()}
         self.inference = Inference(self.algebra, self.inlined, args, self._load)
         self.inside: dict[Stage, list[Nest]] = {}
         self.owner: dict[Translation, Nest] = {}
@@ -89,6 +91,12 @@ class _Lowering:
         outputs = frozenset(self.buffers[t].name for t in self.args if not isinstance(t.op, PlaceholderOp))
         params = tuple(self.buffers[t] for t in self.args)
         return Kernel(name, params, storage.reuse(body), outputs)
+
+    def _window(self, argument: Tensor) -> Window | None:
+        """Where an argument lies in memory that holds more; None where it lies alone."""
+        if isinstance(argument.op, PlaceholderOp):
+            return argument.op.window
+        return next((stage.window for stage in self.s.stages if stage.tensor is argument), None)
 
     def _buffer(self, tensor: Tensor, size: int, scope: str) -> Buffer:
         name, count = tensor.name, 0
@@ -146,7 +154,7 @@ class _Lowering:
         nest = self.owner[terms.outermost]
         position = self._flat(t, [affine.subtract(i, low) for i, low in zip(indices, lows, strict=True)], extents)
         conditions = self._conditions(e, terms, nest) if nest.is_speculative else []
-        conditions = self._necessary(conditions, position, prod(extents))
+        conditions = self._necessary(conditions, position, self.buffers[t].size)
         return Load(self.buffers[t], (position,), all_of(*conditions) if conditions else None)
 
     def _necessary(self, conditions: list[Expr], position: Expr, size: int) -> list[Expr]:
@@ -185,16 +193,12 @@ class _Lowering:
 
     def _flat(self, t: Tensor, indices: Sequence[Linear], extents: Sequence[int]) -> Expr:
         """The position of an element in the memory of `t`."""
-        nest = self.inference.nests.get(t)
-        order = nest.layout if nest is not None else range(len(extents))
-        stride = 1
-        parts: list[Linear] = []
-        for i in reversed(order):
-            parts.append(affine.scale(indices[i], stride))
-            stride *= extents[i]
+        nest, window = self.inference.nests.get(t), self.windows.get(t)
+        order = nest.layout if nest is not None and window is None else range(len(extents))
+        strides = dict(enumerate(window.strides)) if window else _row_major(extents, order)
         position = NUMBER_0
-        for part in reversed(parts):
-            position = affine.add(position, part)
+        for i in order:
+            position = affine.add(position, affine.scale(indices[i], strides[i]))
         return self.algebra.expr(self.algebra.recombine(position))
 
     def _condition(self, guard: Guard, form: Linear) -> Expr:
@@ -355,6 +359,15 @@ class _Lowering:
         for child in self.inside.get(nest.stage, []):
             found |= self._reads(child)
         return found
+
+
+def _row_major(extents: Sequence[int], order: Sequence[int]) -> dict[int, int]:
+    """How far apart neighbours along each axis lie, where memory runs through the axes in this order."""
+    strides, stride = dict[int, int](), 1
+    for i in reversed(order):
+        strides[i] = stride
+        stride *= extents[i]
+    return strides
 
 
 def _innermost(loops: Sequence[Loop], free: Collection[Var]) -> int:

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from renorm.core.errors import InvalidExpression, InvalidSchedule, suggest
 from renorm.te import rewriting
 from renorm.te.relations import Fuse, Relation, Singleton, Split
-from renorm.te.tensor import ComputeOp, IterVar, Operation, PlaceholderOp, Tensor
+from renorm.te.tensor import ComputeOp, IterVar, Operation, PlaceholderOp, Tensor, Window
 from renorm.tir.nodes import SCOPES
 
 
@@ -36,6 +36,7 @@ class Stage:
         self.threads: dict[IterVar, IterVar] = {}
         self.scope = ""
         self.nontemporal = False
+        self.window: Window | None = None
         self.attach: tuple[Stage, IterVar] | None = None
         self.is_inline = False
 
@@ -294,6 +295,25 @@ class Stage:
             why = "is a reduction, which reads what it has stored" if self.op.reduce_axis else "is no output"
             raise InvalidSchedule(f"{self.name} cannot be stored past the caches: it {why}")
         self.nontemporal = True
+
+    def store_within(self, strides: Sequence[int]) -> None:
+        """Stores an output in a part of a larger array: neighbours along each axis are `strides` elements apart.
+
+            for (i, 0, 4)             s[T].store_within((10, 1))     for (i, 0, 4)
+              for (j, 0, 8)                                            for (j, 0, 8)
+                T[i*8 + j] = A[i*8 + j]                                  T[i*10 + j] = A[i*8 + j]
+
+        What lies between is left as it is. The caller gives the address of the first element. Where strides are equal
+        to those of a row-major array up to some axis, axes behind it still run over memory as one (`joint_axes`).
+        """
+        if not self.is_output:
+            raise InvalidSchedule(f"{self.name} cannot be stored within a larger array: it is no output")
+        self.window = Window.of(self.name, [a.extent for a in self.op.axis], strides)
+
+    def joint_axes(self) -> int:
+        """How many of the last axes lie in memory as those of a row-major array do."""
+        shape = [a.extent for a in self.op.axis]
+        return len(shape) if self.window is None else self.window.joint_axes(shape)
 
     # -- what primitives have in common
 

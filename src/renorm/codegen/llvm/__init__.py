@@ -15,7 +15,7 @@ from renorm.tir.nodes import Kernel
 from renorm.tir.passes import prepare
 from renorm.tir.verify import verify
 
-__all__ = ["assembly", "compile_kernel", "spills", "structure"]
+__all__ = ["assembly", "compile_kernel", "structure"]
 
 
 def compile_kernel(kernel: Kernel, target: Target) -> CompiledKernel:
@@ -28,14 +28,16 @@ def compile_kernel(kernel: Kernel, target: Target) -> CompiledKernel:
     verify(kernel, target)
     phases, workspaces = cut(prepare(kernel))
     text, scratch = module(kernel, target, phases, workspaces)
+    code = machine.emit_object(text, target, kernel.name)
     return CompiledKernel(
         name=kernel.name,
-        object=machine.emit_object(text, target, kernel.name),
+        object=code,
         phases=tuple(phase.extent for phase in phases),
         accesses=tuple(access(phase, (*kernel.params, *workspaces)) for phase in phases),
         in_place=in_place(kernel),
         workspace=tuple(bytes_of(buffer) for buffer in workspaces),
         scratch=scratch,
+        spills=spills(code, f"kernel {kernel.name}"),
         llvm=text,
         loops=str(kernel),
     )

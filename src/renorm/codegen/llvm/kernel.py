@@ -9,7 +9,7 @@ from renorm.codegen.llvm import types
 from renorm.codegen.llvm.expressions import Expressions
 from renorm.codegen.llvm.index import Linear
 from renorm.codegen.llvm.memory import NONTEMPORAL, Place
-from renorm.codegen.llvm.ssa import I8, I64, PTR, Function, Value, constant
+from renorm.codegen.llvm.ssa import I8, I64, PTR, Function, Value, constant, weights_of
 from renorm.core.errors import InternalError, InvalidLoops
 from renorm.core.target import Target
 from renorm.expr import rewrite
@@ -43,15 +43,18 @@ def module(kernel: Kernel, target: Target, phases: Sequence[Phase], workspaces: 
     stride = max((offset + _aligned(bytes_of(b)) for b, offset in scratch.items()), default=0)
     functions: list[str] = []
     tables: dict[str, str] = {}
+    rounds: set[int] = set()
     for k, phase in enumerate(phases):
         emitter = _PhaseEmitter(k, kernel, target, (*kernel.params, *workspaces), scratch, stride)
         functions.append(emitter.emit(phase))
         tables.update(emitter.f.tables)
+        rounds |= emitter.f.rounds
     attributes = ["nounwind", '"no-builtins"', '"no-jump-tables"="true"']
     if target.vector_bytes == 64:  # else LLVM would prefer half of the register
         attributes += ['"prefer-vector-width"="512"', '"min-legal-vector-width"="512"']
     tail = f"attributes #0 = {{ {' '.join(attributes)} }}\n!0 = !{{}}\n!{NONTEMPORAL} = !{{i32 1}}\n"
-    return "\n\n".join([*tables.values(), *functions, tail]), stride
+    weights = "\n".join(weights_of(n)[1] for n in sorted(rounds))
+    return "\n\n".join([*tables.values(), *functions, tail + weights]), stride
 
 
 def _aligned(size: int) -> int:

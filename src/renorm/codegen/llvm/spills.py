@@ -1,29 +1,32 @@
-"""Spills in hot loops, read off assembly text: how a schedule learns that its register tile was too large."""
+"""Spills in hot loops, read off machine code: how a compiler learns that a register tile was too large."""
 
 from __future__ import annotations
 
-import re
+from renorm.codegen.llvm.instructions import Kind, aarch64, may_use_stack, x86_64
+from renorm.runtime import elf
 
-_LABEL = re.compile(r"^(\.?\w+):")
-_JUMP = re.compile(r"^\s+(?:j[a-z]+|b(?:\.[a-z]+)?|cbn?z\s+\w+,|tbn?z\s+\w+,\s*#?\d+,)\s+(\.\w+)\b")
-_PRODUCT = re.compile(r"^\s+(?:vf[n]?m(?:add|sub)\w*|fml[as]|fn?m(?:add|sub))\s")
-_SPILL = re.compile(r"(?:#|//) \d+-byte (?:Folded )?(?:Spill|Reload)")  # LLVM's own comment
+_READERS = {"x86_64": x86_64, "aarch64": aarch64}
+_STACK = (Kind.STACK, Kind.STACK_PRODUCT)
+_PRODUCT = (Kind.PRODUCT, Kind.STACK_PRODUCT)
 
 
-def spills(assembly: str) -> int:
-    """How many instructions of hot loops move a register to or from the stack; x86-64 (AT&T syntax) or AArch64.
+def spills(code: bytes, name: str = "object") -> int:
+    """How many instructions of hot loops move a vector register to or from the stack, in an ELF object.
 
-    A loop is the text from a label to a jump back to it; it is hot where it is innermost and multiplies and adds.
-    Buffers of the kernel that live on the stack do not count.
+    A loop is what lies between a jump back and its target; it is hot where it is innermost and multiplies and adds.
     """
-    lines = assembly.splitlines()
-    labels: dict[str, int] = {}
-    loops: list[tuple[int, int]] = []
-    for k, line in enumerate(lines):
-        if found := _LABEL.match(line):
-            labels[found[1]] = k
-        elif (found := _JUMP.match(line)) and found[1] in labels:
-            loops.append((labels[found[1]], k))
+    read = elf.read(code, name)
+    return sum(in_hot_loops(bytes(s.data), read.arch) for s in read.sections if s.is_code)
+
+
+def in_hot_loops(code: bytes, machine: str) -> int:
+    """The same of machine code. machine: "x86_64" or "aarch64"."""
+    if not may_use_stack(code, machine):
+        return 0
+    found = list(_READERS[machine](code))
+    if not any(i.kind in _STACK for i in found):
+        return 0
+    loops = [(i.target, i.at) for i in found if i.kind is Kind.JUMP and i.target <= i.at]
     innermost = [(a, b) for a, b in loops if not any((c, d) != (a, b) and a <= c and d <= b for c, d in loops)]
-    hot = [lines[a:b] for a, b in innermost if any(_PRODUCT.match(line) for line in lines[a:b])]
-    return sum(1 for loop in hot for line in loop if _SPILL.search(line))
+    inside = [[i.kind for i in found if a <= i.at < b] for a, b in innermost]
+    return sum(sum(k in _STACK for k in kinds) for kinds in inside if any(k in _PRODUCT for k in kinds))

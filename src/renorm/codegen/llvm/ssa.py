@@ -121,6 +121,13 @@ def poison(type: Type) -> Value:
     return Value("poison", type)
 
 
+def weights_of(rounds: int) -> tuple[str, str]:
+    """(name, definition) of the metadata of a loop that runs `rounds` times: for each time that it ends, how often it
+    goes on."""
+    name = f"!{rounds}"  # numbers below 2 are taken (codegen.llvm.kernel)
+    return name, f'{name} = !{{!"branch_weights", i32 {rounds - 1}, i32 1}}'
+
+
 def _to_float32(x: float) -> float:
     try:
         return struct.unpack("<f", struct.pack("<f", x))[0]
@@ -162,6 +169,7 @@ class Function:
         self.blocks: list[Block] = [self.entry]
         self.allocations: list[str] = []
         self.tables: dict[str, str] = {}  # constant arrays that the module must define, by name
+        self.rounds: set[int] = set()  # how often loops run, of which the module must define the weights
         self.regions: list[Region] = [Region(self.entry, hoists=False)]
         self._values = 0
         self._labels = 0
@@ -195,7 +203,7 @@ class Function:
     @contextmanager
     def loop(self, start: Value, end: Value, at_least_once: bool) -> Generator[Value, None, None]:
         """for i in [start, end), step 1, of type i64; yields i. A test in front is left out where it runs at least
-        once.
+        once. LLVM is told how often it runs, where that is known: which values stay in registers depends on it.
         """
         outer = self.regions[-1]
         before = outer.block
@@ -208,6 +216,10 @@ class Function:
             latch = self.block
         after = self.new_block("end")
         latch.terminator = f"br i1 {again.text}, label %{body.label}, label %{after.label}"
+        if start.number is not None and end.number is not None:
+            rounds = min(max(2, int(end.number) - int(start.number)), 1 << 30)
+            self.rounds.add(rounds)
+            latch.terminator += f", !prof {weights_of(rounds)[0]}"
         body.phis.append(
             f"{variable.text} = phi i64 [ {start.text}, %{before.label} ], [ {following.text}, %{latch.label} ]"
         )

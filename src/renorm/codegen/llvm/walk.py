@@ -4,18 +4,27 @@
 `renorm_work(pool, thread, threads)` is where the other threads live: parked until a run is published, walking the
 table with the rest, parked again; `renorm_stop(pool)` sends them home. Memory is laid out as runtime.layout says.
 
-A phase is `void (ptr args, i64 lo, i64 hi, i64 thread)`. Its extent is split evenly, thread t's share being
-[ceil(n t / T), ceil(n (t+1) / T)), so that an extent of 1 is thread 0's. Where a record has a chunk, a thread takes
-that many iterations of its own share at a time, and when that is gone, of the others': what a thread wrote in one phase
-it mostly finds in its own cache in the next, and yet nobody waits for a thread that the system has stopped.
+A phase is `void (ptr args, i64 lo, i64 hi, i64 thread)`. A phase of one iteration is thread 0's. The extent of any
+other is split evenly, thread t's share being [ceil(n t / T), ceil(n (t+1) / T)); a thread takes a chunk of its own
+share at a time, and when that is gone, of the others': what a thread wrote in one phase it mostly finds in its own
+cache in the next, and yet nobody waits for a thread that has not begun.
 
-Where a record asks for it all threads meet in a barrier first: a counter and an epoch. Waiting, here and for the next
-run, is as many pauses as the pool says, then futex; whoever changes a futex word wakes only when somebody sleeps.
-Orders: a sleeper counts itself before the kernel compares the word, the other changes the word before it reads the
-count, both sequentially consistent, so a wake-up cannot be missed.
+Nobody waits for threads at all, but for iterations. DONE counts those of the run that are done, each thread adding its
+own before it waits; where a record asks for it, a thread goes on when all that stand before the record are done. So a
+worker that the system wakes late, or not at all, costs no more than its help: thread 0 ends the run without it. A
+worker counts itself in, then looks whether a run is OPEN; thread 0 closes it, then waits until nobody is inside.
 
-There is no inline assembly: pausing is an intrinsic and the system call goes through the C library's syscall(), whose
-address the pool holds; so the object has no external symbols and can be made for any target that LLVM knows.
+A thread that waits pauses as often as the pool says, then calls futex; whoever changes a word wakes only when somebody
+sleeps. Orders: a sleeper counts itself before it compares the word, the other changes the word before it reads the
+count, all sequentially consistent, so a wake-up cannot be missed; in the same way either thread 0 sees a worker inside,
+or the worker sees that nothing is open.
+
+Where the context says so, each thread writes down when it began and ended its part of each phase; what lies between two
+parts is waiting. Otherwise that costs a comparison of registers.
+
+There is no inline assembly: pausing is an intrinsic; system call and clock go through the C library's syscall() and
+clock_gettime(), whose addresses the pool holds; so the object has no external symbols and can be made for any target
+that LLVM knows.
 """
 
 from __future__ import annotations
@@ -45,6 +54,7 @@ _MACHINES = {
 }
 _WAIT, _WAKE = 128, 129  # FUTEX_WAIT, FUTEX_WAKE, with FUTEX_PRIVATE_FLAG
 _ALL = 0x7FFFFFFF
+_MONOTONIC = 1  # CLOCK_MONOTONIC, which Python's perf_counter reads too
 
 
 def walker_text(arch: str) -> str:
@@ -64,8 +74,8 @@ define internal void @futex(ptr %pool, ptr %word, i64 %operation, i64 %value) no
   ret void
 }}
 
-; returns when the word differs from %old
-define internal void @await(ptr %pool, ptr %word, i32 %old, ptr %sleepers) {{
+; returns when the word is %least or more
+define internal void @await(ptr %pool, ptr %word, i64 %least, ptr %sleepers) {{
 entry:
   %spins.at = getelementptr i8, ptr %pool, i64 {layout.SPINS}
   %spins.word = load ptr, ptr %spins.at
@@ -73,29 +83,35 @@ entry:
   br label %spin
 spin:
   %k = phi i32 [ 0, %entry ], [ %k.next, %again ]
-  %seen = load atomic i32, ptr %word acquire, align 4
-  %changed = icmp ne i32 %seen, %old
-  br i1 %changed, label %done, label %again
+  %seen = load atomic i64, ptr %word seq_cst, align 8
+  %enough = icmp sge i64 %seen, %least
+  br i1 %enough, label %done, label %again
 again:
   {pause}
   %k.next = add i32 %k, 1
   %more = icmp ult i32 %k.next, %spins
-  br i1 %more, label %spin, label %sleep
-sleep:
+  br i1 %more, label %spin, label %count
+count:
   %0 = atomicrmw add ptr %sleepers, i32 1 seq_cst, align 4
-  %value = zext i32 %old to i64
-  call void @futex(ptr %pool, ptr %word, i64 {_WAIT}, i64 %value)
+  br label %compare
+compare:
+  %value = load atomic i64, ptr %word seq_cst, align 8
+  %reached = icmp sge i64 %value, %least
+  br i1 %reached, label %awake, label %sleep
+sleep:
+  %low = and i64 %value, 4294967295
+  call void @futex(ptr %pool, ptr %word, i64 {_WAIT}, i64 %low)
+  br label %compare
+awake:
   %1 = atomicrmw sub ptr %sleepers, i32 1 seq_cst, align 4
-  %after = load atomic i32, ptr %word acquire, align 4
-  %awake = icmp ne i32 %after, %old
-  br i1 %awake, label %done, label %sleep
+  br label %done
 done:
   ret void
 }}
 
-; changes the word, and wakes those who wait for that
-define internal void @advance(ptr %pool, ptr %word, ptr %sleepers) {{
-  %old = atomicrmw add ptr %word, i32 1 seq_cst, align 4
+; adds to the word, and wakes those who wait for that
+define internal void @advance(ptr %pool, ptr %word, i64 %amount, ptr %sleepers) {{
+  %old = atomicrmw add ptr %word, i64 %amount seq_cst, align 8
   %count = load atomic i32, ptr %sleepers seq_cst, align 4
   %some = icmp sgt i32 %count, 0
   br i1 %some, label %wake, label %done
@@ -106,22 +122,39 @@ done:
   ret void
 }}
 
-define internal void @barrier(ptr %pool, i64 %threads) {{
-  %arrived = getelementptr i8, ptr %pool, i64 {layout.ARRIVED}
-  %epoch = getelementptr i8, ptr %pool, i64 {layout.EPOCH}
+; says that %own more iterations are done
+define internal void @finish(ptr %pool, i64 %own) {{
+  %any = icmp ne i64 %own, 0
+  br i1 %any, label %add, label %done
+add:
+  %word = getelementptr i8, ptr %pool, i64 {layout.DONE}
   %waiting = getelementptr i8, ptr %pool, i64 {layout.WAITING}
-  %old = load atomic i32, ptr %epoch acquire, align 4
-  %before = atomicrmw add ptr %arrived, i32 1 acq_rel, align 4
-  %now = add i32 %before, 1
-  %all = trunc i64 %threads to i32
-  %last = icmp eq i32 %now, %all
-  br i1 %last, label %open, label %wait
-open:
-  store atomic i32 0, ptr %arrived monotonic, align 4
-  call void @advance(ptr %pool, ptr %epoch, ptr %waiting)
+  call void @advance(ptr %pool, ptr %word, i64 %own, ptr %waiting)
+  br label %done
+done:
   ret void
-wait:
-  call void @await(ptr %pool, ptr %epoch, i32 %old, ptr %waiting)
+}}
+
+; waits until %least iterations of the run are done
+define internal void @until(ptr %pool, i64 %least) {{
+  %word = getelementptr i8, ptr %pool, i64 {layout.DONE}
+  %waiting = getelementptr i8, ptr %pool, i64 {layout.WAITING}
+  call void @await(ptr %pool, ptr %word, i64 %least, ptr %waiting)
+  ret void
+}}
+
+; writes down what time it is, where something is recorded
+define internal void @stamp(ptr %pool, ptr %moments, i64 %offset) {{
+entry:
+  %nothing = icmp eq ptr %moments, null
+  br i1 %nothing, label %done, label %look
+look:
+  %at = getelementptr i8, ptr %pool, i64 {layout.CLOCK}
+  %clock = load ptr, ptr %at
+  %moment = getelementptr i8, ptr %moments, i64 %offset
+  %r = call i32 %clock(i32 {_MONOTONIC}, ptr %moment)
+  br label %done
+done:
   ret void
 }}
 
@@ -134,8 +167,8 @@ define internal i64 @share(i64 %extent, i64 %thread, i64 %threads) {{
   ret i64 %begin
 }}
 
-; runs chunks of the thread's own share, then of the next thread's, and so on round
-define internal void @take(ptr %record, ptr %context, i64 %thread, i64 %threads) noinline {{
+; runs chunks of the thread's own share, then of the next thread's, and so on round; gives how many iterations it ran
+define internal i64 @take(ptr %pool, ptr %record, ptr %context, i64 %thread, i64 %threads, ptr %moments) noinline {{
 entry:
   %function = load ptr, ptr %record
   %args.at = getelementptr i8, ptr %record, i64 {layout.ARGS}
@@ -153,6 +186,7 @@ entry:
   br label %owner
 owner:
   %k = phi i64 [ 0, %entry ], [ %k.next, %gone ]
+  %ran = phi i64 [ 0, %entry ], [ %ran.now, %gone ]
   %shifted = add i64 %thread, %k
   %beyond = icmp uge i64 %shifted, %threads
   %wrapped = sub i64 %shifted, %threads
@@ -163,8 +197,14 @@ owner:
   %row.offset = mul i64 %whose, %row
   %offset = add i64 %row.offset, %taken
   %counter = getelementptr i8, ptr %counters, i64 %offset
-  br label %next
-next:
+  br label %look
+look:
+  %ran.now = phi i64 [ %ran, %owner ], [ %ran.more, %work ]
+  %seen = load atomic i64, ptr %counter monotonic, align 8
+  %seen.first = add i64 %begin, %seen
+  %open = icmp ult i64 %seen.first, %end
+  br i1 %open, label %claim, label %gone
+claim:
   %before = atomicrmw add ptr %counter, i64 %chunk monotonic, align 8
   %first = add i64 %begin, %before
   %left = icmp ult i64 %first, %end
@@ -173,73 +213,110 @@ piece:
   %last = add i64 %first, %chunk
   %over = icmp ugt i64 %last, %end
   %stop = select i1 %over, i64 %end, i64 %last
+  %fresh = icmp eq i64 %ran.now, 0
+  br i1 %fresh, label %begun, label %work
+begun:
+  call void @stamp(ptr %pool, ptr %moments, i64 0)
+  br label %work
+work:
   call void %function(ptr %args, i64 %first, i64 %stop, i64 %thread)
-  br label %next
+  %length = sub i64 %stop, %first
+  %ran.more = add i64 %ran.now, %length
+  br label %look
 gone:
   %k.next = add i64 %k, 1
   %all = icmp eq i64 %k.next, %threads
   br i1 %all, label %done, label %owner
 done:
-  ret void
+  %some = icmp ne i64 %ran.now, 0
+  br i1 %some, label %ended, label %return
+ended:
+  call void @stamp(ptr %pool, ptr %moments, i64 {layout.MOMENT})
+  br label %return
+return:
+  ret i64 %ran.now
 }}
 
-define internal void @walk(ptr %pool, ptr %context, i64 %thread, i64 %threads) noinline {{
+; gives how many iterations the run has
+define internal i64 @walk(ptr %pool, ptr %context, i64 %thread, i64 %threads) noinline {{
 entry:
   %table.at = getelementptr i8, ptr %context, i64 {layout.TABLE}
   %table = load ptr, ptr %table.at
   %count.at = getelementptr i8, ptr %context, i64 {layout.PHASES}
   %count = load i64, ptr %count.at
   %end = getelementptr [{layout.RECORD} x i8], ptr %table, i64 %count
+  %times.at = getelementptr i8, ptr %context, i64 {layout.TIMES}
+  %times = load ptr, ptr %times.at
+  %silent = icmp eq ptr %times, null
+  %step = select i1 %silent, i64 0, i64 {2 * layout.MOMENT}
+  %row = mul i64 %count, %step
+  %row.offset = mul i64 %row, %thread
+  %moments.first = getelementptr i8, ptr %times, i64 %row.offset
   %alone = icmp eq i64 %threads, 1
+  %caller = icmp eq i64 %thread, 0
   %empty = icmp eq i64 %count, 0
-  br i1 %empty, label %finish, label %phase
+  br i1 %empty, label %nothing, label %begin
+nothing:
+  ret i64 0
+begin:
+  %before.first.at = getelementptr i8, ptr %table, i64 {layout.BEFORE}
+  %before.first = load i64, ptr %before.first.at
+  br label %phase
 phase:
-  %record = phi ptr [ %table, %entry ], [ %record.next, %next ]
+  %record = phi ptr [ %table, %begin ], [ %record.next, %next ]
+  %moments = phi ptr [ %moments.first, %begin ], [ %moments.next, %next ]
+  %own = phi i64 [ 0, %begin ], [ %own.next, %next ]  ; iterations that it has not said are done
   %function = load ptr, ptr %record
   %args.at = getelementptr i8, ptr %record, i64 {layout.ARGS}
   %args = load ptr, ptr %args.at
   %extent.at = getelementptr i8, ptr %record, i64 {layout.EXTENT}
   %extent = load i64, ptr %extent.at
+  %before.at = getelementptr i8, ptr %record, i64 {layout.BEFORE}
+  %before.all = load i64, ptr %before.at
+  %before = sub i64 %before.all, %before.first
   br i1 %alone, label %whole, label %meet
-whole:
-  call void %function(ptr %args, i64 0, i64 %extent, i64 0)
-  br label %next
 meet:
   %barrier.at = getelementptr i8, ptr %record, i64 {layout.BARRIER}
   %barrier = load i64, ptr %barrier.at
   %must = icmp ne i64 %barrier, 0
   br i1 %must, label %sync, label %share
 sync:
-  call void @barrier(ptr %pool, i64 %threads)
+  call void @finish(ptr %pool, i64 %own)
+  call void @until(ptr %pool, i64 %before)
   br label %share
 share:
+  %left = phi i64 [ %own, %meet ], [ 0, %sync ]
   %chunk.at = getelementptr i8, ptr %record, i64 {layout.CHUNK}
   %chunk = load i64, ptr %chunk.at
-  %dynamic = icmp ne i64 %chunk, 0
-  br i1 %dynamic, label %take, label %split
-split:
-  %lo = call i64 @share(i64 %extent, i64 %thread, i64 %threads)
-  %up = add i64 %thread, 1
-  %hi = call i64 @share(i64 %extent, i64 %up, i64 %threads)
-  %work = icmp ult i64 %lo, %hi
-  br i1 %work, label %part, label %next
-part:
-  call void %function(ptr %args, i64 %lo, i64 %hi, i64 %thread)
+  %parallel = icmp ne i64 %chunk, 0
+  br i1 %parallel, label %take, label %serial
+serial:
+  br i1 %caller, label %whole, label %next
+whole:
+  %left.serial = phi i64 [ 0, %phase ], [ %left, %serial ]
+  call void @stamp(ptr %pool, ptr %moments, i64 0)
+  call void %function(ptr %args, i64 0, i64 %extent, i64 0)
+  call void @stamp(ptr %pool, ptr %moments, i64 {layout.MOMENT})
+  %own.serial = add i64 %left.serial, %extent
   br label %next
 take:
-  call void @take(ptr %record, ptr %context, i64 %thread, i64 %threads)
+  %ran = call i64 @take(ptr %pool, ptr %record, ptr %context, i64 %thread, i64 %threads, ptr %moments)
+  %own.taken = add i64 %left, %ran
   br label %next
 next:
+  %own.next = phi i64 [ %own.serial, %whole ], [ %own.taken, %take ], [ %left, %serial ]
   %record.next = getelementptr i8, ptr %record, i64 {layout.RECORD}
-  %done = icmp eq ptr %record.next, %end
-  br i1 %done, label %finish, label %phase
+  %moments.next = getelementptr i8, ptr %moments, i64 %step
+  %last = icmp eq ptr %record.next, %end
+  br i1 %last, label %finish, label %phase
 finish:
-  br i1 %alone, label %return, label %last.meeting
-last.meeting:
-  call void @barrier(ptr %pool, i64 %threads)
+  %all = add i64 %before, %extent
+  br i1 %alone, label %return, label %tell
+tell:
+  call void @finish(ptr %pool, i64 %own.next)
   br label %return
 return:
-  ret void
+  ret i64 %all
 }}
 
 ; writes the addresses of the caller's arrays where the phases read them, and sets the counters of chunks back
@@ -290,18 +367,29 @@ done:
 }}
 
 define void @{layout.RUN}(ptr %pool, ptr %context, i64 %threads) {{
+entry:
   call void @prepare(ptr %context, i64 %threads)
   %alone = icmp eq i64 %threads, 1
-  br i1 %alone, label %walk, label %publish
+  br i1 %alone, label %only, label %publish
+only:
+  %0 = call i64 @walk(ptr %pool, ptr %context, i64 0, i64 1)
+  ret void
 publish:
   %context.at = getelementptr i8, ptr %pool, i64 {layout.CONTEXT}
   store ptr %context, ptr %context.at
+  %done = getelementptr i8, ptr %pool, i64 {layout.DONE}
+  store atomic i64 0, ptr %done monotonic, align 8
+  %open = getelementptr i8, ptr %pool, i64 {layout.OPEN}
+  store atomic i64 1, ptr %open seq_cst, align 8
   %generation = getelementptr i8, ptr %pool, i64 {layout.GENERATION}
   %parked = getelementptr i8, ptr %pool, i64 {layout.PARKED}
-  call void @advance(ptr %pool, ptr %generation, ptr %parked)
-  br label %walk
-walk:
-  call void @walk(ptr %pool, ptr %context, i64 0, i64 %threads)
+  call void @advance(ptr %pool, ptr %generation, i64 1, ptr %parked)
+  %all = call i64 @walk(ptr %pool, ptr %context, i64 0, i64 %threads)
+  call void @until(ptr %pool, i64 %all)
+  store atomic i64 0, ptr %open seq_cst, align 8
+  %outside = getelementptr i8, ptr %pool, i64 {layout.OUTSIDE}
+  %leaving = getelementptr i8, ptr %pool, i64 {layout.LEAVING}
+  call void @await(ptr %pool, ptr %outside, i64 0, ptr %leaving)
   ret void
 }}
 
@@ -311,17 +399,29 @@ entry:
   %parked = getelementptr i8, ptr %pool, i64 {layout.PARKED}
   %stop.at = getelementptr i8, ptr %pool, i64 {layout.STOP}
   %context.at = getelementptr i8, ptr %pool, i64 {layout.CONTEXT}
+  %open.at = getelementptr i8, ptr %pool, i64 {layout.OPEN}
+  %outside = getelementptr i8, ptr %pool, i64 {layout.OUTSIDE}
+  %leaving = getelementptr i8, ptr %pool, i64 {layout.LEAVING}
   br label %rest
 rest:
-  %seen = phi i32 [ 0, %entry ], [ %now, %work ]
-  call void @await(ptr %pool, ptr %generation, i32 %seen, ptr %parked)
-  %now = add i32 %seen, 1
-  %stop = load atomic i32, ptr %stop.at monotonic, align 4
+  %seen = phi i64 [ 0, %entry ], [ %now, %leave ]
+  %next = add i64 %seen, 1
+  call void @await(ptr %pool, ptr %generation, i64 %next, ptr %parked)
+  %now = load atomic i64, ptr %generation seq_cst, align 8  ; runs may have come and gone
+  %stop = load atomic i32, ptr %stop.at seq_cst, align 4
   %home = icmp ne i32 %stop, 0
-  br i1 %home, label %done, label %work
+  br i1 %home, label %done, label %enter
+enter:
+  %0 = atomicrmw sub ptr %outside, i64 1 seq_cst, align 8
+  %open = load atomic i64, ptr %open.at seq_cst, align 8
+  %late = icmp eq i64 %open, 0
+  br i1 %late, label %leave, label %work
 work:
   %context = load ptr, ptr %context.at
-  call void @walk(ptr %pool, ptr %context, i64 %thread, i64 %threads)
+  %1 = call i64 @walk(ptr %pool, ptr %context, i64 %thread, i64 %threads)
+  br label %leave
+leave:
+  call void @advance(ptr %pool, ptr %outside, i64 1, ptr %leaving)
   br label %rest
 done:
   ret void
@@ -330,10 +430,10 @@ done:
 ; must not be called while a run is in flight
 define void @{layout.STOP_WORK}(ptr %pool) {{
   %stop.at = getelementptr i8, ptr %pool, i64 {layout.STOP}
-  store atomic i32 1, ptr %stop.at monotonic, align 4
+  store atomic i32 1, ptr %stop.at seq_cst, align 4
   %generation = getelementptr i8, ptr %pool, i64 {layout.GENERATION}
   %parked = getelementptr i8, ptr %pool, i64 {layout.PARKED}
-  call void @advance(ptr %pool, ptr %generation, ptr %parked)
+  call void @advance(ptr %pool, ptr %generation, i64 1, ptr %parked)
   ret void
 }}
 """

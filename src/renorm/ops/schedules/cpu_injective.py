@@ -39,8 +39,9 @@ def nest(s: te.Schedule, out: te.Tensor, target: Target) -> te.IterVar | None:
     if not axes:
         return None
     store(s, out)
-    joint = max(1, structure.joint_axes(out))
-    pixels = structure.joint_rows(out) if joint == 1 else 0
+    memory = s[out].joint_axes()
+    joint = max(1, min(structure.joint_axes(out), memory))
+    pixels = min(structure.joint_rows(out), max(0, memory - 1)) if joint == 1 else 0
     inner = fuse(s, out, axes[len(axes) - joint :])
     extent = prod(out.shape[len(axes) - joint :])
     outer = axes[: len(axes) - joint]

@@ -192,7 +192,7 @@ def _neighbours(s: te.Schedule, t: te.Tensor, along: int, lanes: int, in_registe
 
 def _vectors_inside(s: te.Schedule, t: te.Tensor, axes: Sequence[te.IterVar], target: Target) -> None:
     """Vectors along the axes that run over memory as one, among those inside a slice."""
-    joint = min(structure.joint_axes(t), len(axes))
+    joint = min(structure.joint_axes(t), s[t].joint_axes(), len(axes))
     if not joint:
         return
     inner = cpu_injective.fuse(s, t, axes[len(axes) - joint :])

@@ -8,7 +8,7 @@
 
 On the left threads share blocks, and each block reads all weights: right for many tiles. On the right threads share
 result channels, so that weights are read once, however large they are, and what is transformed lies in memory: right
-for few tiles. The products run in the inner kernel of cpu_convolution: R tiles of one row by N vectors of channels in
+for few tiles. The products run in the inner kernel of cpu_products: R tiles of one row by N vectors of channels in
 registers. Transforms run over vectors of channels, one row or column of a tile at a time.
 """
 
@@ -22,7 +22,7 @@ from renorm import te
 from renorm.core.dtypes import itemsize
 from renorm.core.target import Target
 from renorm.ops.schedules import cpu_injective, structure
-from renorm.ops.schedules.cpu_convolution import Tile, choose_tile
+from renorm.ops.schedules.tiles import Tile, choose_tile
 
 STAGES = ("pad", "winograd_rows", "winograd_input", "winograd_products", "winograd_sums")
 

@@ -166,6 +166,7 @@ def joint_rows(out: te.Tensor) -> int:
             rows = own[-1 - found : -1]
             aligned = (
                 len(load.indices) > found
+                and _in_memory(source_of(load)) > found
                 and all(i is v for i, v in zip(load.indices[-1 - found : -1], rows))
                 and source_shape[-found:] == out.shape[-found:]
                 and not any(depends_on(i, v) for i in (*load.indices[: -1 - found], load.indices[-1]) for v in rows)
@@ -176,13 +177,20 @@ def joint_rows(out: te.Tensor) -> int:
     return found
 
 
+def _in_memory(t: te.Tensor) -> int:
+    """How many of the last axes lie in memory as those of a row-major array do."""
+    window = t.op.window if isinstance(t.op, te.PlaceholderOp) else None
+    return len(t.shape) if window is None else window.joint_axes(t.shape)
+
+
 def _joint(load: Load, axes: list[Var], shape: tuple[int, ...]) -> int:
     source_shape = source_of(load).shape
-    found = 0
+    memory, found = _in_memory(source_of(load)), 0
     for k in range(1, len(axes) + 1):
         tail = axes[-k:]
         aligned = (
             len(load.indices) >= k
+            and memory >= k
             and (k == 1 or source_shape[-k:] == shape[-k:])
             and all(i is v for i, v in zip(load.indices[-k:], tail) if k > 1)
             and (k > 1 or coefficient(load.indices[-1], tail[0]) == 1)

@@ -1,0 +1,148 @@
+"""Maps per channel, and how they go through ops.
+
+    ChannelMap: x * k + shift along one axis of x
+    carry ::= result, axis, pairs of channels (of the result, of the operand), and what the op asks of the map
+
+An op that leaves channels apart commutes with such maps: f(x * k + shift) = f(x) * k' + shift', where k' has for each
+channel of the result what k has for the channels of x that it comes from. `pushed` goes from operand to result,
+`pulled` from result to operand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class ChannelMap:
+    """x * k + shift along one axis of x; None for a factor of 1 and a shift of 0."""
+
+    axis: int
+    k: Array | None
+    shift: Array | None
+
+    def then(self, other: ChannelMap) -> ChannelMap:
+        """This map, and after it another one along the same axis."""
+        k = other.k if self.k is None else self.k if other.k is None else self.k * other.k
+        moved = self.shift if self.shift is None or other.k is None else self.shift * other.k
+        shift = other.shift if moved is None else moved if other.shift is None else moved + other.shift
+        return ChannelMap(self.axis, k, shift)
+
+
+@dataclass(frozen=True, eq=False)
+class Carry:
+    """Where an op leaves the channels of an operand.
+
+    pairs: [P, 2], channels of the result and of the operand that have elements in common. positive: the op commutes
+    with factors above zero only; homogeneous: only with maps without a shift. fill: what stands in the result beside
+    elements of the operand, None where nothing does.
+    """
+
+    axis: int
+    pairs: Array
+    result: int = 0
+    positive: bool = False
+    homogeneous: bool = False
+    fill: float | None = None
+
+    def objection(self, m: ChannelMap) -> str | None:
+        """Why the op does not commute with a map, after "it"."""
+        if self.positive and m.k is not None and not (m.k > 0).all():
+            return "does not commute with factors that are not above zero"
+        if self.homogeneous and m.shift is not None and m.shift.any():
+            return "does not commute with a shift"
+        return None
+
+
+def every(extent: Any, axis: int, **asked: Any) -> Carry | None:
+    """Each channel stays what it is, on that axis of the result; None where their number is not known."""
+    if not isinstance(extent, int):
+        return None
+    return Carry(axis, np.repeat(np.arange(extent)[:, None], 2, axis=1), **asked)
+
+
+def taken(channels: Sequence[int] | Array, axis: int, offset: int = 0, result: int = 0) -> Carry:
+    """Channel offset + o of the result is channel channels[o] of the operand."""
+    chosen = np.asarray(channels, np.int64)
+    return Carry(axis, np.stack([offset + np.arange(chosen.size), chosen], axis=1), result)
+
+
+def pushed(carry: Carry, m: ChannelMap, extent: int) -> ChannelMap | str:
+    """The map on a result of `extent` channels; channels that do not come from the operand have factor 1, shift 0."""
+    return carry.objection(m) or _moved(carry.pairs[:, 0], carry.pairs[:, 1], m, carry.axis, extent)
+
+
+def pulled(carry: Carry, m: ChannelMap, axis: int, extent: int) -> ChannelMap | str:
+    """The map on an operand of `extent` channels along `axis`; channels that are not in the result have factor 1, shift
+    0."""
+    return carry.objection(m) or _moved(carry.pairs[:, 1], carry.pairs[:, 0], m, axis, extent)
+
+
+def _moved(to: Array, of: Array, m: ChannelMap, axis: int, extent: int) -> ChannelMap | str:
+    found: list[Array | None] = []
+    for values, neutral in ((m.k, 1.0), (m.shift, 0.0)):
+        if values is None:
+            found.append(None)
+            continue
+        made = np.full(extent, neutral)
+        made[to] = values[of]
+        if not np.array_equal(made[to], values[of], equal_nan=True):
+            return "brings channels together whose factors differ"
+        found.append(made)
+    return ChannelMap(axis, found[0], found[1])
+
+
+def regrouped(before: Sequence[Any], after: Sequence[Any], axis: int) -> Carry | None:
+    """Where an axis goes when the same elements are cut into other axes: it must stay one axis, or become part of a
+    larger one. None where it does not, or where extents are not known."""
+    inner, start = _cut(before, after, axis)
+    if inner is None:
+        return None
+    extent, count = before[axis], after[start]
+    if not isinstance(extent, int) or not isinstance(count, int) or extent == 0:
+        return None
+    channels = np.arange(count) // inner % extent
+    return Carry(start, np.stack([np.arange(count), channels], axis=1))
+
+
+def _cut(before: Sequence[Any], after: Sequence[Any], axis: int) -> tuple[int | None, int]:
+    """The axis of `after` that holds `axis` of `before` whole, and how many elements each step along it has there;
+    (None, 0) where no axis does."""
+    i = j = 0
+    while i < len(before) and j < len(after):
+        left, right = [i], [j]
+        sizes = [before[i], after[j]]
+        i, j = i + 1, j + 1
+        while sizes[0] != sizes[1]:
+            if not all(isinstance(s, int) for s in sizes):
+                return None, 0
+            if sizes[0] < sizes[1] and i < len(before):
+                sizes[0] = sizes[0] * before[i]
+                left.append(i)
+                i += 1
+            elif sizes[1] < sizes[0] and j < len(after):
+                sizes[1] = sizes[1] * after[j]
+                right.append(j)
+                j += 1
+            else:
+                return None, 0
+        if axis in left:
+            return _inside(before, after, axis, left, right)
+    return None, 0
+
+
+def _inside(
+    before: Sequence[Any], after: Sequence[Any], axis: int, left: Sequence[int], right: Sequence[int]
+) -> tuple[int | None, int]:
+    """As `_cut`, for axes `left` of one that are axes `right` of the other."""
+    wide = [a for a in right if after[a] != 1] or [right[-1]]
+    if len(wide) == 1:
+        behind = [before[a] for a in left if a > axis]
+        return int(np.prod(behind, dtype=np.int64)), wide[0]
+    return None, 0

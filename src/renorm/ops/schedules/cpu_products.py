@@ -1,0 +1,226 @@
+"""CPU: one register-blocked kernel for sums of products, out of which convolutions and matrix products are made.
+
+    out[R pixels][N vectors of channels] += x[pixel, k] (one number, spread) * w[k, channels] (a vector), for k in
+    the reduction
+
+The R*N accumulators stay in registers over the whole reduction; weights come packed, one block of channels after the
+other (ops.schedules.layout). Where channels do not fill vectors, the roles change: vectors run over pixels and
+weights are spread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from renorm import te
+from renorm.core.dtypes import compute_dtype, itemsize
+from renorm.core.target import Target
+from renorm.ops.schedules import cpu_injective, layout, structure
+from renorm.ops.schedules.tiles import choose_tile
+
+# Pieces of work that are shared out evenly enough, if more would slow down each
+FEW_PIECES = 8
+
+MAIN_TAGS = frozenset({"conv", "conv_transpose", "matmul"})
+
+
+def product(s: te.Schedule, main: te.Tensor, tail: te.Tensor, target: Target) -> None:
+    """Schedules the sum of products `main`, whose elements are finished in `tail` (main itself, or an elementwise
+    stage behind it).
+    """
+    assert isinstance(main.op, te.ComputeOp)
+    lanes = target.lanes(itemsize(compute_dtype(main.dtype)))
+    channel = 1 if main.op.tag != "matmul" else len(main.shape) - 1
+    if layout.is_result(tail):
+        _blocks_of_channels(s, main, tail, target, lanes)
+        return
+    groups = int((main.op.attrs or {}).get("groups", 1))
+    if not fills_vectors(main.shape[channel], groups, lanes):
+        if tail is not main:
+            s[main].set_scope("register")
+        accumulator = s.cache_write(main, "register") if tail is main else main
+        _vectors_over_pixels(s, accumulator, tail, target, lanes, channel, main.shape[channel] // groups)
+        return
+    # A block of results leaves the registers with channels side by side and is turned round in a small buffer, so that
+    # the tail reads and writes rows of pixels: storing pixel by pixel would touch a cache line per channel each time.
+    summed = blocks_summed(main)
+    block = s.cache_write(main, "local") if tail is main else main
+    s[block].set_scope("local")
+    accumulator = s.cache_write(block, "register")
+    _vectors_over_channels(s, accumulator, block, tail, target, lanes, channel, summed)
+
+
+def fills_vectors(channels: int, groups: int, lanes: int) -> bool:
+    """Whether vectors run over channels of the result; where these do not fill them, vectors run over pixels."""
+    per_group = channels // groups
+    return per_group >= lanes // 2 if groups == 1 else per_group % lanes == 0
+
+
+def blocks_summed(main: te.Tensor) -> list[int]:
+    """For each reduce axis the size of the blocks in which memory holds what is read along it; 1 without blocks."""
+    assert isinstance(main.op, te.ComputeOp)
+    found = [1] * len(main.op.reduce_axis)
+    for load in structure.reads(main):
+        form = layout.form_of(load.source) if isinstance(load.source, te.Tensor) else None
+        for axis, lanes in form.cuts if form else ():
+            for i, k in enumerate(main.op.reduce_axis):
+                if structure.coefficient(load.indices[axis], k.var) == 1:
+                    found[i] = lanes
+    return found
+
+
+def sum_loops(s: te.Schedule, stage: te.Tensor, blocks: Sequence[int]) -> list[te.IterVar]:
+    """The loops of a sum: blocks outside, in the order of the axes, then what is inside of a block."""
+    outer, inner = list[te.IterVar](), list[te.IterVar]()
+    for axis, lanes in zip(list(s[stage].op.reduce_axis), blocks, strict=True):
+        if lanes == 1:
+            outer.append(axis)
+            continue
+        block, inside = s[stage].split(axis, factor=lanes)
+        outer.append(block)
+        inner.append(inside)
+    return [*outer, *inner]
+
+
+def _blocks_of_channels(s: te.Schedule, main: te.Tensor, tail: te.Tensor, target: Target, lanes: int) -> None:
+    """The result goes out in blocks of channels, so the tile of registers is what memory holds."""
+    n, block, *spatial, lane = list(s[tail].op.axis)
+    tile = choose_tile(tail.shape[-2], _vectors(main, 1, lanes), target.vector_registers)
+    outer, vector = s[tail].split(block, factor=tile.vectors)
+    row, pixel = s[tail].split(spatial[-1], factor=tile.pixels)
+    order = [n, outer, *spatial[:-1], row]
+    s[tail].reorder(*order, vector, pixel, lane)
+    s[tail].vectorize(lane)
+    s[tail].unroll(vector)
+    s[tail].unroll(pixel)
+    if prod(tail.shape) * _depth(tail) >= cpu_injective.PARALLEL_FROM:
+        order = _share(s, tail, order, tail.shape[-2] % tile.pixels > 0)
+    s[main].set_scope("register")
+    s[main].compute_at(s[tail], order[-1])
+    summed = blocks_summed(main)
+    n, channel, *spatial = list(s[main].op.axis)
+    vector, lane = s[main].split(channel, factor=lanes)
+    s[main].reorder(n, *spatial[:-1], *sum_loops(s, main, summed), spatial[-1], vector, lane)
+    s[main].vectorize(lane)
+    s[main].unroll(vector)
+    s[main].unroll(spatial[-1])
+
+
+def _share(s: te.Schedule, tail: te.Tensor, order: Sequence[te.IterVar], is_ragged: bool) -> list[te.IterVar]:
+    """Hands outer loops to threads. The last loop is over tiles; where the last tile is not full and others give pieces
+    enough, it stays as it is: it is then cut in two, and no condition stands in the sums of full tiles."""
+    whole, others = list(order), list(order[:-1])
+    if is_ragged and prod(axis.extent or 1 for axis in others) >= FEW_PIECES:
+        return [*cpu_injective.share(s, tail, others), whole[-1]]
+    return cpu_injective.share(s, tail, whole)
+
+
+def _vectors(main: te.Tensor, channel: int, lanes: int) -> int:
+    """Vectors of channels of the result that are made of the same channels of x."""
+    assert isinstance(main.op, te.ComputeOp)
+    return -(-main.shape[channel] // int((main.op.attrs or {}).get("groups", 1)) // lanes)
+
+
+def _pixel_axis(tail: te.Tensor, channel: int) -> int | None:
+    """The axis that R tiles: rows of a matrix product, the last spatial axis of a convolution; None where there is
+    none.
+    """
+    if channel == len(tail.shape) - 1:
+        return channel - 1 if channel else None
+    return len(tail.shape) - 1
+
+
+def _vectors_over_channels(
+    s: te.Schedule,
+    accumulator: te.Tensor,
+    block: te.Tensor,
+    tail: te.Tensor,
+    target: Target,
+    lanes: int,
+    channel: int,
+    summed: Sequence[int],
+) -> None:
+    axes = list(s[tail].op.axis)
+    pixel = _pixel_axis(tail, channel)
+    pixels = tail.shape[pixel] if pixel is not None else 1
+    tile = choose_tile(pixels, _vectors(accumulator, channel, lanes), target.vector_registers)
+    outer, inside = s[tail].split(axes[channel], factor=tile.vectors * lanes)
+    rest = [a for i, a in enumerate(axes) if i not in (channel, pixel)]
+    order = [*rest[:1], outer, *rest[1:]]
+    if pixel is None:
+        within = [inside]
+    else:
+        row, column = s[tail].split(axes[pixel], factor=tile.pixels)
+        order.append(row)
+        within = [inside, column] if channel < pixel else [column, inside]
+    s[tail].reorder(*order, *within)
+    # memory runs along the last axis of the tail
+    if within[-1] is inside:
+        _, lane = s[tail].split(inside, factor=lanes)
+        s[tail].vectorize(lane)
+    elif tile.pixels > 1:
+        s[tail].vectorize(within[-1])
+    if prod(tail.shape) * _depth(tail) >= cpu_injective.PARALLEL_FROM:
+        order = _share(s, tail, order, pixels % tile.pixels > 0)
+    for stage in (block, accumulator):
+        s[stage].compute_at(s[tail], order[-1])
+        own = list(s[stage].op.axis)
+        vector, lane = s[stage].split(own[channel], factor=lanes)
+        inner = [*([own[pixel]] if pixel is not None else []), vector, lane]
+        others = [a for i, a in enumerate(own) if i not in (channel, pixel)]
+        rounds = sum_loops(s, stage, summed) if stage is accumulator else []
+        s[stage].reorder(*others, *rounds, *inner)
+        s[stage].vectorize(lane)
+        for axis in inner[:-1]:
+            s[stage].unroll(axis)
+
+
+def _vectors_over_pixels(
+    s: te.Schedule,
+    accumulator: te.Tensor,
+    tail: te.Tensor,
+    target: Target,
+    lanes: int,
+    channel: int,
+    per_group: int,
+) -> None:
+    axes = list(s[tail].op.axis)
+    pixel = _pixel_axis(tail, channel)
+    # rows of channels share the vectors of pixels that they read, if they are of one group
+    rows = max(r for r in (1, 2, 3, 4, 6) if per_group % r == 0)
+    block, row = s[tail].split(axes[channel], factor=rows)
+    rest = [a for i, a in enumerate(axes) if i not in (channel, pixel)]
+    order = [*rest[:1], block, *rest[1:]]
+    within = [row]
+    if pixel is not None:
+        extent = tail.shape[pixel]
+        chunk, lane = s[tail].split(axes[pixel], factor=_width(extent, lanes))
+        order.append(chunk)
+        within.append(lane)
+    s[tail].reorder(*order, *within)
+    s[tail].unroll(row)
+    if prod(tail.shape) * _depth(tail) >= cpu_injective.PARALLEL_FROM:
+        order = cpu_injective.share(s, tail, order)
+    s[accumulator].compute_at(s[tail], order[-1])
+    own = list(s[accumulator].op.axis)
+    inner = [own[channel], *([own[pixel]] if pixel is not None else [])]
+    s[accumulator].reorder(*[a for a in own if a not in inner], *s[accumulator].op.reduce_axis, *inner)
+    s[accumulator].unroll(inner[0])
+    if pixel is not None:
+        s[tail].vectorize(within[-1])
+        s[accumulator].vectorize(inner[-1])
+
+
+def _width(pixels: int, lanes: int) -> int:
+    """Pixels of one vector: two registers full where that wastes no more than one. Ragged vectors fall apart."""
+    wasteful = -(-pixels // (2 * lanes)) * 2 > -(-pixels // lanes)
+    return lanes if pixels < 2 * lanes or wasteful else 2 * lanes
+
+
+def _depth(tail: te.Tensor) -> int:
+    """Terms of the sum behind one element."""
+    for t in structure.stages([tail]):
+        if t.op.tag in MAIN_TAGS and isinstance(t.op, te.ComputeOp):
+            return prod(a.extent for a in t.op.reduce_axis)
+    return 1
