@@ -10,7 +10,7 @@ channel of the result what k has for the channels of x that it comes from. `push
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,8 +40,9 @@ class Carry:
     """Where an op leaves the channels of an operand.
 
     pairs: [P, 2], channels of the result and of the operand that have elements in common. positive: the op commutes
-    with factors above zero only; homogeneous: only with maps without a shift. fill: what stands in the result beside
-    elements of the operand, None where nothing does.
+    with factors above zero only; homogeneous: only with maps without a shift; joined: operands add up, and a shift goes
+    to one of them. fill: what stands in the result beside elements of the operand, None where nothing does; beside:
+    gives an array that broadcasts to the result, 1 where that stands.
     """
 
     axis: int
@@ -49,7 +50,23 @@ class Carry:
     result: int = 0
     positive: bool = False
     homogeneous: bool = False
+    joined: bool = False
     fill: float | None = None
+    beside: Callable[[], Array] | None = None
+
+    def changed_fill(self, m: ChannelMap, rank: int) -> Array | str | None:
+        """What the map adds where the fill stands, as an array that broadcasts to a result of that rank; None where it
+        adds nothing."""
+        if self.fill is None:
+            return None
+        added = self.fill * (0.0 if m.k is None else m.k - 1.0) + (0.0 if m.shift is None else m.shift)
+        if not np.any(added):
+            return None
+        if self.beside is None:
+            return f"puts {self.fill:g} beside what the map falls upon, and extents are not known"
+        spread = [1] * rank
+        spread[self.axis] = -1
+        return np.reshape(added, spread) * self.beside()
 
     def objection(self, m: ChannelMap) -> str | None:
         """Why the op does not commute with a map, after "it"."""

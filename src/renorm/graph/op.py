@@ -19,6 +19,7 @@ from renorm.core.dims import Sym, static
 from renorm.core.errors import OperandError, suggest
 from renorm.graph import signature as signatures
 from renorm.graph.attributes import Attribute
+from renorm.graph.channels import Carry, ChannelMap
 from renorm.graph.layout import Accepts
 from renorm.graph.types import Operand, Spec, TensorType
 
@@ -213,6 +214,17 @@ class OpDef:
         """Which axis of a weight (operand `index`, counted flat) runs along axis 1 of the first operand, both summed
         over; None where there is no such axis."""
         return None
+
+    def carried(self, node: Node, index: int, axis: int) -> Carry | None:
+        """Where the channels along an axis of operand `index` (counted flat) are in a result, if the op leaves them
+        apart: what a scale and a shift per channel need to move through it. None where it does not."""
+        return None
+
+    def absorbed(self, node: Node, operands: Sequence[Any], m: ChannelMap) -> Any:
+        """f(x * k + shift, ...) as f'(x, ...) + rest, where x is the first operand: how a map in front folds into
+        constants. operands: as in `scaled`. Gives (op, operands, rest): rest is None, or a float64 array that
+        broadcasts to the result. Gives a sentence where it cannot be done."""
+        return f"{self.name} has no weight that could take a scale per channel of what it reads"
 
     def in_blocks(self, node: Node, index: int | None, lanes: int) -> Accepts:
         """Whether operand `index` of a node of this op (counted flat; None: its results) may lie in blocks of `lanes`

@@ -164,11 +164,14 @@ def _match_node(p: Application, node: Node, bound: _Bindings) -> Iterator[_Bindi
 
 
 class Match:
-    """Where a pattern fits: variables and nodes by name. found: what `refuse` leaves there for `rewrite`."""
+    """Where a pattern fits: variables and nodes by name. found: what `refuse` leaves there for `rewrite`.
+    about: the nodes whose fate the rule decides. `refuse` may add nodes to `bound`: the driver asks of them too whether
+    they may go."""
 
     def __init__(self, graph: Graph, root: Node, bound: _Bindings):
         self.graph, self.root, self.bound = graph, root, bound
         self.found: Any = None
+        self.about: list[Node] = [root]
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -252,9 +255,9 @@ class Rewrite:
 
 @dataclass(frozen=True)
 class Applied:
-    """A rule that fired. nodes: those it took away; origin: source nodes these stood for, root: those that the root
-    of the match stood for; into: nodes that came instead; fate: the rule's; error: difference on probe inputs
-    relative to the largest value, where it was measured; instead: why other rules had refused the same root."""
+    """A rule that fired. nodes: those it took away; origin: source nodes these stood for; root: those that the nodes
+    stood for which the rule was about; into: nodes that came instead; fate: the rule's; error: difference on probe
+    inputs relative to the largest value, where it was measured; instead: why other rules had refused the same root."""
 
     rule: str
     nodes: tuple[str, ...]
@@ -349,7 +352,7 @@ class Driver:
         if m is None:
             self.log.refused.pop((rule.name, node.name), None)
             return []
-        reason = self.objection(rule, m) or rule.refuse(m)
+        reason = self.objection(rule, m) or rule.refuse(m) or self.objection(rule, m)
         if reason is None:
             removed, reason = self._apply(graph, rule, m)
             if reason is None:
@@ -411,7 +414,7 @@ class Driver:
         into = self._name(graph, m.root, removed, made)
         instead = tuple(dict.fromkeys(r.reason for k, r in self.log.refused.items() if k[1] == m.root.name))
         self.log.applied.append(
-            Applied(rule.name, tuple(names), m.origin, m.root.origin, into, rule.fate, error, instead)
+            Applied(rule.name, tuple(names), m.origin, merged_origin(m.about), into, rule.fate, error, instead)
         )
         for key in [k for k in self.log.refused if k[1] in names]:
             del self.log.refused[key]

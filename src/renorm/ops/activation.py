@@ -12,7 +12,7 @@ from renorm.expr.nodes import Expr, call, const, maximum, minimum, select
 from renorm.graph.attributes import Attribute, Float, String
 from renorm.graph.op import OpDef, Reject, Sample
 from renorm.graph.types import f16, f32, f64, i32
-from renorm.ops.family import Elementwise, entry, method
+from renorm.ops.family import HOMOGENEOUS, Elementwise, entry, method
 from renorm.ops.unary import SPECIAL, erf
 from renorm.topi import formulas
 
@@ -25,6 +25,7 @@ def activation(
     attributes: Mapping[str, Attribute],
     *,
     onnx: int = 1,
+    commutes: str = "",
     tried: Sequence[Mapping[str, Any]] = ({},),
 ) -> type[OpDef]:
     """element, numpy: of the op (for its attributes) and x. tried: attribute values of the samples."""
@@ -46,6 +47,7 @@ def activation(
         onnx={title: onnx},
         onnx_ignored=("consumed_inputs",),
         infer=method(lambda x: None),
+        commutes=commutes,
         element=element,
         numpy=numpy,
         samples=samples,
@@ -84,6 +86,7 @@ TABLE: Sequence[type[OpDef]] = [
         lambda op, x: np.where(x < 0, op.alpha * x, x),
         {"alpha": Float(0.01)},
         tried=({}, {"alpha": 0.3}, {"alpha": -2}),
+        commutes=HOMOGENEOUS,
     ),
     activation(
         "Elu",

@@ -14,6 +14,7 @@ from renorm.core.dims import Dim
 from renorm.core.dtypes import FLOATS
 from renorm.core.target import Target
 from renorm.graph.attributes import Bool, Ints
+from renorm.graph.channels import Carry, every
 from renorm.graph.ir import Node
 from renorm.graph.layout import Accepts
 from renorm.graph.op import OUT_ELEMENTWISE_FUSABLE, Reject, Sample
@@ -47,6 +48,10 @@ class AveragePool(Windowed):
 
     def label(self, operands: Sequence[TensorType | None]) -> str:
         return f"average_pool{operands[0].rank - 2}d" if operands[0] else self.name
+
+    def carried(self, node: Node, index: int, axis: int) -> Carry | None:
+        counted = self.count_include_pad and (self.auto_pad.startswith("SAME") or any(self.pads or ()))
+        return every(node.output.shape[1], 1, homogeneous=counted) if axis == 1 else None
 
     def in_blocks(self, node: Node, index: int | None, lanes: int) -> Accepts:
         return Accepts.ALIKE

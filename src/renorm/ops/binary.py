@@ -13,7 +13,7 @@ from renorm.expr.nodes import Binary, Expr
 from renorm.graph.op import OpDef, Reject, Sample
 from renorm.graph.types import Spec, boolean, f16, f32, f64, i32, i64, u8
 from renorm.ops import exact
-from renorm.ops.family import Aligned, entry, method
+from renorm.ops.family import LINEAR, Aligned, entry, method
 
 NAN = math.nan
 
@@ -29,6 +29,7 @@ def arithmetic(
     since: int = 1,
     divisor: bool = False,
     commutative: bool = False,
+    commutes: str = "",
 ) -> type[OpDef]:
     """T op T -> T over all numbers. divisor: b must not be zero where it is an integer."""
 
@@ -44,6 +45,7 @@ def arithmetic(
         types={"T": NUMBERS},
         onnx={onnx or title: since},
         commutative=commutative,
+        commutes=commutes,
         element=method(element),
         numpy=method(numpy),
         known_element=staticmethod(known),
@@ -137,8 +139,8 @@ def _divide(a: Any, b: Any) -> Any:
 
 
 TABLE: Sequence[type[OpDef]] = [
-    arithmetic("Add", "y = a + b", lambda a, b: a + b, np.add, exact.add, commutative=True),
-    arithmetic("Sub", "y = a - b", lambda a, b: a - b, np.subtract, exact.subtract),
+    arithmetic("Add", "y = a + b", lambda a, b: a + b, np.add, exact.add, commutative=True, commutes=LINEAR),
+    arithmetic("Sub", "y = a - b", lambda a, b: a - b, np.subtract, exact.subtract, commutes=LINEAR),
     arithmetic("Mul", "y = a * b", lambda a, b: a * b, np.multiply, exact.multiply, commutative=True),
     arithmetic(
         "Div", "y = a / b; integers truncate toward zero", lambda a, b: a / b, _divide, exact.divide, divisor=True

@@ -13,6 +13,7 @@ from renorm.core import dims
 from renorm.core.dims import Dim
 from renorm.core.errors import OperandError
 from renorm.graph.attributes import Int
+from renorm.graph.channels import Carry, every, taken
 from renorm.graph.ir import Node
 from renorm.graph.layout import Accepts
 from renorm.graph.op import OnnxNode, Reject, Run, Sample, runs_along
@@ -53,6 +54,19 @@ class Concat(Injective):
                 elif isinstance(extent, int):
                     shape[k] = extent
         return tuple(shape)
+
+    def carried(self, node: Node, index: int, axis: int) -> Carry | None:
+        along = dims.normalize_axis(self.axis, node.output.rank)
+        extents = [v.shape[along] for v in node.inputs if v is not None]
+        own = node.inputs[index]
+        if own is None or not isinstance(own.shape[axis], int):
+            return None
+        if axis != along:
+            return every(own.shape[axis], axis)
+        before = extents[:index]
+        if not all(isinstance(e, int) for e in before):
+            return None
+        return taken(range(int(str(own.shape[axis]))), axis, offset=sum(int(str(e)) for e in before))
 
     def in_blocks(self, node: Node, index: int | None, lanes: int) -> Accepts:
         return Accepts.ALIKE

@@ -12,13 +12,14 @@ from renorm.core.dims import Dim
 from renorm.core.dtypes import FLOATS, compute_dtype
 from renorm.core.target import Target
 from renorm.graph.attributes import Int
+from renorm.graph.channels import ChannelMap
 from renorm.graph.ir import Node
 from renorm.graph.layout import Accepts
 from renorm.graph.op import OUT_ELEMENTWISE_FUSABLE, Reject, Sample
 from renorm.graph.product import Product
 from renorm.graph.types import Operand, TensorType, bf16, f16, f32, f64
 from renorm.ops import schedules
-from renorm.ops.folding import scaled_product
+from renorm.ops.folding import ALONG, border, is_known, scaled_product, window_hits
 from renorm.ops.precision import add_channels, rounded, wide
 from renorm.ops.schedules import cpu_depthwise, cpu_products
 from renorm.ops.window import Windowed, check_group, pad, window_view
@@ -66,6 +67,48 @@ class Conv(Windowed):
         return scaled_product(
             self, operands, axis, k, shift, lambda w, k: Product(w, k.reshape(-1, *[1] * (w.ndim - 1)))
         )
+
+    def absorbed(self, node: Node, operands: Sequence[Any], m: ChannelMap) -> Any:
+        """w * k per input channel; the shift gives each position of y the sum of the taps that lie inside x."""
+        x, w, b = operands
+        if m.axis != 1 or not is_known(w):
+            return f"the weight of {self.name} is not a constant" if m.axis == 1 else ALONG.format(m.axis)
+        if b is not None and not is_known(b):
+            return f"the bias of {self.name} is not a constant"
+        scaled = w if m.k is None else w * self._per_input(m.k, w.shape)
+        if m.shift is None or not m.shift.any():
+            return self, [x, scaled, b], None
+        taps = (w * self._per_input(m.shift, w.shape)).sum(axis=1)
+        rank = len(taps.shape) - 1
+        if not any(before or behind for before, behind in self._padding(node)):
+            total = taps.reshape(len(taps), -1).sum(axis=1)
+            return self, [x, scaled, total if b is None else b + total], None
+        extents = node.inputs[0].type.shape[2:] if node.inputs[0] is not None else ()
+        if not all(isinstance(e, int) for e in extents):
+            return "its shift is not the same at the border, which pads with zeros, and extents are not known"
+        spans = self.spans([int(str(e)) for e in extents], taps.shape[1:])
+        counts = self.counts([int(str(e)) for e in extents], taps.shape[1:])
+        seen = [window_hits(s, count) for s, count in zip(spans, counts)]
+        rest = border(taps, seen)
+        return self, [x, scaled, None], rest if b is None else rest + b.reshape(-1, *[1] * rank)
+
+    def _per_input(self, values: Any, shape: Sequence[int]) -> Any:
+        """One number per input channel, as an array that broadcasts to the weight [M, C/g, *K]."""
+        parted = values.reshape(self.group, 1, shape[1])
+        spread = np.broadcast_to(parted, (self.group, shape[0] // self.group, shape[1]))
+        return spread.reshape(shape[0], shape[1], *[1] * (len(shape) - 2))
+
+    def _padding(self, node: Node) -> list[tuple[int, int]]:
+        """Elements of padding around each axis; (1, 1) stands for those of an auto_pad that are not known."""
+        x, w = node.inputs[:2]
+        assert x is not None
+        assert w is not None
+        if not self.auto_pad.startswith("SAME"):
+            return self.explicit_pads(x.rank - 2)
+        if not all(isinstance(d, int) for d in (*x.shape[2:], *w.shape[2:])):
+            return [(1, 1)]
+        spans = self.spans([int(str(d)) for d in x.shape[2:]], [int(str(d)) for d in w.shape[2:]])
+        return [(s.before, s.after) for s in spans]
 
     def compute(self, x: te.Tensor, w: te.Tensor, b: te.Tensor | None) -> te.Tensor:
         spans = self.spans(x.shape[2:], w.shape[2:])

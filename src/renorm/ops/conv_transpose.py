@@ -25,13 +25,14 @@ from renorm.core.dtypes import FLOATS
 from renorm.core.errors import OperandError
 from renorm.core.target import Target
 from renorm.graph.attributes import Int, Ints
+from renorm.graph.channels import ChannelMap
 from renorm.graph.ir import Node
 from renorm.graph.layout import Accepts
 from renorm.graph.op import OUT_ELEMENTWISE_FUSABLE, Reject, Sample
 from renorm.graph.product import Product
 from renorm.graph.types import Operand, TensorType, bf16, f16, f32, f64
 from renorm.ops import schedules
-from renorm.ops.folding import scaled_product
+from renorm.ops.folding import ALONG, border, is_known, scaled_product, transposed_hits
 from renorm.ops.phases import gathered, sub_pixel
 from renorm.ops.precision import add_channels, rounded
 from renorm.ops.schedules import cpu_products
@@ -123,6 +124,29 @@ class ConvTranspose(Windowed):
             return (parted * k.reshape(self.group, 1, w.shape[1], *[1] * (w.ndim - 2))).reshape(w.shape)
 
         return scaled_product(self, operands, axis, k, shift, times)
+
+    def absorbed(self, node: Node, operands: Sequence[Any], m: ChannelMap) -> Any:
+        """w * k per input channel; the shift gives each position of y the sum of the taps that reach it."""
+        x, w, b = operands
+        if m.axis != 1 or not is_known(w):
+            return f"the weight of {self.name} is not a constant" if m.axis == 1 else ALONG.format(m.axis)
+        if b is not None and not is_known(b):
+            return f"the bias of {self.name} is not a constant"
+
+        def per_input(values: Any) -> Any:
+            return values.reshape(-1, *[1] * (len(w.shape) - 1))
+
+        scaled = w if m.k is None else w * per_input(m.k)
+        if m.shift is None or not m.shift.any():
+            return self, [x, scaled, b], None
+        held = node.inputs[0]
+        if held is None or not all(isinstance(e, int) for e in held.shape[2:]):
+            return "its shift is not the same everywhere in the result, and extents are not known"
+        parted = (w * per_input(m.shift)).reshape(self.group, -1, *w.shape[1:]).sum(axis=1)
+        taps = parted.reshape(-1, *w.shape[2:])
+        spans, extents = self.transposed([int(str(e)) for e in held.shape[2:]], w.shape[2:])
+        rest = border(taps, [transposed_hits(s, e) for s, e in zip(spans, extents)])
+        return self, [x, scaled, None], rest if b is None else rest + b.reshape(-1, *[1] * len(spans))
 
     def compute(self, x: te.Tensor, w: te.Tensor, b: te.Tensor | None) -> te.Tensor:
         spans, extents = self.transposed(x.shape[2:], w.shape[2:])

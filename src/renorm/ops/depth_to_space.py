@@ -11,6 +11,8 @@ from renorm.core.dims import Dim
 from renorm.core.errors import OperandError
 from renorm.expr.nodes import Expr
 from renorm.graph.attributes import Int, String
+from renorm.graph.channels import Carry, taken
+from renorm.graph.ir import Node
 from renorm.graph.op import Reject, Sample
 from renorm.graph.types import Operand, f16, f32
 from renorm.ops.family import Injective
@@ -31,6 +33,14 @@ class DepthToSpace(Injective):
         if isinstance(d, int) and d % (b * b):
             raise OperandError(f"depth_to_space({x}): {d} channels are not a multiple of blocksize^2 = {b * b}")
         return (n, d // (b * b), h * b, w * b)
+
+    def carried(self, node: Node, index: int, axis: int) -> Carry | None:
+        x, squared = node.inputs[0], self.blocksize**2
+        if axis != 1 or x is None or not isinstance(x.shape[1], int):
+            return None
+        channels = np.arange(x.shape[1])
+        held = channels % (x.shape[1] // squared or 1) if self.mode == "DCR" else channels // squared
+        return Carry(1, np.stack([held, channels], axis=1))
 
     def compute(self, x: te.Tensor) -> te.Tensor:
         n, d, h, w = x.shape
@@ -79,6 +89,12 @@ class SpaceToDepth(Injective):
         if any(isinstance(e, int) and e % b for e in (h, w)):
             raise OperandError(f"space_to_depth({x}): height and width are not multiples of blocksize {b}")
         return (n, c * (b * b), h // b, w // b)
+
+    def carried(self, node: Node, index: int, axis: int) -> Carry | None:
+        x, blocks = node.inputs[0], self.blocksize**2
+        if axis != 1 or x is None or not isinstance(x.shape[1], int):
+            return None
+        return taken(np.tile(np.arange(x.shape[1]), blocks), 1)
 
     def compute(self, x: te.Tensor) -> te.Tensor:
         n, c, h, w = x.shape

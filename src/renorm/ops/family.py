@@ -13,9 +13,14 @@ from renorm.core import dims, dtypes
 from renorm.core.dims import Shape
 from renorm.expr.nodes import Expr
 from renorm.graph import registry
+from renorm.graph.channels import Carry, every
+from renorm.graph.ir import Node
 from renorm.graph.op import BROADCAST, ELEMENTWISE, INJECTIVE, Fusion, OnnxNode, OpDef
 from renorm.graph.types import Operand, TensorType
 from renorm.ops import exact, schedules
+
+HOMOGENEOUS = "homogeneous"  # f(x * k) = f(x) * k for k above zero
+LINEAR = "linear"  # f(x * k + shift, y * k) = f(x, y) * k + shift
 
 
 class Elementwise(OpDef):
@@ -28,6 +33,16 @@ class Elementwise(OpDef):
 
     fusion = ELEMENTWISE
     known_element: ClassVar[Callable[..., Any] | None] = None
+    commutes: ClassVar[str] = ""
+
+    def carried(self, node: Node, index: int, axis: int) -> Carry | None:
+        v, y = node.inputs[index], node.output
+        place = axis + y.rank - (0 if v is None else v.rank)
+        if v is None or not self.commutes or v.shape[axis] != y.shape[place]:
+            return None
+        if self.commutes == HOMOGENEOUS:
+            return every(y.shape[place], place, positive=True, homogeneous=True)
+        return every(y.shape[place], place, joined=len(node.inputs) > 1)
 
     def element(self, *operands: Expr) -> Expr:
         raise NotImplementedError(f"{self.name} has no element")

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from renorm.graph.op import OpDef
+from renorm.ops.window import Span
 
 Array = Any
 
@@ -56,3 +57,30 @@ def scaled_bias(b: Array, k: Array, shift: Array) -> Array:
         return shift
     b = b if k is None else b * k
     return b if shift is None else b + shift
+
+
+ALONG = "the map in front runs along axis {}, not along the channels that are summed"
+
+
+def border(taps: Array, hits: Sequence[Array]) -> Array:
+    """What a constant 1 in front of a window gives at each position, channel by channel: [1, M, *positions].
+
+    taps: [M, *K], the window's weights; hits: for each axis, [K, positions], 1 where a tap reads an element and 0 where
+    it reads padding.
+    """
+    found = taps
+    for seen in hits:  # the axis of taps goes, that of positions comes last
+        found = np.tensordot(found, seen, axes=([1], [0]))
+    return found[None]
+
+
+def window_hits(span: Span, count: int) -> Array:
+    """[K, count]: whether a tap of a window reads an element, by position."""
+    at = np.arange(count) * span.stride - span.before + np.arange(span.kernel)[:, None] * span.dilation
+    return ((at >= 0) & (at < span.extent)).astype(np.float64)
+
+
+def transposed_hits(span: Span, count: int) -> Array:
+    """[K, count]: whether a tap of a transposed window brings an element to a position of the result."""
+    at = np.arange(count) + span.before - np.arange(span.kernel)[:, None] * span.dilation
+    return ((at % span.stride == 0) & (at >= 0) & (at < span.extent * span.stride)).astype(np.float64)

@@ -15,10 +15,12 @@ from renorm.core.dtypes import FLOATS, is_float
 from renorm.core.errors import OperandError
 from renorm.core.target import Target
 from renorm.graph.attributes import Bool, Float
+from renorm.graph.channels import ChannelMap
+from renorm.graph.ir import Node
 from renorm.graph.op import OUT_ELEMENTWISE_FUSABLE, OnnxNode, OpDef, Reject, Sample
 from renorm.graph.types import Operand, TensorType, bf16, f16, f32, f64, i32
 from renorm.ops import schedules
-from renorm.ops.folding import is_known, scaled_bias
+from renorm.ops.folding import ALONG, is_known, scaled_bias
 from renorm.ops.matmul import product
 from renorm.ops.precision import rounded, wide
 from renorm.te import tag
@@ -75,6 +77,21 @@ class Gemm(OpDef):
             changed["alpha"] = 1.0
             a, b = self.scaled_operands(a, b, k * self.alpha, along)
         return self.with_attributes(**changed), [a, b, scaled_bias(third, *spread)]
+
+    def absorbed(self, node: Node, operands: Sequence[Any], m: ChannelMap) -> Any:
+        """b * k per row; what the shift adds is the same for every row of y."""
+        a, b, c = operands
+        if m.axis != (0 if self.transA else 1):
+            return ALONG.format(m.axis)
+        if not is_known(b) or (c is not None and self.beta != 0 and not is_known(c)):
+            return "operand b or c of gemm is not a constant"
+        rows = b.T if self.transB else b
+        third = None if c is None or self.beta == 0 else c * self.beta
+        if m.shift is not None and m.shift.any():
+            added = self.alpha * (m.shift @ rows)
+            third = added if third is None else third + added
+        scaled = rows if m.k is None else rows * m.k[:, None]
+        return self.with_attributes(beta=1.0), [a, scaled.T if self.transB else scaled, third], None
 
     def scaled_operands(self, a: Any, b: Any, k: Any, along: bool) -> tuple[Any, Any]:
         """The operands whose product is k times as large per column (along), or per row."""

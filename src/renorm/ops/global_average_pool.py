@@ -10,6 +10,7 @@ from renorm import te
 from renorm.core.dims import Dim
 from renorm.core.dtypes import FLOATS
 from renorm.core.target import Target
+from renorm.graph.channels import Carry, every
 from renorm.graph.ir import Node
 from renorm.graph.layout import Accepts
 from renorm.graph.op import REDUCTION, OpDef, Reject, Sample
@@ -29,6 +30,9 @@ class GlobalAveragePool(OpDef):
 
     def infer(self, x: Operand) -> tuple[Dim, ...]:
         return (*x.shape[:2], *[1] * (x.rank - 2))
+
+    def carried(self, node: Node, index: int, axis: int) -> Carry | None:
+        return every(node.output.shape[1], 1) if axis == 1 else None
 
     def in_blocks(self, node: Node, index: int | None, lanes: int) -> Accepts:
         return Accepts.EITHER

@@ -13,6 +13,7 @@ from renorm.core.dtypes import FLOATS
 from renorm.core.target import Target
 from renorm.expr.nodes import cast
 from renorm.graph.attributes import Float
+from renorm.graph.channels import Carry, every
 from renorm.graph.ir import Node
 from renorm.graph.layout import Accepts
 from renorm.graph.op import REDUCTION, OpDef, Reject, Sample
@@ -56,6 +57,9 @@ class GlobalMaxPool(GlobalPool):
 
     signature = "x: T[N, C, *S] -> y: T[...]"
     onnx = {"GlobalMaxPool": 1}
+
+    def carried(self, node: Node, index: int, axis: int) -> Carry | None:
+        return every(node.output.shape[1], 1, positive=True) if axis == 1 else None
 
     def compute(self, x: te.Tensor) -> te.Tensor:
         most = reduce("max", x, range(2, x.ndim), True, name="most")

@@ -7,7 +7,7 @@ from typing import Any
 from renorm.expr.nodes import Expr
 from renorm.graph.op import Reject, Sample
 from renorm.graph.types import boolean, f16, f32, i64
-from renorm.ops.family import Elementwise, method
+from renorm.ops.family import LINEAR, Elementwise, method
 
 
 class Identity(Elementwise):
@@ -16,6 +16,7 @@ class Identity(Elementwise):
     signature = "x: T[*S] -> y: T[*S]"
     onnx = {"Identity": 1}
     infer = method(lambda x: None)
+    commutes = LINEAR
     known_element = staticmethod(lambda x: x)
 
     def element(self, x: Expr) -> Expr:

@@ -13,10 +13,12 @@ from renorm.core.dtypes import FLOATS
 from renorm.core.errors import OperandError
 from renorm.core.target import Target
 from renorm.graph import registry
+from renorm.graph.channels import ChannelMap
+from renorm.graph.ir import Node
 from renorm.graph.op import OUT_ELEMENTWISE_FUSABLE, OpDef, Reject, Sample
 from renorm.graph.types import Operand, TensorType, bf16, f16, f32, f64, i64, u64
 from renorm.ops import schedules
-from renorm.ops.folding import is_known
+from renorm.ops.folding import ALONG, is_known
 from renorm.ops.precision import rounded, wide
 from renorm.te import tag
 
@@ -59,6 +61,17 @@ class Matmul(OpDef):
         if shift is None:
             return self, [a, b]
         return registry.find("gemm")(), [a, b, shift if is_column else shift[:, None]]
+
+    def absorbed(self, node: Node, operands: Sequence[Any], m: ChannelMap) -> Any:
+        """b * k per row; what the shift adds is the same for every row of y."""
+        a, b = operands
+        rank = len(getattr(a, "shape", ()))
+        if m.axis != rank - 1:
+            return ALONG.format(m.axis)
+        if not is_known(b) or b.ndim < 2:
+            return "operand b of matmul is not a constant matrix"
+        rest = None if m.shift is None or not m.shift.any() else (m.shift @ b)[..., None, :]
+        return self, [a, b if m.k is None else b * m.k[:, None]], rest
 
     def compute(self, a: te.Tensor, b: te.Tensor) -> te.Tensor:
         rows, columns = a.shape[-2:-1], b.shape[-1:] if b.ndim > 1 else ()

@@ -14,6 +14,7 @@ from renorm.core.errors import UnsupportedOp
 from renorm.core.target import Target
 from renorm.expr.nodes import identity_element
 from renorm.graph.attributes import Bool, Ints
+from renorm.graph.channels import Carry, every
 from renorm.graph.ir import Node
 from renorm.graph.layout import Accepts
 from renorm.graph.op import OUT_ELEMENTWISE_FUSABLE, OnnxNode, Reject, Sample
@@ -41,6 +42,9 @@ class MaxPool(Windowed):
 
     def label(self, operands: Sequence[TensorType | None]) -> str:
         return f"max_pool{operands[0].rank - 2}d" if operands[0] else self.name
+
+    def carried(self, node: Node, index: int, axis: int) -> Carry | None:
+        return every(node.output.shape[1], 1, positive=True) if axis == 1 else None
 
     def in_blocks(self, node: Node, index: int | None, lanes: int) -> Accepts:
         return Accepts.ALIKE

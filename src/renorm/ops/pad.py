@@ -12,6 +12,7 @@ from renorm.core.dims import Dim
 from renorm.core.errors import OperandError
 from renorm.expr.nodes import cast
 from renorm.graph.attributes import String
+from renorm.graph.channels import Carry, every
 from renorm.graph.ir import Node
 from renorm.graph.layout import Accepts
 from renorm.graph.op import OnnxNode, Reject, Sample
@@ -81,6 +82,26 @@ class Pad(Injective):
         for k, a in enumerate(chosen):
             found[a] = (pads[k], pads[k + len(chosen)])
         return found
+
+    def carried(self, node: Node, index: int, axis: int) -> Carry | None:
+        x, pads, value, axes = node.inputs
+        if index or x is None or pads is None or pads.data is None or (axes is not None and axes.data is None):
+            return None
+        around = self.around(x.rank, pads.data, None if axes is None else axes.data)
+        if any(around[axis]) or (value is not None and value.data is None):
+            return None
+        fills = self.mode == "constant" and any(p > 0 for pair in around for p in pair)
+        number = 0.0 if value is None or value.data is None else float(value.data.item())
+        if not fills:
+            return every(x.shape[axis], axis)
+        is_known = all(isinstance(d, int) for d, pair in zip(x.shape, around) if any(pair))
+
+        def beside() -> Any:
+            mask = np.ones([int(str(d)) if any(pair) else 1 for d, pair in zip(node.output.shape, around)])
+            mask[tuple(slice(b, d - a) if b or a else slice(None) for d, (b, a) in zip(mask.shape, around))] = 0
+            return mask
+
+        return every(x.shape[axis], axis, fill=number, beside=beside if is_known else None)
 
     def in_blocks(self, node: Node, index: int | None, lanes: int) -> Accepts:
         x = node.inputs[0]

@@ -14,6 +14,7 @@ from renorm.core.dtypes import is_float
 from renorm.core.target import Target
 from renorm.expr.nodes import Expr, cast
 from renorm.graph.attributes import Bool, Ints
+from renorm.graph.channels import Carry, every
 from renorm.graph.ir import Node
 from renorm.graph.layout import Accepts
 from renorm.graph.op import REDUCTION, OnnxNode, OpDef
@@ -21,6 +22,13 @@ from renorm.graph.types import Operand
 from renorm.ops import axes_operand, schedules
 from renorm.te import tag
 from renorm.topi.reduction import reduce, reduced_axes
+
+_CARRYING: dict[str, dict[str, bool]] = {
+    "reduce_mean": {},
+    "reduce_sum": {"homogeneous": True},
+    "reduce_max": {"positive": True},
+    "reduce_min": {"positive": True},
+}
 
 
 class Reduction(OpDef):
@@ -49,6 +57,15 @@ class Reduction(OpDef):
     def infer(self, x: Operand) -> tuple[Dim, ...]:
         gone = reduced_axes(self.axes, x.rank)
         return tuple(1 if a in gone else d for a, d in enumerate(x.shape) if self.keepdims or a not in gone)
+
+    def carried(self, node: Node, index: int, axis: int) -> Carry | None:
+        """Means keep a map as it is, largest and smallest elements where factors are above zero, sums where nothing is
+        added."""
+        x, gone = node.inputs[0], reduced_axes(self.axes, node.inputs[0].rank if node.inputs[0] is not None else 0)
+        if index or x is None or axis in gone or self.name not in _CARRYING:
+            return None
+        place = axis if self.keepdims else axis - sum(a < axis for a in gone)
+        return every(x.shape[axis], place, **_CARRYING[self.name])
 
     def in_blocks(self, node: Node, index: int | None, lanes: int) -> Accepts:
         x = node.inputs[0]

@@ -12,6 +12,7 @@ from renorm.core import dims
 from renorm.core.dims import Dim, Sym
 from renorm.core.errors import OperandError
 from renorm.graph.attributes import Bool
+from renorm.graph.channels import Carry, regrouped
 from renorm.graph.ir import Node
 from renorm.graph.op import OnnxNode, Reject, Run, Sample
 from renorm.graph.types import Operand, f16, f32, i64
@@ -69,6 +70,10 @@ class Reshape(Injective):
         x = node.inputs[0]
         assert x is not None
         return [Run(node.output, x)]
+
+    def carried(self, node: Node, index: int, axis: int) -> Carry | None:
+        x = node.inputs[0]
+        return None if x is None or index else regrouped(x.shape, node.output.shape, axis)
 
     def compute(self, x: te.Tensor, shape: np.ndarray[Any, Any]) -> te.Tensor:
         return topi.reshape(x, dims.static([-1 if d is None else d for d in self.shape_of(x.shape, shape.tolist())]))

@@ -13,6 +13,7 @@ from renorm.core.dtypes import ALL, is_float
 from renorm.core.errors import OperandError
 from renorm.core.target import Target
 from renorm.graph.attributes import Bool, Float, Ints, String
+from renorm.graph.channels import Carry, every
 from renorm.graph.ir import Node
 from renorm.graph.layout import Accepts
 from renorm.graph.op import INJECTIVE, REDUCTION, Fusion, OnnxNode, OpDef, Reject, Sample
@@ -86,6 +87,14 @@ class Resize(OpDef):
 
     def fusion_of(self, operands: Sequence[TensorType | None]) -> Fusion:
         return REDUCTION if self.antialias and self.mode != "nearest" else INJECTIVE
+
+    def carried(self, node: Node, index: int, axis: int) -> Carry | None:
+        """Weights of an interpolation add up to one. Beyond the edge tf_crop_and_resize puts a number of its own."""
+        x = node.inputs[0]
+        if index or x is None or x.shape[axis] != node.output.shape[axis]:
+            return None
+        rule = self.coordinate_transformation_mode
+        return every(x.shape[axis], axis) if rule != "tf_crop_and_resize" else None
 
     def in_blocks(self, node: Node, index: int | None, lanes: int) -> Accepts:
         return Accepts.ALIKE

@@ -12,6 +12,7 @@ from renorm import te, topi
 from renorm.core import dims
 from renorm.core.dims import Dim, Sym
 from renorm.core.errors import OperandError
+from renorm.graph.channels import Carry, taken
 from renorm.graph.ir import Node
 from renorm.graph.layout import Accepts
 from renorm.graph.op import OnnxNode, Reject, Run, Sample
@@ -87,6 +88,16 @@ class Slice(Injective):
         if not is_whole or any(r.step != 1 for r in taken[cut : cut + 1]):
             return None
         return [Run(node.output, x, sum(r[0] * prod(shape[k + 1 :]) for k, r in enumerate(taken) if r))]
+
+    def carried(self, node: Node, index: int, axis: int) -> Carry | None:
+        x, *given = node.inputs
+        if index or x is None or any(v is not None and v.data is None for v in given):
+            return None
+        extent = x.shape[axis]
+        if not isinstance(extent, int):
+            return None
+        bounds = [None if v is None else v.data for v in given]
+        return taken(range(extent)[self.slices(x.rank, *bounds)[axis]], axis)
 
     def compute(self, x: te.Tensor, starts: Any, ends: Any, axes: Any, steps: Any) -> te.Tensor:
         slices = self.slices(x.ndim, starts, ends, axes, steps)

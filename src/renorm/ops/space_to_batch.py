@@ -13,6 +13,8 @@ from renorm.core.dims import Dim
 from renorm.core.errors import OperandError
 from renorm.expr.nodes import Expr
 from renorm.graph.attributes import Ints
+from renorm.graph.channels import Carry, every
+from renorm.graph.ir import Node
 from renorm.graph.op import Reject, Sample
 from renorm.graph.types import Operand, f16, f32
 from renorm.ops.family import Injective
@@ -49,6 +51,9 @@ class SpaceToBatch(Injective):
     signature = "x: T[N, C, *S] -> y: T[...]"
     blocks = Ints()
     pads = Ints()
+
+    def carried(self, node: Node, index: int, axis: int) -> Carry | None:
+        return every(node.output.shape[1], 1, fill=0.0 if any(self.pads) else None) if axis == 1 else None
 
     def infer(self, x: Operand) -> tuple[Dim, ...]:
         rank = _checked(self, x, self.pads)
@@ -105,6 +110,9 @@ class BatchToSpace(Injective):
     signature = "x: T[N, C, *S] -> y: T[...]"
     blocks = Ints()
     crops = Ints()
+
+    def carried(self, node: Node, index: int, axis: int) -> Carry | None:
+        return every(node.output.shape[1], 1) if axis == 1 else None
 
     def infer(self, x: Operand) -> tuple[Dim, ...]:
         rank, count = _checked(self, x, self.crops), prod(self.blocks)

@@ -11,6 +11,7 @@ from renorm.core import dims
 from renorm.core.dims import Dim
 from renorm.core.errors import OperandError
 from renorm.graph.attributes import Int
+from renorm.graph.channels import Carry, every
 from renorm.graph.ir import Node
 from renorm.graph.layout import Accepts
 from renorm.graph.op import OnnxNode, Reject, Run, Sample, runs_along
@@ -69,6 +70,13 @@ class Split(Injective):
         if isinstance(total, int) and isinstance(extent, int) and total != extent:
             raise OperandError(f"split({x}): sizes add up to {total}, but axis {axis} has {extent}")
         return [(*x.shape[:axis], piece, *x.shape[axis + 1 :]) for piece in pieces]
+
+    def carried(self, node: Node, index: int, axis: int) -> Carry | None:
+        """Along the axis that is cut the channels are in several results, which is not said here."""
+        x = node.inputs[0]
+        if index or x is None or axis == dims.normalize_axis(self.axis, x.rank):
+            return None
+        return every(x.shape[axis], axis) if len(node.outputs) == 1 else None
 
     def in_blocks(self, node: Node, index: int | None, lanes: int) -> Accepts:
         return Accepts.ALIKE

@@ -11,6 +11,7 @@ from renorm.core import dims
 from renorm.core.dims import Shape
 from renorm.core.errors import OperandError
 from renorm.graph.attributes import Ints
+from renorm.graph.channels import Carry, regrouped
 from renorm.graph.ir import Node
 from renorm.graph.op import OnnxNode, Reject, Run, Sample
 from renorm.graph.types import Operand, f16, f32, i64
@@ -49,6 +50,10 @@ class Squeeze(Injective):
         x = node.inputs[0]
         assert x is not None
         return [Run(node.output, x)]
+
+    def carried(self, node: Node, index: int, axis: int) -> Carry | None:
+        x = node.inputs[0]
+        return None if x is None or index else regrouped(x.shape, node.output.shape, axis)
 
     def compute(self, x: te.Tensor) -> te.Tensor:
         return topi.squeeze(x, self.axes)

@@ -10,6 +10,8 @@ from renorm import te, topi
 from renorm.core.dims import Shape
 from renorm.core.errors import OperandError
 from renorm.graph.attributes import Ints
+from renorm.graph.channels import Carry, every
+from renorm.graph.ir import Node
 from renorm.graph.op import Reject, Sample
 from renorm.graph.types import Operand, f16, f32, i64
 from renorm.ops import exact
@@ -29,6 +31,10 @@ class Transpose(Injective):
         if sorted(order) != list(range(x.rank)):
             raise OperandError(f"transpose({x}): perm {list(order)} does not name each of {x.rank} axes once")
         return tuple(x.shape[a] for a in order)
+
+    def carried(self, node: Node, index: int, axis: int) -> Carry | None:
+        perm = self.perm or tuple(reversed(range(node.output.rank)))
+        return every(node.output.shape[perm.index(axis)], perm.index(axis))
 
     def compute(self, x: te.Tensor) -> te.Tensor:
         return topi.transpose(x, self.perm)

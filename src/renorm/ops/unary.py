@@ -13,7 +13,7 @@ from renorm.core.dtypes import FLOATS, NUMBERS
 from renorm.expr.nodes import Expr, Not, call, const, maximum, minimum
 from renorm.graph.op import OpDef, Reject, Sample
 from renorm.graph.types import boolean, f16, f32, f64, i8, i32, i64
-from renorm.ops.family import Elementwise, entry, method
+from renorm.ops.family import HOMOGENEOUS, Elementwise, entry, method
 from renorm.topi import formulas
 
 SPECIAL = (0.0, -0.0, 1.0, -1.0, math.inf, -math.inf, math.nan)
@@ -31,6 +31,7 @@ def unary(
     result: str = "T",
     exact: Callable[[Any], Any] | None = None,
     onnx_ignored: Sequence[str] = (),
+    commutes: str = "",
 ) -> type[OpDef]:
     """domain: where samples are drawn from; all are tried on infinities and NaN too. result: dtype of the result."""
     low, high = domain
@@ -53,6 +54,7 @@ def unary(
         onnx={title: onnx} if isinstance(onnx, int) else onnx,
         onnx_ignored=("consumed_inputs", *onnx_ignored),
         infer=method(lambda x: None),
+        commutes=commutes,
         element=method(element),
         numpy=method(numpy),
         known_element=None if exact is None else staticmethod(exact),
@@ -108,7 +110,12 @@ TABLE = [
     unary("Tanh", "y = (e^x - e^-x) / (e^x + e^-x)", intrinsic("tanh"), np.tanh),
     unary("Sigmoid", "y = 1 / (1 + e^-x)", intrinsic("sigmoid"), _sigmoid),
     unary(
-        "Relu", "y = max(x, 0)", lambda x: maximum(x, const(0, x.dtype)), lambda x: np.where(x < 0, 0, x), types=NUMBERS
+        "Relu",
+        "y = max(x, 0)",
+        lambda x: maximum(x, const(0, x.dtype)),
+        lambda x: np.where(x < 0, 0, x),
+        types=NUMBERS,
+        commutes=HOMOGENEOUS,
     ),
     unary("Softplus", "y = ln(1 + e^x)", formulas.softplus, lambda x: np.logaddexp(0.0, x)),
     unary("Softsign", "y = x / (1 + |x|)", lambda x: x / (1.0 + call("abs", x)), lambda x: x / (1 + np.abs(x))),

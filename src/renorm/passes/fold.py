@@ -9,8 +9,8 @@ edited in place, so that a weight which two nodes share stays what it is for the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,20 +18,15 @@ import numpy as np
 from renorm import ops
 from renorm.core import dtypes
 from renorm.core.dims import format_shape
+from renorm.graph import registry
+from renorm.graph.channels import ChannelMap
 from renorm.graph.ir import Node, Value
 from renorm.graph.product import Product
-from renorm.graph.rewrite import Match, Rewrite, any_op
+from renorm.graph.rewrite import Match, Rewrite, Variable, any_op
+from renorm.graph.types import TensorType
+from renorm.passes import paths
 
 Array = np.ndarray[Any, Any]
-
-
-@dataclass(frozen=True)
-class Affine:
-    """y * k + shift along one axis of y; None for a factor of 1 and a shift of 0."""
-
-    axis: int
-    k: Array | None
-    shift: Array | None
 
 
 class Fold(Rewrite):
@@ -42,7 +37,7 @@ class Fold(Rewrite):
 
     fate = "folded"
 
-    def affine(self, m: Match) -> Affine | str:
+    def affine(self, m: Match) -> ChannelMap | str:
         """What follows the producer, or why it is no scale and shift per channel, as a sentence."""
         raise NotImplementedError
 
@@ -50,26 +45,26 @@ class Fold(Rewrite):
         found = self.affine(m)
         if isinstance(found, str):
             return found
-        m.found = absorb(m.producer, found)
+        m.found = paths.back(m, m.producer.output, found, absorb)
         return m.found if isinstance(m.found, str) else None
 
     def rewrite(self, m: Match) -> Value:
-        absorbed: Absorbed = m.found
-        return absorbed.apply(m)
+        return m.found(m)
 
 
 @dataclass(frozen=True)
 class Absorbed:
-    """A producer with other constants. given, changed: its operands before and after; rest: a shift that it could not
-    take."""
+    """A node with other constants. given, changed: its operands before and after; rest: a shift that it could not
+    take; x: what makes its first operand anew."""
 
     producer: Node
     op: Any
-    given: Sequence[Any]
     changed: Sequence[Any]
-    rest: Array | None = None
+    rest: Array | None
+    given: Sequence[Any]
+    x: paths.Made | None = None
 
-    def apply(self, m: Match) -> Value:
+    def __call__(self, m: Match) -> Value:
         graph, y = m.graph, self.producer.output
         olds = [*self.producer.operands, *[None] * len(self.changed)]
         given = [*self.given, *[None] * len(self.changed)]
@@ -81,18 +76,17 @@ class Absorbed:
                 operands.append(graph.constant(after, hint, f"folded {', '.join(m.origin)}", dtype=dtype))
             else:
                 operands.append(None if after is None else old)
+        if self.x is not None:
+            operands[0] = self.x(m)
         result = graph.apply(self.op, operands, name=self.producer.name)
         if self.rest is not None:
             result = ops.add(result, graph.constant(self.rest, f"{self.producer.name}.shift", dtype=y.dtype))
         return result
 
 
-def absorb(producer: Node, affine: Affine) -> Absorbed | str:
+def absorb(producer: Node, affine: ChannelMap) -> Absorbed | str:
     """The producer with the affine map in its constants, or why it cannot take it."""
-    types, given, at = producer.operand_types(), list[Any](), 0
-    for o in producer.operands:
-        given.append(_elements(o, producer.op.channel_axis(at, types) is not None))
-        at += len(o) if isinstance(o, list) else 1
+    given = _given(producer)
     for values in (affine.k, affine.shift):
         if values is not None and not np.isfinite(values).all():
             return f"its scale or shift is not finite in channel {int(np.flatnonzero(~np.isfinite(values))[0])}"
@@ -106,12 +100,46 @@ def absorb(producer: Node, affine: Affine) -> Absorbed | str:
     if isinstance(found, str):
         return f"{found} (node {producer.name!r})"
     op, changed = found
-    for before, after in zip([*given, *[None] * (len(changed) - len(given))], changed):
-        if after is not None and after is not before:
-            reason = _overflow(after, producer.output.dtype)
+    return _checked(Absorbed(producer, op, changed, rest, given))
+
+
+def absorb_front(consumer: Node, before: paths.Front) -> Absorbed | str:
+    """The consumer with the map on its first operand in its constants, or why it cannot take it."""
+    given = _given(consumer)
+    found = consumer.op.absorbed(consumer, given, before.map)
+    if isinstance(found, str):
+        return f"{found} (node {consumer.name!r})"
+    op, changed, rest = found
+    if before.rest is not None:  # what the map does not do to padding: a constant image, which the op takes as it is
+        x, *others = consumer.inputs
+        if x is None or not all(isinstance(d, int) for d in x.shape[1:]):
+            return f"the shift is not the same where {consumer.name!r} reads padding, and extents are not known"
+        image = np.broadcast_to(before.rest, (1, *(int(str(d)) for d in x.shape[1:])))
+        weights = [None if v is None else exact(v) for v in others]
+        empty = np.zeros_like(image)
+        added = consumer.op.reference(image, *weights) - consumer.op.reference(empty, *weights)
+        rest = added if rest is None else rest + added
+    return _checked(Absorbed(consumer, op, changed, rest, given))
+
+
+def _given(node: Node) -> list[Any]:
+    """What `OpDef.scaled` and `OpDef.absorbed` are given for the operands of a node."""
+    types, given, at = node.operand_types(), list[Any](), 0
+    for o in node.operands:
+        given.append(_elements(o, node.op.channel_axis(at, types) is not None))
+        at += len(o) if isinstance(o, list) else 1
+    return given
+
+
+def _checked(found: Absorbed) -> Absorbed | str:
+    """The same, or a sentence where a constant would not fit into its dtype."""
+    given = [*found.given, *[None] * (len(found.changed) - len(found.given))]
+    for before, after in zip([*given, None], [*found.changed, found.rest]):
+        if after is not None and after is not before and not isinstance(after, TensorType):
+            reason = _overflow(after, found.producer.output.dtype)
             if reason:
-                return f"{reason} (node {producer.name!r})"
-    return Absorbed(producer, op, given, changed, rest)
+                return f"{reason} (node {found.producer.name!r})"
+    return found
 
 
 def _elements(operand: Any, is_weight: bool) -> Any:
@@ -146,7 +174,7 @@ def exact(value: Value) -> Array:
     return value.data.astype(np.float64) if found is None else found
 
 
-def normalization(node: Node) -> Affine | str:
+def normalization(node: Node) -> ChannelMap | str:
     """What a batch norm in inference does to each channel, or why that is not known."""
     parameters = [v for v in node.inputs[1:] if v is not None]
     if getattr(node.op, "training_mode", False):
@@ -157,7 +185,7 @@ def normalization(node: Node) -> Affine | str:
     scale, bias, mean, var = (exact(v) for v in parameters)
     with np.errstate(all="ignore"):
         k = scale / np.sqrt(var + node.op.values["epsilon"])
-        return Affine(1, k, bias - mean * k)
+        return ChannelMap(1, k, bias - mean * k)
 
 
 def per_channel(c: Value, y: Value, result: Value) -> tuple[int, Array] | str:
@@ -182,8 +210,77 @@ class FoldBatchNorm(Fold):
     def pattern(self, scale: Any, bias: Any, mean: Any, var: Any) -> Any:
         return ops.batch_norm(any_op("producer"), scale, bias, mean, var)
 
-    def affine(self, m: Match) -> Affine | str:
+    def affine(self, m: Match) -> ChannelMap | str:
         return normalization(m.root)
+
+
+@dataclass(frozen=True)
+class FoldInFront(Rewrite):
+    """f(x * k + shift; w, b) -> f'(x; w', b') + rest        for every op f whose `absorbed` gives w', b' and rest"""
+
+    op: str
+    fate = "folded"
+
+    @property
+    def name(self) -> str:
+        return f"FoldInFront({self.op})"
+
+    def pattern(self) -> Any:
+        op = registry.find(self.op)
+        return op.matching()(*(Variable(p.name) for p in op.parsed.operands))
+
+    def fits(self, m: Match) -> bool:
+        x = m.root.inputs[0]
+        found = None if x is None else paths.front(m, x, scaling)
+        if found is None:
+            return False
+        m.found = found
+        return True
+
+    def refuse(self, m: Match) -> str | None:
+        if isinstance(m.found, str):
+            return m.found
+        found: paths.Front = m.found
+        m.about = [*found.norms]
+        taken = absorb_front(m.root, found)
+        if isinstance(taken, str):
+            return taken
+        m.found = replace(taken, x=found.made)
+        return None
+
+    def rewrite(self, m: Match) -> Value:
+        return m.found(m)
+
+
+def scaling(node: Node) -> tuple[Value, ChannelMap] | None:
+    """The operand that a node scales and shifts by constants, and the map; None where that is not all it does."""
+    if node.op.name == "batch_norm":
+        found = normalization(node)
+        x = node.inputs[0]
+        return None if isinstance(found, str) or x is None else (x, found)
+    if node.op.name not in _ARITHMETIC or not dtypes.is_float(node.output.dtype):
+        return None
+    a, b = node.inputs
+    assert a is not None
+    assert b is not None
+    for x, c, turned in ((a, b, False), (b, a, True)):
+        if c.is_constant and not x.is_constant and (not turned or node.op.name != "div"):
+            found = per_channel(c, x, node.output)
+            return None if isinstance(found, str) else (x, _ARITHMETIC[node.op.name](*found, turned))
+    return None
+
+
+def _divided(axis: int, c: Array, turned: bool) -> ChannelMap:
+    with np.errstate(all="ignore"):
+        return ChannelMap(axis, 1 / c, None)
+
+
+_ARITHMETIC: dict[str, Callable[[int, Array, bool], ChannelMap]] = {
+    "add": lambda axis, c, turned: ChannelMap(axis, None, c),
+    "div": _divided,
+    "mul": lambda axis, c, turned: ChannelMap(axis, c, None),
+    "sub": lambda axis, c, turned: ChannelMap(axis, -np.ones_like(c) if turned else None, c if turned else -c),
+}
 
 
 class FoldArithmetic(Fold):
@@ -191,13 +288,13 @@ class FoldArithmetic(Fold):
 
     constants = ("c",)
 
-    def affine(self, m: Match) -> Affine | str:
+    def affine(self, m: Match) -> ChannelMap | str:
         if not dtypes.is_float(m.c.dtype):
             return f"{m.c.dtype} arithmetic is not folded"
         found = per_channel(m.c, m.producer.output, m.root.output)
         return found if isinstance(found, str) else self.of(*found)
 
-    def of(self, axis: int, c: Array) -> Affine:
+    def of(self, axis: int, c: Array) -> ChannelMap:
         raise NotImplementedError
 
 
@@ -207,8 +304,8 @@ class FoldMul(FoldArithmetic):
     def pattern(self, c: Any) -> Any:
         return ops.mul(any_op("producer"), c)
 
-    def of(self, axis: int, c: Array) -> Affine:
-        return Affine(axis, c, None)
+    def of(self, axis: int, c: Array) -> ChannelMap:
+        return ChannelMap(axis, c, None)
 
 
 class FoldDiv(FoldArithmetic):
@@ -217,9 +314,9 @@ class FoldDiv(FoldArithmetic):
     def pattern(self, c: Any) -> Any:
         return ops.div(any_op("producer"), c)
 
-    def of(self, axis: int, c: Array) -> Affine:
+    def of(self, axis: int, c: Array) -> ChannelMap:
         with np.errstate(all="ignore"):
-            return Affine(axis, 1 / c, None)
+            return ChannelMap(axis, 1 / c, None)
 
 
 class FoldAdd(FoldArithmetic):
@@ -228,8 +325,8 @@ class FoldAdd(FoldArithmetic):
     def pattern(self, c: Any) -> Any:
         return ops.add(any_op("producer"), c)
 
-    def of(self, axis: int, c: Array) -> Affine:
-        return Affine(axis, None, c)
+    def of(self, axis: int, c: Array) -> ChannelMap:
+        return ChannelMap(axis, None, c)
 
 
 class FoldSub(FoldArithmetic):
@@ -238,8 +335,8 @@ class FoldSub(FoldArithmetic):
     def pattern(self, c: Any) -> Any:
         return ops.sub(any_op("producer"), c)
 
-    def of(self, axis: int, c: Array) -> Affine:
-        return Affine(axis, None, -c)
+    def of(self, axis: int, c: Array) -> ChannelMap:
+        return ChannelMap(axis, None, -c)
 
 
 class FoldSubFrom(FoldArithmetic):
@@ -248,8 +345,16 @@ class FoldSubFrom(FoldArithmetic):
     def pattern(self, c: Any) -> Any:
         return ops.sub(c, any_op("producer"))
 
-    def of(self, axis: int, c: Array) -> Affine:
-        return Affine(axis, -np.ones_like(c), c)
+    def of(self, axis: int, c: Array) -> ChannelMap:
+        return ChannelMap(axis, -np.ones_like(c), c)
 
 
-RULES: tuple[Rewrite, ...] = (FoldBatchNorm(), FoldMul(), FoldDiv(), FoldAdd(), FoldSub(), FoldSubFrom())
+RULES: tuple[Rewrite, ...] = (
+    FoldBatchNorm(),
+    FoldMul(),
+    FoldDiv(),
+    FoldAdd(),
+    FoldSub(),
+    FoldSubFrom(),
+    *(FoldInFront(op) for op in ("conv", "conv_transpose", "gemm", "matmul")),
+)
