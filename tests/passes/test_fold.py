@@ -290,7 +290,7 @@ def test_reasons_for_which_a_norm_stays() -> None:
     g.outputs.append(y)
     assert refusal(g) == "'conv_out' is an output of the graph"
     g, *_ = conv_norm(ops.relu)
-    assert refusal(g) == "relu has no constants that could take a scale per channel (node 'relu')"
+    assert refusal(g) == "relu does not commute with factors that are not above zero (node 'relu')"
     g, *_ = conv_norm(training_mode=True)
     assert refusal(g) == "its statistics come from the batch (training_mode = 1)"
 

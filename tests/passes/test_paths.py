@@ -1,0 +1,133 @@
+"""Norms behind and in front of linear ops, with ops between that leave channels apart: folded, and exact."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from renorm import ops
+from renorm.graph import interpret
+from renorm.graph.ir import Graph, Value
+from renorm.passes.pipeline import optimize
+
+RANDOM = np.random.default_rng(11)
+PADS = np.array([0, 0, 1, 0, 0, 0, 2, 1])
+
+
+def w(*shape: int) -> Any:
+    return RANDOM.standard_normal(shape).astype(np.float32)
+
+
+def norm(x: Value, name: str = "norm") -> Value:
+    c = int(str(x.shape[1]))
+    scale, bias, mean = (RANDOM.uniform(-2, 2, c).astype(np.float32) for _ in range(3))
+    return ops.batch_norm(x, scale, bias, mean, RANDOM.uniform(0.5, 2, c).astype(np.float32), name=name)
+
+
+def positive(x: Value) -> Value:
+    """A scale above zero, which more ops commute with."""
+    return ops.mul(x, RANDOM.uniform(0.5, 2, (int(str(x.shape[1])), 1, 1)).astype(np.float32), name="norm")
+
+
+def conv(x: Value, m: int = 6, **given: Any) -> Value:
+    return ops.conv(x, w(m, int(str(x.shape[1])) // given.get("group", 1), 3, 3), w(m), **given)
+
+
+def sliced(x: Value, axis: int, start: int, end: int, step: int = 1) -> Value:
+    return ops.slice(x, *(np.array([v]) for v in (start, end, axis, step)))
+
+
+BEHIND: dict[str, Callable[[Value], Value]] = {
+    "slice": lambda x: norm(sliced(conv(x), 3, 0, 9, 2)),
+    "slice of channels": lambda x: norm(sliced(conv(x), 1, 4, 0, -2)),
+    "transpose": lambda x: ops.mul(ops.transpose(conv(x), perm=(0, 2, 3, 1)), w(6), name="norm"),
+    "concat": lambda x: norm(ops.concat([conv(x, 6), conv(x, 3)], axis=1)),
+    "concat of a constant": lambda x: norm(ops.concat([conv(x, 6), w(2, 3, 4, 5)], axis=1)),
+    "concat of rows": lambda x: norm(ops.concat([conv(x), conv(x)], axis=2)),
+    "add": lambda x: norm(ops.add(conv(x), conv(x, pads=(0, 0, 0, 0)))),
+    "sub": lambda x: norm(ops.sub(conv(x), conv(x))),
+    "add of a constant": lambda x: norm(ops.add(conv(x), w(1, 6, 4, 5))),
+    "max pool": lambda x: positive(ops.max_pool(conv(x), kernel_shape=(2, 2))),
+    "average pool": lambda x: norm(ops.average_pool(conv(x), kernel_shape=(2, 2), pads=(1, 1, 1, 1))),
+    "global average": lambda x: norm(ops.global_average_pool(conv(x))),
+    "relu": lambda x: positive(ops.relu(conv(x))),
+    "edge": lambda x: norm(ops.pad(conv(x), PADS, mode="edge")),
+    "reflect": lambda x: norm(ops.pad(conv(x), PADS, mode="reflect")),
+    "zeros": lambda x: norm(ops.pad(conv(x), PADS)),
+    "padding with a number": lambda x: norm(ops.pad(conv(x), PADS, np.float32(1.5))),
+    "flatten": lambda x: ops.mul(ops.flatten(conv(x)), np.repeat(w(6), 20), name="norm"),
+    "reshape": lambda x: norm(ops.reshape(conv(x), np.array([2, 6, 20]))),
+    "resize": lambda x: norm(ops.resize(conv(x), sizes=np.array([2, 6, 9, 7]), mode="linear")),
+    "depth to space": lambda x: ops.mul(ops.depth_to_space(conv(x, 8), blocksize=2), w(2, 1, 1), name="norm"),
+    "several": lambda x: norm(sliced(ops.concat([conv(x, 6), sliced(conv(x, 4), 1, 3, -5, -1)], axis=1), 1, 2, 9)),
+}
+
+IN_FRONT: dict[str, Callable[[Value], Value]] = {
+    "conv": lambda x: conv(norm(x)),
+    "padded conv": lambda x: conv(norm(x), pads=(1, 0, 2, 1), strides=(2, 1), dilations=(1, 2)),
+    "conv, SAME": lambda x: conv(norm(x), auto_pad="SAME_UPPER", strides=(2, 2)),
+    "groups": lambda x: conv(norm(x), group=2, pads=(1, 1, 1, 1)),
+    "depthwise": lambda x: conv(norm(x), 8, group=4, pads=(1, 1, 1, 1)),
+    "transposed": lambda x: ops.conv_transpose(
+        norm(x), w(4, 3, 3, 3), strides=(2, 3), pads=(1, 0, 1, 1), output_padding=(1, 2)
+    ),
+    "transposed groups": lambda x: ops.conv_transpose(
+        norm(x), w(4, 3, 3, 2), w(6), strides=(2, 1), group=2, dilations=(2, 1)
+    ),
+    "gemm": lambda x: ops.gemm(ops.flatten(norm(x)), w(168, 5), w(5), alpha=0.5, beta=2.0),
+    "pooled gemm": lambda x: ops.gemm(ops.flatten(ops.global_average_pool(norm(x))), w(5, 4), transB=True),
+    "matmul": lambda x: ops.matmul(ops.mul(x, w(7), name="norm"), w(7, 3)),
+    "pad": lambda x: conv(ops.pad(norm(x), PADS)),
+    "pad with a number": lambda x: conv(ops.pad(norm(x), PADS, np.float32(2.5)), pads=(1, 1, 1, 1)),
+    "pad, transposed": lambda x: ops.conv_transpose(ops.pad(norm(x), PADS), w(4, 3, 3, 3), w(3), strides=(2, 1)),
+    "pad, gemm": lambda x: ops.gemm(ops.flatten(ops.pad(norm(x), PADS)), w(4 * 9 * 8, 5), w(5)),
+    "slice": lambda x: conv(sliced(norm(x), 1, 1, 3), pads=(1, 1, 1, 1)),
+    "concat": lambda x: conv(ops.concat([norm(x), ops.relu(x)], axis=1), pads=(1, 1, 1, 1)),
+    "two in a row": lambda x: conv(norm(norm(x, "before")), pads=(1, 1, 1, 1)),
+    "both sides": lambda x: norm(conv(norm(x, "before"), pads=(1, 1, 1, 1))),
+    "relu": lambda x: conv(ops.relu(positive(x))),
+}
+
+
+def built(make: Callable[[Value], Value]) -> Graph:
+    g = Graph("network")
+    x = g.input("x", "float32", (2, 4, 6, 7))
+    g.outputs = [make(x)]
+    return g
+
+
+@pytest.mark.parametrize(
+    "make", [*BEHIND.values(), *IN_FRONT.values()], ids=[*BEHIND, *(f"{n} behind" for n in IN_FRONT)]
+)
+def test_norms_fold_over_what_leaves_channels_apart(make: Callable[[Value], Value]):
+    g = built(make)
+    x = RANDOM.standard_normal((2, 4, 6, 7)).astype(np.float32)
+    (expected,) = interpret.run(g, [x])
+    done, report = optimize(g.copy(), level=2)
+    assert {"batch_norm", "mul"}.isdisjoint(n.op.name for n in done.nodes)
+    assert {r.fate for r in report.norms} <= {"folded"}
+    (found,) = interpret.run(done, [x])
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda x: norm(ops.relu(conv(x))), "relu does not commute with"),
+        (lambda x: norm(ops.max_pool(conv(x), kernel_shape=(2, 2))), "factors that are not above zero"),
+        (lambda x: norm(ops.add(conv(x), ops.exp(conv(x)))), "exp has no constants"),
+        (lambda x: ops.add(norm(sliced(y := conv(x), 2, 0, 2)), sliced(y, 2, 1, 3)), "is also read by"),
+        (lambda x: norm(ops.concat([conv(x, pads=(1, 1, 1, 1)), x], axis=1)), "the input 'x'"),
+        (lambda x: conv(ops.exp(norm(x))), "it reads the input"),
+        (lambda x: conv(ops.relu(norm(x))), "relu does not commute with"),
+    ],
+)  # fmt: skip
+def test_what_is_in_the_way_is_named(make: Callable[[Value], Value], reason: str):
+    _, report = optimize(built(make), level=2)
+    (record,) = (r for r in report.norms)
+    assert record.fate != "folded"
+    said = [record.reason, *(r for _, _, r in report.refusals)]
+    assert any(reason in s for s in said), said
