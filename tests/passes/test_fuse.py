@@ -81,7 +81,7 @@ def test_convolutions_take_nothing_before_them_and_reductions_do() -> None:
 def test_chains_of_elementwise_and_injective_nodes() -> None:
     chain = fused(lambda x: ops.transpose(ops.relu(ops.reshape(ops.neg(x), np.array([8, 36])))), IMAGE)
     assert chain == ["fused_neg_reshape_relu_transpose"]
-    assert fused(lambda x, y: ops.concat([ops.relu(x), y], axis=1), IMAGE, IMAGE) == ["fused_relu_concat"]
+    assert fused(lambda x, y: ops.concat([ops.relu(x), y], axis=3), IMAGE, IMAGE) == ["fused_relu_concat"]
     assert fused(lambda x: ops.pad(ops.relu(x), np.array([0, 0, 1, 1, 0, 0, 0, 0])), IMAGE) == ["fused_relu_pad"]
 
 
@@ -94,7 +94,7 @@ def test_nothing_is_computed_over_and_over() -> None:
     assert view == ["fused_reshape_mul"]  # an index costs nothing
     spread = fused(lambda x: ops.expand(ops.exp(x), np.array([5, 5, 4])), (4,))
     assert spread == ["exp", "expand"]
-    twice = fused(lambda x: ops.concat([ops.neg(y := ops.exp(x)), ops.relu(y)], axis=1), IMAGE)
+    twice = fused(lambda x: ops.concat([ops.neg(y := ops.exp(x)), ops.relu(y)], axis=3), IMAGE)
     assert twice == ["exp", "fused_neg_relu_concat"]
 
 

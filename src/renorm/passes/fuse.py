@@ -27,7 +27,7 @@ from renorm.graph.ir import Graph, Group, Names, Node, Value
 from renorm.graph.op import BROADCAST, INJECTIVE, OPAQUE, REDUCTION, Fusion
 from renorm.ops.transpose import Transpose
 from renorm.passes.context import Context
-from renorm.passes.places import runs_of
+from renorm.passes.places import parts_of
 
 _LONGEST = 200  # terms of one inlined expression; residual blocks have fewer than 20
 _REPEATED = 1.5  # times that one element may be computed; padding computes a border in addition
@@ -175,8 +175,8 @@ class _Partition:
         takes = end is not None and (self.kinds[end] <= INJECTIVE or self.kinds[end] == REDUCTION)
         if takes and end is not None and all(self.kinds[n] <= INJECTIVE for n in self._between(node, end)):
             return False
-        runs = runs_of(node) if self.kinds[node] == INJECTIVE and len(node.inputs) > 1 else None
-        return runs is not None and all(r.whole is node.output for r in runs)
+        parts = parts_of(node) if self.kinds[node] == INJECTIVE and len(node.inputs) > 1 else []
+        return bool(parts) and all(whole is node.output for _, whole, _ in parts)
 
     # --- growing
 
