@@ -1,6 +1,7 @@
 """Which phases must wait for all threads, and how many iterations of each a thread takes at a time.
 
-    wait(p)  iff  since the last wait some other thread may have written what p reads, or touched what p writes
+    wait(p)  iff  since the last wait some other thread may have written what p reads, or touched what p writes,
+                  or worked in private memory that is cut into pieces of another size: there the pieces overlap
 
 Memory is compared by places, rows of bytes. A phase of one iteration is thread 0's: what it touched, thread 0 need not
 wait for. Anything else may run on any thread, since threads that are done take work from others.
@@ -56,13 +57,16 @@ class _Touch:
 def waits(launches: Sequence[Launch]) -> list[tuple[bool, ...]]:
     """For each launch, whether each of its phases needs a barrier before it."""
     since: list[_Touch] = []  # what was touched since the last barrier
+    pieces: set[int] = set()  # of private memory, in bytes (codegen.abi), that threads have worked in since then
     found: list[tuple[bool, ...]] = []
     for launch in launches:
         own: list[bool] = []
         for extent, access in zip(launch.kernel.phases, launch.kernel.accesses, strict=True):
             touches = _touches(launch, access, extent == 1)
-            must = any(a.orders(b) for a in since for b in touches)
+            piece = {launch.kernel.scratch} - {0}
+            must = any(a.orders(b) for a in since for b in touches) or bool(piece and pieces - piece)
             since = touches if must else [*since, *touches]
+            pieces = piece if must else pieces | piece
             own.append(must)
         found.append(tuple(own))
     return found
