@@ -16,7 +16,7 @@ from renorm.core.target import Target
 from renorm.graph import verify as verifier
 from renorm.graph.ir import Graph
 from renorm.graph.rewrite import Refused
-from renorm.passes import decompose, fold, grouped, norms, padding, pixels, products, simplify, unpack
+from renorm.passes import contractions, decompose, fold, grouped, norms, padding, pixels, products, simplify, unpack
 from renorm.passes.algorithms import ChooseAlgorithms
 from renorm.passes.common import ShareCommon
 from renorm.passes.constants import FixStaticOperands, FoldConstants
@@ -46,7 +46,7 @@ MODEL: list[tuple[int, Pass]] = [
 # Passes towards kernels.
 KERNELS: list[tuple[int, Pass]] = [
     (0, ApplyRules(unpack.RULES)),
-    (2, ApplyRules((*decompose.RULES, *grouped.RULES, *pixels.RULES, *simplify.RULES))),
+    (2, ApplyRules((*contractions.RULES, *decompose.RULES, *grouped.RULES, *pixels.RULES, *simplify.RULES))),
     (1, FoldConstants()),
     (1, ShareCommon()),
     (0, RemoveDeadCode()),  # at every level: a kernel whose result nobody reads has nothing to write
