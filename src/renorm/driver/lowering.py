@@ -81,6 +81,8 @@ def lower_group(graph: Graph, group: Group, target: Target, users: dict[Value, l
     tensors: dict[Value, te.Tensor] = {}
     reads: dict[te.Tensor, Parameter] = {}
     nominal: dict[te.Tensor, int] = {}
+    writes = group_results(graph, group, users)
+    stored: dict[Value, te.Tensor] = {}
 
     def tensor(value: Value, node: Node, index: int) -> te.Tensor:
         if value in tensors:
@@ -124,12 +126,16 @@ def lower_group(graph: Graph, group: Group, target: Target, users: dict[Value, l
         results = list(results) if isinstance(results, (list, tuple)) else [results]
         _check_results(node, results)
         tensors.update(zip(node.outputs, results))
+        for v in node.outputs:
+            if v.layout and v in writes:  # who reads it inside of the group reads what memory holds
+                form = Form.of(v.layout)
+                stored[v] = layout.result(tensors[v], form)
+                tensors[v] = layout.view(stored[v], static(v.shape), form)
         flops = node.op.nominal_flops(node.operand_types(), [v.type for v in node.outputs])
         if flops is not None:
             nominal[results[0]] = flops
 
-    writes = group_results(graph, group, users)
-    outs = _distinct([layout.result(tensors[v], Form.of(v.layout)) if v.layout else tensors[v] for v in writes])
+    outs = _distinct([stored.get(v, tensors[v]) for v in writes])
     anchor = registry.scheduler(group.nodes, target)
     schedule = te.create_schedule([o.op for o in outs])
     _store_within(schedule, outs, writes)

@@ -27,6 +27,7 @@ from renorm.passes.layouts import ChooseLayouts
 from renorm.passes.partition import ClaimUnits
 from renorm.passes.probe import Probes
 from renorm.passes.rewriting import ApplyRules
+from renorm.passes.statistics import StatisticsOfTiles
 from renorm.runtime.report import Report
 
 # Passes on the graph as a model: what they leave is a model again, which can be written back.
@@ -51,6 +52,7 @@ KERNELS: list[tuple[int, Pass]] = [
     (1, ShareCommon()),
     (0, RemoveDeadCode()),  # at every level: a kernel whose result nobody reads has nothing to write
     (3, ChooseAlgorithms()),
+    (3, StatisticsOfTiles()),
     (3, ShareCommon()),  # the same weight, transformed for several
     (0, OneNodePerKernel()),
     (2, Fuse()),
@@ -103,7 +105,7 @@ def _run(one: Pass, graph: Graph, context: Context, probes: Probes | None) -> Gr
     if probes is None:
         _apply(one, graph, context)
         return graph
-    if isinstance(one, (ApplyRules, ChooseAlgorithms)):  # rewrite by rewrite
+    if isinstance(one, (ApplyRules, ChooseAlgorithms, StatisticsOfTiles)):  # rewrite by rewrite
         context.probe = probes.measure
         _apply(one, graph, context)
         context.probe = None
