@@ -200,10 +200,10 @@ class OpDef:
         it.
 
         operands: constants as float64 arrays, other operands as TensorTypes, absent ones None. A weight (see
-        channel_axis) may come in the dtype that it is stored in: its product with k is one of float64. axis: of y, not
-        negative. k: float64, one factor per extent of that axis, or None for 1; shift: likewise, or None for 0. Gives
-        (op, operands): an operand that is returned as it came stays, a new array (or a graph.product.Product) becomes
-        a constant, rounded once. Gives a sentence where it cannot be done.
+        channel_axis) may come in the dtype that it is stored in, or as a Deferred: graph.deferred.times is its product
+        with k. axis: of y, not negative. k: float64, one factor per extent of that axis, or None for 1; shift:
+        likewise, or None for 0. Gives (op, operands): an operand that is returned as it came stays, a new array (or
+        Deferred) becomes a constant, rounded once. Gives a sentence where it cannot be done.
         """
         return f"{self.name} has no constants that could take a scale per channel"
 

@@ -12,10 +12,10 @@ from renorm.core.dims import Dim, is_static, static
 from renorm.core.dtypes import FLOATS, compute_dtype
 from renorm.core.target import Target
 from renorm.graph.attributes import Int
+from renorm.graph.deferred import times
 from renorm.graph.ir import Node
 from renorm.graph.layout import Accepts, Blocked
 from renorm.graph.op import OUT_ELEMENTWISE_FUSABLE, Reject, Sample
-from renorm.graph.product import Product
 from renorm.graph.types import Operand, TensorType, bf16, f16, f32, f64
 from renorm.ops import schedules
 from renorm.ops.folding import scaled_product
@@ -82,9 +82,7 @@ class Conv(Windowed):
         return any(s.before or s.after for s in self.spans(static(x.shape[2:]), static(w.shape[2:])))
 
     def scaled(self, operands: Sequence[Any], axis: int, k: Any, shift: Any) -> Any:
-        return scaled_product(
-            self, operands, axis, k, shift, lambda w, k: Product(w, k.reshape(-1, *[1] * (w.ndim - 1)))
-        )
+        return scaled_product(self, operands, axis, k, shift, lambda w, k: times(w, k.reshape(-1, *[1] * (w.ndim - 1))))
 
     def compute(self, x: te.Tensor, w: te.Tensor, b: te.Tensor | None) -> te.Tensor:
         spans = self.spans(x.shape[2:], w.shape[2:])

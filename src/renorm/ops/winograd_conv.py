@@ -28,7 +28,7 @@ class WinogradConv(OpDef):
     """y[n, k, m*p + i, m*q + j] = b[k] + (A^T M A)[i, j],  M = sum over c of u[:, c, k] * (B^T d[c] B),  d[c] = the
     m + 2 by m + 2 elements of x[n, c] from (m*p - pads[0], m*q - pads[1]) on, zeros outside.
 
-    It equals Conv of a weight w[K, C, 3, 3] with u = G w G^T (ops.winograd.transformed_weight), strides and dilations
+    It equals Conv of a weight w[K, C, 3, 3] with u = G w G^T (ops.winograd_weight), strides and dilations
     of 1: in exact arithmetic, for finite numbers. An infinity or a NaN in x spreads over the m by m results of every
     tile that reads it, and so does what overflows in a transform, whose sums exceed x up to 33 times for m = 4.
     tile: m. pads: (top, left, bottom, right).
