@@ -19,8 +19,9 @@ from renorm.ops import schedules
 from renorm.ops.schedules import cpu_winograd, layout
 from renorm.ops.schedules.cpu_winograd import Blocks
 from renorm.ops.schedules.layout import Form
-from renorm.ops.winograd import POINTS, matrices, transformed_weight
+from renorm.ops.winograd import POINTS, matrices
 from renorm.ops.winograd_conv import WinogradConv
+from renorm.ops.winograd_weight import transformed_weight
 
 Array = np.ndarray[Any, Any]
 

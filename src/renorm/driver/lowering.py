@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from math import prod
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,12 +16,15 @@ from renorm.core.errors import InvalidGraph, RenormError, UserCodeError
 from renorm.core.target import Target
 from renorm.driver.work import work
 from renorm.expr.nodes import const
-from renorm.graph import registry
+from renorm.graph import deferred, registry
 from renorm.graph.ir import Graph, Group, Node, Value
+from renorm.graph.place import strides
 from renorm.ops.schedules import layout
 from renorm.ops.schedules.layout import Form
 from renorm.runtime.report import WorkRecord
-from renorm.tir.nodes import Kernel
+
+if TYPE_CHECKING:
+    from renorm.tir.nodes import Kernel
 
 # A constant of one element is written into the code instead of being loaded.
 SCALAR = 1
@@ -39,13 +43,28 @@ class Parameter:
         shape = static(self.value.shape)
         return self.form.shape(shape) if self.form else shape
 
-    def write(self, out: np.ndarray[Any, Any]) -> None:
-        """Writes a constant to `out`, of `shape`, as the kernel reads it."""
-        assert self.value.data is not None
+    def parts(self) -> list[tuple[int, int]]:
+        """(begin, end) of parts in which a constant may be written, along the axis that memory has outermost."""
+        shape = static(self.value.shape)
+        return list(deferred.parts(shape, *self._outermost)) if shape else [(0, 1)]
+
+    def write(self, out: np.ndarray[Any, Any], begin: int, end: int) -> None:
+        """Writes a part of a constant to `out`, of `shape`, as the kernel reads it."""
+        if not self.value.rank:
+            out[...] = self.value.data
+            return
+        axis, lanes = self._outermost
+        part, out = self.value.part(axis, begin, end), out[begin // lanes : -(-end // lanes)]
         if self.form:
-            self.form.pack(self.value.data, out)
+            self.form.pack(part, out)
         else:
-            np.copyto(out, self.value.data)
+            np.copyto(out, part)
+
+    @property
+    def _outermost(self) -> tuple[int, int]:
+        """The axis that memory has outermost, and how many of its elements lie together."""
+        axis = (self.form.first or 0) if self.form else 0
+        return axis, dict(self.form.cuts).get(axis, 1) if self.form else 1
 
 
 @dataclass(frozen=True)
@@ -80,6 +99,8 @@ def lower_group(graph: Graph, group: Group, target: Target, users: dict[Value, l
     tensors: dict[Value, te.Tensor] = {}
     reads: dict[te.Tensor, Parameter] = {}
     nominal: dict[te.Tensor, int] = {}
+    writes = group_results(graph, group, users)
+    stored: dict[Value, te.Tensor] = {}
 
     def tensor(value: Value, node: Node, index: int) -> te.Tensor:
         if value in tensors:
@@ -87,18 +108,19 @@ def lower_group(graph: Graph, group: Group, target: Target, users: dict[Value, l
         shape = static(value.shape, f"value {value.name!r}")
         name = identifier(value.name)
         form = Form.of(value.layout) if value.layout else _weight_form(node, index, value, target)
-        if value.data is not None and value.data.size == SCALAR:
+        if value.is_constant and prod(shape) == SCALAR:
+            assert value.data is not None
             number = const(value.data.reshape(-1)[0].item(), value.dtype)
             tensors[value] = te.compute(shape, lambda *i, number=number: number, name=name, tag="elemwise")
         elif form:
-            held = te.placeholder(form.shape(shape), value.dtype, name=name)
+            held = te.placeholder(form.shape(shape), value.dtype, name, strides(value))
             reads[held] = Parameter(value, form)
             view = layout.view(held, shape, form)
             if value.is_constant:
                 return view  # another operand may need the same weight in another form
             tensors[value] = view
         else:
-            tensors[value] = te.placeholder(shape, value.dtype, name=name)
+            tensors[value] = te.placeholder(shape, value.dtype, name, strides(value))
             reads[tensors[value]] = Parameter(value)
         return tensors[value]
 
@@ -123,19 +145,25 @@ def lower_group(graph: Graph, group: Group, target: Target, users: dict[Value, l
         results = list(results) if isinstance(results, (list, tuple)) else [results]
         _check_results(node, results)
         tensors.update(zip(node.outputs, results))
+        for v in node.outputs:
+            if v.layout and v in writes:  # who reads it inside of the group reads what memory holds
+                form = Form.of(v.layout)
+                stored[v] = layout.result(tensors[v], form)
+                tensors[v] = layout.view(stored[v], static(v.shape), form)
         flops = node.op.nominal_flops(node.operand_types(), [v.type for v in node.outputs])
         if flops is not None:
             nominal[results[0]] = flops
 
-    writes = group_results(graph, group, users)
-    outs = _distinct([layout.result(tensors[v], Form.of(v.layout)) if v.layout else tensors[v] for v in writes])
+    outs = _distinct([stored.get(v, tensors[v]) for v in writes])
     anchor = registry.scheduler(group.nodes, target)
     schedule = te.create_schedule([o.op for o in outs])
+    _store_within(schedule, outs, writes)
     override = registry.overridden(anchor.op.name, target)
     replaced = _user_code(anchor, "schedule", override.schedule or anchor.op.schedule, schedule, outs, machine)
     loaded = _placeholders(outs)
     held = [t for t in reads if id(t.op) in loaded]  # a compute may ignore an operand, or need only its shape
     chosen = replaced if isinstance(replaced, te.Schedule) else schedule
+    _store_within(chosen, outs, writes)
     try:
         kernel = te.lower(chosen, [*held, *outs], name=group.name)
     except RenormError as error:
@@ -199,6 +227,14 @@ def _distinct(outs: list[te.Tensor]) -> list[te.Tensor]:
         seen.add(id(t))
         distinct.append(t)
     return distinct
+
+
+def _store_within(s: te.Schedule, outs: Sequence[te.Tensor], values: Sequence[Value]) -> None:
+    """Tells a schedule which results lie in memory that holds more."""
+    for out, value in zip(outs, values, strict=True):
+        steps = strides(value)
+        if steps is not None:
+            s[out].store_within(steps)
 
 
 def _check_results(node: Node, results: Sequence[Any]) -> None:

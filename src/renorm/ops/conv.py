@@ -8,21 +8,21 @@ from typing import Any
 import numpy as np
 
 from renorm import te
-from renorm.core.dims import Dim
+from renorm.core.dims import Dim, is_static, static
 from renorm.core.dtypes import FLOATS, compute_dtype
 from renorm.core.target import Target
 from renorm.graph.attributes import Int
 from renorm.graph.channels import ChannelMap
+from renorm.graph.deferred import times
 from renorm.graph.ir import Node
-from renorm.graph.layout import Accepts
+from renorm.graph.layout import Accepts, Blocked
 from renorm.graph.op import OUT_ELEMENTWISE_FUSABLE, Reject, Sample
-from renorm.graph.product import Product
 from renorm.graph.types import Operand, TensorType, bf16, f16, f32, f64
 from renorm.ops import schedules
-from renorm.ops.folding import ALONG, border, is_known, scaled_product, window_hits
+from renorm.ops.folding import ALONG, border, in_float64, is_known, scaled_product, window_hits
 from renorm.ops.precision import add_channels, rounded, wide
-from renorm.ops.schedules import cpu_depthwise, cpu_products
-from renorm.ops.window import Windowed, check_group, pad, window_view
+from renorm.ops.schedules import cpu_depthwise, cpu_products, cpu_tiles
+from renorm.ops.window import Windowed, check_group, inside, pad, window_view
 
 
 class Conv(Windowed):
@@ -63,10 +63,27 @@ class Conv(Windowed):
         over_channels = cpu_products.fills_vectors(channels, self.group, lanes)
         return Accepts.EITHER if over_channels and whole_blocks else Accepts.ROW_MAJOR
 
+    def finished_tile(self, node: Node, target: Target) -> tuple[int, ...] | None:
+        y, lanes = node.output, target.lanes(4)
+        if (
+            not is_static(y.shape)
+            or Blocked(1, lanes).refuses(y.shape)
+            or self.in_blocks(node, None, lanes) is Accepts.ROW_MAJOR
+        ):
+            return None
+        shape, strides = static(y.shape), self.along("strides", y.rank - 2)
+        if self.in_blocks(node, None, lanes) is Accepts.ALIKE:
+            return cpu_tiles.rows(shape, lanes, cpu_depthwise.rows_of(shape[2:], strides, lanes))
+        return cpu_tiles.rows(shape, lanes * cpu_products.register_tile(shape, self.group, lanes, target).vectors)
+
+    def copies(self, node: Node) -> bool:
+        x, w = node.inputs[:2]
+        if self.group > 1 or x is None or w is None or not is_static((*x.shape, *w.shape)):
+            return False
+        return any(s.before or s.after for s in self.spans(static(x.shape[2:]), static(w.shape[2:])))
+
     def scaled(self, operands: Sequence[Any], axis: int, k: Any, shift: Any) -> Any:
-        return scaled_product(
-            self, operands, axis, k, shift, lambda w, k: Product(w, k.reshape(-1, *[1] * (w.ndim - 1)))
-        )
+        return scaled_product(self, operands, axis, k, shift, lambda w, k: times(w, k.reshape(-1, *[1] * (w.ndim - 1))))
 
     def absorbed(self, node: Node, operands: Sequence[Any], m: ChannelMap) -> Any:
         """w * k per input channel; the shift gives each position of y the sum of the taps that lie inside x."""
@@ -75,10 +92,10 @@ class Conv(Windowed):
             return f"the weight of {self.name} is not a constant" if m.axis == 1 else ALONG.format(m.axis)
         if b is not None and not is_known(b):
             return f"the bias of {self.name} is not a constant"
-        scaled = w if m.k is None else w * self._per_input(m.k, w.shape)
+        scaled = w if m.k is None else times(w, self._per_input(m.k, w.shape))
         if m.shift is None or not m.shift.any():
             return self, [x, scaled, b], None
-        taps = (w * self._per_input(m.shift, w.shape)).sum(axis=1)
+        taps = (in_float64(w) * self._per_input(m.shift, w.shape)).sum(axis=1)
         rank = len(taps.shape) - 1
         if not any(before or behind for before, behind in self._padding(node)):
             total = taps.reshape(len(taps), -1).sum(axis=1)
@@ -112,15 +129,19 @@ class Conv(Windowed):
 
     def compute(self, x: te.Tensor, w: te.Tensor, b: te.Tensor | None) -> te.Tensor:
         spans = self.spans(x.shape[2:], w.shape[2:])
-        data = pad(x, [s.before for s in spans], [s.after for s in spans])
         (m, depth), per_group = w.shape[:2], max(1, w.shape[0] // self.group)
+        leaves_out = cpu_depthwise.leaves_out_padding(x, w, self.group)
+        before, after = [s.before for s in spans], [s.after for s in spans]
+        data = x if leaves_out else pad(x, before, after)
         ic = te.reduce_axis((0, depth), name="ic")
         ks = [te.reduce_axis((0, s.kernel), name=f"k{i}") for i, s in enumerate(spans)]
 
         def element(n: Any, oc: Any, *out: Any) -> Any:
             channel = ic if self.group == 1 else (oc // per_group) * depth + ic
             at = [o * s.stride + k * s.dilation for o, k, s in zip(out, ks, spans)]
-            return te.sum(wide(data[(n, channel, *at)]) * wide(w[(oc, ic, *ks)]), axis=[ic, *ks])
+            where = te.all(*inside(at, x.shape[2:], before, after)) if leaves_out else None
+            own = [i - b for i, b in zip(at, before)] if leaves_out else at
+            return te.sum(wide(data[(n, channel, *own)]) * wide(w[(oc, ic, *ks)]), axis=[ic, *ks], where=where)
 
         shape = (x.shape[0], m, *self.counts(x.shape[2:], w.shape[2:]))
         attrs = {

@@ -26,13 +26,13 @@ from renorm.core.errors import OperandError
 from renorm.core.target import Target
 from renorm.graph.attributes import Int, Ints
 from renorm.graph.channels import ChannelMap
+from renorm.graph.deferred import times
 from renorm.graph.ir import Node
 from renorm.graph.layout import Accepts
 from renorm.graph.op import OUT_ELEMENTWISE_FUSABLE, Reject, Sample
-from renorm.graph.product import Product
 from renorm.graph.types import Operand, TensorType, bf16, f16, f32, f64
 from renorm.ops import schedules
-from renorm.ops.folding import ALONG, border, is_known, scaled_product, transposed_hits
+from renorm.ops.folding import ALONG, border, in_float64, is_known, scaled_product, transposed_hits
 from renorm.ops.phases import gathered, sub_pixel
 from renorm.ops.precision import add_channels, rounded
 from renorm.ops.schedules import cpu_products
@@ -116,14 +116,16 @@ class ConvTranspose(Windowed):
         return Accepts.ROW_MAJOR if self.group > 1 or over_pixels or index not in (None, 0) else Accepts.EITHER
 
     def scaled(self, operands: Sequence[Any], axis: int, k: Any, shift: Any) -> Any:
-        def times(w: Any, k: Any) -> Any:
-            if self.group == 1:
-                return Product(w, k.reshape(1, -1, *[1] * (w.ndim - 2)))
-            # [C, M/g, ..] seen as [g, C/g, M/g, ..] against k as [g, 1, M/g, ..]
-            parted = w.reshape(self.group, -1, *w.shape[1:])
-            return (parted * k.reshape(self.group, 1, w.shape[1], *[1] * (w.ndim - 2))).reshape(w.shape)
+        def weight_times(w: Any, k: Any) -> Any:
+            # [M] as [1, M], or as [C, M/g]: the rows of a group have the factors of that group's results
+            rows = (
+                k.reshape(1, -1)
+                if self.group == 1
+                else np.repeat(k.reshape(self.group, -1), w.shape[0] // self.group, 0)
+            )
+            return times(w, rows.reshape(*rows.shape, *[1] * (w.ndim - 2)))
 
-        return scaled_product(self, operands, axis, k, shift, times)
+        return scaled_product(self, operands, axis, k, shift, weight_times)
 
     def absorbed(self, node: Node, operands: Sequence[Any], m: ChannelMap) -> Any:
         """w * k per input channel; the shift gives each position of y the sum of the taps that reach it."""
@@ -136,13 +138,13 @@ class ConvTranspose(Windowed):
         def per_input(values: Any) -> Any:
             return values.reshape(-1, *[1] * (len(w.shape) - 1))
 
-        scaled = w if m.k is None else w * per_input(m.k)
+        scaled = w if m.k is None else times(w, per_input(m.k))
         if m.shift is None or not m.shift.any():
             return self, [x, scaled, b], None
         held = node.inputs[0]
         if held is None or not all(isinstance(e, int) for e in held.shape[2:]):
             return "its shift is not the same everywhere in the result, and extents are not known"
-        parted = (w * per_input(m.shift)).reshape(self.group, -1, *w.shape[1:]).sum(axis=1)
+        parted = (in_float64(w) * per_input(m.shift)).reshape(self.group, -1, *w.shape[1:]).sum(axis=1)
         taps = parted.reshape(-1, *w.shape[2:])
         spans, extents = self.transposed([int(str(e)) for e in held.shape[2:]], w.shape[2:])
         rest = border(taps, [transposed_hits(s, e) for s, e in zip(spans, extents)])

@@ -1,7 +1,7 @@
 """How factors and shifts per channel become part of an op's constants: the arithmetic behind `OpDef.scaled`.
 
-Arrays come and go in float64. k, shift: one number per channel of the result, or None where there is nothing to
-multiply or add.
+Arrays come and go in float64, weights in the dtype they are stored in or as a Deferred. k, shift: one number per
+channel of the result, or None where there is nothing to multiply or add.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from renorm.graph.deferred import Deferred
 from renorm.graph.op import OpDef
 from renorm.ops.window import Span
 
@@ -19,7 +20,7 @@ Array = Any
 
 def is_known(operand: Any) -> bool:
     """Whether an operand of `scaled` is a constant."""
-    return isinstance(operand, np.ndarray)
+    return isinstance(operand, (np.ndarray, Deferred))
 
 
 def scaled_product(
@@ -57,6 +58,11 @@ def scaled_bias(b: Array, k: Array, shift: Array) -> Array:
         return shift
     b = b if k is None else b * k
     return b if shift is None else b + shift
+
+
+def in_float64(w: Any) -> Array:
+    """A weight's elements as numbers to compute with."""
+    return w.exact() if isinstance(w, Deferred) else np.asarray(w, np.float64)
 
 
 ALONG = "the map in front runs along axis {}, not along the channels that are summed"

@@ -16,11 +16,12 @@ from renorm.core.errors import OperandError
 from renorm.core.target import Target
 from renorm.graph.attributes import Bool, Float
 from renorm.graph.channels import ChannelMap
+from renorm.graph.deferred import times
 from renorm.graph.ir import Node
 from renorm.graph.op import OUT_ELEMENTWISE_FUSABLE, OnnxNode, OpDef, Reject, Sample
 from renorm.graph.types import Operand, TensorType, bf16, f16, f32, f64, i32
 from renorm.ops import schedules
-from renorm.ops.folding import ALONG, is_known, scaled_bias
+from renorm.ops.folding import ALONG, in_float64, is_known, scaled_bias
 from renorm.ops.matmul import product
 from renorm.ops.precision import rounded, wide
 from renorm.te import tag
@@ -85,19 +86,19 @@ class Gemm(OpDef):
             return ALONG.format(m.axis)
         if not is_known(b) or (c is not None and self.beta != 0 and not is_known(c)):
             return "operand b or c of gemm is not a constant"
-        rows = b.T if self.transB else b
         third = None if c is None or self.beta == 0 else c * self.beta
         if m.shift is not None and m.shift.any():
-            added = self.alpha * (m.shift @ rows)
+            rows = in_float64(b)
+            added = self.alpha * (m.shift @ (rows.T if self.transB else rows))
             third = added if third is None else third + added
-        scaled = rows if m.k is None else rows * m.k[:, None]
-        return self.with_attributes(beta=1.0), [a, scaled.T if self.transB else scaled, third], None
+        scaled = b if m.k is None else times(b, m.k if self.transB else m.k[:, None])
+        return self.with_attributes(beta=1.0), [a, scaled, third], None
 
     def scaled_operands(self, a: Any, b: Any, k: Any, along: bool) -> tuple[Any, Any]:
         """The operands whose product is k times as large per column (along), or per row."""
         if along:
-            return a, b * (k[:, None] if self.transB else k)
-        return a * (k if self.transA else k[:, None]), b
+            return a, times(b, k[:, None] if self.transB else k)
+        return times(a, k if self.transA else k[:, None]), b
 
     def compute(self, a: te.Tensor, b: te.Tensor, c: te.Tensor | None) -> te.Tensor:
         (m, depth), (_, n) = _turned(a.shape, self.transA), _turned(b.shape, self.transB)

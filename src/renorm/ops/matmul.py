@@ -14,11 +14,12 @@ from renorm.core.errors import OperandError
 from renorm.core.target import Target
 from renorm.graph import registry
 from renorm.graph.channels import ChannelMap
+from renorm.graph.deferred import times
 from renorm.graph.ir import Node
 from renorm.graph.op import OUT_ELEMENTWISE_FUSABLE, OpDef, Reject, Sample
 from renorm.graph.types import Operand, TensorType, bf16, f16, f32, f64, i64, u64
 from renorm.ops import schedules
-from renorm.ops.folding import ALONG, is_known
+from renorm.ops.folding import ALONG, in_float64, is_known
 from renorm.ops.precision import rounded, wide
 from renorm.te import tag
 
@@ -57,7 +58,7 @@ class Matmul(OpDef):
             side = "right" if is_column else "left"
             return f"the {side} operand of matmul, which the factors fall upon, is not a constant"
         if k is not None:
-            a, b = (a, b * k) if is_column else (a * k[:, None], b)
+            a, b = (a, times(b, k)) if is_column else (times(a, k[:, None]), b)
         if shift is None:
             return self, [a, b]
         return registry.find("gemm")(), [a, b, shift if is_column else shift[:, None]]
@@ -70,8 +71,8 @@ class Matmul(OpDef):
             return ALONG.format(m.axis)
         if not is_known(b) or b.ndim < 2:
             return "operand b of matmul is not a constant matrix"
-        rest = None if m.shift is None or not m.shift.any() else (m.shift @ b)[..., None, :]
-        return self, [a, b if m.k is None else b * m.k[:, None]], rest
+        rest = None if m.shift is None or not m.shift.any() else (m.shift @ in_float64(b))[..., None, :]
+        return self, [a, b if m.k is None else times(b, m.k[:, None])], rest
 
     def compute(self, a: te.Tensor, b: te.Tensor) -> te.Tensor:
         rows, columns = a.shape[-2:-1], b.shape[-1:] if b.ndim > 1 else ()

@@ -14,7 +14,7 @@ from renorm.core.errors import OperandError
 from renorm.graph.attributes import Bool
 from renorm.graph.channels import Carry, regrouped
 from renorm.graph.ir import Node
-from renorm.graph.op import OnnxNode, Reject, Run, Sample
+from renorm.graph.op import Box, OnnxNode, Reject, Sample
 from renorm.graph.types import Operand, f16, f32, i64
 from renorm.ops import exact
 from renorm.ops.family import Injective
@@ -66,10 +66,10 @@ class Reshape(Injective):
             raise OperandError(f"{shown}: {total} elements are not a multiple of {rest}")
         return tuple(left if isinstance(d, int) and d == -1 else d for d in found)
 
-    def runs(self, node: Node) -> list[Run]:
+    def boxes(self, node: Node) -> list[Box]:
         x = node.inputs[0]
         assert x is not None
-        return [Run(node.output, x)]
+        return [Box(node.output, x)]
 
     def carried(self, node: Node, index: int, axis: int) -> Carry | None:
         x = node.inputs[0]

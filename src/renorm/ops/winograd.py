@@ -47,14 +47,6 @@ def _coefficients(roots: Sequence[float]) -> Array:
     return found
 
 
-def transformed_weight(w: Array, m: int) -> Array:
-    """U[n * n, C, K] = G w G^T of w[K, C, 3, 3], in float64."""
-    g = matrices(m)[1]
-    k, c = w.shape[:2]
-    taps = np.ascontiguousarray(w.transpose(2, 3, 1, 0), np.float64).reshape(TAPS * TAPS, c * k)
-    return (np.kron(g, g) @ taps).reshape(-1, c, k)
-
-
 def products(matrix: Array, terms: Sequence[Any]) -> list[Any]:
     """The scalar expressions matrix @ terms, with common sums shared.
 

@@ -9,16 +9,17 @@ from typing import Any
 import numpy as np
 
 from renorm import te
-from renorm.core.dims import Dim, static
+from renorm.core.dims import Dim, is_static, static
 from renorm.core.errors import OperandError
 from renorm.core.target import Target
 from renorm.graph.attributes import Int, Ints
 from renorm.graph.ir import Node
-from renorm.graph.layout import Accepts
+from renorm.graph.layout import Accepts, Blocked
 from renorm.graph.op import OUT_ELEMENTWISE_FUSABLE, OpDef, Reject, Sample
 from renorm.graph.types import Operand, TensorType, f32, f64
 from renorm.ops import schedules
 from renorm.ops.precision import add_channels
+from renorm.ops.schedules import cpu_winograd
 from renorm.ops.window import pad
 from renorm.ops.winograd import TAPS, matrices, pick, products
 
@@ -27,7 +28,7 @@ class WinogradConv(OpDef):
     """y[n, k, m*p + i, m*q + j] = b[k] + (A^T M A)[i, j],  M = sum over c of u[:, c, k] * (B^T d[c] B),  d[c] = the
     m + 2 by m + 2 elements of x[n, c] from (m*p - pads[0], m*q - pads[1]) on, zeros outside.
 
-    It equals Conv of a weight w[K, C, 3, 3] with u = G w G^T (ops.winograd.transformed_weight), strides and dilations
+    It equals Conv of a weight w[K, C, 3, 3] with u = G w G^T (ops.winograd_weight), strides and dilations
     of 1: in exact arithmetic, for finite numbers. An infinity or a NaN in x spreads over the m by m results of every
     tile that reads it, and so does what overflows in a transform, whose sums exceed x up to 33 times for m = 4.
     tile: m. pads: (top, left, bottom, right).
@@ -64,6 +65,18 @@ class WinogradConv(OpDef):
 
     def in_blocks(self, node: Node, index: int | None, lanes: int) -> Accepts:
         return Accepts.EITHER if index in (None, 0) else Accepts.ROW_MAJOR
+
+    def finished_tile(self, node: Node, target: Target) -> tuple[int, ...] | None:
+        x, y, lanes = node.inputs[0], node.output, target.lanes(4)
+        if x is None or not is_static((*x.shape, *y.shape)) or Blocked(1, lanes).refuses(y.shape):
+            return None
+        batch, channels, *extents = static(y.shape)
+        n, counts = self.tile + TAPS - 1, [-(-e // self.tile) for e in extents]
+        blocks = cpu_winograd.choose_blocks((n, n, batch, *counts, channels), static(x.shape)[1], lanes, target)
+        return self.tile * blocks.down, self.tile * blocks.across
+
+    def copies(self, node: Node) -> bool:
+        return any(self.pads)
 
     def compute(self, x: te.Tensor, u: te.Tensor, b: te.Tensor | None) -> te.Tensor:
         m = self.tile

@@ -9,21 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from renorm import ops
 from renorm.core.dims import is_static, static
+from renorm.core.dtypes import itemsize
 from renorm.core.target import Target
 from renorm.graph.ir import Graph, Node, Value
 from renorm.graph.rewrite import Driver, Match, Rewrite
 from renorm.ops.conv import Conv
-from renorm.ops.winograd import POINTS, TAPS, transformed_weight
+from renorm.ops.winograd import POINTS, TAPS
 from renorm.ops.winograd_conv import WinogradConv
+from renorm.ops.winograd_weight import TransformedWeight
 from renorm.passes.context import Context
 from renorm.passes.convolution_cost import Convolution
-from renorm.passes.fold import exact
+from renorm.passes.fold import given
 
 WORTH = 1.1  # estimated gain below which the direct convolution stays: it rounds less
 
@@ -49,12 +52,11 @@ class ConvToWinograd(Rewrite):
         tile = self.plan[m.root]
         if isinstance(tile, str):
             return tile
-        with np.errstate(all="ignore"):
-            m.found = transformed_weight(exact(m.w), tile).astype(m.w.data.dtype)
-        return None if np.isfinite(m.found).all() else "its transformed weights are not finite"
+        m.found = TransformedWeight(given(m.w), tile)
+        return None if m.found.is_finite(m.w.dtype) else "its transformed weights are not finite"
 
     def rewrite(self, m: Match) -> Value:
-        op, u = m.root.op, m.graph.constant(m.found, m.w.name, m.w.source)
+        op, u = m.root.op, m.graph.constant(m.found, m.w.name, m.w.source, dtype=m.w.dtype)
         assert isinstance(op, Conv)
         spans = op.spans(static(m.x.shape[2:], m.x.name), m.w.shape[2:])
         pads = (*(s.before for s in spans), *(s.after for s in spans))
@@ -81,7 +83,7 @@ class ChooseAlgorithms:
 
     def plan(self, graph: Graph, context: Context) -> dict[Node, int | str]:
         """For each convolution that could be computed by tiles the tile, or why it stays direct."""
-        constants = sum(v.data.nbytes for v in graph.constants.values() if v.data is not None)
+        constants = sum(itemsize(v.dtype) * prod(static(v.shape)) for v in graph.constants.values())
         left = max(self.free, self.growth * constants)
         target = context.target.machine_target
         choices = [_Choice(n, convolution_of(n), target) for n in graph.nodes if _may_change(n) and not context.kept(n)]

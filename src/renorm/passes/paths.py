@@ -246,6 +246,7 @@ def applied(v: Value, wanted: ChannelMap) -> Array:
     """A constant's elements times k plus shift, in float64."""
     spread = [1] * v.rank
     spread[wanted.axis] = -1
-    held = v.exact if v.exact is not None else np.asarray(v.data, np.float64)
+    exact = v.exact
+    held = np.asarray(v.data, np.float64) if exact is None else exact
     held = held if wanted.k is None else held * wanted.k.reshape(spread)
     return held if wanted.shift is None else held + wanted.shift.reshape(spread)

@@ -32,22 +32,23 @@ from renorm.graph.ir import Graph, Node, Value
 from renorm.ops.identity import Identity
 
 
-def read(source: Any, *, shapes: Mapping[str, Sequence[int]] | None = None) -> Graph:
+def read(source: Any, *, shapes: Mapping[str, Sequence[int]] | None = None, is_mapped: bool = False) -> Graph:
     """The graph of a .tflite or .circle file: a path or bytes. See `renorm.frontends.read`."""
-    data, label = _load(source)
+    data, label = _load(source, is_mapped)
     graph = _Reader(data, label).read()
     diagnose(graph)
     return graph
 
 
-def _load(source: Any) -> tuple[memoryview, str]:
+def _load(source: Any, is_mapped: bool) -> tuple[memoryview, str]:
     if not isinstance(source, (str, os.PathLike)):
         return memoryview(source).cast("B"), "bytes"
     label = os.path.basename(os.fspath(source))
     try:
         with open(source, "rb") as file:
-            with suppress(ValueError, OSError):  # an empty file, or a pipe
-                return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)), label
+            if is_mapped:
+                with suppress(ValueError, OSError):  # an empty file, or a pipe
+                    return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)), label
             return memoryview(file.read()), label
     except OSError as error:
         raise InvalidModel(f"{source}: {error.strerror or error}") from error

@@ -5,7 +5,8 @@
 
 Where groups have several channels, whole groups fill a vector, and each lane needs channels of its group only: a vector
 of x is shuffled once for each of these. Taps of a row are written out: neighbouring windows then share what is loaded
-and shuffled.
+and shuffled. Copying x with zeros around it costs as much as a third of the sums: where vectors are of channels, taps
+that fall on padding are left out instead (`leaves_out_padding`).
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from renorm import te
 from renorm.core.dtypes import compute_dtype, itemsize
 from renorm.core.target import Target
 from renorm.ops.schedules import cpu_injective, layout
+from renorm.ops.schedules.cpu_tiles import Statistics
 
 STRIP = 32 * 1024  # bytes of padded rows; one more strip passes through the cache meanwhile
+EDGE = 12  # taps of a row, times channels of a group, up to which tiles at an edge are worth code of their own
 UNROLLED = 160  # multiply-adds of one tile beyond which rows of taps are a loop
 
 
@@ -27,6 +30,17 @@ def is_depthwise(main: te.Tensor) -> bool:
     assert isinstance(main.op, te.ComputeOp)
     groups = int((main.op.attrs or {}).get("groups", 1))
     return main.op.tag == "conv" and groups == main.shape[1] > 1 and main.op.reduce_axis[0].extent == 1
+
+
+def leaves_out_padding(x: te.Tensor, weight: te.Tensor, groups: int) -> bool:
+    """Whether taps that fall on padding are left out, in place of a copy of x with zeros around it: where vectors are
+    of channels, so that whole vectors fall on it, and tiles at an edge, which are code of their own, are short."""
+    form = layout.form_of(x)
+    if form is None or not form.cuts_only(1):
+        return False
+    outputs, depth, *kernel = weight.shape
+    is_short = depth * kernel[-1] <= EDGE
+    return is_short and has_lanewise_groups(depth * groups, outputs, groups, form.cuts[0][1])
 
 
 def is_lanewise(main: te.Tensor, lanes: int) -> bool:
@@ -44,11 +58,21 @@ def has_lanewise_groups(inputs: int, outputs: int, groups: int, lanes: int) -> b
     return groups > 1 and inputs == outputs and per_group < lanes and lanes % per_group == 0
 
 
-def schedule(s: te.Schedule, main: te.Tensor, tail: te.Tensor, pads: Sequence[te.Tensor], target: Target) -> None:
-    """Schedules `main`, whose elements are finished in `tail`; pads: what is padded for it, strip by strip."""
+def schedule(
+    s: te.Schedule,
+    main: te.Tensor,
+    tail: te.Tensor,
+    pads: Sequence[te.Tensor],
+    target: Target,
+    statistics: Statistics | None = None,
+) -> None:
+    """Schedules `main`, whose elements are finished in `tail`; pads: what is padded for it, strip by strip;
+    statistics: of `tail`, which then lies in blocks of channels."""
     lanes = target.lanes(itemsize(compute_dtype(main.dtype)))
-    place = _over_channels if layout.is_result(tail) else _over_pixels
-    strip = place(s, main, tail, target, lanes)
+    if layout.is_result(tail):
+        strip = _over_channels(s, main, tail, target, lanes, statistics)
+    else:
+        strip = _over_pixels(s, main, tail, target, lanes)
     for pad in pads:
         s[pad].compute_at(s[tail], strip)
         own = list(s[pad].op.axis)
@@ -61,12 +85,16 @@ def schedule(s: te.Schedule, main: te.Tensor, tail: te.Tensor, pads: Sequence[te
 def rows_per_strip(main: te.Tensor, lanes: int) -> int:
     """Rows of the result that are computed from one strip of padded rows, which stays in the cache."""
     assert isinstance(main.op, te.ComputeOp)
-    if len(main.shape) < 4:
+    return rows_of(main.shape[2:], main.op.attrs["strides"], lanes)
+
+
+def rows_of(extents: Sequence[int], strides: Sequence[int], lanes: int) -> int:
+    """`rows_per_strip` of a result of these spatial extents."""
+    if len(extents) < 2:
         return 1
-    height, width = main.shape[-2:]
-    step = main.op.attrs["strides"]
-    row = width * step[-1] * lanes * 4
-    most = max(4, STRIP // (row * step[-2]))
+    height, width = extents[-2:]
+    row = width * strides[-1] * lanes * 4
+    most = max(4, STRIP // (row * strides[-2]))
     return -(-height // -(-height // most))
 
 
@@ -83,7 +111,9 @@ def choose_tile(main: te.Tensor, axis: int, registers: int) -> int:
     return min(range(most, 0, -1), key=lambda n: -(-extent // n) * (n + 1))
 
 
-def _over_channels(s: te.Schedule, main: te.Tensor, tail: te.Tensor, target: Target, lanes: int) -> te.IterVar:
+def _over_channels(
+    s: te.Schedule, main: te.Tensor, tail: te.Tensor, target: Target, lanes: int, statistics: Statistics | None
+) -> te.IterVar:
     """Vectors of channels; gives the loop over strips."""
     n, block, *spatial, lane = list(s[tail].op.axis)
     width = choose_tile(main, -1, target.vector_registers)
@@ -93,7 +123,10 @@ def _over_channels(s: te.Schedule, main: te.Tensor, tail: te.Tensor, target: Tar
     s[tail].reorder(*order, *rows, row, pixel, lane)
     s[tail].unroll(pixel)
     s[tail].vectorize(lane)
-    if prod(tail.shape) >= cpu_injective.PARALLEL_FROM:
+    if statistics is not None:
+        around = statistics.loops(s, lanes, lanes)
+        statistics.share(s, tail, [around.sample, around.group, *around.tiles])
+    elif prod(tail.shape) >= cpu_injective.PARALLEL_FROM:
         order = cpu_injective.share(s, tail, order)
     s[main].set_scope("register")
     s[main].compute_at(s[tail], row)

@@ -21,7 +21,8 @@ from itertools import product
 from renorm import te
 from renorm.core.dtypes import itemsize
 from renorm.core.target import Target
-from renorm.ops.schedules import cpu_injective, structure
+from renorm.ops.schedules import cpu_injective, cpu_tiles, layout, structure
+from renorm.ops.schedules.cpu_tiles import Statistics
 from renorm.ops.schedules.tiles import Tile, choose_tile
 
 STAGES = ("pad", "winograd_rows", "winograd_input", "winograd_products", "winograd_sums")
@@ -84,8 +85,12 @@ def transforms(outs: Sequence[te.Tensor]) -> list[te.Tensor]:
 
 
 def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
-    """A Winograd convolution with elementwise stages behind it."""
+    """A Winograd convolution with elementwise stages behind it, and statistics of the result."""
+    outs, statistics = cpu_tiles.split(outs)
     kept = transforms(outs)
+    if statistics is not None and (len(outs) != 1 or not layout.is_result(outs[0])):
+        statistics.nest(s, target)
+        statistics = None
     if len(outs) != 1 or 0 in outs[0].shape:
         cpu_injective.inline(s, outs, keep=kept)
         for t in (*kept, *outs):
@@ -98,14 +103,21 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
     blocks = choose_blocks(products.shape, transformed.shape[-1], lanes, target)
     cpu_injective.inline(s, outs, keep=[*kept, y])
     accumulator = s.cache_write(products, "register")
-    place = _results(s, out, y, sums, blocks, lanes)
-    _products(s, products, accumulator, (out, place[-1]), blocks, lanes)
-    block = _transform(s, transformed, None if blocks.by_channels else (out, place[0]), blocks, lanes)
+    place = _results(s, out, y, sums, blocks, lanes, statistics)
+    host = out if statistics is None else statistics.out
+    _products(s, products, accumulator, (host, place[-1]), blocks, lanes)
+    block = _transform(s, transformed, None if blocks.by_channels else (host, place[0]), blocks, lanes)
     _rows(s, rows, data, transformed, *block)
 
 
 def _results(
-    s: te.Schedule, out: te.Tensor, y: te.Tensor, sums: te.Tensor, blocks: Blocks, lanes: int
+    s: te.Schedule,
+    out: te.Tensor,
+    y: te.Tensor,
+    sums: te.Tensor,
+    blocks: Blocks,
+    lanes: int,
+    statistics: Statistics | None,
 ) -> list[te.IterVar]:
     """The loops over results; gives those around a block of products, of which the first is shared by threads."""
     tile = int(y.op.attrs["tile"])
@@ -132,12 +144,20 @@ def _results(
         s[finish].set_scope("local")
         n, channel, h, w = s[finish].op.axis
         place = _finish(s, finish, [n], (h, w, *s[finish].split(channel, factor=lanes)), tile)
+    host = out
+    if statistics is not None:  # a block of results is a tile of them
+        host, loops = statistics.out, statistics.loops(s, blocks.register.vectors * lanes, lanes)
+        outer = [loops.sample, *loops.tiles]
+        outer = [loops.group, *outer] if blocks.by_channels else [*outer, loops.group]
+        statistics.order(s, outer)
     if blocks.by_channels:
-        outer = cpu_injective.share(s, out, outer)
+        outer = cpu_injective.share(s, host, outer)
     else:
-        shared = cpu_injective.fuse(s, out, outer[:-1])
-        s[out].parallel(shared)
+        shared = cpu_injective.fuse(s, host, outer[:-1])
+        s[host].parallel(shared)
         outer = [shared, outer[-1]]
+    if host is not out:
+        s[out].compute_at(s[host], outer[-1])
     s[sums].compute_at(s[finish], place)
     s[sums].set_scope("local")
     i, j, n, p, q, k = s[sums].op.axis

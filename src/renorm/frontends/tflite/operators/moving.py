@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -141,10 +140,10 @@ def _strided_slice(call: Call) -> Value | First:
 
 def _pad(call: Call) -> Value | First:
     view = _view(call, [0])
-    value: Any = call.stored(2) if call.has(2) else None
-    if value is not None and value.rank:
-        known = value.data is not None and value.data.size == 1
-        value = value.data.reshape(()) if known else ops.reshape(value, shape=np.asarray([], np.int64))
+    value: Value | Array | None = call.stored(2) if call.has(2) else None
+    if isinstance(value, Value) and value.rank:
+        scalar = np.asarray([], np.int64)
+        value = ops.reshape(value, shape=scalar) if value.data is None else value.data.reshape(())
     return view.result(ops.pad(view.values[0], _pads(call, view), value))
 
 
