@@ -133,7 +133,7 @@ class Resize(OpDef):
 
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> Any:
-        """Before 11 positions are asymmetric, fractions cut off (up where y shrinks); before 9 scales are attributes."""
+        """Before 11 positions are asymmetric, fractions go (up where y shrinks); before 9 scales are in attributes."""
         if node.opset >= 11:
             return super().from_onnx(node)
         x, *rest = node.operands
