@@ -5,8 +5,10 @@
 
 Where groups have several channels, whole groups fill a vector, and each lane needs channels of its group only: a vector
 of x is shuffled once for each of these. Taps of a row are written out: neighbouring windows then share what is loaded
-and shuffled. Copying x with zeros around it costs as much as a third of the sums: where vectors are of channels, taps
-that fall on padding are left out instead (`leaves_out_padding`).
+and shuffled.
+
+A group that fills 32 of 64 bytes is computed in vectors of that size, without shuffles: CPUs begin two of them per
+cycle, and shuffles of 64 bytes would take turns with products.
 """
 
 from __future__ import annotations
@@ -17,11 +19,12 @@ from math import prod
 from renorm import te
 from renorm.core.dtypes import compute_dtype, itemsize
 from renorm.core.target import Target
-from renorm.ops.schedules import cpu_injective, layout
+from renorm.ops.schedules import cpu_injective, layout, tiles
 from renorm.ops.schedules.cpu_tiles import Statistics
 
 STRIP = 32 * 1024  # bytes of padded rows; one more strip passes through the cache meanwhile
 EDGE = 12  # taps of a row, times channels of a group, up to which tiles at an edge are worth code of their own
+HALF = 8  # elements of 32 bytes
 UNROLLED = 160  # multiply-adds of one tile beyond which rows of taps are a loop
 
 
@@ -30,17 +33,6 @@ def is_depthwise(main: te.Tensor) -> bool:
     assert isinstance(main.op, te.ComputeOp)
     groups = int((main.op.attrs or {}).get("groups", 1))
     return main.op.tag == "conv" and groups == main.shape[1] > 1 and main.op.reduce_axis[0].extent == 1
-
-
-def leaves_out_padding(x: te.Tensor, weight: te.Tensor, groups: int) -> bool:
-    """Whether taps that fall on padding are left out, in place of a copy of x with zeros around it: where vectors are
-    of channels, so that whole vectors fall on it, and tiles at an edge, which are code of their own, are short."""
-    form = layout.form_of(x)
-    if form is None or not form.cuts_only(1):
-        return False
-    outputs, depth, *kernel = weight.shape
-    is_short = depth * kernel[-1] <= EDGE
-    return is_short and has_lanewise_groups(depth * groups, outputs, groups, form.cuts[0][1])
 
 
 def is_lanewise(main: te.Tensor, lanes: int) -> bool:
@@ -105,8 +97,9 @@ def choose_tile(main: te.Tensor, axis: int, registers: int) -> int:
     assert isinstance(main.op, te.ComputeOp)
     extent, step, taps = main.shape[axis], main.op.attrs["strides"][axis], main.op.reduce_axis[axis].extent
     depth, shared = main.op.reduce_axis[0].extent, step if step < taps else 0
-    live = 1 + shared * (1 if depth == 1 else 2)  # shuffled vectors beside those that they are made of
-    patterns = 0 if depth == 1 else depth
+    # beyond 16 bytes a shuffle needs its pattern, and shuffled vectors live beside those that they are made of
+    patterns = 0 if depth <= 4 else depth
+    live = 1 + shared * (2 if patterns else 1)
     most = max(1, min(extent, (registers - 6 - patterns) // live))
     return min(range(most, 0, -1), key=lambda n: -(-extent // n) * (n + 1))
 
@@ -115,12 +108,16 @@ def _over_channels(
     s: te.Schedule, main: te.Tensor, tail: te.Tensor, target: Target, lanes: int, statistics: Statistics | None
 ) -> te.IterVar:
     """Vectors of channels; gives the loop over strips."""
+    assert isinstance(main.op, te.ComputeOp)
     n, block, *spatial, lane = list(s[tail].op.axis)
-    width = choose_tile(main, -1, target.vector_registers)
+    is_half = main.op.reduce_axis[0].extent == HALF == lanes // 2
+    registers = target.vector_registers
+    width = tiles.choose_tile(main.shape[-1], 1, registers).pixels if is_half else choose_tile(main, -1, registers)
     row, pixel = s[tail].split(spatial[-1], factor=width)
     strips, rows = _strips(s, tail, spatial, rows_per_strip(main, lanes))
     order = [n, block, *strips]
-    s[tail].reorder(*order, *rows, row, pixel, lane)
+    part, lane = s[tail].split(lane, factor=HALF if is_half else lanes)
+    s[tail].reorder(*order, part, *rows, row, pixel, lane)
     s[tail].unroll(pixel)
     s[tail].vectorize(lane)
     if statistics is not None:
@@ -132,6 +129,11 @@ def _over_channels(
     s[main].compute_at(s[tail], row)
     n, channel, *spatial = list(s[main].op.axis)
     depth, *taps = list(s[main].op.reduce_axis)
+    if is_half:
+        s[main].reorder(n, *spatial[:-1], *taps, depth, spatial[-1], channel)
+        s[main].vectorize(channel)
+        s[main].unroll(spatial[-1])
+        return order[-1]
     # which channel of a group is a constant, so that a shuffle is
     taps.insert(-1 if taps[-1].extent * depth.extent * width <= 2 * UNROLLED else len(taps), depth)
     s[main].reorder(n, *spatial[:-1], *taps, spatial[-1], channel)
