@@ -40,9 +40,9 @@ def run_poisoned(m: Any, launches: list[Launch], feeds: dict[str, Any]) -> list[
         for phase in reversed(launch.kernel.accesses):
             for arguments, needed in ((phase.writes, False), (phase.reads, True)):
                 for k in arguments:
-                    a = launch.args[k]
-                    if a.kind == "arena":
-                        before[a.at + a.offset : a.at + a.offset + launch.nbytes[k]] = needed
+                    at, place = launch.operands[k].at, launch.operands[k].place
+                    for begin in place.begins if at.kind == "arena" else ():
+                        before[at.at + begin : at.at + begin + place.run] = needed
         alive.insert(0, before)
     for step in range(len(launches)):
         context.arena.array[~alive[step]] = 0xFF  # a NaN in every floating dtype

@@ -109,6 +109,15 @@ def test_facts_bound_the_quotients_of_what_they_speak_of() -> None:
     assert Intervals(bounds, facts, about=nested).interval(nested) == (0, 240)
 
 
+def test_facts_bound_digits_within_the_remainder_that_they_speak_of() -> None:
+    """A window over padded volumes whose loops over planes, rows and columns are one: (f//30) % 10 is (f % 300)//30."""
+    f = Var("f")
+    row = (f // 30) % 10
+    assert interval(row, {f: (0, 599)}, [f % 300 >= 30, f % 300 < 270]) == (1, 8)
+    assert interval(row * 5 - 5, {f: (0, 599)}, [f % 300 >= 30]) == (0, 40)
+    assert interval(row, {f: (0, 599)}, [f % 200 >= 30]) == (0, 9)  # of no digit of f
+
+
 @settings(max_examples=60, deadline=None)
 @given(indices, conditions, conditions, environments)
 def test_bounds_of_quotients_hold(e: Expr, a: Expr, b: Expr, env: dict[Var, int]) -> None:

@@ -166,6 +166,36 @@ def test_convolutions_agree_with_torch_in_every_layout(c: Case) -> None:
     np.testing.assert_allclose(c.run(), expected, rtol=0, atol=2e-5 * max(1.0, np.abs(expected).max()))
 
 
+@pytest.mark.parametrize(
+    ("shape", "kernel", "strides", "dilations", "pads", "depth"),
+    [
+        ((1, 2 * LANES, 9, 17), (3, 3), None, None, (1, 1), 1),
+        ((3, LANES, 14, 7), (5, 5), (2, 2), None, (2, 2), 1),
+        ((1, LANES, 20, 11), (7, 7), (1, 2), None, (3, 3), 1),
+        (
+            (2, LANES, 1, 2),
+            (5, 5),
+            None,
+            None,
+            (4, 4),
+            1,
+        ),  # all around is padding, of which some windows see nothing else
+        ((1, LANES, 23, 12), (3, 3), (3, 1), (4, 5), (4, 5), 1),
+        ((1, 2 * LANES, 10, 9), (3, 3), None, None, (1, 1), 2),
+        ((2, LANES, 29), (7,), (2,), (2,), (6,), 1),
+        ((1, LANES, 3, 5, 9), (3, 3, 3), None, None, (1, 1, 1), 1),
+    ],
+)
+def test_windows_of_channels_leave_padding_out(
+    shape: Any, kernel: Any, strides: Any, dilations: Any, pads: Any, depth: int
+) -> None:
+    channels = shape[1]
+    c = case("conv", shape, channels, kernel, strides, dilations, channels // depth, pads * 2, reads=True, writes=True)
+    assert "padded" not in str(c.lowered(HOST)[0])
+    expected = c.by_torch()
+    np.testing.assert_allclose(c.run(), expected, rtol=0, atol=2e-5 * np.abs(expected).max())
+
+
 def test_whole_groups_are_shuffled_not_gathered() -> None:
     c = case("conv", (1, 32, 9, 9), 32, (3, 3), group=8, reads=True, writes=True)
     target = parse("llvm -mtriple=x86_64-linux-gnu -mcpu=znver4")

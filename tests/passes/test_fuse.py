@@ -81,7 +81,7 @@ def test_convolutions_take_nothing_before_them_and_reductions_do() -> None:
 def test_chains_of_elementwise_and_injective_nodes() -> None:
     chain = fused(lambda x: ops.transpose(ops.relu(ops.reshape(ops.neg(x), np.array([8, 36])))), IMAGE)
     assert chain == ["fused_neg_reshape_relu_transpose"]
-    assert fused(lambda x, y: ops.concat([ops.relu(x), y], axis=1), IMAGE, IMAGE) == ["fused_relu_concat"]
+    assert fused(lambda x, y: ops.concat([ops.relu(x), y], axis=3), IMAGE, IMAGE) == ["fused_relu_concat"]
     assert fused(lambda x: ops.pad(ops.relu(x), np.array([0, 0, 1, 1, 0, 0, 0, 0])), IMAGE) == ["fused_relu_pad"]
 
 
@@ -94,7 +94,7 @@ def test_nothing_is_computed_over_and_over() -> None:
     assert view == ["fused_reshape_mul"]  # an index costs nothing
     spread = fused(lambda x: ops.expand(ops.exp(x), np.array([5, 5, 4])), (4,))
     assert spread == ["exp", "expand"]
-    twice = fused(lambda x: ops.concat([ops.neg(y := ops.exp(x)), ops.relu(y)], axis=1), IMAGE)
+    twice = fused(lambda x: ops.concat([ops.neg(y := ops.exp(x)), ops.relu(y)], axis=3), IMAGE)
     assert twice == ["exp", "fused_neg_relu_concat"]
 
 
@@ -192,3 +192,32 @@ def test_a_diamond_around_another_kernel_stays_open(order: int) -> None:
         return ops.add(*(a, ops.softmax(a))[::order])
 
     assert fused(build, IMAGE) == ["neg", "fused_softmax_add"]
+
+
+LARGER = np.array([1, 1, 2, 2], np.float32)
+
+
+def test_what_interpolates_is_computed_once_for_each_element() -> None:
+    def twice(x: Value) -> Value:
+        return ops.resize(
+            ops.resize(ops.exp(x), None, LARGER, None, mode="linear"), None, 1 / LARGER, None, mode="linear"
+        )
+
+    assert fused(twice, IMAGE) == ["exp", "resize", "resize_1"]
+    assert fused(lambda x: ops.relu(ops.resize(x, None, LARGER, None, mode="cubic")), IMAGE) == ["fused_resize_relu"]
+    assert fused(lambda x: ops.neg(ops.resize(x, None, LARGER, None)), IMAGE) == ["fused_resize_neg"]
+
+
+def test_a_kernel_that_writes_rows_as_wide_as_it_reads_columns_does_not_turn_them() -> None:
+    def last(x: Value) -> Value:
+        return ops.transpose(ops.relu(x), perm=(0, 2, 3, 1))
+
+    def back(x: Value) -> Value:
+        return ops.transpose(x, perm=(0, 3, 1, 2))
+
+    assert fused(lambda x: ops.softmax(last(x)), IMAGE) == ["fused_relu_transpose", "softmax"]
+    assert fused(lambda x: ops.softmax(ops.neg(last(x))), IMAGE) == ["fused_relu_transpose_neg", "softmax"]
+    # rows stay rows; nothing is written in the new order; it is turned back
+    assert len(fused(lambda x: ops.softmax(ops.transpose(x, perm=(0, 2, 1, 3))), IMAGE)) == 1
+    assert len(fused(lambda x: ops.reduce_mean(last(x), axes=(1, 2)), IMAGE)) == 1
+    assert len(fused(lambda x: back(ops.layer_norm(last(x), np.ones(4, np.float32))), IMAGE)) == 1

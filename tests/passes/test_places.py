@@ -24,9 +24,9 @@ def conv(x: Value, channels: int, seed: int = 0) -> Value:
     return ops.conv(x, w, pads=(1, 1, 1, 1))
 
 
-def check(g: Graph, threads: int = 2) -> Any:
+def check(g: Graph, threads: int = 2, gap: float = 0) -> Any:
     """The module at level 3, whose numbers are those of the interpreter, for every run; its arena is as small as it can
-    be, up to alignment."""
+    be, up to alignment and a part `gap`: between rows that are free at other times there may be too little room."""
     rng = np.random.default_rng(1)
     feeds = {v.name: rng.standard_normal(v.shape).astype(np.float32) for v in g.inputs}
     expected = interpret.run(g, feeds)
@@ -34,7 +34,7 @@ def check(g: Graph, threads: int = 2) -> Any:
     for _ in range(2):
         for ours, theirs in zip(m.run(**feeds), expected, strict=True):
             np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-4 * max(1.0, np.abs(theirs).max()))
-    assert m.report.memory.arena <= m.report.memory.lower_bound + 64 * len(m.report.kernels)
+    assert m.report.memory.arena <= (1 + gap) * m.report.memory.lower_bound + 64 * len(m.report.kernels)
     return m
 
 
@@ -57,7 +57,7 @@ def test_parts_of_a_concat_are_written_in_place(channels: tuple[int, ...], n: in
     x = g.input("x", F, (n, 6, 9, 7))
     parts = [conv(x, c, seed) for seed, c in enumerate(channels)]
     g.outputs = [conv(ops.concat(parts, axis=1), 4)]
-    assert ran(check(g), "concat") == (n > 1)  # in a batch the parts of different images are mixed
+    assert ran(check(g), "concat") == 0
 
 
 def test_a_concat_along_the_batch() -> None:
@@ -182,8 +182,8 @@ def test_pieces_of_a_split(n: int) -> None:
     x = g.input("x", F, (n, 6, 4, 5))
     pieces = ops.split(conv(x, 48), np.array([16, 32]), axis=1)
     g.outputs = [conv(pieces[0], 3), conv(pieces[1], 3)]
-    m = check(g)
-    assert ran(m, "split") + ran(m, "slice") == (2 if n > 1 else 0)
+    m = check(g, gap=n - 1)
+    assert ran(m, "split") + ran(m, "slice") == 0
 
 
 def test_a_piece_goes_into_a_concat_by_a_copy() -> None:

@@ -32,7 +32,9 @@ class Core:
         self.at = function
         self.core.reg_write(arm64.UC_ARM64_REG_SP, self.stack.address + (1 << 16))
         self.core.reg_write(arm64.UC_ARM64_REG_LR, self.end.address)
-        for register, value in zip((arm64.UC_ARM64_REG_X0, arm64.UC_ARM64_REG_X1, arm64.UC_ARM64_REG_X2), arguments):
+        for register, value in zip(
+            (arm64.UC_ARM64_REG_X0, arm64.UC_ARM64_REG_X1, arm64.UC_ARM64_REG_X2, arm64.UC_ARM64_REG_X3), arguments
+        ):
             self.core.reg_write(register, value & (1 << 64) - 1)
 
     def advance(self, instructions: int = 0) -> bool:
@@ -95,7 +97,7 @@ class Team:
         self.x.array.view(np.float32)[: self.n] = x
         self.context.bases[:] = self.x.address, self.y.address
         address = self.walker.address(0, layout.RUN)
-        self.cores[0].start(address, self.pool.address, self.context.address, self.threads)
+        self.cores[0].start(address, self.pool.address, self.context.address, self.threads, 1)
         for _step in range(100_000):
             # no thread waits long enough to make the system call, which nobody emulates
             if self.cores[0].advance(pace(0)):
@@ -123,5 +125,8 @@ def test_nobody_waits_for_a_worker_that_does_not_come(assemble, mirror_text, mir
         x = rng.random(37, np.float32)
         y = team.run(x, lambda t, awake=awake: int(rng.integers(1, 60)) if t in (0, *awake) else 0)
         np.testing.assert_array_equal(y, mirrored(x, 6))
-        for worker in team.cores[1:]:  # it finds nothing to do
+        outside = team.pool.array.view(np.int64)[layout.OUTSIDE // 8 :]
+        for worker in team.cores[1:]:  # it finds nothing to do, and leaves
             assert not worker.advance(int(rng.integers(1, 300)))
+            while outside[0] < 0:
+                assert not worker.advance(10)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -120,6 +121,31 @@ def test_little_work_is_done_by_one_thread(mirrors, mirrored, monkeypatch):
         m = mirrors(50, 4, 3, nanoseconds=nanoseconds)
         assert m._team.threads == working
         np.testing.assert_array_equal(m.run(x)[0], mirrored(x, 4))
+
+
+def test_workers_that_sleep_are_woken_for_much_work_or_for_runs_that_follow_each_other(mirrors, mirrored, monkeypatch):
+    x, now, woken = np.arange(50, dtype=np.float32), [10**9], list[bool]()
+    monkeypatch.setattr(threads, "time", SimpleNamespace(perf_counter_ns=lambda: now[0]))
+    for nanoseconds, expected in (
+        (100_000, [False, True, True, False]),
+        (module.WORTH_WAKING, [True] * 4),
+        (0, [True] * 4),
+    ):
+        m = mirrors(50, 4, 3, nanoseconds=nanoseconds)
+        walk = m._team._walk
+
+        def watched(*arguments, walk=walk):
+            woken.append(bool(arguments[3]))
+            walk(*arguments)
+
+        monkeypatch.setattr(m._team, "_walk", watched)
+        monkeypatch.setattr(m._team, "_ended", 0)
+        for pause in (10**9, 0, threads.CLOSELY - 1, threads.CLOSELY):
+            now[0] += pause
+            np.testing.assert_array_equal(m.run(x)[0], mirrored(x, 4))
+        monkeypatch.setattr(m._team, "_walk", walk)
+        assert woken == expected
+        woken.clear()
 
 
 @pytest.mark.parametrize("others", [(2,), (3,), (1, 4), (2, 3, 4)])

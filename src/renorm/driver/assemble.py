@@ -14,11 +14,12 @@ from renorm.codegen.abi import CompiledKernel
 from renorm.core.dims import static
 from renorm.core.dtypes import itemsize, numpy_dtype
 from renorm.driver import barriers
-from renorm.driver.barriers import Launch
+from renorm.driver.barriers import Launch, Operand
 from renorm.driver.buffers import Buffers
 from renorm.driver.groups import Call
 from renorm.driver.lowering import Parameter
 from renorm.graph.ir import Graph, Value
+from renorm.graph.place import Place
 from renorm.ops.schedules.layout import Form
 from renorm.passes import memory
 from renorm.runtime import threads
@@ -45,19 +46,21 @@ def assemble(
     where |= {v: Argument("output", i) for i, v in enumerate(graph.outputs)}
     space_offsets = iter(plan.offsets[len(lifetimes) :])
 
-    def address(p: Parameter) -> Argument:
-        buffer, offset = buffers.place(p.value)
+    def operand(p: Parameter) -> Operand:
+        buffer, place = buffers.place(p.value)
         if buffer.is_constant:
-            return Argument("weight", weights.place(replace(p, value=buffer)), offset)
-        return replace(where[buffer], offset=offset)
+            at = Argument("weight", weights.place(replace(p, value=buffer)), place.offset)
+        else:
+            at = replace(where[buffer], offset=place.offset)
+        return Operand(at, place)
 
     launches: list[Launch] = []
     for one, kernel in zip(lowered, kernels):
-        args = [address(p) for p in (*one.reads, *(Parameter(v) for v in one.writes))]
-        args += [Argument("arena", next(space_offsets)) for _ in kernel.workspace]
-        launches.append(Launch(kernel, args, (*one.nbytes, *kernel.workspace)))
+        operands = [operand(p) for p in (*one.reads, *(Parameter(v) for v in one.writes))]
+        operands += [Operand(Argument("arena", next(space_offsets)), Place(0, size)) for size in kernel.workspace]
+        launches.append(Launch(kernel, operands))
     steps = tuple(
-        Step(one.name, code, tuple(launch.args), waits)
+        Step(one.name, code, tuple(o.at for o in launch.operands), waits)
         for one, code, launch, waits in zip(lowered, codes, launches, barriers.waits(launches))
     )
     stored = weights.array()

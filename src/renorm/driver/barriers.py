@@ -1,9 +1,10 @@
 """Which phases must wait for all threads, and how many iterations of each a thread takes at a time.
 
-    wait(p)  iff  since the last wait some other thread may have written what p reads, or touched what p writes
+    wait(p)  iff  since the last wait some other thread may have written what p reads, or touched what p writes,
+                  or worked in private memory that is cut into pieces of another size: there the pieces overlap
 
-Memory is compared by byte ranges. A phase of one iteration is thread 0's: what it touched, thread 0 need not wait for.
-Anything else may run on any thread, since threads that are done take work from others.
+Memory is compared by places, rows of bytes. A phase of one iteration is thread 0's: what it touched, thread 0 need not
+wait for. Anything else may run on any thread, since threads that are done take work from others.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from renorm.codegen.abi import Access, CompiledKernel
+from renorm.graph.place import Place
 from renorm.runtime.program import Argument
 
 PIECE = 30_000  # ns that a thread takes at a time: far above what taking costs, far below what a time slice lasts
@@ -20,19 +22,25 @@ PIECES = 8  # a phase of fewer is split evenly: there is little to give away
 
 
 @dataclass(frozen=True)
+class Operand:
+    """An argument. place: which bytes of its buffer the kernel may touch."""
+
+    at: Argument
+    place: Place
+
+
+@dataclass(frozen=True)
 class Launch:
-    """A kernel with the addresses of its arguments, and how many bytes each has."""
+    """A kernel with its arguments: parameters, then workspaces."""
 
     kernel: CompiledKernel
-    args: Sequence[Argument]
-    nbytes: Sequence[int]
+    operands: Sequence[Operand]
 
 
 @dataclass(frozen=True)
 class _Touch:
     base: tuple[str, int]
-    begin: int
-    end: int
+    place: Place
     writes: bool
     is_serial: bool
 
@@ -41,8 +49,7 @@ class _Touch:
         return (
             (self.writes or later.writes)
             and self.base == later.base
-            and self.begin < later.end
-            and later.begin < self.end
+            and self.place.overlaps(later.place)
             and not (self.is_serial and later.is_serial)
         )
 
@@ -50,13 +57,16 @@ class _Touch:
 def waits(launches: Sequence[Launch]) -> list[tuple[bool, ...]]:
     """For each launch, whether each of its phases needs a barrier before it."""
     since: list[_Touch] = []  # what was touched since the last barrier
+    pieces: set[int] = set()  # of private memory, in bytes (codegen.abi), that threads have worked in since then
     found: list[tuple[bool, ...]] = []
     for launch in launches:
         own: list[bool] = []
         for extent, access in zip(launch.kernel.phases, launch.kernel.accesses, strict=True):
             touches = _touches(launch, access, extent == 1)
-            must = any(a.orders(b) for a in since for b in touches)
+            piece = {launch.kernel.scratch} - {0}
+            must = any(a.orders(b) for a in since for b in touches) or bool(piece and pieces - piece)
             since = touches if must else [*since, *touches]
+            pieces = piece if must else pieces | piece
             own.append(must)
         found.append(tuple(own))
     return found
@@ -73,10 +83,10 @@ def chunks(kernel: CompiledKernel) -> tuple[int, ...]:
 
 def _touches(launch: Launch, access: Access, is_serial: bool) -> list[_Touch]:
     def touch(k: int, writes: bool) -> _Touch:
-        a = launch.args[k]
-        is_shared = a.kind in ("arena", "weight")
-        begin = a.offset + (a.at if is_shared else 0)
-        return _Touch((a.kind, 0 if is_shared else a.at), begin, begin + launch.nbytes[k], writes, is_serial)
+        a, place = launch.operands[k].at, launch.operands[k].place
+        if a.kind == "arena":  # buffers may lie where others lay
+            return _Touch((a.kind, 0), place.shifted(a.at), writes, is_serial)
+        return _Touch((a.kind, a.at), place, writes, is_serial)
 
-    reads = [touch(k, False) for k in access.reads if launch.args[k].kind not in ("input", "weight")]
-    return [t for t in (*reads, *(touch(k, True) for k in access.writes)) if t.begin < t.end]
+    reads = [touch(k, False) for k in access.reads if launch.operands[k].at.kind not in ("input", "weight")]
+    return [t for t in (*reads, *(touch(k, True) for k in access.writes)) if t.place.nbytes]

@@ -11,20 +11,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import prod
 
 from renorm.codegen.abi import CompiledKernel
-from renorm.core.dims import static
-from renorm.core.dtypes import itemsize
 from renorm.driver.groups import Call
 from renorm.graph.ir import Graph, Value
+from renorm.graph.place import Place, nbytes, root
 from renorm.passes.memory import Lifetime
+
+PIECES = 256  # runs of bytes of one buffer whose times are told apart
 
 
 @dataclass(frozen=True)
 class _Touch:
-    begin: int
-    end: int
+    place: Place
     step: int
 
 
@@ -32,13 +31,13 @@ class Buffers:
     """calls, kernels: of each step."""
 
     def __init__(self, graph: Graph, calls: Sequence[Call], kernels: Sequence[CompiledKernel]):
-        self._within: dict[Value, tuple[Value, int]] = {}
+        self._moved: dict[Value, tuple[Value, int]] = {}
         self._inputs, self._outputs = set(graph.inputs), set(graph.outputs)
         self._touches: dict[Value, list[_Touch]] = {}
         for step, call in enumerate(calls):
             for v in (*(p.value for p in call.reads if not p.value.is_constant), *call.writes):
-                buffer, begin = self.place(v)
-                self._touches.setdefault(buffer, []).append(_Touch(begin, begin + nbytes(v), step))
+                buffer, place = self.place(v)
+                self._touches.setdefault(buffer, []).append(_Touch(place, step))
         for step, (call, kernel) in enumerate(zip(calls, kernels, strict=True)):
             for written, read in kernel.in_place:
                 if written >= len(call.reads) > read and self._write_over(
@@ -46,17 +45,13 @@ class Buffers:
                 ):
                     break
 
-    def place(self, v: Value) -> tuple[Value, int]:
-        """The value whose buffer holds `v`, and how many bytes from its start."""
-        offset = 0
-        while True:
-            if v in self._within:
-                v, more = self._within[v]
-            elif v.within is not None:
-                v, more = v.within.value, v.within.offset
-            else:
-                return v, offset
-            offset += more
+    def place(self, v: Value) -> tuple[Value, Place]:
+        """The value whose buffer holds `v`, and where."""
+        buffer, place = root(v)
+        while buffer in self._moved:
+            buffer, offset = self._moved[buffer]
+            place = place.shifted(offset)
+        return buffer, place
 
     def lifetimes(self) -> dict[Value, list[Lifetime]]:
         """The buffers in the arena, and when each part of them is alive."""
@@ -69,36 +64,36 @@ class Buffers:
         """Puts y where x is, or x where y will be, if nobody else needs those bytes; says whether it did."""
         size = nbytes(y)
         (of_y, at_y), (of_x, at_x) = self.place(y), self.place(x)
-        if of_x is of_y or nbytes(x) != size or not self._is_in_arena(of_x):
+        if of_x is of_y or nbytes(x) != size or not self._is_in_arena(of_x) or max(at_y.rows, at_x.rows) > 1:
             return False
-        over_x = [t for t in self._touches[of_x] if t.begin < at_x + size and at_x < t.end]
+        over_x = [t for t in self._touches[of_x] if t.place.overlaps(at_x)]
         if any(t.step > step for t in over_x) or sum(t.step == step for t in over_x) != 1:
             return False  # x, or what shares its bytes, is read later, or in this step once more
         if self._is_in_arena(of_y) and nbytes(of_y) == size:
-            self._move(of_y, of_x, at_x)
+            self._move(of_y, of_x, at_x.offset)
             return True
-        if nbytes(of_x) == size and of_y not in self._inputs and not of_y.is_constant:
-            over_y = [t for t in self._touches[of_y] if t.begin < at_y + size and at_y < t.end]
-            if all(t.step >= step for t in over_y):
-                self._move(of_x, of_y, at_y)
-                return True
-        return False
+        if nbytes(of_x) != size or of_y in self._inputs or of_y.is_constant:
+            return False
+        if any(t.step < step for t in self._touches[of_y] if t.place.overlaps(at_y)):
+            return False
+        self._move(of_x, of_y, at_y.offset)
+        return True
 
     def _move(self, buffer: Value, into: Value, offset: int) -> None:
-        self._within[buffer] = into, offset
-        self._touches[into] += [_Touch(t.begin + offset, t.end + offset, t.step) for t in self._touches.pop(buffer)]
-
-
-def nbytes(v: Value) -> int:
-    return prod(static(v.shape)) * itemsize(v.dtype)
+        self._moved[buffer] = into, offset
+        self._touches[into] += [_Touch(t.place.shifted(offset), t.step) for t in self._touches.pop(buffer)]
 
 
 def _parts(touches: Sequence[_Touch]) -> list[Lifetime]:
     """Between two neighbouring ends of what is touched, bytes are alive from the first to the last touch."""
-    ends = sorted({e for t in touches for e in (t.begin, t.end)})
+    if sum(t.place.rows for t in touches) > PIECES:
+        begin, end = min(t.place.offset for t in touches), max(t.place.end for t in touches)
+        return [Lifetime(end - begin, min(t.step for t in touches), max(t.step for t in touches), begin)]
+    runs = [(begin, begin + t.place.run, t.step) for t in touches for begin in t.place.begins]
+    ends = sorted({e for begin, end, _ in runs for e in (begin, end)})
     found: list[Lifetime] = []
     for begin, end in pairwise(ends):
-        steps = [t.step for t in touches if t.begin <= begin and end <= t.end]
+        steps = [step for first, last, step in runs if first <= begin and end <= last]
         if steps:
             found.append(Lifetime(end - begin, min(steps), max(steps), begin))
     return found

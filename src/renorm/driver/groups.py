@@ -19,6 +19,7 @@ from renorm.core.target import Target
 from renorm.driver.lowering import SCALAR, Parameter, group_results
 from renorm.graph import registry
 from renorm.graph.ir import Graph, Group, Node, Value
+from renorm.graph.place import strides
 from renorm.runtime.report import WorkRecord
 
 
@@ -69,7 +70,7 @@ def _attribute(value: Any) -> Any:
 def _value(v: Value) -> Any:
     is_scalar = v.data is not None and v.data.size == SCALAR
     layout = repr(v.layout)
-    return [v.dtype, static(v.shape), layout, v.is_constant, _elements(v) if is_scalar else None]
+    return [v.dtype, static(v.shape), layout, strides(v), v.is_constant, _elements(v) if is_scalar else None]
 
 
 def _elements(v: Value) -> Any:

@@ -17,6 +17,7 @@ from renorm.driver.work import work
 from renorm.expr.nodes import const
 from renorm.graph import registry
 from renorm.graph.ir import Graph, Group, Node, Value
+from renorm.graph.place import strides
 from renorm.ops.schedules import layout
 from renorm.ops.schedules.layout import Form
 from renorm.runtime.report import WorkRecord
@@ -91,14 +92,14 @@ def lower_group(graph: Graph, group: Group, target: Target, users: dict[Value, l
             number = const(value.data.reshape(-1)[0].item(), value.dtype)
             tensors[value] = te.compute(shape, lambda *i, number=number: number, name=name, tag="elemwise")
         elif form:
-            held = te.placeholder(form.shape(shape), value.dtype, name=name)
+            held = te.placeholder(form.shape(shape), value.dtype, name, strides(value))
             reads[held] = Parameter(value, form)
             view = layout.view(held, shape, form)
             if value.is_constant:
                 return view  # another operand may need the same weight in another form
             tensors[value] = view
         else:
-            tensors[value] = te.placeholder(shape, value.dtype, name=name)
+            tensors[value] = te.placeholder(shape, value.dtype, name, strides(value))
             reads[tensors[value]] = Parameter(value)
         return tensors[value]
 
@@ -131,11 +132,13 @@ def lower_group(graph: Graph, group: Group, target: Target, users: dict[Value, l
     outs = _distinct([layout.result(tensors[v], Form.of(v.layout)) if v.layout else tensors[v] for v in writes])
     anchor = registry.scheduler(group.nodes, target)
     schedule = te.create_schedule([o.op for o in outs])
+    _store_within(schedule, outs, writes)
     override = registry.overridden(anchor.op.name, target)
     replaced = _user_code(anchor, "schedule", override.schedule or anchor.op.schedule, schedule, outs, machine)
     loaded = _placeholders(outs)
     held = [t for t in reads if id(t.op) in loaded]  # a compute may ignore an operand, or need only its shape
     chosen = replaced if isinstance(replaced, te.Schedule) else schedule
+    _store_within(chosen, outs, writes)
     try:
         kernel = te.lower(chosen, [*held, *outs], name=group.name)
     except RenormError as error:
@@ -199,6 +202,14 @@ def _distinct(outs: list[te.Tensor]) -> list[te.Tensor]:
         seen.add(id(t))
         distinct.append(t)
     return distinct
+
+
+def _store_within(s: te.Schedule, outs: Sequence[te.Tensor], values: Sequence[Value]) -> None:
+    """Tells a schedule which results lie in memory that holds more."""
+    for out, value in zip(outs, values, strict=True):
+        steps = strides(value)
+        if steps is not None:
+            s[out].store_within(steps)
 
 
 def _check_results(node: Node, results: Sequence[Any]) -> None:

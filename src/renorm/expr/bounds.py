@@ -16,7 +16,7 @@ import numpy as np
 
 from renorm.core import dtypes
 from renorm.expr.linear import INDEX_TYPES, Form, form_of
-from renorm.expr.nodes import Binary, Broadcast, Call, Cast, Const, Expr, Load, Not, Ramp, Select, Var
+from renorm.expr.nodes import Binary, Broadcast, Call, Cast, Const, Expr, Load, Not, Ramp, Select, Var, const
 from renorm.expr.rewrite import key
 
 Bounds = Mapping[Var, tuple[int, int]]
@@ -219,6 +219,12 @@ class Intervals:
                 if op == "min":
                     return (low, min(high, most if most in (inf, -inf) else most // 2))
                 return (max(low, least if least in (inf, -inf) else -(-least // 2)), high)
+            case Binary(op="%", a=Binary(op="//", a=x, b=Const(value=n)) as a, b=Const(value=m) as b) if (
+                self._facts and n > 0 and m > 0
+            ):  # (x//n) % m == (x % (n*m))//n, and facts may be about that
+                low, high = _binary("%", self.span(a), self.span(b))
+                least, most = _binary("//", self.span(Binary("%", x, const(int(n * m), e.dtype))), (n, n))
+                return (max(low, least), min(high, most))
             case Binary(op=op, a=a, b=b):
                 return _binary(op, self.span(a), self.span(b))
             case Select(then=a, otherwise=b) | Call(name="if_then_else", args=(_, a, b)):

@@ -24,6 +24,7 @@ from renorm.core.dims import Shape, substitute_shape
 from renorm.core.errors import InvalidGraph, OperandError, RenormError, UserCodeError, raised_at
 from renorm.graph.layout import Blocked
 from renorm.graph.op import OpDef
+from renorm.graph.place import Place
 from renorm.graph.product import Product
 from renorm.graph.types import Operand, TensorType
 
@@ -83,10 +84,10 @@ class Value:
 
 @dataclass(frozen=True, eq=False)
 class Within:
-    """A place in the memory of another value. offset: in bytes."""
+    """A place in the memory of another value."""
 
     value: Value
-    offset: int = 0
+    place: Place
 
 
 class Node:

@@ -6,6 +6,7 @@ position holds 16 channels side by side, which fill a vector register.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -27,6 +28,10 @@ class Blocked:
         if self.lanes < 2 or not isinstance(extent, int) or extent % self.lanes:
             return f"{self} needs a multiple of {self.lanes} elements along axis {self.axis} of {format_shape(shape)}"
         return None
+
+    def memory(self, index: Sequence[int], inside: int) -> tuple[int, ...]:
+        """A shape as memory has it (inside: lanes), or the place of an element (inside: which of its block)."""
+        return (*(n // self.lanes if a == self.axis else n for a, n in enumerate(index)), inside)
 
     def __str__(self) -> str:
         return f"blocked({self.axis}, {self.lanes})"

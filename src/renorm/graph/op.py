@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import accumulate
-from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from renorm.core import dtypes
@@ -42,20 +41,22 @@ REDUCTION, OUT_ELEMENTWISE_FUSABLE, OPAQUE = Fusion.REDUCTION, Fusion.OUT_ELEMEN
 
 
 @dataclass(frozen=True)
-class Run:
-    """The elements of `part` are those of `whole` from number `offset` on, in row-major order."""
+class Box:
+    """part is whole[starts[0] : starts[0] + part.shape[0], ...]; without starts: all of whole, in row-major order."""
 
     part: Value
     whole: Value
-    offset: int = 0
+    starts: tuple[int, ...] | None = None
 
 
-def runs_along(axis: int, whole: Value, parts: Sequence[Value]) -> list[Run] | None:
-    """Parts that lie one after the other along an axis; None where elements of several are mixed in memory."""
-    if any(d != 1 for d in whole.shape[:axis]):
-        return None
-    sizes = [prod(static(v.shape)) for v in parts]
-    return [Run(v, whole, end - size) for v, size, end in zip(parts, sizes, accumulate(sizes))]
+def boxes_along(axis: int, whole: Value, parts: Sequence[Value]) -> list[Box]:
+    """Parts that lie one after the other along an axis."""
+    extents = [static(v.shape)[axis] for v in parts]
+    rest = (0,) * (whole.rank - axis - 1)
+    return [
+        Box(v, whole, (*(0,) * axis, end - extent, *rest))
+        for v, extent, end in zip(parts, extents, accumulate(extents))
+    ]
 
 
 class Sample:
@@ -223,7 +224,7 @@ class OpDef:
         operand = None if index is None else node.inputs[index]
         return Accepts.ALIKE if operand is None or operand.rank == node.output.rank else Accepts.ROW_MAJOR
 
-    def runs(self, node: Node) -> Sequence[Run] | None:
+    def boxes(self, node: Node) -> Sequence[Box] | None:
         """How operands lie in the result, or results in an operand, where that is all that a node of this op (of fixed
         shapes) says; else None."""
         return None

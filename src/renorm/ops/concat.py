@@ -15,7 +15,7 @@ from renorm.core.errors import OperandError
 from renorm.graph.attributes import Int
 from renorm.graph.ir import Node
 from renorm.graph.layout import Accepts
-from renorm.graph.op import OnnxNode, Reject, Run, Sample, runs_along
+from renorm.graph.op import Box, OnnxNode, Reject, Sample, boxes_along
 from renorm.graph.types import Operand, boolean, f16, f32, i64
 from renorm.ops import exact
 from renorm.ops.family import Injective
@@ -57,9 +57,9 @@ class Concat(Injective):
     def in_blocks(self, node: Node, index: int | None, lanes: int) -> Accepts:
         return Accepts.ALIKE
 
-    def runs(self, node: Node) -> list[Run] | None:
+    def boxes(self, node: Node) -> list[Box]:
         parts = [v for v in node.inputs if v is not None]
-        return runs_along(dims.normalize_axis(self.axis, node.output.rank), node.output, parts)
+        return boxes_along(dims.normalize_axis(self.axis, node.output.rank), node.output, parts)
 
     def compute(self, xs: Sequence[te.Tensor]) -> te.Tensor:
         return topi.concatenate(xs, self.axis)

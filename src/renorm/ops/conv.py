@@ -21,7 +21,7 @@ from renorm.ops import schedules
 from renorm.ops.folding import scaled_product
 from renorm.ops.precision import add_channels, rounded, wide
 from renorm.ops.schedules import cpu_depthwise, cpu_products
-from renorm.ops.window import Windowed, check_group, pad, window_view
+from renorm.ops.window import Windowed, check_group, inside, pad, window_view
 
 
 class Conv(Windowed):
@@ -69,15 +69,19 @@ class Conv(Windowed):
 
     def compute(self, x: te.Tensor, w: te.Tensor, b: te.Tensor | None) -> te.Tensor:
         spans = self.spans(x.shape[2:], w.shape[2:])
-        data = pad(x, [s.before for s in spans], [s.after for s in spans])
         (m, depth), per_group = w.shape[:2], max(1, w.shape[0] // self.group)
+        leaves_out = cpu_depthwise.leaves_out_padding(x, w, self.group)
+        before, after = [s.before for s in spans], [s.after for s in spans]
+        data = x if leaves_out else pad(x, before, after)
         ic = te.reduce_axis((0, depth), name="ic")
         ks = [te.reduce_axis((0, s.kernel), name=f"k{i}") for i, s in enumerate(spans)]
 
         def element(n: Any, oc: Any, *out: Any) -> Any:
             channel = ic if self.group == 1 else (oc // per_group) * depth + ic
             at = [o * s.stride + k * s.dilation for o, k, s in zip(out, ks, spans)]
-            return te.sum(wide(data[(n, channel, *at)]) * wide(w[(oc, ic, *ks)]), axis=[ic, *ks])
+            where = te.all(*inside(at, x.shape[2:], before, after)) if leaves_out else None
+            own = [i - b for i, b in zip(at, before)] if leaves_out else at
+            return te.sum(wide(data[(n, channel, *own)]) * wide(w[(oc, ic, *ks)]), axis=[ic, *ks], where=where)
 
         shape = (x.shape[0], m, *self.counts(x.shape[2:], w.shape[2:]))
         attrs = {

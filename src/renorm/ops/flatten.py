@@ -12,7 +12,7 @@ from renorm.core.dims import Shape
 from renorm.core.errors import OperandError
 from renorm.graph.attributes import Int
 from renorm.graph.ir import Node
-from renorm.graph.op import Reject, Run, Sample
+from renorm.graph.op import Box, Reject, Sample
 from renorm.graph.types import Operand, f32, i64
 from renorm.ops.family import Injective
 
@@ -34,10 +34,10 @@ class Flatten(Injective):
         axis = self._from_front(x.rank)
         return (dims.size(x.shape[:axis]), dims.size(x.shape[axis:]))
 
-    def runs(self, node: Node) -> list[Run]:
+    def boxes(self, node: Node) -> list[Box]:
         x = node.inputs[0]
         assert x is not None
-        return [Run(node.output, x)]
+        return [Box(node.output, x)]
 
     def compute(self, x: te.Tensor) -> te.Tensor:
         axis = self._from_front(x.ndim)

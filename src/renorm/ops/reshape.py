@@ -13,7 +13,7 @@ from renorm.core.dims import Dim, Sym
 from renorm.core.errors import OperandError
 from renorm.graph.attributes import Bool
 from renorm.graph.ir import Node
-from renorm.graph.op import OnnxNode, Reject, Run, Sample
+from renorm.graph.op import Box, OnnxNode, Reject, Sample
 from renorm.graph.types import Operand, f16, f32, i64
 from renorm.ops import exact
 from renorm.ops.family import Injective
@@ -65,10 +65,10 @@ class Reshape(Injective):
             raise OperandError(f"{shown}: {total} elements are not a multiple of {rest}")
         return tuple(left if isinstance(d, int) and d == -1 else d for d in found)
 
-    def runs(self, node: Node) -> list[Run]:
+    def boxes(self, node: Node) -> list[Box]:
         x = node.inputs[0]
         assert x is not None
-        return [Run(node.output, x)]
+        return [Box(node.output, x)]
 
     def compute(self, x: te.Tensor, shape: np.ndarray[Any, Any]) -> te.Tensor:
         return topi.reshape(x, dims.static([-1 if d is None else d for d in self.shape_of(x.shape, shape.tolist())]))

@@ -15,7 +15,7 @@ from renorm.core.target import Target
 from renorm.graph.attributes import Bool, Float, Ints, String
 from renorm.graph.ir import Node
 from renorm.graph.layout import Accepts
-from renorm.graph.op import INJECTIVE, REDUCTION, Fusion, OnnxNode, OpDef, Reject, Sample
+from renorm.graph.op import INJECTIVE, OUT_ELEMENTWISE_FUSABLE, REDUCTION, Fusion, OnnxNode, OpDef, Reject, Sample
 from renorm.graph.types import Operand, TensorType, bf16, f16, f32, f64, i64, u8
 from renorm.ops import resampling, schedules
 from renorm.ops.positions import POSITIONS, Line, position_line, resized
@@ -85,7 +85,10 @@ class Resize(OpDef):
         return found
 
     def fusion_of(self, operands: Sequence[TensorType | None]) -> Fusion:
-        return REDUCTION if self.antialias and self.mode != "nearest" else INJECTIVE
+        """Elements of an interpolation are sums: nobody computes them, or what they read, several times over."""
+        if self.mode == "nearest":
+            return INJECTIVE
+        return REDUCTION if self.antialias else OUT_ELEMENTWISE_FUSABLE
 
     def in_blocks(self, node: Node, index: int | None, lanes: int) -> Accepts:
         return Accepts.ALIKE
@@ -112,7 +115,7 @@ class Resize(OpDef):
         return rounded(y, x.dtype)
 
     def schedule(self, s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
-        (schedules.injective if self.fusion_of(()) == INJECTIVE else schedules.reduction)(s, outs, target)
+        (schedules.reduction if self.fusion_of(()) == REDUCTION else schedules.injective)(s, outs, target)
 
     def reference(self, x: Any, roi: Any, scales: Any, sizes: Any) -> Any:
         y, outside = x, np.zeros((), bool)

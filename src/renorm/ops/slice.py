@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from renorm.core.dims import Dim, Sym
 from renorm.core.errors import OperandError
 from renorm.graph.ir import Node
 from renorm.graph.layout import Accepts
-from renorm.graph.op import OnnxNode, Reject, Run, Sample
+from renorm.graph.op import Box, OnnxNode, Reject, Sample
 from renorm.graph.types import Operand, f32, i32, i64
 from renorm.ops import exact
 from renorm.ops.family import Injective
@@ -75,18 +74,15 @@ class Slice(Injective):
         taken = range(x.shape[1])[self.slices(x.rank, *bounds)[1]]
         return Accepts.ALIKE if taken.step == 1 and taken.start % lanes == 0 else Accepts.ROW_MAJOR
 
-    def runs(self, node: Node) -> list[Run] | None:
+    def boxes(self, node: Node) -> list[Box] | None:
         x, *bounds = node.inputs
         if x is None or any(v is not None and v.data is None for v in bounds):
             return None
-        shape = dims.static(x.shape)
         slices = self.slices(x.rank, *(None if v is None else v.data for v in bounds))
-        taken = [range(n)[s] for n, s in zip(shape, slices)]
-        cut = next((axis for axis, r in enumerate(taken) if len(r) != 1), x.rank)  # the first axis with several
-        is_whole = all(r == range(n) for r, n in zip(taken[cut + 1 :], shape[cut + 1 :]))
-        if not is_whole or any(r.step != 1 for r in taken[cut : cut + 1]):
+        taken = [range(n)[s] for n, s in zip(dims.static(x.shape), slices)]
+        if any(r.step != 1 for r in taken if len(r) > 1):
             return None
-        return [Run(node.output, x, sum(r[0] * prod(shape[k + 1 :]) for k, r in enumerate(taken) if r))]
+        return [Box(node.output, x, tuple(r[0] if r else 0 for r in taken))]
 
     def compute(self, x: te.Tensor, starts: Any, ends: Any, axes: Any, steps: Any) -> te.Tensor:
         slices = self.slices(x.ndim, starts, ends, axes, steps)

@@ -13,7 +13,7 @@ from renorm.core.errors import OperandError
 from renorm.graph.attributes import Int
 from renorm.graph.ir import Node
 from renorm.graph.layout import Accepts
-from renorm.graph.op import OnnxNode, Reject, Run, Sample, runs_along
+from renorm.graph.op import Box, OnnxNode, Reject, Sample, boxes_along
 from renorm.graph.types import Operand, f16, f32, i64
 from renorm.ops.family import Injective
 
@@ -73,10 +73,10 @@ class Split(Injective):
     def in_blocks(self, node: Node, index: int | None, lanes: int) -> Accepts:
         return Accepts.ALIKE
 
-    def runs(self, node: Node) -> list[Run] | None:
+    def boxes(self, node: Node) -> list[Box]:
         x = node.inputs[0]
         assert x is not None
-        return runs_along(dims.normalize_axis(self.axis, x.rank), x, node.outputs)
+        return boxes_along(dims.normalize_axis(self.axis, x.rank), x, node.outputs)
 
     def compute(self, x: te.Tensor, sizes: np.ndarray[Any, Any] | None) -> list[te.Tensor]:
         axis = dims.normalize_axis(self.axis, x.ndim)

@@ -24,8 +24,12 @@ class Transpose(Injective):
     perm = Ints(None)
     onnx = {"Transpose": 1}
 
+    def order(self, rank: int) -> tuple[int, ...]:
+        """Which axis of x each axis of y is."""
+        return tuple(range(rank))[::-1] if self.perm is None else tuple(self.perm)
+
     def infer(self, x: Operand) -> Shape:
-        order = tuple(range(x.rank))[::-1] if self.perm is None else self.perm
+        order = self.order(x.rank)
         if sorted(order) != list(range(x.rank)):
             raise OperandError(f"transpose({x}): perm {list(order)} does not name each of {x.rank} axes once")
         return tuple(x.shape[a] for a in order)

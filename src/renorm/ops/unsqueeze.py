@@ -12,7 +12,7 @@ from renorm.core.dims import Shape
 from renorm.core.errors import OperandError
 from renorm.graph.attributes import Ints
 from renorm.graph.ir import Node
-from renorm.graph.op import OnnxNode, Reject, Run, Sample
+from renorm.graph.op import Box, OnnxNode, Reject, Sample
 from renorm.graph.types import Operand, f16, f32, i64
 from renorm.ops import axes_operand, exact
 from renorm.ops.family import Injective
@@ -45,10 +45,10 @@ class Unsqueeze(Injective):
             shape.insert(a, 1)
         return tuple(shape)
 
-    def runs(self, node: Node) -> list[Run]:
+    def boxes(self, node: Node) -> list[Box]:
         x = node.inputs[0]
         assert x is not None
-        return [Run(node.output, x)]
+        return [Box(node.output, x)]
 
     def compute(self, x: te.Tensor) -> te.Tensor:
         return topi.unsqueeze(x, self.axes)

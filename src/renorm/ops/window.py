@@ -161,6 +161,12 @@ def pad(x: te.Tensor, before: Sequence[int], after: Sequence[int], value: float 
     return _continued(x, before, after, value)
 
 
+def inside(index: Sequence[Any], extents: Sequence[int], before: Sequence[int], after: Sequence[int]) -> list[Any]:
+    """Conditions under which a spatial index into what is padded meets an element, not padding."""
+    found = [i >= b for i, b in zip(index, before) if b]
+    return found + [i < b + e for i, e, b, a in zip(index, extents, before, after) if a]
+
+
 def _continued(x: te.Tensor, before: Sequence[int], after: Sequence[int], value: float) -> te.Tensor:
     """`pad` along the axes from the third on, as many as are given."""
     end = 2 + len(before)
@@ -169,10 +175,10 @@ def _continued(x: te.Tensor, before: Sequence[int], after: Sequence[int], value:
 
     def element(*index: Any) -> Any:
         at = index[2:end]
-        inside = [i >= b for i, b in zip(at, before) if b]
-        inside += [i < b + e for i, b, e, a in zip(at, before, extents, after) if a]
         own = [i - b if b else i for i, b in zip(at, before)]
-        return te.if_then_else(te.all(*inside), x[(*index[:2], *own, *index[end:])], te.const(value, x.dtype))
+        return te.if_then_else(
+            te.all(*inside(at, extents, before, after)), x[(*index[:2], *own, *index[end:])], te.const(value, x.dtype)
+        )
 
     return te.compute(shape, element, name=f"{x.name}_padded", tag="pad")
 

@@ -25,8 +25,9 @@ from renorm.core.dims import is_static, static
 from renorm.graph import registry
 from renorm.graph.ir import Graph, Group, Names, Node, Value
 from renorm.graph.op import BROADCAST, INJECTIVE, OPAQUE, REDUCTION, Fusion
+from renorm.ops.transpose import Transpose
 from renorm.passes.context import Context
-from renorm.passes.places import runs_of
+from renorm.passes.places import parts_of
 
 _LONGEST = 200  # terms of one inlined expression; residual blocks have fewer than 20
 _REPEATED = 1.5  # times that one element may be computed; padding computes a border in addition
@@ -83,6 +84,15 @@ def name_groups(graph: Graph) -> None:
             labels = [*labels[: _LABELS - 1], "and", str(len(labels) - _LABELS + 1), "more"]
         name = labels[0] if len(group.nodes) == 1 else "_".join(["fused", *labels])
         group.name = names.fresh(name)
+
+
+def _turns(node: Node) -> bool:
+    """Whether another axis is the last one of the result than of the operand."""
+    x = node.inputs[0]
+    if not isinstance(node.op, Transpose) or x is None:
+        return False
+    moved = [a for a in node.op.order(x.rank) if x.shape[a] != 1]
+    return bool(moved) and moved[-1] != max(moved)
 
 
 @dataclass(eq=False)
@@ -165,8 +175,8 @@ class _Partition:
         takes = end is not None and (self.kinds[end] <= INJECTIVE or self.kinds[end] == REDUCTION)
         if takes and end is not None and all(self.kinds[n] <= INJECTIVE for n in self._between(node, end)):
             return False
-        runs = runs_of(node) if self.kinds[node] == INJECTIVE and len(node.inputs) > 1 else None
-        return runs is not None and all(r.whole is node.output for r in runs)
+        parts = parts_of(node) if self.kinds[node] == INJECTIVE and len(node.inputs) > 1 else []
+        return bool(parts) and all(whole is node.output for _, whole, _ in parts)
 
     # --- growing
 
@@ -209,7 +219,7 @@ class _Partition:
         if end is None:
             return
         between = self._between(node, end)
-        if any(self.kinds[n] > INJECTIVE for n in between):
+        if any(self.kinds[n] > INJECTIVE for n in between) or self._turns_rows([*own.nodes, *between], end):
             return
         if self.kinds[end] <= INJECTIVE or self.kinds[end] == REDUCTION:
             self._join(node, [*between, end])
@@ -255,6 +265,16 @@ class _Partition:
             else:
                 times[n], index[n] = sum(times[u] * self._reads(u, n.output) for u in readers), n
         return max((t for n, t in times.items() if self.kinds[n] < INJECTIVE), default=1.0)
+
+    def _turns_rows(self, nodes: Iterable[Node], end: Node) -> bool:
+        """Whether `nodes` put other elements side by side than memory does, before a reduction that writes a result as
+        large as what it reads and in that new order: it would read across memory several times, a kernel that only
+        turns does so once."""
+        x = end.inputs[0]
+        if self.kinds[end] != REDUCTION or x is None or end.output.shape != x.shape:
+            return False
+        behind = self.sets[end].nodes
+        return any(_turns(n) for n in nodes) and not any(_turns(n) for n in behind)
 
     def _reads(self, reader: Node, v: Value) -> float:
         """How often `reader` reads each element of `v` to compute its result once, on the average."""

@@ -3,25 +3,27 @@
     y = view(x)            y lies where x does; where y is an output and x is not, x lies where y does
     y = concat(x0, x1..)   each part lies in y, where its producer writes it; a part that must lie elsewhere too (an
                            input, a constant, an output, a part of another concat) is copied there by a kernel
-    y0, .. = split(x)      the pieces lie in x
+    y0, .. = split(x)      the pieces lie in x, and so does what is sliced
 
-This holds where the elements of the one are a run of the elements of the other (`OpDef.runs`): along an axis with
-nothing but extents of 1 before it. Elsewhere the op's kernel copies. A concat whose parts are a run of the parts of a
-later one lies in that (as features pile up in a dense block).
+This holds along any axis (`OpDef.boxes`): kernels read and write with the strides of what holds the value
+(graph.place). Elsewhere the op's kernel copies. A concat whose parts stand side by side among the parts of a later one
+lies in that (as features pile up in a dense block).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 
-from renorm.core.dims import is_static, static
+from renorm.core.dims import is_static
 from renorm.core.dtypes import itemsize
 from renorm.core.target import Target
 from renorm.graph import registry
 from renorm.graph.ir import Graph, Group, Node, Value, Within
-from renorm.graph.op import Run
+from renorm.graph.op import Box
+from renorm.graph.place import Place, memory_shape, nbytes, root
 from renorm.ops.identity import Identity
+
+RUN = 256  # bytes that must lie side by side: shorter rows cost vectors and streams of memory more than a copy
 
 
 def place(graph: Graph, target: Target) -> None:
@@ -32,99 +34,121 @@ def place(graph: Graph, target: Target) -> None:
         before = list[Group]()
         if len(group.nodes) == 1 and registry.overridden(group.nodes[0].op.name, target) == registry.Override():
             node = group.nodes[0]
-            runs = runs_of(node)
-            if runs:
-                is_joining = any(r.whole is node.output for r in runs)
-                group.is_placed = places.join(node, runs, before) if is_joining else places.cut(runs)
+            parts = parts_of(node)
+            if parts:
+                is_joining = any(v is node.output for _, v, _ in parts)
+                group.is_placed = places.join(node, parts, before) if is_joining else places.cut(parts)
         groups += [*before, group]
     graph.groups = groups
 
 
-def runs_of(node: Node) -> Sequence[Run] | None:
-    """What `OpDef.runs` says, where shapes are fixed and memory holds both sides in an order that lets it be."""
+Part = tuple[Value, Value, Place]  # a value, another one, and where the first lies in the second
+
+
+def parts_of(node: Node) -> list[Part]:
+    """What `OpDef.boxes` says, where shapes are fixed and memory lets both sides lie so; else nothing."""
     values = [v for v in (*node.inputs, *node.outputs) if v is not None]
     if not all(is_static(v.shape) for v in values):
-        return None
-    runs = node.op.runs(node)
-    return runs if runs and all(_same_order(r) for r in runs) else None
+        return []
+    boxes = node.op.boxes(node) or ()
+    found = [(box.part, box.whole, place) for box in boxes if (place := _place(box))]
+    return found if len(found) == len(boxes) else []
 
 
-def _same_order(run: Run) -> bool:
-    part, whole = run.part, run.whole
+def _place(box: Box) -> Place | None:
+    part, whole = box.part, box.whole
     if part.dtype != whole.dtype or part.layout != whole.layout:
-        return False
-    if part.layout is None:
-        return True
-    if part.rank != whole.rank or part.shape[2:] != whole.shape[2:] or part.layout.axis != 1:
-        return False
-    return run.offset % (part.layout.lanes * prod(static(whole.shape[2:]))) == 0
+        return None
+    if box.starts is None:
+        has_blocks = part.layout is not None and (part.rank, part.shape[2:]) != (whole.rank, whole.shape[2:])
+        return None if has_blocks else Place(0, nbytes(part))
+    starts = box.starts
+    if part.layout is not None:
+        if box.starts[part.layout.axis] % part.layout.lanes:
+            return None
+        starts = part.layout.memory(starts, 0)
+    place = Place.of_box(memory_shape(whole), memory_shape(part), starts, itemsize(part.dtype))
+    return place if place and (place.rows == 1 or place.run >= RUN) else None
 
 
 class _Places:
     def __init__(self, graph: Graph):
         self._graph = graph
         self._outputs = set(graph.outputs)
-        self._joined: dict[Value, list[tuple[Value, int]]] = {}  # of a placed concat: its parts, and bytes before them
+        self._joined: dict[Value, list[tuple[Value, Place]]] = {}  # of a placed concat: its parts
+        self._lying: dict[Value, list[tuple[Value, Place]]] = {}  # what was placed in a value
 
-    def cut(self, runs: Sequence[Run]) -> bool:
-        """Results that are runs of an operand."""
-        if not any(r.part in self._outputs for r in runs):
-            for r in runs:
-                r.part.within = Within(r.whole, r.offset * itemsize(r.part.dtype))
+    def cut(self, parts: Sequence[Part]) -> bool:
+        """Results that are parts of an operand."""
+        if not any(part in self._outputs for part, _, _ in parts):
+            if not all(self._can_lie(part, place.inside(root(whole)[1])) for part, whole, place in parts):
+                return False
+            for part, whole, place in parts:
+                self._put(part, Within(whole, place))
             return True
-        (run, *more) = runs
-        x, y = run.whole, run.part
-        if more or _nbytes(x) != _nbytes(y) or x.within is not None or not self._is_free(x):
+        ((y, x, place), *more) = parts
+        if more or place != Place(0, nbytes(x)) or x.within is not None or not self._is_free(x):
             return False
-        x.within = Within(y)
+        self._put(x, Within(y, place))
         return True
 
-    def join(self, node: Node, runs: Sequence[Run], before: list[Group]) -> bool:
-        """Operands that are runs of the result. before: where kernels are put that copy."""
+    def join(self, node: Node, parts: Sequence[Part], before: list[Group]) -> bool:
+        """Operands that are parts of the result. before: where kernels are put that copy."""
         y = node.output
-        parts = [(r.part, r.offset * itemsize(y.dtype)) for r in runs]
-        if len({part for part, _ in parts}) < len(parts):
+        if len({part for part, _, _ in parts}) < len(parts):
             return False
-        moves, copies = dict[Value, Within](), list[tuple[Value, int]]()
-        for part, offset in parts:
-            root, at = _root(part)
-            if root in moves and moves[root].offset + at == offset:
+        moves, copies = dict[Value, Within](), list[tuple[Value, Place]]()
+        wanted = [(part, place) for part, _, place in parts]
+        for part, place in wanted:
+            held, at = root(part)
+            if held in moves and at.inside(moves[held].place) == place:
                 continue
-            if root not in moves and self._fits(root, offset - at, parts):
-                moves[root] = Within(y, offset - at)
+            within = None if held in moves else self._within(held, at, y, place)
+            if within and self._fits(held, within, wanted):
+                moves[held] = within
             else:
-                copies.append((part, offset))
-        if 2 * sum(_nbytes(part) for part, _ in copies) > _nbytes(y):
+                copies.append((part, place))
+        if 2 * sum(nbytes(part) for part, _ in copies) > nbytes(y):
             return False
-        for root, within in moves.items():
-            root.within = within
-        for part, offset in copies:
+        for held, within in moves.items():
+            self._put(held, within)
+        for part, place in copies:
             copied = self._graph.apply(Identity(), [part], before=node, origin=node.origin)
-            copied.layout, copied.within = part.layout, Within(y, offset)
+            copied.layout = part.layout
+            self._put(copied, Within(y, place))
             node.replace_operand(part, copied)
             before.append(Group(self._graph.fresh("copy"), [copied.producer]))
-        self._joined[y] = [(copied, offset) for copied, (_, offset) in zip((v for v in node.inputs if v), parts)]
+        self._joined[y] = [(copied, place) for copied, (_, place) in zip((v for v in node.inputs if v), wanted)]
         return True
 
-    def _fits(self, root: Value, offset: int, parts: Sequence[tuple[Value, int]]) -> bool:
-        """Whether all that lies in `root` stands among the parts as it would if `root` lay there."""
-        if not self._is_free(root):
+    def _within(self, held: Value, at: Place, y: Value, place: Place) -> Within | None:
+        """Where in `y` all of `held` would lie, if what lies there at `at` lay in `y` at `place`."""
+        rows, run = (at.rows, at.pitch) if at.rows > 1 else (place.rows, nbytes(held) // place.rows)
+        row, begin = divmod(at.offset, run) if run else (0, 0)
+        offset = place.offset - row * place.pitch - begin
+        if offset < 0 or rows * run != nbytes(held):
+            return None
+        return Within(y, Place.of(offset, run, rows, place.pitch))
+
+    def _fits(self, held: Value, within: Within, parts: Sequence[tuple[Value, Place]]) -> bool:
+        """Whether all that lies in `held` stands among the parts as it would if `held` lay there."""
+        if not self._is_free(held) or not self._can_lie(held, within.place):
             return False
-        if any(at == offset and _root(part) == (root, 0) and _nbytes(part) == _nbytes(root) for part, at in parts):
+        if any(root(part) == (held, Place(0, nbytes(held))) and place == within.place for part, place in parts):
             return True
-        return root in self._joined and all((part, offset + at) in parts for part, at in self._joined[root])
+        return held in self._joined and all(
+            (part, place.inside(within.place)) in parts for part, place in self._joined[held]
+        )
+
+    def _can_lie(self, v: Value, place: Place | None) -> bool:
+        """Whether kernels can read and write `v`, and all that lies in it, with the strides that it would have."""
+        if place is None or place.strides(memory_shape(v), itemsize(v.dtype)) is None:
+            return False
+        return all(self._can_lie(inner, at.inside(place)) for inner, at in self._lying.get(v, ()))
+
+    def _put(self, v: Value, within: Within) -> None:
+        v.within = within
+        self._lying.setdefault(within.value, []).append((v, within.place))
 
     def _is_free(self, v: Value) -> bool:
         return v.producer is not None and v not in self._outputs and not v.is_constant
-
-
-def _root(v: Value) -> tuple[Value, int]:
-    """The value whose memory `v` lies in, and at which byte."""
-    offset = 0
-    while v.within is not None:
-        v, offset = v.within.value, offset + v.within.offset
-    return v, offset
-
-
-def _nbytes(v: Value) -> int:
-    return prod(static(v.shape)) * itemsize(v.dtype)

@@ -39,7 +39,7 @@ from renorm.runtime import cpu
 from renorm.runtime.program import ALIGNMENT, Program, align
 
 MAGIC = b"\x89RENORM\n"
-VERSION = 4
+VERSION = 5
 _HEADER = struct.Struct("<8sIIQQQII16x")
 _PAGE = 4096
 _DAMAGED = "copy or compile the file again"

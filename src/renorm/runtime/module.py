@@ -21,7 +21,9 @@ from renorm.runtime.program import ALIGNMENT, Program, TensorSpec
 from renorm.runtime.report import Report
 from renorm.runtime.table import Context, Recording, plan
 
-WORTH_SHARING = 60_000  # ns of work; below, waking a thread that sleeps takes longer than it saves
+# ns of work that one thread does: below the first, sharing it out takes longer than it saves; below the second, waking
+# a thread that sleeps does, which takes some 100 us of the caller's time on a virtual machine
+WORTH_SHARING, WORTH_WAKING = 60_000, 250_000
 
 
 class Module:
@@ -131,7 +133,7 @@ class Module:
         with nullcontext() if self._team.threads == 1 else self._team.lock:
             context = self._take()
             context.bases[:] = addresses
-            self._team.run(context.address)
+            self._team.run(context.address, 0 < self.program.nanoseconds < WORTH_WAKING)
             self._idle.append(context)
 
     def _take(self) -> Context:

@@ -16,6 +16,7 @@ import atexit
 import ctypes
 import os
 import threading
+import time
 from functools import cache
 from pathlib import Path
 
@@ -28,6 +29,7 @@ VARIABLE = "RENORM_NUM_THREADS"
 # Pauses before a thread that waits goes to sleep. About 40 us: longer than a gap between runs in a loop, shorter than
 # what a scheduler gives a thread; about 1 us where another thread may want the core.
 PATIENT, HASTY = 2000, 50
+CLOSELY = 100_000  # ns between runs that follow each other: about as long as waking a thread takes
 
 
 def resolve(threads: int | None) -> int:
@@ -105,7 +107,7 @@ class Team:
         self._image = loader.load([walker], arch)
         pointer, word = ctypes.c_void_p, ctypes.c_int64
         # plain C calls: ctypes gives the interpreter's lock back while they run
-        self._walk = ctypes.CFUNCTYPE(None, pointer, pointer, word)(self._image.address(0, layout.RUN))
+        self._walk = ctypes.CFUNCTYPE(None, pointer, pointer, word, word)(self._image.address(0, layout.RUN))
         self._work = ctypes.CFUNCTYPE(None, pointer, word, word)(self._image.address(0, layout.WORK))
         self._stop = ctypes.CFUNCTYPE(None, pointer)(self._image.address(0, layout.STOP_WORK))
         self.start_over()
@@ -122,17 +124,23 @@ class Team:
             address = ctypes.cast(function, ctypes.c_void_p).value
             ctypes.c_void_p.from_address(self._pool.address + field).value = address
         self._workers: list[threading.Thread] | None = None
+        self._ended = 0  # when the last run did, in nanoseconds
 
-    def run(self, context: int) -> None:
-        """Runs the context at this address with all threads. The caller holds `lock`, unless there is one thread."""
+    def run(self, context: int, is_short: bool = False) -> None:
+        """Runs the context at this address with all threads. The caller holds `lock`, unless there is one thread.
+
+        is_short: it takes less than waking a thread; those that sleep are woken only while runs follow each other.
+        """
         if self._workers is None:
             self._workers = self._start()
         threads = self.threads if len(self._workers) == self.threads - 1 else 1
         _busy.append(threads)
         _hurry()
         try:
-            self._walk(self._pool.address, context, threads)
+            wake = not is_short or time.perf_counter_ns() - self._ended < CLOSELY
+            self._walk(self._pool.address, context, threads, wake)
         finally:
+            self._ended = time.perf_counter_ns()
             _busy.remove(threads)
             _hurry()
 

@@ -1,8 +1,9 @@
 """The native entry that runs a whole network: all threads walk one table of phases together.
 
-`renorm_run(pool, context, threads)` is called by the thread that wants a network run and acts as thread 0;
+`renorm_run(pool, context, threads, wake)` is called by the thread that wants a network run and acts as thread 0;
 `renorm_work(pool, thread, threads)` is where the other threads live: parked until a run is published, walking the
-table with the rest, parked again; `renorm_stop(pool)` sends them home. Memory is laid out as runtime.layout says.
+table with the rest, parked again; `renorm_stop(pool)` sends them home. Workers that sleep come to a run only if `wake`
+is not 0. Memory is laid out as runtime.layout says.
 
 A phase is `void (ptr args, i64 lo, i64 hi, i64 thread)`. A phase of one iteration is thread 0's. The extent of any
 other is split evenly, thread t's share being [ceil(n t / T), ceil(n (t+1) / T)); a thread takes a chunk of its own
@@ -366,7 +367,7 @@ done:
   ret void
 }}
 
-define void @{layout.RUN}(ptr %pool, ptr %context, i64 %threads) {{
+define void @{layout.RUN}(ptr %pool, ptr %context, i64 %threads, i64 %wake) {{
 entry:
   call void @prepare(ptr %context, i64 %threads)
   %alone = icmp eq i64 %threads, 1
@@ -383,7 +384,15 @@ publish:
   store atomic i64 1, ptr %open seq_cst, align 8
   %generation = getelementptr i8, ptr %pool, i64 {layout.GENERATION}
   %parked = getelementptr i8, ptr %pool, i64 {layout.PARKED}
+  %hasty = icmp eq i64 %wake, 0
+  br i1 %hasty, label %show, label %call
+show:
+  %1 = atomicrmw add ptr %generation, i64 1 seq_cst, align 8
+  br label %walk
+call:
   call void @advance(ptr %pool, ptr %generation, i64 1, ptr %parked)
+  br label %walk
+walk:
   %all = call i64 @walk(ptr %pool, ptr %context, i64 0, i64 %threads)
   call void @until(ptr %pool, i64 %all)
   store atomic i64 0, ptr %open seq_cst, align 8

@@ -5,7 +5,8 @@
 
 Where groups have several channels, whole groups fill a vector, and each lane needs channels of its group only: a vector
 of x is shuffled once for each of these. Taps of a row are written out: neighbouring windows then share what is loaded
-and shuffled.
+and shuffled. Copying x with zeros around it costs as much as a third of the sums: where vectors are of channels, taps
+that fall on padding are left out instead (`leaves_out_padding`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from renorm.core.target import Target
 from renorm.ops.schedules import cpu_injective, layout
 
 STRIP = 32 * 1024  # bytes of padded rows; one more strip passes through the cache meanwhile
+EDGE = 12  # taps of a row, times channels of a group, up to which tiles at an edge are worth code of their own
 UNROLLED = 160  # multiply-adds of one tile beyond which rows of taps are a loop
 
 
@@ -27,6 +29,17 @@ def is_depthwise(main: te.Tensor) -> bool:
     assert isinstance(main.op, te.ComputeOp)
     groups = int((main.op.attrs or {}).get("groups", 1))
     return main.op.tag == "conv" and groups == main.shape[1] > 1 and main.op.reduce_axis[0].extent == 1
+
+
+def leaves_out_padding(x: te.Tensor, weight: te.Tensor, groups: int) -> bool:
+    """Whether taps that fall on padding are left out, in place of a copy of x with zeros around it: where vectors are
+    of channels, so that whole vectors fall on it, and tiles at an edge, which are code of their own, are short."""
+    form = layout.form_of(x)
+    if form is None or not form.cuts_only(1):
+        return False
+    outputs, depth, *kernel = weight.shape
+    is_short = depth * kernel[-1] <= EDGE
+    return is_short and has_lanewise_groups(depth * groups, outputs, groups, form.cuts[0][1])
 
 
 def is_lanewise(main: te.Tensor, lanes: int) -> bool:

@@ -1,0 +1,75 @@
+"""Places against every byte: where boxes lie, what lies inside of what, what shares bytes."""
+
+from __future__ import annotations
+
+from itertools import product
+from math import prod
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from renorm.graph.place import Place
+
+
+def elements(p: Place) -> list[int]:
+    """Every byte, in order."""
+    return [begin + byte for begin in p.begins for byte in range(p.run)]
+
+
+@st.composite
+def places(draw: st.DrawFn, least: int = 0) -> Place:
+    run, rows = draw(st.integers(least, 6)), draw(st.integers(1, 4))
+    return Place.of(draw(st.integers(0, 12)), run, rows, run + draw(st.integers(0, 5)))
+
+
+@st.composite
+def boxes(draw: st.DrawFn) -> tuple[list[int], list[int], list[int]]:
+    ends = draw(st.lists(st.lists(st.integers(0, 4), min_size=3, max_size=3).map(sorted), max_size=4))
+    return [end + 1 for *_, end in ends], [b - a + 1 for a, b, _ in ends], [a for a, *_ in ends]
+
+
+@given(boxes(), st.sampled_from([1, 4]))
+def test_boxes(box: tuple[list[int], list[int], list[int]], itemsize: int) -> None:
+    whole, part, starts = box
+    numbers = np.arange(prod(whole)).reshape(whole)[tuple(slice(s, s + n) for s, n in zip(starts, part))]
+    wanted = [itemsize * int(n) + byte for n in numbers.reshape(-1) for byte in range(itemsize)]
+    place = Place.of_box(whole, part, starts, itemsize)
+    if place is None:
+        jumps = [k for k in range(1, len(wanted)) if wanted[k] != wanted[k - 1] + 1]
+        between = {b - a for a, b in zip([0, *jumps], jumps)}
+        assert len({wanted[b] - wanted[a] for a, b in zip([0, *jumps], jumps)}) > 1 or len(between) > 1
+        return
+    assert elements(place) == wanted
+    assert (place.nbytes, place.end) == (len(wanted), wanted[-1] + 1)
+    steps = place.strides(part, itemsize)
+    assert steps is not None
+    found = [place.offset + itemsize * sum(i * k for i, k in zip(at, steps)) for at in product(*map(range, part))]
+    assert found == wanted[::itemsize]
+
+
+@given(places(least=1), st.data())
+def test_what_lies_in_what_lies_elsewhere(outer: Place, data: st.DataObject) -> None:
+    bytes_of_outer = elements(outer)
+    run = data.draw(st.integers(1, outer.nbytes))
+    offset = data.draw(st.integers(0, outer.nbytes - run))
+    pitch = data.draw(st.integers(run, 12 + run))
+    rows = data.draw(st.integers(1, 1 + (outer.nbytes - offset - run) // pitch))
+    inner = Place.of(offset, run, rows, pitch)
+    found = inner.inside(outer)
+    if found is not None:
+        assert elements(found) == [bytes_of_outer[k] for k in elements(inner)]
+    else:
+        assert outer.rows > 1
+    assert inner.inside(Place.of(0, 100)) == inner
+
+
+@given(places(), places(), st.booleans())
+def test_places_that_share_bytes(a: Place, b: Place, alike: bool) -> None:
+    if alike and a.rows > 1:
+        b = Place.of(b.offset, min(b.run, a.pitch), b.rows, a.pitch)
+    shares = bool(set(elements(a)) & set(elements(b)))
+    is_guessed = a.rows > 1 < b.rows and a.pitch != b.pitch
+    assert a.overlaps(b) == b.overlaps(a)
+    assert a.overlaps(b) or not shares
+    assert shares or not a.overlaps(b) or is_guessed or not (a.run and b.run)
