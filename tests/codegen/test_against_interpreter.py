@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.codegen.native import HOST, program, run_native
 
-from renorm.codegen.abi import cut
 from renorm.codegen.llvm import compile_kernel
+from renorm.codegen.phases import cut
 from renorm.core import dtypes
 from renorm.expr.nodes import (
     Binary,

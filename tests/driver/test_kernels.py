@@ -16,6 +16,7 @@ from tests.driver.random_networks import network
 import renorm
 from renorm import te
 from renorm.codegen import llvm, structure
+from renorm.codegen.abi import bytes_of
 from renorm.core import target as targets
 from renorm.driver import cache as caches
 from renorm.driver import compile as compiling
@@ -264,7 +265,7 @@ def lowerings(g: Graph) -> list[tuple[str | None, groups.Lowering, groups.Call]]
     users, found = graph.user_map(), []
     for group in graph.groups:
         made = lower_group(graph, group, HOST, users)
-        nbytes = tuple(llvm.bytes_of(p) for p in made.kernel.params)
+        nbytes = tuple(map(bytes_of, made.kernel.params))
         call = groups.Call(group.name, made.reads, made.writes, nbytes, made.work)
         what = groups.Lowering.of(group, llvm.structure(made.kernel, HOST), call)
         assert groups.Lowering.decode(what.encode()).call(group) == call

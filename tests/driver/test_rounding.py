@@ -16,8 +16,9 @@ from renorm.core.comparison import random_inputs
 from renorm.driver.compare import compare
 from renorm.frontends import onnx as onnx_frontend
 from renorm.graph.ir import Graph
+from renorm.ops import winograd_weight
 from renorm.ops.winograd_weight import transformed_weight
-from renorm.passes import algorithms, convolution_cost
+from renorm.passes import convolution_cost
 
 
 def network() -> Graph:
@@ -53,7 +54,7 @@ def test_each_layer_has_its_error() -> None:
 
 def test_a_wrong_layer_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     """The definition is the direct convolution, not what the transformed weights say."""
-    monkeypatch.setattr(algorithms, "transformed_weight", lambda w, f: transformed_weight(w * 1.001, f))
+    monkeypatch.setattr(winograd_weight, "transformed_weight", lambda w, f: transformed_weight(w * 1.001, f))
     found = compare(network(), inputs(), reference="interpreter", tolerance=1.0)
     assert [r.l2 == pytest.approx(1e-3, rel=0.5) for r in found.roundings] == [True, True]
 

@@ -13,9 +13,9 @@ from tests.ops.nodes import by_loops, by_onnxruntime, by_reference, by_renorm, c
 
 from renorm.core.dims import Sym
 from renorm.core.errors import RenormError
+from renorm.graph.deferred import Deferred
 from renorm.graph.ir import Graph
 from renorm.graph.op import OpDef
-from renorm.graph.product import Product
 from renorm.graph.types import TensorType
 from renorm.ops.batch_norm import BatchNorm
 from renorm.ops.conv import Conv
@@ -143,7 +143,7 @@ def test_scaled_is_the_result_times_k_plus_shift(
     ]
     made, changed = op(**attributes).scaled(seen, axis, k, shift)
     arrays = [operands[i] if isinstance(a, TensorType) else a for i, a in enumerate(changed)]
-    wide = [None if a is None else a.exact() if isinstance(a, Product) else a.astype(np.float64) for a in arrays]
+    wide = [None if a is None else a.exact() if isinstance(a, Deferred) else a.astype(np.float64) for a in arrays]
     np.testing.assert_allclose(by_reference(type(made), *wide, **made.values), expected, rtol=1e-9, atol=1e-9)
 
 
@@ -181,7 +181,8 @@ def test_columns_of_a_product_of_any_rank(ranks: tuple[int, int], axis: int) -> 
     k = RNG.standard_normal(6)
     operands = [TensorType("float32", a.shape), b.astype(np.float64)]
     _, (_, scaled) = Matmul().scaled(operands, axis, k, None)
-    np.testing.assert_allclose(np.matmul(a.astype(np.float64), scaled), by_reference(Matmul, a, b) * k, rtol=1e-9)
+    found = np.matmul(a.astype(np.float64), scaled.exact())
+    np.testing.assert_allclose(found, by_reference(Matmul, a, b) * k, rtol=1e-9)
 
 
 def test_products_of_no_terms_are_zero() -> None:

@@ -105,7 +105,7 @@ def test_weights_that_would_not_stay_finite() -> None:
     weight.data[3, 4, 1, 1] = np.inf
     tiles, report = chosen(g)
     assert tiles == {}
-    assert "might not be finite" in refusals(report)["conv"]
+    assert "are not finite" in refusals(report)["conv"]
 
 
 def constants(g: Graph) -> int:

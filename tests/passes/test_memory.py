@@ -79,6 +79,16 @@ def test_where_placing_by_size_is_not_enough(count: int) -> None:
     assert p.size <= 1.1 * p.lower_bound
 
 
+@pytest.mark.parametrize("unit", [64, 6400])
+def test_what_lives_long_goes_first_where_that_is_better(unit: int) -> None:
+    """The end of a dense block: a concat that grew by a part at a time; a norm of what is there so far, the convolution
+    that reads it, the last part; a norm of all."""
+    concat = [Lifetime(2 * unit, 1, 20), *(Lifetime(unit, 3 * i + 1, 20, (i + 1) * unit) for i in range(1, 6))]
+    others = [(7, 17, 18), (4, 18, 19), (1, 19, 20), (8, 20, 21)]
+    p = plan([concat, *([Lifetime(size * unit, first, last)] for size, first, last in others)])
+    assert p.size == p.lower_bound == 18 * unit
+
+
 def test_one_buffer_whose_parts_live_apart() -> None:
     found = plan([[Lifetime(128, 0, 1, 0), Lifetime(128, 2, 3, 128)]])
     assert (found.offsets, found.size, found.lower_bound) == ((0,), 256, 128)

@@ -33,6 +33,7 @@ def command(model: Path, path: Path | None, options: dict[str, Any], as_json: bo
         code, size = report.code, output.bytes_text(path.stat().st_size)
         output.line(f"{path}: {len(report.kernels)} kernels, {size}, {sum(seconds.values()):.2f} s")
         output.line("  " + ", ".join(f"{stage} {spent:.2f} s" for stage, spent in seconds.items()))
+        output.line(f"  {output.memory_text(report.memory)}")
         output.line(f"  {report.run}")
         made = f"{code.compiled} compiled in {code.processes} processes" if code.compiled else "none compiled"
         cached = f"{code.unique - code.compiled} from the cache ({code.cache})"

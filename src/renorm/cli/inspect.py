@@ -47,10 +47,7 @@ def command(
         output.table("kernels", ("kernel", "launches"), kinds.most_common())
         memory = report.memory
         if memory.weights or memory.arena:
-            output.line(
-                f"memory: weights {output.bytes_text(memory.weights)}, arena {output.bytes_text(memory.arena)} "
-                f"(no plan needs less than {output.bytes_text(memory.lower_bound)})"
-            )
+            output.line(f"memory: {output.memory_text(memory)}")
         if report.run.phases:
             output.line(f"run: {report.run}")
         for diagnosis in report.diagnoses:

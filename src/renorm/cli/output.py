@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from renorm import errors
+from renorm.runtime.report import MemoryRecord
 
 _CODES: list[tuple[type[errors.RenormError], int]] = [
     (errors.InternalError, 70),
@@ -98,6 +99,13 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> 
 
 def line(text: str = "") -> None:
     console.print(text, markup=False)
+
+
+def memory_text(memory: MemoryRecord) -> str:
+    """Weights, and buffers between kernels beside the least that any plan of them needs."""
+    gap = memory.arena - memory.lower_bound
+    beside = f"{bytes_text(gap)} above the least of any plan" if gap else "the least of any plan"
+    return f"weights {bytes_text(memory.weights)}, arena {bytes_text(memory.arena)} ({beside})"
 
 
 def bytes_text(count: int) -> str:

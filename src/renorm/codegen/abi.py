@@ -19,11 +19,12 @@ workspaces and the scratch base are aligned to ALIGNMENT bytes.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from renorm.core import dtypes
-from renorm.expr import rewrite
-from renorm.expr.nodes import Expr, Var
-from renorm.tir.nodes import Allocate, Buffer, For, Kernel, Let, Produce, Seq, Stmt, constant, seq, walk
+
+if TYPE_CHECKING:
+    from renorm.tir.nodes import Buffer
 
 ALIGNMENT = 64  # bytes: one cache line, and the widest vector register
 
@@ -68,65 +69,5 @@ class CompiledKernel:
         return round(sum(extent * access.nanoseconds for extent, access in zip(self.phases, self.accesses)))
 
 
-@dataclass(frozen=True)
-class Phase:
-    """One phase of a kernel: a parallel loop at its root, or statements that one thread runs.
-
-    lets: scalars bound around it, outermost first. They read no memory, so that each phase can compute them anew.
-    """
-
-    extent: int
-    body: For | Stmt
-    lets: tuple[tuple[Var, Expr], ...] = ()
-
-    @property
-    def loop(self) -> For | None:
-        """The parallel loop, or None for a serial phase."""
-        return self.body if isinstance(self.body, For) and self.body.kind == "parallel" else None
-
-
 def bytes_of(buffer: Buffer) -> int:
     return buffer.size * dtypes.itemsize(buffer.dtype)
-
-
-def cut(kernel: Kernel) -> tuple[tuple[Phase, ...], tuple[Buffer, ...]]:
-    """The phases of a kernel and the buffers that need workspaces, both in program order."""
-    phases: list[Phase] = []
-    workspaces: list[Buffer] = []
-    serial: list[Stmt] = []
-    lets: list[tuple[Var, Expr]] = []
-
-    def close_serial() -> None:
-        if serial:
-            phases.append(Phase(1, seq(serial), tuple(lets)))
-            serial.clear()
-
-    def visit(s: Stmt) -> None:
-        match s:
-            case Seq():
-                for part in s.stmts:
-                    visit(part)
-            case Produce():
-                visit(s.body)
-            case Allocate() if s.buffer.scope == "global":
-                workspaces.append(s.buffer)
-                visit(s.body)
-            case Let() if not rewrite.loads(s.value) and any(_is_phase(x) for x in walk(s.body)):
-                close_serial()
-                lets.append((s.var, s.value))
-                visit(s.body)
-                close_serial()
-                lets.pop()
-            case For() if _is_phase(s):
-                close_serial()
-                phases.append(Phase(constant(s.extent) or 0, s, tuple(lets)))
-            case _:
-                serial.append(s)
-
-    visit(kernel.body)
-    close_serial()
-    return tuple(p for p in phases if p.extent > 0), tuple(workspaces)
-
-
-def _is_phase(s: Stmt) -> bool:
-    return isinstance(s, For) and s.kind == "parallel" and constant(s.extent) is not None

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from renorm.codegen.abi import Access, Phase
+from renorm.codegen.abi import Access
+from renorm.codegen.phases import Phase
 from renorm.core import dtypes
 from renorm.expr import rewrite
 from renorm.expr.nodes import Binary, Call, Cast, Expr, Load, Not, Select

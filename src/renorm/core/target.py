@@ -146,6 +146,24 @@ def host_flags() -> frozenset[str]:
     return frozenset()
 
 
+# What Linux prints of a processor that is not the same for all of one kind, or not at all times
+_VOLATILE = (
+    *("processor", "physical id", "siblings", "core id", "cpu cores", "apicid"),
+    *("cpu MHz", "bogomips", "BogoMIPS"),
+)
+
+
+@cache
+def host_cpu() -> str:
+    """What Linux prints of the first processor and tells its kind; empty where it prints nothing."""
+    try:
+        with open("/proc/cpuinfo") as file:
+            lines = file.read().partition("\n\n")[0].splitlines()
+    except OSError:
+        return ""
+    return "\n".join(line for line in lines if not line.removeprefix("initial ").startswith(_VOLATILE))
+
+
 @cache
 def host_cache_bytes() -> int:
     """Size of the first core's second-level cache; 0 where it is not known."""

@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from math import prod
 from typing import Any
 
 import numpy as np
 
 from renorm.codegen.abi import CompiledKernel
 from renorm.core.dims import static
-from renorm.core.dtypes import itemsize, numpy_dtype
 from renorm.driver import barriers
 from renorm.driver.barriers import Launch, Operand
 from renorm.driver.buffers import Buffers
 from renorm.driver.groups import Call
 from renorm.driver.lowering import Parameter
+from renorm.driver.weights import Weights
 from renorm.graph.ir import Graph, Value
 from renorm.graph.place import Place
-from renorm.ops.schedules.layout import Form
 from renorm.passes import memory
-from renorm.runtime import threads
-from renorm.runtime.program import ALIGNMENT, Argument, Code, Machine, Program, Step, TensorSpec, Weight, align
+from renorm.runtime.program import Argument, Code, Machine, Program, Step, TensorSpec, align
 from renorm.runtime.report import MemoryRecord, Report, RunRecord
 
 
@@ -35,7 +31,7 @@ def assemble(
     machine: Machine,
 ) -> tuple[Program, np.ndarray[Any, Any]]:
     """The program and its weights. codes: for each step of `lowered`, the index of its kernel in `compiled`."""
-    weights = _Weights()
+    weights = Weights()
     kernels = [compiled[code] for code in codes]
     buffers = Buffers(graph, lowered, kernels)
     lifetimes = buffers.lifetimes()
@@ -63,7 +59,7 @@ def assemble(
         Step(one.name, code, tuple(o.at for o in launch.operands), waits)
         for one, code, launch, waits in zip(lowered, codes, launches, barriers.waits(launches))
     )
-    stored = weights.array()
+    stored = weights.array(graph)
     chunks = [barriers.chunks(kernel) for kernel in compiled]
     run = RunRecord(
         sum(extent > 0 for kernel in kernels for extent in kernel.phases),
@@ -83,42 +79,6 @@ def assemble(
         report=Report(memory=MemoryRecord(stored.nbytes, plan.size, plan.lower_bound), run=run),
     )
     return program, stored
-
-
-class _Weights:
-    """Constants at aligned offsets; one that several kernels read in one form is stored once."""
-
-    def __init__(self) -> None:
-        self.records: list[Weight] = []
-        self._parameters: list[Parameter] = []
-        self._placed: dict[tuple[int, Form | None], int] = {}
-        self._end = 0
-
-    def place(self, p: Parameter) -> int:
-        """Byte offset of a constant."""
-        key = (id(p.value.data), p.form)
-        if key not in self._placed:
-            self._placed[key] = self._end
-            self.records.append(Weight(p.value.name, p.value.dtype, p.shape, self._end))
-            self._parameters.append(p)
-            self._end = align(self._end + prod(p.shape) * itemsize(p.value.dtype))
-        return self._placed[key]
-
-    def array(self) -> np.ndarray[Any, Any]:
-        """All of them, ALIGNMENT-aligned."""
-        held = np.empty(self._end + ALIGNMENT, np.uint8)
-        start = -held.ctypes.data % ALIGNMENT
-        held = held[start : start + self._end]
-
-        def write(record: Weight, p: Parameter) -> None:
-            end = record.offset + prod(p.shape) * itemsize(record.dtype)
-            p.write(held[record.offset : end].view(numpy_dtype(record.dtype)).reshape(p.shape))
-            held[end : align(end)] = 0
-
-        with ThreadPoolExecutor(threads.default()) as pool:  # NumPy copies without the interpreter's lock
-            list(pool.map(write, self.records, self._parameters))
-        held.flags.writeable = False  # the module then uses it as it is
-        return held
 
 
 def _specs(values: Sequence[Value]) -> tuple[TensorSpec, ...]:

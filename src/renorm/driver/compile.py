@@ -10,14 +10,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from renorm.codegen.llvm.requirements import requirements
+import numpy as np
+
 from renorm.core import target as targets
 from renorm.core.dims import fixed_extents, is_static, symbols_of
 from renorm.core.errors import InvalidInput, InvalidTarget
 from renorm.core.target import Target
 from renorm.driver import cache as caches
 from renorm.driver.assemble import assemble
-from renorm.driver.kernels import Compiler, walker
+from renorm.driver.kernels import Compiler, machine_for, walker
 from renorm.driver.module import CompiledModule, SpecializingModule
 from renorm.frontends import read
 from renorm.graph.ir import Graph, Group
@@ -71,7 +72,7 @@ def compile(
     options = Options(chosen, opt_level, keep_names(keep), verify, threads, progress, precision)
     seconds: dict[str, float] = {}
     clock = _Clock(seconds)
-    graph = read(model, shapes=shapes)
+    graph = read(model, shapes=shapes, is_mapped=True)
     clock.stop("read")
     sizes = fixed_extents(graph.inputs, shapes or {}, graph.name)
     symbols = {s for v in graph.inputs for d in v.shape for s in symbols_of(d)}
@@ -85,6 +86,8 @@ def compile(
             "give the shapes of these inputs too, or none at all",
         )
     check_keep(graph, options.keep)
+    for v in graph.constants.values() if graph is not model else ():  # the file may change until they are needed
+        v.data = np.array(v.data)
     planned = replace(options, verify=False)  # which needs arrays, hence shapes
     return SpecializingModule(
         graph, lambda extents: specialize(graph, extents, options), lambda: optimized(graph, {}, planned)[1]
@@ -146,8 +149,9 @@ def specialize(
     clock.stop("schedule")
     kernels, code = compiler.compile()
     native_entry = walker(machine, cache)
+    required = machine_for(machine, cache)
     clock.stop("code")
-    program, weights = assemble(graph, kernels.calls, kernels.compiled, kernels.codes, requirements(machine))
+    program, weights = assemble(graph, kernels.calls, kernels.compiled, kernels.codes, required)
     clock.stop("assemble")
     records = tuple(
         replace(r, work=call.work, spills=kernels.compiled[code].spills)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -68,9 +69,9 @@ def _attribute(value: Any) -> Any:
 
 
 def _value(v: Value) -> Any:
-    is_scalar = v.data is not None and v.data.size == SCALAR
-    layout = repr(v.layout)
-    return [v.dtype, static(v.shape), layout, strides(v), v.is_constant, _elements(v) if is_scalar else None]
+    shape = static(v.shape)
+    is_scalar = v.is_constant and prod(shape) == SCALAR
+    return [v.dtype, shape, repr(v.layout), strides(v), v.is_constant, _elements(v) if is_scalar else None]
 
 
 def _elements(v: Value) -> Any:

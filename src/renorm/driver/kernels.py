@@ -11,17 +11,20 @@ A kernel whose hot loop spills is refused: its group is lowered again for fewer 
 from __future__ import annotations
 
 import hashlib
+import json
 import platform
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from renorm.codegen import llvm, stored, structure, workers
+from renorm.codegen import llvm, stored
 from renorm.codegen.abi import CompiledKernel, bytes_of
-from renorm.codegen.llvm import machine, walk
-from renorm.core import sources
+from renorm.codegen.identity import identity
+from renorm.codegen.llvm.requirements import requirements
+from renorm.core import records, sources
 from renorm.core.target import Target
 from renorm.driver.cache import Cache
 from renorm.driver.groups import Call, Lowering, group_key
@@ -29,8 +32,11 @@ from renorm.driver.lowering import lower_group
 from renorm.driver.module import KernelText
 from renorm.graph.ir import Graph, Group
 from renorm.runtime import threads
+from renorm.runtime.program import Machine
 from renorm.runtime.report import CodeRecord
-from renorm.tir.nodes import Kernel
+
+if TYPE_CHECKING:
+    from renorm.tir.nodes import Kernel
 
 _SOURCES = sources.digest()  # of all: whatever a group becomes depends on one of them
 
@@ -58,11 +64,7 @@ class Compiler:
         self._graph, self._target, self._tell = graph, target, tell
         self._machine = target.machine_target
         self._context = _context(self._machine)
-        self._cache = (
-            cache
-            if _SOURCES and structure.SOURCES
-            else Cache(None, off="the sources cannot be read, or have just changed")
-        )
+        self._cache = cache if _SOURCES else Cache(None, off="the sources cannot be read, or have just changed")
         self._users = graph.user_map()
         self._lowered: dict[str, Kernel] = {}  # by name: what was lowered here
         self._kernels: dict[str, Kernel] = {}  # the same by structure, and what was lowered again
@@ -103,6 +105,8 @@ class Compiler:
         missing = [s for s in dict.fromkeys(structures) if not self._has_code(s)]
         if not missing:
             return
+        from renorm.codegen import workers  # and with it all that makes code
+
         made, processes = workers.compile_all(
             [self._kernels[s] for s in missing],
             self._machine,
@@ -178,12 +182,29 @@ class Compiler:
 
 def walker(target: Target, cache: Cache) -> bytes:
     """The native entry for a target, as codegen.llvm.walk makes it."""
-    text = "\n".join([*_context(target), "walker", target.machine])
+
+    def made() -> bytes:
+        from renorm.codegen.llvm.walk import compile_walker
+
+        return compile_walker(target)
+
+    return _kept(cache, target, "walker", made)
+
+
+def machine_for(target: Target, cache: Cache) -> Machine:
+    """What a machine must have to run the code of a target, as codegen.llvm.requirements says."""
+    held = _kept(cache, target, "machine", lambda: json.dumps(records.plain(requirements(target))).encode())
+    return records.record(Machine, json.loads(held))
+
+
+def _kept(cache: Cache, target: Target, what: str, make: Callable[[], bytes]) -> bytes:
+    """What is the same for all networks on a target, out of the cache or into it."""
+    text = "\n".join([*_context(target), what, target.machine])
     key = hashlib.sha256(text.encode()).hexdigest()
     usable = cache if _SOURCES else Cache(None)
     held = usable.get(key)
     if held is None:
-        held = walk.compile_walker(target)
+        held = make()
         usable.put(key, held)
     return held
 
@@ -192,4 +213,4 @@ def _context(target: Target) -> tuple[str, ...]:
     """What lowering and code depend on besides the group: the machine as schedules see it, and versions."""
     properties = [k for k, v in vars(Target).items() if isinstance(v, property)]
     seen = [f"{k}={getattr(target, k)}" for k in sorted(properties)]
-    return (str(target), *seen, *machine.identity(target), _SOURCES, np.__version__, platform.python_version())
+    return (str(target), *seen, *identity(target), _SOURCES, np.__version__, platform.python_version())

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from math import prod
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,13 +16,15 @@ from renorm.core.errors import InvalidGraph, RenormError, UserCodeError
 from renorm.core.target import Target
 from renorm.driver.work import work
 from renorm.expr.nodes import const
-from renorm.graph import registry
+from renorm.graph import deferred, registry
 from renorm.graph.ir import Graph, Group, Node, Value
 from renorm.graph.place import strides
 from renorm.ops.schedules import layout
 from renorm.ops.schedules.layout import Form
 from renorm.runtime.report import WorkRecord
-from renorm.tir.nodes import Kernel
+
+if TYPE_CHECKING:
+    from renorm.tir.nodes import Kernel
 
 # A constant of one element is written into the code instead of being loaded.
 SCALAR = 1
@@ -40,13 +43,28 @@ class Parameter:
         shape = static(self.value.shape)
         return self.form.shape(shape) if self.form else shape
 
-    def write(self, out: np.ndarray[Any, Any]) -> None:
-        """Writes a constant to `out`, of `shape`, as the kernel reads it."""
-        assert self.value.data is not None
+    def parts(self) -> list[tuple[int, int]]:
+        """(begin, end) of parts in which a constant may be written, along the axis that memory has outermost."""
+        shape = static(self.value.shape)
+        return list(deferred.parts(shape, *self._outermost)) if shape else [(0, 1)]
+
+    def write(self, out: np.ndarray[Any, Any], begin: int, end: int) -> None:
+        """Writes a part of a constant to `out`, of `shape`, as the kernel reads it."""
+        if not self.value.rank:
+            out[...] = self.value.data
+            return
+        axis, lanes = self._outermost
+        part, out = self.value.part(axis, begin, end), out[begin // lanes : -(-end // lanes)]
         if self.form:
-            self.form.pack(self.value.data, out)
+            self.form.pack(part, out)
         else:
-            np.copyto(out, self.value.data)
+            np.copyto(out, part)
+
+    @property
+    def _outermost(self) -> tuple[int, int]:
+        """The axis that memory has outermost, and how many of its elements lie together."""
+        axis = (self.form.first or 0) if self.form else 0
+        return axis, dict(self.form.cuts).get(axis, 1) if self.form else 1
 
 
 @dataclass(frozen=True)
@@ -81,6 +99,8 @@ def lower_group(graph: Graph, group: Group, target: Target, users: dict[Value, l
     tensors: dict[Value, te.Tensor] = {}
     reads: dict[te.Tensor, Parameter] = {}
     nominal: dict[te.Tensor, int] = {}
+    writes = group_results(graph, group, users)
+    stored: dict[Value, te.Tensor] = {}
 
     def tensor(value: Value, node: Node, index: int) -> te.Tensor:
         if value in tensors:
@@ -88,7 +108,8 @@ def lower_group(graph: Graph, group: Group, target: Target, users: dict[Value, l
         shape = static(value.shape, f"value {value.name!r}")
         name = identifier(value.name)
         form = Form.of(value.layout) if value.layout else _weight_form(node, index, value, target)
-        if value.data is not None and value.data.size == SCALAR:
+        if value.is_constant and prod(shape) == SCALAR:
+            assert value.data is not None
             number = const(value.data.reshape(-1)[0].item(), value.dtype)
             tensors[value] = te.compute(shape, lambda *i, number=number: number, name=name, tag="elemwise")
         elif form:
@@ -124,12 +145,16 @@ def lower_group(graph: Graph, group: Group, target: Target, users: dict[Value, l
         results = list(results) if isinstance(results, (list, tuple)) else [results]
         _check_results(node, results)
         tensors.update(zip(node.outputs, results))
+        for v in node.outputs:
+            if v.layout and v in writes:  # who reads it inside of the group reads what memory holds
+                form = Form.of(v.layout)
+                stored[v] = layout.result(tensors[v], form)
+                tensors[v] = layout.view(stored[v], static(v.shape), form)
         flops = node.op.nominal_flops(node.operand_types(), [v.type for v in node.outputs])
         if flops is not None:
             nominal[results[0]] = flops
 
-    writes = group_results(graph, group, users)
-    outs = _distinct([layout.result(tensors[v], Form.of(v.layout)) if v.layout else tensors[v] for v in writes])
+    outs = _distinct([stored.get(v, tensors[v]) for v in writes])
     anchor = registry.scheduler(group.nodes, target)
     schedule = te.create_schedule([o.op for o in outs])
     _store_within(schedule, outs, writes)

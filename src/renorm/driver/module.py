@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache as cached
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,7 +22,9 @@ from renorm.runtime.arrays import shape_of
 from renorm.runtime.module import Module
 from renorm.runtime.program import Program
 from renorm.runtime.report import Report
-from renorm.tir.nodes import Kernel
+
+if TYPE_CHECKING:
+    from renorm.tir.nodes import Kernel
 
 # How many specialisations of one network are kept; the one not used for the longest time goes first.
 SPECIALIZATIONS = 8

@@ -85,7 +85,9 @@ def _torch(job: Job, inputs: Inputs) -> Call:
     torch.set_num_threads(job.threads)
     module = torch.export.load(job.model).module()
     if job.runtime == "inductor":
-        module = torch.compile(module, options={"freezing": True})
+        # for the whole process: as an option of torch.compile it comes after weights were made inputs, and does nothing
+        import_module("torch._inductor.config").freezing = True
+        module = torch.compile(module)
     arrays = [torch.from_numpy(a) for a in inputs.values()]
 
     def call() -> Iterable[Any]:

@@ -18,11 +18,12 @@ _BY_SUFFIX = {".onnx": "renorm.frontends.onnx"}
 _BY_LIBRARY = {"onnx": "renorm.frontends.onnx", "onnx_ml_pb2": "renorm.frontends.onnx"}
 
 
-def read(source: Any, *, shapes: Mapping[str, Sequence[int]] | None = None) -> Graph:
+def read(source: Any, *, shapes: Mapping[str, Sequence[int]] | None = None, is_mapped: bool = False) -> Graph:
     """The graph of a model.
 
     source: path of a .onnx file, its bytes, an onnx.ModelProto, or a Graph, which is returned as it is.
-    shapes: shapes of inputs for which the file does not even state a rank.
+    shapes: shapes of inputs for which the file does not even state a rank. is_mapped: weights stay in the file, which
+    must not change while the graph is used.
 
     Raises InvalidModel for a damaged file, and one UnsupportedOp that names every node renorm cannot express.
     """
@@ -41,4 +42,4 @@ def read(source: Any, *, shapes: Mapping[str, Sequence[int]] | None = None) -> G
             f"{what}: not a model that renorm reads",
             [f"files: {', '.join(_BY_SUFFIX)}; objects: bytes, onnx.ModelProto, renorm Graph"],
         )
-    return import_module(module).read(source, shapes=shapes)
+    return import_module(module).read(source, shapes=shapes, is_mapped=is_mapped)

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -22,25 +23,27 @@ import numpy as np
 from renorm.core import dtypes
 from renorm.core.dims import Shape, substitute_shape
 from renorm.core.errors import InvalidGraph, OperandError, RenormError, UserCodeError, raised_at
+from renorm.graph.deferred import LARGE, Deferred, cut
 from renorm.graph.layout import Blocked
 from renorm.graph.op import OpDef
 from renorm.graph.place import Place
-from renorm.graph.product import Product
 from renorm.graph.types import Operand, TensorType
 
 
 class Value:
-    """A tensor in a graph. data: its elements if it is a constant. known: elements as ints or symbolic extents, where a
-    shape computation gives them before shapes are fixed. source: where a constant came from. exact: what a folded
-    constant was before it was rounded to its dtype (float64), so that the next fold starts from there and rounding
-    happens once. layout: in which order memory holds the elements, None for row-major (graph.layout).
-    within: where in the memory of another value this one lies, if it does (passes.places)."""
+    """A tensor in a graph. data: its elements if it is a constant; deferred: what computes them when somebody asks,
+    where that is how they are given (graph.deferred). known: elements as ints or symbolic extents, where a shape
+    computation gives them before shapes are fixed. source: where a constant came from. exact: what a folded constant
+    was before it was rounded to its dtype (float64), so that the next fold starts from there and rounding happens once.
+    layout: in which order memory holds the elements, None for row-major (graph.layout). within: where in the memory of
+    another value this one lies, if it does (passes.places)."""
 
     def __init__(self, graph: Graph, name: str, type: TensorType, producer: Node | None = None):
         self.graph, self.name, self.type, self.producer = graph, name, type, producer
         self._readers: dict[Node, None] = {}  # kept by Graph.apply, Graph.discard and Node.replace_operand
-        self.data: np.ndarray[Any, Any] | None = None
-        self._exact: np.ndarray[Any, Any] | Product | None = None
+        self._data: np.ndarray[Any, Any] | None = None
+        self.deferred: Deferred | None = None
+        self._exact: np.ndarray[Any, Any] | None = None
         self.known: np.ndarray[Any, Any] | None = None
         self.source = ""
         self.layout: Blocked | None = None
@@ -59,16 +62,38 @@ class Value:
         return len(self.type.shape)
 
     @property
+    def data(self) -> np.ndarray[Any, Any] | None:
+        if self._data is None and self.deferred is not None:
+            self._data = self.deferred.rounded(self.dtype)
+        return self._data
+
+    @data.setter
+    def data(self, elements: np.ndarray[Any, Any] | None) -> None:
+        self._data, self.deferred = elements, None
+
+    @property
     def exact(self) -> np.ndarray[Any, Any] | None:
-        return self._exact.exact() if isinstance(self._exact, Product) else self._exact
+        return self._exact if self.deferred is None else self.deferred.exact()
 
     @exact.setter
-    def exact(self, elements: np.ndarray[Any, Any] | Product | None) -> None:
+    def exact(self, elements: np.ndarray[Any, Any] | None) -> None:
         self._exact = elements
 
     @property
+    def elements(self) -> np.ndarray[Any, Any] | Deferred | None:
+        """A constant's elements as they were given, which tell one constant from another."""
+        return self._data if self.deferred is None else self.deferred
+
+    def part(self, axis: int, begin: int, end: int) -> np.ndarray[Any, Any]:
+        """A constant's elements [begin, end) along an axis."""
+        source = self._data if self._data is not None else self.deferred
+        assert source is not None
+        with np.errstate(all="ignore"):
+            return cut(source, axis, begin, end).astype(dtypes.numpy_dtype(self.dtype), copy=False)
+
+    @property
     def is_constant(self) -> bool:
-        return self.data is not None
+        return self._data is not None or self.deferred is not None
 
     @property
     def users(self) -> list[Node]:
@@ -221,22 +246,21 @@ class Graph:
         self, data: Any, name: str = "const", source: str = "", *, exact: bool = False, dtype: str = ""
     ) -> Value:
         """A new constant. `name` is a hint, unless `exact`. dtype: `data` is rounded to it, and stays as the value's
-        `exact`. data: may be a Product if there is a dtype."""
-        if isinstance(data, Product):
-            given, array = data, data.rounded(dtype)
+        `exact`. data: may be a Deferred if there is a dtype."""
+        name = self._claim(name) if exact else self.fresh(name)
+        if isinstance(data, Deferred) and prod(data.shape) >= LARGE:
+            value = Value(self, name, TensorType(dtype, data.shape))
+            value.deferred = data
         else:
-            given = np.asarray(data)
+            given = data.exact() if isinstance(data, Deferred) else np.asarray(data)
             array = given.astype(dtypes.numpy_dtype(dtype)) if dtype else given
-        value = Value(
-            self,
-            self._claim(name) if exact else self.fresh(name),
-            TensorType(dtypes.from_numpy(array.dtype), tuple(array.shape)),
-        )
-        value.data, value.source = array, source
-        if isinstance(given, Product) or (array.dtype != given.dtype and given.dtype == np.float64):
-            value.exact = given
-        if array.dtype.kind in "iubf" and array.size <= 64:
-            value.known = _elements(array)
+            value = Value(self, name, TensorType(dtypes.from_numpy(array.dtype), tuple(array.shape)))
+            value.data = array
+            if array.dtype != given.dtype and given.dtype == np.float64:
+                value.exact = given
+            if array.dtype.kind in "iubf" and array.size <= 64:
+                value.known = _elements(array)
+        value.source = source
         self.constants[value.name] = value
         return value
 
@@ -298,7 +322,10 @@ class Graph:
         fit."""
 
         def view(parameter: str, v: Value | None) -> Operand | None:
-            return None if v is None else Operand(parameter, v.type, v.known if v.known is not None else v.data)
+            if v is None:
+                return None
+            given = v._data if v.deferred is None else None  # types do not depend on weights
+            return Operand(parameter, v.type, v.known if v.known is not None else given)
 
         operands: list[Any] = []
         for p, o in zip(node.op.parsed.operands, node.operands, strict=True):
@@ -424,8 +451,7 @@ class Graph:
         for v in self.inputs:
             env[v] = new.input(v.name, v.dtype, substitute_shape(v.shape, sizes or {}))
         for v in self.constants.values():
-            assert v.data is not None
-            env[v] = new.constant(v.data, v.name, v.source, exact=True)
+            env[v] = new.constant(v.elements, v.name, v.source, exact=True, dtype=v.dtype if v.deferred else "")
             env[v].exact = v._exact
         new.reserve(v.name for n in self.nodes for v in n.outputs)
         for n in self.nodes:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from renorm.core import dtypes
 from renorm.core.dims import Sym, static
 from renorm.core.errors import OperandError, suggest
+from renorm.core.target import Target
 from renorm.graph import signature as signatures
 from renorm.graph.attributes import Attribute
 from renorm.graph.layout import Accepts
@@ -109,6 +110,7 @@ class OpDef:
     fusion: ClassVar[Fusion] = OPAQUE
     commutative: ClassVar[bool] = False  # the two operands may be exchanged
     is_normalization: ClassVar[bool] = False  # the report says what became of it
+    is_statistic: ClassVar[bool] = False  # the kernel that makes what it reads may compute it, tile by tile
     moves_axes: ClassVar[bool] = False  # each element of an operand is one of the result; axes stay whole, or parts
     samples: ClassVar[Sequence[Sample]] = ()
     rejects: ClassVar[Sequence[Reject]] = ()
@@ -198,10 +200,10 @@ class OpDef:
         it.
 
         operands: constants as float64 arrays, other operands as TensorTypes, absent ones None. A weight (see
-        channel_axis) may come in the dtype that it is stored in: its product with k is one of float64. axis: of y, not
-        negative. k: float64, one factor per extent of that axis, or None for 1; shift: likewise, or None for 0. Gives
-        (op, operands): an operand that is returned as it came stays, a new array (or a graph.product.Product) becomes
-        a constant, rounded once. Gives a sentence where it cannot be done.
+        channel_axis) may come in the dtype that it is stored in, or as a Deferred: graph.deferred.times is its product
+        with k. axis: of y, not negative. k: float64, one factor per extent of that axis, or None for 1; shift:
+        likewise, or None for 0. Gives (op, operands): an operand that is returned as it came stays, a new array (or
+        Deferred) becomes a constant, rounded once. Gives a sentence where it cannot be done.
         """
         return f"{self.name} has no constants that could take a scale per channel"
 
@@ -223,6 +225,17 @@ class OpDef:
             return Accepts.ROW_MAJOR
         operand = None if index is None else node.inputs[index]
         return Accepts.ALIKE if operand is None or operand.rank == node.output.rank else Accepts.ROW_MAJOR
+
+    def finished_tile(self, node: Node, target: Target) -> tuple[int, ...] | None:
+        """Spatial extents of the tiles in which a kernel of this node on `target` finishes its result [N, C, *S], in
+        blocks of channels: all elements of a tile, of a few channels, are in a cache of one core when its last one is
+        there, and `schedule` takes statistics of such tiles as a further result. None where it does not."""
+        return None
+
+    def copies(self, node: Node) -> bool:
+        """Whether a kernel of this node copies the first operand before it reads it often, so that elementwise nodes
+        may be computed as it does."""
+        return False
 
     def boxes(self, node: Node) -> Sequence[Box] | None:
         """How operands lie in the result, or results in an operand, where that is all that a node of this op (of fixed

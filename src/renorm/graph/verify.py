@@ -66,8 +66,8 @@ def _readers(graph: Graph) -> list[str]:
 def _types(graph: Graph) -> list[str]:
     found: list[str] = []
     for v in graph.constants.values():
-        if v.data is not None and tuple(v.data.shape) != v.shape:
-            found.append(f"constant {v.name!r} is {v.type} but holds elements of shape {list(v.data.shape)}")
+        if v.elements is not None and v.elements.shape != v.shape:
+            found.append(f"constant {v.name!r} is {v.type} but holds elements of shape {list(v.elements.shape)}")
     for n in graph.nodes:
         try:
             inferred = graph.infer(n)

@@ -8,19 +8,19 @@ from typing import Any
 import numpy as np
 
 from renorm import te
-from renorm.core.dims import Dim
+from renorm.core.dims import Dim, is_static, static
 from renorm.core.dtypes import FLOATS, compute_dtype
 from renorm.core.target import Target
 from renorm.graph.attributes import Int
+from renorm.graph.deferred import times
 from renorm.graph.ir import Node
-from renorm.graph.layout import Accepts
+from renorm.graph.layout import Accepts, Blocked
 from renorm.graph.op import OUT_ELEMENTWISE_FUSABLE, Reject, Sample
-from renorm.graph.product import Product
 from renorm.graph.types import Operand, TensorType, bf16, f16, f32, f64
 from renorm.ops import schedules
 from renorm.ops.folding import scaled_product
 from renorm.ops.precision import add_channels, rounded, wide
-from renorm.ops.schedules import cpu_depthwise, cpu_products
+from renorm.ops.schedules import cpu_depthwise, cpu_products, cpu_tiles
 from renorm.ops.window import Windowed, check_group, inside, pad, window_view
 
 
@@ -62,10 +62,27 @@ class Conv(Windowed):
         over_channels = cpu_products.fills_vectors(channels, self.group, lanes)
         return Accepts.EITHER if over_channels and whole_blocks else Accepts.ROW_MAJOR
 
+    def finished_tile(self, node: Node, target: Target) -> tuple[int, ...] | None:
+        y, lanes = node.output, target.lanes(4)
+        if (
+            not is_static(y.shape)
+            or Blocked(1, lanes).refuses(y.shape)
+            or self.in_blocks(node, None, lanes) is Accepts.ROW_MAJOR
+        ):
+            return None
+        shape, strides = static(y.shape), self.along("strides", y.rank - 2)
+        if self.in_blocks(node, None, lanes) is Accepts.ALIKE:
+            return cpu_tiles.rows(shape, lanes, cpu_depthwise.rows_of(shape[2:], strides, lanes))
+        return cpu_tiles.rows(shape, lanes * cpu_products.register_tile(shape, self.group, lanes, target).vectors)
+
+    def copies(self, node: Node) -> bool:
+        x, w = node.inputs[:2]
+        if self.group > 1 or x is None or w is None or not is_static((*x.shape, *w.shape)):
+            return False
+        return any(s.before or s.after for s in self.spans(static(x.shape[2:]), static(w.shape[2:])))
+
     def scaled(self, operands: Sequence[Any], axis: int, k: Any, shift: Any) -> Any:
-        return scaled_product(
-            self, operands, axis, k, shift, lambda w, k: Product(w, k.reshape(-1, *[1] * (w.ndim - 1)))
-        )
+        return scaled_product(self, operands, axis, k, shift, lambda w, k: times(w, k.reshape(-1, *[1] * (w.ndim - 1))))
 
     def compute(self, x: te.Tensor, w: te.Tensor, b: te.Tensor | None) -> te.Tensor:
         spans = self.spans(x.shape[2:], w.shape[2:])

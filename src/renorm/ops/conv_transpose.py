@@ -25,10 +25,10 @@ from renorm.core.dtypes import FLOATS
 from renorm.core.errors import OperandError
 from renorm.core.target import Target
 from renorm.graph.attributes import Int, Ints
+from renorm.graph.deferred import times
 from renorm.graph.ir import Node
 from renorm.graph.layout import Accepts
 from renorm.graph.op import OUT_ELEMENTWISE_FUSABLE, Reject, Sample
-from renorm.graph.product import Product
 from renorm.graph.types import Operand, TensorType, bf16, f16, f32, f64
 from renorm.ops import schedules
 from renorm.ops.folding import scaled_product
@@ -115,14 +115,16 @@ class ConvTranspose(Windowed):
         return Accepts.ROW_MAJOR if self.group > 1 or over_pixels or index not in (None, 0) else Accepts.EITHER
 
     def scaled(self, operands: Sequence[Any], axis: int, k: Any, shift: Any) -> Any:
-        def times(w: Any, k: Any) -> Any:
-            if self.group == 1:
-                return Product(w, k.reshape(1, -1, *[1] * (w.ndim - 2)))
-            # [C, M/g, ..] seen as [g, C/g, M/g, ..] against k as [g, 1, M/g, ..]
-            parted = w.reshape(self.group, -1, *w.shape[1:])
-            return (parted * k.reshape(self.group, 1, w.shape[1], *[1] * (w.ndim - 2))).reshape(w.shape)
+        def weight_times(w: Any, k: Any) -> Any:
+            # [M] as [1, M], or as [C, M/g]: the rows of a group have the factors of that group's results
+            rows = (
+                k.reshape(1, -1)
+                if self.group == 1
+                else np.repeat(k.reshape(self.group, -1), w.shape[0] // self.group, 0)
+            )
+            return times(w, rows.reshape(*rows.shape, *[1] * (w.ndim - 2)))
 
-        return scaled_product(self, operands, axis, k, shift, times)
+        return scaled_product(self, operands, axis, k, shift, weight_times)
 
     def compute(self, x: te.Tensor, w: te.Tensor, b: te.Tensor | None) -> te.Tensor:
         spans, extents = self.transposed(x.shape[2:], w.shape[2:])

@@ -1,7 +1,7 @@
 """How factors and shifts per channel become part of an op's constants: the arithmetic behind `OpDef.scaled`.
 
-Arrays come and go in float64. k, shift: one number per channel of the result, or None where there is nothing to
-multiply or add.
+Arrays come and go in float64, weights in the dtype they are stored in or as a Deferred. k, shift: one number per
+channel of the result, or None where there is nothing to multiply or add.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from renorm.graph.deferred import Deferred
 from renorm.graph.op import OpDef
 
 Array = Any
@@ -18,7 +19,7 @@ Array = Any
 
 def is_known(operand: Any) -> bool:
     """Whether an operand of `scaled` is a constant."""
-    return isinstance(operand, np.ndarray)
+    return isinstance(operand, (np.ndarray, Deferred))
 
 
 def scaled_product(

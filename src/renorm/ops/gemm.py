@@ -15,6 +15,7 @@ from renorm.core.dtypes import FLOATS, is_float
 from renorm.core.errors import OperandError
 from renorm.core.target import Target
 from renorm.graph.attributes import Bool, Float
+from renorm.graph.deferred import times
 from renorm.graph.op import OUT_ELEMENTWISE_FUSABLE, OnnxNode, OpDef, Reject, Sample
 from renorm.graph.types import Operand, TensorType, bf16, f16, f32, f64, i32
 from renorm.ops import schedules
@@ -79,8 +80,8 @@ class Gemm(OpDef):
     def scaled_operands(self, a: Any, b: Any, k: Any, along: bool) -> tuple[Any, Any]:
         """The operands whose product is k times as large per column (along), or per row."""
         if along:
-            return a, b * (k[:, None] if self.transB else k)
-        return a * (k if self.transA else k[:, None]), b
+            return a, times(b, k[:, None] if self.transB else k)
+        return times(a, k if self.transA else k[:, None]), b
 
     def compute(self, a: te.Tensor, b: te.Tensor, c: te.Tensor | None) -> te.Tensor:
         (m, depth), (_, n) = _turned(a.shape, self.transA), _turned(b.shape, self.transB)

@@ -13,6 +13,7 @@ from renorm.core.dtypes import FLOATS
 from renorm.core.errors import OperandError
 from renorm.core.target import Target
 from renorm.graph import registry
+from renorm.graph.deferred import times
 from renorm.graph.op import OUT_ELEMENTWISE_FUSABLE, OpDef, Reject, Sample
 from renorm.graph.types import Operand, TensorType, bf16, f16, f32, f64, i64, u64
 from renorm.ops import schedules
@@ -55,7 +56,7 @@ class Matmul(OpDef):
             side = "right" if is_column else "left"
             return f"the {side} operand of matmul, which the factors fall upon, is not a constant"
         if k is not None:
-            a, b = (a, b * k) if is_column else (a * k[:, None], b)
+            a, b = (a, times(b, k)) if is_column else (times(a, k[:, None]), b)
         if shift is None:
             return self, [a, b]
         return registry.find("gemm")(), [a, b, shift if is_column else shift[:, None]]

@@ -14,11 +14,12 @@ from renorm.core.errors import OperandError
 from renorm.core.target import Target
 from renorm.graph.attributes import Ints
 from renorm.graph.ir import Node
-from renorm.graph.layout import Accepts
+from renorm.graph.layout import Accepts, Blocked
 from renorm.graph.op import OUT_ELEMENTWISE_FUSABLE
 from renorm.graph.types import Operand, TensorType
 from renorm.ops import schedules
 from renorm.ops.filtering import Filter, has_points
+from renorm.ops.schedules.winograd_blocks import Work, choose
 from renorm.ops.window import Windowed
 from renorm.ops.winograd import tiled
 
@@ -90,6 +91,22 @@ class Tiled(Windowed):
 
     def in_blocks(self, node: Node, index: int | None, lanes: int) -> Accepts:
         return Accepts.EITHER if index in (None, 0) else Accepts.ROW_MAJOR
+
+    def finished_tile(self, node: Node, target: Target) -> tuple[int, ...] | None:
+        (x, w), y, lanes = node.inputs[:2], node.output, target.lanes(4)
+        if x is None or w is None or not is_static((*x.shape, *y.shape)) or Blocked(1, lanes).refuses(y.shape):
+            return None
+        (batch, channels, *spatial), (_, results, *extents) = static(x.shape), static(y.shape)
+        filters = self.filters(spatial, static(self.kernel(w.shape)))
+        counts = [-(-e // f.results) for e, f in zip(extents, filters, strict=True)]
+        shape = (*(f.products for f in filters), batch, *counts, results)
+        blocks, _ = choose(Work.of(shape, channels, lanes, target, w.rank == 4))
+        if blocks.images > 1:
+            return None
+        return filters[0].results * blocks.rows, filters[1].results * blocks.columns
+
+    def copies(self, node: Node) -> bool:
+        return any(self.pads or ())
 
     def compute(self, x: te.Tensor, w: te.Tensor, b: te.Tensor | None) -> te.Tensor:
         kernel = self.kernel(w.shape)

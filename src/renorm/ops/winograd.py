@@ -108,7 +108,7 @@ def _within(index: Any, extent: int, value: Any) -> Any:
 
 
 def products(matrix: Array, terms: Sequence[Any]) -> list[Any]:
-    """matrix @ terms, which are scalar expressions or arrays, with common sums shared.
+    """The scalar expressions matrix @ terms, with common sums shared.
 
     Points come with their negatives, so that two columns (of A^T) or two rows (of B^T, G) differ only in signs: x + y
     and x - y of two such terms, or of the two parts of a row, serve all that differ in them. No term has a coefficient
@@ -147,7 +147,7 @@ def _mirrored(rows: Array) -> dict[int, int]:
 
 
 def _number(value: float, terms: Sequence[Any]) -> Any:
-    return value if isinstance(terms[0], np.ndarray) else te.const(value, terms[0].dtype)
+    return te.const(value, terms[0].dtype)
 
 
 def _sum(row: Array, terms: Sequence[Any]) -> Any:

@@ -14,22 +14,21 @@ from itertools import product
 from math import prod
 from typing import Any
 
-import numpy as np
-
 from renorm.core.dims import is_static, static
+from renorm.core.dtypes import itemsize
 from renorm.core.target import Target
 from renorm.graph.ir import Graph, Node, Value
 from renorm.graph.rewrite import Driver, Match, Rewrite
 from renorm.ops.conv import Conv
 from renorm.ops.conv_transpose import ConvTranspose
-from renorm.ops.filtering import Filter, has_points, points
+from renorm.ops.filtering import has_points, points
 from renorm.ops.tiled import Tiled
 from renorm.ops.winograd_conv import WinogradConv
 from renorm.ops.winograd_conv_transpose import WinogradConvTranspose
-from renorm.ops.winograd_weight import largest_transformed, transformed_weight
+from renorm.ops.winograd_weight import TransformedWeight
 from renorm.passes.context import Context
 from renorm.passes.convolution_cost import Convolution
-from renorm.passes.fold import exact
+from renorm.passes.fold import given
 
 WORTH = 1.1  # estimated gain below which the direct convolution stays: it rounds less
 WORTH_BYTES = 1.05  # estimated gain below which no weight grows
@@ -66,22 +65,16 @@ class _ByTiles(Rewrite):
         way = self.plan[m.root]
         if isinstance(way, str):
             return way
-        with np.errstate(all="ignore"):
-            largest = np.asarray(largest_transformed(exact(m.w), _filters(way, m))).astype(m.w.data.dtype)
-        return None if np.isfinite(largest) else "its transformed weights might not be finite"
+        filters = way.op.filters(static(m.x.shape[2:]), static(m.w.shape[2:]))
+        m.found = TransformedWeight(given(m.w), filters, way.op.result_axis)
+        return None if m.found.is_finite(m.w.dtype) else "its transformed weights are not finite"
 
     def rewrite(self, m: Match) -> Value:
         way = self.plan[m.root]
         assert isinstance(way, Way)
-        w = m.w
-        if not way.transforms_weights:
-            u = transformed_weight(exact(w).swapaxes(0, way.op.result_axis), _filters(way, m))
-            w = m.graph.constant(u.astype(w.data.dtype), w.name, w.source)
-        return way.op(m.x, w, m.b)
-
-
-def _filters(way: Way, m: Match) -> tuple[Filter, Filter]:
-    return way.op.filters(static(m.x.shape[2:]), static(m.w.shape[2:]))
+        if way.transforms_weights:
+            return way.op(m.x, m.w, m.b)
+        return way.op(m.x, m.graph.constant(m.found, m.w.name, m.w.source, dtype=m.w.dtype), m.b)
 
 
 class ConvToWinograd(_ByTiles):
@@ -118,7 +111,7 @@ class ChooseAlgorithms:
 
     def plan(self, graph: Graph, context: Context) -> dict[Node, Way | str]:
         """For each convolution that could be computed by tiles how, or why it stays direct."""
-        constants = sum(v.data.nbytes for v in graph.constants.values() if v.data is not None)
+        constants = sum(itemsize(v.dtype) * prod(static(v.shape)) for v in graph.constants.values())
         left = max(self.free, self.growth * constants)
         target = context.target.machine_target
         choices = [_Choice(n, target) for n in graph.nodes if _may_change(n) and not context.kept(n)]

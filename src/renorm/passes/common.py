@@ -43,7 +43,7 @@ class ShareCommon:
         alike: dict[Hashable, list[Value]] = {}
         for v in graph.constants.values():
             if not graph.is_output(v):
-                alike.setdefault((v.type, _bits(v.data)[:_GLANCE].tobytes()), []).append(v)
+                alike.setdefault((v.type, _glance(v)), []).append(v)
         for values in alike.values():
             while values:
                 first = values.pop(0)
@@ -53,8 +53,15 @@ class ShareCommon:
                 values = [v for v in values if v not in same]
 
 
+def _glance(v: Value) -> Hashable:
+    """What tells most constants of one type apart; all of them where nothing is computed yet."""
+    return v.deferred.key() if v.deferred else _bits(v.part(0, 0, 1) if v.rank else v.data)[:_GLANCE].tobytes()
+
+
 def _is_same(v: Value, other: Value) -> bool:
-    """Whether two constants are equal to the last bit, also before rounding where that is known."""
+    """Whether two constants of one glance are equal to the last bit, also before rounding where that is known."""
+    if v.deferred or other.deferred:
+        return True
     if not np.array_equal(_bits(v.data), _bits(other.data)):
         return False
     a, b = v.exact, other.exact

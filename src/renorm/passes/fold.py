@@ -18,8 +18,8 @@ import numpy as np
 from renorm import ops
 from renorm.core import dtypes
 from renorm.core.dims import format_shape
+from renorm.graph.deferred import Deferred, fits, largest
 from renorm.graph.ir import Node, Value
-from renorm.graph.product import Product
 from renorm.graph.rewrite import Match, Rewrite, any_op
 
 Array = np.ndarray[Any, Any]
@@ -118,32 +118,34 @@ def _elements(operand: Any, is_weight: bool) -> Any:
     """What `OpDef.scaled` is given for an operand."""
     if isinstance(operand, list):
         return [_elements(o, is_weight) for o in operand]
-    if operand is None or operand.data is None:
+    if operand is None or not operand.is_constant:
         return None if operand is None else operand.type
-    return operand.data if is_weight and operand.exact is None else exact(operand)
+    return given(operand) if is_weight else exact(operand)
 
 
-def _overflow(array: Array | Product, dtype: str) -> str | None:
+def _overflow(array: Array | Deferred, dtype: str) -> str | None:
     """A sentence where rounding to `dtype` makes a finite element infinite."""
-    if isinstance(array, Product):
-        rounded = array.rounded(dtype)
-        if np.isfinite([rounded.max(initial=0.0), rounded.min(initial=0.0)]).all():
-            return None
-        array = array.exact()
-    largest = max(float(array.max(initial=0.0)), -float(array.min(initial=0.0)))
-    if not np.isfinite(largest):
-        largest = float(np.abs(array[np.isfinite(array)]).max(initial=0.0))
-    with np.errstate(over="ignore"):
-        if np.isfinite(np.asarray(largest).astype(dtypes.numpy_dtype(dtype)).astype(np.float64)):
-            return None
-    return f"folded constants go beyond {dtype}: {largest:.3g}"
+    if fits(largest(array), dtype):
+        return None
+    array = array.exact() if isinstance(array, Deferred) else array  # whose bound may be far too high
+    highest = float(np.abs(array[np.isfinite(array)]).max(initial=0.0))
+    return None if fits(highest, dtype) else f"folded constants go beyond {dtype}: {highest:.3g}"
+
+
+def given(weight: Value) -> Array | Deferred:
+    """A constant's elements before the rounding of an earlier fold: as they were read, in float64, or not computed
+    yet."""
+    assert weight.elements is not None
+    return weight.elements if weight.deferred or weight.exact is None else weight.exact
 
 
 def exact(value: Value) -> Array:
     """A constant's elements in float64, before the rounding of an earlier fold."""
-    assert value.data is not None
     found = value.exact
-    return value.data.astype(np.float64) if found is None else found
+    if found is None:
+        assert value.data is not None
+        found = value.data.astype(np.float64)
+    return found
 
 
 def normalization(node: Node) -> Affine | str:

@@ -5,11 +5,13 @@ post-dominator p, the first node through which every path from it to an output r
 
     from a reduction, convolution, product   all up to p are elementwise or broadcast, and keep the shape: a tail
     from elementwise .. injective            all between are at most injective, and p is that too, or a reduction
+    from elementwise, broadcast              p copies what it reads (a convolution that pads), and they are as copied
     from a normalization                     p moves whole axes (a transpose, a concatenation), and all else that it
                                              reads is made for it alone by nodes that are at most injective
 
 A group has at most one node that is more than injective. Everything leaves a group through one node, which every
-member reaches; hence a group is convex, and launching groups in the order of these nodes is possible.
+member reaches; hence a group is convex, and launching groups in the order of these nodes is possible. Statistics of
+tiles of what leaves may join it as a further result: they read nothing else.
 
 Not joined, though it would be legal: what would be computed more than once for it, because a larger result reads it
 repeatedly, and what would make one expression too long.
@@ -22,6 +24,7 @@ from dataclasses import dataclass, field
 from math import inf, prod
 
 from renorm.core.dims import is_static, static
+from renorm.core.target import Target
 from renorm.graph import registry
 from renorm.graph.ir import Graph, Group, Names, Node, Value
 from renorm.graph.op import BROADCAST, INJECTIVE, OPAQUE, REDUCTION, Fusion
@@ -57,7 +60,10 @@ class Fuse:
                 partition.claim([node])
         # backwards: of two producers of a sum the later one takes it, when the other result exists
         for node in reversed(graph.nodes):
-            if partition.kinds[node] > INJECTIVE:
+            if partition.kinds[node] > INJECTIVE and not node.op.is_statistic:
+                partition.grow_tail(node)
+        for node in graph.nodes:
+            if node.op.is_statistic and not partition.join_statistic(node, context.target.machine_target):
                 partition.grow_tail(node)
         for node in reversed(graph.nodes):
             partition.grow_past_moves(node)
@@ -98,11 +104,12 @@ def _turns(node: Node) -> bool:
 @dataclass(eq=False)
 class _Set:
     """A group on its way. anchor: its node that is more than injective; exit: the node through which its result
-    leaves."""
+    leaves; has_statistic: whether another result does, made of that."""
 
     nodes: list[Node]
     exit: Node
     anchor: Node | None = None
+    has_statistic: bool = False
 
 
 @dataclass
@@ -221,8 +228,31 @@ class _Partition:
         between = self._between(node, end)
         if any(self.kinds[n] > INJECTIVE for n in between) or self._turns_rows([*own.nodes, *between], end):
             return
-        if self.kinds[end] <= INJECTIVE or self.kinds[end] == REDUCTION:
+        moving = max(self.kinds[n] for n in (node, *between)) > BROADCAST
+        if self.kinds[end] <= INJECTIVE or self.kinds[end] == REDUCTION or (not moving and self._copies(end)):
             self._join(node, [*between, end])
+
+    def _copies(self, node: Node) -> bool:
+        """Whether what elementwise nodes make of the first operand of `node` may be computed as that is copied."""
+        return self.kinds[node] < OPAQUE and node.op.copies(node) and self.sets[node].anchor is node
+
+    def join_statistic(self, node: Node, target: Target) -> bool:
+        """Lets a kernel that finishes its result tile by tile compute statistics of these tiles too; says whether it
+        does."""
+        x = node.inputs[0]
+        if x is None or x.producer is None:
+            return False
+        own = self.sets[x.producer]
+        if own.exit is not x.producer or own.anchor is None or self.kinds[own.anchor] >= OPAQUE:
+            return False
+        if own.has_statistic or self.readers(own.exit) == [node]:
+            return False
+        if own.anchor.op.finished_tile(own.anchor, target) != node.op.values["tile"]:
+            return False
+        own.nodes.append(node)
+        own.has_statistic = True
+        self.sets[node] = own
+        return True
 
     def _join(self, first: Node, others: list[Node]) -> bool:
         """One group of the groups of all these nodes, where that keeps to the rules; says whether it did."""
@@ -234,7 +264,7 @@ class _Partition:
         exit = max((s.exit for s in joined), key=self._position.__getitem__)
         if self._terms(nodes, exit) > _LONGEST or self._repetition(nodes, exit) > _REPEATED:
             return False
-        union = _Set(nodes, exit, anchors[0] if anchors else None)
+        union = _Set(nodes, exit, anchors[0] if anchors else None, any(s.has_statistic for s in joined))
         for n in nodes:
             self.sets[n] = union
         return True

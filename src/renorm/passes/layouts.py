@@ -7,13 +7,14 @@ an op can do is said in its own file (`OpDef.in_blocks`).
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from math import prod
 
 from renorm.core.dims import is_static, static
 from renorm.core.target import Target
 from renorm.graph import registry
-from renorm.graph.ir import Graph, Node, Value
+from renorm.graph.ir import Graph, Group, Node, Value
 from renorm.graph.layout import Accepts, Blocked
 from renorm.passes.context import Context
 
@@ -25,12 +26,10 @@ class ChooseLayouts:
     """v: [N, C, *S] -> v: [N, C, *S] in blocks of channels, where all that touch v take it so"""
 
     def run(self, graph: Graph, context: Context) -> None:
-        machine = context.target.machine_target
-        lanes = machine.lanes(4)
-        if machine.is_gpu or lanes < 2:
+        layout = layout_of_blocks(context)
+        if layout is None:
             return
-        layout = Blocked(1, lanes)
-        regions = _Regions(graph, context.target, layout, {name for claim in context.claims for name in claim})
+        regions = Regions(graph, graph.groups, context, layout)
         inside = {v: g.name for g in graph.groups for n in g.nodes for v in n.outputs}
         for v, group in inside.items():
             leaves = graph.is_output(v) or any(inside[u.output] != group for u in v.users)
@@ -38,14 +37,30 @@ class ChooseLayouts:
                 v.layout = layout
 
 
-class _Regions:
-    """A partition of the values that layouts matter for, by union and find."""
+def layout_of_blocks(context: Context) -> Blocked | None:
+    """The layout that values may have on a target, if there is one."""
+    machine = context.target.machine_target
+    lanes = machine.lanes(4)
+    return None if machine.is_gpu or lanes < 2 else Blocked(1, lanes)
 
-    def __init__(self, graph: Graph, target: Target, layout: Blocked, claimed: set[str]):
+
+class Regions:
+    """A partition of the values that layouts matter for, by union and find. groups: kernels; elementwise: nodes that
+    will be made of elementwise ones, whatever their ops say now."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        groups: Sequence[Group],
+        context: Context,
+        layout: Blocked,
+        elementwise: Collection[Node] = (),
+    ):
+        target, claimed = context.target, {name for claim in context.claims for name in claim}
         self._above: dict[Value, Value] = {}
         self._refused: set[Value] = set()  # and with them their regions
-        self._layout = layout
-        for group in graph.groups:
+        self._layout, self._elementwise = layout, frozenset(elementwise)
+        for group in groups:
             is_foreign = _is_foreign(registry.scheduler(group.nodes, target), target)
             for node in group.nodes:
                 self._visit(node, is_foreign or node.name in claimed or _is_foreign(node, target))
@@ -64,13 +79,16 @@ class _Regions:
         asked += [(i, v) for i, v in enumerate(node.inputs) if v is not None and not v.is_constant and not _is_small(v)]
         for index, v in asked:
             self._above.setdefault(v, v)
-            accepts = Accepts.ROW_MAJOR if is_foreign else node.op.in_blocks(node, index, self._layout.lanes)
+            accepts = Accepts.ROW_MAJOR if is_foreign else self._accepts(node, index)
             if accepts is Accepts.ROW_MAJOR:
                 self._refused.add(v)
             elif accepts is Accepts.ALIKE:
                 alike.append(v)
         for v in alike[1:]:
             self._above[self._find(v)] = self._find(alike[0])
+
+    def _accepts(self, node: Node, index: int | None) -> Accepts:
+        return Accepts.ALIKE if node in self._elementwise else node.op.in_blocks(node, index, self._layout.lanes)
 
     def _find(self, v: Value) -> Value:
         self._above.setdefault(v, v)

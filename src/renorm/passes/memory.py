@@ -4,13 +4,14 @@
 
 A buffer may be alive in parts: the place of a concat is one buffer, and until its second half is written other buffers
 may lie there. Greedy in an order: each buffer at the lowest offset where nothing that lives with it is in the way. The
-first order is by size; then whoever sticks out most goes first, again and again, until the plan is as small as any
-can be or enough was tried. The lower bound is the most bytes alive at one step, which no plan can go below.
+first orders are by size, by how long a buffer lives, and by both; from the best of them on, whoever sticks out most
+goes first, again and again, until the plan is as small as any can be or enough was tried. The lower bound is the most
+bytes alive at one step, which no plan can go below.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from renorm.runtime.program import align
@@ -46,8 +47,14 @@ def plan(buffers: Sequence[Buffer]) -> Plan:
     """Aligned offsets for all buffers; one of no bytes lies at 0."""
     held = [_Held(parts) for parts in buffers]
     bound = _most_alive([part for h in held for part in h.parts])
-    order = sorted(range(len(held)), key=lambda i: (-held[i].size, held[i].first, i))
+    order = _by_measure(held, _MEASURES[0])
     best, size = _placed(held, order)
+    for measure in _MEASURES[1:]:
+        if size > bound:
+            tried = _by_measure(held, measure)
+            offsets, reached = _placed(held, tried)
+            if reached < size:
+                best, size, order = offsets, reached, tried
     tries = min(_TRIES, _PAIRS // max(1, len(held)) ** 2)
     offsets = best
     while size > bound and tries > 0 and len(order) > 1:
@@ -75,6 +82,16 @@ class _Held:
             if p.bytes
         ]
         self.first = min((p.first for p in self.parts), default=0)
+        self.steps = max((p.last for p in self.parts), default=0) - self.first + 1
+
+
+# what makes a buffer go before others
+_MEASURES: tuple[Callable[[_Held], int], ...] = (lambda h: h.size, lambda h: h.steps, lambda h: h.size * h.steps)
+
+
+def _by_measure(held: Sequence[_Held], measure: Callable[[_Held], int]) -> list[int]:
+    """The largest first, then those that come first."""
+    return sorted(range(len(held)), key=lambda i: (-measure(held[i]), held[i].first, i))
 
 
 def _placed(held: Sequence[_Held], order: Sequence[int]) -> tuple[list[int], int]:

@@ -10,18 +10,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from renorm.graph.ir import Graph, Node
+from renorm.graph.op import BROADCAST
 from renorm.graph.rewrite import Applied
 from renorm.passes.context import Context
 from renorm.runtime.report import NormRecord
 
+_DYNAMIC = "its statistics come from what it reads, so that constants cannot hold it"
+
 
 @dataclass(frozen=True)
 class Norm:
-    """A normalization of the source model. reads: what stands before it, for the reason why it could not be folded."""
+    """A normalization of the source model. reads: what stands before it, for the reason why it could not be folded;
+    is_dynamic: whether its statistics come from there."""
 
     name: str
     kind: str
     reads: str
+    is_dynamic: bool
 
 
 def norms_of(graph: Graph) -> list[Norm]:
@@ -32,7 +37,7 @@ def norms_of(graph: Graph) -> list[Norm]:
         if n.op.is_normalization and x is not None:
             before = x.producer
             reads = f"the input {x.name!r} of the graph" if before is None else f"{before.op.name} {before.name!r}"
-            found.append(Norm(n.name, n.op.name, reads))
+            found.append(Norm(n.name, n.op.name, reads, n.op.fusion_of(n.operand_types()) > BROADCAST))
     return found
 
 
@@ -69,6 +74,8 @@ def _record(norm: Norm, norms: set[str], graph: Graph, kernel: dict[Node, str], 
 def _why_not_folded(norm: Norm, steps: Sequence[Applied], context: Context) -> str:
     if context.level < 2:
         return f"opt_level {context.level} folds nothing"
+    if norm.is_dynamic:
+        return _DYNAMIC
     reasons = [r for a in steps for r in a.instead]
     return reasons[-1] if reasons else f"it reads {norm.reads}: no node before it could take its scale and shift"
 
@@ -77,4 +84,4 @@ def _why_whole(norm: Norm, node: Node, context: Context) -> str:
     refusals = context.log.refusals_of(norm.name)
     if refusals:
         return "; ".join(dict.fromkeys(r.reason for r in refusals if r.node == node.name)) or refusals[0].reason
-    return "its statistics come from what it reads, so that constants cannot hold it"
+    return _DYNAMIC

@@ -16,7 +16,7 @@ from renorm.core.target import Target
 from renorm.graph import verify as verifier
 from renorm.graph.ir import Graph
 from renorm.graph.rewrite import Refused
-from renorm.passes import decompose, fold, grouped, norms, padding, pixels, products, simplify, unpack
+from renorm.passes import contractions, decompose, fold, grouped, norms, padding, pixels, products, simplify, unpack
 from renorm.passes.algorithms import ChooseAlgorithms
 from renorm.passes.common import ShareCommon
 from renorm.passes.constants import FixStaticOperands, FoldConstants
@@ -27,6 +27,7 @@ from renorm.passes.layouts import ChooseLayouts
 from renorm.passes.partition import ClaimUnits
 from renorm.passes.probe import Probes
 from renorm.passes.rewriting import ApplyRules
+from renorm.passes.statistics import StatisticsOfTiles
 from renorm.runtime.report import Report
 
 # Passes on the graph as a model: what they leave is a model again, which can be written back.
@@ -46,11 +47,12 @@ MODEL: list[tuple[int, Pass]] = [
 # Passes towards kernels.
 KERNELS: list[tuple[int, Pass]] = [
     (0, ApplyRules(unpack.RULES)),
-    (2, ApplyRules((*decompose.RULES, *grouped.RULES, *pixels.RULES, *simplify.RULES))),
+    (2, ApplyRules((*contractions.RULES, *decompose.RULES, *grouped.RULES, *pixels.RULES, *simplify.RULES))),
     (1, FoldConstants()),
     (1, ShareCommon()),
     (0, RemoveDeadCode()),  # at every level: a kernel whose result nobody reads has nothing to write
     (3, ChooseAlgorithms()),
+    (3, StatisticsOfTiles()),
     (3, ShareCommon()),  # the same weight, transformed for several
     (0, OneNodePerKernel()),
     (2, Fuse()),
@@ -103,7 +105,7 @@ def _run(one: Pass, graph: Graph, context: Context, probes: Probes | None) -> Gr
     if probes is None:
         _apply(one, graph, context)
         return graph
-    if isinstance(one, (ApplyRules, ChooseAlgorithms)):  # rewrite by rewrite
+    if isinstance(one, (ApplyRules, ChooseAlgorithms, StatisticsOfTiles)):  # rewrite by rewrite
         context.probe = probes.measure
         _apply(one, graph, context)
         context.probe = None

@@ -12,10 +12,11 @@ import numpy as np
 
 from renorm import ops
 from renorm.core import dtypes
+from renorm.graph import deferred
 from renorm.graph.ir import Value
 from renorm.graph.rewrite import Match, Rewrite
 from renorm.ops.gemm import Gemm
-from renorm.passes.fold import exact
+from renorm.passes.fold import given
 
 
 class MatmulToGemm(Rewrite):
@@ -55,7 +56,7 @@ class GemmTransposesConstant(Rewrite):
         return Gemm(transB=True)(a, b, c)
 
     def rewrite(self, m: Match) -> Value:
-        b = m.graph.constant(np.ascontiguousarray(m.b.data.T), m.b.name, m.b.source)
+        b = m.graph.constant(m.b.data.T, m.b.name, m.b.source)
         b.exact = None if m.b.exact is None else m.b.exact.T
         return m.root.op.with_attributes(transB=False)(m.a, b, m.c)
 
@@ -92,7 +93,7 @@ class GemmFoldsScalars(Rewrite):
         def times(v: Value | None, factor: float) -> Value | None:
             if v is None or factor == 1:
                 return v
-            return m.graph.constant(exact(v) * factor, v.name, v.source, dtype=v.dtype)
+            return m.graph.constant(deferred.times(given(v), np.asarray(factor)), v.name, v.source, dtype=v.dtype)
 
         return m.root.op.with_attributes(alpha=1.0, beta=1.0)(m.a, times(m.b, alpha), times(m.c, beta))
 

@@ -1,90 +1,26 @@
-"""Tensor expressions: what to compute (placeholder, compute, reductions), how (schedules), and lowering to loops."""
+"""Tensor expressions: what to compute (placeholder, compute, reductions), how (schedules), and lowering to loops.
+
+All of it is loaded when one of its names is first used: a network all of whose code is in the cache needs none.
+"""
 
 from __future__ import annotations
 
-from renorm.expr.nodes import const
-from renorm.te import intrin, tag
-from renorm.te.define import (
-    compute,
-    infinity,
-    max,
-    max_value,
-    min,
-    min_value,
-    placeholder,
-    prod,
-    reduce_axis,
-    sum,
-    thread_axis,
-)
-from renorm.te.lower import lower
-from renorm.te.math import (
-    abs,
-    acos,
-    acosh,
-    all,
-    any,
-    asin,
-    asinh,
-    atan,
-    atanh,
-    cast,
-    ceil,
-    cos,
-    cosh,
-    div,
-    erf,
-    exp,
-    floor,
-    floordiv,
-    floormod,
-    fma,
-    fmod,
-    if_then_else,
-    indexdiv,
-    indexmod,
-    isfinite,
-    isinf,
-    isnan,
-    likely,
-    log,
-    logical_not,
-    maximum,
-    minimum,
-    popcount,
-    pow,
-    power,
-    round,
-    rsqrt,
-    select,
-    sigmoid,
-    sign,
-    sin,
-    sinh,
-    sqrt,
-    tan,
-    tanh,
-    trunc,
-)
-from renorm.te.schedule import Schedule, Stage, create_schedule
-from renorm.te.tensor import (
-    ComputeOp,
-    IterVar,
-    Operation,
-    PlaceholderOp,
-    Range,
-    Tensor,
-    broadcast,
-    broadcast_shape,
-    elementwise,
-)
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-__all__ = [
-    "ComputeOp", "IterVar", "Operation", "PlaceholderOp", "Range", "Schedule", "Stage", "Tensor", "abs", "acos",
-    "acosh", "all", "any", "asin", "asinh", "atan", "atanh", "broadcast", "broadcast_shape", "cast", "ceil",
-    "compute", "const", "cos", "cosh", "create_schedule", "div", "elementwise", "erf", "exp", "floor", "floordiv",
-    "floormod", "fma", "fmod", "if_then_else", "indexdiv", "indexmod", "infinity", "intrin", "isfinite", "isinf",
-    "isnan", "likely", "log", "logical_not", "lower", "max", "max_value", "maximum", "min", "min_value", "minimum",
-    "placeholder", "popcount", "pow", "power", "prod", "reduce_axis", "round", "rsqrt", "select", "sigmoid", "sign",
-    "sin", "sinh", "sqrt", "sum", "tag", "tan", "tanh", "thread_axis", "trunc",
-]  # fmt: skip
+if TYPE_CHECKING:
+    from renorm.te.names import *  # noqa: F403
+
+_MODULES = ("intrin", "tag")  # which need nothing of the rest
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(f"{__name__}.{name}")
+    if name.startswith("__"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    names = import_module(f"{__name__}.names")
+    globals().update({n: getattr(names, n) for n in names.__all__})
+    if name not in names.__all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return globals()[name]

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from renorm.core import dtypes
-from renorm.core.errors import InvalidExpression
+from renorm.core.errors import InternalError, InvalidExpression
 from renorm.expr.nodes import Const, Expr, Load, Reduce, Var, as_expr, binary, cast, const
 from renorm.expr.rewrite import children
 from renorm.te import tag as tags
@@ -506,3 +506,10 @@ def _product(x: Expr, n: int) -> Expr:
     half = _product(x, n // 2)
     square = half * half
     return square * x if n % 2 else square
+
+
+def source_of(e: Load) -> Tensor:
+    """The tensor that a load of a compute's body reads."""
+    if not isinstance(e.source, Tensor):
+        raise InternalError(f"a compute reads {e.source.name}, which is no tensor")
+    return e.source

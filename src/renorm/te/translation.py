@@ -9,21 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from renorm.core import dtypes
-from renorm.core.errors import InternalError
 from renorm.expr.nodes import Binary, Call, Cast, Const, Expr, Load, Select, Var, cast, const
 from renorm.expr.rewrite import children, key, rebuild
 from renorm.te import affine
 from renorm.te.affine import Algebra, Bounds, Linear, dtype_bounds
-from renorm.te.tensor import ComputeOp, Tensor
+from renorm.te.tensor import ComputeOp, Tensor, source_of
 
 INDEX_DTYPES = ("int32", "int64")
-
-
-def source_of(e: Load) -> Tensor:
-    """The tensor that a load of a compute's body reads."""
-    if not isinstance(e.source, Tensor):
-        raise InternalError(f"a compute reads {e.source.name}, which is no tensor")
-    return e.source
 
 
 class Translation:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from renorm.te import Tensor
-from renorm.te.tensor import arithmetic
+from renorm.te.tensor import Tensor, arithmetic
 
 
 def _binary(op: str, name: str, meaning: str) -> Callable[[Any, Any], Tensor]:

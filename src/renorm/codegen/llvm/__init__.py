@@ -1,60 +1,18 @@
-"""Machine code through LLVM: `compile_kernel` turns a loop program into a CompiledKernel (see codegen.abi)."""
+"""Machine code through LLVM, which is loaded when code is made: code from the cache needs none of it."""
 
 from __future__ import annotations
 
-from renorm.codegen import structure as structures
-from renorm.codegen.abi import CompiledKernel, bytes_of, cut
-from renorm.codegen.accesses import access
-from renorm.codegen.in_place import in_place
-from renorm.codegen.llvm import machine
-from renorm.codegen.llvm.kernel import module
-from renorm.codegen.llvm.spills import spills
-from renorm.core.errors import InvalidTarget
-from renorm.core.target import Target
-from renorm.tir.nodes import Kernel
-from renorm.tir.passes import prepare
-from renorm.tir.verify import verify
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from renorm.codegen.llvm.compiler import assembly, compile_kernel, structure
 
 __all__ = ["assembly", "compile_kernel", "structure"]
 
 
-def compile_kernel(kernel: Kernel, target: Target) -> CompiledKernel:
-    """Machine code of a kernel.
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from renorm.codegen.llvm import compiler
 
-    The loops are verified first, and go through tir.passes. Raises InvalidTarget, InvalidLoops, and InternalError with
-    the IR where LLVM rejects what was generated.
-    """
-    _check(target)
-    verify(kernel, target)
-    phases, workspaces = cut(prepare(kernel))
-    text, scratch = module(kernel, target, phases, workspaces)
-    code = machine.emit_object(text, target, kernel.name)
-    return CompiledKernel(
-        name=kernel.name,
-        object=code,
-        phases=tuple(phase.extent for phase in phases),
-        accesses=tuple(access(phase, (*kernel.params, *workspaces)) for phase in phases),
-        in_place=in_place(kernel),
-        workspace=tuple(bytes_of(buffer) for buffer in workspaces),
-        scratch=scratch,
-        spills=spills(code, f"kernel {kernel.name}"),
-        llvm=text,
-        loops=str(kernel),
-    )
-
-
-def assembly(compiled: CompiledKernel, target: Target) -> str:
-    """The machine code of a compiled kernel as assembly text."""
-    _check(target)
-    return machine.emit_assembly(compiled.llvm, target, compiled.name)
-
-
-def structure(kernel: Kernel, target: Target) -> str:
-    """Equal for kernels that have equal code on the target, whatever their names; the same in every process."""
-    _check(target)
-    return structures.digest(kernel, *machine.identity(target))
-
-
-def _check(target: Target) -> None:
-    if target.kind != "llvm":
-        raise InvalidTarget(f"target {target}: LLVM makes code for the kind llvm only")
+    return getattr(compiler, name)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from renorm.codegen.abi import ALIGNMENT, Phase, bytes_of
+from renorm.codegen.abi import ALIGNMENT, bytes_of
 from renorm.codegen.llvm import types
 from renorm.codegen.llvm.expressions import Expressions
 from renorm.codegen.llvm.index import Linear
 from renorm.codegen.llvm.memory import NONTEMPORAL, Place
 from renorm.codegen.llvm.ssa import I8, I64, PTR, Function, Value, constant, weights_of
+from renorm.codegen.phases import Phase
 from renorm.core.errors import InternalError, InvalidLoops
 from renorm.core.target import Target
 from renorm.expr import rewrite

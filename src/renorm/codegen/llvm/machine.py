@@ -9,7 +9,6 @@ import threading
 from functools import cache
 from typing import Any
 
-import llvmlite
 import llvmlite.binding as llvm
 
 from renorm.core.errors import InternalError, InvalidArtifact, InvalidTarget
@@ -54,14 +53,9 @@ def _resolved(target: Target) -> tuple[str, str, str]:
     return triple, cpu, ",".join([f for f in (features, *chosen) if f])
 
 
-def identity(target: Target) -> tuple[str, ...]:
-    """What the code of a target depends on besides the kernel."""
-    return (
-        *_resolved(target),
-        str(target.vector_bytes),
-        llvmlite.__version__,
-        ".".join(map(str, llvm.llvm_version_info)),
-    )
+def host() -> str:
+    """This machine's CPU and what it has, as LLVM names them."""
+    return f"{llvm.get_host_cpu_name()} {llvm.get_host_cpu_features().flatten()}"
 
 
 @cache

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import llvmlite.binding as llvm
-
 from renorm.core.target import Target
 from renorm.runtime.program import Machine
 
@@ -15,6 +13,8 @@ def requirements(target: Target) -> Machine:
     them; of a CPU that is named, those that its vector width stands for.
     """
     if target.is_host:
+        import llvmlite.binding as llvm  # loaded only where nothing of this is in the cache
+
         features = [name for name, present in llvm.get_host_cpu_features().items() if present]
         return Machine(target.machine, llvm.get_host_cpu_name(), tuple(sorted(features)))
     named = _WIDTHS.get(target.vector_bytes, ()) if target.machine == "x86_64" else ()

@@ -33,9 +33,14 @@ from renorm.ops.identity import Identity
 Initializer = TensorProto | onnx.SparseTensorProto | tensors.Array
 
 
-def read(source: Any, *, shapes: Mapping[str, Sequence[int]] | None = None) -> Graph:
+def read(source: Any, *, shapes: Mapping[str, Sequence[int]] | None = None, is_mapped: bool = False) -> Graph:
     """The graph of an ONNX model: a path, bytes, or an onnx.ModelProto. See `renorm.frontends.read`."""
-    graph = _Reader(load(source), shapes or {}).read()
+    held = load(source)
+    graph = _Reader(held, shapes or {}).read()
+    lifted = set(map(id, held.lifted.values()))
+    for v in graph.constants.values():
+        if id(v.data) in lifted and not is_mapped:
+            v.data = np.array(v.data)
     diagnose(graph)
     return graph
 

@@ -1,4 +1,4 @@
-"""Reads a model file with its large weights apart: protobuf would copy each of them twice.
+"""Reads a model file with its large weights apart, which stay where they are: protobuf would copy each of them twice.
 
 The serialized form is a list of fields, each a key (number * 8 + kind) and its content; see protobuf's documentation of
 the encoding. Only the path from model to graph to initializer to raw data is followed, everything else is passed on as
@@ -7,8 +7,9 @@ it stands. What looks unusual is left to protobuf as a whole, errors included.
 
 from __future__ import annotations
 
+import mmap
 import os
-from io import BufferedIOBase, BytesIO
+from io import BytesIO
 from math import prod
 from typing import Any
 
@@ -30,24 +31,29 @@ _NAME, _RAW, _DOC = 8 << 3 | _BYTES, 9 << 3 | _BYTES, 12 << 3 | _BYTES
 _DTYPES = {1: "float32", 2: "uint8", 3: "int8", 6: "int32", 7: "int64", 10: "float16", 11: "float64"}
 
 
+_Bytes = mmap.mmap | BytesIO
+
+
 class _UnusualError(Exception):
     pass
 
 
 def read(path: str | os.PathLike[str]) -> tuple[bytes, dict[str, Array]]:
-    """The serialized model without the elements of its large initializers, and those by name. Raises OSError."""
+    """The serialized model without the elements of its large initializers, and those by name: read-only arrays over the
+    mapped file, which must stay as it is while they are used. Raises OSError."""
     with open(path, "rb") as file:
-        if not file.seekable():  # a pipe
+        try:
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except (OSError, ValueError):  # a pipe, an empty file
             return file.read(), {}
         try:
             lifted: dict[str, Array] = {}
-            return _model(file, os.fstat(file.fileno()).st_size, lifted), lifted
+            return _model(mapped, len(mapped), lifted), lifted
         except (_UnusualError, ValueError):  # a name that is no text, a shape that no array has
-            file.seek(0)
             return file.read(), {}
 
 
-def _model(file: BufferedIOBase, end: int, lifted: dict[str, Array]) -> bytes:
+def _model(file: mmap.mmap, end: int, lifted: dict[str, Array]) -> bytes:
     pieces, graphs = list[bytes](), 0
     while file.tell() < end:
         key, head = _varint(file)
@@ -62,7 +68,7 @@ def _model(file: BufferedIOBase, end: int, lifted: dict[str, Array]) -> bytes:
     return b"".join(pieces)
 
 
-def _graph(file: BufferedIOBase, end: int, lifted: dict[str, Array]) -> bytes:
+def _graph(file: mmap.mmap, end: int, lifted: dict[str, Array]) -> bytes:
     pieces = list[bytes]()
     while file.tell() < end:
         key, head = _varint(file)
@@ -76,7 +82,7 @@ def _graph(file: BufferedIOBase, end: int, lifted: dict[str, Array]) -> bytes:
     return b"".join(pieces)
 
 
-def _tensor(file: BufferedIOBase, end: int, lifted: dict[str, Array]) -> bytes:
+def _tensor(file: mmap.mmap, end: int, lifted: dict[str, Array]) -> bytes:
     """A tensor without its raw data, which is now in `lifted`; as it stands where that is not all there is to it."""
     pieces, dims, raw = list[bytes](), list[int](), list[Array]()
     values: dict[int, Any] = {_NAME: b"", _DTYPE: 0}
@@ -84,10 +90,9 @@ def _tensor(file: BufferedIOBase, end: int, lifted: dict[str, Array]) -> bytes:
         key, head = _varint(file)
         if key == _RAW:
             length, _ = _varint(file)
-            _end(file, length, end)
-            raw.append(np.empty(length, np.uint8))
-            if file.readinto(raw[-1].data) != length:
-                raise _UnusualError
+            inner = _end(file, length, end)
+            raw.append(np.frombuffer(file, np.uint8, length, file.tell()))
+            file.seek(inner)
             continue
         whole, value = _field(file, key, head, end)
         pieces.append(whole)
@@ -106,7 +111,7 @@ def _tensor(file: BufferedIOBase, end: int, lifted: dict[str, Array]) -> bytes:
     return b"".join(pieces)
 
 
-def _field(file: BufferedIOBase, key: int, head: bytes, end: int) -> tuple[bytes, Any]:
+def _field(file: _Bytes, key: int, head: bytes, end: int) -> tuple[bytes, Any]:
     """The rest of a field whose key has been read: all of it as it stands, and its value (a number or bytes)."""
     if key & 7 == _VARINT:
         number, raw = _varint(file)
@@ -117,7 +122,7 @@ def _field(file: BufferedIOBase, key: int, head: bytes, end: int) -> tuple[bytes
     return head + prefix + value, value
 
 
-def _end(file: BufferedIOBase, length: int, outer: int) -> int:
+def _end(file: _Bytes, length: int, outer: int) -> int:
     """Where content of that length ends, which is not behind the end of what it stands in."""
     end = file.tell() + length
     if length < 0 or end > outer:
@@ -125,14 +130,14 @@ def _end(file: BufferedIOBase, length: int, outer: int) -> int:
     return end
 
 
-def _exactly(file: BufferedIOBase, length: int) -> bytes:
+def _exactly(file: _Bytes, length: int) -> bytes:
     found = file.read(length)
     if len(found) != length:
         raise _UnusualError
     return found
 
 
-def _varint(file: BufferedIOBase) -> tuple[int, bytes]:
+def _varint(file: _Bytes) -> tuple[int, bytes]:
     """A number in groups of 7 bits, lowest first, and its bytes."""
     number, raw = 0, b""
     while len(raw) < 10:

@@ -9,12 +9,14 @@ from collections.abc import Sequence
 from renorm import te
 from renorm.core.dtypes import compute_dtype, itemsize
 from renorm.core.target import Target
-from renorm.ops.schedules import cpu_depthwise, cpu_injective, layout, structure
+from renorm.ops.schedules import cpu_depthwise, cpu_injective, cpu_tiles, layout, structure
 from renorm.ops.schedules.cpu_products import MAIN_TAGS, product
 
 
 def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
-    """Convolutions of any rank and matrix products, with elementwise stages before and behind them."""
+    """Convolutions of any rank and matrix products, with elementwise stages before and behind them, and statistics of
+    the result."""
+    outs, statistics = cpu_tiles.split(outs)
     chain = structure.stages(outs)
     mains = [t for t in chain if t.op.tag in MAIN_TAGS]
     # the phases of one transposed convolution are products of their own; products of other kinds are not fused
@@ -23,6 +25,8 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
         for t in chain:
             if structure.is_reduction(t) or t in outs:
                 cpu_injective.nest(s, t, target)
+        if statistics is not None:
+            statistics.nest(s, target)
         return
     out = outs[0]
     pads = [t for t in chain if t.op.tag == "pad"]
@@ -30,13 +34,16 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
     own_shape = layout.source(out).shape if layout.is_result(out) else out.shape
     tail = out if len(mains) == 1 and own_shape == mains[0].shape else None
     cpu_injective.inline(s, outs, keep=[*pads, *mains])
+    if statistics is not None and not (tail is out and layout.is_result(out)):
+        statistics.nest(s, target)
+        statistics = None
     if tail is out and (cpu_depthwise.is_depthwise(mains[0]) or _is_lanewise(mains[0], out, target)):
-        cpu_depthwise.schedule(s, mains[0], out, pads, target)
+        cpu_depthwise.schedule(s, mains[0], out, pads, target, statistics)
         return
     for pad in pads:
         cpu_injective.nest(s, pad, target)
     for main in mains:
-        product(s, main, tail or main, target)
+        product(s, main, tail or main, target, statistics)
     if tail is not out:
         cpu_injective.nest(s, out, target)
 

@@ -7,6 +7,9 @@ Where groups have several channels, whole groups fill a vector, and each lane ne
 of x is shuffled once for each of these. Taps of a row are written out: neighbouring windows then share what is loaded
 and shuffled. Copying x with zeros around it costs as much as a third of the sums: where vectors are of channels, taps
 that fall on padding are left out instead (`leaves_out_padding`).
+
+A group that fills 32 of 64 bytes is computed in vectors of that size, without shuffles: CPUs begin two of them per
+cycle, and shuffles of 64 bytes would take turns with products.
 """
 
 from __future__ import annotations
@@ -17,10 +20,12 @@ from math import prod
 from renorm import te
 from renorm.core.dtypes import compute_dtype, itemsize
 from renorm.core.target import Target
-from renorm.ops.schedules import cpu_injective, layout
+from renorm.ops.schedules import cpu_injective, layout, tiles
+from renorm.ops.schedules.cpu_tiles import Statistics
 
 STRIP = 32 * 1024  # bytes of padded rows; one more strip passes through the cache meanwhile
 EDGE = 12  # taps of a row, times channels of a group, up to which tiles at an edge are worth code of their own
+HALF = 8  # elements of 32 bytes
 UNROLLED = 160  # multiply-adds of one tile beyond which rows of taps are a loop
 
 
@@ -57,11 +62,21 @@ def has_lanewise_groups(inputs: int, outputs: int, groups: int, lanes: int) -> b
     return groups > 1 and inputs == outputs and per_group < lanes and lanes % per_group == 0
 
 
-def schedule(s: te.Schedule, main: te.Tensor, tail: te.Tensor, pads: Sequence[te.Tensor], target: Target) -> None:
-    """Schedules `main`, whose elements are finished in `tail`; pads: what is padded for it, strip by strip."""
+def schedule(
+    s: te.Schedule,
+    main: te.Tensor,
+    tail: te.Tensor,
+    pads: Sequence[te.Tensor],
+    target: Target,
+    statistics: Statistics | None = None,
+) -> None:
+    """Schedules `main`, whose elements are finished in `tail`; pads: what is padded for it, strip by strip;
+    statistics: of `tail`, which then lies in blocks of channels."""
     lanes = target.lanes(itemsize(compute_dtype(main.dtype)))
-    place = _over_channels if layout.is_result(tail) else _over_pixels
-    strip = place(s, main, tail, target, lanes)
+    if layout.is_result(tail):
+        strip = _over_channels(s, main, tail, target, lanes, statistics)
+    else:
+        strip = _over_pixels(s, main, tail, target, lanes)
     for pad in pads:
         s[pad].compute_at(s[tail], strip)
         own = list(s[pad].op.axis)
@@ -74,12 +89,16 @@ def schedule(s: te.Schedule, main: te.Tensor, tail: te.Tensor, pads: Sequence[te
 def rows_per_strip(main: te.Tensor, lanes: int) -> int:
     """Rows of the result that are computed from one strip of padded rows, which stays in the cache."""
     assert isinstance(main.op, te.ComputeOp)
-    if len(main.shape) < 4:
+    return rows_of(main.shape[2:], main.op.attrs["strides"], lanes)
+
+
+def rows_of(extents: Sequence[int], strides: Sequence[int], lanes: int) -> int:
+    """`rows_per_strip` of a result of these spatial extents."""
+    if len(extents) < 2:
         return 1
-    height, width = main.shape[-2:]
-    step = main.op.attrs["strides"]
-    row = width * step[-1] * lanes * 4
-    most = max(4, STRIP // (row * step[-2]))
+    height, width = extents[-2:]
+    row = width * strides[-1] * lanes * 4
+    most = max(4, STRIP // (row * strides[-2]))
     return -(-height // -(-height // most))
 
 
@@ -90,28 +109,43 @@ def choose_tile(main: te.Tensor, axis: int, registers: int) -> int:
     assert isinstance(main.op, te.ComputeOp)
     extent, step, taps = main.shape[axis], main.op.attrs["strides"][axis], main.op.reduce_axis[axis].extent
     depth, shared = main.op.reduce_axis[0].extent, step if step < taps else 0
-    live = 1 + shared * (1 if depth == 1 else 2)  # shuffled vectors beside those that they are made of
-    patterns = 0 if depth == 1 else depth
+    # beyond 16 bytes a shuffle needs its pattern, and shuffled vectors live beside those that they are made of
+    patterns = 0 if depth <= 4 else depth
+    live = 1 + shared * (2 if patterns else 1)
     most = max(1, min(extent, (registers - 6 - patterns) // live))
     return min(range(most, 0, -1), key=lambda n: -(-extent // n) * (n + 1))
 
 
-def _over_channels(s: te.Schedule, main: te.Tensor, tail: te.Tensor, target: Target, lanes: int) -> te.IterVar:
+def _over_channels(
+    s: te.Schedule, main: te.Tensor, tail: te.Tensor, target: Target, lanes: int, statistics: Statistics | None
+) -> te.IterVar:
     """Vectors of channels; gives the loop over strips."""
+    assert isinstance(main.op, te.ComputeOp)
     n, block, *spatial, lane = list(s[tail].op.axis)
-    width = choose_tile(main, -1, target.vector_registers)
+    is_half = main.op.reduce_axis[0].extent == HALF == lanes // 2
+    registers = target.vector_registers
+    width = tiles.choose_tile(main.shape[-1], 1, registers).pixels if is_half else choose_tile(main, -1, registers)
     row, pixel = s[tail].split(spatial[-1], factor=width)
     strips, rows = _strips(s, tail, spatial, rows_per_strip(main, lanes))
     order = [n, block, *strips]
-    s[tail].reorder(*order, *rows, row, pixel, lane)
+    part, lane = s[tail].split(lane, factor=HALF if is_half else lanes)
+    s[tail].reorder(*order, part, *rows, row, pixel, lane)
     s[tail].unroll(pixel)
     s[tail].vectorize(lane)
-    if prod(tail.shape) >= cpu_injective.PARALLEL_FROM:
+    if statistics is not None:
+        around = statistics.loops(s, lanes, lanes)
+        statistics.share(s, tail, [around.sample, around.group, *around.tiles])
+    elif prod(tail.shape) >= cpu_injective.PARALLEL_FROM:
         order = cpu_injective.share(s, tail, order)
     s[main].set_scope("register")
     s[main].compute_at(s[tail], row)
     n, channel, *spatial = list(s[main].op.axis)
     depth, *taps = list(s[main].op.reduce_axis)
+    if is_half:
+        s[main].reorder(n, *spatial[:-1], *taps, depth, spatial[-1], channel)
+        s[main].vectorize(channel)
+        s[main].unroll(spatial[-1])
+        return order[-1]
     # which channel of a group is a constant, so that a shuffle is
     taps.insert(-1 if taps[-1].extent * depth.extent * width <= 2 * UNROLLED else len(taps), depth)
     s[main].reorder(n, *spatial[:-1], *taps, spatial[-1], channel)

@@ -17,7 +17,8 @@ from renorm import te
 from renorm.core.dtypes import compute_dtype, itemsize
 from renorm.core.target import Target
 from renorm.ops.schedules import cpu_injective, layout, structure
-from renorm.ops.schedules.tiles import choose_tile
+from renorm.ops.schedules.cpu_tiles import Statistics
+from renorm.ops.schedules.tiles import Tile, choose_tile
 
 # Pieces of work that are shared out evenly enough, if more would slow down each
 FEW_PIECES = 8
@@ -25,17 +26,19 @@ FEW_PIECES = 8
 MAIN_TAGS = frozenset({"conv", "conv_transpose", "matmul"})
 
 
-def product(s: te.Schedule, main: te.Tensor, tail: te.Tensor, target: Target) -> None:
+def product(
+    s: te.Schedule, main: te.Tensor, tail: te.Tensor, target: Target, statistics: Statistics | None = None
+) -> None:
     """Schedules the sum of products `main`, whose elements are finished in `tail` (main itself, or an elementwise
-    stage behind it).
+    stage behind it). statistics: of `tail`, which then lies in blocks of channels.
     """
     assert isinstance(main.op, te.ComputeOp)
     lanes = target.lanes(itemsize(compute_dtype(main.dtype)))
     channel = 1 if main.op.tag != "matmul" else len(main.shape) - 1
     if layout.is_result(tail):
-        _blocks_of_channels(s, main, tail, target, lanes)
+        _blocks_of_channels(s, main, tail, target, lanes, statistics)
         return
-    groups = int((main.op.attrs or {}).get("groups", 1))
+    groups = groups_of(main)
     if not fills_vectors(main.shape[channel], groups, lanes):
         if tail is not main:
             s[main].set_scope("register")
@@ -83,10 +86,12 @@ def sum_loops(s: te.Schedule, stage: te.Tensor, blocks: Sequence[int]) -> list[t
     return [*outer, *inner]
 
 
-def _blocks_of_channels(s: te.Schedule, main: te.Tensor, tail: te.Tensor, target: Target, lanes: int) -> None:
+def _blocks_of_channels(
+    s: te.Schedule, main: te.Tensor, tail: te.Tensor, target: Target, lanes: int, statistics: Statistics | None
+) -> None:
     """The result goes out in blocks of channels, so the tile of registers is what memory holds."""
     n, block, *spatial, lane = list(s[tail].op.axis)
-    tile = choose_tile(tail.shape[-2], _vectors(main, 1, lanes), target.vector_registers)
+    tile = register_tile(main.shape, groups_of(main), lanes, target)
     outer, vector = s[tail].split(block, factor=tile.vectors)
     row, pixel = s[tail].split(spatial[-1], factor=tile.pixels)
     order = [n, outer, *spatial[:-1], row]
@@ -94,7 +99,10 @@ def _blocks_of_channels(s: te.Schedule, main: te.Tensor, tail: te.Tensor, target
     s[tail].vectorize(lane)
     s[tail].unroll(vector)
     s[tail].unroll(pixel)
-    if prod(tail.shape) * _depth(tail) >= cpu_injective.PARALLEL_FROM:
+    if statistics is not None:
+        around = statistics.loops(s, tile.vectors * lanes, lanes)
+        statistics.share(s, tail, [around.sample, around.group, *around.tiles])
+    elif prod(tail.shape) * _depth(tail) >= cpu_injective.PARALLEL_FROM:
         order = _share(s, tail, order, tail.shape[-2] % tile.pixels > 0)
     s[main].set_scope("register")
     s[main].compute_at(s[tail], order[-1])
@@ -116,10 +124,19 @@ def _share(s: te.Schedule, tail: te.Tensor, order: Sequence[te.IterVar], is_ragg
     return cpu_injective.share(s, tail, whole)
 
 
+def groups_of(main: te.Tensor) -> int:
+    """How many parts of the channels are summed by themselves."""
+    return int((main.op.attrs or {}).get("groups", 1))
+
+
+def register_tile(shape: Sequence[int], groups: int, lanes: int, target: Target) -> Tile:
+    """The tile of registers of a result [N, C, *S] in blocks of channels."""
+    return choose_tile(shape[-1], -(-shape[1] // groups // lanes), target.vector_registers)
+
+
 def _vectors(main: te.Tensor, channel: int, lanes: int) -> int:
     """Vectors of channels of the result that are made of the same channels of x."""
-    assert isinstance(main.op, te.ComputeOp)
-    return -(-main.shape[channel] // int((main.op.attrs or {}).get("groups", 1)) // lanes)
+    return -(-main.shape[channel] // groups_of(main) // lanes)
 
 
 def _pixel_axis(tail: te.Tensor, channel: int) -> int | None:

@@ -12,7 +12,7 @@ from renorm.core.dtypes import compute_dtype, itemsize
 from renorm.core.target import Target
 from renorm.expr.nodes import Binary, Const, Load
 from renorm.ops.schedules import cpu_blocked, cpu_injective, cpu_window, structure
-from renorm.te.translation import source_of
+from renorm.te.tensor import source_of
 
 # Independent partial results that hide the latency of an addition: four vectors.
 VECTORS = 4

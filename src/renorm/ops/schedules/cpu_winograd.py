@@ -20,7 +20,8 @@ from collections.abc import Sequence
 from renorm import te
 from renorm.core.dtypes import itemsize
 from renorm.core.target import Target
-from renorm.ops.schedules import cpu_injective, structure
+from renorm.ops.schedules import cpu_injective, cpu_tiles, layout, structure
+from renorm.ops.schedules.cpu_tiles import Statistics
 from renorm.ops.schedules.winograd_blocks import BLOCK, Blocks, Register, Work, choose
 
 STAGES = ("pad", *(f"winograd_{t}" for t in ("rows", "input", "weight_rows", "weights", "products", "sums")))
@@ -34,8 +35,12 @@ def transforms(outs: Sequence[te.Tensor]) -> list[te.Tensor]:
 
 
 def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
-    """A Winograd convolution with elementwise stages behind it."""
+    """A Winograd convolution with elementwise stages behind it, and statistics of the result."""
+    outs, statistics = cpu_tiles.split(outs)
     kept = transforms(outs)
+    if statistics is not None and (len(outs) != 1 or not layout.is_result(outs[0])):
+        statistics.nest(s, target)
+        statistics = None
     if len(outs) != 1 or 0 in outs[0].shape:
         cpu_injective.inline(s, outs, keep=kept)
         for t in (*kept, *outs):
@@ -48,11 +53,12 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
     channels = products.op.reduce_axis[0].extent
     blocks, _ = choose(Work.of(products.shape, channels, lanes, target, "weights" in tagged))
     cpu_injective.inline(s, outs, keep=[*kept, y])
-    place = _results(s, out, y, tagged["sums"], blocks, lanes, "weights" in tagged)
-    _products(s, products, (out, place[-1]), blocks.register, lanes)
+    place = _results(s, out, y, tagged["sums"], blocks, lanes, "weights" in tagged, statistics)
+    host = out if statistics is None else statistics.out
+    _products(s, products, (host, place[-1]), blocks.register, lanes)
     if "weights" in tagged:
-        _weights(s, tagged["weight_rows"], tagged["weights"], (out, place[0]), lanes)
-    block = _transform(s, tagged["input"], None if blocks.by_channels else (out, place[0]), lanes)
+        _weights(s, tagged["weight_rows"], tagged["weights"], (host, place[0]), lanes)
+    block = _transform(s, tagged["input"], None if blocks.by_channels else (host, place[0]), lanes)
     _rows(s, tagged["rows"], tagged.get("pad"), tagged["input"], *block, lanes)
 
 
@@ -64,6 +70,7 @@ def _results(
     blocks: Blocks,
     lanes: int,
     transforms_weights: bool,
+    statistics: Statistics | None,
 ) -> list[te.IterVar]:
     """The loops over results; gives those around a block of products, of which the first is shared by threads."""
     tile = y.op.attrs["tile"]
@@ -92,11 +99,19 @@ def _results(
         s[finish].set_scope("local")
         n, channel, h, w = s[finish].op.axis
         place = _finish(s, finish, [n], (h, w, *s[finish].split(channel, factor=lanes)), tile)
+    host = out
+    if statistics is not None:  # a block of results is a tile of them
+        host, loops = statistics.out, statistics.loops(s, blocks.register.vectors * lanes, lanes)
+        outer = [loops.sample, *loops.tiles]
+        outer = [loops.group, *outer] if blocks.by_channels else [*outer, loops.group]
+        statistics.order(s, outer)
     if not blocks.by_channels:
-        outer = [cpu_injective.fuse(s, out, outer[:-1]), outer[-1]]
+        outer = [cpu_injective.fuse(s, host, outer[:-1]), outer[-1]]
     elif not transforms_weights:
-        outer = [cpu_injective.fuse(s, out, outer)]
-    s[out].parallel(outer[0])
+        outer = [cpu_injective.fuse(s, host, outer)]
+    s[host].parallel(outer[0])
+    if host is not out:
+        s[out].compute_at(s[host], outer[-1])
     s[sums].compute_at(s[finish], place)
     s[sums].set_scope("local")
     i, j, n, p, q, k = s[sums].op.axis

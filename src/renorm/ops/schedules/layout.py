@@ -66,19 +66,27 @@ class Form:
 
     def pack(self, data: np.ndarray[Any, Any], out: np.ndarray[Any, Any]) -> None:
         """Writes the array to `out` as memory holds it. out: C-contiguous, of `shape`; what fills up blocks is zero."""
-        lanes = dict(self.cuts)
-        order = self._order(data.ndim)
-        missing = [(0, -e % lanes.get(a, 1)) for a, e in enumerate(data.shape)]
-        full = np.pad(data, missing) if any(after for _, after in missing) else data
-        split = full.reshape([n for a, e in enumerate(full.shape) for n in (e // lanes.get(a, 1), lanes.get(a, 1))])
-        turned = split.transpose(
-            [*(2 * a for a in order), *(2 * a + 1 for a, _ in self.cuts), *_uncut(data.ndim, lanes)]
-        )
+        split, order = self._cut(data.shape)
+        full = [before * inside for before, inside in zip(split[::2], split[1::2])]
+        missing = [(0, f - e) for f, e in zip(full, data.shape)]
+        data = np.pad(data, missing) if any(after for _, after in missing) else data
+        turned = data.reshape(split).transpose(order)
         np.copyto(out.reshape(turned.shape), turned)
 
+    def unpack(self, held: np.ndarray[Any, Any], shape: Sequence[int]) -> np.ndarray[Any, Any]:
+        """The array of `shape` that `pack` wrote."""
+        split, order = self._cut(shape)
+        turned = held.reshape([split[i] for i in order]).transpose(np.argsort(order))
+        full = turned.reshape([before * inside for before, inside in zip(split[::2], split[1::2])])
+        return full[tuple(slice(e) for e in shape)]
 
-def _uncut(rank: int, lanes: dict[int, int]) -> list[int]:
-    return [2 * a + 1 for a in range(rank) if a not in lanes]
+    def _cut(self, shape: Sequence[int]) -> tuple[list[int], list[int]]:
+        """Extents of a filled up array of `shape` where each axis is two, blocks and what is inside of one, and the
+        order in which memory has these."""
+        lanes = dict(self.cuts)
+        split = [n for a, e in enumerate(shape) for n in (-(-e // lanes.get(a, 1)), lanes.get(a, 1))]
+        outer, inner = [2 * a for a in self._order(len(shape))], [2 * a + 1 for a, _ in self.cuts]
+        return split, [*outer, *inner, *(2 * a + 1 for a in range(len(shape)) if a not in lanes)]
 
 
 def view(held: te.Tensor, shape: tuple[int, ...], form: Form) -> te.Tensor:

@@ -8,8 +8,7 @@ from math import prod
 from renorm import te
 from renorm.expr.nodes import Binary, Const, Expr, Load, Reduce, Var
 from renorm.expr.rewrite import loads, substitute, variables
-from renorm.expr.simplify import Simplifier
-from renorm.te.translation import source_of
+from renorm.te.tensor import source_of
 
 STATISTIC = "statistic"  # tag: few elements, made from reductions, that many read; computed once, never inlined
 REUSED = "reused"  # tag: elements that a reduction and the result both read and that cost more than a load
@@ -93,6 +92,8 @@ def reached(t: te.Tensor, among: Callable[[te.Tensor], bool]) -> list[Load]:
     axes of `t`, simplified. Inputs of the program are always among them."""
     assert isinstance(t.op, te.ComputeOp)
     ranges = {a.var: (0, a.extent - 1) for a in (*t.op.axis, *t.op.reduce_axis)}
+    from renorm.expr.simplify import Simplifier  # a process that makes no schedules is spared its rules
+
     simplified = Simplifier(ranges)
     found: dict[tuple[int, tuple[int, ...]], Load] = {}
     seen: set[tuple[int, tuple[int, ...]]] = set()

@@ -1,0 +1,37 @@
+"""What the code of a target depends on besides its loops, told without loading LLVM."""
+
+from __future__ import annotations
+
+import os
+import sys
+from functools import cache
+from importlib.util import find_spec
+
+from renorm.core.target import Target, host_cpu
+
+
+def identity(target: Target) -> tuple[str, ...]:
+    """Equal where LLVM would make equal code of equal loops."""
+    stated = (target.kind, target.triple, target.cpu, ",".join(target.features), str(target.vector_bytes))
+    host = "" if target.triple else f"{sys.platform} {target.machine}"
+    return (*stated, host, _cpu() if target.is_host else "", _llvm())
+
+
+def _cpu() -> str:
+    """What LLVM learns of this machine's CPU: the system says the same, or else LLVM is asked."""
+    if found := host_cpu():
+        return found
+    from renorm.codegen.llvm import machine
+
+    return machine.host()
+
+
+@cache
+def _llvm() -> str:
+    """Which llvmlite is installed: size and time of its libraries and modules, which no two builds share."""
+    found = find_spec("llvmlite")
+    folders = (
+        [] if found is None else [f for at in found.submodule_search_locations or () for f in (at, f"{at}/binding")]
+    )
+    files = [e for f in folders if os.path.isdir(f) for e in os.scandir(f) if e.is_file()]
+    return " ".join(sorted(f"{e.name}:{e.stat().st_size}:{e.stat().st_mtime_ns}" for e in files))

@@ -1,0 +1,60 @@
+"""`compile_kernel` turns a loop program into a CompiledKernel (see codegen.abi)."""
+
+from __future__ import annotations
+
+from renorm.codegen import structure as structures
+from renorm.codegen.abi import CompiledKernel, bytes_of
+from renorm.codegen.accesses import access
+from renorm.codegen.identity import identity
+from renorm.codegen.in_place import in_place
+from renorm.codegen.llvm import machine
+from renorm.codegen.llvm.kernel import module
+from renorm.codegen.llvm.spills import spills
+from renorm.codegen.phases import cut
+from renorm.core.errors import InvalidTarget
+from renorm.core.target import Target
+from renorm.tir.nodes import Kernel
+from renorm.tir.passes import prepare
+from renorm.tir.verify import verify
+
+
+def compile_kernel(kernel: Kernel, target: Target) -> CompiledKernel:
+    """Machine code of a kernel.
+
+    The loops are verified first, and go through tir.passes. Raises InvalidTarget, InvalidLoops, and InternalError with
+    the IR where LLVM rejects what was generated.
+    """
+    _check(target)
+    verify(kernel, target)
+    phases, workspaces = cut(prepare(kernel))
+    text, scratch = module(kernel, target, phases, workspaces)
+    code = machine.emit_object(text, target, kernel.name)
+    return CompiledKernel(
+        name=kernel.name,
+        object=code,
+        phases=tuple(phase.extent for phase in phases),
+        accesses=tuple(access(phase, (*kernel.params, *workspaces)) for phase in phases),
+        in_place=in_place(kernel),
+        workspace=tuple(bytes_of(buffer) for buffer in workspaces),
+        scratch=scratch,
+        spills=spills(code, f"kernel {kernel.name}"),
+        llvm=text,
+        loops=str(kernel),
+    )
+
+
+def assembly(compiled: CompiledKernel, target: Target) -> str:
+    """The machine code of a compiled kernel as assembly text."""
+    _check(target)
+    return machine.emit_assembly(compiled.llvm, target, compiled.name)
+
+
+def structure(kernel: Kernel, target: Target) -> str:
+    """Equal for kernels that have equal code on the target, whatever their names; the same in every process."""
+    _check(target)
+    return structures.digest(kernel, *identity(target))
+
+
+def _check(target: Target) -> None:
+    if target.kind != "llvm":
+        raise InvalidTarget(f"target {target}: LLVM makes code for the kind llvm only")

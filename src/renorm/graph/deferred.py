@@ -1,0 +1,131 @@
+"""Constants that are computed when somebody asks for them, whole or in parts.
+
+    deferred ::= times(array | deferred, factor)     and what ops make of weights (ops.winograd_weight)
+
+A large weight goes from the model to where its kernel reads it in parts that stay in cache: what folding and algorithms
+make of it is computed in float64 on the way and rounded once, and nothing in between is ever held as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from renorm.core import dtypes
+
+Array = np.ndarray[Any, Any]
+
+LARGE = 1 << 14  # elements from which it is worth it
+PART = 1 << 19  # bytes in float64 of a part: a share of the second-level cache
+
+
+class Deferred:
+    """An array in float64 that is not computed yet. shape: its own."""
+
+    shape: tuple[int, ...]
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    def part(self, axis: int, begin: int, end: int) -> Array:
+        """The elements [begin, end) along an axis, in float64."""
+        raise NotImplementedError
+
+    def bound(self) -> float:
+        """No element has a larger magnitude; not finite where one of them is not."""
+        raise NotImplementedError
+
+    def key(self) -> Hashable:
+        """Equal for those that are computed alike from the same arrays, as long as these live."""
+        raise NotImplementedError
+
+    def exact(self) -> Array:
+        """All of it, in float64."""
+        with np.errstate(all="ignore"):
+            return self.part(0, 0, self.shape[0])
+
+    def rounded(self, dtype: str) -> Array:
+        """All of it, rounded once to a dtype; infinite where that cannot hold an element."""
+        made = np.empty(self.shape, dtypes.numpy_dtype(dtype))
+        with np.errstate(all="ignore"):
+            for begin, end in parts(self.shape):
+                made[begin:end] = self.part(0, begin, end)
+        return made
+
+    def is_finite(self, dtype: str) -> bool:
+        """Whether all elements are finite, and stay so when they are rounded to a dtype."""
+        return fits(self.bound(), dtype) or bool(np.isfinite(self.rounded(dtype)).all())
+
+
+class Product(Deferred):
+    """data * factor, where factor has as many axes and broadcasts to the shape of data."""
+
+    def __init__(self, data: Array | Deferred, factor: Array):
+        self.data, self.factor, self.shape = data, factor, data.shape
+        self._largest: float | None = None  # of data
+
+    def times(self, factor: Array) -> Product:
+        """The product with one more factor."""
+        made = Product(self.data, self.factor * factor)
+        made._largest = self._largest
+        return made
+
+    def part(self, axis: int, begin: int, end: int) -> Array:
+        factor = self.factor if self.factor.shape[axis] == 1 else cut(self.factor, axis, begin, end)
+        return np.multiply(cut(self.data, axis, begin, end), factor, dtype=np.float64)
+
+    def bound(self) -> float:
+        if self._largest is None:
+            self._largest = largest(self.data)
+        return self._largest * largest(self.factor)
+
+    def key(self) -> Hashable:
+        return (Product, source_key(self.data), self.factor.shape, self.factor.tobytes())
+
+
+def times(data: Array | Deferred, factor: Array) -> Product:
+    """data * factor, not computed yet. factor: broadcasts to the shape of data."""
+    spread = factor.reshape((1,) * (len(data.shape) - factor.ndim) + factor.shape)
+    return data.times(spread) if isinstance(data, Product) else Product(data, spread)
+
+
+def cut(source: Array | Deferred, axis: int, begin: int, end: int) -> Array:
+    """The elements [begin, end) along an axis; of what is deferred in float64."""
+    if isinstance(source, Deferred):
+        return source.part(axis, begin, end)
+    return source[(slice(None),) * axis + (slice(begin, end),)]
+
+
+def fits(number: float, dtype: str) -> bool:
+    """Whether a number is finite, and stays so when it is rounded to a dtype."""
+    with np.errstate(over="ignore"):
+        return bool(np.isfinite(np.asarray(number).astype(dtypes.numpy_dtype(dtype)).astype(np.float64)))
+
+
+def source_key(source: Array | Deferred) -> Hashable:
+    return source.key() if isinstance(source, Deferred) else id(source)
+
+
+def largest(source: Array | Deferred) -> float:
+    """The largest magnitude, or of what is deferred a bound of it; not finite where an element is not."""
+    if isinstance(source, Deferred):
+        return source.bound()
+    if source.size == 0:
+        return 0.0
+    found = [0.0]
+    for begin, end in parts(source.shape):
+        piece = source[begin:end]
+        found += [float(piece.max()), -float(piece.min())]
+    return float(np.max(found))  # NaN where there is one
+
+
+def parts(shape: tuple[int, ...], axis: int = 0, unit: int = 1) -> Iterator[tuple[int, int]]:
+    """(begin, end) along an axis of parts that have about PART bytes in float64 and begin at multiples of `unit`."""
+    extent, row = shape[axis], 8 * prod(shape[:axis]) * prod(shape[axis + 1 :])
+    step = max(1, PART // max(1, row * unit)) * unit
+    for begin in range(0, extent, step):
+        yield begin, min(begin + step, extent)

@@ -1,0 +1,237 @@
+"""Statistics beside their data: what a reduction over planes needs is computed tile by tile where tiles are made.
+
+A kernel that makes a result in blocks of channels says in which tiles it finishes it (`OpDef.finished_tile`); a tile is
+then still in a cache, and its mean, or mean and squares, cost no reading of memory. What is left of a normalization is
+elementwise, and joins whoever copies its result anyway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from renorm import ops
+from renorm.core.dims import is_static, static
+from renorm.core.target import Target
+from renorm.graph import registry
+from renorm.graph.ir import Graph, Group, Node, Value
+from renorm.graph.op import BROADCAST, INJECTIVE
+from renorm.graph.rewrite import Driver, Match, Rewrite
+from renorm.ops.norm_terms import NormTerms
+from renorm.ops.tile_statistics import TileMeans, TileMoments, counts
+from renorm.passes.context import Context
+from renorm.passes.layouts import Regions, layout_of_blocks
+
+LEAST = 1 << 14  # elements of a sample below which all of this takes less time than one more kernel
+
+
+@dataclass(frozen=True)
+class StatisticsOfTiles:
+    """norm(x) -> (x - centre) * factor + shift, mean(x) -> mean(tile_means(x)) where whatever makes x finishes tiles"""
+
+    def run(self, graph: Graph, context: Context) -> None:
+        layout = layout_of_blocks(context)
+        norms = [n for n in graph.nodes if n.op.name in ("instance_norm", "group_norm")]
+        if layout is None or not (norms or any(n.op.name in _MEANS for n in graph.nodes)):
+            return
+        regions = Regions(graph, [Group("", [n]) for n in graph.nodes], context, layout, norms)
+        blocked = frozenset(v for n in graph.nodes for v in n.outputs if regions.is_blocked(v))
+        rules = (InstanceNormToTerms, GroupNormToTerms, InstanceBatchNormToTerms, MeanToTileMeans, PoolToTileMeans)
+        target = context.target.machine_target
+        Driver([rule(target, blocked) for rule in rules], context.kept, context.probe, context.log).run(graph)
+
+
+_MEANS = ("global_average_pool", "reduce_mean")
+
+
+class _OfTiles(Rewrite):
+    """Base of rules for an op that reduces over planes of x. blocked: values that will lie in blocks of channels."""
+
+    fate = "unpacked"
+
+    def __init__(self, target: Target, blocked: Collection[Value]):
+        self.target, self.blocked = target, blocked
+
+    def fits(self, m: Match) -> bool:
+        x = m.x
+        return is_static(x.shape) and x.rank > 2 and x.dtype == "float32" and prod(static(x.shape[1:])) >= LEAST
+
+    def refuse(self, m: Match) -> str | None:
+        if m.x not in self.blocked:
+            return f"{m.x.name!r} does not lie in blocks of channels"
+        m.found = tile_of(m.graph, m.x, self.target)
+        if m.found is None:
+            return f"no kernel computes {m.x.name!r} in tiles of whole channels"
+        if all(u in m.nodes for u in m.x.users) and not m.graph.is_output(m.x):
+            return self.why_not_alone(m)
+        return None
+
+    def why_not_alone(self, m: Match) -> str | None:
+        """Why not, where nobody else reads x."""
+        return f"nobody else reads {m.x.name!r}"
+
+
+class _NormToTerms(_OfTiles):
+    """Base of rules for normalizations, of which an elementwise op is left."""
+
+    def refuse(self, m: Match) -> str | None:
+        reason = super().refuse(m)
+        if reason or is_copied(m.root.output):
+            return reason
+        size = 4 * prod(static(m.x.shape[2:]))
+        if size <= self.target.cache_bytes:
+            return "what is read twice stays in the cache, and nobody copies the result"
+        return None
+
+    def why_not_alone(self, m: Match) -> None:
+        return None  # the elements are read again
+
+    def normalized(self, m: Match, scale: Any, bias: Any, groups: int, epsilon: float, channels: int = 0) -> Value:
+        """(x - centre) * factor + shift, where the first `channels` have statistics (0: all)."""
+        tile, extents = m.found, static(m.x.shape[2:])
+        moments = TileMoments(tile=tile)(m.x)
+        terms = NormTerms(tile=tile, extents=extents, num_groups=groups, channels=channels, epsilon=epsilon)
+        centre, factor, shift = terms(moments, scale, bias)
+        return ops.add(ops.mul(ops.sub(m.x, centre), factor), shift)
+
+
+class InstanceNormToTerms(_NormToTerms):
+    """instance_norm(x, scale, bias) -> (x - centre) * factor + shift, with terms from moments of tiles of x"""
+
+    def pattern(self, x: Any, scale: Any, bias: Any) -> Any:
+        return ops.instance_norm(x, scale, bias)
+
+    def rewrite(self, m: Match) -> Value:
+        return self.normalized(m, m.scale, m.bias, static(m.x.shape)[1], m.root.op.values["epsilon"])
+
+
+class GroupNormToTerms(_NormToTerms):
+    """group_norm(x, scale, bias) -> (x - centre) * factor + shift, with terms from moments of tiles of x"""
+
+    def pattern(self, x: Any, scale: Any, bias: Any) -> Any:
+        return registry.find("group_norm").matching()(x, scale, bias)
+
+    def rewrite(self, m: Match) -> Value:
+        values = m.root.op.values
+        return self.normalized(m, m.scale, m.bias, values["num_groups"], values["epsilon"])
+
+
+class InstanceBatchNormToTerms(_NormToTerms):
+    """concat(instance_norm(x[:, :k], scale, bias), x[:, k:] * a + b) -> (x - centre) * factor + shift, with terms from
+    moments of tiles of x, and 0, a, b from channel k on"""
+
+    constants = ("scale", "bias", "a", "b")
+
+    def pattern(
+        self, x: Any, b0: Any, e0: Any, d0: Any, s0: Any, scale: Any, bias: Any, b1: Any, e1: Any, d1: Any, s1: Any,
+        a: Any, b: Any,
+    ) -> Any:  # fmt: skip
+        cut = registry.find("slice").matching()
+        normal = ops.instance_norm(cut(x, b0, e0, d0, s0, name="first"), scale, bias)
+        other = ops.add(ops.mul(cut(x, b1, e1, d1, s1, name="second"), a), b)
+        return registry.find("concat").matching()([normal, other])
+
+    def fits(self, m: Match) -> bool:
+        if not super().fits(m) or m.root.op.values["axis"] not in (1, 1 - m.x.rank):
+            return False
+        (first, second), channels = (n.output for n in (m.first, m.second)), static(m.x.shape)[1]
+        k = first.shape[1]
+        parts = [_channels(n) for n in (m.first, m.second)]
+        per_channel = (second.shape[1], *[1] * (m.x.rank - 2))
+        return parts == [(0, k), (k, channels)] and all(v.shape in (per_channel, (1, *per_channel)) for v in (m.a, m.b))
+
+    def rewrite(self, m: Match) -> Value:
+        norm, k = m.instance_norm, static(m.first.output.shape)[1]
+        scale, bias = (
+            m.graph.constant(np.concatenate([v.data, w.data.reshape(-1)]), v.name, v.source)
+            for v, w in ((m.scale, m.a), (m.bias, m.b))
+        )
+        return self.normalized(m, scale, bias, k, norm.op.values["epsilon"], k)
+
+
+class PoolToTileMeans(_OfTiles):
+    """global_average_pool(x) -> mean(tile_means(x))"""
+
+    fate = ""
+
+    def pattern(self, x: Any) -> Any:
+        return ops.global_average_pool(x)
+
+    def rewrite(self, m: Match) -> Value:
+        x, tile = m.x, m.found
+        parts, extents, shape = TileMeans(tile=tile)(x), static(x.shape[2:]), static(m.root.output.shape)
+        tiles = counts(extents, tile)
+        if prod(tiles) == 1:
+            return ops.reshape(parts, np.array(shape, np.int64))
+        sizes = [np.minimum(t, e - np.arange(n) * t) / e for t, e, n in zip(tile, extents, tiles)]
+        shares = np.ones(())
+        for share in sizes:
+            shares = np.multiply.outer(shares, share)
+        weighted = ops.mul(parts, m.graph.constant(shares[..., None].astype(x.dtype), "shares"))
+        mean = registry.find("reduce_sum")(axes=tuple(range(1, 1 + len(tiles))), keepdims=False)(weighted)
+        return mean if mean.shape == shape else ops.reshape(mean, np.array(shape, np.int64))
+
+
+class MeanToTileMeans(PoolToTileMeans):
+    """reduce_mean(x) over all spatial axes -> mean(tile_means(x))"""
+
+    def pattern(self, x: Any) -> Any:
+        return registry.find("reduce_mean").matching()(x)
+
+    def fits(self, m: Match) -> bool:
+        axes = m.root.op.values["axes"]
+        return super().fits(m) and axes is not None and {a % m.x.rank for a in axes} == set(range(2, m.x.rank))
+
+
+def tile_of(graph: Graph, x: Value, target: Target) -> tuple[int, ...] | None:
+    """The tiles in which the kernel that makes `x` finishes it; None where it does not finish whole tiles."""
+    maker = _maker(graph, x)
+    return maker.op.finished_tile(maker, target) if maker is not None else None
+
+
+def _maker(graph: Graph, x: Value) -> Node | None:
+    """The node that elementwise nodes behind it, up to x, will join in its kernel: the last one of several."""
+    found, chain, waiting = list[Node](), set[Node](), [x]
+    while waiting:
+        node = waiting.pop().producer
+        if node is None or node in chain or node in found or node.output.shape != x.shape:
+            continue
+        if node.op.fusion_of(node.operand_types()) > BROADCAST:
+            found.append(node)
+        elif node.output is x or all(u in chain for u in node.output.users):
+            chain.add(node)
+            waiting += [u for u in node.inputs if u is not None]
+    found = [n for n in found if n.output is x or all(u in chain for u in n.output.users)]
+    return max(found, key=graph.nodes.index, default=None)
+
+
+def is_copied(v: Value) -> bool:
+    """Whether elementwise nodes before `v` cost no pass over memory: its only reader, behind more of them, copies what
+    it reads, or is a kernel of its own that does nothing but move elements."""
+    while True:
+        readers = list(dict.fromkeys(v.users))
+        if len(readers) != 1:
+            return False
+        (reader,) = readers
+        kind = reader.op.fusion_of(reader.operand_types())
+        if kind <= BROADCAST and reader.output.shape == v.shape:
+            v = reader.output
+        else:
+            return kind == INJECTIVE or reader.op.copies(reader)
+
+
+def _channels(node: Node) -> tuple[int, int] | None:
+    """(begin, end) where a slice takes channels begin .. end - 1 of what it reads, and nothing else."""
+    x, *bounds = node.inputs
+    known = [int(v.data.item()) if v is not None and v.data is not None and v.data.size == 1 else None for v in bounds]
+    if x is None or len(known) < 3 or None in known[:3] or known[3:] not in ([], [None], [1]):
+        return None
+    begin, end, axis = (k or 0 for k in known[:3])
+    extent = static(x.shape)[1]
+    if axis not in (1, 1 - x.rank) or (len(bounds) > 3 and bounds[3] is not None and known[3] is None):
+        return None
+    return max(0, begin + extent if begin < 0 else begin), min(extent, end + extent if end < 0 else end)

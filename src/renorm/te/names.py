@@ -1,0 +1,90 @@
+"""All public names of te, which the package gives when one of them is first used."""
+
+from __future__ import annotations
+
+from renorm.expr.nodes import const
+from renorm.te import intrin, tag
+from renorm.te.define import (
+    compute,
+    infinity,
+    max,
+    max_value,
+    min,
+    min_value,
+    placeholder,
+    prod,
+    reduce_axis,
+    sum,
+    thread_axis,
+)
+from renorm.te.lower import lower
+from renorm.te.math import (
+    abs,
+    acos,
+    acosh,
+    all,
+    any,
+    asin,
+    asinh,
+    atan,
+    atanh,
+    cast,
+    ceil,
+    cos,
+    cosh,
+    div,
+    erf,
+    exp,
+    floor,
+    floordiv,
+    floormod,
+    fma,
+    fmod,
+    if_then_else,
+    indexdiv,
+    indexmod,
+    isfinite,
+    isinf,
+    isnan,
+    likely,
+    log,
+    logical_not,
+    maximum,
+    minimum,
+    popcount,
+    pow,
+    power,
+    round,
+    rsqrt,
+    select,
+    sigmoid,
+    sign,
+    sin,
+    sinh,
+    sqrt,
+    tan,
+    tanh,
+    trunc,
+)
+from renorm.te.schedule import Schedule, Stage, create_schedule
+from renorm.te.tensor import (
+    ComputeOp,
+    IterVar,
+    Operation,
+    PlaceholderOp,
+    Range,
+    Tensor,
+    broadcast,
+    broadcast_shape,
+    elementwise,
+)
+
+__all__ = [
+    "ComputeOp", "IterVar", "Operation", "PlaceholderOp", "Range", "Schedule", "Stage", "Tensor", "abs", "acos",
+    "acosh", "all", "any", "asin", "asinh", "atan", "atanh", "broadcast", "broadcast_shape", "cast", "ceil",
+    "compute", "const", "cos", "cosh", "create_schedule", "div", "elementwise", "erf", "exp", "floor", "floordiv",
+    "floormod", "fma", "fmod", "if_then_else", "indexdiv", "indexmod", "infinity", "intrin", "isfinite", "isinf",
+    "isnan", "likely", "log", "logical_not", "lower", "max", "max_value", "maximum", "min", "min_value", "minimum",
+    "placeholder", "popcount", "pow", "power", "prod", "reduce_axis", "round", "rsqrt", "select", "sigmoid", "sign",
+    "sin", "sinh", "sqrt", "sum", "tag", "tan", "tanh", "thread_axis", "trunc",
+]  # fmt: skip
