@@ -114,6 +114,13 @@ def test_a_large_constant_waits() -> None:
     assert small.exact.dtype == np.float64
 
 
+def test_a_product_of_numbers() -> None:
+    """As gemm's beta and a c without axes give it."""
+    given = times(np.float32(3.0) * np.ones((), np.float32), np.asarray(0.5))
+    assert given.exact() == given.bound() == 1.5
+    assert Graph().constant(given, "c", dtype="float32").data == np.float32(1.5)
+
+
 def test_keys_tell_constants_apart() -> None:
     w, k = RNG.standard_normal((4, 3, 3, 3)).astype(np.float32), RNG.standard_normal((4, 1, 1, 1))
     same = [TransformedWeight(times(w, k), filters(4)), TransformedWeight(times(w, k.copy()), filters(4))]

@@ -196,6 +196,29 @@ def test_windows_of_channels_leave_padding_out(
     np.testing.assert_allclose(c.run(), expected, rtol=0, atol=2e-5 * np.abs(expected).max())
 
 
+@pytest.mark.parametrize(
+    ("shape", "channels", "kernel", "strides", "dilations", "pads", "group"),
+    [
+        ((1, LANES, 9, 17), 2 * LANES, (3, 3), None, None, (1, 1), 1),
+        ((3, 2 * LANES, 7, 7), 5 * LANES, (3, 3), None, None, (1, 1), 1),  # both edges in one tile
+        ((2, LANES, 15, 33), LANES, (3, 3), (2, 2), None, (1, 1), 1),
+        ((1, 2 * LANES, 6, 17), 3 * LANES, (1, 7), None, None, (0, 3), 1),
+        ((1, LANES, 2, 3), LANES, (5, 5), None, None, (4, 4), 1),  # some windows see nothing but padding
+        ((1, LANES, 23, 12), LANES, (3, 3), (3, 1), (4, 5), (4, 5), 1),
+        ((1, 2 * LANES, 10, 31), 4 * LANES, (3, 3), None, None, (1, 1), 2),
+        ((2, LANES, 29), 2 * LANES, (7,), (2,), (2,), (6,), 1),
+        ((1, LANES, 3, 5, 9), LANES, (3, 3, 3), None, None, (1, 1, 1), 1),
+    ],
+)
+def test_sums_over_blocks_leave_padding_out(
+    shape: Any, channels: int, kernel: Any, strides: Any, dilations: Any, pads: Any, group: int
+) -> None:
+    c = case("conv", shape, channels, kernel, strides, dilations, group, pads * 2, reads=True, writes=True)
+    assert "padded" not in str(c.lowered(HOST)[0])
+    expected = c.by_torch()
+    np.testing.assert_allclose(c.run(), expected, rtol=0, atol=2e-5 * np.abs(expected).max())
+
+
 def test_whole_groups_are_shuffled_not_gathered() -> None:
     c = case("conv", (1, 32, 9, 9), 32, (3, 3), group=8, reads=True, writes=True)
     target = parse("llvm -mtriple=x86_64-linux-gnu -mcpu=znver4")

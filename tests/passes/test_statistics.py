@@ -14,6 +14,7 @@ from renorm import ops
 from renorm.driver.module import CompiledModule
 from renorm.graph import interpret, registry
 from renorm.graph.ir import Graph, Value
+from renorm.ops.tile_statistics import TileMoments
 
 TARGETS = ("llvm", "llvm -mcpu=haswell")
 
@@ -170,3 +171,28 @@ def test_values_that_lie_in_rows_keep_their_normalization() -> None:
     module = network.compiled()
     assert "tile_moments" not in kernels(module)
     network.agrees(module)
+
+
+@pytest.mark.parametrize("case", ["first element far away", "squares overflow", "constant", "tiny"])
+def test_moments_of_tiles_of_hard_data(case: str) -> None:
+    rng = np.random.default_rng(5)
+    x = rng.standard_normal((2, 16, 10, 45)).astype(np.float32)
+    if case == "first element far away":
+        x[:, :, 0, 0] = 1e4
+    elif case == "squares overflow":
+        x[:, :, 5] *= np.float32(1e30)
+    elif case == "constant":
+        x[:] = 0.7
+    else:
+        x *= np.float32(1e-15)
+    graph = Graph("moments")
+    graph.outputs = [TileMoments(tile=(4, 45))(graph.input("x", "float32", x.shape))]
+    module = renorm.compile(graph)
+    assert isinstance(module, CompiledModule)
+    got = np.asarray(module(x)[0])
+    for t in range(3):
+        rows = x[:, :, 4 * t : 4 * t + 4].astype(np.float64)
+        mean, var = rows.mean(axis=(2, 3)), rows.var(axis=(2, 3)) * rows[0, 0].size
+        largest = np.abs(rows).max(axis=(2, 3))
+        assert (np.abs(got[:, t, 0, 0] - mean) <= 2e-7 * largest).all()
+        np.testing.assert_allclose(got[:, t, 0, 1], var, rtol=2e-5, atol=1e-30)

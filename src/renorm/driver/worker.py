@@ -86,7 +86,8 @@ def _torch(job: Job, inputs: Inputs) -> Call:
     module = torch.export.load(job.model).module()
     if job.runtime == "inductor":
         # for the whole process: as an option of torch.compile it comes after weights were made inputs, and does nothing
-        import_module("torch._inductor.config").freezing = True
+        settings: Any = import_module("torch._inductor.config")
+        settings.freezing = True
         module = torch.compile(module)
     arrays = [torch.from_numpy(a) for a in inputs.values()]
 

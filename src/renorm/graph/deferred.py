@@ -78,6 +78,11 @@ class Product(Deferred):
         factor = self.factor if self.factor.shape[axis] == 1 else cut(self.factor, axis, begin, end)
         return np.multiply(cut(self.data, axis, begin, end), factor, dtype=np.float64)
 
+    def exact(self) -> Array:
+        data = self.data.exact() if isinstance(self.data, Deferred) else self.data
+        with np.errstate(all="ignore"):
+            return np.multiply(data, self.factor, dtype=np.float64)
+
     def bound(self) -> float:
         if self._largest is None:
             self._largest = largest(self.data)
@@ -114,8 +119,8 @@ def largest(source: Array | Deferred) -> float:
     """The largest magnitude, or of what is deferred a bound of it; not finite where an element is not."""
     if isinstance(source, Deferred):
         return source.bound()
-    if source.size == 0:
-        return 0.0
+    if source.size <= 1:
+        return float(np.abs(source).max(initial=0.0))
     found = [0.0]
     for begin, end in parts(source.shape):
         piece = source[begin:end]

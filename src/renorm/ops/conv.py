@@ -20,7 +20,7 @@ from renorm.graph.types import Operand, TensorType, bf16, f16, f32, f64
 from renorm.ops import schedules
 from renorm.ops.folding import scaled_product
 from renorm.ops.precision import add_channels, rounded, wide
-from renorm.ops.schedules import cpu_depthwise, cpu_products, cpu_tiles
+from renorm.ops.schedules import cpu_convolution, cpu_depthwise, cpu_products, cpu_tiles
 from renorm.ops.window import Windowed, check_group, inside, pad, window_view
 
 
@@ -87,7 +87,7 @@ class Conv(Windowed):
     def compute(self, x: te.Tensor, w: te.Tensor, b: te.Tensor | None) -> te.Tensor:
         spans = self.spans(x.shape[2:], w.shape[2:])
         (m, depth), per_group = w.shape[:2], max(1, w.shape[0] // self.group)
-        leaves_out = cpu_depthwise.leaves_out_padding(x, w, self.group)
+        leaves_out = cpu_convolution.leaves_out_padding(x, w, self.group)
         before, after = [s.before for s in spans], [s.after for s in spans]
         data = x if leaves_out else pad(x, before, after)
         ic = te.reduce_axis((0, depth), name="ic")

@@ -67,7 +67,7 @@ class Resize(OpDef):
         return tuple(resized(x.shape, axes, *pair, self.keep_aspect_ratio_policy)[0])
 
     def _axes(self, rank: int) -> list[int]:
-        return [normalize_axis(a, rank) for a in self.axes] if self.axes is not None else list(range(rank))
+        return [normalize_axis(a, rank) for a in (range(rank) if self.axes is None else self.axes)]
 
     def _lines(self, shape: Sequence[int], roi: Any, scales: Any, sizes: Any) -> dict[int, Line]:
         """Positions along the axes that change."""
@@ -85,10 +85,8 @@ class Resize(OpDef):
         return found
 
     def fusion_of(self, operands: Sequence[TensorType | None]) -> Fusion:
-        """Elements of an interpolation are sums: nobody computes them, or what they read, several times over."""
-        if self.mode == "nearest":
-            return INJECTIVE
-        return REDUCTION if self.antialias else OUT_ELEMENTWISE_FUSABLE
+        summed = REDUCTION if self.antialias else OUT_ELEMENTWISE_FUSABLE  # nobody computes a sum several times over
+        return INJECTIVE if self.mode == "nearest" else summed
 
     def in_blocks(self, node: Node, index: int | None, lanes: int) -> Accepts:
         return Accepts.ALIKE
@@ -135,8 +133,7 @@ class Resize(OpDef):
 
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> Any:
-        """Before opset 11 positions are asymmetric, and nearest cuts off fractions (rounds them up where y is
-        smaller). Upsample had its scales in attributes before opset 9."""
+        """Before 11 positions are asymmetric, fractions go (up where y shrinks); before 9 scales are in attributes."""
         if node.opset >= 11:
             return super().from_onnx(node)
         x, *rest = node.operands

@@ -4,7 +4,7 @@ level 0  nothing but lowering: inference is spelled out (dropout goes, batch nor
 level 1  + constants are folded, dead code and common subexpressions go
 level 2  + norms are folded into their neighbours, nodes are fused into kernels
 level 3  + algorithms that need fewer operations and round otherwise, unless precision is "exact"; values between
-         convolutions lie in blocks of channels
+         convolutions lie in blocks of channels; statistics are taken where their data are made
 """
 
 from __future__ import annotations

@@ -110,7 +110,13 @@ class InstanceNormToTerms(_NormToTerms):
 
 
 class GroupNormToTerms(_NormToTerms):
-    """group_norm(x, scale, bias) -> (x - centre) * factor + shift, with terms from moments of tiles of x"""
+    """group_norm(x, scale, bias) -> (x - centre) * factor + shift, with terms from moments of tiles of x
+
+    Whole, it takes rows only, and its neighbours would have to give up their blocks.
+    """
+
+    def refuse(self, m: Match) -> str | None:
+        return _OfTiles.refuse(self, m)
 
     def pattern(self, x: Any, scale: Any, bias: Any) -> Any:
         return registry.find("group_norm").matching()(x, scale, bias)

@@ -5,8 +5,7 @@
 
 Where groups have several channels, whole groups fill a vector, and each lane needs channels of its group only: a vector
 of x is shuffled once for each of these. Taps of a row are written out: neighbouring windows then share what is loaded
-and shuffled. Copying x with zeros around it costs as much as a third of the sums: where vectors are of channels, taps
-that fall on padding are left out instead (`leaves_out_padding`).
+and shuffled.
 
 A group that fills 32 of 64 bytes is computed in vectors of that size, without shuffles: CPUs begin two of them per
 cycle, and shuffles of 64 bytes would take turns with products.
@@ -34,17 +33,6 @@ def is_depthwise(main: te.Tensor) -> bool:
     assert isinstance(main.op, te.ComputeOp)
     groups = int((main.op.attrs or {}).get("groups", 1))
     return main.op.tag == "conv" and groups == main.shape[1] > 1 and main.op.reduce_axis[0].extent == 1
-
-
-def leaves_out_padding(x: te.Tensor, weight: te.Tensor, groups: int) -> bool:
-    """Whether taps that fall on padding are left out, in place of a copy of x with zeros around it: where vectors are
-    of channels, so that whole vectors fall on it, and tiles at an edge, which are code of their own, are short."""
-    form = layout.form_of(x)
-    if form is None or not form.cuts_only(1):
-        return False
-    outputs, depth, *kernel = weight.shape
-    is_short = depth * kernel[-1] <= EDGE
-    return is_short and has_lanewise_groups(depth * groups, outputs, groups, form.cuts[0][1])
 
 
 def is_lanewise(main: te.Tensor, lanes: int) -> bool:

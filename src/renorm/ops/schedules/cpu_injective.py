@@ -48,27 +48,54 @@ def nest(s: te.Schedule, out: te.Tensor, target: Target) -> te.IterVar | None:
     lanes = target.lanes(itemsize(compute_dtype(out.dtype)))
     vector = inner
     blocks: list[te.IterVar] = []
+    turned = _turned(out, lanes) if joint == 1 and extent > lanes else None
+    if turned is not None:  # its elements are picked one by one: ragged vectors would cost more than short ones
+        lanes = next((n for n in (lanes, lanes // 2, lanes // 4) if n and extent % n == 0), lanes)
+        turned = turned if extent % lanes == 0 else None
     if extent > lanes:
         block, vector = s[out].split(inner, factor=lanes)
         blocks = [block]
     if extent > 1:
         s[out].vectorize(vector)
+    width, tile = 1, list[te.IterVar]()
+    if turned is not None:  # a line of memory is used up before vectors go on along their axis
+        k, width = turned
+        outer[k], within = s[out].split(outer[k], factor=width)
+        tile = [within]
+        s[out].reorder(*outer, *blocks, within, vector)
     length = -(-extent // lanes)
     if pixels and not blocks:  # a vector is one block of channels, and pixels follow one another
         length = prod(out.shape[len(outer) - pixels : len(outer)])
         outer, blocks = outer[:-pixels], [fuse(s, out, outer[-pixels:])]
-    loops = [*outer, *blocks]
+    loops = [*outer, *blocks, *tile]
     if prod(out.shape) < PARALLEL_FROM:
         return loops[-1] if loops else None
-    count = prod(out.shape[: len(outer)])
+    count = prod(out.shape[: len(outer)]) // width
     if count < PIECES and blocks:  # too few planes to share out evenly: threads share their blocks as well, in runs
         run, block = s[out].split(blocks[0], nparts=_parts(length, -(-PIECES // count)))
         outer, blocks = [*outer, run], [block]
     if outer:
-        loops = [*share(s, out, outer), *blocks]
+        loops = [*share(s, out, outer), *blocks, *tile]
     elif blocks:
         s[out].parallel(blocks[0])
     return loops[-1] if loops else None
+
+
+def _turned(out: te.Tensor, line: int) -> tuple[int, int] | None:
+    """(axis before the last of `out`, how many of it to compute vector beside vector), where an operand lies along that
+    axis and the last one runs across its memory: a line of memory then is used up while it is in the first cache.
+    line: elements of such a line."""
+    assert isinstance(out.op, te.ComputeOp)
+    *own, last = [axis.var for axis in out.op.axis]
+    for load in structure.reached(out, lambda t: structure.is_reduction(t) or t.op.tag in structure.KEPT):
+        across = [i for i in load.indices[:-1] if structure.depends_on(i, last)]
+        if not across or structure.depends_on(load.indices[-1], last):
+            continue
+        for k, var in enumerate(own):
+            if structure.coefficient(load.indices[-1], var) == 1:
+                width = max(w for w in range(1, line + 1) if out.shape[k] % w == 0)
+                return (k, width) if 4 * width >= line else None
+    return None
 
 
 def store(s: te.Schedule, out: te.Tensor) -> None:

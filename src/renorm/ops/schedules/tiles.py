@@ -13,11 +13,7 @@ class Tile:
     vectors: int
 
 
-# Vectors of channels that a tile may have beside each other
-MOST_VECTORS = 7
-
-
-def choose_tile(pixels: int, vectors: int, registers: int, weight: float = 6.0) -> Tile:
+def choose_tile(pixels: int, vectors: int, registers: int, weight: float = 2.0) -> Tile:
     """The tile with the least padded work, then the fewest loads per FMA, whose accumulators and operands fit the
     registers.
 
@@ -26,7 +22,8 @@ def choose_tile(pixels: int, vectors: int, registers: int, weight: float = 6.0) 
     cache, costs beside that of a spread number.
     """
     best, cost = Tile(1, 1), float("inf")
-    for n in range(1, min(vectors, MOST_VECTORS) + 1):
+    # many vectors leave few pixels, which pays only where numbers are dear to spread
+    for n in range(1, min(vectors, 7 if _spreads_apart(registers) else 4) + 1):
         if vectors % n:
             continue
         for r in range(1, min(pixels, registers - 2) + 1):
@@ -38,10 +35,16 @@ def choose_tile(pixels: int, vectors: int, registers: int, weight: float = 6.0) 
     return best
 
 
+def _spreads_apart(registers: int) -> bool:
+    """Whether a number is spread by an instruction of its own, as with AVX2, which has 16 registers; otherwise FMAs do
+    it themselves."""
+    return registers <= 16
+
+
 def _cycles(r: int, n: int, registers: int) -> float:
-    """Of one step of the sum, beside what its FMAs alone take. Two loads and two FMAs start per cycle; where a number
-    is spread by an instruction of its own, as with AVX2, which has 16 registers, not much more than three of all begin.
-    Below 8 accumulators the latency of an FMA shows."""
+    """Of one step of the sum, beside what its FMAs alone take. Two loads and two FMAs start per cycle, and not much
+    more than three instructions of all. Below 9 accumulators the latency of an FMA shows, below 3 pixels that weights
+    come from the second-level cache."""
     loads = (r + n) / (r * n)
-    begun = 0.6 * (1 + loads) if registers <= 16 else 0.0
-    return max(1.0, loads, begun) * max(1.0, 8 / (r * n))
+    begun = 0.6 * (1 + loads) if _spreads_apart(registers) else 0.0
+    return max(1.0, loads, begun) * max(1.0, 9 / (r * n)) * (1.1 if r < 3 else 1.0)

@@ -1,0 +1,42 @@
+"""Elementwise kernels that read across memory: tiles of a line of it, exact against NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import renorm
+from renorm import ops
+from renorm.graph.ir import Graph
+
+RNG = np.random.default_rng(17)
+
+
+@pytest.mark.parametrize(
+    ("shape", "perm"),
+    [
+        ((2, 48, 9, 7), (0, 2, 3, 1)),
+        ((1, 56, 13, 96), (0, 3, 1, 2)),  # vectors of 8 pixels
+        ((3, 100, 36), (0, 2, 1)),  # vectors of 4; 12 of 36 columns a tile
+        ((3, 64, 17), (0, 2, 1)),  # 17 columns: no tile
+        ((1, 50, 7, 64), (0, 2, 3, 1)),  # 50 is a multiple of no vector
+        ((2, 33, 6, 32), (0, 2, 3, 1)),
+        ((128, 700), (1, 0)),
+    ],
+)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_transposed_sums(shape: tuple[int, ...], perm: tuple[int, ...], dtype: str) -> None:
+    x = RNG.standard_normal(shape).astype(dtype)
+    y = RNG.standard_normal([shape[a] for a in perm]).astype(dtype)
+    g = Graph()
+    g.outputs = [ops.add(ops.transpose(g.input("x", dtype, shape), perm=perm), g.input("y", dtype, y.shape))]
+    np.testing.assert_array_equal(renorm.compile(g).run(x, y)[0], x.transpose(perm) + y)
+
+
+@pytest.mark.parametrize("tokens", [64, 37])
+def test_heads_of_keys(tokens: int) -> None:
+    x = RNG.standard_normal((2, tokens, 96)).astype(np.float32)
+    g = Graph()
+    split = ops.reshape(g.input("x", "float32", x.shape), np.array([2, tokens, 3, 32], np.int64))
+    g.outputs = [ops.neg(ops.transpose(split, perm=(0, 2, 3, 1)))]
+    np.testing.assert_array_equal(renorm.compile(g).run(x)[0], -x.reshape(2, tokens, 3, 32).transpose(0, 2, 3, 1))
