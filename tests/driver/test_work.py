@@ -95,4 +95,5 @@ def test_the_report_of_a_compiled_network_has_it(tmp_path: Path) -> None:
 
 def test_winograd_counts_the_direct_convolution() -> None:
     x, u, y = (TensorType("float32", shape) for shape in ((2, 5, 9, 11), (36, 5, 7), (2, 7, 9, 11)))
-    assert WinogradConv(pads=(1, 0, 1, 2)).nominal_flops([x, u, None], [y]) == 2 * (2 * 7 * 9 * 11) * 5 * 9
+    op = WinogradConv(pads=(1, 0, 1, 2), kernel_shape=(3, 3))
+    assert op.nominal_flops([x, u, None], [y]) == 2 * (2 * 7 * 9 * 11) * 5 * 9

@@ -9,7 +9,7 @@ import pytest
 from renorm.graph import deferred
 from renorm.graph.deferred import LARGE, Deferred, Product, largest, parts, times
 from renorm.graph.ir import Graph
-from renorm.ops.winograd import matrices
+from renorm.ops.filtering import Filter, convolution
 from renorm.ops.winograd_weight import TransformedWeight
 
 RNG = np.random.default_rng()
@@ -20,9 +20,14 @@ def product(*shape: int, along: int = 0) -> Product:
     return times(RNG.standard_normal(shape).astype(np.float32), factor)
 
 
+def filters(m: int) -> tuple[Filter, Filter]:
+    """Of tiles of m by m results of 3 by 3 taps."""
+    return convolution(m, 3, 1, 0), convolution(m, 3, 1, 0)
+
+
 EXPECTED = {
     "product": lambda p: p.data.astype(np.float64) * p.factor,
-    "transformed": lambda t: np.einsum("ia,kcab,jb->ijck", *(matrices(t.m)[1], t.w.exact(), matrices(t.m)[1])).reshape(
+    "transformed": lambda t: np.einsum("ia,kcab,jb->ijck", *(t.filters[0].g, t.w.exact(), t.filters[1].g)).reshape(
         t.shape
     ),
 }
@@ -30,8 +35,8 @@ CASES: list[tuple[str, Any]] = [
     ("product", lambda: product(37, 5, 3, 2)),
     ("product", lambda: product(7, 41, 2, along=1)),
     ("product", lambda: times(product(7, 41), RNG.standard_normal(41))),
-    ("transformed", lambda: TransformedWeight(product(35, 6, 3, 3), 4)),
-    ("transformed", lambda: TransformedWeight(product(5, 33, 3, 3), 2)),
+    ("transformed", lambda: TransformedWeight(product(35, 6, 3, 3), filters(4))),
+    ("transformed", lambda: TransformedWeight(product(5, 33, 3, 3), filters(2))),
 ]
 
 
@@ -118,12 +123,12 @@ def test_a_product_of_numbers() -> None:
 
 def test_keys_tell_constants_apart() -> None:
     w, k = RNG.standard_normal((4, 3, 3, 3)).astype(np.float32), RNG.standard_normal((4, 1, 1, 1))
-    same = [TransformedWeight(times(w, k), 4), TransformedWeight(times(w, k.copy()), 4)]
+    same = [TransformedWeight(times(w, k), filters(4)), TransformedWeight(times(w, k.copy()), filters(4))]
     others = [
-        TransformedWeight(times(w, k), 2),
-        TransformedWeight(times(w.copy(), k), 4),
-        TransformedWeight(times(w, k * 2), 4),
-        TransformedWeight(w, 4),
+        TransformedWeight(times(w, k), filters(2)),
+        TransformedWeight(times(w.copy(), k), filters(4)),
+        TransformedWeight(times(w, k * 2), filters(4)),
+        TransformedWeight(w, filters(4)),
         times(w, k),
     ]
     assert same[0].key() == same[1].key()

@@ -17,7 +17,7 @@ from renorm.driver.analysis import analyze
 from renorm.driver.compile import compile
 from renorm.graph import interpret
 from renorm.graph.ir import Graph, Node, Value
-from renorm.ops.winograd_conv import WinogradConv
+from renorm.ops.tiled import Tiled
 
 Array = np.ndarray[Any, Any]
 
@@ -39,7 +39,7 @@ def roundings(source: Graph, compiled: Graph, inputs: Mapping[str, Array], **opt
     source: with fixed extents; compiled: what the passes made of it. options: `target`, `opt_level` and `keep` that it
     was compiled with.
     """
-    chosen = [n for n in compiled.nodes if isinstance(n.op, WinogradConv)]
+    chosen = [n for n in compiled.nodes if isinstance(n.op, Tiled)]
     if not chosen:
         return ()
     direct = analyze(source, **options, precision="exact")[0]

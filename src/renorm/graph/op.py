@@ -123,9 +123,9 @@ class OpDef:
         super().__init_subclass__(**kwargs)
         if "name" not in cls.__dict__:
             cls.name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
-        inherited = dict(cls.attributes)
-        inherited.update({k: v for k, v in cls.__dict__.items() if isinstance(v, Attribute)})
-        cls.attributes = inherited
+        cls.attributes = {
+            k: v for base in reversed(cls.__mro__) for k, v in vars(base).items() if isinstance(v, Attribute)
+        }
         if "signature" in cls.__dict__:
             cls.parsed = signatures.parse(cls.signature)
 

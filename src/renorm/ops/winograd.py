@@ -1,65 +1,126 @@
-"""Minimal filtering F(m, 3) (Winograd, Toom and Cook): m results of a filter of 3 taps from n = m + 2 products.
+"""Convolutions over two axes by tiles with fewer products (ops.filtering), as a tensor program.
 
-    y = A^T [(G g) * (B^T d)]        d: n inputs, g: 3 taps, y[i] = sum over k of d[i + k] * g[k]
+    y = b + A^T M A,   M = sum over channels of U * V,   U = G w G^T,   V = B^T d B        of each tile d of x
 
-The matrices come from n - 1 points and infinity: a product of polynomials is fixed by its values there. The points
-decide about the error. For F(4, 3) these are 0, +-3/4, +-3/2: small powers, all of them exact in binary, and about a
-third of the error of 0, +-1, +-2 (Barabasz et al., Error Analysis and Improving the Accuracy of Winograd Convolution).
+Left and right matrices are those of the rows and of the columns of a tile. Weights come as they are and are transformed
+where they are used: a transformed weight would take up to four times the memory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from typing import Any
 
 import numpy as np
 
 from renorm import te
+from renorm.ops.filtering import Array, Filter
+from renorm.ops.precision import add_channels
+from renorm.ops.window import pad
 
-Array = np.ndarray[Any, Any]
-
-TAPS = 3
-POINTS = {2: (0.0, 1.0, -1.0), 4: (0.0, 0.75, -0.75, 1.5, -1.5)}  # by m; every point beside its negative
-
-
-@cache
-def matrices(m: int) -> tuple[Array, Array, Array]:
-    """(A^T [m, n], G [n, 3], B^T [n, n]) of F(m, 3) in float64."""
-    points = POINTS[m]
-    n = m + TAPS - 1
-    a, g, b = np.zeros((m, n)), np.zeros((n, TAPS)), np.zeros((n, n))
-    for j, p in enumerate(points):
-        others = [q for q in points if q != p]
-        a[:, j] = [p**i for i in range(m)]
-        g[j] = np.array([p**k for k in range(TAPS)]) / np.prod([p - q for q in others])
-        b[j, : n - 1] = _coefficients(others)
-    a[m - 1, n - 1] = g[n - 1, TAPS - 1] = 1.0
-    b[n - 1] = _coefficients(points)
-    return a, g, b
+BLOCK = 16  # channels side by side in what is transformed: a cache line of float32, whole vectors of any CPU
 
 
-def _coefficients(roots: Sequence[float]) -> Array:
-    """Coefficients of the product of (x - root), lowest power first."""
-    found = np.array([1.0])
-    for root in roots:
-        found = np.convolve(found, [-root, 1.0])
-    return found
+def tiled(
+    x: te.Tensor,
+    w: te.Tensor,
+    b: te.Tensor | None,
+    filters: tuple[Filter, Filter],
+    shape: Sequence[int],
+    result_axis: int,
+) -> te.Tensor:
+    """The convolution of x. w: U[P, C, K], or a weight that has result channels on axis result_axis; shape: of y."""
+    down, across = filters
+    (batch, channels), (results, height, width) = x.shape[:2], shape[1:]
+    rows, columns = -(-height // down.results), -(-width // across.results)
+    before, behind = list[int](), list[int]()
+    for f, count, extent in zip(filters, (rows, columns), x.shape[2:], strict=True):
+        before.append(max(0, -f.start))
+        behind.append(max(0, (count - 1) * f.step + f.start + f.elements - extent))
+    data = pad(x, before, behind)
+    top, left = (f.start + n for f, n in zip(filters, before, strict=True))
+
+    def data_row(i: Any, s: Any, p: Any, q: Any, e: Any, block: Any, lane: Any) -> Any:
+        c = block * BLOCK + lane
+        at = [data[s, c, down.step * p + top + k, across.step * q + left + e] for k in range(down.elements)]
+        return pick(i, products(down.b, [_within(c, channels, d) for d in at]))
+
+    n, m, blocks = down.products, across.products, -(-channels // BLOCK)
+    rows_of = te.compute(
+        (n, batch, rows, columns, across.elements, blocks, BLOCK), data_row, name="rows", tag="winograd_rows"
+    )
+
+    def transformed(i: Any, j: Any, block: Any, s: Any, p: Any, q: Any, lane: Any) -> Any:
+        return pick(j, products(across.b, [rows_of[i, s, p, q, k, block, lane] for k in range(across.elements)]))
+
+    v = te.compute((n, m, blocks, batch, rows, columns, BLOCK), transformed, name="transformed", tag="winograd_input")
+
+    u = w if len(w.shape) == 3 else _weights(w, filters, result_axis)
+
+    def weight(i: Any, j: Any, c: Any, k: Any) -> Any:
+        return w[i * m + j, c, k] if u is w else u[k // BLOCK, i, j, c, k % BLOCK]
+
+    ic = te.reduce_axis((0, channels), name="ic")
+    product = te.compute(
+        (n, m, batch, rows, columns, results),
+        lambda i, j, s, p, q, k: te.sum(v[i, j, ic // BLOCK, s, p, q, ic % BLOCK] * weight(i, j, ic, k), axis=ic),
+        name="products",
+        tag="winograd_products",
+    )
+
+    def row_back(i: Any, j: Any, s: Any, p: Any, q: Any, k: Any) -> Any:
+        return pick(i, products(down.a, [product[l, j, s, p, q, k] for l in range(n)]))
+
+    sums = te.compute((down.results, m, batch, rows, columns, results), row_back, name="sums", tag="winograd_sums")
+
+    def result(s: Any, k: Any, h: Any, w: Any) -> Any:
+        at = h % down.results, s, h // down.results, w // across.results, k
+        return pick(w % across.results, products(across.a, [sums[at[0], l, *at[1:]] for l in range(m)]))
+
+    y = te.compute(shape, result, name="winograd", tag="winograd", attrs={"tile": (down.results, across.results)})
+    return add_channels(y, b)
+
+
+def _weights(w: te.Tensor, filters: tuple[Filter, Filter], result_axis: int) -> te.Tensor:
+    """U in blocks of result channels: what the kernel makes of a weight."""
+    down, across = filters
+    results, channels = w.shape[result_axis], w.shape[1 - result_axis]
+
+    def row(i: Any, j: Any, block: Any, c: Any, lane: Any) -> Any:
+        k = block * BLOCK + lane
+        taps = [w[(k, c, t, j) if result_axis == 0 else (c, k, t, j)] for t in range(w.shape[2])]
+        return pick(i, products(down.g, [_within(k, results, tap) for tap in taps]))
+
+    blocks = -(-results // BLOCK)
+    shape = (down.products, w.shape[3], blocks, channels, BLOCK)
+    rows = te.compute(shape, row, name="weight_rows", tag="winograd_weight_rows")
+
+    def column(block: Any, i: Any, j: Any, c: Any, lane: Any) -> Any:
+        return pick(j, products(across.g, [rows[i, t, block, c, lane] for t in range(w.shape[3])]))
+
+    shape = (blocks, down.products, across.products, channels, BLOCK)
+    return te.compute(shape, column, name="weights", tag="winograd_weights")
+
+
+def _within(index: Any, extent: int, value: Any) -> Any:
+    """Zero for what fills up the last block."""
+    return value if extent % BLOCK == 0 else te.if_then_else(index < extent, value, te.const(0.0, value.dtype))
 
 
 def products(matrix: Array, terms: Sequence[Any]) -> list[Any]:
     """The scalar expressions matrix @ terms, with common sums shared.
 
-    Points come with their negatives, so that two columns (of A^T) or two rows (of B^T) differ only in signs: x + y and
-    x - y of two such terms, or of the two parts of a row, serve all that differ in them. No term has a coefficient 0.
+    Points come with their negatives, so that two columns (of A^T) or two rows (of B^T, G) differ only in signs: x + y
+    and x - y of two such terms, or of the two parts of a row, serve all that differ in them. No term has a coefficient
+    0.
     """
     matrix, terms = matrix.copy(), list(terms)
-    for j, k in _mirrored(matrix.T):
+    for j, k in _mirrored(matrix.T).items():
         a, b, same = terms[j], terms[k], matrix[:, j] == matrix[:, k]
         terms[j], terms[k] = a + b, a - b
         matrix[:, k] = np.where(same, 0.0, matrix[:, j])
         matrix[:, j] = np.where(same, matrix[:, j], 0.0)
-    twins = dict(_mirrored(matrix))
+    twins = _mirrored(matrix)
     found: dict[int, Any] = {}
     for i, row in enumerate(matrix):
         if i in twins:
@@ -73,14 +134,15 @@ def products(matrix: Array, terms: Sequence[Any]) -> list[Any]:
     return [found[i] for i in range(len(matrix))]
 
 
-def _mirrored(rows: Array) -> list[tuple[int, int]]:
-    """Pairs of rows that differ only in signs, in some of them and not in all."""
-    found: list[tuple[int, int]] = []
+def _mirrored(rows: Array) -> dict[int, int]:
+    """Pairs of rows that differ only in signs, in some of them and not in all; no row stands in two."""
+    found: dict[int, int] = {}
     for i, a in enumerate(rows):
         for k in range(i + 1, len(rows)):
             b, used = rows[k], a != 0
-            if (np.abs(a) == np.abs(b)).all() and (a == b)[used].any() and (a != b)[used].any():
-                found.append((i, k))
+            paired = {i, k} & {*found, *found.values()}
+            if not paired and (np.abs(a) == np.abs(b)).all() and (a == b)[used].any() and (a != b)[used].any():
+                found[i] = k
     return found
 
 

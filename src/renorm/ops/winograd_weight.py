@@ -7,36 +7,38 @@ from collections.abc import Hashable
 import numpy as np
 
 from renorm.graph.deferred import Array, Deferred, cut, largest, parts, source_key
-from renorm.ops.winograd import TAPS, matrices
+from renorm.ops.filtering import Filter
 
 
-def transformed_weight(w: Array, m: int) -> Array:
-    """U[n * n, C, K] = G w G^T of w[K, C, 3, 3], in float64."""
-    g, (k, c) = matrices(m)[1], w.shape[:2]
+def transformed_weight(w: Array, filters: tuple[Filter, Filter]) -> Array:
+    """U[P, C, K] = G w G^T of w[K, C, *taps], in float64."""
+    (down, across), (k, c) = filters, w.shape[:2]
     taps = np.ascontiguousarray(w.transpose(2, 3, 1, 0), np.float64)
-    rows = (g @ taps.reshape(TAPS, TAPS * c * k)).reshape(len(g), TAPS, c * k)
-    return (g @ rows).reshape(len(g) ** 2, c, k)
+    rows = (down.g @ taps.reshape(len(taps), -1)).reshape(down.products, -1, c * k)
+    return (across.g @ rows).reshape(-1, c, k)
 
 
 class TransformedWeight(Deferred):
-    """transformed_weight(w, m), not computed yet."""
+    """transformed_weight(w, filters), not computed yet. result_axis: axis of K in w, 0 or 1; C is the other one."""
 
-    def __init__(self, w: Array | Deferred, m: int):
-        self.w, self.m = w, m
-        self.shape = ((m + TAPS - 1) ** 2, w.shape[1], w.shape[0])
+    def __init__(self, w: Array | Deferred, filters: tuple[Filter, Filter], result_axis: int = 0):
+        self.w, self.filters, self.result_axis = w, filters, result_axis
+        planes = filters[0].products * filters[1].products
+        self.shape = (planes, w.shape[1 - result_axis], w.shape[result_axis])
 
     def part(self, axis: int, begin: int, end: int) -> Array:
         if axis == 0:  # a part of the planes
             return self.part(1, 0, self.shape[1])[begin:end]
-        w = cut(self.w, 2 - axis, begin, end)
+        w = cut(self.w, self.result_axis if axis == 2 else 1 - self.result_axis, begin, end)
+        w = w.swapaxes(0, self.result_axis)
         made = np.empty((self.shape[0], w.shape[1], w.shape[0]))
         for first, last in parts(made.shape, 1):
-            made[:, first:last] = transformed_weight(w[:, first:last], self.m)
+            made[:, first:last] = transformed_weight(w[:, first:last], self.filters)
         return made
 
     def bound(self) -> float:
-        sums = np.abs(matrices(self.m)[1]).sum(axis=1).max()
-        return float(sums * sums * (1 + 1e-9) * largest(self.w))  # sums are rounded
+        down, across = (float(np.abs(f.g).sum(axis=1).max()) for f in self.filters)
+        return float(down * across * (1 + 1e-9) * largest(self.w))  # sums are rounded
 
     def key(self) -> Hashable:
-        return (TransformedWeight, self.m, source_key(self.w))
+        return (TransformedWeight, self.filters, self.result_axis, source_key(self.w))

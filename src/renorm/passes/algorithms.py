@@ -1,66 +1,93 @@
 """Algorithms that compute the same with fewer operations and round differently: Winograd's for convolutions.
 
-Every convolution that can be computed so is asked what each way costs (passes.convolution_cost). Transformed weights
-take 16 / 9 or 4 times the memory of weights: those that save most for a byte come first, until what is added is a
-quarter of all constants of the network, or as much as a process takes anyway.
+Every convolution that can be computed so is asked what each way costs (passes.convolution_cost). Kernels can transform
+weights themselves; where it is faster to have them transformed before, they take up to four times the memory: those
+that save most for a byte come first, until what is added is a quarter of all constants of the network, or as much as a
+process takes anyway.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import product
 from math import prod
 from typing import Any
 
-import numpy as np
-
-from renorm import ops
 from renorm.core.dims import is_static, static
 from renorm.core.dtypes import itemsize
 from renorm.core.target import Target
 from renorm.graph.ir import Graph, Node, Value
 from renorm.graph.rewrite import Driver, Match, Rewrite
 from renorm.ops.conv import Conv
-from renorm.ops.winograd import POINTS, TAPS
+from renorm.ops.conv_transpose import ConvTranspose
+from renorm.ops.filtering import has_points, points
+from renorm.ops.tiled import Tiled
 from renorm.ops.winograd_conv import WinogradConv
+from renorm.ops.winograd_conv_transpose import WinogradConvTranspose
 from renorm.ops.winograd_weight import TransformedWeight
 from renorm.passes.context import Context
 from renorm.passes.convolution_cost import Convolution
 from renorm.passes.fold import given
 
 WORTH = 1.1  # estimated gain below which the direct convolution stays: it rounds less
+WORTH_BYTES = 1.05  # estimated gain below which no weight grows
+TILES = (1, 2, 3, 4)  # results of a tile along one axis
+MOST_POINTS = 5  # of an axis beside another one that has some: errors of both multiply
+MOST_POINTS_ALONE = 7
+TILED: dict[type, type[Tiled]] = {Conv: WinogradConv, ConvTranspose: WinogradConvTranspose}
 
 
-class ConvToWinograd(Rewrite):
-    """conv(x, w, b) -> winograd_conv(x, G w G^T, b) for a constant w of 3 x 3, strides 1, one group
+@dataclass(frozen=True)
+class Way:
+    """How a convolution is computed by tiles: the op that does it, and whether its kernel transforms weights."""
 
-    plan: for each convolution the tile that is chosen, or why there is none.
-    """
+    op: Tiled
+    transforms_weights: bool
+
+
+class _ByTiles(Rewrite):
+    """plan: for each convolution the way that is chosen, or why there is none."""
 
     constants = ("w",)
+    direct: type[Conv | ConvTranspose]
 
-    def __init__(self, plan: Mapping[Node, int | str]):
+    def __init__(self, plan: Mapping[Node, Way | str]):
         self.plan = plan
 
     def pattern(self, x: Any, w: Any, b: Any) -> Any:
-        return ops.conv(x, w, b)
+        return self.direct.matching()(x, w, b)
 
     def fits(self, m: Match) -> bool:
         return m.root in self.plan
 
     def refuse(self, m: Match) -> str | None:
-        tile = self.plan[m.root]
-        if isinstance(tile, str):
-            return tile
-        m.found = TransformedWeight(given(m.w), tile)
+        way = self.plan[m.root]
+        if isinstance(way, str):
+            return way
+        filters = way.op.filters(static(m.x.shape[2:]), static(m.w.shape[2:]))
+        m.found = TransformedWeight(given(m.w), filters, way.op.result_axis)
         return None if m.found.is_finite(m.w.dtype) else "its transformed weights are not finite"
 
     def rewrite(self, m: Match) -> Value:
-        op, u = m.root.op, m.graph.constant(m.found, m.w.name, m.w.source, dtype=m.w.dtype)
-        assert isinstance(op, Conv)
-        spans = op.spans(static(m.x.shape[2:], m.x.name), m.w.shape[2:])
-        pads = (*(s.before for s in spans), *(s.after for s in spans))
-        return WinogradConv(tile=self.plan[m.root], pads=pads)(m.x, u, m.b)
+        way = self.plan[m.root]
+        assert isinstance(way, Way)
+        if way.transforms_weights:
+            return way.op(m.x, m.w, m.b)
+        return way.op(m.x, m.graph.constant(m.found, m.w.name, m.w.source, dtype=m.w.dtype), m.b)
+
+
+class ConvToWinograd(_ByTiles):
+    """conv(x, w, b) -> winograd_conv(x, w or G w G^T, b) for a constant w of two axes, dilations 1, one group"""
+
+    direct = Conv
+
+
+class ConvTransposeToWinograd(_ByTiles):
+    """conv_transpose(x, w, b) -> winograd_conv_transpose(x, w or G w G^T, b) for a constant w of two axes, dilations 1,
+    one group"""
+
+    direct = ConvTranspose
 
 
 @dataclass(frozen=True)
@@ -68,73 +95,102 @@ class ChooseAlgorithms:
     """conv(x, w, b) -> winograd_conv(x, w', b) where that is estimated to be faster; nothing for precision "exact"
 
     growth: bytes that transformed weights may add, as a share of the bytes of all constants. free: bytes that they may
-    add to any network; Python with NumPy takes about as many.
+    add to any network; Python with NumPy takes about twice as many.
     """
 
     growth: float = 0.25
-    free: int = 32 << 20
+    free: int = 16 << 20
 
     def run(self, graph: Graph, context: Context) -> None:
         if context.precision == "exact" or context.target.machine_target.is_gpu:
             return
         plan = self.plan(graph, context)
-        Driver((ConvToWinograd(plan),), context.kept, context.probe, context.log).run(graph)
+        rules = (ConvToWinograd(plan), ConvTransposeToWinograd(plan))
+        Driver(rules, context.kept, context.probe, context.log).run(graph)
         graph.discard_constants()
 
-    def plan(self, graph: Graph, context: Context) -> dict[Node, int | str]:
-        """For each convolution that could be computed by tiles the tile, or why it stays direct."""
+    def plan(self, graph: Graph, context: Context) -> dict[Node, Way | str]:
+        """For each convolution that could be computed by tiles how, or why it stays direct."""
         constants = sum(itemsize(v.dtype) * prod(static(v.shape)) for v in graph.constants.values())
         left = max(self.free, self.growth * constants)
         target = context.target.machine_target
-        choices = [_Choice(n, convolution_of(n), target) for n in graph.nodes if _may_change(n) and not context.kept(n)]
-        waiting = [c for c in choices if c.upgrades()]
+        choices = [_Choice(n, target) for n in graph.nodes if _may_change(n) and not context.kept(n)]
+        choices = [c for c in choices if c.costs]
+        waiting = [c for c in choices if c.better()]
         while waiting:
             best = max(waiting, key=_Choice.density)
-            tile, more = best.upgrades()[0]
-            if more <= left:
-                left -= more
-                best.tile = tile
+            way = best.better()[0]
+            if best.bytes_more(way) <= left:
+                left -= best.bytes_more(way)
+                best.way = way
             else:
-                best.refused.add(tile)
-            waiting = [c for c in waiting if c.upgrades()]
-        return {c.node: c.tile if c.tile > 1 else c.reason() for c in choices}
+                best.refused.add(way)
+            waiting = [c for c in waiting if c.better()]
+        return {c.node: c.way or c.reason() for c in choices}
 
 
 @dataclass
 class _Choice:
-    """How one convolution is computed so far: tile 1 is direct. refused: tiles whose weights do not fit."""
+    """How one convolution is computed so far. refused: ways whose weights do not fit."""
 
     node: Node
-    convolution: Convolution
     target: Target
-    tile: int = 1
-    refused: set[int] = field(default_factory=set[int])
+    way: Way | None = None
+    refused: set[Way] = field(default_factory=set[Way])
 
     def __post_init__(self) -> None:
-        self.costs = {t: self.convolution.cost(t, self.target) for t in (1, *POINTS)}
+        x, w = self.node.inputs[:2]
+        assert x is not None
+        assert w is not None
+        op, spatial, kernel = self.node.op, static(x.shape[2:]), static(w.shape[2:])
+        assert isinstance(op, (Conv, ConvTranspose))
+        self.convolution = convolution_of(self.node)
+        self.direct = self.convolution.direct(self.target)
+        self.planes: dict[Way, int] = {}
+        self.costs: dict[Way, float] = {}
+        for tile in tiles(kernel, op.along("strides", 2)):
+            made = TILED[type(op)](**{**op.values, "kernel_shape": kernel}, tile=tile)
+            filters = made.filters(spatial, kernel)
+            for transforms_weights in (False, True):
+                way = Way(made, transforms_weights)
+                self.planes[way] = prod(f.products for f in filters)
+                self.costs[way] = self.convolution.tiled(filters, transforms_weights, self.target)
+        free = [way for way in self.costs if way.transforms_weights]
+        if free:
+            least = min(free, key=lambda way: self.costs[way])
+            self.way = least if self.direct > WORTH * self.costs[least] else None
 
-    def gain(self, tile: int) -> float:
-        return self.costs[self.tile] - self.costs[tile]
+    @property
+    def cost(self) -> float:
+        return self.costs[self.way] if self.way else self.direct
 
-    def bytes_more(self, tile: int) -> int:
-        return self.convolution.weight_bytes(tile) - self.convolution.weight_bytes(self.tile)
+    def bytes_more(self, way: Way) -> int:
+        own = (
+            0
+            if self.way is None or self.way.transforms_weights
+            else self.planes[self.way] - prod(self.convolution.taps)
+        )
+        return 4 * self.convolution.pairs * (self.planes[way] - prod(self.convolution.taps) - own)
 
-    def upgrades(self) -> list[tuple[int, int]]:
-        """Tiles worth having with the bytes that they add, that which saves most for a byte first."""
+    def better(self) -> list[Way]:
+        """Ways worth having with the bytes that they add, that which saves most for a byte first."""
         found = [
-            t
-            for t in POINTS
-            if t > self.tile and t not in self.refused and self.gain(t) > 0 and self.costs[1] > WORTH * self.costs[t]
+            way
+            for way, cost in self.costs.items()
+            if not way.transforms_weights
+            and way not in self.refused
+            and self.cost > WORTH_BYTES * cost
+            and self.direct > WORTH * cost
+            and self.bytes_more(way) > 0
         ]
-        return [(t, self.bytes_more(t)) for t in sorted(found, key=lambda t: -self.gain(t) / self.bytes_more(t))]
+        return sorted(found, key=lambda way: (self.costs[way] - self.cost) / self.bytes_more(way))
 
     def density(self) -> float:
-        tile, more = self.upgrades()[0]
-        return self.gain(tile) / more
+        way = self.better()[0]
+        return (self.cost - self.costs[way]) / self.bytes_more(way)
 
     def reason(self) -> str:
-        best = min(POINTS, key=lambda t: self.costs[t])
-        times = self.costs[1] / self.costs[best]
+        times = self.direct / min(self.costs.values())
         if self.refused:
             return (
                 f"transformed, its weights would be too large, though it is estimated to be {times:.2f} times as fast"
@@ -142,18 +198,42 @@ class _Choice:
         return f"by Winograd's tiles it is estimated to be {times:.2f} times as fast only"
 
 
+def tiles(kernel: tuple[int, ...], strides: tuple[int, ...]) -> list[tuple[int, int]]:
+    """Tiles along both axes that need fewer products and round little more."""
+    found: list[tuple[int, int]] = []
+    for tile in product(TILES, TILES):
+        if 1 not in tile and len({*tile}) > 1:
+            continue  # squares cost the least of what rounds alike
+        axes = list(zip(tile, kernel, strides, strict=True))
+        if not all(has_points(*axis) for axis in axes):
+            continue
+        used = [points(*axis) for axis in axes]
+        most = MOST_POINTS if all(used) else MOST_POINTS_ALONE
+        # several results of an axis without points would save nothing
+        if any(used) and max(used) <= most and all(n or m == 1 for n, m in zip(used, tile, strict=True)):
+            found.append(tile)
+    return found
+
+
 def _may_change(node: Node) -> bool:
     op = node.op
-    if not isinstance(op, Conv) or op.group != 1:
+    if not isinstance(op, (Conv, ConvTranspose)) or type(op) not in TILED or op.group != 1:
         return False
     x, w = node.inputs[:2]
-    if x is None or w is None or not w.is_constant or w.shape[2:] != (TAPS, TAPS) or x.dtype != "float32":
+    if x is None or w is None or not w.is_constant or x.rank != 4 or x.dtype != "float32":
         return False
-    return is_static(x.shape) and {*op.along("strides", 2), *op.along("dilations", 2)} == {1}
+    return is_static(x.shape) and set(op.along("dilations", 2)) == {1} and 0 not in x.shape
 
 
 def convolution_of(node: Node) -> Convolution:
     """What the cost of a convolution depends on."""
-    (batch, results, height, width), w = static(node.output.shape, node.name), node.inputs[1]
+    (x, w), op = node.inputs[:2], node.op
+    assert x is not None
     assert w is not None
-    return Convolution(batch, int(np.asarray(w.shape)[1]), results, height, width)
+    assert isinstance(op, (Conv, ConvTranspose))
+    (n, c, h, v), (_, k, p, q) = static(x.shape, node.name), static(node.output.shape, node.name)
+    down, across = static(w.shape[2:])
+    strides = op.along("strides", 2)
+    return Convolution(
+        (n, c, h, v), (n, k, p, q), (down, across), (strides[0], strides[1]), isinstance(op, ConvTranspose)
+    )

@@ -1,4 +1,4 @@
-"""What a 3 x 3 convolution costs, computed directly or by Winograd's tiles: what algorithms are chosen by.
+"""What a convolution over two axes costs, computed directly or by tiles: what algorithms are chosen by.
 
 The unit is one multiply-add of a whole vector register. An estimate counts what surely takes time on any CPU with
 vector registers: multiply-adds, with what does not fill tiles; transforms, per tile and vector of channels; weights
@@ -8,48 +8,73 @@ nothing is multiplied.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 from renorm.core.target import Target
-from renorm.ops.schedules.tiles import choose_tile
-from renorm.ops.winograd import TAPS
+from renorm.ops.filtering import Filter
+from renorm.ops.schedules.winograd_blocks import Work, choose, registers
 
 TRANSFORM = 6.0  # units per element of a tile, of input and result alike: loads, sums and stores, measured on AVX-512
+WEIGHT = 3.5  # units per vector of weights that the kernel transforms and stores, likewise
+IDLE = 3.0  # times as much of the time in which weights come shows where nothing else is done with them
 TURN = 1.5  # units per element that has to change its place because channels do not fill vectors
 WAIT = 4.0  # operations that all cores could do, half hidden, while one byte comes from memory
+PIXELS = 1.3  # what a product costs where vectors run over pixels
 BUSY = 0.95  # of the time in which products of tiles really multiply
 
 
 @dataclass(frozen=True)
 class Convolution:
-    """3 x 3, strides 1, in one group. height, width: of the result."""
+    """One group, of the extents of x and y. taps: of the window. strides, and whether it is transposed."""
 
-    batch: int
-    channels: int
-    results: int
-    height: int
-    width: int
+    x: tuple[int, int, int, int]
+    y: tuple[int, int, int, int]
+    taps: tuple[int, int]
+    strides: tuple[int, int] = (1, 1)
+    transposed: bool = False
 
-    def weight_bytes(self, tile: int) -> int:
-        """Of weights as they are (tile 1), or transformed for a Winograd tile."""
-        return 4 * (tile + TAPS - 1) ** 2 * self.channels * self.results
+    @property
+    def pairs(self) -> int:
+        """Of channels of x and of y, that have a weight each for every tap."""
+        return self.x[1] * self.y[1]
 
-    def cost(self, tile: int, target: Target) -> float:
-        """Estimated units on one core. tile: 1 for the direct convolution, or m of Winograd's F(m, 3)."""
+    def direct(self, target: Target) -> float:
+        """Estimated units on one core of the sums as they are defined."""
+        own = self.strides if self.transposed else (1, 1)  # results side by side that have taps of their own
+        counts = (self.y[0], *(-(-e // s) for e, s in zip(self.y[2:], own, strict=True)))
         lanes = target.lanes(4)
-        vectors = -(-self.results // lanes)
-        down, across = -(-self.height // tile), -(-self.width // tile)
-        register = choose_tile(across, vectors, target.vector_registers)
-        padded = -(-across // register.pixels) * register.pixels * down * self.batch
-        planes = (tile + TAPS - 1) ** 2
-        stall = max(1.0, 8 / (register.pixels * register.vectors))
-        products = planes * padded * self.channels * vectors * stall
-        wait = WAIT / (2 * lanes)
-        if tile == 1:
-            return products + wait * self.weight_bytes(tile)
-        memory = self.weight_bytes(tile) + 4 * self.batch * self.height * self.width * (self.channels + self.results)
-        count = self.batch * down * across
-        channels = -(-self.channels // lanes)
-        turned = sum(n for n, full in ((channels, self.channels), (vectors, self.results)) if full % lanes)
-        transforms = count * ((channels + vectors) * TRANSFORM * planes + turned * TURN * lanes * tile * tile)
-        return products / BUSY + transforms + wait * memory
+        if self.y[1] < lanes // 2:  # vectors run over pixels
+            return prod(self.taps) * prod(counts) * self.pairs / lanes * PIXELS
+        vectors = -(-self.y[1] // lanes)
+        least = min(cost for cost, _ in registers(counts, vectors, target.vector_registers))
+        return prod(self.taps) * least * prod(counts) * self.x[1] * vectors + self._wait(prod(self.taps), target)
+
+    def tiled(self, filters: Sequence[Filter], transforms_weights: bool, target: Target) -> float:
+        """Estimated units on one core of tiles, whose weights are transformed in the kernel or before."""
+        lanes = target.lanes(4)
+        counts = (self.y[0], *(-(-e // f.results) for e, f in zip(self.y[2:], filters, strict=True)))
+        planes, tiles = prod(f.products for f in filters), prod(counts)
+        channels, results = -(-self.x[1] // lanes), -(-self.y[1] // lanes)
+        sizes = [planes + prod(f.elements for f in filters), planes + prod(f.results for f in filters)]
+        transforms = tiles * TRANSFORM / 2 * sum(n * size for n, size in zip((channels, results), sizes, strict=True))
+        turned = sum(
+            n * e
+            for n, e, size in (
+                (channels, prod(f.step for f in filters), self.x[1]),
+                (results, prod(f.results for f in filters), self.y[1]),
+            )
+            if size % lanes
+        )
+        transforms += tiles * turned * TURN * lanes
+        if transforms_weights:
+            transforms += WEIGHT * planes * self.x[1] * results + IDLE * self._wait(prod(self.taps), target)
+        moved = 4 * (prod(self.x) + prod(self.y)) * WAIT / (2 * lanes)
+        shape = (*(f.products for f in filters), *counts, self.y[1])
+        _, cost = choose(Work.of(shape, self.x[1], lanes, target, transforms_weights))
+        return planes * tiles * self.x[1] * results * cost / BUSY + transforms + moved
+
+    def _wait(self, weights: int, target: Target) -> float:
+        """For so many weights of every pair of channels."""
+        return WAIT / (2 * target.lanes(4)) * 4 * weights * self.pairs

@@ -1,82 +1,32 @@
 """CPU: Winograd convolutions by blocks of tiles: what passes between transforms and products stays in the cache.
 
-    for each block of tiles                      for each block of tiles, of each image (threads share them)
-      transformed = B^T d B of the block           transformed = B^T d B
-      for each few vectors of result channels    for each few vectors of result channels (threads share them)
-        products = transformed x weights           for each block of tiles
-        results = A^T products A                     products, results
+    for each block of tiles (threads share them)     transformed = B^T d B (threads share blocks of channels)
+      transformed = B^T d B of the block             for each few vectors of result channels (threads share them)
+      for each few vectors of result channels          weights = G w G^T of these, where they do not come transformed
+        products = transformed x weights               for each block of tiles
+        results = A^T products A                         products, results
 
 On the left threads share blocks, and each block reads all weights: right for many tiles. On the right threads share
 result channels, so that weights are read once, however large they are, and what is transformed lies in memory: right
-for few tiles. The products run in the inner kernel of cpu_products: R tiles of one row by N vectors of channels in
-registers. Transforms run over vectors of channels, one row or column of a tile at a time.
+for few tiles. Weights that are transformed here are those of one thread, in its cache: what one core writes and another
+one reads costs more than the transform. The products run in an inner kernel of R tiles by N vectors of channels in
+registers (winograd_blocks). Transforms run over vectors of channels, one row or column of a tile at a time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import product
 
 from renorm import te
 from renorm.core.dtypes import itemsize
 from renorm.core.target import Target
 from renorm.ops.schedules import cpu_injective, cpu_tiles, layout, structure
 from renorm.ops.schedules.cpu_tiles import Statistics
-from renorm.ops.schedules.tiles import Tile, choose_tile
+from renorm.ops.schedules.winograd_blocks import BLOCK, Blocks, Register, Work, choose
 
-STAGES = ("pad", "winograd_rows", "winograd_input", "winograd_products", "winograd_sums")
+STAGES = ("pad", *(f"winograd_{t}" for t in ("rows", "input", "weight_rows", "weights", "products", "sums")))
 
-# Floating operations that a core could have done while it waits for one byte from beyond its second-level cache:
-# weights, which it reads from their beginning to their end, from the cache that cores share or, where they are NEAR
-# times as large as its own, from memory; and transformed data, of which it picks pieces.
-WAIT, WAIT_MEMORY, WAIT_PIECES = 0.7, 2.3, 7.0
-NEAR = 8
-WEIGHT = 3.0  # what a vector of weights costs beside a number that is spread: a block of tiles uses it a few times
-
-
-@dataclass(frozen=True)
-class Blocks:
-    """register: the tile of the products. down, across: Winograd tiles of one block. by_channels: whether threads share
-    result channels instead of blocks."""
-
-    register: Tile
-    down: int
-    across: int
-    by_channels: bool
-
-
-def choose_blocks(shape: Sequence[int], channels: int, lanes: int, target: Target) -> Blocks:
-    """The blocks of least estimated cost for products of `shape` (n, n, batch, rows of tiles, tiles of a row, result
-    channels), summed over `channels`."""
-    planes, (batch, down, across, k) = shape[0] * shape[1], shape[2:]
-    register = choose_tile(across, -(-k // lanes), target.vector_registers, WEIGHT)
-    groups = -(-k // (register.vectors * lanes))
-    per_tile, per_product = 4 * planes * channels, 4 * planes * register.vectors * lanes  # bytes
-    weights = 4 * planes * channels * k
-    cache = target.cache_bytes
-    best, least = Blocks(register, 1, register.pixels, False), float("inf")
-    for by_channels, rows in product((False, True), range(1, down + 1)):
-        tiles = rows * register.pixels
-        kept = tiles * (per_product + (0 if by_channels else per_tile))
-        if rows > 1 and kept > cache // 2:
-            continue
-        pieces = batch * -(-down // rows) * -(-across // register.pixels)
-        cost = 1.0
-        if by_channels:
-            beyond = max(0.0, 1 - cache / (batch * down * across * per_tile))  # of what is transformed
-            cost += 8 * WAIT_MEMORY / (2 * k)  # stored once and loaded once by another core
-            cost += 4 * WAIT_PIECES * beyond / (2 * register.vectors * lanes)
-            streamed = weights / groups > cache // 2
-            pieces *= groups
-        else:
-            streamed = weights + kept > cache * 3 // 4
-        wait = WAIT_MEMORY if weights > NEAR * cache else WAIT
-        cost += 4 * (wait if streamed else 0.25 * WAIT) / (2 * tiles)
-        cost = cost * (-(-down // rows) * rows / down) + 1 / pieces
-        if cost < least:
-            best, least = Blocks(register, rows, register.pixels, by_channels), cost
-    return best
+Place = tuple[te.Tensor, te.IterVar]
 
 
 def transforms(outs: Sequence[te.Tensor]) -> list[te.Tensor]:
@@ -96,18 +46,20 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
         for t in (*kept, *outs):
             cpu_injective.nest(s, t, target)
         return
-    tagged = {t.op.tag: t for t in structure.stages(outs)}
-    out, data, y = outs[0], tagged.get("pad"), tagged["winograd"]
-    rows, transformed, products, sums = (tagged[tag] for tag in STAGES[1:])
+    tagged = {t.op.tag.removeprefix("winograd_"): t for t in structure.stages(outs)}
+    (out,), y, products = outs, tagged["winograd"], tagged["products"]
     lanes = target.lanes(itemsize(products.dtype))
-    blocks = choose_blocks(products.shape, transformed.shape[-1], lanes, target)
+    assert isinstance(products.op, te.ComputeOp)
+    channels = products.op.reduce_axis[0].extent
+    blocks, _ = choose(Work.of(products.shape, channels, lanes, target, "weights" in tagged))
     cpu_injective.inline(s, outs, keep=[*kept, y])
-    accumulator = s.cache_write(products, "register")
-    place = _results(s, out, y, sums, blocks, lanes, statistics)
+    place = _results(s, out, y, tagged["sums"], blocks, lanes, "weights" in tagged, statistics)
     host = out if statistics is None else statistics.out
-    _products(s, products, accumulator, (host, place[-1]), blocks, lanes)
-    block = _transform(s, transformed, None if blocks.by_channels else (host, place[0]), blocks, lanes)
-    _rows(s, rows, data, transformed, *block)
+    _products(s, products, (host, place[-1]), blocks.register, lanes)
+    if "weights" in tagged:
+        _weights(s, tagged["weight_rows"], tagged["weights"], (host, place[0]), lanes)
+    block = _transform(s, tagged["input"], None if blocks.by_channels else (host, place[0]), lanes)
+    _rows(s, tagged["rows"], tagged.get("pad"), tagged["input"], *block, lanes)
 
 
 def _results(
@@ -117,10 +69,11 @@ def _results(
     sums: te.Tensor,
     blocks: Blocks,
     lanes: int,
+    transforms_weights: bool,
     statistics: Statistics | None,
 ) -> list[te.IterVar]:
     """The loops over results; gives those around a block of products, of which the first is shared by threads."""
-    tile = int(y.op.attrs["tile"])
+    tile = y.op.attrs["tile"]
     is_blocked = len(out.shape) > len(y.shape)
     finish = out
     if is_blocked:
@@ -130,15 +83,17 @@ def _results(
         finish = s.cache_write(y, "local") if y is out else y
     n, channel, h, w = list(s[out].op.axis)[:4]
     group = s[out].split(channel, factor=blocks.register.vectors * (1 if is_blocked else lanes))
-    rows = s[out].split(h, factor=tile * blocks.down)
-    columns = s[out].split(w, factor=tile * blocks.across)
-    outer = [n, rows[0], columns[0]]
+    images = s[out].split(n, factor=blocks.images)
+    rows = s[out].split(h, factor=tile[0] * blocks.rows)
+    columns = s[out].split(w, factor=tile[1] * blocks.columns)
+    outer = [images[0], rows[0], columns[0]]
     outer = [group[0], *outer] if blocks.by_channels else [*outer, group[0]]
     if is_blocked:
-        place = _finish(s, out, outer, (rows[1], columns[1], group[1], out.op.axis[4]), tile)
+        inside = (rows[1], columns[1], group[1], out.op.axis[4])
+        place = _finish(s, out, [*outer, images[1]], inside, tile)
     else:
-        row, inside = s[out].split(rows[1], factor=tile)
-        s[out].reorder(*outer, row, group[1], inside, columns[1])
+        row, within = s[out].split(rows[1], factor=tile[0])
+        s[out].reorder(*outer, images[1], row, group[1], within, columns[1])
         s[out].vectorize(columns[1])
         s[finish].compute_at(s[out], row)
         s[finish].set_scope("local")
@@ -150,12 +105,11 @@ def _results(
         outer = [loops.sample, *loops.tiles]
         outer = [loops.group, *outer] if blocks.by_channels else [*outer, loops.group]
         statistics.order(s, outer)
-    if blocks.by_channels:
-        outer = cpu_injective.share(s, host, outer)
-    else:
-        shared = cpu_injective.fuse(s, host, outer[:-1])
-        s[host].parallel(shared)
-        outer = [shared, outer[-1]]
+    if not blocks.by_channels:
+        outer = [cpu_injective.fuse(s, host, outer[:-1]), outer[-1]]
+    elif not transforms_weights:
+        outer = [cpu_injective.fuse(s, host, outer)]
+    s[host].parallel(outer[0])
     if host is not out:
         s[out].compute_at(s[host], outer[-1])
     s[sums].compute_at(s[finish], place)
@@ -168,55 +122,71 @@ def _results(
 
 
 def _finish(
-    s: te.Schedule, t: te.Tensor, outer: Sequence[te.IterVar], inside: Sequence[te.IterVar], tile: int
+    s: te.Schedule, t: te.Tensor, outer: Sequence[te.IterVar], inside: Sequence[te.IterVar], tile: Sequence[int]
 ) -> te.IterVar:
     """Results of one tile and one vector of channels at a time; the loop around that."""
     h, w, vector, lane = inside
-    p, i = s[t].split(h, factor=tile)
-    q, j = s[t].split(w, factor=tile)
+    p, i = s[t].split(h, factor=tile[0])
+    q, j = s[t].split(w, factor=tile[1])
     s[t].reorder(*outer, p, q, vector, i, j, lane)
     s[t].unroll(j)
     s[t].vectorize(lane)
     return vector
 
 
-def _products(
-    s: te.Schedule,
-    products: te.Tensor,
-    accumulator: te.Tensor,
-    place: tuple[te.Tensor, te.IterVar],
-    blocks: Blocks,
-    lanes: int,
-) -> None:
+def _products(s: te.Schedule, products: te.Tensor, place: Place, register: Register, lanes: int) -> None:
+    """Sums of products, in registers over all channels."""
+    accumulator = s.cache_write(products, "register")
     s[products].compute_at(s[place[0]], place[1])
     s[products].set_scope("local")
     i, j, n, p, q, k = s[products].op.axis
-    chunk, q = s[products].split(q, factor=blocks.register.pixels)
-    s[products].reorder(i, j, n, p, chunk, q, k)
-    s[accumulator].compute_at(s[products], chunk)
-    for t, pixel in ((products, q), (accumulator, s[accumulator].op.axis[4])):
-        *_, k = s[t].op.axis
-        vector, lane = s[t].split(k, factor=lanes)
-        if t is accumulator:
-            s[t].reorder(*s[t].op.reduce_axis, pixel, vector, lane)
-        s[t].unroll(pixel)
-        s[t].unroll(vector)
-        s[t].vectorize(lane)
+    cuts = [
+        s[products].split(axis, factor=size)
+        for axis, size in zip((n, p, q), (register.images, register.rows, register.columns), strict=True)
+    ]
+    around, tiles = [outer for outer, _ in cuts], [inner for _, inner in cuts]
+    vector, lane = s[products].split(k, factor=lanes)
+    s[products].reorder(i, j, *around, *tiles, vector, lane)
+    s[accumulator].compute_at(s[products], around[-1])
+    _in_registers(s, products, [*tiles, vector], lane)
+    *_, n, p, q, k = s[accumulator].op.axis
+    vector, lane = s[accumulator].split(k, factor=lanes)
+    outer, inner = s[accumulator].split(s[accumulator].op.reduce_axis[0], factor=BLOCK)
+    s[accumulator].reorder(outer, inner, n, p, q, vector, lane)
+    _in_registers(s, accumulator, [n, p, q, vector], lane)
 
 
-def _transform(
-    s: te.Schedule, t: te.Tensor, place: tuple[te.Tensor, te.IterVar] | None, blocks: Blocks, lanes: int
-) -> tuple[te.IterVar, te.IterVar]:
+def _in_registers(s: te.Schedule, t: te.Tensor, unrolled: Sequence[te.IterVar], lane: te.IterVar) -> None:
+    for axis in unrolled:
+        s[t].unroll(axis)
+    s[t].vectorize(lane)
+
+
+def _weights(s: te.Schedule, rows: te.Tensor, weights: te.Tensor, place: Place, lanes: int) -> None:
+    """Weights of one channel and one vector of result channels at a time, one column or row of taps."""
+    block, i, j, channel, lane = s[weights].op.axis
+    vector, lane = s[weights].split(lane, factor=lanes)
+    s[weights].reorder(block, vector, channel, i, j, lane)
+    s[weights].compute_at(s[place[0]], place[1])
+    s[weights].set_scope("local")
+    _in_registers(s, weights, [j], lane)
+    s[rows].compute_at(s[weights], channel)
+    s[rows].set_scope("local")
+    i, j, block, channel, lane = s[rows].op.axis
+    vector, lane = s[rows].split(lane, factor=lanes)
+    s[rows].reorder(block, vector, channel, j, i, lane)
+    _in_registers(s, rows, [i], lane)
+
+
+def _transform(s: te.Schedule, t: te.Tensor, place: Place | None, lanes: int) -> tuple[te.IterVar, te.IterVar]:
     """Gives the loop over vectors of channels of a block, and the innermost one over tiles."""
-    n, p, i, j, q, channel = s[t].op.axis
-    vector, lane = s[t].split(channel, factor=lanes)
+    i, j, block, n, p, q, lane = s[t].op.axis
+    vector, lane = s[t].split(lane, factor=lanes)
+    s[t].reorder(n, block, vector, p, q, i, j, lane)
+    vector = cpu_injective.fuse(s, t, [n, block, vector])
     if place is None:
-        row, p = s[t].split(p, factor=blocks.down)
-        s[t].reorder(n, row, vector, p, q, i, j, lane)
-        vector = cpu_injective.fuse(s, t, [n, row, vector])
         s[t].parallel(vector)
     else:
-        s[t].reorder(n, vector, p, q, i, j, lane)
         s[t].compute_at(s[place[0]], place[1])
         s[t].set_scope("local")
     s[t].unroll(j)
@@ -231,15 +201,17 @@ def _rows(
     transformed: te.Tensor,
     vector: te.IterVar,
     tile: te.IterVar,
+    lanes: int,
 ) -> None:
     """The first half of the transform, tile by tile, and the padded elements that a block reads, copied before: tiles
     overlap, so that each is read twice and more."""
     s[rows].compute_at(s[transformed], tile)
     s[rows].set_scope("local")
-    i, n, p, q, j, c = s[rows].op.axis
-    s[rows].reorder(n, p, q, j, i, c)
+    i, n, p, q, j, block, lane = s[rows].op.axis
+    part, lane = s[rows].split(lane, factor=lanes)
+    s[rows].reorder(n, p, q, block, part, j, i, lane)
     s[rows].unroll(i)
-    s[rows].vectorize(c)
+    s[rows].vectorize(lane)
     if data is not None:
         s[data].compute_at(s[transformed], vector)
         s[data].set_scope("local")

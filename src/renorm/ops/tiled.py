@@ -1,0 +1,143 @@
+"""Base of convolutions that need fewer products by tiles of their result (ops.filtering, ops.winograd)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from renorm import te
+from renorm.core.dims import Dim, Shape, is_static, static
+from renorm.core.errors import OperandError
+from renorm.core.target import Target
+from renorm.graph.attributes import Ints
+from renorm.graph.ir import Node
+from renorm.graph.layout import Accepts, Blocked
+from renorm.graph.op import OUT_ELEMENTWISE_FUSABLE
+from renorm.graph.types import Operand, TensorType
+from renorm.ops import schedules
+from renorm.ops.filtering import Filter, has_points
+from renorm.ops.schedules.winograd_blocks import Work, choose
+from renorm.ops.window import Windowed
+from renorm.ops.winograd import tiled
+
+OPERANDS = "x: T[N, C, H, W], w: T[...], b?: T[M] -> y: T[...]"
+
+
+class Tiled(Windowed):
+    """A mixin before the op that computes the same directly: two spatial axes, one group, dilations of 1.
+
+    w: the weight as the direct op has it, transformed in the kernel; or U[P, C, M] that it becomes
+    (ops.winograd_weight), with kernel_shape. tile: results of one tile along both axes; of a transposed convolution, of
+    each phase. It equals the direct op in exact arithmetic, for finite numbers: an infinity or a NaN in x spreads over
+    all results of every tile that reads it, and so does what overflows in a transform, whose sums exceed x up to 33
+    times for 4 results of 3 taps.
+    """
+
+    types = {"T": ("float32", "float64")}
+    onnx = {}
+    fusion = OUT_ELEMENTWISE_FUSABLE
+    tile = Ints((4, 4))
+    result_axis: int  # axis of result channels of the direct op's weight; the other one of the first two is that of x
+
+    def infer(self, x: Operand, w: Operand, b: Operand | None) -> tuple[Dim | None, ...]:
+        if self.values["group"] != 1 or {*self.along("dilations", 2)} != {1}:
+            raise OperandError(f"{self.name}({x}, {w}): tiles need one group and dilations of 1")
+        if w.rank not in (3, 4):
+            raise OperandError(f"{self.name}({x}, {w}): w is neither a weight of two axes nor a transformed one")
+        kernel, strides = self.kernel(w.shape), self.along("strides", 2)
+        if len(self.tile) != 2 or not all(
+            k is None or has_points(m, k, s) for m, k, s in zip(self.tile, kernel, strides)
+        ):
+            raise OperandError(
+                f"{self.name}({x}, {w}): no tile {list(self.tile)} of a window of {list(kernel)} with strides"
+                f" {list(strides)}",
+                do="take smaller tiles, and strides that no window is smaller than",
+            )
+        channels, results = (w.shape[i] for i in ((1, 2) if w.rank == 3 else (1 - self.result_axis, self.result_axis)))
+        for operand, name, extent, expected in ((x, "x", x.shape[1], channels), (b, "b", b and b.shape[0], results)):
+            if operand is not None and isinstance(extent, int) and isinstance(expected, int) and extent != expected:
+                raise OperandError(f"{self.name}({x}, {w}): {name} has {extent} channels, expected {expected}")
+        if w.rank == 3 and is_static(x.shape):
+            planes = prod(f.products for f in self.filters(static(x.shape[2:]), static(kernel)))
+            if w.shape[0] != planes:
+                raise OperandError(f"{self.name}({x}, {w}): w has {w.shape[0]} planes, but tiles need {planes}")
+        return (x.shape[0], results, *self.extents(x.shape[2:], kernel))
+
+    def kernel(self, shape: Shape) -> tuple[Any, ...]:
+        """Extents of the window for a weight of a shape."""
+        return self.known_kernel(shape[2:]) if len(shape) == 4 else self.along("kernel_shape", 2)
+
+    def extents(self, spatial: Sequence[Dim], kernel: Sequence[int | None]) -> Sequence[Dim | None]:
+        """Spatial extents of the result."""
+        raise NotImplementedError(f"{self.name} has no extents")
+
+    def filters(self, spatial: Sequence[int], kernel: Sequence[int]) -> tuple[Filter, Filter]:
+        """How tiles are computed along both axes."""
+        raise NotImplementedError(f"{self.name} has no filters")
+
+    def label(self, operands: Sequence[TensorType | None]) -> str:
+        tile = "x".join(str(m) for m in (self.tile if len({*self.tile}) > 1 else self.tile[:1]))
+        return f"winograd{tile}_{super().label(operands)}"
+
+    def channel_axis(self, index: int, operands: Sequence[TensorType | None]) -> int | None:
+        w = operands[1]
+        return None if index != 1 or w is None else 2 if w.rank == 3 else self.result_axis
+
+    def summed_axis(self, index: int, operands: Sequence[TensorType | None]) -> int | None:
+        return None
+
+    def in_blocks(self, node: Node, index: int | None, lanes: int) -> Accepts:
+        return Accepts.EITHER if index in (None, 0) else Accepts.ROW_MAJOR
+
+    def finished_tile(self, node: Node, target: Target) -> tuple[int, ...] | None:
+        (x, w), y, lanes = node.inputs[:2], node.output, target.lanes(4)
+        if x is None or w is None or not is_static((*x.shape, *y.shape)) or Blocked(1, lanes).refuses(y.shape):
+            return None
+        (batch, channels, *spatial), (_, results, *extents) = static(x.shape), static(y.shape)
+        filters = self.filters(spatial, static(self.kernel(w.shape)))
+        counts = [-(-e // f.results) for e, f in zip(extents, filters, strict=True)]
+        shape = (*(f.products for f in filters), batch, *counts, results)
+        blocks, _ = choose(Work.of(shape, channels, lanes, target, w.rank == 4))
+        if blocks.images > 1:
+            return None
+        return filters[0].results * blocks.rows, filters[1].results * blocks.columns
+
+    def copies(self, node: Node) -> bool:
+        return any(self.pads or ())
+
+    def compute(self, x: te.Tensor, w: te.Tensor, b: te.Tensor | None) -> te.Tensor:
+        kernel = self.kernel(w.shape)
+        results = w.shape[2 if len(w.shape) == 3 else self.result_axis]
+        shape = (x.shape[0], results, *(int(str(e)) for e in self.extents(x.shape[2:], kernel)))
+        return tiled(x, w, b, self.filters(x.shape[2:], kernel), shape, self.result_axis)
+
+    def schedule(self, s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
+        schedules.winograd(s, outs, target)
+
+    def nominal_flops(self, operands: Sequence[TensorType | None], results: Sequence[TensorType]) -> int | None:
+        (x, w, *_), (y,) = operands, results
+        assert x is not None
+        assert w is not None
+        return 2 * static(x.shape)[1] * prod(static(self.kernel(w.shape))) * prod(static(y.shape))
+
+    def reference(self, x: Any, w: Any, b: Any) -> Any:
+        if w.ndim == 4:
+            return super().reference(x, w, b)
+        kernel = self.kernel(w.shape)
+        down, across = self.filters(x.shape[2:], kernel)
+        extents = [int(str(e)) for e in self.extents(x.shape[2:], kernel)]
+        data = x
+        for axis, f, extent in ((2, down, extents[0]), (3, across, extents[1])):
+            first = f.start + f.step * np.arange(-(-extent // f.results))[:, None] + np.arange(f.elements)
+            inside = (first >= 0) & (first < x.shape[axis])
+            taken = np.take(data, np.clip(first, 0, x.shape[axis] - 1), axis=axis if axis == 2 else axis + 1)
+            data = np.where(inside if axis == 3 else inside[..., None], taken, 0.0)
+        u = w.reshape(down.products, across.products, *w.shape[1:])  # data: [N, C, p, k, q, l]
+        v = np.einsum("ik,jl,scpkql->scpqij", down.b, across.b, data, optimize=True)
+        product = np.einsum("scpqij,ijck->skpqij", v, u, optimize=True)
+        y = np.einsum("hi,wj,skpqij->skphqw", down.a, across.a, product, optimize=True)
+        y = y.reshape(*y.shape[:2], y.shape[2] * y.shape[3], -1)[:, :, : extents[0], : extents[1]]
+        return y if b is None else y + b.reshape(-1, 1, 1)
