@@ -39,9 +39,10 @@ MOST_POINTS_ALONE = 7
 TILED: dict[type, type[Tiled]] = {Conv: WinogradConv, ConvTranspose: WinogradConvTranspose}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Way:
-    """How a convolution is computed by tiles: the op that does it, and whether its kernel transforms weights."""
+    """How a convolution is computed by tiles: the op that does it, and whether its kernel transforms weights. A way is
+    equal to itself only: to compare ops takes longer than to choose."""
 
     op: Tiled
     transforms_weights: bool
