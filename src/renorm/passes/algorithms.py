@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import product
 from math import prod
 from typing import Any
@@ -38,9 +39,10 @@ MOST_POINTS_ALONE = 7
 TILED: dict[type, type[Tiled]] = {Conv: WinogradConv, ConvTranspose: WinogradConvTranspose}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Way:
-    """How a convolution is computed by tiles: the op that does it, and whether its kernel transforms weights."""
+    """How a convolution is computed by tiles: the op that does it, and whether its kernel transforms weights. A way is
+    equal to itself only: to compare ops takes longer than to choose."""
 
     op: Tiled
     transforms_weights: bool
@@ -129,6 +131,28 @@ class ChooseAlgorithms:
         return {c.node: c.way or c.reason() for c in choices}
 
 
+@cache
+def _costs(
+    op: Conv | ConvTranspose,
+    spatial: tuple[int, ...],
+    kernel: tuple[int, ...],
+    convolution: Convolution,
+    target: Target,
+) -> tuple[float, Mapping[Way, int], Mapping[Way, float]]:
+    """What a convolution costs directly; and for each way by tiles how many products a tile has, and what it costs.
+    Networks have many convolutions that are alike."""
+    planes: dict[Way, int] = {}
+    costs: dict[Way, float] = {}
+    for tile in tiles(kernel, op.along("strides", 2)):
+        made = TILED[type(op)](**{**op.values, "kernel_shape": kernel}, tile=tile)
+        filters = made.filters(spatial, kernel)
+        for transforms_weights in (False, True):
+            way = Way(made, transforms_weights)
+            planes[way] = prod(f.products for f in filters)
+            costs[way] = convolution.tiled(filters, transforms_weights, target)
+    return convolution.direct(target), planes, costs
+
+
 @dataclass
 class _Choice:
     """How one convolution is computed so far. refused: ways whose weights do not fit."""
@@ -145,16 +169,7 @@ class _Choice:
         op, spatial, kernel = self.node.op, static(x.shape[2:]), static(w.shape[2:])
         assert isinstance(op, (Conv, ConvTranspose))
         self.convolution = convolution_of(self.node)
-        self.direct = self.convolution.direct(self.target)
-        self.planes: dict[Way, int] = {}
-        self.costs: dict[Way, float] = {}
-        for tile in tiles(kernel, op.along("strides", 2)):
-            made = TILED[type(op)](**{**op.values, "kernel_shape": kernel}, tile=tile)
-            filters = made.filters(spatial, kernel)
-            for transforms_weights in (False, True):
-                way = Way(made, transforms_weights)
-                self.planes[way] = prod(f.products for f in filters)
-                self.costs[way] = self.convolution.tiled(filters, transforms_weights, self.target)
+        self.direct, self.planes, self.costs = _costs(op, spatial, kernel, self.convolution, self.target)
         free = [way for way in self.costs if way.transforms_weights]
         if free:
             least = min(free, key=lambda way: self.costs[way])

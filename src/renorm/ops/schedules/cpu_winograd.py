@@ -16,6 +16,7 @@ registers (winograd_blocks). Transforms run over vectors of channels, one row or
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from renorm import te
 from renorm.core.dtypes import itemsize
@@ -26,7 +27,8 @@ from renorm.ops.schedules.winograd_blocks import BLOCK, Blocks, Register, Work, 
 
 STAGES = ("pad", *(f"winograd_{t}" for t in ("rows", "input", "weight_rows", "weights", "products", "sums")))
 
-Place = tuple[te.Tensor, te.IterVar]
+if TYPE_CHECKING:  # the names of te are loaded when a schedule is made
+    Place = tuple[te.Tensor, te.IterVar]
 
 
 def transforms(outs: Sequence[te.Tensor]) -> list[te.Tensor]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from math import prod
+from math import inf, prod
 
 from renorm.core.target import Target
 
@@ -147,12 +147,14 @@ class Work:
 @cache
 def choose(work: Work) -> tuple[Blocks, float]:
     """The blocks of least estimated cost, and what that is for a product: 1 where nothing is lost."""
-    fitting = registers(work.counts, -(-work.results // work.lanes), work.registers)
-    least = min(cost for cost, _ in fitting)
-    found = [
-        (blocks, cost + work.waits(blocks))
-        for cost, register in fitting
-        if cost <= FAR * least
-        for blocks in work.candidates(register)
-    ]
-    return min(found, key=lambda pair: pair[1])
+    fitting = sorted(registers(work.counts, -(-work.results // work.lanes), work.registers), key=lambda pair: pair[0])
+    best, least = None, inf
+    for cost, register in fitting:
+        if cost >= least or cost > FAR * fitting[0][0]:
+            break  # what a product pays beside itself is not negative
+        for blocks in work.candidates(register):
+            whole = cost + work.waits(blocks)
+            if whole < least:
+                best, least = blocks, whole
+    assert best is not None
+    return best, least
