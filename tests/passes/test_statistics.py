@@ -14,7 +14,7 @@ from renorm import ops
 from renorm.driver.module import CompiledModule
 from renorm.graph import interpret, registry
 from renorm.graph.ir import Graph, Value
-from renorm.ops.tile_statistics import TileMoments
+from renorm.ops.tile_moments import TileMoments
 
 TARGETS = ("llvm", "llvm -mcpu=haswell")
 

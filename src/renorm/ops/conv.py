@@ -19,7 +19,7 @@ from renorm.graph.layout import Accepts, Blocked
 from renorm.graph.op import OUT_ELEMENTWISE_FUSABLE, Reject, Sample
 from renorm.graph.types import Operand, TensorType, bf16, f16, f32, f64
 from renorm.ops import schedules
-from renorm.ops.folding import ALONG, border, in_float64, is_known, scaled_product, window_hits
+from renorm.ops.folding import border, in_float64, scaled_product, unabsorbed, window_hits, with_bias
 from renorm.ops.precision import add_channels, rounded, wide
 from renorm.ops.schedules import cpu_convolution, cpu_depthwise, cpu_products, cpu_tiles
 from renorm.ops.window import Windowed, check_group, inside, pad, window_view
@@ -88,15 +88,12 @@ class Conv(Windowed):
     def absorbed(self, node: Node, operands: Sequence[Any], m: ChannelMap) -> Any:
         """w * k per input channel; the shift gives each position of y the sum of the taps that lie inside x."""
         x, w, b = operands
-        if m.axis != 1 or not is_known(w):
-            return f"the weight of {self.name} is not a constant" if m.axis == 1 else ALONG.format(m.axis)
-        if b is not None and not is_known(b):
-            return f"the bias of {self.name} is not a constant"
+        if reason := unabsorbed(self, m, w, b):
+            return reason
         scaled = w if m.k is None else times(w, self._per_input(m.k, w.shape))
         if m.shift is None or not m.shift.any():
             return self, [x, scaled, b], None
         taps = (in_float64(w) * self._per_input(m.shift, w.shape)).sum(axis=1)
-        rank = len(taps.shape) - 1
         if not any(before or behind for before, behind in self._padding(node)):
             total = taps.reshape(len(taps), -1).sum(axis=1)
             return self, [x, scaled, total if b is None else b + total], None
@@ -106,8 +103,7 @@ class Conv(Windowed):
         spans = self.spans([int(str(e)) for e in extents], taps.shape[1:])
         counts = self.counts([int(str(e)) for e in extents], taps.shape[1:])
         seen = [window_hits(s, count) for s, count in zip(spans, counts)]
-        rest = border(taps, seen)
-        return self, [x, scaled, None], rest if b is None else rest + b.reshape(-1, *[1] * rank)
+        return self, [x, scaled, None], with_bias(border(taps, seen), b)
 
     def _per_input(self, values: Any, shape: Sequence[int]) -> Any:
         """One number per input channel, as an array that broadcasts to the weight [M, C/g, *K]."""

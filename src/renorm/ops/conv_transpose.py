@@ -20,7 +20,7 @@ import numpy as np
 
 from renorm import te
 from renorm.core import dims
-from renorm.core.dims import Dim
+from renorm.core.dims import Dim, is_static, static
 from renorm.core.dtypes import FLOATS
 from renorm.core.errors import OperandError
 from renorm.core.target import Target
@@ -32,7 +32,7 @@ from renorm.graph.layout import Accepts
 from renorm.graph.op import OUT_ELEMENTWISE_FUSABLE, Reject, Sample
 from renorm.graph.types import Operand, TensorType, bf16, f16, f32, f64
 from renorm.ops import schedules
-from renorm.ops.folding import ALONG, border, in_float64, is_known, scaled_product, transposed_hits
+from renorm.ops.folding import in_float64, scaled_product, transposed_border, unabsorbed, with_bias
 from renorm.ops.phases import gathered, sub_pixel
 from renorm.ops.precision import add_channels, rounded
 from renorm.ops.schedules import cpu_products
@@ -112,17 +112,13 @@ class ConvTranspose(Windowed):
     def in_blocks(self, node: Node, index: int | None, lanes: int) -> Accepts:
         channels = node.output.shape[1]
         over_pixels = isinstance(channels, int) and not cpu_products.fills_vectors(channels, self.group, lanes)
-        # vectors that run over pixels are read and written as such
         return Accepts.ROW_MAJOR if self.group > 1 or over_pixels or index not in (None, 0) else Accepts.EITHER
 
     def scaled(self, operands: Sequence[Any], axis: int, k: Any, shift: Any) -> Any:
         def weight_times(w: Any, k: Any) -> Any:
             # [M] as [1, M], or as [C, M/g]: the rows of a group have the factors of that group's results
-            rows = (
-                k.reshape(1, -1)
-                if self.group == 1
-                else np.repeat(k.reshape(self.group, -1), w.shape[0] // self.group, 0)
-            )
+            rows = k.reshape(self.group, -1)
+            rows = rows if self.group == 1 else np.repeat(rows, w.shape[0] // self.group, 0)
             return times(w, rows.reshape(*rows.shape, *[1] * (w.ndim - 2)))
 
         return scaled_product(self, operands, axis, k, shift, weight_times)
@@ -130,25 +126,18 @@ class ConvTranspose(Windowed):
     def absorbed(self, node: Node, operands: Sequence[Any], m: ChannelMap) -> Any:
         """w * k per input channel; the shift gives each position of y the sum of the taps that reach it."""
         x, w, b = operands
-        if m.axis != 1 or not is_known(w):
-            return f"the weight of {self.name} is not a constant" if m.axis == 1 else ALONG.format(m.axis)
-        if b is not None and not is_known(b):
-            return f"the bias of {self.name} is not a constant"
-
-        def per_input(values: Any) -> Any:
-            return values.reshape(-1, *[1] * (len(w.shape) - 1))
-
-        scaled = w if m.k is None else times(w, per_input(m.k))
+        if reason := unabsorbed(self, m, w, b):
+            return reason
+        rows = (-1, *[1] * (len(w.shape) - 1))
+        scaled = w if m.k is None else times(w, m.k.reshape(rows))
         if m.shift is None or not m.shift.any():
             return self, [x, scaled, b], None
-        held = node.inputs[0]
-        if held is None or not all(isinstance(e, int) for e in held.shape[2:]):
+        spatial = node.operands[0].type.shape[2:]
+        if not is_static(spatial):
             return "its shift is not the same everywhere in the result, and extents are not known"
-        parted = (in_float64(w) * per_input(m.shift)).reshape(self.group, -1, *w.shape[1:]).sum(axis=1)
-        taps = parted.reshape(-1, *w.shape[2:])
-        spans, extents = self.transposed([int(str(e)) for e in held.shape[2:]], w.shape[2:])
-        rest = border(taps, [transposed_hits(s, e) for s, e in zip(spans, extents)])
-        return self, [x, scaled, None], rest if b is None else rest + b.reshape(-1, *[1] * len(spans))
+        taps = (in_float64(w) * m.shift.reshape(rows)).reshape(self.group, -1, *w.shape[1:]).sum(axis=1)
+        rest = transposed_border(taps.reshape(-1, *w.shape[2:]), *self.transposed(static(spatial), w.shape[2:]))
+        return self, [x, scaled, None], with_bias(rest, b)
 
     def compute(self, x: te.Tensor, w: te.Tensor, b: te.Tensor | None) -> te.Tensor:
         spans, extents = self.transposed(x.shape[2:], w.shape[2:])
@@ -169,10 +158,8 @@ class ConvTranspose(Windowed):
     def reference(self, x: Any, w: Any, b: Any) -> Any:
         spans, extents = self.transposed(x.shape[2:], w.shape[2:])
         whole = [(s.extent - 1) * s.stride + s.reach for s in spans]
-        # room behind what the products reach, for output_padding
-        y = np.zeros(
-            (x.shape[0], w.shape[1] * self.group, *(n + s.before + e for n, s, e in zip(whole, spans, extents)))
-        )
+        room = [n + s.before + e for n, s, e in zip(whole, spans, extents)]  # behind the products: output_padding
+        y = np.zeros((x.shape[0], w.shape[1] * self.group, *room))
         inputs, outputs = w.shape[0] // self.group, w.shape[1]
         for g, taps in product(range(self.group), np.ndindex(w.shape[2:])):
             weight = w[(slice(g * inputs, (g + 1) * inputs), slice(None), *taps)]

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from renorm.graph.channels import ChannelMap
 from renorm.graph.deferred import Deferred
 from renorm.graph.op import OpDef
 from renorm.ops.window import Span
@@ -68,6 +69,21 @@ def in_float64(w: Any) -> Array:
 ALONG = "the map in front runs along axis {}, not along the channels that are summed"
 
 
+def unabsorbed(op: OpDef, m: ChannelMap, w: Any, b: Any) -> str | None:
+    """Why a convolution cannot take a map in front of it; None where it can."""
+    if m.axis != 1:
+        return ALONG.format(m.axis)
+    for what, held in (("weight", w), ("bias", b)):
+        if held is not None and not is_known(held):
+            return f"the {what} of {op.name} is not a constant"
+    return None
+
+
+def with_bias(rest: Array, b: Array | None) -> Array:
+    """What is added to a result [N, M, ..], with a bias per channel."""
+    return rest if b is None else rest + b.reshape(-1, *[1] * (rest.ndim - 2))
+
+
 def border(taps: Array, hits: Sequence[Array]) -> Array:
     """What a constant 1 in front of a window gives at each position, channel by channel: [1, M, *positions].
 
@@ -86,7 +102,12 @@ def window_hits(span: Span, count: int) -> Array:
     return ((at >= 0) & (at < span.extent)).astype(np.float64)
 
 
-def transposed_hits(span: Span, count: int) -> Array:
+def transposed_border(taps: Array, spans: Sequence[Span], counts: Sequence[int]) -> Array:
+    """As `border`, for a transposed window, whose taps bring an element of x to several of y."""
+    return border(taps, [_transposed_hits(span, count) for span, count in zip(spans, counts, strict=True)])
+
+
+def _transposed_hits(span: Span, count: int) -> Array:
     """[K, count]: whether a tap of a transposed window brings an element to a position of the result."""
     at = np.arange(count) + span.before - np.arange(span.kernel)[:, None] * span.dilation
     return ((at % span.stride == 0) & (at >= 0) & (at < span.extent * span.stride)).astype(np.float64)

@@ -53,7 +53,7 @@ def cubic_weight(a: float) -> Callable[[Any], Any]:
 
 
 def interpolated(
-    x: te.Tensor, axis: int, p: Line, radius: int, weight: Callable[[Any], Any], *, stretch: bool, exclude: bool
+    x: te.Tensor, axis: int, p: Line, radius: int, weight: Callable[[Any], Any], stretch: bool, exclude: bool
 ) -> te.Tensor:
     """`x` resampled along one axis: a weighted mean of the elements within `radius` of each position.
 

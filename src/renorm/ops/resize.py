@@ -61,8 +61,7 @@ class Resize(OpDef):
             raise OperandError(f"resize({x}, {given[0]}): needs one element for each of {len(axes)} axes")
         if self.mode != "nearest" and not is_float(x.dtype):
             raise OperandError(f"resize({x}): {self.mode} interpolation is defined over floats only")
-        known = given[0].known
-        if known is None:
+        if (known := given[0].known) is None:
             return tuple(None if a in axes else d for a, d in enumerate(x.shape))
         pair = (known, None) if given[0] is scales else (None, known)
         return tuple(resized(x.shape, axes, *pair, self.keep_aspect_ratio_policy)[0])
@@ -75,27 +74,21 @@ class Resize(OpDef):
         scales, sizes, roi = (None if v is None or not v.size else v for v in (scales, sizes, roi))
         axes, found = self._axes(len(shape)), dict[int, Line]()
         extents, factors = resized(shape, axes, scales, sizes, self.keep_aspect_ratio_policy)
-        for k, a in enumerate(axes):
-            factor, length = factors[a], extents[a]
+        for k, (a, factor, length) in enumerate((a, factors[a], extents[a]) for a in axes):
             if not shape[a] or not length or factor is None or not isinstance(length, int):
                 continue
             part = None if roi is None else (float(roi[k]), float(roi[len(axes) + k]))
-            line = position_line(self.coordinate_transformation_mode, shape[a], length, factor, part)
-            if not line.is_identity():
-                found[a] = line
-        return found
+            found[a] = position_line(self.coordinate_transformation_mode, shape[a], length, factor, part)
+        return {a: line for a, line in found.items() if not line.is_identity()}
 
     def fusion_of(self, operands: Sequence[TensorType | None]) -> Fusion:
         summed = REDUCTION if self.antialias else OUT_ELEMENTWISE_FUSABLE  # nobody computes a sum several times over
         return INJECTIVE if self.mode == "nearest" else summed
 
     def carried(self, node: Node, index: int, axis: int) -> Carry | None:
-        """Weights of an interpolation add up to one. Beyond the edge tf_crop_and_resize puts a number of its own."""
-        x = node.inputs[0]
-        if index or x is None or x.shape[axis] != node.output.shape[axis]:
-            return None
-        rule = self.coordinate_transformation_mode
-        return every(x.shape[axis], axis) if rule != "tf_crop_and_resize" else None
+        own = node.output.shape[axis]  # weights of an interpolation add up to 1, numbers beyond the edge are others
+        kept = not index and self.coordinate_transformation_mode != "tf_crop_and_resize"
+        return every(own, axis) if kept and node.operands[0].type.shape[axis] == own else None
 
     def in_blocks(self, node: Node, index: int | None, lanes: int) -> Accepts:
         return Accepts.ALIKE
@@ -114,9 +107,7 @@ class Resize(OpDef):
             y, radius = x, 1 if self.mode == "linear" else 2
             weight = resampling.linear_weight if radius == 1 else resampling.cubic_weight(self.cubic_coeff_a)
             for a, p in lines.items():
-                y = resampling.interpolated(
-                    y, a, p, radius, weight, stretch=self.antialias, exclude=self.exclude_outside
-                )
+                y = resampling.interpolated(y, a, p, radius, weight, self.antialias, self.exclude_outside)
         if self.coordinate_transformation_mode == "tf_crop_and_resize":
             y = resampling.cropped(y, lines, self.extrapolation_value)
         return rounded(y, x.dtype)

@@ -1,0 +1,112 @@
+"""Mean and sum of squared distances from it, of each tile of an image: what norms merge."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from renorm import te
+from renorm.core.dims import Dim
+from renorm.core.dtypes import compute_dtype
+from renorm.graph.op import Reject, Sample
+from renorm.graph.types import Operand, bf16, f16, f32, f64
+from renorm.ops.moments import ACCUMULATOR
+from renorm.ops.schedules.structure import STATISTIC
+from renorm.ops.tile_statistics import TileStatistics, counts, elements
+from renorm.te import tag
+
+SCALE = 2.0**-64  # what brings distances from 2^64 on into the range of those whose squares are finite
+FEW = 32  # elements of which the mean is a pivot
+
+
+class TileMoments(TileStatistics):
+    """m[n, t.., 0, c] = mean of x[n, c, ..] over tile t.., m[n, t.., 1, c] = sum of (x - that mean)^2, in float64.
+
+    One pass sums d and d*d with d = x - pivot, in rows in the dtype of arithmetic, rows in float64. The pivot is the
+    mean of a few elements of the tile, so that its distance from the mean is at most a few deviations, whatever the
+    data: what then cancels in sum(d*d) - sum(d) * sum(d) / n are a few last bits of a float32. Where d*d exceeds what
+    its dtype holds, the squares of 2^-64 * d take their place. d itself must not exceed that.
+    """
+
+    signature = "x: T[N, C, *S] -> m: float64[...]"
+
+    def infer(self, x: Operand) -> tuple[Dim, ...]:
+        return (x.shape[0], *self.tiles(x), 2, x.shape[1])
+
+    def compute(self, x: te.Tensor) -> te.Tensor:
+        extents, dtype = x.shape[2:], compute_dtype(x.dtype)
+        tiles = (x.shape[0], *counts(extents, self.tile), x.shape[1])
+        pivot = self._pivot(x, tiles, dtype)
+
+        def distance(e: Any, at: Any) -> Any:
+            return e.astype(dtype) - pivot[at]
+
+        def small(e: Any, at: Any) -> Any:
+            return distance(e, at) * te.const(SCALE, dtype)
+
+        terms = [distance, lambda e, at: distance(e, at) * distance(e, at), lambda e, at: small(e, at) * small(e, at)]
+        sums = self.total(x, terms, ACCUMULATOR)
+
+        def moment(*index: Any) -> Any:
+            *at, k, c = index
+            count = elements(extents, self.tile, at[1:], ACCUMULATOR)
+            total, squares, scaled = (sums[(*at, i, c)] for i in range(3))
+            limit = te.const(float(np.finfo(dtype).max), ACCUMULATOR)
+            squares = te.select(squares <= limit, squares, scaled / te.const(SCALE * SCALE, ACCUMULATOR))
+            spread = te.maximum(squares - total * total / count, te.const(0.0, ACCUMULATOR))
+            return te.select(k < 1, pivot[(*at, c)].astype(ACCUMULATOR) + total / count, spread)
+
+        return te.compute((*tiles[:-1], 2, x.shape[1]), moment, name="tile_moments", tag=tag.ELEMWISE)
+
+    def _pivot(self, x: te.Tensor, tiles: Sequence[int], dtype: str) -> te.Tensor:
+        """The mean of the first elements of each tile; of equal ones that number itself."""
+        extent, tile = x.shape[-1], min(self.tile[-1], x.shape[-1])
+        few = min(FEW, tile, extent % tile or tile)
+        r = te.reduce_axis((0, few), name="r")
+
+        def element(index: Any, inside: Any) -> Any:
+            *place, last = (i * t for i, t in zip(index[1:-1], self.tile))
+            return x[(index[0], index[-1], *place, last + inside)].astype(dtype)
+
+        attrs = {"channel": x.ndim - 1}
+        sums = te.compute(
+            tiles,
+            lambda *i: te.sum(element(i, r) - element(i, 0), axis=r),
+            name="tile_pivot_sum",
+            tag="reduce",
+            attrs=attrs,
+        )
+
+        def mean(*index: Any) -> Any:
+            return element(index, 0) + sums[index] / te.const(float(few), dtype)
+
+        return te.compute(tiles, mean, name="tile_pivot", tag=STATISTIC, attrs=attrs)
+
+    def reference(self, x: Any) -> Any:
+        x = x.astype(np.float64)
+        m = np.empty((x.shape[0], *counts(x.shape[2:], self.tile), 2, x.shape[1]))
+        for at, piece in self.pieces(x).items():
+            axes = tuple(range(2, x.ndim))
+            m[(slice(None), *at, 0)] = piece.mean(axis=axes)
+            m[(slice(None), *at, 1)] = ((piece - piece.mean(axis=axes, keepdims=True)) ** 2).sum(axis=axes)
+        return m
+
+    samples = [
+        Sample(f32[2, 3, 5, 7], tile=(2, 7), tolerance=1e-6),
+        Sample(f32[1, 16, 9, 13], tile=(4, 5), tolerance=1e-6),
+        Sample(f32[2, 3, 8], tile=(4,), tolerance=1e-6),
+        Sample(f32[1, 2, 3, 4, 5], tile=(9, 2, 2), tolerance=1e-6),
+        Sample(f32[2, 3, 4, 4].between(79999.0, 80003.0), tile=(3, 4), tolerance=1e-6),
+        Sample(f32[2, 3, 4, 4].between(0.7, 0.7), tile=(3, 4), tolerance=0.0),
+        Sample(f32[1, 2, 4, 4].between(-1e30, 1e30), tile=(2, 2), tolerance=1e-6),
+        Sample(f32[0, 3, 4, 4], tile=(2, 2), tolerance=1e-6),
+        Sample(f64[1, 2, 3, 4], tile=(1, 4)),
+        Sample(f16[1, 2, 8, 8].between(200.0, 201.0), tile=(4, 8), tolerance=1e-6),
+        Sample(bf16[1, 2, 4, 4], tile=(2, 4), tolerance=1e-6),
+    ]
+    rejects = [
+        Reject(f32[3], tile=(1,), because="x has rank 1"),
+        Reject(f32[2, 3, 5, 7], tile=(2,), because="tile [2] needs one number from 1 up for each of 2 spatial axes"),
+    ]
