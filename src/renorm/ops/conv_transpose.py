@@ -132,7 +132,7 @@ class ConvTranspose(Windowed):
         scaled = w if m.k is None else times(w, m.k.reshape(rows))
         if m.shift is None or not m.shift.any():
             return self, [x, scaled, b], None
-        spatial = node.operands[0].type.shape[2:]
+        spatial = () if node.inputs[0] is None else node.inputs[0].shape[2:]
         if not is_static(spatial):
             return "its shift is not the same everywhere in the result, and extents are not known"
         taps = (in_float64(w) * m.shift.reshape(rows)).reshape(self.group, -1, *w.shape[1:]).sum(axis=1)

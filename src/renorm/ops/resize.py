@@ -86,9 +86,9 @@ class Resize(OpDef):
         return INJECTIVE if self.mode == "nearest" else summed
 
     def carried(self, node: Node, index: int, axis: int) -> Carry | None:
-        own = node.output.shape[axis]  # weights of an interpolation add up to 1, numbers beyond the edge are others
+        x, own = node.inputs[0], node.output.shape[axis]  # weights of an interpolation add up to 1, others do not
         kept = not index and self.coordinate_transformation_mode != "tf_crop_and_resize"
-        return every(own, axis) if kept and node.operands[0].type.shape[axis] == own else None
+        return every(own, axis) if kept and x is not None and x.shape[axis] == own else None
 
     def in_blocks(self, node: Node, index: int | None, lanes: int) -> Accepts:
         return Accepts.ALIKE
