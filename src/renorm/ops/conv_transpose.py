@@ -117,8 +117,7 @@ class ConvTranspose(Windowed):
     def scaled(self, operands: Sequence[Any], axis: int, k: Any, shift: Any) -> Any:
         def weight_times(w: Any, k: Any) -> Any:
             # [M] as [1, M], or as [C, M/g]: the rows of a group have the factors of that group's results
-            rows = k.reshape(self.group, -1)
-            rows = rows if self.group == 1 else np.repeat(rows, w.shape[0] // self.group, 0)
+            rows = np.repeat(k.reshape(self.group, -1), w.shape[0] // self.group if self.group > 1 else 1, 0)
             return times(w, rows.reshape(*rows.shape, *[1] * (w.ndim - 2)))
 
         return scaled_product(self, operands, axis, k, shift, weight_times)
