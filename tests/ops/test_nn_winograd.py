@@ -23,6 +23,7 @@ from renorm.ops.tiled import Tiled
 from renorm.ops.winograd_conv import WinogradConv
 from renorm.ops.winograd_conv_transpose import WinogradConvTranspose
 from renorm.ops.winograd_weight import transformed_weight
+from renorm.tir.verify import verify
 
 Array = np.ndarray[Any, Any]
 
@@ -173,7 +174,7 @@ def program(case: Case, target: str, reads: bool, writes: bool, transformed: boo
 @pytest.mark.parametrize(
     "setting",
     [
-        Setting((3, 32, 13, 30), 48),
+        Setting((3, 24, 13, 30), 48),
         Setting((3, 48, 5, 6), 32, tile=(2, 2), taps=(4, 4), strides=(2, 2), transposed=True),
     ],
     ids=["conv", "conv_transpose"],
@@ -215,6 +216,14 @@ def test_any_layout_and_order_of_loops(
 def test_products_and_transforms_stay_in_registers(setting: Setting, cpu: str, transformed: bool) -> None:
     p = program(Case(setting), cpu, reads=True, writes=True, transformed=transformed)
     assert compile_kernel(te.lower(p.schedule, p.arguments), parse(cpu)).spills == 0
+
+
+@pytest.mark.parametrize("transformed", [False, True])
+def test_what_fills_up_blocks_is_not_read(transformed: bool) -> None:
+    """Blocks of 8 channels in memory, of 16 in the kernel."""
+    case, target = Case(Setting((3, 24, 37, 41), 40)), "llvm -mcpu=haswell"
+    p = program(case, target, reads=True, writes=True, transformed=transformed)
+    verify(te.lower(p.schedule, p.arguments), parse(target))
 
 
 @pytest.mark.parametrize("scale", [1e-18, 1e18])

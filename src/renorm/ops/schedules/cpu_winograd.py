@@ -185,9 +185,9 @@ def _transform(s: te.Schedule, t: te.Tensor, place: Place | None, lanes: int) ->
     i, j, block, n, p, q, lane = s[t].op.axis
     vector, lane = s[t].split(lane, factor=lanes)
     s[t].reorder(n, block, vector, p, q, i, j, lane)
-    vector = cpu_injective.fuse(s, t, [n, block, vector])
+    # vectors of a block stay a loop of their own: what fills up the last block is told by n, block and vector
     if place is None:
-        s[t].parallel(vector)
+        s[t].parallel(cpu_injective.fuse(s, t, [n, block]))
     else:
         s[t].compute_at(s[place[0]], place[1])
         s[t].set_scope("local")
