@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pytest
 
 from renorm.frontends.tflite.flatbuffer import Table, encode
 from renorm.frontends.tflite.schema import schema
@@ -93,11 +94,9 @@ class File:
 
 def litert(content: bytes, *xs: Any) -> list[Any]:
     """What LiteRT computes, without its fast paths."""
-    from ai_edge_litert.interpreter import Interpreter, OpResolverType
-
-    made = Interpreter(
-        model_content=content, experimental_op_resolver_type=OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
-    )
+    runtime = pytest.importorskip("ai_edge_litert.interpreter", reason="ai-edge-litert is not installed")
+    plain = runtime.OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
+    made = runtime.Interpreter(model_content=content, experimental_op_resolver_type=plain)
     details = made.get_input_details()
     for d, x in zip(details, xs, strict=True):
         made.resize_tensor_input(d["index"], x.shape)
