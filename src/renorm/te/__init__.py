@@ -6,16 +6,15 @@ All of it is loaded when one of its names is first used: a network all of whose 
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from renorm.te.names import *  # noqa: F403
 
-_MODULES = ("intrin", "tag")  # which need nothing of the rest
-
 
 def __getattr__(name: str) -> Any:
-    if name in _MODULES:
+    if name != "lower" and find_spec(f"{__name__}.{name}") is not None:  # a file; `lower` is a function
         return import_module(f"{__name__}.{name}")
     if name.startswith("__"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
