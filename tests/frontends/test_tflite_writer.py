@@ -12,7 +12,7 @@ from tests.frontends.tflite_files import File, litert
 from tests.shared_files import shared
 
 import renorm
-from renorm.errors import InvalidModel, UnsupportedOp
+from renorm.errors import UnsupportedOp
 from renorm.frontends import tflite
 from renorm.frontends.tflite.flatbuffer import decode
 
@@ -118,8 +118,24 @@ def test_all_that_cannot_be_written_is_named_at_once():
         tflite.write(renorm.read(build(case)[0]))
 
 
-def test_suffixes_of_no_format(tmp_path: Path):
+def test_a_suffix_of_no_format_leaves_the_source_s(tmp_path: Path):
     content, _ = seed_001()
-    with pytest.raises(InvalidModel, match=r"\.circle"):
-        renorm.optimize(content, tmp_path / "out.txt")
-    assert list(tmp_path.iterdir()) == []
+    renorm.optimize(content, tmp_path / "out")
+    assert (tmp_path / "out").read_bytes()[4:8] == b"CIR0"
+
+
+@pytest.mark.parametrize("kind", ["RELU", "RELU6", "RELU_N1_TO_1", "TANH", "LOGISTIC"])
+def test_activations_behind_a_convolution(kind: str):
+    """LiteRT computes those that are written into the operator, and the others have one of their own."""
+    file = File()
+    file.tensor("x", (1, 5, 6, 3))
+    file.constant("w", f(4, 3, 3, 3))
+    file.constant("b", f(4))
+    file.tensor("c", (1, 5, 6, 4))
+    file.tensor("y", (1, 5, 6, 4))
+    file.operator("CONV_2D", ["x", "w", "b"], ["c"], "Conv2DOptions", stride_h=1, stride_w=1)
+    file.operator(kind, ["c"], ["y"])
+    content, x = file.written(["x"], ["y"]), f(1, 5, 6, 3)
+    written = tflite.write(renorm.read(content))
+    assert len(operators(written)) == (2 if kind in ("TANH", "LOGISTIC") else 1)
+    np.testing.assert_allclose(litert(written, x)[0], litert(content, x)[0], rtol=1e-5, atol=1e-5)

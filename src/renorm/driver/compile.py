@@ -45,7 +45,8 @@ def compile(
 ) -> CompiledModule | SpecializingModule:
     """A module that runs the model as machine code.
 
-    model: a path to a .onnx file, an onnx.ModelProto, or a Graph. target: "llvm" (this machine), "llvm -mcpu=haswell",
+    model: a path to a .onnx, .tflite or .circle file, which must not change meanwhile, its bytes, an onnx.ModelProto,
+    or a Graph. target: "llvm" (this machine), "llvm -mcpu=haswell",
     ... opt_level: 0 nothing but lowering; 1 + constants and dead code; 2 + folding and fusing; 3 + layouts and
     algorithms. shapes: input name to shape, for inputs with symbolic extents; without it the module specialises on
     each new shape it is called with. keep: names of ops or nodes that must not be unpacked or folded (also

@@ -81,6 +81,12 @@ class _Stored(Deferred):
     def part(self, axis: int, begin: int, end: int) -> Array:
         return cut(self.form.unpack(self.held, self.shape), axis, begin, end).astype(np.float64)
 
+    def exact(self) -> Array:
+        return self.form.unpack(self.held, self.shape).astype(np.float64)
+
+    def rounded(self, dtype: str) -> Array:
+        return self.form.unpack(self.held, self.shape).astype(dtypes.numpy_dtype(dtype))
+
     def bound(self) -> float:
         return float(np.abs(self.held).max(initial=0.0))
 

@@ -23,15 +23,14 @@ _BY_LIBRARY = {"onnx": "renorm.frontends.onnx", "onnx_ml_pb2": "renorm.frontends
 
 
 def write(graph: Graph, path: str | os.PathLike[str]) -> None:
-    """Writes a graph that passes have left as a model, in the format of the path's suffix: whole or not at all.
+    """Writes a graph that passes have left as a model, in the format of the path's suffix, or where that is none of a
+    format in that of its source (ONNX for a graph that was built): whole or not at all.
 
-    Raises UnsupportedOp that names every node which the format cannot express, and InvalidModel for a suffix of none.
+    Raises UnsupportedOp that names every node which the format cannot express.
     """
     suffix = os.path.splitext(os.fspath(path))[1].lower()
-    module = _BY_SUFFIX.get(suffix)
-    if module is None:
-        raise InvalidModel(f"{path}: not a file that renorm writes", [f"files: {', '.join(_BY_SUFFIX)}"])
-    import_module(module).write(graph, path)
+    source = ".tflite" if "tflite" in graph.metadata else ".onnx"
+    import_module(_BY_SUFFIX.get(suffix) or _BY_SUFFIX[source]).write(graph, path)
 
 
 def read(source: Any, *, shapes: Mapping[str, Sequence[int]] | None = None, is_mapped: bool = False) -> Graph:

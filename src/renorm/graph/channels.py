@@ -10,7 +10,7 @@ channel of the result what k has for the channels of x that it comes from. `push
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,13 @@ class ChannelMap:
     k: Array | None
     shift: Array | None
 
+    def objection(self) -> str | None:
+        """Why constants cannot take the map: a sentence; None where they can."""
+        for values in (self.k, self.shift):
+            if values is not None and not np.isfinite(values).all():
+                return f"its scale or shift is not finite in channel {int(np.flatnonzero(~np.isfinite(values))[0])}"
+        return None
+
     def then(self, other: ChannelMap) -> ChannelMap:
         """This map, and after it another one along the same axis."""
         k = other.k if self.k is None else self.k if other.k is None else self.k * other.k
@@ -41,8 +48,7 @@ class Carry:
 
     pairs: [P, 2], channels of the result and of the operand that have elements in common. positive: the op commutes
     with factors above zero only; homogeneous: only with maps without a shift; joined: operands add up, and a shift goes
-    to one of them. fill: what stands in the result beside elements of the operand, None where nothing does; beside:
-    gives an array that broadcasts to the result, 1 where that stands.
+    to one of them. fill: what stands in the result beside elements of the operand, None where nothing does.
     """
 
     axis: int
@@ -52,21 +58,6 @@ class Carry:
     homogeneous: bool = False
     joined: bool = False
     fill: float | None = None
-    beside: Callable[[], Array] | None = None
-
-    def changed_fill(self, m: ChannelMap, rank: int) -> Array | str | None:
-        """What the map adds where the fill stands, as an array that broadcasts to a result of that rank; None where it
-        adds nothing."""
-        if self.fill is None:
-            return None
-        added = self.fill * (0.0 if m.k is None else m.k - 1.0) + (0.0 if m.shift is None else m.shift)
-        if not np.any(added):
-            return None
-        if self.beside is None:
-            return f"puts {self.fill:g} beside what the map falls upon, and extents are not known"
-        spread = [1] * rank
-        spread[self.axis] = -1
-        return np.reshape(added, spread) * self.beside()
 
     def objection(self, m: ChannelMap) -> str | None:
         """Why the op does not commute with a map, after "it"."""
@@ -74,7 +65,14 @@ class Carry:
             return "does not commute with factors that are not above zero"
         if self.homogeneous and m.shift is not None and m.shift.any():
             return "does not commute with a shift"
+        with np.errstate(invalid="ignore"):
+            if self.fill is not None and not np.all(self.fill * _or(m.k, 1.0) + _or(m.shift, 0.0) == self.fill):
+                return f"puts {self.fill:g} beside what the map falls upon"
         return None
+
+
+def _or(values: Array | None, neutral: float) -> Any:
+    return neutral if values is None else values
 
 
 def every(extent: Any, axis: int, **asked: Any) -> Carry | None:

@@ -39,6 +39,8 @@ class Place:
         """Of whole[starts[0] : starts[0] + part[0], ...] in row-major memory; None where rows have no single pitch."""
         steps = [itemsize * prod(whole[k + 1 :]) for k in range(len(whole))]
         offset = sum(start * step for start, step in zip(starts, steps))
+        if 0 in part:
+            return Place(0, 0)
         cut = next((k for k in reversed(range(len(whole))) if part[k] != whole[k]), 0)
         rows, pitch, is_open = 1, 0, True
         for k in reversed(range(cut)):

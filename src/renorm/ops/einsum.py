@@ -15,6 +15,7 @@ from renorm.core.dtypes import FLOATS
 from renorm.core.errors import OperandError
 from renorm.core.target import Target
 from renorm.graph.attributes import String
+from renorm.graph.ir import Node
 from renorm.graph.op import OUT_ELEMENTWISE_FUSABLE, OpDef, Reject, Sample
 from renorm.graph.types import Operand, bf16, f16, f32, f64, i64
 from renorm.ops import schedules
@@ -101,6 +102,12 @@ class Einsum(OpDef):
         shape = tuple(extents[a] for a in result)
         y = te.compute(shape, element, name="einsum", tag=tag.COMM_REDUCE if summed else tag.INJECTIVE)
         return rounded(y, xs[0].dtype)
+
+    def to_onnx(self, node: Node, opset: int) -> Any:
+        """ONNX wants `...` to stand for equally many axes of each operand that has it."""
+        terms = self.equation.replace(" ", "").partition("->")[0].split(",")
+        ranks = [v.rank - len(t.replace("...", "")) for t, v in zip(terms, node.inputs) if v is not None and "..." in t]
+        return super().to_onnx(node, opset) if len(set(ranks)) <= 1 else None
 
     def schedule(self, s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
         schedules.reduction(s, outs, target)

@@ -71,7 +71,8 @@ class Matmul(OpDef):
             return ALONG.format(m.axis)
         if not is_known(b) or b.ndim < 2:
             return "operand b of matmul is not a constant matrix"
-        rest = None if m.shift is None or not m.shift.any() else (m.shift @ in_float64(b))[..., None, :]
+        rest = None if m.shift is None or not m.shift.any() else m.shift @ in_float64(b)
+        rest = rest if rest is None or rank == 1 else rest[..., None, :]
         return self, [a, b if m.k is None else times(b, m.k[:, None])], rest
 
     def compute(self, a: te.Tensor, b: te.Tensor) -> te.Tensor:

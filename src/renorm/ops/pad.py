@@ -92,16 +92,7 @@ class Pad(Injective):
             return None
         fills = self.mode == "constant" and any(p > 0 for pair in around for p in pair)
         number = 0.0 if value is None or value.data is None else float(value.data.item())
-        if not fills:
-            return every(x.shape[axis], axis)
-        is_known = all(isinstance(d, int) for d, pair in zip(x.shape, around) if any(pair))
-
-        def beside() -> Any:
-            mask = np.ones([int(str(d)) if any(pair) else 1 for d, pair in zip(node.output.shape, around)])
-            mask[tuple(slice(b, d - a) if b or a else slice(None) for d, (b, a) in zip(mask.shape, around))] = 0
-            return mask
-
-        return every(x.shape[axis], axis, fill=number, beside=beside if is_known else None)
+        return every(x.shape[axis], axis, fill=number if fills else None)
 
     def in_blocks(self, node: Node, index: int | None, lanes: int) -> Accepts:
         x = node.inputs[0]

@@ -87,7 +87,7 @@ class Resize(OpDef):
 
     def carried(self, node: Node, index: int, axis: int) -> Carry | None:
         x, own = node.inputs[0], node.output.shape[axis]  # weights of an interpolation add up to 1, others do not
-        kept = not index and self.coordinate_transformation_mode != "tf_crop_and_resize"
+        kept = not index and self.coordinate_transformation_mode != "tf_crop_and_resize" and node.inputs[2] is None
         return every(own, axis) if kept and x is not None and x.shape[axis] == own else None
 
     def in_blocks(self, node: Node, index: int | None, lanes: int) -> Accepts:

@@ -101,7 +101,7 @@ class ChooseAlgorithms:
     """
 
     growth: float = 0.25
-    free: int = 16 << 20
+    free: int = 8 << 20
 
     def run(self, graph: Graph, context: Context) -> None:
         if context.precision == "exact" or context.target.machine_target.is_gpu:
@@ -237,7 +237,7 @@ def _may_change(node: Node) -> bool:
     x, w = node.inputs[:2]
     if x is None or w is None or not w.is_constant or x.rank != 4 or x.dtype != "float32":
         return False
-    return is_static(x.shape) and set(op.along("dilations", 2)) == {1} and 0 not in x.shape
+    return is_static(x.shape) and set(op.along("dilations", 2)) == {1} and 0 not in (*x.shape, *w.shape)
 
 
 def convolution_of(node: Node) -> Convolution:

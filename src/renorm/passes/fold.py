@@ -18,6 +18,7 @@ import numpy as np
 from renorm import ops
 from renorm.core import dtypes
 from renorm.core.dims import format_shape
+from renorm.core.dtypes import itemsize
 from renorm.graph import registry
 from renorm.graph.channels import ChannelMap
 from renorm.graph.deferred import Deferred, fits, largest
@@ -27,6 +28,8 @@ from renorm.graph.types import TensorType
 from renorm.passes import paths
 
 Array = np.ndarray[Any, Any]
+
+BORDER = 1 << 20  # bytes of an image that takes the place of a norm in front: more costs more than the norm
 
 
 class Fold(Rewrite):
@@ -87,9 +90,6 @@ class Absorbed:
 def absorb(producer: Node, affine: ChannelMap) -> Absorbed | str:
     """The producer with the affine map in its constants, or why it cannot take it."""
     given = _given(producer)
-    for values in (affine.k, affine.shift):
-        if values is not None and not np.isfinite(values).all():
-            return f"its scale or shift is not finite in channel {int(np.flatnonzero(~np.isfinite(values))[0])}"
     found, rest = producer.op.scaled(given, affine.axis, affine.k, affine.shift), None
     if isinstance(found, str) and affine.k is not None and affine.shift is not None:
         without = producer.op.scaled(given, affine.axis, affine.k, None)  # no bias? then the shift stays behind
@@ -106,19 +106,12 @@ def absorb(producer: Node, affine: ChannelMap) -> Absorbed | str:
 def absorb_front(consumer: Node, before: paths.Front) -> Absorbed | str:
     """The consumer with the map on its first operand in its constants, or why it cannot take it."""
     given = _given(consumer)
-    found = consumer.op.absorbed(consumer, given, before.map)
+    found = before.map.objection() or consumer.op.absorbed(consumer, given, before.map)
     if isinstance(found, str):
         return f"{found} (node {consumer.name!r})"
     op, changed, rest = found
-    if before.rest is not None:  # what the map does not do to padding: a constant image, which the op takes as it is
-        x, *others = consumer.inputs
-        if x is None or not all(isinstance(d, int) for d in x.shape[1:]):
-            return f"the shift is not the same where {consumer.name!r} reads padding, and extents are not known"
-        image = np.broadcast_to(before.rest, (1, *(int(str(d)) for d in x.shape[1:])))
-        weights = [None if v is None else exact(v) for v in others]
-        empty = np.zeros_like(image)
-        added = consumer.op.reference(image, *weights) - consumer.op.reference(empty, *weights)
-        rest = added if rest is None else rest + added
+    if rest is not None and rest.size * itemsize(consumer.output.dtype) > BORDER:
+        return f"what it adds at the border of {consumer.name!r} would take {rest.size} numbers"
     return _checked(Absorbed(consumer, op, changed, rest, given))
 
 

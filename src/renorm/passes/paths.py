@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from renorm import ops
+from renorm.core import dtypes
 from renorm.graph.channels import ChannelMap, pulled, pushed
 from renorm.graph.ir import Node, Value
 from renorm.graph.rewrite import Match
@@ -27,11 +27,10 @@ Made = Callable[[Match], Value]
 
 @dataclass(frozen=True)
 class Through:
-    """A node made anew on other operands. changed: by operand, counted flat. rest: what is added to it."""
+    """A node made anew on other operands. changed: by operand, counted flat."""
 
     node: Node
     changed: dict[int, Made]
-    rest: Array | None = None
 
     def __call__(self, m: Match) -> Value:
         made: list[Value | None] = list(self.node.inputs)
@@ -40,10 +39,7 @@ class Through:
         flat, operands = iter(made), list[Any]()
         for o in self.node.operands:
             operands.append([next(flat) for _ in o] if isinstance(o, list) else next(flat))
-        y = m.graph.apply(self.node.op, operands, name=self.node.name)
-        if self.rest is None:
-            return y
-        return ops.add(y, m.graph.constant(self.rest, f"{self.node.name}.border", dtype=y.dtype))
+        return m.graph.apply(self.node.op, operands, name=self.node.name)
 
 
 @dataclass(frozen=True)
@@ -74,11 +70,18 @@ Leaf = Callable[[Node, ChannelMap], "Made | str"]
 
 def back(m: Match, v: Value, wanted: ChannelMap, take: Leaf) -> Made | str:
     """A plan for v * k + shift, or why there is none."""
+    if reason := wanted.objection():
+        return reason
     if v.is_constant:
-        return Mapped(v, applied(v, wanted))
+        made = applied(v, wanted)
+        with np.errstate(over="ignore"):
+            fits = np.isfinite(made.astype(dtypes.numpy_dtype(v.dtype))).all()
+        return Mapped(v, made) if fits else f"constant {v.name!r} with the map in it goes beyond {v.dtype}"
     node = v.producer
     if node is None:
         return f"it reads the input {v.name!r} of the graph"
+    if f"on the way: {node.name}" in m.bound:
+        return f"{node.name!r} is reached in two ways, and would have to be computed twice"
     m.bound[f"on the way: {node.name}"] = node
     found = take(node, wanted) if v is node.output else f"{v.name!r} is one of several results of {node.name!r}"
     if not isinstance(found, str):
@@ -89,23 +92,20 @@ def back(m: Match, v: Value, wanted: ChannelMap, take: Leaf) -> Made | str:
     if isinstance(steps, str):
         return f"{node.op.name} {steps} (node {node.name!r})"
     plans: dict[int, Made] = {}
-    maps, rest = steps
-    for index, own in maps.items():
+    for index, own in steps.items():
         operand = node.inputs[index]
         assert operand is not None
         deeper = back(m, operand, own, take)
         if isinstance(deeper, str):
             return deeper
         plans[index] = deeper
-    return Through(node, plans, rest)
+    return Through(node, plans)
 
 
-def _pulled(node: Node, v: Value, wanted: ChannelMap) -> tuple[dict[int, ChannelMap], Array | None] | str | None:
-    """The maps on operands that are together the map on a result but for what it adds to a fill; None where the op does
-    not carry channels."""
+def _pulled(node: Node, v: Value, wanted: ChannelMap) -> dict[int, ChannelMap] | str | None:
+    """The maps on operands that are together the map on a result; None where the op does not carry channels."""
     found: dict[int, ChannelMap] = {}
     reason, is_sum = None, False
-    rest: Array | None = None
     for index, operand in enumerate(node.inputs):
         if operand is None or operand.rank == 0:
             continue
@@ -114,11 +114,9 @@ def _pulled(node: Node, v: Value, wanted: ChannelMap) -> tuple[dict[int, Channel
             if carry is None or carry.axis != wanted.axis or node.outputs[carry.result] is not v:
                 continue
             own = pulled(carry, wanted, axis, int(str(extent)))
-            filled = carry.changed_fill(wanted, v.rank)
-            if isinstance(own, str) or isinstance(filled, str):
-                reason = reason or (own if isinstance(own, str) else str(filled))  # another axis may do
+            if isinstance(own, str):
+                reason = reason or own  # another axis of the operand may do
                 continue
-            rest = filled
             is_sum = is_sum or carry.joined
             if carry.joined and found:
                 own = ChannelMap(own.axis, own.k, None)
@@ -127,18 +125,16 @@ def _pulled(node: Node, v: Value, wanted: ChannelMap) -> tuple[dict[int, Channel
     for index, operand in enumerate(node.inputs):
         if operand is not None and index not in found and (is_sum or (operand.rank and not operand.is_constant)):
             return reason or ("also takes an operand that the map cannot go to" if found else None)
-    return (found, rest) if found else reason
+    return found or reason
 
 
 @dataclass
 class Front:
-    """A map in front of a value: v = made * k + shift + rest. rest: an array that broadcasts to v, with a batch of 1.
-    norms: the nodes that were it."""
+    """A map in front of a value: v = made * k + shift. norms: the nodes that were it."""
 
     made: Made
     map: ChannelMap
     norms: list[Node] = field(default_factory=list[Node])
-    rest: Array | None = None
 
 
 Affine = Callable[[Node], "tuple[Value, ChannelMap] | None"]
@@ -155,7 +151,7 @@ def front(m: Match, v: Value, affine: Affine) -> Front | str | None:
         m.bound[f"on the way: {node.name}"] = node
         x, step = own
         before = front(m, x, affine)
-        if isinstance(before, Front) and before.map.axis == step.axis and before.rest is None:
+        if isinstance(before, Front) and before.map.axis == step.axis:
             return Front(before.made, before.map.then(step), [*before.norms, node])
         return Front(Same(x), step, [node])
     fronts: dict[int, Front] = {}
@@ -169,12 +165,14 @@ def front(m: Match, v: Value, affine: Affine) -> Front | str | None:
             fronts[index] = found
     if not fronts:
         return None
+    if f"on the way: {node.name}" in m.bound:
+        return f"comes in two ways, through {node.name!r}"
     m.bound[f"on the way: {node.name}"] = node
     found = _pushed(node, fronts)
     if isinstance(found, str):
         return f"{node.op.name} {found} (node {node.name!r})"
     norms = [n for f in fronts.values() for n in f.norms]
-    return Front(Through(node, {i: f.made for i, f in fronts.items()}), found[0], norms, found[1])
+    return Front(Through(node, {i: f.made for i, f in fronts.items()}), found, norms)
 
 
 def _may_carry(node: Node, index: int) -> bool:
@@ -183,10 +181,11 @@ def _may_carry(node: Node, index: int) -> bool:
     return any(node.op.carried(node, index, a) is not None for a, d in enumerate(operand.shape) if isinstance(d, int))
 
 
-def _pushed(node: Node, fronts: dict[int, Front]) -> tuple[ChannelMap, Array | None] | str:
-    """The map on a node's result that is the same as those on its operands, but for what it takes from a fill."""
-    rest: Array | None = None
-    result: int | None = None
+def _pushed(node: Node, fronts: dict[int, Front]) -> ChannelMap | str:
+    """The map on a node's result that is the same as those on its operands."""
+    index, first = next(iter(fronts.items()))
+    carried = node.op.carried(node, index, first.map.axis)
+    result = None if carried is None else carried.axis
     k: Any = None
     shift: Any = None
     touched: Any = None
@@ -197,7 +196,7 @@ def _pushed(node: Node, fronts: dict[int, Front]) -> tuple[ChannelMap, Array | N
         axis = own.map.axis if own is not None else result
         carry = None if axis is None or axis >= operand.rank else node.op.carried(node, index, axis)
         if carry is None:
-            if own is None and operand.is_constant and operand.dtype.startswith("int"):
+            if own is None and operand.is_constant:
                 continue  # a shape, bounds, pads
             return "does not keep these channels apart"
         if carry.joined:
@@ -205,20 +204,13 @@ def _pushed(node: Node, fronts: dict[int, Front]) -> tuple[ChannelMap, Array | N
         extent = node.outputs[carry.result].shape[carry.axis]
         if carry.result or not isinstance(extent, int):
             return "has more channels than are known"
-        if result is None:
-            result, k, shift, touched = carry.axis, np.ones(extent), np.zeros(extent), np.zeros(extent, bool)
+        if touched is None:
+            k, shift, touched = np.ones(extent), np.zeros(extent), np.zeros(extent, bool)
         moved = ChannelMap(carry.axis, None, None) if own is None else pushed(carry, own.map, extent)
         if isinstance(moved, str):
             return moved
-        filled = carry.changed_fill(moved, node.outputs[carry.result].rank)
-        if isinstance(filled, str) or carry.axis != result:
-            return filled if isinstance(filled, str) else "moves operands to different axes"
-        rest = None if filled is None else -filled
-        if own is not None and own.rest is not None:
-            moved_rest = _moved_rest(node, index, own.rest)
-            if moved_rest is None or carry.positive:
-                return "follows padding that the map has changed"
-            rest = moved_rest if rest is None else rest + moved_rest
+        if carry.axis != result:
+            return "moves operands to different axes"
         to = np.unique(carry.pairs[:, 0])
         new_k = np.ones(extent) if moved.k is None else moved.k
         new_shift = np.zeros(extent) if moved.shift is None else moved.shift
@@ -227,19 +219,7 @@ def _pushed(node: Node, fronts: dict[int, Front]) -> tuple[ChannelMap, Array | N
             return "brings operands together whose maps differ"
         k[to], shift[to], touched[to] = new_k[to], new_shift[to], True
     assert result is not None
-    return ChannelMap(result, k, shift), rest
-
-
-def _moved_rest(node: Node, index: int, rest: Array) -> Array | None:
-    """What an op makes of an array that is added to its operand; None where it has others, or extents are not known."""
-    x, *others = node.inputs
-    if index or x is None or any(v is not None and v.data is None for v in others):
-        return None
-    if not all(isinstance(d, int) for d in x.shape[1:]):
-        return None
-    image = np.broadcast_to(rest, (1, *(int(str(d)) for d in x.shape[1:])))
-    given = [None if v is None else v.data for v in others]
-    return node.op.reference(image, *given) - node.op.reference(np.zeros_like(image), *given)
+    return ChannelMap(result, k, shift)
 
 
 def applied(v: Value, wanted: ChannelMap) -> Array:

@@ -35,7 +35,9 @@ class Table:
     def __getitem__(self, name: str) -> Any:
         if name in self.fields:
             return self.fields[name]
-        found = next(f for f in self.schema.tables[self.name] if f is not None and f.name == name)
+        found = next((f for f in self.schema.tables[self.name] if f is not None and f.name == name), None)
+        if found is None:
+            raise KeyError(f"{self.name} has no {name}")
         return _default(found) if found.is_scalar else None
 
     def __setitem__(self, name: str, value: Any) -> None:

@@ -158,6 +158,8 @@ class _Reader:
             raise InvalidModel(f"{self.label}: {self._called(i)} has buffer {table['buffer']} of {len(buffers)}")
         raw = self._bytes(buffers[table["buffer"]]) if buffers else None
         shape = [int(d) for d in table.items("shape")]
+        if raw is None and table["buffer"] and 0 in shape:
+            raw = np.zeros(0, np.uint8)
         if raw is None:
             return None
         if table["sparsity"] is not None:

@@ -182,8 +182,8 @@ class _Writer:
 
 
 def activation(node: Node) -> str | None:
-    """The name that the format has for an activation, None for what is none."""
-    if node.op.name in ("relu", "tanh"):
-        return node.op.name.upper()
+    """The name of an activation that runtimes compute inside operators, None for others: LiteRT leaves TANH out."""
+    if node.op.name == "relu":
+        return "RELU"
     name = clipping(node) if node.op.name == "clip" else None
     return name if name != "RELU_0_TO_1" else None

@@ -154,5 +154,5 @@ def rows(shape: Sequence[int], channels: int, together: int | None = None) -> tu
     strip = together or 1
     strips = -(-outer[-1] // strip)
     most = max(1, KEPT // (4 * channels * width * strip))
-    tiles = max(-(-strips // most), min(strips, -(-FEW * channels // (batch * whole))))
+    tiles = max(-(-strips // most), min(strips, -(-FEW * channels // max(1, batch * whole))))
     return (*[1] * (len(outer) - 1), strip * -(-strips // tiles), width)

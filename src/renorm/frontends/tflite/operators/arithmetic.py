@@ -179,6 +179,8 @@ def _clip(e: Emission) -> None:
         e.either(is_last, kind, [at])
         return
     steps = [(k, v) for k, v in (("MAXIMUM", low), ("MINIMUM", high)) if v is not None]
+    if not steps:
+        _identity(e)
     for n, (operator, v) in enumerate(steps):
         inputs = [at, e.form.plain(v)]
         if n == len(steps) - 1:
@@ -209,6 +211,13 @@ def _pow(e: Emission) -> None:
         raise UnsupportedOp("POW is of one type only")
     operands, is_last = e.aligned([e.operand(0), e.operand(1)])
     e.either(is_last, "POW", operands, "PowOptions")
+
+
+def _elu(e: Emission) -> None:
+    if e.attribute("alpha") != 1:
+        raise UnsupportedOp(f"ELU has alpha = 1, not {e.attribute('alpha'):g}")
+    (x,), is_last = e.aligned([e.operand(0)])
+    e.either(is_last, "ELU", [x])
 
 
 def _gelu(e: Emission) -> None:
@@ -257,6 +266,7 @@ WRITERS: dict[str, Writer] = {
     "batch_norm": _batch_norm,
     "cast": _cast_written,
     "clip": _clip,
+    "elu": _elu,
     "gelu": _gelu,
     "identity": _identity,
     "leaky_relu": _written("LEAKY_RELU", "LeakyReluOptions", alpha="alpha"),

@@ -124,6 +124,8 @@ def _strided_slice(call: Call) -> Value | First:
     if masks["ellipsis"] or masks["new_axis"]:
         raise UnsupportedOp("STRIDED_SLICE with an ellipsis or a new axis is not read", do="export plain slices")
     begin, end, steps = (call.integers(i, what) for i, what in ((1, "its begin"), (2, "its end"), (3, "its strides")))
+    if call.option("offset", False):
+        end = [b + e for b, e in zip(begin, end, strict=True)]
     shrunk = [a for a in range(len(begin)) if masks["shrink_axis"] >> a & 1]
     for a, step in enumerate(steps):
         if a in shrunk:
@@ -320,6 +322,8 @@ def _slice_written(e: Emission) -> None:
         place = e.place(normalize_axis(axis, x.rank), x.rank, is_last)
         begin[place], end[place], stride[place] = start, stop, step
         end_mask &= ~(1 << place)
+        if step > 0 and start >= limit.max:
+            raise UnsupportedOp(f"a slice from element {start} on is not written")
         if not limit.min < start < limit.max:
             begin[place], begin_mask = 0, begin_mask | 1 << place
         if not limit.min < stop < limit.max:
@@ -348,7 +352,7 @@ def _pad_written(e: Emission) -> None:
         case "constant":
             held = e.form.constant(e.data(2, "its value").reshape(1), "value")
             e.either(is_last, "PADV2", [*inputs, held], "PadV2Options")
-        case "reflect":
+        case "reflect" if all(max(p) < (d if isinstance(d, int) else 0) for p, d in zip(around, x.shape) if any(p)):
             e.either(is_last, "MIRROR_PAD", inputs, "MirrorPadOptions", 1, mode=0)
         case mode:
             raise UnsupportedOp(f"padding by {mode} is not one the formats have")

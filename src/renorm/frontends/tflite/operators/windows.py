@@ -13,7 +13,7 @@ from renorm.core.dims import same_padding
 from renorm.core.errors import InvalidModel, UnsupportedOp
 from renorm.frontends.tflite.call import Call, Reader
 from renorm.frontends.tflite.emission import Emission, Writer
-from renorm.frontends.tflite.tensors import First
+from renorm.frontends.tflite.tensors import Array, First
 from renorm.graph.ir import Value
 from renorm.ops.conv_transpose import ConvTranspose
 from renorm.ops.window import Windowed
@@ -25,7 +25,8 @@ def _auto_pad(call: Call) -> str:
 
 
 def _padding(call: Call, name: str) -> int:
-    assert call.options is not None
+    if call.options is None:
+        raise InvalidModel("it has no options")
     return call.options.schema.enums["Padding"][name]
 
 
@@ -288,11 +289,19 @@ def _pool_written(kind: str, pad_value: float | None) -> Writer:
     return write
 
 
+def _rounded(extents: Sequence[Any], sizes: Sequence[Any], scales: Array) -> bool:
+    """Whether new extents are not exactly old ones times scales."""
+    return any(not isinstance(d, int) or d * float(s) != n for d, n, s in zip(extents, sizes, scales))
+
+
 def _resize_written(e: Emission) -> None:
     x, mode, rule = e.operand(0), e.attribute("mode"), e.attribute("coordinate_transformation_mode")
     sizes = e.result.shape[2:]
     if x.rank != 4 or x.shape[:2] != e.result.shape[:2] or not all(isinstance(d, int) for d in sizes):
         raise UnsupportedOp("only the two spatial axes are resized, to extents that are known")
+    scales = e.optional(2)
+    if scales is not None and (scales.data is None or _rounded(x.shape[-2:], sizes, scales.data[-2:])):
+        raise UnsupportedOp("the formats resize by the ratio of extents, not by a scale beside them")
     nearest = e.attribute("nearest_mode") if mode == "nearest" else ""
     corners, centers = {"align_corners": True}, {"half_pixel_centers": True}
     rules = {

@@ -1,0 +1,44 @@
+"""A batch of nothing gives nothing, whatever the kernels do for one that is not empty."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import renorm
+from renorm import ops
+from renorm.graph.ir import Graph, Value
+
+
+def w(*shape: int) -> np.ndarray:
+    return np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+
+
+def squeezed(x: Value) -> Value:
+    y = ops.conv(x, w(32, 32, 1, 1))
+    return ops.conv(ops.mul(y, ops.global_average_pool(y)), w(16, 32, 3, 3), pads=(1, 1, 1, 1))
+
+
+def joined(x: Value) -> Value:
+    return ops.max_pool(ops.concat([ops.relu(x), ops.sigmoid(x)], axis=1), kernel_shape=(2, 2))
+
+
+def normal(x: Value) -> Value:
+    return ops.instance_norm(ops.conv(x, w(32, 32, 3, 3)), w(32), w(32))
+
+
+@pytest.mark.parametrize("make", [squeezed, joined, normal])
+@pytest.mark.parametrize("level", [0, 2, 3])
+def test_an_empty_batch(make: object, level: int) -> None:
+    assert callable(make)
+    g = Graph()
+    g.outputs = [make(g.input("x", "float32", (0, 32, 32, 32)))]
+    y = renorm.compile(g, opt_level=level).run(np.zeros((0, 32, 32, 32), np.float32))[0]
+    assert y.shape == tuple(int(str(d)) for d in g.outputs[0].shape)
+    assert y.size == 0
+
+
+def test_a_convolution_to_no_channels() -> None:
+    g = Graph()
+    g.outputs = [ops.conv(g.input("x", "float32", (1, 8, 8, 8)), w(0, 8, 3, 3))]
+    assert renorm.compile(g).run(np.zeros((1, 8, 8, 8), np.float32))[0].shape == (1, 0, 6, 6)
