@@ -211,11 +211,10 @@ def test_windows_of_channels_leave_padding_out(
         ((1, LANES, 3, 5, 9), LANES, (3, 3, 3), None, None, (1, 1, 1), 1),
     ],
 )
-def test_sums_over_blocks_leave_padding_out(
+def test_padded_sums_over_blocks(
     shape: Any, channels: int, kernel: Any, strides: Any, dilations: Any, pads: Any, group: int
 ) -> None:
     c = case("conv", shape, channels, kernel, strides, dilations, group, pads * 2, reads=True, writes=True)
-    assert "padded" not in str(c.lowered(HOST)[0])
     expected = c.by_torch()
     np.testing.assert_allclose(c.run(), expected, rtol=0, atol=2e-5 * np.abs(expected).max())
 

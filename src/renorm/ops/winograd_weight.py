@@ -14,8 +14,8 @@ def transformed_weight(w: Array, filters: tuple[Filter, Filter]) -> Array:
     """U[P, C, K] = G w G^T of w[K, C, *taps], in float64."""
     (down, across), (k, c) = filters, w.shape[:2]
     taps = np.ascontiguousarray(w.transpose(2, 3, 1, 0), np.float64)
-    rows = (down.g @ taps.reshape(len(taps), -1)).reshape(down.products, -1, c * k)
-    return (across.g @ rows).reshape(-1, c, k)
+    rows = (down.g @ taps.reshape(len(taps), taps.shape[1] * c * k)).reshape(down.products, taps.shape[1], c * k)
+    return (across.g @ rows).reshape(down.products * across.products, c, k)
 
 
 class TransformedWeight(Deferred):
