@@ -36,10 +36,10 @@ def layers(graph: GraphProto, ours: Sequence[Iterable[str]], peers: Mapping[str,
     }
     placed = {runtime: _placed(kernels) for runtime, kernels in runs.items()}
     for kernels in placed.values():  # where another runtime has nothing it did that work elsewhere
-        for i in range(len(ours)):
-            present = {sets.root(at) for _, at in kernels}
-            if kernels and sets.root(i) not in present:
-                sets.joined([i, i - 1 if i else 1])
+        ahead = [(i, i - 1) for i in range(1, len(ours))]
+        for i, other in [*ahead, *((0, i) for i, _ in ahead)]:  # with what runs before it, or the first ones after them
+            if kernels and sets.root(i) not in {sets.root(at) for _, at in kernels}:
+                sets.joined([i, other])
     members = dict[int, list[int]]()
     for i in range(len(ours)):
         members.setdefault(sets.root(i), []).append(i)

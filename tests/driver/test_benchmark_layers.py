@@ -72,7 +72,7 @@ def test_without_others_each_kernel_is_a_layer() -> None:
 def test_all_time_of_the_others_is_somewhere() -> None:
     rng = np.random.default_rng(5)
     names = ["a", "n", "r", "b", "c", "s", "t", "av", "bv", "token"]
-    for _ in range(50):
+    for _ in range(500):
         cuts = sorted(rng.choice(np.arange(1, 6), rng.integers(0, 5), replace=False).tolist())
         nodes = ["a", "r", "b", "c", "s", "t"]
         ours = [nodes[i:j] for i, j in zip([0, *cuts], [*cuts, 6])]
@@ -85,7 +85,7 @@ def test_all_time_of_the_others_is_somewhere() -> None:
         for p, theirs in peers.items():
             if any(set(labels) - {"token"} for _, labels in theirs):
                 assert sum(us[p] for _, us in of) == pytest.approx(sum(us for us, _ in theirs))
-                assert all(us[p] >= 0 for _, us in of)
+                assert all(us[p] > 0 for _, us in of)
 
 
 @pytest.mark.parametrize("runtime", kernels.PROFILERS)
