@@ -13,7 +13,8 @@ from tests.shared_files import ZOO, shared
 import renorm
 from renorm.core.comparison import difference
 from renorm.driver.analysis import analyze
-from renorm.driver.compare import TOLERANCE, session
+from renorm.driver.compare import TOLERANCE
+from renorm.driver.runners import session
 from renorm.graph import interpret as graph_interpreter
 from renorm.runtime.module import Module
 from renorm.runtime.report import NormRecord

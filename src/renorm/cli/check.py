@@ -1,4 +1,4 @@
-"""renorm check: whether compiled code computes what the model says."""
+"""renorm check: whether compiled code computes what the model says, or two files the same."""
 
 from __future__ import annotations
 
@@ -13,17 +13,125 @@ from renorm.cli import output
 from renorm.cli.options import arrays, compiling, given, model, seed, verb
 from renorm.cli.progress import progress
 from renorm.core.comparison import random_inputs
+from renorm.driver import expected
+from renorm.driver.agreement import Agreement, Compared, Tolerance, agree, draw, first_diverging, inputs_of
 from renorm.driver.compare import REFERENCES, TOLERANCE, compare
+from renorm.driver.runners import RUNNERS
+from renorm.errors import InvalidInput
+
+_PATH = click.Path(path_type=Path)
 
 
 @verb("check")
 @model
+@click.argument("after", metavar="[AFTER]", required=False, type=_PATH)
+@click.option("-d", "--delta", type=click.FloatRange(0), help="Two files: an element may differ by that, absolute.")
+@click.option(
+    "--tolerance", type=click.FloatRange(0), help=f"Of an output's largest value. Default: {TOLERANCE:g} without -d."
+)
+@click.option("--with", "runner", type=click.Choice([*RUNNERS]), default="interpreter", help="What runs two files.")
+@click.option("--draws", type=click.IntRange(1), default=1, show_default=True, help="How many random inputs.")
+@click.option("--inputs", "inputs_file", type=_PATH, help="A file that --save wrote, or an .npz: inputs by name.")
+@click.option("--save", "save_to", type=_PATH, help="Keep inputs and MODEL's outputs there, .h5 or .npz.")
+@click.option("--expected", "expected_file", type=_PATH, help="Compare MODEL with what --save kept there.")
+@click.option("--names", "names_count", is_flag=True, help="Names that differ count as a difference.")
 @given
 @seed
 @click.option("--reference", type=click.Choice(REFERENCES), default=None, help="Default: ort if it runs the model.")
-@click.option("--tolerance", type=float, default=TOLERANCE, show_default=True, help="Of an output's largest value.")
 @compiling
 def command(
+    model: Path,
+    after: Path | None,
+    delta: float | None,
+    tolerance: float | None,
+    runner: str,
+    draws: int,
+    inputs_file: Path | None,
+    save_to: Path | None,
+    expected_file: Path | None,
+    names_count: bool,
+    inputs: tuple[str, ...],
+    seed: int,
+    reference: str | None,
+    options: dict[str, Any],
+    as_json: bool,
+) -> output.Outcome:
+    """Compares MODEL compiled by renorm with ONNX Runtime, or with the reference interpreter, on random inputs
+    or given ones; names the first node that diverges. Says how far each layer that is computed by an algorithm which
+    rounds differently is from its definition in float64.
+
+    With AFTER, two files (.onnx, .tflite, .circle, also one of each) are run on the same inputs by what --with names:
+    renorm's interpreter in float64, renorm's own code, ONNX Runtime (ort), LiteRT, or tico's runtime of Circle files
+    (circle). Inputs and outputs are taken by position, and differing names reported apart. An element differs if
+    |before - after| is above -d, or above --tolerance times the largest absolute value of the output before; with both,
+    if it is above both. --save keeps inputs and MODEL's outputs, with which --expected compares later.
+
+    Exit code 1 if outputs differ."""
+    allowed = Tolerance(delta or 0.0, TOLERANCE if tolerance is None and delta is None else tolerance or 0.0)
+    if after is None and expected_file is None and save_to is None:
+        if delta is not None:
+            raise InvalidInput("-d compares two files", do="name a second file, or use --tolerance")
+        return _compiled(model, inputs, seed, reference, allowed.relative, options, as_json)
+    if after is not None and expected_file is not None:
+        raise InvalidInput("--expected takes the place of one of two files", do="name one model")
+    shapes = options.pop("shapes")
+    if expected_file is not None:
+        before, said = expected.load(expected_file, inputs_file), f"kept in {expected_file.name}"
+    else:
+        if inputs_file is not None:
+            drawn = expected.load(inputs_file)
+        else:
+            named = arrays(inputs, [v.name for v in renorm.read(model).inputs])
+            drawn = inputs_of(model, seed=seed, draws=draws, shapes=shapes, given=named)
+        with progress(f"running {model.name}", as_json):
+            before, said = draw(model, drawn, runner, **options)
+    if save_to is not None:
+        expected.save(save_to, before)
+        if not as_json:
+            output.line(f"{save_to}: inputs and outputs, {len(before)} times; computed by {said}")
+        if after is None and expected_file is None:
+            return output.Outcome({"saved": str(save_to), "draws": len(before), "by": said})
+    last = after or model
+    with progress(f"running {last.name}", as_json):
+        found, last_said = draw(last, before, runner, **options)
+        result = agree(before, found, allowed, (said, last_said))
+        if not result.agrees and after is not None:
+            result = first_diverging(result, model, after, before)
+    if not as_json:
+        _print(result)
+    agrees = result.agrees and not (names_count and result.names)
+    return output.Outcome(asdict(result) | {"agrees": agrees}, 0 if agrees else 1)
+
+
+def _print(found: Agreement) -> None:
+    """Values, then names, then where it begins."""
+    output.line(f"before: {found.before}")
+    output.line(f"after:  {found.after}")
+    rows = [
+        (i, o.name, o.before_type, o.error, o.largest, o.differing, _verdict(o)) for i, o in enumerate(found.outputs)
+    ]
+    title = f"values, {found.draws} draw{'s' if found.draws > 1 else ''} of inputs"
+    output.table(title, ("", "output", "type", "largest error", "largest value", "differ", ""), rows)
+    output.line("names: the same" if not found.names else f"names: {len(found.names)} differ")
+    output.table("names that differ", ("", "before", "after"), found.names)
+    if found.first is not None:
+        f = found.first
+        output.line(
+            f"first diverging tensor: {f.name!r}, made by {found.first_node}: {f.error:.3g} of {f.largest:.3g} "
+            f"at {list(f.worst)}"
+        )
+    elif not found.agrees and found.is_searched:
+        output.line("no tensor that has the same name and shape in both diverges where the interpreter computes both")
+
+
+def _verdict(o: Compared) -> str:
+    moved = f", axes moved: {o.moved}" if o.moved else ""
+    return (
+        o.why or (("agrees" if o.largest else "agrees, all zero") if o.agrees else f"DIFFERS, most at {list(o.worst)}")
+    ) + moved
+
+
+def _compiled(
     model: Path,
     inputs: tuple[str, ...],
     seed: int,
@@ -32,10 +140,6 @@ def command(
     options: dict[str, Any],
     as_json: bool,
 ) -> output.Outcome:
-    """Compares MODEL (.onnx) compiled by renorm with ONNX Runtime, or with the reference interpreter, on random inputs
-    or given ones; names the first node that diverges. Says how far each layer that is computed by an algorithm which
-    rounds differently is from its definition in float64. Exit code 1 if the outputs differ by more than the
-    tolerance."""
     graph = renorm.read(model)
     held = arrays(inputs, [v.name for v in graph.inputs])
     shapes = {**(options.pop("shapes") or {}), **{n: a.shape for n, a in held.items()}}

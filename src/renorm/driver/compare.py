@@ -7,10 +7,8 @@ agree.
 from __future__ import annotations
 
 import importlib.util
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,8 +18,7 @@ from renorm.core.dims import fixed_extents
 from renorm.core.errors import InvalidInput
 from renorm.driver.compile import compile
 from renorm.driver.rounding import Rounding, roundings
-from renorm.driver.worker import onnxruntime_session
-from renorm.frontends import onnx as onnx_frontend
+from renorm.driver.runners import session
 from renorm.frontends import read
 from renorm.graph import interpret
 from renorm.graph.ir import Graph, Node, Value
@@ -89,15 +86,6 @@ def compare(
         return result
     node, found = _first_diverging(fixed, wrong.producer, inputs, tolerance, options)
     return replace(result, first=Difference(node.name, found.error, found.largest), first_op=node.op.name)
-
-
-def session(model: Any, threads: int = 0) -> Any:
-    """An onnxruntime session for a model: a path, bytes, a ModelProto, or a Graph, which is written as ONNX first."""
-    if isinstance(model, Graph):
-        model = onnx_frontend.write(model)
-    if hasattr(model, "SerializeToString"):
-        model = model.SerializeToString()
-    return onnxruntime_session(os.fspath(model) if isinstance(model, (str, Path)) else model, threads)
 
 
 def _expected(model: Any, graph: Graph, inputs: Mapping[str, Array], reference: str | None) -> tuple[str, list[Array]]:

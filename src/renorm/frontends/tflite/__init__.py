@@ -1,6 +1,8 @@
 """TensorFlow Lite and Circle files."""
 
+from renorm.frontends.tflite.provenance import KEY
 from renorm.frontends.tflite.reader import read
+from renorm.frontends.tflite.schema import IDENTIFIERS as FORMATS
 from renorm.frontends.tflite.writer import write
 
-__all__ = ["read", "write"]
+__all__ = ["FORMATS", "KEY", "read", "write"]

@@ -30,14 +30,15 @@ _SIDES = ("inputs", "outputs")
 _IDENTIFIERS = {".tflite": b"TFL3", ".circle": b"CIR0"}
 
 
-def write(graph: Graph, path: str | os.PathLike[str] | None = None) -> bytes:
+def write(graph: Graph, path: str | os.PathLike[str] | None = None, *, identifier: bytes | None = None) -> bytes:
     """The graph as a file, also written to `path` if given: whole or not at all.
 
-    The format is that of the path's suffix, otherwise that of the source. Raises UnsupportedOp that names every node
-    which the format cannot express.
+    The format is that of the identifier or of the path's suffix, otherwise that of the source. Raises
+    UnsupportedOp that names every node which the format cannot express.
     """
     source: Provenance | None = graph.metadata.get(KEY)
-    identifier = _IDENTIFIERS.get(Path(path).suffix.lower()) if path is not None else None
+    if identifier is None and path is not None:
+        identifier = _IDENTIFIERS.get(Path(path).suffix.lower())
     if identifier is None:
         identifier = source.identifier if source is not None else b"TFL3"
     content = encode(identifier, _Writer(graph, identifier, source).model(), graph.name)

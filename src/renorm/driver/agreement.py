@@ -1,0 +1,229 @@
+"""Two models side by side: what each makes of the same inputs, compared by position; names are compared apart.
+
+A model may be a file of any format that renorm reads. Where one has channels last and the other first, the axes of
+what goes in and comes out are moved, and the comparison says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+from typing import Any
+
+import numpy as np
+
+from renorm.core import dtypes
+from renorm.core.comparison import largest, random_inputs
+from renorm.core.dims import Shape, fixed_extents, format_shape
+from renorm.core.errors import InvalidInput
+from renorm.driver import runners
+from renorm.frontends import read
+from renorm.graph import interpret
+from renorm.graph.ir import Graph, Value
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """An element differs where |before - after| is above the limit: the larger one of `absolute`, and `relative` times
+    the largest absolute value that the tensor has before. NaN agrees with NaN, an infinity with itself."""
+
+    absolute: float = 0.0
+    relative: float = 0.0
+
+    def limit(self, before: Array) -> float:
+        return max(self.absolute, self.relative * largest(before))
+
+
+@dataclass(frozen=True)
+class Draw:
+    """What went into a network once, by name and in order, and what came out."""
+
+    inputs: dict[str, Array]
+    outputs: Sequence[tuple[str, Array]] = ()
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A tensor before and after. error: the largest |before - after|, at index `worst`; largest: absolute value before;
+    differing: elements of `count` above `limit`. moved: how axes of `after` were moved, if they were. why: a sentence,
+    where it is not by its elements that they differ."""
+
+    name: str
+    after: str
+    before_type: str
+    after_type: str
+    error: float
+    largest: float
+    limit: float
+    differing: int
+    count: int
+    worst: tuple[int, ...] = ()
+    moved: str = ""
+    why: str = ""
+
+    @property
+    def agrees(self) -> bool:
+        return not self.differing and not self.why
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """before, after: how each was computed. outputs: the worst of all draws, by position. names: (what, before, after)
+    of inputs and outputs that are named otherwise. first: where outputs differ, the first tensor of the network after
+    that one of the same name and shape before differs from; first_node: what makes it, as the network after has it;
+    is_searched: whether it was looked for."""
+
+    before: str
+    after: str
+    draws: int
+    tolerance: Tolerance
+    outputs: tuple[Compared, ...]
+    names: tuple[tuple[str, str, str], ...]
+    first: Compared | None = None
+    first_node: str = ""
+    is_searched: bool = False
+
+    @property
+    def agrees(self) -> bool:
+        return all(o.agrees for o in self.outputs)
+
+
+def compared(name: str, before: Array, after: Array, tolerance: Tolerance, after_name: str = "") -> Compared:
+    """One tensor beside another."""
+    limit, types = tolerance.limit(before), (_type(before), _type(after))
+    arranged = move_axes(after, before.shape)
+    if arranged is None:
+        why = f"shapes differ: {format_shape(before.shape)} and {format_shape(after.shape)}"
+        return Compared(
+            name, after_name or name, *types, float("inf"), largest(before), limit, before.size, before.size, why=why
+        )
+    after, moved = arranged
+    a, b = np.asarray(before, np.float64), np.asarray(after, np.float64)
+    with np.errstate(invalid="ignore"):
+        errors = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, np.abs(a - b))
+    errors = np.where(np.isnan(errors), np.inf, errors)
+    worst = np.unravel_index(int(errors.argmax()), errors.shape) if errors.size else ()
+    why = f"types differ: {before.dtype} and {after.dtype}" if before.dtype != after.dtype else ""
+    return Compared(
+        name,
+        after_name or name,
+        *types,
+        float(errors.max(initial=0.0)),
+        largest(before),
+        limit,
+        int((errors > limit).sum()),
+        errors.size,
+        tuple(int(i) for i in worst),
+        moved,
+        why,
+    )
+
+
+def move_axes(array: Array, shape: Shape) -> tuple[Array, str] | None:
+    """The array with its axes in the order of `shape`, whose open extents fit anything, and what was moved; None where
+    neither order fits."""
+
+    def fits(found: Sequence[int]) -> bool:
+        return len(found) == len(shape) and all(not isinstance(d, int) or d == e for d, e in zip(shape, found))
+
+    if fits(array.shape):
+        return array, ""
+    if array.ndim > 2:
+        for source, target, said in ((-1, 1, "channels last to first"), (1, -1, "channels first to last")):
+            turned = np.moveaxis(array, source, target)
+            if fits(turned.shape):
+                return turned, said
+    return None
+
+
+def inputs_of(
+    model: Any, *, seed: int, draws: int, shapes: Mapping[str, Sequence[int]] | None, given: Mapping[str, Array]
+) -> list[Draw]:
+    """Random inputs of a model, with seeds that count up from `seed`; those that are given are the same in all."""
+    graph = read(model)
+    shapes = {**(shapes or {}), **{n: a.shape for n, a in given.items()}}
+    return [Draw({**random_inputs(graph.inputs, seed + i, shapes), **given}) for i in range(draws)]
+
+
+def draw(model: Any, inputs: Sequence[Draw], runner: str, **options: Any) -> tuple[list[Draw], str]:
+    """What a model makes of inputs, which are taken by position, and how that was computed."""
+    graph, said, found = read(model), "", list[Draw]()
+    for given in inputs:
+        held = _placed(graph, given.inputs)
+        fixed = graph.copy(fixed_extents(graph.inputs, {n: a.shape for n, a in held.items()}, graph.name))
+        arrays, said = runners.run(runner, model, fixed, held, **options)
+        found.append(Draw(held, [(v.name, a) for v, a in zip(fixed.outputs, arrays, strict=True)]))
+    return found, said
+
+
+def agree(before: Sequence[Draw], after: Sequence[Draw], tolerance: Tolerance, said: tuple[str, str]) -> Agreement:
+    """Compares what two networks made of the same inputs; said: how each was computed. Raises InvalidInput where they
+    have different numbers of outputs."""
+    outputs = list[Compared]()
+    for old, new in zip(before, after, strict=True):
+        if len(old.outputs) != len(new.outputs):
+            raise InvalidInput(
+                f"the networks have {len(old.outputs)} and {len(new.outputs)} outputs",
+                [f"{side} {', '.join(n for n, _ in d.outputs)}" for side, d in (("before", old), ("after ", new))],
+            )
+        pairs = zip(old.outputs, new.outputs)
+        found = [compared(n, a, b, tolerance, m) for (n, a), (m, b) in pairs]
+        outputs = [max(pair, key=_badness) for pair in zip(outputs, found)] if outputs else found
+    return Agreement(*said, len(after), tolerance, tuple(outputs), tuple(_renamed(before[0], after[0])))
+
+
+def first_diverging(found: Agreement, before: Any, after: Any, given: Sequence[Draw]) -> Agreement:
+    """The same, with the first tensor of `after` that differs from the one of its name and shape in `before`, and the
+    node that makes it, if there is one; both networks computed by the interpreter."""
+    for inputs in given:
+        old, new = _values(before, inputs), _values(after, inputs)
+        known = {v.name: a for v, a in old.items() if not v.is_constant}
+        for v, array in new.items():
+            if v.producer is None or v.name not in known or known[v.name].shape != array.shape:
+                continue
+            first = compared(v.name, known[v.name], array, found.tolerance)
+            if not first.agrees:
+                made_by = f"{v.producer.name} ({v.producer.op.name})"
+                return replace(found, first=first, first_node=made_by, is_searched=True)
+    return replace(found, is_searched=True)
+
+
+def _values(model: Any, given: Draw) -> dict[Value, Array]:
+    graph = read(model)
+    held = _placed(graph, given.inputs)
+    fixed = graph.copy(fixed_extents(graph.inputs, {n: a.shape for n, a in held.items()}, graph.name))
+    return interpret.evaluate(fixed, held)
+
+
+def _placed(graph: Graph, given: Mapping[str, Array]) -> dict[str, Array]:
+    """Arrays by the names of a graph's inputs, whose positions they have."""
+    problems, held = list[str](), dict[str, Array]()
+    for i, (v, name) in enumerate(zip_longest(graph.inputs, given)):
+        if v is None or name is None:
+            problems.append(f"input {i}: {'there is none' if v is None else v.type}, {name or 'nothing'} is given")
+            continue
+        arranged = move_axes(given[name], v.shape)
+        if arranged is None or dtypes.from_numpy(given[name].dtype) != v.dtype:
+            problems.append(f"input {i} {v.name!r} is {v.type}; what is given is {_type(given[name])}")
+        else:
+            held[v.name] = arranged[0]
+    if problems:
+        raise InvalidInput(f"{graph.name}: inputs do not fit", problems, "compare networks that take the same inputs")
+    return held
+
+
+def _type(array: Array) -> str:
+    return f"{dtypes.short(dtypes.from_numpy(array.dtype))}{format_shape(array.shape)}"
+
+
+def _badness(found: Compared) -> tuple[bool, float]:
+    return not found.agrees, found.error
+
+
+def _renamed(before: Draw, after: Draw) -> list[tuple[str, str, str]]:
+    sides = [("input", [*before.inputs], [*after.inputs])]
+    sides.append(("output", [n for n, _ in before.outputs], [n for n, _ in after.outputs]))
+    return [(f"{what} {i}", a, b) for what, x, y in sides for i, (a, b) in enumerate(zip(x, y)) if a != b]
