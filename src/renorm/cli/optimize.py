@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from difflib import unified_diff
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -10,6 +13,13 @@ import renorm
 from renorm.cli import output
 from renorm.cli.inspect import norms_table
 from renorm.cli.options import keep, model, verb, verify
+from renorm.driver.optimize import passes as known_passes
+
+
+def _list_passes(context: click.Context, option: click.Parameter, is_given: bool) -> None:
+    if is_given:
+        output.table("passes", ("name", "what it does"), [*known_passes().items()])
+        context.exit()
 
 
 @verb("optimize")
@@ -18,14 +28,40 @@ from renorm.cli.options import keep, model, verb, verify
 @click.option(
     "--opt-level", type=click.IntRange(1, 2), default=2, show_default=True, help="1: constants only; 2: norms too."
 )
+@click.option("--passes", metavar="A,B", help="Run these only, in this order, and print what each does.")
+@click.option(
+    "--list-passes", is_flag=True, is_eager=True, expose_value=False, callback=_list_passes, help="What --passes takes."
+)
 @keep
 @verify
 def command(
-    model: Path, path: Path, opt_level: int, keep: tuple[str, ...], verify: bool, as_json: bool
+    model: Path, path: Path, opt_level: int, passes: str | None, keep: tuple[str, ...], verify: bool, as_json: bool
 ) -> output.Outcome:
     """Writes MODEL to OUT with what can be folded folded: same format, versions and output names."""
-    report = renorm.optimize(model, path, opt_level=opt_level, keep=keep, verify=verify)
+    names = [name.strip() for name in re.split(r",(?![^(]*\))", passes or "") if name.strip()]
+    seen = list[dict[str, Any]]()
+
+    def watch(name: str, before: str, after: str) -> None:
+        if not as_json:
+            _print_pass(name, before, after, is_first=not seen)
+        seen.append({"pass": name, "before": before, "after": after})
+
+    report = renorm.optimize(
+        model, path, opt_level=opt_level, keep=keep, verify=verify, passes=names, watch=watch if names else None
+    )
     if not as_json:
         norms_table(report.norms)
         output.line(f"{path}: {output.bytes_text(path.stat().st_size)}")
-    return output.Outcome({"model": str(path), "report": report.to_json()})
+    return output.Outcome({"model": str(path), "report": report.to_json()} | ({"passes": seen} if names else {}))
+
+
+def _print_pass(name: str, before: str, after: str, is_first: bool) -> None:
+    """The graph as it was at first, and then what each pass changes in it."""
+    if is_first:
+        output.line(before)
+    if before == after:
+        output.line(f"{name}: nothing changes")
+        return
+    lines = unified_diff(before.splitlines(), after.splitlines(), f"before {name}", f"after {name}", lineterm="", n=1)
+    for text in lines:
+        output.line(text)

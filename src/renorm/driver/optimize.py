@@ -9,22 +9,46 @@ from typing import Any
 from renorm.core.target import Target
 from renorm.driver.compile import keep_names
 from renorm.frontends import read, write
-from renorm.passes import pipeline
+from renorm.passes import chosen, pipeline
 from renorm.runtime.report import Report
 
 
 def optimize(
-    model: Any, path: str | os.PathLike[str], *, opt_level: int = 2, keep: Sequence[str] = (), verify: bool = False
+    model: Any,
+    path: str | os.PathLike[str],
+    *,
+    opt_level: int = 2,
+    keep: Sequence[str] = (),
+    verify: bool = False,
+    passes: Sequence[str] = (),
+    watch: pipeline.Watch | None = None,
 ) -> Report:
     """Writes `model` with its norms folded to `path`, and gives the report.
 
     The suffix of `path` names its format: .onnx, .tflite, .circle. Opset, IR version, and the names of inputs and
-    outputs stay; constants become initializers; symbolic extents stay symbolic. keep, verify: as in `compile`. Raises
-    as `compile` does; a file is written whole or not at all.
+    outputs stay; constants become initializers; symbolic extents stay symbolic. keep, verify: as in `compile`.
+    passes: names of those to run, in order, instead of those of the level (`renorm optimize --list-passes`). watch:
+    called after each pass with its name and the texts of the graph before and after. Raises as `compile` does; a file
+    is written whole or not at all.
     """
     graph = read(model).copy()
     graph, report = pipeline.optimize(
-        graph, level=opt_level, keep=keep_names(keep), target=Target(), verify=verify, for_export=True
+        graph,
+        level=opt_level,
+        keep=keep_names(keep),
+        target=Target(),
+        verify=verify,
+        for_export=True,
+        passes=passes,
+        watch=watch,
     )
     write(graph, path)
     return report
+
+
+def passes() -> dict[str, str]:
+    """What `optimize(passes=)` takes: names, and what each does. A rule that exists once per op stands there once."""
+    found: dict[str, str] = {}
+    for name, one in chosen.named([one for _, one in pipeline.MODEL]).items():
+        found.setdefault(name.partition("(")[0], chosen.algebra(one))
+    return found

@@ -9,7 +9,7 @@ level 3  + algorithms that need fewer operations and round otherwise, unless pre
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from renorm.core.errors import InternalError, RenormError, raised_at
 from renorm.core.target import Target
@@ -17,6 +17,7 @@ from renorm.graph import verify as verifier
 from renorm.graph.ir import Graph
 from renorm.graph.rewrite import Refused
 from renorm.passes import (
+    chosen,
     contractions,
     decompose,
     dilation,
@@ -73,6 +74,9 @@ KERNELS: list[tuple[int, Pass]] = [
 
 PIPELINE = [*MODEL, *KERNELS]
 
+Watch = Callable[[str, str, str], None]
+"""Called after each pass with its name, and the texts of the graph before and after it."""
+
 
 def optimize(
     graph: Graph,
@@ -83,6 +87,8 @@ def optimize(
     verify: bool = False,
     precision: str = "fast",
     for_export: bool = False,
+    passes: Sequence[str] = (),
+    watch: Watch | None = None,
 ) -> tuple[Graph, Report]:
     """Runs the pipeline on `graph`, which it takes over, and gives the result with a report (norms, refusals,
     diagnoses).
@@ -90,16 +96,20 @@ def optimize(
     level: 0 to 3. keep: names of ops or nodes that no pass takes apart. verify: each rewrite and pass is compared
     with what was there before, on random inputs; one that differs too much is reverted and named among the refusals.
     precision: "fast", or "exact" without algorithms that round differently. for_export: only the passes whose result
-    is a model again. Raises InvalidInput for an unknown name in `keep`, and where `verify` meets inputs without a fixed
-    shape.
+    is a model again. passes: names of passes or rules of MODEL (passes.chosen), which are run instead, in that order.
+    watch: told what each pass does. Raises InvalidInput for an unknown name in `keep` or `passes`, and where `verify`
+    meets inputs without a fixed shape.
     """
     context = Context(target or Target(), level, check_keep(graph, keep), precision)
     source = norms.norms_of(graph)
     names = [v.name for v in graph.outputs]
     probes = Probes(graph) if verify else None
-    for since, one in MODEL if for_export else PIPELINE:
-        if level >= since:
-            graph = _run(one, graph, context, probes)
+    todo = [(type(one).__name__, one) for since, one in (MODEL if for_export else PIPELINE) if level >= since]
+    for name, one in chosen.choose(passes, [p for _, p in MODEL]) if passes else todo:
+        before = str(graph) if watch else ""
+        graph = _run(one, graph, context, probes)
+        if watch:
+            watch(name, before, str(graph))
     for v in graph.constants.values():
         v.exact = None
     verifier.verify(graph)
