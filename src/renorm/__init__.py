@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from renorm.graph.op import OpDef
     from renorm.graph.registry import override, register
     from renorm.runtime import nd
+    from renorm.runtime.external import ExternalCode
     from renorm.runtime.module import Module, load
     from renorm.te import compute, const, create_schedule, intrin, max, min, placeholder, reduce_axis, sum, thread_axis
 
@@ -52,13 +53,14 @@ _PUBLIC: dict[str, tuple[str, str | None]] = {
     "OpDef": ("renorm.graph.op", "OpDef"),
     "ops": ("renorm.ops", None),
     "Target": ("renorm.core.target", "Target"),
+    "ExternalCode": ("renorm.runtime.external", "ExternalCode"),
     "register_target": ("renorm.core.target", "register_target"),
 }  # fmt: skip
 
 __all__ = [
-    "Module", "OpDef", "Target", "build", "compile", "compute", "const", "create_schedule", "errors", "intrin", "load",
-    "lower", "max", "min", "nd", "ops", "optimize", "override", "placeholder", "read", "reduce_axis", "register",
-    "register_target", "sum", "te", "thread_axis", "topi",
+    "ExternalCode", "Module", "OpDef", "Target", "build", "compile", "compute", "const", "create_schedule", "errors",
+    "intrin", "load", "lower", "max", "min", "nd", "ops", "optimize", "override", "placeholder", "read", "reduce_axis",
+    "register", "register_target", "sum", "te", "thread_axis", "topi",
 ]  # fmt: skip
 
 

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from renorm.core import dtypes
+from renorm.runtime.external import ExternalCode
 
 if TYPE_CHECKING:
     from renorm.tir.nodes import Buffer
@@ -49,7 +50,8 @@ class CompiledKernel:
     and no writable data. phases: the extent of each; accesses: what each touches. in_place: pairs (written, read) of
     parameters that may be one array, see codegen.in_place. workspace: bytes of each workspace. scratch: bytes per
     thread, a multiple of ALIGNMENT. spills: how many instructions of hot loops move vector registers to or from the
-    stack. llvm: the LLVM IR before optimisation. loops: the loop program it was made from, as text.
+    stack. llvm: the LLVM IR before optimisation. loops: the loop program it was made from, as text. external: what runs
+    it in place of an object, in one phase of one iteration.
     """
 
     name: str
@@ -62,6 +64,14 @@ class CompiledKernel:
     spills: int
     llvm: str
     loops: str
+    external: ExternalCode | None = None
+
+    @staticmethod
+    def of_external(name: str, code: ExternalCode, reads: int, writes: int) -> CompiledKernel:
+        """What calls external code. How long that takes is not known; no thread can help."""
+        parameters = tuple(range(reads + writes))
+        access = Access(parameters[:reads], parameters[reads:], 0.0)
+        return CompiledKernel(name, b"", (1,), (access,), (), (), 0, 0, "", "", code)
 
     @property
     def nanoseconds(self) -> int:

@@ -8,7 +8,7 @@ from renorm.codegen.abi import CompiledKernel
 from renorm.core import records
 
 # A name is the reader's own: kernels of other names have equal code. Texts are made again when somebody asks.
-_LEFT_OUT = {"name": "", "llvm": "", "loops": ""}
+_LEFT_OUT = {"name": "", "llvm": "", "loops": "", "external": None}
 
 
 def encode(compiled: CompiledKernel) -> bytes:

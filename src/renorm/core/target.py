@@ -22,7 +22,9 @@ class Target:
 
     kind: "llvm", "cuda", or a registered name. cpu: LLVM's name, "" for the host. triple: "" for the host. arch:
     CUDA's, as "sm_90".
-    base: for a registered target, the target that runs what it does not claim. supports: patterns it runs as units.
+    base: for a registered target, the target that runs what it does not claim. supports: names of ops, and patterns
+    (functions written with the op builders), that it runs as units. codegen: what makes code of such a group, as
+    passes.partition says; without it the base does.
     spare: vector registers that schedules leave to the code generator; code does not depend on it.
     """
 

@@ -19,7 +19,7 @@ from renorm.driver.weights import Weights
 from renorm.graph.ir import Graph, Value
 from renorm.graph.place import Place
 from renorm.passes import memory
-from renorm.runtime.program import Argument, Code, Machine, Program, Step, TensorSpec, align
+from renorm.runtime.program import Argument, Code, External, Machine, Program, Step, TensorSpec, align
 from renorm.runtime.report import MemoryRecord, Report, RunRecord
 
 
@@ -70,7 +70,12 @@ def assemble(
         machine=machine,
         inputs=_specs(graph.inputs),
         outputs=_specs(graph.outputs),
-        codes=tuple(Code(i, c.phases, align(c.scratch), chunks[i]) for i, c in enumerate(compiled)),
+        codes=_codes(compiled, chunks),
+        externals=tuple(
+            External(kernel.external.loader, _specs([p.value for p in one.reads]), _specs(one.writes))
+            for one, kernel in zip(lowered, kernels)
+            if kernel.external
+        ),
         steps=steps,
         arena_bytes=plan.size,
         weight_bytes=stored.nbytes,
@@ -79,6 +84,16 @@ def assemble(
         report=Report(memory=MemoryRecord(stored.nbytes, plan.size, plan.lower_bound), run=run),
     )
     return program, stored
+
+
+def _codes(compiled: Sequence[CompiledKernel], chunks: Sequence[tuple[int, ...]]) -> tuple[Code, ...]:
+    """Machine code and external code are counted apart."""
+    found, counts = list[Code](), [0, 0]
+    for c, chunk in zip(compiled, chunks):
+        is_external = c.external is not None
+        found.append(Code(counts[is_external], c.phases, align(c.scratch), chunk, is_external))
+        counts[is_external] += 1
+    return tuple(found)
 
 
 def _specs(values: Sequence[Value]) -> tuple[TensorSpec, ...]:

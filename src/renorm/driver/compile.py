@@ -61,13 +61,10 @@ def compile(
     if precision not in ("fast", "exact"):
         raise InvalidInput(f"precision is {precision!r}", ['known: "fast", "exact"'])
     chosen = targets.parse(target)
-    if chosen.machine_target.kind != "llvm" or chosen.codegen is not None:
+    if chosen.machine_target.kind != "llvm":
         raise InvalidTarget(
             f"whole networks do not run on target {str(chosen)!r} yet",
-            [
-                "renorm.build gives the source of single kernels for cuda",
-                "a registered target runs on its base; a code generator of its own is not called yet",
-            ],
+            ["renorm.build gives the source of single kernels for cuda"],
             'use target="llvm"',
         )
     options = Options(chosen, opt_level, keep_names(keep), verify, threads, progress, precision)
@@ -161,8 +158,9 @@ def specialize(
     full = replace(report, kernels=records, memory=program.report.memory, run=program.report.run, code=code)
     full = replace(full, seconds=seconds)
     program = replace(program, report=full, name=graph.name, dims=dict(sizes))
-    objects = [c.object for c in kernels.compiled]
-    return CompiledModule(program, objects, weights, native_entry, options.threads, graph, kernels.texts)
+    objects = [c.object for c in kernels.compiled if not c.external]
+    externals = [c.external for c in kernels.compiled if c.external]
+    return CompiledModule(program, objects, weights, native_entry, options.threads, graph, kernels.texts, externals)
 
 
 class _Clock:

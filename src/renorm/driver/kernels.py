@@ -27,9 +27,10 @@ from renorm.codegen.llvm.requirements import requirements
 from renorm.core import records, sources
 from renorm.core.target import Target
 from renorm.driver.cache import Cache
+from renorm.driver.external import external_call
 from renorm.driver.groups import Call, Lowering, group_key
 from renorm.driver.lowering import lower_group
-from renorm.driver.module import KernelText
+from renorm.driver.module import ExternalText, KernelText
 from renorm.graph.ir import Graph, Group
 from renorm.runtime import threads
 from renorm.runtime.program import Machine
@@ -54,7 +55,7 @@ class Kernels:
     calls: tuple[Call, ...]
     codes: tuple[int, ...]
     compiled: tuple[CompiledKernel, ...]
-    texts: dict[str, KernelText]
+    texts: dict[str, KernelText | ExternalText]
 
 
 class Compiler:
@@ -95,7 +96,8 @@ class Compiler:
         place = {s: i for i, s in enumerate(order)}
         where = str(self._cache.root) if self._cache.root else f"off: {self._cache.off}"
         refused = sum(s != t for s, t in better.items())
-        record = CodeRecord(len(order), len(self._made.intersection(order)), self._processes, where, refused)
+        unique = sum(not self._codes[s].external for s in order)
+        record = CodeRecord(unique, len(self._made.intersection(order)), self._processes, where, refused)
         texts = {g.name: self._text(g, s) for g, s in zip(self._graph.launches, wanted)}
         codes = tuple(place[s] for s in wanted)
         return Kernels(tuple(c for _, c in self._found), codes, tuple(self._codes[s] for s in order), texts), record
@@ -138,6 +140,10 @@ class Compiler:
         return lower_group(self._graph, group, replace(self._target, spare=spare), self._users).kernel
 
     def _group(self, group: Group) -> tuple[str, Call]:
+        if group.external:
+            structure = f"external {group.name}"
+            self._codes[structure], call = external_call(group, group.external)
+            return structure, call
         key = group_key(self._graph, group, self._target, self._users, *self._context)
         known = self._lowering(key) if key else None
         if known:
@@ -167,7 +173,9 @@ class Compiler:
             self._codes[structure] = stored.decode(held, "")
         return structure in self._codes
 
-    def _text(self, group: Group, structure: str) -> KernelText:
+    def _text(self, group: Group, structure: str) -> KernelText | ExternalText:
+        if group.external:
+            return ExternalText(group.name, group.external.code)
         registers, kernel = self._machine.vector_registers, self._lowered.get(group.name)
 
         def loops() -> Kernel:

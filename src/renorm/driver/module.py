@@ -19,6 +19,7 @@ from renorm.core.errors import InvalidInput, suggest
 from renorm.core.target import Target
 from renorm.graph.ir import Graph, Value
 from renorm.runtime.arrays import shape_of
+from renorm.runtime.external import ExternalCode
 from renorm.runtime.module import Module
 from renorm.runtime.program import Program
 from renorm.runtime.report import Report
@@ -81,6 +82,29 @@ class KernelText:
         return self.llvm
 
 
+class ExternalText:
+    """A kernel that code of another package runs, to be read: that package says what its text is."""
+
+    def __init__(self, name: str, code: ExternalCode):
+        self.name, self._code = name, code
+
+    @property
+    def source(self) -> str:
+        """What the target's code generator wrote."""
+        return self._code.source
+
+    def _refuse(self, what: str) -> str:
+        raise InvalidInput(
+            f"kernel {self.name!r} has no {what}: {type(self._code).__name__} runs it, not code of renorm",
+            do=f"read m.kernel({self.name!r}).source",
+        )
+
+    loops = property(lambda self: self._refuse("loops"))
+    llvm = property(lambda self: self._refuse("LLVM IR"))
+    asm = property(lambda self: self._refuse("assembly"))
+    spills = 0
+
+
 class CompiledModule(Module):
     """A module that was compiled in this process. graph: after the passes, kernel names on its groups."""
 
@@ -92,13 +116,14 @@ class CompiledModule(Module):
         walker: bytes,
         threads: int | None,
         graph: Graph,
-        texts: Mapping[str, KernelText],
+        texts: Mapping[str, KernelText | ExternalText],
+        externals: Sequence[ExternalCode] = (),
     ):
-        super().__init__(program, objects, weights, walker, threads)
+        super().__init__(program, objects, weights, walker, threads, externals)
         self.graph = graph
         self._texts = dict(texts)
 
-    def kernel(self, name: str) -> KernelText:
+    def kernel(self, name: str) -> KernelText | ExternalText:
         """The kernel of that name, as in `report.kernels`; InvalidInput lists the nearest."""
         if str(name) not in self._texts:
             raise InvalidInput(f"there is no kernel {str(name)!r}", [f"nearest: {suggest(str(name), self._texts)}"])
@@ -163,7 +188,7 @@ class SpecializingModule:
         shapes = {v.name: shape_of(given[v.name]) for v in self.graph.inputs if v.name in given}
         return self.specialized(**shapes).run(*args, out=out, **named)
 
-    def kernel(self, name: str) -> KernelText:
+    def kernel(self, name: str) -> KernelText | ExternalText:
         """A kernel of the specialisation used last."""
         if not self._cache:
             raise InvalidInput(

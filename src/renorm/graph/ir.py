@@ -28,6 +28,7 @@ from renorm.graph.layout import Blocked
 from renorm.graph.op import OpDef
 from renorm.graph.place import Place
 from renorm.graph.types import Operand, TensorType
+from renorm.runtime.external import ExternalCode
 
 
 class Value:
@@ -159,14 +160,25 @@ class Node:
         return f"{results} = {self.op!r}({', '.join('-' if v is None else '%' + v.name for v in self.inputs)})"
 
 
+@dataclass(frozen=True, eq=False)
+class External:
+    """Code that the target's own code generator made of a group. reads: what it is called with, each as the name of a
+    node and which of its operands that is."""
+
+    code: ExternalCode
+    reads: tuple[tuple[str, int], ...]
+
+
 @dataclass
 class Group:
     """Nodes that run as one kernel, in order. name: the kernel's, made of its labels. is_placed: nothing has to run,
-    since results lie within operands, or operands within results."""
+    since results lie within operands, or operands within results. external: what runs it, where that is not renorm's
+    code; it writes the results of the last node, and nothing else of the group exists."""
 
     name: str
     nodes: list[Node]
     is_placed: bool = False
+    external: External | None = None
 
 
 @dataclass
@@ -463,7 +475,7 @@ class Graph:
                 env[old], made.layout = made, old.layout
         new.outputs = [env[v] for v in self.outputs]
         by_name = {n.name: n for n in new.nodes}
-        new.groups = [Group(g.name, [by_name[n.name] for n in g.nodes]) for g in self.groups]
+        new.groups = [Group(g.name, [by_name[n.name] for n in g.nodes], external=g.external) for g in self.groups]
         return new
 
     def __str__(self) -> str:

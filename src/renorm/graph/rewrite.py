@@ -282,16 +282,18 @@ class Refused:
 @dataclass
 class Log:
     """What happened to a graph, in order. refused: by rule and node, only as long as the node is there and nothing has
-    changed the reason. reverted: rewrites that a probe found to change the numbers; these stay in the log."""
+    changed the reason. reverted: rewrites that a probe found to change the numbers, declined: what a target's code
+    generator did not take; these stay in the log."""
 
     applied: list[Applied] = field(default_factory=list[Applied])
     refused: dict[tuple[str, str], Refused] = field(default_factory=dict[tuple[str, str], Refused])
     reverted: dict[tuple[str, str], Refused] = field(default_factory=dict[tuple[str, str], Refused])
+    declined: dict[tuple[str, str], Refused] = field(default_factory=dict[tuple[str, str], Refused])
 
     @property
     def refusals(self) -> list[Refused]:
         """Everything that did not happen, each once."""
-        return list({**self.refused, **self.reverted}.values())
+        return list({**self.refused, **self.reverted, **self.declined}.values())
 
     def refusals_of(self, origin: str) -> list[Refused]:
         """Refusals that concern a node of the source model."""

@@ -9,7 +9,7 @@ from typing import Protocol
 from renorm.core.errors import InvalidInput, suggest
 from renorm.core.target import Target
 from renorm.graph import registry
-from renorm.graph.ir import Graph, Node
+from renorm.graph.ir import External, Graph, Node
 from renorm.graph.rewrite import Log, Probe
 
 
@@ -21,19 +21,28 @@ class Pass(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Claim:
+    """Nodes that the target runs as one kernel, by their names. external: what runs them, where the target has a code
+    generator of its own and shapes are fixed."""
+
+    nodes: tuple[str, ...]
+    external: External | None = None
+
+
 @dataclass
 class Context:
     """level: 0 to 3, see passes.pipeline. keep: names of ops and of nodes that stay whole. precision: "fast" or
     "exact", without algorithms that round differently. units: why single nodes stay whole, by node name, where the
-    target asks for it. claims: names of nodes that the target runs as one kernel. probe: measures rewrites when the
-    user asks for it."""
+    target asks for it. claims: what the target runs as one kernel. probe: measures rewrites when the user asks for
+    it."""
 
     target: Target = field(default_factory=Target)
     level: int = 3
     keep: frozenset[str] = frozenset()
     precision: str = "fast"
     units: dict[str, str] = field(default_factory=dict[str, str])
-    claims: list[tuple[str, ...]] = field(default_factory=list[tuple[str, ...]])
+    claims: list[Claim] = field(default_factory=list[Claim])
     log: Log = field(default_factory=Log)
     probe: Probe | None = None
 

@@ -26,10 +26,10 @@ from math import inf, prod
 from renorm.core.dims import is_static, static
 from renorm.core.target import Target
 from renorm.graph import registry
-from renorm.graph.ir import Graph, Group, Names, Node, Value
+from renorm.graph.ir import External, Graph, Group, Names, Node, Value
 from renorm.graph.op import BROADCAST, INJECTIVE, OPAQUE, REDUCTION, Fusion
 from renorm.ops.transpose import Transpose
-from renorm.passes.context import Context
+from renorm.passes.context import Claim, Context
 from renorm.passes.places import parts_of
 
 _LONGEST = 200  # terms of one inlined expression; residual blocks have fewer than 20
@@ -39,11 +39,12 @@ _LABELS = 10  # labels that a kernel's name lists
 
 @dataclass(frozen=True)
 class OneNodePerKernel:
-    """node -> kernel {node}"""
+    """node -> kernel {node}, but for what the target runs as one"""
 
     def run(self, graph: Graph, context: Context) -> None:
-        graph.groups = [Group("", [n]) for n in graph.nodes]
-        name_groups(graph)
+        partition = _Partition(graph, dict.fromkeys(graph.nodes, OPAQUE))
+        partition.claim_all(context.claims)
+        partition.make_groups()
 
 
 @dataclass(frozen=True)
@@ -52,9 +53,7 @@ class Fuse:
 
     def run(self, graph: Graph, context: Context) -> None:
         partition = _Partition(graph, {n: kind_of(n, context) for n in graph.nodes})
-        by_name = {n.name: n for n in graph.nodes}
-        for names in context.claims:
-            partition.claim([by_name[name] for name in names])
+        partition.claim_all(context.claims)
         for node in graph.nodes:
             if partition.is_place(node):
                 partition.claim([node])
@@ -70,9 +69,7 @@ class Fuse:
         for node in graph.nodes:
             if partition.kinds[node] <= INJECTIVE:
                 partition.grow(node)
-        graph.groups = [Group("", nodes) for nodes in partition.groups()]
-        graph.nodes = [n for g in graph.groups for n in g.nodes]
-        name_groups(graph)
+        partition.make_groups()
 
 
 def kind_of(node: Node, context: Context) -> Fusion:
@@ -104,12 +101,13 @@ def _turns(node: Node) -> bool:
 @dataclass(eq=False)
 class _Set:
     """A group on its way. anchor: its node that is more than injective; exit: the node through which its result
-    leaves; has_statistic: whether another result does, made of that."""
+    leaves; has_statistic: whether another result does, made of that. external: as in Group."""
 
     nodes: list[Node]
     exit: Node
     anchor: Node | None = None
     has_statistic: bool = False
+    external: External | None = None
 
 
 @dataclass
@@ -164,14 +162,25 @@ class _Partition:
                 waiting += [u for u in self.readers(n) if u is not end]
         return list(found)
 
-    def groups(self) -> list[list[Node]]:
-        """Groups in launch order, nodes in theirs."""
+    def make_groups(self) -> None:
+        """Writes groups to the graph in launch order, nodes in theirs."""
         distinct = sorted(set(self.sets.values()), key=lambda s: self._position[s.exit])
-        return [sorted(s.nodes, key=self._position.__getitem__) for s in distinct]
+        self.graph.groups = [
+            Group("", sorted(s.nodes, key=self._position.__getitem__), external=s.external) for s in distinct
+        ]
+        self.graph.nodes = [n for g in self.graph.groups for n in g.nodes]
+        name_groups(self.graph)
 
-    def claim(self, nodes: list[Node]) -> None:
-        """These nodes, of which only the last is read by others, are one group that nothing joins."""
-        own = _Set(nodes, nodes[-1], nodes[-1])
+    def claim_all(self, claims: Iterable[Claim]) -> None:
+        """Makes groups of what the target runs as one."""
+        by_name = {n.name: n for n in self.graph.nodes}
+        for claim in claims:
+            if claim.nodes[-1] in by_name:  # else nobody needed the result
+                self.claim([by_name[name] for name in claim.nodes], claim.external)
+
+    def claim(self, nodes: list[Node], external: External | None = None) -> None:
+        """These nodes, in order, of which only the last is read by others, are one group that nothing joins."""
+        own = _Set(nodes, nodes[-1], nodes[-1], external=external)
         for n in nodes:
             self.sets[n] = own
             self.kinds[n] = OPAQUE

@@ -56,7 +56,7 @@ class Regions:
         layout: Blocked,
         elementwise: Collection[Node] = (),
     ):
-        target, claimed = context.target, {name for claim in context.claims for name in claim}
+        target, claimed = context.target, {name for claim in context.claims for name in claim.nodes}
         self._above: dict[Value, Value] = {}
         self._refused: set[Value] = set()  # and with them their regions
         self._layout, self._elementwise = layout, frozenset(elementwise)

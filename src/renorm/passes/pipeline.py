@@ -37,7 +37,7 @@ from renorm.passes.context import Context, Pass, check_keep
 from renorm.passes.dead_code import RemoveDeadCode
 from renorm.passes.fuse import Fuse, OneNodePerKernel
 from renorm.passes.layouts import ChooseLayouts
-from renorm.passes.partition import ClaimUnits
+from renorm.passes.partition import ClaimGroups, KeepUnits
 from renorm.passes.probe import Probes
 from renorm.passes.rewriting import ApplyRules
 from renorm.passes.statistics import StatisticsOfTiles
@@ -46,12 +46,13 @@ from renorm.runtime.report import Report
 # Passes on the graph as a model: what they leave is a model again, which can be written back.
 MODEL: list[tuple[int, Pass]] = [
     # level, pass
-    (0, ClaimUnits()),
+    (0, KeepUnits()),
     (0, ApplyRules(simplify.IDENTITIES)),
     (0, FixStaticOperands()),
     (1, RemoveDeadCode()),
     (1, FoldConstants()),
     (1, ShareCommon()),
+    (0, ClaimGroups()),  # on constants that are computed, and before anything is taken apart
     (2, ApplyRules((*simplify.RULES, *padding.RULES, *dilation.RULES, *products.RULES, *fold.RULES))),
     (2, FoldConstants()),
     (1, RemoveDeadCode()),

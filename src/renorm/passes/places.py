@@ -18,6 +18,7 @@ from renorm.core.dims import is_static
 from renorm.core.dtypes import itemsize
 from renorm.core.target import Target
 from renorm.graph import registry
+from renorm.graph.external import external_values
 from renorm.graph.ir import Graph, Group, Node, Value, Within
 from renorm.graph.op import Box
 from renorm.graph.place import Place, memory_shape, nbytes, root
@@ -32,7 +33,11 @@ def place(graph: Graph, target: Target) -> None:
     groups: list[Group] = []
     for group in graph.groups:
         before = list[Group]()
-        if len(group.nodes) == 1 and registry.overridden(group.nodes[0].op.name, target) == registry.Override():
+        if (
+            len(group.nodes) == 1
+            and not group.external
+            and registry.overridden(group.nodes[0].op.name, target) == registry.Override()
+        ):
             node = group.nodes[0]
             parts = parts_of(node)
             if parts:
@@ -77,6 +82,8 @@ class _Places:
         self._outputs = set(graph.outputs)
         self._joined: dict[Value, list[tuple[Value, Place]]] = {}  # of a placed concat: its parts
         self._lying: dict[Value, list[tuple[Value, Place]]] = {}  # what was placed in a value
+        # what code that is not renorm's reads and writes: it knows no strides
+        self._dense = {v for g in graph.groups if g.external for vs in external_values(g, g.external) for v in vs}
 
     def cut(self, parts: Sequence[Part]) -> bool:
         """Results that are parts of an operand."""
@@ -143,6 +150,8 @@ class _Places:
     def _can_lie(self, v: Value, place: Place | None) -> bool:
         """Whether kernels can read and write `v`, and all that lies in it, with the strides that it would have."""
         if place is None or place.strides(memory_shape(v), itemsize(v.dtype)) is None:
+            return False
+        if place.rows > 1 and v in self._dense:
             return False
         return all(self._can_lie(inner, at.inside(place)) for inner, at in self._lying.get(v, ()))
 

@@ -11,7 +11,7 @@
     44      4       CRC-32 of the weights
     48      16      zero
     64              manifest: JSON in UTF-8: the program, and where the objects are
-    ...             walker and objects, each at a multiple of 64
+    ...             walker, objects, and what external code saved, each at a multiple of 64
     head            weights, at a multiple of 4096, to the end of the file
 
 Little-endian. The weights are mapped, read-only and shared: processes that load one file share its pages. A file is
@@ -39,7 +39,7 @@ from renorm.runtime import cpu
 from renorm.runtime.program import ALIGNMENT, Program, align
 
 MAGIC = b"\x89RENORM\n"
-VERSION = 5
+VERSION = 6
 _HEADER = struct.Struct("<8sIIQQQII16x")
 _PAGE = 4096
 _DAMAGED = "copy or compile the file again"
@@ -49,21 +49,28 @@ Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 @dataclass(frozen=True)
 class Artifact:
-    """What a file holds. weights: a read-only array over the mapped file, which it keeps open."""
+    """What a file holds. weights: a read-only array over the mapped file, which it keeps open. externals: what the code
+    of Program.externals saved."""
 
     program: Program
     walker: bytes
     objects: tuple[bytes, ...]
     weights: Bytes
+    externals: tuple[bytes, ...] = ()
 
 
 def write(
-    path: str | os.PathLike[str], program: Program, walker: bytes, objects: Sequence[bytes], weights: Bytes
+    path: str | os.PathLike[str],
+    program: Program,
+    walker: bytes,
+    objects: Sequence[bytes],
+    weights: Bytes,
+    externals: Sequence[bytes] = (),
 ) -> None:
     """Writes an artifact. The file at `path` is either the old one or the whole new one, whatever happens.
     Raises InvalidArtifact where it cannot be written."""
     blobs, data = list[list[int]](), bytearray()
-    for blob in (walker, *objects):
+    for blob in (walker, *objects, *externals):
         data += bytes(align(len(data)) - len(data))
         blobs.append([len(data), len(blob)])
         data += blob
@@ -133,12 +140,13 @@ def read(path: str | os.PathLike[str], verify: bool = True) -> Artifact:
         manifest = json.loads(bytes(content[_HEADER.size : _HEADER.size + manifest_size]))
         blobs = [bytes(content[begin + at : begin + at + length]) for at, length in manifest["blobs"]]
         program = Program.from_json(manifest["program"])
-        walker, *objects = blobs
+        walker, *rest = blobs
+        objects = rest[: max(0, len(rest) - len(program.externals))]
     except (KeyError, TypeError, ValueError) as error:
         raise _invalid(path, "has a manifest that cannot be read", f"{type(error).__name__}: {error}") from error
     cpu.require(program.machine, platform.machine(), path)
     weights = np.frombuffer(mapping, np.uint8, weight_size, head_size)
-    return Artifact(program, walker, tuple(objects), weights)
+    return Artifact(program, walker, tuple(objects), weights, tuple(rest[len(objects) :]))
 
 
 def _invalid(path: str, what: str, fact: str) -> InvalidArtifact:

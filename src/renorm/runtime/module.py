@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 
 from renorm.core.errors import InvalidInput, InvalidTarget
-from renorm.runtime import artifact, loader
+from renorm.runtime import artifact, external, loader
 from renorm.runtime import threads as teams
 from renorm.runtime.arrays import Array, Results, Slot, address, bind, bind_out, overlap
 from renorm.runtime.cpu import obstacles
+from renorm.runtime.external import Entry, ExternalCode
 from renorm.runtime.memory import Memory, sealed
 from renorm.runtime.program import ALIGNMENT, Program, TensorSpec
 from renorm.runtime.report import Report
@@ -32,7 +33,7 @@ class Module:
     program: what to run. objects: the ELF objects that its codes index. weights: the bytes that weight offsets count
     in; a Memory is taken over and becomes read-only, an array that is read-only and aligned is used as it is,
     anything else is copied. walker: the object of codegen.llvm.walk. threads: how many run it; None: see
-    runtime.threads.
+    runtime.threads. externals: the code of Program.externals, or what was saved of it.
 
     With one thread, calls from several Python threads run at once, each with an arena of its own. With more, they
     take turns.
@@ -49,10 +50,12 @@ class Module:
         weights: Memory | bytes | bytearray | memoryview | Array,
         walker: bytes,
         threads: int | None = None,
+        externals: Sequence[ExternalCode | bytes] = (),
     ):
-        program.verify(len(objects), weights.nbytes if isinstance(weights, (Memory, np.ndarray)) else len(weights))
+        size = weights.nbytes if isinstance(weights, (Memory, np.ndarray)) else len(weights)
+        program.verify(len(objects), size, len(externals))
         self.program = program
-        self._objects, self._walker = tuple(objects), walker
+        self._objects, self._walker, self._externals = tuple(objects), walker, tuple(externals)
         self._weights, self._weights_address = _hold(weights)
         self._inputs = tuple(Slot(s) for s in program.inputs)
         self._outputs = tuple(Slot(s) for s in program.outputs)
@@ -63,8 +66,16 @@ class Module:
         self._obstacles = obstacles(program.machine, arch)
         if not self._obstacles:
             self._image = loader.load(objects, arch)
-            self._plan = plan(program, self._image)
+            self._entries = self._external_entries()
+            self._plan = plan(program, self._image, self._entries)
             self._team = teams.team(self._useful_threads(), walker, arch)
+
+    def _external_entries(self) -> tuple[Entry, ...]:
+        kernels = {c.object: s.kernel for s in self.program.steps if (c := self.program.codes[s.code]).is_external}
+        return tuple(
+            Entry(external.load(of, e, self.name) if isinstance(e, bytes) else e, of, kernels.get(i, self.name))
+            for i, (e, of) in enumerate(zip(self._externals, self.program.externals, strict=True))
+        )
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
@@ -133,8 +144,13 @@ class Module:
         with nullcontext() if self._team.threads == 1 else self._team.lock:
             context = self._take()
             context.bases[:] = addresses
-            self._team.run(context.address, 0 < self.program.nanoseconds < WORTH_WAKING)
+            self._walk(context, 0 < self.program.nanoseconds < WORTH_WAKING)
             self._idle.append(context)
+
+    def _walk(self, context: Context, is_short: bool = False) -> None:
+        self._team.run(context.address, is_short)
+        if self._entries:
+            external.raise_failure()
 
     def _take(self) -> Context:
         try:
@@ -153,7 +169,7 @@ class Module:
 
             def run(step: int | None) -> None:
                 context.limit(*((0, 0) if step is None else self._plan.steps[step : step + 2]))
-                self._team.run(context.address)
+                self._walk(context)
 
             yield run
 
@@ -165,7 +181,7 @@ class Module:
             for _ in range(repeats):
                 times.fill(0)
                 begin = time.perf_counter_ns()
-                self._team.run(context.address)
+                self._walk(context)
                 end = time.perf_counter_ns()
                 found.append(Recording(begin, end, times @ (10**9, 1), self._plan.steps))
         return found
@@ -182,8 +198,9 @@ class Module:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the module to one file, which `renorm.load` reads. An old file is replaced at once, or not at all.
-        Raises InvalidArtifact where it cannot be written."""
-        artifact.write(path, self.program, self._walker, self._objects, self._weights)
+        Raises InvalidArtifact where it cannot be written, or has external code that cannot be saved."""
+        code = [e if isinstance(e, bytes) else external.saved(e, self.name) for e in self._externals]
+        artifact.write(path, self.program, self._walker, self._objects, self._weights, code)
 
     def __repr__(self) -> str:
         inputs, outputs = (", ".join(map(str, specs)) for specs in (self.inputs, self.outputs))
@@ -195,10 +212,11 @@ def load(path: str | os.PathLike[str], threads: int | None = None, verify: bool 
 
     verify: check the weights too, which reads all of them once; without it they are read from the file as they are
     needed.
+    External code (runtime.external) is loaded by the package that the file names for it.
     Raises InvalidArtifact for a file that cannot be read, is damaged, of another version, or for another machine.
     """
     held = artifact.read(path, verify)
-    return Module(held.program, held.objects, held.weights, held.walker, threads)
+    return Module(held.program, held.objects, held.weights, held.walker, threads, held.externals)
 
 
 def _hold(weights: Memory | bytes | bytearray | memoryview | Array) -> tuple[Array, int]:

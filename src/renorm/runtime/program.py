@@ -71,7 +71,8 @@ class Argument:
 
 @dataclass(frozen=True)
 class Code:
-    """Machine code of one kernel. object: index of its ELF object, whose symbols phase0, phase1, ... are the phases.
+    """Code of one kernel. object: index of its ELF object, whose symbols phase0, phase1, ... are the phases; where it
+    is_external, index into Program.externals, and there is one phase of one iteration.
 
     phases: trip count of each phase. chunks: iterations that a thread takes at a time, per phase; where it is 0 (or
     nothing) each thread has its even share and no thread takes work from another.
@@ -83,6 +84,17 @@ class Code:
     phases: tuple[int, ...]
     scratch: int = 0
     chunks: tuple[int, ...] = ()
+    is_external: bool = False
+
+
+@dataclass(frozen=True)
+class External:
+    """Code of one kernel that another package runs (runtime.external). loader: "package.module:function", which makes
+    the code of what was saved of it; "" where it cannot be saved. inputs, outputs: what it is called with."""
+
+    loader: str
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
 
 
 @dataclass(frozen=True)
@@ -131,6 +143,7 @@ class Program:
     report: Report = field(default_factory=Report)
     name: str = ""
     dims: Mapping[str, int] = field(default_factory=dict[str, int])
+    externals: tuple[External, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Plain data; an argument is written as a list, since there are many."""
@@ -140,8 +153,22 @@ class Program:
             "inputs": [_spec_json(s) for s in self.inputs],
             "outputs": [_spec_json(s) for s in self.outputs],
             "codes": [
-                {"object": c.object, "phases": list(c.phases), "scratch": c.scratch, "chunks": list(c.chunks)}
+                {
+                    "object": c.object,
+                    "phases": list(c.phases),
+                    "scratch": c.scratch,
+                    "chunks": list(c.chunks),
+                    "is_external": c.is_external,
+                }
                 for c in self.codes
+            ],
+            "externals": [
+                {
+                    "loader": e.loader,
+                    "inputs": [_spec_json(s) for s in e.inputs],
+                    "outputs": [_spec_json(s) for s in e.outputs],
+                }
+                for e in self.externals
             ],
             "steps": [
                 {
@@ -170,8 +197,18 @@ class Program:
                 inputs=tuple(_spec(s) for s in data["inputs"]),
                 outputs=tuple(_spec(s) for s in data["outputs"]),
                 codes=tuple(
-                    Code(_int(c["object"]), _ints(c["phases"]), _int(c["scratch"]), _ints(c["chunks"]))
+                    Code(
+                        _int(c["object"]),
+                        _ints(c["phases"]),
+                        _int(c["scratch"]),
+                        _ints(c["chunks"]),
+                        _bool(c["is_external"]),
+                    )
                     for c in data["codes"]
+                ),
+                externals=tuple(
+                    External(str(e["loader"]), tuple(map(_spec, e["inputs"])), tuple(map(_spec, e["outputs"])))
+                    for e in data["externals"]
                 ),
                 steps=tuple(
                     Step(
@@ -197,10 +234,10 @@ class Program:
                 "compile the model again",
             ) from error
 
-    def verify(self, objects: int, weight_bytes: int) -> None:
+    def verify(self, objects: int, weight_bytes: int, externals: int = 0) -> None:
         """Raises InvalidArtifact that names everything in the program that contradicts itself.
 
-        objects: how many objects there are. weight_bytes: how many bytes of weights there are.
+        objects, externals: how many of them there are. weight_bytes: how many bytes of weights there are.
         """
         problems = list[str]()
 
@@ -209,6 +246,7 @@ class Program:
                 problems.append(problem)
 
         require(self.weight_bytes == weight_bytes, f"weights: {weight_bytes} bytes, expected {self.weight_bytes}")
+        require(len(self.externals) == externals, f"{externals} external codes, expected {len(self.externals)}")
         require(self.arena_bytes >= 0, f"arena: {self.arena_bytes} bytes")
         require(self.nanoseconds >= 0, f"a run of {self.nanoseconds} ns")
         for tensor in (*self.inputs, *self.outputs):
@@ -222,7 +260,10 @@ class Program:
             )
             require(w.offset % ALIGNMENT == 0, f"weight {w.name!r}: offset {w.offset} is no multiple of {ALIGNMENT}")
         for i, code in enumerate(self.codes):
-            require(0 <= code.object < objects, f"code {i}: object {code.object}, there are {objects}")
+            known = len(self.externals) if code.is_external else objects
+            require(0 <= code.object < known, f"code {i}: object {code.object}, there are {known}")
+            alone = not code.is_external or (code.phases == (1,) and not code.scratch)
+            require(alone, f"code {i}: external code has one phase of one iteration, not {code.phases}")
             require(min(code.phases, default=0) >= 0, f"code {i}: negative extent in {code.phases}")
             require(code.scratch >= 0 and code.scratch % ALIGNMENT == 0, f"code {i}: scratch {code.scratch}")
             sound = len(code.chunks) in (0, len(code.phases)) and min(code.chunks, default=0) >= 0
@@ -239,6 +280,7 @@ class Program:
                 phases = len(self.codes[step.code].phases)
                 known = len(step.waits) == phases
                 require(known, f"kernel {step.kernel!r}: {len(step.waits)} waits for {phases} phases")
+            problems += self._misfits(step)
             for position, a in enumerate(step.args):
                 where = f"kernel {step.kernel!r}, argument {position}"
                 if a.kind in specs:
@@ -254,6 +296,25 @@ class Program:
         if problems:
             shown = problems[:20] + ([f"and {len(problems) - 20} more"] if len(problems) > 20 else [])
             raise InvalidArtifact(f"program {self.name!r} contradicts itself", shown, "compile the model again")
+
+    def _misfits(self, step: Step) -> list[str]:
+        """What is wrong with the arguments of external code, whose extents say how far it reads and writes."""
+        code = self.codes[step.code] if 0 <= step.code < len(self.codes) else None
+        if code is None or not code.is_external or not 0 <= code.object < len(self.externals):
+            return []
+        external = self.externals[code.object]
+        specs = (*external.inputs, *external.outputs)
+        if len(specs) != len(step.args):
+            return [f"kernel {step.kernel!r}: {len(step.args)} arguments, external code takes {len(specs)}"]
+        sizes = {"weight": self.weight_bytes, "arena": self.arena_bytes}
+        tensors = {"input": self.inputs, "output": self.outputs}
+        found = list[str]()
+        for i, (a, spec) in enumerate(zip(step.args, specs)):
+            held = tensors[a.kind][a.at : a.at + 1] if a.kind in tensors and a.at >= 0 else ()
+            size = sum(t.nbytes for t in held) if a.kind in tensors else sizes.get(a.kind, 0) - a.at
+            if min(spec.shape, default=0) < 0 or a.offset + spec.nbytes > size:
+                found.append(f"kernel {step.kernel!r}, argument {i}: {spec} reaches outside {size} bytes of {a.kind}")
+        return found
 
 
 def align(size: int, to: int = ALIGNMENT) -> int:

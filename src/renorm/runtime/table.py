@@ -7,12 +7,14 @@ caller's arrays change from call to call; the walker patches them in.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from renorm.runtime import layout
+from renorm.runtime.external import Entry
 from renorm.runtime.loader import Image
 from renorm.runtime.memory import Memory
 from renorm.runtime.program import Program, align
@@ -43,8 +45,9 @@ class Plan:
     counters: int  # phases of several iterations
 
 
-def plan(program: Program, image: Image) -> Plan:
-    """The plan of a verified program whose objects are loaded in `image`.
+def plan(program: Program, image: Image, entries: Sequence[Entry] = ()) -> Plan:
+    """The plan of a verified program whose objects are loaded in `image`, and whose external code is called by
+    `entries`.
 
     Raises InvalidArtifact for a phase that no object defines.
     """
@@ -65,7 +68,7 @@ def plan(program: Program, image: Image) -> Plan:
                 continue
             barrier = bool(records) and (step.waits[k] if step.waits else True)
             chunk = code.chunks[k] if code.chunks and extent > 1 else 0
-            function = image.address(code.object, f"phase{k}")
+            function = entries[code.object].address if code.is_external else image.address(code.object, f"phase{k}")
             records.append([function, first * _WORD, extent, chunk, int(barrier), counters * _WORD, before, 0])
             counters += extent > 1
             before += extent

@@ -124,16 +124,20 @@ class Team:
             address = ctypes.cast(function, ctypes.c_void_p).value
             ctypes.c_void_p.from_address(self._pool.address + field).value = address
         self._workers: list[threading.Thread] | None = None
+        self._is_walking = False  # with workers
         self._ended = 0  # when the last run did, in nanoseconds
 
     def run(self, context: int, is_short: bool = False) -> None:
         """Runs the context at this address with all threads. The caller holds `lock`, unless there is one thread.
 
         is_short: it takes less than waking a thread; those that sleep are woken only while runs follow each other.
+
+        A run inside of a run, which external code or a finalizer may begin there, is walked by its caller alone.
         """
         if self._workers is None:
             self._workers = self._start()
-        threads = self.threads if len(self._workers) == self.threads - 1 else 1
+        threads = self.threads if len(self._workers) == self.threads - 1 and not self._is_walking else 1
+        self._is_walking = self._is_walking or threads > 1
         _busy.append(threads)
         _hurry()
         try:
@@ -141,6 +145,7 @@ class Team:
             self._walk(self._pool.address, context, threads, wake)
         finally:
             self._ended = time.perf_counter_ns()
+            self._is_walking = self._is_walking and threads == 1
             _busy.remove(threads)
             _hurry()
 

@@ -1,0 +1,152 @@
+"""Code that is not renorm's: what a target's own code generator made of a group of nodes, run as one step of a program.
+
+The walker calls it like a phase of one iteration, which is thread 0's: the Python thread that runs the network. The
+other threads wait at the barriers of the steps around it, as for any kernel. Python cannot raise through native code;
+an error is kept until the walk is over. Until then what the code should have written is zero, the steps behind run on
+that, and no other external code is called.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any, ClassVar
+
+import numpy as np
+
+from renorm.core import dtypes
+from renorm.core.errors import InvalidArtifact, RenormError, UserCodeError, raised_at
+from renorm.runtime.program import External, TensorSpec
+from renorm.runtime.report import WorkRecord
+
+Array = np.ndarray[Any, Any]
+
+
+class ExternalCode:
+    """What the code generator of a target gives for a group of nodes. Derive from it.
+
+    `run` is all it must have. With `save` and `loader` it goes into artifacts, where the compiler is not needed again:
+    `loader` is "package.module:function", a function from what `save` gave to an ExternalCode; `renorm.load` imports
+    that module and nothing else of the target. work: what it must do at least; None counts the bytes of inputs and
+    outputs only.
+    """
+
+    loader: ClassVar[str] = ""
+    work: WorkRecord | None = None
+
+    def run(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        """Computes the group once: writes all elements of all `outputs`.
+
+        inputs, outputs: of the dtypes and shapes of the group's, in its order; C-contiguous, aligned to their elements,
+        none overlapping an output. Inputs are read-only. Nothing of them may be kept after the call: the memory is used
+        again. Called by one thread at a time. What it raises comes out of `Module.run` as UserCodeError.
+        """
+        raise NotImplementedError(f"{type(self).__name__}.run")
+
+    @property
+    def source(self) -> str:
+        """The code as text, for `m.kernel(name).source`."""
+        return ""
+
+    def save(self) -> bytes:
+        """The code as bytes, for `loader`."""
+        raise NotImplementedError(f"{type(self).__name__}.save")
+
+
+def load(external: External, data: bytes, name: str) -> ExternalCode:
+    """The code that `save` wrote. Raises InvalidArtifact where its loader is missing or fails."""
+    module, _, function = external.loader.partition(":")
+    headline = f"{name} holds code of another package, which cannot be loaded"
+    try:
+        found = getattr(import_module(module), function)
+    except (ImportError, AttributeError, ValueError) as error:
+        facts = [f"loader {external.loader}", f"{type(error).__name__}: {error}"]
+        raise InvalidArtifact(headline, facts, f"install what has {module}") from error
+    try:
+        code = found(data)
+    except Exception as error:
+        what = error.headline if isinstance(error, RenormError) else f"{type(error).__name__}: {error}"
+        raise InvalidArtifact(headline, [f"loader {external.loader} failed: {what}", raised_at(error)]) from error
+    if not isinstance(code, ExternalCode):
+        facts = [f"loader {external.loader} gave {type(code).__name__}, expected a renorm.ExternalCode"]
+        raise InvalidArtifact(headline, facts)
+    return code
+
+
+def saved(code: ExternalCode, name: str) -> bytes:
+    """What `code.save` gives. Raises InvalidArtifact where the code cannot be saved."""
+    headline = f"{name} cannot be saved: external code of {type(code).__name__} does not go into files"
+    if not code.loader:
+        raise InvalidArtifact(headline, ["it names no loader"], "give it `loader` and `save` (renorm.ExternalCode)")
+    try:
+        return bytes(code.save())
+    except Exception as error:
+        what = error.headline if isinstance(error, RenormError) else f"{type(error).__name__}: {error}"
+        raise InvalidArtifact(headline, [what, raised_at(error)]) from error
+
+
+class Entry:
+    """External code as the walker calls it. address: of a function that is called like a phase (codegen.abi)."""
+
+    def __init__(self, code: ExternalCode, external: External, kernel: str):
+        self._code, self._external, self._kernel = code, external, kernel
+        # reentrant: a finalizer may run the network again in the thread that is inside of it
+        self._lock = threading.RLock()
+        word = ctypes.c_int64
+        self._function = ctypes.CFUNCTYPE(None, ctypes.c_void_p, word, word, word)(self._call)
+        address = ctypes.cast(self._function, ctypes.c_void_p).value
+        assert address is not None
+        self.address = address
+
+    def _call(self, args: int, begin: int, end: int, thread: int) -> None:
+        specs = (*self._external.inputs, *self._external.outputs)
+        arrays = [_array(a, s) for a, s in zip((ctypes.c_void_p * len(specs)).from_address(args), specs)]
+        count = len(self._external.inputs)
+        inputs, outputs = arrays[:count], arrays[count:]
+        try:
+            if not _pending():
+                for x in inputs:
+                    x.flags.writeable = False
+                with self._lock:
+                    self._code.run(inputs, outputs)
+                return
+        except BaseException as error:  # also what a signal raises: it comes out of Module.run like an error
+            _failures.errors = [self._failed(error)]
+        for y in outputs:
+            y[...] = np.zeros((), y.dtype)
+
+    def _failed(self, error: BaseException) -> BaseException:
+        if not isinstance(error, Exception):
+            return error
+        what = error.headline if isinstance(error, RenormError) else f"{type(error).__name__}: {error}"
+        operands = ", ".join(map(str, self._external.inputs))
+        failed = UserCodeError(
+            f"kernel {self._kernel}: external code failed: {what}", [f"operands {operands}", raised_at(error)]
+        )
+        failed.__cause__ = error
+        return failed
+
+
+_failures = threading.local()  # errors: what was raised in this thread since the walk began
+
+
+def _pending() -> list[BaseException]:
+    return getattr(_failures, "errors", [])
+
+
+def raise_failure() -> None:
+    """Raises what external code raised in the walk that this thread has just made, if it did."""
+    errors = _pending()
+    if errors:
+        _failures.errors = []
+        raise errors[0]
+
+
+def _array(address: int | None, spec: TensorSpec) -> Array:
+    """The tensor at an address. It does not keep the memory alive."""
+    dtype = dtypes.numpy_dtype(spec.dtype)
+    if not spec.nbytes or address is None:
+        return np.empty(spec.shape, dtype)
+    return np.ndarray(spec.shape, dtype, memoryview((ctypes.c_char * spec.nbytes).from_address(address)))
