@@ -11,8 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.ops.nodes import by_loops, by_onnxruntime, by_reference, by_renorm, model, normal, read
 
+import renorm
+from renorm import ops
 from renorm.core.dims import Sym
 from renorm.core.errors import RenormError
+from renorm.driver.module import CompiledModule
 from renorm.graph.ir import Graph
 from renorm.ops.average_pool import AveragePool
 from renorm.ops.global_pool import GlobalLpPool, GlobalMaxPool
@@ -121,3 +124,28 @@ def test_extents_may_be_symbols() -> None:
     assert MaxPool(kernel_shape=(2, 2), strides=(2, 2))(x).shape == (Sym("N"), 3, (Sym("H") - 2) // 2 + 1, 4)
     same = AveragePool(kernel_shape=(3, 3), strides=(2, 2), auto_pad="SAME_LOWER")(x)
     assert same.shape[2:] == ((Sym("H") + 1) // 2, 5)
+
+
+@pytest.mark.parametrize("tail", ["", "relu", "sub"])
+@pytest.mark.parametrize("pool", ["max", "average"])
+@pytest.mark.parametrize("shape", [(1, 1, 32, 64), (1, 16, 40, 128), (2, 3, 17, 35)])
+def test_pools_over_rows_are_finished_in_registers(shape: tuple[int, ...], pool: str, tail: str) -> None:
+    """What is elementwise behind a pool joins its loops, so that no sums of windows go to memory; where rows are whole
+    numbers of vectors, what is read stays within bounds."""
+    graph, f = Graph("pooled"), torch.nn.functional
+    x = graph.input("x", "float32", shape)
+    op = (MaxPool if pool == "max" else AveragePool)(kernel_shape=(5, 3), pads=(2, 1, 2, 1), strides=(1, 1))
+    y = op(x)
+    graph.outputs = [{"": lambda: y, "relu": lambda: ops.relu(y), "sub": lambda: ops.sub(ops.add(y, x), x)}[tail]()]
+    data = normal(np.random.default_rng(3), *shape)
+    t = torch.from_numpy(data)
+    if pool == "max":
+        want = f.max_pool2d(t, (5, 3), 1, (2, 1)).numpy()
+    else:
+        want = f.avg_pool2d(t, (5, 3), 1, (2, 1), count_include_pad=False).numpy()
+    want = {"": want, "relu": want.clip(0), "sub": (want + data) - data}[tail]
+    module = renorm.compile(graph)
+    assert isinstance(module, CompiledModule)
+    np.testing.assert_allclose(np.asarray(module.run(data)[0]), want, atol=2e-6)
+    (kernel,) = (module.kernel(k.name) for k in module.report.kernels)
+    assert 'storage_scope = "global"' not in str(kernel.loops)

@@ -33,6 +33,8 @@ class Network:
             y = self.conv(y, c, 3, group=c)
         elif maker == "residual":
             y = ops.add(self.conv(y, c, 1), y)
+        elif maker == "pool":
+            y = ops.sub(registry.find("average_pool")(kernel_shape=(3, 3), pads=(1, 1, 1, 1))(y), y)
         self.graph.outputs = [self.conv(ops.relu(getattr(self, kind)(y, c)), 16, 3)]
 
     def array(self, *shape: int) -> np.ndarray[Any, Any]:
@@ -89,11 +91,20 @@ def test_statistics_join_the_kernel_that_makes_their_data(kind: str, maker: str)
     network.agrees(module)
 
 
+def test_a_norm_of_groups_leaves_blocks_to_its_neighbours() -> None:
+    """A pool finishes no tiles: the statistics of what it makes are a kernel of their own, which reads blocks."""
+    network = Network("group", 2, 32, 27, 30, "pool")
+    module = network.compiled()
+    assert "tile_moments" in kernels(module).split()
+    assert "group_norm" not in kernels(module)
+    network.agrees(module)
+
+
 @pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(
     kind=st.sampled_from(["instance", "group", "split", "squeeze", "mean"]),
-    maker=st.sampled_from(["direct", "winograd", "depthwise", "residual"]),
+    maker=st.sampled_from(["direct", "winograd", "depthwise", "residual", "pool"]),
     n=st.integers(1, 3),
     c=st.sampled_from([16, 24, 32, 48, 64, 96]),
     h=st.integers(5, 70),

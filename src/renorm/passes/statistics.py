@@ -22,6 +22,7 @@ from renorm.graph.ir import Graph, Group, Node, Value
 from renorm.graph.op import BROADCAST, INJECTIVE
 from renorm.graph.rewrite import Driver, Match, Rewrite
 from renorm.ops.norm_terms import NormTerms
+from renorm.ops.schedules import cpu_tiles
 from renorm.ops.tile_means import TileMeans
 from renorm.ops.tile_moments import TileMoments
 from renorm.ops.tile_statistics import counts
@@ -65,12 +66,15 @@ class _OfTiles(Rewrite):
     def refuse(self, m: Match) -> str | None:
         if m.x not in self.blocked:
             return f"{m.x.name!r} does not lie in blocks of channels"
-        m.found = tile_of(m.graph, m.x, self.target)
+        m.found = self.tile(m)
         if m.found is None:
             return f"no kernel computes {m.x.name!r} in tiles of whole channels"
         if all(u in m.nodes for u in m.x.users) and not m.graph.is_output(m.x):
             return self.why_not_alone(m)
         return None
+
+    def tile(self, m: Match) -> tuple[int, ...] | None:
+        return tile_of(m.graph, m.x, self.target)
 
     def why_not_alone(self, m: Match) -> str | None:
         """Why not, where nobody else reads x."""
@@ -114,8 +118,12 @@ class InstanceNormToTerms(_NormToTerms):
 class GroupNormToTerms(_NormToTerms):
     """group_norm(x, scale, bias) -> (x - centre) * factor + shift, with terms from moments of tiles of x
 
-    Whole, it takes rows only, and its neighbours would have to give up their blocks.
+    Whole, it takes rows only, and its neighbours would have to give up their blocks: where whatever makes x finishes no
+    tiles, they are read once more.
     """
+
+    def tile(self, m: Match) -> tuple[int, ...]:
+        return super().tile(m) or cpu_tiles.rows(static(m.x.shape), self.target.lanes(4))
 
     def refuse(self, m: Match) -> str | None:
         return _OfTiles.refuse(self, m)

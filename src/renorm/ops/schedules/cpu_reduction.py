@@ -73,7 +73,9 @@ def _tail(t: te.Tensor, chain: Sequence[te.Tensor], outs: Sequence[te.Tensor]) -
         return t if not readers else None
     if len(readers) != 1 or readers[0].shape != t.shape or structure.is_reduction(readers[0]):
         return None
-    return readers[0] if structure.leading_axes(t, readers[0]) == len(t.shape) else None
+    own = readers[0].op.axis
+    found = [load for load in structure.reached(readers[0], lambda u: u is t) if load.source is t]
+    return readers[0] if all(i is a.var or a.extent == 1 for load in found for i, a in zip(load.indices, own)) else None
 
 
 def _final_readers(t: te.Tensor, chain: Sequence[te.Tensor], outs: Sequence[te.Tensor]) -> list[te.Tensor]:

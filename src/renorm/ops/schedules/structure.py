@@ -202,26 +202,3 @@ def _joint(load: Load, axes: list[Var], shape: tuple[int, ...]) -> int:
             break
         found = k
     return found
-
-
-def leading_axes(t: te.Tensor, reader: te.Tensor) -> int | None:
-    """k when every read of `t` in `reader` is t[a0, .., ak-1, 0, ..] with a0.. the first axes of `reader` and only
-    extents of 1 behind them; None otherwise."""
-    assert isinstance(reader.op, te.ComputeOp)
-    own = [axis.var for axis in reader.op.axis]
-    found: int | None = None
-    for load in reads(reader):
-        if load.source is not t:
-            continue
-        k = 0
-        while k < min(len(load.indices), len(own)) and (
-            load.indices[k] is own[k] or (t.shape[k] == 1 and reader.shape[k] == 1)
-        ):
-            k += 1
-        rest_is_one = all(e == 1 for e in t.shape[k:])
-        if not rest_is_one:
-            return None
-        while k and t.shape[k - 1] == 1 and reader.shape[k - 1] != 1:
-            k -= 1
-        found = k if found is None else min(found, k)
-    return found
