@@ -398,7 +398,7 @@ def test_a_variance_that_epsilon_rescues_is_diagnosed_as_such() -> None:
 
 
 def test_zero_and_denormal_variances_are_no_diagnosis() -> None:
-    assert "diagnoses" not in frontends.read(batch_norm([0.0, 1e-40])).metadata
+    assert "diagnoses" not in frontends.read(batch_norm([0.0, 1e-40, 0.5])).metadata
 
 
 # --- the network that the repository ships -------------------------------------------------------------------------

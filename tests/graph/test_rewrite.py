@@ -139,7 +139,7 @@ def test_the_driver_refuses(build: Any, reason: str) -> None:
     assert str(g) == before
     (refused,) = driver.log.refused.values()
     assert refused.reason == reason
-    assert (refused.rule, refused.node, refused.origin) == ("Rule", "neg_1", ("neg_1", "neg"))
+    assert (refused.rule, refused.node, refused.about) == ("Rule", "neg_1", ("neg_1",))
 
 
 def test_kept_nodes_are_not_touched_and_refuse_gives_the_reason() -> None:
@@ -150,8 +150,8 @@ def test_kept_nodes_are_not_touched_and_refuse_gives_the_reason() -> None:
     assert [r.reason for r in driver.log.refused.values()] == ["it is kept"]
     picky = rule(DOUBLE.pattern, refuse=lambda self, m: f"{m.inner.name} is special")
     assert Driver([picky], log=(log := Log())).run(g) == 0
-    assert [r.reason for r in log.refusals_of("a")] == ["a is special"]
-    assert log.refusals_of("c") == []
+    assert [r.reason for r in log.refusals_of(["b"])] == ["a is special"]
+    assert log.refusals_of(["a", "c"]) == []
 
 
 def test_application_merges_origins_keeps_names_and_is_logged() -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from renorm.errors import InvalidArtifact
 from renorm.runtime import Machine, artifact, cpu, load
 from renorm.runtime.program import Argument, Code, Program, Step, TensorSpec, Weight
-from renorm.runtime.report import KernelRecord, MemoryRecord, NormRecord, Report
+from renorm.runtime.report import ConstantRecord, Extreme, KernelRecord, MemoryRecord, NormRecord, Report
 
 
 @pytest.fixture
@@ -163,8 +163,24 @@ names = st.text(min_size=1, max_size=5)
 kinds = st.sampled_from(["float32", "int64", "bool", "bfloat16"])
 shapes = st.lists(st.integers(0, 4), max_size=3).map(tuple)
 specs = st.lists(st.builds(TensorSpec, names, kinds, shapes), max_size=3, unique_by=lambda s: s.name).map(tuple)
+extremes = st.none() | st.builds(Extreme, st.integers(0, 9), st.floats(0, 9))
+constants = st.builds(
+    ConstantRecord,
+    names,
+    names,
+    names,
+    st.booleans(),
+    st.none() | st.floats(0, 9),
+    extremes,
+    extremes,
+    extremes,
+    extremes,
+)
 records = st.builds(
-    NormRecord, names, names, names, st.lists(names, max_size=2).map(tuple), names, st.none() | st.floats(0, 1)
+    NormRecord,
+    *(names, names, names, st.lists(names, max_size=2).map(tuple), names),
+    *(st.none() | st.floats(0, 1), st.lists(names, max_size=2).map(tuple), st.none() | st.floats(0, 1)),
+    *(st.lists(names, max_size=2).map(tuple), st.lists(constants, max_size=2).map(tuple)),
 )
 programs = st.builds(
     Program,
@@ -183,6 +199,7 @@ programs = st.builds(
         norms=st.lists(records, max_size=2).map(tuple),
         memory=st.builds(MemoryRecord, st.integers(), st.integers(), st.integers()),
         renamed=st.dictionaries(names, names, max_size=2),
+        names=st.dictionaries(names, st.none() | names, max_size=2),
         refusals=st.lists(st.tuples(names, names, names), max_size=2).map(tuple),
         diagnoses=st.lists(names, max_size=2).map(tuple),
     ),

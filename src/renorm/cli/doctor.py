@@ -1,22 +1,58 @@
-"""renorm doctor: what renorm finds on this machine."""
+"""renorm doctor: what looks wrong in the norms of a model, or what renorm finds on this machine."""
 
 from __future__ import annotations
 
 import importlib.metadata
 import platform
 import sys
+import warnings
+from dataclasses import asdict
+from itertools import groupby
+from pathlib import Path
+
+import click
 
 import renorm
 from renorm.cli import output
 from renorm.cli.options import verb
 from renorm.core import target as targets
+from renorm.frontends.diagnosis import KEY, Diagnosis
 
 _PACKAGES = ("numpy", "llvmlite", "onnx", "ml-dtypes", "onnxruntime", "openvino", "torch")
 
 
 @verb("doctor")
-def command(as_json: bool) -> output.Outcome:
-    """Prints versions, the processor, and which extras are installed."""
+@click.argument("model", required=False, type=click.Path(path_type=Path))
+def command(model: Path | None, as_json: bool) -> output.Outcome:
+    """Prints what looks wrong in the statistics and parameters of MODEL's norms, with what to do: exit code 1 if there
+    is anything. Without MODEL: versions, the processor, and which extras are installed."""
+    return _machine(as_json) if model is None else _model(model, as_json)
+
+
+def _model(path: Path, as_json: bool) -> output.Outcome:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what is found is printed below
+        graph = renorm.read(path)
+    norms = sum(n.op.is_normalization for n in graph.nodes)
+    found: tuple[Diagnosis, ...] = graph.metadata.get(KEY, ())
+    if not as_json:
+        for (kind, fix), alike in groupby(sorted(found, key=_rank), lambda d: (d.kind, d.fix)):
+            of_kind = list(alike)
+            output.line(f"{kind}: {len(of_kind)} of {norms} norms")
+            for d in of_kind:
+                output.line(f"  {d.node}: {d.problem}")
+            output.line(f"  do: {fix}")
+        if not found:
+            output.line(f"{graph.name}: {norms} norms, nothing looks wrong")
+    return output.Outcome({"norms": norms, "diagnoses": [asdict(d) for d in found]}, 1 if found else 0)
+
+
+def _rank(d: Diagnosis) -> tuple[bool, str, str]:
+    """Grave ones first, then those that are alike together."""
+    return not d.is_grave, d.kind, d.fix
+
+
+def _machine(as_json: bool) -> output.Outcome:
     host = targets.parse("llvm")
     facts: dict[str, object] = {
         "renorm": renorm.__version__,

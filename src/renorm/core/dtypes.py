@@ -62,6 +62,11 @@ def short(name: str) -> str:
     return lookup(name).short
 
 
+def unit_roundoff(name: str) -> float:
+    """The largest relative error of rounding to a floating dtype; half the distance from 1 to the next number."""
+    return {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}[lookup(name).name]
+
+
 def itemsize(name: str) -> int:
     """Bytes of one element in memory."""
     return lookup(name).bits // 8

@@ -71,6 +71,16 @@ class Carry:
         return None
 
 
+def cancellation(scale: Array, bias: Array, mean: Array, var: Array, epsilon: float) -> float:
+    """How many times the rounding of one number x * k + shift may round, k = scale / sqrt(var + epsilon), relative to
+    the largest result of a batch norm, which is about bias +- scale: k * x and shift cancel where k * mean is large."""
+    with np.errstate(all="ignore"):
+        results = np.abs(scale) + np.abs(bias)
+        terms = np.abs(scale * mean) / np.sqrt(var + epsilon) + results
+        largest = float(results.max(initial=0.0))
+        return float(terms.max(initial=0.0)) / largest if largest else 1.0
+
+
 def _or(values: Array | None, neutral: float) -> Any:
     return neutral if values is None else values
 

@@ -66,13 +66,22 @@ class Product(Deferred):
 
     def __init__(self, data: Array | Deferred, factor: Array):
         self.data, self.factor, self.shape = data, factor, data.shape
-        self._largest: float | None = None  # of data
+        self._reached: Array | None = None
 
     def times(self, factor: Array) -> Product:
         """The product with one more factor."""
         made = Product(self.data, self.factor * factor)
-        made._largest = self._largest
+        if made.factor.shape == self.factor.shape:
+            made._reached = self._reached
         return made
+
+    def reached(self) -> Array:
+        """For each factor the largest magnitude in data that it multiplies, or a bound of it where data is deferred."""
+        if self._reached is None:
+            shape = self.factor.shape
+            held = np.full(shape, self.data.bound()) if isinstance(self.data, Deferred) else extremes(self.data, shape)
+            self._reached = held
+        return self._reached
 
     def part(self, axis: int, begin: int, end: int) -> Array:
         factor = self.factor if self.factor.shape[axis] == 1 else cut(self.factor, axis, begin, end)
@@ -84,9 +93,8 @@ class Product(Deferred):
             return np.multiply(data, self.factor, dtype=np.float64)
 
     def bound(self) -> float:
-        if self._largest is None:
-            self._largest = largest(self.data)
-        return self._largest * largest(self.factor)
+        with np.errstate(all="ignore"):
+            return largest(self.reached() * self.factor)
 
     def key(self) -> Hashable:
         return (Product, source_key(self.data), self.factor.shape, self.factor.tobytes())
@@ -126,6 +134,19 @@ def largest(source: Array | Deferred) -> float:
         piece = source[begin:end]
         found += [float(piece.max()), -float(piece.min())]
     return float(np.max(found))  # NaN where there is one
+
+
+def extremes(data: Array, shape: tuple[int, ...]) -> Array:
+    """The largest magnitudes over all axes along which `shape` has an extent of 1: of that shape, in float64."""
+    if not shape:
+        return np.abs(np.asarray(data, np.float64))
+    axes = tuple(a for a, extent in enumerate(shape) if extent == 1)
+    found = [np.zeros((1 if 0 in axes else 0, *shape[1:]))]
+    for begin, end in parts(data.shape) if data.size else ():
+        piece = data[begin:end]
+        found.append(np.maximum(piece.max(axes, keepdims=True), -piece.min(axes, keepdims=True)).astype(np.float64))
+    joined = np.concatenate(found)
+    return joined.max(0, keepdims=True) if 0 in axes else joined
 
 
 def parts(shape: tuple[int, ...], axis: int = 0, unit: int = 1) -> Iterator[tuple[int, int]]:

@@ -37,7 +37,8 @@ class Value:
     computation gives them before shapes are fixed. source: where a constant came from. exact: what a folded constant
     was before it was rounded to its dtype (float64), so that the next fold starts from there and rounding happens once.
     layout: in which order memory holds the elements, None for row-major (graph.layout). within: where in the memory of
-    another value this one lies, if it does (passes.places)."""
+    another value this one lies, if it does (passes.places). origin: names of the source model's values that it is, as
+    Graph.replace follows them."""
 
     def __init__(self, graph: Graph, name: str, type: TensorType, producer: Node | None = None):
         self.graph, self.name, self.type, self.producer = graph, name, type, producer
@@ -49,6 +50,7 @@ class Value:
         self.source = ""
         self.layout: Blocked | None = None
         self.within: Within | None = None
+        self.origin: tuple[str, ...] = ()
 
     @property
     def dtype(self) -> str:
@@ -405,6 +407,7 @@ class Graph:
             raise OperandError(f"cannot replace {old!r} by {new!r}: {reason}")
         for n in old.users:
             n.replace_operand(old, new)
+        new.origin = (*new.origin, *old.origin)
         if self.is_output(old):
             self.swap_names(old, new)
             self.outputs = [new if o is old else o for o in self.outputs]
@@ -473,6 +476,8 @@ class Graph:
             results = new.apply(n.op, operands, name=n.name, outputs=[v.name for v in n.outputs], origin=n.origin)
             for old, made in zip(n.outputs, results if isinstance(results, tuple) else (results,)):
                 env[old], made.layout = made, old.layout
+        for v, made in env.items():
+            made.origin = v.origin
         new.outputs = [env[v] for v in self.outputs]
         by_name = {n.name: n for n in new.nodes}
         new.groups = [Group(g.name, [by_name[n.name] for n in g.nodes], external=g.external) for g in self.groups]

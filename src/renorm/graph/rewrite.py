@@ -24,7 +24,7 @@ patterns are tried first.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar
@@ -257,7 +257,8 @@ class Rewrite:
 class Applied:
     """A rule that fired. nodes: those it took away; origin: source nodes these stood for; root: those that the nodes
     stood for which the rule was about; into: nodes that came instead; fate: the rule's; error: difference on probe
-    inputs relative to the largest value, where it was measured; instead: why other rules had refused the same root."""
+    inputs relative to the largest value, where it was measured; instead: why other rules that were about the same had
+    refused."""
 
     rule: str
     nodes: tuple[str, ...]
@@ -271,11 +272,12 @@ class Applied:
 
 @dataclass(frozen=True)
 class Refused:
-    """A rule that matched and did not fire. node: the root of the match."""
+    """A rule that matched and did not fire. node: the root of the match; about: source nodes that the rule would have
+    decided about, as in `Applied.root`."""
 
     rule: str
     node: str
-    origin: tuple[str, ...]
+    about: tuple[str, ...]
     reason: str
 
 
@@ -295,9 +297,9 @@ class Log:
         """Everything that did not happen, each once."""
         return list({**self.refused, **self.reverted, **self.declined}.values())
 
-    def refusals_of(self, origin: str) -> list[Refused]:
-        """Refusals that concern a node of the source model."""
-        return [r for r in self.refused.values() if origin in r.origin]
+    def refusals_of(self, about: Collection[str]) -> list[Refused]:
+        """Refusals of rules about nodes of the source model."""
+        return [r for r in self.refused.values() if not set(r.about).isdisjoint(about)]
 
 
 # --- driver -----------------------------------------------------------------------------------------------------------
@@ -359,7 +361,7 @@ class Driver:
             removed, reason = self._apply(graph, rule, m)
             if reason is None:
                 return removed
-        self.log.refused[rule.name, node.name] = Refused(rule.name, node.name, m.origin, reason)
+        self.log.refused[rule.name, node.name] = Refused(rule.name, node.name, merged_origin(m.about), reason)
         return []
 
     def objection(self, rule: Rewrite, m: Match) -> str | None:
@@ -403,7 +405,8 @@ class Driver:
             error, reason = self.probe(m, results, made)
             if reason:
                 reason = f"reverted: {reason}"
-                self.log.reverted[rule.name, m.root.name] = Refused(rule.name, m.root.name, m.origin, reason)
+                about = merged_origin(m.about)
+                self.log.reverted[rule.name, m.root.name] = Refused(rule.name, m.root.name, about, reason)
         if reason is not None:
             graph.discard(made)
             return [], reason
@@ -414,10 +417,10 @@ class Driver:
         removed = self._remove_unread(graph, m)
         names = [n.name for n in removed]
         into = self._name(graph, m.root, removed, made)
-        instead = tuple(dict.fromkeys(r.reason for k, r in self.log.refused.items() if k[1] == m.root.name))
-        self.log.applied.append(
-            Applied(rule.name, tuple(names), m.origin, merged_origin(m.about), into, rule.fate, error, instead)
-        )
+        about = merged_origin(m.about)
+        others = sorted(self.log.refusals_of(about), key=lambda r: r.node != m.root.name)
+        instead = tuple(dict.fromkeys(r.reason for r in others))
+        self.log.applied.append(Applied(rule.name, tuple(names), m.origin, about, into, rule.fate, error, instead))
         for key in [k for k in self.log.refused if k[1] in names]:
             del self.log.refused[key]
         return removed, None

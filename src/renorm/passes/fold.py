@@ -230,6 +230,7 @@ class FoldInFront(Rewrite):
         if found is None:
             return False
         m.found = found
+        m.about = [n for n in m.nodes if n.op.name == "batch_norm" or n.op.name in _ARITHMETIC] or [m.root]
         return True
 
     def refuse(self, m: Match) -> str | None:

@@ -1,19 +1,24 @@
-"""What became of each normalization of the source model: the records of `report.norms`.
+"""What became of each normalization of the source model: the records of `report.norms`, and where tensors went.
 
-The list of normalizations is taken before the first pass; what happened to each is read off the log of rewrites and
-the graph after the last one. A node knows which source nodes it stands for (`Node.origin`).
+What there was is taken down before the first pass; what happened is read off the log of rewrites and the graph: a node
+knows the source nodes that it stands for (`Node.origin`), a value the source values that it is (`Value.origin`). What
+constants became is read after the passes on models: later ones keep them in other forms.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
+from renorm.core import dtypes
+from renorm.graph.channels import cancellation
 from renorm.graph.ir import Graph, Node
 from renorm.graph.op import BROADCAST
 from renorm.graph.rewrite import Applied
 from renorm.passes.context import Context
-from renorm.runtime.report import NormRecord
+from renorm.passes.fold import exact
+from renorm.passes.holders import Holders
+from renorm.runtime.report import ConstantRecord, NormRecord
 
 _DYNAMIC = "its statistics come from what it reads, so that constants cannot hold it"
 
@@ -21,54 +26,147 @@ _DYNAMIC = "its statistics come from what it reads, so that constants cannot hol
 @dataclass(frozen=True)
 class Norm:
     """A normalization of the source model. reads: what stands before it, for the reason why it could not be folded;
-    is_dynamic: whether its statistics come from there."""
+    is_first: whether that is no node; is_dynamic: whether its statistics come from there. estimate: see `estimate`.
+    raised: the source nodes out of which it was made."""
 
     name: str
     kind: str
     reads: str
+    is_first: bool
     is_dynamic: bool
+    estimate: float | None
+    raised: tuple[str, ...] = ()
 
 
-def norms_of(graph: Graph) -> list[Norm]:
-    """The normalizations of a graph, in order."""
-    found: list[Norm] = []
-    for n in graph.nodes:
-        x = n.inputs[0] if n.inputs else None
-        if n.op.is_normalization and x is not None:
-            before = x.producer
-            reads = f"the input {x.name!r} of the graph" if before is None else f"{before.op.name} {before.name!r}"
-            found.append(Norm(n.name, n.op.name, reads, n.op.fusion_of(n.operand_types()) > BROADCAST))
-    return found
+def estimate(node: Node) -> float:
+    """What rounding its constants, or its result, may cost, relative to the largest result.
+
+        u * max_c (|k mean| + |scale| + |bias|) / max_c (|scale| + |bias|),  k = scale / sqrt(var + epsilon)
+
+    with u the unit roundoff of the result's dtype: folded, a norm adds numbers of the size of k * mean that cancel,
+    while its results are about bias +- scale. u alone where statistics come from the data, or constants are unknown.
+    """
+    u = dtypes.unit_roundoff(node.output.dtype)
+    parameters = [exact(v) for v in node.inputs[1:] if v is not None and v.is_constant]
+    if node.op.name != "batch_norm" or is_dynamic(node) or len(parameters) < 4:
+        return u
+    scale, bias, mean, var = parameters
+    return u * cancellation(scale, bias, mean, var, node.op.values["epsilon"])
 
 
-def records(norms: Sequence[Norm], graph: Graph, context: Context) -> tuple[NormRecord, ...]:
-    """One record per normalization, in the order of the source model."""
-    names = {n.name for n in norms}
-    kernel = {n: g.name for g in graph.groups for n in g.nodes}
-    return tuple(_record(norm, names, graph, kernel, context) for norm in norms)
+def is_dynamic(node: Node) -> bool:
+    """Whether statistics come from what a norm reads."""
+    return node.op.fusion_of(node.operand_types()) > BROADCAST
 
 
-def _record(norm: Norm, norms: set[str], graph: Graph, kernel: dict[Node, str], context: Context) -> NormRecord:
-    mine = [n for n in graph.nodes if norm.name in n.origin]
-    steps = [a for a in context.log.applied if norm.name in a.root and a.fate]
-    error = max((a.error for a in steps if a.error is not None), default=None)
-    whole = [n for n in mine if n.op.is_normalization and (n.name == norm.name or not steps)]
-    if whole:
-        kept = context.kept(whole[0])
-        into = (kernel[whole[0]],) if whole[0] in kernel else ()
-        return NormRecord(
-            norm.name, norm.kind, "unit" if kept else "kept", into, kept or _why_whole(norm, whole[0], context), error
+@dataclass
+class Ledger:
+    """The books of one run of the pipeline: opened before the first pass, `close_model` between the passes on models
+    and those towards kernels, `records` and `names` after the last one."""
+
+    graph: Graph
+    norms: list[Norm] = field(default_factory=list[Norm])
+    held: dict[str, list[ConstantRecord]] = field(default_factory=dict[str, list[ConstantRecord]])
+    through: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+
+    def __post_init__(self) -> None:
+        self.holders = Holders(self.graph)
+        self.values = [*self.graph.inputs, *(v for n in self.graph.nodes for v in n.outputs)]
+        self.tensors = [v.name for v in self.values]
+        for v in self.values:
+            v.origin = (v.name,)
+        for n in self.graph.nodes:
+            if n.op.is_normalization and n.inputs:
+                self.norms.append(_norm(n, n.name))
+
+    def add_raised(self, graph: Graph, raised: Mapping[str, tuple[str, ...]]) -> None:
+        """Enters norms that were made out of pieces. raised: the source nodes that these were, by the norm's name."""
+        known = {n.name: n for n in self.norms}
+        for node in graph.nodes:
+            name = next((name for name in node.origin if name in raised), None) if node.op.is_normalization else None
+            if name is not None:
+                known[name] = _norm(node, name, raised[name])
+        self.norms = [*known.values()]
+
+    def close_model(self, graph: Graph) -> None:
+        """Takes down which constants hold a norm, and which nodes only carried it there."""
+        names = {n.name for n in self.norms}
+        for node in graph.nodes:
+            mine = names.intersection(node.origin)
+            if node.op.is_normalization:
+                mine.discard(node.name)
+            if not mine:
+                continue
+            records = self.holders.records(node)
+            for name in mine:
+                if records:
+                    self.held.setdefault(name, []).extend(records)
+                else:
+                    self.through.setdefault(name, []).append(node.name)
+
+    def names(self, graph: Graph) -> dict[str, str | None]:
+        """For each tensor of the source model the one that it is now."""
+        now = {name: v.name for v in graph.values() for name in v.origin}
+        return {name: now.get(name) for name in self.tensors}
+
+    def records(self, graph: Graph, context: Context) -> tuple[NormRecord, ...]:
+        """One record per normalization, in the order of the source model."""
+        names = {n.name for n in self.norms}
+        kernel = {n: g.name for g in graph.groups for n in g.nodes}
+        standing: dict[str, list[Node]] = {}
+        for n in graph.nodes:
+            for name in names.intersection(n.origin):
+                standing.setdefault(name, []).append(n)
+        return tuple(
+            self._record(norm, names, standing.get(norm.name, []), graph, kernel, context) for norm in self.norms
         )
-    is_folded = bool(steps) and steps[0].fate == "folded"
-    alone = [] if is_folded else [n for n in mine if norms.issuperset(n.origin)]
-    if not alone:
-        into = tuple(n.name for n in mine)
-        reason = "" if into else "no output of the network depends on it"
-        return NormRecord(norm.name, norm.kind, "folded", into, reason, error)
-    kernels = tuple(dict.fromkeys(kernel[n] for n in alone if n in kernel))
-    others = [n for g in graph.groups if g.name in kernels for n in g.nodes if norm.name not in n.origin]
-    fate = "fused" if others else "unpacked"
-    return NormRecord(norm.name, norm.kind, fate, kernels, _why_not_folded(norm, steps, context), error)
+
+    def _record(
+        self,
+        norm: Norm,
+        names: set[str],
+        mine: Sequence[Node],
+        graph: Graph,
+        kernel: dict[Node, str],
+        context: Context,
+    ) -> NormRecord:
+        steps = [a for a in context.log.applied if norm.name in a.root and a.fate]
+        error = max((a.error for a in steps if a.error is not None), default=None)
+
+        record = NormRecord(norm.name, norm.kind, "folded", max_error=error, estimate=norm.estimate, raised=norm.raised)
+        whole = [n for n in mine if n.op.is_normalization and (n.name == norm.name or not steps)]
+        if whole:
+            kept = context.kept(whole[0])
+            into = (kernel[whole[0]],) if whole[0] in kernel else ()
+            reason = kept or _why_whole(norm, whole[0], context)
+            return replace(record, fate="unit" if kept else "kept", into=into, reason=reason)
+        is_folded = bool(steps) and steps[0].fate == "folded"
+        alone = [] if is_folded else [n for n in mine if names.issuperset(n.origin)]
+        if not alone:
+            return replace(
+                record,
+                into=tuple(n.name for n in mine if self.holders.of(n)) or tuple(n.name for n in mine),
+                reason="" if mine else "no output of the network depends on it",
+                through=tuple(self.through.get(norm.name, ())),
+                constants=tuple(self.held.get(norm.name, ())),
+            )
+        kernels = tuple(dict.fromkeys(kernel[n] for n in alone if n in kernel))
+        others = [n for g in graph.groups if g.name in kernels for n in g.nodes if norm.name not in n.origin]
+        return replace(
+            record,
+            fate="fused" if others else "unpacked",
+            into=kernels,
+            reason=_why_not_folded(norm, steps, context),
+            constants=tuple(r for n in alone for r in self.holders.records(n)),
+        )
+
+
+def _norm(node: Node, name: str, raised: tuple[str, ...] = ()) -> Norm:
+    x = node.inputs[0]
+    assert x is not None
+    before = x.producer
+    reads = f"the input {x.name!r} of the graph" if before is None else f"{before.op.name} {before.name!r}"
+    return Norm(name, node.op.name, reads, before is None, is_dynamic(node), estimate(node), raised)
 
 
 def _why_not_folded(norm: Norm, steps: Sequence[Applied], context: Context) -> str:
@@ -76,12 +174,14 @@ def _why_not_folded(norm: Norm, steps: Sequence[Applied], context: Context) -> s
         return f"opt_level {context.level} folds nothing"
     if norm.is_dynamic:
         return _DYNAMIC
-    reasons = [r for a in steps for r in a.instead]
-    return reasons[-1] if reasons else f"it reads {norm.reads}: no node before it could take its scale and shift"
+    reasons = [*steps[-1].instead] if steps else []
+    if norm.is_first or not reasons:
+        reasons.insert(0, f"it reads {norm.reads}: no node before it could take its scale and shift")
+    return "; ".join(dict.fromkeys(reasons))
 
 
 def _why_whole(norm: Norm, node: Node, context: Context) -> str:
-    refusals = context.log.refusals_of(norm.name)
+    refusals = context.log.refusals_of([norm.name])
     if refusals:
         return "; ".join(dict.fromkeys(r.reason for r in refusals if r.node == node.name)) or refusals[0].reason
     return _DYNAMIC

@@ -23,7 +23,6 @@ from renorm.passes import (
     dilation,
     fold,
     grouped,
-    norms,
     padding,
     pixels,
     products,
@@ -37,6 +36,7 @@ from renorm.passes.context import Context, Pass, check_keep
 from renorm.passes.dead_code import RemoveDeadCode
 from renorm.passes.fuse import Fuse, OneNodePerKernel
 from renorm.passes.layouts import ChooseLayouts
+from renorm.passes.norms import Ledger
 from renorm.passes.partition import ClaimGroups, KeepUnits
 from renorm.passes.probe import Probes
 from renorm.passes.rewriting import ApplyRules
@@ -73,8 +73,6 @@ KERNELS: list[tuple[int, Pass]] = [
     (3, ChooseLayouts()),  # of what goes from kernel to kernel
 ]
 
-PIPELINE = [*MODEL, *KERNELS]
-
 Watch = Callable[[str, str, str], None]
 """Called after each pass with its name, and the texts of the graph before and after it."""
 
@@ -102,25 +100,33 @@ def optimize(
     meets inputs without a fixed shape.
     """
     context = Context(target or Target(), level, check_keep(graph, keep), precision)
-    source = norms.norms_of(graph)
+    ledger = Ledger(graph)
     names = [v.name for v in graph.outputs]
     probes = Probes(graph) if verify else None
-    todo = [(type(one).__name__, one) for since, one in (MODEL if for_export else PIPELINE) if level >= since]
-    for name, one in chosen.choose(passes, [p for _, p in MODEL]) if passes else todo:
-        before = str(graph) if watch else ""
-        graph = _run(one, graph, context, probes)
-        if watch:
-            watch(name, before, str(graph))
+    model = chosen.choose(passes, [p for _, p in MODEL]) if passes else _named(MODEL, level)
+    for stage in [model] if passes or for_export else [model, _named(KERNELS, level)]:
+        for name, one in stage:
+            before = str(graph) if watch else ""
+            graph = _run(one, graph, context, probes)
+            if watch:
+                watch(name, before, str(graph))
+        if stage is model:
+            ledger.close_model(graph)
     for v in graph.constants.values():
         v.exact = None
     verifier.verify(graph)
     report = Report(
-        norms=norms.records(source, graph, context),
+        norms=ledger.records(graph, context),
         renamed={old: new.name for old, new in zip(names, graph.outputs) if old != new.name},
+        names=ledger.names(graph),
         refusals=tuple((r.rule, r.node, r.reason) for r in context.log.refusals),
         diagnoses=tuple(str(d) for d in graph.metadata.get("diagnoses", ())),
     )
     return graph, report
+
+
+def _named(passes: Sequence[tuple[int, Pass]], level: int) -> list[tuple[str, Pass]]:
+    return [(type(one).__name__, one) for since, one in passes if level >= since]
 
 
 def _run(one: Pass, graph: Graph, context: Context, probes: Probes | None) -> Graph:

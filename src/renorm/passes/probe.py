@@ -38,8 +38,7 @@ def budget(dtype: str) -> float:
     """How much one rewrite may change a result of this dtype."""
     if not dtypes.is_float(dtype):
         return 0.0
-    epsilon = {"float16": 2.0**-10, "bfloat16": 2.0**-7}.get(dtype, 2.0**-23)
-    return max(_BUDGET, _ROUNDINGS * epsilon)
+    return max(_BUDGET, 2 * _ROUNDINGS * dtypes.unit_roundoff(dtype))
 
 
 @dataclass

@@ -7,6 +7,51 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 FATES = ("folded", "unit", "fused", "unpacked", "kept")
+FLOAT16_LARGEST, FLOAT16_NORMAL = 65504.0, 2.0**-14  # the smallest normal; smaller ones have fewer digits
+
+
+@dataclass(frozen=True)
+class Extreme:
+    """A number per channel, where it is largest or smallest. channel: of the node's result."""
+
+    channel: int
+    value: float
+
+
+@dataclass(frozen=True)
+class ConstantRecord:
+    """What a constant became that holds a norm, with all that was folded into it.
+
+    node: which reads it. name: the constant's; before: its name in the source model, "" where it was made. growth:
+    largest magnitude after / before; shrunk, grown: the same of single channels, the least and the most (None where
+    there was no such constant before, or it was 0). largest, smallest: magnitudes after, of each channel the largest;
+    channels that are 0 are left out. is_weight: whether it is multiplied, and so has to keep its digits.
+    """
+
+    node: str
+    name: str
+    before: str = ""
+    is_weight: bool = True
+    growth: float | None = None
+    shrunk: Extreme | None = None
+    grown: Extreme | None = None
+    largest: Extreme | None = None
+    smallest: Extreme | None = None
+
+    @property
+    def objection(self) -> str:
+        """Why float16 could not hold it, as a sentence; "" where it could."""
+        if self.largest and not self.largest.value <= FLOAT16_LARGEST:
+            return (
+                f"{self.name!r} of {self.node!r} reaches {self.largest.value:.3g} in channel {self.largest.channel}, "
+                f"beyond float16's {FLOAT16_LARGEST:g}"
+            )
+        if self.is_weight and self.smallest and self.smallest.value < FLOAT16_NORMAL:
+            return (
+                f"{self.name!r} of {self.node!r} is below float16's smallest normal number {FLOAT16_NORMAL:.2g} in all "
+                f"of channel {self.smallest.channel}: {self.smallest.value:.3g} at most"
+            )
+        return ""
 
 
 @dataclass(frozen=True)
@@ -17,7 +62,9 @@ class NormRecord:
     `keep` or the target says so), fused (reduced to scale and shift, or to statistics, inside another kernel),
     unpacked (smaller ops in kernels of their own), kept (whole). into: names of nodes or of a kernel. reason: a
     sentence, always there when not folded. max_error: largest difference seen on probe inputs relative to the
-    largest value, when verified.
+    largest value, when verified. raised: names of the nodes in which the source model spelled it out, where it is no
+    node there. through: nodes that carried it to where it went. constants: what it became part of. estimate: what
+    rounding its constants may cost relative to the largest result; see passes.norms.estimate.
     """
 
     name: str
@@ -26,10 +73,36 @@ class NormRecord:
     into: tuple[str, ...] = ()
     reason: str = ""
     max_error: float | None = None
+    raised: tuple[str, ...] = ()
+    estimate: float | None = None
+    through: tuple[str, ...] = ()
+    constants: tuple[ConstantRecord, ...] = ()
+
+    @property
+    def error(self) -> float | None:
+        """As it was measured, or else estimated."""
+        return self.estimate if self.max_error is None else self.max_error
+
+    @property
+    def growth(self) -> float | None:
+        """Largest |weight| after / before folding, of the weight that grew most; None where no weight changed."""
+        return max((c.growth for c in self.constants if c.growth is not None and c.is_weight), default=None)
+
+    @property
+    def headroom(self) -> float | None:
+        """float16's largest number over the largest magnitude of its constants: below 1, they do not fit."""
+        largest = max((c.largest.value for c in self.constants if c.largest), default=0.0)
+        return FLOAT16_LARGEST / largest if largest else None
+
+    @property
+    def float16(self) -> str:
+        """Why its constants would not survive in float16, as a sentence; "" where they would."""
+        return next((c.objection for c in self.constants if c.objection), "")
 
     def __str__(self) -> str:
         into = f" into {', '.join(self.into)}" if self.into else ""
-        return f"{self.name}: {self.kind} {self.fate}{into}" + (f" ({self.reason})" if self.reason else "")
+        raised = f" raised from {len(self.raised)} nodes," if self.raised else ""
+        return f"{self.name}: {self.kind}{raised} {self.fate}{into}" + (f" ({self.reason})" if self.reason else "")
 
 
 @dataclass(frozen=True)
@@ -94,8 +167,10 @@ class CodeRecord:
 
 @dataclass(frozen=True)
 class Report:
-    """What compiling did. renamed: output names of the source model that are named otherwise now. refusals: rewrites
-    that did not fire, as (rule, node, reason). diagnoses: what looked wrong in the source model."""
+    """What compiling did. renamed: output names of the source model that are named otherwise now. names: for each
+    tensor of the source model (constants aside) the name under which it is computed now, None where it is not computed
+    any more. refusals: rewrites that did not fire, as (rule, node, reason). diagnoses: what looked wrong in the source
+    model."""
 
     norms: Sequence[NormRecord] = ()
     kernels: Sequence[KernelRecord] = ()
@@ -103,6 +178,7 @@ class Report:
     run: RunRecord = field(default_factory=RunRecord)
     code: CodeRecord = field(default_factory=CodeRecord)
     renamed: dict[str, str] = field(default_factory=dict[str, str])
+    names: dict[str, str | None] = field(default_factory=dict[str, "str | None"])
     refusals: Sequence[tuple[str, str, str]] = ()
     diagnoses: Sequence[str] = ()
     seconds: dict[str, float] = field(default_factory=dict[str, float])  # compile time by stage
@@ -120,6 +196,7 @@ class Report:
             run=RunRecord(**data.get("run", {})),
             code=CodeRecord(**data.get("code", {})),
             renamed=dict(data.get("renamed", {})),
+            names=dict(data.get("names", {})),
             refusals=tuple((r[0], r[1], r[2]) for r in data.get("refusals", ())),
             diagnoses=tuple(data.get("diagnoses", ())),
             seconds=dict(data.get("seconds", {})),
@@ -149,4 +226,11 @@ def _kernel(data: dict[str, Any]) -> KernelRecord:
 
 
 def _norm(data: dict[str, Any]) -> NormRecord:
-    return NormRecord(**{k: v for k, v in data.items() if k != "into"}, into=tuple(data.get("into", ())))
+    sequences: dict[str, Any] = {k: tuple(data.get(k, ())) for k in ("into", "raised", "through")}
+    sequences["constants"] = tuple(_constant(c) for c in data.get("constants", ()))
+    return NormRecord(**{**data, **sequences})
+
+
+def _constant(data: dict[str, Any]) -> ConstantRecord:
+    extremes: dict[str, Any] = {k: Extreme(**v) for k, v in data.items() if isinstance(v, dict)}
+    return ConstantRecord(**{**data, **extremes})
