@@ -82,7 +82,7 @@ def test_from_the_cache_it_has_the_same_bits_and_loads_no_compiler(tmp_path: Pat
     assert found[0][2] == found[1][2]
     heavy = {"llvmlite", "renorm.tir", "renorm.te.lower", "renorm.te.schedule", "renorm.codegen.structure"}
     assert heavy <= loaded
-    assert not heavy & needed
+    assert not (heavy | {"onnx", "google.protobuf"}) & needed
 
 
 def test_the_graph_of_a_module_reads_the_weights_of_its_program(tmp_path: Path) -> None:

@@ -1,7 +1,22 @@
-"""ONNX files, read and written. The only package of renorm that imports onnx."""
+"""ONNX files, read and written. The only package of renorm that imports onnx: to write, and to read what its functions
+define."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from renorm.frontends.onnx.provenance import KEY
 from renorm.frontends.onnx.reader import read
-from renorm.frontends.onnx.writer import write
+
+if TYPE_CHECKING:
+    from renorm.frontends.onnx.writer import write
 
 __all__ = ["KEY", "read", "write"]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "write":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from renorm.frontends.onnx.writer import write
+
+    return write

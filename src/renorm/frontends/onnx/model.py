@@ -1,43 +1,49 @@
-"""From bytes to a checked onnx.ModelProto: what every later step may rely on.
+"""From a file to a checked ModelProto: what every later step may rely on.
 
-Promises: the bytes parse, the model has a graph, opset versions are stated and known, functions are inlined.
+Promises: the bytes parse, the model has a graph, opset versions are stated and known, functions are inlined. The onnx
+package is loaded for what it alone knows: bodies of functions, and definitions newer than renorm's.
 """
 
 from __future__ import annotations
 
 import os
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import onnx
-import onnx.inliner
-from google.protobuf.message import DecodeError
-from onnx import ModelProto
-
 from renorm.core.errors import InvalidModel, UnsupportedOp
 from renorm.frontends.onnx import wire
+from renorm.frontends.onnx.messages import AttributeType, GraphProto, ModelProto, NodeProto
 from renorm.graph import registry
 
 NEWEST_OPSET = 26  # definitions of ai.onnx up to this one have been compared with the ops that claim them
+BUILT_IN = ("Constant", "If")  # ops of ai.onnx that the reader itself understands
 
 
 @dataclass(frozen=True)
 class Source:
-    """A model and where it came from. label: how errors call it. directory: of its external data, None in memory.
-    lifted: elements of initializers of the graph that the model is without, see wire."""
+    """A model and where it came from: an onnx.ModelProto, or one of ours, which has its fields. label: how errors call
+    it. directory: of its external data, None in memory. content: what the model was read from, None where it was given
+    as an object."""
 
     model: ModelProto
     label: str
     directory: Path | None
-    lifted: dict[str, wire.Array] = field(default_factory=dict[str, wire.Array])
+    content: wire.Buffer | None
 
     @property
     def opsets(self) -> dict[str, int]:
         """Version by domain; the domain ai.onnx is written ""."""
         stated = {standard_domain(o.domain): o.version for o in self.model.opset_import}
         return {"": 1, **stated} if self.model.ir_version < 3 else stated
+
+    def proto(self) -> Any:
+        """The model as an onnx.ModelProto. Raises what protobuf raises."""
+        import onnx
+
+        if not isinstance(self.model, ModelProto):
+            return self.model
+        return onnx.ModelProto.FromString(b"" if self.content is None else self.content[:])
 
 
 def standard_domain(domain: str) -> str:
@@ -50,32 +56,21 @@ def op_key(domain: str, op_type: str) -> str:
     return f"{domain}::{op_type}" if domain else op_type
 
 
-def is_newer(node: onnx.NodeProto, opset: int) -> bool:
+def is_newer(node: NodeProto, opset: int) -> bool:
     """Whether a node follows a definition that is newer than those renorm's ops were compared with."""
-    if standard_domain(node.domain) or opset <= NEWEST_OPSET or not onnx.defs.has(node.op_type, opset):
+    if standard_domain(node.domain) or opset <= NEWEST_OPSET:
+        return False
+    import onnx
+
+    if not onnx.defs.has(node.op_type, opset):
         return False
     return onnx.defs.get_schema(node.op_type, opset).since_version > NEWEST_OPSET
 
 
 def load(source: Any) -> Source:
-    """Reads a path, bytes, or a ModelProto. Raises InvalidModel for what is not an ONNX model."""
-    directory, lifted = None, dict[str, wire.Array]()
-    if isinstance(source, ModelProto):
-        model, label = source, source.graph.name or "onnx.ModelProto"
-    else:
-        if isinstance(source, (str, os.PathLike)):
-            path = Path(os.fspath(source))
-            label, directory = path.name, path.parent
-            try:
-                model, lifted = _parse_file(path, label)
-            except OSError as error:
-                near = sorted(p.name for p in directory.glob("*.onnx"))[:5] if directory.is_dir() else []
-                raise InvalidModel(
-                    f"{source}: {error.strerror or error}", [f"in that directory: {', '.join(near)}"] if near else []
-                ) from error
-        else:
-            label = "bytes"
-            model = _parse(bytes(source), label)
+    """Reads a path, bytes, or an onnx.ModelProto. Raises InvalidModel for what is not an ONNX model."""
+    found = _source(source)
+    model, label = found.model, found.label
     if not model.HasField("graph") or not (model.graph.node or model.graph.output):
         raise InvalidModel(
             f"{label}: this is not an ONNX model",
@@ -83,49 +78,48 @@ def load(source: Any) -> Source:
             "check that the file is complete, and not the pointer of a large-file store",
         )
     _check_text(model, label)
-    found = Source(model, label, directory, lifted)
     _check_opsets(found)
-    return replace(found, model=_inline(found))
+    return _inlined(found)
 
 
-def _parse_file(path: Path, label: str) -> tuple[ModelProto, dict[str, wire.Array]]:
-    """The model of a file, and elements of initializers that it is without."""
-    data, lifted = wire.read(path)
-    if lifted:
-        model = ModelProto()
-        with suppress(DecodeError):
-            model.ParseFromString(data)
-            names = [t.name for t in model.graph.initializer]
-            if len(set(names)) == len(names) and not model.functions:  # the inliner is given models that are complete
-                return model, lifted
-        data = path.read_bytes()
-    return _parse(data, label), {}
+def _source(source: Any) -> Source:
+    if isinstance(source, (str, os.PathLike)):
+        path = Path(os.fspath(source))
+        try:
+            return _parsed(wire.content(path), path.name, path.parent)
+        except OSError as error:
+            near = sorted(p.name for p in path.parent.glob("*.onnx"))[:5] if path.parent.is_dir() else []
+            raise InvalidModel(
+                f"{source}: {error.strerror or error}", [f"in that directory: {', '.join(near)}"] if near else []
+            ) from error
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        return _parsed(bytes(source), "bytes", None)
+    return Source(source, source.graph.name or "onnx.ModelProto", None, None)
 
 
-def _parse(data: bytes, label: str) -> ModelProto:
-    model = ModelProto()
+def _parsed(content: wire.Buffer, label: str, directory: Path | None) -> Source:
     try:
-        model.ParseFromString(data)
-    except DecodeError as error:
+        return Source(ModelProto.read(content), label, directory, content)
+    except wire.DamagedError as error:
         raise InvalidModel(
             f"{label}: this is not an ONNX model, or a damaged one",
-            [f"{len(data)} bytes, beginning with {data[:16]!r}", f"protobuf: {error}"],
+            [f"{len(content)} bytes, beginning with {content[:16]!r}", str(error)],
             "check that the file is complete, and not the pointer of a large-file store",
         ) from error
-    return model
 
 
-def graphs(proto: onnx.GraphProto) -> list[onnx.GraphProto]:
+def graphs(proto: GraphProto) -> list[GraphProto]:
     """A graph and the graphs nested in it."""
     found = [proto]
     for n in proto.node:
         for a in n.attribute:
-            for g in (a.g,) if a.type == onnx.AttributeProto.GRAPH else a.graphs:
-                found.extend(graphs(g))
+            if a.type in (AttributeType.GRAPH, AttributeType.GRAPHS):
+                for g in (a.g,) if a.type == AttributeType.GRAPH else a.graphs:
+                    found.extend(graphs(g))
     return found
 
 
-def value_names(proto: onnx.GraphProto) -> set[str]:
+def value_names(proto: GraphProto) -> set[str]:
     """Names of all values of a graph and the graphs nested in it."""
     names: set[str] = set()
     for g in graphs(proto):
@@ -137,7 +131,7 @@ def value_names(proto: onnx.GraphProto) -> set[str]:
 
 
 def _check_text(model: ModelProto, label: str) -> None:
-    """Protobuf gives text that is not UTF-8 as bytes; everything after this may rely on names being text."""
+    """Text that is not UTF-8 comes as bytes; everything after this may rely on names being text."""
     texts: list[Any] = [model.graph.name, *value_names(model.graph), *(o.domain for o in model.opset_import)]
     for g in graphs(model.graph):
         for n in g.node:
@@ -152,8 +146,12 @@ def _check_opsets(source: Source) -> None:
     opsets = source.opsets
     if "" not in opsets and any(not standard_domain(n.domain) for n in source.model.graph.node):
         raise InvalidModel(f"{source.label}: the model uses ops of ai.onnx but states no version of it")
+    if 1 <= opsets.get("", 1) <= NEWEST_OPSET:
+        return
+    import onnx
+
     newest = max(NEWEST_OPSET, onnx.defs.onnx_opset_version())
-    if not 1 <= opsets.get("", 1) <= newest:
+    if not 1 <= opsets[""] <= newest:
         raise InvalidModel(
             f"{source.label}: ai.onnx {opsets['']} is not a version that this onnx package knows",
             [f"known: 1 to {newest}"],
@@ -161,23 +159,20 @@ def _check_opsets(source: Source) -> None:
         )
 
 
-def _inline(source: Source) -> ModelProto:
+def _inlined(source: Source) -> Source:
     """Puts function bodies in the place of calls: of the model's own functions, and of ops that renorm does not define
     but for which ONNX states a body."""
-    opsets, model = source.opsets, source.model
-    local = {(f.domain, f.name) for f in model.functions}
-    wanted: list[tuple[str, str]] = []
-    for n in model.graph.node:
-        version = opsets.get(standard_domain(n.domain))
-        if (n.domain, n.op_type) in local or version is None:
-            continue
-        if registry.find_onnx(op_key(n.domain, n.op_type), version) is None and _has_body(n, version):
-            wanted.append((n.domain, n.op_type))
+    local = {(f.domain, f.name) for f in source.model.functions}
+    wanted = list(dict.fromkeys(_with_body(source, local)))
+    if not local and not wanted:
+        return source
+    import onnx.inliner
+
     try:
+        model = source.proto()
         if local:
             model = onnx.inliner.inline_local_functions(model, convert_version=True)
         if wanted:
-            wanted = list(dict.fromkeys(wanted))
             model = onnx.inliner.inline_selected_functions(model, wanted, inline_schema_functions=True)
     except Exception as error:  # the inliner is C++ and raises RuntimeError and protobuf's own errors
         if local:
@@ -187,10 +182,26 @@ def _inline(source: Source) -> ModelProto:
                 [f"functions: {names}", f"onnx: {error}"],
                 "inline them when exporting",
             ) from error
-    return model
+        return source
+    return replace(source, model=model)
 
 
-def _has_body(node: onnx.NodeProto, version: int) -> bool:
+def _with_body(source: Source, local: set[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Ops of the graph that renorm does not define, nor the model, and for which ONNX states a body."""
+    opsets, found = source.opsets, list[tuple[str, str]]()
+    for n in source.model.graph.node:
+        domain = standard_domain(n.domain)
+        version = opsets.get(domain)
+        if (n.domain, n.op_type) in local or version is None or (not domain and n.op_type in BUILT_IN):
+            continue
+        if registry.find_onnx(op_key(domain, n.op_type), version) is None and _has_body(n, version):
+            found.append((n.domain, n.op_type))
+    return found
+
+
+def _has_body(node: NodeProto, version: int) -> bool:
+    import onnx
+
     try:
         schema = onnx.defs.get_schema(node.op_type, version, standard_domain(node.domain))
     except onnx.defs.SchemaError:

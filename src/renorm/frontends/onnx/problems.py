@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
-
-import onnx
-from onnx import NodeProto
 
 from renorm.core.dtypes import BY_NAME
 from renorm.core.errors import InvalidModel, RenormError, UnsupportedOp
 from renorm.frontends.onnx import tensors
+from renorm.frontends.onnx.messages import NodeProto
 from renorm.frontends.onnx.model import Source, standard_domain
 from renorm.graph.ir import Value
 
@@ -101,11 +100,13 @@ def _results(problem: Problem, source: Source) -> list[str]:
 
 
 def _inferred_types(source: Source) -> dict[str, str]:
-    try:
-        model = onnx.shape_inference.infer_shapes(source.model)
-    except Exception:  # only a courtesy in a message: a model too large or damaged for onnx has its error already
-        model = source.model
-    return {v.name: _type(v) for v in (*model.graph.value_info, *model.graph.output)}
+    import onnx.shape_inference
+
+    model: Any = source.model
+    with suppress(Exception):  # only a courtesy in a message: a model too large or damaged for onnx has its error
+        model = source.proto()
+        model = onnx.shape_inference.infer_shapes(model)
+    return {v.name: _type(v) for v in (*getattr(model.graph, "value_info", ()), *model.graph.output)}
 
 
 def _type(info: Any) -> str:

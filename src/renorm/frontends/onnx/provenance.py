@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from onnx import AttributeProto
-
 from renorm.graph.op import OpDef
 
 KEY = "onnx"  # in Graph.metadata: a Provenance
@@ -13,14 +11,14 @@ KEY = "onnx"  # in Graph.metadata: a Provenance
 
 @dataclass(frozen=True)
 class Form:
-    """How the source file wrote a node: its type, domain and attributes. Valid as long as the node has this op and
-    these operands. present: which operands it has.
+    """How the source file wrote a node: its type, domain and attributes (serialized). Valid as long as the node has
+    this op and these operands. present: which operands it has.
     """
 
     op: OpDef
     op_type: str
     domain: str
-    attributes: tuple[AttributeProto, ...]
+    attributes: tuple[bytes, ...]
     present: tuple[bool, ...]
 
 

@@ -9,19 +9,28 @@ collected, so that one error names all of it.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import zip_longest
 from typing import Any
 
 import numpy as np
-import onnx
-from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, ValueInfoProto
 
 from renorm.core.dims import Dim, Sym
 from renorm.core.errors import InvalidModel, RenormError, UnsupportedOp, UserCodeError, raised_at, suggest
 from renorm.frontends.diagnosis import diagnose
 from renorm.frontends.onnx import tensors
-from renorm.frontends.onnx.model import Source, graphs, is_newer, load, op_key, standard_domain, value_names
+from renorm.frontends.onnx.messages import (
+    AttributeProto,
+    AttributeType,
+    Dimension,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    ValueInfoProto,
+)
+from renorm.frontends.onnx.model import BUILT_IN, Source, graphs, is_newer, load, op_key, standard_domain, value_names
 from renorm.frontends.onnx.problems import Problem, raise_all
 from renorm.frontends.onnx.provenance import KEY, Form, Provenance
 from renorm.graph import registry
@@ -30,17 +39,12 @@ from renorm.graph.ir import Graph, Node, Value
 from renorm.graph.op import OnnxNode
 from renorm.ops.identity import Identity
 
-Initializer = TensorProto | onnx.SparseTensorProto | tensors.Array
+Elements = Callable[[str], tensors.Array]  # those of an initializer, given how errors call it
 
 
 def read(source: Any, *, shapes: Mapping[str, Sequence[int]] | None = None, is_mapped: bool = False) -> Graph:
     """The graph of an ONNX model: a path, bytes, or an onnx.ModelProto. See `renorm.frontends.read`."""
-    held = load(source)
-    graph = _Reader(held, shapes or {}).read()
-    lifted = set(map(id, held.lifted.values()))
-    for v in graph.constants.values():
-        if id(v.data) in lifted and not is_mapped:
-            v.data = np.array(v.data)
+    graph = _Reader(load(source), shapes or {}, is_mapped).read()
     diagnose(graph)
     return graph
 
@@ -50,13 +54,15 @@ class _Scope:
 
     def __init__(self, outer: _Scope | None = None):
         self.values: dict[str, Value | None] = dict(outer.values) if outer else {}  # None: its node could not be read
-        self.initializers: dict[str, Initializer] = dict(outer.initializers) if outer else {}
+        self.initializers: dict[str, Elements] = dict(outer.initializers) if outer else {}
         self.names: dict[str, str] = {}  # of results of a branch: the names that the If gives them
 
 
 class _Reader:
-    def __init__(self, source: Source, shapes: Mapping[str, Sequence[int]]):
+    def __init__(self, source: Source, shapes: Mapping[str, Sequence[int]], is_mapped: bool):
         self.source, self.shapes = source, shapes
+        # elements of an onnx.ModelProto are nobody else's
+        self.is_mapped = is_mapped or not isinstance(source.model, ModelProto)
         self.opsets = source.opsets
         proto = source.model.graph
         self.graph = Graph(proto.name or "graph")
@@ -71,7 +77,6 @@ class _Reader:
     def read(self) -> Graph:
         proto, scope = self.source.model.graph, _Scope()
         self._initializers(proto, scope)
-        scope.initializers.update(self.source.lifted)
         for given in proto.input:
             if given.name not in scope.initializers:  # otherwise a constant, whatever the IR version
                 scope.values[given.name] = self._input(given)
@@ -91,9 +96,12 @@ class _Reader:
         for tensor in proto.initializer:
             if not tensor.name:
                 raise InvalidModel(f"{self.source.label}: an initializer of graph {proto.name!r} has no name")
-            scope.initializers[tensor.name] = tensor
+            scope.initializers[tensor.name] = partial(self._elements, tensor)
         for sparse in proto.sparse_initializer:
-            scope.initializers[sparse.values.name] = sparse
+            scope.initializers[sparse.values.name] = partial(tensors.from_sparse, sparse)
+
+    def _elements(self, tensor: TensorProto, what: str) -> tensors.Array:
+        return tensors.to_array(tensor, self.source.directory, what, self.is_mapped)
 
     def _input(self, given: ValueInfoProto) -> Value:
         label = f"{self.source.label}: input {given.name!r}"
@@ -113,7 +121,7 @@ class _Reader:
         shape = [self._dim(d, f"?{given.name}.{axis}") for axis, d in enumerate(tensor.shape.dim)]
         return self.graph.input(given.name, dtype, shape)
 
-    def _dim(self, dim: Any, unknown: str) -> Dim:
+    def _dim(self, dim: Dimension, unknown: str) -> Dim:
         """An extent; a negative one is how some exporters wrote an unknown one."""
         if dim.HasField("dim_value") and dim.dim_value >= 0:
             return int(dim.dim_value)
@@ -137,13 +145,7 @@ class _Reader:
                 "nodes must stand in topological order",
             )
         what = f"{self.source.label}: initializer {name!r}"
-        if isinstance(held, TensorProto):
-            array = tensors.to_array(held, self.source.directory, what)
-        elif isinstance(held, np.ndarray):
-            array = held
-        else:
-            array = tensors.from_sparse(held, what)
-        value = self.graph.constant(array, name, f"initializer {name!r}", exact=True)
+        value = self.graph.constant(held(what), name, f"initializer {name!r}", exact=True)
         scope.values[name] = value
         return value
 
@@ -200,8 +202,7 @@ class _Reader:
                 f"{self.source.label}: node {name!r} is of domain {domain!r}, whose version is not stated"
             )
         known = registry.find_onnx(op_key(domain, proto.op_type), opset) is not None
-        inlined = not domain and proto.op_type in ("Constant", "If")
-        if (known and not is_newer(proto, opset)) or inlined:
+        if (known and not is_newer(proto, opset)) or (not domain and proto.op_type in BUILT_IN):
             return False
         self.problems.append(Problem(proto, name, operands, None))
         return True
@@ -211,13 +212,13 @@ class _Reader:
         opset = self.opsets[domain]
         op = registry.find_onnx(op_key(domain, proto.op_type), opset)
         assert op is not None
-        attributes = {a.name: self._attribute(a, name) for a in proto.attribute}
+        given = {a.name: self._attribute(a, name) for a in proto.attribute}
         for spec in op.attributes.values():
-            if isinstance(spec, Type) and spec.onnx in attributes:
-                attributes[spec.onnx] = tensors.dtype_name(attributes[spec.onnx], f"attribute {spec.onnx}")
+            if isinstance(spec, Type) and spec.onnx in given:
+                given[spec.onnx] = tensors.dtype_name(given[spec.onnx], f"attribute {spec.onnx}")
         before = len(self.graph.nodes)
         outputs = tuple(n if n in self.read_names else "" for n in proto.output)
-        node = OnnxNode(proto.op_type, opset, name, tuple(operands), outputs, attributes)
+        node = OnnxNode(proto.op_type, opset, name, tuple(operands), outputs, given)
         try:
             made = op.from_onnx(node)
         except RenormError:
@@ -242,7 +243,8 @@ class _Reader:
             n.origin = (name,)
         if len(new) == 1 and _keeps_operands(new[0], operands) and [v for v in values if v in new[0].outputs] == values:
             present = tuple(v is not None for v in new[0].inputs)
-            self.provenance.forms[new[0].name] = Form(new[0].op, proto.op_type, domain, tuple(proto.attribute), present)
+            attributes = tuple(a.SerializeToString() for a in proto.attribute)
+            self.provenance.forms[new[0].name] = Form(new[0].op, proto.op_type, domain, attributes, present)
         return values
 
     def _rename(self, value: Value, name: str) -> None:
@@ -256,13 +258,17 @@ class _Reader:
         held, what = proto.attribute[0], f"{self.source.label}: Constant {name!r}"
         match held.name:
             case "value":
-                array = tensors.to_array(held.t, self.source.directory, what)
+                array = self._elements(held.t, what)
             case "sparse_value":
                 array = tensors.from_sparse(held.sparse_tensor, what)
-            case "value_float" | "value_floats":
-                array = np.asarray(onnx.helper.get_attribute_value(held), np.float32)
-            case "value_int" | "value_ints":
-                array = np.asarray(onnx.helper.get_attribute_value(held), np.int64)
+            case "value_float":
+                array = np.asarray(held.f, np.float32)
+            case "value_floats":
+                array = np.asarray(held.floats, np.float32)
+            case "value_int":
+                array = np.asarray(held.i, np.int64)
+            case "value_ints":
+                array = np.asarray(held.ints, np.int64)
             case _:
                 raise UnsupportedOp(f"a constant given as {held.name} is not one renorm computes with")
         out = str(scope.names.get(proto.output[0], proto.output[0]))
@@ -272,24 +278,24 @@ class _Reader:
         """An attribute as Python has it: strings decoded, tensors as arrays."""
         what = f"attribute {attribute.name} of node {node!r}"
         match attribute.type:
-            case AttributeProto.STRING:
+            case AttributeType.STRING:
                 return attribute.s.decode("utf-8", "replace")
-            case AttributeProto.STRINGS:
+            case AttributeType.STRINGS:
                 return [s.decode("utf-8", "replace") for s in attribute.strings]
-            case AttributeProto.TENSOR:
-                return tensors.to_array(attribute.t, self.source.directory, what)
-            case AttributeProto.INT:
+            case AttributeType.TENSOR:
+                return self._elements(attribute.t, what)
+            case AttributeType.INT:
                 return attribute.i
-            case AttributeProto.INTS:
+            case AttributeType.INTS:
                 return list(attribute.ints)
-            case AttributeProto.FLOAT:
+            case AttributeType.FLOAT:
                 return _shortest(attribute.f)
-            case AttributeProto.FLOATS:
+            case AttributeType.FLOATS:
                 return [_shortest(f) for f in attribute.floats]
-            case AttributeProto.UNDEFINED:
+            case AttributeType.UNDEFINED:
                 raise InvalidModel(f"{what} has no type")
             case _:
-                raise UnsupportedOp(f"{what} is a {AttributeProto.AttributeType.Name(attribute.type).lower()}")
+                raise UnsupportedOp(f"{what} is a {AttributeType(attribute.type).name.lower()}")
 
     def _branch(self, proto: NodeProto, name: str, condition: Value, scope: _Scope) -> list[Value | None]:
         """The results of the branch that an If takes, read into this graph."""

@@ -10,23 +10,33 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
-from onnx import TensorProto, numpy_helper
 
 from renorm.core import dtypes
 from renorm.core.errors import InvalidModel, RenormError, UnsupportedOp
+from renorm.frontends.onnx.messages import ELEMENT_TYPES, EXTERNAL, SparseTensorProto, TensorProto
+from renorm.frontends.onnx.wire import LARGE
 
 Array = np.ndarray[Any, Any]
+
+_WORDS = {"FLOAT": "float32", "DOUBLE": "float64"}  # of ONNX for a dtype, where it is not the dtype's name
+# where a tensor has its elements that has no raw data, and as what
+_FIELDS = {
+    "float32": ("float_data", "float32"),
+    "float64": ("double_data", "float64"),
+    "int64": ("int64_data", "int64"),
+    "uint32": ("uint64_data", "uint64"),
+    "uint64": ("uint64_data", "uint64"),
+}
+_OTHERS = ("int32_data", "int32")  # 16-bit floats as the number that their bits are
 
 
 def dtype_name(code: int | str, what: str) -> str:
     """renorm's dtype for an element type of ONNX: a code, or a word as opset 1 had it. UnsupportedOp names `what` where
     there is none."""
-    try:
-        name = (TensorProto.DataType.Name(code) if isinstance(code, int) else code).lower()
-    except ValueError:
-        raise InvalidModel(f"{what} has element type {code}, which ONNX does not define") from None
-    name = {"float": "float32", "double": "float64"}.get(name, name)
+    if isinstance(code, int) and not 0 <= code < len(ELEMENT_TYPES):
+        raise InvalidModel(f"{what} has element type {code}, which ONNX does not define")
+    word = ELEMENT_TYPES[code] if isinstance(code, int) else code.upper()
+    name = _WORDS.get(word, word.lower())
     if name not in dtypes.BY_NAME:
         raise UnsupportedOp(
             f"{what} has elements of type {name}, which renorm does not compute with",
@@ -37,26 +47,41 @@ def dtype_name(code: int | str, what: str) -> str:
 
 def dtype_code(name: str) -> int:
     """ONNX's element type for a dtype."""
-    return int(TensorProto.DataType.Value({"float32": "FLOAT", "float64": "DOUBLE"}.get(name, name.upper())))
+    return next(i for i, word in enumerate(ELEMENT_TYPES) if _WORDS.get(word, word.lower()) == name)
 
 
-def to_array(tensor: TensorProto, directory: Path | None, what: str) -> Array:
-    """The elements of `tensor`. directory: of external data. Raises InvalidModel where size and shape disagree."""
+def to_array(tensor: TensorProto, directory: Path | None, what: str, is_mapped: bool = True) -> Array:
+    """The elements of `tensor`. directory: of external data. is_mapped: many of them stay where they are. Raises
+    InvalidModel where size and shape disagree."""
     dtype = dtypes.numpy_dtype(dtype_name(tensor.data_type, what))
     shape = tuple(tensor.dims)
     if any(d < 0 for d in shape):
         raise InvalidModel(f"{what} has a negative extent: {list(shape)}")
     try:
-        if tensor.data_location == TensorProto.EXTERNAL:
+        if tensor.data_location == EXTERNAL:
             return _external(tensor, dtype, shape, directory, what)
-        return np.asarray(numpy_helper.to_array(tensor), dtype).reshape(shape)
+        array = _elements(tensor, dtype).reshape(shape)
     except RenormError:
         raise
-    except Exception as error:  # numpy_helper raises whatever NumPy did on damaged data
+    except Exception as error:  # whatever NumPy raises on damaged data
         raise InvalidModel(f"{what} is damaged", [f"{tensor_type(dtype, shape)}: {error}"]) from error
+    return array if is_mapped and array.nbytes >= LARGE else array.copy()
 
 
-def from_sparse(sparse: onnx.SparseTensorProto, what: str) -> Array:
+def _elements(tensor: TensorProto, dtype: np.dtype[Any]) -> Array:
+    """All elements in a row."""
+    if tensor.HasField("segment"):
+        raise ValueError("it is a segment of a tensor")
+    if tensor.HasField("raw_data"):
+        return np.frombuffer(tensor.raw_data, dtype)
+    field, stored = _FIELDS.get(dtype.name, _OTHERS)
+    array = np.asarray(getattr(tensor, field), stored)
+    if dtypes.is_float(dtypes.from_numpy(dtype)) and field == "int32_data":
+        return array.astype(np.uint16).view(dtype)
+    return array.astype(np.uint8).view(dtype) if dtype == np.bool_ else array.astype(dtype, copy=False)
+
+
+def from_sparse(sparse: SparseTensorProto, what: str) -> Array:
     """The dense array of a sparse tensor: values at linear indices, or at rows of coordinates."""
     shape = tuple(sparse.dims)
     values = to_array(sparse.values, None, what)
@@ -66,13 +91,6 @@ def from_sparse(sparse: onnx.SparseTensorProto, what: str) -> Array:
         indices = np.ravel_multi_index(tuple(indices.T), shape)
     dense.reshape(-1)[indices] = values
     return dense
-
-
-def to_tensor(array: Array, name: str) -> TensorProto:
-    """An ONNX tensor with these elements."""
-    tensor = TensorProto(name=name, data_type=dtype_code(dtypes.from_numpy(array.dtype)), dims=array.shape)
-    tensor.raw_data = np.ascontiguousarray(array).tobytes()
-    return tensor
 
 
 def tensor_type(dtype: np.dtype[Any], shape: tuple[int, ...]) -> str:

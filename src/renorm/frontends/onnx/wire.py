@@ -1,160 +1,357 @@
-"""Reads a model file with its large weights apart, which stay where they are: protobuf would copy each of them twice.
+"""Messages in protobuf's wire format, read without protobuf: large elements stay where the file has them.
 
-The serialized form is a list of fields, each a key (number * 8 + kind) and its content; see protobuf's documentation of
-the encoding. Only the path from model to graph to initializer to raw data is followed, everything else is passed on as
-it stands. What looks unusual is left to protobuf as a whole, errors included.
+    message ::= field*      field ::= key content      key ::= number * 8 + kind, a varint
+    content ::= varint (kind 0) | 8 bytes (kind 1) | how many, a varint, and these bytes (kind 2) | 4 bytes (kind 5)
+
+See protobuf's documentation of the encoding. As there, fields that a message does not know are passed over, the last
+one of several counts, messages that stand in the place of one are merged, and text that is not UTF-8 stays bytes.
+
+A class of messages states its fields (frontends.onnx.messages has ONNX's); those that a file leaves out have their
+default. Methods have the names of protobuf's, so that one of its own messages may come in the place of these.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
-from io import BytesIO
-from math import prod
-from typing import Any
+import struct
+from array import array
+from collections.abc import Callable
+from typing import Any, ClassVar, Self
 
-import numpy as np
+LARGE = 1 << 16  # bytes of a message that is worth reading in place
+_DEEPEST = 100  # messages within each other, as in protobuf
+_VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5  # kinds
+_SIZES = {_FIXED64: 8, _FIXED32: 4}
+_ALL_BITS = 2**64 - 1  # of a number
 
-from renorm.core import dtypes
-
-LARGE = 1 << 16  # bytes of an initializer that is worth it
-
-Array = np.ndarray[Any, Any]
-
-_VARINT, _BYTES = 0, 2  # kinds; content of kind 1 and 5 has a fixed size
-_SIZES = {1: 8, 5: 4}
-# keys: ModelProto.graph, GraphProto.initializer, and fields of TensorProto
-_GRAPH, _INITIALIZER = 7 << 3 | _BYTES, 5 << 3 | _BYTES
-_DIM, _DIMS, _DTYPE = 1 << 3 | _VARINT, 1 << 3 | _BYTES, 2 << 3 | _VARINT
-_NAME, _RAW, _DOC = 8 << 3 | _BYTES, 9 << 3 | _BYTES, 12 << 3 | _BYTES
-# ONNX's element types whose raw data is an array as it stands
-_DTYPES = {1: "float32", 2: "uint8", 3: "int8", 6: "int32", 7: "int64", 10: "float16", 11: "float64"}
+Buffer = bytes | mmap.mmap
 
 
-_Bytes = mmap.mmap | BytesIO
+class DamagedError(Exception):
+    """Why bytes are not a message; an InvalidModel where it is known which bytes they are."""
 
 
-class _UnusualError(Exception):
-    pass
-
-
-def read(path: str | os.PathLike[str]) -> tuple[bytes, dict[str, Array]]:
-    """The serialized model without the elements of its large initializers, and those by name: read-only arrays over the
-    mapped file, which must stay as it is while they are used. Raises OSError."""
+def content(path: str | os.PathLike[str]) -> Buffer:
+    """A file's bytes: mapped, where it is one that can be. Raises OSError."""
     with open(path, "rb") as file:
         try:
-            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except (OSError, ValueError):  # a pipe, an empty file
-            return file.read(), {}
+            return file.read()
+
+
+class Message:
+    """Base of all messages. exclusive: the fields are a `oneof`: of several that a file has the last one is there."""
+
+    exclusive: ClassVar[bool] = False
+    fields: ClassVar[dict[str, Field]] = {}
+    _takers: ClassVar[dict[int, Taker]] = {}  # by key
+    _span: tuple[Buffer, int, int] = (b"", 0, 0)
+
+    def __init_subclass__(cls) -> None:
+        cls.fields = {name: f for name, f in vars(cls).items() if isinstance(f, Field)}
+        cls._takers = {}
+        for name, f in cls.fields.items():
+            f.name = name
+            cls._takers.update((f.number << 3 | kind, taker) for kind, taker in f.takers().items())
+            delattr(cls, name)
+
+    def __getattr__(self, name: str) -> Any:
+        """The default of a field that is not there."""
+        field = type(self).fields.get(name)
+        if field is None:
+            raise AttributeError(f"{type(self).__name__} has no field {name!r}")
+        return field.default()
+
+    @classmethod
+    def read(cls, data: Buffer) -> Self:
+        """The message that these bytes are. Raises DamagedError."""
+        made = cls()
         try:
-            lifted: dict[str, Array] = {}
-            return _model(mapped, len(mapped), lifted), lifted
-        except (_UnusualError, ValueError):  # a name that is no text, a shape that no array has
-            return file.read(), {}
+            made.merge(data, 0, len(data), 0)
+        except IndexError:
+            raise DamagedError(f"{cls.__name__} ends within a number") from None
+        return made
+
+    def merge(self, data: Buffer, at: int, end: int, depth: int) -> None:
+        """Takes over the fields that lie there."""
+        if depth > _DEEPEST:
+            raise DamagedError(f"more than {_DEEPEST} messages within each other")
+        self._span = data, at, end
+        takers = self._takers
+        while at < end:
+            key, at = data[at], at + 1
+            if key > 127:
+                key, at = _varint(data, at - 1)
+            kind, begin = key & 7, at
+            if kind == _LENGTH:
+                size, begin = data[at], at + 1
+                if size > 127:
+                    size, begin = _varint(data, at)
+                at = begin + size
+            elif kind == _VARINT:
+                at = at + 1 if data[at] < 128 else _behind(data, at)
+            elif kind in _SIZES:
+                at += _SIZES[kind]
+            else:
+                raise DamagedError(f"{type(self).__name__} has a field of kind {kind}, which there is not")
+            if at > end:
+                raise DamagedError(
+                    f"field {key >> 3} of {type(self).__name__} is {at - end} bytes longer than it may be"
+                )
+            if (take := takers.get(key)) is not None:
+                if self.exclusive:
+                    self._keep_only(key >> 3)
+                take(self, data, begin, at, depth)
+
+    def _keep_only(self, number: int) -> None:
+        for name, f in self.fields.items():
+            if f.number != number:
+                self.__dict__.pop(name, None)
+
+    def HasField(self, name: str) -> bool:
+        return name in self.__dict__
+
+    def WhichOneof(self, group: str) -> str | None:
+        """The field that is there of an exclusive message."""
+        return next((name for name in self.fields if name in self.__dict__), None)
+
+    def SerializeToString(self) -> bytes:
+        """What it was read from; of one that stands several times the last part."""
+        data, begin, end = self._span
+        return data[begin:end]
 
 
-def _model(file: mmap.mmap, end: int, lifted: dict[str, Array]) -> bytes:
-    pieces, graphs = list[bytes](), 0
-    while file.tell() < end:
-        key, head = _varint(file)
-        if key == _GRAPH:
-            graphs += 1
-            length, _ = _varint(file)
-            pieces += [head, _prefixed(_graph(file, _end(file, length, end), lifted))]
+Taker = Callable[[Message, Buffer, int, int, int], None]  # into, data, begin, end, depth
+Read = Callable[[Buffer, int, int], Any]  # data, begin, end
+
+
+class Field:
+    """A field with one value. kind: of its content."""
+
+    name = ""
+
+    def __init__(self, number: int, kind: int, read: Read, default: Any = ()):
+        self.number, self.kind, self._read, self._default = number, kind, read, default
+
+    def takers(self) -> dict[int, Taker]:
+        """By kind of content: what puts it into a message."""
+        return {self.kind: self.take}
+
+    def take(self, into: Message, data: Buffer, begin: int, end: int, depth: int) -> None:
+        into.__dict__[self.name] = self._read(data, begin, end)
+
+    def default(self) -> Any:
+        return self._default
+
+
+class _Choice(Field):
+    """One of so many numbers; others are as if they were not there."""
+
+    def __init__(self, number: int, count: int):
+        super().__init__(number, _VARINT, _signed32, 0)
+        self._count = count
+
+    def take(self, into: Message, data: Buffer, begin: int, end: int, depth: int) -> None:
+        if 0 <= self._read(data, begin, end) < self._count:
+            super().take(into, data, begin, end, depth)
+
+
+class _Repeated(Field):
+    """A field with several values, in the order in which they stand."""
+
+    def take(self, into: Message, data: Buffer, begin: int, end: int, depth: int) -> None:
+        into.__dict__.setdefault(self.name, []).append(self._read(data, begin, end))
+
+
+class _Numbers(Field):
+    """Numbers one by one, or all in the content of one field. code: how `array` holds them."""
+
+    def __init__(self, number: int, kind: int, read: Read, code: str):
+        super().__init__(number, kind, read)
+        self._code = code
+
+    def takers(self) -> dict[int, Taker]:
+        return {self.kind: self.take, _LENGTH: self._take_all}
+
+    def take(self, into: Message, data: Buffer, begin: int, end: int, depth: int) -> None:
+        self._held(into).append(self._read(data, begin, end))
+
+    def _take_all(self, into: Message, data: Buffer, begin: int, end: int, depth: int) -> None:
+        held, size = self._held(into), _SIZES.get(self.kind)
+        if size is not None:
+            if (end - begin) % size:
+                raise DamagedError(f"field {self.number} of {type(into).__name__} ends within a number")
+            held.frombytes(data[begin:end])
+            return
+        while begin < end:
+            at = _behind(data, begin)
+            if at > end:
+                raise DamagedError(f"field {self.number} of {type(into).__name__} ends within a number")
+            held.append(self._read(data, begin, at))
+            begin = at
+
+    def _held(self, into: Message) -> array[Any]:
+        return into.__dict__.setdefault(self.name, array(self._code))
+
+
+class Nested(Field):
+    """A message in a message."""
+
+    def __init__(self, number: int, message: Callable[[], type[Message]]):
+        super().__init__(number, _LENGTH, _octets)
+        self.message = message
+
+    def take(self, into: Message, data: Buffer, begin: int, end: int, depth: int) -> None:
+        made = self._place(into)
+        if end - begin < LARGE and not isinstance(data, bytes):  # what is small refers to the file no more
+            made.merge(data[begin:end], 0, end - begin, depth + 1)
         else:
-            pieces.append(_field(file, key, head, end)[0])
-    if graphs != 1:
-        raise _UnusualError  # protobuf merges several
-    return b"".join(pieces)
+            made.merge(data, begin, end, depth + 1)
+
+    def default(self) -> Any:
+        return self.message()()
+
+    def _place(self, into: Message) -> Message:
+        return into.__dict__.setdefault(self.name, self.message()())
 
 
-def _graph(file: mmap.mmap, end: int, lifted: dict[str, Array]) -> bytes:
-    pieces = list[bytes]()
-    while file.tell() < end:
-        key, head = _varint(file)
-        if key == _INITIALIZER:
-            length, prefix = _varint(file)
-            inner = _end(file, length, end)
-            whole = prefix + _exactly(file, length) if length < LARGE else _prefixed(_tensor(file, inner, lifted))
-            pieces += [head, whole]
-        else:
-            pieces.append(_field(file, key, head, end)[0])
-    return b"".join(pieces)
+class Several(Nested):
+    """Messages in a message."""
+
+    def default(self) -> Any:
+        return ()
+
+    def _place(self, into: Message) -> Message:
+        made = self.message()()
+        into.__dict__.setdefault(self.name, []).append(made)
+        return made
 
 
-def _tensor(file: mmap.mmap, end: int, lifted: dict[str, Array]) -> bytes:
-    """A tensor without its raw data, which is now in `lifted`; as it stands where that is not all there is to it."""
-    pieces, dims, raw = list[bytes](), list[int](), list[Array]()
-    values: dict[int, Any] = {_NAME: b"", _DTYPE: 0}
-    while file.tell() < end:
-        key, head = _varint(file)
-        if key == _RAW:
-            length, _ = _varint(file)
-            inner = _end(file, length, end)
-            raw.append(np.frombuffer(file, np.uint8, length, file.tell()))
-            file.seek(inner)
-            continue
-        whole, value = _field(file, key, head, end)
-        pieces.append(whole)
-        values[key] = value
-        if key == _DIM:
-            dims.append(value)
-        elif key == _DIMS:
-            packed = BytesIO(value)
-            while packed.tell() < len(value):
-                dims.append(_varint(packed)[0])
-    name, dtype = values[_NAME].decode(), _DTYPES.get(values[_DTYPE], "")
-    is_plain = bool(len(raw) == 1 and name and dtype and set(values) <= {_DIM, _DIMS, _DTYPE, _NAME, _DOC})
-    if name in lifted or not is_plain or raw[0].nbytes != prod(dims) * dtypes.itemsize(dtype):
-        return b"".join([*pieces, *(_encoded(_RAW) + _prefixed(r.tobytes()) for r in raw)])
-    lifted[name] = raw[0].view(dtypes.numpy_dtype(dtype)).reshape(dims)
-    return b"".join(pieces)
+# --- content ----------------------------------------------------------------------------------------------------------
 
 
-def _field(file: _Bytes, key: int, head: bytes, end: int) -> tuple[bytes, Any]:
-    """The rest of a field whose key has been read: all of it as it stands, and its value (a number or bytes)."""
-    if key & 7 == _VARINT:
-        number, raw = _varint(file)
-        return head + raw, number
-    length, prefix = _varint(file) if key & 7 == _BYTES else (_SIZES.get(key & 7, -1), b"")
-    _end(file, length, end)
-    value = _exactly(file, length)
-    return head + prefix + value, value
+def _behind(data: Buffer, at: int) -> int:
+    """Where the varint that lies there ends."""
+    while data[at] > 127:
+        at += 1
+    return at + 1
 
 
-def _end(file: _Bytes, length: int, outer: int) -> int:
-    """Where content of that length ends, which is not behind the end of what it stands in."""
-    end = file.tell() + length
-    if length < 0 or end > outer:
-        raise _UnusualError
-    return end
+def _varint(data: Buffer, at: int) -> tuple[int, int]:
+    """A number in groups of 7 bits, lowest first, and where it ends."""
+    number, shift = 0, 0
+    while shift < 70:
+        byte, at = data[at], at + 1
+        number |= (byte & 127) << shift
+        if byte < 128:
+            return number & _ALL_BITS, at
+        shift += 7
+    raise DamagedError("a number has more than ten bytes")
 
 
-def _exactly(file: _Bytes, length: int) -> bytes:
-    found = file.read(length)
-    if len(found) != length:
-        raise _UnusualError
-    return found
+def _unsigned(data: Buffer, begin: int, end: int) -> int:
+    return data[begin] if end - begin == 1 else _varint(data, begin)[0]
 
 
-def _varint(file: _Bytes) -> tuple[int, bytes]:
-    """A number in groups of 7 bits, lowest first, and its bytes."""
-    number, raw = 0, b""
-    while len(raw) < 10:
-        byte = _exactly(file, 1)
-        number |= (byte[0] & 127) << 7 * len(raw)
-        raw += byte
-        if byte[0] < 128:
-            return number, raw
-    raise _UnusualError
+def _signed(data: Buffer, begin: int, end: int) -> int:
+    number = _unsigned(data, begin, end)
+    return number - (number >> 63 << 64)
 
 
-def _encoded(number: int) -> bytes:
-    raw = b""
-    while number >= 128:
-        raw, number = raw + bytes([number & 127 | 128]), number >> 7
-    return raw + bytes([number])
+def _signed32(data: Buffer, begin: int, end: int) -> int:
+    number = _unsigned(data, begin, end) & 0xFFFFFFFF
+    return number - (number >> 31 << 32)
 
 
-def _prefixed(content: bytes) -> bytes:
-    return _encoded(len(content)) + content
+def _octets(data: Buffer, begin: int, end: int) -> bytes:
+    return data[begin:end]
+
+
+def _view(data: Buffer, begin: int, end: int) -> memoryview:
+    return memoryview(data)[begin:end]
+
+
+def _text(data: Buffer, begin: int, end: int) -> str | bytes:
+    try:
+        return data[begin:end].decode()
+    except UnicodeDecodeError:
+        return data[begin:end]
+
+
+def _single(data: Buffer, begin: int, end: int) -> float:
+    return struct.unpack("<f", data[begin:end])[0]
+
+
+def _double(data: Buffer, begin: int, end: int) -> float:
+    return struct.unpack("<d", data[begin:end])[0]
+
+
+# --- fields as a class of messages states them ------------------------------------------------------------------------
+
+
+def text(number: int) -> Any:
+    return Field(number, _LENGTH, _text, "")
+
+
+def texts(number: int) -> Any:
+    return _Repeated(number, _LENGTH, _text)
+
+
+def octets(number: int) -> Any:
+    return Field(number, _LENGTH, _octets, b"")
+
+
+def lists_of_octets(number: int) -> Any:
+    return _Repeated(number, _LENGTH, _octets)
+
+
+def view(number: int) -> Any:
+    """Bytes that stay where they are."""
+    return Field(number, _LENGTH, _view, b"")
+
+
+def int32(number: int) -> Any:
+    return Field(number, _VARINT, _signed32, 0)
+
+
+def int64(number: int) -> Any:
+    return Field(number, _VARINT, _signed, 0)
+
+
+def choice(number: int, count: int) -> Any:
+    """A member of an enumeration that has so many, from 0."""
+    return _Choice(number, count)
+
+
+def int32s(number: int) -> Any:
+    return _Numbers(number, _VARINT, _signed32, "i")
+
+
+def int64s(number: int) -> Any:
+    return _Numbers(number, _VARINT, _signed, "q")
+
+
+def uint64s(number: int) -> Any:
+    return _Numbers(number, _VARINT, _unsigned, "Q")
+
+
+def float32(number: int) -> Any:
+    return Field(number, _FIXED32, _single, 0.0)
+
+
+def float32s(number: int) -> Any:
+    return _Numbers(number, _FIXED32, _single, "f")
+
+
+def float64s(number: int) -> Any:
+    return _Numbers(number, _FIXED64, _double, "d")
+
+
+def message(number: int, kind: Callable[[], type[Message]]) -> Any:
+    return Nested(number, kind)
+
+
+def messages(number: int, kind: Callable[[], type[Message]]) -> Any:
+    return Several(number, kind)

@@ -17,6 +17,7 @@ import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 import renorm
+from renorm.core import dtypes
 from renorm.core.dims import Dim, Sym
 from renorm.core.errors import InternalError, InvalidModel, UnsupportedOp
 from renorm.frontends.onnx import tensors
@@ -72,7 +73,7 @@ class _Writer:
                 self.used[v.name] = v
         proto = GraphProto(name=self.graph.name)
         proto.node.extend(nodes)
-        constants = [tensors.to_tensor(np.asarray(v.data), v.name) for v in self.used.values()] + self.extra
+        constants = [_tensor(np.asarray(v.data), v.name) for v in self.used.values()] + self.extra
         proto.initializer.extend(constants)
         proto.input.extend(self._declared(v) for v in self.graph.inputs)
         if self.provenance.ir_version < 4:  # before it, an initializer had to be listed as an input
@@ -99,7 +100,7 @@ class _Writer:
         form = self.provenance.forms.get(node.name)
         if form is not None and form.op == node.op and form.present == tuple(v is not None for v in node.inputs):
             written = NodeProto(op_type=form.op_type, name=node.name, domain=form.domain)
-            written.attribute.extend(form.attributes)
+            written.attribute.extend(map(AttributeProto.FromString, form.attributes))
             operands: Sequence[Any] = node.inputs
         else:
             said = node.op.to_onnx(node, self.provenance.opsets.get("", 0))
@@ -145,7 +146,7 @@ class _Writer:
                 names.append(o.name)
             else:
                 name = self.graph.fresh(f"{node.name}.operand{i}")
-                self.extra.append(tensors.to_tensor(np.asarray(o), name))
+                self.extra.append(_tensor(np.asarray(o), name))
                 names.append(name)
         return _trimmed(names)
 
@@ -169,7 +170,7 @@ class _Writer:
             if kind == AttributeProto.INT and isinstance(value, str):
                 value = tensors.dtype_code(value)  # an op's Type attribute
             elif isinstance(value, np.ndarray):
-                value = tensors.to_tensor(value, name)
+                value = _tensor(value, name)
             elif kind == AttributeProto.INT or isinstance(value, bool):
                 value = int(value)
             elif kind == AttributeProto.FLOAT:
@@ -216,6 +217,13 @@ class _Writer:
         if any(s.startswith("?") for s in dim.symbols()):
             return ""
         return self.provenance.dims.get(str(dim), str(dim))
+
+
+def _tensor(array: tensors.Array, name: str) -> TensorProto:
+    """An ONNX tensor with these elements."""
+    tensor = TensorProto(name=name, data_type=tensors.dtype_code(dtypes.from_numpy(array.dtype)), dims=array.shape)
+    tensor.raw_data = np.ascontiguousarray(array).tobytes()
+    return tensor
 
 
 def _kind(schema: onnx.defs.OpSchema | None, attribute: str) -> int | None:
