@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
@@ -102,9 +102,14 @@ def register_target(target: Target) -> None:
     _REGISTERED[target.kind] = target
 
 
-def parse(text: str | Target) -> Target:
+def is_registered(kind: str) -> bool:
+    """Whether `parse` knows a target of that kind, which is neither llvm nor cuda."""
+    return kind in _REGISTERED
+
+
+def parse(text: str | Target, others: Iterable[str] = ()) -> Target:
     """The Target that a string names: "llvm -mcpu=haswell", "cuda -arch=sm_90", a registered name. Raises
-    InvalidTarget.
+    InvalidTarget, which names `others` too.
     """
     if isinstance(text, Target):
         return text
@@ -113,7 +118,7 @@ def parse(text: str | Target) -> Target:
     if kind in _REGISTERED and len(words) == 1:
         return _REGISTERED[kind]
     if kind not in KINDS:
-        known = [*KINDS, *_REGISTERED]
+        known = {*KINDS, *_REGISTERED, *others}
         raise InvalidTarget(f"target {text!r}: {kind!r} is not a target", [f"known: {suggest(kind, known)}"])
     chosen: dict[str, Any] = {}
     for word in words[1:]:

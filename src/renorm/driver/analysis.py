@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from renorm.core import target as targets
+from renorm import targets
 from renorm.core.dims import fixed_extents
 from renorm.core.target import Target
 from renorm.driver.compile import Options, keep_names, optimized
@@ -29,5 +29,5 @@ def analyze(
     Extents that `shapes` does not fix stay symbolic. Arguments and errors are those of `compile`.
     """
     source = read(model)
-    options = Options(targets.parse(target), opt_level, keep_names(keep), verify, precision=precision)
+    options = Options(targets.find(target), opt_level, keep_names(keep), verify, precision=precision)
     return optimized(source, fixed_extents(source.inputs, shapes or {}, source.name), options)

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from renorm import te
+from renorm import targets, te
 from renorm.codegen import cuda, llvm
 from renorm.codegen.abi import CompiledKernel
 from renorm.codegen.llvm import walk
 from renorm.codegen.llvm.requirements import requirements
-from renorm.core import target as targets
 from renorm.core.errors import InvalidInput, InvalidSchedule, InvalidTarget
 from renorm.core.target import Target
 from renorm.runtime.module import Module
@@ -54,7 +53,7 @@ def build(
     target "cuda -arch=sm_90" the source is made at once, and CUDA is needed at the first call. Raises InvalidSchedule,
     InvalidLoops, InvalidTarget.
     """
-    chosen = targets.parse(target)
+    chosen = targets.find(target)
     kernel = s.kernel if isinstance(s, Loops) else te.lower(s, _arguments(args), name=name)
     if chosen.kind == "cuda":
         return CudaModule(cuda.generate(kernel, chosen))

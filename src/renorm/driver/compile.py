@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from renorm.core import target as targets
+from renorm import targets
 from renorm.core.dims import fixed_extents, is_static, symbols_of
 from renorm.core.errors import InvalidInput, InvalidTarget
 from renorm.core.target import Target
@@ -60,7 +60,7 @@ def compile(
         raise InvalidInput(f"opt_level is {opt_level!r}", ["known: 0, 1, 2, 3"])
     if precision not in ("fast", "exact"):
         raise InvalidInput(f"precision is {precision!r}", ['known: "fast", "exact"'])
-    chosen = targets.parse(target)
+    chosen = targets.find(target)
     if chosen.machine_target.kind != "llvm":
         raise InvalidTarget(
             f"whole networks do not run on target {str(chosen)!r} yet",
