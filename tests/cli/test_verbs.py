@@ -243,8 +243,47 @@ def test_demo() -> None:
     assert len(found["report"]["norms"]) == 8
 
 
+def test_inspect_tells_error_growth_headroom_and_names() -> None:
+    found = run_json("inspect", MODEL, *FIXED, "--verify")["report"]
+    stem = found["norms"][0]
+    assert stem["fate"] == "folded"
+    assert stem["error"] == stem["max_error"] < 1e-6
+    assert 0.1 < stem["growth"] < 100 < stem["headroom"]
+    assert stem["float16"] == ""
+    assert {c["node"] for c in stem["constants"]} == {*stem["into"]}
+    assert found["names"]["scores"] == "scores"
+    printed = run("inspect", MODEL, "--names").stdout
+    row = next(line.split() for line in printed.splitlines() if line.startswith("/stem_norm/BatchNormalization"))
+    assert row[4].startswith("~")
+    assert row[5] == f"{stem['growth']:.3g}x"
+    gone = next(name for name, now in found["names"].items() if now is None)
+    assert re.search(rf"(?m)^{re.escape(gone)} +- *$", printed)
+
+
 def test_doctor() -> None:
     assert run_json("doctor")["onnx"] == onnx.__version__
+
+
+def test_doctor_of_a_model(tmp_path: Path) -> None:
+    assert "8 norms, nothing looks wrong" in run("doctor", MODEL).stdout
+    assert run_json("doctor", MODEL) == {"norms": 8, "diagnoses": []}
+    model, ill = onnx.load(MODEL), 0
+    for v in model.graph.initializer:
+        if v.name.endswith("running_var"):
+            var = onnx.numpy_helper.to_array(v).copy()
+            ill += 1
+            var[: 1 + ill % 2] = -1 if ill < 3 else var[: 1 + ill % 2]
+            v.CopyFrom(onnx.numpy_helper.from_array(var, v.name))
+    for node in model.graph.node[-8:]:
+        for a in node.attribute:
+            if a.name == "momentum":
+                a.f = 0.1
+    onnx.save(model, tmp_path / "ill.onnx")
+    printed = run("doctor", tmp_path / "ill.onnx", code=1).stdout
+    assert "negative variance: 2 of 8 norms" in printed
+    assert printed.count("do: re-estimate") == 1  # what is alike is told once
+    found = run_json("doctor", tmp_path / "ill.onnx", code=1)["diagnoses"]
+    assert [d["is_grave"] for d in found if d["kind"] == "negative variance"] == [True, True]
 
 
 def test_errors_have_codes_and_texts(broken: Path, tmp_path: Path) -> None:

@@ -20,13 +20,19 @@ from renorm.runtime.report import NormRecord
 @verb("inspect")
 @model
 @click.option("--graph", "with_graph", is_flag=True, help="Print the graph after the passes, cut into kernels.")
+@click.option("--names", "with_names", is_flag=True, help="Print which tensors have other names now, or are gone.")
 @click.option("--refusals", "with_refusals", is_flag=True, help="Print every rewrite that did not fire, and why.")
 @compiling
 def command(
-    model: Path, with_graph: bool, with_refusals: bool, options: dict[str, Any], as_json: bool
+    model: Path,
+    with_graph: bool,
+    with_names: bool,
+    with_refusals: bool,
+    options: dict[str, Any],
+    as_json: bool,
 ) -> output.Outcome:
-    """Prints ops, kernels and memory of MODEL (.onnx or .renorm), and the fate of each normalization with its
-    reason."""
+    """Prints ops, kernels and memory of MODEL (a model or a .renorm), and of each normalization its fate, where it went
+    and why, its error (~: estimated), how much weights grew, and how many times they fit into float16."""
     source, graph = None, None
     if model.suffix == ".renorm":
         report = renorm.load(model).report
@@ -52,6 +58,8 @@ def command(
             output.line(f"run: {report.run}")
         for diagnosis in report.diagnoses:
             output.line(f"diagnosis: {diagnosis}")
+        if with_names:
+            output.table("tensors", ("in the model", "now"), [(k, v or "-") for k, v in report.names.items() if k != v])
         if with_refusals:
             output.table("refusals", ("rewrite", "node", "reason"), report.refusals)
         if with_graph and graph:
@@ -61,6 +69,33 @@ def command(
 
 
 def norms_table(norms: Sequence[NormRecord]) -> None:
-    """One row per normalization of the source model."""
-    rows = [(n.name, n.kind, n.fate, ", ".join(n.into) or "-", n.reason) for n in norms]
-    output.table("normalizations", ("node", "kind", "fate", "into", "reason"), rows)
+    """One row per normalization of the source model, and which constants would not survive in float16."""
+    rows = [
+        (n.name, n.kind, n.fate, _into(n), _error(n), _times(n.growth), _times(n.headroom), _told(n)) for n in norms
+    ]
+    columns = ("node", "kind", "fate", "into", "error", "weights grew", "float16 holds", "reason")
+    output.table("normalizations", columns, rows)
+    for n in norms:
+        if n.float16:
+            output.line(f"float16: {n.name}: {n.float16}")
+
+
+def _into(norm: NormRecord) -> str:
+    through = f" through {', '.join(norm.through)}" if norm.through else ""
+    return (", ".join(norm.into) or "-") + through
+
+
+def _told(norm: NormRecord) -> str:
+    raised = f"raised from {', '.join(norm.raised)}" if norm.raised else ""
+    return "; ".join(filter(None, (raised, norm.reason)))
+
+
+def _error(norm: NormRecord) -> str:
+    """Measured, or estimated (~), of the largest result."""
+    if norm.error is None:
+        return "-"
+    return f"{'~' if norm.max_error is None else ''}{norm.error:.1e}"
+
+
+def _times(factor: float | None) -> str:
+    return "-" if factor is None else f"{factor:.3g}x"

@@ -184,7 +184,10 @@ class Report:
     seconds: dict[str, float] = field(default_factory=dict[str, float])  # compile time by stage
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        data = asdict(self)
+        for told, norm in zip(data["norms"], self.norms, strict=True):  # what is computed from the others
+            told.update({name: getattr(norm, name) for name in _DERIVED})
+        return data
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> Report:
@@ -219,6 +222,9 @@ class Report:
         return "\n".join(lines)
 
 
+_DERIVED = ("error", "growth", "headroom", "float16")  # of a norm, written for who reads the JSON
+
+
 def _kernel(data: dict[str, Any]) -> KernelRecord:
     return KernelRecord(
         data["name"], tuple(data.get("nodes", ())), WorkRecord(**data.get("work", {})), data.get("spills", 0)
@@ -228,7 +234,7 @@ def _kernel(data: dict[str, Any]) -> KernelRecord:
 def _norm(data: dict[str, Any]) -> NormRecord:
     sequences: dict[str, Any] = {k: tuple(data.get(k, ())) for k in ("into", "raised", "through")}
     sequences["constants"] = tuple(_constant(c) for c in data.get("constants", ()))
-    return NormRecord(**{**data, **sequences})
+    return NormRecord(**{k: v for k, v in {**data, **sequences}.items() if k not in _DERIVED})
 
 
 def _constant(data: dict[str, Any]) -> ConstantRecord:
