@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
+from collections.abc import Iterator
 from functools import cache
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -19,16 +20,21 @@ def digest(*packages: str) -> str:
     the files cannot be read, or have changed in the last seconds."""
     found, newest = hashlib.sha256(), 0.0
     try:
-        for folder in packages or ("",):
-            for path in _sources(os.path.join(_PACKAGE, folder)):
-                with open(path, "rb") as file:
-                    text, newest = file.read(), max(newest, os.fstat(file.fileno()).st_mtime)
-                name = os.path.relpath(path, _PACKAGE).replace(os.sep, "/")
-                found.update(name.encode() + b"\0" + hashlib.sha256(text).digest())
+        for path in sorted(p for folder in packages or ("",) for p in _sources(os.path.join(_PACKAGE, folder))):
+            with open(path, "rb", buffering=0) as file:
+                state, text = os.fstat(file.fileno()), file.readall()
+            newest = max(newest, state.st_mtime)
+            name = path[len(_PACKAGE) + 1 :].replace(os.sep, "/")
+            found.update(name.encode() + b"\0" + hashlib.sha256(text).digest())
     except OSError:
         return ""
     return found.hexdigest() if 0.0 < newest < time.time() - _SETTLED else ""
 
 
-def _sources(folder: str) -> list[str]:
-    return sorted(os.path.join(at, f) for at, _, files in os.walk(folder) for f in files if f.endswith(".py"))
+def _sources(folder: str) -> Iterator[str]:
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.endswith(".py"):
+                yield entry.path
+            elif entry.name != "__pycache__" and entry.is_dir(follow_symlinks=False):
+                yield from _sources(entry.path)

@@ -48,7 +48,7 @@ class Convolution:
         if self.y[1] < lanes // 2:  # vectors run over pixels
             return prod(self.taps) * prod(counts) * self.pairs / lanes * PIXELS
         vectors = -(-self.y[1] // lanes)
-        least = min(cost for cost, _ in registers(counts, vectors, target.vector_registers))
+        least, _ = registers(counts, vectors, target.vector_registers)[0]
         return prod(self.taps) * least * prod(counts) * self.x[1] * vectors + self._wait(prod(self.taps), target)
 
     def tiled(self, filters: Sequence[Filter], transforms_weights: bool, target: Target) -> float:

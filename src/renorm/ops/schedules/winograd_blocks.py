@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from math import inf, prod
+from math import inf
 
 from renorm.core.target import Target
 
@@ -51,23 +51,25 @@ class Blocks:
         return self.images * self.rows * self.columns
 
 
-def registers(counts: Sequence[int], vectors: int, available: int) -> list[tuple[float, Register]]:
-    """Register tiles with what they cost for a product: at least 1. counts: images, rows and columns of tiles."""
-    found: list[tuple[float, Register]] = []
+@cache
+def registers(counts: tuple[int, int, int], vectors: int, available: int) -> list[tuple[float, Register]]:
+    """Register tiles with what they cost for a product, at least 1: the cheapest one, and others near it, by cost.
+    counts: images, rows and columns of tiles."""
+    found: list[tuple[float, tuple[int, int, int, int]]] = []
+    batch, down, across = counts
     for n in (n for n in (1, 2, 3, 4) if vectors % n == 0):
         for images, rows, columns in _boxes(counts, available // n):
             r = images * rows * columns
             if r * n + n + 1 > available or (n > 1 and r * n > available - 6):
                 continue
-            padded = prod(-(-e // t) * t / e for e, t in zip(counts, (images, rows, columns), strict=True))
+            padded = -(-batch // images) * -(-down // rows) * -(-across // columns) * r / (batch * down * across)
             loads = (r + n) / (r * n)
             stall = max(1.0, 8 / (r * n))
-            late = 0.4 * max(
-                0.0, 1 / r - 1 / 8
-            )  # for fewer tiles weights do not come as fast from the second-level cache
+            late = 0.4 * max(0.0, 1 / r - 1 / 8)  # few tiles: weights do not come as fast from the second-level cache
             cost = padded * max(1.0, loads) * stall + 0.05 * (r + WEIGHT * n) / (r * n) + late
-            found.append((cost, Register(images, rows, columns, n)))
-    return found
+            found.append((cost, (images, rows, columns, n)))
+    found.sort(key=lambda pair: pair[0])
+    return [(cost, Register(*sizes)) for cost, sizes in found if cost <= FAR * found[0][0]]
 
 
 def _boxes(counts: Sequence[int], most: int) -> Iterator[tuple[int, int, int]]:
@@ -117,13 +119,13 @@ class Work:
 
     def waits(self, b: Blocks) -> float:
         """What a product pays beside itself."""
-        wide, every = b.register.vectors * self.lanes, prod(self.counts)
-        sizes = (b.images, b.rows, b.columns)
-        blocks = prod(-(-e // t) for e, t in zip(self.counts, sizes, strict=True))
+        batch, down, across = self.counts
+        wide, every = b.register.vectors * self.lanes, batch * down * across
+        blocks = -(-batch // b.images) * -(-down // b.rows) * -(-across // b.columns)
         groups = -(-self.results // wide)
         per_block = 4 * self.planes * b.tiles
         panel = 4 * self.planes * self.channels * wide  # of weights
-        cost = -(-self.counts[1] // b.rows) * b.rows / self.counts[1] - 1
+        cost = -(-down // b.rows) * b.rows / down - 1
         if b.by_channels:
             data = 4 * self.planes * self.channels * every
             cost += 8 * WAIT_MEMORY / 2 / self.results  # stored by one core and loaded by another one
@@ -147,10 +149,9 @@ class Work:
 @cache
 def choose(work: Work) -> tuple[Blocks, float]:
     """The blocks of least estimated cost, and what that is for a product: 1 where nothing is lost."""
-    fitting = sorted(registers(work.counts, -(-work.results // work.lanes), work.registers), key=lambda pair: pair[0])
     best, least = None, inf
-    for cost, register in fitting:
-        if cost >= least or cost > FAR * fitting[0][0]:
+    for cost, register in registers(work.counts, -(-work.results // work.lanes), work.registers):
+        if cost >= least:
             break  # what a product pays beside itself is not negative
         for blocks in work.candidates(register):
             whole = cost + work.waits(blocks)
