@@ -246,7 +246,7 @@ def test_constants_that_are_not_per_channel_are_refused(shape: tuple[int, ...], 
     g = Graph()
     x = g.input("x", "float32", (2, 3, 3, 3))
     y = ops.conv(x, np.ones((4, 3, 1, 1), np.float32))
-    g.outputs = [ops.relu(ops.mul(y, np.ones(shape, np.float32)))]
+    g.outputs = [ops.relu(ops.mul(y, np.arange(1, 1 + np.prod(shape), dtype=np.float32).reshape(shape)))]
     log = fold_all(g)
     assert len(g.nodes) == 3
     (refused,) = log.refused.values()

@@ -34,6 +34,23 @@ class ChannelMap:
                 return f"its scale or shift is not finite in channel {int(np.flatnonzero(~np.isfinite(values))[0])}"
         return None
 
+    def plain(self) -> ChannelMap:
+        """The same map without factors that are all 1 and shifts that are all 0."""
+        k = None if self.k is None or (self.k == 1).all() else self.k
+        return ChannelMap(self.axis, k, None if self.shift is None or not self.shift.any() else self.shift)
+
+    def along(self, shape: Sequence[Any]) -> list[ChannelMap]:
+        """The same map of a value of this shape: along other axes too where all channels have the same factor and
+        shift."""
+        for v in (self.k, self.shift):
+            if v is not None and (not v.size or not np.array_equal(v, np.broadcast_to(v[:1], v.shape))):
+                return [self]
+        others = [a for a, extent in enumerate(shape) if a != self.axis and isinstance(extent, int)]
+        return [self] + [
+            ChannelMap(a, *(None if v is None else np.repeat(v[:1], shape[a]) for v in (self.k, self.shift)))
+            for a in others
+        ]
+
     def then(self, other: ChannelMap) -> ChannelMap:
         """This map, and after it another one along the same axis."""
         k = other.k if self.k is None else self.k if other.k is None else self.k * other.k
@@ -47,28 +64,45 @@ class Carry:
     """Where an op leaves the channels of an operand.
 
     pairs: [P, 2], channels of the result and of the operand that have elements in common. positive: the op commutes
-    with factors above zero only; homogeneous: only with maps without a shift; joined: operands add up, and a shift goes
-    to one of them. fill: what stands in the result beside elements of the operand, None where nothing does.
+    with factors above zero only; joined: operands add up, and a shift goes to one of them. fixed: the op commutes only
+    with maps that leave this number as it is: 0 where f(x * k) = f(x) * k alone holds, or what is put beside elements
+    of the operand. None where it commutes with any.
     """
 
     axis: int
     pairs: Array
     result: int = 0
     positive: bool = False
-    homogeneous: bool = False
     joined: bool = False
-    fill: float | None = None
+    negated: bool = False
+    fixed: float | None = None
 
     def objection(self, m: ChannelMap) -> str | None:
         """Why the op does not commute with a map, after "it"."""
         if self.positive and m.k is not None and not (m.k > 0).all():
             return "does not commute with factors that are not above zero"
-        if self.homogeneous and m.shift is not None and m.shift.any():
-            return "does not commute with a shift"
-        with np.errstate(invalid="ignore"):
-            if self.fill is not None and not np.all(self.fill * _or(m.k, 1.0) + _or(m.shift, 0.0) == self.fill):
-                return f"puts {self.fill:g} beside what the map falls upon"
+        if self.fixed is not None and not self._stays(self.fixed, m):
+            return f"does not commute with maps that change {self.fixed:g}"
         return None
+
+    @staticmethod
+    def _stays(number: float, m: ChannelMap) -> bool:
+        """Whether a map leaves a number what it is, but for the roundings of two operations."""
+        k = np.asarray(_or(m.k, 1.0))
+        with np.errstate(invalid="ignore"):
+            moved = number * k + _or(m.shift, 0.0)
+            return bool(np.all((moved == number) | (np.abs(moved - number) <= 4e-16 * abs(number) * (1 + np.abs(k)))))
+
+    def parted(self, m: ChannelMap) -> tuple[ChannelMap, Array | None]:
+        """A map that the op may commute with, and the shift that then comes behind it: x * k + shift is the two, one
+        after the other. None where nothing would be left behind, or nothing but a shift would go."""
+        if self.fixed is None or m.k is None or (m.k == 1).all():
+            return m, None
+        own = self.fixed * (1 - m.k)
+        rest = _or(m.shift, 0.0) - own
+        if not rest.any() or not np.isfinite(rest).all():
+            return m, None
+        return ChannelMap(m.axis, m.k, own if self.fixed else None), rest
 
 
 def cancellation(scale: Array, bias: Array, mean: Array, var: Array, epsilon: float) -> float:
@@ -106,6 +140,8 @@ def pushed(carry: Carry, m: ChannelMap, extent: int) -> ChannelMap | str:
 def pulled(carry: Carry, m: ChannelMap, axis: int, extent: int) -> ChannelMap | str:
     """The map on an operand of `extent` channels along `axis`; channels that are not in the result have factor 1, shift
     0."""
+    if carry.negated and m.shift is not None:
+        m = ChannelMap(m.axis, m.k, -m.shift)
     return carry.objection(m) or _moved(carry.pairs[:, 1], carry.pairs[:, 0], m, axis, extent)
 
 

@@ -444,6 +444,21 @@ class Graph:
                 if v is not None:
                     v._readers.pop(n, None)
 
+    def sort(self) -> None:
+        """Puts every node behind those that make what it reads, and otherwise leaves the order as it is."""
+        found: dict[Node, None] = {}
+        for n in self.nodes:
+            waiting = [n]
+            while waiting:
+                last = waiting[-1]
+                before = [v.producer for v in last.inputs if v is not None and v.producer is not None]
+                missing = [p for p in before if p not in found]
+                if missing:
+                    waiting += missing[::-1]
+                else:
+                    found[waiting.pop()] = None
+        self.nodes = list(found)
+
     def discard_constants(self) -> None:
         """Takes out constants that nobody reads."""
         unread = [v for v in self.constants.values() if not v._readers and not self.is_output(v)]

@@ -218,13 +218,14 @@ class OpDef:
         over; None where there is no such axis."""
         return None
 
-    def carried(self, node: Node, index: int, axis: int) -> Carry | None:
+    def carried(self, node: Node, index: int, axis: int) -> Carry | Sequence[Carry] | None:
         """Where the channels along an axis of operand `index` (counted flat) are in a result, if the op leaves them
-        apart: what a scale and a shift per channel need to move through it. None where it does not."""
+        apart: what a scale and a shift per channel need to move through it. None where it does not. One for each result
+        where they are cut into several, so that no channel is in two of them."""
         return None
 
-    def absorbed(self, node: Node, operands: Sequence[Any], m: ChannelMap) -> Any:
-        """f(x * k + shift, ...) as f'(x, ...) + rest, where x is the first operand: how a map in front folds into
+    def absorbed(self, node: Node, operands: Sequence[Any], index: int, m: ChannelMap) -> Any:
+        """f(.., x * k + shift, ..) as f'(.., x, ..) + rest, where x is operand `index`: how a map in front folds into
         constants. operands: as in `scaled`. Gives (op, operands, rest): rest is None, or a float64 array that
         broadcasts to the result. Gives a sentence where it cannot be done."""
         return f"{self.name} has no weight that could take a scale per channel of what it reads"

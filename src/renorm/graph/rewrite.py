@@ -14,7 +14,7 @@ A pattern is written by calling the op builders on variables, which are the para
   ones;
 - an operand the pattern leaves out must be absent; a number or an array matches a constant with these elements;
 - both orders are tried where the op is commutative;
-- `any_op(name)` matches the first result of any node.
+- `any_op(name)` matches the first result of any node, `any_result(name)` any of its results.
 In the match `m`, variables are Values under their own names and nodes are Nodes under the `name` that the pattern gave
 them, or their op's name. The driver refuses what no rule may do (see `Driver.objection`), with a sentence; every
 application and every refusal is in the log. The order in which rules are listed does not matter: at each node larger
@@ -90,15 +90,20 @@ class Application:
 
 @dataclass(frozen=True, eq=False)
 class Result(Pattern):
-    """One result of a node of the pattern."""
+    """One result of a node of the pattern. index: None for any of them."""
 
     node: Application
-    index: int
+    index: int | None
 
 
 def any_op(name: str) -> Result:
     """The first result of any node; the match has the node under `name`."""
     return Result(Application(None, [], name), 0)
+
+
+def any_result(name: str) -> Result:
+    """Any result of any node; the match has the node under `name`."""
+    return Result(Application(None, [], name), None)
 
 
 def _literal(operand: Any) -> Any:
@@ -131,7 +136,7 @@ def _match_value(p: Any, value: Any, bound: _Bindings) -> Iterator[_Bindings]:
             yield bound
     elif isinstance(p, Result) and isinstance(value, Value):
         node = value.producer
-        if node is not None and p.index < len(node.outputs) and node.outputs[p.index] is value:
+        if node is not None and p.index in (None, *(i for i, v in enumerate(node.outputs) if v is value)):
             yield from _match_node(p.node, node, bound)
 
 
@@ -166,12 +171,14 @@ def _match_node(p: Application, node: Node, bound: _Bindings) -> Iterator[_Bindi
 class Match:
     """Where a pattern fits: variables and nodes by name. found: what `refuse` leaves there for `rewrite`.
     about: the nodes whose fate the rule decides. `refuse` may add nodes to `bound`: the driver asks of them too whether
-    they may go."""
+    they may go. alongside: further results of inner nodes that others may read, since `rewrite` leaves there what has
+    the same numbers."""
 
     def __init__(self, graph: Graph, root: Node, bound: _Bindings):
         self.graph, self.root, self.bound = graph, root, bound
         self.found: Any = None
         self.about: list[Node] = [root]
+        self.alongside: dict[Value, Value | None] = {}
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -375,7 +382,7 @@ class Driver:
             if reason:
                 return reason
             for i, v in enumerate(n.outputs):
-                if n is m.root and (i == 0 or rule.replaces_all):
+                if v in m.alongside or (n is m.root and (i == 0 or rule.replaces_all)):
                     continue
                 if m.graph.is_output(v):
                     return f"{v.name!r} is an output of the graph"
@@ -388,7 +395,8 @@ class Driver:
         with graph.at(m.root, m.origin) as made:
             result = rule.rewrite(m)
         results = list(result) if isinstance(result, (tuple, list)) else [result]
-        pairs = list(zip(m.root.outputs, results))
+        beside = [(old, new) for old, new in m.alongside.items() if new is not None]
+        pairs = [*zip(m.root.outputs, results), *beside]
         reason, error = None, None
         for old, new in pairs:
             if (
@@ -414,6 +422,8 @@ class Driver:
             graph.replace(old, new)
             if new.producer in made and not graph.is_output(new):  # an output has taken its name over already
                 graph.swap_names(old, new)
+        if beside:
+            graph.sort()
         removed = self._remove_unread(graph, m)
         names = [n.name for n in removed]
         into = self._name(graph, m.root, removed, made)

@@ -51,7 +51,7 @@ class AveragePool(Windowed):
 
     def carried(self, node: Node, index: int, axis: int) -> Carry | None:
         counted = self.count_include_pad and (self.auto_pad.startswith("SAME") or any(self.pads or ()))
-        return every(node.output.shape[1], 1, homogeneous=counted) if axis == 1 else None
+        return every(node.output.shape[1], 1, fixed=0.0 if counted else None) if axis == 1 else None
 
     def in_blocks(self, node: Node, index: int | None, lanes: int) -> Accepts:
         return Accepts.ALIKE

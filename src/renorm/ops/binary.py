@@ -13,7 +13,7 @@ from renorm.expr.nodes import Binary, Expr
 from renorm.graph.op import OpDef, Reject, Sample
 from renorm.graph.types import Spec, boolean, f16, f32, f64, i32, i64, u8
 from renorm.ops import exact
-from renorm.ops.family import LINEAR, Aligned, entry, method
+from renorm.ops.family import DIFFERENCE, LINEAR, Aligned, entry, method
 
 NAN = math.nan
 
@@ -140,7 +140,7 @@ def _divide(a: Any, b: Any) -> Any:
 
 TABLE: Sequence[type[OpDef]] = [
     arithmetic("Add", "y = a + b", lambda a, b: a + b, np.add, exact.add, commutative=True, commutes=LINEAR),
-    arithmetic("Sub", "y = a - b", lambda a, b: a - b, np.subtract, exact.subtract, commutes=LINEAR),
+    arithmetic("Sub", "y = a - b", lambda a, b: a - b, np.subtract, exact.subtract, commutes=DIFFERENCE),
     arithmetic("Mul", "y = a * b", lambda a, b: a * b, np.multiply, exact.multiply, commutative=True),
     arithmetic(
         "Div", "y = a / b; integers truncate toward zero", lambda a, b: a / b, _divide, exact.divide, divisor=True

@@ -85,7 +85,7 @@ class Conv(Windowed):
     def scaled(self, operands: Sequence[Any], axis: int, k: Any, shift: Any) -> Any:
         return scaled_product(self, operands, axis, k, shift, lambda w, k: times(w, k.reshape(-1, *[1] * (w.ndim - 1))))
 
-    def absorbed(self, node: Node, operands: Sequence[Any], m: ChannelMap) -> Any:
+    def absorbed(self, node: Node, operands: Sequence[Any], index: int, m: ChannelMap) -> Any:
         """w * k per input channel; the shift gives each position of y the sum of the taps that lie inside x."""
         x, w, b = operands
         if reason := unabsorbed(self, m, w, b):

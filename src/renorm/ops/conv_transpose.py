@@ -122,7 +122,7 @@ class ConvTranspose(Windowed):
 
         return scaled_product(self, operands, axis, k, shift, weight_times)
 
-    def absorbed(self, node: Node, operands: Sequence[Any], m: ChannelMap) -> Any:
+    def absorbed(self, node: Node, operands: Sequence[Any], index: int, m: ChannelMap) -> Any:
         """w * k per input channel; the shift gives each position of y the sum of the taps that reach it."""
         x, w, b = operands
         if reason := unabsorbed(self, m, w, b):

@@ -20,7 +20,8 @@ from renorm.graph.types import Operand, TensorType
 from renorm.ops import exact, schedules
 
 HOMOGENEOUS = "homogeneous"  # f(x * k) = f(x) * k for k above zero
-LINEAR = "linear"  # f(x * k + shift, y * k) = f(x, y) * k + shift
+LINEAR = "linear"  # f(x * k + shift, y * k) = f(x * k, y * k + shift) = f(x, y) * k + shift
+DIFFERENCE = "difference"  # f(x * k + shift, y * k) = f(x * k, y * k - shift) = f(x, y) * k + shift
 
 
 class Elementwise(OpDef):
@@ -41,8 +42,9 @@ class Elementwise(OpDef):
         if v is None or not self.commutes or v.shape[axis] != y.shape[place]:
             return None
         if self.commutes == HOMOGENEOUS:
-            return every(y.shape[place], place, positive=True, homogeneous=True)
-        return every(y.shape[place], place, joined=len(node.inputs) > 1)
+            return every(y.shape[place], place, positive=True, fixed=0.0)
+        subtracted = self.commutes == DIFFERENCE and index == 1
+        return every(y.shape[place], place, joined=len(node.inputs) > 1, negated=subtracted)
 
     def element(self, *operands: Expr) -> Expr:
         raise NotImplementedError(f"{self.name} has no element")

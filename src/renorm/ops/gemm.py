@@ -79,20 +79,25 @@ class Gemm(OpDef):
             a, b = self.scaled_operands(a, b, k * self.alpha, along)
         return self.with_attributes(**changed), [a, b, scaled_bias(third, *spread)]
 
-    def absorbed(self, node: Node, operands: Sequence[Any], m: ChannelMap) -> Any:
-        """b * k per row; what the shift adds is the same for every row of y."""
-        a, b, c = operands
-        if m.axis != (0 if self.transA else 1):
+    def absorbed(self, node: Node, operands: Sequence[Any], index: int, m: ChannelMap) -> Any:
+        """The other matrix times k along what is summed; what the shift adds is the same for every row of y, or for
+        every column."""
+        other, c = operands[1 - index], operands[2]
+        is_turned = [self.transA, self.transB]
+        if index > 1 or m.axis != int(is_turned[index] == bool(index)):
             return ALONG.format(m.axis)
-        if not is_known(b) or (c is not None and self.beta != 0 and not is_known(c)):
-            return "operand b or c of gemm is not a constant"
+        if not is_known(other) or (c is not None and self.beta != 0 and not is_known(c)):
+            return f"operand {'ab'[1 - index]} or c of gemm is not a constant"
         third = None if c is None or self.beta == 0 else c * self.beta
+        summed_last = is_turned[1 - index] == (index == 0)  # of the other matrix
         if m.shift is not None and m.shift.any():
-            rows = in_float64(b)
-            added = self.alpha * (m.shift @ (rows.T if self.transB else rows))
+            rows = in_float64(other)
+            added = self.alpha * (rows @ m.shift if summed_last else m.shift @ rows)
+            added = added if index == 0 else added[:, None]
             third = added if third is None else third + added
-        scaled = b if m.k is None else times(b, m.k if self.transB else m.k[:, None])
-        return self.with_attributes(beta=1.0), [a, scaled, third], None
+        scaled = other if m.k is None else times(other, m.k if summed_last else m.k[:, None])
+        x = operands[index]
+        return self.with_attributes(beta=1.0), [*((x, scaled) if index == 0 else (scaled, x)), third], None
 
     def scaled_operands(self, a: Any, b: Any, k: Any, along: bool) -> tuple[Any, Any]:
         """The operands whose product is k times as large per column (along), or per row."""

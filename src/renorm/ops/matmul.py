@@ -63,17 +63,23 @@ class Matmul(OpDef):
             return self, [a, b]
         return registry.find("gemm")(), [a, b, shift if is_column else shift[:, None]]
 
-    def absorbed(self, node: Node, operands: Sequence[Any], m: ChannelMap) -> Any:
-        """b * k per row; what the shift adds is the same for every row of y."""
-        a, b = operands
-        rank = len(getattr(a, "shape", ()))
-        if m.axis != rank - 1:
+    def absorbed(self, node: Node, operands: Sequence[Any], index: int, m: ChannelMap) -> Any:
+        """The other matrix times k along what is summed; what the shift adds is the same for every row of y, or for
+        every column."""
+        x, other = operands[index], operands[1 - index]
+        rank = len(x.shape)
+        if m.axis != (rank - 1 if index == 0 else max(0, rank - 2)):
             return ALONG.format(m.axis)
-        if not is_known(b) or b.ndim < 2:
-            return "operand b of matmul is not a constant matrix"
-        rest = None if m.shift is None or not m.shift.any() else m.shift @ in_float64(b)
-        rest = rest if rest is None or rank == 1 else rest[..., None, :]
-        return self, [a, b if m.k is None else times(b, m.k[:, None])], rest
+        if not is_known(other) or other.ndim < 2:
+            return f"operand {'ab'[1 - index]} of matmul is not a constant matrix"
+        rest = None
+        if m.shift is not None and m.shift.any():
+            held = in_float64(other)
+            rest = m.shift @ held if index == 0 else held @ m.shift
+            rest = rest if rank == 1 else rest[..., None, :] if index == 0 else rest[..., None]
+        if m.k is not None:
+            other = times(other, m.k[:, None] if index == 0 else m.k)
+        return self, [x, other] if index == 0 else [other, x], rest
 
     def compute(self, a: te.Tensor, b: te.Tensor) -> te.Tensor:
         rows, columns = a.shape[-2:-1], b.shape[-1:] if b.ndim > 1 else ()

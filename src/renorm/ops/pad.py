@@ -92,7 +92,7 @@ class Pad(Injective):
             return None
         fills = self.mode == "constant" and any(p > 0 for pair in around for p in pair)
         number = 0.0 if value is None or value.data is None else float(value.data.item())
-        return every(x.shape[axis], axis, fill=number if fills else None)
+        return every(x.shape[axis], axis, fixed=number if fills else None)
 
     def in_blocks(self, node: Node, index: int | None, lanes: int) -> Accepts:
         x = node.inputs[0]

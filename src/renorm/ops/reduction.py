@@ -23,9 +23,9 @@ from renorm.ops import axes_operand, schedules
 from renorm.te import tag
 from renorm.topi.reduction import reduce, reduced_axes
 
-_CARRYING: dict[str, dict[str, bool]] = {
+_CARRYING: dict[str, dict[str, Any]] = {
     "reduce_mean": {},
-    "reduce_sum": {"homogeneous": True},
+    "reduce_sum": {"fixed": 0.0},
     "reduce_max": {"positive": True},
     "reduce_min": {"positive": True},
 }

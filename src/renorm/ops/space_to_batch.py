@@ -53,7 +53,7 @@ class SpaceToBatch(Injective):
     pads = Ints()
 
     def carried(self, node: Node, index: int, axis: int) -> Carry | None:
-        return every(node.output.shape[1], 1, fill=0.0 if any(self.pads) else None) if axis == 1 else None
+        return every(node.output.shape[1], 1, fixed=0.0 if any(self.pads) else None) if axis == 1 else None
 
     def infer(self, x: Operand) -> tuple[Dim, ...]:
         rank = _checked(self, x, self.pads)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,7 @@ from renorm.core import dims
 from renorm.core.dims import Dim
 from renorm.core.errors import OperandError
 from renorm.graph.attributes import Int
-from renorm.graph.channels import Carry, every
+from renorm.graph.channels import Carry, taken
 from renorm.graph.ir import Node
 from renorm.graph.layout import Accepts
 from renorm.graph.op import Box, OnnxNode, Reject, Sample, boxes_along
@@ -71,12 +73,16 @@ class Split(Injective):
             raise OperandError(f"split({x}): sizes add up to {total}, but axis {axis} has {extent}")
         return [(*x.shape[:axis], piece, *x.shape[axis + 1 :]) for piece in pieces]
 
-    def carried(self, node: Node, index: int, axis: int) -> Carry | None:
-        """Along the axis that is cut the channels are in several results, which is not said here."""
-        x = node.inputs[0]
-        if index or x is None or axis == dims.normalize_axis(self.axis, x.rank):
+    def carried(self, node: Node, index: int, axis: int) -> Sequence[Carry] | None:
+        """Along other axes than the one that is cut, each channel is in all results: nothing is said of several."""
+        x, extents = node.inputs[0], [v.shape[axis] for v in node.outputs] if not index else []
+        along = x is not None and axis == dims.normalize_axis(self.axis, x.rank)
+        if not dims.is_static(extents) or not (along or len(extents) == 1):
             return None
-        return every(x.shape[axis], axis) if len(node.outputs) == 1 else None
+        ends = accumulate(dims.static(extents))
+        return [
+            taken(range(end - e, end), axis, result=i) for i, (e, end) in enumerate(zip(dims.static(extents), ends))
+        ]
 
     def in_blocks(self, node: Node, index: int | None, lanes: int) -> Accepts:
         return Accepts.ALIKE

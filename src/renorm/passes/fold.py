@@ -9,8 +9,8 @@ edited in place, so that a weight which two nodes share stays what it is for the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from renorm.graph import registry
 from renorm.graph.channels import ChannelMap
 from renorm.graph.deferred import Deferred, fits, largest
 from renorm.graph.ir import Node, Value
-from renorm.graph.rewrite import Match, Rewrite, Variable, any_op
+from renorm.graph.rewrite import Match, Rewrite, Variable, any_result
 from renorm.graph.types import TensorType
 from renorm.passes import paths
 
@@ -44,28 +44,59 @@ class Fold(Rewrite):
         """What follows the producer, or why it is no scale and shift per channel, as a sentence."""
         raise NotImplementedError
 
+    def fits(self, m: Match) -> bool:
+        if len(m.producer.outputs) > 1:  # what else it gives may stay; the path tells
+            m.alongside |= dict.fromkeys(m.producer.outputs)
+        return True
+
     def refuse(self, m: Match) -> str | None:
-        found = self.affine(m)
-        if isinstance(found, str):
-            return found
-        m.found = paths.back(m, m.producer.output, found, absorb)
-        return m.found if isinstance(m.found, str) else None
+        y, found = self.scaled(m), self.affine(m)
+        reasons: list[str] = []
+        run = [m.root]
+        while not isinstance(found, str):
+            pattern = dict(m.bound)
+            for one in found.plain().along(y.shape):
+                m.bound, m.alongside = dict(pattern), {}
+                m.found = paths.back(m, y, one, absorb)
+                if not isinstance(m.found, str):
+                    m.about = run
+                    return None
+                reasons.append(m.found)
+            m.bound, node = pattern, y.producer
+            before = None if node is None else scaling(node)
+            if before is None or node is None:
+                return reasons[0]
+            m.bound[f"on the way: {node.name}"] = node
+            run.append(node)
+            y, found = before[0], together(before[1], found, before[0])
+        return reasons[0] if reasons else found
+
+    @staticmethod
+    def scaled(m: Match) -> Value:
+        """What the map falls upon."""
+        return next(v for v in m.root.inputs if v is not None and v.producer is m.producer)
 
     def rewrite(self, m: Match) -> Value:
         return m.found(m)
 
 
+def together(first: ChannelMap, second: ChannelMap, x: Value) -> ChannelMap | str:
+    """Two maps of x, one after the other, as one."""
+    found = next((a.then(second) for a in first.along(x.shape) if a.axis == second.axis), None)
+    return "runs along another axis" if found is None else found
+
+
 @dataclass(frozen=True)
 class Absorbed:
     """A node with other constants. given, changed: its operands before and after; rest: a shift that it could not
-    take; x: what makes its first operand anew."""
+    take; made: what makes operands anew."""
 
     producer: Node
     op: Any
     changed: Sequence[Any]
     rest: Array | None
     given: Sequence[Any]
-    x: paths.Made | None = None
+    made: Mapping[int, paths.Made] = field(default_factory=dict[int, paths.Made])
 
     def __call__(self, m: Match) -> Value:
         graph, y = m.graph, self.producer.output
@@ -79,16 +110,43 @@ class Absorbed:
                 operands.append(graph.constant(after, hint, f"folded {', '.join(m.origin)}", dtype=dtype))
             else:
                 operands.append(None if after is None else old)
-        if self.x is not None:
-            operands[0] = self.x(m)
+        for index, make in self.made.items():
+            operands[index] = make(m)
         result = graph.apply(self.op, operands, name=self.producer.name)
         if self.rest is not None:
             result = ops.add(result, graph.constant(self.rest, f"{self.producer.name}.shift", dtype=y.dtype))
         return result
 
 
-def absorb(producer: Node, affine: ChannelMap) -> Absorbed | str:
+@dataclass(frozen=True)
+class Multiplied:
+    """x * k, for a node that is that, and the factors that come behind it."""
+
+    producer: Node
+    x: Value
+    k: Array
+
+    def __call__(self, m: Match) -> Value:
+        k = m.graph.constant(
+            self.k, f"{self.producer.name}.factors", f"folded {', '.join(m.origin)}", dtype=self.x.dtype
+        )
+        return ops.mul(self.x, k, name=self.producer.name)
+
+
+def multiply(producer: Node, affine: ChannelMap) -> Multiplied | None:
+    """(x * c) * k as x * (c * k), where that is what the producer and the map are, along one axis."""
+    own = scaling(producer) if producer.op.name in ("mul", "div") and affine.shift is None else None
+    both = None if own is None else together(own[1], affine, own[0])
+    if own is None or isinstance(both, str) or both is None or both.k is None:
+        return None
+    return Multiplied(producer, own[0], both.k.reshape([-1 if a == affine.axis else 1 for a in range(own[0].rank)]))
+
+
+def absorb(producer: Node, affine: ChannelMap) -> Absorbed | Multiplied | str:
     """The producer with the affine map in its constants, or why it cannot take it."""
+    multiplied = multiply(producer, affine)
+    if multiplied is not None:
+        return multiplied
     given = _given(producer)
     found, rest = producer.op.scaled(given, affine.axis, affine.k, affine.shift), None
     if isinstance(found, str) and affine.k is not None and affine.shift is not None:
@@ -103,10 +161,10 @@ def absorb(producer: Node, affine: ChannelMap) -> Absorbed | str:
     return _checked(Absorbed(producer, op, changed, rest, given))
 
 
-def absorb_front(consumer: Node, before: paths.Front) -> Absorbed | str:
-    """The consumer with the map on its first operand in its constants, or why it cannot take it."""
+def absorb_front(consumer: Node, index: int, before: ChannelMap) -> Absorbed | str:
+    """The consumer with the map on one of its operands in its constants, or why it cannot take it."""
     given = _given(consumer)
-    found = before.map.objection() or consumer.op.absorbed(consumer, given, before.map)
+    found = before.objection() or consumer.op.absorbed(consumer, given, index, before)
     if isinstance(found, str):
         return f"{found} (node {consumer.name!r})"
     op, changed, rest = found
@@ -203,7 +261,7 @@ class FoldBatchNorm(Fold):
     """batch_norm(f(x; w, b)) -> f(x; w * k, (b - mean) * k + bias), k = scale / sqrt(var + epsilon)"""
 
     def pattern(self, scale: Any, bias: Any, mean: Any, var: Any) -> Any:
-        return ops.batch_norm(any_op("producer"), scale, bias, mean, var)
+        return ops.batch_norm(any_result("producer"), scale, bias, mean, var)
 
     def affine(self, m: Match) -> ChannelMap | str:
         return normalization(m.root)
@@ -211,7 +269,10 @@ class FoldBatchNorm(Fold):
 
 @dataclass(frozen=True)
 class FoldInFront(Rewrite):
-    """f(x * k + shift; w, b) -> f'(x; w', b') + rest        for every op f whose `absorbed` gives w', b' and rest"""
+    """f(x * k + shift; w, b) -> f'(x; w', b') + rest        for every op f whose `absorbed` gives w', b' and rest
+
+    x may be any operand that is not constant: the right one of a product, for example.
+    """
 
     op: str
     fate = "folded"
@@ -225,24 +286,31 @@ class FoldInFront(Rewrite):
         return op.matching()(*(Variable(p.name) for p in op.parsed.operands))
 
     def fits(self, m: Match) -> bool:
-        x = m.root.inputs[0]
-        found = None if x is None else paths.front(m, x, scaling)
-        if found is None:
-            return False
-        m.found = found
-        m.about = [n for n in m.nodes if n.op.name == "batch_norm" or n.op.name in _ARITHMETIC] or [m.root]
-        return True
+        pattern = dict(m.bound)
+        for index, x in enumerate(m.root.inputs):
+            m.bound = dict(pattern)
+            found = None if x is None or x.is_constant else paths.front(m, x, scaling)
+            if found is not None:
+                m.found = index, found
+                m.about = [n for n in m.nodes if n.op.name == "batch_norm" or n.op.name in _ARITHMETIC] or [m.root]
+                return True
+        return False
 
     def refuse(self, m: Match) -> str | None:
-        if isinstance(m.found, str):
-            return m.found
-        found: paths.Front = m.found
+        index, found = m.found
+        if isinstance(found, str):
+            return found
         m.about = [*found.norms]
-        taken = absorb_front(m.root, found)
-        if isinstance(taken, str):
-            return taken
-        m.found = replace(taken, x=found.made)
-        return None
+        x = m.root.inputs[index]
+        assert x is not None
+        reasons: list[str] = []
+        for one in found.map.plain().along(x.shape):
+            taken = absorb_front(m.root, index, one)
+            if not isinstance(taken, str):
+                m.found = replace(taken, made={index: found.made})
+                return None
+            reasons.append(taken)
+        return reasons[0]
 
     def rewrite(self, m: Match) -> Value:
         return m.found(m)
@@ -287,7 +355,7 @@ class FoldArithmetic(Fold):
     def affine(self, m: Match) -> ChannelMap | str:
         if not dtypes.is_float(m.c.dtype):
             return f"{m.c.dtype} arithmetic is not folded"
-        found = per_channel(m.c, m.producer.output, m.root.output)
+        found = per_channel(m.c, self.scaled(m), m.root.output)
         return found if isinstance(found, str) else self.of(*found)
 
     def of(self, axis: int, c: Array) -> ChannelMap:
@@ -298,7 +366,7 @@ class FoldMul(FoldArithmetic):
     """f(x; w, b) * c -> f(x; w * c, b * c)"""
 
     def pattern(self, c: Any) -> Any:
-        return ops.mul(any_op("producer"), c)
+        return ops.mul(any_result("producer"), c)
 
     def of(self, axis: int, c: Array) -> ChannelMap:
         return ChannelMap(axis, c, None)
@@ -308,7 +376,7 @@ class FoldDiv(FoldArithmetic):
     """f(x; w, b) / c -> f(x; w / c, b / c)"""
 
     def pattern(self, c: Any) -> Any:
-        return ops.div(any_op("producer"), c)
+        return ops.div(any_result("producer"), c)
 
     def of(self, axis: int, c: Array) -> ChannelMap:
         with np.errstate(all="ignore"):
@@ -319,7 +387,7 @@ class FoldAdd(FoldArithmetic):
     """f(x; w, b) + c -> f(x; w, b + c)"""
 
     def pattern(self, c: Any) -> Any:
-        return ops.add(any_op("producer"), c)
+        return ops.add(any_result("producer"), c)
 
     def of(self, axis: int, c: Array) -> ChannelMap:
         return ChannelMap(axis, None, c)
@@ -329,7 +397,7 @@ class FoldSub(FoldArithmetic):
     """f(x; w, b) - c -> f(x; w, b - c)"""
 
     def pattern(self, c: Any) -> Any:
-        return ops.sub(any_op("producer"), c)
+        return ops.sub(any_result("producer"), c)
 
     def of(self, axis: int, c: Array) -> ChannelMap:
         return ChannelMap(axis, None, -c)
@@ -339,7 +407,7 @@ class FoldSubFrom(FoldArithmetic):
     """c - f(x; w, b) -> f(x; -w, c - b)"""
 
     def pattern(self, c: Any) -> Any:
-        return ops.sub(c, any_op("producer"))
+        return ops.sub(c, any_result("producer"))
 
     def of(self, axis: int, c: Array) -> ChannelMap:
         return ChannelMap(axis, -np.ones_like(c), c)

@@ -9,14 +9,15 @@ way stand in the match, so that the driver asks of each whether it may go.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from renorm import ops
 from renorm.core import dtypes
-from renorm.graph.channels import ChannelMap, pulled, pushed
+from renorm.graph.channels import Carry, ChannelMap, pulled, pushed
 from renorm.graph.ir import Node, Value
 from renorm.graph.rewrite import Match
 
@@ -27,10 +28,13 @@ Made = Callable[[Match], Value]
 
 @dataclass(frozen=True)
 class Through:
-    """A node made anew on other operands. changed: by operand, counted flat."""
+    """A node made anew on other operands. changed: by operand, counted flat. result: which of its results is asked for;
+    the others stay what they are, for whoever reads them. rest: a shift that stays behind it."""
 
     node: Node
     changed: dict[int, Made]
+    result: int = 0
+    rest: Array | None = None
 
     def __call__(self, m: Match) -> Value:
         made: list[Value | None] = list(self.node.inputs)
@@ -39,7 +43,15 @@ class Through:
         flat, operands = iter(made), list[Any]()
         for o in self.node.operands:
             operands.append([next(flat) for _ in o] if isinstance(o, list) else next(flat))
-        return m.graph.apply(self.node.op, operands, name=self.node.name)
+        applied = m.graph.apply(self.node.op, operands, name=self.node.name)
+        results: list[Value] = list(applied) if isinstance(applied, tuple) else [applied]
+        for i, (old, new) in enumerate(zip(self.node.outputs, results)):
+            if i != self.result:
+                m.alongside[old] = new
+        y = results[self.result]
+        if self.rest is None:
+            return y
+        return ops.add(y, m.graph.constant(self.rest, f"{self.node.name}.shift", dtype=y.dtype))
 
 
 @dataclass(frozen=True)
@@ -72,6 +84,8 @@ def back(m: Match, v: Value, wanted: ChannelMap, take: Leaf) -> Made | str:
     """A plan for v * k + shift, or why there is none."""
     if reason := wanted.objection():
         return reason
+    if wanted.k is None and wanted.shift is None:
+        return Same(v)
     if v.is_constant:
         made = applied(v, wanted)
         with np.errstate(over="ignore"):
@@ -83,14 +97,18 @@ def back(m: Match, v: Value, wanted: ChannelMap, take: Leaf) -> Made | str:
     if f"on the way: {node.name}" in m.bound:
         return f"{node.name!r} is reached in two ways, and would have to be computed twice"
     m.bound[f"on the way: {node.name}"] = node
-    found = take(node, wanted) if v is node.output else f"{v.name!r} is one of several results of {node.name!r}"
+    found = take(node, wanted) if len(node.outputs) == 1 else f"{node.op.name} takes no scale (node {node.name!r})"
     if not isinstance(found, str):
         return found
-    steps = _pulled(node, v, wanted)
+    steps, rest = _pulled(node, v, wanted), None
+    if isinstance(steps, str):
+        kept, rest = _parted(node, v, wanted)
+        steps = steps if rest is None else _pulled(node, v, kept)
     if steps is None:
         return found
     if isinstance(steps, str):
         return f"{node.op.name} {steps} (node {node.name!r})"
+    m.alongside |= {other: None for other in node.outputs if other is not v}
     plans: dict[int, Made] = {}
     for index, own in steps.items():
         operand = node.inputs[index]
@@ -99,19 +117,39 @@ def back(m: Match, v: Value, wanted: ChannelMap, take: Leaf) -> Made | str:
         if isinstance(deeper, str):
             return deeper
         plans[index] = deeper
-    return Through(node, plans)
+    if rest is not None:
+        rest = rest.reshape([-1 if a == wanted.axis else 1 for a in range(v.rank)])
+    return Through(node, plans, node.outputs.index(v), rest)
+
+
+def _carries(node: Node, index: int, axis: int, result: int) -> Carry | None:
+    """Where channels of an operand are in one of the results."""
+    found = node.op.carried(node, index, axis)
+    several = found if isinstance(found, Sequence) else [found]
+    return next((c for c in several if c is not None and c.result == result), None)
+
+
+def _parted(node: Node, v: Value, wanted: ChannelMap) -> tuple[ChannelMap, Array | None]:
+    """The part of a map that may go through a node of one operand, and the shift that stays behind it."""
+    x = node.inputs[0]
+    for axis in range(0 if x is None else x.rank):
+        carry = _carries(node, 0, axis, node.outputs.index(v))
+        if carry is not None and carry.axis == wanted.axis:
+            return carry.parted(wanted)
+    return wanted, None
 
 
 def _pulled(node: Node, v: Value, wanted: ChannelMap) -> dict[int, ChannelMap] | str | None:
     """The maps on operands that are together the map on a result; None where the op does not carry channels."""
     found: dict[int, ChannelMap] = {}
     reason, is_sum = None, False
-    for index, operand in enumerate(node.inputs):
+    constants_first = sorted(enumerate(node.inputs), key=lambda o: o[1] is None or not o[1].is_constant)
+    for index, operand in constants_first:  # a constant takes the shift of a sum
         if operand is None or operand.rank == 0:
             continue
         for axis, extent in enumerate(operand.shape):
-            carry = node.op.carried(node, index, axis) if isinstance(extent, int) else None
-            if carry is None or carry.axis != wanted.axis or node.outputs[carry.result] is not v:
+            carry = _carries(node, index, axis, node.outputs.index(v)) if isinstance(extent, int) else None
+            if carry is None or carry.axis != wanted.axis:
                 continue
             own = pulled(carry, wanted, axis, int(str(extent)))
             if isinstance(own, str):
@@ -178,13 +216,13 @@ def front(m: Match, v: Value, affine: Affine) -> Front | str | None:
 def _may_carry(node: Node, index: int) -> bool:
     operand = node.inputs[index]
     assert operand is not None
-    return any(node.op.carried(node, index, a) is not None for a, d in enumerate(operand.shape) if isinstance(d, int))
+    return any(_carries(node, index, a, 0) is not None for a, d in enumerate(operand.shape) if isinstance(d, int))
 
 
 def _pushed(node: Node, fronts: dict[int, Front]) -> ChannelMap | str:
     """The map on a node's result that is the same as those on its operands."""
     index, first = next(iter(fronts.items()))
-    carried = node.op.carried(node, index, first.map.axis)
+    carried = _carries(node, index, first.map.axis, 0)
     result = None if carried is None else carried.axis
     k: Any = None
     shift: Any = None
@@ -194,7 +232,7 @@ def _pushed(node: Node, fronts: dict[int, Front]) -> ChannelMap | str:
             continue
         own = fronts.get(index)
         axis = own.map.axis if own is not None else result
-        carry = None if axis is None or axis >= operand.rank else node.op.carried(node, index, axis)
+        carry = None if axis is None or axis >= operand.rank else _carries(node, index, axis, 0)
         if carry is None:
             if own is None and operand.is_constant:
                 continue  # a shape, bounds, pads
@@ -202,7 +240,7 @@ def _pushed(node: Node, fronts: dict[int, Front]) -> ChannelMap | str:
         if carry.joined:
             return "adds what has no such map"
         extent = node.outputs[carry.result].shape[carry.axis]
-        if carry.result or not isinstance(extent, int):
+        if not isinstance(extent, int):
             return "has more channels than are known"
         if touched is None:
             k, shift, touched = np.ones(extent), np.zeros(extent), np.zeros(extent, bool)

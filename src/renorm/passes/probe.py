@@ -62,7 +62,9 @@ class Probes:
     def measure(self, m: Match, results: Sequence[Value], made: Sequence[Node]) -> tuple[float, str | None]:
         """The relative difference that a rewrite makes, and a sentence where that is over budget."""
         worst, reason = 0.0, None
-        for old, new in zip(m.root.outputs, results):
+        for old, new in [*zip(m.root.outputs, results), *m.alongside.items()]:
+            if new is None:
+                continue
             error = difference(self.value(new), self.value(old))
             if error > self.budget(old.dtype):
                 reason = f"on random inputs {old.name!r} differs by {error:.2g} of its largest element"

@@ -1,0 +1,103 @@
+"""What renorm makes of a case: numbers beside float64, norms that are gone, and reasons for those that are not."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from onnx import ModelProto
+from tests.passes.folding.cases import Case
+from tests.passes.folding.network import Network
+from tests.passes.folding.verdict import Bound
+
+import renorm
+from renorm.frontends import read
+from renorm.graph import interpret
+from renorm.graph.ir import Graph
+from renorm.passes.pipeline import optimize
+from renorm.runtime.report import Report
+
+# relative to the largest number of an output; constants are rounded to the dtype of the network once
+TOLERANCE = {"float64": 1e-9, "float32": 1e-5, "float16": 2e-2}
+SCALES, SHIFTS = ("batch_norm", "mul", "div"), ("add", "sub")
+Array = np.ndarray[Any, Any]
+
+
+@dataclass
+class Found:
+    """What became of a case. error: relative; problems: sentences, by kind: wrong, unsupported, missed, silent.
+    norms, due: of the case; fates, reasons: of report.norms, and why arithmetic stays."""
+
+    error: float = 0.0
+    problems: dict[str, str] = field(default_factory=dict[str, str])
+    norms: int = 0
+    due: int = 0
+    gone: int = 0
+    fates: Counter[str] = field(default_factory=Counter[str])
+    reasons: Counter[str] = field(default_factory=Counter[str])
+
+
+def check(case: Case, compiles: bool = False) -> Found:
+    """Optimizes a case, and compiles it where asked."""
+    net, most = case.build()
+    found = Found(norms=most.norms, due=most.due)
+    try:
+        model = net.model()
+        graph, report = optimize(read(model).copy(), level=2, for_export=True)
+        results = interpret.run(as_float64(graph), net.inputs)
+        remaining(graph, report, most, found)
+        compare(net, results, found)
+        if compiles:
+            compare(net, compiled(net, model), found)
+    except renorm.RenormError as error:
+        found.problems["unsupported"] = str(error)
+    return found
+
+
+def as_float64(graph: Graph) -> Graph:
+    """The graph itself: the interpreter computes in float64 whatever its types are; only outputs are rounded."""
+    return graph
+
+
+def compiled(net: Network, model: ModelProto) -> list[Array]:
+    return renorm.compile(model).run(**net.inputs)
+
+
+def compare(net: Network, results: list[Array], found: Found) -> None:
+    for name, expected, result in zip(net.outputs, net.expected(), results, strict=True):
+        largest = np.abs(expected).max(initial=0.0)
+        error = np.abs(result.astype(np.float64) - expected).max(initial=0.0) / max(largest, 1e-30)
+        found.error = max(found.error, error)
+        if not error <= TOLERANCE[net.dtype]:
+            found.problems["wrong"] = f"{name}: relative error {error:.2g}"
+
+
+def remaining(graph: Graph, report: Report, most: Bound, found: Found) -> None:
+    """Counts what is left of norms."""
+    scales = [n for n in graph.nodes if n.op.name in SCALES]
+    shifts = [n for n in graph.nodes if n.op.name in SHIFTS]
+    left = Counter(r.fate for r in report.norms)
+    found.fates += left
+    if len(scales) > most.scales or len(shifts) > most.adds:
+        reasons = [r.reason for r in report.norms if r.fate != "folded"] + [reason for _, _, reason in report.refusals]
+        found.problems["missed"] = (
+            f"{', '.join(f'{n.op.name} {n.name!r}' for n in (*scales, *shifts))} remain, at most {most.scales} "
+            f"multiplications and {most.adds} additions should: {'; '.join(dict.fromkeys(reasons))}"
+        )
+    for r in report.norms:
+        if r.fate != "folded":
+            found.reasons[general(r.reason)] += 1
+            if not r.reason:
+                found.problems["silent"] = f"norm {r.name!r} is {r.fate} without a reason"
+    said = {node: reason for _, node, reason in report.refusals}
+    for n in scales:
+        if n.op.name != "batch_norm" and n.name in said:
+            found.reasons[general(said[n.name])] += 1
+
+
+def general(reason: str) -> str:
+    """A reason without names and numbers."""
+    return re.sub(r"\d[\d.e+-]*", "#", re.sub(r"'[^']*'", "..", reason))
