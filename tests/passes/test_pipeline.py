@@ -122,8 +122,10 @@ def small(middle: Callable[[Value], Value] = ops.relu, **symbols: Any) -> Graph:
         return rng.standard_normal(shape).astype(np.float32)
 
     def norm(y: Value, name: str) -> Value:
-        c = int(str(y.shape[1]))
-        return ops.batch_norm(y, normal(c), normal(c), normal(c), np.abs(normal(c)) + np.float32(0.1), name=name)
+        scale = normal(int(str(y.shape[1])))
+        scale[0] = -1  # which relu does not commute with
+        c = len(scale)
+        return ops.batch_norm(y, scale, normal(c), normal(c), np.abs(normal(c)) + np.float32(0.1), name=name)
 
     y = ops.relu(norm(ops.conv(x, normal(4, 3, 3, 3), name="conv_a"), "norm_a"))
     z = middle(norm(middle(ops.conv(y, normal(4, 4, 1, 1), name="conv_b")), "norm_b"))
@@ -183,7 +185,7 @@ def test_fates_and_reasons() -> None:
     assert found["norm_b"] == (
         "fused",
         ("fused_conv2d_relu_mul_add_relu_add",),
-        "relu does not commute with a shift (node 'relu_1')",
+        "relu does not commute with factors that are not above zero (node 'relu_1')",
     )
 
 
