@@ -1,5 +1,6 @@
-"""Random graphs of linear ops and norms, beside float64: none wrong, none unsupported, and every norm folded that can be
-folded exactly. `scripts/fuzz_folds` asks the same of thousands."""
+"""Random graphs of linear ops and norms, beside float64: none wrong, none unsupported, every norm folded that can be.
+
+`scripts/fuzz_folds` asks the same of thousands."""
 
 from __future__ import annotations
 
