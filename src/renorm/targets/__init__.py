@@ -1,18 +1,34 @@
-"""Targets that come with renorm beside llvm and cuda: each is registered when it is first named."""
+"""Targets that come with renorm beside llvm and cuda, and how targets are found by name.
+
+Each is a package of its own, loaded when somebody asks for it. docs/targets.md says how to bring another one.
+"""
 
 from __future__ import annotations
 
 from importlib import import_module
 
 from renorm.core import target as targets
+from renorm.core.errors import InvalidTarget
 from renorm.core.target import Target
 
-PROVIDED = {"onednn": "renorm.targets.onednn.target"}
+PROVIDED = {"onednn": "renorm.targets.onednn.target", "tandem": "renorm.targets.tandem.target"}
 """Modules by the name of the target that each has as TARGET."""
 
 
-def find(named: str | Target) -> Target:
-    """core.target.parse, which also knows what comes with renorm. Raises InvalidTarget."""
-    if isinstance(named, str) and named in PROVIDED and not targets.is_registered(named):
-        targets.register_target(import_module(PROVIDED[named]).TARGET)
-    return targets.parse(named, PROVIDED)
+def find(text: str | Target) -> Target:
+    """What core.target.parse finds, or a target that comes with renorm; "package.module:name" imports that module and
+    takes the Target of that name. Raises InvalidTarget."""
+    if not isinstance(text, str):
+        return text
+    if text in PROVIDED and not targets.is_registered(text):
+        targets.register_target(import_module(PROVIDED[text]).TARGET)
+    module, colon, name = text.partition(":")
+    if not colon or any(c.isspace() for c in text):
+        return targets.parse(text, PROVIDED)
+    try:
+        found = getattr(import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InvalidTarget(f"target {text!r} cannot be imported", [f"{type(error).__name__}: {error}"]) from error
+    if not isinstance(found, Target):
+        raise InvalidTarget(f"target {text!r} is {type(found).__name__}", ["expected a renorm.Target"])
+    return found
