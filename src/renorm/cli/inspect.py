@@ -49,8 +49,10 @@ def command(
                     output.line(f"  {side} {v.name}: {v.type}")
         output.table("ops", ("op", "nodes"), ops.most_common())
         norms_table(report.norms)
-        kinds = Counter(re.sub(r"_\d+$", "", k.name) for k in report.kernels)  # kernels of one kind are numbered
-        output.table("kernels", ("kernel", "launches"), kinds.most_common())
+        # kernels of one kind are numbered
+        kinds = Counter((re.sub(r"_\d+$", "", k.name), k.target or "-") for k in report.kernels)
+        rows = [(name, launches, target) for (name, target), launches in kinds.most_common()]
+        output.table("kernels", ("kernel", "launches", "external code of"), rows)
         memory = report.memory
         if memory.weights or memory.arena:
             output.line(f"memory: {output.memory_text(memory)}")

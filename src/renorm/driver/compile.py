@@ -127,9 +127,11 @@ def optimized(source: Graph, sizes: Mapping[str, int], options: Options) -> tupl
     _materialize_outputs(graph)
     if options.level >= 2:
         place(graph, options.target)
-    return graph, replace(
-        report, kernels=tuple(KernelRecord(g.name, tuple(n.name for n in g.nodes)) for g in graph.launches)
+    records = (
+        KernelRecord(g.name, tuple(n.name for n in g.nodes), target=options.target.kind if g.external else "")
+        for g in graph.launches
     )
+    return graph, replace(report, kernels=tuple(records))
 
 
 def specialize(

@@ -119,12 +119,14 @@ class WorkRecord:
 @dataclass(frozen=True)
 class KernelRecord:
     """One launch. name: made of what is fused in it; nodes: names of the graph's nodes that it runs. spills: how many
-    instructions of its hot loops move vector registers to or from the stack, because no tile did with fewer."""
+    instructions of its hot loops move vector registers to or from the stack, because no tile did with fewer. target:
+    whose external code runs it; "" where renorm's does."""
 
     name: str
     nodes: tuple[str, ...] = ()
     work: WorkRecord = field(default_factory=WorkRecord)
     spills: int = 0
+    target: str = ""
 
     def __str__(self) -> str:
         return f"{self.name}, {self.spills} spills in hot loops" if self.spills else self.name
@@ -227,7 +229,11 @@ _DERIVED = ("error", "growth", "headroom", "float16")  # of a norm, written for 
 
 def _kernel(data: dict[str, Any]) -> KernelRecord:
     return KernelRecord(
-        data["name"], tuple(data.get("nodes", ())), WorkRecord(**data.get("work", {})), data.get("spills", 0)
+        data["name"],
+        tuple(data.get("nodes", ())),
+        WorkRecord(**data.get("work", {})),
+        data.get("spills", 0),
+        data.get("target", ""),
     )
 
 
