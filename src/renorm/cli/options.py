@@ -40,7 +40,10 @@ opt_level = click.option(
     "--opt-level", type=click.IntRange(0, 3), default=3, show_default=True, help="How much to optimize."
 )
 target = click.option(
-    "--target", default="llvm", show_default=True, help='What to compile for: "llvm -mcpu=haswell", ...'
+    "--target",
+    default="llvm",
+    show_default=True,
+    help='What to compile for: "llvm -mcpu=haswell", "tandem", "package.module:name", ...',
 )
 keep = click.option("--keep", multiple=True, metavar="NAME", help="An op or a node to keep whole; may be repeated.")
 verify = click.option(
