@@ -120,7 +120,7 @@ def cases(draw: st.DrawFn) -> Case:
     """Channels about the size of a vector and more; rows longer and shorter than a tile."""
     kind = draw(st.sampled_from(["conv", "conv_transpose"]))
     rank = draw(st.sampled_from([1, 2, 2, 2, 3]))
-    grouping = draw(st.sampled_from(["one", "one", "some", "each", "in vectors", "of vectors"]))
+    grouping = draw(st.sampled_from(["one", "one", "some", "each", "in vectors", "of vectors", "of halves"]))
     if kind == "conv_transpose" and grouping != "one":
         grouping = "some"
     in_blocks, out_blocks = draw(st.booleans()), draw(st.booleans())
@@ -143,6 +143,9 @@ def cases(draw: st.DrawFn) -> Case:
             group, in_blocks, out_blocks = inputs // draw(st.sampled_from([2, LANES // 2])), True, True
         case "of vectors":
             group, inputs, outputs = 2, 2 * LANES, 2 * LANES * draw(st.integers(1, 2))
+        case "of halves":
+            group, in_blocks, out_blocks = 2 * draw(st.integers(1, 2)), True, True
+            inputs, outputs = (group * LANES // 2 * draw(st.sampled_from([1, 3, 4, 5, 7])) for _ in "xy")
         case _:
             pass
 
@@ -219,6 +222,17 @@ def test_padded_sums_over_blocks(
     np.testing.assert_allclose(c.run(), expected, rtol=0, atol=2e-5 * np.abs(expected).max())
 
 
+@pytest.mark.parametrize("channels", [(24, 24), (40, 40), (24, 56), (16, 40), (40, 16)])
+def test_groups_that_end_within_blocks_fill_halves_of_vectors(channels: tuple[int, int]) -> None:
+    inputs, outputs = (4 * n for n in channels)
+    c = case("conv", (2, inputs, 8, 11), outputs, (3, 3), group=4, pads=(1, 1, 1, 1), reads=True, writes=True)
+    expected = c.by_torch()
+    np.testing.assert_allclose(c.run(), expected, rtol=0, atol=2e-5 * np.abs(expected).max())
+    if outputs // 4 % 16 == 8:
+        loops = str(c.lowered(parse("llvm -mtriple=x86_64-linux-gnu -mcpu=znver4"))[0])
+        assert "vectorized (oc.inner, 0, 8)" in loops
+
+
 def test_whole_groups_are_shuffled_not_gathered() -> None:
     c = case("conv", (1, 32, 9, 9), 32, (3, 3), group=8, reads=True, writes=True)
     target = parse("llvm -mtriple=x86_64-linux-gnu -mcpu=znver4")
@@ -236,6 +250,8 @@ SHAPES = {
     "7x1, dilated": ("conv", (1, 32, 33, 17), 32, (7, 1), None, (2, 1)),
     "few channels": ("conv", (1, 3, 30, 30), 32, (7, 7), (2, 2)),
     "four channels a group": ("conv", (1, 32, 14, 14), 32, (3, 3), None, None, 8),
+    "24 channels a group": ("conv", (1, 48, 14, 14), 48, (3, 3), None, None, 2),
+    "40 channels a group": ("conv", (1, 80, 7, 7), 80, (3, 3), (2, 2), None, 2),
     "depthwise 3x3": ("conv", (1, 32, 28, 28), 32, (3, 3), None, None, 32),
     "depthwise 5x5, stride 2": ("conv", (1, 32, 28, 28), 32, (5, 5), (2, 2), None, 32),
     "transposed 4x4": ("conv_transpose", (1, 32, 8, 8), 64, (4, 4), (2, 2), None, 1, (1, 1, 1, 1)),

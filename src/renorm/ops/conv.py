@@ -58,22 +58,27 @@ class Conv(Windowed):
             return Accepts.ROW_MAJOR
         if cpu_depthwise.has_lanewise_groups(inputs, channels, self.group, lanes):
             return Accepts.ALIKE
-        whole_blocks = self.group == 1 or (inputs // self.group) % lanes == 0
+        width = cpu_products.vector_lanes(channels, self.group, lanes)
+        whole_blocks = self.group == 1 or (inputs // self.group) % width == 0
         # vectors that run over pixels are read and written as such
-        over_channels = cpu_products.fills_vectors(channels, self.group, lanes)
-        return Accepts.EITHER if over_channels and whole_blocks else Accepts.ROW_MAJOR
+        if not (whole_blocks and cpu_products.fills_vectors(channels, self.group, width)):
+            return Accepts.ROW_MAJOR
+        return Accepts.EITHER if width == lanes else Accepts.ALIKE
 
     def finished_tile(self, node: Node, target: Target) -> tuple[int, ...] | None:
-        y, lanes = node.output, target.lanes(4)
+        x, y, lanes = node.inputs[0], node.output, target.lanes(4)
         if (
-            not is_static(y.shape)
+            x is None
+            or not is_static((*x.shape[1:], *y.shape))
             or Blocked(1, lanes).refuses(y.shape)
             or self.in_blocks(node, None, lanes) is Accepts.ROW_MAJOR
         ):
             return None
         shape, strides = static(y.shape), self.along("strides", y.rank - 2)
-        if self.in_blocks(node, None, lanes) is Accepts.ALIKE:
+        if cpu_depthwise.has_lanewise_groups(static(x.shape[1:])[0], shape[1], self.group, lanes):
             return cpu_tiles.rows(shape, lanes, cpu_depthwise.rows_of(shape[2:], strides, lanes))
+        if cpu_products.vector_lanes(shape[1], self.group, lanes) < lanes:
+            return None  # groups begin within blocks of channels, so that tiles of groups hold halves of blocks
         return cpu_tiles.rows(shape, lanes * cpu_products.register_tile(shape, self.group, lanes, target).vectors)
 
     def copies(self, node: Node) -> bool:

@@ -341,7 +341,7 @@ class Inference:
             for tensor, indices in reader.reads:
                 if tensor is not nest.stage.tensor:
                     continue
-                boxes = [self.algebra.relax(i, moving) for i in indices]
+                boxes = [self.algebra.relax(self.algebra.recombine(i), moving) for i in indices]
                 found = boxes if found is None else [self._union(a, b) for a, b in zip(found, boxes, strict=True)]
         if found is None:
             return self._argument_region(nest, whole)

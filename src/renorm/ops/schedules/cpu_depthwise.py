@@ -24,7 +24,6 @@ from renorm.ops.schedules.cpu_tiles import Statistics
 
 STRIP = 32 * 1024  # bytes of padded rows; one more strip passes through the cache meanwhile
 EDGE = 12  # taps of a row, times channels of a group, up to which tiles at an edge are worth code of their own
-HALF = 8  # elements of 32 bytes
 UNROLLED = 160  # multiply-adds of one tile beyond which rows of taps are a loop
 
 
@@ -110,13 +109,13 @@ def _over_channels(
     """Vectors of channels; gives the loop over strips."""
     assert isinstance(main.op, te.ComputeOp)
     n, block, *spatial, lane = list(s[tail].op.axis)
-    is_half = main.op.reduce_axis[0].extent == HALF == lanes // 2
+    is_half = main.op.reduce_axis[0].extent == tiles.HALF == lanes // 2
     registers = target.vector_registers
     width = tiles.choose_tile(main.shape[-1], 1, registers).pixels if is_half else choose_tile(main, -1, registers)
     row, pixel = s[tail].split(spatial[-1], factor=width)
     strips, rows = _strips(s, tail, spatial, rows_per_strip(main, lanes))
     order = [n, block, *strips]
-    part, lane = s[tail].split(lane, factor=HALF if is_half else lanes)
+    part, lane = s[tail].split(lane, factor=tiles.HALF if is_half else lanes)
     s[tail].reorder(*order, part, *rows, row, pixel, lane)
     s[tail].unroll(pixel)
     s[tail].vectorize(lane)

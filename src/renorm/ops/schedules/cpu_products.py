@@ -11,12 +11,12 @@ weights are spread.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
+from math import gcd, prod
 
 from renorm import te
 from renorm.core.dtypes import compute_dtype, itemsize
 from renorm.core.target import Target
-from renorm.ops.schedules import cpu_injective, layout, structure
+from renorm.ops.schedules import cpu_injective, layout, structure, tiles
 from renorm.ops.schedules.cpu_tiles import Statistics
 from renorm.ops.schedules.tiles import Tile, choose_tile
 
@@ -60,6 +60,13 @@ def fills_vectors(channels: int, groups: int, lanes: int) -> bool:
     return per_group >= lanes // 2 if groups == 1 else per_group % lanes == 0
 
 
+def vector_lanes(channels: int, groups: int, lanes: int) -> int:
+    """How many channels of a result in blocks one vector holds: half of a block where groups are not whole blocks but
+    whole halves. CPUs begin two vectors of 32 bytes per cycle, so that nothing is lost."""
+    is_half = groups > 1 and lanes == 2 * tiles.HALF and channels // groups % lanes == tiles.HALF
+    return tiles.HALF if is_half else lanes
+
+
 def blocks_summed(main: te.Tensor) -> list[int]:
     """For each reduce axis the size of the blocks in which memory holds what is read along it; 1 without blocks."""
     assert isinstance(main.op, te.ComputeOp)
@@ -69,7 +76,8 @@ def blocks_summed(main: te.Tensor) -> list[int]:
         for axis, lanes in form.cuts if form else ():
             for i, k in enumerate(main.op.reduce_axis):
                 if structure.coefficient(load.indices[axis], k.var) == 1:
-                    found[i] = lanes
+                    # groups may begin within a block
+                    found[i] = lanes if groups_of(main) == 1 else gcd(lanes, k.extent)
     return found
 
 
@@ -92,6 +100,11 @@ def _blocks_of_channels(
     """The result goes out in blocks of channels, so the tile of registers is what memory holds."""
     n, block, *spatial, lane = list(s[tail].op.axis)
     tile = register_tile(main.shape, groups_of(main), lanes, target)
+    width = vector_lanes(main.shape[1], groups_of(main), lanes)
+    if width < lanes:
+        half, lane = s[tail].split(lane, factor=width)
+        s[tail].reorder(n, block, half, *spatial, lane)
+        block, lanes = s[tail].fuse(block, half), width
     outer, vector = s[tail].split(block, factor=tile.vectors)
     row, pixel = s[tail].split(spatial[-1], factor=tile.pixels)
     order = [n, outer, *spatial[:-1], row]
@@ -131,7 +144,9 @@ def groups_of(main: te.Tensor) -> int:
 
 def register_tile(shape: Sequence[int], groups: int, lanes: int, target: Target) -> Tile:
     """The tile of registers of a result [N, C, *S] in blocks of channels."""
-    return choose_tile(shape[-1], -(-shape[1] // groups // lanes), target.vector_registers)
+    width = vector_lanes(shape[1], groups, lanes)
+    most = None if width == lanes else tiles.MANY
+    return choose_tile(shape[-1], -(-shape[1] // groups // width), target.vector_registers, most=most)
 
 
 def _vectors(main: te.Tensor, channel: int, lanes: int) -> int:
