@@ -69,13 +69,13 @@ class Conv(Windowed):
         x, y, lanes = node.inputs[0], node.output, target.lanes(4)
         if (
             x is None
-            or not is_static((*x.shape[1:], *y.shape))
+            or not is_static((x.shape[1], *y.shape))
             or Blocked(1, lanes).refuses(y.shape)
             or self.in_blocks(node, None, lanes) is Accepts.ROW_MAJOR
         ):
             return None
         shape, strides = static(y.shape), self.along("strides", y.rank - 2)
-        if cpu_depthwise.has_lanewise_groups(static(x.shape[1:])[0], shape[1], self.group, lanes):
+        if cpu_depthwise.has_lanewise_groups(static(x.shape[1:2])[0], shape[1], self.group, lanes):
             return cpu_tiles.rows(shape, lanes, cpu_depthwise.rows_of(shape[2:], strides, lanes))
         if cpu_products.vector_lanes(shape[1], self.group, lanes) < lanes:
             return None  # groups begin within blocks of channels, so that tiles of groups hold halves of blocks
