@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from renorm.driver.build import build, lower
     from renorm.driver.compile import compile
     from renorm.driver.optimize import optimize
-    from renorm.frontends import read
+    from renorm.frontends import read, unfold
     from renorm.graph.op import OpDef
     from renorm.graph.registry import override, register
     from renorm.runtime import nd
@@ -31,6 +31,7 @@ _PUBLIC: dict[str, tuple[str, str | None]] = {
     "compile": ("renorm.driver.compile", "compile"),
     "read": ("renorm.frontends", "read"),
     "optimize": ("renorm.driver.optimize", "optimize"),
+    "unfold": ("renorm.frontends", "unfold"),
     "load": ("renorm.runtime.module", "load"),
     "Module": ("renorm.runtime.module", "Module"),
     "errors": ("renorm.errors", None),
@@ -60,7 +61,7 @@ _PUBLIC: dict[str, tuple[str, str | None]] = {
 __all__ = [
     "ExternalCode", "Module", "OpDef", "Target", "build", "compile", "compute", "const", "create_schedule", "errors",
     "intrin", "load", "lower", "max", "min", "nd", "ops", "optimize", "override", "placeholder", "read", "reduce_axis",
-    "register", "register_target", "sum", "te", "thread_axis", "topi",
+    "register", "register_target", "sum", "te", "thread_axis", "topi", "unfold",
 ]  # fmt: skip
 
 

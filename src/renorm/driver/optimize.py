@@ -8,7 +8,7 @@ from typing import Any
 
 from renorm.core.target import Target
 from renorm.driver.compile import keep_names
-from renorm.frontends import read, write
+from renorm.frontends import read, write, write_reversibly
 from renorm.passes import chosen, pipeline
 from renorm.runtime.report import Report
 
@@ -21,6 +21,7 @@ def optimize(
     keep: Sequence[str] = (),
     verify: bool = False,
     passes: Sequence[str] = (),
+    reversible: bool = False,
     watch: pipeline.Watch | None = None,
 ) -> Report:
     """Writes `model` with its norms folded to `path`, and gives the report.
@@ -28,8 +29,9 @@ def optimize(
     The suffix of `path` names its format: .onnx, .tflite, .circle. Opset, IR version, and the names of inputs and
     outputs stay; constants become initializers; symbolic extents stay symbolic. keep, verify: as in `compile`.
     passes: names of those to run, in order, instead of those of the level (`renorm optimize --list-passes`). watch:
-    called after each pass with its name and the texts of the graph before and after. Raises as `compile` does; a file
-    is written whole or not at all.
+    called after each pass with its name and the texts of the graph before and after. reversible: keeps in the file's
+    metadata what `unfold` needs to restore the model. Raises as `compile` does; a file is written whole or not at
+    all.
     """
     graph = read(model).copy()
     graph, report = pipeline.optimize(
@@ -42,7 +44,10 @@ def optimize(
         passes=passes,
         watch=watch,
     )
-    write(graph, path)
+    if reversible:
+        write_reversibly(graph, path, model)
+    else:
+        write(graph, path)
     return report
 
 

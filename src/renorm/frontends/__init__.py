@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
-from renorm.core.errors import InvalidModel
+from renorm.core.errors import InvalidInput, InvalidModel
+from renorm.frontends.recipe import Undone
 from renorm.graph.ir import Graph
 
 _BY_SUFFIX = {
@@ -33,6 +34,33 @@ def write(graph: Graph, path: str | os.PathLike[str]) -> None:
     import_module(_BY_SUFFIX.get(suffix) or _BY_SUFFIX[source]).write(graph, path)
 
 
+def write_reversibly(graph: Graph, path: str | os.PathLike[str], before: Any) -> None:
+    """Writes a graph as `write` does, and in the file's metadata the recipe that leads back to `before`, the model that
+    it was made of. Raises InvalidInput where that is of another format than the file."""
+    module = _module(before)
+    suffix = os.path.splitext(os.fspath(path))[1].lower()
+    if isinstance(before, Graph):
+        raise InvalidInput(
+            f"{before.name}: a graph in memory has no file to go back to", do="write it, and optimize that"
+        )
+    if module is None or _BY_SUFFIX.get(suffix, module) != module:
+        raise InvalidInput(f"{path}: a recipe leads back to a file of the same format", do="keep the source's suffix")
+    import_module(f"{module}.reversal").write(graph, path, before)
+
+
+def unfold(source: Any, path: str | os.PathLike[str], *, partial: bool = False) -> Undone:
+    """Writes to `path` the model that `source` was made of by `optimize(reversible=True)`: its operators with their
+    names, attributes and constants, bit for bit.
+
+    partial: what was changed in `source` since stays, and is named in the result, instead of an error. Raises
+    InvalidModel for a file without a recipe, with a damaged one, and where not everything can be restored.
+    """
+    module = _module(source)
+    if module is None or isinstance(source, Graph):
+        raise _unreadable(source)
+    return import_module(f"{module}.reversal").unfold(source, path, partial=partial)
+
+
 def read(source: Any, *, shapes: Mapping[str, Sequence[int]] | None = None, is_mapped: bool = False) -> Graph:
     """The graph of a model.
 
@@ -45,18 +73,25 @@ def read(source: Any, *, shapes: Mapping[str, Sequence[int]] | None = None, is_m
     """
     if isinstance(source, Graph):
         return source
-    if isinstance(source, (str, os.PathLike)):
-        suffix = os.path.splitext(os.fspath(source))[1].lower()
-        module = _BY_SUFFIX.get(suffix)
-    elif isinstance(source, (bytes, bytearray, memoryview)):
-        is_flat = bytes(source[4:8]) in (b"TFL3", b"CIR0")  # where FlatBuffers have their identifier
-        module = _BY_SUFFIX[".tflite" if is_flat else ".onnx"]
-    else:
-        module = _BY_LIBRARY.get(type(source).__module__.split(".")[0])
+    module = _module(source)
     if module is None:
-        what = str(source) if isinstance(source, (str, os.PathLike)) else type(source).__qualname__
-        raise InvalidModel(
-            f"{what}: not a model that renorm reads",
-            [f"files: {', '.join(_BY_SUFFIX)}; objects: bytes, onnx.ModelProto, renorm Graph"],
-        )
+        raise _unreadable(source)
     return import_module(module).read(source, shapes=shapes, is_mapped=is_mapped)
+
+
+def _module(source: Any) -> str | None:
+    """The package that reads a source; None where there is none."""
+    if isinstance(source, (str, os.PathLike)):
+        return _BY_SUFFIX.get(os.path.splitext(os.fspath(source))[1].lower())
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        is_flat = bytes(source[4:8]) in (b"TFL3", b"CIR0")  # where FlatBuffers have their identifier
+        return _BY_SUFFIX[".tflite" if is_flat else ".onnx"]
+    return _BY_LIBRARY.get(type(source).__module__.split(".")[0])
+
+
+def _unreadable(source: Any) -> InvalidModel:
+    what = str(source) if isinstance(source, (str, os.PathLike)) else type(source).__qualname__
+    return InvalidModel(
+        f"{what}: not a model that renorm reads",
+        [f"files: {', '.join(_BY_SUFFIX)}; objects: bytes, onnx.ModelProto, renorm Graph"],
+    )

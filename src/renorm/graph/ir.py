@@ -483,7 +483,7 @@ class Graph:
         for v in self.constants.values():
             env[v] = new.constant(v.elements, v.name, v.source, exact=True, dtype=v.dtype if v.deferred else "")
             env[v].exact = v._exact
-        new.reserve(v.name for n in self.nodes for v in n.outputs)
+        new.reserve(self._names.taken)  # also names of values that are gone: a name never comes to mean another value
         for n in self.nodes:
             operands = [
                 [env[x] for x in o] if isinstance(o, list) else None if o is None else env[o] for o in n.operands

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,16 +28,31 @@ INLINE_LIMIT = 2**31 - 2**24  # bytes of weights that fit beside the rest in one
 _ALIGNMENT = 4096  # of tensors in external data, so that they can be mapped into memory page by page
 
 
-def write(graph: Graph, path: str | os.PathLike[str] | None = None, *, inline_limit: int = INLINE_LIMIT) -> ModelProto:
+def write(
+    graph: Graph,
+    path: str | os.PathLike[str] | None = None,
+    *,
+    inline_limit: int = INLINE_LIMIT,
+    attach: Callable[[ModelProto], None] | None = None,
+) -> ModelProto:
     """The graph as an ONNX model, also written to `path` if given: whole or not at all.
 
-    inline_limit: bytes; with more constants than that they go into a file `<name>.data` beside the model.
-    Raises UnsupportedOp that names every node which ONNX cannot express at the graph's opset.
+    inline_limit: bytes; with more constants than that they go into a file `<name>.data` beside the model. attach: adds
+    to the model before it is written. Raises UnsupportedOp that names every node which ONNX cannot express at the
+    graph's opset.
     """
     model = _Writer(graph).model()
+    if attach is not None:
+        attach(model)
     if path is None:
         _check(model, None)
-        return model
+    else:
+        save(model, path, inline_limit)
+    return model
+
+
+def save(model: ModelProto, path: str | os.PathLike[str], inline_limit: int = INLINE_LIMIT) -> None:
+    """Writes a model, which is checked first: whole or not at all."""
     target = Path(path)
     if sum(len(t.raw_data) for t in model.graph.initializer) <= inline_limit:
         _check(model, None)
@@ -47,7 +62,6 @@ def write(graph: Graph, path: str | os.PathLike[str] | None = None, *, inline_li
         slim = _externalized(model, data)
         _replace(target, lambda file: file.write(slim.SerializeToString()))
         _check(slim, target)
-    return model
 
 
 class _Writer:

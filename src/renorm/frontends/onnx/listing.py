@@ -1,0 +1,140 @@
+"""An ONNX model as a listing, and back.
+
+Constant nodes that hold a tensor are constants of the listing, and come back as initializers. Nodes keep all that the
+file says of them; functions of the model are inlined first.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.inliner
+from google.protobuf.message import DecodeError
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
+
+from renorm.core.errors import InvalidModel, UnsupportedOp
+from renorm.frontends.listing import Array, Listing, Operator
+from renorm.frontends.onnx import tensors
+from renorm.frontends.onnx.model import graphs, standard_domain
+
+_WHOLE = b"tensor"  # in Listing.types: the constant is a serialized TensorProto, whose elements are no array
+
+
+def load(source: Any) -> ModelProto:
+    """A model with all of its data: a path, bytes, or a ModelProto."""
+    if isinstance(source, ModelProto):
+        return source
+    try:
+        if isinstance(source, (str, os.PathLike)):
+            return onnx.load(os.fspath(source))
+        return onnx.load_from_string(bytes(source))
+    except (OSError, DecodeError) as error:
+        raise InvalidModel(f"{source if isinstance(source, (str, Path)) else 'bytes'}: {error}") from error
+
+
+def listing(model: ModelProto) -> Listing:
+    """What a model consists of."""
+    if model.functions:
+        model = onnx.inliner.inline_local_functions(model, convert_version=True)
+    graph, constants, types = model.graph, dict[str, Array](), dict[str, bytes]()
+    for tensor in graph.initializer:
+        constants[tensor.name] = _elements(tensor, tensor.name, types)
+    for sparse in graph.sparse_initializer:
+        constants[sparse.values.name] = tensors.from_sparse(sparse, f"initializer {sparse.values.name!r}")
+    operators = list[Operator]()
+    for node in graph.node:
+        if not standard_domain(node.domain) and node.op_type == "Constant" and node.attribute[0].name == "value":
+            constants[node.output[0]] = _elements(node.attribute[0].t, node.output[0], types)
+        else:
+            operators.append(_operator(node))
+    types.update((v.name, v.SerializeToString(deterministic=True)) for v in graph.value_info)
+    inputs = [v.name for v in graph.input if v.name not in constants]
+    return Listing(inputs, [v.name for v in graph.output], operators, constants, types)
+
+
+def assemble(model: ModelProto, found: Listing) -> ModelProto:
+    """A model with these operators and constants, and all else as in `model`."""
+    made = _without_contents(model)
+    made.graph.node.extend(o.native for o in found.operators)
+    for name, array in found.constants.items():
+        made.graph.initializer.append(_tensor(array, name, found.types.get(name) == _WHOLE))
+    if made.ir_version < 4:  # before it, an initializer had to be listed as an input
+        for t in made.graph.initializer:
+            made.graph.input.append(onnx.helper.make_tensor_value_info(t.name, t.data_type, list(t.dims)))
+    ends = {*found.inputs, *found.outputs}
+    for name in dict.fromkeys(n for o in found.operators for n in o.results):
+        if name in found.types and name not in ends:
+            made.graph.value_info.add().ParseFromString(found.types[name])
+    return made
+
+
+def fragment(operators: list[Operator], of: Listing) -> bytes:
+    """Operators alone, with what is said of the values that they make."""
+    return assemble(ModelProto(), Listing([], [], operators, types=of.types)).SerializeToString(deterministic=True)
+
+
+def _without_contents(model: ModelProto) -> ModelProto:
+    slim = ModelProto()
+    slim.CopyFrom(model)
+    constants = {t.name for t in model.graph.initializer}
+    inputs = [v for v in model.graph.input if v.name not in constants]
+    for part in ("node", "initializer", "sparse_initializer", "value_info", "input"):
+        slim.graph.ClearField(part)
+    slim.ClearField("functions")
+    slim.graph.input.extend(inputs)
+    return slim
+
+
+def _operator(node: NodeProto) -> Operator:
+    body = NodeProto()
+    body.CopyFrom(node)
+    body.domain = standard_domain(node.domain)
+    for field in ("name", "doc_string", "input", "output", "metadata_props"):
+        body.ClearField(field)
+    group = next((a.i for a in node.attribute if a.name == "group" and a.type == AttributeProto.INT), 1)
+    return Operator(
+        node.op_type,
+        node.name,
+        body.SerializeToString(deterministic=True),
+        tuple(node.input),
+        tuple(node.output),
+        node,
+        tuple(_captured(node)),
+        group,
+    )
+
+
+def _captured(node: NodeProto) -> list[str]:
+    """Names that graphs within a node read of the graph around it."""
+    found = list[str]()
+    inner: list[GraphProto] = []
+    for a in node.attribute:
+        if a.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS):
+            inner += [g for top in ([a.g] if a.type == AttributeProto.GRAPH else a.graphs) for g in graphs(top)]
+    made = {v.name for g in inner for v in (*g.input, *g.initializer)}
+    made |= {n for g in inner for x in g.node for n in x.output}
+    for g in inner:
+        found += [n for x in g.node for n in x.input if n and n not in made]
+        found += [v.name for v in g.output if v.name not in made]
+    return list(dict.fromkeys(found))
+
+
+def _elements(tensor: TensorProto, name: str, types: dict[str, bytes]) -> Array:
+    try:
+        return tensors.to_array(tensor, None, f"initializer {name!r}")
+    except UnsupportedOp:
+        types[name] = _WHOLE
+        return np.frombuffer(tensor.SerializeToString(deterministic=True), np.uint8)
+
+
+def _tensor(array: Array, name: str, is_whole: bool) -> TensorProto:
+    if not is_whole:
+        return tensors.to_tensor(array, name)
+    tensor = TensorProto()
+    tensor.ParseFromString(array.tobytes())
+    tensor.name = name
+    return tensor

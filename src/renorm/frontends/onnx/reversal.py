@@ -1,0 +1,72 @@
+"""The recipe of an ONNX model: in its metadata_props, as text."""
+
+from __future__ import annotations
+
+import os
+from base64 import b64decode, b64encode
+from typing import Any
+
+from onnx import ModelProto
+
+from renorm.core.errors import InvalidModel
+from renorm.frontends import recipe
+from renorm.frontends.onnx import writer
+from renorm.frontends.onnx.listing import assemble, fragment, listing, load
+from renorm.graph.ir import Graph
+
+
+def write(graph: Graph, path: str | os.PathLike[str], before: Any) -> None:
+    """Writes a graph with the recipe that leads back to `before`, the model it was made of."""
+    writer.write(graph, path, attach=lambda model: attach(model, before))
+
+
+def attach(model: ModelProto, before: Any) -> None:
+    """Puts the recipe that leads back from `model` to `before`, of which it was made, into its metadata."""
+    source = load(before)
+    old, new = listing(source), listing(model)
+    change = recipe.changes(old, new)
+    order = tuple((next(iter(o.results), ""), o.name) for o in old.operators)
+    made = recipe.Recipe(
+        fragment(change.operators, old), change.regions, change.constants, order, _held(source, "source")
+    )
+    _hold(model, made.pack())
+
+
+def unfold(source: Any, path: str | os.PathLike[str], *, partial: bool = False) -> recipe.Undone:
+    """See `renorm.unfold`."""
+    model = load(source)
+    label = os.path.basename(os.fspath(source)) if isinstance(source, (str, os.PathLike)) else model.graph.name
+    held = _held(model, label)
+    if not held:
+        raise recipe.missing(label)
+    found = recipe.Recipe.unpack(held, label)
+    parts = ModelProto()
+    parts.ParseFromString(found.fragment)
+    back, undone = recipe.undo(listing(model), found, listing(parts))
+    if undone.left and not partial:
+        raise recipe.refusal(label, undone)
+    names = {made: name for made, name in found.order if made}
+    made = assemble(model, back)
+    for node in made.graph.node:
+        if node.output and node.output[0] in names:
+            node.name = names[node.output[0]]
+    if not undone.left:
+        _hold(made, found.outer)
+    writer.save(made, path)
+    return undone
+
+
+def _held(model: ModelProto, label: str) -> bytes:
+    text = next((p.value for p in model.metadata_props if p.key == recipe.KEY), "")
+    try:
+        return b64decode(text, validate=True)
+    except ValueError as error:
+        raise InvalidModel(f"{label}: its recipe is damaged", [str(error)]) from error
+
+
+def _hold(model: ModelProto, content: bytes) -> None:
+    others = [p for p in model.metadata_props if p.key != recipe.KEY]
+    del model.metadata_props[:]
+    model.metadata_props.extend(others)
+    if content:
+        model.metadata_props.add(key=recipe.KEY, value=b64encode(content).decode())
