@@ -14,7 +14,7 @@ import click
 
 import renorm
 
-VERBS = ("compile", "run", "bench", "profile", "check", "inspect", "optimize", "cache", "demo", "doctor")
+VERBS = ("compile", "run", "bench", "profile", "check", "inspect", "optimize", "unfold", "cache", "demo", "doctor")
 
 
 class _Verbs(click.Group):

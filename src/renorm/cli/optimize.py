@@ -32,10 +32,18 @@ def _list_passes(context: click.Context, option: click.Parameter, is_given: bool
 @click.option(
     "--list-passes", is_flag=True, is_eager=True, expose_value=False, callback=_list_passes, help="What --passes takes."
 )
+@click.option("--reversible", is_flag=True, help="Keep in the file what `renorm unfold` needs to undo it.")
 @keep
 @verify
 def command(
-    model: Path, path: Path, opt_level: int, passes: str | None, keep: tuple[str, ...], verify: bool, as_json: bool
+    model: Path,
+    path: Path,
+    opt_level: int,
+    passes: str | None,
+    reversible: bool,
+    keep: tuple[str, ...],
+    verify: bool,
+    as_json: bool,
 ) -> output.Outcome:
     """Writes MODEL to OUT with what can be folded folded: same format, versions and output names."""
     names = [name.strip() for name in re.split(r",(?![^(]*\))", passes or "") if name.strip()]
@@ -47,7 +55,14 @@ def command(
         seen.append({"pass": name, "before": before, "after": after})
 
     report = renorm.optimize(
-        model, path, opt_level=opt_level, keep=keep, verify=verify, passes=names, watch=watch if names else None
+        model,
+        path,
+        opt_level=opt_level,
+        keep=keep,
+        verify=verify,
+        passes=names,
+        reversible=reversible,
+        watch=watch if names else None,
     )
     if not as_json:
         norms_table(report.norms)

@@ -49,8 +49,9 @@ class Table:
         return [] if found is None else list(found)
 
 
-def decode(data: memoryview, label: str) -> tuple[bytes, Table]:
-    """The identifier and the root table of a file. Vectors of scalars are arrays over `data`.
+def decode(data: memoryview, label: str, root: str = "Model") -> tuple[bytes, Table]:
+    """The identifier and the root table of a file. root: its name in the schema. Vectors of scalars are arrays over
+    `data`.
 
     Raises InvalidModel for a file of another kind, and where an offset or a length leads out of it.
     """
@@ -61,7 +62,7 @@ def decode(data: memoryview, label: str) -> tuple[bytes, Table]:
             f"{label}: not a TensorFlow Lite or Circle file", [f"its identifier is {identifier!r}; known: {known}"]
         )
     decoder = _Decoder(data, schema(identifier), label)
-    return identifier, decoder.table(decoder.target(0), "Model")
+    return identifier, decoder.table(decoder.target(0), root)
 
 
 def encode(identifier: bytes, root: Table, label: str) -> bytes:

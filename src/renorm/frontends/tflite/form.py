@@ -76,6 +76,25 @@ class Form:
         self.names[len(self.tensors) - 1] = [name]
         return len(self.tensors) - 1
 
+    def copied(self, tensor: int, name: str) -> int:
+        """A copy of a tensor, made by an operator that changes nothing."""
+        made, rank = self.like(tensor, name), len(self.tensors[tensor].items("shape"))
+        signature = self.tensors[tensor].items("shape_signature") or self.tensors[tensor].items("shape")
+        if [int(d) for d in signature].count(-1) > 1:
+            self.operator("TRANSPOSE", [tensor, self.integers(range(rank), "order")], [made], "TransposeOptions")
+        else:
+            shape = self.integers([int(d) for d in signature], "shape")
+            self.operator("RESHAPE", [tensor, shape], [made], "ReshapeOptions")
+        return made
+
+    def values(self) -> dict[int, list[tuple[Value, bool]]]:
+        """What each tensor is: values, and whether it has their channels last."""
+        found: dict[int, list[tuple[Value, bool]]] = {}
+        for is_last, held in ((False, self._plain), (True, self._last)):
+            for v, tensor in held.items():
+                found.setdefault(tensor, []).append((v, is_last))
+        return found
+
     def shape(self, v: Value) -> int:
         """The extents of a value as a tensor, for operators that take them as an operand; one may be open."""
         extents = [d if isinstance(d, int) else -1 for d in v.shape]

@@ -12,9 +12,11 @@ KEY = "tflite"  # in Graph.metadata: a Provenance
 @dataclass(frozen=True)
 class Provenance:
     """identifier: of the file's format. model: its root table, of which all but the operators stays. label: how errors
-    call it. names: of its tensors, by number."""
+    call it. names: of its tensors, by number. forms: of which tensor a value is, by name, and whether it has channels
+    first while the file has them last."""
 
     identifier: bytes
     model: Table
     label: str
     names: tuple[str, ...] = field(default=())
+    forms: dict[str, tuple[str, bool]] = field(default_factory=dict[str, tuple[str, bool]])

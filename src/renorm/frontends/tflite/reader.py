@@ -27,7 +27,7 @@ from renorm.frontends.tflite.call import Call, Reader
 from renorm.frontends.tflite.flatbuffer import Table, decode
 from renorm.frontends.tflite.operators import READERS
 from renorm.frontends.tflite.provenance import KEY, Provenance
-from renorm.frontends.tflite.tensors import DTYPES, Array, First, Scale, Tensor, scale_of
+from renorm.frontends.tflite.tensors import DTYPES, Array, First, Scale, Tensor, scale_of, tensor_names
 from renorm.graph.ir import Graph, Node, Value
 from renorm.ops.identity import Identity
 
@@ -68,22 +68,10 @@ class _Reader:
         self.problems = list[tuple[str, str, RenormError]]()
         self.unread = set[int]()  # tensors whose operators could not be read
         self.tables = self.main.items("tensors")
-        self.tensors = [Tensor(self.graph, name) for name in self._names()]
+        self.tensors = [Tensor(self.graph, name) for name in tensor_names(self.tables)]
         self.graph.reserve(t.name for t in self.tensors)
-        self.graph.metadata[KEY] = Provenance(self.identifier, self.model, label, tuple(t.name for t in self.tensors))
-
-    def _names(self) -> list[str]:
-        """Names of all tensors; files may leave them out, or use one twice."""
-        found, seen = list[str](), Counter[str]()
-        stated = {t["name"] for t in self.tables}
-        for i, table in enumerate(self.tables):
-            name = table["name"] or f"tensor_{i}"
-            seen[name] += 1
-            while seen[name] > 1 or (not table["name"] and name in stated):
-                name = f"{name}_{i}"
-                seen[name] += 1
-            found.append(name)
-        return found
+        self.provenance = Provenance(self.identifier, self.model, label, tuple(t.name for t in self.tensors))
+        self.graph.metadata[KEY] = self.provenance
 
     def read(self) -> Graph:
         given = self._places(self.main["inputs"], "inputs of the model")
@@ -95,6 +83,8 @@ class _Reader:
             raise self._unread()
         for i in self._places(self.main["outputs"], "outputs of the model"):
             self.graph.outputs.append(self._output(i))
+        for tensor in self.tensors:
+            self.provenance.forms.update((v.name, (tensor.name, is_first)) for v, is_first in tensor.forms())
         self.graph.discard_constants()  # weights are held in the graph's order only
         return self.graph
 

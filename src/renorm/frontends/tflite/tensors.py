@@ -7,6 +7,7 @@ goes with dead code. Up to two axes there is no difference.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -85,6 +86,20 @@ def scale_of(table: Table, dtype: str, label: str) -> Scale | None:
     return Scale(scale, zero, axis)
 
 
+def tensor_names(tables: Sequence[Table]) -> list[str]:
+    """Names of all tensors of a file, which may leave them out, or use one twice."""
+    found, seen = list[str](), Counter[str]()
+    stated = {t["name"] for t in tables}
+    for i, table in enumerate(tables):
+        name = table["name"] or f"tensor_{i}"
+        seen[name] += 1
+        while seen[name] > 1 or (not table["name"] and name in stated):
+            name = f"{name}_{i}"
+            seen[name] += 1
+        found.append(name)
+    return found
+
+
 class Tensor:
     """One tensor of the file."""
 
@@ -110,6 +125,11 @@ class Tensor:
         found = self._stored if self._stored is not None else self._first
         assert found is not None
         return found
+
+    def forms(self) -> list[tuple[Value, bool]]:
+        """The values that it is, and whether each has channels first."""
+        both = [(self._stored, False), (self._first, True)]
+        return [(v, is_first) for v, is_first in both if v is not None]
 
     def make(self, result: Value | First) -> None:
         """The result of the operator that makes this tensor."""

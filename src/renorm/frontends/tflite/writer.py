@@ -24,7 +24,7 @@ from renorm.frontends.tflite.operators import FUSING, WRITERS
 from renorm.frontends.tflite.operators.arithmetic import clipping
 from renorm.frontends.tflite.provenance import KEY, Provenance
 from renorm.frontends.tflite.schema import schema
-from renorm.graph.ir import Graph, Node
+from renorm.graph.ir import Graph, Node, Value
 
 _SIDES = ("inputs", "outputs")
 _IDENTIFIERS = {".tflite": b"TFL3", ".circle": b"CIR0"}
@@ -37,17 +37,23 @@ def write(graph: Graph, path: str | os.PathLike[str] | None = None, *, identifie
     UnsupportedOp that names every node which the format cannot express.
     """
     source: Provenance | None = graph.metadata.get(KEY)
-    if identifier is None and path is not None:
-        identifier = _IDENTIFIERS.get(Path(path).suffix.lower())
+    identifier = identifier or (None if path is None else identifier_of(path))
     if identifier is None:
         identifier = source.identifier if source is not None else b"TFL3"
     content = encode(identifier, _Writer(graph, identifier, source).model(), graph.name)
     if path is not None:
-        _replace(Path(path), content)
+        save(content, path)
     return content
 
 
-def _replace(path: Path, content: bytes) -> None:
+def identifier_of(path: str | os.PathLike[str]) -> bytes | None:
+    """That of the format which a suffix names."""
+    return _IDENTIFIERS.get(Path(path).suffix.lower())
+
+
+def save(content: bytes, path: str | os.PathLike[str]) -> None:
+    """Writes a file: whole or not at all."""
+    path = Path(path)
     temporary: str | None = None
     try:
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name, delete=False) as file:
@@ -104,7 +110,7 @@ class _Writer:
                 problems.append((node, error))
         if problems:
             raise self._unwritten(problems)
-        outputs = [self.form.plain(v) for v in self.graph.outputs]
+        outputs = self._outputs(inputs)
         self._name(inputs, outputs)
         main = self.form.table(
             "SubGraph",
@@ -126,24 +132,43 @@ class _Writer:
             f"{self.graph.name}: node {node.name!r}: {first.headline}", [*first.facts, *facts], first.do
         )
 
+    def _outputs(self, inputs: list[int]) -> list[int]:
+        """Tensors of the outputs: one of its own for each, since each has a name."""
+        names = dict(zip(inputs, (v.name for v in self.graph.inputs)))
+        found = list[int]()
+        for v in self.graph.outputs:
+            tensor = self.form.plain(v)
+            if names.setdefault(tensor, v.name) != v.name:
+                tensor = self.form.copied(tensor, v.name)
+                names[tensor] = v.name
+            found.append(tensor)
+        return found
+
     def _name(self, inputs: list[int], outputs: list[int]) -> None:
-        """Gives each tensor a name: its own where it is an input or output, otherwise the first that is free."""
-        taken = set[str]()
+        """Gives each tensor a name: its own where it is an input or output, otherwise that of the tensor which it was
+        in the source, otherwise one that no tensor has there."""
         ends = {t: v.name for t, v in zip([*inputs, *outputs], [*self.graph.inputs, *self.graph.outputs])}
-        for t, name in ends.items():
-            self.form.tensors[t]["name"] = name
-            taken.add(name)
+        taken, values = {*ends.values()}, self.form.values()
+        foreign = {*self.source.names} if self.source is not None else set[str]()
         for t, table in enumerate(self.form.tensors):
-            if t in ends:
-                continue
-            stated = self.form.names[t]
-            base = next((n for n in stated if ".order" not in n), stated[0])
-            name, count = base, 0
-            while name in taken:
-                count += 1
-                name = f"{base}_{count}"
+            name = ends.get(t) or self._stated(values.get(t, ()), taken)
+            if name is None:
+                stated = self.form.names[t]
+                base = next((n for n in stated if ".order" not in n), stated[0])
+                name, count = base, 0
+                while name in taken or name in foreign:
+                    count += 1
+                    name = f"{base}_{count}"
             table["name"] = name
             taken.add(name)
+
+    def _stated(self, values: Sequence[tuple[Value, bool]], taken: set[str]) -> str | None:
+        """The name that a tensor had in the source, in the same order of axes."""
+        for v, is_last in values:
+            name, was_first = (self.source.forms if self.source is not None else {}).get(v.name, ("", False))
+            if name and name not in taken and was_first == is_last:
+                return name
+        return None
 
     def _around(self, main: Table) -> Table:
         """The model with that subgraph, and what the source says beside it."""

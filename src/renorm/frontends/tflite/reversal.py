@@ -1,0 +1,49 @@
+"""The recipe of a TensorFlow Lite or Circle file: an entry of its metadata."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from renorm.core.errors import InvalidInput
+from renorm.frontends import recipe
+from renorm.frontends.tflite import writer
+from renorm.frontends.tflite.flatbuffer import decode
+from renorm.frontends.tflite.listing import assemble, content_of, fragment, listing, metadata_of
+from renorm.graph.ir import Graph
+
+
+def write(graph: Graph, path: str | os.PathLike[str], before: Any) -> None:
+    """Writes a graph with the recipe that leads back to `before`, the file it was made of."""
+    source, label = content_of(before)
+    identifier, model = decode(source, label)
+    written = memoryview(writer.write(graph, identifier=identifier))
+    if writer.identifier_of(path) not in (None, identifier):
+        raise InvalidInput(f"{path}: a recipe leads back to a file of the same format", do="keep the source's suffix")
+    _, made = decode(written, label)
+    old, new = listing(source, label), listing(written, label)
+    change = recipe.changes(old, new)
+    order = tuple((next(iter(o.results), ""), "") for o in old.operators)
+    held = metadata_of(model).get(recipe.KEY, b"")
+    parts = fragment(identifier, model, change.operators, old, label)
+    content = recipe.Recipe(parts, change.regions, change.constants, order, held).pack()
+    metadata = {**metadata_of(made), recipe.KEY: content}
+    writer.save(assemble(identifier, made, new, label, metadata), path)
+
+
+def unfold(source: Any, path: str | os.PathLike[str], *, partial: bool = False) -> recipe.Undone:
+    """See `renorm.unfold`."""
+    content, label = content_of(source)
+    identifier, model = decode(content, label)
+    metadata = metadata_of(model)
+    if recipe.KEY not in metadata:
+        raise recipe.missing(label)
+    found = recipe.Recipe.unpack(metadata[recipe.KEY], label)
+    back, undone = recipe.undo(listing(content, label), found, listing(memoryview(found.fragment), label))
+    if undone.left and not partial:
+        raise recipe.refusal(label, undone)
+    if not undone.left:
+        del metadata[recipe.KEY]
+        metadata |= {recipe.KEY: found.outer} if found.outer else {}
+    writer.save(assemble(identifier, model, back, label, metadata), path)
+    return undone
