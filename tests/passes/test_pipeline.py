@@ -310,6 +310,17 @@ def test_a_fault_of_a_pass_prints_the_pass_and_the_graph(monkeypatch: pytest.Mon
         assert part in str(caught.value)
 
 
-def test_verify_needs_fixed_shapes() -> None:
-    with pytest.raises(InvalidInput, match="verify needs fixed input shapes"):
-        optimize(small(n=Sym("N")), verify=True)
+def test_verify_draws_open_extents(monkeypatch: pytest.MonkeyPatch) -> None:
+    report = optimize(small(n=Sym("N")), verify=True)[1]
+    assert report.norms[0].max_error is not None
+    monkeypatch.setattr(fold.FoldBatchNorm, "affine", lambda self, m: ChannelMap(1, np.full(4, 2.0), None))
+    report = optimize(small(n=Sym("N")), verify=True)[1]
+    assert "FoldBatchNorm" in {rule for rule, _, reason in report.refusals if reason.startswith("reverted")}
+
+
+def test_verify_refuses_what_cannot_be_computed() -> None:
+    g = Graph()
+    x = g.input("x", "float32", (Sym("N"), 3))
+    g.outputs = [ops.reshape(x, np.array([7, 7, 7, 7, 7], np.int64))]
+    with pytest.raises(InvalidInput, match="verify cannot compute it on random inputs"):
+        optimize(g, verify=True)

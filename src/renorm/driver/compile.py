@@ -20,6 +20,7 @@ from renorm.driver import cache as caches
 from renorm.driver.assemble import assemble
 from renorm.driver.kernels import Compiler, machine_for, walker
 from renorm.driver.module import CompiledModule, SpecializingModule
+from renorm.driver.verified import verified
 from renorm.frontends import read
 from renorm.graph.ir import Graph, Group
 from renorm.ops.identity import Identity
@@ -111,6 +112,7 @@ class Options:
     threads: int | None = None
     progress: Progress | None = None
     precision: str = "fast"
+    without: tuple[str, ...] = ()  # passes that are left out; see verified.UNSEEN
 
 
 def optimized(source: Graph, sizes: Mapping[str, int], options: Options) -> tuple[Graph, Report]:
@@ -123,9 +125,10 @@ def optimized(source: Graph, sizes: Mapping[str, int], options: Options) -> tupl
         target=options.target,
         verify=options.verify,
         precision=options.precision,
+        without=options.without,
     )
     _materialize_outputs(graph)
-    if options.level >= 2:
+    if options.level >= 2 and "place" not in options.without:
         place(graph, options.target)
     records = (
         KernelRecord(g.name, tuple(n.name for n in g.nodes), target=options.target.kind if g.external else "")
@@ -138,6 +141,17 @@ def specialize(
     source: Graph, sizes: Mapping[str, int], options: Options, before: Mapping[str, float] | None = None
 ) -> CompiledModule:
     """Compiles `source` with its symbols fixed. before: seconds of what was done for it so far, by stage."""
+    if options.verify and options.target.machine_target.is_host:
+        return verified(
+            source.copy(sizes),
+            lambda without: _specialized(source, sizes, replace(options, without=without), before),
+        )
+    return _specialized(source, sizes, options, before)
+
+
+def _specialized(
+    source: Graph, sizes: Mapping[str, int], options: Options, before: Mapping[str, float] | None
+) -> CompiledModule:
     machine = options.target.machine_target
     seconds = dict(before or {})
     clock = _Clock(seconds)

@@ -9,7 +9,7 @@ level 3  + algorithms that need fewer operations and round otherwise, unless pre
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from renorm.core.errors import InternalError, RenormError, raised_at
 from renorm.core.target import Target
@@ -38,7 +38,7 @@ from renorm.passes.fuse import Fuse, OneNodePerKernel
 from renorm.passes.layouts import ChooseLayouts
 from renorm.passes.norms import Ledger
 from renorm.passes.partition import ClaimGroups, KeepUnits
-from renorm.passes.probe import Probes
+from renorm.passes.probe import Probes, fingerprint
 from renorm.passes.rewriting import ApplyRules
 from renorm.passes.statistics import StatisticsOfTiles
 from renorm.runtime.report import Report
@@ -88,6 +88,7 @@ def optimize(
     for_export: bool = False,
     passes: Sequence[str] = (),
     watch: Watch | None = None,
+    without: Collection[str] = (),
 ) -> tuple[Graph, Report]:
     """Runs the pipeline on `graph`, which it takes over, and gives the result with a report (norms, refusals,
     diagnoses).
@@ -96,15 +97,16 @@ def optimize(
     with what was there before, on random inputs; one that differs too much is reverted and named among the refusals.
     precision: "fast", or "exact" without algorithms that round differently. for_export: only the passes whose result
     is a model again. passes: names of passes or rules of MODEL (passes.chosen), which are run instead, in that order.
-    watch: told what each pass does. Raises InvalidInput for an unknown name in `keep` or `passes`, and where `verify`
-    meets inputs without a fixed shape.
+    watch: told what each pass does. without: names of passes towards kernels that are left out. Raises InvalidInput for
+    an unknown name in `keep` or `passes`, and where `verify` finds no inputs.
     """
     context = Context(target or Target(), level, check_keep(graph, keep), precision)
     ledger = Ledger(graph)
     names = [v.name for v in graph.outputs]
     probes = Probes(graph) if verify else None
     model = chosen.choose(passes, [p for _, p in MODEL]) if passes else _named(MODEL, level)
-    for stage in [model] if passes or for_export else [model, _named(KERNELS, level)]:
+    kernels = [(name, one) for name, one in _named(KERNELS, level) if name not in without]
+    for stage in [model] if passes or for_export else [model, kernels]:
         for name, one in stage:
             before = str(graph) if watch else ""
             graph = _run(one, graph, context, probes)
@@ -130,18 +132,18 @@ def _named(passes: Sequence[tuple[int, Pass]], level: int) -> list[tuple[str, Pa
 
 
 def _run(one: Pass, graph: Graph, context: Context, probes: Probes | None) -> Graph:
-    """The graph after a pass; with probes, the graph before it where the pass changed what the network computes."""
+    """The graph after a pass; with probes, the graph before it where the pass broke it, or changed what it computes.
+    Rules are measured one by one as well."""
     if probes is None:
         _apply(one, graph, context)
         return graph
-    if isinstance(one, (ApplyRules, ChooseAlgorithms, StatisticsOfTiles)):  # rewrite by rewrite
-        context.probe = probes.measure
-        _apply(one, graph, context)
-        context.probe = None
-        return graph
-    before = graph.copy()
+    before, content = graph.copy(), fingerprint(graph)
+    context.probe = probes.measure
     _apply(one, graph, context)
-    reason = probes.compare(graph)
+    context.probe = None
+    reason = next(iter(verifier.violations(graph)), None)
+    if reason is None and fingerprint(graph) != content:
+        reason = probes.compare(graph)
     if reason is None:
         return graph
     name = type(one).__name__
