@@ -1,5 +1,6 @@
 """The ledger: where each norm went, why not, what its constants became, and where tensors are now."""
 
+import re
 from typing import Any
 
 import numpy as np
@@ -147,7 +148,7 @@ def test_the_reason_of_a_norm_in_front_of_what_does_not_commute() -> None:
     g.outputs = [ops.conv(y, normal(1, 2, 3, 3, 3), name="conv")]
     norm = ledger(g)[0]["norm"]
     assert "no node before it" in norm.reason
-    assert "relu does not commute with a shift (node 'act')" in norm.reason
+    assert re.search(r"; relu does not commute with .* \(node 'act'\)$", norm.reason)
 
 
 def test_what_only_carried_a_norm_is_not_where_it_went() -> None:
