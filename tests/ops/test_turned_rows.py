@@ -20,6 +20,9 @@ RNG = np.random.default_rng(17)
         ((3, 100, 36), (0, 2, 1)),  # vectors of 4; 12 of 36 columns a tile
         ((3, 64, 17), (0, 2, 1)),  # 17 columns: no tile
         ((1, 50, 7, 64), (0, 2, 3, 1)),  # 50 is a multiple of no vector
+        ((8, 77, 64), (0, 2, 1)),  # nor is 77: of each row the last vector is ragged
+        ((1, 77, 48), (0, 2, 1)),  # so few tiles that threads share rows
+        ((1, 49, 49, 20), (0, 3, 1, 2)),
         ((2, 33, 6, 32), (0, 2, 3, 1)),
         ((128, 700), (1, 0)),
     ],

@@ -49,9 +49,9 @@ def nest(s: te.Schedule, out: te.Tensor, target: Target) -> te.IterVar | None:
     vector = inner
     blocks: list[te.IterVar] = []
     turned = _turned(out, lanes) if joint == 1 and extent > lanes else None
-    if turned is not None:  # its elements are picked one by one: ragged vectors would cost more than short ones
+    if turned is not None:  # its elements are picked one by one: where a ragged vector costs more than short ones
         lanes = next((n for n in (lanes, lanes // 2, lanes // 4) if n and extent % n == 0), lanes)
-        turned = turned if extent % lanes == 0 else None
+    is_ragged = turned is not None and extent % lanes > 0
     if extent > lanes:
         block, vector = s[out].split(inner, factor=lanes)
         blocks = [block]
@@ -71,7 +71,9 @@ def nest(s: te.Schedule, out: te.Tensor, target: Target) -> te.IterVar | None:
     if prod(out.shape) < PARALLEL_FROM:
         return loops[-1] if loops else None
     count = prod(out.shape[: len(outer)]) // width
-    if count < PIECES and blocks:  # too few planes to share out evenly: threads share their blocks as well, in runs
+    # too few planes to share out evenly: threads share their blocks as well, in runs; but a loop of which only the last
+    # block is ragged stays whole, so that no condition stands in the others
+    if count < (FEW if is_ragged else PIECES) and blocks:
         run, block = s[out].split(blocks[0], nparts=_parts(length, -(-PIECES // count)))
         outer, blocks = [*outer, run], [block]
     if outer:
@@ -109,8 +111,8 @@ def _parts(extent: int, wanted: int) -> int:
     return next((n for n in range(wanted, min(extent, 2 * wanted) + 1) if extent % n == 0), min(wanted, extent))
 
 
-# Pieces of work that give every thread an even share.
-PIECES = 64
+# Pieces of work that give every thread an even share, and about an even one.
+PIECES, FEW = 64, 16
 
 
 def share(s: te.Schedule, t: te.Tensor, order: Sequence[te.IterVar]) -> list[te.IterVar]:
