@@ -39,6 +39,10 @@ class ChannelMap:
         k = None if self.k is None or (self.k == 1).all() else self.k
         return ChannelMap(self.axis, k, None if self.shift is None or not self.shift.any() else self.shift)
 
+    @property
+    def is_identity(self) -> bool:
+        return self.k is None and self.shift is None
+
     def along(self, shape: Sequence[Any]) -> list[ChannelMap]:
         """The same map of a value of this shape: along other axes too where all channels have the same factor and
         shift."""

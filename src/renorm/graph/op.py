@@ -221,7 +221,8 @@ class OpDef:
     def carried(self, node: Node, index: int, axis: int) -> Carry | Sequence[Carry] | None:
         """Where the channels along an axis of operand `index` (counted flat) are in a result, if the op leaves them
         apart: what a scale and a shift per channel need to move through it. None where it does not. One for each result
-        where they are cut into several, so that no channel is in two of them."""
+        where they are cut into several, so that no channel is in two of them. A negative axis counts from the end, of
+        constants too that do not have as many."""
         return None
 
     def absorbed(self, node: Node, operands: Sequence[Any], index: int, m: ChannelMap) -> Any:

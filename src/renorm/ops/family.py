@@ -38,13 +38,16 @@ class Elementwise(OpDef):
 
     def carried(self, node: Node, index: int, axis: int) -> Carry | None:
         v, y = node.inputs[index], node.output
-        place = axis + y.rank - (0 if v is None else v.rank)
-        if v is None or not self.commutes or v.shape[axis] != y.shape[place]:
+        if v is None or not self.commutes:
             return None
+        place = axis + y.rank - (v.rank if axis >= 0 else 0)
+        own, extent = v.shape[axis] if -v.rank <= axis else 1, y.shape[place]
         if self.commutes == HOMOGENEOUS:
-            return every(y.shape[place], place, positive=True, fixed=0.0)
-        subtracted = self.commutes == DIFFERENCE and index == 1
-        return every(y.shape[place], place, joined=len(node.inputs) > 1, negated=subtracted)
+            return every(extent, place, positive=True, fixed=0.0)
+        sums = {"joined": len(node.inputs) > 1, "negated": self.commutes == DIFFERENCE and index == 1}
+        if own == 1 and v.is_constant and isinstance(extent, int):
+            return Carry(place, np.stack([np.arange(extent), np.zeros(extent, np.int64)], axis=1), **sums)
+        return every(extent, place, **sums) if own == extent else None
 
     def element(self, *operands: Expr) -> Expr:
         raise NotImplementedError(f"{self.name} has no element")

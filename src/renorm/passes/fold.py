@@ -50,26 +50,35 @@ class Fold(Rewrite):
         return True
 
     def refuse(self, m: Match) -> str | None:
+        """The map itself is tried first, then what it is together with those that stand right before it."""
         y, found = self.scaled(m), self.affine(m)
+        if isinstance(found, str):
+            return found
         reasons: list[str] = []
-        run = [m.root]
-        while not isinstance(found, str):
+        m.about = [m.root]
+        while True:
             pattern = dict(m.bound)
             for one in found.plain().along(y.shape):
                 m.bound, m.alongside = dict(pattern), {}
+                if one.is_identity:  # whatever stands before it stays
+                    m.bound = {name: v for name, v in pattern.items() if v is not y.producer}
                 m.found = paths.back(m, y, one, absorb)
                 if not isinstance(m.found, str):
-                    m.about = run
                     return None
                 reasons.append(m.found)
-            m.bound, node = pattern, y.producer
-            before = None if node is None else scaling(node)
-            if before is None or node is None:
-                return reasons[0]
+            m.bound, m.alongside, node = pattern, {}, y.producer
+            before = None if node is None or len(y.users) > 1 or m.graph.is_output(y) else scaling(node)
+            both = None if before is None else together(before[1], found, before[0])
+            if node is None or before is None or both is None:
+                break
             m.bound[f"on the way: {node.name}"] = node
-            run.append(node)
-            y, found = before[0], together(before[1], found, before[0])
-        return reasons[0] if reasons else found
+            m.about.append(node)
+            y, found = before[0], both
+        m.found = Scaled(m.root.name, y, found.plain())
+        if m.found.count < len(m.about):
+            return None
+        m.about = [m.root]
+        return reasons[0]
 
     @staticmethod
     def scaled(m: Match) -> Value:
@@ -80,10 +89,9 @@ class Fold(Rewrite):
         return m.found(m)
 
 
-def together(first: ChannelMap, second: ChannelMap, x: Value) -> ChannelMap | str:
-    """Two maps of x, one after the other, as one."""
-    found = next((a.then(second) for a in first.along(x.shape) if a.axis == second.axis), None)
-    return "runs along another axis" if found is None else found
+def together(first: ChannelMap, second: ChannelMap, x: Value) -> ChannelMap | None:
+    """Two maps of x, one after the other, as one; None where they run along different axes."""
+    return next((a.then(second) for a in first.along(x.shape) if a.axis == second.axis), None)
 
 
 @dataclass(frozen=True)
@@ -119,30 +127,36 @@ class Absorbed:
 
 
 @dataclass(frozen=True)
-class Multiplied:
-    """x * k, for a node that is that, and the factors that come behind it."""
+class Scaled:
+    """x * k + shift, as one multiplication and one addition. name: of the node whose constants take the map."""
 
-    producer: Node
+    name: str
     x: Value
-    k: Array
+    map: ChannelMap
+
+    @property
+    def count(self) -> int:
+        return (self.map.k is not None) + (self.map.shift is not None)
 
     def __call__(self, m: Match) -> Value:
-        k = m.graph.constant(
-            self.k, f"{self.producer.name}.factors", f"folded {', '.join(m.origin)}", dtype=self.x.dtype
-        )
-        return ops.mul(self.x, k, name=self.producer.name)
+        y, source = self.x, f"folded {', '.join(m.origin)}"
+        spread = [-1 if a == self.map.axis else 1 for a in range(y.rank)]
+        for op, values in ((ops.mul, self.map.k), (ops.add, self.map.shift)):
+            if values is not None:
+                y = op(
+                    y, m.graph.constant(values.reshape(spread), f"{self.name}.c", source, dtype=y.dtype), name=self.name
+                )
+        return y
 
 
-def multiply(producer: Node, affine: ChannelMap) -> Multiplied | None:
-    """(x * c) * k as x * (c * k), where that is what the producer and the map are, along one axis."""
+def multiply(producer: Node, affine: ChannelMap) -> Scaled | None:
+    """(x * c) * k as x * (c * k), where that is what the producer and the map are."""
     own = scaling(producer) if producer.op.name in ("mul", "div") and affine.shift is None else None
     both = None if own is None else together(own[1], affine, own[0])
-    if own is None or isinstance(both, str) or both is None or both.k is None:
-        return None
-    return Multiplied(producer, own[0], both.k.reshape([-1 if a == affine.axis else 1 for a in range(own[0].rank)]))
+    return None if own is None or both is None else Scaled(producer.name, own[0], both)
 
 
-def absorb(producer: Node, affine: ChannelMap) -> Absorbed | Multiplied | str:
+def absorb(producer: Node, affine: ChannelMap) -> Absorbed | Scaled | str:
     """The producer with the affine map in its constants, or why it cannot take it."""
     multiplied = multiply(producer, affine)
     if multiplied is not None:

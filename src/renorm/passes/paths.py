@@ -9,7 +9,7 @@ way stand in the match, so that the driver asks of each whether it may go.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -84,7 +84,7 @@ def back(m: Match, v: Value, wanted: ChannelMap, take: Leaf) -> Made | str:
     """A plan for v * k + shift, or why there is none."""
     if reason := wanted.objection():
         return reason
-    if wanted.k is None and wanted.shift is None:
+    if wanted.is_identity:
         return Same(v)
     if v.is_constant:
         made = applied(v, wanted)
@@ -145,25 +145,41 @@ def _pulled(node: Node, v: Value, wanted: ChannelMap) -> dict[int, ChannelMap] |
     reason, is_sum = None, False
     constants_first = sorted(enumerate(node.inputs), key=lambda o: o[1] is None or not o[1].is_constant)
     for index, operand in constants_first:  # a constant takes the shift of a sum
-        if operand is None or operand.rank == 0:
+        if operand is None:
             continue
-        for axis, extent in enumerate(operand.shape):
-            carry = _carries(node, index, axis, node.outputs.index(v)) if isinstance(extent, int) else None
-            if carry is None or carry.axis != wanted.axis:
-                continue
-            own = pulled(carry, wanted, axis, int(str(extent)))
+        for carry, axis in _ways(node, index, operand, v, wanted.axis):
+            rest = ChannelMap(wanted.axis, wanted.k, None) if carry.joined and found else wanted
+            own = _own(carry, rest, axis, operand)
             if isinstance(own, str):
                 reason = reason or own  # another axis of the operand may do
                 continue
             is_sum = is_sum or carry.joined
-            if carry.joined and found:
-                own = ChannelMap(own.axis, own.k, None)
             found[index] = own
             break
     for index, operand in enumerate(node.inputs):
         if operand is not None and index not in found and (is_sum or (operand.rank and not operand.is_constant)):
             return reason or ("also takes an operand that the map cannot go to" if found else None)
     return found or reason
+
+
+def _ways(node: Node, index: int, operand: Value, v: Value, along: int) -> Iterator[tuple[Carry, int]]:
+    """How channels of an operand come to be along an axis of a result; of a constant that is spread, too."""
+    axes = list(range(operand.rank))
+    if operand.is_constant and along - v.rank < -operand.rank:
+        axes.append(along - v.rank)
+    for axis in axes:
+        extent = operand.shape[axis] if axis >= 0 else 1
+        carry = _carries(node, index, axis, node.outputs.index(v)) if isinstance(extent, int) else None
+        if carry is not None and carry.axis == along:
+            yield carry, axis
+
+
+def _own(carry: Carry, wanted: ChannelMap, axis: int, operand: Value) -> ChannelMap | str:
+    """The map on an operand. One channel of a constant becomes as many as the map has."""
+    if not (operand.is_constant and carry.joined) or carry.pairs[:, 1].any():
+        return pulled(carry, wanted, axis, int(str(operand.shape[axis])))
+    shift = wanted.shift if wanted.shift is None or not carry.negated else -wanted.shift
+    return ChannelMap(axis, wanted.k, shift)
 
 
 @dataclass
@@ -262,8 +278,8 @@ def _pushed(node: Node, fronts: dict[int, Front]) -> ChannelMap | str:
 
 def applied(v: Value, wanted: ChannelMap) -> Array:
     """A constant's elements times k plus shift, in float64."""
-    spread = [1] * v.rank
-    spread[wanted.axis] = -1
+    behind = v.rank - 1 - wanted.axis if wanted.axis >= 0 else -1 - wanted.axis
+    spread = [-1, *[1] * behind]
     exact = v.exact
     held = np.asarray(v.data, np.float64) if exact is None else exact
     held = held if wanted.k is None else held * wanted.k.reshape(spread)

@@ -14,13 +14,14 @@ from tests.passes.folding.network import Network
 from tests.passes.folding.verdict import Bound
 
 import renorm
+from renorm.core.errors import RenormError
 from renorm.frontends import read
 from renorm.graph import interpret
 from renorm.graph.ir import Graph
 from renorm.passes.pipeline import optimize
 from renorm.runtime.report import Report
 
-# relative to the largest number of an output; constants are rounded to the dtype of the network once
+# relative to the largest number (see Network.largest); constants are rounded to the dtype of the network once
 TOLERANCE = {"float64": 1e-9, "float32": 1e-5, "float16": 2e-2}
 SCALES, SHIFTS = ("batch_norm", "mul", "div"), ("add", "sub")
 Array = np.ndarray[Any, Any]
@@ -29,13 +30,14 @@ Array = np.ndarray[Any, Any]
 @dataclass
 class Found:
     """What became of a case. error: relative; problems: sentences, by kind: wrong, unsupported, missed, silent.
-    norms, due: of the case; fates, reasons: of report.norms, and why arithmetic stays."""
+    norms, due: of the case; nodes: that scale or shift, before and after; fates, reasons: of report.norms, and why
+    arithmetic stays."""
 
     error: float = 0.0
     problems: dict[str, str] = field(default_factory=dict[str, str])
     norms: int = 0
     due: int = 0
-    gone: int = 0
+    nodes: tuple[int, int] = (0, 0)
     fates: Counter[str] = field(default_factory=Counter[str])
     reasons: Counter[str] = field(default_factory=Counter[str])
 
@@ -46,20 +48,28 @@ def check(case: Case, compiles: bool = False) -> Found:
     found = Found(norms=most.norms, due=most.due)
     try:
         model = net.model()
-        graph, report = optimize(read(model).copy(), level=2, for_export=True)
-        results = interpret.run(as_float64(graph), net.inputs)
+        source = read(model)
+        graph, report = optimize(source.copy(), level=2, for_export=True)
+        found.nodes = arithmetic(source), arithmetic(graph)
+        results = in_float64(graph, net.inputs)
         remaining(graph, report, most, found)
         compare(net, results, found)
         if compiles:
             compare(net, compiled(net, model), found)
-    except renorm.RenormError as error:
+    except RenormError as error:
         found.problems["unsupported"] = str(error)
     return found
 
 
-def as_float64(graph: Graph) -> Graph:
-    """The graph itself: the interpreter computes in float64 whatever its types are; only outputs are rounded."""
-    return graph
+def arithmetic(graph: Graph) -> int:
+    """Nodes that scale or shift."""
+    return sum(n.op.name in (*SCALES, *SHIFTS) for n in graph.nodes)
+
+
+def in_float64(graph: Graph, inputs: dict[str, Array]) -> list[Array]:
+    """The outputs before they are rounded to their dtype."""
+    values = interpret.evaluate(graph, inputs)
+    return [values[v] for v in graph.outputs]
 
 
 def compiled(net: Network, model: ModelProto) -> list[Array]:
@@ -68,8 +78,7 @@ def compiled(net: Network, model: ModelProto) -> list[Array]:
 
 def compare(net: Network, results: list[Array], found: Found) -> None:
     for name, expected, result in zip(net.outputs, net.expected(), results, strict=True):
-        largest = np.abs(expected).max(initial=0.0)
-        error = np.abs(result.astype(np.float64) - expected).max(initial=0.0) / max(largest, 1e-30)
+        error = np.abs(result.astype(np.float64) - expected).max(initial=0.0) / max(net.largest(name), 1e-30)
         found.error = max(found.error, error)
         if not error <= TOLERANCE[net.dtype]:
             found.problems["wrong"] = f"{name}: relative error {error:.2g}"

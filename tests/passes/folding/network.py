@@ -84,6 +84,13 @@ class Network:
         if v not in self.outputs:
             self.outputs.append(v)
 
+    def largest(self, v: str) -> float:
+        """The largest number of a value, or of what its activation reads, where terms may cancel: what its error is
+        relative to."""
+        node = next((n for n in self.nodes if n.output[0] == v), None)
+        before = node.input[0] if node is not None and node.op_type == "Relu" else v
+        return float(self.values[before].abs().max())
+
     # --- the model ----------------------------------------------------------------------------------------------------
 
     def model(self) -> ModelProto:

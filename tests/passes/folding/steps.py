@@ -194,7 +194,7 @@ def factors(net: Network, c: int, kind: str) -> np.ndarray:
     if kind == "zeros":
         k[net.rng.integers(c)] = 0
     if kind == "denormal":
-        k[net.rng.integers(c)] = 1e-40 if net.dtype == "float32" else 3e-7
+        k[net.rng.integers(c)] = 1e-4 if net.dtype == "float16" else 1e-40
     if kind == "ones":
         k[:] = 1
     return {"positive": np.abs(k), "negative": -np.abs(k)}.get(kind, k)
