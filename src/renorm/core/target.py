@@ -5,10 +5,11 @@ from __future__ import annotations
 import platform
 import shlex
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cache
 from typing import Any
 
+from renorm.core.dataclass import dataclass
 from renorm.core.errors import InvalidTarget, suggest
 
 # x86-64 levels of the CPUs that people name; what is not listed is asked of LLVM by the code generator

@@ -9,10 +9,10 @@ alive.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 from renorm.codegen.abi import CompiledKernel
+from renorm.core.dataclass import dataclass
 from renorm.driver.groups import Call
 from renorm.graph.ir import Graph, Value
 from renorm.graph.place import Place, nbytes, root

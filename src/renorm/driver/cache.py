@@ -18,8 +18,9 @@ import stat
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+
+from renorm.core.dataclass import dataclass
 
 SWITCH, DIRECTORY, SIZE = "RENORM_CACHE", "RENORM_CACHE_DIR", "RENORM_CACHE_MIB"
 DEFAULT_MIB = 512

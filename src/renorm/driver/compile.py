@@ -7,12 +7,13 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from renorm import targets
+from renorm.core.dataclass import dataclass
 from renorm.core.dims import fixed_extents, is_static, symbols_of
 from renorm.core.errors import InvalidInput, InvalidTarget
 from renorm.core.target import Target

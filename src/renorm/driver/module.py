@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache as cached
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ import numpy as np
 
 from renorm.codegen import llvm
 from renorm.codegen.abi import CompiledKernel
+from renorm.core.dataclass import dataclass
 from renorm.core.dims import Shape, fixed_extents
 from renorm.core.errors import InvalidInput, suggest
 from renorm.core.target import Target

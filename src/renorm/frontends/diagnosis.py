@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from renorm.core.dataclass import dataclass
 from renorm.core.dtypes import unit_roundoff
 from renorm.graph.channels import cancellation
 from renorm.graph.ir import Graph, Node, Value

@@ -85,7 +85,9 @@ class Product(Deferred):
 
     def part(self, axis: int, begin: int, end: int) -> Array:
         factor = self.factor if self.factor.shape[axis] == 1 else cut(self.factor, axis, begin, end)
-        return np.multiply(cut(self.data, axis, begin, end), factor, dtype=np.float64)
+        made = cut(self.data, axis, begin, end).astype(np.float64)  # in one go, not by NumPy's small buffers
+        made *= factor
+        return made
 
     def exact(self) -> Array:
         data = self.data.exact() if isinstance(self.data, Deferred) else self.data

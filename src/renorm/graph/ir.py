@@ -14,13 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from renorm.core import dtypes
+from renorm.core.dataclass import dataclass
 from renorm.core.dims import Shape, substitute_shape
 from renorm.core.errors import InvalidGraph, OperandError, RenormError, UserCodeError, raised_at
 from renorm.graph.deferred import LARGE, Deferred, cut

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from renorm.core import dtypes
+from renorm.core.dataclass import dataclass
 from renorm.core.dims import Sym, static
 from renorm.core.errors import OperandError, suggest
 from renorm.core.target import Target

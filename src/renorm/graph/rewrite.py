@@ -25,12 +25,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
 
+from renorm.core.dataclass import dataclass
 from renorm.core.dims import is_static
 from renorm.core.errors import InternalError, InvalidGraph
 from renorm.graph.ir import Graph, Node, Value

@@ -8,7 +8,6 @@ fraction that rounds to it: 0.6 is 3/5.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from math import floor, gcd, lcm
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from renorm import te
+from renorm.core.dataclass import dataclass
 from renorm.core.dims import Dim
 from renorm.core.errors import OperandError
 

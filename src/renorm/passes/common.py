@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from renorm.core.dataclass import dataclass
 from renorm.graph.ir import Graph, Node, Value
 from renorm.passes.context import Context
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
 
+from renorm.core.dataclass import dataclass
 from renorm.core.errors import InvalidInput, suggest
 from renorm.core.target import Target
 from renorm.graph import registry

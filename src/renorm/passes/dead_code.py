@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from renorm.core.dataclass import dataclass
 from renorm.graph.ir import Graph, Node
 from renorm.passes.context import Context
 

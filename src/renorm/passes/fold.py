@@ -10,13 +10,14 @@ edited in place, so that a weight which two nodes share stays what it is for the
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
 
 from renorm import ops
 from renorm.core import dtypes
+from renorm.core.dataclass import dataclass
 from renorm.core.dims import format_shape
 from renorm.core.dtypes import itemsize
 from renorm.graph import registry

@@ -12,8 +12,8 @@ bytes alive at one step, which no plan can go below.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
+from renorm.core.dataclass import dataclass
 from renorm.runtime.program import align
 
 _TRIES, _PAIRS = 100, 1_000_000  # at most: orders, and pairs of buffers compared in all, which takes some 0.2 s

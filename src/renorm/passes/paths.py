@@ -10,13 +10,14 @@ way stand in the match, so that the driver asks of each whether it may go.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
 from renorm import ops
 from renorm.core import dtypes
+from renorm.core.dataclass import dataclass
 from renorm.graph.channels import Carry, ChannelMap, pulled, pushed
 from renorm.graph.ir import Node, Value
 from renorm.graph.rewrite import Match

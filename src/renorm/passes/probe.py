@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
 from renorm.core import dtypes
 from renorm.core.comparison import difference, random_inputs
+from renorm.core.dataclass import dataclass
 from renorm.core.dims import static, substitute_shape, symbols_of
 from renorm.core.errors import InvalidInput, RenormError
 from renorm.graph import interpret

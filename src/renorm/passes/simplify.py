@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from renorm import ops
+from renorm.core.dataclass import dataclass
 from renorm.core.dims import normalize_axis, static
 from renorm.graph import registry
 from renorm.graph.ir import Node, Value

@@ -29,11 +29,11 @@ import struct
 import zlib
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from renorm.core.dataclass import dataclass
 from renorm.core.errors import InvalidArtifact
 from renorm.runtime import cpu
 from renorm.runtime.program import ALIGNMENT, Program, align

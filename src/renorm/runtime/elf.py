@@ -7,8 +7,8 @@ linker are left out: kernels neither throw nor are thrown through.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 
+from renorm.core.dataclass import dataclass
 from renorm.core.errors import InvalidArtifact
 
 ARCHES = {62: "x86_64", 183: "aarch64"}  # e_machine

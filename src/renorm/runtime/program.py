@@ -12,11 +12,12 @@ Everything here is immutable, checked by `Program.verify`, and goes to JSON and 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 from typing import Any
 
 from renorm.core import dtypes
+from renorm.core.dataclass import dataclass
 from renorm.core.errors import InvalidArtifact, RenormError
 from renorm.runtime.report import Report
 

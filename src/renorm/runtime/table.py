@@ -8,11 +8,11 @@ caller's arrays change from call to call; the walker patches them in.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from renorm.core.dataclass import dataclass
 from renorm.runtime import layout
 from renorm.runtime.external import Entry
 from renorm.runtime.loader import Image

@@ -7,10 +7,11 @@ package is loaded for what it alone knows: bodies of functions, and definitions 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from renorm.core.dataclass import dataclass
 from renorm.core.errors import InvalidModel, UnsupportedOp
 from renorm.frontends.onnx import wire
 from renorm.frontends.onnx.messages import AttributeType, GraphProto, ModelProto, NodeProto

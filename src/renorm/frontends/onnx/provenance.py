@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from renorm.core.dataclass import dataclass
 from renorm.graph.op import OpDef
 
 KEY = "onnx"  # in Graph.metadata: a Provenance
