@@ -6,12 +6,14 @@ What is the format's own stays opaque: it goes in and out as it stands.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from hashlib import blake2b
 from heapq import heappop, heappush
 from typing import Any
 
 import numpy as np
+
+from renorm.core.dataclass import dataclass
 
 Array = np.ndarray[Any, Any]
 

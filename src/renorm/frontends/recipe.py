@@ -14,9 +14,10 @@ import json
 import struct
 import zlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from renorm.core.dataclass import dataclass
 from renorm.core.errors import InvalidModel
 from renorm.frontends.listing import Array, Listing, Operator, in_order
 from renorm.frontends.residual import Code, decode, encode
