@@ -17,7 +17,9 @@ from renorm.cli.group import VERBS
 from renorm.runtime.report import FATES
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted([ROOT / "README.md", ROOT / "ARCHITECTURE.md", *(ROOT / "docs").rglob("*.md")])
+PAGES = sorted(
+    [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").glob("*.md")]
+)
 
 
 def rows(page: str, heading: str) -> list[list[str]]:

@@ -18,7 +18,7 @@ from renorm.core.comparison import largest, random_inputs
 from renorm.core.dims import Shape, fixed_extents, format_shape
 from renorm.core.errors import InvalidInput
 from renorm.driver import runners
-from renorm.frontends import read
+from renorm.frontends import read, tflite
 from renorm.graph import interpret
 from renorm.graph.ir import Graph, Value
 
@@ -179,23 +179,26 @@ def first_diverging(found: Agreement, before: Any, after: Any, given: Sequence[D
     """The same, with the first tensor of `after` that differs from the one of its name and shape in `before`, and the
     node that makes it, if there is one; both networks computed by the interpreter."""
     for inputs in given:
-        old, new = _values(before, inputs), _values(after, inputs)
-        known = {v.name: a for v, a in old.items() if not v.is_constant}
-        for v, array in new.items():
-            if v.producer is None or v.name not in known or known[v.name].shape != array.shape:
+        known = {(name, a.shape): a for name, v, a in _values(before, inputs) if not v.is_constant}
+        for name, v, array in _values(after, inputs):
+            if v.producer is None or (name, array.shape) not in known:
                 continue
-            first = compared(v.name, known[v.name], array, found.tolerance)
+            first = compared(name, known[name, array.shape], array, found.tolerance)
             if not first.agrees:
                 made_by = f"{v.producer.name} ({v.producer.op.name})"
                 return replace(found, first=first, first_node=made_by, is_searched=True)
     return replace(found, is_searched=True)
 
 
-def _values(model: Any, given: Draw) -> dict[Value, Array]:
+def _values(model: Any, given: Draw) -> list[tuple[str, Value, Array]]:
+    """Every value as the interpreter computes it, under the name that the file has for it."""
     graph = read(model)
+    source: Any = graph.metadata.get(tflite.KEY)
+    tensors: dict[str, tuple[str, bool]] = source.forms if source is not None else {}
     held = _placed(graph, given.inputs)
     fixed = graph.copy(fixed_extents(graph.inputs, {n: a.shape for n, a in held.items()}, graph.name))
-    return interpret.evaluate(fixed, held)
+    values = interpret.evaluate(fixed, held)
+    return [(tensors.get(v.name, (v.name, False))[0], v, array) for v, array in values.items()]
 
 
 def _placed(graph: Graph, given: Mapping[str, Array]) -> dict[str, Array]:
