@@ -1,0 +1,156 @@
+"""The whole corpus of tests through verify=True: no rewrite is over its budget, and no pass is taken back.
+
+Of the samples of ops every tenth is taken, and all of them where slow tests run.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from tests.frontends.backend_cases import collect, is_defined, with_constants
+from tests.frontends.models import DIGITS
+from tests.ops.one_node import OneNode
+from tests.passes.networks import networks
+from tests.shared_files import shared
+
+import renorm
+from renorm.core.errors import InvalidInput, UnsupportedOp
+from renorm.graph import registry
+from renorm.graph.ir import Graph
+from renorm.passes.pipeline import optimize
+from renorm.runtime.report import Report
+
+ROOT = Path(__file__).parents[2]
+PART = 10
+
+
+def objections(report: Report) -> list[str]:
+    """What was taken back, and norms whose measured error is more than a rewrite may cost."""
+    told = [f"{rule} at {node}: {reason}" for rule, node, reason in report.refusals if reason.startswith("reverted")]
+    return told + [f"{n.name}: {n.max_error:.2g}" for n in report.norms if n.max_error and n.max_error > 1e-5]
+
+
+def check(graph: Graph) -> list[str]:
+    return objections(optimize(graph.copy(), verify=True)[1])
+
+
+def samples(part: int, of: int) -> Iterator[tuple[str, Graph]]:
+    at = 0
+    for op in registry.all_ops():
+        for i, sample in enumerate(op.samples):
+            at += 1
+            if at % of == part:
+                yield f"{op.name} {i}", OneNode(op, sample).graph
+
+
+def refused(cases: Iterator[tuple[str, Graph]]) -> dict[str, list[str]]:
+    """Objections by case; those that nobody can compute on random numbers count as none."""
+    found: dict[str, list[str]] = {}
+    for name, graph in cases:
+        try:
+            told = check(graph)
+        except InvalidInput as error:
+            told = [] if "cannot compute it on random inputs" in str(error) else [str(error)]
+        if told:
+            found[name] = told
+    return found
+
+
+def test_samples_of_ops() -> None:
+    assert refused(samples(0, PART)) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(1, PART))
+def test_other_samples_of_ops(part: int) -> None:
+    assert refused(samples(part, PART)) == {}
+
+
+@cache
+def conformance() -> list[Any]:
+    return [c for c in collect() if is_defined(c.model)]
+
+
+def conforming(part: int, of: int) -> Iterator[tuple[str, Graph]]:
+    for case in conformance()[part::of]:
+        model, _ = with_constants(case, case.sets[0][0] if case.sets else [])
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                yield case.name, renorm.read(model)
+        except UnsupportedOp:
+            continue
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(PART))
+def test_conformance_cases(part: int) -> None:
+    assert refused(conforming(part, PART)) == {}
+
+
+@settings(deadline=None, max_examples=15)
+@given(networks())
+def test_random_networks(network: Any) -> None:
+    assert check(network[0]) == []
+
+
+def test_the_digits_network_compiled() -> None:
+    m = renorm.compile(DIGITS / "model.onnx", shapes={"pixels": (2, 1, 8, 8)}, verify=True)
+    assert objections(m.report) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["ultra_light_rfb_320.onnx", "tiny_resnet8.tflite"])
+def test_trained_networks_compiled(name: str) -> None:
+    m = renorm.compile(shared(f"models/{name}"), verify=True)
+    assert objections(m.report) == []
+
+
+_EXPORT = """
+import sys, warnings
+warnings.simplefilter("ignore")
+import torch
+from dataclasses import replace
+from benchmarks import networks
+name, path = sys.argv[1:]
+network = networks.NETWORKS[name]
+n, c, *extents = network.shape
+side = 107 if name == "inception_v3" else 64
+shape = (1, c, *(e if e == 1 else side for e in extents))
+torch.onnx.export(networks.trained(replace(network, shape=shape)), (torch.randn(shape),), path, input_names=["x"],
+    output_names=["y"], opset_version=17, dynamo=False, do_constant_folding=False,
+    training=torch.onnx.TrainingMode.PRESERVE)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("resnet50", "se_resnet101_ibn", "dcgan", "unet", "resnext50", "mobilenet_v2", "efficientnet_b0"),
+        *("shufflenet_v2", "densenet121", "inception_v3", "style_transfer"),
+    ],
+)
+def test_networks_of_the_benchmarks_when_they_are_small(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    subprocess.run([sys.executable, "-c", _EXPORT, name, str(tmp_path / "m.onnx")], check=True, cwd=ROOT)
+    assert check(renorm.read(tmp_path / "m.onnx")) == []
+
+
+@pytest.mark.slow
+def test_known_architectures(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "tests.driver.architectures", str(tmp_path)], check=True, cwd=ROOT
+    )
+    files = sorted(tmp_path.glob("*.onnx"))
+    assert len(files) > 10
+    assert refused((f.stem, renorm.read(f)) for f in files) == {}
