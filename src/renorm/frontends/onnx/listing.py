@@ -20,6 +20,7 @@ from renorm.core.errors import InvalidModel, UnsupportedOp
 from renorm.frontends.listing import Array, Listing, Operator
 from renorm.frontends.onnx import tensors
 from renorm.frontends.onnx.model import graphs, standard_domain
+from renorm.frontends.onnx.writer import to_tensor
 
 _WHOLE = b"tensor"  # in Listing.types: the constant is a serialized TensorProto, whose elements are no array
 
@@ -133,7 +134,7 @@ def _elements(tensor: TensorProto, name: str, types: dict[str, bytes]) -> Array:
 
 def _tensor(array: Array, name: str, is_whole: bool) -> TensorProto:
     if not is_whole:
-        return tensors.to_tensor(array, name)
+        return to_tensor(array, name)
     tensor = TensorProto()
     tensor.ParseFromString(array.tobytes())
     tensor.name = name

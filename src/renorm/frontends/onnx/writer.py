@@ -87,7 +87,7 @@ class _Writer:
                 self.used[v.name] = v
         proto = GraphProto(name=self.graph.name)
         proto.node.extend(nodes)
-        constants = [_tensor(np.asarray(v.data), v.name) for v in self.used.values()] + self.extra
+        constants = [to_tensor(np.asarray(v.data), v.name) for v in self.used.values()] + self.extra
         proto.initializer.extend(constants)
         proto.input.extend(self._declared(v) for v in self.graph.inputs)
         if self.provenance.ir_version < 4:  # before it, an initializer had to be listed as an input
@@ -160,7 +160,7 @@ class _Writer:
                 names.append(o.name)
             else:
                 name = self.graph.fresh(f"{node.name}.operand{i}")
-                self.extra.append(_tensor(np.asarray(o), name))
+                self.extra.append(to_tensor(np.asarray(o), name))
                 names.append(name)
         return _trimmed(names)
 
@@ -184,7 +184,7 @@ class _Writer:
             if kind == AttributeProto.INT and isinstance(value, str):
                 value = tensors.dtype_code(value)  # an op's Type attribute
             elif isinstance(value, np.ndarray):
-                value = _tensor(value, name)
+                value = to_tensor(value, name)
             elif kind == AttributeProto.INT or isinstance(value, bool):
                 value = int(value)
             elif kind == AttributeProto.FLOAT:
@@ -233,7 +233,7 @@ class _Writer:
         return self.provenance.dims.get(str(dim), str(dim))
 
 
-def _tensor(array: tensors.Array, name: str) -> TensorProto:
+def to_tensor(array: tensors.Array, name: str) -> TensorProto:
     """An ONNX tensor with these elements."""
     tensor = TensorProto(name=name, data_type=tensors.dtype_code(dtypes.from_numpy(array.dtype)), dims=array.shape)
     tensor.raw_data = np.ascontiguousarray(array).tobytes()
