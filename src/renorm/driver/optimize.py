@@ -8,7 +8,7 @@ from typing import Any
 
 from renorm.core.target import Target
 from renorm.driver.compile import keep_names
-from renorm.frontends import read, write, write_reversibly
+from renorm.frontends import read, vocabulary, write, write_reversibly
 from renorm.passes import chosen, pipeline
 from renorm.runtime.report import Report
 
@@ -43,6 +43,7 @@ def optimize(
         for_export=True,
         passes=passes,
         watch=watch,
+        admits=vocabulary(graph, path),
     )
     if reversible:
         write_reversibly(graph, path, model)

@@ -7,7 +7,7 @@ library.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -29,9 +29,18 @@ def write(graph: Graph, path: str | os.PathLike[str]) -> None:
 
     Raises UnsupportedOp that names every node which the format cannot express.
     """
+    _module_of(graph, path).write(graph, path)
+
+
+def vocabulary(graph: Graph, path: str | os.PathLike[str]) -> Callable[[str], bool]:
+    """Whether the format that `write` would choose has an op, by the op's name, at the version of the graph."""
+    return _module_of(graph, path).vocabulary(graph, path)
+
+
+def _module_of(graph: Graph, path: str | os.PathLike[str]) -> Any:
     suffix = os.path.splitext(os.fspath(path))[1].lower()
     source = ".tflite" if "tflite" in graph.metadata else ".onnx"
-    import_module(_BY_SUFFIX.get(suffix) or _BY_SUFFIX[source]).write(graph, path)
+    return import_module(_BY_SUFFIX.get(suffix) or _BY_SUFFIX[source])
 
 
 def write_reversibly(graph: Graph, path: str | os.PathLike[str], before: Any) -> None:

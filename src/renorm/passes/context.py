@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import field
 from typing import Protocol
 
@@ -36,7 +36,8 @@ class Context:
     """level: 0 to 3, see passes.pipeline. keep: names of ops and of nodes that stay whole. precision: "fast" or
     "exact", without algorithms that round differently. units: why single nodes stay whole, by node name, where the
     target asks for it. claims: what the target runs as one kernel. probe: measures rewrites when the user asks for
-    it."""
+    it. admits: whether passes may bring an op in; a file's format may lack it. raised: norms that were made out of
+    pieces, by name, and the source nodes that these were."""
 
     target: Target = field(default_factory=Target)
     level: int = 3
@@ -46,6 +47,8 @@ class Context:
     claims: list[Claim] = field(default_factory=list[Claim])
     log: Log = field(default_factory=Log)
     probe: Probe | None = None
+    admits: Callable[[str], bool] = lambda op: True
+    raised: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
 
     def kept(self, node: Node) -> str | None:
         """Why no rewrite may touch a node; None where it may."""

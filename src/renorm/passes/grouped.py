@@ -1,5 +1,5 @@
-"""Group normalization out of what exporters write for it, an instance normalization between two reshapes: channels stay
-where they are, and what stands before and behind can join its kernel."""
+"""Group normalization out of what exporters write for it, a norm of groups between two reshapes: channels stay where
+they are, and what stands before and behind can join its kernel."""
 
 from __future__ import annotations
 
@@ -8,37 +8,118 @@ from typing import Any
 import numpy as np
 
 from renorm import ops
+from renorm.core.dataclass import dataclass
 from renorm.core.dims import static
-from renorm.graph.ir import Value
-from renorm.graph.rewrite import Match, Rewrite
+from renorm.graph import registry
+from renorm.graph.ir import Node, Value
+from renorm.graph.rewrite import Match, Rewrite, any_op
 from renorm.passes.fold import exact
 
+_LARGEST = 1 << 24  # elements of a view over which its constants are compared, spread
 
+
+@dataclass(frozen=True)
 class GroupNormOfReshaped(Rewrite):
-    """reshape(instance_norm(reshape(x, [N, G, ..]), scale, bias), [N, C, ..]) -> group_norm(x, scale', bias'), which
-    hold each number C / G times"""
+    """reshape(norm(reshape(x, [N, G, ..]), scale, bias), [N, C, ..]) -> group_norm(x, scale', bias'), which hold for
+    each channel what scale and bias spread to there; norm: over all axes behind the first two"""
 
-    constants = ("scale", "bias")
+    norm: str
+    constants = ("scale",)
+
+    @property
+    def name(self) -> str:
+        return f"GroupNormOfReshaped({self.norm})"
 
     def pattern(self, x: Any, inside: Any, scale: Any, bias: Any, back: Any) -> Any:
-        return ops.reshape(ops.instance_norm(ops.reshape(x, inside, name="grouping"), scale, bias, name="norm"), back)
+        norm = registry.find(self.norm).matching()(ops.reshape(x, inside, name="grouping"), scale, bias, name="norm")
+        return ops.reshape(norm, back)
 
     def fits(self, m: Match) -> bool:
-        x, grouped = m.x, m.grouping.output
+        x, grouped, axis = m.x, m.grouping.output, m.norm.op.values.get("axis", 2)
         if not (x.type.is_static and grouped.type.is_static) or x.rank < 2 or m.root.output.shape != x.shape:
+            return False
+        if axis % grouped.rank != 2 or not (m.bias is None or m.bias.is_constant):
             return False
         (n, channels, *_), (samples, groups, *_) = static(x.shape), static(grouped.shape)
         return n == samples and groups > 0 and channels % groups == 0
 
+    def refuse(self, m: Match) -> str | None:
+        if np.prod(static(m.x.shape)[1:], dtype=np.int64) > _LARGEST and self.norm == "layer_norm":
+            return f"{m.grouping.output.type} is too large to spread scale and bias over it"
+        spread = [None if v is None else self._per_channel(m, v) for v in (m.scale, m.bias)]
+        if any(isinstance(v, str) for v in spread):
+            return next(v for v in spread if isinstance(v, str))
+        m.found = spread
+        return None
+
+    def _per_channel(self, m: Match, v: Value) -> Any:
+        """A constant of the norm as one number per channel of x, or why it is not that."""
+        channels, inside = int(static(m.x.shape)[1]), static(m.grouping.output.shape)[1:]
+        if self.norm == "instance_norm":
+            return np.repeat(exact(v), channels // inside[0])
+        if v.rank > len(inside):
+            return f"{v.name!r} {v.type} differs from sample to sample"
+        spread = np.broadcast_to(exact(v), inside).reshape(channels, -1)
+        if not (spread == spread[:, :1]).all():
+            return f"{v.name!r} {v.type} differs within a channel"
+        return spread[:, 0] if spread.size else np.zeros(channels)
+
     def rewrite(self, m: Match) -> Value:
-        groups = int(static(m.grouping.output.shape)[1])
-        width = int(static(m.x.shape)[1]) // groups
+        count = int(static(m.x.shape)[1])
+        given = m.found[0], np.zeros(count) if m.found[1] is None else m.found[1]
         scale, bias = (
-            m.graph.constant(np.repeat(exact(v), width), f"{v.name}.per_channel", v.source, dtype=v.dtype)
-            for v in (m.scale, m.bias)
+            m.graph.constant(v, f"{m.norm.name}.{what}_per_channel", m.scale.source, dtype=m.scale.dtype)
+            for what, v in zip(("scale", "bias"), given)
         )
-        epsilon = m.norm.op.values["epsilon"]
+        groups, epsilon = int(static(m.grouping.output.shape)[1]), m.norm.op.values["epsilon"]
         return ops.group_norm(m.x, scale, bias, num_groups=groups, epsilon=epsilon, name=m.norm.name)
 
 
-RULES: tuple[Rewrite, ...] = (GroupNormOfReshaped(),)
+@dataclass(frozen=True)
+class AffineBehindReshape(Rewrite):
+    """reshape(norm(x) * c) -> reshape(norm(x)) * c', reshape(norm(x) + c) -> reshape(norm(x)) + c', c' per channel"""
+
+    op: str
+    constants = ("c",)
+
+    @property
+    def name(self) -> str:
+        return f"AffineBehindReshape({self.op})"
+
+    def pattern(self, c: Any, back: Any) -> Any:
+        return ops.reshape(getattr(ops, self.op)(any_op("norm"), c, name="affine"), back)
+
+    def fits(self, m: Match) -> bool:
+        inner, outer = m.affine.output, m.root.output
+        if not (inner.type.is_static and outer.type.is_static) or min(inner.rank, outer.rank) < 2:
+            return False
+        same = inner.shape[0] == outer.shape[0] and m.norm.output.shape == inner.shape and m.c.rank < inner.rank
+        return same and _is_of_norm(m.norm) and np.prod(static(inner.shape)[1:], dtype=np.int64) <= _LARGEST
+
+    def refuse(self, m: Match) -> str | None:
+        spread = np.broadcast_to(exact(m.c), static(m.affine.output.shape)[1:])
+        spread = spread.reshape(int(static(m.root.output.shape)[1]), -1)
+        if not (spread == spread[:, :1]).all():
+            return f"{m.c.name!r} {m.c.type} differs within a channel"
+        m.found = spread[:, :1].reshape(-1, *[1] * (m.root.output.rank - 2))
+        return None
+
+    def rewrite(self, m: Match) -> Value:
+        c = m.graph.constant(m.found, f"{m.c.name}.per_channel", m.c.source, dtype=m.c.dtype)
+        return m.affine.op(m.root.op(m.norm.output, m.back), c)
+
+
+def _is_of_norm(node: Node) -> bool:
+    """Whether a node is a norm, or scales or shifts one."""
+    made = [v.producer for v in node.inputs if v is not None and v.producer is not None]
+    return node.op.is_normalization or (
+        node.op.name in ("mul", "add") and len(made) == 1 and made[0].op.is_normalization
+    )
+
+
+RULES: tuple[Rewrite, ...] = (
+    GroupNormOfReshaped("instance_norm"),
+    GroupNormOfReshaped("layer_norm"),
+    AffineBehindReshape("mul"),
+    AffineBehindReshape("add"),
+)

@@ -2,7 +2,7 @@
 
 level 0  nothing but lowering: inference is spelled out (dropout goes, batch norm becomes scale and shift)
 level 1  + constants are folded, dead code and common subexpressions go
-level 2  + norms are folded into their neighbours, nodes are fused into kernels
+level 2  + norms in pieces become one op each; norms are folded into their neighbours, nodes are fused into kernels
 level 3  + algorithms that need fewer operations and round otherwise, unless precision is "exact"; values between
          convolutions lie in blocks of channels; statistics are taken where their data are made
 """
@@ -22,7 +22,6 @@ from renorm.passes import (
     decompose,
     dilation,
     fold,
-    grouped,
     padding,
     pixels,
     products,
@@ -39,6 +38,7 @@ from renorm.passes.layouts import ChooseLayouts
 from renorm.passes.norms import Ledger
 from renorm.passes.partition import ClaimGroups, KeepUnits
 from renorm.passes.probe import Probes, fingerprint
+from renorm.passes.raising import RaiseNorms
 from renorm.passes.rewriting import ApplyRules
 from renorm.passes.statistics import StatisticsOfTiles
 from renorm.runtime.report import Report
@@ -52,6 +52,8 @@ MODEL: list[tuple[int, Pass]] = [
     (1, RemoveDeadCode()),
     (1, FoldConstants()),
     (1, ShareCommon()),
+    (2, RaiseNorms()),
+    (2, KeepUnits()),  # of norms that are there now
     (0, ClaimGroups()),  # on constants that are computed, and before anything is taken apart
     (2, ApplyRules((*simplify.RULES, *padding.RULES, *dilation.RULES, *products.RULES, *fold.RULES))),
     (2, FoldConstants()),
@@ -61,7 +63,7 @@ MODEL: list[tuple[int, Pass]] = [
 # Passes towards kernels.
 KERNELS: list[tuple[int, Pass]] = [
     (0, ApplyRules(unpack.RULES)),
-    (2, ApplyRules((*contractions.RULES, *decompose.RULES, *grouped.RULES, *pixels.RULES, *simplify.RULES))),
+    (2, ApplyRules((*contractions.RULES, *decompose.RULES, *pixels.RULES, *simplify.RULES))),
     (1, FoldConstants()),
     (1, ShareCommon()),
     (0, RemoveDeadCode()),  # at every level: a kernel whose result nobody reads has nothing to write
@@ -86,6 +88,7 @@ def optimize(
     verify: bool = False,
     precision: str = "fast",
     for_export: bool = False,
+    admits: Callable[[str], bool] = lambda op: True,
     passes: Sequence[str] = (),
     watch: Watch | None = None,
     without: Collection[str] = (),
@@ -96,11 +99,12 @@ def optimize(
     level: 0 to 3. keep: names of ops or nodes that no pass takes apart. verify: each rewrite and pass is compared
     with what was there before, on random inputs; one that differs too much is reverted and named among the refusals.
     precision: "fast", or "exact" without algorithms that round differently. for_export: only the passes whose result
-    is a model again. passes: names of passes or rules of MODEL (passes.chosen), which are run instead, in that order.
-    watch: told what each pass does. without: names of passes towards kernels that are left out. Raises InvalidInput for
-    an unknown name in `keep` or `passes`, and where `verify` finds no inputs.
+    is a model again; admits: whether its format has an op that a pass would bring in. passes: names of passes or
+    rules of MODEL (passes.chosen), which are run instead, in that order. watch: told what each pass does. without:
+    names of passes towards kernels that are left out. Raises InvalidInput for an unknown name in `keep` or `passes`,
+    and where `verify` finds no inputs.
     """
-    context = Context(target or Target(), level, check_keep(graph, keep), precision)
+    context = Context(target or Target(), level, check_keep(graph, keep), precision, admits=admits)
     ledger = Ledger(graph)
     names = [v.name for v in graph.outputs]
     probes = Probes(graph) if verify else None
@@ -110,6 +114,8 @@ def optimize(
         for name, one in stage:
             before = str(graph) if watch else ""
             graph = _run(one, graph, context, probes)
+            if isinstance(one, RaiseNorms):
+                ledger.add_raised(graph, context.raised)
             if watch:
                 watch(name, before, str(graph))
         if stage is model:

@@ -9,14 +9,14 @@ from renorm.frontends.onnx.provenance import KEY
 from renorm.frontends.onnx.reader import read
 
 if TYPE_CHECKING:
-    from renorm.frontends.onnx.writer import write
+    from renorm.frontends.onnx.writer import vocabulary, write
 
-__all__ = ["KEY", "read", "write"]
+__all__ = ["KEY", "read", "vocabulary", "write"]
 
 
 def __getattr__(name: str) -> Any:
-    if name != "write":
+    if name not in ("vocabulary", "write"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from renorm.frontends.onnx.writer import write
+    from renorm.frontends.onnx import writer
 
-    return write
+    return getattr(writer, name)

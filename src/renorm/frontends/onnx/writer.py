@@ -22,6 +22,7 @@ from renorm.core.dims import Dim, Sym
 from renorm.core.errors import InternalError, InvalidModel, UnsupportedOp
 from renorm.frontends.onnx import tensors
 from renorm.frontends.onnx.provenance import KEY, Provenance
+from renorm.graph import registry
 from renorm.graph.ir import Graph, Node, Value
 
 INLINE_LIMIT = 2**31 - 2**24  # bytes of weights that fit beside the rest in one protobuf message, whose limit is 2 GiB
@@ -62,6 +63,13 @@ def save(model: ModelProto, path: str | os.PathLike[str], inline_limit: int = IN
         slim = _externalized(model, data)
         _replace(target, lambda file: file.write(slim.SerializeToString()))
         _check(slim, target)
+
+
+def vocabulary(graph: Graph, path: str | os.PathLike[str]) -> Callable[[str], bool]:
+    """Whether ONNX has an op at the graph's opset."""
+    provenance: Provenance = graph.metadata.get(KEY) or Provenance.default()
+    opset = provenance.opsets.get("", 0)
+    return lambda op: any("::" not in key and since <= opset for key, since in registry.find(op).onnx.items())
 
 
 class _Writer:

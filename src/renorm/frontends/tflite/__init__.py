@@ -3,6 +3,6 @@
 from renorm.frontends.tflite.provenance import KEY
 from renorm.frontends.tflite.reader import read
 from renorm.frontends.tflite.schema import IDENTIFIERS as FORMATS
-from renorm.frontends.tflite.writer import write
+from renorm.frontends.tflite.writer import vocabulary, write
 
-__all__ = ["FORMATS", "KEY", "read", "write"]
+__all__ = ["FORMATS", "KEY", "read", "vocabulary", "write"]

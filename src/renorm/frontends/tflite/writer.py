@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -37,9 +37,8 @@ def write(graph: Graph, path: str | os.PathLike[str] | None = None, *, identifie
     UnsupportedOp that names every node which the format cannot express.
     """
     source: Provenance | None = graph.metadata.get(KEY)
-    identifier = identifier or (None if path is None else identifier_of(path))
     if identifier is None:
-        identifier = source.identifier if source is not None else b"TFL3"
+        identifier = _identifier(graph, path)
     content = encode(identifier, _Writer(graph, identifier, source).model(), graph.name)
     if path is not None:
         save(content, path)
@@ -49,6 +48,21 @@ def write(graph: Graph, path: str | os.PathLike[str] | None = None, *, identifie
 def identifier_of(path: str | os.PathLike[str]) -> bytes | None:
     """That of the format which a suffix names."""
     return _IDENTIFIERS.get(Path(path).suffix.lower())
+
+
+def vocabulary(graph: Graph, path: str | os.PathLike[str]) -> Callable[[str], bool]:
+    """Whether the format has an op: norms with statistics of their own are Circle's."""
+    codes = schema(_identifier(graph, path)).enums["BuiltinOperator"]
+    return lambda op: op in WRITERS and (op not in _OF_CIRCLE or _OF_CIRCLE[op] in codes)
+
+
+_OF_CIRCLE = {"instance_norm": "INSTANCE_NORM", "rms_norm": "RMS_NORM"}
+
+
+def _identifier(graph: Graph, path: str | os.PathLike[str] | None) -> bytes:
+    source: Provenance | None = graph.metadata.get(KEY)
+    named = None if path is None else identifier_of(path)
+    return named or (source.identifier if source is not None else b"TFL3")
 
 
 def save(content: bytes, path: str | os.PathLike[str]) -> None:

@@ -1,0 +1,132 @@
+"""Batch norm, raised: ((x - mean) / sqrt(var) * scale) + bias with constants per channel -> batch_norm(x, ..)
+
+Constants of one channel axis, in any order and of any form that broadcasts, however an exporter has computed them: what
+sqrt(var + epsilon) was is one number per channel by now, and its square is the variance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from renorm import ops
+from renorm.core import dtypes
+from renorm.core.dataclass import dataclass
+from renorm.graph.ir import Node, Value
+from renorm.graph.rewrite import Match, Rewrite
+from renorm.passes.fold import per_channel
+
+_ARITHMETIC = ("add", "sub", "mul", "div")
+_LONGEST = 8  # steps; longer chains are no norm
+_LINEAR = ("conv", "conv_transpose", "gemm", "matmul")
+_THROUGH = ("transpose", "batch_to_space", "reshape", "squeeze", "unsqueeze", "slice", "cast", "pad")
+
+
+@dataclass(frozen=True)
+class Step:
+    """One node: x + c, x - c, c * x or x / c, c one number per channel."""
+
+    node: Node
+    x: Value
+    c: Any
+
+    @property
+    def is_shift(self) -> bool:
+        return self.node.op.name in ("add", "sub")
+
+
+@dataclass(frozen=True)
+class RaiseBatchNorm(Rewrite):
+    """(x - mean) / std * scale + bias -> batch_norm(x, scale, bias, mean, std * std), epsilon = 0"""
+
+    op: str
+
+    @property
+    def name(self) -> str:
+        return f"RaiseBatchNorm({self.op})"
+
+    def pattern(self, a: Any, b: Any) -> Any:
+        return getattr(ops, self.op)(a, b)
+
+    def fits(self, m: Match) -> bool:
+        steps = _steps(m.root)
+        if not steps or (len(users := m.root.output.users) == 1 and _step(users[0]) is not None):
+            return False  # the chain goes on
+        if not _is_norm(steps):
+            return False
+        m.found = steps
+        m.bound.update({f"step {i}": s.node for i, s in enumerate(steps)})
+        return True
+
+    def rewrite(self, m: Match) -> Value:
+        steps: Sequence[Step] = m.found
+        x, count = steps[0].x, steps[0].c.size
+        mean, std, scale, bias = (np.full(count, v, np.float64) for v in (0.0, 1.0, 1.0, 0.0))
+        is_scaled = False
+        for s in steps:
+            op, c = s.node.op.name, s.c
+            if op in ("add", "sub") and not is_scaled:
+                mean = mean - c if op == "add" else mean + c
+            elif op in ("add", "sub"):
+                bias = bias + c if op == "add" else bias - c
+            elif op == "div" and not is_scaled and (c > 0).all():
+                std = c
+            else:
+                with np.errstate(all="ignore"):
+                    k = c if op == "mul" else 1 / c
+                scale, bias = scale * k, bias * k
+            is_scaled = is_scaled or not s.is_shift
+        named = ("scale", scale), ("bias", bias), ("mean", mean), ("var", std * std)
+        made = [m.graph.constant(v, f"{m.root.name}.{n}", f"raised {m.root.name}", dtype=x.dtype) for n, v in named]
+        return ops.batch_norm(x, *made, epsilon=0.0, name=m.root.name)
+
+
+def _step(node: Node) -> Step | None:
+    if node.op.name not in _ARITHMETIC or not dtypes.is_float(node.output.dtype):
+        return None
+    a, b = node.inputs
+    assert a is not None
+    assert b is not None
+    turned = a.is_constant and node.op.name in ("add", "mul")
+    x, c = (b, a) if turned else (a, b)
+    if not c.is_constant or x.is_constant or x.rank < 2 or x.dtype not in ("float32", "float64"):
+        return None
+    found = per_channel(c, x, node.output)
+    if isinstance(found, str) or found[0] != 1 or not np.isfinite(found[1]).all():
+        return None
+    return Step(node, x, found[1])
+
+
+def _steps(root: Node) -> list[Step]:
+    """The chain that ends at a node, first step first; inner ones have no other reader."""
+    found = list[Step]()
+    node: Node | None = root
+    while node is not None and len(found) <= _LONGEST and (not found or node.output.users == [found[-1].node]):
+        step = _step(node)
+        if step is None:
+            break
+        found.append(step)
+        node = step.x.producer
+    return found[::-1]
+
+
+def _is_norm(steps: Sequence[Step]) -> bool:
+    """Whether a chain is more than arithmetic that happens to be there: it centres and scales per channel, or scales
+    and shifts what a linear op makes."""
+    kinds = [s.is_shift for s in steps]
+    if len(set(kinds)) < 2 or len(steps) > _LONGEST:
+        return False
+    varied = any(np.ptp(s.c) > 0 for s in steps)
+    return _is_behind_linear(steps[0].x) if not kinds[0] or not varied else True
+
+
+def _is_behind_linear(x: Value) -> bool:
+    node = x.producer
+    while node is not None and node.op.name in _THROUGH and node.inputs[0] is not None:
+        node = node.inputs[0].producer
+    return node is not None and node.op.name in _LINEAR
+
+
+RULES: tuple[Rewrite, ...] = tuple(RaiseBatchNorm(op) for op in _ARITHMETIC)
