@@ -94,7 +94,7 @@ class AffineBehindReshape(Rewrite):
         if not (inner.type.is_static and outer.type.is_static) or min(inner.rank, outer.rank) < 2:
             return False
         same = inner.shape[0] == outer.shape[0] and m.norm.output.shape == inner.shape and m.c.rank < inner.rank
-        return same and _is_of_norm(m.norm) and np.prod(static(inner.shape)[1:], dtype=np.int64) <= _LARGEST
+        return same and _is_of_norm(m.norm) and int(np.prod(static(inner.shape)[1:], dtype=np.int64)) <= _LARGEST
 
     def refuse(self, m: Match) -> str | None:
         spread = np.broadcast_to(exact(m.c), static(m.affine.output.shape)[1:])
