@@ -5,7 +5,8 @@
             for each block of channels of the input           loadw where they do not fit, loadx, conv
             norm, store
 
-The blocks and boxes are those, of all that fit the buffers, that move the fewest bytes.
+The blocks and boxes are those, of all that fit the buffers, of the fewest cycles, and of those the ones that move the
+fewest bytes.
 """
 
 from __future__ import annotations
@@ -146,9 +147,23 @@ class Layer:
     # --- which tiles --------------------------------------------------------------------------------------------------
 
     def tiles(self) -> Tiles | None:
-        """Those that fit the buffers and move the fewest bytes."""
+        """Those that fit the buffers and take the fewest cycles, or of equal ones the fewest bytes."""
         fitting = (Tiles(*t) for t in self._candidates())
-        return min(fitting, key=lambda t: (self._bytes(t), -t.channels * t.rows * t.columns), default=None)
+        return min(fitting, key=self._cost, default=None)
+
+    def _cost(self, t: Tiles) -> tuple[int, int, int]:
+        """Cycles of the slower of convolution and memory, bytes, and how many boxes there are."""
+        moved, blocks = self._bytes(t), ceil(self.output[1] / t.channels)
+        boxes = ceil(self.output[2] / t.rows) * ceil(self.output[3] / t.columns)
+        return max(self._convolution(t), moved // machine.BUS), moved, blocks * boxes
+
+    def _convolution(self, t: Tiles) -> int:
+        """Cycles of the convolution engine."""
+        one = self.output[1] // self.groups
+        channels = sum(ceil((m[1] - m[0]) / machine.ARRAY) for m in _ranges(one, t.channels))  # of one group
+        summed = sum(ceil((c[1] - c[0]) / machine.ARRAY) for c in _ranges(self.summed, t.summed))
+        points = self.output[0] * self.output[2] * self.output[3]
+        return self.groups * channels * summed * prod(self.kernel) * points
 
     def _candidates(self) -> Iterator[tuple[int, int, int, int]]:
         one = self.output[1] // self.groups  # channels of the result in one group
