@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import traceback
 from collections.abc import Iterable
-from difflib import get_close_matches
 from typing import Self
 
 _PACKAGE = os.path.dirname(os.path.dirname(__file__))
@@ -94,6 +92,8 @@ class InternalError(RenormError):
 def raised_at(error: BaseException) -> str:
     """File, line and function that an exception comes from: the innermost frame of what an op's author writes, which
     the rooms that ops call are not."""
+    import traceback  # only a failure pays for it
+
     frames = traceback.extract_tb(error.__traceback__)
     written = [f for f in frames[1:] if not f.filename.startswith(_CALLED_BY_OPS)]  # the first frame made the call
     at = (written or frames)[-1]
@@ -102,6 +102,8 @@ def raised_at(error: BaseException) -> str:
 
 def suggest(name: str, known: Iterable[str], most: int = 5) -> str:
     """The names of `known` nearest to `name`, for the fact line of a not-found error."""
+    from difflib import get_close_matches  # only a failure pays for it
+
     known = sorted(known)
     near = get_close_matches(name, known, n=most, cutoff=0.5)
     return ", ".join(near or known[:most]) + ("" if len(near or known) <= most else ", ...")

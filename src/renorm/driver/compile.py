@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from renorm import targets
+from renorm.core.collector import collection_put_off
 from renorm.core.dataclass import dataclass
 from renorm.core.dims import fixed_extents, is_static, symbols_of
 from renorm.core.errors import InvalidInput, InvalidTarget
@@ -72,7 +73,8 @@ def compile(
     options = Options(chosen, opt_level, keep_names(keep), verify, threads, progress, precision)
     seconds: dict[str, float] = {}
     clock = _Clock(seconds)
-    graph = read(model, shapes=shapes, is_mapped=True)
+    with collection_put_off():
+        graph = read(model, shapes=shapes, is_mapped=True)
     clock.stop("read")
     sizes = fixed_extents(graph.inputs, shapes or {}, graph.name)
     symbols = {s for v in graph.inputs for d in v.shape for s in symbols_of(d)}
@@ -156,7 +158,8 @@ def _specialized(
     machine = options.target.machine_target
     seconds = dict(before or {})
     clock = _Clock(seconds)
-    graph, report = optimized(source, sizes, options)
+    with collection_put_off():
+        graph, report = optimized(source, sizes, options)
     clock.stop("passes")
     cache = caches.default()
     compiler = Compiler(graph, options.target, cache, options.progress or _silent)

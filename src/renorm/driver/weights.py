@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from math import prod
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -96,13 +96,21 @@ class _Stored(Deferred):
 
 def _write(work: Iterable[tuple[Parameter, Array, int, int]]) -> None:
     """Writes parts of constants, in several threads: NumPy computes without the interpreter's lock."""
-    left = iter(work)
+    left, failed = iter(work), list[Exception]()
 
     def run() -> None:
-        for p, out, begin, end in left:
-            p.write(out, begin, end)
+        try:
+            for p, out, begin, end in left:
+                p.write(out, begin, end)
+        except Exception as error:
+            failed.append(error)
 
     np.empty(_KEPT, np.uint8)
-    with ThreadPoolExecutor(threads.default()) as pool:
-        for done in [pool.submit(run) for _ in range(threads.default())]:
-            done.result()
+    others = [Thread(target=run) for _ in range(threads.default() - 1)]
+    for one in others:
+        one.start()
+    run()
+    for one in others:
+        one.join()
+    if failed:
+        raise failed[0]

@@ -9,11 +9,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from renorm.core.errors import InvalidInput, InvalidModel
-from renorm.frontends.recipe import Undone
 from renorm.graph.ir import Graph
+
+if TYPE_CHECKING:
+    from renorm.frontends.recipe import Undone
 
 _BY_SUFFIX = {
     ".onnx": "renorm.frontends.onnx",
