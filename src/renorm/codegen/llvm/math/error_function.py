@@ -6,19 +6,15 @@ from renorm.codegen.llvm.math.exponential import exp_small
 from renorm.codegen.llvm.math.formats import is_double
 from renorm.codegen.llvm.math.lanes import Lanes, fma, polynomial, where
 
+# p and q of erf(x) = x p(x*x) / q(x*x), |x| <= 3.92: 2**-25; all positive, and so rounded that evaluation errs least
+_ABOVE_SINGLE = (1.08990252, 0.183914676, 0.0509501472, 0.00363724586, 0.000275168335, 1.98016505e-06)
+_BELOW_SINGLE = (0.965900898, 0.484956622, 0.110218465, 0.0144588472, 0.0011229004, 3.67926332e-05)
+
 # p of erf(x) = x + x p(x*x) near 0
-_NEAR_SINGLE = (  # |x| < 0.93: 2**-30
-    0.128379166, -0.376126289, 0.112836257, -0.0268557314, 0.00519240508, -0.000804976968, 7.99664995e-05,
-)  # fmt: skip
 _NEAR_DOUBLE = (  # |x| <= 1: 2**-56
     0.1283791670955126, -0.376126389031841, 0.11283791670971101, -0.026866170648032518, 0.005223977652718117,
     -0.0008548328538239183, 0.00012055386329518027, -1.4926886183521698e-05, 1.6481163244187634e-06,
     -1.6558599561072422e-07, 1.6025959128476847e-08, -1.6526420134854585e-09, 1.4471300152802584e-10,
-)  # fmt: skip
-
-# p of erf(x) = 1 - exp(-(x + x p(x))); 2**-30 of erf
-_FAR_SINGLE = (
-    0.12864849, 0.635151327, 0.106236845, -0.0237620212, 0.00364243286, -0.00032279591, 1.1230376e-05,
 )  # fmt: skip
 
 # p of erf(x) = 1 - exp(-x*x) p(2 / (2 + x)); 2**-57 of erf
@@ -30,14 +26,18 @@ _FAR_DOUBLE = (
 
 
 def erf(x: Lanes) -> Lanes:
-    """Error below 1 ulp in float32, below 2 ulp in float64."""
+    """Error below 6 ulp in float32 (0.8 on average; near 1 that is 3.6e-7), below 2 ulp in float64.
+
+    In float32 it is one quotient, about half of the instructions that one ulp takes: 1x1 convolutions with GELU behind
+    them take a fifth less time.
+    """
     a = x.intrinsic("fabs")
     if is_double(x):
         t = where(a > 6.0, 6.0, a)
         far = 1.0 - exp_small(-(t * t)) * polynomial(2.0 / (t + 2.0), _FAR_DOUBLE)
         near = fma(a, polynomial(a * a, _NEAR_DOUBLE), a)
         return where(a < 1.0, near, far).with_sign_of(x)
-    t = where(a > 3.95, 3.95, a)
-    far = 1.0 - exp_small(-fma(t, polynomial(t, _FAR_SINGLE), t))
-    near = fma(a, polynomial(a * a, _NEAR_SINGLE), a)
-    return where(a < 0.925, near, far).with_sign_of(x)
+    t = where(a > 3.92, 3.92, a)  # from there on erf rounds to 1
+    z = t * t
+    ratio = t * polynomial(z, _ABOVE_SINGLE) / polynomial(z, _BELOW_SINGLE)
+    return where(ratio > 1.0, 1.0, ratio).with_sign_of(x)
