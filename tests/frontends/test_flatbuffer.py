@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.frontends.mutations import encoding, tables
+from tests.frontends.test_tflite_reader import CASES, build
 from tests.frontends.tflite_files import File
 from tests.shared_files import shared
 
@@ -139,6 +141,22 @@ def test_damaged_files_give_errors_of_renorm_only():
     chance, content = random.Random(3), small()
     read = [_read(_mutated(content, chance)) for _ in range(3000)]
     assert 50 < sum(read) < 2950  # some mutations change nothing that matters
+
+
+def _structurally(count: int, seed: int) -> int:
+    """How many of `count` files of all operators are models after a mutation."""
+    chance, files = random.Random(seed), [build(case)[0] for case in CASES]
+    return sum(_read(chance.choice((tables, encoding))(chance.choice(files), chance)) for _ in range(count))
+
+
+def test_files_that_say_what_cannot_be_give_errors_of_renorm_only():
+    """Indices, extents, numbers of operators, quantization; offsets, vtables, lengths: see mutations.py."""
+    assert 400 < _structurally(3000, 11) < 2600
+
+
+@pytest.mark.slow
+def test_many_files_that_say_what_cannot_be():
+    assert 8_000 < _structurally(40_000, 12) < 32_000
 
 
 @pytest.mark.slow
