@@ -41,7 +41,8 @@ class ExternalCode:
 
         inputs, outputs: of the dtypes and shapes of the group's, in its order; C-contiguous, aligned to their elements,
         none overlapping an output. Inputs are read-only. Nothing of them may be kept after the call: the memory is used
-        again. Called by one thread at a time. What it raises comes out of `Module.run` as UserCodeError.
+        again. Called by one thread at a time, in which it may run other modules. What it raises comes out of
+        `Module.run` as UserCodeError.
         """
         raise NotImplementedError(f"{type(self).__name__}.run")
 
@@ -101,21 +102,27 @@ class Entry:
         self.address = address
 
     def _call(self, args: int, begin: int, end: int, thread: int) -> None:
+        try:
+            self._run(args)
+        except BaseException as error:  # also what a signal raises: it comes out of Module.run like an error
+            _failures.errors = [self._failed(error)]
+
+    def _run(self, args: int) -> None:
         specs = (*self._external.inputs, *self._external.outputs)
         arrays = [_array(a, s) for a, s in zip((ctypes.c_void_p * len(specs)).from_address(args), specs)]
         count = len(self._external.inputs)
         inputs, outputs = arrays[:count], arrays[count:]
+        for x in inputs:
+            x.flags.writeable = False
+        is_done = False
         try:
             if not _pending():
-                for x in inputs:
-                    x.flags.writeable = False
                 with self._lock:
                     self._code.run(inputs, outputs)
-                return
-        except BaseException as error:  # also what a signal raises: it comes out of Module.run like an error
-            _failures.errors = [self._failed(error)]
-        for y in outputs:
-            y[...] = np.zeros((), y.dtype)
+                is_done = True
+        finally:
+            for y in () if is_done else outputs:
+                y[...] = np.zeros((), y.dtype)
 
     def _failed(self, error: BaseException) -> BaseException:
         if not isinstance(error, Exception):
