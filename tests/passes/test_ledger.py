@@ -216,3 +216,22 @@ def test_every_name_is_there_or_gone() -> None:
     _, report, done = ledger(g, level=3)
     assert list(report.names) == names
     assert {n for n in report.names.values() if n} <= {v.name for v in done.values()}
+
+
+def test_what_was_kept_whole_says_both_why_it_was_not_folded_and_not_taken_apart() -> None:
+    g = Graph()
+    y = ops.conv(g.input("x", "float32", (2, 16, 32, 32)), normal(1, 16, 16, 1, 1), name="conv")
+    g.outputs = [ops.relu(ops.instance_norm(y, normal(2, 16), normal(3, 16), name="norm"))]
+    norm = ledger(g)[0]["norm"]
+    assert norm.fate == "kept"
+    assert norm.reason == (
+        "its statistics come from what it reads, so that constants cannot hold it; "
+        "'conv_out' does not lie in blocks of channels"
+    )
+    g = Graph()
+    x = g.input("x", "float16", (2, 3, 4, 4))
+    g.outputs = [ops.batch_norm(x, *parameters(3), name="norm")]
+    norm = ledger(g)[0]["norm"]
+    assert norm.reason.startswith("it reads the input 'x' of the graph: no node before it")
+    assert norm.reason.endswith("; x is float16: unpacked, it would be rounded between scale and shift")
+    assert norm.error == 2.0**-11

@@ -45,7 +45,8 @@ def estimate(node: Node) -> float:
         u * max_c (|k mean| + |scale| + |bias|) / max_c (|scale| + |bias|),  k = scale / sqrt(var + epsilon)
 
     with u the unit roundoff of the result's dtype: folded, a norm adds numbers of the size of k * mean that cancel,
-    while its results are about bias +- scale. u alone where statistics come from the data, or constants are unknown.
+    while its results are about bias +- scale. u alone where statistics come from the data, constants are unknown, or it
+    stays whole.
     """
     u = dtypes.unit_roundoff(node.output.dtype)
     parameters = [exact(v) for v in node.inputs[1:] if v is not None and v.is_constant]
@@ -140,7 +141,10 @@ class Ledger:
             kept = context.kept(whole[0])
             into = (kernel[whole[0]],) if whole[0] in kernel else ()
             reason = kept or _why_whole(norm, whole[0], context)
-            return replace(record, fate="unit" if kept else "kept", into=into, reason=reason)
+            once = dtypes.unit_roundoff(
+                whole[0].output.dtype
+            )  # the distance from the mean comes first: nothing cancels
+            return replace(record, fate="unit" if kept else "kept", into=into, reason=reason, estimate=once)
         is_folded = bool(steps) and steps[0].fate == "folded"
         alone = [] if is_folded else [n for n in mine if names.issuperset(n.origin)]
         if not alone:
@@ -173,16 +177,19 @@ def _norm(node: Node, name: str, raised: tuple[str, ...] = ()) -> Norm:
 def _why_not_folded(norm: Norm, steps: Sequence[Applied], context: Context) -> str:
     if context.level < 2:
         return f"opt_level {context.level} folds nothing"
-    if norm.is_dynamic:
-        return _DYNAMIC
-    reasons = [*steps[-1].instead] if steps else []
-    if norm.is_first or not reasons:
-        reasons.insert(0, f"it reads {norm.reads}: no node before it could take its scale and shift")
-    return "; ".join(dict.fromkeys(reasons))
+    return _sentence(norm, [*steps[-1].instead] if steps else [])
 
 
 def _why_whole(norm: Norm, node: Node, context: Context) -> str:
-    refusals = context.log.refusals_of([norm.name])
-    if refusals:
-        return "; ".join(dict.fromkeys(r.reason for r in refusals if r.node == node.name)) or refusals[0].reason
-    return _DYNAMIC
+    refusals = sorted(context.log.refusals_of([norm.name]), key=lambda r: r.node != node.name)
+    return _sentence(norm, [r.reason for r in refusals])
+
+
+def _sentence(norm: Norm, reasons: list[str]) -> str:
+    """Why rules refused; with what no rule says, because none matches there."""
+    if norm.is_dynamic:
+        if not any(r.startswith("its statistics") for r in reasons):
+            reasons.insert(0, _DYNAMIC)
+    elif norm.is_first or not reasons:
+        reasons.insert(0, f"it reads {norm.reads}: no node before it could take its scale and shift")
+    return "; ".join(dict.fromkeys(reasons))
