@@ -61,7 +61,9 @@ def before(tmp_path: Path) -> Path:
     return tmp_path / "before.onnx"
 
 
-@pytest.mark.parametrize("runner", ["interpreter", "renorm", "ort", "litert"])
+@pytest.mark.parametrize(
+    "runner", ["interpreter", "renorm", "ort", "litert", pytest.param("circle", marks=pytest.mark.slow)]
+)
 def test_names_are_no_difference_of_values(runner: str, before: Path):
     """Values agree; three names differ, and are listed; only --names makes that count."""
     after = before.with_name("after.onnx")
@@ -144,6 +146,16 @@ def test_infinities_and_nan_differ_from_numbers():
     a = np.array([np.nan, np.inf, 1.0, np.inf, np.nan])
     b = np.array([1.0, -np.inf, 1.0, np.inf, np.nan])
     assert compared("t", a, b, Tolerance(1e9)).differing == 2
+
+
+def test_inputs_of_the_same_names_are_taken_by_name(tmp_path: Path):
+    for file, inputs in (("a", "float[2] p, float[2] q"), ("b", "float[2] q, float[2] p")):
+        onnx.save(model(f"sub ({inputs}) => (float[2] y) {{ y = Sub(p, q) }}"), tmp_path / f"{file}.onnx")
+    found = check(tmp_path / "a.onnx", tmp_path / "b.onnx", "-d", 0)
+    assert found["names"] == [["input 0", "p", "q"], ["input 1", "q", "p"]]
+    np.savez(tmp_path / "in.npz", q=np.ones(2, np.float32), p=np.zeros(2, np.float32))
+    check(tmp_path / "a.onnx", "--inputs", tmp_path / "in.npz", "--save", tmp_path / "kept.npz")
+    np.testing.assert_array_equal(expected.load(tmp_path / "kept.npz")[0].outputs[0][1], [-1, -1])
 
 
 @pytest.mark.parametrize("suffix", [".h5", ".npz"])

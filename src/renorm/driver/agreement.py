@@ -202,8 +202,10 @@ def _values(model: Any, given: Draw) -> list[tuple[str, Value, Array]]:
 
 
 def _placed(graph: Graph, given: Mapping[str, Array]) -> dict[str, Array]:
-    """Arrays by the names of a graph's inputs, whose positions they have."""
+    """Arrays by the names of a graph's inputs: of the same names where all of them are, otherwise by position."""
     problems, held = list[str](), dict[str, Array]()
+    if {v.name for v in graph.inputs} == {*given}:
+        given = {v.name: given[v.name] for v in graph.inputs}
     for i, (v, name) in enumerate(zip_longest(graph.inputs, given)):
         if v is None or name is None:
             problems.append(f"input {i}: {'there is none' if v is None else v.type}, {name or 'nothing'} is given")

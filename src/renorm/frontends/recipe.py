@@ -14,7 +14,8 @@ import json
 import struct
 import zlib
 from collections.abc import Iterable, Sequence
-from dataclasses import field
+from dataclasses import field, replace
+from hashlib import blake2b
 from typing import Any
 
 from renorm.core.dataclass import dataclass
@@ -24,6 +25,7 @@ from renorm.frontends.residual import Code, decode, encode
 
 KEY = "renorm.recipe"  # of the entry in a file's metadata
 _MAGIC = b"renorm recipe 1\0"
+_CHECKSUM = 16  # bytes
 _TRIED = 8  # constants from which another one may be predicted
 
 
@@ -68,7 +70,8 @@ class Recipe:
             blobs += c.code.parts if c.code else ()
         content = b"".join(struct.pack("<Q", len(b)) + b for b in (json.dumps(head).encode(), self.fragment))
         packed = zlib.compress(content, 9)
-        return _MAGIC + b"".join(struct.pack("<Q", len(b)) + b for b in (packed, *blobs[1:]))
+        body = b"".join(struct.pack("<Q", len(b)) + b for b in (packed, *blobs[1:]))
+        return _MAGIC + _checksum(body) + body
 
     @staticmethod
     def unpack(content: bytes, label: str) -> Recipe:
@@ -76,7 +79,10 @@ class Recipe:
         try:
             if not content.startswith(_MAGIC):
                 raise ValueError(f"it begins with {content[:16]!r}")
-            packed, outer, *blobs = _pieces(content[len(_MAGIC) :])
+            body = content[len(_MAGIC) + _CHECKSUM :]
+            if content[len(_MAGIC) : len(_MAGIC) + _CHECKSUM] != _checksum(body):
+                raise ValueError("its checksum is another one")
+            packed, outer, *blobs = _pieces(body)
             header, fragment = _pieces(zlib.decompress(packed))
             head, constants, at = json.loads(header), dict[str, Constant](), 0
             for name, (code, near, digest) in head["constants"].items():
@@ -94,6 +100,10 @@ class Recipe:
             raise InvalidModel(
                 f"{label}: its recipe is damaged", [f"{error}"], "unfold a copy that is whole"
             ) from error
+
+
+def _checksum(body: bytes) -> bytes:
+    return blake2b(body, digest_size=_CHECKSUM).digest()
 
 
 def _pieces(content: bytes) -> list[bytes]:
@@ -219,10 +229,12 @@ class Undone:
     left: tuple[tuple[str, str], ...] = ()
 
 
-def undo(file: Listing, recipe: Recipe, fragment: Listing) -> tuple[Listing, Undone]:
-    """The listing with every region restored that is still as it was made."""
+def undo(file: Listing, recipe: Recipe, fragment: Listing) -> tuple[Listing, Undone, bytes]:
+    """The listing with every region restored that is still as it was made, and the recipe that it has then: of the
+    regions that are left, or the one that the original had."""
     keys = {file.key(o): o for o in file.operators}
     left, going, coming = list[tuple[str, str]](), list[Operator](), list[Operator]()
+    further = list[Region]()
     constants: dict[str, Array] = {}
     for region in recipe.regions:
         gone = [keys.get(key) for _, key in region.gone]
@@ -236,6 +248,7 @@ def undo(file: Listing, recipe: Recipe, fragment: Listing) -> tuple[Listing, Und
                 reason = str(error.args[0])
         if reason is not None:
             left.append((", ".join(n for makes, _ in region.gone for n in makes if n), reason))
+            further.append(region)
             continue
         going += [o for o in gone if o is not None]
         coming += back
@@ -249,7 +262,8 @@ def undo(file: Listing, recipe: Recipe, fragment: Listing) -> tuple[Listing, Und
         **{n: fragment.types[n] for o in coming for n in (*o.operands, *o.results) if n in fragment.types},
     }
     result = Listing(file.inputs, file.outputs, operators, kept, types, is_typed=file.is_typed)
-    return result, Undone(tuple((o.kind, o.name or next(iter(o.results), "")) for o in coming), tuple(left))
+    undone = Undone(tuple((o.kind, o.name or next(iter(o.results), "")) for o in coming), tuple(left))
+    return result, undone, replace(recipe, regions=tuple(further)).pack() if left else recipe.outer
 
 
 def missing(label: str) -> InvalidModel:

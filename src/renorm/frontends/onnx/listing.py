@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import onnx
 import onnx.inliner
 from google.protobuf.message import DecodeError
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
+from onnx import AttributeProto, ModelProto, NodeProto, TensorProto
 
 from renorm.core.errors import InvalidModel, UnsupportedOp
 from renorm.frontends.listing import Array, Listing, Operator
@@ -45,7 +45,7 @@ def listing(model: ModelProto) -> Listing:
     for tensor in graph.initializer:
         constants[tensor.name] = _elements(tensor, tensor.name, types)
     for sparse in graph.sparse_initializer:
-        constants[sparse.values.name] = tensors.from_sparse(sparse, f"initializer {sparse.values.name!r}")
+        constants[sparse.values.name] = tensors.from_sparse(cast(Any, sparse), f"initializer {sparse.values.name!r}")
     operators = list[Operator]()
     for node in graph.node:
         if not standard_domain(node.domain) and node.op_type == "Constant" and node.attribute[0].name == "value":
@@ -112,10 +112,12 @@ def _operator(node: NodeProto) -> Operator:
 def _captured(node: NodeProto) -> list[str]:
     """Names that graphs within a node read of the graph around it."""
     found = list[str]()
-    inner: list[GraphProto] = []
+    inner: list[Any] = []
     for a in node.attribute:
         if a.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS):
-            inner += [g for top in ([a.g] if a.type == AttributeProto.GRAPH else a.graphs) for g in graphs(top)]
+            inner += [
+                g for top in ([a.g] if a.type == AttributeProto.GRAPH else a.graphs) for g in graphs(cast(Any, top))
+            ]
     made = {v.name for g in inner for v in (*g.input, *g.initializer)}
     made |= {n for g in inner for x in g.node for n in x.output}
     for g in inner:
@@ -126,7 +128,7 @@ def _captured(node: NodeProto) -> list[str]:
 
 def _elements(tensor: TensorProto, name: str, types: dict[str, bytes]) -> Array:
     try:
-        return tensors.to_array(tensor, None, f"initializer {name!r}")
+        return tensors.to_array(cast(Any, tensor), None, f"initializer {name!r}")
     except UnsupportedOp:
         types[name] = _WHOLE
         return np.frombuffer(tensor.SerializeToString(deterministic=True), np.uint8)

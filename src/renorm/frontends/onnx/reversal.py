@@ -42,7 +42,7 @@ def unfold(source: Any, path: str | os.PathLike[str], *, partial: bool = False) 
     found = recipe.Recipe.unpack(held, label)
     parts = ModelProto()
     parts.ParseFromString(found.fragment)
-    back, undone = recipe.undo(listing(model), found, listing(parts))
+    back, undone, further = recipe.undo(listing(model), found, listing(parts))
     if undone.left and not partial:
         raise recipe.refusal(label, undone)
     names = {made: name for made, name in found.order if made}
@@ -50,8 +50,7 @@ def unfold(source: Any, path: str | os.PathLike[str], *, partial: bool = False) 
     for node in made.graph.node:
         if node.output and node.output[0] in names:
             node.name = names[node.output[0]]
-    if not undone.left:
-        _hold(made, found.outer)
+    _hold(made, further)
     writer.save(made, path)
     return undone
 

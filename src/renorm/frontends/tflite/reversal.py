@@ -39,11 +39,10 @@ def unfold(source: Any, path: str | os.PathLike[str], *, partial: bool = False) 
     if recipe.KEY not in metadata:
         raise recipe.missing(label)
     found = recipe.Recipe.unpack(metadata[recipe.KEY], label)
-    back, undone = recipe.undo(listing(content, label), found, listing(memoryview(found.fragment), label))
+    back, undone, further = recipe.undo(listing(content, label), found, listing(memoryview(found.fragment), label))
     if undone.left and not partial:
         raise recipe.refusal(label, undone)
-    if not undone.left:
-        del metadata[recipe.KEY]
-        metadata |= {recipe.KEY: found.outer} if found.outer else {}
+    del metadata[recipe.KEY]
+    metadata |= {recipe.KEY: further} if further else {}
     writer.save(assemble(identifier, model, back, label, metadata), path)
     return undone
