@@ -95,7 +95,7 @@ class _PhaseEmitter:
         stride: int,
     ):
         parameters = ["ptr noalias readonly %args", "i64 %lo", "i64 %hi", "i64 %thread"]
-        self.f = Function(f"phase{number}", parameters, "#0")
+        self.f = Function(f"phase{number}", parameters, "#0", target.vector_bytes == 64)
         self._kernel = kernel
         self.x = Expressions(self.f, propagates=target.machine == "aarch64")
         self._arguments = arguments

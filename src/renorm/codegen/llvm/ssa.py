@@ -161,10 +161,11 @@ class Region:
 
 
 class Function:
-    """Builds `define void @name(parameters)`. Instructions go to the innermost region's current block."""
+    """Builds `define void @name(parameters)`. Instructions go to the innermost region's current block. scales: whether
+    there is an instruction for vectors of x * 2**n (AVX-512); elsewhere llvm.ldexp is a call per lane."""
 
-    def __init__(self, name: str, parameters: list[str], attributes: str):
-        self.name, self.parameters, self.attributes = name, parameters, attributes
+    def __init__(self, name: str, parameters: list[str], attributes: str, scales: bool = False):
+        self.name, self.parameters, self.attributes, self.scales = name, parameters, attributes, scales
         self.entry = Block("entry")
         self.blocks: list[Block] = [self.entry]
         self.allocations: list[str] = []
@@ -360,6 +361,11 @@ class Function:
 
     def negate(self, a: Value) -> Value:
         return self.pure(f"fneg {a.typed}", a.type, a)
+
+    def load_exponent(self, a: Value, n: Value) -> Value:
+        """a * 2**n, rounded once, for integers n. Only where `scales`."""
+        call = f"@llvm.ldexp.{a.type.suffix}.{n.type.suffix}({a.typed}, {n.typed})"
+        return self.pure(f"call {a.type} {call}", a.type, a, n)
 
     def intrinsic(self, name: str, *args: Value, type: Type | None = None) -> Value:
         """`llvm.<name>`, overloaded on the type of the first argument, and before that on the result's where that is
