@@ -1,4 +1,4 @@
-"""python -m benchmarks run: measures. python -m benchmarks page: writes docs/benchmarks.md from what was measured."""
+"""python -m benchmarks run, and folds: measure. python -m benchmarks page: writes docs/benchmarks.md from that."""
 
 from __future__ import annotations
 
@@ -48,6 +48,18 @@ def run(
     print(path)
     if failed:
         sys.exit(f"not measured: {', '.join(failed)}")
+
+
+@main.command()
+@click.option("--cases", type=click.IntRange(1), default=500, show_default=True)
+@click.option("--into", type=click.Path(path_type=Path), help="The file of results.")
+def folds(cases: int, into: Path | None) -> None:
+    """Optimizes random graphs with renorm and other graph optimizers, and counts norms that are gone."""
+    from benchmarks.folds import run, save  # needs PyTorch
+
+    path = into or RESULTS / f"folds-{now()[:10]}-{commit()['id'][:8] or 'unknown'}.json"
+    save(run(cases, lambda line: print(line, file=sys.stderr, flush=True)), path)
+    print(path)
 
 
 @main.command()

@@ -30,7 +30,13 @@ SHOWN = 6  # kinds of kernels of each network; the file of results has every ker
 
 def latest() -> Path:
     """The file of results that was written last, by its own account."""
-    return max(RESULTS.glob("*.json"), key=lambda p: json.loads(p.read_text())["when"])
+    return max(RESULTS.glob("2*.json"), key=lambda p: json.loads(p.read_text())["when"])
+
+
+def latest_folds() -> dict[str, Any] | None:
+    """What `python -m benchmarks folds` found last."""
+    found = [json.loads(p.read_text()) for p in RESULTS.glob("folds-*.json")]
+    return max(found, key=lambda f: f["when"], default=None)
 
 
 def write(path: Path) -> None:
@@ -74,6 +80,8 @@ def text(result: dict[str, Any], path: Path) -> str:
             _compiling(networks),
         ),
     ]
+    if folds := latest_folds():
+        parts += ["## Norms folded", _FOLDS.format(cases=folds["cases"], when=folds["when"][:10]), _folds(folds)]
     if "norms" in result:
         parts += ["## Normalizations alone", _NORMS, _norms(result["norms"])]
     measured = {name: n for name, n in networks.items() if "layers" in n}
@@ -100,6 +108,13 @@ python -m benchmarks run                   # --networks resnet50,my.onnx --runti
 python -m benchmarks page
 renorm bench my.onnx --against ort,openvino
 ```"""
+
+_FOLDS = """\
+{cases} random graphs of linear ops (Conv, ConvTranspose, Gemm, MatMul) and norms, before, between and behind them, with
+other ops between, second readers, shared weights (`python -m benchmarks folds`, {when}; `scripts/fuzz_folds` draws the
+same). Wrong: an output is farther than 1e-4 from float64; not supported: no result, or none that can be run. The last
+column counts the nodes that scale or shift (BatchNormalization, Mul, Div, Add, Sub) that are gone, of those in the graphs
+that came out right. Not all of them can go: their readers or non-linear ops are in the way of some."""
 
 _NORMS = """\
 A tensor of 103 MB, read once and written once, with the output given (`out=`), beside a copy in the same rounds."""
@@ -132,6 +147,20 @@ def _runtimes(networks: dict[str, Any]) -> list[str]:
 
 def _labels(networks: dict[str, Any]) -> list[str]:
     return [LABELS[r] for r in _runtimes(networks)]
+
+
+def _folds(found: dict[str, Any]) -> str:
+    rows = [
+        [
+            f"{s['name']} {s['version']}".strip(),
+            str(s["right"]),
+            str(s["wrong"]),
+            str(s["unsupported"]),
+            f"{s['removed']} of {s['nodes']} ({s['removed'] / max(1, s['nodes']):.0%})",
+        ]
+        for s in found["folds"]
+    ]
+    return _table(["", "right", "wrong", "not supported", "nodes that scale or shift gone"], rows)
 
 
 def _latency(networks: dict[str, Any]) -> Iterable[Sequence[Any]]:

@@ -103,7 +103,8 @@ class Network:
 
         ends = [helper.make_tensor_value_info(n, kind, shape(n, a.shape)) for n, a in self.inputs.items()]
         results = [
-            helper.make_tensor_value_info(n, kind, None if self.dynamic else self.shape(n)) for n in self.outputs
+            helper.make_tensor_value_info(n, kind, [None if self.dynamic else e for e in self.shape(n)])
+            for n in self.outputs
         ]
         graph = helper.make_graph(self.nodes, "case", ends, results, self.initializers)
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=10)
