@@ -1,8 +1,9 @@
 """Random graphs of linear ops and norms, optimized by renorm and by other graph optimizers: how many each gets right,
 and how many of the nodes that scale or shift it takes away.
 
-Cases are those of scripts/fuzz_folds, in float32. A result is right where every output is within 1e-4 of float64, relative
-to the largest number: optimized models are evaluated in float64 by renorm's interpreter, ONNX Runtime's by itself.
+Cases are those of scripts/fuzz_folds, in float32. A result is right where every output is within 1e-4 of float64,
+relative to the largest number: optimized models are evaluated in float64 by renorm's interpreter, ONNX Runtime's by
+itself.
 """
 
 from __future__ import annotations

@@ -113,8 +113,8 @@ _FOLDS = """\
 {cases} random graphs of linear ops (Conv, ConvTranspose, Gemm, MatMul) and norms, before, between and behind them, with
 other ops between, second readers, shared weights (`python -m benchmarks folds`, {when}; `scripts/fuzz_folds` draws the
 same). Wrong: an output is farther than 1e-4 from float64; not supported: no result, or none that can be run. The last
-column counts the nodes that scale or shift (BatchNormalization, Mul, Div, Add, Sub) that are gone, of those in the graphs
-that came out right. Not all of them can go: their readers or non-linear ops are in the way of some."""
+column counts the nodes that scale or shift (BatchNormalization, InstanceNormalization, Mul, Div, Add, Sub) that are
+gone, of those in the graphs that came out right. Not all can go: other readers or non-linear ops are in the way."""
 
 _NORMS = """\
 A tensor of 103 MB, read once and written once, with the output given (`out=`), beside a copy in the same rounds."""

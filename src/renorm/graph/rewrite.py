@@ -172,8 +172,8 @@ def _match_node(p: Application, node: Node, bound: _Bindings) -> Iterator[_Bindi
 class Match:
     """Where a pattern fits: variables and nodes by name. found: what `refuse` leaves there for `rewrite`.
     about: the nodes whose fate the rule decides. `refuse` may add nodes to `bound`: the driver asks of them too whether
-    they may go. alongside: further results of inner nodes that others may read, since `rewrite` leaves there what has
-    the same numbers."""
+    they may go. alongside: results of inner nodes that others may read, and what `rewrite` puts there with the same
+    numbers; None where the node stays for them."""
 
     def __init__(self, graph: Graph, root: Node, bound: _Bindings):
         self.graph, self.root, self.bound = graph, root, bound

@@ -23,7 +23,7 @@ from renorm.core.dtypes import itemsize
 from renorm.graph import registry
 from renorm.graph.channels import ChannelMap
 from renorm.graph.deferred import Deferred, fits, largest
-from renorm.graph.ir import Node, Value
+from renorm.graph.ir import Graph, Node, Value
 from renorm.graph.rewrite import Match, Rewrite, Variable, any_result
 from renorm.graph.types import TensorType
 from renorm.passes import paths
@@ -188,6 +188,17 @@ def absorb_front(consumer: Node, index: int, before: ChannelMap) -> Absorbed | s
     return _checked(Absorbed(consumer, op, changed, rest, given))
 
 
+def is_norm(found: paths.Front | str, x: Value) -> bool:
+    """Whether nothing stands between the norms in front of a value and itself."""
+    return not isinstance(found, str) and found.norms[-1].output is x
+
+
+def taken_by_all(graph: Graph, x: Value, before: ChannelMap) -> bool:
+    """Whether every reader of a value takes the map in front of it into its constants."""
+    taken = (absorb_front(n, i, before) for n in x.users for i, v in enumerate(n.inputs) if v is x)
+    return not graph.is_output(x) and not any(isinstance(found, str) for found in taken)
+
+
 def _given(node: Node) -> list[Any]:
     """What `OpDef.scaled` and `OpDef.absorbed` are given for the operands of a node."""
     types, given, at = node.operand_types(), list[Any](), 0
@@ -307,6 +318,7 @@ class FoldInFront(Rewrite):
             found = None if x is None or x.is_constant else paths.front(m, x, scaling)
             if found is not None:
                 m.found = index, found
+                m.alongside = {v: None for v in m.root.inputs[index : index + 1] if v is not None and is_norm(found, v)}
                 m.about = [n for n in m.nodes if n.op.name == "batch_norm" or n.op.name in _ARITHMETIC] or [m.root]
                 return True
         return False
@@ -316,6 +328,7 @@ class FoldInFront(Rewrite):
         if isinstance(found, str):
             return found
         m.about = [*found.norms]
+        # what others read stays for them, until they too have taken the map into their constants
         x = m.root.inputs[index]
         assert x is not None
         reasons: list[str] = []
@@ -323,6 +336,8 @@ class FoldInFront(Rewrite):
             taken = absorb_front(m.root, index, one)
             if not isinstance(taken, str):
                 m.found = replace(taken, made={index: found.made})
+                if not taken_by_all(m.graph, x, one):
+                    m.alongside = {}
                 return None
             reasons.append(taken)
         return reasons[0]

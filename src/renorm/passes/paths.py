@@ -159,7 +159,7 @@ def _pulled(node: Node, v: Value, wanted: ChannelMap) -> dict[int, ChannelMap] |
             break
     for index, operand in enumerate(node.inputs):
         if operand is not None and index not in found and (is_sum or (operand.rank and not operand.is_constant)):
-            return reason or ("also takes an operand that the map cannot go to" if found else None)
+            return reason or (f"also takes {operand.name!r}, which the map cannot go to" if found else None)
     return found or reason
 
 

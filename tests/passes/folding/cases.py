@@ -173,7 +173,7 @@ def _between(rng: Random) -> Said:
             ("activation", {"which": rng.choice(("Relu", "Relu", "LeakyRelu", "Sigmoid"))}),
             ("identity", {}),
             ("output", {}),
-            ("reader", {}),
+            (rng.choice(("reader", "twice")), {}),
             ("crop", {"channels": flag, "start": rng.randint(0, 1), "stride": rng.choice((1, 1, 2))}),
             ("crop", {"channels": not flag, "start": rng.randint(0, 1), "stride": rng.choice((1, 1, 2))}),
             ("pad", {"mode": rng.choice(("edge", "reflect")), "pads": pads, "value": 0.0}),

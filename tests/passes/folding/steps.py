@@ -352,6 +352,16 @@ def reader(net: Network, v: str) -> tuple[str, list[Link]]:
 
 
 @step
+def twice(net: Network, v: str) -> tuple[str, list[Link]]:
+    """A second reader that takes a map from the front, as the step behind it has to."""
+    rank = spatial(net, v)
+    one = {"group": 1, "strides": [1] * rank, "dilations": [1] * rank, "pads": [0] * 2 * rank}
+    w = net.constant("weight", net.rng.standard_normal((2, net.shape(v)[1], *[1] * rank)))
+    net.also(net.apply("Conv", [v, w], conv(net.values[v], net.values[w], None, one)))
+    return v, [Link("twice", front="doubles")]
+
+
+@step
 def crop(net: Network, v: str, channels: bool, start: int, stride: int) -> tuple[str, list[Link]]:
     """Slice of channels, or of all spatial axes."""
     x = net.values[v]

@@ -10,6 +10,7 @@ from a norm behind it (`back`), and forwards from a norm in front of it (`front`
     beside    factors go through, and a shift stays behind as an addition (back), or where there is no shift (front)
     fills     factors go through, and an addition stays behind, whatever the map is
     joins     it goes through where a convolution that pads comes next: the two become one
+    doubles   it goes through right behind a norm that something reads next that takes it
     blocks    it does not
 """
 
@@ -106,6 +107,8 @@ def walk(links: Sequence[Link], unit: Map, way: str) -> int | None:
             return None
         if does == "joins" and [v.name for v in links[at + 1 : at + 2]] != ["conv"]:
             does = "beside"
+        if does == "doubles" and (at or [v.front for v in links[1:2]] != ["takes"]):
+            return None
         left += does == "fills"
         if does in ("scaled", "beside") and moves:
             if way == "front":
