@@ -10,7 +10,7 @@ import traceback
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import click
@@ -125,7 +125,7 @@ def main(cases: int, seed: int, jobs: int, every: int, case: str | None, into: P
         seconds = time.monotonic() - started
         print(f"{total.cases}/{cases} in {seconds:.0f} s; {found}; next seed {seed + total.cases}", file=sys.stderr)
         if into is not None:
-            into.write_text(json.dumps({"seed": seed, "seconds": seconds, **asdict(total)}, indent=1))
+            into.write_text(json.dumps({"seed": seed, "seconds": seconds, **vars(total)}, indent=1))
     print(printed(total))
     sys.exit(bool(total.problems))
 

@@ -79,7 +79,7 @@ def compiled(net: Network, model: ModelProto) -> list[Array]:
 def compare(net: Network, results: list[Array], found: Found) -> None:
     for name, expected, result in zip(net.outputs, net.expected(), results, strict=True):
         error = np.abs(result.astype(np.float64) - expected).max(initial=0.0) / max(net.largest(name), 1e-30)
-        found.error = max(found.error, error)
+        found.error = max(found.error, float(error))
         if not error <= TOLERANCE[net.dtype]:
             found.problems["wrong"] = f"{name}: relative error {error:.2g}"
 
