@@ -6,7 +6,7 @@ import pytest
 from hypothesis import assume, given, settings
 from tests.expr.expressions import BOUNDS, conditions, environments, indices, value
 
-from renorm.expr.bounds import Intervals, interval
+from renorm.expr.bounds import interval
 from renorm.expr.nodes import Binary, Broadcast, Cast, Const, Expr, Load, Ramp, Var, const, maximum, minimum
 from renorm.tir.nodes import Buffer
 
@@ -94,21 +94,6 @@ def test_facts_of_remainders_bound_what_they_are_taken_of() -> None:
     assert interval(index, bounds, [row * 2 + k < 80]) == (-80, 24 * 6400 - 160)
 
 
-def test_facts_bound_the_quotients_of_what_they_speak_of() -> None:
-    """Rows that a window over dilated elements reaches, the loop over rows fused with another."""
-    f, k = Var("f"), Var("k")
-    bounds = {f: (0, 143), k: (0, 2)}
-    e = f // 32 * 30 - k * 30
-    facts = [f // 16 - k * 2 >= 0, f // 16 - k * 2 < 8]
-    assert Intervals(bounds, facts, about=e).interval(e) == (0, 90)
-    row = (f - k) // 2 * 30 - k * 30
-    facts = [f - k * 3 >= 0, f - k * 3 < 7]
-    assert Intervals(bounds, facts, about=row).interval(row) == (0, 90)
-    nested = (f // 5 - k) // 2 * 24
-    facts = [f - k * 5 >= 0, f - k * 5 < 110]
-    assert Intervals(bounds, facts, about=nested).interval(nested) == (0, 240)
-
-
 def test_facts_bound_digits_within_the_remainder_that_they_speak_of() -> None:
     """A window over padded volumes whose loops over planes, rows and columns are one: (f//30) % 10 is (f % 300)//30."""
     f = Var("f")
@@ -116,13 +101,6 @@ def test_facts_bound_digits_within_the_remainder_that_they_speak_of() -> None:
     assert interval(row, {f: (0, 599)}, [f % 300 >= 30, f % 300 < 270]) == (1, 8)
     assert interval(row * 5 - 5, {f: (0, 599)}, [f % 300 >= 30]) == (0, 40)
     assert interval(row, {f: (0, 599)}, [f % 200 >= 30]) == (0, 9)  # of no digit of f
-
-
-@settings(max_examples=60, deadline=None)
-@given(indices, conditions, conditions, environments)
-def test_bounds_of_quotients_hold(e: Expr, a: Expr, b: Expr, env: dict[Var, int]) -> None:
-    assume(value(a, env) and value(b, env))
-    check(e, Intervals(BOUNDS, [a, b], about=e).interval(e), env)
 
 
 def test_the_lesser_of_two_is_at_most_their_mean() -> None:

@@ -9,7 +9,8 @@ e = k*f + rest and f <= 0 follows e <= max(rest). Elements read from memory are 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from math import gcd, inf
 
 import numpy as np
@@ -23,6 +24,8 @@ Bounds = Mapping[Var, tuple[int, int]]
 Interval = tuple[int | None, int | None]  # None: no bound on that side is known
 _Span = tuple[float, float]  # the same with infinities; finite ends are Python integers
 _EVERYTHING: _Span = (-inf, inf)
+
+MOST_STEPS = 1000  # combinations of facts that are tried for one bound: sets of facts are many
 
 
 def interval(e: Expr, bounds: Bounds | None = None, facts: Iterable[Expr] = ()) -> Interval:
@@ -38,17 +41,14 @@ class Intervals:
         bounds: Bounds | None = None,
         facts: Iterable[Expr] = (),
         identity: Callable[[Expr], Hashable] = key,
-        about: Expr | None = None,
     ):
-        """about: an expression whose quotients the facts are to bound too: dear, for where nothing less will do."""
         self.bounds: Bounds = bounds or {}
         self.identity = identity
         self._found: dict[int, tuple[Expr, _Span]] = {}
         self._facts: tuple[Form, ...] = ()
         given = tuple(f for fact in facts for f in self.nonpositive_forms(fact))
         self._plain = Intervals(bounds, (), identity) if given else None
-        derived = () if about is None else tuple(self._of_quotients(self._with_inner(form_of(about, identity)), given))
-        self._facts = (*derived, *given, *self._of_remainders(given))
+        self._facts = (*given, *self._of_remainders(given))
 
     def interval(self, e: Expr) -> Interval:
         low, high = self.span(e)
@@ -64,7 +64,7 @@ class Intervals:
         return found[1]
 
     def form_span(self, form: Form) -> _Span:
-        return (-self._most(form.times(-1), self._facts), self._most(form, self._facts))
+        return (-self.most(form.times(-1), self._facts), self.most(form, self._facts))
 
     def nonpositive_forms(self, condition: Expr) -> Iterator[Form]:
         """Forms f with f <= 0 that follow from the condition."""
@@ -93,59 +93,6 @@ class Intervals:
         form.constant += plus
         return form
 
-    def _with_inner(self, form: Form) -> Form:
-        """The form, joined by what the quotients in it are quotients of: (x//5 - k)//2 depends on x//5 too."""
-        joined, waiting = form.copy(), list(form.terms.values())
-        while waiting:
-            atom, _ = waiting.pop()
-            if isinstance(atom, Binary) and atom.op == "//" and is_exact(atom.a):
-                inner = form_of(atom.a, self.identity)
-                new = {i: t for i, t in inner.terms.items() if i not in joined.terms}
-                joined.terms.update(new)
-                waiting += new.values()
-        return joined
-
-    def _of_quotients(self, form: Form, facts: tuple[Form, ...]) -> Iterator[Form]:
-        """Facts about the quotients in a form, from facts about what they are quotients of: from x - 2*k <= 7 follows
-        x//2 - k <= 3. What x//6 is taken of may stand in a fact as x or as x//3.
-        """
-        atoms = [
-            (i, a) for f in (form, *facts) for i, (a, _) in f.terms.items() if isinstance(a, Binary) and a.op == "//"
-        ]
-        quotients = {i: (a.a, int(a.b.value)) for i, a in atoms if isinstance(a.b, Const) and is_exact(a.a)}
-        for identity, (atom, _) in form.terms.items():
-            if identity not in quotients or quotients[identity][1] <= 0:
-                continue
-            x, divisor = quotients[identity]
-            sources = [(form_of(x, self.identity), divisor)]
-            for other, (y, d) in quotients.items():
-                if 0 < d < divisor and divisor % d == 0 and self.identity(x) == self.identity(y):
-                    source = Form()
-                    source.add_atom(other, next(a for i, a in atoms if i == other), 1)
-                    sources.append((source, divisor // d))
-            for source, r in sources:
-                for fact in facts:
-                    found = self._quotient_fact(fact, source, r, identity, atom)
-                    if found is not None:
-                        yield found
-
-    @staticmethod
-    def _quotient_fact(fact: Form, source: Form, r: int, identity: Hashable, quotient: Expr) -> Form | None:
-        """c*source + rest <= 0 with r*q <= source <= r*q + r - 1 in it, divided by what divides all coefficients."""
-        first = next(iter(source.terms), None)
-        if first is None or first not in fact.terms or fact.terms[first][1] % source.terms[first][1]:
-            return None
-        c = fact.terms[first][1] // source.terms[first][1]
-        result = fact.copy()
-        result.add(source, -c)
-        result.add_atom(identity, quotient, c * r)
-        result.constant += c * (r - 1) if c < 0 else 0
-        shared = result.content()
-        if not shared:
-            return None
-        parts = {i: (a, k // shared) for i, (a, k) in result.terms.items()}
-        return Form(parts, -(-result.constant // shared))
-
     def _of_remainders(self, facts: tuple[Form, ...]) -> Iterator[Form]:
         """Facts that tie a remainder which the given ones speak of to what it is taken of: x - x%m is a multiple of m,
         m*(x//m), so that a guard on x%m bounds an index into which x itself went. Behind the others: they are what
@@ -168,23 +115,34 @@ class Intervals:
                     form.constant -= sign * (int(bound) // int(m.value) * int(m.value))
                     yield form
 
-    def _most(self, form: Form, facts: tuple[Form, ...]) -> float:
-        """An upper bound of the form, the least of the plain one and those that facts give."""
+    def most(self, form: Form, facts: Sequence[Form]) -> float:
+        """An upper bound of the form, the least of the plain one and those that facts f, f <= 0, give; of few facts
+        before those of many, MOST_STEPS in all."""
+        found: float = inf
+        waiting = deque([(form, 1, 0)])  # the form that is asked for is at most this one over that divisor
+        for _ in range(MOST_STEPS):
+            if not waiting:
+                break
+            rest, divisor, first = waiting.popleft()
+            bound = self._most_alone(rest)
+            found = min(found, bound if bound in (inf, -inf) else int(bound) // divisor)
+            for i in range(first, len(facts)):  # each set of facts is tried in one order
+                for identity, (_, of_fact) in facts[i].terms.items():
+                    mine = rest.terms.get(identity)
+                    if mine is None or (mine[1] > 0) != (of_fact > 0):
+                        continue
+                    # rest = (p/q)*fact + next/q with p/q > 0, hence rest <= next/q
+                    shared = gcd(mine[1], of_fact)
+                    following = rest.times(abs(of_fact) // shared)
+                    following.add(facts[i], -(abs(mine[1]) // shared))
+                    waiting.append((following, divisor * (abs(of_fact) // shared), i + 1))
+        return found
+
+    def _most_alone(self, form: Form) -> float:
         most: float = form.constant
         for atom, k in form.terms.values():
             low, high = self._atom_span(atom)
             most += k * (high if k > 0 else low)
-        for i, fact in enumerate(facts):
-            for identity, (_, of_fact) in fact.terms.items():
-                mine = form.terms.get(identity)
-                if mine is None or (mine[1] > 0) != (of_fact > 0):
-                    continue
-                # form = (p/q)*fact + rest/q with p/q > 0, hence form <= rest/q; each set of facts is tried in one order
-                shared = gcd(mine[1], of_fact)
-                rest = form.times(abs(of_fact) // shared)
-                rest.add(fact, -(abs(mine[1]) // shared))
-                bound = self._most(rest, facts[i + 1 :])
-                most = min(most, bound if bound in (inf, -inf) else int(bound) // (abs(of_fact) // shared))
         return most
 
     def _atom_span(self, atom: Expr) -> _Span:

@@ -58,7 +58,7 @@ def leaves_out_padding(x: te.Tensor, weight: te.Tensor, groups: int) -> bool:
         return False
     outputs, depth, *kernel = weight.shape
     is_lanewise = cpu_depthwise.has_lanewise_groups(depth * groups, outputs, groups, form.cuts[0][1])
-    return is_lanewise and depth * kernel[-1] <= cpu_depthwise.EDGE
+    return not is_lanewise or depth * kernel[-1] <= cpu_depthwise.EDGE
 
 
 def _is_lanewise(main: te.Tensor, tail: te.Tensor, target: Target) -> bool:

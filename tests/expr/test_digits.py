@@ -1,0 +1,132 @@
+"""Bounds in digits hold every value, against trying them all, and are tight for the loops of convolutions."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from tests.expr.expressions import BOUNDS, conditions, environments, indices, value
+
+from renorm.expr.digits import interval
+from renorm.expr.nodes import Binary, Expr, Not, Var, const
+
+f, i, k = (Var(name) for name in "fik")
+radices = st.sampled_from([1, 2, 3, 4, 5, 6, 7, 8, 12, 14, 28, -3])
+factors = st.sampled_from([1, 1, 2, 3, 7, 14, 28, -1, -2, -16])
+
+
+def sums(of: st.SearchStrategy[Expr]) -> st.SearchStrategy[Expr]:
+    """k*x + k*x + ... + c"""
+    terms = st.lists(st.tuples(of, factors), min_size=1, max_size=4)
+
+    def total(terms: list[tuple[Expr, int]], constant: int) -> Expr:
+        result: Expr = const(constant)
+        for x, factor in terms:
+            result = result + x * factor
+        return result
+
+    return st.builds(total, terms, st.integers(-30, 30))
+
+
+def parts(of: st.SearchStrategy[Expr]) -> st.SearchStrategy[Expr]:
+    return (
+        st.builds(lambda x, d: x // d, of, radices)
+        | st.builds(lambda x, d: x % d, of, radices)
+        | st.builds(lambda x, d, m: (x // d) % m, of, radices, radices)
+        | st.builds(lambda x, d, m: (x % d) // m, of, radices, radices)
+    )
+
+
+numbers = st.sampled_from([f, f, f, i, k])
+terms = numbers | parts(numbers) | parts(sums(numbers | parts(numbers)))
+compared = st.builds(Binary, st.sampled_from(["<", "<=", ">", ">=", "==", "!="]), sums(terms), st.just(const(0)))
+facts = st.lists(compared | compared.map(Not) | st.builds(Binary, st.just("&&"), compared, compared), max_size=4)
+ranges = st.tuples(st.integers(-20, 20), st.integers(0, 40)).map(lambda r: (r[0], r[0] + r[1]))
+few = st.tuples(st.integers(-3, 3), st.integers(0, 3)).map(lambda r: (r[0], r[0] + r[1]))
+
+
+def reached(e: Expr, bounds: dict[Var, tuple[int, int]], known: list[Expr]) -> tuple[int, int] | None:
+    """The least and the greatest value where the facts hold; None where they never do."""
+    points = product(*(range(low, high + 1) for low, high in bounds.values()))
+    found = [
+        int(value(e, env)) for p in points if all(value(c, env := dict(zip(bounds, p, strict=True))) for c in known)
+    ]
+    return (min(found), max(found)) if found else None
+
+
+@settings(max_examples=120, deadline=None)
+@given(sums(terms), facts, ranges, few, few)
+def test_no_value_is_outside(e: Expr, known: list[Expr], of_f: Any, of_i: Any, of_k: Any) -> None:
+    bounds = {f: of_f, i: of_i, k: of_k}
+    exact = reached(e, bounds, [const(True), *known])
+    assume(exact is not None)
+    assert exact is not None
+    low, high = interval(e, bounds, known)
+    assert low is None or low <= exact[0]
+    assert high is None or high >= exact[1]
+
+
+@settings(max_examples=60, deadline=None)
+@given(indices, conditions, conditions, environments)
+def test_any_expressions(e: Expr, a: Expr, b: Expr, env: dict[Var, int]) -> None:
+    assume(value(a, env) and value(b, env))
+    low, high = interval(e, BOUNDS, [a, b])
+    assert low is None or low <= value(e, env)
+    assert high is None or value(e, env) <= high
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.tuples(*[st.integers(1, 3)] * 3, st.integers(1, 5), *[st.integers(1, 5)] * 2),
+    st.tuples(*[st.integers(1, 3)] * 4),
+    st.booleans(),
+)
+def test_taps_inside_a_plane_are_reads_inside_memory(extents: Any, steps: Any, by_blocks: bool) -> None:
+    """The loops over samples, planes, rows and tiles are one; a tap is read where its row and column are inside."""
+    samples, blocks, tiles, tile, *taps = extents
+    width, (sh, sw, dh, dw) = tiles * tile, steps
+    rows = 4
+    height = rows * sh
+    before = [t * d // 2 for t, d in zip(taps, (dh, dw), strict=True)]
+    fused, pixel, (kh, kw) = Var("fused"), Var("pixel"), (Var("kh"), Var("kw"))
+    bounds = {fused: (0, samples * blocks * rows * tiles - 1), pixel: (0, tile - 1)}
+    bounds |= {kh: (0, taps[0] - 1), kw: (0, taps[1] - 1)}
+    row = (fused // tiles) % rows * sh + kh * dh - before[0]
+    column = (fused % tiles * tile + pixel) * sw + kw * dw - before[1]
+    plane = fused // (tiles * rows * blocks) if by_blocks else fused // (tiles * rows)
+    inside = [row >= 0, row < height, column >= 0, column < width * sw]
+    planes = samples if by_blocks else samples * blocks
+    e = (plane * height + row) * (width * sw) + column
+    low, high = interval(e, bounds, inside)
+    assert low is not None
+    assert high is not None
+    assert low >= 0
+    assert high < planes * height * width * sw
+
+
+def test_quotients_of_what_facts_speak_of() -> None:
+    """Rows that a window over dilated elements reaches, the loop over rows fused with another."""
+    bounds = {f: (0, 143), k: (0, 2)}
+    assert interval(f // 32 * 30 - k * 30, bounds, [f // 16 - k * 2 >= 0, f // 16 - k * 2 < 8]) == (0, 90)
+    assert interval((f - k) // 2 * 30 - k * 30, bounds, [f - k * 3 >= 0, f - k * 3 < 7]) == (0, 90)
+    assert interval((f // 5 - k) // 2 * 24, bounds, [f - k * 5 >= 0, f - k * 5 < 110]) == (0, 240)
+
+
+@pytest.mark.parametrize(
+    ("e", "known", "expected"),
+    [
+        (f % 28 * 4 + f // 28 * 112, [], (0, 167 * 4)),
+        (f * 4, [(f // 7) % 4 >= 1], (28, 167 * 4)),
+        (f * 4, [(f // 7) % 4 <= 2], (0, 160 * 4)),
+        (f % 28, [(f // 7) % 4 <= 2, f % 7 <= 3], (0, 17)),
+        (f // 5, [f * 3 + i * 15 <= 50], (0, 3)),
+        (f + i, [(f + i) // 6 == 3], (18, 23)),
+        (f // 14, [f // 4 <= 3], (0, 11)),  # places of which none divides the other: nothing is said
+        (f % 56, [f // 2 % 4 < 2, f // 8 % 7 < 6], (0, 43)),
+    ],
+)
+def test_known_intervals(e: Expr, known: list[Expr], expected: tuple[int, int]) -> None:
+    assert interval(e, {f: (0, 167), i: (0, 3)}, known) == expected
