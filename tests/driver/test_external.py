@@ -309,6 +309,32 @@ def test_symbolic_extents_ask_the_generator_for_each_shape() -> None:
         agrees(m, residual(n), array(n, n, 5, 9, 7))
 
 
+def test_a_base_may_be_another_machine(tmp_path: Path) -> None:
+    where = renorm.Target(
+        "board", base="llvm -mtriple=aarch64-linux-gnu", supports=[conv_norm_relu], codegen=Interpreted
+    )
+    m = renorm.compile(residual(), target=where)
+    m.save(tmp_path / "m.renorm")
+    assert [k.target for k in m.report.kernels] == ["board", "board", "", ""]
+    if m.program.machine.arch != os.uname().machine:
+        with pytest.raises(renorm.errors.InvalidTarget, match="another machine"):
+            m.run(array(0, 2, 5, 9, 7))
+
+
+def test_an_op_that_does_not_exist_is_no_unit() -> None:
+    with pytest.raises(renorm.errors.UnsupportedOp, match="batch_norm"):
+        renorm.compile(residual(), target=target(["batchnorm"]))
+
+
+@pytest.mark.parametrize("level", [0, 3])
+def test_rewrites_are_verified_around_what_is_claimed(level: int) -> None:
+    g = residual()
+    m = renorm.compile(g, target=target([conv_norm_relu]), opt_level=level, verify=True)
+    agrees(m, g, array(0, 2, 5, 9, 7))
+    assert [k.target for k in m.report.kernels][:2] == ["my_npu", "my_npu"]
+    assert not [r for r in m.report.refusals if "reverted" in r[2]]
+
+
 # --- artifacts --------------------------------------------------------------------------------------------------------
 
 ENGINE = """

@@ -159,9 +159,8 @@ class Layer:
 
     def _convolution(self, t: Tiles) -> int:
         """Cycles of the convolution engine."""
-        one = self.output[1] // self.groups
-        channels = sum(ceil((m[1] - m[0]) / machine.ARRAY) for m in _ranges(one, t.channels))  # of one group
-        summed = sum(ceil((c[1] - c[0]) / machine.ARRAY) for c in _ranges(self.summed, t.summed))
+        channels = _steps(self.output[1] // self.groups, t.channels)
+        summed = _steps(self.summed, t.summed)
         points = self.output[0] * self.output[2] * self.output[3]
         return self.groups * channels * summed * prod(self.kernel) * points
 
@@ -238,6 +237,12 @@ class Layer:
 def _sizes(extent: int) -> list[int]:
     """Sizes of blocks to try: all, and powers of two."""
     return [extent, *(1 << i for i in range(extent.bit_length()) if 1 << i < extent)]
+
+
+def _steps(extent: int, size: int) -> int:
+    """In how many parts the array of the convolution engine takes channels that come in blocks of a size."""
+    whole, rest = divmod(extent, size)
+    return whole * ceil(size / machine.ARRAY) + ceil(rest / machine.ARRAY)
 
 
 def _ranges(extent: int, size: int) -> Iterator[Range]:

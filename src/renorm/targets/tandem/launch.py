@@ -26,7 +26,8 @@ class Launch(ExternalCode):
 
     def __init__(self, program: Program, weights: Array, parameters: Array):
         self.program, self.weights, self.parameters = program, weights, parameters
-        self.work = cost(program).work
+        self.cost = cost(program)
+        self.work = self.cost.work
 
     def run(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         simulate.run(self.program, self.weights, self.parameters, inputs[0], outputs[0])
@@ -34,7 +35,7 @@ class Launch(ExternalCode):
     @property
     def source(self) -> str:
         """The program, and what it costs."""
-        return f"; {cost(self.program)}\n{self.program}"
+        return f"; {self.cost}\n{self.program}"
 
     def save(self) -> bytes:
         file = io.BytesIO()

@@ -30,9 +30,6 @@ class Cost:
     per_channel: int = 0
     transfer: int = 0
 
-    def __add__(self, other: Cost) -> Cost:
-        return Cost(*(a + b for a, b in zip(vars(self).values(), vars(other).values(), strict=True)))
-
     @property
     def cycles(self) -> int:
         return max(self.convolution, self.per_channel, self.transfer)
@@ -58,11 +55,16 @@ class Cost:
 
 def cost(program: Program) -> Cost:
     """What a program costs, instruction by instruction."""
-    total, weights = Cost(), LoadW((0, 0), (0, 0))
+    weights, costs = LoadW((0, 0), (0, 0)), list[Cost]()
     for i in program.instructions:
         weights = i if isinstance(i, LoadW) else weights
-        total += _cost(i, program, weights)
-    return total
+        costs.append(_cost(i, program, weights))
+    return Cost(
+        *(
+            sum(values)
+            for values in zip(*((c.products, c.bytes, c.convolution, c.per_channel, c.transfer) for c in costs))
+        )
+    )
 
 
 def _cost(i: Instruction, program: Program, weights: LoadW) -> Cost:
@@ -86,8 +88,8 @@ def _cost(i: Instruction, program: Program, weights: LoadW) -> Cost:
             return Cost()  # counted with what it is stored as
         case Store():
             size = prod(end - begin for begin, end in (i.m, i.h, i.w))
-            return _moved(4 * size) + Cost(per_channel=ceil(size / LANES))
+            return _moved(4 * size, ceil(size / LANES))
 
 
-def _moved(nbytes: int) -> Cost:
-    return Cost(bytes=nbytes, transfer=ceil(nbytes / BUS))
+def _moved(nbytes: int, per_channel: int = 0) -> Cost:
+    return Cost(bytes=nbytes, transfer=ceil(nbytes / BUS), per_channel=per_channel)
