@@ -171,6 +171,15 @@ def test_code_that_is_wrong_whatever_is_left_out_is_an_error(monkeypatch: pytest
         renorm.compile(g, verify=True)
 
 
+def test_an_accelerator_with_numbers_of_its_own_is_not_held_against_float64() -> None:
+    g = Graph("on_tandem")
+    y = ops.conv(g.input("x", "float32", (1, 8, 6, 6)), normal(1, 8, 8, 3, 3))
+    g.outputs = [ops.relu(ops.batch_norm(y, *(np.abs(normal(i, 8)) for i in range(4))))]
+    m = renorm.compile(g, target="tandem", verify=True)
+    assert reverted(m.report) == {}
+    assert [n.fate for n in m.report.norms] == ["unit"]
+
+
 def expected_of(source: Graph, values: dict[Value, np.ndarray]) -> dict[Value, np.ndarray]:
     by_name = {v.name: a for v, a in values.items()}
     return {v: by_name[v.name] for v in source.values()}
