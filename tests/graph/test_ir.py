@@ -86,6 +86,15 @@ def test_copy_fixes_symbols_and_keeps_names() -> None:
     verify(new)
 
 
+def test_names_of_what_is_gone_are_not_given_to_others_in_a_copy() -> None:
+    g = chain(2)
+    gone = g.nodes[0]
+    g.replace(gone.output, g.inputs[0])
+    g.discard([gone])
+    for graph in (g, g.copy(), g.copy().copy()):
+        assert ops.relu(graph.inputs[0]).name != gone.output.name
+
+
 def test_infer_again_learns_from_constants() -> None:
     g = Graph()
     x, s = g.input("x", "float32", (4, 3)), g.input("s", "int64", (2,))

@@ -484,7 +484,9 @@ class Graph:
         for v in self.constants.values():
             env[v] = new.constant(v.elements, v.name, v.source, exact=True, dtype=v.dtype if v.deferred else "")
             env[v].exact = v._exact
-        new.reserve(self._names.taken)  # also names of values that are gone: a name never comes to mean another value
+        new.reserve(
+            self._names.taken | self._names.reserved
+        )  # those of values that are gone too: none comes to mean another
         for n in self.nodes:
             operands = [
                 [env[x] for x in o] if isinstance(o, list) else None if o is None else env[o] for o in n.operands
