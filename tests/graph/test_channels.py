@@ -1,0 +1,77 @@
+"""Maps per channel by themselves: what they leave out, where uniform ones run, and how an op parts one."""
+
+import numpy as np
+import pytest
+
+from renorm import ops
+from renorm.graph import interpret
+from renorm.graph.channels import Carry, ChannelMap, every, pulled, taken
+from renorm.graph.ir import Graph
+
+RANDOM = np.random.default_rng(5)
+
+
+def image(m: ChannelMap, x: np.ndarray) -> np.ndarray:
+    spread = [-1 if a == m.axis else 1 for a in range(x.ndim)]
+    y = x if m.k is None else x * m.k.reshape(spread)
+    return y if m.shift is None else y + m.shift.reshape(spread)
+
+
+def test_a_map_that_changes_nothing_is_plain() -> None:
+    assert ChannelMap(1, np.ones(3), np.zeros(3)).plain().is_identity
+    m = ChannelMap(1, np.array([1.0, 2.0]), np.zeros(2)).plain()
+    assert m.shift is None
+    assert m.k is not None
+
+
+def test_uniform_maps_run_along_every_axis() -> None:
+    x = RANDOM.standard_normal((2, 3, 4))
+    m = ChannelMap(1, np.full(3, 0.5), np.full(3, 2.0))
+    found = m.along(("N", 3, 4))
+    assert [f.axis for f in found] == [1, 2]
+    for f in found:
+        np.testing.assert_array_equal(image(f, x), image(m, x))
+    assert len(ChannelMap(1, np.array([1.0, 2.0, 1.0]), None).along((2, 3, 4))) == 1
+
+
+@pytest.mark.parametrize("number", [0.0, 0.5, -3.0])
+def test_a_map_is_parted_into_what_goes_and_what_stays(number: float) -> None:
+    """Beside what the map falls upon stands a number, which stays what it is."""
+    m = ChannelMap(1, RANDOM.uniform(-2, 2, 3), RANDOM.standard_normal(3))
+    carry = every(3, 1, fixed=number)
+    assert carry is not None
+    assert carry.objection(m)
+    going, staying = carry.parted(m)
+    assert carry.objection(going) is None
+    assert staying is not None
+    x = RANDOM.standard_normal((2, 3, 4))
+    np.testing.assert_allclose(image(ChannelMap(1, None, staying), image(going, x)), image(m, x), atol=1e-14)
+    only_a_shift = ChannelMap(1, None, np.ones(3))
+    assert carry.parted(only_a_shift) == (only_a_shift, None)
+
+
+def test_pieces_and_what_is_subtracted() -> None:
+    m = ChannelMap(1, np.array([2.0, 3.0]), np.array([4.0, 5.0]))
+    piece = pulled(taken(range(1, 3), 1, result=1), m, 1, 4)
+    assert isinstance(piece, ChannelMap)
+    assert (piece.k == [1, 2, 3, 1]).all()
+    assert (piece.shift == [0, 4, 5, 0]).all()
+    subtracted = pulled(Carry(1, np.array([[0, 0], [1, 1]]), joined=True, negated=True), m, 1, 2)
+    assert isinstance(subtracted, ChannelMap)
+    assert (subtracted.shift == [-4, -5]).all()
+
+
+def test_sorting_puts_readers_behind_and_leaves_the_rest() -> None:
+    g = Graph()
+    x = g.input("x", "float32", (2, 3))
+    a = ops.relu(x)
+    b = ops.exp(x)
+    c = ops.tanh(a)
+    g.outputs = [ops.add(b, c)]
+    order = list(g.nodes)
+    g.nodes = [order[2], order[1], order[3], order[0]]
+    g.sort()
+    assert g.nodes == [order[0], order[2], order[1], order[3]]
+    interpret.run(g, [np.ones((2, 3), np.float32)])
+    g.sort()
+    assert g.nodes == [order[0], order[2], order[1], order[3]]
