@@ -140,8 +140,9 @@ def _costs(
     convolution: Convolution,
     target: Target,
 ) -> tuple[float, Mapping[Way, int], Mapping[Way, float]]:
-    """What a convolution costs directly; and for each way by tiles how many products a tile has, and what it costs.
-    Networks have many convolutions that are alike."""
+    """What a convolution costs directly; and for each way by tiles how many products a tile has, and what it costs, or
+    at least costs where it is not worth it. Networks have many convolutions that are alike."""
+    direct = convolution.direct(target)
     planes: dict[Way, int] = {}
     costs: dict[Way, float] = {}
     for tile in tiles(kernel, op.along("strides", 2)):
@@ -150,8 +151,8 @@ def _costs(
         for transforms_weights in (False, True):
             way = Way(made, transforms_weights)
             planes[way] = prod(f.products for f in filters)
-            costs[way] = convolution.tiled(filters, transforms_weights, target)
-    return convolution.direct(target), planes, costs
+            costs[way] = convolution.tiled(filters, transforms_weights, target, direct / WORTH)
+    return direct, planes, costs
 
 
 @dataclass
@@ -211,7 +212,7 @@ class _Choice:
             return (
                 f"transformed, its weights would be too large, though it is estimated to be {times:.2f} times as fast"
             )
-        return f"by Winograd's tiles it is estimated to be {times:.2f} times as fast only"
+        return f"by Winograd's tiles it is estimated to be {times:.2f} times as fast at most"
 
 
 def tiles(kernel: tuple[int, ...], strides: tuple[int, ...]) -> list[tuple[int, int]]:

@@ -9,7 +9,7 @@ nothing is multiplied.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
+from math import inf, prod
 
 from renorm.core.dataclass import dataclass
 from renorm.core.target import Target
@@ -51,8 +51,9 @@ class Convolution:
         least, _ = registers(counts, vectors, target.vector_registers)[0]
         return prod(self.taps) * least * prod(counts) * self.x[1] * vectors + self._wait(prod(self.taps), target)
 
-    def tiled(self, filters: Sequence[Filter], transforms_weights: bool, target: Target) -> float:
-        """Estimated units on one core of tiles, whose weights are transformed in the kernel or before."""
+    def tiled(self, filters: Sequence[Filter], transforms_weights: bool, target: Target, worth: float = inf) -> float:
+        """Estimated units on one core of tiles, whose weights are transformed in the kernel or before. worth: what
+        takes at least that long is given as the least that it takes, without a choice of blocks."""
         lanes = target.lanes(4)
         counts = (self.y[0], *(-(-e // f.results) for e, f in zip(self.y[2:], filters, strict=True)))
         planes, tiles = prod(f.products for f in filters), prod(counts)
@@ -71,9 +72,12 @@ class Convolution:
         if transforms_weights:
             transforms += WEIGHT * planes * self.x[1] * results + IDLE * self._wait(prod(self.taps), target)
         moved = 4 * (prod(self.x) + prod(self.y)) * WAIT / (2 * lanes)
+        products = planes * tiles * self.x[1] * results / BUSY
+        if products + transforms + moved >= worth:
+            return products + transforms + moved
         shape = (*(f.products for f in filters), *counts, self.y[1])
         _, cost = choose(Work.of(shape, self.x[1], lanes, target, transforms_weights))
-        return planes * tiles * self.x[1] * results * cost / BUSY + transforms + moved
+        return products * cost + transforms + moved
 
     def _wait(self, weights: int, target: Target) -> float:
         """For so many weights of every pair of channels."""
