@@ -54,7 +54,7 @@ def test_each_layer_has_its_error() -> None:
 
 def test_a_wrong_layer_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     """The definition is the direct convolution, not what the transformed weights say."""
-    monkeypatch.setattr(winograd_weight, "transformed_weight", lambda w, f: transformed_weight(w * 1.001, f))
+    monkeypatch.setattr(winograd_weight, "transformed_weight", lambda w, *more: transformed_weight(w * 1.001, *more))
     found = compare(network(), inputs(), reference="interpreter", tolerance=1.0)
     assert [r.l2 == pytest.approx(1e-3, rel=0.5) for r in found.roundings] == [True, True]
 

@@ -55,10 +55,11 @@ class Parameter:
             return
         axis, lanes = self._outermost
         part, out = self.value.part(axis, begin, end), out[begin // lanes : -(-end // lanes)]
-        if self.form:
-            self.form.pack(part, out)
-        else:
-            np.copyto(out, part)
+        with np.errstate(all="ignore"):
+            if self.form:
+                self.form.pack(part, out)
+            else:
+                np.copyto(out, part, casting="unsafe")
 
     @property
     def _outermost(self) -> tuple[int, int]:

@@ -89,11 +89,11 @@ class Value:
         return self._data if self.deferred is None else self.deferred
 
     def part(self, axis: int, begin: int, end: int) -> np.ndarray[Any, Any]:
-        """A constant's elements [begin, end) along an axis."""
+        """A constant's elements [begin, end) along an axis, in float64 where they are not computed yet."""
         source = self._data if self._data is not None else self.deferred
         assert source is not None
         with np.errstate(all="ignore"):
-            return cut(source, axis, begin, end).astype(dtypes.numpy_dtype(self.dtype), copy=False)
+            return cut(source, axis, begin, end)
 
     @property
     def is_constant(self) -> bool:

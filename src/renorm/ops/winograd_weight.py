@@ -10,12 +10,13 @@ from renorm.graph.deferred import Array, Deferred, cut, largest, parts, source_k
 from renorm.ops.filtering import Filter
 
 
-def transformed_weight(w: Array, filters: tuple[Filter, Filter]) -> Array:
-    """U[P, C, K] = G w G^T of w[K, C, *taps], in float64."""
+def transformed_weight(w: Array, filters: tuple[Filter, Filter], out: Array | None = None) -> Array:
+    """U[P, C, K] = G w G^T of w[K, C, *taps], in float64. out: where it is put, with the two axes of P apart and those
+    of C and K joined."""
     (down, across), (k, c) = filters, w.shape[:2]
     taps = np.ascontiguousarray(w.transpose(2, 3, 1, 0), np.float64)
     rows = (down.g @ taps.reshape(len(taps), taps.shape[1] * c * k)).reshape(down.products, taps.shape[1], c * k)
-    return (across.g @ rows).reshape(down.products * across.products, c, k)
+    return np.matmul(across.g, rows, out=out).reshape(down.products * across.products, c, k)
 
 
 class TransformedWeight(Deferred):
@@ -31,10 +32,11 @@ class TransformedWeight(Deferred):
             return self.part(1, 0, self.shape[1])[begin:end]
         w = cut(self.w, self.result_axis if axis == 2 else 1 - self.result_axis, begin, end)
         w = w.swapaxes(0, self.result_axis)
-        made = np.empty((self.shape[0], w.shape[1], w.shape[0]))
-        for first, last in parts(made.shape, 1):
-            made[:, first:last] = transformed_weight(w[:, first:last], self.filters)
-        return made
+        k, c = w.shape[:2]
+        made = np.empty((*(f.products for f in self.filters), c * k))
+        for first, last in parts((self.shape[0], c, k), 1):
+            transformed_weight(w[:, first:last], self.filters, made[..., first * k : last * k])
+        return made.reshape(self.shape[0], c, k)
 
     def bound(self) -> float:
         down, across = (float(np.abs(f.g).sum(axis=1).max()) for f in self.filters)

@@ -12,6 +12,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import zip_longest
+from mmap import PAGESIZE, mmap
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -44,9 +46,17 @@ Elements = Callable[[str], tensors.Array]  # those of an initializer, given how 
 
 def read(source: Any, *, shapes: Mapping[str, Sequence[int]] | None = None, is_mapped: bool = False) -> Graph:
     """The graph of an ONNX model: a path, bytes, or an onnx.ModelProto. See `renorm.frontends.read`."""
-    graph = _Reader(load(source), shapes or {}, is_mapped).read()
+    held = load(source)
+    if is_mapped and isinstance(held.content, mmap):
+        Thread(target=_touch, args=(held.content,)).start()
+    graph = _Reader(held, shapes or {}, is_mapped).read()
     diagnose(graph)
     return graph
+
+
+def _touch(content: mmap) -> None:
+    """Has the system map the pages of a file whose weights will be wanted, beside what is done until then."""
+    np.frombuffer(content, np.uint8)[::PAGESIZE].max()
 
 
 class _Scope:
