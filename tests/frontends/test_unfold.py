@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from base64 import b64decode
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +21,9 @@ from tests.shared_files import shared
 
 import renorm
 from renorm.cli import main
-from renorm.errors import InvalidInput, InvalidModel
-from renorm.frontends import tflite
+from renorm.errors import InvalidInput, InvalidModel, RenormError
+from renorm.frontends import recipe, tflite
+from renorm.frontends.onnx import listing as onnx_listing
 from renorm.frontends.recipe import KEY
 from renorm.frontends.tflite.listing import content_of, listing
 
@@ -213,6 +216,24 @@ def test_what_was_changed_since_is_named_and_left(tmp_path: Path):
         renorm.unfold(back, tmp_path / "again.onnx")
 
 
+@pytest.mark.parametrize("seed", range(20, 30))
+def test_each_region_can_be_undone_by_itself(seed: int, tmp_path: Path):
+    """Any of the recipe's regions undone, the others left folded: the network computes the same."""
+    source = random_network(seed)
+    folded, _ = there_and_back(source, tmp_path)
+    whole = recipe.Recipe.unpack(b64decode(folded.metadata_props[0].value), "folded")
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((2, 6, *(8, 7, 5)[: 1 + seed % 3])).astype(np.float32)
+    expected = outputs(source, x)
+    for _ in range(3):
+        some = tuple(r for r in whole.regions if rng.random() < 0.5)
+        fragment = onnx_listing.listing(ModelProto.FromString(whole.fragment))
+        found, undone, _ = recipe.undo(onnx_listing.listing(folded), replace(whole, regions=some), fragment)
+        assert (len(undone.restored), undone.left) == (sum(len(r.restored) for r in some), ())
+        for y, e in zip(outputs(onnx_listing.assemble(folded, found), x), expected, strict=True):
+            np.testing.assert_allclose(y, e, atol=2e-4 * np.abs(e).max())
+
+
 def test_values_that_somebody_reads_since(tmp_path: Path):
     """A concat moved behind... what is inside a fold and read by a new node cannot go; what was renamed is missing."""
     n = Network(4)
@@ -251,6 +272,25 @@ def test_files_without_a_recipe_or_with_a_damaged_one(tmp_path: Path):
         renorm.optimize(source, tmp_path / "out.circle", reversible=True)
     with pytest.raises(InvalidInput, match="no file to go back to"):
         renorm.optimize(renorm.read(source), tmp_path / "out.onnx", reversible=True)
+
+
+@pytest.mark.parametrize("suffix", [".onnx", ".circle"])
+def test_damaged_files_give_errors_of_renorm(suffix: str, tmp_path: Path):
+    """Bytes changed at random: an error that names the file, or a file."""
+    (tmp_path / "net.circle").write_bytes(seed_001()[0])
+    onnx.save(random_network(2), tmp_path / "net.onnx")
+    renorm.optimize(tmp_path / f"net{suffix}", tmp_path / f"folded{suffix}", reversible=True)
+    whole, rng, failed = (tmp_path / f"folded{suffix}").read_bytes(), np.random.default_rng(0), 0
+    for _ in range(150):
+        damaged = bytearray(whole)
+        for at in rng.integers(0, len(whole), int(rng.integers(1, 12))):
+            damaged[at] = int(rng.integers(0, 256))
+        (tmp_path / f"damaged{suffix}").write_bytes(damaged)
+        try:
+            renorm.unfold(tmp_path / f"damaged{suffix}", tmp_path / f"back{suffix}", partial=True)
+        except RenormError:
+            failed += 1
+    assert failed > 10
 
 
 def test_the_command(tmp_path: Path):

@@ -13,13 +13,14 @@ from __future__ import annotations
 import json
 import struct
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager
 from dataclasses import field, replace
 from hashlib import blake2b
 from typing import Any
 
 from renorm.core.dataclass import dataclass
-from renorm.core.errors import InvalidModel
+from renorm.core.errors import InvalidModel, RenormError, raised_at
 from renorm.frontends.listing import Array, Listing, Operator, in_order
 from renorm.frontends.residual import Code, decode, encode
 
@@ -264,6 +265,17 @@ def undo(file: Listing, recipe: Recipe, fragment: Listing) -> tuple[Listing, Und
     result = Listing(file.inputs, file.outputs, operators, kept, types, is_typed=file.is_typed)
     undone = Undone(tuple((o.kind, o.name or next(iter(o.results), "")) for o in coming), tuple(left))
     return result, undone, replace(recipe, regions=tuple(further)).pack() if left else recipe.outer
+
+
+@contextmanager
+def unfolding(label: str) -> Generator[None]:
+    """Inside the block, what a file raises that promises more than it has is an error of the model."""
+    try:
+        yield
+    except RenormError:
+        raise
+    except Exception as error:  # of NumPy, zlib, protobuf, or of names and numbers that lead nowhere
+        raise InvalidModel(f"{label}: the file is damaged: {error}", [raised_at(error)]) from error
 
 
 def missing(label: str) -> InvalidModel:

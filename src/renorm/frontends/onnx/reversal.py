@@ -34,25 +34,27 @@ def attach(model: ModelProto, before: Any) -> None:
 
 def unfold(source: Any, path: str | os.PathLike[str], *, partial: bool = False) -> recipe.Undone:
     """See `renorm.unfold`."""
-    model = load(source)
-    label = os.path.basename(os.fspath(source)) if isinstance(source, (str, os.PathLike)) else model.graph.name
-    held = _held(model, label)
-    if not held:
-        raise recipe.missing(label)
-    found = recipe.Recipe.unpack(held, label)
-    parts = ModelProto()
-    parts.ParseFromString(found.fragment)
-    back, undone, further = recipe.undo(listing(model), found, listing(parts))
-    if undone.left and not partial:
-        raise recipe.refusal(label, undone)
-    names = {made: name for made, name in found.order if made}
-    made = assemble(model, back)
-    for node in made.graph.node:
-        if node.output and node.output[0] in names:
-            node.name = names[node.output[0]]
-    _hold(made, further)
-    writer.save(made, path)
-    return undone
+    what = os.path.basename(os.fspath(source)) if isinstance(source, (str, os.PathLike)) else "the model"
+    with recipe.unfolding(what):
+        model = load(source)
+        label = os.path.basename(os.fspath(source)) if isinstance(source, (str, os.PathLike)) else model.graph.name
+        held = _held(model, label)
+        if not held:
+            raise recipe.missing(label)
+        found = recipe.Recipe.unpack(held, label)
+        parts = ModelProto()
+        parts.ParseFromString(found.fragment)
+        back, undone, further = recipe.undo(listing(model), found, listing(parts))
+        if undone.left and not partial:
+            raise recipe.refusal(label, undone)
+        names = {made: name for made, name in found.order if made}
+        made = assemble(model, back)
+        for node in made.graph.node:
+            if node.output and node.output[0] in names:
+                node.name = names[node.output[0]]
+        _hold(made, further)
+        writer.save(made, path)
+        return undone
 
 
 def _held(model: ModelProto, label: str) -> bytes:

@@ -33,16 +33,18 @@ def write(graph: Graph, path: str | os.PathLike[str], before: Any) -> None:
 
 def unfold(source: Any, path: str | os.PathLike[str], *, partial: bool = False) -> recipe.Undone:
     """See `renorm.unfold`."""
-    content, label = content_of(source)
-    identifier, model = decode(content, label)
-    metadata = metadata_of(model)
-    if recipe.KEY not in metadata:
-        raise recipe.missing(label)
-    found = recipe.Recipe.unpack(metadata[recipe.KEY], label)
-    back, undone, further = recipe.undo(listing(content, label), found, listing(memoryview(found.fragment), label))
-    if undone.left and not partial:
-        raise recipe.refusal(label, undone)
-    del metadata[recipe.KEY]
-    metadata |= {recipe.KEY: further} if further else {}
-    writer.save(assemble(identifier, model, back, label, metadata), path)
-    return undone
+    what = os.path.basename(os.fspath(source)) if isinstance(source, (str, os.PathLike)) else "the model"
+    with recipe.unfolding(what):
+        content, label = content_of(source)
+        identifier, model = decode(content, label)
+        metadata = metadata_of(model)
+        if recipe.KEY not in metadata:
+            raise recipe.missing(label)
+        found = recipe.Recipe.unpack(metadata[recipe.KEY], label)
+        back, undone, further = recipe.undo(listing(content, label), found, listing(memoryview(found.fragment), label))
+        if undone.left and not partial:
+            raise recipe.refusal(label, undone)
+        del metadata[recipe.KEY]
+        metadata |= {recipe.KEY: further} if further else {}
+        writer.save(assemble(identifier, model, back, label, metadata), path)
+        return undone
