@@ -13,29 +13,33 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from tests.frontends.backend_cases import collect, is_defined, with_constants
 from tests.frontends.models import DIGITS
 from tests.ops.one_node import OneNode
+from tests.passes.folding.cases import numbered
 from tests.passes.networks import networks
 from tests.shared_files import shared
 
 import renorm
+from renorm.core.dtypes import is_float
 from renorm.core.errors import InvalidInput, UnsupportedOp
 from renorm.graph import registry
 from renorm.graph.ir import Graph
 from renorm.passes.pipeline import optimize
+from renorm.passes.probe import budget
 from renorm.runtime.report import Report
 
 ROOT = Path(__file__).parents[2]
 PART = 10
 
 
-def objections(report: Report) -> list[str]:
+def objections(report: Report, most: float = 1e-5) -> list[str]:
     """What was taken back, and norms whose measured error is more than a rewrite may cost."""
     told = [f"{rule} at {node}: {reason}" for rule, node, reason in report.refusals if reason.startswith("reverted")]
-    return told + [f"{n.name}: {n.max_error:.2g}" for n in report.norms if n.max_error and n.max_error > 1e-5]
+    return told + [f"{n.name}: {n.max_error:.2g}" for n in report.norms if n.max_error and n.max_error > most]
 
 
 def check(graph: Graph) -> list[str]:
@@ -100,6 +104,30 @@ def test_conformance_cases(part: int) -> None:
 @given(networks())
 def test_random_networks(network: Any) -> None:
     assert check(network[0]) == []
+
+
+def cases_of_norms(seeds: range) -> dict[int, list[str]]:
+    """Those without constants below the normal numbers, which have few digits: folds of these are taken back."""
+    found: dict[int, list[str]] = {}
+    for seed in seeds:
+        case = numbered(seed)
+        graph = renorm.read(case.build()[0].model())
+        floats = [v.data for v in graph.constants.values() if v.data is not None and is_float(v.dtype)]
+        if not any((np.abs(c) < np.finfo(np.float32).tiny)[c != 0].any() for c in floats):
+            report = optimize(graph, verify=True)[1]
+            if told := objections(report, budget(case.dtype)):
+                found[seed] = told
+    return found
+
+
+def test_cases_of_norms() -> None:
+    assert cases_of_norms(range(20)) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("hundred", range(4))
+def test_more_cases_of_norms(hundred: int) -> None:
+    assert cases_of_norms(range(100 * hundred + 20, 100 * hundred + 120)) == {}
 
 
 def test_the_digits_network_compiled() -> None:

@@ -5,10 +5,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.passes.folding.cases import numbered
 
 from renorm import ops
+from renorm.core.comparison import difference
+from renorm.frontends import read
+from renorm.graph import interpret
 from renorm.graph.ir import Graph
 from renorm.passes.pipeline import optimize
+from renorm.passes.probe import budget
 from renorm.runtime.report import NormRecord, Report
 
 Array = np.ndarray[Any, Any]
@@ -201,6 +206,22 @@ def test_tensors_are_followed_by_name() -> None:
         assert report.names["scores"] == "scores"
         assert report.names["conv_out"] is None
         assert report.names["norm_out"] == report.names["same_out"] == done.node("conv").output.name
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_tensor_is_what_the_report_says_it_is_now(seed: int) -> None:
+    """In random networks, wherever it is still computed."""
+    net = numbered(seed).build()[0]
+    g = read(net.model())
+    before = {v.name: a for v, a in interpret.evaluate(g, net.inputs).items()}
+    for options in ({"level": 2, "for_export": True}, {"level": 3}, {"level": 3, "verify": True}):
+        done, report = optimize(g.copy(), **options)
+        after = {v.name: a for v, a in interpret.evaluate(done, net.inputs).items()}
+        assert {n.name for n in report.norms if n.fate != "folded" and not n.reason} == set()
+        assert all(report.names[v.name] == v.name for v in g.outputs)
+        for name, now in report.names.items():
+            if now is not None:
+                assert difference(after[now], before[name]) < 10 * budget(net.dtype)
 
 
 def test_a_report_comes_back_from_json() -> None:
