@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.frontends.test_tflite_writer import operators
 
 import renorm
 
@@ -86,3 +87,38 @@ def test_norms_of_circle_are_norms(tmp_path: Path):
         exported(make(), tmp_path / f"{name}.circle", shape)
         graph = renorm.read(tmp_path / f"{name}.circle")
         assert op in [n.op.name for n in graph.nodes], str(graph)
+
+
+class RmsInPieces(nn.Module):
+    def __init__(self, width: int):
+        super().__init__()
+        self.weight = nn.Parameter(torch.linspace(0.5, 2, width))
+
+    def forward(self, x: Any) -> Any:
+        return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6))
+
+
+@pytest.mark.parametrize(
+    ("make", "shape", "op", "written"),
+    [
+        (lambda: nn.LayerNorm(6), (2, 3, 6), "layer_norm", "MEAN SUB MUL MEAN ADD RSQRT MUL"),
+        (lambda: nn.LayerNorm(6), (2, 3, 5, 6), "layer_norm", "MEAN SUB MUL MEAN ADD RSQRT MUL"),
+        (lambda: nn.GroupNorm(2, 4), (2, 4, 5, 3), "group_norm", "RESHAPE MEAN SUB MUL MEAN ADD RSQRT MUL"),
+        (lambda: RmsInPieces(6), (2, 3, 6), "rms_norm", "RMS_NORM"),
+    ],
+)  # fmt: skip
+def test_norms_in_pieces_are_raised(make: Any, shape: tuple[int, ...], op: str, written: str, tmp_path: Path):
+    """One op each; in the file where Circle has it, and elsewhere still in pieces."""
+    _, xs, expected = exported(make(), tmp_path / "net.circle", shape)
+    module = renorm.compile(tmp_path / "net.circle")
+    assert [n.op.name for n in module.graph.nodes] == [op]
+    assert [r.kind for r in module.report.norms] == [op]
+    np.testing.assert_allclose(module.run(*xs)[0], expected, rtol=1e-4, atol=2e-5)
+    renorm.optimize(tmp_path / "net.circle", tmp_path / "out.circle")
+    content = (tmp_path / "out.circle").read_bytes()
+    kinds = [kind for kind, _ in operators(content)]
+    assert kinds[: len(written.split())] == written.split()
+    assert "RMS_NORM" not in kinds or kinds == ["RMS_NORM"]
+    runtime = pytest.importorskip("tico.circle.runtime", reason="tico is not installed")
+    (found,) = runtime.CircleReferenceRuntime(content).run(xs).outputs
+    np.testing.assert_allclose(np.asarray(found), expected, rtol=1e-4, atol=2e-5)

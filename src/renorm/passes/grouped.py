@@ -20,8 +20,10 @@ _LARGEST = 1 << 24  # elements of a view over which its constants are compared, 
 
 @dataclass(frozen=True)
 class GroupNormOfReshaped(Rewrite):
-    """reshape(norm(reshape(x, [N, G, ..]), scale, bias), [N, C, ..]) -> group_norm(x, scale', bias'), which hold for
-    each channel what scale and bias spread to there; norm: over all axes behind the first two"""
+    """reshape(norm(reshape(x, [N, G, ..]), scale, bias), [N, C, ..]) -> group_norm(x, scale', bias')
+
+    scale' and bias' hold for each channel what scale and bias spread to there. N and G may be one axis.
+    """
 
     norm: str
     constants = ("scale",)
@@ -35,13 +37,22 @@ class GroupNormOfReshaped(Rewrite):
         return ops.reshape(norm, back)
 
     def fits(self, m: Match) -> bool:
-        x, grouped, axis = m.x, m.grouping.output, m.norm.op.values.get("axis", 2)
+        x, grouped = m.x, m.grouping.output
         if not (x.type.is_static and grouped.type.is_static) or x.rank < 2 or m.root.output.shape != x.shape:
             return False
-        if axis % grouped.rank != 2 or not (m.bias is None or m.bias.is_constant):
-            return False
-        (n, channels, *_), (samples, groups, *_) = static(x.shape), static(grouped.shape)
-        return n == samples and groups > 0 and channels % groups == 0
+        channels = static(x.shape)[1]
+        groups = self._groups(m)
+        return groups > 0 and channels % groups == 0 and (m.bias is None or m.bias.is_constant)
+
+    def _groups(self, m: Match) -> int:
+        """How many slices of one sample are normalized; 0 where samples are not apart, or not whole."""
+        (n, *_), grouped = static(m.x.shape), static(m.grouping.output.shape)
+        slices = int(np.prod(grouped[: self._first(m)], dtype=np.int64))
+        return slices // n if n and slices % n == 0 else 0
+
+    def _first(self, m: Match) -> int:
+        """The first axis of a slice."""
+        return int(m.norm.op.values.get("axis", 2)) % m.grouping.output.rank
 
     def refuse(self, m: Match) -> str | None:
         if np.prod(static(m.x.shape)[1:], dtype=np.int64) > _LARGEST and self.norm == "layer_norm":
@@ -54,12 +65,14 @@ class GroupNormOfReshaped(Rewrite):
 
     def _per_channel(self, m: Match, v: Value) -> Any:
         """A constant of the norm as one number per channel of x, or why it is not that."""
-        channels, inside = int(static(m.x.shape)[1]), static(m.grouping.output.shape)[1:]
+        (n, channels, *_), grouped, groups = static(m.x.shape), static(m.grouping.output.shape), self._groups(m)
         if self.norm == "instance_norm":
-            return np.repeat(exact(v), channels // inside[0])
-        if v.rank > len(inside):
+            return np.repeat(exact(v), channels // groups)
+        first = self._first(m)
+        is_apart = grouped[:first] == (n, groups)  # so that a constant may run along the groups
+        if v.rank > len(grouped) - first + is_apart:
             return f"{v.name!r} {v.type} differs from sample to sample"
-        spread = np.broadcast_to(exact(v), inside).reshape(channels, -1)
+        spread = np.broadcast_to(exact(v), (groups, *grouped[first:])).reshape(channels, -1)
         if not (spread == spread[:, :1]).all():
             return f"{v.name!r} {v.type} differs within a channel"
         return spread[:, 0] if spread.size else np.zeros(channels)
@@ -71,7 +84,7 @@ class GroupNormOfReshaped(Rewrite):
             m.graph.constant(v, f"{m.norm.name}.{what}_per_channel", m.scale.source, dtype=m.scale.dtype)
             for what, v in zip(("scale", "bias"), given)
         )
-        groups, epsilon = int(static(m.grouping.output.shape)[1]), m.norm.op.values["epsilon"]
+        groups, epsilon = self._groups(m), m.norm.op.values["epsilon"]
         return ops.group_norm(m.x, scale, bias, num_groups=groups, epsilon=epsilon, name=m.norm.name)
 
 
