@@ -220,3 +220,16 @@ def test_cost_knows_what_both_ways_pay(target: str) -> None:
     assert times(4, 1, 64, 64, 17, 16) < times(4, 1, 64, 64, 16, 16)  # tiles that hang over
     assert times(4, 1, 64, 64, 1, 1) < 1
     assert times(4, 8, 512, 512, 7, 7) > times(4, 1, 512, 512, 7, 7)  # a batch shares the weights
+
+
+def test_long_columns_of_tiles_turn_rows_again_for_each() -> None:
+    """Channels that do not fill vectors change their place: of columns of 8 elements each does so for four tiles."""
+
+    machine: Target = parse("llvm -mcpu=znver4")
+
+    def times(results: int, channels: int) -> float:
+        one = Convolution((1, channels, 101, 67), (1, results, 101, 67), (7, 1))
+        filters = (convolution(2, 7, 1, 1), convolution(1, 1, 1, 1))
+        return one.direct(machine) / min(one.tiled(filters, kernel, machine) for kernel in (False, True))
+
+    assert times(37, 100) < algorithms.WORTH < times(48, 96)

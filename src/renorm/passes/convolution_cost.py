@@ -63,7 +63,8 @@ class Convolution:
         turned = sum(
             n * e
             for n, e, size in (
-                (channels, prod(f.step for f in filters), self.x[1]),
+                # a block is a row of tiles: rows of x between two of them change their place for both
+                (channels, filters[0].elements * filters[1].step, self.x[1]),
                 (results, prod(f.results for f in filters), self.y[1]),
             )
             if size % lanes
