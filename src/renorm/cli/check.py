@@ -1,4 +1,4 @@
-"""renorm check: whether compiled code computes what the model says, or two files the same."""
+"""renorm check: whether compiled code, or another file, computes the same."""
 
 from __future__ import annotations
 

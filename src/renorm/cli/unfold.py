@@ -1,4 +1,4 @@
-"""renorm unfold: a model that optimize --reversible wrote becomes the model it was made of."""
+"""renorm unfold: a folded model becomes the one that it was made of."""
 
 from __future__ import annotations
 
