@@ -1,4 +1,4 @@
-"""renorm doctor: what looks wrong in the norms of a model, or what renorm finds on this machine."""
+"""renorm doctor: what looks wrong in a model's norms, and what is on this machine."""
 
 from __future__ import annotations
 
