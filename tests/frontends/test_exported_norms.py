@@ -103,3 +103,17 @@ def test_written_files_have_what_their_opset_has(opset: int, found: set[str], tm
     sessions = [runtime.InferenceSession(m) for m in (content, str(tmp_path / "out.onnx"))]
     before, after = (s.run(None, {s.get_inputs()[0].name: x.numpy()})[0] for s in sessions)
     np.testing.assert_allclose(after, before, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("opset", "raised"), [(13, False), (18, False), (21, True)])
+def test_group_norms_are_written_at_every_opset(opset: int, raised: bool, tmp_path: Any):
+    """What opset 18 calls so has numbers per group and is deprecated."""
+    onnx, runtime = pytest.importorskip("onnx"), pytest.importorskip("onnxruntime")
+    x = torch.randn(2, 4, 5, 3)
+    content = exported(nn.Sequential(nn.GroupNorm(2, 4), nn.ReLU()), x, opset, False)
+    renorm.optimize(content, tmp_path / "out.onnx")
+    kinds = {n.op_type for n in onnx.load(tmp_path / "out.onnx").graph.node}
+    assert raised == ("GroupNormalization" in kinds)
+    sessions = [runtime.InferenceSession(m) for m in (content, str(tmp_path / "out.onnx"))]
+    before, after = (s.run(None, {s.get_inputs()[0].name: x.numpy()})[0] for s in sessions)
+    np.testing.assert_allclose(after, before, rtol=1e-5, atol=1e-5)

@@ -66,10 +66,14 @@ def save(model: ModelProto, path: str | os.PathLike[str], inline_limit: int = IN
 
 
 def vocabulary(graph: Graph, path: str | os.PathLike[str]) -> Callable[[str], bool]:
-    """Whether ONNX has an op at the graph's opset."""
+    """Whether ONNX has an op at the graph's opset, and not only for files that have it already."""
     provenance: Provenance = graph.metadata.get(KEY) or Provenance.default()
     opset = provenance.opsets.get("", 0)
-    return lambda op: any("::" not in key and since <= opset for key, since in registry.find(op).onnx.items())
+
+    def is_there(op_type: str) -> bool:
+        return onnx.defs.has(op_type, opset) and not onnx.defs.get_schema(op_type, opset).deprecated
+
+    return lambda op: any(is_there(key) for key in registry.find(op).onnx if "::" not in key)
 
 
 class _Writer:
