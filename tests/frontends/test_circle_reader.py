@@ -10,8 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.frontends.test_tflite_writer import operators
+from tests.frontends.tflite_files import File
 
 import renorm
+from renorm.frontends import tflite
+from renorm.graph import interpret
 
 torch = pytest.importorskip("torch")
 nn = torch.nn
@@ -122,3 +125,18 @@ def test_norms_in_pieces_are_raised(make: Any, shape: tuple[int, ...], op: str, 
     runtime = pytest.importorskip("tico.circle.runtime", reason="tico is not installed")
     (found,) = runtime.CircleReferenceRuntime(content).run(xs).outputs
     np.testing.assert_allclose(np.asarray(found), expected, rtol=1e-4, atol=2e-5)
+
+
+def test_rotary_embeddings_are_read_and_written():
+    """ROPE of Circle is a rotation of halves; it is written as the operators that it consists of."""
+    rng = np.random.default_rng(6)
+    x, sin, cos = (rng.standard_normal(s).astype(np.float32) for s in ((2, 3, 5, 8), (1, 1, 5, 8), (1, 1, 5, 8)))
+    file = File(b"CIR0")
+    for name, array in (("x", x), ("sin", sin), ("cos", cos), ("y", x)):
+        file.tensor(name, array.shape)
+    file.operator("ROPE", ["x", "sin", "cos"], ["y"], "RoPEOptions", mode=0)
+    graph = renorm.read(file.written(["x", "sin", "cos"], ["y"]))
+    expected = x * cos + np.concatenate([-x[..., 4:], x[..., :4]], axis=-1) * sin
+    for again in (graph, renorm.read(tflite.write(graph))):
+        (found,) = interpret.run(again, [x, sin, cos])
+        np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
