@@ -53,7 +53,7 @@ def scaled_affine(
     return op, changed
 
 
-def scaled_bias(b: Array, k: Array, shift: Array) -> Array:
+def scaled_bias(b: Array, k: Array | None, shift: Array) -> Array:
     """b * k + shift; `b` itself, or None, where nothing changes it."""
     if b is None:
         return shift

@@ -80,10 +80,8 @@ class Gemm(OpDef):
         return self.with_attributes(**changed), [a, b, scaled_bias(third, *spread)]
 
     def absorbed(self, node: Node, operands: Sequence[Any], index: int, m: ChannelMap) -> Any:
-        """The other matrix times k along what is summed; what the shift adds is the same for every row of y, or for
-        every column."""
-        other, c = operands[1 - index], operands[2]
-        is_turned = [self.transA, self.transB]
+        """The other matrix times k along what is summed; the shift adds the same to every row of y, or every column."""
+        other, c, is_turned = operands[1 - index], operands[2], (self.transA, self.transB)
         if index > 1 or m.axis != int(is_turned[index] == bool(index)):
             return ALONG.format(m.axis)
         if not is_known(other) or (c is not None and self.beta != 0 and not is_known(c)):
@@ -93,11 +91,11 @@ class Gemm(OpDef):
         if m.shift is not None and m.shift.any():
             rows = in_float64(other)
             added = self.alpha * (rows @ m.shift if summed_last else m.shift @ rows)
-            added = added if index == 0 else added[:, None]
-            third = added if third is None else third + added
-        scaled = other if m.k is None else times(other, m.k if summed_last else m.k[:, None])
-        x = operands[index]
-        return self.with_attributes(beta=1.0), [*((x, scaled) if index == 0 else (scaled, x)), third], None
+            third = scaled_bias(third, None, added if index == 0 else added[:, None])
+        if m.k is not None:
+            other = times(other, m.k if summed_last else m.k[:, None])
+        both = [operands[0], other] if index == 0 else [other, operands[1]]
+        return self.with_attributes(beta=1.0), [*both, third], None
 
     def scaled_operands(self, a: Any, b: Any, k: Any, along: bool) -> tuple[Any, Any]:
         """The operands whose product is k times as large per column (along), or per row."""
