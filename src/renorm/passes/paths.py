@@ -206,8 +206,10 @@ def front(m: Match, v: Value, affine: Affine) -> Front | str | None:
         m.bound[f"on the way: {node.name}"] = node
         x, step = own
         before = front(m, x, affine)
-        if isinstance(before, Front) and before.map.axis == step.axis:
-            return Front(before.made, before.map.then(step), [*before.norms, node])
+        ways = before.map.along(x.shape) if isinstance(before, Front) else []
+        both = next((a.then(b) for a in ways for b in step.along(x.shape) if a.axis == b.axis), None)
+        if isinstance(before, Front) and both is not None:
+            return Front(before.made, both, [*before.norms, node])
         return Front(Same(x), step, [node])
     fronts: dict[int, Front] = {}
     for index, operand in enumerate(node.inputs):
