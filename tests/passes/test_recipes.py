@@ -66,6 +66,7 @@ def plus(other: str = "conv", op: str = "Add") -> Step:
 
 
 RELU, SWAP, MERGE, FLATTEN = ("activation", {"which": "Relu"}), ("swap", {}), ("merge", {}), ("flatten", {})
+NEGATIVE = norm("mul", scale="negative")
 CHANNELS = ("crop", {"channels": True, "start": 1, "stride": 1})
 PIXELS = ("crop", {"channels": False, "start": 1, "stride": 2})
 WIDE = {"strides": [2, 3, 1], "dilations": [2, 1, 1], "pads": [1, 0, 2, 2, 1, 0]}
@@ -128,6 +129,7 @@ RECIPES: dict[str, tuple[tuple[int, ...], list[Step], str]] = {
     "instance norm, norm": (IMAGE, [("instance", {}), norm()], "instance_norm"),
     "norm, two convs": (IMAGE, [norm(), ("twice", {}), conv()], "conv conv"),
     "norm, two padded convs": (IMAGE, [norm(), ("twice", {}), conv(**WIDE)], "conv conv add"),
+    "stays, norm, conv": (IMAGE, [NEGATIVE, RELU, pool("AveragePool"), norm(), conv()], "mul relu average_pool conv"),
     # what must stay
     "conv, relu, norm of any sign": (IMAGE, [conv(), RELU, norm(scale="negative")], "conv relu batch_norm"),
     "conv that is an output, norm": (IMAGE, [conv(), ("output", {}), norm()], "conv batch_norm"),

@@ -205,11 +205,13 @@ def front(m: Match, v: Value, affine: Affine) -> Front | str | None:
     if own is not None:
         m.bound[f"on the way: {node.name}"] = node
         x, step = own
+        known = dict(m.bound)
         before = front(m, x, affine)
         ways = before.map.along(x.shape) if isinstance(before, Front) else []
         both = next((a.then(b) for a in ways for b in step.along(x.shape) if a.axis == b.axis), None)
         if isinstance(before, Front) and both is not None:
             return Front(before.made, both, [*before.norms, node])
+        m.bound = known  # what stands further in front stays as it is
         return Front(Same(x), step, [node])
     fronts: dict[int, Front] = {}
     for index, operand in enumerate(node.inputs):
