@@ -127,6 +127,15 @@ def test_erf_stays_within_one() -> None:
     assert (got[: len(x)] == -got[len(x) :]).all()
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_erf_is_exactly_one_where_it_rounds_to_one(dtype: str) -> None:
+    """GELU multiplies what is left of 1 by its argument, however large."""
+    start = 4.1 if dtype == "float32" else 6.0
+    x = np.concatenate([np.linspace(start, 40, 1 << 10), np.logspace(1, 38, 1 << 10), [np.inf]]).astype(dtype)
+    got = apply(lambda a: Call("erf", [a]), np.concatenate([x, -x]))
+    np.testing.assert_array_equal(got, np.sign(np.concatenate([x, -x])))
+
+
 def _erf_fast(x: Array) -> Array:
     """erf of float32 numbers; of each distinct rounded argument once where it no longer changes."""
     wide = np.clip(x.astype(np.float64), -6, 6)

@@ -6,7 +6,8 @@ from renorm.codegen.llvm.math.exponential import exp_small
 from renorm.codegen.llvm.math.formats import is_double
 from renorm.codegen.llvm.math.lanes import Lanes, fma, polynomial, where
 
-# p and q of erf(x) = x p(x*x) / q(x*x), |x| <= 3.92: 2**-25; all positive, and so rounded that evaluation errs least
+# p and q of erf(x) = x p(x*x) / q(x*x), |x| <= 3.92: 2**-25, and beyond it goes on growing: at 4.1 to 1 + 6.4e-7. All
+# positive, and so rounded that evaluation errs least
 _ABOVE_SINGLE = (1.08990252, 0.183914676, 0.0509501472, 0.00363724586, 0.000275168335, 1.98016505e-06)
 _BELOW_SINGLE = (0.965900898, 0.484956622, 0.110218465, 0.0144588472, 0.0011229004, 3.67926332e-05)
 
@@ -37,7 +38,9 @@ def erf(x: Lanes) -> Lanes:
         far = 1.0 - exp_small(-(t * t)) * polynomial(2.0 / (t + 2.0), _FAR_DOUBLE)
         near = fma(a, polynomial(a * a, _NEAR_DOUBLE), a)
         return where(a < 1.0, near, far).with_sign_of(x)
-    t = where(a > 3.92, 3.92, a)  # from there on erf rounds to 1
+    # from 3.92 on erf rounds to 1; at 4.1 the quotient exceeds 1 however it is rounded, so that 1 - erf(x), which GELU
+    # multiplies by x, is 0 from there on
+    t = where(a > 4.1, 4.1, a)
     z = t * t
     ratio = t * polynomial(z, _ABOVE_SINGLE) / polynomial(z, _BELOW_SINGLE)
     return where(ratio > 1.0, 1.0, ratio).with_sign_of(x)
