@@ -194,3 +194,14 @@ def test_a_fact_that_holds_what_is_asked_for_ends() -> None:
     asked = Binary("!=", Binary("//", i, const(8)), Binary("*", inner, const(0)))
     env = dict.fromkeys(BOUNDS, 3)
     assert value(simplify(asked, BOUNDS, [fact]), env) == value(asked, env)
+
+
+def test_a_fact_about_sums_of_which_it_holds_the_remainder_ends() -> None:
+    """Where terms of a sum are joined, bounds are sought; the fact's lead to the same sum."""
+    i = next(iter(BOUNDS))
+    doubled = i * 2 % 12
+    fact = Binary(">=", Binary("min", doubled % 7, i), i - 3)
+    for asked in (doubled, i // 7, i % 7):
+        for at in range(32):
+            env = dict.fromkeys(BOUNDS, 3) | {i: at}
+            assert not value(fact, env) or value(simplify(asked, BOUNDS, [fact]), env) == value(asked, env)

@@ -124,7 +124,10 @@ class Simplifier:
         if found is None:
             form = Form()
             collect(e, 1, form, self._add_atom)
-            self._join_quotients(form)
+            if len(form.terms) > 1:
+                # bounds are sought, and a fact that holds e leads back here: there e counts as it stands
+                self._forms[id(e)] = (e, form.copy())
+                self._join_quotients(form)
             found = self._forms[id(e)] = (e, form)
         return found[1]
 
