@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+import traceback
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -217,6 +218,67 @@ def test_an_error_at_run_time_comes_out_of_run_and_leaves_the_module_sound(threa
     agrees(m, g, x, runs=2)
 
 
+def test_an_error_holds_no_memory_of_the_network() -> None:
+    class Wrapping(Interpreted):
+        def run(self, inputs: Any, outputs: Any) -> None:
+            try:
+                self.deeper(inputs, outputs)
+            except ZeroDivisionError as error:
+                raise ValueError("no") from error
+
+        def deeper(self, inputs: Any, outputs: Any) -> None:
+            outputs[0][...] = 1 / 0
+
+    m = renorm.compile(residual(), target=target([conv_norm_relu], Wrapping), threads=1)
+    with pytest.raises(renorm.errors.UserCodeError, match="ValueError: no") as caught:
+        m.run(array(0, 2, 5, 9, 7))
+    error, names = caught.value.__cause__, list[str]()
+    while error is not None:
+        for frame, _ in traceback.walk_tb(error.__traceback__):
+            names.append(frame.f_code.co_name)
+            assert not {"inputs", "outputs", "arrays", "x", "y"} & set(frame.f_locals)
+        error = error.__cause__
+    assert names == ["_call", "_run", "run", "run", "deeper"]
+
+
+def test_a_child_of_fork_does_not_wait_for_a_thread_that_is_inside() -> None:
+    program = """
+import os, threading, warnings
+import numpy as np
+import renorm
+from tests.driver.external_targets import Interpreted, target
+from renorm import ops
+from renorm.graph.ir import Graph
+
+warnings.simplefilter("ignore", DeprecationWarning)  # fork in a process with threads is what this is about
+inside, leave = threading.Event(), threading.Event()
+parent = os.getpid()
+
+class Slow(Interpreted):
+    def run(self, inputs, outputs):
+        super().run(inputs, outputs)
+        if os.getpid() == parent:
+            inside.set()
+            leave.wait(60)
+
+g = Graph("slow")
+g.outputs = [ops.exp(g.input("x", "float32", (3,)))]
+m = renorm.compile(g, target=target(["exp"], Slow), threads=1)
+x = np.float32([0, 1, 2])
+t = threading.Thread(target=m.run, args=(x,))
+t.start()
+inside.wait(60)
+child = os.fork()
+if not child:
+    os._exit(0 if np.allclose(m.run(x)[0], np.exp(x)) else 1)
+assert os.waitpid(child, 0)[1] == 0
+leave.set()
+t.join()
+"""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    subprocess.run([sys.executable, "-c", program], env=environment, check=True, timeout=60)
+
+
 def test_an_interrupt_inside_comes_out_as_it_is() -> None:
     class Interrupted(Interpreted):
         def run(self, inputs: Any, outputs: Any) -> None:
@@ -419,6 +481,10 @@ def test_what_cannot_be_saved_or_loaded_says_so(engine: Any, tmp_path: Path, mon
     monkeypatch.setattr(engine.Scaling, "save", lambda self: 1 / 0)
     with pytest.raises(renorm.errors.InvalidArtifact, match="ZeroDivisionError"):
         renorm.compile(g, target=target(["mul"], engine.codegen)).save(path)
+    for wrong, words in [(4, "save gave int, expected bytes"), ([1, 2], "save gave list"), (None, "gave NoneType")]:
+        monkeypatch.setattr(engine.Scaling, "save", lambda self, wrong=wrong: wrong)
+        with pytest.raises(renorm.errors.InvalidArtifact, match=words):
+            renorm.compile(g, target=target(["mul"], engine.codegen)).save(path)
 
 
 def test_a_program_whose_external_code_reaches_outside_is_refused() -> None:

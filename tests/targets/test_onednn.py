@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes.util
 import itertools
 import os
+import subprocess
 import sys
 
 import numpy as np
@@ -193,6 +194,91 @@ def test_what_is_left_to_the_base(dtype, training, computed, batch, said):
     assert any(said in str(r) for r in m.report.refusals)
     inputs = [rng.normal(size=v.shape).astype(dtype) for v in g.inputs]
     assert_near(m.run(*inputs)[0], interpret.run(g, inputs)[0])
+
+
+def _constant_image(g: Graph) -> list[np.ndarray]:
+    """A convolution whose weight, not its image, is what the network reads."""
+    rng = np.random.default_rng(4)
+    g.outputs = [ops.conv(g.constant(array(rng, 2, 3, 7, 6)), g.input("w", "float32", (4, 3, 3, 3)))]
+    return [array(rng, 4, 3, 3, 3)]
+
+
+def _correlation(g: Graph) -> list[np.ndarray]:
+    x = g.input("x", "float32", (2, 3, 7, 6))
+    g.outputs = [ops.conv(x, x)]
+    return [array(np.random.default_rng(5), 2, 3, 7, 6)]
+
+
+def _constants(g: Graph) -> list[np.ndarray]:
+    rng = np.random.default_rng(6)
+    x = g.input("x", "float32", (2, 8, 5, 4))
+    y = ops.conv(g.constant(array(rng, 2, 3, 7, 6)), g.constant(array(rng, 8, 3, 3, 3)))
+    g.outputs = [ops.add(x, y)]
+    return [array(rng, 2, 8, 5, 4)]
+
+
+def _extra_beyond_the_stride(g: Graph) -> list[np.ndarray]:
+    """The result is longer than what the windows reach: padding behind of -1."""
+    rng = np.random.default_rng(7)
+    x = g.input("x", "float32", (3, 4, 5))
+    w = array(rng, 4, 4, 3)
+    y = ops.conv_transpose(x, w, strides=(1,), dilations=(2,), pads=(3, 0), group=2, output_padding=(1,))
+    g.outputs = [ops.relu(y)]
+    return [array(rng, 3, 4, 5)]
+
+
+def _norm_of_six_axes(g: Graph) -> list[np.ndarray]:
+    rng = np.random.default_rng(8)
+    shape = (2, 3, 4, 2, 3, 2)
+    g.outputs = [ops.batch_norm(g.input("x", "float32", shape), *statistics(rng, 3))]
+    return [array(rng, *shape)]
+
+
+@pytest.mark.parametrize("level", [0, 2])
+@pytest.mark.parametrize(
+    ("build", "said"),
+    [
+        (_constant_image, "is a constant"),
+        (_correlation, "'x' is computed"),
+        (_constants, "is a constant"),
+        (_extra_beyond_the_stride, "no primitive for it"),
+        (_norm_of_six_axes, "6 axes"),
+    ],
+)
+def test_what_onednn_would_get_wrong_or_forbid(build, said, level):
+    g = Graph("forbidden")
+    inputs = build(g)
+    m = compiled(g, opt_level=level)
+    assert any(said in str(r) for r in m.report.refusals) or build is _constants
+    assert_near(m.run(*inputs)[0], interpret.run(g, inputs)[0])
+
+
+def test_a_child_of_fork_runs_it_too(tmp_path):
+    rng = np.random.default_rng(13)
+    m = compiled(residual(rng))
+    a = array(rng, 2, 3, 13, 10)
+    m.save(tmp_path / "m.renorm")
+    np.save(tmp_path / "a.npy", a)
+    np.save(tmp_path / "y.npy", m.run(a)[1])
+    program = f"""
+import os, warnings
+import numpy, renorm
+warnings.simplefilter("ignore", DeprecationWarning)  # fork in a process with threads is what this is about
+m = renorm.load({str(tmp_path / "m.renorm")!r})
+a, y = (numpy.load(os.path.join({str(tmp_path)!r}, n)) for n in ("a.npy", "y.npy"))
+good = lambda: all(numpy.allclose(m.run(a)[1], y, atol=1e-5) for _ in range(3))
+assert good()
+for _ in range(2):
+    child = os.fork()
+    if not child:
+        os._exit(0 if good() else 1)
+    assert os.waitpid(child, 0)[1] == 0
+assert good()
+"""
+    environment = {
+        **os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "OMP_NUM_THREADS": "2"
+    }  # fmt: skip
+    subprocess.run([sys.executable, "-c", program], env=environment, check=True, timeout=60)
 
 
 def test_nan_and_infinity_reach_the_result():

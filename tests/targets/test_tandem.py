@@ -183,6 +183,8 @@ def test_a_program_as_text_and_what_it_costs() -> None:
         ("loadx x[0, 0:3, 1:2]", "cannot read"),
         ("conv 3x3 stride 1x1 dilation 1x1 groups 1", "cannot read"),
         (".input 3x4", "is no shape"),
+        (f"loadp p[0:{'9' * 5000}]", "cannot read"),
+        (f".input {'9' * 5000}x1x1x1", "is no shape"),
     ],
 )
 def test_text_that_is_no_program(line: str, words: str) -> None:
@@ -206,6 +208,18 @@ def test_text_that_is_no_program(line: str, words: str) -> None:
         (
             ["loadw w[0:8, 0:8]", "loadx x[0, 0:8, 0:3, 0:3]", "conv 1x1 stride 1x1 dilation 1x1 groups 1 more"],
             r"accumulators hold \[0, 0, 0\]",
+        ),
+        (["loadx x[0, 0:8, 5:2, 0:3]"], r"a box of \[8, -3, 3\]"),
+        (["loadx x[0, 0:8, 0:4294967296, 0:4294967296]"], "147573952589676412928 elements"),
+        (["conv 1x1 stride 1x1 dilation 1x1 groups 1 first"], r"weights of \[0, 0, 0, 0\]"),
+        *(
+            (["loadw w[0:8, 0:8]", "loadx x[0, 0:8, 0:3, 0:3]", f"conv {wrong} first"], "below 1")
+            for wrong in (
+                "1x1 stride 1x1 dilation 1x1 groups 0",
+                "1x1 stride 0x1 dilation 1x1 groups 1",
+                "1x1 stride 1x1 dilation 1x0 groups 1",
+                "0x1 stride 1x1 dilation 1x1 groups 1",
+            )
         ),
         (["norm", "loadp p[0:3]", "norm"], "0 channels, parameters of 3"),
         (["store y[0, 0:8, 0:4, 0:4]"], r"output buffer holds \[0, 0, 0\]"),

@@ -9,7 +9,10 @@ that, and no other external code is called.
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
+import traceback
+import weakref
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, ClassVar
@@ -41,8 +44,8 @@ class ExternalCode:
 
         inputs, outputs: of the dtypes and shapes of the group's, in its order; C-contiguous, aligned to their elements,
         none overlapping an output. Inputs are read-only. Nothing of them may be kept after the call: the memory is used
-        again. Called by one thread at a time, in which it may run other modules. What it raises comes out of
-        `Module.run` as UserCodeError.
+        again. Called by one thread at a time (for each group, where one object is the code of several), in which it may
+        run other modules. What it raises comes out of `Module.run` as UserCodeError.
         """
         raise NotImplementedError(f"{type(self).__name__}.run")
 
@@ -82,10 +85,13 @@ def saved(code: ExternalCode, name: str) -> bytes:
     if not code.loader:
         raise InvalidArtifact(headline, ["it names no loader"], "give it `loader` and `save` (renorm.ExternalCode)")
     try:
-        return bytes(code.save())
+        data: object = code.save()
     except Exception as error:
         what = error.headline if isinstance(error, RenormError) else f"{type(error).__name__}: {error}"
         raise InvalidArtifact(headline, [what, raised_at(error)]) from error
+    if not isinstance(data, (bytes, bytearray, memoryview)):
+        raise InvalidArtifact(headline, [f"save gave {type(data).__name__}, expected bytes"])
+    return bytes(data)
 
 
 class Entry:
@@ -93,19 +99,25 @@ class Entry:
 
     def __init__(self, code: ExternalCode, external: External, kernel: str):
         self._code, self._external, self._kernel = code, external, kernel
-        # reentrant: a finalizer may run the network again in the thread that is inside of it
-        self._lock = threading.RLock()
+        self.start_over()
         word = ctypes.c_int64
         self._function = ctypes.CFUNCTYPE(None, ctypes.c_void_p, word, word, word)(self._call)
         address = ctypes.cast(self._function, ctypes.c_void_p).value
         assert address is not None
         self.address = address
+        _entries.add(self)
+
+    def start_over(self) -> None:
+        """Forgets who is inside: what a child of fork() must do, in which that thread does not exist."""
+        # reentrant: a finalizer may run the network again in the thread that is inside of it
+        self._lock = threading.RLock()
 
     def _call(self, args: int, begin: int, end: int, thread: int) -> None:
         try:
             self._run(args)
         except BaseException as error:  # also what a signal raises: it comes out of Module.run like an error
             _failures.errors = [self._failed(error)]
+            _let_go(error)
 
     def _run(self, args: int) -> None:
         specs = (*self._external.inputs, *self._external.outputs)
@@ -136,6 +148,25 @@ class Entry:
         return failed
 
 
+def _let_go(error: BaseException | None) -> None:
+    """Clears the variables of the frames that an error went through: they hold arrays over memory that is used again,
+    or given back, before anybody looks at them."""
+    seen = list[BaseException]()
+    while error is not None and not any(error is e for e in seen):
+        seen.append(error)
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
+
+
+_entries = weakref.WeakSet["Entry"]()
+
+
+def _after_fork() -> None:
+    for entry in _entries:
+        entry.start_over()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 _failures = threading.local()  # errors: what was raised in this thread since the walk began
 
 

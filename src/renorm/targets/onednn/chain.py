@@ -6,7 +6,6 @@ between them. Constants are brought into their layout once, when the chain is ma
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from ctypes import c_float, c_int, c_uint
 from dataclasses import dataclass
@@ -57,7 +56,6 @@ class Chain:
         self._steps: list[_Step] = []
         self._kept: list[Any] = []
         self._buffers: dict[int, Bytes] = {}
-        self._lock = threading.Lock()
         self._shape = tuple(shape)
         self._layout = self._dnnl.rows(shape)
         self._at = 0
@@ -108,19 +106,14 @@ class Chain:
         return "\n".join(s.name for s in self._steps) + "\n"
 
     def run(self, x: FloatArray, y: FloatArray) -> None:
-        """Writes the result for `x` into `y`, both dense, in rows."""
+        """Writes the result for `x` into `y`, both dense, in rows. One thread at a time: the chain has buffers."""
         ends = {0: x.ctypes.data, 1: y.ctypes.data}
-        with self._lock:  # its own buffers are used by one call at a time
-            for step in self._steps:
-                memories = dict(step.constants)
-                for argument, layout, at in (
-                    (dnnl.SRC, step.read, step.source),
-                    (dnnl.DST, step.written, step.result),
-                ):
-                    memories[argument] = self._dnnl.memory(
-                        layout, ends[at] if at in ends else self._buffers[at].ctypes.data
-                    )
-                self._dnnl.execute(step.primitive, memories)
+        for step in self._steps:
+            memories = dict(step.constants)
+            for argument, layout, at in ((dnnl.SRC, step.read, step.source), (dnnl.DST, step.written, step.result)):
+                address = ends[at] if at in ends else self._buffers[at].ctypes.data
+                memories[argument] = self._dnnl.memory(layout, address)
+            self._dnnl.execute(step.primitive, memories)
 
     def _product(
         self, kind: str, function: str, algorithm: int, shape: Sequence[int], weight: FloatArray,

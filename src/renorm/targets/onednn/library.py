@@ -12,6 +12,7 @@ import os
 import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from ctypes import POINTER, Structure, byref, c_char_p, c_int, c_int64, c_size_t, c_uint, c_void_p
 from functools import cache
 from typing import Any
@@ -19,6 +20,7 @@ from typing import Any
 from renorm.core.errors import InvalidTarget, RenormError
 
 MOST_AXES = 12
+NORM_AXES = 5  # of a batch norm; with more, version 3.2 makes a primitive that computes something else
 _STATUS = {1: "out of memory", 2: "invalid arguments", 3: "unimplemented", 4: "no implementation", 5: "runtime error"}
 
 F32 = 3
@@ -33,7 +35,8 @@ _QUERY_IMPLEMENTATION = 8
 
 
 class Unimplemented(Exception):
-    """oneDNN has no implementation of a primitive for these shapes and attributes on this machine."""
+    """oneDNN has no implementation of a primitive for these shapes and attributes on this machine, or forbids them, as
+    padding of less than nothing behind a deconvolution of stride 1."""
 
 
 class _Argument(Structure):
@@ -74,7 +77,11 @@ def path() -> str:
 
 
 class Library:
-    """The loaded library with one engine (the CPU) and one stream; calls that fail raise."""
+    """The loaded library with one engine (the CPU) and one stream; calls that fail raise.
+
+    After fork() the threads that OpenMP had started for the thread that forked are gone, and it would wait for them for
+    ever: in a child, another thread executes, for which OpenMP starts its own.
+    """
 
     def __init__(self, found: str):
         try:
@@ -93,11 +100,16 @@ class Library:
         self.version = ".".join(map(str, version))
         self.engine = self.create("dnnl_engine_create", c_int(1), c_size_t(0))
         self.stream = self.create("dnnl_stream_create", self.engine, c_uint(1))
+        self._other_thread: ThreadPoolExecutor | None = None
+        os.register_at_fork(after_in_child=self._after_fork)
+
+    def _after_fork(self) -> None:
+        self._other_thread = ThreadPoolExecutor(1, "onednn")
 
     def call(self, function: str, *arguments: Any) -> None:
         """Calls a function that returns a status; Unimplemented, or RenormError with the status."""
         status = getattr(self._c, function)(*arguments)
-        if status in (3, 4):
+        if status in (2, 3, 4):
             raise Unimplemented(f"{function}: {_STATUS[status]}")
         if status:
             raise RenormError(f"oneDNN {self.version}: {function}: {_STATUS.get(status, f'status {status}')}")
@@ -155,6 +167,12 @@ class Library:
 
     def execute(self, primitive: Opaque, memories: Mapping[int, Opaque]) -> None:
         """Runs a primitive to its end."""
+        if self._other_thread is None:
+            self._execute(primitive, memories)
+        else:
+            self._other_thread.submit(self._execute, primitive, memories).result()
+
+    def _execute(self, primitive: Opaque, memories: Mapping[int, Opaque]) -> None:
         arguments = (_Argument * len(memories))(*((k, m._as_parameter_) for k, m in memories.items()))
         self.call("dnnl_primitive_execute", primitive, self.stream, c_int(len(memories)), arguments)
         self.call("dnnl_stream_wait", self.stream)

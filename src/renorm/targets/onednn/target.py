@@ -21,7 +21,7 @@ from renorm.ops.conv import Conv
 from renorm.ops.conv_transpose import ConvTranspose
 from renorm.targets.onednn.chain import Window
 from renorm.targets.onednn.code import Code, Stage
-from renorm.targets.onednn.library import MOST_AXES, Unimplemented, library
+from renorm.targets.onednn.library import MOST_AXES, NORM_AXES, Unimplemented, library
 
 Pattern = Callable[..., Any]
 
@@ -29,9 +29,12 @@ Pattern = Callable[..., Any]
 def generate(group: Graph) -> Code | str:
     """The chain for a group, or why there is none. InvalidTarget where oneDNN is not installed."""
     library()
-    x, values = group.inputs[0], [v for n in group.nodes for v in (*n.inputs, *n.outputs) if v is not None]
-    if len(group.inputs) > 1:
-        return f"{group.inputs[1].name!r} is computed: weights and statistics must be constants"
+    x, values = group.nodes[0].inputs[0], [v for n in group.nodes for v in (*n.inputs, *n.outputs) if v is not None]
+    if x is None or x.is_constant:
+        return "what it reads is a constant: it is computed once, when the network is compiled"
+    computed = [v for n in group.nodes for v in n.inputs[1:] if v is not None and not v.is_constant]
+    if computed:
+        return f"{computed[0].name!r} is computed: weights and statistics must be constants"
     if x.dtype != "float32" or any(v.dtype != "float32" for n in group.nodes for v in n.outputs):
         return f"{x.name!r} is {x.dtype}: only float32 runs on oneDNN"
     if any(0 in v.shape for v in values) or any(v.type.rank > MOST_AXES for v in values):
@@ -56,6 +59,8 @@ def _stage(node: Node, before: list[Stage]) -> list[Stage] | str:
         case BatchNorm():
             if op.training_mode:
                 return "its statistics are the batch's: oneDNN is given stored ones"
+            if len(shape) > NORM_AXES:
+                return f"a batch norm over {len(shape)} axes: those of oneDNN are right for up to {NORM_AXES}"
             return [*before, Stage(op.name, shape, arrays, epsilon=op.epsilon)]
         case Conv() | ConvTranspose():
             window = _window(node, op)

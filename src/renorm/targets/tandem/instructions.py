@@ -106,20 +106,21 @@ class Program:
         return "\n".join([*head, *map(str, self.instructions)]) + "\n"
 
 
-_R = r"(-?\d+):(-?\d+)"
+_N = "([0-9]{1,15})"
+_R = "(-?[0-9]{1,15}):(-?[0-9]{1,15})"
 _FORMS: dict[str, tuple[str, Callable[..., Instruction]]] = {
     "scan": ("x", Scan),
     "loadw": (rf"w\[{_R}, {_R}\]", lambda a, b, c, d: LoadW((a, b), (c, d))),
     "loadp": (rf"p\[{_R}\]", lambda a, b: LoadP((a, b))),
-    "loadx": (rf"x\[(\d+), {_R}, {_R}, {_R}\]", lambda n, *r: LoadX(n, r[0:2], r[2:4], r[4:6])),
+    "loadx": (rf"x\[{_N}, {_R}, {_R}, {_R}\]", lambda n, *r: LoadX(n, r[0:2], r[2:4], r[4:6])),
     "conv": (
-        r"(\d+)x(\d+) stride (\d+)x(\d+) dilation (\d+)x(\d+) groups (\d+) (first|more)",
+        f"{_N}x{_N} stride {_N}x{_N} dilation {_N}x{_N} groups {_N} (first|more)",
         lambda *v: Conv(v[0], v[1], v[2:4], v[4:6], v[6], v[7] == "first"),
     ),
     "norm": ("(relu)?", lambda relu: Norm(relu == "relu")),
-    "store": (rf"y\[(\d+), {_R}, {_R}, {_R}\]", lambda n, *r: Store(n, r[0:2], r[2:4], r[4:6])),
+    "store": (rf"y\[{_N}, {_R}, {_R}, {_R}\]", lambda n, *r: Store(n, r[0:2], r[2:4], r[4:6])),
 }
-_SHAPE = re.compile(r"(\d+)x(\d+)x(\d+)x(\d+)")
+_SHAPE = re.compile(f"{_N}x{_N}x{_N}x{_N}")
 
 
 def parse(text: str) -> Program:

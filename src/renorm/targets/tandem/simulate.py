@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -100,7 +101,9 @@ class _State:
         _within((i.n, i.n + 1), self.x.shape[0])
         channels, height, width = _within(i.c, self.x.shape[1]), *self.x.shape[2:]
         shape = (i.c[1] - i.c[0], i.h[1] - i.h[0], i.w[1] - i.w[0])
-        _fits(int(np.prod(shape)), machine.INPUT, "input buffer")
+        if min(shape) < 0:
+            raise _StopError(f"a box of {list(shape)}")
+        _fits(prod(shape), machine.INPUT, "input buffer")
         top, left = max(i.h[0], 0), max(i.w[0], 0)
         held = self.x[i.n, channels, top : max(top, min(i.h[1], height)), left : max(left, min(i.w[1], width))]
         self.inputs = np.zeros(shape, np.int16)
@@ -110,6 +113,8 @@ class _State:
     def _convolve(self, i: Conv) -> None:
         m, c, *kernel = self.weights.shape
         groups = i.groups
+        if min(i.rows, i.columns, *i.strides, *i.dilations, groups) < 1 or not self.weights.size:
+            raise _StopError(f"a count or step below 1, or weights of {list(self.weights.shape)}")
         _fits(m * i.rows * i.columns, machine.SUMS, "accumulators")
         reach = [d * (k - 1) + 1 for d, k in zip(i.dilations, kernel)]
         needed = [s * (n - 1) + r for s, n, r in zip(i.strides, (i.rows, i.columns), reach)]
