@@ -65,6 +65,20 @@ def test_a_network_that_is_read_and_written_is_the_same_network(tmp_path: Path) 
     assert {t.name for t in after.graph.initializer} == {t.name for t in before.graph.initializer}
 
 
+@pytest.mark.parametrize("opset", [13, 22])
+@pytest.mark.parametrize("op", ["MaxPool", "AveragePool"])
+def test_windows_that_begin_in_the_padding(op: str, opset: int, tmp_path: Path) -> None:
+    """As PyTorch and ONNX Runtime count them, none; ONNX's shape inference counts them before opset 22."""
+    source = onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["": {opset}]>
+        agraph (float[1, 2, 7, 7] x) => (float y) {{
+            p = {op} <kernel_shape = [2, 2], strides = [2, 2], pads = [1, 1, 1, 1], ceil_mode = 1> (x)
+            y = Relu (p)
+        }}""")
+    source.graph.output[0].type.tensor_type.ClearField("shape")
+    renorm.optimize(source, tmp_path / "out.onnx")
+    _assert_same(source, tmp_path / "out.onnx")
+
+
 def test_reading_what_was_written_gives_the_same_graph(tmp_path: Path) -> None:
     g = frontends.read(DIGITS / "model.onnx")
     write(g, tmp_path / "out.onnx")

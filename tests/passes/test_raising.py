@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime as ort
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -269,6 +271,7 @@ def spelled(
     *,
     inside: Any = EPSILON,
     outside: float = 0.0,
+    between: float = 0.0,
     floor: float | None = None,
     root_floor: float | None = None,
     count: float = 1.0,
@@ -285,6 +288,7 @@ def spelled(
     squared = c if var_of is None else ops.sub(var_of, mean(var_of, mean_axes))
     var = mean(ops.mul(squared, squared), var_axes)
     var = var if count == 1 else ops.mul(var, f32(count))
+    var = ops.relu(ops.add(var, f32(between))) if between else var
     var = var if floor is None else ops.max(var, f32(floor))
     if isinstance(inside, Value) or np.size(inside) != 1 or inside:
         var = ops.add(var, inside if isinstance(inside, Value) else np.asarray(inside, np.float32))
@@ -305,6 +309,7 @@ NEAR: dict[str, tuple[dict[str, Any], str]] = {
     "first_axis": ({"mean_axes": (1,), "var_axes": (1,)}, r"it is over axes \(1,\) of 3"),
     "per_row": ({"inside": [[0.1], [0.2], [0.3]]}, "with different elements"),
     "broadcast": ({"inside": np.full((1, 3, 6), 0.1)}, "broadcasts the variance"),
+    "twice": ({"between": 0.5}, "epsilon is added twice"),
     "negative": ({"inside": -0.5, "count": 1}, "epsilon is -0.5"),
     "not_centred": ({"numerator": "x"}, "not centred"),
     "twice_the_mean": ({"mean_factor": 2.0}, "2 times the mean is subtracted"),
@@ -315,6 +320,30 @@ NEAR: dict[str, tuple[dict[str, Any], str]] = {
 def test_what_is_nearly_a_norm_stays(name: str):
     options, words = NEAR[name]
     refused(network(lambda x: spelled(x, **options)), words)
+
+
+def test_a_mean_square_below_zero():
+    def build(x: Value) -> Value:
+        return ops.div(x, ops.sqrt(ops.add(ops.mul(mean(ops.mul(x, x)), f32(-1)), f32(9))))
+
+    refused(network(build), "the mean of squares is multiplied by -1")
+
+
+def test_instance_norms_of_float64_are_layer_norms(tmp_path: Path):
+    """ONNX Runtime has no instance norm of float64."""
+
+    def build(x: Value) -> Value:
+        c = ops.sub(x, mean(x, (2, 3)))
+        y = ops.div(c, ops.sqrt(ops.add(mean(ops.mul(c, c), (2, 3)), np.asarray(EPSILON))))
+        return ops.mul(y, np.array([1.0, -2.0, 0.5]).reshape(3, 1, 1))
+
+    g = network(build, (2, 3, 5, 4), "float64")
+    renorm.optimize(g, tmp_path / "y.onnx")
+    session = ort.InferenceSession(str(tmp_path / "y.onnx"), providers=["CPUExecutionProvider"])
+    x = np.random.default_rng(5).standard_normal((2, 3, 5, 4))
+    c = x - x.mean(axis=(2, 3), keepdims=True)
+    expected = c / np.sqrt((c * c).mean(axis=(2, 3), keepdims=True) + EPSILON) * np.array([[[1.0]], [[-2.0]], [[0.5]]])
+    np.testing.assert_allclose(np.asarray(session.run(None, {"x": x})[0]), expected, rtol=1e-6, atol=1e-6)
 
 
 def refused(g: Graph, words: str) -> None:
@@ -422,6 +451,43 @@ def test_scale_and_shift_behind_a_linear_op_are_a_batch_norm_that_folds(op: str)
     (record,) = report.norms
     assert (record.kind, record.fate, len(record.raised)) == ("batch_norm", "folded", 2)
     np.testing.assert_allclose(interpret.run(after, [x])[0], before, rtol=1e-5, atol=1e-5)
+
+
+EXTREME: dict[str, tuple[list[tuple[str, Sequence[float]]], float, float]] = {
+    "divided_by_zero": ([("sub", (0.1, 0.2)), ("div", (0.0, 2.0))], 0, 1),
+    "divided_by_zero_and_moved": ([("sub", (0.1, 0.2)), ("div", (0.0, 2.0)), ("add", (1, 2))], 0, 1),
+    "square_underflows": ([("sub", (0.1, 0.2)), ("div", (1e-30, 2.0))], 0, 1),
+    "square_overflows": ([("sub", (0.1, 0.2)), ("div", (1e30, 2.0)), ("mul", (1e30, 2.0))], 0, 1),
+    "scale_overflows": ([("sub", (0.0, 0.2)), ("mul", (1e30, 2.0)), ("mul", (1e30, 2.0))], 0, 1e-30),
+    "infinite": ([("sub", (0.1, 0.2)), ("mul", (np.inf, 2.0)), ("add", (1, 2))], 0, 1),
+    "far_from_zero": ([("sub", (1e6, 1e6)), ("div", (1, 2)), ("add", (1, 2))], 1e6, 10),
+    "far_from_zero_scaled": ([("sub", (1e6, 1e6)), ("mul", (1, 2))], 1e6, 10),
+}
+
+
+@pytest.mark.parametrize("name", EXTREME)
+def test_constants_at_the_ends_of_their_range(name: str):
+    """What pieces make of extreme constants they make afterwards: as a norm, or in pieces where a norm cannot."""
+    steps, centre, spread = EXTREME[name]
+    constants = [(op, np.array(c, np.float32).reshape(2, 1, 1)) for op, c in steps]
+
+    def build(x: Value) -> Value:
+        for op, c in constants:
+            x = getattr(ops, op)(x, c)
+        return x
+
+    x = (centre + spread * normal(2, 2, 3, 5)).astype(np.float32)
+    expected = x.astype(np.float64)
+    with np.errstate(all="ignore"):
+        for op, c in constants:
+            expected = getattr(np, {"sub": "subtract", "mul": "multiply", "div": "divide", "add": "add"}[op])(
+                expected, c.astype(np.float64)
+            )
+        expected = np.where(np.abs(expected) > 3.4e38, np.sign(expected) * np.inf, expected)
+    after, _ = optimize(network(build, (2, 2, 3, 5)), level=2, for_export=True)
+    with np.errstate(all="ignore"):
+        (found,) = interpret.run(after, [x])
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6 * np.abs(expected[np.isfinite(expected)]).min())
 
 
 def test_arithmetic_of_the_input_is_no_batch_norm():

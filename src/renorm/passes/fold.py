@@ -30,6 +30,7 @@ from renorm.passes import paths
 
 Array = np.ndarray[Any, Any]
 
+CANCELLED = 1024.0  # roundings of one number that x * k + shift may cost beside (x - mean) * k, which makes none
 BORDER = 1 << 20  # bytes of an image that takes the place of a norm in front: more costs more than the norm
 
 
@@ -76,7 +77,7 @@ class Fold(Rewrite):
             m.about.append(node)
             y, found = before[0], both
         m.found = Scaled(m.root.name, y, found.plain())
-        if m.found.count < len(m.about):
+        if m.found.count < len(m.about) and m.found.fits() and not _cancels(m.found.map, self.affine(m)):
             return None
         m.about = [m.root]
         return reasons[0]
@@ -88,6 +89,15 @@ class Fold(Rewrite):
 
     def rewrite(self, m: Match) -> Value:
         return m.found(m)
+
+
+def _cancels(both: ChannelMap, last: Any) -> bool:
+    """Whether x * k + shift rounds far more coarsely than (x + c) * k + shift', where x is near -c: a guess, as x is
+    not known."""
+    if both.k is None or both.shift is None:
+        return False
+    own = 0.0 if last.shift is None else np.abs(last.shift).max()
+    return bool(np.abs(both.shift).max() > CANCELLED * (np.abs(both.k).max() + own))
 
 
 def together(first: ChannelMap, second: ChannelMap, x: Value) -> ChannelMap | None:
@@ -139,6 +149,10 @@ class Scaled:
     def count(self) -> int:
         return (self.map.k is not None) + (self.map.shift is not None)
 
+    def fits(self) -> bool:
+        """Whether the constants are numbers of the dtype; no product with what is not finite is what it was."""
+        return all(v is None or fits(largest(v), self.x.dtype) for v in (self.map.k, self.map.shift))
+
     def __call__(self, m: Match) -> Value:
         y, source = self.x, f"folded {', '.join(m.origin)}"
         spread = [-1 if a == self.map.axis else 1 for a in range(y.rank)]
@@ -154,7 +168,8 @@ def multiply(producer: Node, affine: ChannelMap) -> Scaled | None:
     """(x * c) * k as x * (c * k), where that is what the producer and the map are."""
     own = scaling(producer) if producer.op.name in ("mul", "div") and affine.shift is None else None
     both = None if own is None else together(own[1], affine, own[0])
-    return None if own is None or both is None else Scaled(producer.name, own[0], both)
+    found = None if own is None or both is None else Scaled(producer.name, own[0], both)
+    return found if found is not None and found.fits() else None
 
 
 def absorb(producer: Node, affine: ChannelMap) -> Absorbed | Scaled | str:

@@ -253,7 +253,10 @@ def _added_to(v: Value) -> Root | None:
     if moment is not None:
         return Root(moment, 0.0, False, moment.nodes)
     bound = None if v.producer is None else _bounded(v.producer)
-    return _under(v) if bound is not None else None
+    found = None if bound is None else _under(v)
+    if found is None or not found.epsilon:
+        return found
+    return replace(found, problem=found.problem or "epsilon is added twice, with a bound between")
 
 
 def root_of(v: Value, depth: int = _DEPTH) -> Root | None:
@@ -355,6 +358,8 @@ def _unlike(root: Value, c: Value, moment: Moment) -> str | None:
             return f"{moment.mean.factor:g} times the mean is subtracted"
         if moment.factor != 1:
             return _biased(moment)
+    if moment.factor <= 0:
+        return f"the mean of squares is multiplied by {moment.factor:g}"
     if not dtypes.is_float(c.dtype):
         return f"arithmetic of {c.dtype}"
     if not is_kept(root.shape, c.shape, moment.axes):

@@ -14,9 +14,11 @@ import numpy as np
 from renorm import ops
 from renorm.core import dtypes
 from renorm.core.dataclass import dataclass
+from renorm.graph.channels import cancellation
+from renorm.graph.deferred import fits, largest
 from renorm.graph.ir import Node, Value
 from renorm.graph.rewrite import Match, Rewrite
-from renorm.passes.fold import per_channel
+from renorm.passes.fold import CANCELLED, per_channel
 
 _ARITHMETIC = ("add", "sub", "mul", "div")
 _LONGEST = 8  # steps; longer chains are no norm
@@ -60,27 +62,46 @@ class RaiseBatchNorm(Rewrite):
         m.bound.update({f"step {i}": s.node for i, s in enumerate(steps)})
         return True
 
+    def refuse(self, m: Match) -> str | None:
+        x, parameters = m.found[0].x, _parameters(m.found)
+        m.found = x, parameters
+        for name, v in parameters.items():
+            if not fits(largest(v), x.dtype):
+                return f"its {name} goes beyond {x.dtype}"
+        times = cancellation(**parameters, epsilon=0.0)
+        if times > CANCELLED:
+            return f"its mean is so far from 0 that a norm, k * x + shift, may round {times:.3g} times as coarsely"
+        return None
+
     def rewrite(self, m: Match) -> Value:
-        steps: Sequence[Step] = m.found
-        x, count = steps[0].x, steps[0].c.size
-        mean, std, scale, bias = (np.full(count, v, np.float64) for v in (0.0, 1.0, 1.0, 0.0))
-        is_scaled = False
-        for s in steps:
-            op, c = s.node.op.name, s.c
-            if op in ("add", "sub") and not is_scaled:
-                mean = mean - c if op == "add" else mean + c
-            elif op in ("add", "sub"):
-                bias = bias + c if op == "add" else bias - c
-            elif op == "div" and not is_scaled and (c > 0).all():
-                std = c
-            else:
-                with np.errstate(all="ignore"):
-                    k = c if op == "mul" else 1 / c
-                scale, bias = scale * k, bias * k
-            is_scaled = is_scaled or not s.is_shift
-        named = ("scale", scale), ("bias", bias), ("mean", mean), ("var", std * std)
-        made = [m.graph.constant(v, f"{m.root.name}.{n}", f"raised {m.root.name}", dtype=x.dtype) for n, v in named]
+        x, parameters = m.found
+        made = [
+            m.graph.constant(v, f"{m.root.name}.{name}", f"raised {m.root.name}", dtype=x.dtype)
+            for name, v in parameters.items()
+        ]
         return ops.batch_norm(x, *made, epsilon=0.0, name=m.root.name)
+
+
+def _parameters(steps: Sequence[Step]) -> dict[str, Any]:
+    """What batch norm calls the constants of a chain, in its order."""
+    count, dtype = steps[0].c.size, dtypes.numpy_dtype(steps[0].x.dtype)
+    mean, std, scale, bias = (np.full(count, v, np.float64) for v in (0.0, 1.0, 1.0, 0.0))
+    smallest, greatest = (float(v) ** 0.5 for v in (np.finfo(dtype).tiny, np.finfo(dtype).max))
+    is_scaled = False
+    for s in steps:
+        op, c = s.node.op.name, s.c
+        if op in ("add", "sub") and not is_scaled:
+            mean = mean - c if op == "add" else mean + c
+        elif op in ("add", "sub"):
+            bias = bias + c if op == "add" else bias - c
+        elif op == "div" and not is_scaled and ((c > smallest) & (c < greatest)).all():  # its square is a variance
+            std = c
+        else:
+            with np.errstate(all="ignore"):
+                k = c if op == "mul" else 1 / c
+                scale, bias = scale * k, bias * k
+        is_scaled = is_scaled or not s.is_shift
+    return {"scale": scale, "bias": bias, "mean": mean, "var": std * std}
 
 
 def _step(node: Node) -> Step | None:

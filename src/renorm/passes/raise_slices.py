@@ -80,6 +80,8 @@ def _kind(found: Standard, root: Node) -> str:
         return "rms_norm"
     if x.rank < 3 or first > 2 or not first or not isinstance(x.shape[1], int):
         return "layer_norm"
+    if x.dtype == "float64" and first == 2:
+        return "layer_norm"  # of float64 ONNX Runtime has this one only
     along = _variation(found, root)
     if along == {1}:
         return "instance_norm" if first == 2 else "group_norm"
