@@ -28,6 +28,8 @@ def test_targets_that_come_with_renorm_are_found_by_name() -> None:
         find("tandm")
     with pytest.raises(renorm.errors.InvalidTarget, match="cannot read"):
         find("llvm -mcpu:a=b")
+    with pytest.raises(renorm.errors.InvalidTarget, match="'tandem' takes no options"):
+        find("tandem -mcpu=haswell")
 
 
 def test_a_target_is_found_where_it_is_imported_from(tmp_path: Path, monkeypatch: Any) -> None:

@@ -371,6 +371,7 @@ def test_what_it_refuses_runs_on_the_base_and_says_why() -> None:
         ops.conv(wide, array(3, 4, 1, 1).astype(np.float64), name="wide"),
         ops.batch_norm(ops.conv(image, array(4, 4, 1, 1)), *four, training_mode=True, name="training"),
         ops.conv(image, np.full((3, 4, 1, 1), np.inf, np.float32), name="infinite"),
+        ops.conv(ops.mul(image, np.float32(1e-36)), np.full((3, 4, 1, 1), 7e36, np.float32), name="far"),
     ]
     inputs = [array(*v.shape).astype(v.dtype) for v in g.inputs]
     m = renorm.compile(g, target="tandem")
@@ -380,8 +381,10 @@ def test_what_it_refuses_runs_on_the_base_and_says_why() -> None:
     assert "float32" in reasons["wide"]
     assert "from the batch" in reasons["training"]
     assert "NaN or infinity" in reasons["infinite"]
+    assert "beyond float32" in reasons["far"]
     assert [str(k) for k in m.report.kernels if k.target] == ["conv2d_2"]  # under the norm that was refused
-    for y, exact in zip(m.run(*inputs)[:4], interpret.run(g, inputs)[:4], strict=True):
+    found, expected = m.run(*inputs), interpret.run(g, inputs)
+    for y, exact in ((found[i], expected[i]) for i in range(len(found)) if i != 4):
         np.testing.assert_allclose(y, exact, rtol=0, atol=1e-3 * np.abs(exact).max())
 
 

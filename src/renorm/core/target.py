@@ -120,6 +120,8 @@ def parse(text: str | Target, others: Iterable[str] = ()) -> Target:
         return _REGISTERED[kind]
     if kind not in KINDS:
         known = {*KINDS, *_REGISTERED, *others}
+        if kind in known:
+            raise InvalidTarget(f"target {text!r}: {kind!r} takes no options", [f"cannot read {' '.join(words[1:])!r}"])
         raise InvalidTarget(f"target {text!r}: {kind!r} is not a target", [f"known: {suggest(kind, known)}"])
     chosen: dict[str, Any] = {}
     for word in words[1:]:

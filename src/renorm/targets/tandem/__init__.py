@@ -18,7 +18,8 @@ Numbers
         y = fl(fl(fl(fl(sum) * k[m]) * 2^e) + t[m])        e: of the activations; then max(y, 0) where asked
 
     with k = scale / sqrt(var + epsilon) * 2^(e of the weights) and t = (b - mean) * scale / sqrt(var + epsilon) + bias,
-    computed in float64 and rounded once. An activation that is no finite number stops the launch.
+    computed in float64 and rounded once; layers whose sums times k could overflow are not taken. An activation that is
+    no finite number stops the launch.
 
 Instructions, as they are printed; a:b are elements from a to b, without b
     scan x                            finds e of the whole input

@@ -55,6 +55,9 @@ def codegen(group: Graph) -> Launch | str:
         parameters = np.stack([np.ldexp(k, exponents), t]).astype(np.float32)
     if not np.isfinite(parameters).all():
         return "a scale or a shift of the norm is no finite number of float32"
+    largest = prod(weight.shape[1:]) * numbers.LARGEST**2 * np.abs(parameters[0].astype(np.float64)).max(initial=0)
+    if largest > np.finfo(np.float32).max:
+        return f"a sum times its scale may be {largest:.1e}, beyond float32"
     layer = Layer.of(conv)
     tiles = layer.tiles()
     if tiles is None:
