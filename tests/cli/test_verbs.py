@@ -197,6 +197,16 @@ def test_check_agrees(reference: str) -> None:
     assert found["outputs"][0]["error"] < 1e-4
 
 
+@pytest.mark.parametrize("given", [("--inputs", "no.npz"), ("--draws", 2), ("--names",), ("--with", "ort")])
+def test_check_of_one_file_takes_no_options_of_two(given: tuple[Any, ...]) -> None:
+    assert f"{given[0]} is for two files" in run("check", MODEL, *given, code=2).stderr
+
+
+def test_no_tolerance_is_nan() -> None:
+    for option in ("-d", "--tolerance"):
+        assert "a tolerance is" in run("check", MODEL, MODEL, option, "nan", code=2).stderr
+
+
 def test_check_names_the_first_node_that_diverges() -> None:
     class Wrong:
         """An override whose compute is off by a tenth."""

@@ -112,6 +112,26 @@ def test_sparse_initializers() -> None:
     np.testing.assert_array_equal(frontends.read(m).constants["w"].data, dense)
 
 
+@pytest.mark.parametrize(
+    ("indices", "shape"),
+    [
+        ([1, 6], [2, 3]),
+        ([1, -1], [2, 3]),
+        ([[0, 0], [1, 3]], [2, 3]),
+        ([0], [2, 3]),
+        ([0, 1], [-2, 3]),
+        ([0, 1], [2**40, 2**20]),
+    ],
+)
+def test_sparse_initializers_that_are_damaged(indices: Any, shape: list[int]) -> None:
+    values = numpy_helper.from_array(np.array([5.0, 7.0], np.float32), "w")
+    m = model("g (float[2, 3] x) => (float[2, 3] y) { y = Add(x, w) }")
+    places = numpy_helper.from_array(np.array(indices, np.int64))
+    m.graph.sparse_initializer.append(helper.make_sparse_tensor(values, places, shape))
+    with pytest.raises(InvalidModel, match="initializer 'w' is damaged"):
+        frontends.read(m)
+
+
 def test_extents_that_are_open() -> None:
     g = frontends.read(
         model('g (float["batch size", N, 3, ?] x, float[N, ?] z) => (float["batch size", N, 3, M] y) { y = Relu(x) }')
@@ -157,6 +177,26 @@ def test_external_data_is_mapped(tmp_path: Path) -> None:
     assert not w.flags.writeable
 
 
+@pytest.mark.parametrize("is_inside", [True, False])
+def test_external_data_of_a_model_that_is_a_link(is_inside: bool, tmp_path: Path) -> None:
+    """As caches of downloads hold models: a directory of links to files with other names."""
+    _external(tmp_path)
+    for directory in ("blobs", "elsewhere", "snapshot"):
+        (tmp_path / directory).mkdir()
+    data = tmp_path / ("blobs" if is_inside else "elsewhere") / "2"
+    (tmp_path / "m.onnx").rename(tmp_path / "blobs" / "1")
+    (tmp_path / "w.bin").rename(data)
+    path = tmp_path / "snapshot" / "m.onnx"
+    path.symlink_to(tmp_path / "blobs" / "1")
+    (tmp_path / "snapshot" / "w.bin").symlink_to(data)
+    if is_inside:
+        w = frontends.read(path).constants["w"].data
+        np.testing.assert_array_equal(w, np.arange(600).reshape(2, 300))
+    else:
+        with pytest.raises(InvalidModel, match="lies outside the model's directory"):
+            frontends.read(path)
+
+
 @pytest.mark.parametrize("damage", ["cut", "gone", "outside", "length", "in memory"])
 def test_external_data_that_is_damaged(tmp_path: Path, damage: str) -> None:
     path = _external(tmp_path)
@@ -190,6 +230,8 @@ def test_files_that_are_no_models(tmp_path: Path) -> None:
         frontends.read(tmp_path / "model.pt")
     with pytest.raises(InvalidModel, match=r"int: not a model that renorm reads"):
         frontends.read(3)
+    with pytest.raises(InvalidModel, match="null byte"):
+        frontends.read("zero\0.onnx")
 
 
 def test_names_that_are_not_text() -> None:
@@ -320,6 +362,30 @@ def test_an_if_with_a_known_condition_becomes_its_branch(known: int, ops: list[s
     assert [n.op.name for n in g.nodes] == ops
     assert g.nodes[-1].output.name == "y"
     verify(g)
+
+
+def _if(*condition: str) -> onnx.NodeProto:
+    branch = helper.make_graph([helper.make_node("Relu", ["x"], ["p"])], "b", [], [])
+    branch.output.add(name="p")
+    return helper.make_node("If", condition, ["y"], then_branch=branch, else_branch=branch)
+
+
+@pytest.mark.parametrize(
+    ("node", "why"),
+    [
+        (helper.make_node("Constant", [], [], value_int=3), "Constant has no output"),
+        (_if(), "If has no condition"),
+        (_if("none"), r"'none' of If is bool\[0\], not one element"),
+        (_if("two"), r"'two' of If is bool\[2\], not one element"),
+        (helper.make_node("Cast", ["x"], ["y"], to=1.5), "attribute to has element type 1.5"),
+        (helper.make_node("Cast", ["x"], ["y"], to=[1]), r"attribute to has element type \[1\]"),
+    ],
+)
+def test_nodes_that_lack_what_they_need(node: onnx.NodeProto, why: str) -> None:
+    m = model("g (float[2] x) => (float[2] x) { }", none=np.zeros(0, bool), two=np.array([True, False]))
+    m.graph.node.append(node)
+    with pytest.raises(InvalidModel, match=why):
+        frontends.read(m)
 
 
 def test_an_if_that_is_decided_at_run_time_is_refused() -> None:

@@ -366,3 +366,10 @@ def test_a_chain_with_equal_extents_comes_back(tmp_path: Path):
     x = rng.standard_normal((4, 4, 4, 4)).astype(np.float32)
     np.testing.assert_allclose(litert(folded, x)[0], litert(content, x)[0], atol=1e-4)
     assert tflite.read(folded).outputs[0].name == "y"
+
+
+def test_a_file_is_unfolded_to_its_own_format(tmp_path: Path) -> None:
+    renorm.optimize(DIGITS / "model.onnx", tmp_path / "m.onnx", reversible=True)
+    with pytest.raises(InvalidInput, match="a file of the same format"):
+        renorm.unfold(tmp_path / "m.onnx", tmp_path / "m.tflite")
+    assert not (tmp_path / "m.tflite").exists()

@@ -19,6 +19,7 @@ from renorm.driver.compare import REFERENCES, TOLERANCE, compare
 from renorm.driver.runners import RUNNERS
 from renorm.errors import InvalidInput
 
+_RUNNER = "interpreter"  # the default of --with
 _PATH = click.Path(path_type=Path)
 
 
@@ -29,7 +30,7 @@ _PATH = click.Path(path_type=Path)
 @click.option(
     "--tolerance", type=click.FloatRange(0), help=f"Of an output's largest value. Default: {TOLERANCE:g} without -d."
 )
-@click.option("--with", "runner", type=click.Choice([*RUNNERS]), default="interpreter", help="What runs two files.")
+@click.option("--with", "runner", type=click.Choice([*RUNNERS]), default=_RUNNER, help="What runs two files.")
 @click.option("--draws", type=click.IntRange(1), default=1, show_default=True, help="How many random inputs.")
 @click.option("--inputs", "inputs_file", type=_PATH, help="A file that --save wrote, or an .npz: inputs by name.")
 @click.option("--save", "save_to", type=_PATH, help="Keep inputs and MODEL's outputs there, .h5 or .npz.")
@@ -71,6 +72,9 @@ def command(
     if after is None and expected_file is None and save_to is None:
         if delta is not None:
             raise InvalidInput("-d compares two files", do="name a second file, or use --tolerance")
+        of_two = {"--inputs": inputs_file, "--draws": draws > 1, "--names": names_count, "--with": runner != _RUNNER}
+        if unused := [option for option, is_given in of_two.items() if is_given]:
+            raise InvalidInput(f"{', '.join(unused)} is for two files", do="name a second file, or --expected, --save")
         return _compiled(model, inputs, seed, reference, allowed.relative, options, as_json)
     if after is not None and expected_file is not None:
         raise InvalidInput("--expected takes the place of one of two files", do="name one model")

@@ -33,6 +33,10 @@ class Tolerance:
     absolute: float = 0.0
     relative: float = 0.0
 
+    def __post_init__(self) -> None:
+        if not (self.absolute >= 0 and self.relative >= 0):  # nothing is above NaN
+            raise InvalidInput(f"a tolerance is {self.absolute} absolute, {self.relative} relative")
+
     def limit(self, before: Array) -> float:
         return max(self.absolute, self.relative * largest(before))
 

@@ -49,13 +49,11 @@ def write_reversibly(graph: Graph, path: str | os.PathLike[str], before: Any) ->
     """Writes a graph as `write` does, and in the file's metadata the recipe that leads back to `before`, the model that
     it was made of. Raises InvalidInput where that is of another format than the file."""
     module = _module(before)
-    suffix = os.path.splitext(os.fspath(path))[1].lower()
     if isinstance(before, Graph):
         raise InvalidInput(
             f"{before.name}: a graph in memory has no file to go back to", do="write it, and optimize that"
         )
-    if module is None or _BY_SUFFIX.get(suffix, module) != module:
-        raise InvalidInput(f"{path}: a recipe leads back to a file of the same format", do="keep the source's suffix")
+    _check_suffix(module, path)
     import_module(f"{module}.reversal").write(graph, path, before)
 
 
@@ -69,7 +67,14 @@ def unfold(source: Any, path: str | os.PathLike[str], *, partial: bool = False) 
     module = _module(source)
     if module is None or isinstance(source, Graph):
         raise _unreadable(source)
+    _check_suffix(module, path)
     return import_module(f"{module}.reversal").unfold(source, path, partial=partial)
+
+
+def _check_suffix(module: str | None, path: str | os.PathLike[str]) -> None:
+    suffix = os.path.splitext(os.fspath(path))[1].lower()
+    if module is None or _BY_SUFFIX.get(suffix, module) != module:
+        raise InvalidInput(f"{path}: a recipe leads back to a file of the same format", do="keep the source's suffix")
 
 
 def read(source: Any, *, shapes: Mapping[str, Sequence[int]] | None = None, is_mapped: bool = False) -> Graph:
@@ -78,7 +83,7 @@ def read(source: Any, *, shapes: Mapping[str, Sequence[int]] | None = None, is_m
     source: path of a .onnx, .tflite or .circle file, its bytes, an onnx.ModelProto, or a Graph, which is returned as it
     is.
     shapes: shapes of inputs for which the file does not even state a rank. is_mapped: weights stay in the file, which
-    must not change while the graph is used.
+    must not change while the graph is used; those that an ONNX model has in files of their own always do.
 
     Raises InvalidModel for a damaged file, and one UnsupportedOp that names every node renorm cannot express.
     """

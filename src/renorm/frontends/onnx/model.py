@@ -24,12 +24,12 @@ BUILT_IN = ("Constant", "If")  # ops of ai.onnx that the reader itself understan
 @dataclass(frozen=True)
 class Source:
     """A model and where it came from: an onnx.ModelProto, or one of ours, which has its fields. label: how errors call
-    it. directory: of its external data, None in memory. content: what the model was read from, None where it was given
+    it. file: it was read from, None in memory. content: what the model was read from, None where it was given
     as an object."""
 
     model: ModelProto
     label: str
-    directory: Path | None
+    file: Path | None
     content: wire.Buffer | None
 
     @property
@@ -87,20 +87,21 @@ def _source(source: Any) -> Source:
     if isinstance(source, (str, os.PathLike)):
         path = Path(os.fspath(source))
         try:
-            return _parsed(wire.content(path), path.name, path.parent)
-        except OSError as error:
+            return _parsed(wire.content(path), path.name, path)
+        except (OSError, ValueError) as error:  # ValueError: a path with a zero byte
             near = sorted(p.name for p in path.parent.glob("*.onnx"))[:5] if path.parent.is_dir() else []
             raise InvalidModel(
-                f"{source}: {error.strerror or error}", [f"in that directory: {', '.join(near)}"] if near else []
+                f"{source}: {getattr(error, 'strerror', None) or error}",
+                [f"in that directory: {', '.join(near)}"] if near else [],
             ) from error
     if isinstance(source, (bytes, bytearray, memoryview)):
         return _parsed(bytes(source), "bytes", None)
     return Source(source, source.graph.name or "onnx.ModelProto", None, None)
 
 
-def _parsed(content: wire.Buffer, label: str, directory: Path | None) -> Source:
+def _parsed(content: wire.Buffer, label: str, file: Path | None) -> Source:
     try:
-        return Source(ModelProto.read(content), label, directory, content)
+        return Source(ModelProto.read(content), label, file, content)
     except wire.DamagedError as error:
         raise InvalidModel(
             f"{label}: this is not an ONNX model, or a damaged one",

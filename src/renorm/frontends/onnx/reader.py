@@ -111,7 +111,7 @@ class _Reader:
             scope.initializers[sparse.values.name] = partial(tensors.from_sparse, sparse)
 
     def _elements(self, tensor: TensorProto, what: str) -> tensors.Array:
-        return tensors.to_array(tensor, self.source.directory, what, self.is_mapped)
+        return tensors.to_array(tensor, self.source.file, what, self.is_mapped)
 
     def _input(self, given: ValueInfoProto) -> Value:
         label = f"{self.source.label}: input {given.name!r}"
@@ -194,8 +194,8 @@ class _Reader:
                 return [self._constant(proto, name, scope)]
             if not domain and proto.op_type == "Identity" and operands and operands[0] and operands[0].is_constant:
                 return [operands[0]]
-            if not domain and proto.op_type == "If" and operands and operands[0]:
-                return self._branch(proto, name, operands[0], scope)
+            if not domain and proto.op_type == "If":
+                return self._branch(proto, name, operands[0] if operands else None, scope)
             if self._note_missing(proto, name, operands):
                 return [None] * len(proto.output)
             return self._apply(proto, name, operands, scope)
@@ -265,6 +265,8 @@ class _Reader:
         """The value of a Constant node, in whichever of its attributes it stands."""
         if len(proto.attribute) != 1:
             raise InvalidModel(f"Constant has {len(proto.attribute)} attributes, expected one")
+        if not proto.output:
+            raise InvalidModel("Constant has no output")
         held, what = proto.attribute[0], f"{self.source.label}: Constant {name!r}"
         match held.name:
             case "value":
@@ -307,9 +309,13 @@ class _Reader:
             case _:
                 raise UnsupportedOp(f"{what} is a {AttributeType(attribute.type).name.lower()}")
 
-    def _branch(self, proto: NodeProto, name: str, condition: Value, scope: _Scope) -> list[Value | None]:
+    def _branch(self, proto: NodeProto, name: str, condition: Value | None, scope: _Scope) -> list[Value | None]:
         """The results of the branch that an If takes, read into this graph."""
+        if condition is None:
+            raise InvalidModel("If has no condition")
         known = condition.known if condition.known is not None else condition.data
+        if known is not None and np.size(known) != 1:
+            raise InvalidModel(f"the condition {condition.name!r} of If is {condition.type}, not one element")
         chosen = None if known is None else np.asarray(known).reshape(-1)[0]
         if chosen is None or isinstance(chosen, Sym):
             raise UnsupportedOp(

@@ -30,10 +30,10 @@ _FIELDS = {
 _OTHERS = ("int32_data", "int32")  # 16-bit floats as the number that their bits are
 
 
-def dtype_name(code: int | str, what: str) -> str:
+def dtype_name(code: Any, what: str) -> str:
     """renorm's dtype for an element type of ONNX: a code, or a word as opset 1 had it. UnsupportedOp names `what` where
     there is none."""
-    if isinstance(code, int) and not 0 <= code < len(ELEMENT_TYPES):
+    if not isinstance(code, str) and not (isinstance(code, int) and 0 <= code < len(ELEMENT_TYPES)):
         raise InvalidModel(f"{what} has element type {code}, which ONNX does not define")
     word = ELEMENT_TYPES[code] if isinstance(code, int) else code.upper()
     name = _WORDS.get(word, word.lower())
@@ -50,16 +50,16 @@ def dtype_code(name: str) -> int:
     return next(i for i, word in enumerate(ELEMENT_TYPES) if _WORDS.get(word, word.lower()) == name)
 
 
-def to_array(tensor: TensorProto, directory: Path | None, what: str, is_mapped: bool = True) -> Array:
-    """The elements of `tensor`. directory: of external data. is_mapped: many of them stay where they are. Raises
-    InvalidModel where size and shape disagree."""
+def to_array(tensor: TensorProto, file: Path | None, what: str, is_mapped: bool = True) -> Array:
+    """The elements of `tensor`. file: the model's, external data lies beside it. is_mapped: many of them stay where
+    they are. Raises InvalidModel where size and shape disagree."""
     dtype = dtypes.numpy_dtype(dtype_name(tensor.data_type, what))
     shape = tuple(tensor.dims)
     if any(d < 0 for d in shape):
         raise InvalidModel(f"{what} has a negative extent: {list(shape)}")
     try:
         if tensor.data_location == EXTERNAL:
-            return _external(tensor, dtype, shape, directory, what)
+            return _external(tensor, dtype, shape, file, what)
         array = _elements(tensor, dtype).reshape(shape)
     except RenormError:
         raise
@@ -82,14 +82,18 @@ def _elements(tensor: TensorProto, dtype: np.dtype[Any]) -> Array:
 
 
 def from_sparse(sparse: SparseTensorProto, what: str) -> Array:
-    """The dense array of a sparse tensor: values at linear indices, or at rows of coordinates."""
+    """The dense array of a sparse tensor: values at linear indices, or at rows of coordinates. Raises InvalidModel
+    where they lie outside its shape."""
     shape = tuple(sparse.dims)
     values = to_array(sparse.values, None, what)
     indices = to_array(sparse.indices, None, what)
-    dense = np.zeros(shape, values.dtype)
-    if indices.ndim == 2:
-        indices = np.ravel_multi_index(tuple(indices.T), shape)
-    dense.reshape(-1)[indices] = values
+    try:
+        dense = np.zeros(shape, values.dtype)
+        if indices.ndim != 2:
+            indices = np.stack(np.unravel_index(indices, shape), -1)
+        dense.reshape(-1)[np.ravel_multi_index(tuple(indices.T), shape)] = values
+    except Exception as error:  # as in to_array
+        raise InvalidModel(f"{what} is damaged", [f"sparse {tensor_type(values.dtype, shape)}: {error}"]) from error
     return dense
 
 
@@ -97,19 +101,18 @@ def tensor_type(dtype: np.dtype[Any], shape: tuple[int, ...]) -> str:
     return f"{dtypes.short(dtypes.from_numpy(dtype))}{list(shape)}"
 
 
-def _external(
-    tensor: TensorProto, dtype: np.dtype[Any], shape: tuple[int, ...], directory: Path | None, what: str
-) -> Array:
+def _external(tensor: TensorProto, dtype: np.dtype[Any], shape: tuple[int, ...], file: Path | None, what: str) -> Array:
     entries = {e.key: e.value for e in tensor.external_data}
     location = entries.get("location", "")
-    if directory is None:
+    if file is None:
         raise InvalidModel(
             f"{what} has its data in the file {location!r}, and a model in memory has no directory",
             do="give the path of the model, or load the data into it first (onnx.load does)",
         )
-    root = directory.resolve()
-    path = (root / location).resolve()
-    if not location or not path.is_relative_to(root):
+    # where a model is a link to a file elsewhere, so is its data, as a rule: caches of downloads are made of such links
+    directories = file.parent.resolve(), file.resolve().parent
+    path = (directories[0] / location).resolve()
+    if not location or not any(path.is_relative_to(d) for d in directories):
         raise InvalidModel(f"{what}: external data {location!r} lies outside the model's directory")
     offset = int(entries.get("offset", 0))
     count = int(np.prod(shape, dtype=np.int64))
