@@ -172,6 +172,20 @@ def test_constants_over_several_axes():
     raised(network(build, (2, 3, 6)), {"layer_norm": 1}, lambda x: standard(x, (1, 2)) * w + b)
 
 
+@pytest.mark.parametrize(("op", "c"), [("mul", np.inf), ("div", 0.0), ("mul", 1e38)])
+def test_constants_that_a_scale_cannot_take_stay_behind_it(op: str, c: float):
+    """norm * scale + bias and then * inf is inf where scale * inf + bias * inf is inf - inf."""
+    scale, bias, k = 9 * np.ones((3, 6), np.float32), -np.ones((3, 6), np.float32), normal(3, 6, seed=6)
+    k[1, 2] = c
+
+    def build(x: Value) -> Value:
+        return getattr(ops, op)(ops.layer_norm(x, scale, bias, axis=1, epsilon=EPSILON), k)
+
+    g = network(build)
+    RaiseNorms().run(g, Context())
+    assert kinds(g) == {"layer_norm": 1, op: 1}
+
+
 def test_a_sum_of_squares_is_an_rms_norm_of_another_scale():
     def build(x: Value) -> Value:
         return ops.div(x, ops.sqrt(ops.add(ops.reduce_sum_square(x, axes=(-1,)), f32(EPSILON))))

@@ -30,7 +30,7 @@ from renorm.passes import paths
 
 Array = np.ndarray[Any, Any]
 
-CANCELLED = 1024.0  # roundings of one number that x * k + shift may cost beside (x - mean) * k, which makes none
+FAR = 1024.0  # mean / standard deviation beyond which x * k + shift loses more than three of seven digits
 BORDER = 1 << 20  # bytes of an image that takes the place of a norm in front: more costs more than the norm
 
 
@@ -97,7 +97,7 @@ def _cancels(both: ChannelMap, last: Any) -> bool:
     if both.k is None or both.shift is None:
         return False
     own = 0.0 if last.shift is None else np.abs(last.shift).max()
-    return bool(np.abs(both.shift).max() > CANCELLED * (np.abs(both.k).max() + own))
+    return bool(np.abs(both.shift).max() > FAR * (np.abs(both.k).max() + own))
 
 
 def together(first: ChannelMap, second: ChannelMap, x: Value) -> ChannelMap | None:

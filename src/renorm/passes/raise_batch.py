@@ -18,7 +18,7 @@ from renorm.graph.channels import cancellation
 from renorm.graph.deferred import fits, largest
 from renorm.graph.ir import Node, Value
 from renorm.graph.rewrite import Match, Rewrite
-from renorm.passes.fold import CANCELLED, per_channel
+from renorm.passes.fold import FAR, per_channel
 
 _ARITHMETIC = ("add", "sub", "mul", "div")
 _LONGEST = 8  # steps; longer chains are no norm
@@ -69,7 +69,7 @@ class RaiseBatchNorm(Rewrite):
             if not fits(largest(v), x.dtype):
                 return f"its {name} goes beyond {x.dtype}"
         times = cancellation(**parameters, epsilon=0.0)
-        if times > CANCELLED:
+        if times > FAR:
             return f"its mean is so far from 0 that a norm, k * x + shift, may round {times:.3g} times as coarsely"
         return None
 

@@ -15,6 +15,7 @@ from renorm import ops
 from renorm.core import dtypes
 from renorm.core.dataclass import dataclass
 from renorm.graph import registry
+from renorm.graph.deferred import fits, largest
 from renorm.graph.ir import Node, Value
 from renorm.graph.rewrite import Match, Rewrite
 from renorm.passes.fold import exact
@@ -184,7 +185,14 @@ class TakeAffine(Rewrite):
         is_constant = bias is None or bias.is_constant
         return is_constant and m.root.output.shape == m.x.shape and all(d == 1 for d in outside) and inside > 1
 
-    def rewrite(self, m: Match) -> Value:
+    def refuse(self, m: Match) -> str | None:
+        m.found = self._taken(m)
+        if all(v is None or fits(largest(v), m.scale.dtype) for v in m.found):
+            return None
+        return f"scale or bias of {m.norm.name!r} would go beyond {m.scale.dtype}"
+
+    def _taken(self, m: Match) -> tuple[Any, Any]:
+        """Scale and bias with the constant in them."""
         scale, bias, c = exact(m.scale), m.bound.get("bias"), exact(m.c)
         inside = -m.norm.op.values["axis"] if m.norm.op.values["axis"] < 0 else m.x.rank - m.norm.op.values["axis"]
         c = c.reshape(c.shape[max(0, c.ndim - inside) :])
@@ -192,13 +200,14 @@ class TakeAffine(Rewrite):
         if self.op in ("mul", "div"):
             with np.errstate(all="ignore"):
                 k = c if self.op == "mul" else 1 / c
-            scale, shift = scale * k, None if shift is None else shift * k
-        else:
-            c = c if self.op == "add" else -c
-            shift = c if shift is None else shift + c
+                return scale * k, None if shift is None else shift * k
+        c = c if self.op == "add" else -c
+        return scale, c if shift is None else shift + c
+
+    def rewrite(self, m: Match) -> Value:
         made = [
             m.graph.constant(v, f"{m.norm.name}.{what}", m.norm.name, dtype=m.scale.dtype)
-            for what, v in (("scale", scale), ("bias", shift))
+            for what, v in zip(("scale", "bias"), m.found)
             if v is not None
         ]
         return m.norm.op(m.x, *made, name=m.norm.name)

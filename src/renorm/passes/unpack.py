@@ -9,9 +9,7 @@ import numpy as np
 from renorm import ops
 from renorm.graph.ir import Value
 from renorm.graph.rewrite import Match, Rewrite
-from renorm.passes.fold import exact, normalization
-
-_FAR = 1024.0  # mean / standard deviation beyond which x * k + shift loses more than three of seven digits
+from renorm.passes.fold import FAR, exact, normalization
 
 
 class UnpackBatchNorm(Rewrite):
@@ -35,7 +33,7 @@ class UnpackBatchNorm(Rewrite):
         with np.errstate(all="ignore"):
             far = np.abs(exact(m.mean)) / np.sqrt(exact(m.var) + m.root.op.values["epsilon"])
         far = np.where(exact(m.scale) == 0, 0.0, far)
-        if far.size and far.max() > _FAR:
+        if far.size and far.max() > FAR:
             worst = int(far.argmax())
             return f"mean / standard deviation is {far[worst]:.0f} in channel {worst}: x * k + shift would cancel"
         m.found = found
