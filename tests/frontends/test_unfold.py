@@ -373,3 +373,22 @@ def test_a_file_is_unfolded_to_its_own_format(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="a file of the same format"):
         renorm.unfold(tmp_path / "m.onnx", tmp_path / "m.tflite")
     assert not (tmp_path / "m.tflite").exists()
+
+
+@pytest.mark.parametrize("version", [16, 18])
+def test_a_file_converted_since_is_restored_where_definitions_are_the_same(version: int, tmp_path: Path) -> None:
+    body = """g (float[2, 3, 8] x) => (float[2, 3, 8] y) {
+        m = ReduceMean <axes = [-1]> (x) d = Sub(x, m) q = Mul(d, d) v = ReduceMean <axes = [-1]> (q)
+        e = Add(v, eps) s = Sqrt(e) n = Div(d, s) f = Mul(n, w) y = Add(f, w)
+    }"""
+    source = model(body, w=np.linspace(1, 2, 8, dtype=np.float32), eps=np.float32(1e-5))
+    renorm.optimize(source, tmp_path / "m.onnx", reversible=True)
+    made = onnx.load(tmp_path / "m.onnx")
+    assert [n.op_type for n in made.graph.node] == ["LayerNormalization"]
+    made.opset_import[0].version = version
+    if version == 18:  # axes are an operand there
+        with pytest.raises(InvalidModel, match=r"version 18 of ai\.onnx.*17, where ReduceMean is defined otherwise"):
+            renorm.unfold(made, tmp_path / "u.onnx")
+    else:
+        renorm.unfold(made, tmp_path / "u.onnx")
+        assert [n.op_type for n in onnx.load(tmp_path / "u.onnx").graph.node] == [n.op_type for n in source.graph.node]

@@ -73,9 +73,10 @@ def assemble(model: ModelProto, found: Listing) -> ModelProto:
     return made
 
 
-def fragment(operators: list[Operator], of: Listing) -> bytes:
-    """Operators alone, with what is said of the values that they make."""
-    return assemble(ModelProto(), Listing([], [], operators, types=of.types)).SerializeToString(deterministic=True)
+def fragment(operators: list[Operator], of: Listing, model: ModelProto) -> bytes:
+    """Operators of a model alone, with the versions that they follow and what is said of the values that they make."""
+    versions = ModelProto(opset_import=model.opset_import)
+    return assemble(versions, Listing([], [], operators, types=of.types)).SerializeToString(deterministic=True)
 
 
 def _without_contents(model: ModelProto) -> ModelProto:

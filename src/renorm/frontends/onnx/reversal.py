@@ -6,12 +6,14 @@ import os
 from base64 import b64decode, b64encode
 from typing import Any
 
+import onnx
 from onnx import ModelProto
 
 from renorm.core.errors import InvalidModel
 from renorm.frontends import recipe
 from renorm.frontends.onnx import writer
 from renorm.frontends.onnx.listing import assemble, fragment, listing, load
+from renorm.frontends.onnx.model import standard_domain
 from renorm.graph.ir import Graph
 
 
@@ -27,7 +29,7 @@ def attach(model: ModelProto, before: Any) -> None:
     change = recipe.changes(old, new)
     order = tuple((next(iter(o.results), ""), o.name) for o in old.operators)
     made = recipe.Recipe(
-        fragment(change.operators, old), change.regions, change.constants, order, _held(source, "source")
+        fragment(change.operators, old, source), change.regions, change.constants, order, _held(source, "source")
     )
     _hold(model, made.pack())
 
@@ -44,6 +46,7 @@ def unfold(source: Any, path: str | os.PathLike[str], *, partial: bool = False) 
         found = recipe.Recipe.unpack(held, label)
         parts = ModelProto()
         parts.ParseFromString(found.fragment)
+        _check_versions(parts, model, label)
         back, undone, further = recipe.undo(listing(model), found, listing(parts))
         if undone.left and not partial:
             raise recipe.refusal(label, undone)
@@ -55,6 +58,27 @@ def unfold(source: Any, path: str | os.PathLike[str], *, partial: bool = False) 
         _hold(made, further)
         writer.save(made, path)
         return undone
+
+
+def _check_versions(parts: ModelProto, model: ModelProto, label: str) -> None:
+    """InvalidModel where a file was converted since to a version that defines an original operator otherwise."""
+    then, now = ({standard_domain(o.domain): o.version for o in m.opset_import} for m in (parts, model))
+    for node in parts.graph.node:
+        domain = standard_domain(node.domain)
+        old, new = (_since(node.op_type, v.get(domain), domain) for v in (then, now))
+        if domain in then and old != new:
+            raise InvalidModel(
+                f"{label}: it follows version {now.get(domain)} of {domain or 'ai.onnx'}, and what it was made of "
+                f"version {then[domain]}, where {node.op_type} is defined otherwise",
+                do="convert it back, or unfold the file as renorm optimize wrote it",
+            )
+
+
+def _since(op_type: str, version: int | None, domain: str) -> int | None:
+    """The version that brought the definition which an op has at a version; the version itself where ONNX has none."""
+    if version is None or not onnx.defs.has(op_type, version, domain):
+        return version
+    return onnx.defs.get_schema(op_type, version, domain).since_version
 
 
 def _held(model: ModelProto, label: str) -> bytes:
