@@ -116,8 +116,27 @@ def test_files_of_writers_that_died_are_removed_and_of_others_not(cache: Cache) 
     for path in (dead, alive):
         path.write_bytes(b"half an en")
     os.utime(dead, (0, time.time() - 100_000))
-    cache.put(k, b"y")
-    assert (dead.exists(), alive.exists(), cache.get(k)) == (False, True, b"y")
+    later = Cache(cache.root)
+    later.put(k, b"y")
+    assert (dead.exists(), alive.exists(), later.get(k)) == (False, True, b"y")
+
+
+def test_entries_are_not_listed_for_each_that_is_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    listed: list[Path] = []
+    files_of = caches._files
+    monkeypatch.setattr(caches, "_files", lambda part: (listed.append(part), files_of(part))[1])
+    cache, (k, *more) = Cache(tmp_path, size=16 * 160_000), keys("a")
+    cache.put(k, bytes(104))
+    assert len(listed) == 1
+    for k in more[:49]:  # of 200 bytes each: 9,800 of the 10,000 that are a sixteenth of the share
+        cache.put(k, bytes(104))
+    assert len(listed) == 1
+    for k in more[49:51]:
+        cache.put(k, bytes(104))
+    assert len(listed) == 2
+    for i in range(100):
+        cache.put(more[i % len(more)], bytes(9_904))
+    assert cache.usage().bytes <= 160_000
 
 
 def test_files_of_others_stay(tmp_path: Path) -> None:

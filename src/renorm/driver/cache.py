@@ -44,6 +44,7 @@ class Cache:
 
     def __init__(self, root: Path | None, size: int = DEFAULT_MIB << 20, off: str = ""):
         self.root, self.size, self.off = root, size, off
+        self._room: dict[Path, int] = {}  # bytes that may be added to a part before its entries are listed again
 
     def get(self, key: str) -> bytes | None:
         """The content of an entry, None where there is none."""
@@ -80,7 +81,9 @@ class Cache:
                     os.unlink(temporary)
         except OSError:  # read-only, full, or gone
             return
-        self._evict(path.parent)
+        self._room[path.parent] = self._room.get(path.parent, 0) - len(rest) - 32
+        if self._room[path.parent] < 0:
+            self._evict(path.parent)
 
     def remove(self, key: str) -> None:
         """Takes an entry out, if it is there."""
@@ -113,15 +116,17 @@ class Cache:
 
     def _evict(self, part: Path) -> None:
         """Brings a part back to its share of the size. Others may do the same at the same time: whoever finds a file
-        gone goes on."""
-        files, now = sorted(_files(part)), time.time()
+        gone goes on. Listing thousands of entries takes longer than adding one: until a sixteenth of the share has been
+        added, or the share is full, it is not done again, so that n processes may leave n sixteenths too many."""
+        files, now, share = sorted(_files(part)), time.time(), self.size // len(_PARTS)
         kept = sum(size for _, size, _ in files)
         for used, size, path in files:
             is_temporary = path.name.startswith(".")
-            if now - used > _FRESH if is_temporary else kept > self.size // len(_PARTS):
+            if now - used > _FRESH if is_temporary else kept > share:
                 with suppress(OSError):
                     os.unlink(path)
                 kept -= size
+        self._room[part] = min(share - kept, share // 16)
 
 
 def default() -> Cache:
