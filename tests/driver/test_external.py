@@ -218,6 +218,25 @@ def test_an_error_at_run_time_comes_out_of_run_and_leaves_the_module_sound(threa
     agrees(m, g, x, runs=2)
 
 
+def test_a_finalizer_that_runs_a_network_takes_no_error_of_another() -> None:
+    other = renorm.compile(residual(), target=target([conv_norm_relu]), threads=1)
+    x, found = array(0, 2, 5, 9, 7), list[np.ndarray]()
+
+    class Ending:
+        def __del__(self) -> None:
+            found.extend(other.run(x))
+
+    class Dropping(Interpreted):
+        def run(self, inputs: Any, outputs: Any) -> None:
+            ending = Ending()
+            raise ValueError(f"no {ending}")
+
+    m = renorm.compile(residual(), target=target([conv_norm_relu], Dropping), threads=1)
+    with pytest.raises(renorm.errors.UserCodeError, match="ValueError: no"):
+        m.run(x)
+    np.testing.assert_array_equal(found[0], other.run(x)[0])
+
+
 def test_an_error_holds_no_memory_of_the_network() -> None:
     class Wrapping(Interpreted):
         def run(self, inputs: Any, outputs: Any) -> None:

@@ -13,7 +13,7 @@ import os
 import threading
 import traceback
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any, ClassVar
 
@@ -167,18 +167,22 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
-_failures = threading.local()  # errors: what was raised in this thread since the walk began
+_failures = threading.local()  # errors: what was raised in the walk that this thread is in
 
 
 def _pending() -> list[BaseException]:
     return getattr(_failures, "errors", [])
 
 
-def raise_failure() -> None:
-    """Raises what external code raised in the walk that this thread has just made, if it did."""
-    errors = _pending()
+def walk(run: Callable[[], None]) -> None:
+    """Runs one walk in this thread and raises what external code raised in it. Walks may lie inside of each other, as
+    external code and finalizers may run networks: each has its own errors."""
+    outer, _failures.errors = _pending(), []
+    try:
+        run()
+    finally:
+        errors, _failures.errors = _pending(), outer
     if errors:
-        _failures.errors = []
         raise errors[0]
 
 

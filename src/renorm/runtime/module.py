@@ -148,9 +148,10 @@ class Module:
             self._idle.append(context)
 
     def _walk(self, context: Context, is_short: bool = False) -> None:
-        self._team.run(context.address, is_short)
         if self._entries:
-            external.raise_failure()
+            external.walk(lambda: self._team.run(context.address, is_short))
+        else:
+            self._team.run(context.address, is_short)
 
     def _take(self) -> Context:
         try:
