@@ -17,7 +17,7 @@ from renorm.core import dtypes
 from renorm.core.comparison import difference, random_inputs
 from renorm.core.dataclass import dataclass
 from renorm.core.dims import static, substitute_shape, symbols_of
-from renorm.core.errors import InvalidInput, RenormError
+from renorm.core.errors import InvalidInput, RenormError, UserCodeError
 from renorm.graph import interpret
 from renorm.graph.ir import Graph, Node, Value
 from renorm.graph.rewrite import Match
@@ -33,7 +33,8 @@ def drawn(graph: Graph) -> tuple[dict[str, Array], dict[Value, Array]]:
     """Inputs to compare networks on, and all values that they give.
 
     Integers are small numbers of both signs, or 0 and 1 where the network refuses those (as indices, say). Open extents
-    are the first of _EXTENTS with which it can be computed. InvalidInput where there is none.
+    are the first of _EXTENTS with which it can be computed. InvalidInput where there is none,
+    UserCodeError where what an op's author wrote fails.
     """
     error: RenormError | None = None
     symbols = dict.fromkeys(s for v in graph.inputs for d in v.shape for s in symbols_of(d))
@@ -46,9 +47,10 @@ def drawn(graph: Graph) -> tuple[dict[str, Array], dict[Value, Array]]:
                 return inputs, interpret.evaluate(graph, inputs)
             except RenormError as failed:
                 error = failed
-    raise InvalidInput(
-        f"{graph.name}: verify cannot compute it on random inputs", [str(error)], "give other shapes with shapes="
-    ) from error
+    do = "give other shapes with shapes="
+    if isinstance(error, UserCodeError):  # it names the op that failed, and where
+        raise UserCodeError(error.headline, [*error.facts, "computed by verify, on random inputs"], do) from error
+    raise InvalidInput(f"{graph.name}: verify cannot compute it on random inputs", [str(error)], do) from error
 
 
 def _wide(inputs: dict[str, Array]) -> dict[str, Array]:
