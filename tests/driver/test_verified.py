@@ -78,7 +78,7 @@ def wrong_rule(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def wrong_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     right = winograd_weight.transformed_weight
-    monkeypatch.setattr(winograd_weight, "transformed_weight", lambda *a: right(*a) * 1.01)
+    monkeypatch.setattr(winograd_weight, "transformed_weight", lambda w, *more: right(w * 1.01, *more))
 
 
 def wrong_terms(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -127,3 +127,24 @@ def test_what_is_in_the_way_is_named(make: Callable[[Value], Value], reason: str
     assert record.fate != "folded"
     said = [record.reason, *(r for _, _, r in report.refusals)]
     assert any(reason in s for s in said), said
+
+
+@pytest.mark.parametrize("has_relu", [False, True])
+@pytest.mark.parametrize("is_last_normed", [False, True])
+def test_a_norm_in_front_of_a_split_stays_where_all_parts_are_read(has_relu: bool, is_last_normed: bool) -> None:
+    """One part carried it to the convolution, and the other part lost it."""
+    rng = np.random.default_rng(3)
+
+    def normed(x: Value) -> Value:
+        return ops.batch_norm(x, *rng.normal(size=(3, 1)), np.abs(rng.normal(size=1)) + 0.3)
+
+    g = Graph("split")
+    x = g.input("x", "float64", (2, 2, 3, 4))
+    a, b = ops.split(x, np.array([1, 1]), axis=1)
+    c, d = ops.split(ops.concat([ops.relu(a) if has_relu else a, normed(b)], axis=1), np.array([1, 1]), axis=1)
+    y = ops.concat([ops.relu(c) if has_relu else c, normed(d) if is_last_normed else d], axis=1)
+    g.outputs = [ops.conv(y, rng.normal(size=(3, 2, 1, 1)))]
+    values = rng.normal(size=(2, 2, 3, 4))
+    (expected,) = interpret.run(g.copy(), [values])
+    (found,) = interpret.run(optimize(g, level=2)[0], [values])
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)

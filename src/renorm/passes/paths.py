@@ -199,8 +199,10 @@ Affine = Callable[[Node], "tuple[Value, ChannelMap] | None"]
 def front(m: Match, v: Value, affine: Affine) -> Front | str | None:
     """The map that stands in front of a value, with what carries it on the way; None where there is none."""
     node = v.producer
-    if node is None or v is not node.output:
+    if node is None or v is not node.outputs[0]:
         return None
+    if any(other.users or m.graph.is_output(other) for other in node.outputs[1:]):
+        return None  # they would change with it
     own = affine(node)
     if own is not None:
         m.bound[f"on the way: {node.name}"] = node

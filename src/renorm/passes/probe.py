@@ -18,7 +18,7 @@ from renorm.core.comparison import difference, random_inputs
 from renorm.core.dataclass import dataclass
 from renorm.core.dims import static, substitute_shape, symbols_of
 from renorm.core.errors import InvalidInput, RenormError, UserCodeError
-from renorm.graph import interpret
+from renorm.graph import interpret, registry
 from renorm.graph.ir import Graph, Node, Value
 from renorm.graph.rewrite import Match
 
@@ -34,7 +34,7 @@ def drawn(graph: Graph) -> tuple[dict[str, Array], dict[Value, Array]]:
 
     Integers are small numbers of both signs, or 0 and 1 where the network refuses those (as indices, say). Open extents
     are the first of _EXTENTS with which it can be computed. InvalidInput where there is none,
-    UserCodeError where what an op's author wrote fails.
+    UserCodeError where it has ops of the user's own, which may be what fails.
     """
     error: RenormError | None = None
     symbols = dict.fromkeys(s for v in graph.inputs for d in v.shape for s in symbols_of(d))
@@ -48,7 +48,8 @@ def drawn(graph: Graph) -> tuple[dict[str, Array], dict[Value, Array]]:
             except RenormError as failed:
                 error = failed
     do = "give other shapes with shapes="
-    if isinstance(error, UserCodeError):  # it names the op that failed, and where
+    has_foreign = any(not registry.is_own(type(n.op)) for n in graph.nodes)
+    if has_foreign and isinstance(error, UserCodeError):  # it names the op that failed, and where
         raise UserCodeError(error.headline, [*error.facts, "computed by verify, on random inputs"], do) from error
     raise InvalidInput(f"{graph.name}: verify cannot compute it on random inputs", [str(error)], do) from error
 
