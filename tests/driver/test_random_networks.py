@@ -178,8 +178,9 @@ def _report(n: RandomNetwork, m: Any, setting: Setting) -> Iterator[str]:
             yield f"{norm.name}: {norm.fate} without a reason"
         if norm.kind == "batch_norm" and setting.keep and norm.fate != "unit" and norm.into:
             yield f"{norm.name}: {norm.fate}, though kept"
-    if len(norms) != n.norms:
-        yield f"{len(norms)} norms in the report, {n.norms} in the file"
+    listed = sum(not norm.raised for norm in norms)
+    if listed != n.norms:
+        yield f"{listed} norms in the report that are not raised, {n.norms} in the file"
     if m.report.memory.arena < m.report.memory.lower_bound:
         yield f"an arena of {m.report.memory.arena} bytes below its bound of {m.report.memory.lower_bound}"
 

@@ -41,6 +41,8 @@ class Elementwise(OpDef):
         if v is None or not self.commutes:
             return None
         place = axis + y.rank - (v.rank if axis >= 0 else 0)
+        if not 0 <= place < y.rank:
+            return None
         own, extent = v.shape[axis] if -v.rank <= axis else 1, y.shape[place]
         if self.commutes == HOMOGENEOUS:
             return every(extent, place, positive=True, fixed=0.0)
