@@ -273,7 +273,7 @@ def lowerings(g: Graph) -> list[tuple[str | None, groups.Lowering, groups.Call]]
     return found
 
 
-@pytest.mark.parametrize("seeds", [range(12), pytest.param(range(12, 60), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seeds", [range(30), pytest.param(range(30, 60), marks=pytest.mark.slow)])
 def test_groups_of_equal_key_have_equal_kernels(seeds: range) -> None:
     known: dict[str, groups.Lowering] = {}
     repeated = 0
@@ -285,7 +285,7 @@ def test_groups_of_equal_key_have_equal_kernels(seeds: range) -> None:
             assert key is not None
             repeated += key in known
             assert known.setdefault(key, what) == what
-    assert repeated >= len(seeds) // 12
+    assert repeated > len(seeds) // 6
     assert len(known) > 4 * len(seeds)
 
 

@@ -17,8 +17,8 @@ from renorm.core import dtypes
 from renorm.core.comparison import difference, random_inputs
 from renorm.core.dataclass import dataclass
 from renorm.core.dims import static, substitute_shape, symbols_of
-from renorm.core.errors import InvalidInput, RenormError, UserCodeError
-from renorm.graph import interpret, registry
+from renorm.core.errors import RenormError
+from renorm.graph import interpret
 from renorm.graph.ir import Graph, Node, Value
 from renorm.graph.rewrite import Match
 
@@ -33,8 +33,8 @@ def drawn(graph: Graph) -> tuple[dict[str, Array], dict[Value, Array]]:
     """Inputs to compare networks on, and all values that they give.
 
     Integers are small numbers of both signs, or 0 and 1 where the network refuses those (as indices, say). Open extents
-    are the first of _EXTENTS with which it can be computed. InvalidInput where there is none,
-    UserCodeError where it has ops of the user's own, which may be what fails.
+    are the first of _EXTENTS with which it can be computed. Where there is none, the
+    error of the last try, which names the node.
     """
     error: RenormError | None = None
     symbols = dict.fromkeys(s for v in graph.inputs for d in v.shape for s in symbols_of(d))
@@ -47,11 +47,9 @@ def drawn(graph: Graph) -> tuple[dict[str, Array], dict[Value, Array]]:
                 return inputs, interpret.evaluate(graph, inputs)
             except RenormError as failed:
                 error = failed
-    do = "give other shapes with shapes="
-    has_foreign = any(not registry.is_own(type(n.op)) for n in graph.nodes)
-    if has_foreign and isinstance(error, UserCodeError):  # it names the op that failed, and where
-        raise UserCodeError(error.headline, [*error.facts, "computed by verify, on random inputs"], do) from error
-    raise InvalidInput(f"{graph.name}: verify cannot compute it on random inputs", [str(error)], do) from error
+    assert error is not None
+    facts = [*error.facts, f"verify computed {graph.name} on random inputs"]
+    raise type(error)(error.headline, facts, "give other shapes with shapes=") from error
 
 
 def _wide(inputs: dict[str, Array]) -> dict[str, Array]:
