@@ -1,6 +1,5 @@
-"""Dataclasses that cost little to define: `dataclasses.dataclass` compiles up to seven functions for each class,
-0.45 ms where this takes 0.09 ms; importing the compiler defines 120 of them. Only `__init__` is compiled here; the others share
-their code.
+"""Dataclasses that cost little to define: 0.09 ms each, where `dataclasses.dataclass`, which compiles up to seven
+functions, takes 0.45 ms; importing the compiler defines 120. Here only `__init__` is compiled; the others share code.
 
 Everything else of `dataclasses` (field, replace, fields, FrozenInstanceError) is used with them as with its own.
 """
