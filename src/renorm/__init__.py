@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from renorm import errors, ops, te, topi
+    from renorm import errors, ops, te, topi, training
     from renorm.core.target import Target, register_target
     from renorm.driver.build import build, lower
     from renorm.driver.compile import compile
@@ -35,6 +35,7 @@ _PUBLIC: dict[str, tuple[str, str | None]] = {
     "load": ("renorm.runtime.module", "load"),
     "Module": ("renorm.runtime.module", "Module"),
     "errors": ("renorm.errors", None),
+    "training": ("renorm.training", None),
     # tensor expressions; the second block is where articles of TVM 0.4 to 0.6 look for them
     "te": ("renorm.te", None),
     "topi": ("renorm.topi", None),
@@ -61,7 +62,7 @@ _PUBLIC: dict[str, tuple[str, str | None]] = {
 __all__ = [
     "ExternalCode", "Module", "OpDef", "Target", "build", "compile", "compute", "const", "create_schedule", "errors",
     "intrin", "load", "lower", "max", "min", "nd", "ops", "optimize", "override", "placeholder", "read", "reduce_axis",
-    "register", "register_target", "sum", "te", "thread_axis", "topi", "unfold",
+    "register", "register_target", "sum", "te", "thread_axis", "topi", "training", "unfold",
 ]  # fmt: skip
 
 

@@ -81,6 +81,10 @@ class UserCodeError(RenormError):
     """An exception inside a user's compute, schedule or infer; names node, op, operand types, file and line."""
 
 
+class SynchronizationError(RenormError):
+    """The ranks of a training run do not meet: other layers, a rank that failed, one that did not come in time."""
+
+
 class VerificationError(RenormError):
     """A rewrite or a whole network gave other numbers than it must."""
 

@@ -1,0 +1,357 @@
+"""Communicators: how the ranks of a training run meet, and what becomes of them when one does not come.
+
+A rank is a process or thread that holds a part of the batch. Every exchange is one collective: each rank sends one
+message to all, and gets those of all in rank order, its own among them. Nothing is computed on the way, so that whoever
+merges what came (`merging.py`) has the same bits on every rank.
+
+A message is a line of JSON, filled up with spaces to a multiple of 64 bytes, and the bytes of its arrays after it:
+
+    {"arrays": [[label, dtype, shape], ...]}\\n bytes      what one `gather_all` sends
+    {"failed": what was raised, "at": label}\\n            from a rank that raised before it could take part
+
+Each rank sees the first line of all others: ranks that are not at the same layer all find out, in the same exchange.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from renorm.core.errors import SynchronizationError
+
+TIMEOUT = 300.0  # seconds: longer than a rank loads data or writes a checkpoint while the others wait
+FAREWELL = 10.0  # seconds for which a rank that failed waits for the others, to tell them
+_ALIGNED = 64
+_SAME = "every rank runs the same synchronized layers in the same order, with an empty batch where it has no data"
+_T = TypeVar("_T")
+Array = NDArray[Any]
+
+
+class Communicator(ABC):
+    """One rank's end of a group of ranks. A subclass says how messages travel: `exchange`.
+
+    rank, size: this rank's number, from 0, and how many there are.
+    timeout: seconds after which a rank that waits for another raises SynchronizationError.
+    After a mismatch of layers, or a failure that a rank told the others, all ranks have raised in the same exchange and
+    may go on together. After a timeout or a lost rank nobody knows where the others are: every later call raises.
+    """
+
+    def __init__(self, rank: int, size: int, timeout: float = TIMEOUT):
+        if not timeout > 0:
+            raise SynchronizationError(f"timeout must be a positive number of seconds, not {timeout}")
+        self.rank = rank
+        self.size = size
+        self.timeout = timeout
+        self._lost: SynchronizationError | None = None
+        self._in_use = threading.Lock()
+
+    @abstractmethod
+    def exchange(self, message: bytes, timeout: float) -> Sequence[bytes]:
+        """Sends `message` to every rank and returns those of all in rank order: one collective, messages of any length.
+        Raises SynchronizationError, naming who is missing, when they are not there within `timeout` seconds."""
+
+    def gather(self, label: str, array: Array) -> list[Array]:
+        """`array` of every rank, in rank order; dtype and shape are the same on all. One collective.
+
+        label: names layer, direction and channels. Ranks that come with other labels, dtypes or shapes, or that failed,
+        make this SynchronizationError on every rank. The arrays are read-only.
+        """
+        return self.gather_all([(label, array)])[0]
+
+    def gather_all(self, items: Sequence[tuple[str, Array]]) -> list[list[Array]]:
+        """`gather` of several arrays, of layers that do not need each other, in one message: one list for each item."""
+        return _opened(self._meet(_message(items), self.timeout))
+
+    def fail(self, label: str, error: BaseException) -> None:
+        """Tells the other ranks, in the exchange that they are at or come to next, that this one raised `error` at
+        `label` and takes no part. Waits for them no longer than FAREWELL seconds, and raises nothing."""
+        line = {"failed": f"{type(error).__name__}: {error}"[:2000], "at": label}
+        with suppress(SynchronizationError):
+            self._meet(_line(line), min(self.timeout, FAREWELL))
+
+    @contextmanager
+    def guard(self, label: str) -> Generator[None]:
+        """Round what has an exchange in it: what is raised inside is told to the other ranks, who would wait else."""
+        try:
+            yield
+        except SynchronizationError:
+            raise  # the other ranks have it too
+        except BaseException as error:
+            self.fail(label, error)
+            raise
+
+    def named(self, name: str) -> Communicator:
+        """The same ranks, with `name` before each label: errors then say which layer of a network it was."""
+        return _Named(self, name)
+
+    def _meet(self, message: bytes, timeout: float) -> Sequence[bytes]:
+        if not self._in_use.acquire(blocking=False):
+            raise SynchronizationError(
+                f"two threads use the communicator of rank {self.rank} at the same time",
+                do="give each thread a rank of its own (training.Threads), or let branches meet by training.together",
+            )
+        try:
+            if self._lost is not None:
+                lost = self._lost
+                raise SynchronizationError(
+                    f"the ranks had lost each other before: {lost.headline}", lost.facts, lost.do
+                )
+            try:
+                return self.exchange(message, timeout)
+            except SynchronizationError as error:
+                self._lost = error
+                raise
+            except BaseException as error:  # also an interrupt: this rank has left the others in mid-exchange
+                self._lost = SynchronizationError(
+                    f"rank {self.rank} left an exchange by {type(error).__name__}: {error}"
+                )
+                raise
+        finally:
+            self._in_use.release()
+
+
+class _Named(Communicator):
+    def __init__(self, whole: Communicator, name: str):
+        super().__init__(whole.rank, whole.size, whole.timeout)
+        self._whole = whole
+        self._name = name
+
+    def exchange(self, message: bytes, timeout: float) -> Sequence[bytes]:
+        return self._whole.exchange(message, timeout)
+
+    def gather_all(self, items: Sequence[tuple[str, Array]]) -> list[list[Array]]:
+        return self._whole.gather_all([(f"{self._name}: {label}", array) for label, array in items])
+
+    def fail(self, label: str, error: BaseException) -> None:
+        self._whole.fail(f"{self._name}: {label}", error)
+
+
+class Alone(Communicator):
+    """One rank that has the whole batch: every gather gives back what it was given."""
+
+    def __init__(self):
+        super().__init__(0, 1)
+
+    def exchange(self, message: bytes, timeout: float) -> Sequence[bytes]:
+        return [message]
+
+
+class Threads(Sequence[Communicator]):
+    """n ranks in the threads of one process: a sequence of n communicators, one for each thread.
+
+    timeout: seconds (default 300) that a rank waits for the others. A thread that has ended is noticed at once.
+    """
+
+    def __init__(self, n: int, *, timeout: float = TIMEOUT):
+        if n < 1:
+            raise SynchronizationError(f"Threads takes a number of ranks of at least 1, not {n}")
+        room = _Room(n)
+        self._ranks = [_Thread(room, rank, n, timeout) for rank in range(n)]
+        self._room = room
+
+    def __len__(self) -> int:
+        return len(self._ranks)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._ranks[index]
+
+    def run(self, function: Callable[[Communicator], _T]) -> list[_T]:
+        """Calls `function(comm)` on each rank in a thread of its own; what they return, in rank order.
+
+        What a rank raises is raised here, and ends the waiting of the others. The first error that is not
+        SynchronizationError is preferred, since those of the other ranks follow from it.
+        """
+        results: list[Any] = [None] * len(self)
+        errors: dict[int, BaseException] = {}
+
+        def work(comm: Communicator) -> None:
+            self._room.enter(comm.rank)
+            try:
+                results[comm.rank] = function(comm)
+                self._room.leave(comm.rank, "has returned")
+            except BaseException as error:
+                errors[comm.rank] = error
+                self._room.leave(comm.rank, f"raised {type(error).__name__}: {error}")
+
+        self._room.reopen()
+        for comm in self._ranks:
+            comm.reopen()
+        threads = [threading.Thread(target=work, args=(c,), name=f"rank {c.rank}", daemon=True) for c in self._ranks]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if errors:
+            order = sorted(errors, key=lambda rank: (isinstance(errors[rank], SynchronizationError), rank))
+            raise errors[order[0]]
+        return results
+
+
+class _Room:
+    """Where the ranks of one process meet: one slot for each, and a number that counts the exchanges."""
+
+    def __init__(self, size: int):
+        self._size = size
+        self._change = threading.Condition()
+        self._threads: dict[int, threading.Thread] = {}  # those of the ranks that have been here
+        self.reopen()
+
+    def reopen(self) -> None:
+        """As it was before any rank came."""
+        with self._change:
+            self._slots: dict[int, bytes] = {}
+            self._done: list[bytes] = []
+            self._count = 0
+            self._gone: dict[int, str] = {}
+            self._lost: SynchronizationError | None = None
+            self._threads.clear()
+
+    def enter(self, rank: int) -> None:
+        with self._change:
+            self._threads[rank] = threading.current_thread()
+
+    def leave(self, rank: int, why: str) -> None:
+        with self._change:
+            self._gone[rank] = why
+            self._change.notify_all()
+
+    def exchange(self, rank: int, message: bytes, timeout: float) -> list[bytes]:
+        until = time.monotonic() + timeout
+        with self._change:
+            if self._lost is not None:
+                raise self._lost
+            self._threads[rank] = threading.current_thread()
+            self._slots[rank] = message
+            mine = self._count
+            if len(self._slots) == self._size:
+                # nobody can be at the next exchange before all have read this one: it needs their slots
+                self._done = [self._slots[r] for r in range(self._size)]
+                self._slots = {}
+                self._count += 1
+                self._change.notify_all()
+                return self._done
+            while self._count == mine and self._lost is None:
+                self._look_round(rank, timeout, until)
+                if self._lost is None:
+                    self._change.wait(min(0.1, max(0.0, until - time.monotonic())))
+            if self._count == mine and self._lost is not None:
+                raise self._lost
+            return self._done
+
+    def _look_round(self, rank: int, timeout: float, until: float) -> None:
+        absent = [r for r in range(self._size) if r not in self._slots]
+        for r in absent:
+            if r in self._threads and not self._threads[r].is_alive():
+                self._gone.setdefault(r, "has ended")
+        gone = [r for r in absent if r in self._gone]
+        if gone or time.monotonic() >= until:
+            known = [f"rank {r} {self._gone[r]}" for r in gone]
+            self._lost = missing(gone or absent, places(self._slots[rank]), timeout, known)
+            self._change.notify_all()
+
+
+class _Thread(Communicator):
+    def __init__(self, room: _Room, rank: int, size: int, timeout: float):
+        super().__init__(rank, size, timeout)
+        self._room = room
+
+    def reopen(self) -> None:
+        self._lost = None
+
+    def exchange(self, message: bytes, timeout: float) -> Sequence[bytes]:
+        return self._room.exchange(self.rank, message, timeout)
+
+
+def missing(ranks: Sequence[int], where: str, timeout: float, known: Sequence[str] = ()) -> SynchronizationError:
+    """The error of a rank that waited at `where` for `ranks` in vain. What is `known` of them, a line each, says that
+    they will not come; otherwise it took too long."""
+    when = "" if known else f" within {timeout:g} s"
+    slow = "" if known else "; a rank that is only slow needs a longer timeout= of the communicator"
+    return SynchronizationError(
+        f"{listed(ranks)} did not come to {where}{when}",
+        known,
+        f"see what {listed(ranks)} printed: {_SAME}{slow}",
+    )
+
+
+def listed(ranks: Iterable[int]) -> str:
+    """'rank 2', 'ranks 0, 1 and 4'."""
+    names = [str(r) for r in ranks]
+    return f"rank {names[0]}" if len(names) == 1 else f"ranks {', '.join(names[:-1])} and {names[-1]}"
+
+
+def first_line(message: bytes) -> bytes:
+    """The line that says what a message is."""
+    return message[: message.index(b"\n")]
+
+
+def places(message: bytes) -> str:
+    """The labels that a message brings, as text for an error."""
+    read = json.loads(first_line(message))
+    return repr(read["at"]) if "failed" in read else " + ".join(repr(label) for label, _, _ in read["arrays"])
+
+
+def _line(read: dict[str, Any]) -> bytes:
+    text = json.dumps(read).encode()
+    return text + b" " * (-(len(text) + 1) % _ALIGNED) + b"\n"
+
+
+def _message(items: Sequence[tuple[str, Array]]) -> bytes:
+    arrays = [(label, np.asarray(array)) for label, array in items]
+    for label, array in arrays:
+        if array.dtype.kind not in "biufc":
+            raise SynchronizationError(f"{label}: ranks exchange numbers that NumPy knows, not {array.dtype.name}")
+    line = _line({"arrays": [[label, array.dtype.str, array.shape] for label, array in arrays]})
+    return b"".join([line, *(array.tobytes() for _, array in arrays)])
+
+
+def _opened(messages: Sequence[bytes]) -> list[list[Array]]:
+    """The arrays in the messages of all ranks: by item, then by rank. Raises what all ranks must know."""
+    lines = [first_line(message) for message in messages]
+    if any(line != lines[0] for line in lines) or lines[0].startswith(b'{"failed"'):
+        raise _disagreement([json.loads(line) for line in lines])
+    start = len(lines[0]) + 1
+    items: list[list[Array]] = []
+    for _, dtype, shape in json.loads(lines[0])["arrays"]:
+        count = math.prod(shape)
+        items.append([np.frombuffer(m, dtype, count, start).reshape(shape) for m in messages])
+        start += count * np.dtype(dtype).itemsize
+    return items
+
+
+def _disagreement(lines: list[dict[str, Any]]) -> SynchronizationError:
+    """The error of ranks that are not at the same place: it reads the same on all of them."""
+    said: dict[str, list[int]] = {}
+    failed: list[int] = []
+    for rank, read in enumerate(lines):
+        if "failed" in read:
+            failed.append(rank)
+            text = f"{read['failed']} (at {read['at']!r})"
+        else:
+            text = " + ".join(f"{label!r}, {_typed(dtype, shape)}" for label, dtype, shape in read["arrays"])
+        said.setdefault(text, []).append(rank)
+    facts = [f"{listed(ranks)}: {text}" for text, ranks in said.items()]
+    if failed:
+        return SynchronizationError(
+            f"{listed(failed)} failed, and took no part in a synchronized layer",
+            facts,
+            "mend what that rank says; the other ranks changed nothing in this layer",
+        )
+    return SynchronizationError(
+        "ranks met at different layers",
+        facts,
+        _SAME,
+    )
+
+
+def _typed(dtype: str, shape: Sequence[int]) -> str:
+    return f"{np.dtype(dtype).name}[{', '.join(map(str, shape))}]"
