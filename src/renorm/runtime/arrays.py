@@ -8,7 +8,6 @@ since a silent conversion hides a mistake and costs a pass over memory. All that
 from __future__ import annotations
 
 import ctypes
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -17,10 +16,14 @@ import numpy as np
 
 from renorm.core import dtypes
 from renorm.core.errors import InvalidInput
+from renorm.runtime import pool
 from renorm.runtime.dlpack import bfloat16_view
 from renorm.runtime.program import ALIGNMENT, TensorSpec
 
 Array = np.ndarray[Any, Any]
+
+ALIGNED = 4096  # bytes from which a result starts on a cache line, so that no vector store crosses one
+LARGE = 1 << 16  # bytes from which the memory of a result is recycled; below, the C library keeps it
 
 
 class Slot:
@@ -34,6 +37,15 @@ class Slot:
         self.dtype = dtypes.numpy_dtype(spec.dtype)
         self.nbytes = spec.nbytes
 
+    def allocate(self) -> Array:
+        """A fresh array, which nobody else refers to; its elements are undefined."""
+        if self.nbytes < ALIGNED:
+            return np.empty(self.shape, self.dtype)
+        if self.nbytes >= LARGE:
+            return pool.RESULTS.array(self.shape, self.dtype, self.nbytes)
+        raw = np.empty(self.nbytes + ALIGNMENT, np.uint8)
+        return np.ndarray(self.shape, self.dtype, raw, -address(raw) % ALIGNMENT)
+
 
 def address(array: Any) -> int:
     """Where the first element lies."""
@@ -41,62 +53,6 @@ def address(array: Any) -> int:
         return ctypes.addressof(ctypes.c_char.from_buffer(array))  # a fifth of the time of array.ctypes.data
     except (TypeError, ValueError):  # read-only, without elements, or of a dtype that the buffer protocol lacks
         return array.ctypes.data
-
-
-class Results:
-    """Fresh arrays for one output.
-
-    Most of the time of writing a large fresh array goes into page faults. So the memory of large results is kept, and
-    used again once nobody has a reference to it: no array, view, or tensor made from one. At most KEPT of them are
-    kept.
-    """
-
-    KEPT = 2  # the result of the last call is often still held when the next one is computed
-    ALIGNED = 4096  # bytes from which a result starts on a cache line, so that no vector store crosses one
-    LARGE = 1 << 16  # bytes from which memory is kept; below, the C library keeps it
-
-    def __init__(self, slot: Slot):
-        self._slot = slot
-        self._kept = list[Array]()  # memory of results, the oldest first; list.pop and list.append are atomic
-
-    def allocate(self) -> Array:
-        """An array that nobody else refers to; its elements are undefined."""
-        slot = self._slot
-        if slot.nbytes < self.ALIGNED:
-            return np.empty(slot.shape, slot.dtype)
-        raw = self._unused() if slot.nbytes >= self.LARGE else None
-        if raw is None:
-            raw = np.empty(slot.nbytes + ALIGNMENT, np.uint8)
-        array = np.ndarray(slot.shape, slot.dtype, raw, -address(raw) % ALIGNMENT)
-        if slot.nbytes >= self.LARGE:
-            self._kept.append(raw)
-        return array
-
-    def _unused(self) -> Array | None:
-        """Kept memory that is no longer referred to, taken off the list; the oldest is dropped when all is in use."""
-        for _ in range(len(self._kept)):
-            try:
-                raw = self._kept.pop(0)
-            except IndexError:  # another thread took it
-                return None
-            if sys.getrefcount(raw) == _UNSHARED:
-                return raw
-            if len(self._kept) < self.KEPT:
-                self._kept.append(raw)
-        if len(self._kept) >= self.KEPT:
-            with suppress(IndexError):
-                del self._kept[0]
-        return None
-
-
-def _unshared() -> int:
-    """What sys.getrefcount says of an object that one local variable refers to; it depends on the interpreter."""
-    kept = [np.empty(0, np.uint8)]
-    raw = kept.pop(0)
-    return sys.getrefcount(raw)
-
-
-_UNSHARED = _unshared()
 
 
 def bind(module: str, slots: Sequence[Slot], args: Sequence[Any], named: Mapping[str, Any]) -> list[Array]:

@@ -14,7 +14,7 @@ import numpy as np
 from renorm.core.errors import InvalidInput, InvalidTarget
 from renorm.runtime import artifact, external, loader
 from renorm.runtime import threads as teams
-from renorm.runtime.arrays import Array, Results, Slot, address, bind, bind_out, overlap
+from renorm.runtime.arrays import Array, Slot, address, bind, bind_out, overlap
 from renorm.runtime.cpu import obstacles
 from renorm.runtime.external import Entry, ExternalCode
 from renorm.runtime.memory import Memory, sealed
@@ -59,7 +59,6 @@ class Module:
         self._weights, self._weights_address = _hold(weights)
         self._inputs = tuple(Slot(s) for s in program.inputs)
         self._outputs = tuple(Slot(s) for s in program.outputs)
-        self._results = tuple(Results(s) for s in self._outputs)
         self._threads = teams.resolve(threads)
         self._idle = list[Context]()  # list.append and list.pop are atomic
         arch = platform.machine()
@@ -114,14 +113,14 @@ class Module:
         """
         inputs = self._bind(args, named)
         if out is None:
-            results = [r.allocate() for r in self._results]
+            results = [s.allocate() for s in self._outputs]
             self._run([address(a) for a in inputs] + [address(a) for a in results])
             return results
         given = bind_out(self.name, self._outputs, out)
         # the memory plan may write a result before it has read the last of an input: what overlaps is written
         # elsewhere first
         into = [
-            r.allocate() if a is None or any(overlap(a, x) for x in inputs) else a for r, a in zip(self._results, given)
+            s.allocate() if a is None or any(overlap(a, x) for x in inputs) else a for s, a in zip(self._outputs, given)
         ]
         self._run([address(a) for a in inputs] + [address(a) for a in into])
         results = list(out) if isinstance(out, (list, tuple)) else [out]
@@ -191,7 +190,7 @@ class Module:
     def _own_context(self, args: Sequence[Any], named: Mapping[str, Any]) -> Generator[Context]:
         """One that no other call takes, bound to these inputs and to fresh results; the team is its own too."""
         inputs = self._bind(args, named)
-        results = [r.allocate() for r in self._results]
+        results = [s.allocate() for s in self._outputs]
         context = Context(self._plan, self._weights_address, self._team.threads)
         context.bases[:] = [address(a) for a in (*inputs, *results)]
         with self._team.lock:

@@ -193,7 +193,8 @@ def root_values(nest: Nest, values: Mapping[IterVar, Linear]) -> dict[Var, Linea
 class Inference:
     """Plans the nests of all stages, readers first.
 
-    inlined: computes that have no nest. load: makes the read of a buffer from the read of a tensor.
+    inlined: computes that have no nest. arguments: what has its whole array outside of all loops. load: makes the read
+    of a buffer from the read of a tensor.
     """
 
     def __init__(
@@ -284,12 +285,13 @@ class Inference:
         prefix = (*parent.prefix, *parent.loops[: position + 1])
         readers = self._readers.get(stage.tensor, [])
         for reader in readers:
-            if reader.path[: len(prefix)] != prefix:
+            is_behind = stage.tensor in self._arguments and reader.root is not parent.root
+            if reader.path[: len(prefix)] != prefix and not is_behind:
                 raise InvalidSchedule(
                     f"{stage.name} is computed at {axis.name} of {parent_stage.name}, "
                     f"but {reader.name} reads it outside of that loop",
                     [f"loops around {reader.name}: {', '.join(x.axis.name for x in reader.path) or 'none'}"],
-                    do=f"compute {reader.name} inside that loop, too, or {stage.name} further out",
+                    do=f"compute {reader.name} inside that loop, too, or {stage.name} further out; or store_root it",
                 )
         if not readers and stage.tensor not in self._arguments:
             return None
@@ -336,7 +338,8 @@ class Inference:
             {loop.var for loop in nest.prefix if loop.kind in THREAD_AXES} if nest.scope == "shared" else set[Var]()
         )
         found: list[tuple[Linear, int]] | None = None
-        for reader in self._readers.get(nest.stage.tensor, []):
+        readers = self._readers.get(nest.stage.tensor, [])
+        for reader in [r for r in readers if r.path[: len(nest.prefix)] == nest.prefix]:
             moving = ({loop.var for loop in reader.path} - around) | shared
             for tensor, indices in reader.reads:
                 if tensor is not nest.stage.tensor:

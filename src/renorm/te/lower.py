@@ -18,7 +18,7 @@ and preceded by one where the nest around it is repeated.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from math import prod
 
 from renorm.core.errors import InvalidSchedule, suggest
@@ -63,15 +63,14 @@ class _Lowering:
         self.windows = {t: window for t in args if (window := self._window(t))}
         sizes = {t: self.windows[t].size if t in self.windows else t.size for t in args}
         self.buffers: dict[Tensor, Buffer] = {t: self._buffer(t, size, "global") for t, size in sizes.items()}
-        self.inference = Inference(self.algebra, self.inlined, args, self._load)
+        self.kept = {x.tensor: x for x in s.stages if x.attach and (x.is_stored_at_root or x.tensor in self.buffers)}
+        self.inference = Inference(self.algebra, self.inlined, [*args, *self.kept], self._load)
         self.inside: dict[Stage, list[Nest]] = {}
         self.owner: dict[Translation, Nest] = {}
 
     def kernel(self, name: str) -> Kernel:
         roots: list[Nest] = []
-        for stage in reversed(self.s.stages):
-            if stage.is_inline:
-                continue
+        for stage in reversed(self._order()):
             nest = self.inference.plan(stage)
             if nest is None:
                 continue
@@ -84,13 +83,49 @@ class _Lowering:
             nests.reverse()  # planned readers first
         for stage in self.s.stages:
             nest = self.inference.nests.get(stage.tensor)
-            if nest is not None and not nest.is_argument:
-                size = prod(region.extent for region in nest.region)
+            if nest is not None and stage.tensor not in self.buffers:
+                size = stage.tensor.size if nest.is_argument else prod(region.extent for region in nest.region)
                 self.buffers[stage.tensor] = self._buffer(stage.tensor, size, nest.scope)
         body = self._with_places(roots, NOTHING, ())
+        for t in self.kept:
+            nest = self.inference.nests.get(t)
+            if t not in self.args and nest is not None and not nest.is_empty:
+                body = Allocate(self.buffers[t], body)
         outputs = frozenset(self.buffers[t].name for t in self.args if not isinstance(t.op, PlaceholderOp))
         params = tuple(self.buffers[t] for t in self.args)
         return Kernel(name, params, storage.reuse(body), outputs)
+
+    def _order(self) -> list[Stage]:
+        """Stages that have loops, producers first. Who reads what has its whole array outside of the loop that computes
+        it, but stands outside too, comes behind that loop.
+        """
+        stages = {x.tensor: x for x in self.s.stages}
+        if not self.kept:
+            return [x for x in self.s.stages if not x.is_inline]
+        order: dict[Stage, bool] = {}  # whether all before it are there
+
+        def visit(stage: Stage) -> None:
+            if stage in order:
+                if not order[stage]:
+                    raise InvalidSchedule(
+                        f"{stage.name} is needed before the loops in which something that it reads is computed",
+                        do="compute that at root, too",
+                    )
+                return
+            order[stage] = False
+            for t in _read(stage, stages):
+                source = stages[t]
+                root = _root(source)
+                if t in self.kept and root is not _root(stage):
+                    visit(root)
+                visit(source)
+            del order[stage]
+            order[stage] = True
+
+        for stage in self.s.stages:
+            if not stage.is_inline:
+                visit(stage)
+        return list(order)
 
     def _window(self, argument: Tensor) -> Window | None:
         """Where an argument lies in memory that holds more; None where it lies alone."""
@@ -359,6 +394,26 @@ class _Lowering:
         for child in self.inside.get(nest.stage, []):
             found |= self._reads(child)
         return found
+
+
+def _read(stage: Stage, stages: Mapping[Tensor, Stage]) -> list[Tensor]:
+    """Computed tensors that a stage reads, through those that are inlined."""
+    found, pending = dict[Tensor, None](), list(stage.op.input_tensors)
+    while pending:
+        t = pending.pop(0)
+        if t in stages and t not in found:
+            if stages[t].is_inline:
+                pending += stages[t].op.input_tensors
+            else:
+                found[t] = None
+    return list(found)
+
+
+def _root(stage: Stage) -> Stage:
+    """The stage at root in whose loops a stage is computed."""
+    while stage.attach is not None:
+        stage = stage.attach[0]
+    return stage
 
 
 def _row_major(extents: Sequence[int], order: Sequence[int]) -> dict[int, int]:

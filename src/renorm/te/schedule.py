@@ -36,6 +36,7 @@ class Stage:
         self.threads: dict[IterVar, IterVar] = {}
         self.scope = ""
         self.nontemporal = False
+        self.is_stored_at_root = False
         self.window: Window | None = None
         self.attach: tuple[Stage, IterVar] | None = None
         self.is_inline = False
@@ -281,6 +282,21 @@ class Stage:
         if scope not in SCOPES:
             raise InvalidSchedule(f"{self.name}: {scope!r} is not a scope", [f"known: {', '.join(SCOPES)}"])
         self.scope = scope
+
+    def store_root(self) -> None:
+        """Keeps the whole array of a stage under compute_at, so that loops behind those it is computed in read it too.
+
+            for (i, 0, 8)             s[M].compute_at(s[C], i)       allocate M[8]
+              M[i] = ...              s[M].store_root()              for (i, 0, 8)
+            for (i, 0, 8)                                              M[i] = ...
+              for (j, 0, 9)                                            for (j, 0, 9)
+                C[i, j] = A[i, j] - M[i]                                 C[i, j] = A[i, j] - M[i]
+            for (i, 0, 8)                                            for (i, 0, 8)
+              D[i] = M[i] * 2                                          D[i] = M[i] * 2
+
+        What the rounds of a parallel loop compute of it must be disjoint. Results of the schedule are always kept so.
+        """
+        self.is_stored_at_root = True
 
     def store_past_caches(self) -> None:
         """Stores the elements of an output with a hint that nobody reads them soon.
