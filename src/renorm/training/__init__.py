@@ -6,16 +6,22 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from renorm.training.branches import together
     from renorm.training.communicators import Alone, Communicator, Threads
+    from renorm.training.mpi import Mpi
+    from renorm.training.torch_group import TorchGroup
 
 # public name -> module of this room that has it
 _PUBLIC = {
     "Alone": "communicators",
     "Communicator": "communicators",
+    "Mpi": "mpi",
     "Threads": "communicators",
+    "TorchGroup": "torch_group",
+    "together": "branches",
 }
 
-__all__ = ["Alone", "Communicator", "Threads"]
+__all__ = ["Alone", "Communicator", "Mpi", "Threads", "TorchGroup", "together"]
 
 
 def __getattr__(name: str) -> Any:
