@@ -89,6 +89,10 @@ class VerificationError(RenormError):
     """A rewrite or a whole network gave other numbers than it must."""
 
 
+class StatisticsWarning(RuntimeWarning):
+    """A running statistic has left the range of its dtype. A warning, since everything else of the call is right."""
+
+
 class InternalError(RenormError):
     """A fault of renorm itself: the pass, the IR text, and a command that reproduces it."""
 

@@ -92,7 +92,7 @@ def _bind(module: str, slots: Sequence[Slot], args: Sequence[Any], named: Mappin
         if slot.spec.name not in given:
             problems.append(f"input {slot.spec.name}: missing, expected {_type(slot.spec)}")
             continue
-        array = _view(given[slot.spec.name])
+        array = view_of(given[slot.spec.name])
         problem = array if isinstance(array, str) else _mismatch(array, slot)
         if problem:
             problems.append(f"input {slot.spec.name}: {problem}, expected {_type(slot.spec)}")
@@ -115,7 +115,7 @@ def bind_out(module: str, slots: Sequence[Slot], out: Any) -> list[Array | None]
     if len(out) != len(slots):
         problems.append(f"out has {len(out)} arrays, expected {len(slots)}")
     for slot, value in zip(slots, out):
-        array = None if value is None else _view(value)
+        array = None if value is None else view_of(value)
         if isinstance(array, str):
             problem = array
         elif array is None:
@@ -170,13 +170,13 @@ def _advice(problems: Sequence[str]) -> str | None:
 
 def shape_of(value: Any) -> tuple[int, ...]:
     """The shape of an array that a caller gives. Raises InvalidInput for what is none."""
-    view = _view(value)
+    view = view_of(value)
     if isinstance(view, str):
         raise InvalidInput(view)
     return view.shape
 
 
-def _view(value: Any) -> Array | str:
+def view_of(value: Any) -> Array | str:
     """An array over the memory of `value`, or a sentence on why there is none."""
     if isinstance(value, (np.ndarray, np.generic)):
         return np.asarray(value)

@@ -1,0 +1,86 @@
+"""Gradient of batch norm as one kernel: sums over channels, then elements."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from renorm import te
+from renorm.core.dtypes import FLOATS
+from renorm.core.target import Target
+from renorm.graph.attributes import Bool
+from renorm.graph.op import OPAQUE, OpDef, Reject, Sample
+from renorm.graph.types import Operand, TensorType, bf16, boolean, f16, f32, f64
+from renorm.ops import schedules
+from renorm.ops.batch_statistics import (
+    Gradient,
+    counted,
+    passed_reference,
+    results_reference,
+    selected,
+    statistics_dtype,
+    sums_reference,
+)
+
+
+class BatchNormGradient(OpDef):
+    """dx = scale * invstd * (g - (sum(g) + xhat * sum(g * xhat)) / count), xhat = (x - mean) * invstd, per channel.
+
+    g is dy, or, where y is given (the result of a ReLU behind the norm), dy where y is above 0, and 0 elsewhere. Sums
+    run over all elements, count is the number of those where mask is true. Where it is false, and with frozen (mean and
+    invstd are constants, not statistics of x), dx = scale * invstd * g. dscale = sum(g * xhat), dbias = sum(g).
+    residual: g is a result too, the gradient of what was added behind the norm.
+    """
+
+    signature = (
+        "dy: T[N, C, *S], x: T[N, C, *S], scale?: U[C], mean: V[C], invstd: V[C], mask?: bool[N, *S], y?: T[N, C, *S]"
+        " -> dx: T[N, C, *S], dscale: V[C], dbias: V[C], *dresidual: T[N, C, *S]"
+    )
+    types = {"T": FLOATS, "U": FLOATS, "V": FLOATS}
+    fusion = OPAQUE
+    frozen = Bool(False)
+    residual = Bool(False)
+
+    def infer(self, dy: Operand, x: Operand, *others: Any) -> list[TensorType | None]:
+        of_channels = TensorType(statistics_dtype(x.dtype), (x.shape[1],))
+        return [None, of_channels, of_channels, *[x.type] * self.residual]
+
+    def compute(
+        self,
+        dy: te.Tensor,
+        x: te.Tensor,
+        scale: te.Tensor | None,
+        mean: te.Tensor,
+        invstd: te.Tensor,
+        mask: te.Tensor | None,
+        y: te.Tensor | None,
+    ) -> list[te.Tensor]:
+        gradient = Gradient(dy, x, mean, invstd, mask, y, self.frozen)
+        count = counted(x, mask)
+        return gradient.results(gradient.sums(), count, scale, statistics_dtype(x.dtype), self.residual)
+
+    def schedule(self, s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
+        schedules.reduction(s, outs, target)
+
+    def reference(self, dy: Any, x: Any, scale: Any, mean: Any, invstd: Any, mask: Any, y: Any) -> list[Any]:
+        g = passed_reference(dy, y)
+        sums = sums_reference(g, x, mean, mask, self.frozen)
+        count = selected(x, mask).shape[1]
+        found = results_reference(g, x, mean, invstd, sums, count, scale, mask, self.frozen)
+        return [*found, *[g] * self.residual]
+
+    samples = [
+        Sample(f32[2, 3, 5, 7], f32[2, 3, 5, 7], f32[3], f32[3], f32[3]),
+        Sample(f32[6, 3], f32[6, 3], None, f64[3], f64[3], boolean[6], f32[6, 3], residual=True),
+        Sample(f32[2, 3, 4], f32[2, 3, 4], f32[3], f32[3], f32[3], None, f32[2, 3, 4], frozen=True),
+        Sample(f32[2, 3, 4], f32[2, 3, 4], f32[3], f32[3], f32[3], None, f32[2, 3, 4]),
+        Sample(f32[0, 3, 4], f32[0, 3, 4], f32[3], f32[3], f32[3]),
+        Sample(f64[2, 3, 4], f64[2, 3, 4], f64[3], f64[3], f64[3], boolean[2, 4]),
+        Sample(f16[2, 3, 4], f16[2, 3, 4], f32[3], f32[3], f32[3]),
+        Sample(bf16[2, 3, 4], bf16[2, 3, 4], bf16[3], f32[3], f32[3]),
+    ]
+    rejects = [
+        Reject(f32[2, 3, 4], f32[2, 3, 5], f32[3], f32[3], f32[3], because="x has S = [5] but dy has [4]"),
+        Reject(f32[2, 3, 4], f16[2, 3, 4], f32[3], f32[3], f32[3], because="x is float16 but dy is float32"),
+        Reject(f32[2, 3, 4], f32[2, 3, 4], f32[3], f32[3], f32[4], because="invstd has C = 4"),
+    ]

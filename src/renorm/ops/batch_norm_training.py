@@ -1,0 +1,133 @@
+"""Batch norm in training as one kernel: moments of the batch, update of the running statistics, normalization."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from renorm import te
+from renorm.core.dtypes import FLOATS
+from renorm.core.target import Target
+from renorm.graph.attributes import Bool, Float, String
+from renorm.graph.op import OPAQUE, OpDef, Reject, Sample
+from renorm.graph.types import Operand, TensorType, bf16, boolean, f16, f32, f64
+from renorm.ops import schedules
+from renorm.ops.batch_statistics import (
+    batch_moments,
+    double,
+    moments_reference,
+    moved,
+    moved_reference,
+    normalized,
+    normalized_reference,
+    number,
+    statistics_dtype,
+)
+from renorm.ops.moments import inverse_root
+from renorm.ops.update_statistics import MULTIPLIES
+from renorm.te import tag
+
+
+class BatchNormTraining(OpDef):
+    """y = scale * (x - mean) / sqrt(var + epsilon) + bias + residual with mean and population variance of the batch.
+
+    mean, var: per channel, over the elements where mask is true (all without one); every element is normalized.
+    new_mean, new_var: the running statistics after this batch, as UpdateStatistics says; without running statistics
+    they are mean and var. invstd = 1 / sqrt(var + epsilon). relu: y = max(that, 0).
+    Statistics are float64 for float64, else float32; count is the number of values per channel.
+    """
+
+    signature = (
+        "x: T[N, C, *S], scale?: U[C], bias?: U[C], running_mean?: P[C], running_var?: P[C], momentum?: f64[1],"
+        " mask?: bool[N, *S], residual?: T[N, C, *S] -> y: T[N, C, *S], new_mean: P[C], new_var: P[C],"
+        " mean: P[C], var: P[C], invstd: P[C], count: f64[1]"
+    )
+    types = {"T": FLOATS, "U": FLOATS, "P": ("float32", "float64")}
+    fusion = OPAQUE
+    epsilon = Float(1e-5, at_least=0.0)
+    momentum_multiplies = String("batch", among=MULTIPLIES)
+    corrected = Bool(True)
+    relu = Bool(False)
+
+    def infer(self, x: Operand, *others: Any) -> list[TensorType | None]:
+        of_channels = TensorType(statistics_dtype(x.dtype), (x.shape[1],))
+        return [None, *[of_channels] * 5, None]
+
+    def compute(
+        self,
+        x: te.Tensor,
+        scale: te.Tensor | None,
+        bias: te.Tensor | None,
+        running_mean: te.Tensor | None,
+        running_var: te.Tensor | None,
+        momentum: te.Tensor | None,
+        mask: te.Tensor | None,
+        residual: te.Tensor | None,
+    ) -> list[te.Tensor]:
+        m, dtype = batch_moments(x, mask), statistics_dtype(x.dtype)
+        y = normalized(x, lambda c: m.mean[c], m.variance, self.epsilon, scale, bias, residual, self.relu)
+
+        def channels(f: Any, name: str) -> te.Tensor:
+            return te.compute(m.mean.shape, lambda c: f(c).astype(dtype), name=name, tag=tag.BROADCAST)
+
+        def after(old: te.Tensor | None, batch: Any, corrected: bool) -> Any:
+            def element(c: Any) -> Any:
+                if old is None or momentum is None:
+                    return batch(c)
+                return moved(double(old[c]), batch(c), m.count, momentum[0], self.momentum_multiplies, corrected)
+
+            return element
+
+        def mean(c: Any) -> Any:
+            return m.mean[c]
+
+        return [
+            y,
+            channels(after(running_mean, mean, False), "new_mean"),
+            channels(after(running_var, m.variance, self.corrected), "new_var"),
+            channels(mean, "batch_mean"),
+            channels(m.variance, "batch_var"),
+            channels(lambda c: inverse_root(m.variance(c), self.epsilon), "invstd"),
+            te.compute((1,), lambda _: m.count + number(0.0), name="count", tag=tag.ELEMWISE),
+        ]
+
+    def schedule(self, s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
+        schedules.reduction(s, outs, target)
+
+    def reference(
+        self, x: Any, scale: Any, bias: Any, old_mean: Any, old_var: Any, momentum: Any, mask: Any, residual: Any
+    ) -> list[Any]:
+        count, mean, squares = moments_reference(x, mask)
+        var = squares / max(count, 1)
+        y = normalized_reference(x, mean, var, self.epsilon, scale, bias)
+        y = y if residual is None else y + residual
+        new = [mean, var]
+        if old_mean is not None and momentum is not None:
+            m, which = momentum[0], self.momentum_multiplies
+            new[0] = moved_reference(old_mean, mean, count, m, which, False)
+            new[1] = moved_reference(old_var, var, count, m, which, self.corrected)
+        y = np.maximum(y, 0.0) if self.relu else y
+        return [y, *new, mean, var, 1 / np.sqrt(var + self.epsilon), np.array([count], np.float64)]
+
+    samples = [
+        Sample(f32[2, 3, 5, 7], f32[3], f32[3], f32[3], f32[3].between(0.1, 2), f64[1].of([0.1])),
+        Sample(f32[6, 3], f32[3], f32[3], f32[3], f32[3], f64[1].of([0.9]), momentum_multiplies="old", corrected=False),
+        Sample(f32[2, 3, 4], None, None, f32[3], f32[3], f64[1].of([0.5]), boolean[2, 4], epsilon=0.1),
+        Sample(f32[2, 3, 4], f32[3], f32[3], None, None, None, None, f32[2, 3, 4], relu=True),
+        Sample(f32[1, 2, 2, 3, 4], f32[2], None),
+        Sample(f32[0, 3, 2], f32[3], f32[3], f32[3], f32[3], f64[1].of([0.1])),
+        Sample(f32[4, 2].between(80000, 80003), f32[2], f32[2]),
+        Sample(f32[4, 2, 3].between(0.7, 0.7), f32[2], f32[2], tolerance=0.0),
+        Sample(f64[2, 3, 2], f64[3], f64[3], f64[3], f64[3], f64[1].of([0.1])),
+        Sample(f16[2, 3, 4], f32[3], f32[3], f32[3], f32[3], f64[1].of([0.1])),
+        Sample(bf16[2, 3, 4], bf16[3], bf16[3]),
+    ]
+    rejects = [
+        Reject(f32[2, 3, 5], f32[4], f32[3], because="scale has C = 4 but x has C = 3"),
+        Reject(f32[2, 3, 5], f32[3], f16[3], because="bias is float16"),
+        Reject(f32[2, 3, 5], None, None, f16[3], f16[3], f64[1], because="running_mean is float16"),
+        Reject(f32[2, 3, 5], None, None, None, None, None, boolean[2, 3], because="mask has S = [3] but x has [5]"),
+        Reject(f32[2], because="x has rank 1"),
+    ]

@@ -1,0 +1,60 @@
+"""Running statistics and hyper-parameters from one convention to another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from renorm.core.errors import InvalidInput, suggest
+from renorm.training import conventions
+
+FIELDS = ("running_mean", "running_var", "momentum", "epsilon", "count", "num_batches_tracked")
+
+
+def convert(state: Mapping[str, Any], source: str, target: str) -> dict[str, Any]:
+    """`state` of a norm as the convention `target` would hold it, such that training goes on and inference gives the
+    same numbers.
+
+    state: any of running_mean, running_var (arrays [C]), momentum, epsilon, count (how many values per channel the
+    batches had), num_batches_tracked. What is left out of momentum and epsilon is the default of `source`; both stand
+    in the result, since the defaults of `target` are others. momentum keeps the weight of a batch: 0.99 of Keras is
+    0.01 of PyTorch. Where one convention runs the unbiased variance and the other the population's, running_var is multiplied
+    by n / (n - 1) or its inverse, n = count: exact for what batches of that size contributed; the initial value of 1
+    is scaled with it. Arrays keep their dtype and are not modified.
+
+    Raises InvalidInput: an unknown convention or key; a variance that must be corrected without count.
+    """
+    of, to = conventions.find(source), conventions.find(target)
+    unknown = [key for key in state if key not in FIELDS]
+    if unknown:
+        raise InvalidInput(
+            f"the state of a norm has no {', '.join(map(repr, unknown))}",
+            [f"nearest: {suggest(unknown[0], FIELDS)}", f"known: {', '.join(FIELDS)}"],
+        )
+    found = dict(state)
+    if of.epsilon is not None or "epsilon" in state:
+        found["epsilon"] = conventions.epsilon_of(of, state.get("epsilon", conventions.DEFAULT))
+    momentum = state.get("momentum", conventions.DEFAULT)
+    if momentum is None:
+        if not (of.cumulative and to.cumulative):
+            raise InvalidInput(f"{target} has no cumulative mean (momentum None of {source})", do="give momentum=")
+    elif of.momentum is not None or "momentum" in state:
+        found["momentum"] = to.momentum_for(of.batch_weight(conventions.momentum_of(of, momentum, 0)))
+    if of.corrected != to.corrected and state.get("running_var") is not None:
+        found["running_var"] = _corrected(state, to.corrected, f"from {source} to {target}")
+    return found
+
+
+def _corrected(state: Mapping[str, Any], unbiased: bool, where: str) -> Any:
+    var, count = np.asarray(state["running_var"]), state.get("count")
+    if count is None:
+        raise InvalidInput(
+            f"the running variance changes by n / (n - 1) {where}, and n is not known",
+            do="put count= into the state: how many values per channel a batch had, N * H * W",
+        )
+    if not count >= 2:
+        raise InvalidInput(f"count is {count}: of fewer than 2 values there is no unbiased variance ({where})")
+    factor = count / (count - 1) if unbiased else (count - 1) / count
+    return (var.astype(np.float64) * factor).astype(var.dtype)

@@ -1,0 +1,250 @@
+"""Batch norm in training and at inference, whole and in parts."""
+
+from __future__ import annotations
+
+import warnings
+from contextlib import nullcontext
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from renorm.core.errors import InvalidInput, StatisticsWarning
+from renorm.ops.batch_moments import BatchMoments
+from renorm.ops.batch_norm_training import BatchNormTraining
+from renorm.ops.normalize import Normalize
+from renorm.ops.update_statistics import UpdateStatistics
+from renorm.runtime.arrays import Array
+from renorm.training import kernels
+from renorm.training.conventions import DEFAULT, Convention, epsilon_of, find, momentum_of, nonnegative
+from renorm.training.merging import Statistics, merged
+from renorm.training.operands import FLOAT64, Batch, Channels, per_channel, statistics_dtype
+
+class BatchNorm(NamedTuple):
+    """What batch norm makes of a batch. Statistics are float32, or float64 for float64, in the shape of the channels.
+
+    y: like x. running_mean, running_var: the new ones; None where there were none. saved_mean, saved_invstd: what the
+    backward pass wants, the mean and 1 / sqrt(variance + epsilon) of the batch. batch_mean, batch_var: of the batch, the
+    population's variance. count: values per channel, of all ranks. num_batches_tracked: batches so far, this one too.
+    """
+
+    y: Array
+    running_mean: Array | None
+    running_var: Array | None
+    saved_mean: Array
+    saved_invstd: Array
+    batch_mean: Array
+    batch_var: Array
+    count: int
+    num_batches_tracked: int
+
+
+class Moments(NamedTuple):
+    """Of each channel: mean and population variance in float64, and how many values they are of."""
+
+    mean: Array
+    var: Array
+    count: int
+
+
+def batch_norm(
+    x: Any,
+    scale: Any = None,
+    bias: Any = None,
+    running_mean: Any = None,
+    running_var: Any = None,
+    *,
+    axis: int | tuple[int, ...] = 1,
+    convention: str = "torch",
+    momentum: Any = DEFAULT,
+    epsilon: Any = DEFAULT,
+    fused: bool = True,
+    mask: Any = None,
+    comm: Any = None,
+    out: Any = None,
+    mode: str = "spatial",
+    num_batches_tracked: int = 0,
+    relu: bool = False,
+    residual: Any = None,
+) -> BatchNorm:
+    """y = scale * (x - mean) / sqrt(var + epsilon) + bias with the statistics of the batch, and the running statistics
+    after it. Nothing that is given is modified but `out`.
+
+    x: float16, bfloat16, float32 or float64, C-contiguous, of rank 2 or more. scale, bias, running_mean, running_var:
+    one number per channel, float32 (float64 for float64) or narrower; None for scale is 1, for bias 0, for running
+    statistics none are kept. axis: the channels'; a tuple of neighbouring axes names a channel together.
+    convention: "torch", "keras", "tf_fused", "onnx", "cudnn": what momentum multiplies, which variance runs, and the
+    defaults of momentum and epsilon (renorm.training.conventions). momentum=None: the running statistics are the mean
+    over all batches, `num_batches_tracked` of which were before this one.
+    fused: one kernel, or moments, update and normalize one after the other, with the same results.
+    mask: where x counts, as bool that broadcasts to x without its channels; all of x is normalized.
+    comm: a communicator; then the statistics are those of the batch of all ranks, after one collective.
+    out: an array for y. mode: "per_activation" (convention "cudnn") has a channel for each element of a sample.
+    relu, residual: y = max(y + residual, 0).
+
+    An empty batch changes no running statistics. Raises InvalidInput before anything is changed; for one value per
+    channel where the convention's library does (torch). SynchronizationError as renorm.training.communicators says.
+    Warns (StatisticsWarning) of a running variance beyond what its dtype holds.
+    """
+    with nullcontext() if comm is None else comm.guard("batch_norm forward"):
+        rule = find(convention)
+        batch = Batch(x, axis, mode, mask, has_modes=rule.per_activation)
+        rate = np.array([momentum_of(rule, momentum, num_batches_tracked)])
+        settings = ("epsilon", epsilon_of(rule, epsilon)), ("relu", relu)
+        affine = batch.per_channel("scale", scale), batch.per_channel("bias", bias)
+        running = batch.per_channel("running_mean", running_mean), batch.per_channel("running_var", running_var)
+        if (running[0] is None) != (running[1] is None):
+            raise InvalidInput("running_mean and running_var go together: one is given, the other is None")
+        added, into = batch.tensor("residual", residual), batch.output("out", out)
+        m = None if fused and comm is None else moments_of(batch, comm, "batch_norm forward")
+    count = batch.count if m is None else m.count
+    _check_count(count, rule, batch)
+    if m is None:
+        outs = None if into is None else [into, *[None] * 6]
+        given = (batch.kernel, *affine, *running, None if running[0] is None else rate, batch.mask, added)
+        y, *new, mean, var, invstd, _ = kernels.run(BatchNormTraining, (*settings, *_sense(rule)), given, outs)
+    else:
+        wide = m.m2 / max(count, 1)
+        new = _updated(rule, count, m.mean, wide, rate, *running)
+        given = batch.kernel, m.mean, wide, *affine, added
+        (y,) = kernels.run(Normalize, settings, given, None if into is None else [into])
+        with np.errstate(over="ignore", divide="ignore"):
+            mean, var, invstd = (v.astype(batch.dtype) for v in (m.mean, wide, 1 / np.sqrt(wide + settings[0][1])))
+    if running[1] is None:
+        kept = None, None
+    else:
+        _report_overflow(new[1], running[1])
+        kept = batch.of_channels(new[0]), batch.of_channels(new[1])
+    mean = batch.of_channels(mean)
+    result = batch.shaped(y) if out is None else out
+    tracked = num_batches_tracked + (count > 0)
+    return BatchNorm(result, *kept, mean, batch.of_channels(invstd), mean, batch.of_channels(var), count, tracked)
+
+
+def batch_norm_inference(
+    x: Any,
+    scale: Any,
+    bias: Any,
+    running_mean: Any,
+    running_var: Any,
+    *,
+    epsilon: float,
+    axis: int | tuple[int, ...] = 1,
+    out: Any = None,
+    relu: bool = False,
+    residual: Any = None,
+) -> Array:
+    """y = scale * (x - running_mean) / sqrt(running_var + epsilon) + bias; operands, relu and residual as for
+    `batch_norm`."""
+    return normalize(
+        x, running_mean, running_var, scale, bias, epsilon=epsilon, axis=axis, out=out, relu=relu, residual=residual
+    )
+
+
+def moments(x: Any, *, axis: int | tuple[int, ...] = 1, mask: Any = None, comm: Any = None) -> Moments:
+    """(mean, var, count) of each channel: the first part of `batch_norm`. mean and the population's variance are
+    float64 whatever x is, so that nothing is lost before `update` and `normalize`; 0 of no values. mask, comm: as for
+    `batch_norm`."""
+    with nullcontext() if comm is None else comm.guard("moments"):
+        batch = Batch(x, axis, mask=mask)
+        m = moments_of(batch, comm, "moments")
+    return Moments(batch.of_channels(m.mean), batch.of_channels(m.m2 / max(m.count, 1)), m.count)
+
+
+def update(
+    running_mean: Any,
+    running_var: Any,
+    mean: Any,
+    var: Any,
+    count: int,
+    *,
+    convention: str = "torch",
+    momentum: Any = DEFAULT,
+    num_batches_tracked: int = 0,
+) -> tuple[Array, Array]:
+    """(running_mean, running_var) after a batch with these moments: the second part of `batch_norm`. In the dtype and
+    shape of running_mean. var: the population's; count: of how many values, which a correction needs; where it is 0
+    nothing changes."""
+    rule = find(convention)
+    rate = np.array([momentum_of(rule, momentum, num_batches_tracked)])
+    old = np.ascontiguousarray(running_mean)
+    dtype = statistics_dtype(old)
+    like = Channels(1, old.size, 1, old.shape, (), (1, old.size), (1,))
+    running = [per_channel(n, v, like, dtype) for n, v in (("running_mean", old), ("running_var", running_var))]
+    batch = [per_channel(n, np.asarray(v, np.float64), like, FLOAT64) for n, v in (("mean", mean), ("var", var))]
+    _check_single(int(count), rule, "these statistics")
+    new = _updated(rule, int(count), *batch, rate, *running)
+    _report_overflow(new[1], running[1])
+    return new[0].reshape(old.shape), new[1].reshape(old.shape)
+
+
+def normalize(
+    x: Any,
+    mean: Any,
+    var: Any,
+    scale: Any = None,
+    bias: Any = None,
+    *,
+    epsilon: float,
+    axis: int | tuple[int, ...] = 1,
+    out: Any = None,
+    relu: bool = False,
+    residual: Any = None,
+) -> Array:
+    """y = scale * (x - mean) / sqrt(var + epsilon) + bias: the third part of `batch_norm`. mean, var: float64 as
+    `moments` gives them, or of the dtype of running statistics."""
+    batch = Batch(x, axis)
+    given = batch.wide("mean", mean), batch.wide("var", var)
+    affine = batch.per_channel("scale", scale), batch.per_channel("bias", bias)
+    added, into = batch.tensor("residual", residual), batch.output("out", out)
+    operands = batch.kernel, *given, *affine, added
+    settings = ("epsilon", nonnegative("epsilon", epsilon)), ("relu", relu)
+    (y,) = kernels.run(Normalize, settings, operands, None if into is None else [into])
+    return batch.shaped(y) if out is None else out
+
+
+def moments_of(batch: Batch, comm: Any, label: str) -> Statistics:
+    """Count, mean, and sum of squared distances: of this batch, or of that of all ranks."""
+    count, mean, squares = kernels.run(BatchMoments, (), (batch.kernel, batch.mask), None)
+    own = Statistics(int(count[0]), mean, squares)
+    return own if comm is None else merged(comm, f"{label}, {batch.channels.count} channels", *own)
+
+
+def _updated(rule: Convention, count: int, mean: Array, var: Array, rate: Array, *running: Array | None) -> list[Any]:
+    if running[0] is None:
+        return [None, None]
+    operands = np.array([float(count)]), mean, var, rate, *running
+    return kernels.run(UpdateStatistics, _sense(rule), operands, None)
+
+
+def _sense(rule: Convention) -> tuple[tuple[str, Any], ...]:
+    return ("momentum_multiplies", rule.momentum_multiplies), ("corrected", rule.corrected)
+
+
+def _check_count(count: int, rule: Convention, batch: Batch) -> None:
+    what = f"x {batch.x.dtype.name}{list(batch.x.shape)}"
+    if not count and batch.x.size:
+        raise InvalidInput(f"the mask leaves no value of {what}", ["expected at least one on one rank"])
+    _check_single(count, rule, what)
+
+
+def _check_single(count: int, rule: Convention, what: str) -> None:
+    if count == 1 and rule.refuses_single:
+        raise InvalidInput(
+            f"{what} has one value per channel",
+            [f"convention {rule.name!r} divides by n - 1 and refuses that in training, as its library does"],
+            "train on more values per channel, or use a convention that takes it: keras, tf_fused, onnx, cudnn",
+        )
+
+
+def _report_overflow(new: Array, old: Array) -> None:
+    """Says which running variances have just become infinite."""
+    if not np.isinf(new).any():
+        return
+    found = np.flatnonzero(np.isinf(new) & np.isfinite(old))
+    if found.size:
+        shown = ", ".join(map(str, found[:8])) + (", ..." if found.size > 8 else "")
+        warnings.warn(
+            f"running_var of channel {shown} is beyond {new.dtype.name} and becomes inf",
+            StatisticsWarning,
+            stacklevel=3,
+        )

@@ -1,0 +1,57 @@
+"""Ops of batch norm as compiled modules, one per op, attributes, shapes and dtypes, made when first called."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+from renorm.graph.ir import Graph
+from renorm.graph.op import OpDef
+from renorm.runtime.arrays import Array
+from renorm.runtime.module import Module
+
+KEPT = 512  # modules; the one not used for the longest time goes first
+
+_modules = OrderedDict[Any, Module]()
+_lock = threading.Lock()
+_locks = dict[Any, threading.Lock]()
+
+
+def run(
+    op: type[OpDef], attributes: tuple[tuple[str, Any], ...], operands: Sequence[Array | None], out: Any
+) -> list[Any]:
+    """Results of `op` on arrays (None: left out). out: None, or for each result an array or None."""
+    given = [a for a in operands if a is not None]
+    key = op, attributes, tuple([None if a is None else (a.shape, a.dtype) for a in operands])
+    return (_modules.get(key) or module(key)).run(*given, out=out)
+
+
+def module(key: Any) -> Module:
+    """The module of a key, compiled if it is not there yet: once, whoever asks first."""
+    with _lock:
+        own = _locks.setdefault(key, threading.Lock())
+    with own:
+        found = _modules.get(key)
+        if found is None:
+            found = _compiled(*key)
+            with _lock:
+                _modules[key] = found
+                while len(_modules) > KEPT:
+                    _locks.pop(_modules.popitem(last=False)[0], None)
+        return found
+
+
+def _compiled(op: type[OpDef], attributes: Any, types: Any) -> Module:
+    from renorm.driver.compile import compile
+
+    made = op(**dict(attributes))
+    graph = Graph(op.name)
+    operands = [
+        None if t is None else graph.input(p.name, t[1].name, t[0])
+        for p, t in zip(op.parsed.operands, types, strict=True)
+    ]
+    graph.apply(made, operands, outputs=[])
+    graph.outputs = list(graph.nodes[0].outputs)
+    return compile(graph)  # pyright: ignore[reportReturnType]

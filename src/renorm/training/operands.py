@@ -1,0 +1,187 @@
+"""What callers give, as the kernels see it: data as [N, C] or [N, C, S] without a copy, parameters as [C]."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from renorm.core.dataclass import dataclass
+from renorm.core.dtypes import FLOATS
+from renorm.core.errors import InvalidInput
+from renorm.runtime.arrays import Array, view_of
+
+FLOAT32, FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
+
+
+@dataclass(frozen=True)
+class Channels:
+    """How a shape falls into channels. outer, count, inner: what stands before the channels, they themselves, what
+    stands behind; shape: of the channels; others: the shape without them; kernel: as kernels see it."""
+
+    outer: int
+    count: int
+    inner: int
+    shape: tuple[int, ...]
+    others: tuple[int, ...]
+    kernel: tuple[int, ...]
+    mask: tuple[int, ...]
+
+    @property
+    def values(self) -> int:
+        """Per channel."""
+        return self.outer * self.inner
+
+
+@lru_cache(maxsize=1024)
+def channels_of(shape: tuple[int, ...], axis: int | tuple[int, ...]) -> Channels:
+    """axis: the channels' axis, or neighbouring axes that name a channel together; counted from the end if negative."""
+    rank = len(shape)
+    axes = (axis,) if isinstance(axis, int) else tuple(axis)
+    if rank < 2 or not axes or not all(-rank <= a < rank for a in axes):
+        raise InvalidInput(
+            f"axis {axis} of x {list(shape)}", [f"expected x of rank 2 or more and an axis of {-rank} to {rank - 1}"]
+        )
+    own = sorted(a % rank for a in axes)
+    first, last = own[0], own[-1]
+    if own != list(range(first, last + 1)):
+        raise InvalidInput(f"axes {list(axis) if not isinstance(axis, int) else axis} are not neighbours")
+    outer, count, inner = prod(shape[:first]), prod(shape[first : last + 1]), prod(shape[last + 1 :])
+    small = (outer,) if inner == 1 else (outer, inner)
+    kernel = (outer, count) if inner == 1 else (outer, count, inner)
+    return Channels(outer, count, inner, shape[first : last + 1], (*shape[:first], *shape[last + 1 :]), kernel, small)
+
+
+def channels_for(x: Array, axis: Any, mode: str, has_modes: bool = True) -> Channels:
+    """Channels of x. mode: "spatial", or "per_activation": all axes but the first name a channel."""
+    if mode == "per_activation" and has_modes:
+        return channels_of(x.shape, tuple(range(1, x.ndim)))
+    if mode != "spatial":
+        known = "spatial, per_activation" if has_modes else "spatial (per_activation is cudnn's)"
+        raise InvalidInput(f"mode is {mode!r}", [f"known: {known}"])
+    if not isinstance(axis, (int, tuple)):
+        axis = tuple(axis) if isinstance(axis, (list, range)) else int(axis)
+    return channels_of(x.shape, axis)
+
+
+def data(name: str, given: Any, like: Array | None = None) -> Array:
+    """A floating tensor where it lies. like: what it must have the shape and dtype of."""
+    a = given if type(given) is np.ndarray else view_of(given)
+    if isinstance(a, str):
+        raise InvalidInput(f"{name} is {a}")
+    if a.dtype.name not in FLOATS or not a.dtype.isnative:
+        raise InvalidInput(f"{name} is {a.dtype}", [f"expected one of {', '.join(FLOATS)}"])
+    if like is not None and (a.shape != like.shape or a.dtype != like.dtype):
+        raise InvalidInput(f"{name} is {_type(a)}", [f"expected {_type(like)}, as x"])
+    _check_layout(name, a)
+    return a
+
+
+def output(name: str, given: Any, like: Array) -> Array:
+    """An array of the caller's to write into."""
+    a = data(name, given, like)
+    if not a.flags.writeable:
+        raise InvalidInput(f"{name} is read-only", [f"expected writable {_type(like)}"])
+    return a
+
+
+def _check_layout(name: str, a: Array) -> None:
+    flags = a.flags
+    if not (flags.c_contiguous and flags.aligned):
+        wrong = "not C-contiguous" if not flags.c_contiguous else "not aligned to its elements"
+        facts = [f"shape {list(a.shape)}, strides {list(a.strides)} bytes"]
+        raise InvalidInput(
+            f"{name} is {wrong}", facts, f"give np.ascontiguousarray({name}), or the axis order it lies in and axis="
+        )
+
+
+def statistics_dtype(x: Array) -> np.dtype[Any]:
+    """Of statistics of x: float64 for float64, else float32."""
+    return FLOAT64 if x.dtype == FLOAT64 else FLOAT32
+
+
+def per_channel(name: str, given: Any, channels: Channels, dtype: np.dtype[Any]) -> Array:
+    """One number per channel, as [C] of `dtype`; narrower floats are widened, which is exact."""
+    a = given if type(given) is np.ndarray else view_of(given)
+    if isinstance(a, str):
+        raise InvalidInput(f"{name} is {a}")
+    if a.shape != channels.shape and a.shape != (channels.count,):
+        raise InvalidInput(
+            f"{name} has shape {list(a.shape)}", [f"expected {list(channels.shape)}: one number for each channel of x"]
+        )
+    if a.dtype != dtype:
+        if a.dtype.name not in FLOATS or a.dtype.itemsize >= dtype.itemsize:
+            raise InvalidInput(
+                f"{name} is {a.dtype}",
+                [f"expected {dtype.name}, or a narrower float"],
+                f"convert with {name}.astype(np.{dtype.name}); renorm never rounds silently",
+            )
+        a = a.astype(dtype)
+    return np.ascontiguousarray(a).reshape(channels.count)
+
+
+def mask_of(given: Any, channels: Channels) -> Array:
+    """The mask as bool[N] or bool[N, S]."""
+    a = np.asarray(given) if isinstance(given, (list, tuple)) else view_of(given)
+    if isinstance(a, str):
+        raise InvalidInput(f"mask is {a}")
+    if a.dtype != np.bool_:
+        is_binary = a.dtype.kind in "iuf" and bool(np.isin(a, (0, 1)).all())
+        if not is_binary:
+            raise InvalidInput(f"mask is {a.dtype} with other values than 0 and 1", ["expected bool"])
+        a = a.astype(np.bool_)
+    try:
+        whole = np.broadcast_to(a, channels.others)
+    except ValueError:
+        raise InvalidInput(
+            f"mask has shape {list(a.shape)}",
+            [f"expected one that broadcasts to {list(channels.others)}: x without its channels"],
+        ) from None
+    return np.ascontiguousarray(whole).reshape(channels.mask)
+
+
+def _type(a: Array) -> str:
+    return f"{a.dtype.name}{list(a.shape)}"
+
+
+class Batch:
+    """A tensor as batch norm sees it. x: as the caller gave it; kernel: [N, C] or [N, C, S] over the same memory;
+    dtype: of its statistics; mask: bool[N] or bool[N, S], or None."""
+
+    __slots__ = ("channels", "dtype", "kernel", "mask", "x")
+
+    def __init__(self, x: Any, axis: Any, mode: str = "spatial", mask: Any = None, *, has_modes: bool = True):
+        self.x = data("x", x)
+        self.channels = channels_for(self.x, axis, mode, has_modes)
+        self.dtype = statistics_dtype(self.x)
+        self.kernel = self.x.reshape(self.channels.kernel)
+        self.mask = None if mask is None else mask_of(mask, self.channels)
+
+    @property
+    def count(self) -> int:
+        """Values per channel that the mask lets through."""
+        return self.channels.values if self.mask is None else int(np.count_nonzero(self.mask))
+
+    def per_channel(self, name: str, given: Any) -> Array | None:
+        return None if given is None else per_channel(name, given, self.channels, self.dtype)
+
+    def wide(self, name: str, given: Any) -> Array:
+        """As `per_channel`, in float64."""
+        return per_channel(name, given, self.channels, FLOAT64)
+
+    def tensor(self, name: str, given: Any) -> Array | None:
+        """Another tensor of the type of x, as kernels see it."""
+        return None if given is None else data(name, given, self.x).reshape(self.channels.kernel)
+
+    def output(self, name: str, given: Any) -> Array | None:
+        return None if given is None else output(name, given, self.x).reshape(self.channels.kernel)
+
+    def shaped(self, array: Array) -> Array:
+        """A result of a kernel in the shape of x."""
+        return array.reshape(self.x.shape)
+
+    def of_channels(self, array: Array) -> Array:
+        """A result [C] in the shape of the channels."""
+        return array.reshape(self.channels.shape)
