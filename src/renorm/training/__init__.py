@@ -1,4 +1,11 @@
-"""Batch norm in training: forward, backward, running statistics, statistics over ranks. Names are loaded when used."""
+"""Batch norm in training: every library's semantics, as parts and as one kernel, over any number of ranks.
+
+    r = training.batch_norm(x, scale, bias, running_mean, running_var, convention="torch")
+    dx, dscale, dbias = training.batch_norm_backward(dy, x, scale, r.saved_mean, r.saved_invstd)
+
+Calls run through modules that are compiled from the ops of batch norm when a shape first comes, and kept. Names are
+loaded when they are first used.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +13,30 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from renorm.training.backward import batch_norm_backward, batch_norm_backward_frozen
     from renorm.training.branches import together
     from renorm.training.communicators import Alone, Communicator, Threads
+    from renorm.training.conventions import CONVENTIONS, DEFAULT, Convention
+    from renorm.training.conversion import convert
+    from renorm.training.forward import BatchNorm, Moments, batch_norm, batch_norm_inference, moments, normalize, update
     from renorm.training.mpi import Mpi
     from renorm.training.torch_group import TorchGroup
 
 # public name -> module of this room that has it
 _PUBLIC = {
+    "batch_norm": "forward",
+    "batch_norm_inference": "forward",
+    "moments": "forward",
+    "update": "forward",
+    "normalize": "forward",
+    "BatchNorm": "forward",
+    "Moments": "forward",
+    "batch_norm_backward": "backward",
+    "batch_norm_backward_frozen": "backward",
+    "convert": "conversion",
+    "CONVENTIONS": "conventions",
+    "Convention": "conventions",
+    "DEFAULT": "conventions",
     "Alone": "communicators",
     "Communicator": "communicators",
     "Mpi": "mpi",
@@ -21,7 +45,27 @@ _PUBLIC = {
     "together": "branches",
 }
 
-__all__ = ["Alone", "Communicator", "Mpi", "Threads", "TorchGroup", "together"]
+__all__ = [
+    "CONVENTIONS",
+    "DEFAULT",
+    "Alone",
+    "BatchNorm",
+    "Communicator",
+    "Convention",
+    "Moments",
+    "Mpi",
+    "Threads",
+    "TorchGroup",
+    "batch_norm",
+    "batch_norm_backward",
+    "batch_norm_backward_frozen",
+    "batch_norm_inference",
+    "convert",
+    "moments",
+    "normalize",
+    "together",
+    "update",
+]
 
 
 def __getattr__(name: str) -> Any:

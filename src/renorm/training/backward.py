@@ -1,4 +1,4 @@
-"""Gradients of batch norm: in training, where the statistics are functions of x, and frozen, where they are constants."""
+"""Gradients of batch norm: in training, where statistics are functions of x, and frozen, where they are constants."""
 
 from __future__ import annotations
 

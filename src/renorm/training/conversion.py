@@ -20,9 +20,9 @@ def convert(state: Mapping[str, Any], source: str, target: str) -> dict[str, Any
     state: any of running_mean, running_var (arrays [C]), momentum, epsilon, count (how many values per channel the
     batches had), num_batches_tracked. What is left out of momentum and epsilon is the default of `source`; both stand
     in the result, since the defaults of `target` are others. momentum keeps the weight of a batch: 0.99 of Keras is
-    0.01 of PyTorch. Where one convention runs the unbiased variance and the other the population's, running_var is multiplied
-    by n / (n - 1) or its inverse, n = count: exact for what batches of that size contributed; the initial value of 1
-    is scaled with it. Arrays keep their dtype and are not modified.
+    0.01 of PyTorch. Where one convention runs the unbiased variance and the other the population's, running_var is
+    multiplied by n / (n - 1) or its inverse, n = count: exact for what batches of that size contributed; the initial
+    value of 1 is scaled with it. Arrays keep their dtype and are not modified.
 
     Raises InvalidInput: an unknown convention or key; a variance that must be corrected without count.
     """

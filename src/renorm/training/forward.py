@@ -19,12 +19,14 @@ from renorm.training.conventions import DEFAULT, Convention, epsilon_of, find, m
 from renorm.training.merging import Statistics, merged
 from renorm.training.operands import FLOAT64, Batch, Channels, per_channel, statistics_dtype
 
+
 class BatchNorm(NamedTuple):
     """What batch norm makes of a batch. Statistics are float32, or float64 for float64, in the shape of the channels.
 
     y: like x. running_mean, running_var: the new ones; None where there were none. saved_mean, saved_invstd: what the
-    backward pass wants, the mean and 1 / sqrt(variance + epsilon) of the batch. batch_mean, batch_var: of the batch, the
-    population's variance. count: values per channel, of all ranks. num_batches_tracked: batches so far, this one too.
+    backward pass wants, the mean and 1 / sqrt(variance + epsilon) of the batch. batch_mean, batch_var: of the batch;
+    the population's variance. count: values per channel, of all ranks. num_batches_tracked: batches so far, with this
+    one.
     """
 
     y: Array
