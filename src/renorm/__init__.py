@@ -9,6 +9,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from renorm.core.collector import collection_put_off
+
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
@@ -70,7 +72,8 @@ def __getattr__(name: str) -> Any:
     if name not in _PUBLIC:
         raise AttributeError(f"module 'renorm' has no attribute {name!r}")
     module, inside = _PUBLIC[name]
-    found = import_module(module)
+    with collection_put_off():
+        found = import_module(module)
     value = found if inside is None else getattr(found, inside)
     globals()[name] = value
     return value
