@@ -226,6 +226,16 @@ def test_check_names_the_first_node_that_diverges() -> None:
     assert found["first"]["name"] == "/Relu"
 
 
+def test_inspect_draws_the_graph_after_the_passes(artifact: Path, tmp_path: Path) -> None:
+    run("inspect", MODEL, "--svg", tmp_path / "folded.svg")
+    picture = (tmp_path / "folded.svg").read_text()
+    assert "instance_norm" in picture
+    assert ">batch_norm<" not in picture
+    failed = run("inspect", artifact, "--svg", tmp_path / "none.svg", code=2)
+    assert "has no graph to draw" in failed.stderr
+    assert not (tmp_path / "none.svg").exists()
+
+
 def test_inspect_prints_the_fate_of_each_norm(artifact: Path) -> None:
     printed = run("inspect", MODEL, "--graph", "--refusals").stdout
     rows = {line.split()[0]: line for line in printed.splitlines() if "Normalization" in line and line[0] == "/"}

@@ -13,7 +13,9 @@ import click
 import renorm
 from renorm.cli import output
 from renorm.cli.options import compiling, model, verb
+from renorm.core.errors import InvalidInput
 from renorm.driver.analysis import analyze
+from renorm.graph import drawing
 from renorm.runtime.report import NormRecord
 
 
@@ -22,12 +24,14 @@ from renorm.runtime.report import NormRecord
 @click.option("--graph", "with_graph", is_flag=True, help="Print the graph after the passes, cut into kernels.")
 @click.option("--names", "with_names", is_flag=True, help="Print which tensors have other names now, or are gone.")
 @click.option("--refusals", "with_refusals", is_flag=True, help="Print every rewrite that did not fire, and why.")
+@click.option("--svg", type=click.Path(path_type=Path), help="Draw the graph after the passes into this file.")
 @compiling
 def command(
     model: Path,
     with_graph: bool,
     with_names: bool,
     with_refusals: bool,
+    svg: Path | None,
     options: dict[str, Any],
     as_json: bool,
 ) -> output.Outcome:
@@ -40,6 +44,12 @@ def command(
         source = renorm.read(model)
         options.pop("threads")
         graph, report = analyze(source, **options)
+    if svg:
+        if graph is None:
+            raise InvalidInput(
+                f"{model.name}, an artifact, has no graph to draw", do="give --svg with the model it is from"
+            )
+        svg.write_text(drawing.svg(graph))
     ops = Counter(n.op.name for n in source.nodes) if source else Counter[str]()
     if not as_json:
         if source:

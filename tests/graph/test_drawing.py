@@ -1,0 +1,94 @@
+"""Pictures of graphs: well-formed, everything in them, nothing on top of anything else."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as xml
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from renorm import ops
+from renorm.graph.drawing import svg
+from renorm.graph.ir import Graph
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def boxes(picture: xml.Element) -> dict[str, tuple[float, float, float, float]]:
+    """left, top, right, bottom by title."""
+    found = {}
+    for group in picture.iter(f"{SVG}g"):
+        title, rect = group.findtext(f"{SVG}title"), group.find(f"{SVG}rect")
+        assert title is not None
+        assert rect is not None
+        x, y, width, height = (float(rect.attrib[a]) for a in ("x", "y", "width", "height"))
+        found[title] = x, y, x + width, y + height
+    return found
+
+
+def ends(picture: xml.Element) -> list[tuple[tuple[float, float], tuple[float, float]]]:
+    """Where each edge begins and ends."""
+    numbers = [[float(n) for n in re.findall(r"-?[\d.]+", p.attrib["d"])] for p in picture.iter(f"{SVG}path")]
+    return [((n[0], n[1]), (n[-2], n[-1])) for n in numbers]
+
+
+def box_at(place: tuple[float, float], at: dict[str, Any], edge: int) -> str:
+    """The box on whose upper (1) or lower (3) border a place lies."""
+    found = [t for t, b in at.items() if b[0] <= place[0] <= b[2] and abs(b[edge] - place[1]) <= 0.2]
+    assert len(found) == 1, (place, found)
+    return found[0]
+
+
+@st.composite
+def graphs(draw: Any) -> Graph:
+    graph = Graph("random")
+    values = [graph.input(f"x{i}", "float32", (2, 3)) for i in range(draw(st.integers(1, 3)))]
+    for _ in range(draw(st.integers(0, 12))):
+        a, b = (draw(st.sampled_from(values)) for _ in range(2))
+        values.append(draw(st.sampled_from([lambda: ops.add(a, b), lambda: ops.relu(a)]))())  # noqa: B023
+    graph.outputs = draw(st.lists(st.sampled_from(values), min_size=1, max_size=3, unique_by=id))
+    return graph
+
+
+@given(graphs())
+def test_edges_join_what_they_should_and_boxes_are_apart(graph: Graph):
+    picture = xml.fromstring(svg(graph))
+    at = boxes(picture)
+    assert len(at) == len(graph.nodes) + len(graph.inputs) + len(graph.outputs)
+    placed = list(at.values())
+    for i, a in enumerate(placed):
+        assert a[0] >= 0
+        assert a[2] <= float(picture.attrib["width"])
+        assert a[3] <= float(picture.attrib["height"])
+        for b in placed[:i]:
+            assert a[2] < b[0] or b[2] < a[0] or a[3] < b[1] or b[3] < a[1]
+    drawn = sorted((box_at(begin, at, 3), box_at(end, at, 1)) for begin, end in ends(picture))
+
+    def title(v: Any) -> str:
+        return repr(v.producer) if v.producer else f"input {v.name}: {v.type}"
+
+    read = {(title(v), repr(n)) for n in graph.nodes for v in n.inputs}
+    given_out = {(title(v), f"output {v.name}: {v.type}") for v in graph.outputs}
+    assert drawn == sorted(read | given_out)
+    for begin, end in ends(picture):
+        assert begin[1] < end[1]
+    assert svg(graph) == svg(graph)
+
+
+def test_names_are_escaped_and_results_of_several_are_named():
+    graph = Graph('<a & "b">')
+    x = graph.input("<x>", "float32", (4, 3))
+    first, _ = ops.split(x, num_outputs=2, axis=0)
+    graph.outputs = [ops.relu(first, name="<&>")]
+    picture = xml.fromstring(svg(graph))
+    texts = [t.text for t in picture.iter(f"{SVG}text")]
+    assert '"<x>"' in texts
+    assert "<&>" in texts
+    assert first.name in texts
+    assert picture.findtext(f"{SVG}title") == '<a & "b">'
+
+
+def test_an_empty_graph_is_a_picture():
+    assert xml.fromstring(svg(Graph("nothing"))).tag == f"{SVG}svg"
