@@ -23,6 +23,7 @@ from renorm.cli.group import VERBS
 from renorm.codegen import structure
 from renorm.driver import kernels
 from renorm.driver.measure import Measured, side_by_side
+from renorm.graph.ir import Graph
 
 ROOT = Path(__file__).parents[2]
 MODEL = ROOT / "examples" / "digits" / "model.onnx"
@@ -245,6 +246,20 @@ def test_inspect_prints_the_fate_of_each_norm(artifact: Path) -> None:
     assert "graph main_graph(" in printed
     assert "pixels: f32[batch, 1, 8, 8]" in printed
     assert len(run_json("inspect", artifact)["report"]["norms"]) == 8
+
+
+def test_inspect_lists_what_is_nearly_a_norm(tmp_path: Path) -> None:
+    g = Graph("near")
+    x = g.input("x", "float32", (2, 3, 8))
+    c = renorm.ops.sub(x, renorm.ops.reduce_mean(x, axes=(-1,)))
+    root = renorm.ops.sqrt(renorm.ops.reduce_mean(renorm.ops.mul(c, c), axes=(-1,)))
+    g.outputs = [renorm.ops.div(c, renorm.ops.add(root, np.float32(0.1)), name="quotient")]
+    renorm.optimize(g, tmp_path / "near.onnx")
+    printed = run("inspect", tmp_path / "near.onnx").stdout
+    assert "nearly normalizations" in printed
+    assert "epsilon stands outside the root: a norm adds it to the variance" in printed
+    (near,) = run_json("inspect", tmp_path / "near.onnx")["report"]["near_norms"]
+    assert (near["name"], near["kind"], len(near["nodes"])) == ("quotient", "layer_norm", 7)
 
 
 def test_optimize_writes_a_model(tmp_path: Path) -> None:

@@ -16,8 +16,9 @@ from tests.frontends.tflite_files import File
 
 import renorm
 from renorm.cli import main
+from renorm.core.comparison import difference
 from renorm.driver import expected
-from renorm.driver.agreement import Draw, Tolerance, compared
+from renorm.driver.agreement import Draw, Tolerance, agree, compared
 from renorm.errors import InvalidInput
 
 
@@ -190,6 +191,23 @@ def test_files_as_other_tools_keep_them(before: Path):
     assert found["names"] == [["output 0", "other", "y"]]
     np.savez(directory / "in.npz", x=x)
     np.testing.assert_array_equal(expected.load(directory / "in.npz")[0].inputs["x"], x)
+
+
+@pytest.mark.parametrize("dtype", ["int64", "uint64", "int32", "uint8", "bool"])
+def test_integers_are_compared_exactly(dtype: str, tmp_path: Path):
+    """Neither as float64, which 2**60 + 1 is not, nor relative to the largest of them."""
+    large = {"int64": 2**60, "uint64": 2**63, "int32": 2**30, "uint8": 200, "bool": 0}[dtype]
+    x = np.array([large, 0, 1]).astype(dtype)
+    y = x.copy()
+    y[0] += 1
+    same, apart = (compared("y", x, other, Tolerance(relative=1.0)) for other in (x.copy(), y))
+    assert same.agrees
+    assert (apart.differing, apart.error, apart.worst) == (1, 1.0, (0,))
+    assert (difference(x, x.copy()), difference(y, x)) == (0.0, 1.0)
+    for name, held in (("before", x), ("after", y)):
+        expected.save(tmp_path / f"{name}.npz", [Draw({"x": x}, [("y", held)])])
+    found = agree(*(expected.load(tmp_path / f"{n}.npz") for n in ("before", "after")), Tolerance(0.5, 1.0), ("", ""))
+    assert not found.agrees
 
 
 def test_files_that_cannot_be_kept_or_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

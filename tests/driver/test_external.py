@@ -325,6 +325,51 @@ def test_external_code_may_run_a_network_itself(monkeypatch: Any) -> None:
     agrees(m, g, array(0, 6, 5, 9, 7), runs=5)
 
 
+@pytest.mark.parametrize("threads", [(1, 1), (2, 3), (1, 2)])
+def test_networks_whose_external_codes_run_each_other_do_not_wait_for_ever(threads: tuple[int, int]) -> None:
+    meeting, depth, modules, wrong = threading.Barrier(2, timeout=20), threading.local(), list[Any](), list[str]()
+
+    class Crossing(Interpreted):
+        place, busy = 0, False
+
+        def run(self, inputs: Any, outputs: Any) -> None:
+            depth.now = getattr(depth, "now", 0) + 1
+            if depth.now == 1:
+                meeting.wait()  # each thread is in one of them now
+                (found,) = modules[1 - self.place].run(*inputs)
+                if not np.allclose(found, (np.exp, np.tanh)[1 - self.place](inputs[0]) + inputs[0], atol=1e-5):
+                    wrong.append(f"{found} inside")
+            if self.busy:
+                wrong.append("two threads at once")
+            self.busy = True
+            super().run(inputs, outputs)
+            self.busy = False
+            depth.now -= 1
+
+    for place, (op, count) in enumerate(zip((ops.exp, ops.tanh), threads)):
+        g = Graph(op.__name__)
+        x = g.input("x", "float32", (64, 40))
+        g.outputs = [ops.add(op(x), x)]
+        modules.append(renorm.compile(g, target=target(["exp", "tanh"], Crossing), threads=count))
+        modules[-1]._entries[0]._code.place = place
+
+    def work(place: int) -> None:
+        for seed in range(20):
+            x = array(seed, 64, 40)
+            meeting.wait()
+            (found,) = modules[place].run(x)
+            if not np.allclose(found, (np.exp, np.tanh)[place](x) + x, atol=1e-5):
+                wrong.append("outside")
+
+    workers = [threading.Thread(target=work, args=(place,), daemon=True) for place in range(2)]
+    for w in workers:
+        w.start()
+    for w in workers:
+        w.join(30)
+    assert not any(w.is_alive() for w in workers)
+    assert wrong == []
+
+
 def test_several_python_threads_call_one_module() -> None:
     g = residual()
     m = renorm.compile(g, target=target([conv_norm_relu]), threads=1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,12 @@ import pytest
 import renorm
 from renorm.core.dims import Sym
 from renorm.core.target import host_cpu, parse
+from renorm.driver.lowering import Parameter
 from renorm.frontends import onnx as onnx_frontend
 from renorm.graph import interpret
 from renorm.graph.deferred import LARGE
 from renorm.graph.ir import Graph
+from renorm.runtime import threads
 
 ROOT = Path(__file__).parents[2]
 RNG = np.random.default_rng()
@@ -136,3 +139,19 @@ def test_the_kind_of_cpu_is_told_without_what_changes() -> None:
     assert "MHz" not in text
     assert "processor" not in text.splitlines()[0]
     assert parse("llvm").is_host
+
+
+def test_what_stops_a_thread_that_writes_weights_stops_compiling(monkeypatch: pytest.MonkeyPatch) -> None:
+    here, came, right = threading.get_ident(), threading.Event(), Parameter.write
+
+    def write(self: Parameter, *part: Any) -> None:
+        if threading.get_ident() != here:
+            came.set()
+            raise SystemExit("stopped")
+        came.wait(20)
+        right(self, *part)
+
+    monkeypatch.setattr(Parameter, "write", write)
+    monkeypatch.setattr(threads, "default", lambda: 2)
+    with pytest.raises(SystemExit, match="stopped"):
+        renorm.compile(network())

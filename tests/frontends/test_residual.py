@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -97,6 +99,21 @@ def test_arrays_that_nothing_predicts(shape: tuple[int, ...]):
     w = np.ones(shape, np.float32)
     same_bits(decode(encode(w, w), w), w)
     same_bits(decode(encode(w, np.ones(7))), w)
+
+
+def test_large_constants_of_few_bits_come_back():
+    """What is compressed further than decoding trusts it to be is stored as it stands."""
+    w = np.zeros((300, 1000), np.float32)
+    same_bits(decode(encode(w)), w)
+    small = encode(np.zeros(1000, np.float32))
+    assert small.size < 100
+    near = np.full_like(w, 2.0)
+    code = encode(np.ones_like(w), near)
+    same_bits(decode(code, near), np.ones_like(w))
+    assert code.size < w.nbytes / 100
+    for broken in (replace(code, parts=(code.parts[0], code.parts[1][:-3], code.parts[2])), replace(code, parts=())):
+        with pytest.raises((ValueError, IndexError)):
+            decode(broken, near)
 
 
 def test_what_has_nothing_to_do_with_it_is_stored_whole():

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import json
-from base64 import b64decode
+import struct
+import tracemalloc
+import zlib
+from base64 import b64decode, b64encode
 from dataclasses import replace
+from functools import cache
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -272,6 +277,45 @@ def test_files_without_a_recipe_or_with_a_damaged_one(tmp_path: Path):
         renorm.optimize(source, tmp_path / "out.circle", reversible=True)
     with pytest.raises(InvalidInput, match="no file to go back to"):
         renorm.optimize(renorm.read(source), tmp_path / "out.onnx", reversible=True)
+
+
+@cache
+def bomb(size: int) -> bytes:
+    """A few bytes that stand for many zeros."""
+    packer = zlib.compressobj(9)
+    return b"".join(packer.compress(bytes(1 << 20)) for _ in range(size >> 20)) + packer.flush()
+
+
+@pytest.mark.parametrize("place", ["head", "whole", "factors", "residual", "escaped"])
+def test_small_recipes_do_not_ask_for_all_memory(place: str, tmp_path: Path):
+    source = random_network(1)
+    folded, _ = there_and_back(source, tmp_path)
+    made = recipe.Recipe.unpack(b64decode(folded.metadata_props[0].value), "m")
+    large = bomb(1 << 28)
+    content = made.pack()
+    if place == "head":
+        body = struct.pack("<Q", len(large)) + large + struct.pack("<Q", 0)
+        content = b"renorm recipe 1\0" + blake2b(body, digest_size=16).digest() + body
+    else:
+        part = {"whole": 0, "factors": 0, "residual": 1, "escaped": 2}[place]
+        name, code = next(
+            (n, c.code) for n, c in made.constants.items() if c.code and (c.code.way is None) == (place == "whole")
+        )
+        parts = (*code.parts[:part], large, *code.parts[part + 1 :])
+        if place == "escaped":
+            parts = (parts[0], zlib.compress(b"\x80" * int(np.prod(code.shape))), large)
+        if place == "whole":
+            code = replace(code, shape=(1 << 26,), dtype="float32")
+        constants = {**made.constants, name: replace(made.constants[name], code=replace(code, parts=parts))}
+        content = replace(made, constants=constants).pack()
+    folded.metadata_props[0].value = b64encode(content).decode()
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidModel, match="stand for more than the"):
+            renorm.unfold(folded, tmp_path / "none.onnx")
+        assert tracemalloc.get_traced_memory()[1] < 1 << 26
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("suffix", [".onnx", ".circle"])

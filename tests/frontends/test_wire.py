@@ -288,6 +288,42 @@ def test_graphs_deeper_than_protobuf_reads_are_refused() -> None:
         renorm.read(nested(60))
 
 
+@pytest.mark.parametrize(
+    ("stray", "words"),
+    [
+        (b"\x00\x01", "a field 0"),  # a number
+        (b"\x02\x00", "a field 0"),  # no bytes
+        (b"\x80\x00\x01", "a field 0"),  # in a varint of two bytes
+        (b"\x80\x80\x80\x80\x10\x01", "a field 536870912"),
+        (b"\xa3\x06\xa4\x06", "a group"),  # 100, which begins and ends
+        (b"\xa4\x06", "a group"),
+        (b"\xa6\x06", "a field of kind 6"),
+    ],
+)
+@pytest.mark.parametrize("place", ["model", "graph", "initializer"])
+def test_fields_that_there_are_not_are_refused(stray: bytes, words: str, place: str, tmp_path: Path) -> None:
+    m = example()
+    inner = m.graph.initializer[0].SerializeToString() + (stray if place == "initializer" else b"")
+    del m.graph.initializer[0]
+    graph = m.graph.SerializeToString() + message(5, inner) + (stray if place == "graph" else b"")
+    m.ClearField("graph")
+    path = tmp_path / "m.onnx"
+    path.write_bytes(m.SerializeToString() + message(7, graph) + (stray if place == "model" else b""))
+    with pytest.raises(renorm.errors.InvalidModel, match=words):
+        renorm.read(path)
+    path.write_bytes(
+        m.SerializeToString() + message(7, graph.removesuffix(stray)) + message(100, b"of a later version")
+    )
+    assert place == "initializer" or renorm.read(path).nodes
+
+
+def message(number: int, content: bytes) -> bytes:
+    def varint(n: int) -> bytes:
+        return bytes([n]) if n < 128 else bytes([n & 127 | 128]) + varint(n >> 7)
+
+    return varint(number << 3 | 2) + varint(len(content)) + content
+
+
 def mutated(whole: bytes, rng: np.random.Generator) -> bytes:
     found = bytearray(whole)
     for _ in range(rng.integers(1, 4)):

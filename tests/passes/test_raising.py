@@ -367,6 +367,12 @@ def refused(g: Graph, words: str) -> None:
     with pytest.raises(AssertionError, match=words):
         raise AssertionError("; ".join(reasons))
     assert len(set(reasons)) == 1
+    nodes = {n.name for n in g.nodes}
+    _, report = optimize(g, level=2)
+    assert {n.reason for n in report.near_norms} == {*reasons}
+    assert {n.kind for n in report.near_norms} <= {"layer_norm", "rms_norm", "instance_norm"}
+    assert all(n.name in n.nodes and {*n.nodes} <= nodes for n in report.near_norms)
+    assert report.norms == ()
 
 
 @pytest.mark.parametrize(
@@ -516,6 +522,25 @@ def test_arithmetic_of_the_input_is_no_batch_norm():
 
 
 # --- what the user sees -----------------------------------------------------------------------------------------------
+
+
+def test_the_report_says_what_is_nearly_a_norm(tmp_path: Path):
+    g = network(lambda x: ops.relu(spelled(x, inside=0, outside=0.1)))
+    module = renorm.compile(g)
+    (near,) = module.report.near_norms
+    assert (near.name, near.kind) == ("div", "layer_norm")
+    assert str(near) in str(module.report)
+    module.save(tmp_path / "m.renorm")
+    assert renorm.load(tmp_path / "m.renorm").report.near_norms == module.report.near_norms
+    assert renorm.compile(network(with_affine)).report.near_norms == ()
+
+
+def test_far_means_are_nearly_a_batch_norm():
+    far = np.full((4, 1, 1), 1e6, np.float32)
+    g = network(lambda x: ops.mul(ops.sub(x, far), normal(4, 1, 1)), (2, 4, 3, 5))
+    (near,) = optimize(g, level=2)[1].near_norms
+    assert (near.name, near.kind, near.nodes) == ("mul", "batch_norm", ("sub", "mul"))
+    assert "its mean is so far from 0" in near.reason
 
 
 def test_the_report_says_what_was_raised():

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from renorm.errors import InvalidArtifact
 from renorm.runtime import Machine, artifact, cpu, load
 from renorm.runtime.program import Argument, Code, Program, Step, TensorSpec, Weight
-from renorm.runtime.report import ConstantRecord, Extreme, KernelRecord, MemoryRecord, NormRecord, Report
+from renorm.runtime.report import ConstantRecord, Extreme, KernelRecord, MemoryRecord, NearNorm, NormRecord, Report
 
 
 @pytest.fixture
@@ -197,6 +197,9 @@ programs = st.builds(
     report=st.builds(
         Report,
         norms=st.lists(records, max_size=2).map(tuple),
+        near_norms=st.lists(st.builds(NearNorm, names, names, names, st.lists(names).map(tuple)), max_size=2).map(
+            tuple
+        ),
         memory=st.builds(MemoryRecord, st.integers(), st.integers(), st.integers()),
         renamed=st.dictionaries(names, names, max_size=2),
         names=st.dictionaries(names, st.none() | names, max_size=2),

@@ -59,6 +59,8 @@ def command(
                     output.line(f"  {side} {v.name}: {v.type}")
         output.table("ops", ("op", "nodes"), ops.most_common())
         norms_table(report.norms)
+        near = [(n.name, n.kind, n.reason, ", ".join(n.nodes)) for n in report.near_norms]
+        output.table("nearly normalizations, left in pieces", ("node", "resembles", "reason", "nodes"), near)
         # kernels of one kind are numbered
         kinds = Counter((re.sub(r"_\d+$", "", k.name), k.target or "-") for k in report.kernels)
         rows = [(name, launches, target) for (name, target), launches in kinds.most_common()]

@@ -1,6 +1,7 @@
 """What networks are compared on, and how far their results are apart.
 
-Differences are relative to the largest value of what is expected, as all of renorm's promises are.
+Differences are relative to the largest value of what is expected, as all of renorm's promises are; those of integers
+are not, which are counts and indices, of which the next one is another one.
 """
 
 from __future__ import annotations
@@ -38,14 +39,26 @@ def largest(array: Array) -> float:
     return float(wide[np.isfinite(wide)].max(initial=0.0))
 
 
+def is_counted(array: Array) -> bool:
+    """Whether elements are integers or truths, whose differences are not relative to anything."""
+    return array.dtype.kind in "iub"
+
+
+def distances(a: Array, b: Array) -> Array:
+    """|a - b| element by element, for integers without rounding: 0 where both are NaN or the same infinity, inf where
+    only one is. Shapes are equal."""
+    # float64 has fewer digits than 64-bit integers, long double has 64 or more on every machine that code runs on
+    dtype = np.longdouble if any(is_counted(x) and x.itemsize == 8 for x in (a, b)) else np.float64
+    wide, other = np.asarray(a, dtype), np.asarray(b, dtype)
+    with np.errstate(invalid="ignore"):
+        found = np.where((wide == other) | (np.isnan(wide) & np.isnan(other)), 0.0, np.abs(wide - other))
+    return np.where(np.isnan(found), np.inf, found)
+
+
 def difference(found: Array, expected: Array) -> float:
-    """The largest difference relative to the largest value of `expected`, or absolute where all of that are zero; inf
-    where shapes differ, or NaN and infinities do not stand in the same places."""
+    """The largest difference relative to the largest value of `expected`, or absolute where all of that are zero, or
+    integers; inf where shapes differ, or NaN and infinities do not stand in the same places."""
     if found.shape != expected.shape:
         return float("inf")
-    a, b = np.asarray(found, np.float64), np.asarray(expected, np.float64)
-    same = (a == b) | (np.isnan(a) & np.isnan(b))
-    finite = np.isfinite(a) & np.isfinite(b)
-    if not (finite | same).all():
-        return float("inf")
-    return float(np.abs(a - b)[finite].max(initial=0.0)) / (largest(expected) or 1.0)
+    scale = 1.0 if is_counted(expected) else largest(expected) or 1.0
+    return float(distances(found, expected).max(initial=0.0)) / scale

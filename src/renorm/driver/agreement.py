@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from renorm.core import dtypes
-from renorm.core.comparison import largest, random_inputs
+from renorm.core.comparison import distances, is_counted, largest, random_inputs
 from renorm.core.dims import Shape, fixed_extents, format_shape
 from renorm.core.errors import InvalidInput
 from renorm.driver import runners
@@ -28,7 +28,8 @@ Array = np.ndarray[Any, Any]
 @dataclass(frozen=True)
 class Tolerance:
     """An element differs where |before - after| is above the limit: the larger one of `absolute`, and `relative` times
-    the largest absolute value that the tensor has before. NaN agrees with NaN, an infinity with itself."""
+    the largest absolute value that the tensor has before, unless it is of integers. NaN agrees with NaN, an infinity
+    with itself."""
 
     absolute: float = 0.0
     relative: float = 0.0
@@ -38,7 +39,7 @@ class Tolerance:
             raise InvalidInput(f"a tolerance is {self.absolute} absolute, {self.relative} relative")
 
     def limit(self, before: Array) -> float:
-        return max(self.absolute, self.relative * largest(before))
+        return self.absolute if is_counted(before) else max(self.absolute, self.relative * largest(before))
 
 
 @dataclass(frozen=True)
@@ -105,10 +106,7 @@ def compared(name: str, before: Array, after: Array, tolerance: Tolerance, after
             name, after_name or name, *types, float("inf"), largest(before), limit, before.size, before.size, why=why
         )
     after, moved = arranged
-    a, b = np.asarray(before, np.float64), np.asarray(after, np.float64)
-    with np.errstate(invalid="ignore"):
-        errors = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, np.abs(a - b))
-    errors = np.where(np.isnan(errors), np.inf, errors)
+    errors = distances(before, after)
     worst = np.unravel_index(int(errors.argmax()), errors.shape) if errors.size else ()
     why = f"types differ: {before.dtype} and {after.dtype}" if before.dtype != after.dtype else ""
     return Compared(

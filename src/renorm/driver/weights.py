@@ -96,13 +96,15 @@ class _Stored(Deferred):
 
 def _write(work: Iterable[tuple[Parameter, Array, int, int]]) -> None:
     """Writes parts of constants, in several threads: NumPy computes without the interpreter's lock."""
-    left, failed = iter(work), list[Exception]()
+    left, failed = iter(work), list[BaseException]()
 
     def run() -> None:
         try:
             for p, out, begin, end in left:
+                if failed:
+                    break
                 p.write(out, begin, end)
-        except Exception as error:
+        except BaseException as error:  # of a thread nobody else would hear
             failed.append(error)
 
     np.empty(_KEPT, np.uint8)

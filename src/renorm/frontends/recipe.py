@@ -22,7 +22,7 @@ from typing import Any
 from renorm.core.dataclass import dataclass
 from renorm.core.errors import InvalidModel, RenormError, raised_at
 from renorm.frontends.listing import Array, Listing, Operator, in_order
-from renorm.frontends.residual import Code, decode, encode
+from renorm.frontends.residual import Code, decode, encode, packed, unpacked
 
 KEY = "renorm.recipe"  # of the entry in a file's metadata
 _MAGIC = b"renorm recipe 1\0"
@@ -70,8 +70,7 @@ class Recipe:
             head["constants"][name] = (code, c.near, c.digest)
             blobs += c.code.parts if c.code else ()
         content = b"".join(struct.pack("<Q", len(b)) + b for b in (json.dumps(head).encode(), self.fragment))
-        packed = zlib.compress(content, 9)
-        body = b"".join(struct.pack("<Q", len(b)) + b for b in (packed, *blobs[1:]))
+        body = b"".join(struct.pack("<Q", len(b)) + b for b in (packed(content), *blobs[1:]))
         return _MAGIC + _checksum(body) + body
 
     @staticmethod
@@ -83,8 +82,8 @@ class Recipe:
             body = content[len(_MAGIC) + _CHECKSUM :]
             if content[len(_MAGIC) : len(_MAGIC) + _CHECKSUM] != _checksum(body):
                 raise ValueError("its checksum is another one")
-            packed, outer, *blobs = _pieces(body)
-            header, fragment = _pieces(zlib.decompress(packed))
+            first, outer, *blobs = _pieces(body)
+            header, fragment = _pieces(unpacked(first))
             head, constants, at = json.loads(header), dict[str, Constant](), 0
             for name, (code, near, digest) in head["constants"].items():
                 if code:

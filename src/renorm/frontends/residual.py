@@ -25,6 +25,7 @@ Array = np.ndarray[Any, Any]
 
 _ENOUGH = 8  # a code that many times smaller than the array is not looked to be bettered
 _ESCAPE = -128  # in the place of a residual that does not fit into 8 bits
+_SPREAD, _FREE = 64, 1 << 16  # no part stands for more than so many times its bytes, and these
 _SWEEPS = 8  # of alternating means; one is exact where every filter has elements that are not zero
 
 
@@ -63,7 +64,7 @@ def encode(array: Array, near: Array | None = None, groups: int = 1) -> Code:
                 best = found
             if best.is_small:
                 return best
-    whole = Code(dtype, array.shape, None, 1, (_packed(array),))
+    whole = Code(dtype, array.shape, None, 1, (packed(np.ascontiguousarray(array).tobytes()),))
     return best if best is not None and best.size < whole.size else whole
 
 
@@ -71,10 +72,11 @@ def decode(code: Code, near: Array | None = None) -> Array:
     """The array, to the last bit."""
     dtype = dtypes.numpy_dtype(code.dtype)
     if code.way is None:
-        return np.frombuffer(zlib.decompress(code.parts[0]), dtype).reshape(code.shape)
+        return np.frombuffer(unpacked(code.parts[0]), dtype).reshape(code.shape)
     assert near is not None
     form = _Form(code.shape, code.way, code.groups)
-    predicted = form.predict(near, np.frombuffer(zlib.decompress(code.parts[0]), np.float64), dtype)
+    factors = np.frombuffer(unpacked(code.parts[0], (sum(near.shape) + near.size) * 8), np.float64)
+    predicted = form.predict(near, factors, dtype)
     return _floats(_ordered(predicted) + _wide(code.parts[1:], predicted), dtype)
 
 
@@ -173,10 +175,33 @@ def _small(residual: Array) -> tuple[bytes, bytes]:
 
 
 def _wide(parts: tuple[bytes, ...], like: Array) -> Array:
-    small = np.frombuffer(zlib.decompress(parts[0]), np.int8)
+    small = np.frombuffer(unpacked(parts[0], like.size), np.int8)
     signed = small.astype(f"i{like.dtype.itemsize}")
-    signed[small == _ESCAPE] = np.frombuffer(zlib.decompress(parts[1]), signed.dtype)
+    signed[small == _ESCAPE] = np.frombuffer(unpacked(parts[1], like.nbytes), signed.dtype)
     return signed.view(f"u{like.dtype.itemsize}").reshape(like.shape)
+
+
+def packed(content: bytes) -> bytes:
+    """Bytes of which nobody knows how many there should be, so that `unpacked` takes them."""
+    found = zlib.compress(content)
+    return found if len(content) <= _most(found) else zlib.compress(content, 0)
+
+
+def unpacked(part: bytes, most: int | None = None) -> bytes:
+    """What was compressed. most: how many bytes it can be; None for what `packed` gave. Raises ValueError for more: a
+    small file could ask for all memory there is."""
+    most = _most(part) if most is None else most
+    unpacker = zlib.decompressobj()
+    found = unpacker.decompress(part, most + 1)
+    if len(found) > most:
+        raise ValueError(f"{len(part)} bytes stand for more than the {most} that they may")
+    if not unpacker.eof:
+        raise ValueError(f"{len(part)} bytes end too early")
+    return found
+
+
+def _most(part: bytes) -> int:
+    return _FREE + _SPREAD * len(part)
 
 
 def _packed(array: Array, strategy: int = zlib.Z_DEFAULT_STRATEGY) -> bytes:

@@ -12,6 +12,7 @@ from renorm.core.target import Target
 from renorm.graph import registry
 from renorm.graph.ir import External, Graph, Node
 from renorm.graph.rewrite import Log, Probe
+from renorm.runtime.report import NearNorm
 
 
 class Pass(Protocol):
@@ -37,7 +38,7 @@ class Context:
     "exact", without algorithms that round differently. units: why single nodes stay whole, by node name, where the
     target asks for it. claims: what the target runs as one kernel. probe: measures rewrites when the user asks for
     it. admits: whether passes may bring an op in; a file's format may lack it. raised: norms that were made out of
-    pieces, by name, and the source nodes that these were."""
+    pieces, by name, and the source nodes that these were. near_norms: what looked like one and stayed."""
 
     target: Target = field(default_factory=Target)
     level: int = 3
@@ -49,6 +50,7 @@ class Context:
     probe: Probe | None = None
     admits: Callable[[str], bool] = lambda op: True
     raised: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    near_norms: list[NearNorm] = field(default_factory=list[NearNorm])
 
     def kept(self, node: Node) -> str | None:
         """Why no rewrite may touch a node; None where it may."""

@@ -125,6 +125,7 @@ def optimize(
     verifier.verify(graph)
     report = Report(
         norms=ledger.records(graph, context),
+        near_norms=tuple(context.near_norms),
         renamed={old: new.name for old, new in zip(names, graph.outputs) if old != new.name},
         names=ledger.names(graph),
         refusals=tuple((r.rule, r.node, r.reason) for r in context.log.refusals),

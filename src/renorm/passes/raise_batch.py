@@ -62,6 +62,10 @@ class RaiseBatchNorm(Rewrite):
         m.bound.update({f"step {i}": s.node for i, s in enumerate(steps)})
         return True
 
+    def kind(self, m: Match) -> str:
+        """The norm that it is, or nearly is."""
+        return "batch_norm"
+
     def refuse(self, m: Match) -> str | None:
         x, parameters = m.found[0].x, _parameters(m.found)
         m.found = x, parameters

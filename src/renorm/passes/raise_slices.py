@@ -49,9 +49,13 @@ class RaiseStandard(Rewrite):
         m.bound.update({f"piece {i}": n for i, n in enumerate(found.nodes)})
         return True
 
+    def kind(self, m: Match) -> str:
+        """The norm that it is, or nearly is."""
+        return _kind(m.found, m.root)
+
     def refuse(self, m: Match) -> str | None:
         found: Standard = m.found
-        kind = _kind(found, m.root)
+        kind = self.kind(m)
         reason = found.problem or _over(found)
         if reason is None and found.epsilon < 0:
             reason = f"epsilon is {found.epsilon:g}"

@@ -8,11 +8,14 @@ raise_batch.py   batch norm in inference
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 from renorm.core.dataclass import dataclass
 from renorm.graph.ir import Graph
-from renorm.graph.rewrite import Driver
+from renorm.graph.rewrite import Driver, Rewrite, merged_origin
 from renorm.passes import grouped, raise_batch, raise_slices, simplify
 from renorm.passes.context import Context
+from renorm.runtime.report import NearNorm
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,7 @@ class RaiseNorms:
         whole = (*raise_slices.rules(context.admits), *groups, *simplify.RULES)
         for rules in (whole, raise_batch.RULES):  # what scales a norm belongs to that, and is no batch norm
             Driver(rules, context.kept, context.probe, context.log).run(graph)
+        context.near_norms = [*_near_norms(graph, (*whole, *raise_batch.RULES), context)]
         for node in (n for n in graph.nodes if n.op.is_normalization):
             before = [name for name in source if name in node.origin]
             if not before:
@@ -32,3 +36,16 @@ class RaiseNorms:
                 node.origin = (node.name,)  # from here on it is a norm like those of the source
             elif node.op.name not in (source[name] for name in before):
                 context.raised[before[0]] = node.origin
+
+
+def _near_norms(graph: Graph, rules: Sequence[Rewrite], context: Context) -> Iterator[NearNorm]:
+    """What stayed though a rule took it for a norm."""
+    for node in graph.nodes:
+        for rule in rules:
+            refused = context.log.refused.get((rule.name, node.name))
+            if refused is None or not isinstance(rule, raise_slices.RaiseStandard | raise_batch.RaiseBatchNorm):
+                continue
+            m = rule.matches(graph, node)
+            if m is not None:
+                pieces = merged_origin(n for n in graph.nodes if n in m.nodes)
+                yield NearNorm(node.name, rule.kind(m), refused.reason, pieces)

@@ -13,7 +13,8 @@ import os
 import threading
 import traceback
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, ClassVar
 
@@ -109,8 +110,42 @@ class Entry:
 
     def start_over(self) -> None:
         """Forgets who is inside: what a child of fork() must do, in which that thread does not exist."""
-        # reentrant: a finalizer may run the network again in the thread that is inside of it
-        self._lock = threading.RLock()
+        self._inside = list[int]()  # threads; only the last one computes
+
+    @contextmanager
+    def _turn(self) -> Generator[None]:
+        """Inside the block no other thread computes here.
+
+        Where the thread that is inside waits, in a network that it runs there, for this one, it would wait for ever:
+        this one goes in too, while the other stands still, just as a thread goes in again that runs its own network.
+        """
+        me = threading.get_ident()
+        with _turns:
+            if not self._is_free(me):
+                before = _waiting.get(me)  # of a turn that a finalizer interrupts
+                _waiting[me] = self
+                try:
+                    _turns.wait_for(lambda: self._is_free(me))
+                finally:
+                    del _waiting[me]
+                    if before is not None:
+                        _waiting[me] = before
+            self._inside.append(me)
+        try:
+            yield
+        finally:
+            with _turns:
+                self._inside.reverse()
+                self._inside.remove(me)
+                self._inside.reverse()
+                _turns.notify_all()
+
+    def _is_free(self, me: int) -> bool:
+        """Whether nobody computes here, or who does waits for thread `me`."""
+        entry: Entry | None = self
+        while entry is not None and entry._inside and entry._inside[-1] != me:
+            entry = _waiting.get(entry._inside[-1])
+        return entry is not None and (entry is self or bool(entry._inside))
 
     def _call(self, args: int, begin: int, end: int, thread: int) -> None:
         try:
@@ -129,7 +164,7 @@ class Entry:
         is_done = False
         try:
             if not _pending():
-                with self._lock:
+                with self._turn():
                     self._code.run(inputs, outputs)
                 is_done = True
         finally:
@@ -161,7 +196,14 @@ def _let_go(error: BaseException | None) -> None:
 _entries = weakref.WeakSet["Entry"]()
 
 
+_turns = threading.Condition()  # of all that is called `_inside`, and of:
+_waiting: dict[int, Entry] = {}  # by thread
+
+
 def _after_fork() -> None:
+    global _turns
+    _turns = threading.Condition()
+    _waiting.clear()
     for entry in _entries:
         entry.start_over()
 

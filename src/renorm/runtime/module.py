@@ -6,7 +6,7 @@ import os
 import platform
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -140,7 +140,7 @@ class Module:
         return bind(self.name, self._inputs, args, named)
 
     def _run(self, addresses: list[int]) -> None:
-        with nullcontext() if self._team.threads == 1 else self._team.lock:
+        with self._team.turn():
             context = self._take()
             context.bases[:] = addresses
             self._walk(context, 0 < self.program.nanoseconds < WORTH_WAKING)
@@ -193,7 +193,7 @@ class Module:
         results = [s.allocate() for s in self._outputs]
         context = Context(self._plan, self._weights_address, self._team.threads)
         context.bases[:] = [address(a) for a in (*inputs, *results)]
-        with self._team.lock:
+        with self._team.turn():
             yield context
 
     def save(self, path: str | os.PathLike[str]) -> None:

@@ -108,6 +108,20 @@ class NormRecord:
 
 
 @dataclass(frozen=True)
+class NearNorm:
+    """Arithmetic of the source model that looks like a normalization and was left as it is. name: its last node;
+    nodes: all of them. kind: the op that it resembles. reason: a sentence on what differs, or stands in the way."""
+
+    name: str
+    kind: str
+    reason: str
+    nodes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.name}: {len(self.nodes)} nodes resemble {self.kind} ({self.reason})"
+
+
+@dataclass(frozen=True)
 class WorkRecord:
     """What a kernel must do at least. flops: additions, multiplications, functions, ..., each counted as one; bytes: to
     read and to write, each element once. is_nominal: flops are those of the textbook algorithm, while the kernel runs
@@ -171,12 +185,13 @@ class CodeRecord:
 
 @dataclass(frozen=True)
 class Report:
-    """What compiling did. renamed: output names of the source model that are named otherwise now. names: for each
-    tensor of the source model (constants aside) the name under which it is computed now, None where it is not computed
-    any more. refusals: rewrites that did not fire, as (rule, node, reason). diagnoses: what looked wrong in the source
-    model."""
+    """What compiling did. near_norms: what resembles a norm and is none. renamed: output names of the source model that
+    are named otherwise now. names: for each tensor of the source model (constants aside) the name under which it is
+    computed now, None where it is not computed any more. refusals: rewrites that did not fire, as (rule, node, reason).
+    diagnoses: what looked wrong in the source model."""
 
     norms: Sequence[NormRecord] = ()
+    near_norms: Sequence[NearNorm] = ()
     kernels: Sequence[KernelRecord] = ()
     memory: MemoryRecord = field(default_factory=MemoryRecord)
     run: RunRecord = field(default_factory=RunRecord)
@@ -198,6 +213,7 @@ class Report:
         """The inverse of `to_json`; keys that are not there take their defaults."""
         return Report(
             norms=tuple(_norm(n) for n in data.get("norms", ())),
+            near_norms=tuple(_near_norm(n) for n in data.get("near_norms", ())),
             kernels=tuple(_kernel(k) for k in data.get("kernels", ())),
             memory=MemoryRecord(**data.get("memory", {})),
             run=RunRecord(**data.get("run", {})),
@@ -215,6 +231,8 @@ class Report:
             f"{len(self.norms)} normalizations: " + (", ".join(f"{k} {v}" for v, k in fates.items() if k) or "none")
         ]
         lines += [f"  {n}" for n in self.norms]
+        if self.near_norms:
+            lines += [f"{len(self.near_norms)} nearly normalizations", *(f"  {n}" for n in self.near_norms)]
         if self.kernels:
             lines += [f"{len(self.kernels)} kernel launches", *(f"  {k}" for k in self.kernels)]
         m = self.memory
@@ -227,6 +245,10 @@ class Report:
 
 
 _DERIVED = ("error", "growth", "headroom", "float16")  # of a norm, written for who reads the JSON
+
+
+def _near_norm(data: dict[str, Any]) -> NearNorm:
+    return NearNorm(data["name"], data["kind"], data["reason"], tuple(data.get("nodes", ())))
 
 
 def _kernel(data: dict[str, Any]) -> KernelRecord:

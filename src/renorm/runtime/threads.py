@@ -17,6 +17,8 @@ import ctypes
 import os
 import threading
 import time
+from collections.abc import Generator
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
 
@@ -114,9 +116,7 @@ class Team:
 
     def start_over(self) -> None:
         """Forgets workers and lock: what a child of fork() must do, in which the workers do not exist."""
-        # reentrant: a signal handler or a finalizer may run a network while its thread is between two steps of
-        # `Module.run`
-        self.lock = threading.RLock()
+        self._lock = threading.Lock()
         self._pool = Memory(layout.POOL_BYTES)
         ctypes.c_void_p.from_address(self._pool.address + layout.SPINS).value = ctypes.addressof(_spins)
         library = ctypes.CDLL(None)
@@ -124,20 +124,33 @@ class Team:
             address = ctypes.cast(function, ctypes.c_void_p).value
             ctypes.c_void_p.from_address(self._pool.address + field).value = address
         self._workers: list[threading.Thread] | None = None
-        self._is_walking = False  # with workers
         self._ended = 0  # when the last run did, in nanoseconds
 
+    @contextmanager
+    def turn(self) -> Generator[None]:
+        """Inside the block the team is the caller's, where it has several threads.
+
+        Inside of another block of the same thread, which external code, a finalizer or a signal handler may be, the
+        caller gets no team and walks alone: it waits for nobody, since somebody may wait for what it holds.
+        """
+        _turns.depth += 1
+        try:
+            with nullcontext() if self.threads == 1 or _turns.depth > 1 else self._lock:
+                yield
+        finally:
+            _turns.depth -= 1
+
     def run(self, context: int, is_short: bool = False) -> None:
-        """Runs the context at this address with all threads. The caller holds `lock`, unless there is one thread.
+        """Runs the context at this address with all threads that the caller's `turn` gives it.
 
         is_short: it takes less than waking a thread; those that sleep are woken only while runs follow each other.
-
-        A run inside of a run, which external code or a finalizer may begin there, is walked by its caller alone.
         """
+        if _turns.depth > 1:
+            self._walk(self._pool.address, context, 1, False)
+            return
         if self._workers is None:
             self._workers = self._start()
-        threads = self.threads if len(self._workers) == self.threads - 1 and not self._is_walking else 1
-        self._is_walking = self._is_walking or threads > 1
+        threads = self.threads if len(self._workers) == self.threads - 1 else 1
         _busy.append(threads)
         _hurry()
         try:
@@ -145,7 +158,6 @@ class Team:
             self._walk(self._pool.address, context, threads, wake)
         finally:
             self._ended = time.perf_counter_ns()
-            self._is_walking = self._is_walking and threads == 1
             _busy.remove(threads)
             _hurry()
 
@@ -173,14 +185,21 @@ class Team:
 
         Leaves a team alone that is in use.
         """
-        if self.lock.acquire(timeout=1.0):
+        if self._lock.acquire(timeout=1.0):
             try:
                 self._send_home(self._workers or [])
                 self._workers = []
             finally:
-                self.lock.release()
+                self._lock.release()
 
 
+class _Turns(threading.local):
+    """depth: how many blocks of `Team.turn` this thread is in."""
+
+    depth = 0
+
+
+_turns = _Turns()
 _busy: list[int] = []  # threads of each run in flight; appending, removing and adding up are atomic
 _spins = ctypes.c_int32(PATIENT)
 _teams: dict[tuple[int, bytes], Team] = {}

@@ -5,6 +5,7 @@
 
 See protobuf's documentation of the encoding. As there, fields that a message does not know are passed over, the last
 one of several counts, messages that stand in the place of one are merged, and text that is not UTF-8 stays bytes.
+Groups, which no version of ONNX has, are refused.
 
 A class of messages states its fields (frontends.onnx.messages has ONNX's); those that a file leaves out have their
 default. Methods have the names of protobuf's, so that one of its own messages may come in the place of these.
@@ -21,7 +22,9 @@ from typing import Any, ClassVar, Self
 
 LARGE = 1 << 16  # bytes of a message that is worth reading in place
 _DEEPEST = 100  # messages within each other, as in protobuf
+_FIELDS = 1 << 29  # their numbers are below
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5  # kinds
+_GROUP = 3, 4  # where one begins and ends
 _SIZES = {_FIXED64: 8, _FIXED32: 4}
 _ALL_BITS = 2**64 - 1  # of a number
 
@@ -95,7 +98,8 @@ class Message:
             elif kind in _SIZES:
                 at += _SIZES[kind]
             else:
-                raise DamagedError(f"{type(self).__name__} has a field of kind {kind}, which there is not")
+                what = "a group" if kind in _GROUP else f"a field of kind {kind}"
+                raise DamagedError(f"{type(self).__name__} has {what}, which there is not")
             if at > end:
                 raise DamagedError(
                     f"field {key >> 3} of {type(self).__name__} is {at - end} bytes longer than it may be"
@@ -104,6 +108,8 @@ class Message:
                 if self.exclusive:
                     self._keep_only(key >> 3)
                 take(self, data, begin, at, depth)
+            elif not 0 < key >> 3 < _FIELDS:
+                raise DamagedError(f"{type(self).__name__} has a field {key >> 3}, which there is not")
 
     def _keep_only(self, number: int) -> None:
         for name, f in self.fields.items():
