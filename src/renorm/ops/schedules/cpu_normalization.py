@@ -76,29 +76,31 @@ def _axes(t: te.Tensor) -> Sequence[te.IterVar]:
 
 
 def _agree(reductions: Sequence[te.Tensor], among: Callable[[te.Tensor], bool]) -> bool:
-    """Whether reductions read each other only at their own slice."""
+    """Whether reductions read each other only at their own slice, or at parts of it: k neighbours of which each slice
+    has its own."""
     for t in reductions:
-        assert isinstance(t.op, te.ComputeOp)
-        inner = [axis.var for axis in t.op.reduce_axis]
         for load in structure.reached(t, among):
             read = isinstance(load.source, te.Tensor) and among(load.source)
-            if read and any(structure.depends_on(i, v) for i in load.indices for v in inner):
+            if read and not all(structure.is_apart(i, t) for i in load.indices):
                 return False
     return True
 
 
 def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
-    """Threads over slices; statistics of a slice, then its elements. Falls back to nests of their own where there are
-    no slices, or several results."""
-    chain = structure.stages(outs)
+    """Threads over slices; statistics of a slice, then its elements. Statistics that are results too are written on
+    the way; other results are nests of their own, and so is everything where there are no slices."""
+    chain = structure.stages(outs[:1])
     reductions = [t for t in chain if structure.is_reduction(t)]
-    slices = Slices.of(outs[0], reductions) if len(outs) == 1 else None
+    apart = [t for t in outs[1:] if not any(t is u for u in chain)]
+    slices = Slices.of(outs[0], reductions)
+    if any(t is u for t in structure.stages(apart) for u in chain):
+        slices = None
     if slices is None or (slices.count < FEW and slices.size > LONG):
         cpu_reduction.schedule(s, outs, target)
-    elif slices.run_across_memory:
-        _columns(s, chain, outs[0], slices, target)
-    else:
-        _rows(s, chain, outs[0], slices, target)
+        return
+    (_columns if slices.run_across_memory else _rows)(s, chain, outs[0], slices, target)
+    if apart:
+        cpu_reduction.schedule(s, apart, target)
 
 
 def _rows(s: te.Schedule, chain: Sequence[te.Tensor], out: te.Tensor, slices: Slices, target: Target) -> None:
@@ -152,7 +154,7 @@ def _columns(s: te.Schedule, chain: Sequence[te.Tensor], out: te.Tensor, slices:
     place = (cpu_injective.share(s, out, outer) if prod(out.shape) >= cpu_injective.PARALLEL_FROM else outer)[-1]
     for t in kept:
         s[t].compute_at(s[out], place)
-        _neighbours(s, t, _lane_axis(out, t), lanes, in_registers=t not in reused)
+        _neighbours(s, t, _lane_axis(out, t), lanes, in_registers=t not in reused and not s[t].is_output)
 
 
 def _tile(extent: int, lanes: int) -> tuple[int, int]:
@@ -178,7 +180,8 @@ def _lane_axis(out: te.Tensor, t: te.Tensor) -> int:
 
 def _neighbours(s: te.Schedule, t: te.Tensor, along: int, lanes: int, in_registers: bool) -> None:
     """Vectors over neighbouring slices."""
-    s[t].set_scope("register" if in_registers else "local")
+    if not s[t].is_output:
+        s[t].set_scope("register" if in_registers else "local")
     terms = structure.terms(t) if structure.is_reduction(t) else []
     own = list(s[t].op.axis)
     vector, lane = s[t].split(own[along], factor=lanes)

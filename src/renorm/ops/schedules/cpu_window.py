@@ -23,40 +23,51 @@ def schedule(s: te.Schedule, t: te.Tensor, tail: te.Tensor, target: Target) -> N
     if not axes:
         s[accumulator].compute_root()
         return
+    terms = structure.terms(t)  # results beside each other that are made from the same data
+    if len(axes) - 1 in terms:
+        terms = []
     lanes = target.lanes(itemsize(compute_dtype(t.dtype)))
-    outer, inner = axes[:-1], axes[-1]
-    side = lanes * _side_by_side(t, tail.shape[-1] // lanes)
+    beside, inner = [axes[k] for k in terms], axes[-1]
+    outer = [a for k, a in enumerate(axes[:-1]) if k not in terms]
+    count = prod(t.shape[k] for k in terms)
+    side = lanes * _side_by_side(t, tail.shape[-1] // lanes, SIDE_BY_SIDE // count)
     if tail.shape[-1] > side:
         block, inner = s[tail].split(inner, factor=side)
         outer = [*outer, block]
+    s[tail].reorder(*outer, *beside, inner)
     if outer:
         loops = cpu_injective.share(s, tail, outer) if structure.work(t) >= cpu_injective.PARALLEL_FROM else outer
         s[accumulator].compute_at(s[tail], loops[-1])
     own, reduced = list(s[accumulator].op.axis), list(s[accumulator].op.reduce_axis)
-    s[accumulator].reorder(*own[:-1], *reduced, own[-1])
-    for stage, axis in ((tail, inner), (accumulator, own[-1])):
+    others = [a for k, a in enumerate(own[:-1]) if k not in terms]
+    for stage, first, last in ((tail, [], inner), (accumulator, [*others, *reduced], own[-1])):
+        along = beside if stage is tail else [own[k] for k in terms]
+        vectors = list[te.IterVar]()
         if tail.shape[-1] > lanes:
-            vector, axis = s[stage].split(axis, factor=lanes)
-            if outer:
-                s[stage].unroll(vector)
+            vector, last = s[stage].split(last, factor=lanes)
+            vectors = [vector]
+        s[stage].reorder(*first, *vectors, *along, last)
+        if outer:
+            for axis in (*vectors, *along):
+                s[stage].unroll(axis)
         if tail.shape[-1] > 1:
-            s[stage].vectorize(axis)
+            s[stage].vectorize(last)
 
 
 # Vectors that are summed up side by side: memory is read in runs of this many cache lines, or about.
 SIDE_BY_SIDE = 8
 
 
-def _side_by_side(t: te.Tensor, vectors: int) -> int:
-    """How many vectors of results one tile holds: several where each is a long sum over rows of memory, and where
-    enough tiles are left for threads to share. Windows overlap, so that their rows are still in cache."""
+def _side_by_side(t: te.Tensor, vectors: int, most: int) -> int:
+    """How many vectors of results, `most` at most, one tile holds: several where each is a long sum over rows of
+    memory, and where enough tiles are left for threads to share. Windows overlap, so that their rows are still in
+    cache."""
     assert isinstance(t.op, te.ComputeOp)
-    reduced = [axis.var for axis in t.op.reduce_axis]
-    alone = all(isinstance(i, Var) or not any(structure.depends_on(i, v) for v in reduced) for i in _indices(t))
+    alone = all(isinstance(i, Var) or structure.is_apart(i, t) for i in _indices(t))
     if not alone or prod(axis.extent for axis in t.op.reduce_axis) < LONG:
         return 1
     rest = prod(t.shape[:-1]) * max(1, vectors)
-    return max(k for k in range(1, SIDE_BY_SIDE + 1) if k == 1 or (vectors % k == 0 and rest // k >= TILES))
+    return max(k for k in range(1, max(1, most) + 1) if k == 1 or (vectors % k == 0 and rest // k >= TILES))
 
 
 # Terms of a long sum; tiles that give threads even shares.

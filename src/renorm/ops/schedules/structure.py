@@ -135,6 +135,18 @@ def blocks(index: Expr, var: Var) -> int | None:
     return moving.pop() if len(moving) == 1 else None
 
 
+def is_apart(index: Expr, t: te.Tensor) -> bool:
+    """Whether no two results of a reduction read the same along an axis indexed so, but for those that read all of
+    it alike: the reduction does not run along it, or through k neighbours of which each result has its own."""
+    assert isinstance(t.op, te.ComputeOp)
+    extents = {axis.var: axis.extent for axis in t.op.reduce_axis}
+    match index:
+        case Binary(op="+", a=Binary(op="*", a=Var(), b=Const(value=k)), b=Var() as part):
+            return extents.get(part, 1) <= int(k)
+        case _:
+            return not any(depends_on(index, v) for v in extents)
+
+
 def terms(t: te.Tensor) -> list[int]:
     """Data axes of a reduction on which no read depends: results beside each other that are made from the same data."""
     assert isinstance(t.op, te.ComputeOp)

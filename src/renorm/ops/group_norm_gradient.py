@@ -1,0 +1,170 @@
+"""The gradient of norms whose statistics belong to slices of one sample."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from renorm import te
+from renorm.core.dtypes import compute_dtype
+from renorm.graph.op import Reject, Sample
+from renorm.graph.types import Operand, bf16, f16, f32, f64
+from renorm.ops.group_norm_training import GroupedNorm, Groups
+from renorm.ops.moments import ACCUMULATOR, statistic
+from renorm.ops.precision import rounded, wide
+from renorm.te import tag
+
+PIECES = 64  # runs of rows whose sums are taken apart, so that threads share them; it settles the bits of the result
+
+
+class GroupNormGradient(GroupedNorm):
+    """dx = invstd * (g - mean(g) - xhat * mean(g * xhat)) with g = dy * scale, xhat = (x - mean) * invstd; means over
+    the slice.
+
+    sums[p, 0, c] = sum of dy, sums[p, 1, c] = sum of dy * xhat over a part p of the batch: added up over p they are the
+    gradients of bias and of scale. A part is a sample, or some samples where x is [N, C]. mean, invstd: what
+    GroupNormTraining gave.
+    """
+
+    signature = (
+        "dy: T[*S], x: T[*S], mean: float64[N, G], invstd: float64[N, G], scale?: U[C] -> dx: T[*S], sums: float64[...]"
+    )
+
+    def infer(self, dy: Operand, x: Operand, mean: Operand, invstd: Operand, scale: Operand | None) -> list[Any]:
+        channels = self.check(x, scale)
+        return [None, (_parts(x.shape[0]) if x.rank == 2 else x.shape[0], 2, channels)]
+
+    def compute(
+        self, dy: te.Tensor, x: te.Tensor, mean: te.Tensor, invstd: te.Tensor, scale: te.Tensor | None
+    ) -> list[te.Tensor]:
+        groups, dtype = self.groups(x), compute_dtype(x.dtype)
+
+        def scaled(e: Any, c: Any) -> Any:
+            return e if scale is None else e * wide(scale[c]).astype(e.dtype)
+
+        def terms(index: Any, k: Any) -> Any:
+            at, d = groups.slice_of(index), dy[index].astype(ACCUMULATOR)
+            return te.select(k < 1, d, d * ((x[index].astype(ACCUMULATOR) - mean[at]) * invstd[at]))
+
+        if x.ndim == 2:
+            sums = _over_rows(x.shape, terms)
+            totals = _over_slices(groups, lambda index, k: scaled(terms(index, k), index[1]))
+        else:
+            sums = _over_samples(groups, terms)
+            totals = _over_channels(groups, lambda n, c, k: scaled(sums[n, k, c], c))
+        size = te.const(float(groups.size), ACCUMULATOR)
+
+        def lost(at: Any) -> Any:
+            """What rounding the mean takes off xhat."""
+            return (mean[at] - mean[at].astype(dtype).astype(ACCUMULATOR)) * invstd[at]
+
+        slope = statistic(groups.slices, lambda *at: (totals[(*at, 1)] / size).astype(dtype), "slope")
+        level = statistic(
+            groups.slices,
+            lambda *at: ((totals[(*at, 0)] - lost(at) * totals[(*at, 1)]) / size).astype(dtype),
+            "level",
+        )
+
+        def element(*index: Any) -> Any:
+            at, c = groups.slice_of(index), index[groups.axis]
+            inverse = invstd[at].astype(dtype)
+            near = (x[index].astype(dtype) - mean[at].astype(dtype)) * inverse
+            return (scaled(dy[index].astype(dtype), c) - level[at] - near * slope[at]) * inverse
+
+        return [rounded(te.compute(x.shape, element, name="group_norm_gradient", tag=tag.BROADCAST), x.dtype), sums]
+
+    def reference(self, dy: Any, x: Any, mean: Any, invstd: Any, scale: Any) -> Any:
+        groups = self.groups(x)
+        xhat = groups.join((groups.split(x) - mean[..., None]) * invstd[..., None])
+        g = groups.split(dy if scale is None else dy * groups.along(scale))
+        normal = groups.split(xhat)
+        if g.size:
+            g = g - g.mean(2, keepdims=True) - normal * (g * normal).mean(2, keepdims=True)
+        terms = np.stack([np.moveaxis(t, groups.axis, 1) for t in (dy, dy * xhat)], 1)
+        rows = _rows(len(x)) if x.ndim == 2 else 1
+        parts = [terms[first : first + rows] for first in range(0, len(x), rows)]
+        over = (0, *range(3, x.ndim + 1))
+        sums = np.stack([p.sum(axis=over) for p in parts]) if parts else np.zeros((0, 2, terms.shape[2]))
+        return [groups.join(g * invstd[..., None]), sums]
+
+    samples = [
+        Sample(f32[2, 6, 35], f32[2, 6, 35], f64[2, 3], f64[2, 3].between(0.5, 2), f32[6], num_groups=3),
+        Sample(f32[2, 35, 6], f32[2, 35, 6], f64[2, 3], f64[2, 3].between(0.5, 2), f32[6], num_groups=3, axis=-1),
+        Sample(f32[2, 3, 5, 7], f32[2, 3, 5, 7], f64[2, 3], f64[2, 3].between(0.5, 2), f32[3], num_groups=3),
+        Sample(f32[2, 9, 4], f32[2, 9, 4], f64[2, 4], f64[2, 4].between(0.5, 2), f32[4], num_groups=4, axis=2),
+        Sample(f32[2, 4, 9], f32[2, 4, 9], f64[2, 1], f64[2, 1].between(0.5, 2), num_groups=1),
+        Sample(f32[5, 40], f32[5, 40], f64[5, 1], f64[5, 1].between(0.5, 2), f32[40], num_groups=1),
+        Sample(f32[67, 6], f32[67, 6], f64[67, 2], f64[67, 2].between(0.5, 2), f32[6], num_groups=2),
+        Sample(f32[128, 3], f32[128, 3], f64[128, 1], f64[128, 1].between(0.5, 2), num_groups=1),
+        Sample(
+            f32[3, 5], f32[3, 5].between(79999, 80003), f64[3, 1].between(80000, 80002), f64[3, 1], f32[5], num_groups=1
+        ),
+        Sample(f32[0, 3, 4], f32[0, 3, 4], f64[0, 3], f64[0, 3], f32[3], num_groups=3),
+        Sample(f32[0, 3], f32[0, 3], f64[0, 1], f64[0, 1], f32[3], num_groups=1),
+        Sample(f64[2, 4, 5], f64[2, 4, 5], f64[2, 2], f64[2, 2].between(0.5, 2), f64[4], num_groups=2),
+        Sample(f16[2, 300], f16[2, 300], f64[2, 1], f64[2, 1].between(0.5, 2), f32[300], num_groups=1),
+        Sample(bf16[1, 2, 16], bf16[1, 2, 16], f64[1, 2], f64[1, 2].between(0.5, 2), bf16[2], num_groups=2),
+    ]
+    rejects = [
+        Reject(f32[2, 6, 5], f32[2, 6, 5], f64[2, 4], f64[2, 4], num_groups=4, because="does not divide 6 channels"),
+        Reject(f32[2, 6, 5], f32[2, 6, 4], f64[2, 3], f64[2, 3], num_groups=3, because="x"),
+        Reject(f32[2, 6], f32[2, 6], f64[2, 1], f64[2, 2], num_groups=1, because="invstd has G = 2"),
+        Reject(f32[2, 6], f32[2, 6], f64[2, 1], f64[2, 1], f32[5], num_groups=1, because="scale has 5 elements"),
+    ]
+
+
+def _rows(batch: Any) -> Any:
+    return max(1, -(-batch // PIECES))
+
+
+def _parts(batch: Any) -> Any:
+    """How many parts of `rows` rows there are; None where the batch is not known."""
+    return -(-batch // _rows(batch)) if isinstance(batch, int) else None
+
+
+def _sum(shape: tuple[int, ...], extents: list[int], term: Any, name: str) -> te.Tensor:
+    """Sums over axes of these extents: term(index of the result, indices summed over)."""
+    axes = [te.reduce_axis((0, e), name=f"r{i}") for i, e in enumerate(extents)]
+    if not axes or not prod(extents):
+        return te.compute(shape, lambda *i: te.const(0.0, ACCUMULATOR) if axes else term(i, ()), name=name)
+    return te.compute(shape, lambda *i: te.sum(term(i, axes), axis=axes), name=name, tag="reduce")
+
+
+def _over_rows(shape: tuple[int, ...], terms: Any) -> te.Tensor:
+    batch, channels = shape
+    rows, parts = _rows(batch), _parts(batch)
+
+    def term(i: Any, r: Any) -> Any:
+        (_, k, c), row = i, i[0] * rows + r[0]
+        value = terms((row, c), k)
+        return value if rows * parts == batch else te.if_then_else(row < batch, value, te.const(0.0, ACCUMULATOR))
+
+    return _sum((parts, 2, channels), [rows], term, "sums")
+
+
+def _over_samples(groups: Groups, terms: Any) -> te.Tensor:
+    shape, axis = groups.shape, groups.axis
+    others = [d for a, d in enumerate(shape) if a not in (0, axis)]
+
+    def term(i: Any, r: Any) -> Any:
+        inside = [*r[: axis - 1], i[2], *r[axis - 1 :]]
+        return terms((i[0], *inside), i[1])
+
+    return _sum((shape[0], 2, shape[axis]), others, term, "sums")
+
+
+def _over_slices(groups: Groups, terms: Any) -> te.Tensor:
+    return _sum(
+        (*groups.slices, 2), list(groups.inside), lambda i, r: terms(groups.index(i[0], i[1], *r), i[2]), "totals"
+    )
+
+
+def _over_channels(groups: Groups, value: Any) -> te.Tensor:
+    """value(n, c, k) added up over the channels of each group."""
+    if groups.width == 1:
+        return statistic((*groups.slices, 2), value, "totals")
+    return _sum(
+        (*groups.slices, 2), [groups.width], lambda i, r: value(i[0], i[1] * groups.width + r[0], i[2]), "totals"
+    )
