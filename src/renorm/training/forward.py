@@ -223,13 +223,12 @@ def _sense(rule: Convention) -> tuple[tuple[str, Any], ...]:
 
 
 def _check_count(count: int, rule: Convention, batch: Batch) -> None:
-    what = f"x {batch.x.dtype.name}{list(batch.x.shape)}"
     if not count and batch.x.size:
-        raise InvalidInput(f"the mask leaves no value of {what}", ["expected at least one on one rank"])
-    _check_single(count, rule, what)
+        raise InvalidInput(f"the mask leaves no value of {batch}", ["expected at least one on one rank"])
+    _check_single(count, rule, batch)
 
 
-def _check_single(count: int, rule: Convention, what: str) -> None:
+def _check_single(count: int, rule: Convention, what: object) -> None:
     if count == 1 and rule.refuses_single:
         raise InvalidInput(
             f"{what} has one value per channel",

@@ -71,7 +71,7 @@ def data(name: str, given: Any, like: Array | None = None) -> Array:
     a = given if type(given) is np.ndarray else view_of(given)
     if isinstance(a, str):
         raise InvalidInput(f"{name} is {a}")
-    if a.dtype.name not in FLOATS or not a.dtype.isnative:
+    if not _is_float(a.dtype):
         raise InvalidInput(f"{name} is {a.dtype}", [f"expected one of {', '.join(FLOATS)}"])
     if like is not None and (a.shape != like.shape or a.dtype != like.dtype):
         raise InvalidInput(f"{name} is {_type(a)}", [f"expected {_type(like)}, as x"])
@@ -85,6 +85,11 @@ def output(name: str, given: Any, like: Array) -> Array:
     if not a.flags.writeable:
         raise InvalidInput(f"{name} is read-only", [f"expected writable {_type(like)}"])
     return a
+
+
+@lru_cache  # the name of a dtype takes longer than all else here
+def _is_float(dtype: np.dtype[Any]) -> bool:
+    return dtype.name in FLOATS and dtype.isnative
 
 
 def _check_layout(name: str, a: Array) -> None:
@@ -112,14 +117,14 @@ def per_channel(name: str, given: Any, channels: Channels, dtype: np.dtype[Any])
             f"{name} has shape {list(a.shape)}", [f"expected {list(channels.shape)}: one number for each channel of x"]
         )
     if a.dtype != dtype:
-        if a.dtype.name not in FLOATS or a.dtype.itemsize >= dtype.itemsize:
+        if not _is_float(a.dtype) or a.dtype.itemsize >= dtype.itemsize:
             raise InvalidInput(
                 f"{name} is {a.dtype}",
                 [f"expected {dtype.name}, or a narrower float"],
                 f"convert with {name}.astype(np.{dtype.name}); renorm never rounds silently",
             )
         a = a.astype(dtype)
-    return np.ascontiguousarray(a).reshape(channels.count)
+    return a if a.ndim == 1 and a.flags.c_contiguous else np.ascontiguousarray(a).reshape(channels.count)
 
 
 def mask_of(given: Any, channels: Channels) -> Array:
@@ -158,6 +163,9 @@ class Batch:
         self.dtype = statistics_dtype(self.x)
         self.kernel = self.x.reshape(self.channels.kernel)
         self.mask = None if mask is None else mask_of(mask, self.channels)
+
+    def __str__(self) -> str:
+        return f"x {_type(self.x)}"
 
     @property
     def count(self) -> int:

@@ -1,0 +1,188 @@
+"""Conventions against the libraries they are named after, with their defaults."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from onnx import TensorProto, helper
+from onnx.reference import ReferenceEvaluator
+from tests.training.oracle import Forward, near
+
+from renorm import training
+from renorm.errors import InvalidInput
+from renorm.training.conventions import CONVENTIONS
+
+f32 = np.float32
+
+
+@pytest.fixture
+def case() -> dict[str, Any]:
+    rng = np.random.default_rng(7)
+    x = rng.normal(3, 2, (4, 5, 3, 2)).astype(f32)
+    scale, bias, mean = rng.normal(size=(3, 5)).astype(f32)
+    return {
+        "x": x,
+        "scale": scale,
+        "bias": bias,
+        "running_mean": mean,
+        "running_var": rng.uniform(0.5, 2, 5).astype(f32),
+    }
+
+
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("momentum", ["default", 0.3, None])
+def test_torch(case: dict[str, Any], momentum: Any, fused: bool) -> None:
+    """Three steps, running statistics and the number of batches handed on."""
+    layer = torch.nn.BatchNorm2d(5, **({} if momentum == "default" else {"momentum": momentum}))
+    state = {k: torch.tensor(case[k]) for k in ("running_mean", "running_var")}
+    layer.load_state_dict(
+        {**state, "weight": torch.tensor(case["scale"]), "bias": torch.tensor(case["bias"]),
+         "num_batches_tracked": torch.tensor(0)}
+    )  # fmt: skip
+    mean, var, tracked = case["running_mean"], case["running_var"], 0
+    for step in range(3):
+        x = case["x"] + step
+        r = training.batch_norm(
+            x, case["scale"], case["bias"], mean, var, num_batches_tracked=tracked, fused=fused,
+            **({} if momentum == "default" else {"momentum": momentum}),
+        )  # fmt: skip
+        near(r.y, layer(torch.tensor(x)).detach(), 2e-6)
+        mean, var, tracked = r.running_mean, r.running_var, r.num_batches_tracked
+        near(mean, layer.running_mean, 1e-6)
+        near(var, layer.running_var, 1e-6)
+        assert tracked == int(layer.num_batches_tracked)
+    layer.eval()
+    y = training.batch_norm_inference(case["x"], case["scale"], case["bias"], mean, var, epsilon=layer.eps)
+    near(y, layer(torch.tensor(case["x"])).detach(), 2e-6)
+
+
+def training_node(**attributes: Any) -> onnx.ModelProto:
+    names = ["scale", "bias", "running_mean", "running_var"]
+    inputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [5]) for n in names]
+    outputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in ("y", "new_mean", "new_var")]
+    node = helper.make_node(
+        "BatchNormalization", ["x", *names], ["y", "new_mean", "new_var"], training_mode=1, **attributes
+    )
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [4, 5, 3, 2])
+    graph = helper.make_graph([node], "g", [x, *inputs], outputs)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 15)], ir_version=8)
+
+
+@pytest.mark.parametrize("given", [{}, {"momentum": 0.25, "epsilon": 0.01}])
+@pytest.mark.parametrize("library", ["onnx", "onnxruntime"])
+def test_onnx(case: dict[str, Any], library: str, given: dict[str, float]) -> None:
+    model = training_node(**given)
+    if library == "onnx":
+        results = ReferenceEvaluator(model).run(None, case)
+    else:
+        session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+        results = session.run(None, case)
+    r = training.batch_norm(**case, convention="onnx", **given)
+    for got, wanted in zip((r.y, r.running_mean, r.running_var), results, strict=True):
+        near(got, wanted, 3e-6)
+
+
+@pytest.mark.parametrize(
+    ("convention", "given", "old", "batch", "corrected", "epsilon"),
+    [
+        ("torch", {}, 0.9, 0.1, True, 1e-5),
+        ("keras", {}, 0.99, 0.01, False, 1e-3),
+        ("tf_fused", {}, 0.0, 1.0, True, 1e-4),
+        ("tf_fused", {"momentum": 0.25, "epsilon": 1e-3}, 0.75, 0.25, True, 1e-3),
+        ("onnx", {}, 0.9, 0.1, False, 1e-5),
+        ("cudnn", {"momentum": 0.25, "epsilon": 1e-4}, 0.75, 0.25, True, 1e-4),
+        ("cudnn", {"momentum": None, "epsilon": 1e-4, "num_batches_tracked": 4}, 0.8, 0.2, True, 1e-4),
+    ],
+)
+@pytest.mark.parametrize("fused", [True, False])
+def test_table(
+    case: dict[str, Any], convention: str, given: dict[str, Any], old: float, batch: float, corrected: bool,
+    epsilon: float, fused: bool,
+) -> None:  # fmt: skip
+    """Each row of the table of conventions, by its formula."""
+    wanted = Forward(case["x"], case["scale"], case["bias"], epsilon)
+    r = training.batch_norm(**case, convention=convention, fused=fused, **given)
+    near(r.y, wanted.y, 1e-6)
+    near(r.batch_mean, wanted.mean, 1e-7)
+    near(r.batch_var, wanted.var, 1e-7)
+    near(r.saved_invstd, wanted.invstd, 1e-7)
+    near(r.running_mean, old * case["running_mean"] + batch * wanted.mean, 2e-7)
+    bessel = 24 / 23 if corrected else 1.0
+    near(r.running_var, old * case["running_var"] + batch * bessel * wanted.var, 2e-7)
+    assert r.count == 24
+
+
+def test_cudnn_per_activation(case: dict[str, Any]) -> None:
+    """Each of the 30 elements of a sample is a channel, over 4 samples."""
+    x = case["x"]
+    scale = np.linspace(-1, 2, 30, dtype=f32).reshape(5, 3, 2)
+    old = np.full((5, 3, 2), 2, f32)
+    r = training.batch_norm(
+        x, scale, scale, old, old, convention="cudnn", mode="per_activation", momentum=0.5, epsilon=1e-4
+    )
+    wanted = Forward(x.reshape(4, 30), scale.ravel(), scale.ravel(), 1e-4)
+    near(r.y, wanted.y.reshape(x.shape), 2e-6)
+    near(r.running_var, (old + wanted.var.reshape(5, 3, 2) * 4 / 3) / 2, 2e-7)
+    assert r.saved_invstd.shape == (5, 3, 2)
+    dy = np.random.default_rng(8).normal(size=x.shape).astype(f32)
+    found = training.batch_norm_backward(dy, x, scale, epsilon=1e-4, mode="per_activation")
+    for got, right in zip(found, wanted.gradient(dy.reshape(4, 30)), strict=True):
+        near(got.reshape(-1), right.reshape(-1), 5e-6)
+    with pytest.raises(InvalidInput, match=r"per_activation is cudnn's"):
+        training.batch_norm(x, convention="torch", mode="per_activation")
+
+
+def test_tf_fused_with_factor_one_does_not_read_the_old(case: dict[str, Any]) -> None:
+    case["running_mean"][:] = np.nan
+    case["running_var"][:] = np.inf
+    r = training.batch_norm(**case, convention="tf_fused")
+    near(r.running_mean, r.batch_mean, 1e-7)
+    near(r.running_var, r.batch_var * (24 / 23), 2e-7)
+
+
+@pytest.mark.parametrize("source", CONVENTIONS)
+@pytest.mark.parametrize("target", CONVENTIONS)
+def test_convert_goes_on_as_before(case: dict[str, Any], source: str, target: str) -> None:
+    """A step in either convention, from a state that was converted, leads to the same state; so does the way back."""
+    x, given = case["x"], {"momentum": 0.25, "epsilon": 0.01}
+    state = {k: case[k] for k in ("running_mean", "running_var")} | given | {"count": 24}
+    moved = training.convert(state, source, target)
+    assert moved["epsilon"] == 0.01
+    after = []
+    for convention, s in ((source, state), (target, moved)):
+        r = training.batch_norm(
+            x, running_mean=s["running_mean"], running_var=s["running_var"], convention=convention,
+            momentum=s["momentum"], epsilon=s["epsilon"],
+        )  # fmt: skip
+        after.append({**s, "running_mean": r.running_mean, "running_var": r.running_var})
+    expected = training.convert(after[0], source, target)
+    for key in ("running_mean", "running_var", "momentum"):
+        near(after[1][key], expected[key], 4e-7)
+    again = training.convert(moved, target, source)
+    for key in ("running_mean", "running_var", "momentum", "epsilon"):
+        near(again[key], state[key], 2e-7)
+        assert np.asarray(again[key]).dtype == np.asarray(state[key]).dtype
+
+
+def test_convert_states_the_defaults_of_the_source() -> None:
+    assert training.convert({}, "keras", "torch") == {"momentum": pytest.approx(0.01), "epsilon": 1e-3}
+    assert training.convert({}, "tf_fused", "onnx") == {"momentum": 0.0, "epsilon": 1e-4}
+
+
+def test_convert_says_what_it_cannot() -> None:
+    var = np.ones(3, f32)
+    with pytest.raises(InvalidInput, match="put count= into the state"):
+        training.convert({"running_var": var}, "torch", "keras")
+    with pytest.raises(InvalidInput, match="no unbiased variance"):
+        training.convert({"running_var": var, "count": 1}, "keras", "torch")
+    with pytest.raises(InvalidInput, match="nearest: running_var"):
+        training.convert({"moving_var": var}, "keras", "torch")
+    with pytest.raises(InvalidInput, match="no cumulative mean"):
+        training.convert({"momentum": None}, "torch", "keras")
+    with pytest.raises(InvalidInput, match="known: torch, keras, tf_fused, onnx, cudnn"):
+        training.convert({}, "pytorch", "keras")
