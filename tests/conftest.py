@@ -25,6 +25,11 @@ if os.environ.get("CI"):
 # directory.
 os.environ["RENORM_CACHE"] = "0"
 
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="write what tests compare with, instead of failing")
+
+
 Zoo = Callable[[str, int], Path]
 
 

@@ -15,6 +15,7 @@ import renorm
 import renorm.cli
 from renorm.cli.group import VERBS
 from renorm.runtime.report import FATES
+from renorm.training.conventions import CONVENTIONS
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
@@ -60,3 +61,12 @@ def test_what_a_page_names_is_there(page: Path) -> None:
     bases = (ROOT, ROOT / "src" / "renorm")
     missing += [p for p in paths if not any((base / p).exists() for base in bases)]
     assert not missing
+
+
+def test_conventions_are_those_of_the_code() -> None:
+    for name, running, momentum, variance, epsilon in rows("docs/batch-norm.md", "convention"):
+        found = str(CONVENTIONS[name])
+        said = f"{name}: running = {running}, momentum {momentum}, running variance {variance}"
+        assert found.startswith(said), found
+        assert found.endswith(f", epsilon {epsilon}"), found
+    assert len(rows("docs/batch-norm.md", "convention")) == len(CONVENTIONS)

@@ -31,7 +31,7 @@ def program(page: Path) -> str:
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if program(p)], ids=lambda p: str(p.relative_to(ROOT)))
-def test_page(page: Path, tmp_path: Path) -> None:
+def test_page(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     shutil.copy(ROOT / "examples" / "digits" / "model.onnx", tmp_path)  # the `model.onnx` that pages speak of
     (tmp_path / "page.py").write_text(program(page))
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "PYTHONWARNINGS": "error"}
@@ -39,6 +39,12 @@ def test_page(page: Path, tmp_path: Path) -> None:
         [sys.executable, "page.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
     )
     assert result.returncode == 0, f"{page.name}:\n{result.stderr}"
+    for drawn in tmp_path.glob("*.svg"):  # a picture on a page is what its program draws
+        kept = page.parent / page.stem / drawn.name
+        if request.config.getoption("--update-golden"):
+            kept.parent.mkdir(exist_ok=True)
+            shutil.copy(drawn, kept)
+        assert kept.read_text() == drawn.read_text(), f"{page.name} draws another {drawn.name}: --update-golden"
 
 
 def test_the_readme_has_programs() -> None:

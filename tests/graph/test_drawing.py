@@ -84,7 +84,7 @@ def test_names_are_escaped_and_results_of_several_are_named():
     graph.outputs = [ops.relu(first, name="<&>")]
     picture = xml.fromstring(svg(graph))
     texts = [t.text for t in picture.iter(f"{SVG}text")]
-    assert '"<x>"' in texts
+    assert "<x>" in texts
     assert "<&>" in texts
     assert first.name in texts
     assert picture.findtext(f"{SVG}title") == '<a & "b">'

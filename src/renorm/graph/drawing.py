@@ -13,7 +13,6 @@ from itertools import pairwise
 
 from renorm.core.dataclass import dataclass, field
 from renorm.graph.ir import Graph, Node, Value
-from renorm.graph.text import quoted
 
 # Pixels.
 CHARACTER, LINE = 7.3, 16.0  # of 12 px monospace
@@ -23,7 +22,8 @@ SWEEPS = 12
 
 STYLE = (
     "text{font:12px ui-monospace,monospace;text-anchor:middle;fill:#1b1f24}"
-    ".small{font-size:10px;fill:#57606a}"
+    ".small{font-size:10px;fill:#57606a;paint-order:stroke;stroke:#fff;stroke-width:3px}"
+    "rect+text+.small{stroke:none}"
     "path{fill:none;stroke:#8c959f;stroke-width:1.2}"
     "rect{stroke:#57606a;stroke-width:1}.value{fill:#f6f8fa}.op{fill:#ddf4ff}.norm{fill:#fff1c2}"
 )
@@ -127,7 +127,7 @@ def _read(node: Node) -> Iterable[Value]:
 
 
 def _value_place(value: Value, role: str) -> _Place:
-    return _Place((quoted(value.name), str(value.type)), "value", f"{role} {value.name}: {value.type}")
+    return _Place((value.name, str(value.type)), "value", f"{role} {value.name}: {value.type}")
 
 
 def _order(rows: Sequence[list[_Place]], down: bool) -> None:
