@@ -248,6 +248,25 @@ def test_inspect_prints_the_fate_of_each_norm(artifact: Path) -> None:
     assert len(run_json("inspect", artifact)["report"]["norms"]) == 8
 
 
+def test_inspect_shows_and_translates_the_convention_of_batch_norms(tmp_path: Path) -> None:
+    """ONNX's momentum multiplies the old statistics: 0.75 there is 0.25 in PyTorch."""
+    from onnx import TensorProto, helper
+
+    rows = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [2, 3, 4]) for n in "xy"]
+    ones = [helper.make_tensor(n, TensorProto.FLOAT, [3], [1.0] * 3) for n in ("s", "b", "m", "v")]
+    node = helper.make_node("BatchNormalization", ["x", "s", "b", "m", "v"], ["y"], "n", momentum=0.75, epsilon=0.25)
+    graph = helper.make_graph([node], "g", rows[:1], rows[1:], ones)
+    path = tmp_path / "norm.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 15)], ir_version=8), path)
+    printed = run("inspect", path, "--convention", "torch").stdout
+    assert "onnx: running = momentum * old + (1 - momentum) * batch" in printed
+    assert re.search(r"1\s+onnx\s+0.75\s+0.25\s+stored\s+as it is", printed)
+    assert re.search(r"torch\s+0.25\s+0.25\s+times n / \(n - 1\)", printed)
+    (said,) = run_json("inspect", path, "--convention", "keras")["batch_norms"]
+    assert said["keras"] == {"momentum": 0.75, "epsilon": 0.25, "running_var": "as it is"}
+    assert (said["nodes"], said["convention"], said["is_training"]) == (["n"], "onnx", False)
+
+
 def test_inspect_lists_what_is_nearly_a_norm(tmp_path: Path) -> None:
     g = Graph("near")
     x = g.input("x", "float32", (2, 3, 8))

@@ -116,6 +116,7 @@ def batches(draw: Any) -> tuple[tuple[int, ...], int, str, bool, int]:
     return shape, axis, draw(st.sampled_from(["float32", "float64"])), draw(st.booleans()), draw(st.integers(0, 99))
 
 
+@pytest.mark.slow
 @settings(max_examples=12, deadline=None)
 @given(batches())
 def test_any_shape_axis_and_mask(batch: tuple[tuple[int, ...], int, str, bool, int]) -> None:

@@ -17,6 +17,8 @@ from renorm.core.errors import InvalidInput
 from renorm.driver.analysis import analyze
 from renorm.graph import drawing
 from renorm.runtime.report import NormRecord
+from renorm.training.conventions import CONVENTIONS
+from renorm.training.settings import Settings, settings_of
 
 
 @verb("inspect")
@@ -25,6 +27,11 @@ from renorm.runtime.report import NormRecord
 @click.option("--names", "with_names", is_flag=True, help="Print which tensors have other names now, or are gone.")
 @click.option("--refusals", "with_refusals", is_flag=True, help="Print every rewrite that did not fire, and why.")
 @click.option("--svg", type=click.Path(path_type=Path), help="Draw the graph after the passes into this file.")
+@click.option(
+    "--convention",
+    type=click.Choice(tuple(CONVENTIONS)),
+    help="Print momentum, epsilon and running variance of batch norms also as this library holds them.",
+)
 @compiling
 def command(
     model: Path,
@@ -32,6 +39,7 @@ def command(
     with_names: bool,
     with_refusals: bool,
     svg: Path | None,
+    convention: str | None,
     options: dict[str, Any],
     as_json: bool,
 ) -> output.Outcome:
@@ -59,6 +67,8 @@ def command(
                     output.line(f"  {side} {v.name}: {v.type}")
         output.table("ops", ("op", "nodes"), ops.most_common())
         norms_table(report.norms)
+        if source:
+            settings_table(settings_of(source), convention)
         near = [(n.name, n.kind, n.reason, ", ".join(n.nodes)) for n in report.near_norms]
         output.table("nearly normalizations, left in pieces", ("node", "resembles", "reason", "nodes"), near)
         # kernels of one kind are numbered
@@ -78,7 +88,11 @@ def command(
             output.table("refusals", ("rewrite", "node", "reason"), report.refusals)
         if with_graph and graph:
             output.line(str(graph))
-    data = {"ops": dict(ops), "report": report.to_json()}
+    data: dict[str, Any] = {"ops": dict(ops), "report": report.to_json()}
+    if source:
+        data["batch_norms"] = [
+            s.to_json() | ({convention: s.translated(convention)} if convention else {}) for s in settings_of(source)
+        ]
     return output.Outcome(data | ({"graph": str(graph)} if with_graph and graph else {}))
 
 
@@ -92,6 +106,28 @@ def norms_table(norms: Sequence[NormRecord]) -> None:
     for n in norms:
         if n.float16:
             output.line(f"float16: {n.name}: {n.float16}")
+
+
+def settings_table(settings: Sequence[Settings], convention: str | None) -> None:
+    """What batch norms say about training, in the convention of the file and, where one is asked for, in that one."""
+    rows = list[tuple[Any, ...]]()
+    for s in settings:
+        own = s.convention.name
+        rows.append(
+            (len(s.nodes), own, _number(s.momentum), s.epsilon, "batch" if s.is_training else "stored", "as it is")
+        )
+        if convention and convention != own:
+            t = s.translated(convention)
+            rows.append(("", convention, _number(t["momentum"]), t["epsilon"], "", t["running_var"]))
+    columns = ("batch norms", "convention", "momentum", "epsilon", "statistics", "running variance")
+    output.table("batch norms in training", columns, rows)
+    shown = [s.convention.name for s in settings] + ([convention] if settings and convention else [])
+    for name in dict.fromkeys(shown):
+        output.line(str(CONVENTIONS[name]))
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.6g}"
 
 
 def _into(norm: NormRecord) -> str:
