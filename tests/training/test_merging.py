@@ -80,7 +80,7 @@ def test_ranks_have_the_same_bits_in_one_exchange_for_all_layers() -> None:
     def work(comm: training.Communicator) -> Any:
         own = [statistics(x[ends[comm.rank] : ends[comm.rank + 1]]) for x in layers]
         one_by_one = [merged(comm, f"layer {i}", *part) for i, part in enumerate(own)]
-        at_once = merged_all(comm, [(f"layer {i}", *part) for i, part in enumerate(own)])
+        at_once = merged_all(comm, [(f"layer {i}", p.count, p.mean, p.m2) for i, p in enumerate(own)])
         sums = summed(comm, "backward", *(np.nan_to_num(part.m2) for part in own[1:]), np.array([float(own[0].count)]))
         return one_by_one, at_once, sums
 

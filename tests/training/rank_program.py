@@ -1,0 +1,112 @@
+"""A process of `test_rank_processes.py`: ENGINE FOLDER CASE...; what it finds goes to FOLDER/RANK-CASE.npz."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tests.training.splits import computed, drawn
+
+from renorm import training
+from renorm.errors import RenormError
+from renorm.training.communicators import Communicator
+from renorm.training.frames import Bytes, Framed
+
+SPLITS = {  # samples on each of three ranks, shape of the whole, mean / standard deviation, masked
+    "uneven": ((1, 4, 2), (7, 3, 5), 100.0, False),
+    "one value per channel": ((1, 1, 1), (3, 4), 10.0, False),
+    "empty ranks": ((0, 5, 0), (5, 3, 5), 1.0, False),
+    "masked": ((2, 3, 2), (7, 3, 5), 30.0, True),
+    "long messages": ((1, 1, 1), (3, 1000, 2), 1.0, False),
+}
+TIMEOUT = 4.0  # seconds, where ranks do not come
+
+
+def connect(engine: str, folder: Path) -> Framed:
+    if engine == "mpi":
+        return training.Mpi()
+    import torch.distributed as dist
+
+    if not dist.is_initialized():
+        rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=size)
+    return training.TorchGroup()
+
+
+def splits(comm: Framed, folder: Path) -> dict[str, Any]:
+    """All of SPLITS, twice; and how many collectives the second time took."""
+    started: list[int] = []
+    start = comm.start
+
+    def counted(frame: Bytes) -> Any:
+        started.append(len(frame))
+        return start(frame)
+
+    comm.start = counted
+    found: dict[str, Any] = {}
+    for _ in range(2):
+        started.clear()
+        for name, (sizes, shape, ratio, masked) in SPLITS.items():
+            ends = np.cumsum([0, *sizes])
+            batch = drawn(len(name), shape, ratio, masked=masked)
+            part = batch.part(ends[comm.rank], ends[comm.rank + 1])
+            found |= {f"{name}/{key}": value for key, value in computed(part, comm.named(name)).items()}
+    return found | {"collectives": np.array(len(started))}
+
+
+def mismatch(comm: Communicator, folder: Path) -> Any:
+    return training.moments(np.ones((2, 900 if comm.rank == 2 else 3, 4)), comm=comm)
+
+
+def raises(comm: Communicator, folder: Path) -> Any:
+    return training.moments(np.ones((2, 3, 4), np.int32 if comm.rank == 1 else np.float32), comm=comm)
+
+
+def late(comm: Communicator, folder: Path) -> Any:
+    """Rank 1 is there, and does not come until the others have given up."""
+    until = time.monotonic() + 60
+    while comm.rank == 1 and time.monotonic() < until:
+        time.sleep(0.05)
+        if all((folder / f"{rank}-late.npz").exists() for rank in (0, 2)):
+            return {}
+    return training.moments(np.ones((2, 3, 4)), comm=comm)
+
+
+def dies(comm: Communicator, folder: Path) -> Any:
+    if comm.rank == 1:
+        os._exit(3)
+    return training.moments(np.ones((2, 3, 4)), comm=comm)
+
+
+CASES = {case.__name__: case for case in (splits, mismatch, raises, late, dies)}
+
+
+def main(engine: str, folder: Path, cases: list[str]) -> None:
+    for case in cases:
+        comm = connect(engine, folder)
+        training.moments(np.ones((2, 3, 4)))  # compiled, so that ranks come at one time
+        comm.gather("warm up", np.zeros(1))
+        comm.timeout = TIMEOUT if case in ("late", "dies") else 60.0
+        try:
+            found = CASES[case](comm, folder)
+        except RenormError as error:
+            found = {"error": np.array(str(error))}
+        _write(folder / f"{comm.rank}-{case}.npz", found)
+    sys.stdout.flush()
+    if engine == "gloo":
+        os._exit(0)  # torch would wait for collectives that nobody joins
+
+
+def _write(file: Path, found: dict[str, Any]) -> None:
+    """Whole, or not at all: another rank looks for it."""
+    part = file.with_suffix(".part.npz")
+    np.savez(part, **found)
+    part.rename(file)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3:])

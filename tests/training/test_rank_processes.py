@@ -1,0 +1,103 @@
+"""Batch norm over ranks that are processes: three of MPI (mpiexec -n 3), three of torch.distributed over gloo."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.training.rank_program import SPLITS, TIMEOUT
+from tests.training.splits import compare, drawn, expected
+
+ROOT = Path(__file__).parents[2]
+MPIEXEC = shutil.which("mpiexec", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
+RANKS = 3
+
+ENGINES = [
+    pytest.param(
+        "mpi",
+        marks=pytest.mark.skipif(
+            MPIEXEC is None or importlib.util.find_spec("mpi4py") is None,
+            reason='mpi4py or mpiexec is not installed: pip install "renorm[mpi]"',
+        ),
+    ),
+    pytest.param(
+        "gloo",
+        marks=pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed"),
+    ),
+]
+Found = list[dict[str, Any]]
+pytestmark = [pytest.mark.slow, pytest.mark.parametrize("engine", ENGINES)]
+
+
+def run(engine: str, folder: Path, *cases: str) -> list[Found]:
+    """What each rank of `rank_program.py` found in each case; nothing where it died. One start for all cases."""
+    program = [sys.executable, "-m", "tests.training.rank_program", engine, str(folder), *cases]
+    path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+    environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "WORLD_SIZE": str(RANKS)}
+    calls = [[str(MPIEXEC), "-n", str(RANKS), *program]] if engine == "mpi" else [program] * RANKS
+    processes = [
+        subprocess.Popen(call, cwd=ROOT, env=environment | {"RANK": str(rank)}, stderr=subprocess.PIPE, text=True)
+        for rank, call in enumerate(calls)
+    ]
+    said = [process.communicate(timeout=200)[1] for process in processes]
+    if "dies" not in cases:
+        assert [process.returncode for process in processes] == [0] * len(calls), "\n".join(said)
+    files = [[folder / f"{rank}-{case}.npz" for rank in range(RANKS)] for case in cases]
+    return [[dict(np.load(file)) if file.exists() else {} for file in of_case] for of_case in files]
+
+
+def test_ranks_in_processes_are_one_rank_or_say_why_not(engine: str, tmp_path: Path) -> None:
+    split, mismatch, raises, late = run(engine, tmp_path, "splits", "mismatch", "raises", "late")
+    check_splits(split)
+    check_mismatch(mismatch)
+    check_raises(raises)
+    check_late(late)
+
+
+def check_splits(ranks: Found) -> None:
+    for name, (_, shape, ratio, masked) in SPLITS.items():
+        parts = [{k.split("/")[1]: v for k, v in rank.items() if k.startswith(f"{name}/")} for rank in ranks]
+        compare(parts, expected(drawn(len(name), shape, ratio, masked=masked)))
+    for rank in ranks:
+        assert rank["collectives"] == 2 * len(SPLITS), "one forward, one backward"
+
+
+def check_mismatch(ranks: Found) -> None:
+    (error,) = {str(rank["error"]) for rank in ranks}
+    assert "ranks 0 and 1: 'moments, 3 channels'" in error
+    assert "rank 2: 'moments, 900 channels'" in error
+
+
+def check_raises(ranks: Found) -> None:
+    first, second, third = (str(rank["error"]) for rank in ranks)
+    assert "int32" in second
+    for error in (first, third):
+        assert error.startswith("rank 1 failed")
+        assert "int32" in error
+
+
+def check_late(ranks: Found) -> None:
+    first, second, third = ranks
+    assert not second
+    for rank in (first, third):
+        assert str(rank["error"]).startswith("rank 1 did not come to 'moments, 3 channels'")
+    assert f"within {TIMEOUT:g} s" in str(first["error"]) + str(third["error"])
+
+
+def test_a_rank_that_dies_ends_the_others(engine: str, tmp_path: Path) -> None:
+    ((first, second, third),) = run(engine, tmp_path, "dies")
+    assert not second
+    if engine == "mpi":
+        assert not first, "the launcher ends all ranks of a job when one dies"
+        assert not third
+        return
+    for rank in (first, third):
+        assert str(rank["error"]).startswith("rank 1 did not come to 'moments, 3 channels'")
+        assert "torch.distributed says" in str(rank["error"])
