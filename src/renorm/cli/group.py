@@ -14,7 +14,20 @@ import click
 
 import renorm
 
-VERBS = ("compile", "run", "bench", "profile", "check", "inspect", "optimize", "unfold", "cache", "demo", "doctor")
+VERBS = (
+    "compile",
+    "run",
+    "bench",
+    "profile",
+    "check",
+    "inspect",
+    "optimize",
+    "unfold",
+    "cache",
+    "demo",
+    "doctor",
+    "restat",
+)
 
 
 class _Verbs(click.Group):

@@ -71,6 +71,22 @@ def unfold(source: Any, path: str | os.PathLike[str], *, partial: bool = False) 
     return import_module(f"{module}.reversal").unfold(source, path, partial=partial)
 
 
+def statistics_of(source: Any) -> Any:
+    """The file of a model as one whose batch norms can be given other statistics (frontends.onnx.statistics.File).
+    Raises InvalidInput for a format that has none."""
+    module = _module(source)
+    if module is None and not isinstance(source, Graph):
+        raise _unreadable(source)
+    if module != _BY_SUFFIX[".onnx"]:
+        what = os.fspath(source) if isinstance(source, (str, os.PathLike)) else type(source).__name__
+        raise InvalidInput(
+            f"{what}: only ONNX files hold statistics of batch norms",
+            ["TensorFlow Lite and Circle have no batch norm: converters folded it into a scale and a shift"],
+            "estimate them in the model that this one was converted from",
+        )
+    return import_module(f"{module}.statistics").File(source)
+
+
 def _check_suffix(module: str | None, path: str | os.PathLike[str]) -> None:
     suffix = os.path.splitext(os.fspath(path))[1].lower()
     if module is None or _BY_SUFFIX.get(suffix, module) != module:

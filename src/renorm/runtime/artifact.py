@@ -11,7 +11,7 @@
     44      4       CRC-32 of the weights
     48      16      zero
     64              manifest: JSON in UTF-8: the program, and where the objects are
-    ...             walker, objects, and what external code saved, each at a multiple of 64
+    ...             walker, objects, what external code saved, and state, each at a multiple of 64
     head            weights, at a multiple of 4096, to the end of the file
 
 Little-endian. The weights are mapped, read-only and shared: processes that load one file share its pages. A file is
@@ -39,7 +39,7 @@ from renorm.runtime import cpu
 from renorm.runtime.program import ALIGNMENT, Program, align
 
 MAGIC = b"\x89RENORM\n"
-VERSION = 6
+VERSION = 7
 _HEADER = struct.Struct("<8sIIQQQII16x")
 _PAGE = 4096
 _DAMAGED = "copy or compile the file again"
@@ -50,13 +50,14 @@ Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 @dataclass(frozen=True)
 class Artifact:
     """What a file holds. weights: a read-only array over the mapped file, which it keeps open. externals: what the code
-    of Program.externals saved."""
+    of Program.externals saved. state: the elements of Program.state, row-major."""
 
     program: Program
     walker: bytes
     objects: tuple[bytes, ...]
     weights: Bytes
     externals: tuple[bytes, ...] = ()
+    state: tuple[bytes, ...] = ()
 
 
 def write(
@@ -66,11 +67,12 @@ def write(
     objects: Sequence[bytes],
     weights: Bytes,
     externals: Sequence[bytes] = (),
+    state: Sequence[bytes] = (),
 ) -> None:
     """Writes an artifact. The file at `path` is either the old one or the whole new one, whatever happens.
     Raises InvalidArtifact where it cannot be written."""
     blobs, data = list[list[int]](), bytearray()
-    for blob in (walker, *objects, *externals):
+    for blob in (walker, *objects, *externals, *state):
         data += bytes(align(len(data)) - len(data))
         blobs.append([len(data), len(blob)])
         data += blob
@@ -141,12 +143,13 @@ def read(path: str | os.PathLike[str], verify: bool = True) -> Artifact:
         blobs = [bytes(content[begin + at : begin + at + length]) for at, length in manifest["blobs"]]
         program = Program.from_json(manifest["program"])
         walker, *rest = blobs
-        objects = rest[: max(0, len(rest) - len(program.externals))]
+        ends = [max(0, len(rest) - program.states - n) for n in (len(program.externals), 0)]
+        objects, externals, state = rest[: ends[0]], rest[ends[0] : ends[1]], rest[ends[1] :]
     except (KeyError, TypeError, ValueError) as error:
         raise _invalid(path, "has a manifest that cannot be read", f"{type(error).__name__}: {error}") from error
     cpu.require(program.machine, platform.machine(), path)
     weights = np.frombuffer(mapping, np.uint8, weight_size, head_size)
-    return Artifact(program, walker, tuple(objects), weights, tuple(rest[len(objects) :]))
+    return Artifact(program, walker, tuple(objects), weights, tuple(externals), tuple(state))
 
 
 def _invalid(path: str, what: str, fact: str) -> InvalidArtifact:

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from renorm.core.errors import InvalidInput, InvalidTarget
+from renorm.core import dtypes
+from renorm.core.errors import InvalidArtifact, InvalidInput, InvalidTarget
 from renorm.runtime import artifact, external, loader
 from renorm.runtime import threads as teams
 from renorm.runtime.arrays import Array, Slot, address, bind, bind_out, overlap
@@ -20,6 +21,7 @@ from renorm.runtime.external import Entry, ExternalCode
 from renorm.runtime.memory import Memory, sealed
 from renorm.runtime.program import ALIGNMENT, Program, TensorSpec
 from renorm.runtime.report import Report
+from renorm.runtime.state import State
 from renorm.runtime.table import Context, Recording, plan
 
 # ns of work that one thread does: below the first, sharing it out takes longer than it saves; below the second, waking
@@ -33,7 +35,8 @@ class Module:
     program: what to run. objects: the ELF objects that its codes index. weights: the bytes that weight offsets count
     in; a Memory is taken over and becomes read-only, an array that is read-only and aligned is used as it is,
     anything else is copied. walker: the object of codegen.llvm.walk. threads: how many run it; None: see
-    runtime.threads. externals: the code of Program.externals, or what was saved of it.
+    runtime.threads. externals: the code of Program.externals, or what was saved of it. state: the arrays of
+    Program.state, or the State of another module, which the two then share.
 
     With one thread, calls from several Python threads run at once, each with an arena of its own. With more, they
     take turns.
@@ -51,14 +54,16 @@ class Module:
         walker: bytes,
         threads: int | None = None,
         externals: Sequence[ExternalCode | bytes] = (),
+        state: State | Sequence[Array] = (),
     ):
         size = weights.nbytes if isinstance(weights, (Memory, np.ndarray)) else len(weights)
         program.verify(len(objects), size, len(externals))
         self.program = program
         self._objects, self._walker, self._externals = tuple(objects), walker, tuple(externals)
         self._weights, self._weights_address = _hold(weights)
-        self._inputs = tuple(Slot(s) for s in program.inputs)
-        self._outputs = tuple(Slot(s) for s in program.outputs)
+        self._inputs = tuple(Slot(s) for s in self.inputs)
+        self._outputs = tuple(Slot(s) for s in self.outputs)
+        self._state = state if isinstance(state, State) else State(program.state, state)
         self._threads = teams.resolve(threads)
         self._idle = list[Context]()  # list.append and list.pop are atomic
         arch = platform.machine()
@@ -78,11 +83,16 @@ class Module:
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
-        return self.program.inputs
+        return self.program.inputs[: len(self.program.inputs) - self.program.states]
 
     @property
     def outputs(self) -> tuple[TensorSpec, ...]:
-        return self.program.outputs
+        return self.program.outputs[: len(self.program.outputs) - self.program.states]
+
+    @property
+    def state(self) -> State:
+        """Arrays that each run reads and replaces, by name; empty unless it was compiled with `train_state`."""
+        return self._state
 
     @property
     def report(self) -> Report:
@@ -114,7 +124,7 @@ class Module:
         inputs = self._bind(args, named)
         if out is None:
             results = [s.allocate() for s in self._outputs]
-            self._run([address(a) for a in inputs] + [address(a) for a in results])
+            self._call(inputs, results)
             return results
         given = bind_out(self.name, self._outputs, out)
         # the memory plan may write a result before it has read the last of an input: what overlaps is written
@@ -122,7 +132,7 @@ class Module:
         into = [
             s.allocate() if a is None or any(overlap(a, x) for x in inputs) else a for s, a in zip(self._outputs, given)
         ]
-        self._run([address(a) for a in inputs] + [address(a) for a in into])
+        self._call(inputs, into)
         results = list(out) if isinstance(out, (list, tuple)) else [out]
         for i, (a, written) in enumerate(zip(given, into)):
             if a is None:
@@ -138,6 +148,22 @@ class Module:
             do = "save it, and load it on a machine of that kind"
             raise InvalidTarget(f"{self.name} was compiled for another machine", self._obstacles, do)
         return bind(self.name, self._inputs, args, named)
+
+    def evaluate(self, arrays: Sequence[Array]) -> list[Array]:
+        """What one run gives, with what the state becomes behind the outputs, of the inputs and, behind them, a state:
+        that of the module is neither read nor changed."""
+        inputs = self._bind(arrays[: len(self._inputs)], {})
+        results = [*(s.allocate() for s in self._outputs), *self._state.fresh()]
+        self._run([address(a) for a in (*inputs, *arrays[len(inputs) :], *results)])
+        return results
+
+    def _call(self, inputs: Sequence[Array], results: Sequence[Array]) -> None:
+        """One run that writes to `results`, and replaces the state."""
+        if not self.program.states:
+            self._run([address(a) for a in inputs] + [address(a) for a in results])
+            return
+        with self._state.replacing() as (before, after):
+            self._run([address(a) for a in (*inputs, *before, *results, *after)])
 
     def _run(self, addresses: list[int]) -> None:
         with self._team.turn():
@@ -188,19 +214,21 @@ class Module:
 
     @contextmanager
     def _own_context(self, args: Sequence[Any], named: Mapping[str, Any]) -> Generator[Context]:
-        """One that no other call takes, bound to these inputs and to fresh results; the team is its own too."""
-        inputs = self._bind(args, named)
-        results = [s.allocate() for s in self._outputs]
+        """One that no other call takes, bound to these inputs and to fresh results; the team is its own too. It changes
+        no state."""
+        inputs = [*self._bind(args, named), *self._state.copy().values()]
+        results = [*(s.allocate() for s in self._outputs), *self._state.fresh()]
         context = Context(self._plan, self._weights_address, self._team.threads)
         context.bases[:] = [address(a) for a in (*inputs, *results)]
         with self._team.turn():
             yield context
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the module to one file, which `renorm.load` reads. An old file is replaced at once, or not at all.
-        Raises InvalidArtifact where it cannot be written, or has external code that cannot be saved."""
+        """Writes the module, with its state as it is, to one file, which `renorm.load` reads. An old file is replaced at
+        once, or not at all. Raises InvalidArtifact where it cannot be written, or has external code that cannot be saved."""
         code = [e if isinstance(e, bytes) else external.saved(e, self.name) for e in self._externals]
-        artifact.write(path, self.program, self._walker, self._objects, self._weights, code)
+        state = [a.tobytes() for a in self._state.copy().values()]
+        artifact.write(path, self.program, self._walker, self._objects, self._weights, code, state)
 
     def __repr__(self) -> str:
         inputs, outputs = (", ".join(map(str, specs)) for specs in (self.inputs, self.outputs))
@@ -216,7 +244,14 @@ def load(path: str | os.PathLike[str], threads: int | None = None, verify: bool 
     Raises InvalidArtifact for a file that cannot be read, is damaged, of another version, or for another machine.
     """
     held = artifact.read(path, verify)
-    return Module(held.program, held.objects, held.weights, held.walker, threads, held.externals)
+    state = [_array(s, data, path) for s, data in zip(held.program.state, held.state, strict=True)]
+    return Module(held.program, held.objects, held.weights, held.walker, threads, held.externals, state)
+
+
+def _array(spec: TensorSpec, data: bytes, path: str | os.PathLike[str]) -> Array:
+    if len(data) != spec.nbytes:
+        raise InvalidArtifact(f"{path}: state {spec} has {len(data)} bytes, not {spec.nbytes}")
+    return np.frombuffer(data, dtypes.numpy_dtype(spec.dtype)).reshape(spec.shape)
 
 
 def _hold(weights: Memory | bytes | bytearray | memoryview | Array) -> tuple[Array, int]:

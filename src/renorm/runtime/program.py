@@ -129,7 +129,8 @@ class Program:
     """A whole compiled network.
 
     nanoseconds: about how long one thread takes; 0 where nobody knows. name: of the source model. dims: extents of
-    symbolic dims that were fixed when it was compiled.
+    symbolic dims that were fixed when it was compiled. states: how many of the last inputs are state: as many of the
+    last outputs, of the same types, are what they become.
     """
 
     machine: Machine
@@ -145,6 +146,12 @@ class Program:
     name: str = ""
     dims: Mapping[str, int] = field(default_factory=dict[str, int])
     externals: tuple[External, ...] = ()
+    states: int = 0
+
+    @property
+    def state(self) -> tuple[TensorSpec, ...]:
+        """The inputs that are state."""
+        return self.inputs[len(self.inputs) - self.states :]
 
     def to_json(self) -> dict[str, Any]:
         """Plain data; an argument is written as a list, since there are many."""
@@ -186,6 +193,7 @@ class Program:
             "weights": [{**_spec_json(w), "offset": w.offset} for w in self.weights],
             "report": self.report.to_json(),
             "dims": dict(self.dims),
+            "states": self.states,
         }
 
     @staticmethod
@@ -227,6 +235,7 @@ class Program:
                 report=Report.from_json(data["report"]),
                 name=str(data["name"]),
                 dims={str(k): _int(v) for k, v in data["dims"].items()},
+                states=_int(data["states"]),
             )
         except (KeyError, TypeError, ValueError, AttributeError, RenormError) as error:
             raise InvalidArtifact(
@@ -254,6 +263,11 @@ class Program:
             require(min(tensor.shape, default=0) >= 0, f"{tensor}: negative extent")
         for group, tensors in (("inputs", self.inputs), ("outputs", self.outputs)):
             require(len({t.name for t in tensors}) == len(tensors), f"{group}: names are not distinct")
+        known = 0 <= self.states <= min(len(self.inputs), len(self.outputs))
+        require(known, f"{self.states} inputs are state, of {len(self.inputs)} inputs and {len(self.outputs)} outputs")
+        for before, after in zip(self.state, self.outputs[len(self.outputs) - self.states :]) if known else ():
+            same = (before.dtype, before.shape) == (after.dtype, after.shape)
+            require(same, f"state {before} becomes {after}")
         for w in self.weights:
             inside = min(w.shape, default=0) >= 0 and 0 <= w.offset <= self.weight_bytes - w.nbytes
             require(

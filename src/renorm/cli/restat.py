@@ -1,0 +1,56 @@
+"""renorm restat: estimates the statistics of a model's batch norms anew, on data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from renorm.cli import output
+from renorm.cli.options import model, opt_level, threads, verb
+from renorm.cli.progress import progress
+from renorm.training.batches import Files
+from renorm.training.restat import METHODS, restat
+
+
+@verb("restat")
+@model
+@click.argument("data", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "-o", "--output", "path", required=True, type=click.Path(path_type=Path), help="The model that comes out."
+)
+@click.option("--method", type=click.Choice(METHODS), default=METHODS[0], show_default=True, help="See docs/restat.md.")
+@click.option(
+    "--batch-size", type=click.IntRange(1), default=None, help="Cut files into batches; default: a file is one."
+)
+@click.option("--correction", type=click.IntRange(0, 1), default=0, show_default=True, help="1: M2 / (count - 1).")
+@opt_level
+@threads
+def command(
+    model: Path,
+    data: tuple[Path, ...],
+    path: Path,
+    method: str,
+    batch_size: int | None,
+    correction: int,
+    opt_level: int,
+    threads: int | None,
+    as_json: bool,
+) -> output.Outcome:
+    """Writes MODEL (.onnx) with the means and variances that its batch norms have on DATA: .npy files with the array of
+    the only input, .npz files with one array per input, by name. Nothing else of the file changes."""
+    options = {"opt_level": opt_level, "threads": threads}
+    with progress(f"measuring {model.name}", as_json) as tell:
+        found = restat(model, Files(data, batch_size), None, method, correction=correction, progress=tell, **options)
+    found.write(path)
+    if not as_json:
+        rows = [
+            (d.name, d.after, d.count, d.shift.value, d.ratios[0].value, d.ratios[1].value, f"{len(d.dead) or ''}")
+            for d in found.layers
+        ]
+        columns = ("norm", "pass", "values", "mean moved by", "var / old, least", "greatest", "dead channels")
+        output.table("drift; means in deviations", columns, rows)
+        output.table("left as they are", ("norm", "because"), found.skipped)
+        output.line(f"furthest: {found.worst.name}; {found.batches} batches, {found.passes} passes")
+        output.line(f"{path}: {output.bytes_text(path.stat().st_size)}")
+    return output.Outcome({"model": str(path)} | found.to_json())

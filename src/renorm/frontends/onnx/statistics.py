@@ -1,0 +1,158 @@
+"""Where an ONNX file holds the statistics of its batch norms, and the same file with others in their place.
+
+Nothing else of the file changes. A statistic that is read elsewhere too, in another role or by another norm, gets a
+name of its own; one that nodes compute from constants (Identity, Cast, ...) becomes an initializer of the same name.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import numpy as np
+import onnx.inliner
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
+
+from renorm.core import dtypes
+from renorm.core.errors import InvalidInput, suggest
+from renorm.frontends.onnx import listing, tensors, writer
+from renorm.frontends.onnx.model import graphs, standard_domain
+from renorm.graph.ir import Node
+
+Array = np.ndarray[Any, Any]
+
+
+class File:
+    """An ONNX model whose constants can be given other elements. model: nobody else's; functions are inlined, so that
+    each norm has statistics of its own."""
+
+    def __init__(self, source: Any):
+        model = listing.load(source)
+        if model.functions:
+            self.model = onnx.inliner.inline_local_functions(model, convert_version=True)
+        else:
+            self.model = ModelProto()
+            self.model.CopyFrom(model)
+        self._graphs = cast(list[GraphProto], graphs(cast(Any, self.model.graph)))
+        self._tensors = {t.name: t for g in self._graphs for t in g.initializer}
+        self._makers = {o: (g, n) for g in self._graphs for n in g.node for o in n.output if o}
+        self._outputs = {o.name for g in self._graphs for o in g.output}
+        self._readers = dict[str, list[tuple[NodeProto, int]]]()
+        self._names = {i.name for g in self._graphs for i in g.input} | {*self._tensors, *self._makers}
+        self._by_name = dict[str, NodeProto | None]()  # None: two nodes have that name
+        for g in self._graphs:
+            for place, n in enumerate(g.node):
+                name = n.name or f"{n.op_type}_{place}"  # as the reader calls it
+                self._by_name[name] = None if name in self._by_name else n
+                for i, read in enumerate(n.input):
+                    self._readers.setdefault(read, []).append((n, i))
+
+    def norm(self, node: Node) -> NodeProto | None:
+        """The BatchNormalization that a node of the graph read from this file was made of."""
+        _, by_result = self._makers.get(node.output.name, (None, None))
+        found = by_result or self._by_name.get(node.name)
+        return found if found is not None and _is_norm(found) else None
+
+    def put(self, norms: Sequence[NodeProto], place: int, array: Array) -> str:
+        """Makes `array` (one element per channel, of the dtype that norms read) what these norms read as their mean, or
+        var; gives the name that holds it. They read the same name."""
+        name, own = norms[0].input[place], {id(n) for n in norms}
+        is_shared = name in self._outputs or any(id(n) not in own or i != place for n, i in self._readers[name])
+        held = self._tensor(name)
+        if held is not None and not is_shared:
+            _fill(held, array)
+            return name
+        shaped = array.reshape(held.dims if held is not None else self._handed_on(name) or array.shape)
+        if is_shared:
+            name = self._fresh(f"{norms[0].output[0]}.{'mean' if place == 3 else 'var'}")
+            for n in norms:
+                n.input[place] = name
+        else:
+            self._unmake(name)
+        self._add(name, shaped)
+        return name
+
+    def replace(self, arrays: Mapping[str, Array]) -> None:
+        """Other elements for initializers, and for results of Constant nodes, by name. Raises InvalidInput that lists
+        each name that is neither, and each array of another size."""
+        problems = list[str]()
+        for name, array in arrays.items():
+            held = self._tensor(name)
+            if held is None:
+                problems.append(f"no constant is called {name!r}; nearest: {suggest(name, self._tensors)}")
+            elif tuple(held.dims) != array.shape:
+                problems.append(f"{name!r} is {list(held.dims)}, not {list(array.shape)}")
+            elif not problems:
+                _fill(held, array)
+        if problems:
+            raise InvalidInput(f"{self.model.graph.name}: its constants are others", problems)
+
+    def write(self, path: str | os.PathLike[str]) -> None:
+        """Writes the model, whole or not at all."""
+        writer.save(self.model, path)
+
+    def _tensor(self, name: str) -> TensorProto | None:
+        """What holds a constant: an initializer, or the attribute of a Constant node."""
+        _, maker = self._makers.get(name, (None, None))
+        if maker is not None and maker.op_type == "Constant" and not standard_domain(maker.domain):
+            return _value_of(maker)
+        return self._tensors.get(name)
+
+    def _handed_on(self, name: str) -> tuple[int, ...]:
+        """Extents of a constant that Identity nodes hand on; empty where something else computes it."""
+        _, maker = self._makers.get(name, (None, None))
+        if maker is None or maker.op_type != "Identity":
+            return ()
+        held = self._tensor(maker.input[0])
+        return tuple(held.dims) if held is not None else self._handed_on(maker.input[0])
+
+    def _unmake(self, name: str) -> None:
+        """Takes away what computes `name`: its node, or one of the results of that."""
+        if name in self._makers:
+            g, n = self._makers.pop(name)
+            if len([o for o in n.output if o]) == 1:
+                g.node.remove(n)
+            else:
+                n.output[list(n.output).index(name)] = self._fresh(f"{name}.unused")
+        for g in self._graphs:
+            for sparse in [s for s in g.sparse_initializer if s.values.name == name]:
+                g.sparse_initializer.remove(sparse)
+
+    def _add(self, name: str, array: Array) -> None:
+        made = writer.to_tensor(array, name)
+        self.model.graph.initializer.append(made)
+        self._tensors[name] = self.model.graph.initializer[-1]
+        if self.model.ir_version < 4:  # before it, an initializer had to be listed as an input
+            self.model.graph.input.append(onnx.helper.make_tensor_value_info(name, made.data_type, list(made.dims)))
+
+    def _fresh(self, hint: str) -> str:
+        found = next(n for i in range(len(self._names) + 1) if (n := f"{hint}_{i}" if i else hint) not in self._names)
+        self._names.add(found)
+        return found
+
+
+def _is_norm(node: NodeProto) -> bool:
+    return node.op_type == "BatchNormalization" and not standard_domain(node.domain)
+
+
+def _value_of(node: NodeProto) -> TensorProto:
+    """The tensor that a Constant node holds, in whichever form it stood there."""
+    given = node.attribute[0]
+    if given.type != AttributeProto.TENSOR:
+        array = (
+            tensors.from_sparse(cast(Any, given.sparse_tensor), node.output[0])
+            if given.type == AttributeProto.SPARSE_TENSOR
+            else np.asarray(given.floats if given.type == AttributeProto.FLOATS else given.f, np.float32)
+        )
+        given.CopyFrom(AttributeProto(name="value", type=AttributeProto.TENSOR, t=writer.to_tensor(array, "")))
+    return given.t
+
+
+def _fill(held: TensorProto, array: Array) -> None:
+    """Other elements, of the same shape and dtype, under the same name."""
+    dtype = dtypes.numpy_dtype(tensors.dtype_name(held.data_type, held.name))
+    with np.errstate(over="ignore"):
+        made = writer.to_tensor(array.astype(dtype).reshape(held.dims), held.name)
+    made.doc_string = held.doc_string
+    held.CopyFrom(made)

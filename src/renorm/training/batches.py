@@ -1,0 +1,57 @@
+"""Batches of data, as whoever runs a network over many of them is given them: in memory, or in files of NumPy."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from renorm.core.errors import InvalidInput
+
+
+def arguments(batch: Any) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    """What `run` is called with: arrays by name, in order, or the only one."""
+    if isinstance(batch, Mapping):
+        return (), {str(name): array for name, array in batch.items()}
+    return (batch if isinstance(batch, (tuple, list)) else (batch,)), {}
+
+
+class Files:
+    """Batches in files, which are read anew each time that one goes through them: a .npy file holds the array of a
+    network's only input, a .npz file one array per input, by name.
+
+    size: files are cut along axis 0 into batches of that many, the last of each file may be smaller; None: a file is a
+    batch. Raises InvalidInput for a file that cannot be read, and one whose arrays are not of the same length.
+    """
+
+    def __init__(self, paths: Sequence[str | os.PathLike[str]], size: int | None = None):
+        if size is not None and size < 1:
+            raise InvalidInput(f"batches of {size}", do="give a size of at least 1")
+        self.paths, self.size = tuple(map(os.fspath, paths)), size
+
+    def __iter__(self) -> Iterator[Any]:
+        for path in self.paths:
+            yield from self._cut(path, _read(path))
+
+    def _cut(self, path: str, held: Any) -> Iterator[Any]:
+        if self.size is None:
+            yield held
+            return
+        arrays = held if isinstance(held, dict) else {"": held}
+        lengths = {name: a.shape[0] if a.ndim else 0 for name, a in arrays.items()}
+        if len(set(lengths.values())) > 1 or not all(a.ndim for a in arrays.values()):
+            facts = [f"{name or 'the array'}: {list(a.shape)}" for name, a in arrays.items()]
+            raise InvalidInput(f"{path}: its arrays cannot be cut along axis 0 into batches", facts)
+        for begin in range(0, max(lengths.values(), default=0), self.size):
+            part = {name: np.ascontiguousarray(a[begin : begin + self.size]) for name, a in arrays.items()}
+            yield part if isinstance(held, dict) else part[""]
+
+
+def _read(path: str) -> Any:
+    try:
+        held = np.load(path, mmap_mode="r" if path.endswith(".npy") else None, allow_pickle=False)
+        return held if isinstance(held, np.ndarray) else {name: held[name] for name in held.files}
+    except (OSError, ValueError) as error:
+        raise InvalidInput(f"{path}: {error}", do="give .npy or .npz files") from error

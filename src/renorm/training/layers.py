@@ -1,0 +1,118 @@
+"""The batch norms of a network whose stored statistics can be estimated anew, and in which order that has to be done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from renorm.core.dataclass import dataclass
+from renorm.graph.ir import Graph, Node, Value
+from renorm.ops.batch_moments import BatchMoments
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """Norms that share scale, bias and statistics; most often one. nodes: their names; mean, var: as they are stored,
+    one element per channel. source: what the file has for each node."""
+
+    nodes: tuple[str, ...]
+    mean: Array
+    var: Array
+    epsilon: float
+    source: tuple[Any, ...]
+
+    @property
+    def name(self) -> str:
+        return self.nodes[0]
+
+
+def find(graph: Graph, source_of: Callable[[Node], Any]) -> tuple[list[Layer], list[tuple[str, str]]]:
+    """The layers of a graph whose constants are computed, and the batch norms that are none, with a sentence why.
+    source_of: what a file has for a node, with the names that it reads as `input`."""
+    found, skipped = dict[tuple[str, ...], Layer](), list[tuple[str, str]]()
+    for node in graph.nodes:
+        if not node.op.name.startswith("batch_norm"):
+            continue
+        source, why = source_of(node), _why_not(node)
+        if why or source is None:
+            skipped.append((node.name, why or "the file has no BatchNormalization of that name"))
+            continue
+        key = tuple(source.input[1:5])
+        other = found.get(key)
+        nodes, sources = (other.nodes, other.source) if other else ((), ())
+        mean, var = (np.asarray(_constant(node, i).data) for i in (3, 4))
+        epsilon = float(node.op.values["epsilon"])
+        found[key] = Layer((*nodes, node.name), mean, var, epsilon, (*sources, source))
+    return [*found.values()], skipped
+
+
+def _why_not(node: Node) -> str:
+    if node.op.name != "batch_norm" or node.op.values["training_mode"]:
+        return "it is in training mode: its statistics come from the batch"
+    unknown = [v for v in node.inputs[3:5] if v is not None and not v.is_constant]
+    return (
+        f"its {'mean' if unknown[0] is node.inputs[3] else 'var'} {unknown[0].name!r} is no constant" if unknown else ""
+    )
+
+
+def _constant(node: Node, index: int) -> Value:
+    v = node.inputs[index]
+    assert v is not None
+    return v
+
+
+def passes(graph: Graph, layers: Sequence[Layer]) -> list[list[Layer]]:
+    """Layers in the order in which they can be measured, those of one pass together: what stands before a layer was
+    measured in an earlier pass. Layers that stand before each other, since their norms take turns, share a pass."""
+    before = _before(graph, layers)
+    left, order = [*range(len(layers))], list[list[Layer]]()
+    while left:
+        ready = [k for k in left if all(k in before[j] for j in before[k] if j in left and j != k)]
+        order.append([layers[k] for k in ready])
+        left = [k for k in left if k not in ready]
+    return order
+
+
+def _before(graph: Graph, layers: Sequence[Layer]) -> list[set[int]]:
+    """For each layer those whose statistics its data depend on."""
+    place = {name: k for k, layer in enumerate(layers) for name in layer.nodes}
+    reached, found = dict[Value, frozenset[int]](), [set[int]() for _ in layers]
+    nothing = frozenset[int]()
+    for node in graph.nodes:
+        mine = nothing.union(*(reached.get(v, nothing) for v in node.inputs if v is not None))
+        if node.name in place:
+            found[place[node.name]] |= mine
+            mine |= {place[node.name]}
+        reached.update((v, mine) for v in node.outputs)
+    changed = True
+    while changed:  # through layers of several norms
+        wider = [b.union(*(found[j] for j in b)) for b in found]
+        changed, found = wider != found, wider
+    return found
+
+
+def measuring(
+    graph: Graph, layers: Sequence[Layer], measured: Collection[Layer], known: Mapping[Layer, tuple[Array, Array]]
+) -> Graph:
+    """The network up to the layers `measured`: count, mean and squared distances of what each of their norms reads are
+    its outputs. Norms of layers in `known` have those statistics, all others those of their batch."""
+    made = graph.copy()
+    by_name = {n.name: n for n in made.nodes}
+    norms = dict[str, Node]()
+    for layer in layers:
+        for name in layer.nodes:
+            node = by_name[name]
+            op, statistics = node.op.with_attributes(training_mode=True), node.inputs[3:]
+            if layer in known:
+                op, statistics = node.op, [made.constant(array, name) for array in known[layer]]
+            y = made.apply(op, [*node.inputs[:3], *statistics], before=node)
+            norms[name] = y.producer
+            made.replace(node.output, y)
+    made.outputs = [
+        v for layer in measured for name in layer.nodes for v in made.apply(BatchMoments(), [norms[name].inputs[0]])
+    ]
+    return made

@@ -1,0 +1,198 @@
+"""Statistics of a network's batch norms, estimated anew over a data set: exact, over batches of any sizes and any ranks.
+
+Counts, means and squared distances of batches are merged in float64 (`merging.py`), never averaged: the result is that
+of the whole data set as one batch. A norm's variance is that of the population, as its network uses it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from typing import Any
+
+import numpy as np
+
+from renorm.core.errors import InvalidInput
+from renorm.driver.compile import compile
+from renorm.frontends import read, statistics_of
+from renorm.graph.ir import Graph
+from renorm.passes.constants import FoldConstants
+from renorm.passes.context import Context
+from renorm.training import layers as norms
+from renorm.training.batches import arguments
+from renorm.training.communicators import Alone, Communicator
+from renorm.training.drift import LayerDrift, Restated
+from renorm.training.layers import Layer
+from renorm.training.merging import Statistics, merge, merged_all
+
+Array = np.ndarray[Any, Any]
+Progress = Callable[[str, int, int], None]  # stage, done, of
+
+METHODS = ("exact", "one_pass")
+MEAN, VAR = 3, 4  # places among what a batch norm reads
+_AGAIN = 'give a list, or an object whose __iter__ begins anew; or method="one_pass"'
+
+
+def restat(
+    model: Any,
+    batches: Iterable[Any],
+    comm: Communicator | None = None,
+    method: str = "exact",
+    *,
+    correction: int = 0,
+    progress: Progress | None = None,
+    **options: Any,
+) -> Restated:
+    """The same network with the statistics that its batch norms have on `batches`, and how far they moved.
+
+    model: an ONNX file, its bytes, or an onnx.ModelProto, which stays as it is. batches: each an array, a sequence of
+    arrays in the order of the inputs, or arrays by name; of any sizes that the network takes, empty ones too.
+    method: "exact": what a norm reads is measured after all norms before it have their new statistics, so that the
+    network which comes out has, on this data, at each norm exactly the mean and variance that it stores. One pass over
+    the batches per level of depth; norms that do not stand before each other share a pass. "one_pass": every norm
+    normalizes with the statistics of its batch, as in training, and all are measured at once. Either way norms that were
+    not measured yet and stand before one that is (because their statistics are shared with one behind) normalize with
+    those of their batch.
+    comm: each rank gives its own batches, and all have the same result, to the last bit. correction: 1 stores
+    M2 / (count - 1), as some trainers do; 0 M2 / count. progress: called with (stage, done, of). options: of `compile`.
+
+    Raises InvalidInput where there are no batch norms with stored statistics, no data, batches that do not fit, or
+    statistics that are not finite (it names the layers); what `compile` raises; SynchronizationError.
+    """
+    if method not in METHODS:
+        raise InvalidInput(f"method is {method!r}", [f"known: {', '.join(METHODS)}"])
+    if correction not in (0, 1):
+        raise InvalidInput(f"correction is {correction!r}", ["known: 0, 1"])
+    comm = comm or Alone()
+    with comm.guard("restat"):
+        return _Run(model, batches, comm, method, correction, progress or _silent, options).restated()
+
+
+class _Run:
+    """One call of `restat`."""
+
+    def __init__(
+        self,
+        model: Any,
+        batches: Iterable[Any],
+        comm: Communicator,
+        method: str,
+        correction: int,
+        progress: Progress,
+        options: dict[str, Any],
+    ):
+        self.file = statistics_of(model)
+        self.graph = read(self.file.model).copy()
+        FoldConstants().run(self.graph, Context(keep=frozenset({"batch_norm"})))  # also those that read constants
+        self.layers, self.skipped = norms.find(self.graph, self.file.norm)
+        if not self.layers:
+            facts = [f"{name}: {why}" for name, why in self.skipped]
+            raise InvalidInput(f"{self.graph.name}: there are no batch norms with stored statistics", facts)
+        self.passes = norms.passes(self.graph, self.layers) if method == "exact" else [self.layers]
+        if len(self.passes) > 1 and isinstance(batches, Iterator):
+            raise InvalidInput(
+                f"{self.graph.name}: its batches are read {len(self.passes)} times, {type(batches).__name__} gives them once",
+                do=_AGAIN,
+            )
+        self.batches, self.comm, self.method, self.correction = batches, comm, method, correction
+        self.progress, self.options, self.count = progress, options, 0
+
+    def restated(self) -> Restated:
+        measured, known = dict[Layer, tuple[int, int]](), dict[Layer, tuple[Array, Array]]()
+        for number, layers in enumerate(self.passes, 1):
+            found = self._measure(number, layers, norms.measuring(self.graph, self.layers, layers, known))
+            for layer, s in zip(layers, found):
+                known[layer] = self._stored(layer, s)
+                measured[layer] = s.count, number
+        names = {layer: self._put(layer, *known[layer]) for layer in self.layers}
+        drifts = [
+            LayerDrift(
+                layer.name,
+                layer.nodes,
+                *names[layer],
+                *(a.astype(np.float64) for a in (layer.mean, layer.var, *known[layer])),
+                *measured[layer],
+                layer.epsilon,
+            )
+            for layer in self.layers
+        ]
+        return Restated(self.file.model, drifts, self.skipped, self.method, self.count, len(self.passes))
+
+    def _measure(self, number: int, layers: Sequence[Layer], graph: Graph) -> list[Statistics]:
+        """Statistics of what the norms of `layers` read, over the batches of all ranks."""
+        module = compile(graph, **self.options)
+        total = [Statistics(0, np.zeros(x.mean.shape), np.zeros(x.mean.shape)) for x in layers]
+        first_wrong, count = dict[Layer, int](), 0
+        of = len(self.batches) if isinstance(self.batches, Sized) else 0
+        for count, batch in enumerate(self.batches, 1):
+            args, named = arguments(batch)
+            try:
+                results = iter(module.run(*args, **named))
+            except InvalidInput as error:
+                raise error.within(f"batch {count - 1}") from error
+            for k, layer in enumerate(layers):
+                parts = [_statistics(results) for _ in layer.nodes]
+                total[k] = merge([total[k], *parts])
+                if not all(np.isfinite(p.m2).all() for p in parts):
+                    first_wrong.setdefault(layer, count - 1)
+            self.progress(f"pass {number} of {len(self.passes)}", count, of)
+        if number > 1 and count != self.count:
+            raise InvalidInput(
+                f"{self.graph.name}: pass {number} over the batches gave {count} of them, the first {self.count}",
+                do=_AGAIN,
+            )
+        self.count = count
+        found = merged_all(self.comm, [(x.name, s.count, s.mean, s.m2) for x, s in zip(layers, total)])
+        self._check(layers, found, first_wrong)
+        return found
+
+    def _check(self, layers: Sequence[Layer], found: Sequence[Statistics], first_wrong: Mapping[Layer, int]) -> None:
+        """InvalidInput where no statistics can be stored."""
+        for layer, s in zip(layers, found):
+            if s.count <= self.correction:
+                values = "one value" if s.count else "no values"
+                raise InvalidInput(
+                    f"{self.graph.name}: there are {values} per channel for {layer.name!r} in all batches",
+                    [f"{self.count} batches were read" + (f" by rank {self.comm.rank}" if self.comm.size > 1 else "")],
+                    "give more data" + (", or correction=0" if s.count else ""),
+                )
+        wrong = [
+            f"{layer.name}: channels {_first(np.flatnonzero(~np.isfinite(s.m2) | ~np.isfinite(s.mean)))}"
+            + (f", from batch {first_wrong[layer]} on" if layer in first_wrong else "")
+            for layer, s in zip(layers, found)
+            if not (np.isfinite(s.m2).all() and np.isfinite(s.mean).all())
+        ]
+        if wrong:
+            raise InvalidInput(
+                f"{self.graph.name}: statistics are not finite",
+                wrong,
+                "look at these batches: what reads them overflows",
+            )
+
+    def _stored(self, layer: Layer, s: Statistics) -> tuple[Array, Array]:
+        """Mean and variance as the file holds them."""
+        dtype = layer.mean.dtype, layer.var.dtype
+        with np.errstate(over="ignore"):
+            mean, var = (a.astype(d) for a, d in zip((s.mean, s.m2 / (s.count - self.correction)), dtype))
+        beyond = [n for n, a in (("mean", mean), ("variance", var)) if not np.isfinite(a.astype(np.float64)).all()]
+        if beyond:
+            raise InvalidInput(
+                f"{self.graph.name}: the {' and the '.join(beyond)} of {layer.name!r} cannot be stored as {dtype[0].name}"
+            )
+        return mean, var
+
+    def _put(self, layer: Layer, mean: Array, var: Array) -> tuple[str, str]:
+        return self.file.put(layer.source, MEAN, mean), self.file.put(layer.source, VAR, var)
+
+
+def _statistics(results: Iterator[Array]) -> Statistics:
+    """The next three results of a network that measures."""
+    count, mean, squares = (next(results) for _ in range(3))
+    return Statistics(int(count[0]), mean, squares)
+
+
+def _first(channels: Array) -> str:
+    return ", ".join(map(str, channels[:4])) + (f" and {channels.size - 4} more" if channels.size > 4 else "")
+
+
+def _silent(stage: str, done: int, of: int) -> None:
+    pass
