@@ -19,10 +19,9 @@ from tests.frontends.models import model
 import renorm
 from renorm.cli.group import main
 from renorm.errors import InvalidInput, SynchronizationError
-from renorm.frontends.onnx.writer import to_tensor
 from renorm.training.batches import Files
 from renorm.training.communicators import Threads
-from renorm.training.restat import restat
+from renorm.training.reestimation import restat
 
 Array = np.ndarray[Any, Any]
 Norm = Callable[[str, Array], Array]
@@ -239,7 +238,8 @@ def test_norms_that_share_all_of_theirs_are_measured_together() -> None:
     held = parameters("a", channels=4, seed=2)
     proto = model(
         f"""shared {ROW} {{ u = Neg(x) p = MatMul(u, w)
-        [one] q = BatchNormalization(x, a_s, a_b, a_m, a_v) [two] r = BatchNormalization(p, a_s, a_b, a_m, a_v) y = Add(q, r) }}""",
+        [one] q = BatchNormalization(x, a_s, a_b, a_m, a_v)
+        [two] r = BatchNormalization(p, a_s, a_b, a_m, a_v) y = Add(q, r) }}""",
         w=PRODUCT, **held,
     )  # fmt: skip
     batches = rows(5, 2)
@@ -257,7 +257,8 @@ def test_norms_that_take_turns_share_a_pass() -> None:
     proto = model(
         f"""turns {ROW} {{ [one] p = BatchNormalization(x, a_s, a_b, a_m, a_v) q = MatMul(p, w)
         [two] r = BatchNormalization(q, b_s, b_b, b_m, b_v) s = MatMul(r, w)
-        [three] t = BatchNormalization(s, a_s, a_b, a_m, a_v) u = MatMul(t, w) [four] y = BatchNormalization(u, c_s, c_b, c_m, c_v) }}""",
+        [three] t = BatchNormalization(s, a_s, a_b, a_m, a_v) u = MatMul(t, w)
+        [four] y = BatchNormalization(u, c_s, c_b, c_m, c_v) }}""",
         w=PRODUCT, **held, **parameters("c", channels=4, seed=4),
     )  # fmt: skip
     batches = rows(5, 3)
@@ -382,7 +383,7 @@ def test_statistics_are_stored_in_the_dtype_that_they_had(dtype: str) -> None:
     np.testing.assert_allclose(d.mean, mean, rtol={"float16": 1e-3, "float64": 1e-14}[dtype])
     np.testing.assert_allclose(d.var, var, rtol={"float16": 1e-3, "float64": 1e-14}[dtype])
     if dtype == "float16":
-        with pytest.raises(InvalidInput, match="the variance of 'bn' cannot be stored as float16"):
+        with pytest.raises(InvalidInput, match="'bn' stores float16, which cannot hold the variance"):
             restat(proto, [b * np.float16(1000) for b in batches], **FAST)
 
 
@@ -390,7 +391,8 @@ def test_every_activation_by_itself() -> None:
     """spatial = 0, until opset 8: statistics have the shape of a sample."""
     held = {n: a.reshape(2, 3) for n, a in parameters("a", channels=6, seed=2).items()}
     proto = model(
-        "g (float[N, 2, 3] x) => (float[N, 2, 3] y) { [bn] y = BatchNormalization <spatial = 0> (x, a_s, a_b, a_m, a_v) }",
+        """g (float[N, 2, 3] x) => (float[N, 2, 3] y) {
+        [bn] y = BatchNormalization <spatial = 0> (x, a_s, a_b, a_m, a_v) }""",
         opset=7, **held,
     )  # fmt: skip
     x = np.random.default_rng(1).standard_normal((5, 2, 3)).astype(np.float32)
@@ -488,7 +490,7 @@ def test_refusals(tmp_path: Path) -> None:
         restat(model(f"g {ROW} {{ y = Relu(x) }}"), rows(1))
     with pytest.raises(InvalidInput, match="there are no values per channel for 'a' in all batches"):
         restat(chain(), [], **FAST)
-    with pytest.raises(InvalidInput, match="batch 1: .*do not fit") as error:
+    with pytest.raises(InvalidInput, match=r"batch 1: .*do not fit"):
         restat(chain(), [images(1)[0], rows(1)[0]], method="one_pass", **FAST)
     with pytest.raises(InvalidInput, match="read 2 times, generator gives them once"):
         restat(chain(), (b for b in images(1)), **FAST)
@@ -542,7 +544,7 @@ def test_files_are_cut_into_batches(tmp_path: Path) -> None:
     np.savez(tmp_path / "odd.npz", a=a, b=b[:3])
     with pytest.raises(InvalidInput, match="cannot be cut"):
         list(Files([tmp_path / "odd.npz"], size=2))
-    with pytest.raises(InvalidInput, match="missing.npy"):
+    with pytest.raises(InvalidInput, match="missing"):
         list(Files([tmp_path / "missing.npy"]))
 
 
@@ -568,4 +570,3 @@ def test_the_verb(tmp_path: Path) -> None:
     for layer in found["layers"]:
         np.testing.assert_array_equal(held[layer["mean"]["name"]], np.array(layer["mean"]["new"], np.float32))
     assert wrong.exit_code == 2
-    assert to_tensor(held["a_m"], "a_m").dims == [4]

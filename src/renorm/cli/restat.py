@@ -10,7 +10,7 @@ from renorm.cli import output
 from renorm.cli.options import model, opt_level, threads, verb
 from renorm.cli.progress import progress
 from renorm.training.batches import Files
-from renorm.training.restat import METHODS, restat
+from renorm.training.reestimation import METHODS, restat
 
 
 @verb("restat")

@@ -150,8 +150,8 @@ class Module:
         return bind(self.name, self._inputs, args, named)
 
     def evaluate(self, arrays: Sequence[Array]) -> list[Array]:
-        """What one run gives, with what the state becomes behind the outputs, of the inputs and, behind them, a state:
-        that of the module is neither read nor changed."""
+        """What one run gives of the inputs and, behind them, a state: the outputs, and behind them what the state
+        becomes. That of the module is neither read nor changed."""
         inputs = self._bind(arrays[: len(self._inputs)], {})
         results = [*(s.allocate() for s in self._outputs), *self._state.fresh()]
         self._run([address(a) for a in (*inputs, *arrays[len(inputs) :], *results)])
@@ -214,8 +214,8 @@ class Module:
 
     @contextmanager
     def _own_context(self, args: Sequence[Any], named: Mapping[str, Any]) -> Generator[Context]:
-        """One that no other call takes, bound to these inputs and to fresh results; the team is its own too. It changes
-        no state."""
+        """One that no other call takes, bound to these inputs and to fresh results; the team is its own too. Its runs
+        change no state."""
         inputs = [*self._bind(args, named), *self._state.copy().values()]
         results = [*(s.allocate() for s in self._outputs), *self._state.fresh()]
         context = Context(self._plan, self._weights_address, self._team.threads)
@@ -224,8 +224,9 @@ class Module:
             yield context
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the module, with its state as it is, to one file, which `renorm.load` reads. An old file is replaced at
-        once, or not at all. Raises InvalidArtifact where it cannot be written, or has external code that cannot be saved."""
+        """Writes the module, with its state as it is, to one file, which `renorm.load` reads. An old file is replaced
+        at once, or not at all. Raises InvalidArtifact where it cannot be written, or has external code that cannot be
+        saved."""
         code = [e if isinstance(e, bytes) else external.saved(e, self.name) for e in self._externals]
         state = [a.tobytes() for a in self._state.copy().values()]
         artifact.write(path, self.program, self._walker, self._objects, self._weights, code, state)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from renorm.training.conversion import convert
     from renorm.training.forward import BatchNorm, Moments, batch_norm, batch_norm_inference, moments, normalize, update
     from renorm.training.mpi import Mpi
+    from renorm.training.reestimation import restat
     from renorm.training.torch_group import TorchGroup
 
 # public name -> module of this room that has it
@@ -42,6 +43,7 @@ _PUBLIC = {
     "Mpi": "mpi",
     "Threads": "communicators",
     "TorchGroup": "torch_group",
+    "restat": "reestimation",
     "together": "branches",
 }
 
@@ -63,6 +65,7 @@ __all__ = [
     "convert",
     "moments",
     "normalize",
+    "restat",
     "together",
     "update",
 ]

@@ -29,7 +29,7 @@ class Files:
     def __init__(self, paths: Sequence[str | os.PathLike[str]], size: int | None = None):
         if size is not None and size < 1:
             raise InvalidInput(f"batches of {size}", do="give a size of at least 1")
-        self.paths, self.size = tuple(map(os.fspath, paths)), size
+        self.paths, self.size = [os.fspath(p) for p in paths], size
 
     def __iter__(self) -> Iterator[Any]:
         for path in self.paths:

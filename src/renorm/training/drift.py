@@ -19,9 +19,9 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, eq=False)
 class LayerDrift:
-    """One layer. name: its norm; nodes: all norms that share its statistics; mean_name, var_name: what holds them in the
-    file. old_mean, old_var, mean, var: float64, per channel; the new ones as they are stored. count: values per channel
-    that they were estimated from. after: in which pass over the data, from 1."""
+    """One layer. name: its norm; nodes: all norms that share its statistics; mean_name, var_name: what holds them in
+    the file. old_mean, old_var, mean, var: float64, per channel; the new ones as they are stored. count: values per
+    channel that they were estimated from. after: in which pass over the data, from 1."""
 
     name: str
     nodes: tuple[str, ...]
@@ -53,7 +53,7 @@ class LayerDrift:
 
     @cached_property
     def dead(self) -> tuple[int, ...]:
-        """Channels that have one value in all of the data, but for rounding in float32: the norm gives its bias there."""
+        """Channels that have one value in all of the data, but for rounding: the norm gives its bias there."""
         least = (unit_roundoff("float32") * self.mean) ** 2
         return tuple(np.flatnonzero(self.var <= least).tolist())
 
@@ -89,9 +89,9 @@ class LayerDrift:
 
 @dataclass(frozen=True, eq=False)
 class Restated:
-    """A network with statistics estimated anew. model: an onnx.ModelProto. layers: in the order of the network. skipped:
-    batch norms whose statistics are no constants of the file, and why. batches: how many were read in each pass, by this
-    rank; passes: how many there were."""
+    """A network with statistics estimated anew. model: an onnx.ModelProto. layers: in the order of the network.
+    skipped: batch norms whose statistics are no constants of the file, and why. batches: how many were read in each
+    pass, by this rank; passes: how many there were."""
 
     model: Any
     layers: Sequence[LayerDrift]

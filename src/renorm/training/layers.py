@@ -1,4 +1,4 @@
-"""The batch norms of a network whose stored statistics can be estimated anew, and in which order that has to be done."""
+"""The batch norms of a network whose stored statistics can be estimated anew, and in which order."""
 
 from __future__ import annotations
 

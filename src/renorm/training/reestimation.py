@@ -1,4 +1,4 @@
-"""Statistics of a network's batch norms, estimated anew over a data set: exact, over batches of any sizes and any ranks.
+"""Statistics of a network's batch norms, estimated anew: over batches of any sizes, on any number of ranks.
 
 Counts, means and squared distances of batches are merged in float64 (`merging.py`), never averaged: the result is that
 of the whole data set as one batch. A norm's variance is that of the population, as its network uses it.
@@ -49,9 +49,9 @@ def restat(
     method: "exact": what a norm reads is measured after all norms before it have their new statistics, so that the
     network which comes out has, on this data, at each norm exactly the mean and variance that it stores. One pass over
     the batches per level of depth; norms that do not stand before each other share a pass. "one_pass": every norm
-    normalizes with the statistics of its batch, as in training, and all are measured at once. Either way norms that were
-    not measured yet and stand before one that is (because their statistics are shared with one behind) normalize with
-    those of their batch.
+    normalizes with the statistics of its batch, as in training, and all are measured at once. So does a norm, also in
+    "exact", that stands before one which is measured and has no new statistics yet, since it shares them with one
+    behind.
     comm: each rank gives its own batches, and all have the same result, to the last bit. correction: 1 stores
     M2 / (count - 1), as some trainers do; 0 M2 / count. progress: called with (stage, done, of). options: of `compile`.
 
@@ -90,7 +90,8 @@ class _Run:
         self.passes = norms.passes(self.graph, self.layers) if method == "exact" else [self.layers]
         if len(self.passes) > 1 and isinstance(batches, Iterator):
             raise InvalidInput(
-                f"{self.graph.name}: its batches are read {len(self.passes)} times, {type(batches).__name__} gives them once",
+                f"{self.graph.name}: batches are read {len(self.passes)} times, "
+                f"{type(batches).__name__} gives them once",
                 do=_AGAIN,
             )
         self.batches, self.comm, self.method, self.correction = batches, comm, method, correction
@@ -104,17 +105,15 @@ class _Run:
                 known[layer] = self._stored(layer, s)
                 measured[layer] = s.count, number
         names = {layer: self._put(layer, *known[layer]) for layer in self.layers}
-        drifts = [
-            LayerDrift(
-                layer.name,
-                layer.nodes,
-                *names[layer],
-                *(a.astype(np.float64) for a in (layer.mean, layer.var, *known[layer])),
-                *measured[layer],
-                layer.epsilon,
+        drifts = list[LayerDrift]()
+        for layer in self.layers:
+            old_mean, old_var, mean, var = (a.astype(np.float64) for a in (layer.mean, layer.var, *known[layer]))
+            count, after = measured[layer]
+            drifts.append(
+                LayerDrift(
+                    layer.name, layer.nodes, *names[layer], old_mean, old_var, mean, var, count, after, layer.epsilon
+                )
             )
-            for layer in self.layers
-        ]
         return Restated(self.file.model, drifts, self.skipped, self.method, self.count, len(self.passes))
 
     def _measure(self, number: int, layers: Sequence[Layer], graph: Graph) -> list[Statistics]:
@@ -175,8 +174,9 @@ class _Run:
             mean, var = (a.astype(d) for a, d in zip((s.mean, s.m2 / (s.count - self.correction)), dtype))
         beyond = [n for n, a in (("mean", mean), ("variance", var)) if not np.isfinite(a.astype(np.float64)).all()]
         if beyond:
+            what = " and the ".join(beyond)
             raise InvalidInput(
-                f"{self.graph.name}: the {' and the '.join(beyond)} of {layer.name!r} cannot be stored as {dtype[0].name}"
+                f"{self.graph.name}: {layer.name!r} stores {dtype[0].name}, which cannot hold the {what}"
             )
         return mean, var
 
