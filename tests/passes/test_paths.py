@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ from renorm.graph.ir import Graph, Value
 from renorm.passes.pipeline import optimize
 
 RANDOM = np.random.default_rng(11)
+LINEAR = ("conv", "conv_transpose", "gemm", "matmul")
 PADS = np.array([0, 0, 1, 0, 0, 0, 2, 1])
 
 
@@ -40,6 +42,15 @@ def sliced(x: Value, axis: int, start: int, end: int, step: int = 1) -> Value:
     return ops.slice(x, *(np.array([v]) for v in (start, end, axis, step)))
 
 
+def halves(x: Value, *sizes: int) -> tuple[Value, ...]:
+    return ops.split(x, np.array(sizes), axis=1)
+
+
+def slices(x: Value, *sizes: int) -> list[Value]:
+    ends = np.cumsum(sizes)
+    return [sliced(x, 1, int(end) - size, int(end)) for size, end in zip(sizes, ends)]
+
+
 BEHIND: dict[str, Callable[[Value], Value]] = {
     "slice": lambda x: norm(sliced(conv(x), 3, 0, 9, 2)),
     "slice of channels": lambda x: norm(sliced(conv(x), 1, 4, 0, -2)),
@@ -60,6 +71,23 @@ BEHIND: dict[str, Callable[[Value], Value]] = {
     "reshape": lambda x: norm(ops.reshape(conv(x), np.array([2, 6, 20]))),
     "resize": lambda x: norm(ops.resize(conv(x), sizes=np.array([2, 6, 9, 7]), mode="linear")),
     "depth to space": lambda x: ops.mul(ops.depth_to_space(conv(x, 8), blocksize=2), w(2, 1, 1), name="norm"),
+    "split, concat": lambda x: norm(ops.concat([*halves(conv(x), 1, 2, 3)], axis=1)),
+    "split, concat in another order": lambda x: norm(ops.concat([*halves(conv(x), 1, 2, 3)][::-1], axis=1)),
+    "slices, concat in another order": lambda x: norm(ops.concat([*slices(conv(x), 2, 4)][::-1], axis=1)),
+    "split, sum": lambda x: norm(ops.add(*halves(conv(x), 3, 3))),
+    "slices, difference": lambda x: norm(ops.sub(*slices(conv(x), 3, 3))),
+    "slices, one of them alone": lambda x: ops.concat(
+        [norm((parts := slices(conv(x), 1, 2, 3))[1]), ops.relu(parts[0]), ops.tanh(parts[2])], axis=1
+    ),
+    "split, one part convolved": lambda x: norm(
+        ops.concat([conv((parts := halves(conv(x, pads=(1, 1, 1, 1)), 2, 4))[0], pads=(1, 1, 1, 1)), parts[1]], axis=1)
+    ),
+    "split, relu of a part": lambda x: positive(
+        ops.concat([(parts := halves(conv(x), 2, 4))[1], ops.relu(parts[0])], axis=1)
+    ),
+    "split in two ways": lambda x: positive(
+        ops.add(ops.concat([*halves(y := conv(x), 2, 4)], axis=1), ops.concat(slices(y, 3, 3), axis=1))
+    ),
     "several": lambda x: norm(sliced(ops.concat([conv(x, 6), sliced(conv(x, 4), 1, 3, -5, -1)], axis=1), 1, 2, 9)),
 }
 
@@ -81,6 +109,17 @@ IN_FRONT: dict[str, Callable[[Value], Value]] = {
     "pad": lambda x: conv(ops.pad(norm(x), PADS)),
     "slice": lambda x: conv(sliced(norm(x), 1, 1, 3), pads=(1, 1, 1, 1)),
     "concat": lambda x: conv(ops.concat([norm(x), ops.relu(x)], axis=1), pads=(1, 1, 1, 1)),
+    "split": lambda x: ops.concat([conv(part, group=2) for part in halves(norm(x), 2, 2)], axis=1),
+    "slices": lambda x: ops.concat([conv(part, pads=(1, 1, 1, 1)) for part in slices(norm(x), 1, 3)], axis=1),
+    "split, concat in another order": lambda x: conv(ops.concat([*halves(norm(x), 1, 3)][::-1], axis=1)),
+    "split, concat and a part": lambda x: ops.add(
+        conv(ops.concat([*(parts := halves(norm(x), 1, 3))][::-1], axis=1)), conv(parts[1])
+    ),
+    "pools of several readers": lambda x: ops.add(
+        ops.conv(ops.global_average_pool(y := norm(x)), w(6, 4, 1, 1)),
+        ops.conv(ops.global_average_pool(y), w(6, 4, 1, 1)),
+    ),
+    "a norm, and another one behind it": lambda x: ops.add(conv(y := norm(x)), conv(norm(y, "behind"))),
     "two in a row": lambda x: conv(norm(norm(x, "before")), pads=(1, 1, 1, 1)),
     "both sides": lambda x: norm(conv(norm(x, "before"), pads=(1, 1, 1, 1))),
     "relu": lambda x: conv(ops.relu(positive(x))),
@@ -106,6 +145,8 @@ def test_norms_fold_over_what_leaves_channels_apart(make: Callable[[Value], Valu
     assert {r.fate for r in report.norms} <= {"folded"}
     (found,) = interpret.run(done, [x])
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max())
+    before, after = (Counter(n.op.name for n in graph.nodes if n.op.name in LINEAR) for graph in (g, done))
+    assert before == after, "nothing is computed twice"
 
 
 @pytest.mark.parametrize(
@@ -119,6 +160,11 @@ def test_norms_fold_over_what_leaves_channels_apart(make: Callable[[Value], Valu
         (lambda x: conv(ops.exp(norm(x))), "it reads the input"),
         (lambda x: norm(ops.concat([y := conv(x), ops.average_pool(y, kernel_shape=(1, 1))], axis=1)), "two ways"),
         (lambda x: conv(ops.relu(norm(x))), "relu does not commute with"),
+        (lambda x: norm(ops.add(y := conv(x, 4), conv(y, 4, pads=(1, 1, 1, 1)))), "two ways"),
+        (lambda x: norm(ops.add(y := conv(x), y)), "two ways"),
+        (lambda x: norm(ops.add(*halves(ops.concat([x, x], axis=1), 4, 4))), "the input 'x'"),
+        (lambda x: norm(ops.concat([*halves(y := conv(x), 2, 4), sliced(y, 1, 1, 2)], axis=1)), "two ways"),
+        (lambda x: ops.concat([norm(sliced(y := conv(x), 1, 0, 2)), sliced(y, 1, 1, 3)], axis=1), "is also read by"),
     ],
 )  # fmt: skip
 def test_what_is_in_the_way_is_named(make: Callable[[Value], Value], reason: str):

@@ -473,6 +473,19 @@ def test_scale_and_shift_behind_a_linear_op_are_a_batch_norm_that_folds(op: str)
     np.testing.assert_allclose(interpret.run(after, [x])[0], before, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("op", ["mul", "div"])
+def test_factors_of_one_are_no_batch_norm(op: str):
+    """One was raised, which a pad of zeros does not let through, where an addition is all that is left."""
+
+    def build(x: Value) -> Value:
+        padded = ops.pad(ops.conv(x, normal(4, 3, 2, 2)), np.array([0, 0, 1, 1, 0, 0, 0, 2]))
+        return ops.add(getattr(ops, op)(ops.add(padded, normal(4, 1, 1)), np.ones((4, 1, 1), np.float32)), f32(0.5))
+
+    after, report = optimize(network(build, (2, 3, 5, 6)), level=2, for_export=True)
+    assert kinds(after) == {"conv": 1, "pad": 1, "add": 1}
+    assert report.norms == ()
+
+
 EXTREME: dict[str, tuple[list[tuple[str, Sequence[float]]], float, float]] = {
     "divided_by_zero": ([("sub", (0.1, 0.2)), ("div", (0.0, 2.0))], 0, 1),
     "divided_by_zero_and_moved": ([("sub", (0.1, 0.2)), ("div", (0.0, 2.0)), ("add", (1, 2))], 0, 1),

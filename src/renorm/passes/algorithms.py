@@ -28,9 +28,9 @@ from renorm.ops.tiled import Tiled
 from renorm.ops.winograd_conv import WinogradConv
 from renorm.ops.winograd_conv_transpose import WinogradConvTranspose
 from renorm.ops.winograd_weight import TransformedWeight
+from renorm.passes.affine import given
 from renorm.passes.context import Context
 from renorm.passes.convolution_cost import Convolution
-from renorm.passes.fold import given
 
 WORTH = 1.1  # estimated gain below which the direct convolution stays: it rounds less
 WORTH_BYTES = 1.05  # estimated gain below which no weight grows

@@ -13,7 +13,7 @@ from renorm.core.dims import static
 from renorm.graph import registry
 from renorm.graph.ir import Node, Value
 from renorm.graph.rewrite import Match, Rewrite, any_op
-from renorm.passes.fold import exact
+from renorm.passes.affine import exact
 
 _LARGEST = 1 << 24  # elements of a view over which its constants are compared, spread
 

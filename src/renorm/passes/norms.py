@@ -16,8 +16,8 @@ from renorm.graph.channels import cancellation
 from renorm.graph.ir import Graph, Node
 from renorm.graph.op import BROADCAST
 from renorm.graph.rewrite import Applied
+from renorm.passes.affine import exact
 from renorm.passes.context import Context
-from renorm.passes.fold import exact
 from renorm.passes.holders import Holders
 from renorm.runtime.report import ConstantRecord, NormRecord
 

@@ -1,15 +1,17 @@
-"""Paths of a scale and shift: through ops that leave channels apart, to constants that take it.
+"""Paths: a scale and a shift behind a value, back through what leaves channels apart to constants that take them.
 
-    g(f(x; w)) * k + shift -> g(f(x; w'))        back, where g carries channels and f takes the map that g pulls
-    f(g(x * k + shift); w) -> f'(g(x); w')       forward, where g carries channels and f absorbs the map that g pushes
+    g(f(x; w)) * k + shift -> g(f(x; w'))        where g carries channels and f takes the map that g pulls
 
-A plan says what is made anew on the way; nothing is changed before all of it is known to be possible. The nodes on the
-way stand in the match, so that the driver asks of each whether it may go.
+Readers come before what they read, so that all that is asked of a value is known when its node's turn comes: ways that
+part and join again, as parts of a split in a concat, agree there on one map or are refused. Whoever else reads channels
+that stay what they are, as another slice does, is made anew beside. A plan says what is made on the way; nothing is
+changed before all of it is known to be possible. The nodes on the way stand in the match, so that the driver asks of
+each whether it may go.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import field
 from typing import Any
 
@@ -18,7 +20,7 @@ import numpy as np
 from renorm import ops
 from renorm.core import dtypes
 from renorm.core.dataclass import dataclass
-from renorm.graph.channels import Carry, ChannelMap, pulled, pushed
+from renorm.graph.channels import Carry, ChannelMap, pulled
 from renorm.graph.ir import Node, Value
 from renorm.graph.rewrite import Match
 
@@ -26,123 +28,256 @@ Array = np.ndarray[Any, Any]
 Made = Callable[[Match], Value]
 """Makes the value that a plan is of."""
 
-
-@dataclass(frozen=True)
-class Through:
-    """A node made anew on other operands. changed: by operand, counted flat. result: which of its results is asked for;
-    the others stay what they are, for whoever reads them. rest: a shift that stays behind it."""
-
-    node: Node
-    changed: dict[int, Made]
-    result: int = 0
-    rest: Array | None = None
-
-    def __call__(self, m: Match) -> Value:
-        made: list[Value | None] = list(self.node.inputs)
-        for i, make in self.changed.items():
-            made[i] = make(m)
-        flat, operands = iter(made), list[Any]()
-        for o in self.node.operands:
-            operands.append([next(flat) for _ in o] if isinstance(o, list) else next(flat))
-        applied = m.graph.apply(self.node.op, operands, name=self.node.name)
-        results: list[Value] = list(applied) if isinstance(applied, tuple) else [applied]
-        for i, (old, new) in enumerate(zip(self.node.outputs, results)):
-            if i != self.result:
-                m.alongside[old] = new
-        y = results[self.result]
-        if self.rest is None:
-            return y
-        return ops.add(y, m.graph.constant(self.rest, f"{self.node.name}.shift", dtype=y.dtype))
-
-
-@dataclass(frozen=True)
-class Same:
-    """A value that stays."""
-
-    value: Value
-
-    def __call__(self, m: Match) -> Value:
-        return self.value
-
-
-@dataclass(frozen=True)
-class Mapped:
-    """A constant with the map in its elements."""
-
-    value: Value
-    elements: Array
-
-    def __call__(self, m: Match) -> Value:
-        source = f"folded {', '.join(m.origin)}"
-        return m.graph.constant(self.elements, self.value.name, source, dtype=self.value.dtype)
-
-
 Leaf = Callable[[Node, ChannelMap], "Made | str"]
 """What takes a map behind a node into the node's constants, or why it cannot."""
 
 
-def back(m: Match, v: Value, wanted: ChannelMap, take: Leaf) -> Made | str:
-    """A plan for v * k + shift, or why there is none."""
-    if reason := wanted.objection():
-        return reason
-    if wanted.is_identity:
-        return Same(v)
-    if v.is_constant:
-        made = applied(v, wanted)
-        with np.errstate(over="ignore"):
-            fits = np.isfinite(made.astype(dtypes.numpy_dtype(v.dtype))).all()
-        return Mapped(v, made) if fits else f"constant {v.name!r} with the map in it goes beyond {v.dtype}"
-    node = v.producer
-    if node is None:
-        return f"it reads the input {v.name!r} of the graph"
-    if f"on the way: {node.name}" in m.bound:
-        return f"{node.name!r} is reached in two ways, and would have to be computed twice"
-    m.bound[f"on the way: {node.name}"] = node
-    found = take(node, wanted) if len(node.outputs) == 1 else f"{node.op.name} takes no scale (node {node.name!r})"
-    if not isinstance(found, str):
-        return found
-    steps, rest = _pulled(node, v, wanted), None
-    if isinstance(steps, str):
-        kept, rest = _parted(node, v, wanted)
-        steps = steps if rest is None else _pulled(node, v, kept)
-    if steps is None:
-        return found
-    if isinstance(steps, str):
-        return f"{node.op.name} {steps} (node {node.name!r})"
-    m.alongside |= {other: None for other in node.outputs if other is not v}
-    plans: dict[int, Made] = {}
-    for index, own in steps.items():
-        operand = node.inputs[index]
-        assert operand is not None
-        deeper = back(m, operand, own, take)
-        if isinstance(deeper, str):
-            return deeper
-        plans[index] = deeper
-    if rest is not None:
-        rest = rest.reshape([-1 if a == wanted.axis else 1 for a in range(v.rank)])
-    return Through(node, plans, node.outputs.index(v), rest)
-
-
-def _carries(node: Node, index: int, axis: int, result: int) -> Carry | None:
+def carry_to(node: Node, index: int, axis: int, result: int) -> Carry | None:
     """Where channels of an operand are in one of the results."""
     found = node.op.carried(node, index, axis)
     several = found if isinstance(found, Sequence) else [found]
     return next((c for c in several if c is not None and c.result == result), None)
 
 
+def applied_again(m: Match, node: Node, inputs: Sequence[Value | None]) -> list[Value]:
+    """The results of a node on other operands, which are given flat."""
+    flat, operands = iter(inputs), list[Any]()
+    for o in node.operands:
+        operands.append([next(flat) for _ in o] if isinstance(o, list) else next(flat))
+    applied = m.graph.apply(node.op, operands, name=node.name)
+    return list(applied) if isinstance(applied, tuple) else [applied]
+
+
+# --- plans ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Step:
+    """A node made anew on what its operands have become. constants: what new constants hold, by operand, counted flat;
+    rests: shifts that stay behind results, by their number."""
+
+    node: Node
+    constants: dict[int, Array] = field(default_factory=dict[int, Array])
+    rests: dict[int, Array] = field(default_factory=dict[int, Array])
+
+    def __call__(self, m: Match, new: dict[Value, Value]) -> list[Value]:
+        source, operands = f"folded {', '.join(m.origin)}", list[Value | None]()
+        for i, v in enumerate(self.node.inputs):
+            if v is not None and i in self.constants:
+                v = m.graph.constant(self.constants[i], v.name, source, dtype=v.dtype)
+            operands.append(v if v is None else new.get(v, v))
+        results = applied_again(m, self.node, operands)
+        for i, rest in self.rests.items():
+            shift = m.graph.constant(rest, f"{self.node.name}.shift", dtype=results[i].dtype)
+            results[i] = ops.add(results[i], shift)
+        return results
+
+
+@dataclass
+class Plan:
+    """What gives a value with a map. steps: from back to front; a Made is of a node whose constants take the map."""
+
+    value: Value
+    steps: dict[Node, Step | Made] = field(default_factory=dict[Node, "Step | Made"])
+
+    def __call__(self, m: Match) -> Value:
+        new: dict[Value, Value] = {}
+        for node, step in reversed(self.steps.items()):
+            new |= zip(node.outputs, step(m, new) if isinstance(step, Step) else [step(m)])
+        m.alongside |= {old: made for old, made in new.items() if old in m.alongside}
+        return new.get(self.value, self.value)
+
+
+# --- search -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """What a value has to become. of: the channels for which somebody asks; for others any map would do."""
+
+    map: ChannelMap
+    of: Array
+
+    def joined(self, other: Asked) -> Asked | None:
+        """What is asked twice; None where the two differ."""
+        if other.map.axis != self.map.axis:
+            if not other.map.is_identity:
+                return other.joined(self) if self.map.is_identity else None
+            other = Asked(ChannelMap(self.map.axis, None, None), np.full_like(self.of, other.of.any()))
+        both, found = self.of & other.of, list[Array]()
+        for mine, its, neutral in ((self.map.k, other.map.k, 1.0), (self.map.shift, other.map.shift, 0.0)):
+            a, b = (np.full(self.of.size, neutral) if v is None else v for v in (mine, its))
+            if not np.array_equal(a[both], b[both]):
+                return None
+            found.append(np.where(other.of, b, a))
+        return Asked(ChannelMap(self.map.axis, *found).plain(), self.of | other.of)
+
+
+WHOLE = Asked(ChannelMap(-1, None, None), np.ones(1, bool))  # all of a value, as it is, whatever its channels are
+
+
+def back(m: Match, v: Value, wanted: ChannelMap, take: Leaf) -> Made | str:
+    """A plan for v * k + shift, or why there is none."""
+    search = _Search(m, take, Plan(v))
+    size = next(e.size for e in (wanted.k, wanted.shift, np.ones(1)) if e is not None)
+    return search.ask(v, Asked(wanted, np.ones(size, bool))) or search.run() or search.plan
+
+
+@dataclass
+class _Search:
+    """asked: of each value; waiting: nodes that have to give something else than they do."""
+
+    m: Match
+    take: Leaf
+    plan: Plan
+    asked: dict[Value, Asked] = field(default_factory=dict[Value, Asked])
+    waiting: dict[Node, None] = field(default_factory=dict[Node, None])
+    order: dict[Node, int] = field(default_factory=dict[Node, int])
+
+    def ask(self, v: Value, asked: Asked) -> str | None:
+        """Adds what is asked of a value; a sentence where it cannot be had."""
+        if reason := asked.map.objection():
+            return reason
+        before = self.asked.get(v)
+        both = asked if before is None else before.joined(asked)
+        node = v.producer
+        if both is None:
+            name = v.name if node is None else node.name
+            return f"{name!r} is reached in two ways, which ask for different factors or shifts of it"
+        self.asked[v] = both
+        if both.map.is_identity:
+            return None
+        if node is None:
+            return f"it reads the input {v.name!r} of the graph"
+        self.waiting[node] = None
+        return None
+
+    def run(self) -> str | None:
+        """Plans for all nodes that wait, the last one of the graph first; a sentence where one of them cannot."""
+        while self.waiting:
+            node = next(iter(self.waiting))
+            if len(self.waiting) > 1:
+                self.order = self.order or {n: i for i, n in enumerate(self.m.graph.nodes)}
+                node = max(self.waiting, key=self.order.__getitem__)
+            del self.waiting[node]
+            for v in node.outputs:
+                self._make_beside(v)
+            self.m.bound[f"on the way: {node.name}"] = node
+            if reason := self._plan(node):
+                return reason
+        return None
+
+    def _plan(self, node: Node) -> str | None:
+        found: Any = f"{node.op.name} takes no scale (node {node.name!r})"
+        if len(node.outputs) == 1:
+            found = self.take(node, self.asked[node.output].map)
+            if not isinstance(found, str):
+                self.plan.steps[node] = found
+                return self._leave(v for v in node.inputs)
+        step = self.plan.steps[node] = Step(node)
+        for number, v in enumerate(node.outputs):
+            if not self._changes(v):
+                self.m.alongside[v] = None
+                if not v.users and not self.m.graph.is_output(v):
+                    continue
+            reason = self._pull(step, number, v, found)
+            if reason:
+                return reason
+        return None
+
+    def _leave(self, values: Iterable[Value | None]) -> str | None:
+        """Asks of values to stay what they are, so that none is computed twice, with a map and without."""
+        reasons = (self.ask(v, WHOLE) for v in values if v is not None and not v.is_constant)
+        return next((r for r in reasons if r), None)
+
+    def _pull(self, step: Step, number: int, v: Value, untaken: str) -> str | None:
+        """Asks for the operands with which a node gives a result that is asked for; for a result that is not, for
+        those that leave it as it is."""
+        node = step.node
+        wanted = self.asked[v].map if self._changes(v) else self._identity(node)
+        if wanted is None:
+            return f"{node.op.name} does not keep channels of {v.name!r} apart (node {node.name!r})"
+        steps, rest = _pulled(node, v, wanted), None
+        if isinstance(steps, str):
+            kept, rest = _parted(node, v, wanted)
+            steps = steps if rest is None else _pulled(node, v, kept)
+        if steps is None:
+            return untaken
+        if isinstance(steps, str):
+            return f"{node.op.name} {steps} (node {node.name!r})"
+        if rest is not None:
+            step.rests[number] = rest.reshape([-1 if a == wanted.axis else 1 for a in range(v.rank)])
+        for index, own in steps.items():
+            operand = node.inputs[index]
+            assert operand is not None
+            reason = self._hold(step, index, operand, own.map) if operand.is_constant else self.ask(operand, own)
+            if reason:
+                return reason
+        return self._leave(v for i, v in enumerate(node.inputs) if i not in steps)
+
+    def _hold(self, step: Step, index: int, operand: Value, own: ChannelMap) -> str | None:
+        """A constant operand with the map in it."""
+        if own.is_identity:
+            return None
+        if reason := own.objection():
+            return reason
+        made = applied(operand, own)
+        with np.errstate(over="ignore"):
+            if not np.isfinite(made.astype(dtypes.numpy_dtype(operand.dtype))).all():
+                return f"constant {operand.name!r} with the map in it goes beyond {operand.dtype}"
+        step.constants[index] = made
+        return None
+
+    def _changes(self, v: Value) -> bool:
+        return v in self.asked and not self.asked[v].map.is_identity
+
+    def _identity(self, node: Node) -> ChannelMap | None:
+        """No map, along the axis on which results have the channels that are asked of others."""
+        axes = {self.asked[v].map.axis for v in node.outputs if self._changes(v)}
+        return ChannelMap(axes.pop(), None, None) if len(axes) == 1 else None
+
+    def _make_beside(self, v: Value) -> None:
+        """Plans to make readers anew that are not on the way, where what is asked of a value is nothing to them."""
+        if not self._changes(v) or len(v.users) < 2:
+            return
+        asked, inside = self.asked[v], {*self.m.nodes, *self.plan.steps}
+        for u in v.users:
+            if u in inside or [i for i in u.inputs if i is not None and not i.is_constant] != [v]:
+                continue
+            own = _left_alone(u, u.inputs.index(v), asked)
+            both = None if own is None else asked.joined(own)
+            if both is not None:
+                self.asked[v] = asked = both
+                self.plan.steps[u] = Step(u)
+                self.m.bound[f"beside the way: {u.name}"] = u
+                self.m.alongside |= dict.fromkeys(u.outputs)
+
+
+def _left_alone(node: Node, index: int, asked: Asked) -> Asked | None:
+    """What a node asks of an operand so that its results stay what they are; None where it does not say."""
+    of = np.zeros_like(asked.of)
+    for number, y in enumerate(node.outputs):
+        carry = carry_to(node, index, asked.map.axis, number)
+        if carry is None:
+            return None
+        of[carry.pairs[:, 1]] |= bool(y.users) or y.graph.is_output(y)
+    return Asked(ChannelMap(asked.map.axis, None, None), of)
+
+
 def _parted(node: Node, v: Value, wanted: ChannelMap) -> tuple[ChannelMap, Array | None]:
     """The part of a map that may go through a node of one operand, and the shift that stays behind it."""
     x = node.inputs[0]
     for axis in range(0 if x is None else x.rank):
-        carry = _carries(node, 0, axis, node.outputs.index(v))
+        carry = carry_to(node, 0, axis, node.outputs.index(v))
         if carry is not None and carry.axis == wanted.axis:
             return carry.parted(wanted)
     return wanted, None
 
 
-def _pulled(node: Node, v: Value, wanted: ChannelMap) -> dict[int, ChannelMap] | str | None:
-    """The maps on operands that are together the map on a result; None where the op does not carry channels."""
-    found: dict[int, ChannelMap] = {}
+def _pulled(node: Node, v: Value, wanted: ChannelMap) -> dict[int, Asked] | str | None:
+    """What is asked of operands so that they are together the map on a result; None where the op does not carry
+    channels."""
+    found: dict[int, Asked] = {}
     reason, is_sum = None, False
     constants_first = sorted(enumerate(node.inputs), key=lambda o: o[1] is None or not o[1].is_constant)
     for index, operand in constants_first:  # a constant takes the shift of a sum
@@ -170,117 +305,20 @@ def _ways(node: Node, index: int, operand: Value, v: Value, along: int) -> Itera
         axes.append(along - v.rank)
     for axis in axes:
         extent = operand.shape[axis] if axis >= 0 else 1
-        carry = _carries(node, index, axis, node.outputs.index(v)) if isinstance(extent, int) else None
+        carry = carry_to(node, index, axis, node.outputs.index(v)) if isinstance(extent, int) else None
         if carry is not None and carry.axis == along:
             yield carry, axis
 
 
-def _own(carry: Carry, wanted: ChannelMap, axis: int, operand: Value) -> ChannelMap | str:
-    """The map on an operand. One channel of a constant becomes as many as the map has."""
+def _own(carry: Carry, wanted: ChannelMap, axis: int, operand: Value) -> Asked | str:
+    """What is asked of an operand. One channel of a constant becomes as many as the map has."""
     if not (operand.is_constant and carry.joined) or carry.pairs[:, 1].any():
-        return pulled(carry, wanted, axis, int(str(operand.shape[axis])))
+        extent = int(str(operand.shape[axis]))
+        made, of = pulled(carry, wanted, axis, extent), np.zeros(extent, bool)
+        of[carry.pairs[:, 1]] = True
+        return made if isinstance(made, str) else Asked(made.plain(), of)
     shift = wanted.shift if wanted.shift is None or not carry.negated else -wanted.shift
-    return ChannelMap(axis, wanted.k, shift)
-
-
-@dataclass
-class Front:
-    """A map in front of a value: v = made * k + shift. norms: the nodes that were it."""
-
-    made: Made
-    map: ChannelMap
-    norms: list[Node] = field(default_factory=list[Node])
-
-
-Affine = Callable[[Node], "tuple[Value, ChannelMap] | None"]
-"""What a node is that scales and shifts one of its operands; None for others."""
-
-
-def front(m: Match, v: Value, affine: Affine) -> Front | str | None:
-    """The map that stands in front of a value, with what carries it on the way; None where there is none."""
-    node = v.producer
-    if node is None or v is not node.outputs[0]:
-        return None
-    if any(other.users or m.graph.is_output(other) for other in node.outputs[1:]):
-        return None  # they would change with it
-    own = affine(node)
-    if own is not None:
-        m.bound[f"on the way: {node.name}"] = node
-        x, step = own
-        known = dict(m.bound)
-        before = front(m, x, affine)
-        ways = before.map.along(x.shape) if isinstance(before, Front) else []
-        both = next((a.then(b) for a in ways for b in step.along(x.shape) if a.axis == b.axis), None)
-        if isinstance(before, Front) and both is not None:
-            return Front(before.made, both, [*before.norms, node])
-        m.bound = known  # what stands further in front stays as it is
-        return Front(Same(x), step, [node])
-    fronts: dict[int, Front] = {}
-    for index, operand in enumerate(node.inputs):
-        if operand is None or operand.is_constant or not _may_carry(node, index):
-            continue
-        found = front(m, operand, affine)
-        if isinstance(found, str):
-            return found
-        if found is not None:
-            fronts[index] = found
-    if not fronts:
-        return None
-    if f"on the way: {node.name}" in m.bound:
-        return f"comes in two ways, through {node.name!r}"
-    m.bound[f"on the way: {node.name}"] = node
-    found = _pushed(node, fronts)
-    if isinstance(found, str):
-        return f"{node.op.name} {found} (node {node.name!r})"
-    norms = [n for f in fronts.values() for n in f.norms]
-    return Front(Through(node, {i: f.made for i, f in fronts.items()}), found, norms)
-
-
-def _may_carry(node: Node, index: int) -> bool:
-    operand = node.inputs[index]
-    assert operand is not None
-    return any(_carries(node, index, a, 0) is not None for a, d in enumerate(operand.shape) if isinstance(d, int))
-
-
-def _pushed(node: Node, fronts: dict[int, Front]) -> ChannelMap | str:
-    """The map on a node's result that is the same as those on its operands."""
-    index, first = next(iter(fronts.items()))
-    carried = _carries(node, index, first.map.axis, 0)
-    result = None if carried is None else carried.axis
-    k: Any = None
-    shift: Any = None
-    touched: Any = None
-    for index, operand in enumerate(node.inputs):
-        if operand is None or operand.rank == 0:
-            continue
-        own = fronts.get(index)
-        axis = own.map.axis if own is not None else result
-        carry = None if axis is None or axis >= operand.rank else _carries(node, index, axis, 0)
-        if carry is None:
-            if own is None and operand.is_constant:
-                continue  # a shape, bounds, pads
-            return "does not keep these channels apart"
-        if carry.joined:
-            return "adds what has no such map"
-        extent = node.outputs[carry.result].shape[carry.axis]
-        if not isinstance(extent, int):
-            return "has more channels than are known"
-        if touched is None:
-            k, shift, touched = np.ones(extent), np.zeros(extent), np.zeros(extent, bool)
-        moved = ChannelMap(carry.axis, None, None) if own is None else pushed(carry, own.map, extent)
-        if isinstance(moved, str):
-            return moved
-        if carry.axis != result:
-            return "moves operands to different axes"
-        to = np.unique(carry.pairs[:, 0])
-        new_k = np.ones(extent) if moved.k is None else moved.k
-        new_shift = np.zeros(extent) if moved.shift is None else moved.shift
-        both = to[touched[to]]
-        if not (np.array_equal(k[both], new_k[both]) and np.array_equal(shift[both], new_shift[both])):
-            return "brings operands together whose maps differ"
-        k[to], shift[to], touched[to] = new_k[to], new_shift[to], True
-    assert result is not None
-    return ChannelMap(result, k, shift)
+    return Asked(ChannelMap(axis, wanted.k, shift), np.ones(len(carry.pairs), bool))
 
 
 def applied(v: Value, wanted: ChannelMap) -> Array:

@@ -14,7 +14,7 @@ from renorm.graph.ir import Value
 from renorm.graph.rewrite import Match, Rewrite
 from renorm.ops.conv_transpose import ConvTranspose
 from renorm.ops.window import Span
-from renorm.passes.fold import exact
+from renorm.passes.affine import exact
 
 
 def _is_pixel(m: Match) -> bool:

@@ -16,7 +16,7 @@ from renorm.graph import deferred
 from renorm.graph.ir import Value
 from renorm.graph.rewrite import Match, Rewrite
 from renorm.ops.gemm import Gemm
-from renorm.passes.fold import given
+from renorm.passes.affine import given
 
 
 class MatmulToGemm(Rewrite):

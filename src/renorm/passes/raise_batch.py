@@ -18,7 +18,7 @@ from renorm.graph.channels import cancellation
 from renorm.graph.deferred import fits, largest
 from renorm.graph.ir import Node, Value
 from renorm.graph.rewrite import Match, Rewrite
-from renorm.passes.fold import FAR, per_channel
+from renorm.passes.affine import FAR, per_channel
 
 _ARITHMETIC = ("add", "sub", "mul", "div")
 _LONGEST = 8  # steps; longer chains are no norm
@@ -139,12 +139,20 @@ def _steps(root: Node) -> list[Step]:
 
 def _is_norm(steps: Sequence[Step]) -> bool:
     """Whether a chain is more than arithmetic that happens to be there: it centres and scales per channel, or scales
-    and shifts what a linear op makes."""
+    and shifts what a linear op makes. Factors of 1 are no scale: what is left is an addition."""
     kinds = [s.is_shift for s in steps]
-    if len(set(kinds)) < 2 or len(steps) > _LONGEST:
+    if len(set(kinds)) < 2 or len(steps) > _LONGEST or not _scales(steps):
         return False
     varied = any(np.ptp(s.c) > 0 for s in steps)
     return _is_behind_linear(steps[0].x) if not kinds[0] or not varied else True
+
+
+def _scales(steps: Sequence[Step]) -> bool:
+    k = np.ones_like(steps[0].c)
+    with np.errstate(all="ignore"):
+        for s in steps:
+            k = k if s.is_shift else k * s.c if s.node.op.name == "mul" else k / s.c
+    return bool((k != 1).any())
 
 
 def _is_behind_linear(x: Value) -> bool:

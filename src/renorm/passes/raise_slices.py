@@ -18,7 +18,7 @@ from renorm.graph import registry
 from renorm.graph.deferred import fits, largest
 from renorm.graph.ir import Node, Value
 from renorm.graph.rewrite import Match, Rewrite
-from renorm.passes.fold import exact
+from renorm.passes.affine import exact
 from renorm.passes.pieces import Standard, mean_of, standard_of
 
 Admits = Callable[[str], bool]

@@ -9,7 +9,7 @@ import numpy as np
 from renorm import ops
 from renorm.graph.ir import Value
 from renorm.graph.rewrite import Match, Rewrite
-from renorm.passes.fold import FAR, exact, normalization
+from renorm.passes.affine import FAR, exact, normalization
 
 
 class UnpackBatchNorm(Rewrite):

@@ -1,0 +1,167 @@
+"""Constants that take a scale and a shift per channel: those of the node before them, or of the node behind them.
+
+    f(x; w, b) * k + shift -> f(x; w', b')            for every op f whose `scaled` gives w' and b'
+    f(x * k + shift; w, b) -> f(x; w', b') + rest     for every op f whose `absorbed` gives them
+
+A constant is rounded once, however many folds end in it, and never edited in place, so that a weight which two nodes
+share stays what it is for the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import field
+from typing import Any
+
+import numpy as np
+
+from renorm import ops
+from renorm.core.dataclass import dataclass
+from renorm.core.dtypes import itemsize
+from renorm.graph.channels import ChannelMap
+from renorm.graph.deferred import Deferred, fits, largest
+from renorm.graph.ir import Node, Value
+from renorm.graph.rewrite import Match
+from renorm.graph.types import TensorType
+from renorm.passes.affine import exact, given, scaling, together
+from renorm.passes.paths import Made
+
+Array = np.ndarray[Any, Any]
+
+BORDER = 1 << 20  # bytes of an image that takes the place of a norm in front: more costs more than the norm
+
+
+@dataclass(frozen=True)
+class Absorbed:
+    """A node with other constants. given, changed: its operands before and after; rest: a shift that it could not
+    take; made: what makes operands anew."""
+
+    producer: Node
+    op: Any
+    changed: Sequence[Any]
+    rest: Array | None
+    given: Sequence[Any]
+    made: Mapping[int, Made] = field(default_factory=dict[int, Made])
+
+    def __call__(self, m: Match) -> Value:
+        graph, y = m.graph, self.producer.output
+        olds = [*self.producer.operands, *[None] * len(self.changed)]
+        given = [*self.given, *[None] * len(self.changed)]
+        operands: list[Any] = []
+        for parameter, old, before, after in zip(self.op.parsed.operands, olds, given, self.changed):
+            if after is not None and after is not before:
+                hint = old.name if isinstance(old, Value) else f"{self.producer.name}.{parameter.name}"
+                dtype = old.dtype if isinstance(old, Value) else y.dtype
+                operands.append(graph.constant(after, hint, f"folded {', '.join(m.origin)}", dtype=dtype))
+            else:
+                operands.append(None if after is None else old)
+        for index, make in self.made.items():
+            operands[index] = make(m)
+        result = graph.apply(self.op, operands, name=self.producer.name)
+        if self.rest is not None:
+            result = ops.add(result, graph.constant(self.rest, f"{self.producer.name}.shift", dtype=y.dtype))
+        return result
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """x * k + shift, as one multiplication and one addition. name: of the node whose constants take the map."""
+
+    name: str
+    x: Value
+    map: ChannelMap
+
+    @property
+    def count(self) -> int:
+        return (self.map.k is not None) + (self.map.shift is not None)
+
+    def fits(self) -> bool:
+        """Whether the constants are numbers of the dtype; no product with what is not finite is what it was."""
+        return all(v is None or fits(largest(v), self.x.dtype) for v in (self.map.k, self.map.shift))
+
+    def __call__(self, m: Match) -> Value:
+        y, source = self.x, f"folded {', '.join(m.origin)}"
+        spread = [-1 if a == self.map.axis else 1 for a in range(y.rank)]
+        for op, values in ((ops.mul, self.map.k), (ops.add, self.map.shift)):
+            if values is not None:
+                y = op(
+                    y, m.graph.constant(values.reshape(spread), f"{self.name}.c", source, dtype=y.dtype), name=self.name
+                )
+        return y
+
+
+def multiply(producer: Node, affine: ChannelMap) -> Scaled | None:
+    """(x * c) * k as x * (c * k), where that is what the producer and the map are."""
+    own = scaling(producer) if producer.op.name in ("mul", "div") and affine.shift is None else None
+    both = None if own is None else together(own[1], affine, own[0])
+    found = None if own is None or both is None else Scaled(producer.name, own[0], both)
+    return found if found is not None and found.fits() else None
+
+
+def absorb(producer: Node, affine: ChannelMap) -> Absorbed | Scaled | str:
+    """The producer with the affine map in its constants, or why it cannot take it."""
+    multiplied = multiply(producer, affine)
+    if multiplied is not None:
+        return multiplied
+    given = _given(producer)
+    found, rest = producer.op.scaled(given, affine.axis, affine.k, affine.shift), None
+    if isinstance(found, str) and affine.k is not None and affine.shift is not None:
+        without = producer.op.scaled(given, affine.axis, affine.k, None)  # no bias? then the shift stays behind
+        if not isinstance(without, str):
+            spread = [1] * producer.output.rank
+            spread[affine.axis] = -1
+            found, rest = without, affine.shift.reshape(spread)
+    if isinstance(found, str):
+        return f"{found} (node {producer.name!r})"
+    op, changed = found
+    return _checked(Absorbed(producer, op, changed, rest, given))
+
+
+def absorb_front(consumer: Node, index: int, before: ChannelMap) -> Absorbed | str:
+    """The consumer with the map on one of its operands in its constants, or why it cannot take it."""
+    given = _given(consumer)
+    found = before.objection() or consumer.op.absorbed(consumer, given, index, before)
+    if isinstance(found, str):
+        return f"{found} (node {consumer.name!r})"
+    op, changed, rest = found
+    if rest is not None and rest.size * itemsize(consumer.output.dtype) > BORDER:
+        return f"what it adds at the border of {consumer.name!r} would take {rest.size} numbers"
+    return _checked(Absorbed(consumer, op, changed, rest, given))
+
+
+def _given(node: Node) -> list[Any]:
+    """What `OpDef.scaled` and `OpDef.absorbed` are given for the operands of a node."""
+    types, given, at = node.operand_types(), list[Any](), 0
+    for o in node.operands:
+        given.append(_elements(o, node.op.channel_axis(at, types) is not None))
+        at += len(o) if isinstance(o, list) else 1
+    return given
+
+
+def _checked(found: Absorbed) -> Absorbed | str:
+    """The same, or a sentence where a constant would not fit into its dtype."""
+    given = [*found.given, *[None] * (len(found.changed) - len(found.given))]
+    for before, after in zip([*given, None], [*found.changed, found.rest]):
+        if after is not None and after is not before and not isinstance(after, TensorType):
+            reason = _overflow(after, found.producer.output.dtype)
+            if reason:
+                return f"{reason} (node {found.producer.name!r})"
+    return found
+
+
+def _elements(operand: Any, is_weight: bool) -> Any:
+    """What `OpDef.scaled` is given for an operand."""
+    if isinstance(operand, list):
+        return [_elements(o, is_weight) for o in operand]
+    if operand is None or not operand.is_constant:
+        return None if operand is None else operand.type
+    return given(operand) if is_weight else exact(operand)
+
+
+def _overflow(array: Array | Deferred, dtype: str) -> str | None:
+    """A sentence where rounding to `dtype` makes a finite element infinite."""
+    if fits(largest(array), dtype):
+        return None
+    array = array.exact() if isinstance(array, Deferred) else array  # whose bound may be far too high
+    highest = float(np.abs(array[np.isfinite(array)]).max(initial=0.0))
+    return None if fits(highest, dtype) else f"folded constants go beyond {dtype}: {highest:.3g}"
