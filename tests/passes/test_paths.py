@@ -157,6 +157,7 @@ def test_norms_fold_over_what_leaves_channels_apart(make: Callable[[Value], Valu
         (lambda x: norm(ops.add(conv(x), ops.exp(conv(x)))), "exp has no constants"),
         (lambda x: ops.add(norm(sliced(y := conv(x), 2, 0, 2)), sliced(y, 2, 1, 3)), "is also read by"),
         (lambda x: norm(ops.concat([conv(x, pads=(1, 1, 1, 1)), x], axis=1)), "the input 'x'"),
+        (lambda x: norm(ops.pad(conv(x), PADS, np.float32(-np.inf))), "change -inf"),
         (lambda x: conv(ops.exp(norm(x))), "it reads the input"),
         (lambda x: norm(ops.concat([y := conv(x), ops.average_pool(y, kernel_shape=(1, 1))], axis=1)), "two ways"),
         (lambda x: conv(ops.relu(norm(x))), "relu does not commute with"),

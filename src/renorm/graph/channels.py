@@ -96,7 +96,8 @@ class Carry:
         k = np.asarray(_or(m.k, 1.0))
         with np.errstate(invalid="ignore"):
             moved = number * k + _or(m.shift, 0.0)
-            return bool(np.all((moved == number) | (np.abs(moved - number) <= 4e-16 * abs(number) * (1 + np.abs(k)))))
+            rounding = 4e-16 * abs(number) * (1 + np.abs(k)) if np.isfinite(number) else 0.0
+            return bool(np.all((moved == number) | (np.abs(moved - number) <= rounding)))
 
     def parted(self, m: ChannelMap) -> tuple[ChannelMap, Array | None]:
         """A map that the op may commute with, and the shift that then comes behind it: x * k + shift is the two, one
