@@ -87,26 +87,55 @@ def _agree(reductions: Sequence[te.Tensor], among: Callable[[te.Tensor], bool]) 
 
 
 def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
-    """Threads over slices; statistics of a slice, then its elements. Statistics that are results too are written on
-    the way; other results are nests of their own, and so is everything where there are no slices."""
-    chain = structure.stages(outs[:1])
-    reductions = [t for t in chain if structure.is_reduction(t)]
-    apart = [t for t in outs[1:] if not any(t is u for u in chain)]
-    slices = Slices.of(outs[0], reductions)
-    if any(t is u for t in structure.stages(apart) for u in chain):
-        slices = None
+    """Threads over slices; statistics of a slice, then its elements. Results beside the elements are made from those
+    statistics behind the loops over slices. Falls back to nests of their own where there are no slices.
+    """
+    out = max(outs, key=lambda t: prod(t.shape))
+    chain = structure.stages([out])
+    slices = Slices.of(out, [t for t in chain if structure.is_reduction(t)])
     if slices is None or (slices.count < FEW and slices.size > LONG):
         cpu_reduction.schedule(s, outs, target)
         return
-    (_columns if slices.run_across_memory else _rows)(s, chain, outs[0], slices, target)
-    if apart:
-        cpu_reduction.schedule(s, apart, target)
-
-
-def _rows(s: te.Schedule, chain: Sequence[te.Tensor], out: te.Tensor, slices: Slices, target: Target) -> None:
-    statistics = [t for t in chain if structure.is_statistic(t)]
+    behind = [t for t in structure.stages(outs) if not any(t is u for u in chain)]
+    if slices.count > 1:  # what all slices share
+        behind += [t for t in chain if structure.is_reduction(t) and prod(t.shape) == 1]
+        chain = [t for t in chain if not any(t is u for u in behind)]
     reused = [t for t in chain if t.op.tag == structure.REUSED and t.shape == out.shape and t is not out]
-    cpu_injective.inline(s, [out], keep=[*statistics, *reused])
+    columns = _Columns.of(out, slices, target) if slices.run_across_memory else None
+    if columns is not None and not columns.keeps:
+        reused = []
+    cpu_injective.inline(s, outs, keep=[*reused, *(t for t in structure.stages(outs) if structure.is_statistic(t))])
+    if columns is not None:
+        columns.schedule(s, chain, reused)
+    else:
+        _rows(s, chain, out, reused, slices, target)
+    _behind(s, behind, outs, chain, target)
+
+
+def _behind(
+    s: te.Schedule, stages: Sequence[te.Tensor], outs: Sequence[te.Tensor], chain: Sequence[te.Tensor], target: Target
+) -> None:
+    """Nests of their own for what is not computed slice by slice; it reads statistics of all slices."""
+    for t in stages:
+        if not (structure.is_reduction(t) or structure.is_statistic(t) or any(t is out for out in outs)):
+            continue
+        for load in structure.reached(t, lambda u: structure.is_reduction(u) or u.op.tag in structure.KEPT):
+            if any(load.source is u for u in chain):
+                s[load.source].store_root()
+        if structure.is_reduction(t):
+            cpu_reduction.nest(s, t, target, parallel=structure.work(t) >= cpu_injective.PARALLEL_FROM)
+        else:
+            cpu_injective.nest(s, t, target)
+
+
+def _rows(
+    s: te.Schedule,
+    chain: Sequence[te.Tensor],
+    out: te.Tensor,
+    reused: Sequence[te.Tensor],
+    slices: Slices,
+    target: Target,
+) -> None:
     outer, inner = _cut(s, out, slices)
     across = cpu_injective.fuse(s, out, outer) if outer else s[out].split(inner[0], nparts=1)[0]
     if prod(out.shape) >= cpu_injective.PARALLEL_FROM:
@@ -116,8 +145,9 @@ def _rows(s: te.Schedule, chain: Sequence[te.Tensor], out: te.Tensor, slices: Sl
     for t in reused:
         _vectors_inside(s, t, [a for a, k in zip(s[t].op.axis, slices.blocks) if not k], target)
         s[t].compute_at(s[out], across)
-    for t in statistics:
-        s[t].compute_at(s[out], across)
+    for t in chain:
+        if structure.is_statistic(t):
+            s[t].compute_at(s[out], across)
     for t in chain:
         if structure.is_reduction(t):
             cpu_reduction.nest(s, t, target, parallel=False, at=(out, across))
@@ -135,26 +165,41 @@ def _cut(s: te.Schedule, out: te.Tensor, slices: Slices) -> tuple[list[te.IterVa
     return outer, inner
 
 
-def _columns(s: te.Schedule, chain: Sequence[te.Tensor], out: te.Tensor, slices: Slices, target: Target) -> None:
-    """One tile of neighbouring slices at a time: their statistics in registers, then their elements."""
-    lanes, vectors = _tile(out.shape[-1], target.lanes(itemsize(compute_dtype(out.dtype))))
-    small = slices.size * lanes * vectors <= KEPT
-    reused = [t for t in chain if small and t.op.tag == structure.REUSED and t.shape == out.shape and t is not out]
-    kept = [*reused, *(t for t in chain if structure.is_statistic(t) or structure.is_reduction(t))]
-    cpu_injective.inline(s, [out], keep=kept)
-    outer, inner = _cut(s, out, slices)
-    *outer, last = outer
-    if out.shape[-1] > lanes * vectors or not outer:
-        tile, last = s[out].split(last, factor=lanes * vectors)
-        outer.append(tile)
-    vector, lane = s[out].split(last, factor=lanes)
-    s[out].reorder(*outer, *inner, vector, lane)
-    s[out].vectorize(lane)
-    cpu_injective.store(s, out)
-    place = (cpu_injective.share(s, out, outer) if prod(out.shape) >= cpu_injective.PARALLEL_FROM else outer)[-1]
-    for t in kept:
-        s[t].compute_at(s[out], place)
-        _neighbours(s, t, _lane_axis(out, t), lanes, in_registers=t not in reused and not s[t].is_output)
+@dataclass(frozen=True)
+class _Columns:
+    """Slices that memory runs across: one tile of neighbouring slices at a time, their statistics in registers, then
+    their elements. lanes, vectors: of a tile. keeps: whether elements of a tile are kept between passes over it."""
+
+    out: te.Tensor
+    slices: Slices
+    lanes: int
+    vectors: int
+
+    @staticmethod
+    def of(out: te.Tensor, slices: Slices, target: Target) -> _Columns:
+        return _Columns(out, slices, *_tile(out.shape[-1], target.lanes(itemsize(compute_dtype(out.dtype)))))
+
+    @property
+    def keeps(self) -> bool:
+        return self.slices.size * self.lanes * self.vectors <= KEPT
+
+    def schedule(self, s: te.Schedule, chain: Sequence[te.Tensor], reused: Sequence[te.Tensor]) -> None:
+        out, width = self.out, self.lanes * self.vectors
+        outer, inner = _cut(s, out, self.slices)
+        *outer, last = outer
+        if out.shape[-1] > width or not outer:
+            tile, last = s[out].split(last, factor=width)
+            outer.append(tile)
+        vector, lane = s[out].split(last, factor=self.lanes)
+        s[out].reorder(*outer, *inner, vector, lane)
+        s[out].vectorize(lane)
+        cpu_injective.store(s, out)
+        place = (cpu_injective.share(s, out, outer) if prod(out.shape) >= cpu_injective.PARALLEL_FROM else outer)[-1]
+        for t in chain:
+            if structure.is_statistic(t) or structure.is_reduction(t) or any(t is u for u in reused):
+                s[t].compute_at(s[out], place)
+                in_registers = not (s[t].is_output or any(t is u for u in reused))
+                _neighbours(s, t, _lane_axis(out, t), self.lanes, in_registers=in_registers)
 
 
 def _tile(extent: int, lanes: int) -> tuple[int, int]:
