@@ -60,7 +60,7 @@ class BatchNormGradient(OpDef):
         return gradient.results(gradient.sums(), count, scale, statistics_dtype(x.dtype), self.residual)
 
     def schedule(self, s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
-        schedules.reduction(s, outs, target)
+        schedules.normalization(s, outs, target)
 
     def reference(self, dy: Any, x: Any, scale: Any, mean: Any, invstd: Any, mask: Any, y: Any) -> list[Any]:
         g = passed_reference(dy, y)

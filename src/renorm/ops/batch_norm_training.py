@@ -94,7 +94,7 @@ class BatchNormTraining(OpDef):
         ]
 
     def schedule(self, s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
-        schedules.reduction(s, outs, target)
+        schedules.normalization(s, outs, target)
 
     def reference(
         self, x: Any, scale: Any, bias: Any, old_mean: Any, old_var: Any, momentum: Any, mask: Any, residual: Any

@@ -1,13 +1,8 @@
 """Formulas over the channels of a batch: what batch norm in training, its parts and its gradient have in common.
 
-Statistics of a channel are in float64 whatever the data. Moments are taken in two passes: a mean, then sums of d and
-d*d with d = x - that mean, which mend what its rounding lost:
-
-    mean = mean0 + sum(d) / n,   squares = sum(d*d) - sum(d) * sum(d) / n
-
-Nothing cancels but rounding errors: a constant channel has exactly its value as mean and 0 as variance, squares of 1e30
-stay finite. Elements stay in the dtype of arithmetic: distances are taken from `centre`, the mean rounded to it, and
-what that rounding lost is added where it does not overflow.
+Statistics of a channel are in float64 whatever the data, and stable (ops/moments.py). Elements stay in the dtype of
+arithmetic: distances are taken from `centre`, the mean rounded to it, and what that rounding lost is added where it does
+not overflow.
 """
 
 from __future__ import annotations
@@ -21,7 +16,7 @@ import numpy as np
 from renorm import te
 from renorm.core.dataclass import dataclass
 from renorm.core.dtypes import compute_dtype, unit_roundoff
-from renorm.ops.moments import ACCUMULATOR, inverse_root, statistic
+from renorm.ops.moments import ACCUMULATOR, inverse_root, moments, statistic
 from renorm.ops.precision import rounded, wide
 from renorm.te import tag
 
@@ -58,15 +53,29 @@ class BatchMoments:
 
 def batch_moments(x: te.Tensor, mask: te.Tensor | None) -> BatchMoments:
     """Moments of each channel of x[N, C, *S] over the elements where mask[N, *S] is true."""
-    inside = (x.shape[0], *x.shape[2:])
-    count = counted(x, mask)
+    count, inside = counted(x, mask), (x.shape[0], *x.shape[2:])
+    if not prod(inside):
+        nothing = statistic(x.shape[1:2], lambda _: number(0.0), "nothing")
+        return BatchMoments(count, nothing, nothing)
+    if mask is None:
+        m = moments(lambda c, n, *at: x[(n, c, *at)], x.shape[1:2], inside, x.dtype, x.name)
+        return BatchMoments(count, m.mean, statistic(m.var.shape, lambda c: m.var[c] * count, "squares"))
+    return _masked_moments(x, mask, count)
+
+
+def _masked_moments(x: te.Tensor, mask: te.Tensor, count: Any) -> BatchMoments:
+    """In two passes, as no element of a channel need be one that counts: a mean, then sums of d and d*d with d = x -
+    that mean, which mend what its rounding lost:
+
+    mean = mean0 + sum(d) / n,   squares = sum(d*d) - sum(d) * sum(d) / n
+    """
     divisor = te.maximum(count, number(1.0))
 
     def axes() -> list[Any]:
-        return [te.reduce_axis((0, extent), name=f"r{i}") for i, extent in enumerate(inside)]
+        return [te.reduce_axis((0, extent), name=f"r{i}") for i, extent in enumerate(mask.shape)]
 
     def chosen(value: Any, n: Any, at: Sequence[Any]) -> Any:
-        return value if mask is None else te.select(mask[(n, *at)], value, number(0.0))
+        return te.select(mask[(n, *at)], value, number(0.0))
 
     n, *at = axes()
     total = te.compute(

@@ -7,7 +7,8 @@ One pass over each slice sums d and d*d in float64, where d = x - pivot and the 
 
 This is not E[x*x] - E[x]*E[x]: the pivot is a member of the slice, so n * var is at least (n - 1) / n of the square of
 its distance from the mean, and both sums are at most n times that plus n * var; what cancels leaves a relative error of
-about n * 1e-16, whatever the data. A constant slice has exactly its value as mean and 0 as variance, 90,000 values of
+about n * 1e-16, whatever the data (0 takes its place if it is not finite, so that infinities have the mean that they
+should). A constant slice has exactly its value as mean and 0 as variance, 90,000 values of
 float16 lose nothing, squares of 1e30 stay finite, and data whose mean is 10,000 times its deviation keeps all digits.
 Elements themselves stay narrow:
 
@@ -21,6 +22,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
+
+import numpy as np
 
 from renorm import te
 from renorm.core.dataclass import dataclass
@@ -102,7 +105,12 @@ def moments(at: At, slices: Sequence[int], inside: Sequence[int], dtype: str, na
         return Moments(nothing, nothing, compute_dtype(dtype))
     rank, first = len(slices), [0] * len(inside)
     axes = [te.reduce_axis((0, extent), name=f"r{i}") for i, extent in enumerate(inside)]
-    pivot = statistic(slices, lambda *i: at(*i, *first).astype(ACCUMULATOR), f"{name}_pivot")
+
+    def near(*i: Any) -> Any:
+        e, zero = at(*i, *first).astype(ACCUMULATOR), te.const(0.0, ACCUMULATOR)
+        return te.select(te.abs(e) <= te.const(float(np.finfo(np.float64).max), ACCUMULATOR), e, zero)
+
+    pivot = statistic(slices, near, f"{name}_pivot")
 
     def power(*index: Any) -> Any:
         d = at(*index[:rank], *axes).astype(ACCUMULATOR) - pivot[index[:rank]]
