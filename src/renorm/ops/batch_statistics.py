@@ -1,8 +1,8 @@
 """Formulas over the channels of a batch: what batch norm in training, its parts and its gradient have in common.
 
 Statistics of a channel are in float64 whatever the data, and stable (ops/moments.py). Elements stay in the dtype of
-arithmetic: distances are taken from `centre`, the mean rounded to it, and what that rounding lost is added where it does
-not overflow.
+arithmetic: distances are taken from `centre`, the mean rounded to it, and what that rounding lost is added where it
+does not overflow.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ def moments(at: At, slices: Sequence[int], inside: Sequence[int], dtype: str, na
     if not prod(inside):
         nothing = average(at, slices, inside, name)
         return Moments(nothing, nothing, compute_dtype(dtype))
-    rank, first = len(slices), [0] * len(inside)
+    first = [0] * len(inside)
     axes = [te.reduce_axis((0, extent), name=f"r{i}") for i, extent in enumerate(inside)]
 
     def near(*i: Any) -> Any:
@@ -113,17 +113,17 @@ def moments(at: At, slices: Sequence[int], inside: Sequence[int], dtype: str, na
     pivot = statistic(slices, near, f"{name}_pivot")
 
     def power(*index: Any) -> Any:
-        d = at(*index[:rank], *axes).astype(ACCUMULATOR) - pivot[index[:rank]]
-        value = te.select(index[rank] < 1, d, d * d)
+        d = at(*index[1:], *axes).astype(ACCUMULATOR) - pivot[index[1:]]
+        value = te.select(index[0] < 1, d, d * d)
         return te.sum(value, axis=axes) if axes else value
 
-    sums = te.compute((*slices, 2), power, name=f"{name}_sums", tag="reduce" if axes else tag.ELEMWISE)
+    sums = te.compute((2, *slices), power, name=f"{name}_sums", tag="reduce" if axes else tag.ELEMWISE)
     count = te.const(float(prod(inside)), ACCUMULATOR)
 
     def variance(*i: Any) -> Any:
-        return te.maximum((sums[(*i, 1)] - sums[(*i, 0)] * sums[(*i, 0)] / count) / count, te.const(0.0, ACCUMULATOR))
+        return te.maximum((sums[(1, *i)] - sums[(0, *i)] * sums[(0, *i)] / count) / count, te.const(0.0, ACCUMULATOR))
 
-    mean = statistic(slices, lambda *i: pivot[i] + sums[(*i, 0)] / count, f"{name}_mean")
+    mean = statistic(slices, lambda *i: pivot[i] + sums[(0, *i)] / count, f"{name}_mean")
     return Moments(mean, statistic(slices, variance, f"{name}_var"), compute_dtype(dtype))
 
 

@@ -14,7 +14,7 @@ from renorm import te
 from renorm.core.dataclass import dataclass
 from renorm.core.dtypes import compute_dtype, itemsize
 from renorm.core.target import Target
-from renorm.ops.schedules import cpu_injective, cpu_reduction, structure
+from renorm.ops.schedules import cpu_columns, cpu_injective, cpu_reduction, structure
 
 # Elements of a slice that are kept between two passes over it: a quarter of a first-level cache.
 KEPT = 2048
@@ -66,6 +66,11 @@ class Slices:
         return prod(self.shape) // self.count
 
     @property
+    def are_too_few(self) -> bool:
+        """To share out, and each too long for one thread."""
+        return self.count < FEW and self.size > LONG
+
+    @property
     def run_across_memory(self) -> bool:
         return bool(self.blocks) and self.blocks[-1] == 1 and self.shape[-1] > 1
 
@@ -93,7 +98,7 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
     out = max(outs, key=lambda t: prod(t.shape))
     chain = structure.stages([out])
     slices = Slices.of(out, [t for t in chain if structure.is_reduction(t)])
-    if slices is None or (slices.count < FEW and slices.size > LONG):
+    if slices is None or slices.are_too_few or _is_tall(slices, chain, target):
         cpu_reduction.schedule(s, outs, target)
         return
     behind = [t for t in structure.stages(outs) if not any(t is u for u in chain)]
@@ -112,6 +117,14 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
     _behind(s, behind, outs, chain, target)
 
 
+def _is_tall(slices: Slices, chain: Sequence[te.Tensor], target: Target) -> bool:
+    """Whether slices that memory runs across are so long that no cache keeps a tile of neighbours, and are summed up by
+    `cpu_columns`, which reads rows as a whole."""
+    tile = slices.size * min(slices.shape[-1], 4 * target.lanes(4))
+    sums = [t for t in chain if structure.is_reduction(t) and prod(t.shape) > 1]
+    return slices.run_across_memory and tile > LONG and all(cpu_columns.takes(t) for t in sums)
+
+
 def _behind(
     s: te.Schedule, stages: Sequence[te.Tensor], outs: Sequence[te.Tensor], chain: Sequence[te.Tensor], target: Target
 ) -> None:
@@ -119,9 +132,10 @@ def _behind(
     for t in stages:
         if not (structure.is_reduction(t) or structure.is_statistic(t) or any(t is out for out in outs)):
             continue
-        for load in structure.reached(t, lambda u: structure.is_reduction(u) or u.op.tag in structure.KEPT):
-            if any(load.source is u for u in chain):
-                s[load.source].store_root()
+        read = structure.reached(t, lambda u: structure.is_reduction(u) or u.op.tag in structure.KEPT)
+        for u in chain:
+            if any(load.source is u for load in read):
+                s[u].store_root()
         if structure.is_reduction(t):
             cpu_reduction.nest(s, t, target, parallel=structure.work(t) >= cpu_injective.PARALLEL_FROM)
         else:

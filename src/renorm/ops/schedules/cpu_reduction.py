@@ -11,7 +11,7 @@ from renorm import te
 from renorm.core.dtypes import compute_dtype, itemsize
 from renorm.core.target import Target
 from renorm.expr.nodes import Binary, Const, Load
-from renorm.ops.schedules import cpu_blocked, cpu_injective, cpu_window, structure
+from renorm.ops.schedules import cpu_blocked, cpu_columns, cpu_injective, cpu_window, structure
 from renorm.te.tensor import source_of
 
 # Independent partial results that hide the latency of an addition: four vectors.
@@ -35,7 +35,9 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
     finished: set[int] = set()
     for t in reductions:
         tail, along = _tail(t, chain, outs), _runs_along_memory(t, target)
-        if _is_few_and_long(t, 1 if along else target.lanes(itemsize(compute_dtype(t.dtype)))):
+        if not along and cpu_columns.takes(t) and _contiguous_data(t):
+            cpu_columns.schedule(s, t, target)
+        elif _is_few_and_long(t, 1 if along else target.lanes(itemsize(compute_dtype(t.dtype)))):
             pieces = _pieces(s, t)
             if along:
                 nest(s, pieces, target, parallel=True)
