@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import mutually_broadcastable_shapes
 from tests.ops.nodes import by_loops, by_onnxruntime, by_reference, by_renorm, case, model, normal, read
 
+import renorm
 from renorm.core.dims import Sym
 from renorm.core.errors import RenormError
 from renorm.graph.deferred import Deferred
@@ -91,6 +92,21 @@ def test_matmul_is_that_of_numpy(shapes: Any, seed: int) -> None:
     expected = np.matmul(a.astype(np.float64), b)
     np.testing.assert_allclose(by_loops(Matmul, a, b), expected, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(by_reference(Matmul, a, b), expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("is_constant", [True, False])
+@pytest.mark.parametrize("target", ["llvm", "llvm -mcpu=haswell"])
+def test_columns_whose_vectors_no_tile_divides(target: str, is_constant: bool) -> None:
+    """37 and 73 vectors, primes, in a result that no core's cache holds: the last tile of columns is not full."""
+    graph, (a, b) = Graph(), (drawn(2, 301, 5), drawn(*(() if is_constant else (2,)), 5, 581))
+    y = renorm.ops.matmul(
+        graph.input("a", "float32", a.shape), b if is_constant else graph.input("b", "float32", b.shape)
+    )
+    graph.outputs = [renorm.ops.relu(y)]
+    m = renorm.compile(graph, target=target)
+    assert renorm.Target("llvm").cache_bytes < 301 * 581 * 8
+    found = m.run(*([a] if is_constant else [a, b]))[0]
+    np.testing.assert_allclose(found, np.maximum(a.astype(np.float64) @ b, 0), rtol=1e-4, atol=1e-5)
 
 
 def test_shapes_of_products_may_be_symbols() -> None:

@@ -17,24 +17,33 @@ HALF = 8  # elements of 32 bytes
 MANY = 7  # vectors beside each other, where few pixels are enough
 
 
-def choose_tile(pixels: int, vectors: int, registers: int, weight: float = 2.0, most: int | None = None) -> Tile:
+def choose_tile(
+    pixels: int,
+    vectors: int,
+    registers: int,
+    weight: float = 2.0,
+    most: int | None = None,
+    is_ragged: bool = False,
+) -> Tile:
     """The tile with the least padded work, then the fewest loads per FMA, whose accumulators and operands fit the
     registers.
 
-    pixels: extent that R cuts; vectors: extent in vectors, which N divides. R*N accumulators and N weights are
-    live, and one register is left for the spread number. weight: what a load of weights, from beyond the first-level
-    cache, costs beside that of a spread number. most: vectors, other than the target asks for.
+    pixels: extent that R cuts; vectors: extent in vectors, which N divides, unless the last tile may be ragged. R*N
+    accumulators and N weights are live, and one register is left for the spread number. weight: what a load of weights,
+    from beyond the first-level cache, costs beside that of a spread number. most: vectors, other than the target asks
+    for.
     """
     best, cost = Tile(1, 1), float("inf")
     # many vectors leave few pixels, which pays only where numbers are dear to spread
     most = most or (MANY if _spreads_apart(registers) else 4)
     for n in range(1, min(vectors, most) + 1):
-        if vectors % n:
+        if vectors % n and not is_ragged:
             continue
         for r in range(1, min(pixels, registers - 2) + 1):
             if r * n + n + 1 > registers or (n > 1 and r * n > registers * 13 // 16):
                 continue
-            now = -(-pixels // r) * r / pixels * _cycles(r, n, registers) + 0.05 * (r + weight * n) / (r * n)
+            padded = -(-pixels // r) * r / pixels * -(-vectors // n) * n / vectors
+            now = padded * _cycles(r, n, registers) + 0.05 * (r + weight * n) / (r * n)
             if now < cost:
                 best, cost = Tile(r, n), now
     return best
