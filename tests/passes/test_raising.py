@@ -197,6 +197,32 @@ def test_a_sum_of_squares_is_an_rms_norm_of_another_scale():
     raised(network(build), {"rms_norm": 1}, expected)
 
 
+@pytest.mark.parametrize("axes", [(1,), (2,), (1, 2)])
+@pytest.mark.parametrize("bounded", [False, True])
+@pytest.mark.parametrize("spread", [False, True])
+def test_l2_normalization(axes: tuple[int, ...], bounded: bool, spread: bool):
+    """Divided by its Euclidean length it is an RMS norm; bounded below, as frameworks write it, it is nearly one."""
+
+    def build(x: Value) -> Value:
+        length = ops.reduce_l2(x, axes=axes)
+        length = ops.clip(length, f32(1e-3)) if bounded else length
+        return ops.div(x, ops.expand(length, np.array(x.shape)) if spread else length)
+
+    def expected(x: Any) -> Any:
+        return x / np.maximum(np.linalg.norm(x.astype(np.float64), axis=axes, keepdims=True), 1e-3 * bounded)
+
+    g, x = network(build), 1e-4 * normal(2, 3, 6, seed=8)
+    module = renorm.compile(g.copy())
+    np.testing.assert_allclose(module.run(x)[0], expected(x), rtol=1e-5)
+    if bounded:
+        (near,) = module.report.near_norms
+        assert (near.kind, near.reason) == ("rms_norm", "epsilon bounds the root below: a norm adds it to the variance")
+        assert len(near.nodes) == 3 + spread
+    else:
+        assert [n.kind for n in module.report.norms] == ["rms_norm"]
+        raised(g, {"rms_norm": 1, **({"transpose": 2} if axes == (1,) else {})}, expected)
+
+
 @pytest.mark.parametrize(
     ("shape", "axes", "along", "op"),
     [
@@ -221,6 +247,46 @@ def test_axes_and_constants_tell_the_kind(shape: Any, axes: Any, along: Any, op:
         return y if along is None else ops.add(ops.mul(y, w), b)
 
     raised(network(build, shape), {op: 1}, lambda x: standard(x, axes) * w + b)
+
+
+@pytest.mark.parametrize(
+    ("shape", "axes"),
+    [((2, 5, 4, 3), (1,)), ((1, 7, 5, 6), (1,)), ((2, 5, 3), (1,)), ((2, 3, 2, 4, 3), (1,)), ((2, 5, 4, 3), (1, 2)),
+     ((2, 5, 4, 3), (2,)), ((3, 4, 5), (1,))],
+)  # fmt: skip
+@pytest.mark.parametrize("centred", [True, False])
+@pytest.mark.parametrize("affine", [True, False])
+def test_norms_over_other_axes_than_the_last(shape: Any, axes: Any, centred: bool, affine: bool, tmp_path: Path):
+    """Above all over the channels of an image, as networks write it that have a class for that."""
+    along = (shape[1], *[1] * (len(shape) - 2))
+    w, b = normal(*along, seed=4), normal(*along, seed=5)
+
+    def build(x: Value) -> Value:
+        c = ops.sub(x, mean(x, axes)) if centred else x
+        y = ops.div(c, ops.sqrt(ops.add(mean(ops.pow(c, f32(2)), axes), f32(EPSILON))))
+        y = ops.mul(w, y) if affine else y
+        return ops.add(y, b) if affine and centred else y
+
+    def expected(x: Any) -> Any:
+        y = standard(x, axes, centred=centred)
+        return y if not affine else y * w + b if centred else y * w
+
+    kind = "layer_norm" if centred else "rms_norm"
+    g = network(build, shape)
+    x = 3 * normal(*shape, seed=8) + 2
+    module = renorm.compile(g.copy())
+    np.testing.assert_allclose(module.run(x)[0], expected(x), rtol=1e-5, atol=1e-5)
+    (record,) = module.report.norms
+    assert (record.kind, record.fate, len(record.into)) == (kind, "kept", 1)
+    assert len(module.report.kernels) == 1
+    after, _ = optimize(g.copy(), level=2, verify=True, for_export=True)
+    assert kinds(after) == {kind: 1, "transpose": 2}
+    (found,) = interpret.run(after, [x])
+    np.testing.assert_allclose(found, expected(x), rtol=1e-5, atol=1e-5)
+    if centred:
+        renorm.optimize(g, tmp_path / "y.onnx")
+        session = ort.InferenceSession(str(tmp_path / "y.onnx"), providers=["CPUExecutionProvider"])
+        np.testing.assert_allclose(session.run(None, {"x": x})[0], expected(x), rtol=1e-5, atol=1e-5)
 
 
 def test_a_global_average_is_a_mean():
@@ -320,7 +386,7 @@ NEAR: dict[str, tuple[dict[str, Any], str]] = {
     "unbiased": ({"count": 6 / 5}, "divided by n - 1 = 5"),
     "factor": ({"count": 2.0}, "the variance is multiplied by 2"),
     "other_axes": ({"mean_axes": (1,)}, r"the mean is over axes \(1,\), the variance over axes \(2,\)"),
-    "first_axis": ({"mean_axes": (1,), "var_axes": (1,)}, r"it is over axes \(1,\) of 3"),
+    "samples": ({"mean_axes": (0, 2), "var_axes": (0, 2)}, r"it is over axes \(0, 2\) of 3, and norms do not mix samp"),
     "per_row": ({"inside": [[0.1], [0.2], [0.3]]}, "with different elements"),
     "broadcast": ({"inside": np.full((1, 3, 6), 0.1)}, "broadcasts the variance"),
     "twice": ({"between": 0.5}, "epsilon is added twice"),

@@ -125,11 +125,14 @@ def _mean(v: Value, depth: int = _DEPTH) -> Mean | None:
         return None
     if name == "global_average_pool":
         return Mean(x, tuple(range(2, x.rank)), 1.0, (node,))
-    if name not in ("reduce_mean", "reduce_sum", "reduce_sum_square"):
-        return None
+    return _reduced(node, x) if name in ("reduce_mean", "reduce_sum", "reduce_sum_square") else None
+
+
+def _reduced(node: Node, x: Value) -> Mean | None:
+    """A reduction as a mean of what it adds up."""
     axes = tuple(sorted(reduced_axes(node.op.values["axes"], x.rank)))
     extents = [x.shape[a] for a in axes]
-    if name == "reduce_mean":
+    if node.op.name == "reduce_mean":
         return Mean(x, axes, 1.0, (node,)) if axes else None
     known = [d for d in extents if isinstance(d, int)]
     return Mean(x, axes, float(prod(known)), (node,)) if axes and len(known) == len(extents) and prod(known) else None
@@ -271,7 +274,10 @@ def root_of(v: Value, depth: int = _DEPTH) -> Root | None:
         return _rooted(_under(x), name == "rsqrt", node)
     if name == "pow" and number(node.inputs[1]) in (0.5, -0.5) and x.shape == v.shape:
         return _rooted(_under(x), number(node.inputs[1]) == -0.5, node)
-    if name in VIEWS:
+    if name == "reduce_l2":
+        mean = _reduced(node, x)
+        return mean and Root(Moment(x, None, mean.axes, mean.factor, (node,)), 0.0, False, (node,))
+    if name in VIEWS or name == "expand":
         inner = root_of(x, depth - 1)
         return inner and replace(inner, nodes=(node, *inner.nodes))
     if name == "reciprocal" or (name == "div" and number(x) == 1):
@@ -362,6 +368,9 @@ def _unlike(root: Value, c: Value, moment: Moment) -> str | None:
         return f"the mean of squares is multiplied by {moment.factor:g}"
     if not dtypes.is_float(c.dtype):
         return f"arithmetic of {c.dtype}"
+    spread = root.producer
+    if spread is not None and spread.op.name == "expand" and root.shape == c.shape and spread.inputs[0] is not None:
+        root = spread.inputs[0]  # which arithmetic would do as well
     if not is_kept(root.shape, c.shape, moment.axes):
         return f"the root {root.name!r} {root.type} does not stand beside {c.name!r} {c.type}"
     return None

@@ -1,5 +1,5 @@
-"""A transposed convolution of one pixel is a matrix product: the batch takes the place of pixels, and no padding is
-multiplied."""
+"""Pixels as one axis: that of a matrix product where a transposed convolution has one pixel only, so that no padding is
+multiplied; and that of vectors where a norm is over channels."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 
 from renorm import ops
+from renorm.core.dataclass import dataclass
 from renorm.core.dims import static
+from renorm.graph import registry
 from renorm.graph.ir import Value
 from renorm.graph.rewrite import Match, Rewrite
 from renorm.ops.conv_transpose import ConvTranspose
@@ -61,4 +63,37 @@ class ConvTransposeOfPixel(Rewrite):
         return op.transposed(static(m.x.shape[2:]), static(m.w.shape[2:]))
 
 
-RULES: tuple[Rewrite, ...] = (ConvTransposeOfPixel(),)
+@dataclass(frozen=True)
+class NormOfChannels(Rewrite):
+    """transpose(norm(transpose(x))) over channels -> the same of reshape(x, [N, C, pixels]), in the shape of x
+
+    Vectors run along pixels, of which a row of an image may have few.
+    """
+
+    norm: str
+
+    @property
+    def name(self) -> str:
+        return f"NormOfChannels({self.norm})"
+
+    def pattern(self, x: Any, scale: Any, bias: Any) -> Any:
+        move, norm = registry.find("transpose").matching(), registry.find(self.norm).matching()
+        parameters = (scale,) if self.norm == "rms_norm" else (scale, bias)
+        return move(norm(move(x, name="there"), *parameters, name="norm"), name="back")
+
+    def fits(self, m: Match) -> bool:
+        rank, parameters = m.x.rank, (m.scale, m.bound.get("bias"))
+        if rank < 4 or not m.x.type.is_static or m.norm.op.values["axis"] not in (-1, rank - 1):
+            return False
+        there = (0, *range(2, rank), 1)
+        moved = m.there.op.order(rank) == there and m.back.op.order(rank) == (0, rank - 1, *range(1, rank - 1))
+        return moved and all(p is None or p.rank < 2 for p in parameters)
+
+    def rewrite(self, m: Match) -> Value:
+        n, c, *extents = static(m.x.shape)
+        x = ops.transpose(ops.reshape(m.x, np.array([n, c, prod(extents)], np.int64)), perm=(0, 2, 1))
+        y = m.norm.op.with_attributes(axis=-1)(x, *m.norm.inputs[1:])
+        return ops.reshape(ops.transpose(y, perm=(0, 2, 1)), np.array([n, c, *extents], np.int64))
+
+
+RULES: tuple[Rewrite, ...] = (ConvTransposeOfPixel(), NormOfChannels("layer_norm"), NormOfChannels("rms_norm"))

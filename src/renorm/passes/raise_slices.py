@@ -27,7 +27,10 @@ Admits = Callable[[str], bool]
 
 @dataclass(frozen=True)
 class RaiseStandard(Rewrite):
-    """c / sqrt(mean(c * c) + epsilon) * k -> norm(x) * k"""
+    """c / sqrt(mean(c * c) + epsilon) * k -> norm(x) * k
+
+    Where the norm is not over the last axes, as that over the channels of an image, these are moved there and back.
+    """
 
     op: str
     admits: Admits
@@ -72,10 +75,14 @@ class RaiseStandard(Rewrite):
 
 
 def _over(found: Standard) -> str | None:
-    rank, axes = found.moment.x.rank, found.moment.axes
-    if axes != tuple(range(axes[0], rank)):
-        return f"it is over axes {axes} of {rank}; norms here are over all axes from one on"
+    if 0 in found.moment.axes and not _is_last(found):
+        return f"it is over axes {found.moment.axes} of {found.moment.x.rank}, and norms do not mix samples"
     return None
+
+
+def _is_last(found: Standard) -> bool:
+    """Whether it is over all axes from one on."""
+    return found.moment.axes == tuple(range(found.moment.axes[0], found.moment.x.rank))
 
 
 def _kind(found: Standard, root: Node) -> str:
@@ -83,7 +90,7 @@ def _kind(found: Standard, root: Node) -> str:
     x, first = found.moment.x, found.moment.axes[0]
     if found.moment.mean is None:
         return "rms_norm"
-    if x.rank < 3 or first > 2 or not first or not isinstance(x.shape[1], int):
+    if not _is_last(found) or x.rank < 3 or first > 2 or not first or not isinstance(x.shape[1], int):
         return "layer_norm"
     if x.dtype == "float64" and first == 2:
         return "layer_norm"  # of float64 ONNX Runtime has this one only
@@ -113,7 +120,7 @@ def _variation(found: Standard, root: Node) -> set[int]:
 
 
 def _made(found: Standard, kind: str, m: Match) -> Value:
-    x, first = found.moment.x, found.moment.axes[0]
+    x = found.moment.x
     factor = found.moment.factor  # of a sum of squares, the number of its elements
     epsilon, size = found.epsilon / factor, found.sign / sqrt(factor)
     name = m.root.name if not found.rest else None
@@ -124,7 +131,11 @@ def _made(found: Standard, kind: str, m: Match) -> Value:
 
     if kind in ("rms_norm", "layer_norm"):
         build = ops.rms_norm if kind == "rms_norm" else ops.layer_norm
-        return build(x, constant(size, *x.shape[first:]), axis=first - x.rank, epsilon=epsilon, name=name)
+        axes = found.moment.axes
+        order = (*(a for a in range(x.rank) if a not in axes), *axes)
+        x = x if _is_last(found) else ops.transpose(x, perm=order)
+        y = build(x, constant(size, *x.shape[-len(axes) :]), axis=-len(axes), epsilon=epsilon, name=name)
+        return y if _is_last(found) else ops.transpose(y, perm=tuple(np.argsort(order).tolist()))
     parameters = constant(size, x.shape[1]), constant(0.0, x.shape[1])
     if kind == "instance_norm":
         return ops.instance_norm(x, *parameters, epsilon=epsilon, name=name)
