@@ -109,6 +109,44 @@ def test_relu_behind(dtype: str, has_residual: bool, fused: bool) -> None:
         near(got, right, TOLERANCE[dtype])
 
 
+@pytest.mark.parametrize(("shape", "axis"), [((5, 3, 4, 6), 1), ((70, 33), 1), ((2, 40, 50), -1)])
+@pytest.mark.parametrize("is_masked", [False, True])
+def test_whole_and_parts_have_the_same_bits(shape: tuple[int, ...], axis: int, is_masked: bool) -> None:
+    x, dy, scale, bias = draw(shape, axis, "float32", 4)
+    others = [e for i, e in enumerate(shape) if i != axis % len(shape)]
+    mask = np.random.default_rng(5).random(others) < 0.5 if is_masked else None
+    given = {"axis": axis, "mask": mask}
+    whole, parts = (training.batch_norm(x, scale, bias, bias, scale, **given, fused=fused) for fused in (True, False))
+    for a, b in zip(whole, parts, strict=True):
+        np.testing.assert_array_equal(a, b)
+    saved = whole.saved_mean, whole.saved_invstd
+    alone = training.batch_norm_backward(dy, x, scale, *saved, **given, comm=training.Alone())
+    for a, b in zip(training.batch_norm_backward(dy, x, scale, *saved, **given), alone, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_local_sums_add_up_to_those_of_all_ranks() -> None:
+    """What an optimizer that adds up the gradients of ranks is given; data far from 0, where rounding the mean tells."""
+    x, dy, scale, bias = draw((6, 3, 5), 1, "float32", 14)
+    x += 1e4
+    wanted = Forward(x, scale, bias, 1e-5).gradient(dy)
+    parts = [slice(0, 1), slice(1, 6)]
+
+    def rank(comm: Any) -> Any:
+        own = parts[comm.rank]
+        r = training.batch_norm(x[own], scale, bias, comm=comm)
+        saved = r.saved_mean, r.saved_invstd
+        return [training.batch_norm_backward(dy[own], x[own], scale, *saved, comm=comm, local=k) for k in (False, True)]
+
+    found = training.Threads(2).run(rank)
+    for i in (1, 2):
+        near(found[0][0][i], wanted[i], 3e-6)
+        np.testing.assert_array_equal(found[0][0][i], found[1][0][i])
+        near(found[0][1][i] + found[1][1][i], wanted[i], 3e-6)
+        assert np.abs(found[0][1][i] - found[1][1][i]).max() > 0.1
+    near(np.concatenate([f[1][0] for f in found]), wanted[0], 3e-6)
+
+
 @st.composite
 def batches(draw: Any) -> tuple[tuple[int, ...], int, str, bool, int]:
     shape = tuple(draw(st.lists(st.integers(1, 6), min_size=2, max_size=5)))
