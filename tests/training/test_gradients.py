@@ -126,7 +126,7 @@ def test_whole_and_parts_have_the_same_bits(shape: tuple[int, ...], axis: int, i
 
 
 def test_local_sums_add_up_to_those_of_all_ranks() -> None:
-    """What an optimizer that adds up the gradients of ranks is given; data far from 0, where rounding the mean tells."""
+    """What an optimizer that adds up the gradients of ranks is given; far from 0, where rounding the mean tells."""
     x, dy, scale, bias = draw((6, 3, 5), 1, "float32", 14)
     x += 1e4
     wanted = Forward(x, scale, bias, 1e-5).gradient(dy)
