@@ -29,6 +29,9 @@ from renorm.ops.moments import inverse_root
 from renorm.ops.update_statistics import MULTIPLIES
 from renorm.te import tag
 
+TORCH: dict[str, Any] = {"epsilon": 1e-5, "momentum_multiplies": "batch", "corrected": True}
+KERAS: dict[str, Any] = {"epsilon": 1e-3, "momentum_multiplies": "old", "corrected": False}
+
 
 class BatchNormTraining(OpDef):
     """y = scale * (x - mean) / sqrt(var + epsilon) + bias + residual with mean and population variance of the batch.
@@ -46,9 +49,9 @@ class BatchNormTraining(OpDef):
     )
     types = {"T": FLOATS, "U": FLOATS, "P": ("float32", "float64")}
     fusion = OPAQUE
-    epsilon = Float(1e-5, at_least=0.0)
-    momentum_multiplies = String("batch", among=MULTIPLIES)
-    corrected = Bool(True)
+    epsilon = Float(at_least=0.0)  # nothing that libraries disagree on has a default
+    momentum_multiplies = String(among=MULTIPLIES)
+    corrected = Bool()
     relu = Bool(False)
 
     def infer(self, x: Operand, *others: Any) -> list[TensorType | None]:
@@ -112,22 +115,23 @@ class BatchNormTraining(OpDef):
         return [y, *new, mean, var, 1 / np.sqrt(var + self.epsilon), np.array([count], np.float64)]
 
     samples = [
-        Sample(f32[2, 3, 5, 7], f32[3], f32[3], f32[3], f32[3].between(0.1, 2), f64[1].of([0.1])),
-        Sample(f32[6, 3], f32[3], f32[3], f32[3], f32[3], f64[1].of([0.9]), momentum_multiplies="old", corrected=False),
-        Sample(f32[2, 3, 4], None, None, f32[3], f32[3], f64[1].of([0.5]), boolean[2, 4], epsilon=0.1),
-        Sample(f32[2, 3, 4], f32[3], f32[3], None, None, None, None, f32[2, 3, 4], relu=True),
-        Sample(f32[1, 2, 2, 3, 4], f32[2], None),
-        Sample(f32[0, 3, 2], f32[3], f32[3], f32[3], f32[3], f64[1].of([0.1])),
-        Sample(f32[4, 2].between(80000, 80003), f32[2], f32[2]),
-        Sample(f32[4, 2, 3].between(0.7, 0.7), f32[2], f32[2], tolerance=0.0),
-        Sample(f64[2, 3, 2], f64[3], f64[3], f64[3], f64[3], f64[1].of([0.1])),
-        Sample(f16[2, 3, 4], f32[3], f32[3], f32[3], f32[3], f64[1].of([0.1])),
-        Sample(bf16[2, 3, 4], bf16[3], bf16[3]),
+        Sample(f32[2, 3, 5, 7], f32[3], f32[3], f32[3], f32[3].between(0.1, 2), f64[1].of([0.1]), **TORCH),
+        Sample(f32[6, 3], f32[3], f32[3], f32[3], f32[3], f64[1].of([0.9]), **KERAS),
+        Sample(f32[2, 3, 4], None, None, f32[3], f32[3], f64[1].of([0.5]), boolean[2, 4], **TORCH),
+        Sample(f32[2, 3, 4], f32[3], f32[3], None, None, None, None, f32[2, 3, 4], **TORCH, relu=True),
+        Sample(f32[1, 2, 2, 3, 4], f32[2], None, **KERAS),
+        Sample(f32[0, 3, 2], f32[3], f32[3], f32[3], f32[3], f64[1].of([0.1]), **TORCH),
+        Sample(f32[4, 2].between(80000, 80003), f32[2], f32[2], **TORCH),
+        Sample(f32[4, 2, 3].between(0.7, 0.7), f32[2], f32[2], **TORCH, tolerance=0.0),
+        Sample(f64[2, 3, 2], f64[3], f64[3], f64[3], f64[3], f64[1].of([0.1]), **TORCH),
+        Sample(f16[2, 3, 4], f32[3], f32[3], f32[3], f32[3], f64[1].of([0.1]), **KERAS),
+        Sample(bf16[2, 3, 4], bf16[3], bf16[3], **TORCH),
     ]
     rejects = [
-        Reject(f32[2, 3, 5], f32[4], f32[3], because="scale has C = 4 but x has C = 3"),
-        Reject(f32[2, 3, 5], f32[3], f16[3], because="bias is float16"),
-        Reject(f32[2, 3, 5], None, None, f16[3], f16[3], f64[1], because="running_mean is float16"),
-        Reject(f32[2, 3, 5], None, None, None, None, None, boolean[2, 3], because="mask has S = [3] but x has [5]"),
-        Reject(f32[2], because="x has rank 1"),
+        Reject(f32[2, 3, 5], f32[4], f32[3], **TORCH, because="scale has C = 4 but x has C = 3"),
+        Reject(f32[2, 3, 5], f32[3], f16[3], **TORCH, because="bias is float16"),
+        Reject(f32[2, 3, 5], None, None, f16[3], f16[3], f64[1], **TORCH, because="running_mean is float16"),
+        Reject(f32[2, 3, 5], *[None] * 5, boolean[2, 3], **TORCH, because="mask has S = [3] but x has [5]"),
+        Reject(f32[2], **TORCH, because="x has rank 1"),
+        Reject(f32[2, 3], epsilon=1e-5, because="needs momentum_multiplies, corrected"),
     ]

@@ -18,6 +18,8 @@ from renorm.ops.batch_statistics import double, moved, moved_reference
 from renorm.te import tag
 
 MULTIPLIES = ("batch", "old")
+TORCH: dict[str, Any] = {"momentum_multiplies": "batch", "corrected": True}
+KERAS: dict[str, Any] = {"momentum_multiplies": "old", "corrected": False}
 
 
 class UpdateStatistics(OpDef):
@@ -34,8 +36,8 @@ class UpdateStatistics(OpDef):
     )
     types = {"V": FLOATS, "P": FLOATS}
     fusion = OPAQUE
-    momentum_multiplies = String("batch", among=MULTIPLIES)
-    corrected = Bool(True)
+    momentum_multiplies = String(among=MULTIPLIES)
+    corrected = Bool()
 
     def compute(
         self, count: te.Tensor, mean: te.Tensor, var: te.Tensor, momentum: te.Tensor, *running: te.Tensor
@@ -60,23 +62,18 @@ class UpdateStatistics(OpDef):
         ]
 
     samples = [
-        Sample(f64[1].of([6]), f64[3], f64[3].between(0, 2), f64[1].of([0.1]), f32[3], f32[3].between(0, 2)),
-        Sample(
-            f64[1].of([4]),
-            f32[5],
-            f32[5],
-            f64[1].of([0.99]),
-            f32[5],
-            f32[5],
-            momentum_multiplies="old",
-            corrected=False,
-        ),
-        Sample(f64[1].of([1]), f64[2], f64[2], f64[1].of([1.0]), f64[2].of([np.inf, np.nan]), f64[2]),
-        Sample(f64[1].of([0]), f64[2], f64[2], f64[1].of([0.5]), f32[2], f32[2], tolerance=0.0),
-        Sample(f64[1].of([9]), f64[2], f64[2], f64[1].of([0.5]), f16[2], f16[2]),
+        Sample(f64[1].of([6]), f64[3], f64[3].between(0, 2), f64[1].of([0.1]), f32[3], f32[3].between(0, 2), **TORCH),
+        Sample(f64[1].of([4]), f32[5], f32[5], f64[1].of([0.99]), f32[5], f32[5], **KERAS),
+        Sample(f64[1].of([1]), f64[2], f64[2], f64[1].of([1.0]), f64[2].of([np.inf, np.nan]), f64[2], **TORCH),
+        Sample(f64[1].of([0]), f64[2], f64[2], f64[1].of([0.5]), f32[2], f32[2], **TORCH, tolerance=0.0),
+        Sample(f64[1].of([9]), f64[2], f64[2], f64[1].of([0.5]), f16[2], f16[2], **KERAS),
     ]
     rejects = [
-        Reject(f64[1], f64[3], f64[3], f64[1], f32[3], f32[2], because="running_var has C = 2"),
-        Reject(f64[1], f64[3], f64[3], f64[1], f32[3], f64[3], because="running_var is float64"),
-        Reject(f64[1], f64[3], f64[3], f64[1], f32[3], f32[3], momentum_multiplies="both", because="known: batch, old"),
-    ]
+        Reject(f64[1], f64[3], f64[3], f64[1], f32[3], f32[2], **TORCH, because="running_var has C = 2"),
+        Reject(f64[1], f64[3], f64[3], f64[1], f32[3], f64[3], **TORCH, because="running_var is float64"),
+        Reject(
+            f64[1], f64[3], f64[3], f64[1], f32[3], f32[3], momentum_multiplies="both", corrected=True,
+            because="known: batch, old",
+        ),
+        Reject(f64[1], f64[3], f64[3], f64[1], f32[3], f32[3], corrected=True, because="needs momentum_multiplies"),
+    ]  # fmt: skip
