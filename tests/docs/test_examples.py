@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,15 +12,28 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+LAUNCHERS = {  # of examples that run on several ranks
+    "synchronized_mpi": [
+        shutil.which("mpiexec", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}"),
+        "-n",
+        "2",
+    ],
+    "synchronized_torchrun": [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--no-python"],
+}
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda p: p.stem)
 def test_example(example: Path, tmp_path: Path) -> None:
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "PYTHONWARNINGS": "error"}
-    call = [sys.executable, str(example)]
+    launcher = LAUNCHERS.get(example.stem, [])
+    if None in launcher:
+        pytest.skip('mpiexec is not installed: pip install "renorm[mpi]"')
+    call = [*launcher, sys.executable, str(example)]
     result = subprocess.run(call, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
     assert result.returncode == 0, result.stderr
     assert result.stdout.strip()
+    if launcher:
+        assert all(f"rank {rank}:" in result.stdout for rank in (0, 1))
 
 
 def test_there_is_one_for_each_article_of_this_page() -> None:
