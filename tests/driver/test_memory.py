@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,15 +14,6 @@ from renorm.driver import barriers
 from renorm.driver.barriers import Launch
 from renorm.runtime.arrays import address
 from renorm.runtime.table import Context
-
-ZOO = [("unet", 1), ("dcgan", 8), ("resnet50", 1), ("se_resnet101_ibn_a", 1)]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "batch"), ZOO)
-def test_the_arena_of_the_zoo_is_as_small_as_can_be(name: str, batch: int, zoo: Callable[[str, int], Path]) -> None:
-    memory = renorm.compile(zoo(name, batch), threads=2).report.memory
-    assert memory.arena == memory.lower_bound
 
 
 def run_poisoned(m: Any, launches: list[Launch], feeds: dict[str, Any]) -> list[Any]:

@@ -1,20 +1,28 @@
-"""Padding: a node that pads with zeros becomes part of the convolution that reads it."""
+"""Padding: a node that pads with a constant becomes part of the convolution that reads it."""
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from renorm import ops
+from renorm.core.dims import is_static, static
+from renorm.core.dtypes import itemsize
 from renorm.graph.ir import Value
 from renorm.graph.rewrite import Match, Rewrite
 from renorm.ops.conv import Conv
+from renorm.ops.folding import border, window_hits
 from renorm.ops.pad import Pad
+from renorm.passes.taking import BORDER, exact
 
 
 class PadIntoConv(Rewrite):
-    """conv(pad(x, p), w, pads = q) -> conv(x, w, pads = p + q) for zeros around spatial axes"""
+    """conv(pad(x, p, v), w, pads = q) -> conv(x, w, pads = p + q) + image, for pads around spatial axes
+
+    The image is what v adds at the border: v times the sum of the taps that fall on it, a constant. None for v = 0.
+    """
 
     def pattern(self, x: Any, pads: Any, value: Any, axes: Any, w: Any, b: Any) -> Any:
         return ops.conv(ops.pad(x, pads, value, axes, mode="constant"), w, b)
@@ -23,10 +31,10 @@ class PadIntoConv(Rewrite):
         return all(v is None or v.is_constant for v in (m.pads, m.value, m.axes))
 
     def refuse(self, m: Match) -> str | None:
-        if m.value is not None and m.value.data.any():
-            return f"it pads with {float(m.value.data.reshape(())):g}, and convolutions pad with 0"
         if m.root.op.values["auto_pad"] not in ("NOTSET", "VALID"):
             return f"auto_pad = {m.root.op.values['auto_pad']} depends on the padded extents"
+        if self._value(m) and (reason := self._no_image(m)):
+            return f"it pads with {self._value(m):g}, and {reason}"
         around = self._around(m)
         if any(before or after for before, after in around[:2]):
             return "it pads batch or channels"
@@ -40,7 +48,36 @@ class PadIntoConv(Rewrite):
         own = conv.explicit_pads(m.x.rank - 2)
         pairs = [(a + c, b + d) for (a, b), (c, d) in zip(self._around(m)[2:], own)]
         pads = (*(before for before, _ in pairs), *(after for _, after in pairs))
-        return conv.with_attributes(pads=pads, auto_pad="NOTSET")(m.x, m.w, m.b)
+        padding = conv.with_attributes(pads=pads, auto_pad="NOTSET")
+        if not self._value(m):
+            return padding(m.x, m.w, m.b)
+        taps = self._value(m) * exact(m.w).sum(axis=1)
+        image = self._seen(taps, conv, m.pad.output) - self._seen(taps, padding, m.x)
+        added = m.graph.constant(image, f"{m.root.name}.border", m.pad.name, dtype=m.root.output.dtype)
+        return ops.add(padding(m.x, m.w, m.b), added)
+
+    @staticmethod
+    def _value(m: Match) -> float:
+        return 0.0 if m.value is None else float(m.value.data.reshape(()))
+
+    @staticmethod
+    def _no_image(m: Match) -> str | None:
+        """Why what it adds cannot be a constant."""
+        shape = m.root.output.shape[1:]
+        if not m.w.is_constant or not np.isfinite(m.value.data).all():
+            return "convolutions pad with 0"
+        if not is_static(m.pad.output.shape[2:]) or not is_static(shape):
+            return "what that adds at the border depends on extents that are not known"
+        if prod(static(shape)) * itemsize(m.root.output.dtype) > BORDER:
+            return f"what that adds at the border would take {prod(static(shape))} numbers"
+        return None
+
+    @staticmethod
+    def _seen(taps: np.ndarray[Any, Any], conv: Conv, x: Value) -> np.ndarray[Any, Any]:
+        """For each position of the result the sum of the taps that lie inside of x."""
+        extents, kernel = static(x.shape[2:]), taps.shape[1:]
+        spans, counts = conv.spans(extents, kernel), conv.counts(extents, kernel)
+        return border(taps, [window_hits(s, count) for s, count in zip(spans, counts, strict=True)])
 
     @staticmethod
     def _around(m: Match) -> list[tuple[int, int]]:
