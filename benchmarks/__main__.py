@@ -1,4 +1,4 @@
-"""python -m benchmarks run, and folds: measure. python -m benchmarks page: writes docs/benchmarks.md from that."""
+"""python -m benchmarks run, folds, training: measure. python -m benchmarks page: writes docs/benchmarks.md of that."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from benchmarks.machine import commit, now
-from benchmarks.run import RESULTS, RUNTIMES, Settings
+from benchmarks.run import RESULTS, RUNTIMES, Settings, write
 from benchmarks.run import run as measure
 from renorm.core.errors import RenormError
 from renorm.runtime import threads as teams
@@ -44,7 +44,7 @@ def run(
     path = into or RESULTS / f"{now()[:10]}-{commit()['id'][:8] or 'unknown'}.json"
     settings = Settings(teams.resolve(threads), rounds, seconds, tuple(runtimes.split(",")), layers, norms)
     names = networks.split(",") if networks else _all()
-    failed = measure(names, settings, path, lambda line: print(line, file=sys.stderr, flush=True))
+    failed = measure(names, settings, path, _tell)
     print(path)
     if failed:
         sys.exit(f"not measured: {', '.join(failed)}")
@@ -58,7 +58,27 @@ def folds(cases: int, into: Path | None) -> None:
     from benchmarks.folds import run, save  # needs PyTorch
 
     path = into or RESULTS / f"folds-{now()[:10]}-{commit()['id'][:8] or 'unknown'}.json"
-    save(run(cases, lambda line: print(line, file=sys.stderr, flush=True)), path)
+    save(run(cases, _tell), path)
+    print(path)
+
+
+@main.command()
+@click.option("--threads", type=click.IntRange(1), default=None, help="Default: one for each core.")
+@click.option("--rounds", type=click.IntRange(1), default=9, show_default=True, help="How often runtimes take turns.")
+@click.option("--seconds", type=float, default=0.15, show_default=True, help="How long one turn takes.")
+@click.option("--shape", default="32x64x112x112", show_default=True, help="Of what is normalized.")
+@click.option("--step/--no-step", default=True, help="Whether to measure a step of a small ResNet too.")
+@click.option("--into", type=click.Path(path_type=Path), help="The file of results.")
+def training(threads: int | None, rounds: int, seconds: float, shape: str, step: bool, into: Path | None) -> None:
+    """Measures norms in training beside PyTorch, as called and with its memory kept, and a step of a small ResNet."""
+    from benchmarks import training as norms
+
+    path = into or RESULTS / f"training-{now()[:10]}-{commit()['id'][:8] or 'unknown'}.json"
+    result = norms.measure(teams.resolve(threads), rounds, seconds, norms.read(shape), _tell)
+    write(path, result)
+    if step:
+        result["step"] = norms.measure_step(teams.resolve(threads), rounds, _tell)
+        write(path, result)
     print(path)
 
 
@@ -66,9 +86,14 @@ def folds(cases: int, into: Path | None) -> None:
 @click.argument("result", type=click.Path(path_type=Path), required=False)
 def page(result: Path | None) -> None:
     """Writes docs/benchmarks.md and its plots from a file of results; default: the latest."""
-    from benchmarks.page import latest, write  # needs matplotlib
+    from benchmarks.page import latest
+    from benchmarks.page import write as write_page  # needs matplotlib
 
-    write(result or latest())
+    write_page(result or latest())
+
+
+def _tell(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def _all() -> list[str]:

@@ -33,9 +33,9 @@ def latest() -> Path:
     return max(RESULTS.glob("2*.json"), key=lambda p: json.loads(p.read_text())["when"])
 
 
-def latest_folds() -> dict[str, Any] | None:
-    """What `python -m benchmarks folds` found last."""
-    found = [json.loads(p.read_text()) for p in RESULTS.glob("folds-*.json")]
+def latest_of(kind: str) -> dict[str, Any] | None:
+    """What `python -m benchmarks folds`, or training, found last."""
+    found = [json.loads(p.read_text()) for p in RESULTS.glob(f"{kind}-*.json")]
     return max(found, key=lambda f: f["when"], default=None)
 
 
@@ -80,10 +80,12 @@ def text(result: dict[str, Any], path: Path) -> str:
             _compiling(networks),
         ),
     ]
-    if folds := latest_folds():
+    if folds := latest_of("folds"):
         parts += ["## Norms folded", _FOLDS.format(cases=folds["cases"], when=folds["when"][:10]), _folds(folds)]
     if "norms" in result:
         parts += ["## Normalizations alone", _NORMS, _norms(result["norms"])]
+    if trained := latest_of("training"):
+        parts += ["## Normalizations in training", *_training(trained)]
     measured = {name: n for name, n in networks.items() if "layers" in n}
     if beside := {name: n for name, n in measured.items() if n["layers"].get("layers")}:
         parts += ["## Layers beside the others", _LAYERS, *_beside(beside)]
@@ -118,6 +120,21 @@ gone, of those in the graphs that came out right. Not all can go: other readers 
 
 _NORMS = """\
 A tensor of 103 MB, read once and written once, with the output given (`out=`), beside a copy in the same rounds."""
+
+_TRAINING = """\
+Batch norm with the statistics of the batch, its gradient, and instance norm, of {shape} float32 on {threads} threads
+(`python -m benchmarks training`, {when}, commit `{commit}`): medians ± half the distance between the quartiles of
+{rounds} rounds in which all take turns, each in a process of its own. renorm writes into an array that is given
+(`out=`; one that begins on a cache line: in what `np.empty` gives, stores cross lines, which costs about a fifth), or
+into fresh ones, whose memory is that of earlier results. PyTorch's fresh results cost page faults at every call; its
+memory is kept with `MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=100000000000`. The last column has the tensors that must
+move if no cache helps, and their bytes per second relative to a copy of memory in the same rounds: more than 100 % is
+what caches saved."""
+
+_STEP = """\
+A step of training of a small ResNet (`benchmarks/steps.py`) with torch's norms and with those of
+`renorm.torch.replace_norms`: norms took {share} of a step with torch's by its profiler, with renorm's a step is
+{faster} shorter."""
 
 _KERNELS = """\
 Each kernel launch alone, in order (`renorm profile`). GFLOP/s count the operations that are needed at least, GB/s the
@@ -161,6 +178,36 @@ def _folds(found: dict[str, Any]) -> str:
         for s in found["folds"]
     ]
     return _table(["", "right", "wrong", "not supported", "nodes that scale or shift gone"], rows)
+
+
+def _training(found: dict[str, Any]) -> Iterable[str]:
+    settings, norms = found["settings"], found["norms"]
+    yield _TRAINING.format(
+        shape="x".join(map(str, settings["shape"])),
+        threads=settings["threads"],
+        rounds=settings["rounds"],
+        when=found["when"][:10],
+        commit=found["commit"]["id"][:10],
+    )
+    runtimes = list(next(iter(norms.values()))["ms"])
+    rows = [
+        (
+            name,
+            *(_pm(n["ms"][r]) for r in runtimes),
+            *(f"**{n['ratios'][r]['median']:.2f}**" for r in runtimes if r in n["ratios"] and r.startswith("torch")),
+            f"{n['tensors']}: {n['of_copy']['median']:.0%}",
+        )
+        for name, n in norms.items()
+    ]
+    ratios = [f"{r} / renorm" for r in runtimes if r.startswith("torch")]
+    yield _table(["ms", *runtimes, *ratios, "tensors moved: of the copy"], rows)
+    if step := found.get("step"):
+        yield _STEP.format(share=f"{step['share']:.0%}", faster=f"{step['faster']['median']:.0%}")
+        yield _table(["ms", *step["ms"]], [("a step", *(_pm(v) for v in step["ms"].values()))])
+
+
+def _pm(spread: dict[str, float]) -> str:
+    return f"{spread['median']:.2f} ± {(spread['upper'] - spread['lower']) / 2:.2f}"
 
 
 def _latency(networks: dict[str, Any]) -> Iterable[Sequence[Any]]:

@@ -63,7 +63,7 @@ def run(names: Sequence[str], settings: Settings, path: Path, tell: Callable[[st
     if settings.norms and "norms" not in result:
         tell("norms")
         result["norms"] = norms.measure(settings.threads, settings.rounds, settings.seconds)
-        _write(path, result)
+        write(path, result)
     for name in names:
         short = Path(name).stem
         if short in result["networks"]:
@@ -76,11 +76,11 @@ def run(names: Sequence[str], settings: Settings, path: Path, tell: Callable[[st
             failed.append(short)
             continue
         tell(f"{short}: {time.perf_counter() - begin:.0f} s")
-        _write(path, result)
+        write(path, result)
     return failed
 
 
-def _write(path: Path, result: dict[str, Any]) -> None:
+def write(path: Path, result: dict[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(_json(result))
 

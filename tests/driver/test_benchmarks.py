@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 import onnx.reference
 import pytest
-from benchmarks import figures, norms, page
+from benchmarks import figures, norms, page, training
 from benchmarks import run as measuring
 from benchmarks.run import _json
 from onnx import parser
@@ -105,3 +105,29 @@ def test_each_norm_is_one_node_that_runs(name: str, monkeypatch: pytest.MonkeyPa
 def test_the_page_is_what_the_results_say() -> None:
     latest = page.latest()
     assert page.PAGE.read_text() == page.text(json.loads(latest.read_text()), latest)
+
+
+def test_norms_in_training_are_measured_beside_torch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
+    found = training.measure(1, 2, 0.001, (2, 3, 8, 8), lambda line: None)
+    assert set(found["norms"]) == {"forward", "backward", "instance norm"}
+    for case in found["norms"].values():
+        assert set(case["ms"]) == set(training.RUNTIMES)
+        assert all(v["median"] > 0 for v in (*case["ms"].values(), *case["ratios"].values(), case["of_copy"]))
+    found["step"] = {"ms": {s: {"median": 2.0, "lower": 1.0, "upper": 3.0} for s in training.STEPS}, "share": 0.25}
+    found["step"]["faster"] = {"median": 0.2, "lower": 0.1, "upper": 0.3}
+    (tmp_path / "training-1.json").write_text(json.dumps(found))
+    monkeypatch.setattr(page, "RESULTS", tmp_path)
+    said = "\n".join(page._training(page.latest_of("training") or {}))
+    assert "| forward |" in said
+    assert "norms took 25% of a step" in said
+
+
+def test_what_is_timed_is_what_torch_computes() -> None:
+    pytest.importorskip("torch")
+    ours, theirs = training._renorm(1, True, (3, 4, 5, 6)), training._torch(1, (3, 4, 5, 6))
+    np.testing.assert_allclose(ours["forward"]().y, theirs["forward"]().numpy(), atol=1e-5)
+    for a, b in zip(ours["backward"](), theirs["backward"](), strict=True):
+        np.testing.assert_allclose(a, b.numpy(), atol=1e-4)
+    np.testing.assert_allclose(ours["instance norm"]()[0], theirs["instance norm"]().numpy(), atol=1e-5)

@@ -19,6 +19,7 @@ from renorm.runtime.profile import Limits
 _DEPTH = 64  # steps of the reduction whose operands lie in the first cache
 _TIMES = 1000  # how often it goes over them: about half a millisecond
 _COPIED = 1 << 24  # float32 elements: 64 MiB, more than a last-level cache holds of two arrays
+COPIED_BYTES = 2 * 4 * _COPIED  # that `copy` moves: what is read and what is written, each once
 _SECONDS, _CALLS = 0.15, 10  # at least; the system needs some time to give each thread a core
 
 
