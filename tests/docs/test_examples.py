@@ -25,6 +25,8 @@ LAUNCHERS = {  # of examples that run on several ranks
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda p: p.stem)
 def test_example(example: Path, tmp_path: Path) -> None:
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "PYTHONWARNINGS": "error"}
+    if example.stem == "restat_on_dask":
+        pytest.importorskip("distributed", reason='not installed: pip install "renorm[dask]"')
     launcher = LAUNCHERS.get(example.stem, [])
     if None in launcher:
         pytest.skip('mpiexec is not installed: pip install "renorm[mpi]"')
