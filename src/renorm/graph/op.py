@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from renorm.core import dtypes
 from renorm.core.dataclass import dataclass
@@ -158,7 +158,7 @@ class OpDef:
         """Attribute values by name."""
         return {a: getattr(self, a) for a in type(self).attributes}
 
-    def with_attributes(self, **changed: Any) -> OpDef:
+    def with_attributes(self, **changed: Any) -> Self:
         """This op with some attributes changed."""
         return type(self)(**{**self.values, **changed})
 
