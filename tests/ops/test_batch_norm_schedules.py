@@ -14,7 +14,7 @@ import renorm
 from renorm.graph.ir import Graph
 from renorm.graph.op import OpDef
 from renorm.ops.batch_norm_gradient import BatchNormGradient
-from renorm.ops.batch_norm_training import BatchNormTraining
+from renorm.ops.batch_norm_training import TORCH, BatchNormTraining
 
 Array = np.ndarray[Any, Any]
 Run = Callable[[OpDef, dict[str, Array]], list[Array]]
@@ -94,7 +94,7 @@ PLAIN = ("x", "scale", "bias", "running_mean", "running_var", "momentum")
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_forward(run: Run, shape: tuple[int, ...], offset: float) -> None:
     d = data(shape, offset)
-    y, new_mean, new_var, mean, var, invstd, count = run(BatchNormTraining(), pick(d, *PLAIN))
+    y, new_mean, new_var, mean, var, invstd, count = run(BatchNormTraining(**TORCH), pick(d, *PLAIN))
     x = d["x"].astype(np.float64)
     m, v, n = x.mean(axis=others(x)), x.var(axis=others(x)), x.size // shape[1]
     standard = (x - along(m, x)) / np.sqrt(along(v, x) + 1e-5)
@@ -110,7 +110,7 @@ def test_forward(run: Run, shape: tuple[int, ...], offset: float) -> None:
 @pytest.mark.parametrize("shape", SHAPES[:-1], ids=str)
 def test_forward_with_mask_residual_and_relu(run: Run, shape: tuple[int, ...]) -> None:
     d = data(shape, 3.0)
-    y, *_, mean, var, _, count = run(BatchNormTraining(relu=True), pick(d, *PLAIN, "mask", "residual"))
+    y, *_, mean, var, _, count = run(BatchNormTraining(**TORCH, relu=True), pick(d, *PLAIN, "mask", "residual"))
     x = d["x"].astype(np.float64)
     chosen = np.moveaxis(x, 1, -1)[d["mask"]]
     m, v = chosen.mean(axis=0), chosen.var(axis=0)
@@ -166,7 +166,7 @@ def test_backward_behind_relu_and_residual_with_a_mask(run: Run, shape: tuple[in
 def test_half_precision_of_many_values(run: Run, shape: tuple[int, ...]) -> None:
     d = data(shape, 200.0, np.float16)
     x = d["x"].astype(np.float64)
-    y, *_, mean, var, _, _ = run(BatchNormTraining(), pick(d, *PLAIN))
+    y, *_, mean, var, _, _ = run(BatchNormTraining(**TORCH), pick(d, *PLAIN))
     np.testing.assert_allclose(mean, x.mean(axis=others(x)), rtol=1e-6)
     np.testing.assert_allclose(var, x.var(axis=others(x)), rtol=1e-6)
     assert np.isfinite(y).all()
@@ -178,18 +178,18 @@ def test_hard_values(run: Run, shape: tuple[int, ...]) -> None:
     d = data(shape)
     d["x"] = rng.integers(80000, 80004, shape).astype(np.float32)
     x = d["x"].astype(np.float64)
-    y, *_, mean, var, _, _ = run(BatchNormTraining(), pick(d, *PLAIN))
+    y, *_, mean, var, _, _ = run(BatchNormTraining(**TORCH), pick(d, *PLAIN))
     np.testing.assert_allclose(var, x.var(axis=others(x)), rtol=1e-6)
     standard = (x - along(x.mean(axis=others(x)), x)) / np.sqrt(along(x.var(axis=others(x)), x) + 1e-5)
     np.testing.assert_allclose(y, standard * along(d["scale"], x) + along(d["bias"], x), atol=1e-5)
     d["x"] = np.full(shape, 0.7, np.float32)
-    y, *_, mean, var, _, _ = run(BatchNormTraining(), pick(d, *PLAIN))
+    y, *_, mean, var, _, _ = run(BatchNormTraining(**TORCH), pick(d, *PLAIN))
     np.testing.assert_array_equal(y, np.broadcast_to(along(d["bias"], x), shape))
     np.testing.assert_array_equal(mean, np.float32(0.7))
     np.testing.assert_array_equal(var, np.float32(0))
     d["x"] = (rng.uniform(-1, 1, shape) * 1e30).astype(np.float32)
     x = d["x"].astype(np.float64)
-    y, *_ = run(BatchNormTraining(), pick(d, "x", "scale", "bias"))
+    y, *_ = run(BatchNormTraining(**TORCH), pick(d, "x", "scale", "bias"))
     standard = (x - along(x.mean(axis=others(x)), x)) / np.sqrt(along(x.var(axis=others(x)), x) + 1e-5)
     np.testing.assert_allclose(y, standard * along(d["scale"], x) + along(d["bias"], x), atol=1e-5)
 
@@ -198,7 +198,7 @@ def test_hard_values(run: Run, shape: tuple[int, ...]) -> None:
 def test_an_infinity_has_the_mean_that_it_should(run: Run, at: int) -> None:
     d = data((6, 20, 30))
     d["x"].reshape(-1)[at] = np.inf
-    y, *_, mean, var, _, _ = run(BatchNormTraining(), pick(d, "x", "scale", "bias"))
+    y, *_, mean, var, _, _ = run(BatchNormTraining(**TORCH), pick(d, "x", "scale", "bias"))
     assert np.isposinf(mean[0])
     assert np.isnan(var[0])
     assert np.isnan(y[:, 0]).all()
@@ -207,7 +207,7 @@ def test_an_infinity_has_the_mean_that_it_should(run: Run, at: int) -> None:
 
 def test_memory_is_read_once_for_statistics_and_once_for_elements() -> None:
     """All of a channel's statistics are computed in the loop that normalizes it."""
-    m = module(BatchNormTraining(), pick(data((4, 32, 9, 13)), *PLAIN))
+    m = module(BatchNormTraining(**TORCH), pick(data((4, 32, 9, 13)), *PLAIN))
     (kernel,) = m.report.kernels
     loops = m.kernel(kernel).loops
     assert loops.count("parallel") == 1

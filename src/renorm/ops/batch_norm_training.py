@@ -14,17 +14,8 @@ from renorm.graph.attributes import Bool, Float, String
 from renorm.graph.op import OPAQUE, OpDef, Reject, Sample
 from renorm.graph.types import Operand, TensorType, bf16, boolean, f16, f32, f64
 from renorm.ops import schedules
-from renorm.ops.batch_statistics import (
-    batch_moments,
-    double,
-    moments_reference,
-    moved,
-    moved_reference,
-    normalized,
-    normalized_reference,
-    number,
-    statistics_dtype,
-)
+from renorm.ops.batch_references import moments_reference, moved_reference, normalized_reference
+from renorm.ops.batch_statistics import batch_moments, double, moved, normalized, number, statistics_dtype
 from renorm.ops.moments import inverse_root
 from renorm.ops.update_statistics import MULTIPLIES
 from renorm.te import tag

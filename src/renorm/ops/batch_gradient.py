@@ -1,0 +1,115 @@
+"""Formulas of the gradient of batch norm, which its ops have in common: sums over channels, then elements."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from renorm import te
+from renorm.core.dataclass import dataclass
+from renorm.core.dtypes import compute_dtype, unit_roundoff
+from renorm.ops.batch_statistics import double, number
+from renorm.ops.moments import ACCUMULATOR, statistic
+from renorm.ops.precision import rounded, wide
+from renorm.te import tag
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """What the gradient of a batch norm is computed from, as tensors of te. invstd: 1 / sqrt(var + epsilon); y: the
+    result of a ReLU behind the norm, which lets dy pass where it is above 0; frozen: mean and invstd are constants, not
+    functions of x."""
+
+    dy: te.Tensor
+    x: te.Tensor
+    mean: te.Tensor
+    invstd: te.Tensor
+    mask: te.Tensor | None = None
+    y: te.Tensor | None = None
+    frozen: bool = False
+
+    def passed(self, index: Sequence[Any]) -> Any:
+        """dy where the ReLU lets it pass, widened."""
+        g = wide(self.dy[tuple(index)])
+        return g if self.y is None else te.select(wide(self.y[tuple(index)]) <= te.const(0.0, g.dtype), _zero(g), g)
+
+    def sums(self) -> te.Tensor:
+        """[3, C] in float64: sums over each channel of g, of g * d, and, where the mask is true, of d; d = x - mean."""
+        extents = (self.x.shape[0], *self.x.shape[2:])
+        n, *at = (te.reduce_axis((0, e), name=f"r{i}") for i, e in enumerate(extents))
+
+        def term(k: Any, c: Any) -> Any:
+            index = (n, c, *at)
+            g, d = double(self.passed(index)), double(self.x[index]) - double(self.mean[c])
+            own = number(0.0) if self.frozen else self._where_true(n, at, d)
+            return te.sum(te.select(k < 1, g, te.select(k < 2, g * d, own)), axis=[n, *at])
+
+        return te.compute((3, self.x.shape[1]), term, name="gradient_sums", tag="reduce")
+
+    def _where_true(self, n: Any, at: Sequence[Any], e: Any) -> Any:
+        return e if self.mask is None else te.select(self.mask[(n, *at)], e, _zero(e))
+
+    def results(
+        self, sums: te.Tensor, count: Any, scale: te.Tensor | None, statistics: str, with_residual: bool
+    ) -> list[te.Tensor]:
+        """dx, dscale, dbias (in the dtype `statistics`), and the gradient of what was added before the ReLU.
+
+        A mean that was rounded to float32 is mended by the sum of distances from it, if no more than its rounding: it
+        would show where the mean is many deviations.
+        """
+        dtype, channels = compute_dtype(self.x.dtype), (self.x.shape[1],)
+        divisor = te.maximum(count, number(1.0))
+        rounding = number(0.0 if self.frozen or self.mean.dtype == ACCUMULATOR else 2 * unit_roundoff(self.mean.dtype))
+
+        def lost(c: Any) -> Any:
+            off, mean = sums[2, c] / divisor, double(self.mean[c])
+            return te.select(te.abs(off) <= rounding * te.abs(mean), off, number(0.0))
+
+        mended = statistic(channels, lambda c: double(self.mean[c]) + lost(c), "mean")
+        products = statistic(channels, lambda c: (sums[1, c] - lost(c) * sums[0, c]) * double(self.invstd[c]), "dscale")
+        dscale = te.compute(channels, lambda c: products[c].astype(statistics), name="dscale", tag=tag.ELEMWISE)
+        dbias = te.compute(channels, lambda c: sums[0, c].astype(statistics), name="dbias", tag=tag.ELEMWISE)
+
+        def gain(c: Any) -> Any:
+            invstd = double(self.invstd[c])
+            return (invstd if scale is None else double(scale[c]) * invstd).astype(dtype)
+
+        factor = statistic(channels, gain, "factor")
+        centre = statistic(channels, lambda c: mended[c].astype(dtype), "centre")
+        along = statistic(channels, lambda c: (products[c] / divisor).astype(dtype), "along")
+
+        def level(c: Any) -> Any:
+            off = (double(centre[c]) - mended[c]) * double(self.invstd[c])
+            return (sums[0, c] / divisor + off * double(along[c])).astype(dtype)
+
+        base = statistic(channels, level, "base")
+
+        def element(n: Any, c: Any, *at: Any) -> Any:
+            g = self.passed((n, c, *at))
+            if self.frozen:
+                return factor[c] * g
+            standard = (wide(self.x[(n, c, *at)]) - centre[c]) * self.invstd[c].astype(dtype)
+            return factor[c] * (g - self._where_true(n, at, standard * along[c] + base[c]))
+
+        dx = rounded(te.compute(self.x.shape, element, name="dx", tag=tag.BROADCAST), self.x.dtype)
+        if not with_residual:
+            return [dx, dscale, dbias]
+        rest = te.compute(
+            self.x.shape, lambda *i: self.passed(i).astype(self.x.dtype), name="dresidual", tag=tag.ELEMWISE
+        )
+        return [dx, dscale, dbias, rest]
+
+
+def _zero(e: Any) -> Any:
+    return te.const(0.0, e.dtype)
+
+
+def lost_mean(sums: Any, count: Any, mean: Any) -> Any:
+    """What `mean` lost when it was rounded, by the sums of `Gradient`; 0 where it is off by more than that, and for
+    float64."""
+    if mean.dtype == np.float64:
+        return np.zeros(mean.shape)
+    off = sums[2] / np.maximum(count, 1)
+    return np.where(np.abs(off) <= 2 * unit_roundoff(mean.dtype.name) * np.abs(mean.astype(np.float64)), off, 0.0)
