@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
+from contextvars import ContextVar
 from typing import Any
 
 from renorm.graph.ir import Graph
@@ -16,6 +17,7 @@ KEPT = 512  # modules; the one not used for the longest time goes first
 
 _modules = OrderedDict[Any, Module]()
 _lock = threading.Lock()
+_threads = ContextVar[int | None]("threads", default=None)
 _locks = dict[Any, threading.Lock]()
 
 
@@ -24,7 +26,7 @@ def run(
 ) -> list[Any]:
     """Results of `op` on arrays (None: left out). out: None, or for each result an array or None."""
     given = [a for a in operands if a is not None]
-    key = op, attributes, tuple([None if a is None else (a.shape, a.dtype) for a in operands])
+    key = op, attributes, _threads.get(), tuple([None if a is None else (a.shape, a.dtype) for a in operands])
     return (_modules.get(key) or module(key)).run(*given, out=out)
 
 
@@ -43,7 +45,22 @@ def module(key: Any) -> Module:
         return found
 
 
-def _compiled(op: type[OpDef], attributes: Any, types: Any) -> Module:
+class threads:
+    """Inside, kernels run on so many threads; without it on as many as modules take by default."""
+
+    __slots__ = ("_count", "_token")
+
+    def __init__(self, count: int | None):
+        self._count = count
+
+    def __enter__(self) -> None:
+        self._token = _threads.set(self._count)
+
+    def __exit__(self, *_: object) -> None:
+        _threads.reset(self._token)
+
+
+def _compiled(op: type[OpDef], attributes: Any, count: int | None, types: Any) -> Module:
     from renorm.driver.compile import compile
 
     made = op(**dict(attributes))
@@ -54,4 +71,4 @@ def _compiled(op: type[OpDef], attributes: Any, types: Any) -> Module:
     ]
     graph.apply(made, operands, outputs=[])
     graph.outputs = list(graph.nodes[0].outputs)
-    return compile(graph)  # pyright: ignore[reportReturnType]
+    return compile(graph, threads=count)  # pyright: ignore[reportReturnType]

@@ -1,0 +1,86 @@
+"""keras.layers.BatchNormalization, computed by renorm's kernels on the backend torch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import torch
+
+from renorm.core.errors import InvalidInput
+from renorm.torch.arrays import array_of
+from renorm.torch.batch import Settings, is_ours_with, normalize_batch
+from renorm.torch.modules import world
+from renorm.training import Communicator
+
+
+@keras.saving.register_keras_serializable(package="renorm")
+class BatchNormalization(keras.layers.BatchNormalization):
+    """Constructor, weights, configuration, and rules of `training` and `trainable` are those of Keras' layer.
+
+    synchronized: statistics are those of the batches of all ranks, merged exactly; gradients of gamma and beta are
+    those of this rank, for an optimizer that adds them up. The ranks are those of `comm`, a communicator of
+    renorm.training; where that is None, those of torch.distributed, once it is initialized.
+
+    What renorm does not compute goes to Keras: batch renormalization (renorm=True), masks where axis is not the last,
+    other devices than the CPU, other dtypes than float16, bfloat16, float32 and float64. Raises InvalidInput where
+    Keras does not run on torch.
+    """
+
+    def __init__(self, *args: Any, synchronized: bool = False, **kwargs: Any):
+        if keras.config.backend() != "torch":
+            raise InvalidInput(
+                f"renorm.keras.BatchNormalization: Keras runs on {keras.config.backend()}",
+                ["renorm computes layers of Keras on the backend torch"],
+                "set KERAS_BACKEND=torch before keras is imported",
+            )
+        super().__init__(*args, **kwargs)
+        self.synchronized = synchronized
+        self.comm: Communicator | None = None
+
+    def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
+        uses_batch = bool(training and self.trainable)
+        gamma, beta = (None if w is None else w.value for w in (self.gamma, self.beta))
+        moving: list[Any] = [self.moving_mean, self.moving_variance]
+        mean, var = (w.value.detach().clone() for w in moving)
+        comm = self._comm() if uses_batch else None
+        if not self._is_ours(inputs, uses_batch, mask, gamma, beta, mean, var):
+            if comm is not None:
+                raise InvalidInput(
+                    f"layer {self.name!r}: synchronized=True takes no {_shown(inputs)} with renorm={self.renorm}, "
+                    f"axis {self.axis}{'' if mask is None else ' and a mask'}"
+                )
+            return self._by_keras(inputs, training, mask)
+        if mask is not None and len(mask.shape) != inputs.dim() - 1:
+            raise ValueError(f"mask has shape {list(mask.shape)}: expected one axis less than {list(inputs.shape)}")
+        settings = Settings(
+            self.epsilon,
+            self.momentum,
+            "keras",
+            comm=comm,
+            mask=None if mask is None or not uses_batch else array_of(torch.as_tensor(mask).bool()),
+        )
+        y = normalize_batch(inputs.movedim(self.axis, 1), mean, var, gamma, beta, uses_batch, settings)
+        if uses_batch:
+            moving[0].assign(mean)
+            moving[1].assign(var)
+        return keras.ops.cast(y.movedim(1, self.axis), self.compute_dtype)
+
+    def _is_ours(self, x: Any, uses_batch: bool, mask: Any, *tensors: Any) -> bool:
+        is_last = self.axis in (-1, x.dim() - 1)
+        return is_ours_with(x, *tensors) and not (uses_batch and (self.renorm or (mask is not None and not is_last)))
+
+    def _by_keras(self, inputs: Any, training: bool | None, mask: Any) -> Any:
+        """Keras itself refuses to synchronize; where this is called there are no other ranks."""
+        kept, self.synchronized = self.synchronized, False
+        try:
+            return super().call(inputs, training=training, mask=mask)
+        finally:
+            self.synchronized = kept
+
+    def _comm(self) -> Communicator | None:
+        return None if not self.synchronized else self.comm or world()
+
+
+def _shown(x: Any) -> str:
+    return f"{str(x.dtype).removeprefix('torch.')}{list(x.shape)} on {x.device}"

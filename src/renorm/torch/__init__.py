@@ -1,0 +1,35 @@
+"""Normalization layers for PyTorch on a CPU: drop-in modules with gradients, computed by renorm's kernels.
+
+    import renorm.torch
+    renorm.torch.replace_norms(model)       # or use renorm.torch.BatchNorm2d, ... in place of torch.nn's
+
+Nothing is copied between the two: tensors are seen as arrays where they lie.
+"""
+
+from renorm.torch.modules import (
+    BatchNorm1d,
+    BatchNorm2d,
+    BatchNorm3d,
+    GroupNorm,
+    InstanceNorm1d,
+    InstanceNorm2d,
+    InstanceNorm3d,
+    LayerNorm,
+    SyncBatchNorm,
+)
+from renorm.torch.replace import Replaced, replace_norms, restore
+
+__all__ = [
+    "BatchNorm1d",
+    "BatchNorm2d",
+    "BatchNorm3d",
+    "GroupNorm",
+    "InstanceNorm1d",
+    "InstanceNorm2d",
+    "InstanceNorm3d",
+    "LayerNorm",
+    "Replaced",
+    "SyncBatchNorm",
+    "replace_norms",
+    "restore",
+]

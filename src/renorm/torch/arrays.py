@@ -1,0 +1,74 @@
+"""Tensors of PyTorch as NumPy arrays over the same memory, and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.jit._trace import is_tracing
+
+from renorm.core import dtypes
+from renorm.core.dataclass import dataclass
+
+Array = np.ndarray[Any, Any]
+
+DTYPES = frozenset((torch.float32, torch.float64, torch.float16, torch.bfloat16))
+PLAIN = (Tensor, torch.nn.Parameter)
+_BFLOAT16 = dtypes.numpy_dtype("bfloat16")
+
+
+def is_ours(x: Tensor, *others: Tensor | None) -> bool:
+    """Whether renorm's kernels may work on these tensors: strided memory of the CPU with elements of a dtype that it
+    has, and nobody who wants to see the calls (torch.compile, tracing, subclasses of Tensor)."""
+    if torch.compiler.is_compiling() or is_tracing():
+        return False
+    return _fits(x) and all(t is None or _fits(t) for t in others)
+
+
+def _fits(x: Tensor) -> bool:
+    return type(x) in PLAIN and x.device.type == "cpu" and x.dtype in DTYPES and x.layout is torch.strided
+
+
+def array_of(x: Tensor) -> Array:
+    """The memory of a tensor, with its strides."""
+    x = x.detach()
+    return x.view(torch.int16).numpy().view(_BFLOAT16) if x.dtype is torch.bfloat16 else x.numpy()
+
+
+def array_or_none(x: Tensor | None) -> Array | None:
+    return None if x is None else array_of(x)
+
+
+def tensor_of(array: Array) -> Tensor:
+    """A tensor over the memory of an array, which lives as long as one of the two. It is no view of another tensor,
+    so that autograd lets operations in place follow."""
+    if array.dtype != _BFLOAT16:
+        return torch.from_numpy(array)
+    bits = torch.from_numpy(array.view(np.int16))
+    whole = torch.empty(0, dtype=torch.bfloat16)
+    return whole.set_(bits.untyped_storage(), bits.storage_offset(), bits.shape, bits.stride())
+
+
+@dataclass(frozen=True)
+class Order:
+    """In which order memory holds a tensor [N, C, *S]: as that (axis 1), or as [N, *S, C] (axis -1)."""
+
+    axis: int
+
+    @staticmethod
+    def of(x: Tensor) -> Order:
+        return Order(1 if x.is_contiguous() or not _last(x).is_contiguous() else -1)
+
+    def array(self, x: Tensor) -> Array:
+        """C-contiguous; a copy only where memory is in another order."""
+        return array_of((x if self.axis == 1 else _last(x)).contiguous())
+
+    def tensor(self, array: Array) -> Tensor:
+        """[N, C, *S] over the memory of an array in this order."""
+        return tensor_of(array if self.axis == 1 else np.moveaxis(array, -1, 1))
+
+
+def _last(x: Tensor) -> Tensor:
+    return x.permute(0, *range(2, x.dim()), 1)

@@ -1,0 +1,207 @@
+"""The normalization layers of torch.nn, computed by renorm's kernels.
+
+Each is a subclass of torch's layer of the same name: constructor, parameters, buffers, state_dict and printed form are
+inherited. What renorm does not compute (other devices and dtypes than those of arrays.is_ours, torch.compile, tracing)
+and what torch refuses goes to torch's own function.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from renorm import training
+from renorm.torch.arrays import is_ours, tensor_of
+from renorm.torch.batch import Settings, is_ours_with, normalize_batch
+from renorm.torch.slices import Form, normalize, normalized
+
+
+class _BatchNorm(nn.modules.batchnorm._BatchNorm):
+    """Batch norm of any rank. fuses_relu: max(y, 0) is the result (replace_norms sets it)."""
+
+    fuses_relu = False
+
+    def forward(self, input: Tensor) -> Tensor:
+        self._check_input_dim(input)
+        factor = self._count_batch()
+        uses_batch = self.training or (self.running_mean is None and self.running_var is None)
+        # where they are not tracked, running statistics of training are neither read nor written
+        tracked = not self.training or self.track_running_stats
+        running = (self.running_mean, self.running_var) if tracked else (None, None)
+        group = self._group() if uses_batch and self.training else None
+        single = uses_batch and group is None and input.numel() <= input.shape[1]  # torch has words for it
+        if single or not is_ours_with(input, self.weight, self.bias, *running):
+            y = self._by_torch(input, *running, uses_batch, factor, group)
+            return y.relu() if self.fuses_relu else y
+        momentum = factor if running[0] is not None else 0.0
+        settings = Settings(self.eps, momentum, relu=self.fuses_relu, comm=group)
+        return normalize_batch(input, *running, self.weight, self.bias, uses_batch, settings)
+
+    def _count_batch(self) -> float:
+        """Counts a batch of training; the share that the batch has in the running statistics after it."""
+        if self.training and self.track_running_stats and self.num_batches_tracked is not None:
+            self.num_batches_tracked.add_(1)
+            if self.momentum is None:
+                return 1.0 / float(self.num_batches_tracked)
+        return 0.0 if self.momentum is None else self.momentum
+
+    def _group(self) -> Any:
+        """The ranks whose batches are one; None: this one alone."""
+        return None
+
+    def _by_torch(
+        self, x: Tensor, mean: Tensor | None, var: Tensor | None, uses_batch: bool, factor: float, group: Any
+    ) -> Tensor:
+        return F.batch_norm(x, mean, var, self.weight, self.bias, uses_batch, factor, self.eps)
+
+
+class BatchNorm1d(_BatchNorm, nn.BatchNorm1d):
+    """torch.nn.BatchNorm1d by renorm's kernels: [N, C] or [N, C, L]."""
+
+
+class BatchNorm2d(_BatchNorm, nn.BatchNorm2d):
+    """torch.nn.BatchNorm2d by renorm's kernels: [N, C, H, W]."""
+
+
+class BatchNorm3d(_BatchNorm, nn.BatchNorm3d):
+    """torch.nn.BatchNorm3d by renorm's kernels: [N, C, D, H, W]."""
+
+
+class SyncBatchNorm(_BatchNorm, nn.SyncBatchNorm):
+    """torch.nn.SyncBatchNorm by renorm's kernels, on the CPU too, where torch has none.
+
+    Statistics are those of the batches of all ranks of process_group, merged exactly, whatever their sizes. Autograd is
+    given the sums of this rank for weight and bias: DistributedDataParallel adds them up and divides.
+    """
+
+    def _group(self) -> Any:
+        return world(self.process_group)
+
+    def _by_torch(
+        self, x: Tensor, mean: Tensor | None, var: Tensor | None, uses_batch: bool, factor: float, group: Any
+    ) -> Tensor:
+        if group is None:
+            return super()._by_torch(x, mean, var, uses_batch, factor, group)
+        from torch.nn.modules._functions import SyncBatchNorm as function
+
+        if x.device.type == "cpu":
+            raise ValueError(f"SyncBatchNorm of {x.dtype} on the CPU: expected float16, bfloat16, float32 or float64")
+        own = self.process_group or dist.group.WORLD
+        operands = x, self.weight, self.bias, mean, var, self.eps, factor, own, dist.get_world_size(own)
+        return function.apply(*operands)
+
+    @classmethod
+    def convert_sync_batchnorm(cls, module: nn.Module, process_group: Any = None) -> nn.Module:
+        """Every batch norm in `module` as a SyncBatchNorm of this class, with the same parameters and buffers."""
+        converted = nn.SyncBatchNorm.convert_sync_batchnorm(module, process_group)
+        for m in converted.modules():
+            if type(m) is nn.SyncBatchNorm:
+                m.__class__ = SyncBatchNorm
+        return converted
+
+
+_communicators: WeakKeyDictionary[Any, training.TorchGroup] = WeakKeyDictionary()
+
+
+def world(group: Any = None) -> training.TorchGroup | None:
+    """The ranks of a process group, without one all of torch.distributed; None where there is one rank. One
+    communicator for each group: ranks make them in the same order, that of their first layers."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return None
+    group = group or dist.group.WORLD
+    if dist.get_world_size(group) == 1:
+        return None
+    if group not in _communicators:
+        _communicators[group] = training.TorchGroup(group)
+    return _communicators[group]
+
+
+class _InstanceNorm(nn.modules.instancenorm._InstanceNorm):
+    """Instance norm of any rank."""
+
+    def _apply_instance_norm(self, input: Tensor) -> Tensor:
+        uses_input = self.training or not self.track_running_stats
+        running = self.running_mean, self.running_var
+        known = [r for r in running if r is not None]
+        if not is_ours_with(input, self.weight, self.bias, *known) or prod(input.shape[2:]) <= 1 or not input.numel():
+            return super()._apply_instance_norm(input)
+        if not uses_input:
+            return normalize_batch(input, *running, self.weight, self.bias, False, Settings(self.eps))
+        form = Form.of_channels(input, input.shape[1], self.eps)
+        if not known or not self.training:
+            return normalize(input, self.weight, self.bias, form)
+        y, mean, invstd = normalized(input, self.weight, self.bias, form)
+        self._update(tensor_of(mean), tensor_of(invstd), prod(input.shape[2:]))
+        return y
+
+    def _update(self, mean: Tensor, invstd: Tensor, size: int) -> None:
+        """Running statistics follow the mean over the samples; the variance is that of size - 1."""
+        assert self.running_mean is not None
+        assert self.running_var is not None
+        var = (invstd**-2 - self.eps).clamp_(min=0) * (size / (size - 1))
+        share = 0.0 if self.momentum is None else self.momentum
+        for running, batch in ((self.running_mean, mean), (self.running_var, var)):
+            running.copy_((1 - share) * running + share * batch.mean(0))
+
+
+class InstanceNorm1d(_InstanceNorm, nn.InstanceNorm1d):
+    """torch.nn.InstanceNorm1d by renorm's kernels: [N, C, L] or [C, L]."""
+
+
+class InstanceNorm2d(_InstanceNorm, nn.InstanceNorm2d):
+    """torch.nn.InstanceNorm2d by renorm's kernels: [N, C, H, W] or [C, H, W]."""
+
+
+class InstanceNorm3d(_InstanceNorm, nn.InstanceNorm3d):
+    """torch.nn.InstanceNorm3d by renorm's kernels: [N, C, D, H, W] or [C, D, H, W]."""
+
+
+class LayerNorm(nn.LayerNorm):
+    """torch.nn.LayerNorm by renorm's kernels."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        axes = len(self.normalized_shape)
+        fits = input.dim() >= axes and tuple(input.shape[input.dim() - axes :]) == tuple(self.normalized_shape)
+        if not (fits and input.numel() and is_ours_with_slices(input, self.weight, self.bias)):
+            return super().forward(input)
+        return normalize(input, self.weight, self.bias, Form.of_rows(input, axes, self.eps))
+
+
+class GroupNorm(nn.GroupNorm):
+    """torch.nn.GroupNorm by renorm's kernels: [N, C, ...]."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        fits = input.dim() >= 2 and input.shape[1] == self.num_channels and input.numel() > 0
+        if not (fits and is_ours_with_slices(input, self.weight, self.bias)):
+            return super().forward(input)
+        if prod(input.shape[1:]) == self.num_groups:  # torch has words for slices of one element
+            return super().forward(input)
+        return normalize(input, self.weight, self.bias, Form.of_channels(input, self.num_groups, self.eps))
+
+
+def is_ours_with_slices(x: Tensor, *parameters: Tensor | None) -> bool:
+    """Whether `normalize` takes these: the dtypes that torch takes together."""
+    return is_ours(x, *parameters) and all(
+        p is None or p.dtype is x.dtype or (p.dtype is torch.float32 and x.dtype in (torch.float16, torch.bfloat16))
+        for p in parameters
+    )
+
+
+OURS: dict[type[nn.Module], type[nn.Module]] = {
+    nn.BatchNorm1d: BatchNorm1d,
+    nn.BatchNorm2d: BatchNorm2d,
+    nn.BatchNorm3d: BatchNorm3d,
+    nn.SyncBatchNorm: SyncBatchNorm,
+    nn.InstanceNorm1d: InstanceNorm1d,
+    nn.InstanceNorm2d: InstanceNorm2d,
+    nn.InstanceNorm3d: InstanceNorm3d,
+    nn.LayerNorm: LayerNorm,
+    nn.GroupNorm: GroupNorm,
+}
+"""torch's layer -> ours."""

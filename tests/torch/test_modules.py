@@ -1,0 +1,283 @@
+"""Layers beside torch's in float64: results, gradients, running statistics, over shapes, memory formats and modes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+from hypothesis import given, settings  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+from tests.torch.pairs import agree, close, pair  # noqa: E402
+
+import renorm.torch as ours  # noqa: E402
+from renorm.torch.modules import OURS  # noqa: E402
+
+FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+
+def data(*shape: int, dtype: Any = torch.float32, seed: int = 0, last: bool = False) -> Any:
+    x = (2.0 + 3.0 * torch.randn(shape, generator=torch.Generator().manual_seed(seed))).to(dtype)
+    return x.to(memory_format=FORMATS[len(shape)]) if last else x
+
+
+@settings(max_examples=5, deadline=None)
+@given(
+    shape=st.tuples(st.integers(2, 5), st.integers(1, 9), *[st.integers(1, 6)] * 3),
+    rank=st.integers(2, 5),
+    last=st.booleans(),
+    affine=st.booleans(),
+    tracked=st.booleans(),
+    momentum=st.sampled_from([0.1, 0.7, None]),
+    is_wide=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_batch_norm(
+    shape: Any, rank: int, last: bool, affine: bool, tracked: bool, momentum: Any, is_wide: bool, seed: int
+) -> None:
+    dtype = torch.float64 if is_wide else torch.float32
+    kind = f"BatchNorm{max(1, rank - 2)}d"
+    options = {"momentum": momentum, "affine": affine, "track_running_stats": tracked, "dtype": dtype}
+    theirs, mine = pair(kind, shape[1], **options)
+    x = data(*shape[:rank], dtype=dtype, seed=seed, last=last and rank > 3)
+    agree(theirs, mine, x, steps=3)
+    close(mine(x), theirs.double()(x.double()).to(dtype), torch.float32)
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
+@pytest.mark.parametrize("shape", [(3, 6), (2, 5, 7), (2, 6, 4, 5), (2, 4, 3, 2, 5)], ids=str)
+def test_batch_norm_with_running_statistics(shape: Any, last: bool) -> None:
+    """In eval mode the running statistics are constants for the gradient."""
+    theirs, mine = pair(f"BatchNorm{max(1, len(shape) - 2)}d", shape[1])
+    for m in (theirs, mine):
+        m.running_mean.copy_(torch.arange(shape[1]))
+        m.running_var.copy_(torch.arange(shape[1]) + 0.5)
+        m.eval()
+    agree(theirs, mine, data(*shape, last=last and len(shape) > 3))
+
+
+@settings(max_examples=5, deadline=None)
+@given(
+    shape=st.tuples(st.integers(1, 4), st.integers(1, 4), st.integers(2, 5), *[st.integers(1, 5)] * 2),
+    rank=st.integers(3, 5),
+    last=st.booleans(),
+    affine=st.booleans(),
+    tracked=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_instance_norm(shape: Any, rank: int, last: bool, affine: bool, tracked: bool, seed: int) -> None:
+    theirs, mine = pair(f"InstanceNorm{rank - 2}d", shape[1], affine=affine, track_running_stats=tracked)
+    x = data(*shape[:rank], seed=seed, last=last and rank > 3)
+    agree(theirs, mine, x)
+    theirs.load_state_dict(mine.state_dict())
+    theirs.eval(), mine.eval()
+    agree(theirs, mine, x)
+
+
+def test_instance_norm_of_one_sample() -> None:
+    theirs, mine = pair("InstanceNorm2d", 3, affine=True)
+    agree(theirs, mine, data(3, 4, 5))
+
+
+@settings(max_examples=5, deadline=None)
+@given(
+    batch=st.integers(1, 70),
+    groups=st.integers(1, 4),
+    width=st.integers(1, 4),
+    size=st.lists(st.integers(1, 5), max_size=3),
+    last=st.booleans(),
+    affine=st.booleans(),
+)
+def test_group_norm(batch: int, groups: int, width: int, size: Any, last: bool, affine: bool) -> None:
+    shape = (batch, groups * width, *size)
+    x = data(*shape, last=last and len(shape) > 3)
+    if x[0, :width].numel() == 1:
+        return
+    agree(*pair("GroupNorm", groups, groups * width, affine=affine), x)
+
+
+@settings(max_examples=5, deadline=None)
+@given(
+    outer=st.lists(st.integers(1, 9), max_size=2),
+    inner=st.lists(st.integers(2, 20), min_size=1, max_size=2),
+    affine=st.booleans(),
+    bias=st.booleans(),
+)
+def test_layer_norm(outer: Any, inner: Any, affine: bool, bias: bool) -> None:
+    agree(*pair("LayerNorm", inner, elementwise_affine=affine, bias=bias), data(*outer, *inner))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("parameters", ["narrow", "float32"])
+@pytest.mark.parametrize(
+    ("kind", "args", "shape"),
+    [
+        ("BatchNorm2d", (5,), (3, 5, 4, 7)),
+        ("InstanceNorm1d", (5,), (2, 5, 33)),
+        ("GroupNorm", (2, 6), (2, 6, 9)),
+        ("LayerNorm", (40,), (6, 40)),
+    ],
+)
+def test_narrow_floats(dtype: Any, parameters: str, kind: str, args: Any, shape: Any) -> None:
+    theirs, mine = pair(kind, *args, dtype=dtype if parameters == "narrow" else torch.float32)
+    agree(theirs, mine, data(*shape, dtype=dtype), steps=1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "args", "shape"),
+    [
+        ("BatchNorm1d", (3,), (4, 3)),
+        ("BatchNorm2d", (3,), (2, 3, 2, 3)),
+        ("InstanceNorm2d", (3,), (2, 3, 2, 3)),
+        ("GroupNorm", (2, 4), (2, 4, 3)),
+        ("LayerNorm", (5,), (3, 5)),
+    ],
+)
+@pytest.mark.parametrize("mode", ["train", "eval"])
+def test_gradients_are_those_of_the_function(kind: str, args: Any, shape: Any, mode: str) -> None:
+    layer = getattr(ours, kind)(*args, dtype=torch.float64)
+    getattr(layer, mode)()
+    layer.track_running_stats = mode == "eval" and kind.startswith("Batch")  # a function has no state
+    x = data(*shape, dtype=torch.float64).requires_grad_()
+    parameters = list(layer.parameters())
+    assert torch.autograd.gradcheck(
+        lambda x, *p: torch.func.functional_call(layer, dict(zip(("weight", "bias"), p)), (x,)), (x, *parameters)
+    )
+
+
+@pytest.mark.parametrize("frozen", ["x", "weight", "bias", "all"])
+@pytest.mark.parametrize(
+    ("kind", "args", "shape"),
+    [("BatchNorm1d", (3,), (5, 3)), ("GroupNorm", (1, 3), (2, 3, 4)), ("LayerNorm", (4,), (2, 4))],
+)
+def test_only_what_is_asked_for_has_a_gradient(frozen: str, kind: str, args: Any, shape: Any) -> None:
+    _, layer = pair(kind, *args)
+    x = data(*shape).requires_grad_(frozen not in ("x", "all"))
+    for name, p in layer.named_parameters():
+        p.requires_grad_(frozen not in (name, "all"))
+    y = layer(x)
+    assert y.requires_grad == (frozen != "all")
+    if frozen == "all":
+        return
+    y.sum().backward()
+    for name, t in {"x": x, **dict(layer.named_parameters())}.items():
+        assert (t.grad is None) == (name == frozen)
+
+
+@pytest.mark.parametrize("layer", [ours.BatchNorm1d(4), ours.LayerNorm(4)], ids=lambda m: type(m).__name__)
+def test_a_second_derivative_is_refused(layer: Any) -> None:
+    x = data(3, 4).requires_grad_()
+    (dx,) = torch.autograd.grad((layer(x) ** 2).sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        dx.sum().backward()
+
+
+@pytest.mark.parametrize("kind", sorted(c.__name__ for c in OURS))
+def test_a_layer_is_one_of_torchs(kind: str) -> None:
+    args = (2, 4) if kind == "GroupNorm" else (4,)
+    theirs, mine = pair(kind, *args)
+    assert isinstance(mine, type(theirs))
+    assert repr(mine) == repr(theirs)
+    assert list(mine.state_dict()) == list(theirs.state_dict())
+    theirs.load_state_dict(mine.state_dict())
+    mine.load_state_dict(theirs.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("kind", "args", "shape"),
+    [
+        ("BatchNorm1d", (3,), (1, 3)),
+        ("BatchNorm1d", (3,), (2, 4)),
+        ("BatchNorm2d", (3,), (2, 3)),
+        ("InstanceNorm1d", (3,), (2, 3, 1)),
+        ("GroupNorm", (3, 3), (1, 3)),
+        ("GroupNorm", (3, 3), (2, 4)),
+        ("LayerNorm", (3,), (2, 4)),
+    ],
+)
+def test_torchs_errors(kind: str, args: Any, shape: Any) -> None:
+    theirs, mine = pair(kind, *args)
+    with pytest.raises(Exception) as error:  # noqa: PT011
+        theirs(torch.zeros(shape))
+    if kind == "BatchNorm1d" and shape[1] == 4:
+        with pytest.raises(Exception, match="expected \\[4\\]"):
+            mine(torch.zeros(shape))
+        return
+    with pytest.raises(type(error.value)):
+        mine(torch.zeros(shape))
+
+
+def test_other_dtypes_and_devices_are_torchs() -> None:
+    """float64 parameters for float32 data are an error of torch's; tensors without memory have shapes only."""
+    layer = ours.BatchNorm1d(3, device="meta")
+    assert layer(torch.zeros(4, 3, device="meta")).shape == (4, 3)
+    layer = ours.LayerNorm(3, dtype=torch.float64)
+    with pytest.raises(RuntimeError):
+        layer(torch.zeros(4, 3))
+
+
+def test_dy_in_any_order_of_memory() -> None:
+    theirs, mine = pair("BatchNorm2d", 3)
+    for m in (theirs, mine):
+        x = data(2, 3, 4, 5).requires_grad_()
+        (m(x).permute(0, 2, 3, 1).contiguous() * torch.arange(3.0)).sum().backward()
+        m(x).sum().backward()
+        m.grads = [x.grad, m.weight.grad, m.bias.grad]
+    for a, b in zip(mine.grads, theirs.grads):
+        close(a, b, torch.float32)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("kind", ["BatchNorm2d", "GroupNorm"])
+@pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
+def test_operations_in_place_may_follow(kind: str, dtype: Any, last: bool) -> None:
+    theirs, mine = pair(kind, *((3,) if kind == "BatchNorm2d" else (1, 3)), dtype=dtype)
+    found = list[Any]()
+    for m in (mine, theirs):
+        x = data(2, 3, 4, 5, dtype=dtype, last=last).requires_grad_()
+        m(x).relu_().sum().backward()
+        found.append(x.grad)
+    close(*found, dtype)
+
+
+def test_views_that_are_not_contiguous() -> None:
+    theirs, mine = pair("BatchNorm2d", 3)
+    x = data(4, 6, 5, 7)[::2, ::2, :, 1:]
+    close(mine(x), theirs(x), torch.float32)
+    theirs, mine = pair("LayerNorm", (5,))
+    x = data(3, 5, 4).transpose(1, 2)
+    close(mine(x), theirs(x), torch.float32)
+
+
+def test_threads_are_those_of_torch() -> None:
+    from renorm.training import kernels
+
+    before = torch.get_num_threads()
+    _, layer = pair("LayerNorm", (48,))
+    x = data(300, 48)
+    try:
+        found = list[Any]()
+        for n in (1, 2):
+            torch.set_num_threads(n)
+            found.append(layer(x))
+            assert next(reversed(kernels._modules.values())).threads == n
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(*found)
+
+
+def test_torch_compile_takes_torchs_function() -> None:
+    """So there is no break in the graph."""
+    layer = ours.BatchNorm1d(3)
+    seen = list[Any]()
+
+    def backend(graph: Any, _: Any) -> Any:
+        seen.append(graph)
+        return graph.forward
+
+    x = data(4, 3)
+    y = torch.compile(layer, backend=backend, fullgraph=True)(x)
+    close(y, torch.nn.BatchNorm1d(3)(x), torch.float32)
+    assert len(seen) == 1

@@ -1,0 +1,147 @@
+"""replace_norms and restore: which layers, what stays, and that networks learn the same."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+from tests.torch.pairs import close  # noqa: E402
+from torch import nn  # noqa: E402
+
+import renorm.torch as ours  # noqa: E402
+
+
+class Block(nn.Module):
+    def __init__(self, channels: int):
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(channels, channels, 3, padding=1), nn.BatchNorm2d(channels), nn.ReLU(inplace=True)
+        )
+        self.norm = nn.GroupNorm(2, channels)
+
+    def forward(self, x: Any) -> Any:
+        return x + self.norm(self.body(x))
+
+
+def network() -> Any:
+    torch.manual_seed(5)
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        Block(8),
+        nn.InstanceNorm2d(8, affine=True),
+        nn.AdaptiveAvgPool2d(2),
+        nn.Flatten(),
+        nn.LayerNorm(32),
+        nn.Linear(32, 5),
+        nn.BatchNorm1d(5, momentum=None),
+    )
+
+
+@pytest.mark.parametrize("memory", [torch.contiguous_format, torch.channels_last], ids=str)
+@pytest.mark.parametrize("fuse_relu", [False, True])
+def test_a_network_learns_the_same(memory: Any, fuse_relu: bool) -> None:
+    theirs = network().to(memory_format=memory)
+    mine = copy.deepcopy(theirs)
+    ours.replace_norms(mine, fuse_relu=fuse_relu)
+    draw = torch.Generator().manual_seed(3)
+    losses: dict[str, list[float]] = {}
+    optimizers = {n: torch.optim.SGD(m.parameters(), 0.05) for n, m in (("theirs", theirs), ("mine", mine))}
+    for _ in range(6):
+        x, t = torch.randn(4, 3, 9, 10, generator=draw), torch.randn(4, 5, generator=draw)
+        for name, m in (("theirs", theirs), ("mine", mine)):
+            optimizers[name].zero_grad()
+            loss = ((m(x.to(memory_format=memory)) - t) ** 2).mean()
+            loss.backward()
+            optimizers[name].step()
+            losses.setdefault(name, []).append(loss.item())
+    assert losses["mine"] == pytest.approx(losses["theirs"], rel=1e-5)
+    assert losses["mine"][-1] != losses["mine"][0]
+    theirs.load_state_dict(mine.state_dict())
+    theirs.eval(), mine.eval()
+    close(mine(x), theirs(x), torch.float32)
+
+
+def test_layers_stay_the_same_objects() -> None:
+    model = network()
+    parameters, modules, before = list(model.parameters()), list(model.modules()), repr(model)
+    told = ours.replace_norms(model)
+    assert [str(r) for r in told] == [
+        "1: torch.BatchNorm2d -> renorm.BatchNorm2d",
+        "3.body.1: torch.BatchNorm2d -> renorm.BatchNorm2d",
+        "3.norm: torch.GroupNorm -> renorm.GroupNorm",
+        "4: torch.InstanceNorm2d -> renorm.InstanceNorm2d",
+        "7: torch.LayerNorm -> renorm.LayerNorm",
+        "9: torch.BatchNorm1d -> renorm.BatchNorm1d",
+        "2: torch.ReLU -> renorm.FusedReLU",
+        "3.body.2: torch.ReLU -> renorm.FusedReLU",
+    ]
+    assert ours.replace_norms(model) == []
+    assert all(a is b for a, b in zip(model.parameters(), parameters, strict=True))
+    assert all(a is b for a, b in zip(model.modules(), modules, strict=True))
+    assert len(ours.restore(model)) == len(told)
+    assert repr(model) == before
+    assert not any("fuses_relu" in vars(m) for m in model.modules())
+    assert ours.restore(model) == []
+
+
+def test_a_subclass_is_left_alone() -> None:
+    class Own(nn.BatchNorm2d):
+        def forward(self, input: Any) -> Any:
+            return input
+
+    model = nn.Sequential(Own(3), nn.BatchNorm2d(3))
+    assert [r.name for r in ours.replace_norms(model)] == ["1"]
+
+
+def shared_relu() -> Any:
+    relu = nn.ReLU()
+    return nn.Sequential(nn.BatchNorm1d(3), relu, nn.Linear(3, 3), relu)
+
+
+def hooked_norm() -> Any:
+    model = nn.Sequential(nn.BatchNorm1d(3), nn.ReLU())
+    model[0].register_forward_hook(lambda *_: None)
+    return model
+
+
+def own_forward() -> Any:
+    class Own(nn.Sequential):
+        def forward(self, x: Any) -> Any:
+            return self[0](x) + self[1](x)
+
+    return Own(nn.BatchNorm1d(3), nn.ReLU())
+
+
+@pytest.mark.parametrize("build", [shared_relu, hooked_norm, own_forward])
+def test_a_relu_stays_where_somebody_sees_what_is_before_it(build: Any) -> None:
+    model = build()
+    x = torch.randn(5, 3)
+    expected = copy.deepcopy(model)(x)
+    assert [r.now for r in ours.replace_norms(model)] == ["renorm.BatchNorm1d"]
+    close(model(x), expected, torch.float32)
+
+
+def test_the_model_itself() -> None:
+    model = nn.BatchNorm1d(3)
+    (told,) = ours.replace_norms(model)
+    assert type(model) is ours.BatchNorm1d
+    assert str(told) == "(the model): torch.BatchNorm1d -> renorm.BatchNorm1d"
+
+
+def test_what_is_saved_of_one_loads_in_the_other() -> None:
+    theirs, mine = network(), network()
+    ours.replace_norms(mine)
+    with torch.no_grad():
+        for t in theirs.state_dict().values():
+            t.copy_(torch.randn(t.shape))
+    mine.load_state_dict(theirs.state_dict())
+    again = network()
+    again.load_state_dict(mine.state_dict())
+    for a, b in zip(theirs.state_dict().values(), again.state_dict().values(), strict=True):
+        assert torch.equal(a, b)
