@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -200,6 +201,17 @@ def test_two_threads_may_not_share_a_rank() -> None:
         ranks[0].gather("b", np.zeros(1))
     ranks[1].gather("a", np.zeros(1))
     waits.join()
+
+
+@pytest.mark.parametrize(("name", "missing"), [("Mpi", "mpi4py"), ("TorchGroup", "torch")])
+def test_a_library_that_is_not_there(name: str, missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("renorm.training.mpi", "renorm.training.torch_group"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    monkeypatch.delitem(vars(training), name, raising=False)
+    monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(SynchronizationError, match=f"training.{name}: .*{missing}") as caught:
+        getattr(training, name)
+    assert "pip install" in str(caught.value)
 
 
 def test_what_cannot_travel_or_is_no_number_of_ranks() -> None:

@@ -19,7 +19,8 @@ def together(comm: Communicator, *branches: Callable[[Communicator], Any]) -> li
     Each branch runs until it gathers, then the next one does; once all that are not through wait, one collective
     carries what they all sent. n branches of k synchronized layers cost k collectives, not n * k. One branch runs at
     any time, in a thread of its own. All ranks pass the same branches in the same order. The first error of a branch
-    is raised here once the other ranks know of it; what other branches were at is given up.
+    is raised here once the other ranks know of it; what other branches were at is given up. What a library keeps per
+    thread, as torch.no_grad, is set inside a branch.
     """
     running = [_Branch(comm, branch) for branch in branches]
     try:

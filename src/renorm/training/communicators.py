@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from renorm.core.errors import SynchronizationError
 
 TIMEOUT = 300.0  # seconds: longer than a rank loads data or writes a checkpoint while the others wait
-FAREWELL = 10.0  # seconds for which a rank that failed waits for the others, to tell them
+FAREWELL = 30.0  # seconds for which a rank that failed waits for the others, to tell them
 _ALIGNED = 64
 _SAME = "every rank runs the same synchronized layers in the same order, with an empty batch where it has no data"
 _T = TypeVar("_T")

@@ -20,7 +20,7 @@ class Mpi(Framed):
     """The ranks of a communicator of mpi4py.
 
     comm: an intracommunicator; default MPI.COMM_WORLD. It is duplicated, so that messages of the program and those of
-    renorm never meet: all its ranks make an Mpi, at the same place.
+    renorm never meet: all its ranks make an Mpi, at the same place, and keep it, since MPI has some 2000 of them.
     timeout: seconds (default 300) that a rank waits for the others before it raises SynchronizationError.
     """
 
