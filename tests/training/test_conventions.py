@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numpy as np
@@ -85,6 +86,29 @@ def test_onnx(case: dict[str, Any], library: str, given: dict[str, float]) -> No
     r = training.batch_norm(**case, convention="onnx", **given)
     for got, wanted in zip((r.y, r.running_mean, r.running_var), results, strict=True):
         near(got, wanted, 3e-6)
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # Keras' own
+@pytest.mark.parametrize("given", [{}, {"momentum": 0.25, "epsilon": 0.1}])
+@pytest.mark.parametrize("is_masked", [False, True])
+def test_keras(given: dict[str, float], is_masked: bool) -> None:
+    """A step in training, with its defaults, channels last."""
+    os.environ.setdefault("KERAS_BACKEND", "torch")
+    keras = pytest.importorskip("keras", reason="Keras is not installed")
+    rng = np.random.default_rng(11)
+    x = rng.normal(3, 2, (4, 6, 5)).astype(f32)
+    scale, bias, mean = rng.normal(size=(3, 5)).astype(f32)
+    var = rng.uniform(0.5, 2, 5).astype(f32)
+    mask = rng.random((4, 6)) < 0.7 if is_masked else None
+    layer = keras.layers.BatchNormalization(**given)
+    layer.build(x.shape)
+    layer.set_weights([scale, bias, mean, var])
+    y = layer(x, training=True, mask=mask)
+    r = training.batch_norm(x, scale, bias, mean, var, axis=-1, convention="keras", mask=mask, **given)
+    # its masked moments divide by count + 1e-7
+    near(r.y, keras.ops.convert_to_numpy(y), 5e-6)
+    near(r.running_mean, layer.get_weights()[2], 1e-6)
+    near(r.running_var, layer.get_weights()[3], 1e-6)
 
 
 @pytest.mark.parametrize(

@@ -153,6 +153,11 @@ def test_tensors_of_torch_are_used_where_they_lie() -> None:
     np.testing.assert_array_equal(out.numpy(), training.batch_norm(X, C3, C3).y)
 
 
+def test_names_to_keep_are_those_of_networks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RENORM_KEEP", "a_node_of_the_model")
+    assert training.batch_norm(np.ones((2, 3, 7), f32)).count == 14
+
+
 def test_channels_of_any_axis() -> None:
     assert channels_of((2, 3, 4, 5), 1).kernel == (2, 3, 20)
     assert channels_of((2, 3, 4, 5), -1).kernel == (24, 5)

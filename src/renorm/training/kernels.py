@@ -13,7 +13,7 @@ from renorm.graph.op import OpDef
 from renorm.runtime.arrays import Array
 from renorm.runtime.module import Module
 
-KEPT = 512  # modules; the one not used for the longest time goes first
+KEPT = 512  # modules; the oldest goes first
 
 _modules = OrderedDict[Any, Module]()
 _lock = threading.Lock()
@@ -61,7 +61,8 @@ class threads:
 
 
 def _compiled(op: type[OpDef], attributes: Any, count: int | None, types: Any) -> Module:
-    from renorm.driver.compile import compile
+    from renorm import targets
+    from renorm.driver.compile import Options, specialize  # who only converts or merges is spared the compiler
 
     made = op(**dict(attributes))
     graph = Graph(op.name)
@@ -71,4 +72,5 @@ def _compiled(op: type[OpDef], attributes: Any, count: int | None, types: Any) -
     ]
     graph.apply(made, operands, outputs=[])
     graph.outputs = list(graph.nodes[0].outputs)
-    return compile(graph, threads=count)  # pyright: ignore[reportReturnType]
+    # without RENORM_KEEP, which speaks of the user's networks
+    return specialize(graph, {}, Options(targets.find("llvm"), level=3, keep=(), verify=False, threads=count))
