@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from renorm import training
 from renorm.errors import SynchronizationError
@@ -221,3 +223,43 @@ def test_what_cannot_travel_or_is_no_number_of_ranks() -> None:
         training.Threads(0)
     with pytest.raises(SynchronizationError, match="positive number of seconds"):
         training.Threads(2, timeout=0)
+
+
+PROGRAM = ["a", "b", "a", "c"]
+
+
+@given(
+    size=st.integers(2, 4),
+    faults=st.lists(
+        st.tuples(st.integers(0, 3), st.integers(0, 3), st.sampled_from(["skip", "other", "raise", "return"])),
+        min_size=1,
+        max_size=3,
+    ),
+)
+@settings(deadline=None)
+def test_an_exchange_succeeds_on_all_ranks_or_on_none(size: int, faults: list[tuple[int, int, str]]) -> None:
+    """Whatever ranks do wrong, and wherever: nobody waits, and all have taken part in the same exchanges."""
+    at = {(rank, step): fault for rank, step, fault in faults}
+
+    def work(comm: Communicator) -> list[Any]:
+        done: list[Any] = []
+        for step, label in enumerate(PROGRAM):
+            fault = at.get((comm.rank, step), "")
+            if fault == "return":
+                return done
+            if fault == "skip":
+                continue
+            try:
+                with comm.guard(label):
+                    if fault == "raise":
+                        raise ValueError
+                    gathered = comm.gather("x" if fault == "other" else label, np.array([10 * comm.rank + step]))
+                    done.append([int(array[0]) for array in gathered])
+            except (ValueError, SynchronizationError):
+                return done
+        return done
+
+    start = time.monotonic()
+    first, *others = training.Threads(size, timeout=60).run(work)
+    assert time.monotonic() - start < 30
+    assert all(other == first for other in others)

@@ -85,9 +85,9 @@ def check_raises(ranks: Found) -> None:
 
 def check_late(ranks: Found) -> None:
     first, second, third = ranks
-    assert not second
     for rank in (first, third):
         assert str(rank["error"]).startswith("rank 1 did not come to 'moments, 3 channels'")
+    assert "error" in second, "what the others had sent before they gave up is of no use to it alone"
     assert f"within {TIMEOUT:g} s" in str(first["error"]) + str(third["error"])
 
 
