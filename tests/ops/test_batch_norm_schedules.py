@@ -28,6 +28,7 @@ SHAPES = [
     (9000, 48),  # it does not: pieces of rows
     (5003, 3),  # fewer channels than a vector has lanes, a prime number of rows
     (2600, 201),  # vectors are ragged
+    (1030, 384),  # several tiles of columns: blocks of rows
     (2, 3),
 ]
 

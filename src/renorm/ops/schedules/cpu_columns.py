@@ -1,11 +1,14 @@
 """CPU: sums over the rows of a tall matrix, of which memory holds the rows one after the other.
 
-    parallel for each piece of rows                a few per thread; how many depends on the shape alone
-      for each tile of columns
-        sums = 0; for each row of the piece: sums += f(row)      in registers; several sums of the same data together
+    parallel for each piece of rows                how many depends on the shape alone
+      part = 0
+      for each block of rows
+        for each tile of columns
+          sums = 0; for each row of the block: sums += f(row)    in registers; several sums of the same data together
+          part += sums
     for each vector of columns: total = sum of those of the pieces, in order
 
-Pieces fit the second-level cache, so that rows come from memory as a whole, whatever part of them a tile takes.
+A block is whole where one tile has all columns. Else it has few rows, which memory is read along side by side.
 """
 
 from __future__ import annotations
@@ -17,8 +20,12 @@ from renorm.core.dtypes import compute_dtype, itemsize
 from renorm.core.target import Target
 from renorm.ops.schedules import cpu_injective, cpu_window, structure
 
-# Bytes of a piece, a quarter of a second-level cache; but its rows at least, so that its sums are few beside its data.
-PIECE, ROWS = 256 * 1024, 128
+# Bytes of a piece; but its rows at least, so that its sums are few beside its data.
+PIECE, ROWS = 256 * 1024, 64
+
+# Rows of a block: as many runs of memory are read at once, of each operand. Rows may lie a multiple of 4096 bytes
+# apart, where they have one set of a first-level cache between them, which holds 8.
+BLOCK = 4
 
 # Registers that accumulators may take: half of those that there are with AVX-512.
 REGISTERS = 16
@@ -34,27 +41,40 @@ def takes(t: te.Tensor) -> bool:
 def schedule(s: te.Schedule, t: te.Tensor, target: Target) -> None:
     """`t`, whose last axis runs along memory."""
     terms = structure.terms(t)
-    lanes = target.lanes(itemsize(compute_dtype(t.dtype)))
-    reduced = list(s[t].op.reduce_axis)
-    rows = cpu_injective.fuse(s, t, reduced)
-    piece, _ = s[t].split(rows, nparts=_pieces(rows.extent, t.shape[-1]))
-    part = s.rfactor(t, piece)
-    held = s.cache_write(part, "register")
+    lanes, columns = target.lanes(itemsize(compute_dtype(t.dtype))), t.shape[-1]
     sums = prod(t.shape[k] for k in terms)
-    width = max(n for n in range(1, max(1, REGISTERS // sums) + 1) if n == 1 or t.shape[-1] % (n * lanes) == 0) * lanes
-    for stage in (part, held):
-        first, *own = s[stage].op.axis
-        beside = [own[k] for k in terms]
-        others = [a for k, a in enumerate(own[:-1]) if k not in terms]
-        tile, inside = s[stage].split(own[-1], factor=width)
-        vector, lane = s[stage].split(inside, factor=lanes)
-        s[stage].reorder(first, *others, tile, *s[stage].op.reduce_axis, vector, *beside, lane)
-        s[stage].vectorize(lane)
-        for axis in (vector, *beside):
-            s[stage].unroll(axis)
-        if stage is part:
-            s[held].compute_at(s[part], cpu_injective.share(s, part, [first, *others, tile])[-1])
+    vectors = max(n for n in range(1, max(1, REGISTERS // sums) + 1) if n == 1 or columns % (n * lanes) == 0)
+    rows = cpu_injective.fuse(s, t, list(s[t].op.reduce_axis))
+    piece, rest = s[t].split(rows, nparts=_pieces(rows.extent, columns))
+    part = s.rfactor(t, piece)
+    (inside,) = s[part].op.reduce_axis
+    block, _ = s[part].split(inside, factor=BLOCK if columns > vectors * lanes else rest.extent)
+    held = s.rfactor(part, block)
+    s[held].set_scope("register")
+    first, *own = s[part].op.axis
+    tile, beside = _tiles(s, part, own, terms, vectors, lanes)
+    others = [a for k, a in enumerate(own[:-1]) if k not in terms]
+    s[part].reorder(first, *others, *s[part].op.reduce_axis, tile, *beside)
+    cpu_injective.share(s, part, [first, *others])
+    s[held].compute_at(s[part], tile)
+    number, first, *own = s[held].op.axis
+    tile, beside = _tiles(s, held, own, terms, vectors, lanes)
+    others = [a for k, a in enumerate(own[:-1]) if k not in terms]
+    s[held].reorder(number, first, *others, tile, *s[held].op.reduce_axis, *beside)
     cpu_window.schedule(s, t, t, target)
+
+
+def _tiles(
+    s: te.Schedule, t: te.Tensor, own: list[te.IterVar], terms: list[int], vectors: int, lanes: int
+) -> tuple[te.IterVar, list[te.IterVar]]:
+    """The loop over tiles of columns, and those inside of one: over its vectors, the sums beside each other, lanes."""
+    tile, inside = s[t].split(own[-1], factor=vectors * lanes)
+    vector, lane = s[t].split(inside, factor=lanes)
+    beside = [vector, *(own[k] for k in terms)]
+    s[t].vectorize(lane)
+    for axis in beside:
+        s[t].unroll(axis)
+    return tile, [*beside, lane]
 
 
 def _pieces(rows: int, columns: int) -> int:
