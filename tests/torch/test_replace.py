@@ -127,6 +127,19 @@ def test_a_relu_stays_where_somebody_sees_what_is_before_it(build: Any) -> None:
     close(model(x), expected, torch.float32)
 
 
+@pytest.mark.parametrize("convert", [ours.SyncBatchNorm, nn.SyncBatchNorm])
+def test_a_fused_relu_outlives_its_norm(convert: Any) -> None:
+    """Whoever puts another layer in front of it, or converts that, has a ReLU."""
+    model = nn.Sequential(nn.BatchNorm1d(3), nn.ReLU())
+    x = torch.randn(5, 3)
+    expected = copy.deepcopy(model)(x)
+    ours.replace_norms(model)
+    model = convert.convert_sync_batchnorm(model)
+    assert type(model[1]).__name__ == "FusedReLU"
+    close(model(x), expected, torch.float32)
+    assert torch.equal(model[1](x), x.relu())
+
+
 def test_the_model_itself() -> None:
     model = nn.BatchNorm1d(3)
     (told,) = ours.replace_norms(model)

@@ -17,9 +17,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from renorm import training
+from renorm.core.errors import InvalidInput
 from renorm.torch.arrays import is_ours, tensor_of
 from renorm.torch.batch import Settings, is_ours_with, normalize_batch
 from renorm.torch.slices import Form, normalize, normalized
+
+RECTIFIED = "renorm_is_rectified"  # attribute of a tensor that a fused ReLU has made
 
 
 class _BatchNorm(nn.modules.batchnorm._BatchNorm):
@@ -41,7 +44,10 @@ class _BatchNorm(nn.modules.batchnorm._BatchNorm):
             return y.relu() if self.fuses_relu else y
         momentum = factor if running[0] is not None else 0.0
         settings = Settings(self.eps, momentum, relu=self.fuses_relu, comm=group)
-        return normalize_batch(input, *running, self.weight, self.bias, uses_batch, settings)
+        y = normalize_batch(input, *running, self.weight, self.bias, uses_batch, settings)
+        if self.fuses_relu:
+            setattr(y, RECTIFIED, True)
+        return y
 
     def _count_batch(self) -> float:
         """Counts a batch of training; the share that the batch has in the running statistics after it."""
@@ -73,12 +79,34 @@ class BatchNorm3d(_BatchNorm, nn.BatchNorm3d):
     """torch.nn.BatchNorm3d by renorm's kernels: [N, C, D, H, W]."""
 
 
-class SyncBatchNorm(_BatchNorm, nn.SyncBatchNorm):
+class SyncBatchNorm(_BatchNorm):
     """torch.nn.SyncBatchNorm by renorm's kernels, on the CPU too, where torch has none.
 
     Statistics are those of the batches of all ranks of process_group, merged exactly, whatever their sizes. Autograd is
-    given the sums of this rank for weight and bias: DistributedDataParallel adds them up and divides.
+    given the sums of this rank for weight and bias: DistributedDataParallel adds them up and divides. It is no subclass
+    of torch's: DistributedDataParallel lets none of these on a CPU.
     """
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        process_group: Any = None,
+        device: Any = None,
+        dtype: Any = None,
+        **settings: Any,
+    ):
+        super().__init__(
+            num_features, eps, momentum, affine, track_running_stats, device=device, dtype=dtype, **settings
+        )
+        self.process_group = process_group
+
+    def _check_input_dim(self, input: Tensor) -> None:
+        if input.dim() < 2:
+            raise ValueError(f"expected at least 2D input (got {input.dim()}D input)")
 
     def _group(self) -> Any:
         return world(self.process_group)
@@ -88,22 +116,25 @@ class SyncBatchNorm(_BatchNorm, nn.SyncBatchNorm):
     ) -> Tensor:
         if group is None:
             return super()._by_torch(x, mean, var, uses_batch, factor, group)
+        if x.device.type == "cpu":
+            raise InvalidInput(
+                f"SyncBatchNorm over {group.size} ranks: x is {str(x.dtype).removeprefix('torch.')}{list(x.shape)}",
+                ["expected float16, bfloat16, float32 or float64, outside of torch.compile"],
+            )
         from torch.nn.modules._functions import SyncBatchNorm as function
 
-        if x.device.type == "cpu":
-            raise ValueError(f"SyncBatchNorm of {x.dtype} on the CPU: expected float16, bfloat16, float32 or float64")
         own = self.process_group or dist.group.WORLD
-        operands = x, self.weight, self.bias, mean, var, self.eps, factor, own, dist.get_world_size(own)
-        return function.apply(*operands)
+        return function.apply(x, self.weight, self.bias, mean, var, self.eps, factor, own, group.size)
 
     @classmethod
     def convert_sync_batchnorm(cls, module: nn.Module, process_group: Any = None) -> nn.Module:
-        """Every batch norm in `module` as a SyncBatchNorm of this class, with the same parameters and buffers."""
-        converted = nn.SyncBatchNorm.convert_sync_batchnorm(module, process_group)
-        for m in converted.modules():
-            if type(m) is nn.SyncBatchNorm:
-                m.__class__ = SyncBatchNorm
-        return converted
+        """Makes a SyncBatchNorm of every batch norm in `module`, torch's or ours: each stays the same object, with its
+        parameters and buffers. Gives `module`."""
+        for m in module.modules():
+            if type(m) in _BATCH_NORMS:
+                m.__class__ = cls
+                m.process_group = process_group
+        return module
 
 
 _communicators: WeakKeyDictionary[Any, training.TorchGroup] = WeakKeyDictionary()
@@ -192,6 +223,8 @@ def is_ours_with_slices(x: Tensor, *parameters: Tensor | None) -> bool:
         for p in parameters
     )
 
+
+_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, BatchNorm1d, BatchNorm2d, BatchNorm3d)
 
 OURS: dict[type[nn.Module], type[nn.Module]] = {
     nn.BatchNorm1d: BatchNorm1d,

@@ -11,14 +11,14 @@ from collections import Counter
 from torch import Tensor, nn
 
 from renorm.core.dataclass import dataclass
-from renorm.torch.modules import OURS, _BatchNorm
+from renorm.torch.modules import OURS, RECTIFIED, _BatchNorm
 
 
 class FusedReLU(nn.ReLU):
-    """A ReLU that the batch norm in front of it computes: it gives its input."""
+    """A ReLU that the batch norm in front of it computes: what comes from there it passes on."""
 
     def forward(self, input: Tensor) -> Tensor:
-        return input
+        return input if RECTIFIED in input.__dict__ else super().forward(input)
 
 
 @dataclass(frozen=True)
