@@ -95,6 +95,8 @@ def test_frozen_and_parts_refuse() -> None:
         training.batch_norm_inference(X, C3, C3, C3, C3, epsilon=-1)
     with pytest.raises(InvalidInput, match=r"var has shape \[2\]"):
         training.update(C3, C3, C3, C3[:2], 4)
+    with pytest.raises(InvalidInput, match="running_mean is list"):
+        training.update([0.0], [1.0], C3, C3, 4)
 
 
 def test_operands_are_not_modified_and_results_are_fresh() -> None:
@@ -151,6 +153,12 @@ def test_tensors_of_torch_are_used_where_they_lie() -> None:
     r = training.batch_norm(x, scale, scale, scale, scale, out=out)
     assert r.y is out
     np.testing.assert_array_equal(out.numpy(), training.batch_norm(X, C3, C3).y)
+    narrow, c3 = torch.from_numpy(X).bfloat16(), scale.bfloat16()  # NumPy has no bfloat16, DLPack has
+    r = training.batch_norm(narrow, c3, c3, c3, c3)
+    assert [v.dtype.name for v in (r.y, r.running_mean)] == ["bfloat16", "float32"]
+    found = training.batch_norm_backward(narrow, narrow, c3, r.saved_mean, r.saved_invstd)
+    assert [v.dtype.name for v in found] == ["bfloat16"] * 3
+    assert [v.dtype.name for v in training.update(c3, c3, c3, c3, 4)] == ["float32"] * 2
 
 
 def test_names_to_keep_are_those_of_networks(monkeypatch: pytest.MonkeyPatch) -> None:

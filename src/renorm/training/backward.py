@@ -18,7 +18,7 @@ from renorm.training import kernels
 from renorm.training.conventions import nonnegative
 from renorm.training.forward import moments_of
 from renorm.training.merging import summed
-from renorm.training.operands import Batch
+from renorm.training.operands import Batch, array_of
 
 
 def batch_norm_backward(
@@ -154,7 +154,7 @@ def _finished(batch: Batch, found: Sequence[Array], scale: Any, out: Any) -> tup
     given = list(out) if isinstance(out, (list, tuple)) else [out]
     given += [None] * (len(found) - len(given))
     dx, dscale, dbias, *rest = found
-    dtype = batch.dtype if scale is None else np.asarray(scale).dtype
+    dtype = batch.dtype if scale is None else array_of("scale", scale).dtype
     parameters = [batch.of_channels(a).astype(dtype, copy=False) for a in (dscale, dbias)]
     results = [batch.shaped(dx), *parameters, *map(batch.shaped, rest)]
     return tuple([r if g is None else g for g, r in zip(given, results)])

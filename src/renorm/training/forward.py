@@ -17,7 +17,7 @@ from renorm.runtime.arrays import Array
 from renorm.training import kernels
 from renorm.training.conventions import DEFAULT, Convention, epsilon_of, find, momentum_of, nonnegative
 from renorm.training.merging import Statistics, merged
-from renorm.training.operands import FLOAT64, Batch, Channels, per_channel, statistics_dtype
+from renorm.training.operands import FLOAT64, Batch, Channels, array_of, per_channel, statistics_dtype
 
 
 class BatchNorm(NamedTuple):
@@ -168,11 +168,11 @@ def update(
     nothing changes."""
     rule = find(convention)
     rate = np.array([momentum_of(rule, momentum, num_batches_tracked)])
-    old = np.ascontiguousarray(running_mean)
+    old = array_of("running_mean", running_mean)
     dtype = statistics_dtype(old)
     like = Channels(1, old.size, 1, old.shape, (), (1, old.size), (1,))
     running = [per_channel(n, v, like, dtype) for n, v in (("running_mean", old), ("running_var", running_var))]
-    batch = [per_channel(n, np.asarray(v, np.float64), like, FLOAT64) for n, v in (("mean", mean), ("var", var))]
+    batch = [per_channel(n, v, like, FLOAT64) for n, v in (("mean", mean), ("var", var))]
     _check_single(int(count), rule, "these statistics")
     new = _updated(rule, int(count), *batch, rate, *running)
     _report_overflow(new[1], running[1])

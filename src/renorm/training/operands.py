@@ -66,11 +66,17 @@ def channels_for(x: Array, axis: Any, mode: str, has_modes: bool = True) -> Chan
     return channels_of(x.shape, axis)
 
 
-def data(name: str, given: Any, like: Array | None = None) -> Array:
-    """A floating tensor where it lies. like: what it must have the shape and dtype of."""
+def array_of(name: str, given: Any) -> Array:
+    """What a caller gives, over the same memory."""
     a = given if type(given) is np.ndarray else view_of(given)
     if isinstance(a, str):
         raise InvalidInput(f"{name} is {a}")
+    return a
+
+
+def data(name: str, given: Any, like: Array | None = None) -> Array:
+    """A floating tensor where it lies. like: what it must have the shape and dtype of."""
+    a = array_of(name, given)
     if not _is_float(a.dtype):
         raise InvalidInput(f"{name} is {a.dtype}", [f"expected one of {', '.join(FLOATS)}"])
     if like is not None and (a.shape != like.shape or a.dtype != like.dtype):
@@ -109,9 +115,7 @@ def statistics_dtype(x: Array) -> np.dtype[Any]:
 
 def per_channel(name: str, given: Any, channels: Channels, dtype: np.dtype[Any]) -> Array:
     """One number per channel, as [C] of `dtype`; narrower floats are widened, which is exact."""
-    a = given if type(given) is np.ndarray else view_of(given)
-    if isinstance(a, str):
-        raise InvalidInput(f"{name} is {a}")
+    a = array_of(name, given)
     if a.shape != channels.shape and a.shape != (channels.count,):
         raise InvalidInput(
             f"{name} has shape {list(a.shape)}", [f"expected {list(channels.shape)}: one number for each channel of x"]
@@ -129,9 +133,7 @@ def per_channel(name: str, given: Any, channels: Channels, dtype: np.dtype[Any])
 
 def mask_of(given: Any, channels: Channels) -> Array:
     """The mask as bool[N] or bool[N, S]."""
-    a = np.asarray(given) if isinstance(given, (list, tuple)) else view_of(given)
-    if isinstance(a, str):
-        raise InvalidInput(f"mask is {a}")
+    a = np.asarray(given) if isinstance(given, (list, tuple)) else array_of("mask", given)
     if a.dtype != np.bool_:
         is_binary = a.dtype.kind in "iuf" and bool(np.isin(a, (0, 1)).all())
         if not is_binary:
