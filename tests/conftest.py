@@ -22,7 +22,7 @@ if os.environ.get("CI"):
 
 # Every test compiles what it asks for: a cache, even one that starts empty, would hand the code of one test to
 # another, also where that puts something else in a schedule's place. Tests of the cache switch it on, each in its own
-# directory.
+# directory, and `kept_code` those that ask what is done with code.
 os.environ["RENORM_CACHE"] = "0"
 
 
@@ -40,11 +40,24 @@ def as_many_threads_as_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threads, "working", lambda threads: threads)
 
 
+def _shared(tmp_path_factory: pytest.TempPathFactory, name: str) -> Path:
+    """A directory of this session, for all processes of pytest-xdist."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / name
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder
+
+
+@pytest.fixture
+def kept_code(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What tests with this fixture compile is compiled once."""
+    monkeypatch.setenv("RENORM_CACHE", "1")
+    monkeypatch.setenv("RENORM_CACHE_DIR", str(_shared(tmp_path_factory, "code")))
+
+
 @pytest.fixture(scope="session")
 def zoo(tmp_path_factory: pytest.TempPathFactory) -> Zoo:
     """(name, batch) -> one of the benchmark's networks as an ONNX file, exported once for all processes of
     pytest-xdist."""
-    base = tmp_path_factory.getbasetemp()
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "zoo"
-    folder.mkdir(exist_ok=True)
+    folder = _shared(tmp_path_factory, "zoo")
     return lambda name, batch: export_zoo(name, folder, batch)

