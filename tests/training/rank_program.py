@@ -1,4 +1,4 @@
-"""A process of `test_rank_processes.py`: ENGINE FOLDER CASE...; what it finds goes to FOLDER/RANK-CASE.npz."""
+"""A process of `test_rank_processes.py`: ENGINE FOLDER; what it finds goes to FOLDER/RANK-CASE.npz."""
 
 from __future__ import annotations
 
@@ -90,8 +90,8 @@ def dies(comm: Communicator, folder: Path) -> Any:
 CASES = {case.__name__: case for case in (splits, mismatch, raises, late, dies)}
 
 
-def main(engine: str, folder: Path, cases: list[str]) -> None:
-    for case in cases:
+def main(engine: str, folder: Path) -> None:
+    for case in CASES:
         comm = connect(engine, folder)
         training.moments(np.ones((2, 3, 4)))  # compiled, so that ranks come at one time
         comm.gather("warm up", np.zeros(1))
@@ -101,8 +101,8 @@ def main(engine: str, folder: Path, cases: list[str]) -> None:
         except RenormError as error:
             found = {"error": np.array(str(error))}
         _write(folder / f"{comm.rank}-{case}.npz", found)
-    if "late" in cases:  # whose ranks do not meet at the end
-        wait_for(folder / f"{rank}-late.npz" for rank in range(3))
+        if case == "late":  # ranks have not met at its end
+            wait_for(folder / f"{rank}-late.npz" for rank in range(comm.size))
     if engine == "gloo":
         os._exit(0)  # torch would wait for collectives that nobody joins
 
@@ -115,4 +115,4 @@ def _write(file: Path, found: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3:])
+    main(sys.argv[1], Path(sys.argv[2]))

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.training.rank_program import SPLITS, TIMEOUT
+from tests.training.rank_program import CASES, SPLITS, TIMEOUT
 from tests.training.splits import compare, drawn, expected
 
 ROOT = Path(__file__).parents[2]
@@ -36,9 +36,9 @@ Found = list[dict[str, Any]]
 pytestmark = [pytest.mark.slow, pytest.mark.parametrize("engine", ENGINES)]
 
 
-def run(engine: str, folder: Path, *cases: str) -> list[Found]:
-    """What each rank of `rank_program.py` found in each case; nothing where it died. One start for all cases."""
-    program = [sys.executable, "-m", "tests.training.rank_program", engine, str(folder), *cases]
+def run(engine: str, folder: Path) -> dict[str, Found]:
+    """What each rank of `rank_program.py` found in each case; nothing where it had died."""
+    program = [sys.executable, "-m", "tests.training.rank_program", engine, str(folder)]
     path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
     environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "WORLD_SIZE": str(RANKS)}
     calls = [[str(MPIEXEC), "-n", str(RANKS), *program]] if engine == "mpi" else [program] * RANKS
@@ -46,19 +46,23 @@ def run(engine: str, folder: Path, *cases: str) -> list[Found]:
         subprocess.Popen(call, cwd=ROOT, env=environment | {"RANK": str(rank)}, stderr=subprocess.PIPE, text=True)
         for rank, call in enumerate(calls)
     ]
-    said = [process.communicate(timeout=200)[1] for process in processes]
-    if "dies" not in cases:
-        assert [process.returncode for process in processes] == [0] * len(calls), "\n".join(said)
-    files = [[folder / f"{rank}-{case}.npz" for rank in range(RANKS)] for case in cases]
-    return [[dict(np.load(file)) if file.exists() else {} for file in of_case] for of_case in files]
+    said = [process.communicate(timeout=300)[1] for process in processes]
+    found: dict[str, Found] = {}
+    for case in CASES:
+        files = [folder / f"{rank}-{case}.npz" for rank in range(RANKS)]
+        assert case == "dies" or all(file.exists() for file in files), case + "\n".join(said)
+        found[case] = [dict(np.load(file)) if file.exists() else {} for file in files]
+    return found
 
 
 def test_ranks_in_processes_are_one_rank_or_say_why_not(engine: str, tmp_path: Path) -> None:
-    split, mismatch, raises, late = run(engine, tmp_path, "splits", "mismatch", "raises", "late")
-    check_splits(split)
-    check_mismatch(mismatch)
-    check_raises(raises)
-    check_late(late)
+    """One start for all cases: it takes longer than they do."""
+    found = run(engine, tmp_path)
+    check_splits(found["splits"])
+    check_mismatch(found["mismatch"])
+    check_raises(found["raises"])
+    check_late(found["late"])
+    check_dies(found["dies"], engine)
 
 
 def check_splits(ranks: Found) -> None:
@@ -91,8 +95,8 @@ def check_late(ranks: Found) -> None:
     assert f"within {TIMEOUT:g} s" in str(first["error"]) + str(third["error"])
 
 
-def test_a_rank_that_dies_ends_the_others(engine: str, tmp_path: Path) -> None:
-    ((first, second, third),) = run(engine, tmp_path, "dies")
+def check_dies(ranks: Found, engine: str) -> None:
+    first, second, third = ranks
     assert not second
     if engine == "mpi":
         assert not first, "the launcher ends all ranks of a job when one dies"
