@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from renorm.driver.build import build, lower
     from renorm.driver.compile import compile
     from renorm.driver.optimize import optimize
+    from renorm.driver.state import write_state
     from renorm.frontends import read, unfold
     from renorm.graph.op import OpDef
     from renorm.graph.registry import override, register
@@ -34,6 +35,7 @@ _PUBLIC: dict[str, tuple[str, str | None]] = {
     "read": ("renorm.frontends", "read"),
     "optimize": ("renorm.driver.optimize", "optimize"),
     "unfold": ("renorm.frontends", "unfold"),
+    "write_state": ("renorm.driver.state", "write_state"),
     "load": ("renorm.runtime.module", "load"),
     "Module": ("renorm.runtime.module", "Module"),
     "errors": ("renorm.errors", None),
@@ -64,7 +66,7 @@ _PUBLIC: dict[str, tuple[str, str | None]] = {
 __all__ = [
     "ExternalCode", "Module", "OpDef", "Target", "build", "compile", "compute", "const", "create_schedule", "errors",
     "intrin", "load", "lower", "max", "min", "nd", "ops", "optimize", "override", "placeholder", "read", "reduce_axis",
-    "register", "register_target", "sum", "te", "thread_axis", "topi", "training", "unfold",
+    "register", "register_target", "sum", "te", "thread_axis", "topi", "training", "unfold", "write_state",
 ]  # fmt: skip
 
 

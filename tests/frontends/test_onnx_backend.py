@@ -16,7 +16,6 @@ from renorm.graph import interpret
 
 # What is not run though renorm has the ops, each with the reason.
 EXCLUDED = {
-    r"test_batchnorm_\w+_training_mode": "results that are statistics of training are refused",
     r"test_training_dropout.*": "dropout in training is refused",
     r"test_attention_\w*(causal|padded_kv)\w*(bf|fp)16_expanded": "rounds every one of a dozen steps to 16 bits",
     r"test_maxpool_with_argmax_.*": "positions of maxima are refused",

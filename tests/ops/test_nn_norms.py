@@ -106,22 +106,92 @@ def test_training_mode_normalizes_with_the_batch(opset: int, attributes: dict[st
     np.testing.assert_allclose(by_loops(BatchNorm, *values, training_mode=True), expected, rtol=1e-4, atol=1e-5)
 
 
+UPDATED = [
+    (1, {"is_test": 0}, 5),
+    (6, {"momentum": 0.3}, 5),
+    (7, {}, 5),
+    (9, {"momentum": 0.25, "epsilon": 1e-3}, 5),
+    (13, {}, 4),
+    (14, {"training_mode": 1}, 3),
+    (15, {"training_mode": 1, "momentum": 0.0}, 3),
+]
+
+
+def updated(o: dict[str, Any], momentum: float = 0.9, epsilon: float = 1e-5) -> list[Any]:
+    """y, running mean and variance, those of the batch: momentum * old + (1 - momentum) * batch, of the population."""
+    x, scale, bias, mean, var = (o[n].astype(np.float64) for n in ("x", *STATISTICS))
+    axes = tuple(a for a in range(x.ndim) if a != 1)
+    batch = x.mean(axes), x.var(axes)
+    y = by_formula({"x": x, "scale": scale, "bias": bias, "mean": batch[0], "var": batch[1]}, epsilon)
+    return [y, *(momentum * old + (1 - momentum) * new for old, new in zip((mean, var), batch)), *batch]
+
+
+@pytest.mark.parametrize(("opset", "attributes", "count"), UPDATED, ids=str)
+@pytest.mark.parametrize("shape", [(2, 3, 4, 5), (4, 3), (2, 3, 1, 2, 2)], ids=str)
+def test_statistics_are_results_where_they_are_asked_for(
+    opset: int, attributes: dict[str, Any], count: int, shape: tuple[int, ...]
+) -> None:
+    operands = batch_norm_operands(shape)
+    outputs = ("y", "m", "v", "sm", "sv")[:count]
+    proto = model("BatchNormalization", opset, operands, outputs, STATISTICS, **attributes)
+    wanted = {k: v for k, v in attributes.items() if k in ("momentum", "epsilon")}
+    for ours, expected in zip(by_renorm(proto, operands), updated(operands, **wanted)[:count], strict=True):
+        np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-5)
+    (node,) = read(proto).nodes
+    assert node.op.name == "batch_norm_training"
+    if opset >= 14:
+        for ours, theirs in zip(by_renorm(proto, operands), by_onnxruntime(proto, operands), strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+def test_a_chosen_few_statistics() -> None:
+    operands = batch_norm_operands((2, 3, 4))
+    proto = model("BatchNormalization", 9, operands, ("y", "", "v", "", "sv"), STATISTICS)
+    for ours, expected in zip(by_renorm(proto, operands), [updated(operands)[i] for i in (0, 2, 4)], strict=True):
+        np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_updated_statistics_of_every_activation_have_the_shape_of_a_sample() -> None:
+    operands = batch_norm_operands((4, 3, 2), (3, 2))
+    proto = model("BatchNormalization", 7, operands, ("y", "m", "v", "sm", "sv"), STATISTICS, spatial=0)
+    flat = {n: a.reshape(-1) if n != "x" else a.reshape(4, 6) for n, a in operands.items()}
+    for ours, expected in zip(by_renorm(proto, operands), updated(flat), strict=True):
+        assert ours.shape == ((4, 3, 2) if expected.ndim == 2 else (3, 2))
+        np.testing.assert_allclose(ours.ravel(), expected.ravel(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("opset", "narrow"), [(9, STATISTICS), (14, ("scale", "bias")), (15, ())], ids=str)
+def test_updated_statistics_have_the_dtype_of_those_that_are_given(opset: int, narrow: tuple[str, ...]) -> None:
+    operands = batch_norm_operands((8, 3, 4))
+    operands = {n: a.astype(np.float16) if n in ("x", *narrow) else a for n, a in operands.items()}
+    outputs = ("y", "m", "v", "sm", "sv")[: 5 if opset < 14 else 3]
+    proto = model(
+        "BatchNormalization", opset, operands, outputs, STATISTICS, **({"training_mode": 1} if opset > 13 else {})
+    )
+    kinds = [operands["x"].dtype, *[operands["mean"].dtype] * 2, *[operands["x"].dtype] * 2]
+    for ours, expected, kind in zip(by_renorm(proto, operands), updated(operands), kinds):
+        assert ours.dtype == kind
+        np.testing.assert_allclose(ours, expected, rtol=2e-3, atol=2e-3)
+
+
+def test_is_test_alone_chooses_until_opset_6() -> None:
+    operands = batch_norm_operands((2, 3, 4))
+    for opset in (1, 6):
+        proto = model("BatchNormalization", opset, operands, constant=STATISTICS)
+        np.testing.assert_allclose(by_renorm(proto, operands)[0], updated(operands)[0], rtol=1e-5, atol=1e-5)
+        assert read(proto).nodes[0].op.training_mode
+
+
 @pytest.mark.parametrize(
     ("opset", "attributes", "count", "because"),
-    [
-        (1, {}, 1, "without is_test=1"),
-        (6, {"is_test": 0}, 1, "without is_test=1"),
-        (6, {"is_test": 0}, 5, "statistics of training"),
-        (9, {}, 5, "statistics of training"),
-        (14, {"training_mode": 1}, 3, "statistics of training"),
-        (15, {"training_mode": 0}, 3, "statistics of training"),
-    ],
+    [(6, {"is_test": 1}, 5, "is_test is 1"), (15, {"training_mode": 0}, 3, "training_mode is 0"), (14, {}, 2, "is 0")],
 )
-def test_training_outputs_are_refused(opset: int, attributes: dict[str, Any], count: int, because: str) -> None:
+def test_statistics_of_inference_are_refused(opset: int, attributes: dict[str, Any], count: int, because: str) -> None:
     operands = batch_norm_operands((2, 3, 4))
     outputs = ("y", "m", "v", "sm", "sv")[:count]
-    with pytest.raises(RenormError, match=because):
+    with pytest.raises(RenormError, match="exist in training mode only") as error:
         read(model("BatchNormalization", opset, operands, outputs, STATISTICS, **attributes))
+    assert because in str(error.value)
 
 
 # --- the other normalizations against torch ---------------------------------------------------------------------------

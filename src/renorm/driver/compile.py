@@ -19,6 +19,7 @@ from renorm.core.dims import fixed_extents, is_static, symbols_of
 from renorm.core.errors import InvalidInput, InvalidTarget
 from renorm.core.target import Target
 from renorm.driver import cache as caches
+from renorm.driver import state
 from renorm.driver.assemble import assemble
 from renorm.driver.kernels import Compiler, machine_for, walker
 from renorm.driver.module import CompiledModule, SpecializingModule
@@ -30,6 +31,7 @@ from renorm.passes import pipeline
 from renorm.passes.context import check_keep
 from renorm.passes.places import place
 from renorm.runtime.report import KernelRecord, Report
+from renorm.runtime.state import State
 
 Progress = Callable[[str, int, int], None]  # stage, done, of
 
@@ -44,6 +46,7 @@ def compile(
     threads: int | None = None,
     verify: bool = False,
     precision: str = "fast",
+    train_state: bool = False,
     progress: Progress | None = None,
 ) -> CompiledModule | SpecializingModule:
     """A module that runs the model as machine code.
@@ -55,7 +58,9 @@ def compile(
     each new shape it is called with. keep: names of ops or nodes that must not be unpacked or folded (also
     RENORM_KEEP, comma separated). threads: None means as many as this process may use. verify: compare each rewrite
     with the graph before it, and revert it where it differs. precision: "exact" switches algorithms off that round
-    differently (Winograd's convolutions; opt_level 3 has them). progress: called with (stage, done, of).
+    differently (Winograd's convolutions; opt_level 3 has them). train_state: the running statistics of norms in
+    training mode are state of the module (`m.state`), which each run reads and, once it has succeeded, replaces.
+    progress: called with (stage, done, of).
 
     Raises UnsupportedOp, InvalidModel, InvalidTarget, InvalidInput, UserCodeError.
     """
@@ -70,12 +75,13 @@ def compile(
             ["renorm.build gives the source of single kernels for cuda"],
             'use target="llvm"',
         )
-    options = Options(chosen, opt_level, keep_names(keep), verify, threads, progress, precision)
     seconds: dict[str, float] = {}
     clock = _Clock(seconds)
     with collection_put_off():
         graph = read(model, shapes=shapes, is_mapped=True)
+        graph, held = state.hold(graph) if train_state else (graph, None)
     clock.stop("read")
+    options = Options(chosen, opt_level, keep_names(keep), verify, threads, progress, precision, state=held)
     sizes = fixed_extents(graph.inputs, shapes or {}, graph.name)
     symbols = {s for v in graph.inputs for d in v.shape for s in symbols_of(d)}
     missing = symbols - set(sizes)
@@ -92,7 +98,7 @@ def compile(
         v.data = np.array(v.data)
     planned = replace(options, verify=False)  # which needs arrays, hence shapes
     return SpecializingModule(
-        graph, lambda extents: specialize(graph, extents, options), lambda: optimized(graph, {}, planned)[1]
+        graph, lambda extents: specialize(graph, extents, options), lambda: optimized(graph, {}, planned)[1], held
     )
 
 
@@ -116,6 +122,7 @@ class Options:
     progress: Progress | None = None
     precision: str = "fast"
     without: tuple[str, ...] = ()  # passes that are left out; see verified.UNSEEN
+    state: State | None = None  # the last inputs of the graph, and what its last outputs become
 
 
 def optimized(source: Graph, sizes: Mapping[str, int], options: Options) -> tuple[Graph, Report]:
@@ -177,10 +184,12 @@ def _specialized(
     )
     full = replace(report, kernels=records, memory=program.report.memory, run=program.report.run, code=code)
     full = replace(full, seconds=seconds)
-    program = replace(program, report=full, name=graph.name, dims=dict(sizes))
+    held = options.state or ()
+    program = replace(program, report=full, name=graph.name, dims=dict(sizes), states=len(held))
     objects = [c.object for c in kernels.compiled if not c.external]
     externals = [c.external for c in kernels.compiled if c.external]
-    return CompiledModule(program, objects, weights, native_entry, options.threads, graph, kernels.texts, externals)
+    threads, texts = options.threads, kernels.texts
+    return CompiledModule(program, objects, weights, native_entry, threads, graph, texts, externals, options.state)
 
 
 class _Clock:

@@ -23,6 +23,7 @@ from renorm.runtime.external import ExternalCode
 from renorm.runtime.module import Module
 from renorm.runtime.program import Program
 from renorm.runtime.report import Report
+from renorm.runtime.state import State
 
 if TYPE_CHECKING:
     from renorm.tir.nodes import Kernel
@@ -118,8 +119,9 @@ class CompiledModule(Module):
         graph: Graph,
         texts: Mapping[str, KernelText | ExternalText],
         externals: Sequence[ExternalCode] = (),
+        state: State | None = None,
     ):
-        super().__init__(program, objects, weights, walker, threads, externals)
+        super().__init__(program, objects, weights, walker, threads, externals, state or ())
         self.graph = graph
         self._texts = dict(texts)
 
@@ -145,9 +147,15 @@ class SpecializingModule:
     """
 
     def __init__(
-        self, graph: Graph, specialize: Callable[[Mapping[str, int]], CompiledModule], analyze: Callable[[], Report]
+        self,
+        graph: Graph,
+        specialize: Callable[[Mapping[str, int]], CompiledModule],
+        analyze: Callable[[], Report],
+        state: State | None = None,
     ):
         self.graph = graph
+        self._state = State((), ()) if state is None else state
+        self._inputs = graph.inputs[: len(graph.inputs) - len(self._state)]
         self._specialize = specialize
         self._planned = cached(analyze)
         self._cache: OrderedDict[tuple[tuple[str, int], ...], CompiledModule] = OrderedDict()
@@ -155,11 +163,16 @@ class SpecializingModule:
 
     @property
     def inputs(self) -> tuple[SymbolicSpec, ...]:
-        return tuple(_spec(v) for v in self.graph.inputs)
+        return tuple(map(_spec, self._inputs))
 
     @property
     def outputs(self) -> tuple[SymbolicSpec, ...]:
-        return tuple(_spec(v) for v in self.graph.outputs)
+        return tuple(map(_spec, self.graph.outputs[: len(self.graph.outputs) - len(self._state)]))
+
+    @property
+    def state(self) -> State:
+        """As Module.state; all specialisations have the same."""
+        return self._state
 
     @property
     def report(self) -> Report:
@@ -169,10 +182,10 @@ class SpecializingModule:
 
     def specialized(self, /, **shapes: Sequence[int]) -> CompiledModule:
         """The module for these input shapes, compiled if it is not there yet."""
-        missing = [f"input {v!r} is missing" for v in self.graph.inputs if v.name not in shapes]
+        missing = [f"input {v!r} is missing" for v in self._inputs if v.name not in shapes]
         if missing:
             raise InvalidInput(f"the inputs do not fit {self.graph.name}", missing)
-        sizes = fixed_extents(self.graph.inputs, shapes, self.graph.name)
+        sizes = fixed_extents(self._inputs, shapes, self.graph.name)
         key = tuple(sorted(sizes.items()))
         with self._lock:
             if key not in self._cache:
@@ -184,8 +197,8 @@ class SpecializingModule:
 
     def run(self, /, *args: Any, out: Sequence[Any] | None = None, **named: Any) -> list[np.ndarray[Any, Any]]:
         """As Module.run, on the specialisation for the shapes of these arrays."""
-        given = {v.name: a for v, a in zip(self.graph.inputs, args)} | named
-        shapes = {v.name: shape_of(given[v.name]) for v in self.graph.inputs if v.name in given}
+        given = {v.name: a for v, a in zip(self._inputs, args)} | named
+        shapes = {v.name: shape_of(given[v.name]) for v in self._inputs if v.name in given}
         return self.specialized(**shapes).run(*args, out=out, **named)
 
     def kernel(self, name: str) -> KernelText | ExternalText:

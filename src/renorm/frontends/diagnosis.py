@@ -70,7 +70,7 @@ class _Stated:
         named = zip(node.op.parsed.operands[1:], node.operands[1:])
         self.parameters = {p.name: v for p, v in named if isinstance(v, Value) and v.is_constant}
         self.epsilon = float(node.op.values.get("epsilon") or 0.0)
-        self.is_training = bool(node.op.values.get("training_mode", False))
+        self.is_training = node.op.name == "batch_norm_training" or bool(node.op.values.get("training_mode", False))
 
     @cached_property
     def elements(self) -> dict[str, Array]:
@@ -252,7 +252,8 @@ def _epsilon(s: _Stated) -> Iterator[Diagnosis]:
 
 def _momentum(s: _Stated) -> Iterator[Diagnosis]:
     """Told by the attribute alone: statistics of one batch look like any others."""
-    momentum = s.node.op.values.get("momentum")
+    held = s.elements.get("momentum")  # an operand where statistics are updated
+    momentum = s.node.op.values.get("momentum") if held is None else float(held[0])
     if momentum is not None and momentum < LOW_MOMENTUM:
         yield s.found(
             "flipped momentum",

@@ -15,11 +15,25 @@ from renorm.graph.attributes import Bool, Float
 from renorm.graph.op import BROADCAST, REDUCTION, Fusion, OnnxNode, OpDef, Reject, Sample
 from renorm.graph.types import TensorType, bf16, f16, f32, f64
 from renorm.ops import schedules
+from renorm.ops.batch_norm_training import BatchNormTraining
+from renorm.ops.cast import Cast
 from renorm.ops.folding import scaled_affine
 from renorm.ops.moments import inverse_root, moments
 from renorm.ops.precision import rounded
 from renorm.ops.reshaping import flattened, reshaped, reshaped_like
 from renorm.te import tag
+
+
+def _as_listed(statistics: Sequence[Any], node: OnnxNode, mean: Any, var: Any) -> list[Any]:
+    """Statistics in the shapes and dtypes that ONNX gives them: those of what is updated; saved ones have that of x."""
+    found = list[Any]()
+    for s, old, is_asked, is_saved in zip(
+        statistics, (mean, var, mean, var), node.is_asked[1:], (False, False, True, True)
+    ):
+        s = reshaped_like(s, old) if is_asked and old.rank != 1 else s
+        dtype = node.operands[0].dtype
+        found.append(Cast(to=dtype)(s) if is_asked and is_saved and s.dtype != dtype else s)
+    return found
 
 
 class BatchNorm(OpDef):
@@ -87,26 +101,31 @@ class BatchNorm(OpDef):
             if node.opset < 14
             else node.attribute("training_mode", 0)
         )
-        if any(node.is_asked[1:]):
+        if any(node.is_asked[1:]) and not training:
             raise UnsupportedOp(
-                f"{node.op_type}: results {', '.join(n for n in node.outputs[1:] if n)} are statistics of training",
-                ["renorm compiles the normalized result of this node, not the update of its running statistics"],
-                "export the network for inference (torch: model.eval())",
+                f"{node.op_type}: results {', '.join(n for n in node.outputs[1:] if n)} exist in training mode only",
+                [f"is_test is {node.attribute('is_test')}" if node.opset < 7 else "training_mode is 0"],
+                "set the mode of this node, or read its first result only",
             )
-        if node.opset < 7 and training:
-            raise UnsupportedOp(
-                f"{node.op_type} of opset {node.opset} without is_test=1 is in training mode",
-                do="export the network for inference, or set is_test to 1",
-            )
-        chosen = {a: node.attributes[a] for a in ("epsilon", "momentum") if a in node.attributes}
-        op = cls(**chosen, training_mode=training)
+        data, parameters = x, [scale, bias, mean, var]
         if x.rank == 1:
-            return reshaped_like(op(reshaped(x, -1, 1), scale, bias, mean, var, name=node.name), x)
-        if node.opset < 9 and not node.attribute("spatial", 1) and x.rank > 2:
-            parameters = [p if p.rank == 1 else reshaped(p, -1) for p in (scale, bias, mean, var)]
-            if parameters[0].shape[0] != x.shape[1]:
-                return reshaped_like(op(flattened(x, 1), *parameters, name=node.name), x)
-        return op(x, scale, bias, mean, var, name=node.name)
+            data = reshaped(x, -1, 1)
+        elif node.opset < 9 and not node.attribute("spatial", 1) and x.rank > 2:
+            flat = [p if p.rank == 1 else reshaped(p, -1) for p in parameters]
+            if flat[0].shape[0] != x.shape[1]:
+                data, parameters = flattened(x, 1), flat
+        chosen = {a: node.attributes[a] for a in ("epsilon", "momentum") if a in node.attributes}
+        if any(node.is_asked[1:]):
+            y, *statistics = cls(**chosen).updating(data, *parameters, name=node.name)
+        else:
+            y, statistics = cls(**chosen, training_mode=training)(data, *parameters, name=node.name), []
+        return [y if data is x else reshaped_like(y, x), *_as_listed(statistics, node, mean, var)]
+
+    def updating(self, x: Any, scale: Any, bias: Any, mean: Any, var: Any, name: str) -> Any:
+        """y, mean and var after this batch, mean and population variance of the batch: what training mode computes."""
+        op = BatchNormTraining(epsilon=self.epsilon, momentum_multiplies="old", corrected=False)
+        momentum = x.graph.constant(np.array([self.momentum]), f"{name}.momentum")
+        return op(x, scale, bias, mean, var, momentum, name=name)[:5]
 
     def to_onnx(self, node: Any, opset: int) -> Any:
         """The mode is chosen by `training_mode`, before opset 14 by `onnx_outputs`, and before opset 7 by `is_test`."""

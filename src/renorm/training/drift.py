@@ -113,7 +113,7 @@ class Restated:
             )
         from renorm.frontends.onnx.writer import save
 
-        save(self.model, path)
+        save(self.model, path, is_ours=False)
 
     def to_json(self) -> dict[str, Any]:
         return {

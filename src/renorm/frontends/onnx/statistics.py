@@ -90,7 +90,7 @@ class File:
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Writes the model, whole or not at all."""
-        writer.save(self.model, path)
+        writer.save(self.model, path, is_ours=False)
 
     def _tensor(self, name: str) -> TensorProto | None:
         """What holds a constant: an initializer, or the attribute of a Constant node."""

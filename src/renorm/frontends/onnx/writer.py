@@ -52,17 +52,22 @@ def write(
     return model
 
 
-def save(model: ModelProto, path: str | os.PathLike[str], inline_limit: int = INLINE_LIMIT) -> None:
-    """Writes a model, which is checked first: whole or not at all."""
+def save(
+    model: ModelProto, path: str | os.PathLike[str], inline_limit: int = INLINE_LIMIT, *, is_ours: bool = True
+) -> None:
+    """Writes a model: whole or not at all. is_ours: nodes are renorm's, so that what is wrong with them is its fault;
+    they are checked first."""
     target = Path(path)
     if sum(len(t.raw_data) for t in model.graph.initializer) <= inline_limit:
-        _check(model, None)
+        if is_ours:
+            _check(model, None)
         _replace(target, lambda file: file.write(model.SerializeToString()))
     else:
         data = target.with_name(target.name + ".data")
         slim = _externalized(model, data)
         _replace(target, lambda file: file.write(slim.SerializeToString()))
-        _check(slim, target)
+        if is_ours:
+            _check(slim, target)
 
 
 def vocabulary(graph: Graph, path: str | os.PathLike[str]) -> Callable[[str], bool]:
@@ -181,8 +186,8 @@ class _Writer:
         schema = self._schema(written)
         names: list[str] = []
         for i, v in enumerate(node.outputs):
-            optional = schema is not None and i < len(schema.outputs) and _is_optional(schema.outputs[i])
-            names.append("" if optional and v not in self.read else v.name)
+            is_needed = schema is None or _is_needed(schema.outputs, i)
+            names.append(v.name if is_needed or v in self.read else "")
         names = _trimmed(names)
         unread = range(len(names), node.op.onnx_outputs(self.provenance.opsets.get(written.domain, 0)))
         return names + [self.graph.fresh(f"{node.name}.output{i}") for i in unread]
@@ -286,8 +291,12 @@ def _is_named(value: Value) -> bool:
     return all(said(d) for d in value.shape)
 
 
-def _is_optional(parameter: onnx.defs.OpSchema.FormalParameter) -> bool:
-    return parameter.option == onnx.defs.OpSchema.FormalParameterOption.Optional
+def _is_needed(results: Sequence[onnx.defs.OpSchema.FormalParameter], place: int) -> bool:
+    """Whether a node has to list its result at a place, also where nobody reads it."""
+    option = onnx.defs.OpSchema.FormalParameterOption
+    if place < len(results):
+        return results[place].option != option.Optional
+    return bool(results) and results[-1].option == option.Variadic
 
 
 def _trimmed(names: list[str]) -> list[str]:

@@ -1,0 +1,312 @@
+"""ONNX networks in training mode, compiled: statistics as outputs, and as state of the module."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import numpy_helper
+from tests.frontends.models import model
+
+import renorm
+from renorm.errors import InvalidArtifact, InvalidInput
+from renorm.runtime import artifact
+
+Array = np.ndarray[Any, Any]
+RNG = np.random.default_rng(11)
+HELD = {
+    f"{n}_{k}": a.astype(np.float32)
+    for n in "ab"
+    for k, a in zip("sbmv", [RNG.normal(1, 0.3, 3), *RNG.normal(0, 1, (2, 3)), RNG.uniform(0.5, 2, 3)])
+}
+# conv -> [a] -> relu -> [b], statistics of a are outputs, those of b read by nobody
+WEIGHT = RNG.normal(0, 0.5, (3, 2, 1, 1)).astype(np.float32)
+BODY = """training (float[N, 2, 4, 5] x) => (float[N, 3, 4, 5] y, float[3] after_mean, float[3] after_var) {
+  p = Conv(x, w)
+  [a] q, after_mean, after_var = BatchNormalization <training_mode = 1, momentum = 0.7> (p, a_s, a_b, a_m, a_v)
+  r = Relu(q)
+  [b] y, unread_mean, unread_var = BatchNormalization <training_mode = 1, momentum = 0.2, epsilon = 0.001> (r, b_s, b_b, b_m, b_v)
+}"""
+
+
+def network() -> onnx.ModelProto:
+    return model(BODY, w=WEIGHT, **HELD)
+
+
+def images(*sizes: int, seed: int = 0) -> list[Array]:
+    rng = np.random.default_rng(seed)
+    return [rng.normal(i, 1 + i, (n, 2, 4, 5)).astype(np.float32) for i, n in enumerate(sizes)]
+
+
+def step(state: dict[str, Array], x: Array) -> tuple[Array, dict[str, Array]]:
+    """y and the state after a batch, in float64."""
+    after = dict(state)
+    wide = {n: a.astype(np.float64).reshape(-1, 1, 1) for n, a in HELD.items()}
+
+    def norm(name: str, x: Array, momentum: float, epsilon: float) -> Array:
+        mean, var = x.mean((0, 2, 3)), x.var((0, 2, 3))
+        for kind, new in (("m", mean), ("v", var)):
+            after[f"{name}_{kind}"] = momentum * state[f"{name}_{kind}"] + (1 - momentum) * new
+        standard = (x - mean.reshape(-1, 1, 1)) / np.sqrt(var.reshape(-1, 1, 1) + epsilon)
+        return standard * wide[f"{name}_s"] + wide[f"{name}_b"]
+
+    p = np.einsum("nchw,oc->nohw", x.astype(np.float64), WEIGHT[:, :, 0, 0].astype(np.float64))
+    return norm("b", np.maximum(norm("a", p, 0.7, 1e-5), 0), 0.2, 1e-3), after
+
+
+BEFORE = {f"{n}_{k}": HELD[f"{n}_{k}"].astype(np.float64) for n in "ab" for k in "mv"}
+
+
+def agree(state: Any, expected: dict[str, Array]) -> None:
+    assert [*state] == [*expected]
+    for name, array in expected.items():
+        np.testing.assert_allclose(state[name], array, rtol=1e-5, atol=1e-6)
+
+
+# --- as outputs -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("level", [0, 1, 2, 3])
+def test_statistics_are_outputs_at_every_level(level: int) -> None:
+    (x,) = images(3)
+    m = renorm.compile(
+        network(), opt_level=level, shapes={"x": x.shape}, keep=["batch_norm", "a"], verify=level > 1, threads=2
+    )
+    y, after = step(BEFORE, x)
+    expected = [y, after["a_m"], after["a_v"]]
+    for ours, wanted, theirs in zip(m.run(x), expected, by_onnxruntime(network(), x), strict=True):
+        np.testing.assert_allclose(ours, wanted, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+    assert not m.state
+    assert {n.name: n.fate for n in m.report.norms} == {"a": "unit", "b": "unit"}
+
+
+def by_onnxruntime(proto: onnx.ModelProto, x: Array) -> list[Array]:
+    session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    return list(session.run(None, {"x": x}))
+
+
+def test_a_norm_in_training_mode_is_never_folded_and_the_ledger_says_why() -> None:
+    report = renorm.compile(network()).report
+    assert {n.fate for n in report.norms} == {"kept"}
+    assert all("its statistics come from" in n.reason for n in report.norms)
+
+
+def test_a_file_is_written_back_with_its_statistics(tmp_path: Path) -> None:
+    source = network()
+    for opset in (17, 9):
+        if opset == 9:  # where five results say that it trains
+            del source.opset_import[:]
+            source.opset_import.add(version=9)
+            for n in source.graph.node:
+                kept = [a for a in n.attribute if a.name != "training_mode"]
+                del n.attribute[:]
+                n.attribute.extend(kept)
+                if n.op_type == "BatchNormalization":
+                    n.output.extend([f"{n.name}.{i}" for i in range(len(n.output), 5)])
+        report = renorm.optimize(source, tmp_path / "out.onnx")
+        assert [n.fate for n in report.norms] == ["kept", "kept"]
+        written = onnx.load(tmp_path / "out.onnx")
+        norms = [n for n in written.graph.node if n.op_type == "BatchNormalization"]
+        assert [len(n.output) for n in norms] == ([3, 3] if opset == 17 else [5, 5])
+        assert written.opset_import[0].version == opset
+        (x,) = images(3)
+        y, after = step(BEFORE, x)
+        for ours, expected in zip(renorm.compile(written, threads=1).run(x), [y, after["a_m"], after["a_v"]]):
+            np.testing.assert_allclose(ours, expected, rtol=1e-4, atol=1e-5)
+
+
+# --- as state ---------------------------------------------------------------------------------------------------------
+
+
+def test_each_run_reads_and_replaces_the_state() -> None:
+    m = renorm.compile(network(), train_state=True, threads=1)
+    assert [v.name for v in m.inputs] == ["x"]
+    assert [v.name for v in m.outputs] == ["y", "after_mean", "after_var"]
+    agree(m.state, BEFORE)
+    expected = BEFORE
+    for x in images(3, 1, 3):  # the state is the same whatever the batch
+        results = m.run(x)
+        y, expected = step(expected, x)
+        agree(m.state, expected)
+        np.testing.assert_allclose(results[0], y, rtol=1e-4, atol=1e-5)
+        np.testing.assert_array_equal(results[1], m.state["a_m"])
+        np.testing.assert_array_equal(results[2], m.state["a_v"])
+    special = m.specialized(x=(3, 2, 4, 5))
+    assert special.state is m.state
+    assert [v.name for v in special.inputs] == ["x"]
+    assert [v.name for v in special.outputs] == ["y", "after_mean", "after_var"]
+
+
+@pytest.mark.parametrize("level", [0, 2, 3])
+def test_state_at_every_level_and_verified(level: int) -> None:
+    (x,) = images(3)
+    m = renorm.compile(network(), train_state=True, opt_level=level, shapes={"x": x.shape}, verify=True, threads=2)
+    agree(m.state, BEFORE)  # verifying changed none
+    m.run(x)
+    agree(m.state, step(BEFORE, x)[1])
+    before = m.state.copy()
+    with m.exclusive(x) as run:
+        run(0)
+    m.recorded(x)
+    assert all(m.state[n] is a for n, a in before.items())
+
+
+def test_a_run_that_fails_changes_nothing() -> None:
+    (x,) = images(3)
+    m = renorm.compile(network(), train_state=True, shapes={"x": x.shape}, threads=1)
+    for wrong in (lambda: m.run(x[:1]), lambda: m.run(x.astype(np.float64)), lambda: m.run(x, out=[x])):
+        with pytest.raises(InvalidInput):
+            wrong()
+        agree(m.state, BEFORE)
+    with pytest.raises(RuntimeError, match="in the middle"), m.state.replacing():
+        raise RuntimeError("in the middle")
+    agree(m.state, BEFORE)
+
+
+def test_an_empty_batch_changes_nothing() -> None:
+    m = renorm.compile(network(), train_state=True, threads=1)
+    y, mean, _ = m.run(np.empty((0, 2, 4, 5), np.float32))
+    assert y.shape == (0, 3, 4, 5)
+    np.testing.assert_array_equal(mean, HELD["a_m"])
+    agree(m.state, BEFORE)
+
+
+def test_state_can_be_read_and_set() -> None:
+    (x,) = images(3)
+    m = renorm.compile(network(), train_state=True, shapes={"x": x.shape}, threads=1)
+    seen = m.state["a_m"]
+    kept = seen.copy()
+    m.run(x)
+    np.testing.assert_array_equal(seen, kept)  # what was read stays
+    with pytest.raises(ValueError, match="read-only"):
+        m.state["a_m"][0] = 1
+    given = np.arange(3, dtype=np.float32)
+    m.state["a_m"] = given
+    given[:] = 7
+    np.testing.assert_array_equal(m.state["a_m"], [0, 1, 2])
+    m.state.update(BEFORE_32)
+    m.run(x)
+    agree(m.state, step(BEFORE, x)[1])
+    agreed = m.state.copy()
+    with pytest.raises(InvalidInput) as error:
+        m.state.update(
+            {"a_m": np.zeros(3, np.float32), "a_v": np.zeros(4, np.float32), "am": given, "b_m": np.zeros(3)}
+        )
+    assert error.value.facts == (
+        "a_v: float32[4], expected float32[3]",
+        "'am' is not part of the state; nearest: a_m",
+        "b_m: float64[3], expected float32[3]",
+    )
+    assert all(m.state[n] is a for n, a in agreed.items())
+    with pytest.raises(KeyError, match="nearest"):
+        m.state["mean"]
+    assert "a_m" in m.state
+    assert repr(m.state) == "<State a_m f32[3], a_v f32[3], b_m f32[3], b_v f32[3]>"
+
+
+BEFORE_32 = {n: HELD[n] for n in BEFORE}
+
+
+def test_state_goes_with_the_artifact_and_back_into_a_file(tmp_path: Path) -> None:
+    first, second = images(3, 3)
+    source = tmp_path / "net.onnx"
+    onnx.save(network(), source)
+    m = renorm.compile(source, train_state=True, shapes={"x": first.shape}, threads=1)
+    m.run(first)
+    m.save(tmp_path / "net.renorm")
+    again = renorm.load(tmp_path / "net.renorm", threads=1)
+    assert [v.name for v in again.inputs] == ["x"]
+    again.run(second)
+    expected = step(step(BEFORE, first)[1], second)[1]
+    agree(again.state, expected)
+    agree(m.state, step(BEFORE, first)[1])
+    renorm.write_state(source, again.state, tmp_path / "trained.onnx")
+    old, new = (onnx.load(p) for p in (source, tmp_path / "trained.onnx"))
+    for a, b in zip(old.graph.initializer, new.graph.initializer, strict=True):
+        wanted = again.state[a.name] if a.name in again.state else numpy_helper.to_array(a)
+        np.testing.assert_array_equal(numpy_helper.to_array(b), wanted)
+    del old.graph.initializer[:], new.graph.initializer[:]
+    assert old == new
+    agree(renorm.compile(tmp_path / "trained.onnx", train_state=True).state, expected)
+    with pytest.raises(InvalidInput, match="its constants are others") as error:
+        renorm.write_state(source, {"am": first, "a_m": first}, tmp_path / "trained.onnx")
+    assert len(error.value.facts) == 2
+
+
+def test_a_state_that_does_not_fit_its_program_is_noticed(tmp_path: Path) -> None:
+    (x,) = images(2)
+    m = renorm.compile(network(), train_state=True, shapes={"x": x.shape}, threads=1)
+    m.save(tmp_path / "good.renorm")
+    held = artifact.read(tmp_path / "good.renorm")
+    parts = (held.program, held.walker, held.objects, held.weights, held.externals)
+    artifact.write(tmp_path / "bad.renorm", *parts, [held.state[0][:-4], *held.state[1:]])
+    with pytest.raises(InvalidArtifact, match=r"state a_m f32\[3\] has 8 bytes, not 12"):
+        renorm.load(tmp_path / "bad.renorm")
+
+
+def test_runs_of_several_threads_follow_each_other() -> None:
+    """Each batch is counted once: the means are a sum over all runs where momentum is 1 and the batch adds to it."""
+    proto = model(
+        """count (float[2, 1] x) => (float[2, 1] y)
+        { [n] y = BatchNormalization <training_mode = 1, momentum = 0.5> (x, s, b, m, v) }""",
+        s=np.ones(1, np.float32), b=np.zeros(1, np.float32), m=np.ones(1, np.float32), v=np.ones(1, np.float32),
+    )  # fmt: skip
+    m = renorm.compile(proto, train_state=True, threads=1)
+    x = np.zeros((2, 1), np.float32)
+
+    def work() -> None:
+        for _ in range(30):
+            m.run(x)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert m.state["m"][0] == 2.0**-120  # each run halves it, exactly
+    assert m.state["v"][0] == 2.0**-120
+
+
+def test_a_shared_statistic_is_updated_by_one_norm_after_the_other() -> None:
+    """zeros are a mean and a bias too: the bias is no statistic, and stays."""
+    proto = model(
+        """shared (float[N, 3] x) => (float[N, 3] y, float[3] z) {
+        [one] p = BatchNormalization <training_mode = 1, momentum = 0.5> (x, s, zeros, zeros, v)
+        q = Mul(p, s)
+        [two] y = BatchNormalization <training_mode = 1, momentum = 0.5> (q, s, zeros, zeros, v)
+        z = Neg(zeros) }""",
+        s=np.full(3, 2, np.float32), zeros=np.zeros(3, np.float32), v=np.ones(3, np.float32),
+    )  # fmt: skip
+    m = renorm.compile(proto, train_state=True, threads=1)
+    x = np.random.default_rng(3).normal(4, 3, (6, 3)).astype(np.float32)
+    for _ in range(2):
+        _, z = m.run(x)
+        np.testing.assert_array_equal(z, np.zeros(3))
+    wide = x.astype(np.float64)
+    second = (wide - wide.mean(0)) / np.sqrt(wide.var(0) + 1e-5) * 4
+    mean, var = np.zeros(3), np.ones(3)
+    for batch in (wide, second) * 2:
+        mean, var = (mean + batch.mean(0)) / 2, (var + batch.var(0)) / 2
+    np.testing.assert_allclose(m.state["zeros"], mean, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(m.state["v"], var, rtol=1e-5)
+
+
+def test_what_has_no_state_is_refused() -> None:
+    inference = network()
+    for n in inference.graph.node:
+        del n.attribute[:]
+        del n.output[1:]
+    del inference.graph.output[1:]
+    with pytest.raises(InvalidInput, match="no batch norm in training mode") as error:
+        renorm.compile(inference, train_state=True)
+    assert error.value.facts == ("it has 2 batch norms, which use stored statistics",)
+    mixed = model(BODY.replace("b_m, b_v)", "a_m, b_v)"), w=WEIGHT, **HELD)
+    with pytest.raises(InvalidInput, match="cannot be one state") as error:
+        renorm.compile(mixed, train_state=True)
+    assert error.value.facts == ("b: mean 'a_m', var 'b_v'",)
