@@ -30,7 +30,8 @@ BODY = """training (float[N, 2, 4, 5] x) => (float[N, 3, 4, 5] y, float[3] after
   p = Conv(x, w)
   [a] q, after_mean, after_var = BatchNormalization <training_mode = 1, momentum = 0.7> (p, a_s, a_b, a_m, a_v)
   r = Relu(q)
-  [b] y, unread_mean, unread_var = BatchNormalization <training_mode = 1, momentum = 0.2, epsilon = 0.001> (r, b_s, b_b, b_m, b_v)
+  [b] y, unread_mean, unread_var =
+    BatchNormalization <training_mode = 1, momentum = 0.2, epsilon = 0.001> (r, b_s, b_b, b_m, b_v)
 }"""
 
 
