@@ -98,8 +98,8 @@ def batch_norm(
             raise InvalidInput("running_mean and running_var go together: one is given, the other is None")
         added, into = batch.tensor("residual", residual), batch.output("out", out)
         m = None if fused and comm is None else moments_of(batch, comm, "batch_norm forward")
-    count = batch.count if m is None else m.count
-    _check_count(count, rule, batch)
+        count = batch.count if m is None else m.count
+        _check_count(count, rule, batch)
     if m is None:
         outs = None if into is None else [into, *[None] * 6]
         given = (batch.kernel, *affine, *running, None if running[0] is None else rate, batch.mask, added)
