@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import random
 import struct
+import sys
+import time
+import traceback
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -143,20 +148,16 @@ def test_damaged_files_give_errors_of_renorm_only():
     assert 50 < sum(read) < 2950  # some mutations change nothing that matters
 
 
-def _structurally(count: int, seed: int) -> int:
-    """How many of `count` files of all operators are models after a mutation."""
+def _damaged(count: int, seed: int) -> Iterator[bytes]:
+    """Files of all operators after a mutation."""
     chance, files = random.Random(seed), [build(case)[0] for case in CASES]
-    return sum(_read(chance.choice((tables, encoding))(chance.choice(files), chance)) for _ in range(count))
+    for _ in range(count):
+        yield chance.choice((tables, encoding))(chance.choice(files), chance)
 
 
 def test_files_that_say_what_cannot_be_give_errors_of_renorm_only():
     """Indices, extents, numbers of operators, quantization; offsets, vtables, lengths: see mutations.py."""
-    assert 400 < _structurally(3000, 11) < 2600
-
-
-@pytest.mark.slow
-def test_many_files_that_say_what_cannot_be():
-    assert 8_000 < _structurally(40_000, 12) < 32_000
+    assert 400 < sum(map(_read, _damaged(3000, 11))) < 2600
 
 
 @pytest.mark.slow
@@ -169,3 +170,25 @@ def test_a_damaged_network_gives_errors_of_renorm_only():
     content = encode(b"TFL3", model, "")
     for _ in range(1500):
         _read(_mutated(content, chance))
+
+
+def main(count: int, seed: int) -> int:
+    """Reads so many damaged files and prints what is no error of renorm; 1 where there was such."""
+    started, models, failed = time.perf_counter(), 0, 0
+    for i, content in enumerate(_damaged(count, seed)):
+        try:
+            models += _read(content)
+        except Exception:
+            failed += 1
+            print(f"file {i} of seed {seed}, {len(content)} bytes: {traceback.format_exc()}", flush=True)
+    seconds = time.perf_counter() - started
+    print(f"{count} files of seed {seed}: {models} models, {failed} failed, {seconds:.0f} s")
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    arguments = argparse.ArgumentParser()
+    arguments.add_argument("--files", type=int, default=40_000)
+    arguments.add_argument("--seed", type=int, default=0)
+    given = arguments.parse_args()
+    sys.exit(main(given.files, given.seed))

@@ -46,7 +46,8 @@ class ExternalCode:
         inputs, outputs: of the dtypes and shapes of the group's, in its order; C-contiguous, aligned to their elements,
         none overlapping an output. Inputs are read-only. Nothing of them may be kept after the call: the memory is used
         again. Called by one thread at a time (for each group, where one object is the code of several), in which it may
-        run other modules. What it raises comes out of `Module.run` as UserCodeError.
+        run other modules; while it waits for one of these, it may be called again, by who would wait for it otherwise.
+        What it raises comes out of `Module.run` as UserCodeError.
         """
         raise NotImplementedError(f"{type(self).__name__}.run")
 
