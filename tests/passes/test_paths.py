@@ -29,6 +29,14 @@ def norm(x: Value, name: str = "norm") -> Value:
     return ops.batch_norm(x, scale, bias, mean, RANDOM.uniform(0.5, 2, c).astype(np.float32), name=name)
 
 
+def stored(x: Value) -> Value:
+    """An instance norm with stored statistics, as it may be written: samples and channels in one axis."""
+    n, c, *_ = shape = [int(str(d)) for d in x.shape]
+    scale, bias, mean, var = (np.tile(RANDOM.uniform(0.5, 2, c).astype(np.float32), n) for _ in range(4))
+    y = ops.batch_norm(ops.reshape(x, np.array([1, n * c, *shape[2:]])), scale, bias, mean, var, name="norm")
+    return ops.reshape(y, np.array(shape))
+
+
 def positive(x: Value) -> Value:
     """A scale above zero, which more ops commute with."""
     return ops.mul(x, RANDOM.uniform(0.5, 2, (int(str(x.shape[1])), 1, 1)).astype(np.float32), name="norm")
@@ -70,6 +78,9 @@ BEHIND: dict[str, Callable[[Value], Value]] = {
     "flatten": lambda x: ops.mul(ops.flatten(conv(x)), np.repeat(w(6), 20), name="norm"),
     "reshape": lambda x: norm(ops.reshape(conv(x), np.array([2, 6, 20]))),
     "resize": lambda x: norm(ops.resize(conv(x), sizes=np.array([2, 6, 9, 7]), mode="linear")),
+    "resize by scales": lambda x: norm(ops.resize(conv(x), None, np.array([1, 1, 1.5, 2], np.float32), mode="cubic")),
+    "sum of three": lambda x: norm(ops.sum(conv(x), conv(x), w(1, 6, 4, 5))),
+    "stored instance norm": lambda x: stored(conv(x)),
     "depth to space": lambda x: ops.mul(ops.depth_to_space(conv(x, 8), blocksize=2), w(2, 1, 1), name="norm"),
     "split, concat": lambda x: norm(ops.concat([*halves(conv(x), 1, 2, 3)], axis=1)),
     "split, concat in another order": lambda x: norm(ops.concat([*halves(conv(x), 1, 2, 3)][::-1], axis=1)),
@@ -107,6 +118,7 @@ IN_FRONT: dict[str, Callable[[Value], Value]] = {
     "pooled gemm": lambda x: ops.gemm(ops.flatten(ops.global_average_pool(norm(x))), w(5, 4), transB=True),
     "matmul": lambda x: ops.matmul(ops.mul(x, w(7), name="norm"), w(7, 3)),
     "pad": lambda x: conv(ops.pad(norm(x), PADS)),
+    "stored instance norm": lambda x: conv(stored(x)),
     "slice": lambda x: conv(sliced(norm(x), 1, 1, 3), pads=(1, 1, 1, 1)),
     "concat": lambda x: conv(ops.concat([norm(x), ops.relu(x)], axis=1), pads=(1, 1, 1, 1)),
     "split": lambda x: ops.concat([conv(part, group=2) for part in halves(norm(x), 2, 2)], axis=1),
@@ -194,4 +206,22 @@ def test_a_norm_in_front_of_a_split_stays_where_all_parts_are_read(has_relu: boo
     values = rng.normal(size=(2, 2, 3, 4))
     (expected,) = interpret.run(g.copy(), [values])
     (found,) = interpret.run(optimize(g, level=2)[0], [values])
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"mode": "linear", "coordinate_transformation_mode": "tf_half_pixel_for_nn"},
+        {"mode": "linear", "keep_aspect_ratio_policy": "not_smaller"},
+        {"nearest_mode": "ceil", "coordinate_transformation_mode": "tf_half_pixel_for_nn"},
+    ],
+)
+def test_a_resize_that_moves_along_channels_carries_none(said: dict[str, Any]) -> None:
+    """Their number stayed the same, and maps went through as if channels did."""
+    g, x = Graph("resize"), RANDOM.standard_normal((2, 4, 10, 10))
+    y = ops.conv(g.input("x", "float64", x.shape), RANDOM.standard_normal((4, 4, 1, 1)))
+    g.outputs = [ops.mul(ops.resize(y, sizes=np.array([2, 4, 11, 11]), **said), RANDOM.standard_normal((4, 1, 1)))]
+    (expected,) = interpret.run(g.copy(), [x])
+    (found,) = interpret.run(optimize(g, level=2)[0], [x])
     np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)

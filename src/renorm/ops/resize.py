@@ -86,9 +86,19 @@ class Resize(OpDef):
         return INJECTIVE if self.mode == "nearest" else summed
 
     def carried(self, node: Node, index: int, axis: int) -> Carry | None:
-        x, own = node.inputs[0], node.output.shape[axis]  # weights of an interpolation add up to 1, others do not
-        kept = not index and self.coordinate_transformation_mode != "tf_crop_and_resize" and node.inputs[2] is None
-        return every(own, axis) if kept and x is not None and x.shape[axis] == own else None
+        """Along an axis that stays what it is; weights of an interpolation along others add up to 1."""
+        x, _, scales, sizes = node.inputs
+        if index or x is None or self.coordinate_transformation_mode == "tf_crop_and_resize":
+            return None  # which puts a number outside
+        axes, extent = self._axes(x.rank), x.shape[axis]
+        by, to = (None if v is None or v.shape == (0,) else v.data for v in (scales, sizes))
+        if not isinstance(extent, int) or not extent or (by is None and to is None):
+            return None
+        lengths, factors = resized(x.shape, axes, by, to, self.keep_aspect_ratio_policy)
+        if axis in axes and (factor := factors[axis]) is not None and lengths[axis] == extent:
+            stays = position_line(self.coordinate_transformation_mode, extent, extent, factor, None).is_identity()
+            return every(extent, axis) if stays else None
+        return None if axis in axes else every(extent, axis)
 
     def in_blocks(self, node: Node, index: int | None, lanes: int) -> Accepts:
         return Accepts.ALIKE

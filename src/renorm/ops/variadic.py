@@ -17,7 +17,7 @@ from renorm.expr.nodes import Expr, const, maximum, minimum
 from renorm.graph.op import OpDef, Reject, Sample
 from renorm.graph.types import Operand, f16, f32, i64
 from renorm.ops import exact
-from renorm.ops.family import Elementwise, entry, method
+from renorm.ops.family import LINEAR, Elementwise, entry, method
 
 
 class Variadic(Elementwise):
@@ -57,6 +57,7 @@ def variadic(
     numpy: Callable[..., Any],
     known: Callable[[Any, Any], Any] | None,
     types: Sequence[str],
+    commutes: str = "",
 ) -> type[OpDef]:
     integers = [Sample([i64[2, 3], i64[3], i64[()]])] if types == NUMBERS else []
     return entry(
@@ -67,6 +68,7 @@ def variadic(
         signature="*xs: T[...] -> y: T[...]",
         types={"T": types},
         onnx={title: 1},
+        commutes=commutes,
         element=method(element),
         numpy=method(numpy),
         known_element=None if known is None else staticmethod(known),
@@ -90,7 +92,7 @@ def _total(*xs: Any) -> Any:
 
 
 TABLE: Sequence[type[OpDef]] = [
-    variadic("Sum", "y = x0 + x1 + ...", _total, _total, exact.add, NUMBERS),
+    variadic("Sum", "y = x0 + x1 + ...", _total, _total, exact.add, NUMBERS, LINEAR),
     variadic(
         "Mean",
         "y = (x0 + x1 + ...) / n",

@@ -63,7 +63,10 @@ def per_channel(c: Value, y: Value, result: Value) -> tuple[int, Array] | str:
     axes = [a for a, extent in enumerate(spread) if extent != 1]
     if len(axes) > 1:
         return f"constant {c.name!r} is {format_shape(c.shape)}, which is not per channel"
-    axis = axes[0] if axes else min(1, y.rank - 1)
+    free = [
+        a for a in (1, *range(y.rank)) if a < y.rank and isinstance(y.shape[a], int)
+    ]  # for a constant of one number
+    axis = axes[0] if axes else free[0] if free else y.rank - 1
     extent = y.shape[axis] if y.rank else 1
     if not isinstance(extent, int):
         return f"the number of channels of {y.name!r} is not known: {extent}"

@@ -1,7 +1,8 @@
 """Batch norm, raised: ((x - mean) / sqrt(var) * scale) + bias with constants per channel -> batch_norm(x, ..)
 
 Constants of one channel axis, in any order and of any form that broadcasts, however an exporter has computed them: what
-sqrt(var + epsilon) was is one number per channel by now, and its square is the variance.
+sqrt(var + epsilon) was is one number per channel by now, and its square is the variance. And batch norm of samples and
+channels in one axis, as an instance norm with stored statistics is written: batch_norm of the channels.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from renorm.graph.channels import cancellation
 from renorm.graph.deferred import fits, largest
 from renorm.graph.ir import Node, Value
 from renorm.graph.rewrite import Match, Rewrite
-from renorm.passes.affine import FAR, per_channel
+from renorm.passes.affine import FAR, exact, per_channel
 
 _ARITHMETIC = ("add", "sub", "mul", "div")
 _LONGEST = 8  # steps; longer chains are no norm
@@ -162,4 +163,31 @@ def _is_behind_linear(x: Value) -> bool:
     return node is not None and node.op.name in _LINEAR
 
 
-RULES: tuple[Rewrite, ...] = tuple(RaiseBatchNorm(op) for op in _ARITHMETIC)
+class StoredInstanceNorm(Rewrite):
+    """reshape(batch_norm(reshape(x, [1, N * C, ..]), p, ..), [N, C, ..]) -> batch_norm(x, p', ..), p N times p'"""
+
+    constants = ("scale", "bias", "mean", "var")
+
+    def pattern(self, x: Any, inside: Any, scale: Any, bias: Any, mean: Any, var: Any, back: Any) -> Any:
+        norm = ops.batch_norm(ops.reshape(x, inside, name="joined"), scale, bias, mean, var, name="norm")
+        return ops.reshape(norm, back)
+
+    def fits(self, m: Match) -> bool:
+        x, joined = m.x, m.joined.output
+        if not (x.type.is_static and joined.type.is_static) or x.rank < 2 or m.root.output.shape != x.shape:
+            return False
+        count = x.shape[0] * x.shape[1]
+        return bool(count) and joined.shape[:2] == (1, count) and not m.norm.op.values["training_mode"]
+
+    def refuse(self, m: Match) -> str | None:
+        m.found = [exact(m.bound[name]).reshape(m.x.shape[0], -1) for name in self.constants]
+        differ = [m.bound[name].name for name, v in zip(self.constants, m.found) if not (v == v[:1]).all()]
+        return f"{differ[0]!r} differs from sample to sample" if differ else None
+
+    def rewrite(self, m: Match) -> Value:
+        held = zip((m.bound[name] for name in self.constants), m.found)
+        made = [m.graph.constant(v[0], old.name, old.source, dtype=old.dtype) for old, v in held]
+        return ops.batch_norm(m.x, *made, epsilon=m.norm.op.values["epsilon"], name=m.norm.name)
+
+
+RULES: tuple[Rewrite, ...] = (StoredInstanceNorm(), *(RaiseBatchNorm(op) for op in _ARITHMETIC))

@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 
 from tests.passes.folding.network import Inapplicable, Network
+from tests.passes.folding.parts import BRANCHES
 from tests.passes.folding.steps import FORMS, SCALES, STEPS
 from tests.passes.folding.verdict import Bound, bound
 
@@ -118,6 +119,7 @@ def norm(rng: Random, is_flat: bool) -> Said:
         "shifts": rng.random() < 0.85,
         "axis": -1 if is_flat and rng.random() < 0.5 else 1,
         "epsilon": rng.choice((1e-5, 1e-3, 1e-3, 1e-12)),
+        "shares": rng.random() < 0.1,
     }
 
 
@@ -183,11 +185,28 @@ def _between(rng: Random) -> Said:
             ("pool", {"which": rng.choice(("GlobalAveragePool", "ReduceMean", "MaxPool")), "padded": flag}),
             ("pool", {"which": rng.choice(("AveragePool", "counted")), "padded": flag}),
             ("join", {"other": other, "axis": rng.choice((1, 1, 2)), "first": flag}),
-            ("plus", {"other": other, "op": rng.choice(("Add", "Add", "Sub"))}),
-            ("part", {"index": int(flag)}),
+            ("plus", {"other": other, "op": rng.choice(("Add", "Add", "Sub", "Sum"))}),
+            ("upsample", {}),
+            parted(rng),
+            joined(rng),
+            joined(rng),
         ]
     )
 
+
+def parted(rng: Random) -> Said:
+    said = {"index": rng.randint(0, 1), "by": rng.choice(WAYS), "other": rng.choice(("Relu", "output", "conv", "conv"))}
+    return "part", {**said, "uneven": rng.random() < 0.5}
+
+
+def joined(rng: Random) -> Said:
+    branches = [rng.choice(BRANCHES) for _ in range(rng.choice((2, 2, 3)))]
+    join = rng.choice(("Concat", "Concat", "Add", "Sub"))
+    said = {"by": rng.choice(WAYS), "branches": branches, "uneven": rng.random() < 0.5, "join": join}
+    return "apart", {**said, "turned": rng.random() < 0.5}
+
+
+WAYS = ("split", "slices")
 
 # --- making smaller ---------------------------------------------------------------------------------------------------
 
@@ -196,6 +215,7 @@ PLAIN: dict[str, Any] = {
     "bias": False, "how": "constant", "kernel": [1] * 3, "m": 1, "alpha": 1.0, "beta": 1.0, "transA": False,
     "transB": False, "c": "", "spread": "full", "scale": "any", "shifts": False, "axis": 1, "epsilon": 1e-3,
     "form": "mul", "value": 0.0, "other": "conv", "op": "Add", "index": 0, "padded": False, "stride": 1, "start": 0,
+    "shares": False, "by": "split", "uneven": False, "join": "Concat", "turned": False,
 }  # fmt: skip
 
 
@@ -214,6 +234,9 @@ def smaller(case: Case) -> Iterator[Case]:
             if name in PLAIN and value != PLAIN[name]:
                 plain = (kind, {**said, name: PLAIN[name]})
                 yield replace(case, steps=case.steps[:i] + (plain,) + case.steps[i + 1 :])
+        for j, way in enumerate(said.get("branches", ())):
+            rest = [*said["branches"][:j], *["straight"] * (way != "straight"), *said["branches"][j + 1 :]]
+            yield replace(case, steps=case.steps[:i] + ((kind, {**said, "branches": rest}),) + case.steps[i + 1 :])
 
 
 def smallest(case: Case, fails: Callable[[Case], bool]) -> Case:

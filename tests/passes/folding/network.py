@@ -38,6 +38,8 @@ class Network:
         self.constants: set[str] = set()
         self.nodes: list[Any] = []
         self.outputs: list[str] = []
+        self.parameters: dict[Any, str] = {}
+        self.is_sharing = False
 
     # --- values -------------------------------------------------------------------------------------------------------
 
@@ -56,6 +58,13 @@ class Network:
         self.constants.add(name)
         self.values[name] = torch.from_numpy(array.astype(np.float64) if floats else array)
         return name
+
+    def parameter(self, name: str, elements: Any, dtype: str = "") -> str:
+        """A constant of a norm; where norms share theirs, an earlier one of the same name, type and shape."""
+        key = name, np.shape(elements), dtype
+        found = self.parameters.get(key) if self.is_sharing else None
+        self.parameters[key] = found or self.constant(name, elements, dtype)
+        return self.parameters[key]
 
     def shape(self, v: str) -> list[int]:
         return list(self.values[v].shape)

@@ -202,7 +202,9 @@ def factors(net: Network, c: int, kind: str) -> np.ndarray:
 
 @step
 def norm(net: Network, v: str, form: str, spread: str, scale: str, shifts: bool, axis: int, **said: Any):
-    """A scale and a shift per channel in one of the forms that exporters write. spread: how constants have the rank."""
+    """A scale and a shift per channel in one of the forms that exporters write. spread: how constants have the rank;
+    shares: constants are those of an earlier norm, where that has the same shapes."""
+    net.is_sharing = said.get("shares", False)
     x = net.values[v]
     if x.ndim < 2:
         raise Inapplicable("no channels")
@@ -210,14 +212,14 @@ def norm(net: Network, v: str, form: str, spread: str, scale: str, shifts: bool,
         axis = 1
     at = axis % x.ndim
     c = x.shape[at]
-    if at != 1 and (form == "batch_norm" or (net.dynamic == "all")):
-        raise Inapplicable("batch norm is along axis 1")
+    if at != 1 and (form in ("batch_norm", "channels_last", "stored") or net.dynamic == "all"):
+        raise Inapplicable(f"{form} is along axis 1")
     shape = [c, *[1] * (x.ndim - 1 - at)]
     if spread == "full":
         shape = [1] * at + shape
     k, shift = factors(net, c, scale), net.rng.standard_normal(c) * shifts
     if spread == "scalar" and form != "batch_norm":
-        k, shift, shape = k[:1], shift[:1], [1] if net.rng.integers(2) else []
+        k, shift, shape = k[:1], shift[:1], [[], [1], [1] * x.ndim][int(net.rng.integers(3))]
     if form == "batch_norm":
         y, k, shift = batch_norm(net, v, k, shift, said["epsilon"])
     else:
@@ -227,7 +229,8 @@ def norm(net: Network, v: str, form: str, spread: str, scale: str, shifts: bool,
     return y, [Link(form, "carries", "carries", link_axis, found)]
 
 
-def batch_norm(net: Network, v: str, k: np.ndarray, shift: np.ndarray, epsilon: float) -> Any:
+def batch_norm(net: Network, v: str, k: np.ndarray, shift: np.ndarray, epsilon: float, times: int = 1) -> Any:
+    """times: how often channels come one after the other, with the same numbers."""
     c, x = len(k), net.values[v]
     wide = "float32" if net.dtype == "float16" and net.opset >= 15 and net.rng.integers(2) else ""
     var = net.rng.uniform(0.3, 2, c)
@@ -235,7 +238,9 @@ def batch_norm(net: Network, v: str, k: np.ndarray, shift: np.ndarray, epsilon: 
         var[net.rng.integers(c)] = 1e-9
         k = k * np.sqrt(var.min())
     mean = net.rng.standard_normal(c) * (1 if shift.any() else 0)
-    names = [net.constant(n, a, wide) for n, a in zip(("scale", "bias", "mean", "var"), (k, shift, mean, var))]
+    tiny = "tiny_" if epsilon < 1e-8 else ""
+    given = zip(("scale", "bias", "mean", "var"), (k, shift, mean, var))
+    names = [net.parameter(f"{tiny}{n}", np.tile(a, times), wide) for n, a in given]
     scale, bias, mean_, var_ = (net.values[n] for n in names)
     k_, rows = scale / torch.sqrt(var_ + epsilon), (-1, *[1] * (x.ndim - 2))
     s_ = bias - mean_ * k_
@@ -247,7 +252,7 @@ def batch_norm(net: Network, v: str, k: np.ndarray, shift: np.ndarray, epsilon: 
 
 def arithmetic(net: Network, op: str, v: str, c: np.ndarray, shape: list[int], turned: bool = False) -> Any:
     """v op c, or c op v."""
-    name = net.constant("c", c.reshape(shape))
+    name = net.parameter(f"{op.lower()}.c", c.reshape(shape))
     x, held = net.values[v], net.values[name]
     f = {"Mul": torch.mul, "Add": torch.add, "Sub": torch.sub, "Div": torch.div}[op]
     made = net.apply(op, [name, v] if turned else [v, name], f(held, x) if turned else f(x, held), "norm")
@@ -285,7 +290,30 @@ def sub_from(net: Network, v: str, k: np.ndarray, shift: np.ndarray, shape: list
     return v, -np.ones_like(shift), shift
 
 
+def channels_last(net: Network, v: str, k: np.ndarray, shift: np.ndarray, shape: list[int]) -> Any:
+    """Between two transposes, of constants without axes behind them."""
+    rank = net.values[v].ndim
+    there, back = [0, *range(2, rank), 1], [0, rank - 1, *range(1, rank - 1)]
+    v = net.apply("Transpose", [v], net.values[v].permute(there), perm=there)
+    v, k = arithmetic(net, "Mul", v, k, [k.size])
+    v, shift = arithmetic(net, "Add", v, shift, [shift.size])
+    return net.apply("Transpose", [v], net.values[v].permute(back), perm=back), k, shift
+
+
+def stored(net: Network, v: str, k: np.ndarray, shift: np.ndarray, shape: list[int]) -> Any:
+    """An instance norm with stored statistics: a batch norm of samples and channels in one axis."""
+    x = net.values[v]
+    n, c, *spatial = x.shape
+    if net.dynamic or x.ndim < 3 or len(k) != c:
+        raise Inapplicable("samples of known number, and factors of all channels")
+    v = net.apply("Reshape", [v, net.constant("to", np.array([1, n * c, *spatial]))], x.reshape(1, n * c, *spatial))
+    v, k, shift = batch_norm(net, v, k, shift, 1e-3, times=n)
+    y = net.values[v].reshape(n, c, *spatial)
+    return net.apply("Reshape", [v, net.constant("to", np.array([n, c, *spatial]))], y), k[:c], shift[:c]
+
+
 FORMS = {"mul_add": mul_add, "add_mul": add_mul, "sub_div": sub_div, "mul": mul, "sub_from": sub_from}
+FORMS |= {"channels_last": channels_last, "stored": stored}
 
 
 @step
@@ -358,7 +386,7 @@ def twice(net: Network, v: str) -> tuple[str, list[Link]]:
     one = {"group": 1, "strides": [1] * rank, "dilations": [1] * rank, "pads": [0] * 2 * rank}
     w = net.constant("weight", net.rng.standard_normal((2, net.shape(v)[1], *[1] * rank)))
     net.also(net.apply("Conv", [v, w], conv(net.values[v], net.values[w], None, one)))
-    return v, [Link("twice", front="doubles")]
+    return v, [Link("twice", front="carries")]
 
 
 @step
@@ -436,6 +464,22 @@ def flatten(net: Network, v: str) -> tuple[str, list[Link]]:
 
 
 @step
+def upsample(net: Network, v: str) -> tuple[str, list[Link]]:
+    """Resize to twice the extents, each element twice."""
+    x, rank = net.values[v], spatial(net, v)
+    if net.opset < 10:
+        raise Inapplicable("Upsample was another op")
+    y = x
+    for a in range(2, x.ndim):
+        y = y.repeat_interleave(2, a)
+    scales = net.constant("scales", np.array([1.0, 1.0, *[2.0] * rank]), "float32")
+    if net.opset == 10:
+        return net.apply("Resize", [v, scales], y, mode="nearest"), [Link("resize", "carries", "carries")]
+    said = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    return net.apply("Resize", [v, "", scales], y, **said), [Link("resize", "carries", "carries")]
+
+
+@step
 def pool(net: Network, v: str, which: str, padded: bool) -> tuple[str, list[Link]]:
     x, rank = net.values[v], spatial(net, v)
     if which == "GlobalAveragePool":
@@ -495,33 +539,10 @@ def branch(net: Network, shape: Sequence[int], kind: str) -> str:
 
 @step
 def plus(net: Network, v: str, other: str, op: str) -> tuple[str, list[Link]]:
-    """Add or Sub of another branch of the same shape."""
+    """Add or Sub of another branch of the same shape, or Sum of two."""
     if spatial(net, v) < 1 or net.dynamic == "all" or (net.dynamic and other == "constant"):
         raise Inapplicable("a constant has a batch of known size")
-    z = branch(net, net.shape(v), other)
-    x, y = net.values[v], net.values[z]
-    made = net.apply(op, [v, z], x + y if op == "Add" else x - y)
-    return made, [Link("sum", "blocks" if other == "activation" else "carries", adds=1)]
-
-
-@step
-def part(net: Network, v: str, index: int) -> tuple[str, list[Link]]:
-    """Split of the channels; the other piece is an output."""
-    x = net.values[v]
-    c = x.shape[1]
-    if c < 2 or x.ndim < 2:
-        raise Inapplicable("one channel cannot be split")
-    sizes = [c // 2, c - c // 2]
-    index %= 2
-    other = net.free("split.rest")
-    pieces = torch.split(x, sizes, 1)
-    net.values[other] = pieces[1 - index]
-    old = net.opset < 13
-    operands = [v] if old else [v, net.constant("sizes", np.array(sizes))]
-    made = net.apply("Split", operands, pieces[index], extra=[other], axis=1, split=sizes if old else None)
-    if index:
-        outputs = net.nodes[-1].output
-        outputs[0], outputs[1] = other, made
-    net.also(net.apply("Relu", [other], torch.relu(pieces[1 - index])))
-    # in front, the other piece has the map, too
-    return made, [Link("split", "carries")]
+    others = [branch(net, net.shape(v), other) for _ in range(2 if op == "Sum" else 1)]
+    x, (y, *more) = net.values[v], (net.values[z] for z in others)
+    made = net.apply(op, [v, *others], sum(more, x - y if op == "Sub" else x + y))
+    return made, [Link("sum", "blocks" if other == "activation" else "carries", adds=len(others))]

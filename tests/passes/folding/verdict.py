@@ -10,8 +10,9 @@ from a norm behind it (`back`), and forwards from a norm in front of it (`front`
     beside    factors go through, and a shift stays behind as an addition (back), or where there is no shift (front)
     fills     factors go through, and an addition stays behind, whatever the map is
     joins     it goes through where a convolution that pads comes next: the two become one
-    doubles   it goes through right behind a norm that something reads next that takes it
     blocks    it does not
+
+A link may stand for ways that part and join again (`fork`): what all of them do together.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ class Map:
 class Link:
     """One step. norm: its map, where it is one; axis: along which it takes or carries one, None for any; adds, scales:
     additions and multiplications that stand there and stay; image: additions that a map from the front leaves that it
-    takes, remainder: the same for a map from behind."""
+    takes, remainder: the same for a map from behind. inner: norms of parts of the channels, between what does `back`
+    and what does `front`; local: norms inside that have to be folded there."""
 
     name: str
     back: str = "blocks"
@@ -49,6 +51,16 @@ class Link:
     scales: int = 0
     image: int = 0
     remainder: int = 0
+    inner: tuple[Map, ...] = ()
+    local: int = 0
+
+
+def fork(ways: Sequence[str]) -> str:
+    """What ways beside each other do with a map that goes into all of them; at most one of them is `scaled`."""
+    for does in ("blocks", "scaled", "carries"):
+        if does in ways:
+            return does
+    return "takes"
 
 
 @dataclass(frozen=True)
@@ -70,6 +82,10 @@ def bound(links: Sequence[Link]) -> Bound:
     while at < len(links):
         unit = links[at].norm
         if unit is None:
+            for one in links[at].inner:
+                left = left_behind(links[:at], links[at + 1 :], one)
+                scales, adds, due = (scales + 2, adds + 2, due) if left is None else (scales, adds + left, due + 1)
+            norms, due = norms + len(links[at].inner) + links[at].local, due + links[at].local
             at += 1
             continue
         end = at + 1
@@ -107,8 +123,6 @@ def walk(links: Sequence[Link], unit: Map, way: str) -> int | None:
             return None
         if does == "joins" and [v.name for v in links[at + 1 : at + 2]] != ["conv"]:
             does = "beside"
-        if does == "doubles" and (at or [v.front for v in links[1:2]] != ["takes"]):
-            return None
         left += does == "fills"
         if does in ("scaled", "beside") and moves:
             if way == "front":
