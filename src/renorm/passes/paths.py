@@ -321,11 +321,14 @@ def _own(carry: Carry, wanted: ChannelMap, axis: int, operand: Value) -> Asked |
     return Asked(ChannelMap(axis, wanted.k, shift), np.ones(len(carry.pairs), bool))
 
 
-def applied(v: Value, wanted: ChannelMap) -> Array:
-    """A constant's elements times k plus shift, in float64."""
-    behind = v.rank - 1 - wanted.axis if wanted.axis >= 0 else -1 - wanted.axis
-    spread = [-1, *[1] * behind]
-    exact = v.exact
-    held = np.asarray(v.data, np.float64) if exact is None else exact
-    held = held if wanted.k is None else held * wanted.k.reshape(spread)
-    return held if wanted.shift is None else held + wanted.shift.reshape(spread)
+def applied(constant: Value, wanted: ChannelMap) -> Array:
+    """A constant's elements times k plus shift, in float64. What is the same for all channels spreads nothing."""
+    behind = constant.rank - 1 - wanted.axis if wanted.axis >= 0 else -1 - wanted.axis
+    k, shift = (
+        None if v is None else v[0] if v.size and (v == v[0]).all() else v.reshape(-1, *[1] * behind)
+        for v in (wanted.k, wanted.shift)
+    )
+    exact = constant.exact
+    held = np.asarray(constant.data, np.float64) if exact is None else exact
+    held = held if k is None else held * k
+    return held if shift is None else held + shift

@@ -137,8 +137,8 @@ class _Search:
 
 def _composed(first: ChannelMap, second: ChannelMap, x: Value) -> ChannelMap | None:
     """Two maps of x, one after the other, as one; None where they run along different axes."""
-    ways = second.along(x.shape)
-    return next((a.then(b) for a in first.along(x.shape) for b in ways if a.axis == b.axis), None)
+    ways = _ways(second, x)
+    return next((a.then(b) for a in _ways(first, x) for b in ways if a.axis == b.axis), None)
 
 
 def _may_carry(node: Node, index: int, result: int) -> bool:
@@ -150,7 +150,25 @@ def _may_carry(node: Node, index: int, result: int) -> bool:
 def _together(node: Node, fronts: dict[int, Front], number: int) -> ChannelMap | str:
     """The map on a result of a node that is the same as those on its operands. number: of the result."""
     index, first = next(iter(fronts.items()))
-    carried = carry_to(node, index, first.map.axis, number)
+    tried = (_along(node, fronts, number, one.axis) for one in _ways(first.map, node.inputs[index]))
+    found = list[Any]()
+    for one in tried:
+        if not isinstance(one, str):
+            return one
+        found.append(one)
+    return found[0]
+
+
+def _ways(m: ChannelMap, v: Value | None) -> list[ChannelMap]:
+    """A map of a value, along other axes too where all channels have the same factor and shift."""
+    assert v is not None
+    return m.plain().along(v.shape)
+
+
+def _along(node: Node, fronts: dict[int, Front], number: int, along: int) -> ChannelMap | str:
+    """The same, where that on the first operand is taken along an axis."""
+    first = next(iter(fronts))
+    carried = carry_to(node, first, along, number)
     result = None if carried is None else carried.axis
     k: Any = None
     shift: Any = None
@@ -158,8 +176,8 @@ def _together(node: Node, fronts: dict[int, Front], number: int) -> ChannelMap |
     for index, operand in enumerate(node.inputs):
         if operand is None or operand.rank == 0:
             continue
-        own = fronts.get(index)
-        axis = own.map.axis if own is not None else result
+        own = None if index not in fronts else _at(node, index, fronts[index].map, number, result)
+        axis = own.axis if own is not None else result
         carry = None if axis is None or axis >= operand.rank else carry_to(node, index, axis, number)
         if carry is None:
             if own is None and operand.is_constant:
@@ -172,7 +190,7 @@ def _together(node: Node, fronts: dict[int, Front], number: int) -> ChannelMap |
             return "has more channels than are known"
         if touched is None:
             k, shift, touched = np.ones(extent), np.zeros(extent), np.zeros(extent, bool)
-        moved = ChannelMap(carry.axis, None, None) if own is None else pushed(carry, own.map, extent)
+        moved = ChannelMap(carry.axis, None, None) if own is None else pushed(carry, own, extent)
         if isinstance(moved, str):
             return moved
         if carry.axis != result:
@@ -186,6 +204,15 @@ def _together(node: Node, fronts: dict[int, Front], number: int) -> ChannelMap |
         k[to], shift[to], touched[to] = new_k[to], new_shift[to], True
     assert result is not None
     return ChannelMap(result, k, shift)
+
+
+def _at(node: Node, index: int, m: ChannelMap, number: int, result: int | None) -> ChannelMap:
+    """The map on an operand along the axis that comes to be `result`, where it has one."""
+    for one in _ways(m, node.inputs[index]):
+        carry = carry_to(node, index, one.axis, number)
+        if carry is not None and carry.axis == result:
+            return one
+    return m
 
 
 def is_taken_by_all(m: Match, norms: list[Node], affine: Affine, absorb: Absorb) -> bool:
@@ -203,7 +230,7 @@ def _is_taken(graph: Graph, v: Value, step: ChannelMap, affine: Affine, absorb: 
     if graph.is_output(v):
         return False
     return all(
-        any(not isinstance(absorb(u, i, one), str) for one in step.plain().along(v.shape))
+        any(not isinstance(absorb(u, i, one), str) for one in _ways(step, v))
         or _goes_on(graph, u, i, step, affine, absorb)
         for u in v.users
         for i, operand in enumerate(u.inputs)
@@ -221,9 +248,15 @@ def _goes_on(graph: Graph, node: Node, index: int, step: ChannelMap, affine: Aff
     for number, y in enumerate(node.outputs):
         if not y.users and not graph.is_output(y):
             continue
-        carry = carry_to(node, index, step.axis, number)
-        extent = None if carry is None or carry.joined else y.shape[carry.axis]
-        moved = pushed(carry, step, extent) if carry is not None and isinstance(extent, int) else "not carried"
-        if isinstance(moved, str) or not _is_taken(graph, y, moved, affine, absorb):
+        moved = (_moved(node, index, one, number) for one in _ways(step, x))
+        if not any(one is not None and _is_taken(graph, y, one, affine, absorb) for one in moved):
             return False
     return True
+
+
+def _moved(node: Node, index: int, step: ChannelMap, number: int) -> ChannelMap | None:
+    """A map on an operand as one on a result; None where it does not go through."""
+    carry = carry_to(node, index, step.axis, number)
+    extent = None if carry is None or carry.joined else node.outputs[number].shape[carry.axis]
+    found = pushed(carry, step, extent) if carry is not None and isinstance(extent, int) else None
+    return None if isinstance(found, str) else found

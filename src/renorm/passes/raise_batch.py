@@ -164,20 +164,19 @@ def _is_behind_linear(x: Value) -> bool:
 
 
 class StoredInstanceNorm(Rewrite):
-    """reshape(batch_norm(reshape(x, [1, N * C, ..]), p, ..), [N, C, ..]) -> batch_norm(x, p', ..), p N times p'"""
+    """batch_norm(reshape(x, [1, N * C, ..]), p, ..) -> reshape(batch_norm(x, p', ..), ..), p N times p'"""
 
     constants = ("scale", "bias", "mean", "var")
 
-    def pattern(self, x: Any, inside: Any, scale: Any, bias: Any, mean: Any, var: Any, back: Any) -> Any:
-        norm = ops.batch_norm(ops.reshape(x, inside, name="joined"), scale, bias, mean, var, name="norm")
-        return ops.reshape(norm, back)
+    def pattern(self, x: Any, to: Any, scale: Any, bias: Any, mean: Any, var: Any) -> Any:
+        return ops.batch_norm(ops.reshape(x, to, name="joined"), scale, bias, mean, var)
 
     def fits(self, m: Match) -> bool:
-        x, joined = m.x, m.joined.output
-        if not (x.type.is_static and joined.type.is_static) or x.rank < 2 or m.root.output.shape != x.shape:
+        x, joined = m.x, m.root.output
+        if not (x.type.is_static and joined.type.is_static) or x.rank < 2 or m.root.op.values["training_mode"]:
             return False
         count = x.shape[0] * x.shape[1]
-        return bool(count) and joined.shape[:2] == (1, count) and not m.norm.op.values["training_mode"]
+        return x.shape[0] > 1 and bool(count) and joined.shape[:2] == (1, count)
 
     def refuse(self, m: Match) -> str | None:
         m.found = [exact(m.bound[name]).reshape(m.x.shape[0], -1) for name in self.constants]
@@ -187,7 +186,7 @@ class StoredInstanceNorm(Rewrite):
     def rewrite(self, m: Match) -> Value:
         held = zip((m.bound[name] for name in self.constants), m.found)
         made = [m.graph.constant(v[0], old.name, old.source, dtype=old.dtype) for old, v in held]
-        return ops.batch_norm(m.x, *made, epsilon=m.norm.op.values["epsilon"], name=m.norm.name)
+        return ops.reshape(ops.batch_norm(m.x, *made, epsilon=m.root.op.values["epsilon"], name=m.root.name), m.to)
 
 
 RULES: tuple[Rewrite, ...] = (StoredInstanceNorm(), *(RaiseBatchNorm(op) for op in _ARITHMETIC))

@@ -46,7 +46,7 @@ class Total:
 
 
 def run(numbers: range, every: int) -> Total:
-    """Cases by their numbers; each `every`th is compiled, too."""
+    """Cases by their numbers; each `every`th is compiled and verified, too."""
     total = Total()
     for number in numbers:
         compiles = bool(every) and number % every == 0
@@ -80,7 +80,7 @@ def batches(cases: int, seed: int, every: int, jobs: int) -> Iterator[Total]:
 
 
 def printed(total: Total) -> str:
-    lines = [f"{total.cases} cases, {total.compiled} of them compiled, {total.norms} norms"]
+    lines = [f"{total.cases} cases, {total.compiled} of them compiled and verified, {total.norms} norms"]
     lines += [
         f"norms that have to be folded  {total.due}",
         f"largest relative error, float32  {total.largest_error:.1e}",

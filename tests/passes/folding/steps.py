@@ -238,9 +238,9 @@ def batch_norm(net: Network, v: str, k: np.ndarray, shift: np.ndarray, epsilon: 
         var[net.rng.integers(c)] = 1e-9
         k = k * np.sqrt(var.min())
     mean = net.rng.standard_normal(c) * (1 if shift.any() else 0)
-    tiny = "tiny_" if epsilon < 1e-8 else ""
+    kind = f"{'tiny_' * (epsilon < 1e-8)}{times}_"  # names of constants that norms may share
     given = zip(("scale", "bias", "mean", "var"), (k, shift, mean, var))
-    names = [net.parameter(f"{tiny}{n}", np.tile(a, times), wide) for n, a in given]
+    names = [net.parameter(f"{kind}{n}", np.tile(a, times), wide) for n, a in given]
     scale, bias, mean_, var_ = (net.values[n] for n in names)
     k_, rows = scale / torch.sqrt(var_ + epsilon), (-1, *[1] * (x.ndim - 2))
     s_ = bias - mean_ * k_
