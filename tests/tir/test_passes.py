@@ -191,6 +191,37 @@ def test_unrolled_copies_share_the_base_of_their_indices() -> None:
     check_same(kernel, prepare(kernel))
 
 
+def rows_of_tiles(condition: str) -> Kernel:
+    """Tiles of three rows, each under a condition, in the rounds of a sum."""
+    row = f"if ({condition}) {{ Y[p*4 + i] = Y[p*4 + i] + X[p*4 + i]*W[k] }}"
+    return body_of(f"parallel (p, 0, 196) {{ for (k, 0, 4) {{ unrolled (i, 0, 3) {{ {row} }} }} }}")
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "((p % 7)*2 + i >= 1) && ((p % 7)*2 + i < 12)",  # both ends decide
+        "((p % 7)*2 - i*3 > -4) && (11 - i <= (p % 7)*2)",  # the other ends
+        "(p % 5 > 1) && (p % 7 + i <= 5)",  # one is the same for all rows
+    ],
+)
+def test_tiles_that_are_whole_have_no_branch_for_each_row(condition: str) -> None:
+    kernel = rows_of_tiles(condition)
+    prepared = prepare(kernel)
+    check_same(kernel, prepared)
+    rounds = [s for s in walk(prepared.body) if isinstance(s, For) and s.kind == "serial"]
+    branches = [sum(isinstance(x, If) for x in walk(s.body)) for s in rounds]
+    assert sorted(branches) == [0, 3]
+
+
+@pytest.mark.parametrize("condition", ["p % 7 + k + i < 9", "(p % 7 + i < 5) || (p % 3 == 0)", "Y[p*4 + i] < 9f"])
+def test_what_rounds_or_elements_decide_stays_with_each_row(condition: str) -> None:
+    kernel = rows_of_tiles(condition)
+    prepared = prepare(kernel)
+    check_same(kernel, prepared)
+    assert all(sum(isinstance(x, If) for x in walk(s.body)) for s in walk(prepared.body) if isinstance(s, For))
+
+
 def test_let_bound_vectors_that_are_known_stay_vectors() -> None:
     inside = "let at = max(min((o*2 + i)*2, 2), 0) { Y[o*2 + i] = X[at] + W[o*2 + i] }"
     kernel = body_of(f"unrolled (o, 0, 2) {{ vectorized (i, 0, 2) {{ if (o*2 + i < 3) {{ {inside} }} }} }}")

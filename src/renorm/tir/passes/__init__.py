@@ -9,11 +9,13 @@ from renorm.tir.passes.hoist import hoist
 from renorm.tir.passes.partition import partition
 from renorm.tir.passes.simplify import simplify
 from renorm.tir.passes.unroll import unroll
+from renorm.tir.passes.unswitch import unswitch
 from renorm.tir.passes.vectorize import vectorize
 
 PIPELINE: tuple[Callable[[Kernel], Kernel], ...] = (
     simplify,
     partition,
+    unswitch,
     hoist,
     simplify,
     vectorize,

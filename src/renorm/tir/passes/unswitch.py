@@ -1,0 +1,64 @@
+"""for (k) { for (i) { if (c[i]) s } } -> if (c[0] && .. && c[n - 1]) { for (k) { for (i) s } } else { as it was }
+
+where i is unrolled, from 0 to n - 1, and c does not depend on k. Conditions of padding hold for most tiles as a whole:
+without a branch round each row of a tile, all rows use a vector that is loaded once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from renorm.expr.bounds import is_exact
+from renorm.expr.linear import form_of
+from renorm.expr.nodes import Binary, Const, Expr, Load, Var, all_of
+from renorm.expr.rewrite import substitute, variables
+from renorm.expr.rewrite import walk as walk_expr
+from renorm.tir.nodes import For, If, Kernel, Stmt, children, constant, expressions, rebuild
+from renorm.tir.rewrite import fresh_copy
+
+
+def unswitch(kernel: Kernel) -> Kernel:
+    """The kernel with a version of such loops for tiles that are whole."""
+    return Kernel(kernel.name, kernel.params, _visit(kernel.body), kernel.outputs, kernel.attrs)
+
+
+def _visit(s: Stmt) -> Stmt:
+    match s:
+        case For(kind="serial", body=For(kind="unrolled", body=If(otherwise=None) as branch) as rows):
+            whole = _for_all(branch.condition, rows, s.var)
+            if whole is not None:
+                unconditional = For(rows.var, rows.start, rows.extent, rows.kind, branch.then)
+                return If(whole, fresh_copy(For(s.var, s.start, s.extent, s.kind, unconditional)), s)
+        case _:
+            pass
+    return rebuild(s, [_visit(c) for c in children(s)], expressions(s))
+
+
+def _for_all(condition: Expr, rows: For, round_: Var) -> Expr | None:
+    """What holds where the condition does for all of `rows`; None where that cannot be said before the loop."""
+    first, extent = constant(rows.start), constant(rows.extent)
+    if first is None or extent is None or extent < 2 or any(v is round_ for v in variables(condition)):
+        return None
+    found: list[Expr] = []
+    for e in _conjuncts(condition):
+        if not isinstance(e, Binary) or e.op not in ("<", "<=", ">", ">=") or not (is_exact(e.a) and is_exact(e.b)):
+            return None
+        difference = form_of(e.a).copy()
+        difference.add(form_of(e.b), -1)
+        slope = 0
+        for atom, k in difference.terms.values():
+            if atom is rows.var:
+                slope = k
+            elif any(v is rows.var for v in variables(atom)) or any(isinstance(x, Load) for x in walk_expr(atom)):
+                return None
+        hardest = first + extent - 1 if (slope > 0) == (e.op in ("<", "<=")) else first
+        found.append(substitute(e, {rows.var: Const(hardest, rows.var.dtype)}))
+    return all_of(*found)
+
+
+def _conjuncts(e: Expr) -> Iterator[Expr]:
+    if isinstance(e, Binary) and e.op == "&&":
+        yield from _conjuncts(e.a)
+        yield from _conjuncts(e.b)
+    else:
+        yield e
