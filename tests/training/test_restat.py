@@ -20,7 +20,7 @@ import renorm
 from renorm.cli.group import main
 from renorm.errors import InvalidInput, SynchronizationError
 from renorm.training.batches import Files
-from renorm.training.communicators import Threads
+from renorm.training.meeting import Threads
 from renorm.training.reestimation import restat
 
 Array = np.ndarray[Any, Any]

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from renorm.training.backward import batch_norm_backward, batch_norm_backward_frozen
     from renorm.training.branches import together
-    from renorm.training.communicators import Alone, Communicator, Threads
+    from renorm.training.communicators import Alone, Communicator
     from renorm.training.conventions import CONVENTIONS, DEFAULT, Convention
     from renorm.training.conversion import convert
     from renorm.training.forward import BatchNorm, Moments, batch_norm, batch_norm_inference, moments, normalize, update
+    from renorm.training.meeting import Threads
     from renorm.training.mpi import Mpi
     from renorm.training.reestimation import restat
     from renorm.training.torch_group import TorchGroup
@@ -41,7 +42,7 @@ _PUBLIC = {
     "Alone": "communicators",
     "Communicator": "communicators",
     "Mpi": "mpi",
-    "Threads": "communicators",
+    "Threads": "meeting",
     "TorchGroup": "torch_group",
     "restat": "reestimation",
     "together": "branches",
