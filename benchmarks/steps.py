@@ -9,7 +9,7 @@ from torch import nn
 
 from benchmarks.networks.residual import ResNet
 
-BATCH, SIZE, DEPTHS = 16, 128, (1, 1, 1, 1)
+BATCH, SIZE, DEPTHS = 16, 112, (1, 1, 1, 1)
 
 
 def step(threads: int, replaced: bool) -> Callable[[], None]:
