@@ -213,3 +213,4 @@ def test_memory_is_read_once_for_statistics_and_once_for_elements() -> None:
     loops = m.kernel(kernel).loops
     assert loops.count("parallel") == 1
     assert loops.index("produce x_sums") > loops.index("parallel")
+    assert loops.index("for (r0") < loops.index("unrolled (i0, 0, 2)")  # both sums in one pass

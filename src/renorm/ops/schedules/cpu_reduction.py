@@ -121,8 +121,8 @@ def nest(
         partials = _partials(s, t, lane, lanes)
         others = [a for k, a in enumerate(s[t].op.axis) if k not in terms]
         across = others[-1] if others else None
+        s[t].reorder(*others, *(s[t].op.axis[k] for k in terms))  # all of them in one pass over the data
         if not at and parallel and across:
-            s[t].reorder(*others, *(s[t].op.axis[k] for k in terms))
             across = cpu_injective.fuse(s, t, others)
             s[t].parallel(across)
         for i, partial in enumerate(partials):
