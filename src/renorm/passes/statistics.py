@@ -43,7 +43,8 @@ class StatisticsOfTiles:
             return
         regions = Regions(graph, [Group("", [n]) for n in graph.nodes], context, layout, norms)
         blocked = frozenset(v for n in graph.nodes for v in n.outputs if regions.is_blocked(v))
-        rules = (InstanceNormToTerms, GroupNormToTerms, InstanceBatchNormToTerms, MeanToTileMeans, PoolToTileMeans)
+        norms_of = (InstanceNormToTerms, GroupNormToTerms, PartOfInstanceNormToTerms, InstanceBatchNormToTerms)
+        rules = (*norms_of, MeanToTileMeans, PoolToTileMeans)
         target = context.target.machine_target
         Driver([rule(target, blocked) for rule in rules], context.kept, context.probe, context.log).run(graph)
 
@@ -136,7 +137,39 @@ class GroupNormToTerms(_NormToTerms):
         return self.normalized(m, m.scale, m.bias, values["num_groups"], values["epsilon"])
 
 
-class InstanceBatchNormToTerms(_NormToTerms):
+class PartOfInstanceNormToTerms(_NormToTerms):
+    """concat(instance_norm(x[:, :k], scale, bias), x[:, k:]) -> (x - centre) * factor + shift, with terms from moments
+    of tiles of x, and 0, 1, 0 from channel k on"""
+
+    constants = ("scale", "bias")
+
+    def pattern(
+        self, x: Any, b0: Any, e0: Any, d0: Any, s0: Any, scale: Any, bias: Any, b1: Any, e1: Any, d1: Any, s1: Any
+    ) -> Any:
+        cut = registry.find("slice").matching()
+        normal = ops.instance_norm(cut(x, b0, e0, d0, s0, name="first"), scale, bias)
+        return registry.find("concat").matching()([normal, cut(x, b1, e1, d1, s1, name="second")])
+
+    def fits(self, m: Match) -> bool:
+        if not super().fits(m) or m.root.op.values["axis"] not in (1, 1 - m.x.rank):
+            return False
+        k, channels = m.first.output.shape[1], static(m.x.shape)[1]
+        return [_channels(n) for n in (m.first, m.second)] == [(0, k), (k, channels)]
+
+    def affine(self, m: Match, count: int) -> tuple[Any, Any]:
+        """By what the other `count` channels are multiplied, and what is added."""
+        return np.ones(count, m.scale.data.dtype), np.zeros(count, m.scale.data.dtype)
+
+    def rewrite(self, m: Match) -> Value:
+        norm, (k, count) = m.instance_norm, (static(n.output.shape)[1] for n in (m.first, m.second))
+        scale, bias = (
+            m.graph.constant(np.concatenate([v.data, w]), v.name, v.source)
+            for v, w in zip((m.scale, m.bias), self.affine(m, count), strict=True)
+        )
+        return self.normalized(m, scale, bias, k, norm.op.values["epsilon"], k)
+
+
+class InstanceBatchNormToTerms(PartOfInstanceNormToTerms):
     """concat(instance_norm(x[:, :k], scale, bias), x[:, k:] * a + b) -> (x - centre) * factor + shift, with terms from
     moments of tiles of x, and 0, a, b from channel k on"""
 
@@ -152,21 +185,11 @@ class InstanceBatchNormToTerms(_NormToTerms):
         return registry.find("concat").matching()([normal, other])
 
     def fits(self, m: Match) -> bool:
-        if not super().fits(m) or m.root.op.values["axis"] not in (1, 1 - m.x.rank):
-            return False
-        (first, second), channels = (n.output for n in (m.first, m.second)), static(m.x.shape)[1]
-        k = first.shape[1]
-        parts = [_channels(n) for n in (m.first, m.second)]
-        per_channel = (second.shape[1], *[1] * (m.x.rank - 2))
-        return parts == [(0, k), (k, channels)] and all(v.shape in (per_channel, (1, *per_channel)) for v in (m.a, m.b))
+        per_channel = (m.second.output.shape[1], *[1] * (m.x.rank - 2))
+        return super().fits(m) and all(v.shape in (per_channel, (1, *per_channel)) for v in (m.a, m.b))
 
-    def rewrite(self, m: Match) -> Value:
-        norm, k = m.instance_norm, static(m.first.output.shape)[1]
-        scale, bias = (
-            m.graph.constant(np.concatenate([v.data, w.data.reshape(-1)]), v.name, v.source)
-            for v, w in ((m.scale, m.a), (m.bias, m.b))
-        )
-        return self.normalized(m, scale, bias, k, norm.op.values["epsilon"], k)
+    def affine(self, m: Match, count: int) -> tuple[Any, Any]:
+        return m.a.data.reshape(-1), m.b.data.reshape(-1)
 
 
 class PoolToTileMeans(_OfTiles):
