@@ -205,13 +205,16 @@ def test_the_report_says_how_far_it_drifted() -> None:
 
 
 def test_dead_channels_are_told() -> None:
-    weights = dict(WEIGHTS)
-    weights["w1"] = WEIGHTS["w1"].copy()
-    weights["w1"][2] = 0
-    weights["w2"] = np.zeros_like(WEIGHTS["w2"])
-    r = restat(model(BRANCHED, **weights, **BRANCHED_HELD), images(2, 3), method="one_pass", **FAST)
-    assert [d.dead for d in r.layers] == [(), (2,), (0, 1, 2, 3), (2,)]
-    assert [d.name for d in r.layers if d.is_dead] == ["c"]
+    """One that is constant in the data, and all of those behind a ReLU that lets nothing pass."""
+    batches = images(2, 3)
+    for b in batches:
+        b[:, 1] = 0.3
+    found = [
+        restat(model(CHAIN, **(CHAIN_HELD | {"a_b": np.full(3, bias, np.float32)})), batches, method="one_pass", **FAST)
+        for bias in (0, -100)
+    ]
+    assert [[d.dead for d in r.layers] for r in found] == [[(1,), (1,)], [(1,), (0, 1, 2)]]
+    assert [[d.name for d in r.layers if d.is_dead] for r in found] == [[], ["b"]]
 
 
 def test_a_correction_multiplies_by_n_over_n_minus_1() -> None:
@@ -417,41 +420,30 @@ def test_means_of_many_deviations_keep_their_digits() -> None:
 # --- peers and ranks --------------------------------------------------------------------------------------------------
 
 
-class Network(torch.nn.Module):
-    """The branched network in torch."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.convs = torch.nn.ModuleList(
-            [torch.nn.Conv2d(*w.shape[1::-1], w.shape[2:], bias=False) for w in WEIGHTS.values()]
-        )
-        self.norms = torch.nn.ModuleDict({n: torch.nn.BatchNorm2d(4) for n in "abcd"})
-        with torch.no_grad():
-            for c, w in zip(self.convs, WEIGHTS.values()):
-                c.weight.copy_(torch.from_numpy(w))
-            for n, bn in self.norms.items():
-                bn.weight.copy_(torch.from_numpy(BRANCHED_HELD[f"{n}_s"]))
-                bn.bias.copy_(torch.from_numpy(BRANCHED_HELD[f"{n}_b"]))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        r = torch.relu(self.norms["a"](self.convs[0](x)))
-        return self.norms["d"](self.norms["b"](self.convs[1](r)) + self.norms["c"](self.convs[2](r)))
+def in_torch() -> torch.nn.Sequential:
+    """The chain."""
+    a, b = torch.nn.BatchNorm2d(3), torch.nn.BatchNorm2d(3)
+    with torch.no_grad():
+        for name, norm in (("a", a), ("b", b)):
+            norm.weight.copy_(torch.from_numpy(CHAIN_HELD[f"{name}_s"]))
+            norm.bias.copy_(torch.from_numpy(CHAIN_HELD[f"{name}_b"]))
+    return torch.nn.Sequential(a, torch.nn.ReLU(), b).double()
 
 
 def test_one_pass_beside_update_bn_of_torch() -> None:
     """update_bn averages over batches: equal ones give the same means. Its variances are means of those of batches,
     corrected; ours have the spread of their means in addition. With one batch nothing is left to average."""
     batches = images(3, 3)
-    torch_net = Network().double()
-    torch.optim.swa_utils.update_bn([torch.from_numpy(b).double() for b in batches], torch_net)
-    for d in restat(branched(), batches, method="one_pass", **FAST).layers:
-        theirs = torch_net.norms[d.name]
-        np.testing.assert_allclose(d.mean, theirs.running_mean.numpy(), rtol=1e-5, atol=1e-6)
+    theirs = in_torch()
+    torch.optim.swa_utils.update_bn([torch.from_numpy(b).double() for b in batches], theirs)
+    for d, norm in zip(restat(chain(), batches, method="one_pass", **FAST).layers, theirs[::2]):
+        np.testing.assert_allclose(d.mean, norm.running_mean.numpy(), rtol=1e-5, atol=1e-6)
         n = d.count // 2
-        assert (d.var > theirs.running_var.numpy() * (n - 1) / n * (1 - 1e-6)).all()
-    torch.optim.swa_utils.update_bn([torch.from_numpy(batches[0]).double()], torch_net)
-    for d in restat(branched(), batches[:1], method="one_pass", correction=1, **FAST).layers:
-        np.testing.assert_allclose(d.var, torch_net.norms[d.name].running_var.numpy(), rtol=1e-5)
+        assert (d.var > norm.running_var.numpy() * (n - 1) / n * (1 - 1e-6)).all()
+    torch.optim.swa_utils.update_bn([torch.from_numpy(batches[0]).double()], theirs)
+    found = restat(chain(), batches[:1], method="one_pass", correction=1, **FAST)
+    for d, norm in zip(found.layers, theirs[::2]):
+        np.testing.assert_allclose(d.var, norm.running_var.numpy(), rtol=1e-5)
 
 
 @pytest.mark.parametrize("method", ["exact", "one_pass"])
