@@ -122,6 +122,25 @@ def test_a_file_is_written_back_with_its_statistics(tmp_path: Path) -> None:
             np.testing.assert_allclose(ours, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("shape", [None, ["N", 3, "H", "W"], ["N", "C", "H"]], ids=str)
+def test_extents_and_ranks_that_only_the_caller_knows(shape: list[Any] | None) -> None:
+    names = ["x", *(f"a_{k}" for k in "sbmv")]
+    node = onnx.helper.make_node("BatchNormalization", names, ["y", "m", "v"], training_mode=1, momentum=0.7, name="a")
+    y, m, v = (onnx.helper.make_tensor_value_info(n, 1, None) for n in "ymv")
+    x = onnx.helper.make_tensor_value_info("x", 1, shape)
+    held = [numpy_helper.from_array(HELD[n], n) for n in names[1:]]
+    graph = onnx.helper.make_graph([node], "open", [x], [y, m, v], held)
+    proto = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    data = np.random.default_rng(2).normal(2, 3, (4, 3, 5, 2)).astype(np.float32)
+    data = data[..., 0] if shape and len(shape) == 3 else data
+    wide, axes = data.astype(np.float64), (0, *range(2, data.ndim))
+    modules = [renorm.compile(proto, shapes={"x": data.shape}, train_state=s) for s in (False, True)]
+    for module in [*modules, *([] if shape is None else [renorm.compile(proto)])]:
+        _, mean, var = module.run(data)
+        np.testing.assert_allclose(mean, 0.7 * HELD["a_m"] + 0.3 * wide.mean(axes), rtol=1e-5)
+        np.testing.assert_allclose(var, 0.7 * HELD["a_v"] + 0.3 * wide.var(axes), rtol=1e-5)
+
+
 # --- as state ---------------------------------------------------------------------------------------------------------
 
 
