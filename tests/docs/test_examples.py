@@ -33,7 +33,7 @@ def test_example(example: Path, tmp_path: Path) -> None:
     if None in launcher:
         pytest.skip('mpiexec is not installed: pip install "renorm[mpi]"')
     call = [*launcher, sys.executable, str(example)]
-    result = subprocess.run(call, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+    result = subprocess.run(call, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
     assert result.returncode == 0, result.stderr
     assert result.stdout.strip()
     if launcher:
