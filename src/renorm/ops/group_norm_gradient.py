@@ -16,15 +16,13 @@ from renorm.ops.moments import ACCUMULATOR, statistic
 from renorm.ops.precision import rounded, wide
 from renorm.te import tag
 
-PIECES = 64  # runs of rows whose sums are taken apart, so that threads share them; it settles the bits of the result
-
 
 class GroupNormGradient(GroupedNorm):
     """dx = invstd * (g - mean(g) - xhat * mean(g * xhat)) with g = dy * scale, xhat = (x - mean) * invstd; means over
     the slice.
 
     sums[p, 0, c] = sum of dy, sums[p, 1, c] = sum of dy * xhat over a part p of the batch: added up over p they are the
-    gradients of bias and of scale. A part is a sample, or some samples where x is [N, C]. mean, invstd: what
+    gradients of bias and of scale. A part is a sample, or the whole batch where x is [N, C]. mean, invstd: what
     GroupNormTraining gave.
     """
 
@@ -34,7 +32,7 @@ class GroupNormGradient(GroupedNorm):
 
     def infer(self, dy: Operand, x: Operand, mean: Operand, invstd: Operand, scale: Operand | None) -> list[Any]:
         channels = self.check(x, scale)
-        return [None, (_parts(x.shape[0]) if x.rank == 2 else x.shape[0], 2, channels)]
+        return [None, (1 if x.rank == 2 else x.shape[0], 2, channels)]
 
     def compute(
         self, dy: te.Tensor, x: te.Tensor, mean: te.Tensor, invstd: te.Tensor, scale: te.Tensor | None
@@ -83,10 +81,9 @@ class GroupNormGradient(GroupedNorm):
         if g.size:
             g = g - g.mean(2, keepdims=True) - normal * (g * normal).mean(2, keepdims=True)
         terms = np.stack([np.moveaxis(t, groups.axis, 1) for t in (dy, dy * xhat)], 1)
-        rows = _rows(len(x)) if x.ndim == 2 else 1
-        parts = [terms[first : first + rows] for first in range(0, len(x), rows)]
-        over = (0, *range(3, x.ndim + 1))
-        sums = np.stack([p.sum(axis=over) for p in parts]) if parts else np.zeros((0, 2, terms.shape[2]))
+        sums = terms.sum(axis=tuple(range(3, x.ndim + 1)))
+        if x.ndim == 2:
+            sums = sums.sum(axis=0, keepdims=True)
         return [groups.join(g * invstd[..., None]), sums]
 
     samples = [
@@ -115,33 +112,16 @@ class GroupNormGradient(GroupedNorm):
     ]
 
 
-def _rows(batch: Any) -> Any:
-    return max(1, -(-batch // PIECES))
-
-
-def _parts(batch: Any) -> Any:
-    """How many parts of `rows` rows there are; None where the batch is not known."""
-    return -(-batch // _rows(batch)) if isinstance(batch, int) else None
-
-
 def _sum(shape: tuple[int, ...], extents: list[int], term: Any, name: str) -> te.Tensor:
     """Sums over axes of these extents: term(index of the result, indices summed over)."""
     axes = [te.reduce_axis((0, e), name=f"r{i}") for i, e in enumerate(extents)]
-    if not axes or not prod(extents):
-        return te.compute(shape, lambda *i: te.const(0.0, ACCUMULATOR) if axes else term(i, ()), name=name)
+    if not prod(extents):
+        return te.compute(shape, lambda *i: te.const(0.0, ACCUMULATOR), name=name)
     return te.compute(shape, lambda *i: te.sum(term(i, axes), axis=axes), name=name, tag="reduce")
 
 
 def _over_rows(shape: tuple[int, ...], terms: Any) -> te.Tensor:
-    batch, channels = shape
-    rows, parts = _rows(batch), _parts(batch)
-
-    def term(i: Any, r: Any) -> Any:
-        (_, k, c), row = i, i[0] * rows + r[0]
-        value = terms((row, c), k)
-        return value if rows * parts == batch else te.if_then_else(row < batch, value, te.const(0.0, ACCUMULATOR))
-
-    return _sum((parts, 2, channels), [rows], term, "sums")
+    return _sum((1, 2, shape[1]), [shape[0]], lambda i, r: terms((r[0], i[2]), i[1]), "sums")
 
 
 def _over_samples(groups: Groups, terms: Any) -> te.Tensor:

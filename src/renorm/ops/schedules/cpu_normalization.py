@@ -136,7 +136,9 @@ def _behind(
         for u in chain:
             if any(load.source is u for load in read):
                 s[u].store_root()
-        if structure.is_reduction(t):
+        if structure.is_reduction(t) and cpu_reduction.is_of_columns(t):
+            cpu_columns.schedule(s, t, target)
+        elif structure.is_reduction(t):
             cpu_reduction.nest(s, t, target, parallel=structure.work(t) >= cpu_injective.PARALLEL_FROM)
         else:
             cpu_injective.nest(s, t, target)

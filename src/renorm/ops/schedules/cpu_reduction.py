@@ -35,7 +35,7 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
     finished: set[int] = set()
     for t in reductions:
         tail, along = _tail(t, chain, outs), _runs_along_memory(t, target)
-        if not along and cpu_columns.takes(t) and _contiguous_data(t):
+        if not along and is_of_columns(t):
             cpu_columns.schedule(s, t, target)
         elif _is_few_and_long(t, 1 if along else target.lanes(itemsize(compute_dtype(t.dtype)))):
             pieces = _pieces(s, t)
@@ -51,6 +51,11 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
     for t in [*statistics, *(out for out in outs if not structure.is_statistic(out))]:
         if not structure.is_reduction(t) and id(t) not in finished:
             cpu_injective.nest(s, t, target)
+
+
+def is_of_columns(t: te.Tensor) -> bool:
+    """Whether `cpu_columns` is the schedule for a reduction that does not run along memory."""
+    return cpu_columns.takes(t) and _contiguous_data(t)
 
 
 def _is_few_and_long(t: te.Tensor, lanes: int) -> bool:
