@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -10,7 +10,6 @@ from torch import Tensor
 from torch.jit._trace import is_tracing
 
 from renorm.core import dtypes
-from renorm.core.dataclass import dataclass
 
 Array = np.ndarray[Any, Any]
 
@@ -22,13 +21,13 @@ _BFLOAT16 = dtypes.numpy_dtype("bfloat16")
 def is_ours(x: Tensor, *others: Tensor | None) -> bool:
     """Whether renorm's kernels may work on these tensors: strided memory of the CPU with elements of a dtype that it
     has, and nobody who wants to see the calls (torch.compile, tracing, subclasses of Tensor)."""
-    if torch.compiler.is_compiling() or is_tracing():
+    if torch.compiler.is_compiling() or is_tracing() or not _fits(x):
         return False
-    return _fits(x) and all(t is None or _fits(t) for t in others)
+    return all(_fits(t) for t in others if t is not None)
 
 
 def _fits(x: Tensor) -> bool:
-    return type(x) in PLAIN and x.device.type == "cpu" and x.dtype in DTYPES and x.layout is torch.strided
+    return type(x) in PLAIN and x.is_cpu and x.dtype in DTYPES and x.layout is torch.strided
 
 
 def array_of(x: Tensor) -> Array:
@@ -51,8 +50,7 @@ def tensor_of(array: Array) -> Tensor:
     return whole.set_(bits.untyped_storage(), bits.storage_offset(), bits.shape, bits.stride())
 
 
-@dataclass(frozen=True)
-class Order:
+class Order(NamedTuple):
     """In which order memory holds a tensor [N, C, *S]: as that (axis 1), or as [N, *S, C] (axis -1)."""
 
     axis: int

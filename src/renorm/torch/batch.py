@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from renorm import training
-from renorm.core.dataclass import dataclass
 from renorm.torch.arrays import Array, Order, array_of, array_or_none, is_ours, tensor_of
 from renorm.torch.threads import torch_threads
 
 
-@dataclass(frozen=True)
-class Settings:
+class Settings(NamedTuple):
     """What batch norm does beside its operands. convention: as in renorm.training; momentum: of the update, None where
     there are no running statistics; relu: max(y, 0) is the result; comm: the ranks whose batches are one; mask: where
     x counts, an array that broadcasts to x in the order of memory, without its channels."""

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from renorm.core.dataclass import dataclass
 from renorm.ops.group_norm_gradient import GroupNormGradient
 from renorm.ops.group_norm_training import GroupNormTraining
 from renorm.torch.arrays import Array, Order, array_of, tensor_of
@@ -22,8 +21,7 @@ from renorm.torch.threads import torch_threads
 from renorm.training import kernels
 
 
-@dataclass(frozen=True)
-class Form:
+class Form(NamedTuple):
     """How a norm sees a tensor. order: of memory; shape: that the kernel is given, of the memory's axes; groups: of
     channels."""
 
