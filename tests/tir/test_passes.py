@@ -214,7 +214,9 @@ def test_tiles_that_are_whole_have_no_branch_for_each_row(condition: str) -> Non
     assert sorted(branches) == [0, 3]
 
 
-@pytest.mark.parametrize("condition", ["p % 7 + k + i < 9", "(p % 7 + i < 5) || (p % 3 == 0)", "Y[p*4 + i] < 9f"])
+@pytest.mark.parametrize(
+    "condition", ["p % 7 + k + i < 9", "p % 2 + i < 2", "(p % 7 + i < 5) || (p % 3 == 0)", "Y[p*4 + i] < 9f"]
+)
 def test_what_rounds_or_elements_decide_stays_with_each_row(condition: str) -> None:
     kernel = rows_of_tiles(condition)
     prepared = prepare(kernel)

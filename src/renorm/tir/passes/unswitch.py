@@ -53,7 +53,8 @@ def _for_all(condition: Expr, rows: For, round_: Var) -> Expr | None:
                 return None
         hardest = first + extent - 1 if (slope > 0) == (e.op in ("<", "<=")) else first
         found.append(substitute(e, {rows.var: Const(hardest, rows.var.dtype)}))
-    return all_of(*found)
+    # of one comparison the other version would hold a row that is never reached
+    return all_of(*found) if len(found) > 1 else None
 
 
 def _conjuncts(e: Expr) -> Iterator[Expr]:
