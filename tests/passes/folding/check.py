@@ -56,7 +56,8 @@ def check(case: Case, compiles: bool = False) -> Found:
         compare(net, results, found)
         if compiles:
             compare(net, compiled(net, model, level=1 + case.seed % 3), found)
-            verified(model, found)
+            if not any(said.get("scale") == "denormal" for _, said in case.steps):  # whose rounding is no small part
+                verified(model, found)
     except RenormError as error:
         found.problems["unsupported"] = str(error)
     return found
@@ -86,8 +87,9 @@ def verified(model: ModelProto, found: Found) -> None:
 
 
 def compare(net: Network, results: list[Array], found: Found) -> None:
+    floor = float(np.finfo(net.dtype).tiny) / TOLERANCE[net.dtype]  # below, a number has no such digits by itself
     for name, expected, result in zip(net.outputs, net.expected(), results, strict=True):
-        error = np.abs(result.astype(np.float64) - expected).max(initial=0.0) / max(net.largest(name), 1e-30)
+        error = np.abs(result.astype(np.float64) - expected).max(initial=0.0) / max(net.largest(name), floor)
         found.error = max(found.error, float(error))
         if not error <= TOLERANCE[net.dtype]:
             found.problems["wrong"] = f"{name}: relative error {error:.2g}"

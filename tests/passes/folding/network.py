@@ -83,6 +83,8 @@ class Network:
         y = self.free(f"{name or op.lower()}.y")
         if means.numel() == 0:
             raise Inapplicable(f"{op} leaves nothing")
+        if means.numel() > 100_000:
+            raise Inapplicable("an image of that size is not added in the place of a norm")
         said = {k: v for k, v in said.items() if v is not None}
         self.nodes.append(helper.make_node(op, operands, [y, *extra], name=y.removesuffix(".y"), **said))
         self.values[y] = means
@@ -97,7 +99,7 @@ class Network:
         """The largest number of a value, or of what its activation reads, where terms may cancel: what its error is
         relative to."""
         node = next((n for n in self.nodes if n.output[0] == v), None)
-        before = node.input[0] if node is not None and node.op_type == "Relu" else v
+        before = node.input[0] if node is not None and node.op_type in ("Relu", "Tanh") else v
         return float(self.values[before].abs().max())
 
     # --- the model ----------------------------------------------------------------------------------------------------

@@ -467,8 +467,8 @@ def flatten(net: Network, v: str) -> tuple[str, list[Link]]:
 def upsample(net: Network, v: str) -> tuple[str, list[Link]]:
     """Resize to twice the extents, each element twice."""
     x, rank = net.values[v], spatial(net, v)
-    if net.opset < 10:
-        raise Inapplicable("Upsample was another op")
+    if net.opset < 10 or x.numel() > 2000:
+        raise Inapplicable("Upsample was another op, or results would be large")
     y = x
     for a in range(2, x.ndim):
         y = y.repeat_interleave(2, a)
@@ -476,7 +476,8 @@ def upsample(net: Network, v: str) -> tuple[str, list[Link]]:
     if net.opset == 10:
         return net.apply("Resize", [v, scales], y, mode="nearest"), [Link("resize", "carries", "carries")]
     said = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
-    return net.apply("Resize", [v, "", scales], y, **said), [Link("resize", "carries", "carries")]
+    roi = net.constant("roi", np.zeros(0)) if net.opset < 13 else ""
+    return net.apply("Resize", [v, roi, scales], y, **said), [Link("resize", "carries", "carries")]
 
 
 @step

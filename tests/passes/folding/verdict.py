@@ -124,6 +124,7 @@ def walk(links: Sequence[Link], unit: Map, way: str) -> int | None:
         if does == "joins" and [v.name for v in links[at + 1 : at + 2]] != ["conv"]:
             does = "beside"
         left += does == "fills"
+        moves = moves or does == "fills"  # what goes on leaves the number that is filled in as it is
         if does in ("scaled", "beside") and moves:
             if way == "front":
                 return None
