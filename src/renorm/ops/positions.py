@@ -154,3 +154,21 @@ def resized(
         factors[a] = common
         result[a] = None if common is None or not isinstance(extent, int) else floor(common * extent + HALF)
     return result, factors
+
+
+def stays(
+    shape: Sequence[Dim], axis: int, axes: Sequence[int], scales: Any, sizes: Any, rule: str, policy: str
+) -> bool:
+    """Whether elements along an axis stay where they are; arguments as those of `resized` and `position_line`."""
+    extent = shape[axis]
+    if not isinstance(extent, int) or not extent or (scales is None and sizes is None) or rule == "tf_crop_and_resize":
+        return False  # the last one puts a number outside
+    if axis not in axes:
+        return True
+    lengths, factors = resized(shape, axes, scales, sizes, policy)
+    factor = factors[axis]
+    return (
+        factor is not None
+        and lengths[axis] == extent
+        and position_line(rule, extent, extent, factor, None).is_identity()
+    )

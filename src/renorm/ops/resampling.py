@@ -14,6 +14,8 @@ from renorm.ops.positions import HALF, Line
 from renorm.ops.precision import wide
 from renorm.te import tag
 
+NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil", "ceil_if_shrunk")  # last: before opset 11
+
 
 def nearest(p: Line, rule: str, o: Any) -> Any:
     """The index of the element nearest to position o. rule: ONNX's nearest_mode."""

@@ -19,11 +19,9 @@ from renorm.graph.layout import Accepts
 from renorm.graph.op import INJECTIVE, OUT_ELEMENTWISE_FUSABLE, REDUCTION, Fusion, OnnxNode, OpDef, Reject, Sample
 from renorm.graph.types import Operand, TensorType, bf16, f16, f32, f64, i64, u8
 from renorm.ops import resampling, schedules
-from renorm.ops.positions import POSITIONS, Line, position_line, resized
+from renorm.ops.positions import POSITIONS, Line, position_line, resized, stays
 from renorm.ops.precision import rounded
 from renorm.te import tag
-
-NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil", "ceil_if_shrunk")  # last: before opset 11
 
 
 def _by(rule: str, **others: Any) -> dict[str, Any]:
@@ -44,7 +42,7 @@ class Resize(OpDef):
     fusion = INJECTIVE
     mode = String("nearest", among=("nearest", "linear", "cubic"))
     coordinate_transformation_mode = String("half_pixel", among=POSITIONS)
-    nearest_mode = String("round_prefer_floor", among=NEAREST)
+    nearest_mode = String("round_prefer_floor", among=resampling.NEAREST)
     cubic_coeff_a = Float(-0.75)
     exclude_outside = Bool(False)
     antialias = Bool(False)
@@ -87,18 +85,11 @@ class Resize(OpDef):
 
     def carried(self, node: Node, index: int, axis: int) -> Carry | None:
         """Along an axis that stays what it is; weights of an interpolation along others add up to 1."""
-        x, _, scales, sizes = node.inputs
-        if index or x is None or self.coordinate_transformation_mode == "tf_crop_and_resize":
-            return None  # which puts a number outside
-        axes, extent = self._axes(x.rank), x.shape[axis]
-        by, to = (None if v is None or v.shape == (0,) else v.data for v in (scales, sizes))
-        if not isinstance(extent, int) or not extent or (by is None and to is None):
-            return None
-        lengths, factors = resized(x.shape, axes, by, to, self.keep_aspect_ratio_policy)
-        if axis in axes and (factor := factors[axis]) is not None and lengths[axis] == extent:
-            stays = position_line(self.coordinate_transformation_mode, extent, extent, factor, None).is_identity()
-            return every(extent, axis) if stays else None
-        return None if axis in axes else every(extent, axis)
+        x, _, *given = node.inputs
+        by, to = (None if v is None or v.shape == (0,) else v.data for v in given)
+        rule, policy = self.coordinate_transformation_mode, self.keep_aspect_ratio_policy
+        kept = not index and x is not None and stays(x.shape, axis, self._axes(x.rank), by, to, rule, policy)
+        return every(node.output.shape[axis], axis) if kept else None
 
     def in_blocks(self, node: Node, index: int | None, lanes: int) -> Accepts:
         return Accepts.ALIKE
@@ -152,8 +143,7 @@ class Resize(OpDef):
             scales = [1.0, 1.0, node.attribute("height_scale", 1.0), node.attribute("width_scale", 1.0)]
         scales = np.asarray(scales, np.float32) if isinstance(scales, list) else scales
         mode = {"bilinear": "linear"}.get(node.attribute("mode", "nearest"), node.attribute("mode", "nearest"))
-        op = cls(mode=mode, coordinate_transformation_mode="asymmetric", nearest_mode="ceil_if_shrunk")
-        return op(x, None, scales, None, name=node.name)
+        return cls(mode=mode, nearest_mode="ceil_if_shrunk", **_by("asymmetric"))(x, None, scales, None, name=node.name)
 
     def to_onnx(self, node: Node, opset: int) -> tuple[str, dict[str, Any], list[Any]] | None:
         x, roi, scales, sizes = node.inputs
