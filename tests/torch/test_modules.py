@@ -218,6 +218,56 @@ def test_other_dtypes_and_devices_are_torchs() -> None:
         layer(torch.zeros(4, 3))
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")  # torch's, where tangents come
+@pytest.mark.parametrize(
+    ("kind", "args", "shape"),
+    [("BatchNorm2d", (6,), (4, 6, 5, 3)), ("LayerNorm", (3,), (4, 3)), ("GroupNorm", (2, 6), (4, 6, 5))],
+)
+def test_transforms_and_tangents_are_torchs(kind: str, args: Any, shape: Any) -> None:
+    """torch.func and forward mode see the calls, or their derivatives would be wrong."""
+    from torch.autograd import forward_ad
+
+    x, dx = data(*shape, dtype=torch.float64), data(*shape, dtype=torch.float64, seed=1)
+    found = list[Any]()
+    for layer in pair(kind, *args, dtype=torch.float64):
+        layer.requires_grad_(False).eval()
+        gradient = torch.func.grad(lambda x, layer=layer: layer(x).pow(3).sum())(x)
+        each = torch.func.vmap(layer)(torch.stack([x, dx]))
+        with forward_ad.dual_level():
+            tangent = forward_ad.unpack_dual(layer(forward_ad.make_dual(x, dx))).tangent
+        assert tangent is not None
+        found.append((gradient, each, tangent))
+    for theirs, mine in zip(*found, strict=True):
+        close(mine, theirs, torch.float64)
+
+
+@pytest.mark.parametrize("momentum", [-0.5, 1.5])
+def test_any_momentum_that_torch_takes(momentum: float) -> None:
+    agree(*pair("BatchNorm1d", 3, momentum=momentum), data(5, 3))
+
+
+@pytest.mark.parametrize("momentum", [0.1, None])
+def test_a_refused_batch_changes_nothing(momentum: Any) -> None:
+    layer = ours.BatchNorm1d(3, momentum=momentum)
+    layer(data(5, 3))
+    before = {name: t.clone() for name, t in layer.state_dict().items()}
+    for x in (data(1, 3), data(5, 2), torch.zeros(5, 3, dtype=torch.int64)):
+        with pytest.raises(Exception):  # noqa: B017, PT011
+            layer(x)
+    for name, t in layer.state_dict().items():
+        assert torch.equal(t, before[name]), name
+
+
+@pytest.mark.filterwarnings("ignore:input's size at dim=1:UserWarning")
+def test_running_statistics_of_other_channels_are_refused() -> None:
+    """As by torch; one channel would broadcast."""
+    for channels in (1, 4):
+        layer = ours.InstanceNorm1d(3, track_running_stats=True)
+        with pytest.raises(RuntimeError, match="running_mean should contain"):
+            layer(data(2, channels, 5))
+        assert torch.equal(layer.running_mean, torch.zeros(3))
+
+
 def test_dy_in_any_order_of_memory() -> None:
     theirs, mine = pair("BatchNorm2d", 3)
     for m in (theirs, mine):

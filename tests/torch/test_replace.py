@@ -140,6 +140,15 @@ def test_a_fused_relu_outlives_its_norm(convert: Any) -> None:
     assert torch.equal(model[1](x), x.relu())
 
 
+@pytest.mark.parametrize("is_training", [True, False])
+def test_torch_compile_takes_a_fused_relu(is_training: bool) -> None:
+    model = nn.Sequential(nn.BatchNorm1d(3), nn.ReLU(), nn.LayerNorm(3)).train(is_training)
+    x = torch.randn(5, 3)
+    expected = copy.deepcopy(model)(x)
+    ours.replace_norms(model)
+    close(torch.compile(model, backend="eager", fullgraph=True)(x), expected, torch.float32)
+
+
 def test_the_model_itself() -> None:
     model = nn.BatchNorm1d(3)
     (told,) = ours.replace_norms(model)

@@ -34,6 +34,9 @@ def read_only(a: Any) -> Any:
         ({"x": X[0, 0]}, "expected x of rank 2 or more"),
         ({"axis": 3}, r"axis 3 of x \[4, 3, 5\]\n.*an axis of -3 to 2"),
         ({"axis": (0, 2)}, "are not neighbours"),
+        ({"axis": 1.5}, r"axis is 1.5\n.*expected an integer"),
+        ({"axis": "channels"}, "axis is 'channels'"),
+        ({"comm": 3}, r"comm is int\n.*expected a communicator"),
         ({"scale": C3[:2]}, r"scale has shape \[2\]\n.*expected \[3\]"),
         ({"bias": C3.reshape(1, 3)}, r"bias has shape \[1, 3\]"),
         ({"running_mean": C3.astype(np.float64)}, r"running_mean is float64\n.*expected float32"),
@@ -95,6 +98,8 @@ def test_frozen_and_parts_refuse() -> None:
         training.batch_norm_inference(X, C3, C3, C3, C3, epsilon=-1)
     with pytest.raises(InvalidInput, match=r"var has shape \[2\]"):
         training.update(C3, C3, C3, C3[:2], 4)
+    with pytest.raises(InvalidInput, match="count is -4"):
+        training.update(C3, C3, C3, C3, -4)
     with pytest.raises(InvalidInput, match="running_mean is list"):
         training.update([0.0], [1.0], C3, C3, 4)
 

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from torch._C import _are_functorch_transforms_active
+from torch.autograd.forward_ad import unpack_dual
 from torch.jit._trace import is_tracing
 
 from renorm.core import dtypes
@@ -20,14 +22,16 @@ _BFLOAT16 = dtypes.numpy_dtype("bfloat16")
 
 def is_ours(x: Tensor, *others: Tensor | None) -> bool:
     """Whether renorm's kernels may work on these tensors: strided memory of the CPU with elements of a dtype that it
-    has, and nobody who wants to see the calls (torch.compile, tracing, subclasses of Tensor)."""
-    if torch.compiler.is_compiling() or is_tracing() or not _fits(x):
+    has, and nobody who wants to see the calls (torch.compile, tracing, transforms of torch.func, tangents of forward
+    mode, subclasses of Tensor)."""
+    if torch.compiler.is_compiling() or is_tracing() or _are_functorch_transforms_active() or not _fits(x):
         return False
     return all(_fits(t) for t in others if t is not None)
 
 
 def _fits(x: Tensor) -> bool:
-    return type(x) in PLAIN and x.is_cpu and x.dtype in DTYPES and x.layout is torch.strided
+    is_plain = type(x) in PLAIN and x.is_cpu and x.dtype in DTYPES and x.layout is torch.strided
+    return is_plain and unpack_dual(x).tangent is None
 
 
 def array_of(x: Tensor) -> Array:

@@ -32,30 +32,33 @@ class _BatchNorm(nn.modules.batchnorm._BatchNorm):
 
     def forward(self, input: Tensor) -> Tensor:
         self._check_input_dim(input)
-        factor = self._count_batch()
+        counted = self.num_batches_tracked if self.training and self.track_running_stats else None
+        factor = self._share(counted)
         uses_batch = self.training or (self.running_mean is None and self.running_var is None)
         # where they are not tracked, running statistics of training are neither read nor written
         tracked = not self.training or self.track_running_stats
         running = (self.running_mean, self.running_var) if tracked else (None, None)
         group = self._group() if uses_batch and self.training else None
-        single = uses_batch and group is None and input.numel() <= input.shape[1]  # torch has words for it
-        if single or not is_ours_with(input, self.weight, self.bias, *running):
+        single = uses_batch and input.numel() <= input.shape[1]
+        is_odd = group is None and (single or not (0 <= factor <= 1 and self.eps > 0))  # torch has words or numbers
+        if is_odd or not is_ours_with(input, self.weight, self.bias, *running):
             y = self._by_torch(input, *running, uses_batch, factor, group)
-            return y.relu() if self.fuses_relu else y
-        momentum = factor if running[0] is not None else 0.0
-        settings = Settings(self.eps, momentum, relu=self.fuses_relu, comm=group)
-        y = normalize_batch(input, *running, self.weight, self.bias, uses_batch, settings)
-        if self.fuses_relu:
-            setattr(y, RECTIFIED, True)
+            y = y.relu() if self.fuses_relu else y
+        else:
+            momentum = factor if running[0] is not None else 0.0
+            settings = Settings(self.eps, momentum, relu=self.fuses_relu, comm=group)
+            y = normalize_batch(input, *running, self.weight, self.bias, uses_batch, settings)
+            if self.fuses_relu:
+                setattr(y, RECTIFIED, True)
+        if counted is not None:
+            counted.add_(1)  # not before: a refused batch changes nothing
         return y
 
-    def _count_batch(self) -> float:
-        """Counts a batch of training; the share that the batch has in the running statistics after it."""
-        if self.training and self.track_running_stats and self.num_batches_tracked is not None:
-            self.num_batches_tracked.add_(1)
-            if self.momentum is None:
-                return 1.0 / float(self.num_batches_tracked)
-        return 0.0 if self.momentum is None else self.momentum
+    def _share(self, counted: Tensor | None) -> float:
+        """That the batch has in the running statistics after it. counted: the batches before it."""
+        if self.momentum is not None:
+            return self.momentum
+        return 0.0 if counted is None else 1.0 / (float(counted) + 1.0)
 
     def _group(self) -> Any:
         """The ranks whose batches are one; None: this one alone."""
@@ -160,7 +163,8 @@ class _InstanceNorm(nn.modules.instancenorm._InstanceNorm):
         uses_input = self.training or not self.track_running_stats
         running = self.running_mean, self.running_var
         known = [r for r in running if r is not None]
-        if not is_ours_with(input, self.weight, self.bias, *known) or prod(input.shape[2:]) <= 1 or not input.numel():
+        fits = all(r.numel() == input.shape[1] for r in known) and prod(input.shape[2:]) > 1 and input.numel() > 0
+        if not (fits and is_ours_with(input, self.weight, self.bias, *known)):
             return super()._apply_instance_norm(input)
         if not uses_input:
             return normalize_batch(input, *running, self.weight, self.bias, False, Settings(self.eps))

@@ -18,7 +18,7 @@ class FusedReLU(nn.ReLU):
     """A ReLU that the batch norm in front of it computes: what comes from there it passes on."""
 
     def forward(self, input: Tensor) -> Tensor:
-        return input if RECTIFIED in input.__dict__ else super().forward(input)
+        return input if hasattr(input, RECTIFIED) else super().forward(input)
 
 
 @dataclass(frozen=True)

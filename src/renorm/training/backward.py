@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from renorm.ops.batch_norm_gradient_elements import BatchNormGradientElements
 from renorm.ops.batch_norm_gradient_sums import BatchNormGradientSums
 from renorm.runtime.arrays import Array
 from renorm.training import kernels
+from renorm.training.communicators import guarded
 from renorm.training.conventions import nonnegative
 from renorm.training.forward import moments_of
 from renorm.training.merging import summed
@@ -48,7 +48,7 @@ def batch_norm_backward(
     y: the result of a forward call with relu=True; dy counts where y > 0. residual: the gradient of what was added is
     a fourth result. out: an array for dx, or one for each result, None in the place of those that shall be fresh.
     """
-    with nullcontext() if comm is None else comm.guard("batch_norm backward"):
+    with guarded(comm, "batch_norm backward"):
         batch, operands, into = _operands(dy, x, scale, axis, mode, mask, y, residual, out)
         mean, invstd = _statistics(batch, saved_mean, saved_invstd, epsilon, comm)
         given, scaled, result = operands

@@ -19,13 +19,13 @@ import math
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from renorm.core.errors import SynchronizationError
+from renorm.core.errors import InvalidInput, SynchronizationError
 
 TIMEOUT = 300.0  # seconds: longer than a rank loads data or writes a checkpoint while the others wait
 FAREWELL = 30.0  # seconds for which a rank that failed waits for the others, to tell them
@@ -115,6 +115,20 @@ class Communicator(ABC):
                 raise
         finally:
             self._in_use.release()
+
+
+def guarded(comm: Any, label: str) -> AbstractContextManager[None]:
+    """`comm.guard(label)`; where comm is None there is nobody to be told. Raises InvalidInput for what is no
+    communicator, as the one of mpi4py or torch.distributed itself."""
+    if comm is None:
+        return nullcontext()
+    if not isinstance(comm, Communicator):
+        raise InvalidInput(
+            f"comm is {type(comm).__name__}",
+            ["expected a communicator of renorm.training"],
+            "give training.Mpi(comm) of mpi4py's, training.TorchGroup(group) of torch's, or one of training.Threads(n)",
+        )
+    return comm.guard(label)
 
 
 class _Named(Communicator):

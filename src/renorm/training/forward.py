@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +14,7 @@ from renorm.ops.normalize import Normalize
 from renorm.ops.update_statistics import UpdateStatistics
 from renorm.runtime.arrays import Array
 from renorm.training import kernels
+from renorm.training.communicators import guarded
 from renorm.training.conventions import DEFAULT, Convention, epsilon_of, find, momentum_of, nonnegative
 from renorm.training.merging import Statistics, merged
 from renorm.training.operands import FLOAT64, Batch, Channels, array_of, per_channel, statistics_dtype
@@ -87,7 +87,7 @@ def batch_norm(
     channel where the convention's library does (torch). SynchronizationError as renorm.training.communicators says.
     Warns (StatisticsWarning) of a running variance beyond what its dtype holds.
     """
-    with nullcontext() if comm is None else comm.guard("batch_norm forward"):
+    with guarded(comm, "batch_norm forward"):
         rule = find(convention)
         batch = Batch(x, axis, mode, mask, has_modes=rule.per_activation)
         rate = np.array([momentum_of(rule, momentum, num_batches_tracked)])
@@ -146,7 +146,7 @@ def moments(x: Any, *, axis: int | tuple[int, ...] = 1, mask: Any = None, comm: 
     """(mean, var, count) of each channel: the first part of `batch_norm`. mean and the population's variance are
     float64 whatever x is, so that nothing is lost before `update` and `normalize`; 0 of no values. mask, comm: as for
     `batch_norm`."""
-    with nullcontext() if comm is None else comm.guard("moments"):
+    with guarded(comm, "moments"):
         batch = Batch(x, axis, mask=mask)
         m = moments_of(batch, comm, "moments")
     return Moments(batch.of_channels(m.mean), batch.of_channels(m.m2 / max(m.count, 1)), m.count)
@@ -173,6 +173,8 @@ def update(
     like = Channels(1, old.size, 1, old.shape, (), (1, old.size), (1,))
     running = [per_channel(n, v, like, dtype) for n, v in (("running_mean", old), ("running_var", running_var))]
     batch = [per_channel(n, v, like, FLOAT64) for n, v in (("mean", mean), ("var", var))]
+    if count < 0:
+        raise InvalidInput(f"count is {count}", ["expected how many values the statistics are of: 0 or more"])
     _check_single(int(count), rule, "these statistics")
     new = _updated(rule, int(count), *batch, rate, *running)
     _report_overflow(new[1], running[1])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from math import prod
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -61,8 +62,10 @@ def channels_for(x: Array, axis: Any, mode: str, has_modes: bool = True) -> Chan
     if mode != "spatial":
         known = "spatial, per_activation" if has_modes else "spatial (per_activation is cudnn's)"
         raise InvalidInput(f"mode is {mode!r}", [f"known: {known}"])
-    if not isinstance(axis, (int, tuple)):
-        axis = tuple(axis) if isinstance(axis, (list, range)) else int(axis)
+    try:
+        axis = tuple(map(index, axis)) if isinstance(axis, (tuple, list, range)) else index(axis)
+    except TypeError:
+        raise InvalidInput(f"axis is {axis!r}", ["expected an integer, or a tuple of neighbouring ones"]) from None
     return channels_of(x.shape, axis)
 
 
