@@ -17,6 +17,7 @@ from renorm.graph.ir import Graph, Value
 from renorm.graph.rewrite import Driver, Log
 from renorm.graph.verify import verify
 from renorm.passes import fold
+from renorm.passes.pipeline import optimize
 
 Array = Any
 
@@ -382,3 +383,19 @@ def test_norms_with_their_own_scale_take_what_follows() -> None:
     fold_all(g)
     assert [n.op.name for n in g.nodes] == ["instance_norm", "relu"]
     close(interpret.run(g, [data])[0], expected, 1e-12)
+
+
+def test_factors_that_would_vanish_in_float16_stay():
+    """The scale of a norm of little variance may be tiny; times another tiny factor it is no number of float16."""
+    graph = Graph("tiny")
+    x = graph.input("x", "float16", (2, 2, 3))
+    half = np.float16
+    parameters = [half([-2e-5, -5.6e-5]), half([0.2, -0.1]), half([0.5, 2.2]), half([0.5, 0.0])]
+    y = ops.batch_norm(x, *(graph.constant(p, n) for p, n in zip(parameters, "sbmv")), epsilon=1e-12, name="norm")
+    graph.outputs = [ops.mul(y, graph.constant(half([[1.6], [1e-4]]), "c"), name="factor")]
+    data = np.random.default_rng(0).standard_normal((2, 2, 3)).astype(half)
+    before = interpret.evaluate(graph, [data])[graph.outputs[0]]
+    folded, report = optimize(graph.copy(), level=2)
+    after = interpret.evaluate(folded, [data])[folded.outputs[0]]
+    np.testing.assert_allclose(after, before, rtol=2e-3)
+    assert any("vanish in float16" in reason for _, _, reason in report.refusals)

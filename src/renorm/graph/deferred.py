@@ -121,6 +121,11 @@ def fits(number: float, dtype: str) -> bool:
         return bool(np.isfinite(np.asarray(number).astype(dtypes.numpy_dtype(dtype)).astype(np.float64)))
 
 
+def survives(number: float, dtype: str) -> bool:
+    """Whether a number keeps its digits when it is rounded to a dtype: it is 0, or in the range of normal numbers."""
+    return fits(number, dtype) and (number == 0 or abs(number) >= dtypes.smallest_normal(dtype))
+
+
 def source_key(source: Array | Deferred) -> Hashable:
     return source.key() if isinstance(source, Deferred) else id(source)
 

@@ -17,9 +17,9 @@ import numpy as np
 
 from renorm import ops
 from renorm.core.dataclass import dataclass
-from renorm.core.dtypes import itemsize
+from renorm.core.dtypes import itemsize, numpy_dtype, unit_roundoff
 from renorm.graph.channels import ChannelMap
-from renorm.graph.deferred import Deferred, fits, largest
+from renorm.graph.deferred import Deferred, fits, largest, survives
 from renorm.graph.ir import Node, Value
 from renorm.graph.rewrite import Match
 from renorm.graph.types import TensorType
@@ -77,7 +77,8 @@ class Scaled:
 
     def fits(self) -> bool:
         """Whether the constants are numbers of the dtype; no product with what is not finite is what it was."""
-        return all(v is None or fits(largest(v), self.x.dtype) for v in (self.map.k, self.map.shift))
+        k, shift = (0.0 if v is None else largest(v) for v in (self.map.k, self.map.shift))
+        return survives(k, self.x.dtype) and fits(shift, self.x.dtype)
 
     def __call__(self, m: Match) -> Value:
         y, source = self.x, f"folded {', '.join(m.origin)}"
@@ -140,10 +141,11 @@ def _given(node: Node) -> list[Any]:
 
 def _checked(found: Absorbed) -> Absorbed | str:
     """The same, or a sentence where a constant would not fit into its dtype."""
-    given = [*found.given, *[None] * (len(found.changed) - len(found.given))]
-    for before, after in zip([*given, None], [*found.changed, found.rest]):
+    given = [*found.given, *[None] * (len(found.changed) - len(found.given)), None]
+    names = [*(p.name for p in found.op.parsed.operands), "rest"]
+    for name, before, after in zip(names, given, [*found.changed, found.rest]):
         if after is not None and after is not before and not isinstance(after, TensorType):
-            reason = _overflow(after, found.producer.output.dtype)
+            reason = _lost(name, before, after, found.producer.output.dtype)
             if reason:
                 return f"{reason} (node {found.producer.name!r})"
     return found
@@ -158,10 +160,20 @@ def _elements(operand: Any, is_weight: bool) -> Any:
     return given(operand) if is_weight else exact(operand)
 
 
-def _overflow(array: Array | Deferred, dtype: str) -> str | None:
-    """A sentence where rounding to `dtype` makes a finite element infinite."""
-    if fits(largest(array), dtype):
+def _lost(name: str, before: Any, after: Array | Deferred, dtype: str) -> str | None:
+    """A sentence where rounding to `dtype` makes a finite element infinite, or where factors that had digits keep few:
+    all of a weight, or any of a norm's scale, which a large 1 / sqrt(var + epsilon) may follow. What a bias loses there
+    is less than what it is added to has."""
+    if survives(largest(after), dtype) and name != "scale":
         return None
-    array = array.exact() if isinstance(array, Deferred) else array  # whose bound may be far too high
-    highest = float(np.abs(array[np.isfinite(array)]).max(initial=0.0))
-    return None if fits(highest, dtype) else f"folded constants go beyond {dtype}: {highest:.3g}"
+    after = after.exact() if isinstance(after, Deferred) else after  # whose bound may be far too high
+    sizes = np.abs(after[np.isfinite(after)])
+    highest = float(sizes.max(initial=0.0))
+    if not fits(highest, dtype):
+        return f"folded constants go beyond {dtype}: {highest:.3g}"
+    if name == "scale":
+        rounded = sizes.astype(numpy_dtype(dtype)).astype(np.float64)
+        lost = np.abs(rounded - sizes) > unit_roundoff(dtype) * sizes
+        return f"folded constants vanish in {dtype}: {sizes[lost].min():.3g}" if lost.any() else None
+    had = isinstance(before, (np.ndarray, Deferred)) and survives(largest(before), dtype)
+    return f"folded constants vanish in {dtype}: {highest:.3g}" if had and not survives(highest, dtype) else None

@@ -429,8 +429,8 @@ def pad(net: Network, v: str, mode: str, pads: list[int], value: float) -> tuple
         made = net.apply("Pad", [v, net.constant("pads", np.array(whole)), *extra], y, mode=mode)
     if mode != "constant":
         return made, [Link("pad", "carries", "carries")]
-    if value:
-        return made, [Link("pad", "fills")]
+    if value:  # in front of a convolution it becomes padding, and an image that is added
+        return made, [Link("pad", "fills", adds=1)]
     return made, [Link("pad of zeros", "beside", "beside" if net.dynamic == "all" else "joins")]
 
 
