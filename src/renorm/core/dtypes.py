@@ -67,9 +67,9 @@ def unit_roundoff(name: str) -> float:
     return {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}[lookup(name).name]
 
 
-def smallest_normal(name: str) -> float:
-    """The smallest positive number of a floating dtype that has all its digits."""
-    return {"float64": 2.0**-1022, "float32": 2.0**-126, "float16": 2.0**-14, "bfloat16": 2.0**-126}[lookup(name).name]
+def smallest_number(name: str) -> float:
+    """The smallest positive number of a floating dtype; below 2 / unit_roundoff of them, numbers have fewer digits."""
+    return {"float64": 2.0**-1074, "float32": 2.0**-149, "float16": 2.0**-24, "bfloat16": 2.0**-133}[lookup(name).name]
 
 
 def itemsize(name: str) -> int:

@@ -122,8 +122,9 @@ def fits(number: float, dtype: str) -> bool:
 
 
 def survives(number: float, dtype: str) -> bool:
-    """Whether a number keeps its digits when it is rounded to a dtype: it is 0, or in the range of normal numbers."""
-    return fits(number, dtype) and (number == 0 or abs(number) >= dtypes.smallest_normal(dtype))
+    """Whether a number keeps two thirds of its digits when it is rounded to a dtype, or is 0."""
+    kept = dtypes.unit_roundoff(dtype) ** (-2 / 3)
+    return fits(number, dtype) and (number == 0 or abs(number) >= kept * dtypes.smallest_number(dtype))
 
 
 def source_key(source: Array | Deferred) -> Hashable:

@@ -23,7 +23,7 @@ from renorm.graph.ir import Value
 from renorm.graph.rewrite import Match, Rewrite, Variable, any_result
 from renorm.passes import paths, pushing
 from renorm.passes.affine import ARITHMETIC, FAR, normalization, per_channel, scaling, together
-from renorm.passes.taking import Scaled, absorb, absorb_front
+from renorm.passes.taking import VANISH, Scaled, absorb, absorb_front
 
 
 class Fold(Rewrite):
@@ -72,7 +72,7 @@ class Fold(Rewrite):
         if m.found.count < len(m.about) and m.found.fits() and not _cancels(m.found.map, self.affine(m)):
             return None
         m.about = [m.root]
-        return reasons[0]
+        return next((r for r in reasons if VANISH in r), reasons[0])  # a map along several axes has several reasons
 
     @staticmethod
     def scaled(m: Match) -> Value:
@@ -198,7 +198,7 @@ class FoldInFront(Rewrite):
                 m.found = replace(taken, made={index: found.made})
                 return None
             reasons.append(taken)
-        return reasons[0]
+        return next((r for r in reasons if VANISH in r), reasons[0])
 
     def rewrite(self, m: Match) -> Value:
         return m.found(m)

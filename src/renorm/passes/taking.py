@@ -17,7 +17,7 @@ import numpy as np
 
 from renorm import ops
 from renorm.core.dataclass import dataclass
-from renorm.core.dtypes import itemsize, numpy_dtype, unit_roundoff
+from renorm.core.dtypes import itemsize
 from renorm.graph.channels import ChannelMap
 from renorm.graph.deferred import Deferred, fits, largest, survives
 from renorm.graph.ir import Node, Value
@@ -28,6 +28,7 @@ from renorm.passes.paths import Made
 
 Array = np.ndarray[Any, Any]
 
+VANISH = "folded constants vanish"  # the reason nearest to a fold: everything else of it is possible
 BORDER = 1 << 20  # bytes of an image that takes the place of a norm in front: more costs more than the norm
 
 
@@ -167,13 +168,13 @@ def _lost(name: str, before: Any, after: Array | Deferred, dtype: str) -> str | 
     if survives(largest(after), dtype) and name != "scale":
         return None
     after = after.exact() if isinstance(after, Deferred) else after  # whose bound may be far too high
-    sizes = np.abs(after[np.isfinite(after)])
-    highest = float(sizes.max(initial=0.0))
+    highest = float(np.abs(after[np.isfinite(after)]).max(initial=0.0))
     if not fits(highest, dtype):
         return f"folded constants go beyond {dtype}: {highest:.3g}"
-    if name == "scale":
-        rounded = sizes.astype(numpy_dtype(dtype)).astype(np.float64)
-        lost = np.abs(rounded - sizes) > unit_roundoff(dtype) * sizes
-        return f"folded constants vanish in {dtype}: {sizes[lost].min():.3g}" if lost.any() else None
-    had = isinstance(before, (np.ndarray, Deferred)) and survives(largest(before), dtype)
-    return f"folded constants vanish in {dtype}: {highest:.3g}" if had and not survives(highest, dtype) else None
+    if not isinstance(before, (np.ndarray, Deferred)):
+        return None
+    pairs = [(largest(before), highest)]
+    if name == "scale" and isinstance(before, np.ndarray) and before.shape == after.shape:
+        pairs = list(zip(np.abs(before).ravel().tolist(), np.abs(after).ravel().tolist()))
+    lost = [now for had, now in pairs if survives(had, dtype) and not survives(now, dtype) and np.isfinite(now)]
+    return f"{VANISH} in {dtype}: {min(lost):.3g}" if lost else None
