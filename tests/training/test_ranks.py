@@ -86,7 +86,8 @@ def test_one_collective_forward_and_one_backward() -> None:
         return sent
 
     for sent in training.Threads(2).run(work):
-        assert sent == ["batch_norm forward, 3 channels", "batch_norm backward, 3 channels"]
+        kinds = [label.split(" as ")[0].split(",")[0] for label in sent]
+        assert kinds == ["batch_norm forward", "batch_norm backward"]
 
 
 def test_parallel_branches_share_their_collectives() -> None:
@@ -163,8 +164,21 @@ def test_forward_beside_backward_is_a_mismatch_that_names_the_layers() -> None:
         return training.batch_norm_backward(batch.dy, batch.x, epsilon=1e-5, comm=comm.named("block1.bn3"))
 
     for error in attempts(2, work):
-        assert "'block1.bn2: batch_norm forward, 3 channels'" in error.facts[0]
+        assert "'block1.bn2: batch_norm forward as torch (epsilon 1e-05), 3 channels'" in error.facts[0]
         assert "'block1.bn3: batch_norm backward" in error.facts[1]
+
+
+@pytest.mark.parametrize("other", [{"convention": "onnx", "momentum": 0.1}, {"momentum": 0.2}, {"epsilon": 1e-3}])
+def test_ranks_of_other_conventions_are_a_mismatch(other: dict[str, Any]) -> None:
+    batch = drawn(11, (4, 3, 5), 1.0)
+
+    def work(comm: Communicator) -> Any:
+        own = {"convention": "torch", "momentum": 0.1, "epsilon": 1e-5} | (other if comm.rank else {})
+        running = {"running_mean": batch.running_mean, "running_var": batch.running_var}
+        return training.batch_norm(batch.part(comm.rank, comm.rank + 2).x, comm=comm, **running, **own)
+
+    for error in attempts(2, work):
+        assert "different layers" in error.headline
 
 
 def test_a_rank_that_dies_in_mid_collective_changes_nothing() -> None:
@@ -180,7 +194,9 @@ def test_a_rank_that_dies_in_mid_collective_changes_nothing() -> None:
 
     errors = attempts(3, work)
     for error in errors[:2]:
-        assert "rank 2 did not come to 'batch_norm forward, 3 channels'" in str(error)
+        assert "rank 2 did not come to 'batch_norm forward as torch (epsilon 1e-05, momentum 0.1), 3 channels'" in str(
+            error
+        )
     assert all((out == 7).all() for out in outs)
 
 

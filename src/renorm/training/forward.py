@@ -97,7 +97,9 @@ def batch_norm(
         if (running[0] is None) != (running[1] is None):
             raise InvalidInput("running_mean and running_var go together: one is given, the other is None")
         added, into = batch.tensor("residual", residual), batch.output("out", out)
-        m = None if fused and comm is None else moments_of(batch, comm, "batch_norm forward")
+        kept = "" if running[0] is None else f", momentum {rate[0]:.9g}"
+        layer = f"batch_norm forward as {rule.name} (epsilon {settings[0][1]:g}{kept})"  # the same on all ranks
+        m = None if fused and comm is None else moments_of(batch, comm, layer)
         count = batch.count if m is None else m.count
         _check_count(count, rule, batch)
     if m is None:
