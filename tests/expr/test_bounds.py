@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import assume, given, settings
 from tests.expr.expressions import BOUNDS, conditions, environments, indices, value
@@ -92,6 +94,18 @@ def test_facts_of_remainders_bound_what_they_are_taken_of() -> None:
     assert interval(index, bounds) == (-80, 24 * 6400 - 80)
     assert interval(index, bounds, [row * 2 + k >= 1]) == (0, 24 * 6400 - 80)
     assert interval(index, bounds, [row * 2 + k < 80]) == (-80, 24 * 6400 - 160)
+
+
+def test_facts_on_multiples_bound_the_quotient() -> None:
+    """A transposed window whose dilation is a multiple of its stride: o//3 - k, guarded by 0 <= o - 3k < 21."""
+    o, k = Var("o"), Var("k")
+    bounds, x = {o: (0, 77), k: (0, 2)}, o % 26
+    inside = [x - k * 3 >= 0, x - k * 3 < 20, x % 3 >= 1]
+    assert interval(x // 3 - k, bounds, inside) == (0, 6)
+    assert interval(x // 3 - k, bounds, inside[2:]) == (-2, 8)
+    for o_, k_ in itertools.product(range(78), range(3)):
+        if 0 <= o_ % 26 - 3 * k_ < 20:
+            assert 0 <= o_ % 26 // 3 - k_ <= 6
 
 
 def test_facts_bound_digits_within_the_remainder_that_they_speak_of() -> None:

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.ops.nodes import by_loops, by_onnxruntime, by_reference, by_renorm, model, normal
 
+import renorm
 from renorm.core.dims import Sym
 from renorm.core.errors import OperandError
 from renorm.graph.ir import Graph
@@ -149,6 +150,17 @@ def test_output_padding_may_exceed_the_stride_where_the_dilation_does() -> None:
     s = Setting(normal(rng, 1, 2, 4), normal(rng, 2, 3, 2), None, (2,), (5,), (1,), 1, (4,))
     expected = by_torch(s)
     np.testing.assert_allclose(by_loops(ConvTranspose, s.x, s.w, None, **s.attributes), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_conv_transpose_whose_dilation_is_a_multiple_of_its_stride_compiles() -> None:
+    """Only the guard on o - k * dilation says that o // stride - k * dilation // stride is inside of x."""
+    rng = np.random.default_rng(1)
+    x, w = normal(rng, 3, 3, 7, 6, 4), normal(rng, 3, 3, 3, 2, 3)
+    s = Setting(x, w, None, (3, 3, 1), (3, 2, 2), (0, 0, 0), 1, (1, 0, 1))
+    graph = Graph("dilated")
+    y = graph.apply(ConvTranspose(**s.attributes), [graph.input("x", "float32", x.shape), graph.constant(w, "w"), None])
+    graph.outputs = [y]
+    np.testing.assert_allclose(renorm.compile(graph).run(x)[0], by_torch(s), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("kernel", [2, 3, 4, 5])

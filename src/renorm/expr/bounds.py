@@ -95,8 +95,8 @@ class Intervals:
 
     def _of_remainders(self, facts: tuple[Form, ...]) -> Iterator[Form]:
         """Facts that tie a remainder which the given ones speak of to what it is taken of: x - x%m is a multiple of m,
-        m*(x//m), so that a guard on x%m bounds an index into which x itself went. Behind the others: they are what
-        others leave over.
+        m*(x//m), so that a guard on x%m bounds an index into which x itself went; and a guard on x + m*y bounds
+        x//m + y. Behind the others: they are what others leave over.
         """
         seen: set[Hashable] = set()
         for fact in facts:
@@ -114,6 +114,22 @@ class Intervals:
                     form = whole.times(sign)
                     form.constant -= sign * (int(bound) // int(m.value) * int(m.value))
                     yield form
+                yield from self._of_quotient(Binary("//", atom.a, m), int(m.value), facts)
+
+    def _of_quotient(self, quotient: Binary, m: int, facts: tuple[Form, ...]) -> Iterator[Form]:
+        """What facts +-x + m*y + c <= 0 say of x//m: it is at most -y + floor(-c/m), or at least y + floor(c/m)."""
+        x = form_of(quotient.a, self.identity)
+        for fact in facts:
+            for sign in (1, -1):
+                rest = fact.copy()
+                rest.add(x, -sign)
+                if any(k % m for k in rest.coefficients):
+                    continue
+                c, rest.constant = rest.constant, 0
+                form = rest.divided(m)
+                form.add_atom(self.identity(quotient), quotient, sign)
+                form.constant = -(-c // m) if sign > 0 else c // m
+                yield form
 
     def most(self, form: Form, facts: Sequence[Form]) -> float:
         """An upper bound of the form, the least of the plain one and those that facts f, f <= 0, give; of few facts
