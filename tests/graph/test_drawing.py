@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as xml
+from itertools import pairwise
 from typing import Any
 
 from hypothesis import given
@@ -28,10 +29,20 @@ def boxes(picture: xml.Element) -> dict[str, tuple[float, float, float, float]]:
     return found
 
 
-def ends(picture: xml.Element) -> list[tuple[tuple[float, float], tuple[float, float]]]:
-    """Where each edge begins and ends."""
-    numbers = [[float(n) for n in re.findall(r"-?[\d.]+", p.attrib["d"])] for p in picture.iter(f"{SVG}path")]
-    return [((n[0], n[1]), (n[-2], n[-1])) for n in numbers]
+def on(path: xml.Element) -> list[tuple[float, float]]:
+    """Places along an edge: of its lines the ends, of its curves (Bezier) many."""
+    found: list[tuple[float, float]] = []
+    for kind, numbers in re.findall(r"([MLC])([^MLC]*)", path.attrib["d"]):
+        n = [float(i) for i in re.findall(r"-?[\d.]+", numbers)]
+        points = [found[-1], *zip(n[::2], n[1::2])] if found else [(n[0], n[1])]
+        if kind != "C":
+            found.append(points[-1])
+            continue
+        for t in (i / 20 for i in range(1, 21)):
+            weights = (1 - t) ** 3, 3 * t * (1 - t) ** 2, 3 * t * t * (1 - t), t**3
+            x, y = (sum(w * p[axis] for w, p in zip(weights, points)) for axis in (0, 1))
+            found.append((x, y))
+    return found
 
 
 def box_at(place: tuple[float, float], at: dict[str, Any], edge: int) -> str:
@@ -44,19 +55,27 @@ def box_at(place: tuple[float, float], at: dict[str, Any], edge: int) -> str:
 @st.composite
 def graphs(draw: Any) -> Graph:
     graph = Graph("random")
-    values = [graph.input(f"x{i}", "float32", (2, 3)) for i in range(draw(st.integers(1, 3)))]
+    values = [graph.input(f"x{i}", "float32", (2, 4)) for i in range(draw(st.integers(1, 3)))]
+    halves = []
     for _ in range(draw(st.integers(0, 12))):
         read = [draw(st.sampled_from(values)) for _ in range(draw(st.integers(1, 2)))]
-        values.append(ops.add(*read) if len(read) == 2 else ops.relu(*read))
-    graph.outputs = draw(st.lists(st.sampled_from(values), min_size=1, max_size=3, unique_by=id))
+        if len(read) == 2:
+            values.append(ops.add(*read))
+        elif draw(st.booleans()):
+            values.append(ops.relu(*read))
+        else:
+            halves += ops.split(*read, num_outputs=2, axis=1)
+            values.append(ops.concat(*draw(st.permutations(halves[-2:])), axis=1))
+    graph.outputs = draw(st.lists(st.sampled_from(values + halves), min_size=1, max_size=3, unique_by=id))
     return graph
 
 
 @given(graphs())
-def test_edges_join_what_they_should_and_boxes_are_apart(graph: Graph):
+def test_edges_join_what_they_should_and_nothing_lies_on_anything_else(graph: Graph):
     picture = xml.fromstring(svg(graph))
     at = boxes(picture)
-    assert len(at) == len(graph.nodes) + len(graph.inputs) + len(graph.outputs)
+    several = [v for n in graph.nodes if len(n.outputs) > 1 for v in n.outputs if graph.user_map().get(v)]
+    assert len(at) == len(graph.nodes) + len(graph.inputs) + len(graph.outputs) + len(several)
     placed = list(at.values())
     for i, a in enumerate(placed):
         assert a[0] >= 0
@@ -64,16 +83,21 @@ def test_edges_join_what_they_should_and_boxes_are_apart(graph: Graph):
         assert a[3] <= float(picture.attrib["height"])
         for b in placed[:i]:
             assert a[2] < b[0] or b[2] < a[0] or a[3] < b[1] or b[3] < a[1]
-    drawn = sorted((box_at(begin, at, 3), box_at(end, at, 1)) for begin, end in ends(picture))
 
     def title(v: Any) -> str:
+        if v in several:
+            return f"value {v.name}: {v.type}"
         return repr(v.producer) if v.producer else f"input {v.name}: {v.type}"
 
-    read = {(title(v), repr(n)) for n in graph.nodes for v in n.inputs}
+    edges = [on(path) for path in picture.iter(f"{SVG}path")]
+    drawn = sorted((box_at(edge[0], at, 3), box_at(edge[-1], at, 1)) for edge in edges)
+    read = {(title(v), repr(n)) for n in graph.nodes for v in n.inputs if v is not None}
+    read |= {(repr(v.producer), title(v)) for v in several}
     given_out = {(title(v), f"output {v.name}: {v.type}") for v in graph.outputs}
     assert drawn == sorted(read | given_out)
-    for begin, end in ends(picture):
-        assert begin[1] < end[1]
+    for edge in edges:
+        assert all(above[1] <= below[1] for above, below in pairwise(edge))
+        assert not any(b[0] < x < b[2] and b[1] + 0.2 < y < b[3] - 0.2 for x, y in edge for b in placed)
     assert svg(graph) == svg(graph)
 
 

@@ -1,13 +1,16 @@
-"""A graph as an SVG picture: operands above, results below, one box per node.
+"""A graph as an SVG picture: operands above, results below, a box for a node, an oval for a value.
 
-Nodes stand in rows, each below all that it reads (longest path); an edge that passes rows goes through a place of its
-own in each of them. Rows are ordered by the mean place of what their members are joined to, in sweeps down and up
-(Sugiyama, Tagawa, Toda 1981), and then moved towards it as far as their neighbours leave room. Constants are not drawn.
+Values that are drawn are inputs, outputs, and what somebody reads of a node with several results; any other edge is the
+only result of the node where it begins. Constants are not drawn. What is drawn stands in rows, each node below all that
+it reads (longest path); an edge that passes rows goes through a place of its own in each of them. Rows are ordered by
+the mean place of what their members are joined to, in sweeps down and up (Sugiyama, Tagawa, Toda 1981), and then moved
+towards it as far as their neighbours leave room. So no edge touches a box but those that it joins.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from itertools import pairwise
 
@@ -20,18 +23,29 @@ GAP, BETWEEN = 22.0, 44.0  # of neighbours in a row, of rows
 MARGIN = 14.0
 SWEEPS = 12
 
+# Colours by class of text and fill; of strokes. A page behind the picture lets it be read on any background, and a
+# reader who asks for dark colours has them.
+LIGHT = {"page": "#fff", "value": "#f6f8fa", "op": "#ddf4ff", "norm": "#fff1c2", "text": "#1b1f24", "small": "#57606a"}
+DARK = {"page": "#111", "value": "#1b2129", "op": "#0c2d4d", "norm": "#4b3a00", "text": "#e6edf3", "small": "#a0a8b2"}
+EDGES = "#6e7781", "#8b949e"
+
+
+def _colours(fills: dict[str, str], edge: str) -> str:
+    edges = f"path,rect{{stroke:{edge}}}polygon{{fill:{edge}}}.page{{stroke:none}}"
+    return edges + "".join(f"{'' if kind == 'text' else '.'}{kind}{{fill:{fill}}}" for kind, fill in fills.items())
+
+
 STYLE = (
-    "text{font:12px ui-monospace,monospace;text-anchor:middle;fill:#1b1f24}"
-    ".small{font-size:10px;fill:#57606a;paint-order:stroke;stroke:#fff;stroke-width:3px}"
-    "rect+text+.small{stroke:none}"
-    "path{fill:none;stroke:#8c959f;stroke-width:1.2}"
-    "rect{stroke:#57606a;stroke-width:1}.value{fill:#f6f8fa}.op{fill:#ddf4ff}.norm{fill:#fff1c2}"
+    "text{font:12px ui-monospace,Menlo,Consolas,monospace;text-anchor:middle}.small{font-size:10px}"
+    "path{fill:none;stroke-width:1.2}rect{stroke-width:1}"
+    + _colours(LIGHT, EDGES[0])
+    + f"@media(prefers-color-scheme:dark){{{_colours(DARK, EDGES[1])}}}"
 )
 
 
 @dataclass(eq=False)
 class _Place:
-    """What stands in a row: a node, an input or result of the graph, or (neither) an edge that passes."""
+    """What stands in a row: a node, a value, or (neither) an edge that passes."""
 
     lines: tuple[str, ...] = ()
     kind: str = ""
@@ -40,86 +54,97 @@ class _Place:
     below: list[_Place] = field(default_factory=list)
     x: float = 0.0  # of its middle
     y: float = 0.0
+    height: float = 0.0
 
     @property
     def width(self) -> float:
         return max((CHARACTER * len(line) for line in self.lines), default=-10.0) + 18.0
 
     @property
-    def height(self) -> float:
-        return LINE * len(self.lines) + 8.0 if self.lines else 0.0
+    def top(self) -> float:
+        return self.y - self.height / 2
+
+    @property
+    def bottom(self) -> float:
+        return self.y + self.height / 2
 
 
 def svg(graph: Graph) -> str:
     """The picture as text, the same for the same graph."""
     rows, edges = _rows(graph)
-    for sweep in range(SWEEPS):
-        _order(rows, down=sweep % 2 == 0)
-    height = _arrange(rows)
-    width = max((p.x + p.width / 2 for row in rows for p in row), default=0.0)
+    _order(rows)
+    height = _arrange(rows) + MARGIN
+    width = max((p.x + p.width / 2 for row in rows for p in row), default=0.0) + MARGIN
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width + MARGIN:.0f}" height="{height + MARGIN:.0f}" '
-        f'viewBox="0 0 {width + MARGIN:.0f} {height + MARGIN:.0f}" role="img">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
+        f'viewBox="0 0 {width:.0f} {height:.0f}" role="img">',
         f"<title>{escape(graph.name)}</title><style>{STYLE}</style>",
         '<marker id="end" viewBox="0 0 6 6" refX="6" refY="3" markerWidth="7" markerHeight="7" orient="auto">'
-        '<polygon points="0,0 6,3 0,6" fill="#8c959f"/></marker>',
-        *(_edge(places, labels) for places, labels in edges),
+        '<polygon points="0,0 6,3 0,6"/></marker>',
+        f'<rect class="page" width="{width:.0f}" height="{height:.0f}" rx="6"/>',
+        *(_edge(places) for places in edges),
         *(_box(p) for row in rows for p in row if p.lines),
         "</svg>",
     ]
     return "\n".join(parts) + "\n"
 
 
-def _rows(graph: Graph) -> tuple[list[list[_Place]], list[tuple[list[_Place], list[str]]]]:
-    """Places by row; edges as the places that they go through, with the names of their values where the producer has
-    several."""
-    depth: dict[Node, int] = {}
+def _rows(graph: Graph) -> tuple[list[list[_Place]], list[list[_Place]]]:
+    """Places by row; edges as the places that they go through."""
+    readers = graph.user_map()
+    depth: dict[Node | Value, int] = {}
+    shown: list[Value] = []  # results that stand between their producer, which has several, and their readers
     for node in graph.nodes:
-        depth[node] = 1 + max((depth[v.producer] for v in _read(node) if v.producer), default=0)
+        depth[node] = 1 + max((depth.get(_start(v, depth), 0) for v in _read(node)), default=0)
+        results = [v for v in node.outputs if readers.get(v)] if len(node.outputs) > 1 else []
+        depth |= dict.fromkeys(results, depth[node] + 1)
+        shown += results
     bottom = 1 + max(depth.values(), default=0)
+    for value in graph.inputs:  # next to its first reader
+        depth[value] = min((depth[n] for n in readers.get(value, [])), default=bottom) - 1
+
     rows: list[list[_Place]] = [[] for _ in range(bottom + 1)]
     place: dict[Node | Value, _Place] = {}
-    readers = graph.user_map()
+    edges: list[list[_Place]] = []
 
-    def put(row: int, of: Node | Value, made: _Place) -> None:
+    def put(of: Node | Value, made: _Place) -> None:
         place[of] = made
-        rows[row].append(made)
+        rows[depth[of]].append(made)
 
-    at: dict[Node | Value, int] = {**depth}
-    for value in graph.inputs:
-        first = min((depth[n] for n in readers.get(value, [])), default=bottom)
-        at[value] = first - 1  # next to its first reader
-        put(first - 1, value, _value_place(value, "input"))
-    for node in graph.nodes:
-        kind = "norm" if node.op.is_normalization else "op"
-        lines = (node.op.name, *([node.name] if node.name != node.op.name else []))
-        put(depth[node], node, _Place(lines, kind, repr(node)))
-    edges: list[tuple[list[_Place], list[str]]] = []
-
-    def join(start: Node | Value, end: _Place, row: int, labels: list[str]) -> None:
+    def join(start: Node | Value, end: _Place, row: int) -> None:
         through = [place[start]]
-        for between in range(at[start] + 1, row):
+        for between in range(depth[start] + 1, row):
             through.append(_Place())
             rows[between].append(through[-1])
         through.append(end)
         for a, b in pairwise(through):
             a.below.append(b)
             b.above.append(a)
-        edges.append((through, labels))
+        edges.append(through)
 
+    for value in graph.inputs:
+        put(value, _value_place(value, "input"))
     for node in graph.nodes:
-        read: dict[Node | Value, list[str]] = {}
-        for value in dict.fromkeys(_read(node)):
-            is_one_of_several = value.producer and len(value.producer.outputs) > 1
-            read.setdefault(value.producer or value, []).extend([value.name] if is_one_of_several else [])
-        for start, names in read.items():
-            join(start, place[node], depth[node], names)
+        kind = "norm" if node.op.is_normalization else "op"
+        put(node, _Place((node.op.name, *([node.name] if node.name != node.op.name else [])), kind, repr(node)))
+    for value in shown:
+        put(value, _value_place(value, "value"))
+        assert value.producer is not None
+        join(value.producer, place[value], depth[value])
+    for node in graph.nodes:
+        for start in dict.fromkeys(_start(v, depth) for v in _read(node)):
+            join(start, place[node], depth[node])
     for value in graph.outputs:
         end = _value_place(value, "output")
         rows[bottom].append(end)
         if not value.is_constant:
-            join(value.producer or value, end, bottom, [])
+            join(_start(value, depth), end, bottom)
     return rows, edges
+
+
+def _start(value: Value, depth: Mapping[Node | Value, int]) -> Node | Value:
+    """Where its edges begin: at the value where it has a place of its own, else at its producer."""
+    return value if value in depth or value.producer is None else value.producer
 
 
 def _read(node: Node) -> Iterable[Value]:
@@ -130,8 +155,18 @@ def _value_place(value: Value, role: str) -> _Place:
     return _Place((value.name, str(value.type)), "value", f"{role} {value.name}: {value.type}")
 
 
-def _order(rows: Sequence[list[_Place]], down: bool) -> None:
-    """One sweep: each row by the mean place of what its members are joined to in the row before."""
+def _order(rows: list[list[_Place]]) -> None:
+    """Puts each row in order: of all sweeps, down and up in turns, the one after which fewest edges cross."""
+    best, least = [list(row) for row in rows], _crossings(rows)
+    for sweep in range(SWEEPS):
+        _sweep(rows, down=sweep % 2 == 0)
+        if (crossings := _crossings(rows)) < least:
+            best, least = [list(row) for row in rows], crossings
+    rows[:] = best
+
+
+def _sweep(rows: Sequence[list[_Place]], down: bool) -> None:
+    """Each row by the mean place of what its members are joined to in the row before."""
     for before, row in pairwise(rows) if down else pairwise(rows[::-1]):
         index = {id(p): i / max(1, len(before) - 1) for i, p in enumerate(before)}
         own = {id(p): i / max(1, len(row) - 1) for i, p in enumerate(row)}
@@ -143,13 +178,27 @@ def _order(rows: Sequence[list[_Place]], down: bool) -> None:
         row.sort(key=mean)
 
 
+def _crossings(rows: Sequence[Sequence[_Place]]) -> int:
+    """How many pairs of edges between neighbouring rows cross: pairs that end in the other order than they begin."""
+    count = 0
+    for row, after in pairwise(rows):
+        index = {id(p): i for i, p in enumerate(after)}
+        ends = list[int]()  # of the edges so far, from left to right as they begin, sorted
+        for p in row:
+            own = sorted(index[id(q)] for q in p.below)
+            count += sum(len(ends) - bisect_right(ends, end) for end in own)
+            ends = sorted(ends + own)
+    return count
+
+
 def _arrange(rows: Sequence[list[_Place]]) -> float:
     """Gives each place its x and y; returns where the last row ends."""
     y = MARGIN
     for row in rows:
-        tall = max((p.height for p in row), default=0.0)
+        tall = max((LINE * len(p.lines) + 8.0 for p in row if p.lines), default=0.0)
         for p in row:
             p.y = y + tall / 2
+            p.height = LINE * len(p.lines) + 8.0 if p.lines else tall  # what passes goes straight through the row
         y += tall + BETWEEN
         _spread(row, [0.0] * len(row))
     for sweep in range(SWEEPS):
@@ -196,33 +245,25 @@ def _ends(p: _Place, joined: Sequence[_Place]) -> dict[int, float]:
     return {id(q): p.x + wide * ((i + 1) / (len(there) + 1) - 0.5) for i, q in enumerate(there)}
 
 
-def _edge(places: Sequence[_Place], labels: Sequence[str]) -> str:
+def _edge(places: Sequence[_Place]) -> str:
     path = list[str]()
     for a, b in pairwise(places):
-        x, y = _ends(a, a.below)[id(b)], a.y + a.height / 2
-        to, end = _ends(b, b.above)[id(a)], b.y - b.height / 2
-        path.append(f"{'' if path else f'M{x:.1f},{y:.1f} '}C{x:.1f},{(y + end) / 2:.1f} {to:.1f},{(y + end) / 2:.1f}")
-        path.append(f"{to:.1f},{end:.1f}")
-    first, second = places[0], places[1]
-    top, bottom = first.y + first.height / 2, second.y - second.height / 2
-    middle = (_ends(first, first.below)[id(second)] + _ends(second, second.above)[id(first)]) / 2
-    texts = (
-        f'<text class="small" x="{middle:.1f}" y="{(top + bottom) / 2 + 10 * (i - (len(labels) - 1) / 2) + 3:.1f}">'
-        f"{escape(label)}</text>"
-        for i, label in enumerate(labels)
-    )
-    return f'<path d="{" ".join(path)}" marker-end="url(#end)"/>{"".join(texts)}'
+        x, to = _ends(a, a.below)[id(b)], _ends(b, b.above)[id(a)]
+        middle = (a.bottom + b.top) / 2
+        path.append(f"{'L' if path else 'M'}{x:.1f},{a.bottom:.1f}")
+        path.append(f"C{x:.1f},{middle:.1f} {to:.1f},{middle:.1f} {to:.1f},{b.top:.1f}")
+    return f'<path d="{" ".join(path)}" marker-end="url(#end)"/>'
 
 
 def _box(p: _Place) -> str:
-    left, top = p.x - p.width / 2, p.y - p.height / 2
+    left = p.x - p.width / 2
     radius = p.height / 2 if p.kind == "value" else 3
     texts = "".join(
         f'<text{"" if i == 0 else " class=" + chr(34) + "small" + chr(34)} x="{p.x:.1f}" '
-        f'y="{top + 4 + LINE * (i + 0.8):.1f}">{escape(line)}</text>'
+        f'y="{p.top + 4 + LINE * (i + 0.8):.1f}">{escape(line)}</text>'
         for i, line in enumerate(p.lines)
     )
     return (
-        f'<g><title>{escape(p.title)}</title><rect class="{p.kind}" x="{left:.1f}" y="{top:.1f}" '
+        f'<g><title>{escape(p.title)}</title><rect class="{p.kind}" x="{left:.1f}" y="{p.top:.1f}" '
         f'width="{p.width:.1f}" height="{p.height:.1f}" rx="{radius:.1f}"/>{texts}</g>'
     )
