@@ -338,11 +338,12 @@ class Inference:
             {loop.var for loop in nest.prefix if loop.kind in THREAD_AXES} if nest.scope == "shared" else set[Var]()
         )
         found: list[tuple[Linear, int]] | None = None
-        readers = self._readers.get(nest.stage.tensor, [])
+        wanted = [t for t in (nest.stage.tensor, nest.stage.like) if t is not None]
+        readers = {r: None for t in wanted for r in self._readers.get(t, [])}
         for reader in [r for r in readers if r.path[: len(nest.prefix)] == nest.prefix]:
             moving = ({loop.var for loop in reader.path} - around) | shared
             for tensor, indices in reader.reads:
-                if tensor is not nest.stage.tensor:
+                if not any(tensor is t for t in wanted):
                     continue
                 boxes = [self.algebra.relax(self.algebra.recombine(i), moving) for i in indices]
                 found = boxes if found is None else [self._union(a, b) for a, b in zip(found, boxes, strict=True)]

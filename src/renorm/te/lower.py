@@ -102,6 +102,10 @@ class _Lowering:
         stages = {x.tensor: x for x in self.s.stages}
         if not self.kept:
             return [x for x in self.s.stages if not x.is_inline]
+        beside: dict[Stage, list[Stage]] = {}
+        for stage in self.s.stages:
+            if stage.like is not None and stage.attach is not None:
+                beside.setdefault(stage.attach[0], []).append(stage)
         order: dict[Stage, bool] = {}  # whether all before it are there
 
         def visit(stage: Stage) -> None:
@@ -119,6 +123,8 @@ class _Lowering:
                 if t in self.kept and root is not _root(stage):
                     visit(root)
                 visit(source)
+            for other in beside.get(stage, []):
+                visit(other)
             del order[stage]
             order[stage] = True
 

@@ -39,6 +39,7 @@ class Stage:
         self.is_stored_at_root = False
         self.window: Window | None = None
         self.attach: tuple[Stage, IterVar] | None = None
+        self.like: Tensor | None = None
         self.is_inline = False
 
     @property
@@ -240,7 +241,27 @@ class Stage:
         if parent is self:
             raise InvalidSchedule(f"{self.name} cannot be computed inside itself")
         parent._loop(axis, "compute_at")
-        self.is_inline, self.attach = False, (parent, axis)
+        self.is_inline, self.attach, self.like = False, (parent, axis), None
+
+    def compute_with(self, parent: Stage, axis: IterVar, like: Tensor) -> None:
+        """Computes a result inside a loop of a stage that does not need it: those elements that are read there of
+        `like`, a tensor of its shape.
+
+            for (i, 0, 8)             s[D].compute_with(s[S], i, A)  for (i, 0, 8)
+              S[0] += A[i]                                             D[i] = A[i] * 2
+            for (i, 0, 8)                                              S[0] += A[i]
+              D[i] = A[i] * 2
+
+        What both read is then read from memory once. The result is stored whole, and may be read behind the loops of
+        `parent`; what rounds of a parallel loop compute of it must be disjoint.
+        """
+        if like.shape != self.tensor.shape:
+            raise InvalidSchedule(
+                f"{self.name} {self.tensor.shape} cannot be computed with what is read of {like.name} {like.shape}",
+                [f"expected a tensor of the shape of {self.name}"],
+            )
+        self.compute_at(parent, axis)
+        self.like, self.is_stored_at_root = like, True
 
     def compute_inline(self) -> None:
         """Computes each element where it is read, and keeps no array.
@@ -256,7 +277,7 @@ class Stage:
             raise InvalidSchedule(f"{self.name} is a reduction and cannot be inlined", do="use compute_at")
         if self.is_output:
             raise InvalidSchedule(f"{self.name} is an output of the schedule and cannot be inlined")
-        self.is_inline, self.attach = True, None
+        self.is_inline, self.attach, self.like = True, None, None
 
     def compute_root(self) -> None:
         """Computes this stage as loops of its own, before all that read it: how every stage starts.
@@ -268,7 +289,7 @@ class Stage:
 
         It takes compute_at and compute_inline back.
         """
-        self.is_inline, self.attach = False, None
+        self.is_inline, self.attach, self.like = False, None, None
 
     def set_scope(self, scope: str) -> None:
         """Where a stage under compute_at keeps its region: "global", "shared", "local" or "register".

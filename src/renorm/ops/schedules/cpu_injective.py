@@ -83,6 +83,30 @@ def nest(s: te.Schedule, out: te.Tensor, target: Target) -> te.IterVar | None:
     return loops[-1] if loops else None
 
 
+def nests(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
+    """A nest for each; but what reads the same elements as one before it is computed in that one's loops."""
+    placed = list[tuple[te.Tensor, te.IterVar | None]]()
+    for out in outs:
+        if not any(beside(s, out, other, loop, target) for other, loop in placed):
+            placed.append((out, nest(s, out, target)))
+
+
+def beside(s: te.Schedule, t: te.Tensor, other: te.Tensor, loop: te.IterVar | None, target: Target) -> bool:
+    """Computes `t` in the loop of `other` around a vector of neighbours, with what that reads there, and gives whether
+    it can: whether they read the same elements, and neighbours in a vector are neighbours along an axis."""
+    joint = min(structure.joint_axes(other), s[other].joint_axes())
+    is_fused = sum(extent > 1 for extent in other.shape[len(other.shape) - joint :]) > 1
+    like = None if loop is None or is_fused or 0 in t.shape else structure.read_alike(t, other)
+    if loop is None or like is None:
+        return False
+    s[t].compute_with(s[other], loop, like)
+    store(s, t)
+    vector, lane = s[t].split(s[t].op.axis[-1], factor=target.lanes(itemsize(compute_dtype(t.dtype))))
+    s[t].unroll(vector)
+    s[t].vectorize(lane)
+    return True
+
+
 def _turned(out: te.Tensor, line: int) -> tuple[int, int] | None:
     """(axis before the last of `out`, how many of it to compute vector beside vector), where an operand lies along that
     axis and the last one runs across its memory: a line of memory then is used up while it is in the first cache.

@@ -111,10 +111,15 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
         reused = []
     cpu_injective.inline(s, outs, keep=[*reused, *(t for t in structure.stages(outs) if structure.is_statistic(t))])
     if columns is not None:
-        columns.schedule(s, chain, reused)
+        loop = columns.schedule(s, chain, reused)
     else:
-        _rows(s, chain, out, reused, slices, target)
+        loop = _rows(s, chain, out, reused, slices, target)
+    behind = [t for t in behind if not _is_elements(t, outs) or not cpu_injective.beside(s, t, out, loop, target)]
     _behind(s, behind, outs, chain, target)
+
+
+def _is_elements(t: te.Tensor, outs: Sequence[te.Tensor]) -> bool:
+    return any(t is out for out in outs) and not (structure.is_reduction(t) or structure.is_statistic(t))
 
 
 def _is_tall(slices: Slices, chain: Sequence[te.Tensor], target: Target) -> bool:
@@ -151,13 +156,14 @@ def _rows(
     reused: Sequence[te.Tensor],
     slices: Slices,
     target: Target,
-) -> None:
+) -> te.IterVar:
+    """Gives the loop around a vector of the result."""
     outer, inner = _cut(s, out, slices)
     across = cpu_injective.fuse(s, out, outer) if outer else s[out].split(inner[0], nparts=1)[0]
     if prod(out.shape) >= cpu_injective.PARALLEL_FROM:
         s[out].parallel(across)
     cpu_injective.store(s, out)
-    _vectors_inside(s, out, inner if outer else inner[1:], target)
+    loop = _vectors_inside(s, out, inner if outer else inner[1:], target) or across
     for t in reused:
         _vectors_inside(s, t, [a for a, k in zip(s[t].op.axis, slices.blocks) if not k], target)
         s[t].compute_at(s[out], across)
@@ -167,6 +173,7 @@ def _rows(
     for t in chain:
         if structure.is_reduction(t):
             cpu_reduction.nest(s, t, target, parallel=False, at=(out, across))
+    return loop
 
 
 def _cut(s: te.Schedule, out: te.Tensor, slices: Slices) -> tuple[list[te.IterVar], list[te.IterVar]]:
@@ -199,7 +206,8 @@ class _Columns:
     def keeps(self) -> bool:
         return self.slices.size * self.lanes * self.vectors <= KEPT
 
-    def schedule(self, s: te.Schedule, chain: Sequence[te.Tensor], reused: Sequence[te.Tensor]) -> None:
+    def schedule(self, s: te.Schedule, chain: Sequence[te.Tensor], reused: Sequence[te.Tensor]) -> te.IterVar:
+        """Gives the loop around a vector of the result."""
         out, width = self.out, self.lanes * self.vectors
         outer, inner = _cut(s, out, self.slices)
         *outer, last = outer
@@ -216,6 +224,7 @@ class _Columns:
                 s[t].compute_at(s[out], place)
                 in_registers = not (s[t].is_output or any(t is u for u in reused))
                 _neighbours(s, t, _lane_axis(out, t), self.lanes, in_registers=in_registers)
+        return vector
 
 
 def _tile(extent: int, lanes: int) -> tuple[int, int]:
@@ -254,15 +263,17 @@ def _neighbours(s: te.Schedule, t: te.Tensor, along: int, lanes: int, in_registe
         s[t].unroll(axis)
 
 
-def _vectors_inside(s: te.Schedule, t: te.Tensor, axes: Sequence[te.IterVar], target: Target) -> None:
-    """Vectors along the axes that run over memory as one, among those inside a slice."""
+def _vectors_inside(s: te.Schedule, t: te.Tensor, axes: Sequence[te.IterVar], target: Target) -> te.IterVar | None:
+    """Vectors along the axes that run over memory as one, among those inside a slice. Gives the loop around a vector,
+    None where that is outside of these axes."""
     joint = min(structure.joint_axes(t), s[t].joint_axes(), len(axes))
     if not joint:
-        return
-    inner = cpu_injective.fuse(s, t, axes[len(axes) - joint :])
+        return axes[-1] if axes else None
+    inner, block = cpu_injective.fuse(s, t, axes[len(axes) - joint :]), None
     lanes = target.lanes(itemsize(compute_dtype(t.dtype)))
     extent = prod(t.shape[len(t.shape) - joint :])
     if extent > lanes:
-        _, inner = s[t].split(inner, factor=lanes)
+        block, inner = s[t].split(inner, factor=lanes)
     if extent > 1:
         s[t].vectorize(inner)
+    return block or (axes[-1 - joint] if len(axes) > joint else None)

@@ -48,9 +48,8 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
             finished.add(id(tail))
         else:
             nest(s, t, target, parallel=prod(t.shape) > 1 and structure.work(t) >= cpu_injective.PARALLEL_FROM)
-    for t in [*statistics, *(out for out in outs if not structure.is_statistic(out))]:
-        if not structure.is_reduction(t) and id(t) not in finished:
-            cpu_injective.nest(s, t, target)
+    behind = [*statistics, *(out for out in outs if not structure.is_statistic(out))]
+    cpu_injective.nests(s, [t for t in behind if not structure.is_reduction(t) and id(t) not in finished], target)
 
 
 def is_of_columns(t: te.Tensor) -> bool:

@@ -61,6 +61,32 @@ def reads(t: te.Tensor) -> list[Load]:
     return loads(body(t))
 
 
+def read_alike(t: te.Tensor, other: te.Tensor) -> te.Tensor | None:
+    """What to compute `t` with in a loop of `other`: something of its shape of which each element of `t` reads the one
+    at its own place, and `other` reads each element for one element of its own, or for one term of a sum. None where
+    there is no such thing, or where `t` needs what `other` does not, and may be computed behind it."""
+    assert isinstance(t.op, te.ComputeOp)
+    assert isinstance(other.op, te.ComputeOp)
+    moving = [k for k, extent in enumerate(t.shape) if extent > 1]
+    extents = {a.var: a.extent for a in (*other.op.axis, *other.op.reduce_axis)}
+
+    def stays(u: te.Tensor) -> bool:
+        return is_reduction(u) or u.op.tag in KEPT
+
+    there_before = {id(u) for u in stages([other])}
+    if any(stays(u) and id(u) not in there_before for u in stages([t])):
+        return None
+    mine, theirs = ([x for x in reached(u, stays) if source_of(x).shape == t.shape] for u in (t, other))
+    for load in mine:
+        if all(load.indices[k] is t.op.axis[k].var for k in moving):
+            for there in theirs:
+                found = [there.indices[k] for k in moving]
+                whole = [isinstance(i, Var) and extents.get(i) == t.shape[k] for i, k in zip(found, moving)]
+                if there.source is load.source and all(whole) and len({id(i) for i in found}) == len(found):
+                    return source_of(load)
+    return None
+
+
 def readers(t: te.Tensor, among: Sequence[te.Tensor]) -> list[te.Tensor]:
     return [u for u in among if any(load.source is t for load in reads(u))]
 
