@@ -102,10 +102,7 @@ class _Lowering:
         stages = {x.tensor: x for x in self.s.stages}
         if not self.kept:
             return [x for x in self.s.stages if not x.is_inline]
-        beside: dict[Stage, list[Stage]] = {}
-        for stage in self.s.stages:
-            if stage.like is not None and stage.attach is not None:
-                beside.setdefault(stage.attach[0], []).append(stage)
+        guests = self._guests(stages)
         order: dict[Stage, bool] = {}  # whether all before it are there
 
         def visit(stage: Stage) -> None:
@@ -117,14 +114,14 @@ class _Lowering:
                     )
                 return
             order[stage] = False
+            for guest in guests.get(stage, []):
+                visit(guest)
             for t in _read(stage, stages):
-                source = stages[t]
-                root = _root(source)
-                if t in self.kept and root is not _root(stage):
-                    visit(root)
-                visit(source)
-            for other in beside.get(stage, []):
-                visit(other)
+                if (source := stages.get(t)) is not None:
+                    root = _root(source)
+                    if t in self.kept and root is not _root(stage):
+                        visit(root)
+                    visit(source)
             del order[stage]
             order[stage] = True
 
@@ -132,6 +129,20 @@ class _Lowering:
             if not stage.is_inline:
                 visit(stage)
         return list(order)
+
+    def _guests(self, stages: Mapping[Tensor, Stage]) -> dict[Stage, list[Stage]]:
+        """Stages that are computed with others, by those: whose loops they stand in, and who reads there what they are
+        like. Regions are known of readers first, and so these come behind."""
+        found: dict[Stage, list[Stage]] = {}
+        for guest in self.s.stages:
+            if guest.like is None or guest.attach is None:
+                continue
+            for stage in self.s.stages:
+                host = guest.attach[0]
+                is_inside = stage.like is None and host in _around(stage)
+                if stage is host or (is_inside and guest.like in _read(stage, stages)):
+                    found.setdefault(stage, []).append(guest)
+        return found
 
     def _window(self, argument: Tensor) -> Window | None:
         """Where an argument lies in memory that holds more; None where it lies alone."""
@@ -403,23 +414,29 @@ class _Lowering:
 
 
 def _read(stage: Stage, stages: Mapping[Tensor, Stage]) -> list[Tensor]:
-    """Computed tensors that a stage reads, through those that are inlined."""
+    """Tensors with an array that a stage reads, through those that are inlined."""
     found, pending = dict[Tensor, None](), list(stage.op.input_tensors)
     while pending:
         t = pending.pop(0)
-        if t in stages and t not in found:
-            if stages[t].is_inline:
-                pending += stages[t].op.input_tensors
-            else:
-                found[t] = None
+        if t in stages and stages[t].is_inline:
+            pending += stages[t].op.input_tensors
+        else:
+            found[t] = None
     return list(found)
+
+
+def _around(stage: Stage) -> list[Stage]:
+    """The stages in whose loops a stage is computed, innermost first."""
+    found = list[Stage]()
+    while stage.attach is not None:
+        stage = stage.attach[0]
+        found.append(stage)
+    return found
 
 
 def _root(stage: Stage) -> Stage:
     """The stage at root in whose loops a stage is computed."""
-    while stage.attach is not None:
-        stage = stage.attach[0]
-    return stage
+    return [stage, *_around(stage)][-1]
 
 
 def _row_major(extents: Sequence[int], order: Sequence[int]) -> dict[int, int]:

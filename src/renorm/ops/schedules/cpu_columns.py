@@ -38,14 +38,14 @@ def takes(t: te.Tensor) -> bool:
     return bool(structure.terms(t)) and rows >= 2 * ROWS and structure.work(t) >= cpu_injective.PARALLEL_FROM
 
 
-def schedule(s: te.Schedule, t: te.Tensor, target: Target) -> None:
-    """`t`, whose last axis runs along memory."""
+def schedule(s: te.Schedule, t: te.Tensor, target: Target) -> tuple[te.Tensor, te.IterVar]:
+    """`t`, whose last axis runs along memory. Gives the loop over blocks, and whose it is."""
     terms = structure.terms(t)
     lanes, columns = target.lanes(itemsize(compute_dtype(t.dtype))), t.shape[-1]
     sums = prod(t.shape[k] for k in terms)
     vectors = max(n for n in range(1, max(1, REGISTERS // sums) + 1) if n == 1 or columns % (n * lanes) == 0)
     rows = cpu_injective.fuse(s, t, list(s[t].op.reduce_axis))
-    piece, rest = s[t].split(rows, nparts=_pieces(rows.extent, columns))
+    piece, rest = s[t].split(rows, factor=_rows_of_piece(rows.extent, columns))
     part = s.rfactor(t, piece)
     (inside,) = s[part].op.reduce_axis
     block, _ = s[part].split(inside, factor=BLOCK if columns > vectors * lanes else rest.extent)
@@ -56,12 +56,14 @@ def schedule(s: te.Schedule, t: te.Tensor, target: Target) -> None:
     others = [a for k, a in enumerate(own[:-1]) if k not in terms]
     s[part].reorder(first, *others, *s[part].op.reduce_axis, tile, *beside)
     cpu_injective.share(s, part, [first, *others])
+    (blocks,) = s[part].op.reduce_axis
     s[held].compute_at(s[part], tile)
     number, first, *own = s[held].op.axis
     tile, beside = _tiles(s, held, own, terms, vectors, lanes)
     others = [a for k, a in enumerate(own[:-1]) if k not in terms]
     s[held].reorder(number, first, *others, tile, *s[held].op.reduce_axis, *beside)
     cpu_window.schedule(s, t, t, target)
+    return part, blocks
 
 
 def _tiles(
@@ -77,7 +79,8 @@ def _tiles(
     return tile, [*beside, lane]
 
 
-def _pieces(rows: int, columns: int) -> int:
-    """How many pieces; alike in size where they can be."""
+def _rows_of_piece(rows: int, columns: int) -> int:
+    """Whole blocks, so that pieces are apart; as many in each where they can be."""
     wanted = max(1, min(rows // ROWS, -(-rows * columns * 4 // PIECE)))
-    return next((n for n in range(wanted, min(rows, 2 * wanted) + 1) if rows % n == 0), wanted)
+    pieces = next((n for n in range(wanted, 2 * wanted + 1) if rows % (n * BLOCK) == 0), wanted)
+    return -(-rows // (pieces * BLOCK)) * BLOCK

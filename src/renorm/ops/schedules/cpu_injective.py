@@ -87,8 +87,13 @@ def nests(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
     """A nest for each; but what reads the same elements as one before it is computed in that one's loops."""
     placed = list[tuple[te.Tensor, te.IterVar | None]]()
     for out in outs:
-        if not any(beside(s, out, other, loop, target) for other, loop in placed):
+        if not (is_free(s, out) and any(beside(s, out, other, loop, target) for other, loop in placed)):
             placed.append((out, nest(s, out, target)))
+
+
+def is_free(s: te.Schedule, t: te.Tensor) -> bool:
+    """Whether it does not matter when `t` is computed, once all is there that it needs: a result that nobody reads."""
+    return s[t].is_output and not any(t is u for stage in s.stages for u in stage.op.input_tensors)
 
 
 def beside(s: te.Schedule, t: te.Tensor, other: te.Tensor, loop: te.IterVar | None, target: Target) -> bool:
@@ -99,12 +104,18 @@ def beside(s: te.Schedule, t: te.Tensor, other: te.Tensor, loop: te.IterVar | No
     like = None if loop is None or is_fused or 0 in t.shape else structure.read_alike(t, other)
     if loop is None or like is None:
         return False
+    compute_with(s, t, other, loop, like, target)
+    return True
+
+
+def compute_with(
+    s: te.Schedule, t: te.Tensor, other: te.Tensor, loop: te.IterVar, like: te.Tensor, target: Target
+) -> None:
+    """`t` in a loop of `other`, in vectors along its last axis."""
     s[t].compute_with(s[other], loop, like)
     store(s, t)
-    vector, lane = s[t].split(s[t].op.axis[-1], factor=target.lanes(itemsize(compute_dtype(t.dtype))))
-    s[t].unroll(vector)
+    _, lane = s[t].split(s[t].op.axis[-1], factor=target.lanes(itemsize(compute_dtype(t.dtype))))
     s[t].vectorize(lane)
-    return True
 
 
 def _turned(out: te.Tensor, line: int) -> tuple[int, int] | None:

@@ -114,12 +114,8 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
         loop = columns.schedule(s, chain, reused)
     else:
         loop = _rows(s, chain, out, reused, slices, target)
-    behind = [t for t in behind if not _is_elements(t, outs) or not cpu_injective.beside(s, t, out, loop, target)]
+    behind = [t for t in behind if not (cpu_injective.is_free(s, t) and cpu_injective.beside(s, t, out, loop, target))]
     _behind(s, behind, outs, chain, target)
-
-
-def _is_elements(t: te.Tensor, outs: Sequence[te.Tensor]) -> bool:
-    return any(t is out for out in outs) and not (structure.is_reduction(t) or structure.is_statistic(t))
 
 
 def _is_tall(slices: Slices, chain: Sequence[te.Tensor], target: Target) -> bool:

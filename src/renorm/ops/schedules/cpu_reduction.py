@@ -17,6 +17,9 @@ from renorm.te.tensor import source_of
 # Independent partial results that hide the latency of an addition: four vectors.
 VECTORS = 4
 
+Loop = tuple[te.Tensor, te.IterVar]
+"""A loop of a stage, by its tensor."""
+
 # Fewer results than this, each of more than that many elements, are computed in pieces.
 FEW, LONG = 16, 1 << 14
 
@@ -35,8 +38,10 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
     finished: set[int] = set()
     for t in reductions:
         tail, along = _tail(t, chain, outs), _runs_along_memory(t, target)
+        beside = _beside(t, [out for out in outs if id(out) not in finished and cpu_injective.is_free(s, out)])
+        loop: Loop | None = None
         if not along and is_of_columns(t):
-            cpu_columns.schedule(s, t, target)
+            loop = cpu_columns.schedule(s, t, target)
         elif _is_few_and_long(t, 1 if along else target.lanes(itemsize(compute_dtype(t.dtype)))):
             pieces = _pieces(s, t)
             if along:
@@ -47,9 +52,19 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
             cpu_window.schedule(s, t, tail, target)
             finished.add(id(tail))
         else:
-            nest(s, t, target, parallel=prod(t.shape) > 1 and structure.work(t) >= cpu_injective.PARALLEL_FROM)
+            is_shared = prod(t.shape) > 1 and structure.work(t) >= cpu_injective.PARALLEL_FROM
+            loop = nest(s, t, target, parallel=is_shared)
+        for out, like in beside if loop else []:
+            cpu_injective.compute_with(s, out, *loop, like, target)
+            finished.add(id(out))
     behind = [*statistics, *(out for out in outs if not structure.is_statistic(out))]
     cpu_injective.nests(s, [t for t in behind if not structure.is_reduction(t) and id(t) not in finished], target)
+
+
+def _beside(t: te.Tensor, outs: Sequence[te.Tensor]) -> list[tuple[te.Tensor, te.Tensor]]:
+    """Results that need nothing but what `t` reads, too, each with that: they are computed in its loops."""
+    found = [(out, structure.read_alike(out, t)) for out in outs if not structure.is_reduction(out)]
+    return [(out, like) for out, like in found if like is not None]
 
 
 def is_of_columns(t: te.Tensor) -> bool:
@@ -112,14 +127,16 @@ def nest(
     target: Target,
     *,
     parallel: bool,
-    at: tuple[te.Tensor, te.IterVar] | None = None,
-) -> None:
-    """Schedules one reduction; `at`: the loop of a reader in which it is computed."""
+    at: Loop | None = None,
+) -> Loop | None:
+    """Schedules one reduction; `at`: the loop of a reader in which it is computed. Gives the loop in which one vector
+    of neighbours along an axis is read, if there is one."""
     lanes = target.lanes(itemsize(compute_dtype(t.dtype)))
     data, reduced = list(s[t].op.axis), list(s[t].op.reduce_axis)
     if at:
         s[t].compute_at(s[at[0]], at[1])
-    terms = structure.terms(t)
+    terms, run, loop = structure.terms(t), _contiguous_reduction(t), None
+    is_fused = sum(axis.extent > 1 for axis in reduced[len(reduced) - run :]) > 1
     lane = _lanes(s, t, lanes)
     if lane is not None:
         partials = _partials(s, t, lane, lanes)
@@ -135,6 +152,8 @@ def nest(
             beside = [own[k] for k in terms]
             s[partial].reorder(*(a for k, a in enumerate(own) if k not in terms), *rounds, *beside, lane)
             s[partial].vectorize(lane)
+            if not i and not is_fused:
+                loop = partial, rounds[-1]
             for axis in (*beside, *rounds[:1]) if i else beside:
                 s[partial].unroll(axis)
             if across is not None and (at or parallel):
@@ -143,9 +162,9 @@ def nest(
                 s[partial].compute_at(s[at[0]], at[1])
         for axis in (*s[t].op.reduce_axis, *(s[t].op.axis[k] for k in terms)):
             s[t].unroll(axis)
-        return
+        return loop
     if not data:
-        return
+        return None
     vector = _contiguous_data(t)
     outer = data
     if vector and data[-1].extent > 1:
@@ -158,6 +177,7 @@ def nest(
         s[t].vectorize(inner)
     if parallel and not at and outer:
         s[t].parallel(cpu_injective.fuse(s, t, outer))
+    return None
 
 
 def _lanes(s: te.Schedule, t: te.Tensor, lanes: int) -> te.IterVar | None:

@@ -64,18 +64,17 @@ def reads(t: te.Tensor) -> list[Load]:
 def read_alike(t: te.Tensor, other: te.Tensor) -> te.Tensor | None:
     """What to compute `t` with in a loop of `other`: something of its shape of which each element of `t` reads the one
     at its own place, and `other` reads each element for one element of its own, or for one term of a sum. None where
-    there is no such thing, or where `t` needs what `other` does not, and may be computed behind it."""
+    there is no such thing, or where `t` needs `other`."""
     assert isinstance(t.op, te.ComputeOp)
     assert isinstance(other.op, te.ComputeOp)
+    if any(u is other for u in stages([t])):
+        return None
     moving = [k for k, extent in enumerate(t.shape) if extent > 1]
     extents = {a.var: a.extent for a in (*other.op.axis, *other.op.reduce_axis)}
 
     def stays(u: te.Tensor) -> bool:
         return is_reduction(u) or u.op.tag in KEPT
 
-    there_before = {id(u) for u in stages([other])}
-    if any(stays(u) and id(u) not in there_before for u in stages([t])):
-        return None
     mine, theirs = ([x for x in reached(u, stays) if source_of(x).shape == t.shape] for u in (t, other))
     for load in mine:
         if all(load.indices[k] is t.op.axis[k].var for k in moving):
