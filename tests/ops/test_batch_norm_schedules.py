@@ -26,6 +26,7 @@ SHAPES = [
     (5, 3, 200, 300),  # few channels
     (700, 64),  # memory runs across slices, which a cache holds
     (9000, 48),  # it does not: pieces of rows
+    (9001, 32),  # the last piece is shorter
     (5003, 3),  # fewer channels than a vector has lanes, a prime number of rows
     (2600, 201),  # vectors are ragged
     (1030, 384),  # several tiles of columns: blocks of rows
@@ -161,6 +162,36 @@ def test_backward_behind_relu_and_residual_with_a_mask(run: Run, shape: tuple[in
     for a, b in zip(found, expected, strict=True):
         close(a, b, 1e-5)
     np.testing.assert_array_equal(rest, g.astype(np.float32))
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("has_residual", [False, True])
+def test_frozen_backward(run: Run, shape: tuple[int, ...], has_residual: bool) -> None:
+    d = data(shape)
+    d["y"] = np.maximum(d["residual"], 0)
+    g = np.where(d["y"] > 0, d["dy"], 0).astype(np.float64) if has_residual else d["dy"].astype(np.float64)
+    d["mean"], d["invstd"] = d["running_mean"], d["running_var"]
+    standard = (d["x"] - along(d["mean"].astype(np.float64), g)) * along(d["invstd"], g)
+    expected = [along(d["scale"].astype(np.float64) * d["invstd"], g) * g]
+    expected += [(g * standard).sum(axis=others(g)), g.sum(axis=others(g))]
+    names = "dy", "x", "scale", "mean", "invstd", *["y"] * has_residual
+    found = run(BatchNormGradient(frozen=True, residual=has_residual), pick(d, *names))
+    for a, b in zip(found, expected, strict=False):
+        close(a, b, 1e-5)
+    if has_residual:
+        np.testing.assert_array_equal(found[3], g.astype(np.float32))
+
+
+@pytest.mark.parametrize(("shape", "passes"), [((4, 20, 130), 1), ((1030, 384), 1), ((9001, 32), 2)], ids=str)
+@pytest.mark.parametrize("is_frozen", [False, True])
+def test_no_pass_is_for_one_result(shape: tuple[int, ...], passes: int, is_frozen: bool) -> None:
+    """Frozen, dy is read once; else for sums, and for elements behind them, which no cache keeps of tall columns."""
+    d = data(shape)
+    names = "dy", "x", "scale", "y", "mean", "invstd"
+    d["y"], d["mean"], d["invstd"] = d["x"], d["running_mean"], d["running_var"]
+    m = module(BatchNormGradient(frozen=is_frozen, residual=True), pick(d, *names))
+    (kernel,) = m.report.kernels
+    assert sum("dy[" in p for p in m.kernel(kernel).loops.split("parallel")[1:]) == (1 if is_frozen else passes)
 
 
 @pytest.mark.parametrize("shape", [(90000, 1), (2, 3, 300, 150), (1, 16, 90000)], ids=str)

@@ -54,9 +54,10 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
         else:
             is_shared = prod(t.shape) > 1 and structure.work(t) >= cpu_injective.PARALLEL_FROM
             loop = nest(s, t, target, parallel=is_shared)
-        for out, like in beside if loop else []:
-            cpu_injective.compute_with(s, out, *loop, like, target)
-            finished.add(id(out))
+        if loop is not None:
+            for out, like in beside:
+                cpu_injective.compute_with(s, out, *loop, like, target)
+                finished.add(id(out))
     behind = [*statistics, *(out for out in outs if not structure.is_statistic(out))]
     cpu_injective.nests(s, [t for t in behind if not structure.is_reduction(t) and id(t) not in finished], target)
 
