@@ -130,3 +130,25 @@ def test_nobody_waits_for_a_worker_that_does_not_come(assemble, mirror_text, mir
             assert not worker.advance(int(rng.integers(1, 300)))
             while outside[0] < 0:
                 assert not worker.advance(10)
+
+
+def test_a_region_of_openmp_with_fewer_threads(assemble, mirror_text, mirrored):
+    library = """
+define void @parallel(ptr %body, ptr %data, i32 %threads, i32 %flags) {
+  call void %body(ptr %data)
+  ret void
+}
+define i32 @number() {
+  ret i32 2
+}
+"""
+    team = Team([assemble(mirror_text(37), "aarch64"), assemble(library, "aarch64")], 37, 6, 3, 4)
+    image, _ = team.held
+    words = team.pool.array.view(np.int64)
+    words[layout.PARALLEL // 8] = image.address(1, "parallel")
+    words[layout.NUMBER // 8] = image.address(1, "number")
+    words[layout.BODY // 8] = team.walker.address(0, layout.JOIN)
+    for k in range(3):
+        x = np.arange(37, dtype=np.float32) + k
+        np.testing.assert_array_equal(team.run(x, lambda t: 0 if t else 60), mirrored(x, 6))
+    assert words[layout.GENERATION // 8] == 0  # nothing was published for workers

@@ -93,7 +93,7 @@ def test_walker_is_self_contained():
         o = elf.read(compile_walker(Target(triple=f"{arch}-unknown-linux-gnu")))
         assert o.arch == arch
         assert not o.relocations
-        assert {s.name for s in o.symbols if s.is_global} == {layout.RUN, layout.WORK, layout.STOP_WORK}
+        assert {s.name for s in o.symbols if s.is_global} == {layout.RUN, layout.WORK, layout.STOP_WORK, layout.JOIN}
 
 
 # ---- aarch64, read back instruction by instruction ----

@@ -26,7 +26,8 @@ before = set(sys.modules)  # what site packages load at start
 import numpy as np
 import renorm.runtime as runtime
 runtime.threads.working = lambda threads: threads  # however few cores there are
-m = runtime.load({str(path)!r}, threads=int(os.environ.get("THREADS", "3")))
+PATH = {str(path)!r}
+m = runtime.load(PATH, threads=int(os.environ.get("THREADS", "3")))
 x = np.arange(1000, dtype=np.float32)
 y = x + np.float32(10)
 """
@@ -120,6 +121,50 @@ for k in range(10):
     assert os.waitpid(child, 0)[1] == 0
 stop = True
 t.join()
+""")
+
+
+TORCH = """
+import torch
+from renorm.runtime import openmp
+region = openmp.region(3, torch._C.__file__)
+with_region = runtime.load(PATH, threads=region)
+for _ in range(20):
+    assert np.array_equal(with_region.run(x)[0], y)
+assert threading.active_count() == 1
+"""
+
+
+def test_a_child_of_fork_leaves_openmp_alone(python):
+    """Which believes that its threads are there, and waits for them."""
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    python(f"""
+import warnings
+warnings.simplefilter("ignore", DeprecationWarning)
+{TORCH}
+child = os.fork()
+if not child:
+    late = runtime.load(PATH, threads=region)
+    good = all(np.array_equal(m.run(x)[0], y) for m in (with_region, late) for _ in range(20))
+    os._exit(0 if good and threading.active_count() == 5 else 1)  # two teams of three
+assert os.waitpid(child, 0)[1] == 0
+assert np.array_equal(with_region.run(x)[0], y)
+""")
+
+
+LIMITS = [{"OMP_THREAD_LIMIT": "1"}, {"OMP_THREAD_LIMIT": "2"}, {"OMP_DYNAMIC": "true"}]
+
+
+@pytest.mark.parametrize("limit", LIMITS, ids=["1", "2", "dynamic"])
+def test_openmp_gives_fewer_threads(python, limit):
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    python(TORCH, **limit)
+
+
+def test_where_no_library_has_openmp(python):
+    python("""
+from renorm.runtime import openmp
+assert openmp.region(2, "libm.so.6") is openmp.region(2, "no such library") is None
 """)
 
 

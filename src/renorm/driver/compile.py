@@ -30,6 +30,7 @@ from renorm.ops.identity import Identity
 from renorm.passes import pipeline
 from renorm.passes.context import check_keep
 from renorm.passes.places import place
+from renorm.runtime.openmp import Region
 from renorm.runtime.report import KernelRecord, Report
 from renorm.runtime.state import State
 
@@ -118,7 +119,7 @@ class Options:
     level: int
     keep: tuple[str, ...]
     verify: bool
-    threads: int | None = None
+    threads: int | Region | None = None
     progress: Progress | None = None
     precision: str = "fast"
     without: tuple[str, ...] = ()  # passes that are left out; see verified.UNSEEN

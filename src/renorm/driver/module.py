@@ -21,6 +21,7 @@ from renorm.graph.ir import Graph, Value
 from renorm.runtime.arrays import shape_of
 from renorm.runtime.external import ExternalCode
 from renorm.runtime.module import Module
+from renorm.runtime.openmp import Region
 from renorm.runtime.program import Program
 from renorm.runtime.report import Report
 from renorm.runtime.state import State
@@ -115,7 +116,7 @@ class CompiledModule(Module):
         objects: Sequence[bytes],
         weights: np.ndarray[Any, Any],
         walker: bytes,
-        threads: int | None,
+        threads: int | Region | None,
         graph: Graph,
         texts: Mapping[str, KernelText | ExternalText],
         externals: Sequence[ExternalCode] = (),

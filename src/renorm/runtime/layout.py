@@ -26,6 +26,11 @@ STOP = CONTEXT + 16  # 32 bits: not 0 when workers must return
 SYSCALL = CONTEXT + 24  # address of the C library's syscall()
 SPINS = CONTEXT + 32  # address of 32 bits: pauses before a thread that waits goes to sleep
 CLOCK = CONTEXT + 40  # address of the C library's clock_gettime()
+PARALLEL = CONTEXT + 48  # address of OpenMP's GOMP_parallel(), where a region of it walks; 0 where workers of ours do
+NUMBER = CONTEXT + 56  # address of its omp_get_thread_num()
+REGION = CONTEXT + 64  # how many threads such a region asks for
+WALKING = CONTEXT + 72  # how many of them walk the run
+BODY = CONTEXT + 80  # address of the walker's JOIN, which all threads of the region call
 DONE = 3 * LINE  # iterations of the run that are done
 WAITING = 4 * LINE  # how many threads sleep on DONE
 OUTSIDE = 5 * LINE  # minus how many workers are inside a run
@@ -45,4 +50,4 @@ RECORD = 64  # bytes
 PATCH = 24  # bytes
 MOMENT = 16  # bytes: struct timespec
 
-RUN, WORK, STOP_WORK = "renorm_run", "renorm_work", "renorm_stop"  # symbols of the walker
+RUN, WORK, STOP_WORK, JOIN = "renorm_run", "renorm_work", "renorm_stop", "renorm_join"  # symbols of the walker

@@ -19,6 +19,7 @@ from renorm.runtime.arrays import Array, Slot, address, bind, bind_out, overlap
 from renorm.runtime.cpu import obstacles
 from renorm.runtime.external import Entry, ExternalCode
 from renorm.runtime.memory import Memory, sealed
+from renorm.runtime.openmp import Region
 from renorm.runtime.program import ALIGNMENT, Program, TensorSpec
 from renorm.runtime.report import Report
 from renorm.runtime.state import State
@@ -34,7 +35,7 @@ class Module:
 
     program: what to run. objects: the ELF objects that its codes index. weights: the bytes that weight offsets count
     in; a Memory is taken over and becomes read-only, an array that is read-only and aligned is used as it is,
-    anything else is copied. walker: the object of codegen.llvm.walk. threads: how many run it; None: see
+    anything else is copied. walker: the object of codegen.llvm.walk. threads: how many run it, or whose; None: see
     runtime.threads. externals: the code of Program.externals, or what was saved of it. state: the arrays of
     Program.state, or the State of another module, which the two then share.
 
@@ -52,7 +53,7 @@ class Module:
         objects: Sequence[bytes],
         weights: Memory | bytes | bytearray | memoryview | Array,
         walker: bytes,
-        threads: int | None = None,
+        threads: int | Region | None = None,
         externals: Sequence[ExternalCode | bytes] = (),
         state: State | Sequence[Array] = (),
     ):
@@ -72,7 +73,8 @@ class Module:
             self._image = loader.load(objects, arch)
             self._entries = self._external_entries()
             self._plan = plan(program, self._image, self._entries)
-            self._team = teams.team(self._useful_threads(), walker, arch)
+            region = threads if isinstance(threads, Region) else None
+            self._team = teams.team(self._useful_threads(), walker, arch, region)
 
     def _external_entries(self) -> tuple[Entry, ...]:
         kernels = {c.object: s.kernel for s in self.program.steps if (c := self.program.codes[s.code]).is_external}

@@ -8,6 +8,9 @@ only wait for each other. While teams that run at once have more together, threa
 
 Workers start at the first run. They are sent home when the interpreter exits; a child of fork() starts workers of its
 own. Where no thread can be started the caller walks alone: slower, with the same results.
+
+Who works for a library that has OpenMP's threads may give a region of those (runtime.openmp) for a number: its team has
+no workers, and each run is a parallel region. A child of fork() does without, since libgomp hangs there.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from pathlib import Path
 from renorm.core.errors import InvalidInput
 from renorm.runtime import layout, loader
 from renorm.runtime.memory import Memory
+from renorm.runtime.openmp import Region
 
 MOST = 1024  # more threads than this are taken for a mistake
 VARIABLE = "RENORM_NUM_THREADS"
@@ -34,10 +38,12 @@ PATIENT, HASTY = 2000, 50
 CLOSELY = 100_000  # ns between runs that follow each other: about as long as waking a thread takes
 
 
-def resolve(threads: int | None) -> int:
+def resolve(threads: int | Region | None) -> int:
     """`threads`, or the default where it is None. Raises InvalidInput unless it is between 1 and MOST."""
     if threads is None:
         return default()
+    if isinstance(threads, Region):
+        threads = threads.threads
     if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= MOST:
         raise InvalidInput(f"threads={threads!r}", [f"expected an integer from 1 to {MOST}, or None for the default"])
     return threads
@@ -101,10 +107,10 @@ def _read(path: Path) -> str | None:
 class Team:
     """`threads` threads that walk programs together.
 
-    walker: the object of codegen.llvm.walk; arch: its architecture.
+    walker: the object of codegen.llvm.walk; arch: its architecture. region: whose threads they are; None: our own.
     """
 
-    def __init__(self, threads: int, walker: bytes, arch: str):
+    def __init__(self, threads: int, walker: bytes, arch: str, region: Region | None = None):
         self.threads = threads
         self._image = loader.load([walker], arch)
         pointer, word = ctypes.c_void_p, ctypes.c_int64
@@ -112,17 +118,28 @@ class Team:
         self._walk = ctypes.CFUNCTYPE(None, pointer, pointer, word, word)(self._image.address(0, layout.RUN))
         self._work = ctypes.CFUNCTYPE(None, pointer, word, word)(self._image.address(0, layout.WORK))
         self._stop = ctypes.CFUNCTYPE(None, pointer)(self._image.address(0, layout.STOP_WORK))
-        self.start_over()
+        self.start_over(region)
 
-    def start_over(self) -> None:
-        """Forgets workers and lock: what a child of fork() must do, in which the workers do not exist."""
+    def start_over(self, region: Region | None = None) -> None:
+        """Forgets workers, region and lock: what a child of fork() must do, in which no other threads exist."""
         self._lock = threading.Lock()
         self._pool = Memory(layout.POOL_BYTES)
-        ctypes.c_void_p.from_address(self._pool.address + layout.SPINS).value = ctypes.addressof(_spins)
+        self._region = region
         library = ctypes.CDLL(None)
-        for field, function in ((layout.SYSCALL, library.syscall), (layout.CLOCK, library.clock_gettime)):
-            address = ctypes.cast(function, ctypes.c_void_p).value
-            ctypes.c_void_p.from_address(self._pool.address + field).value = address
+        fields = {
+            layout.SPINS: ctypes.addressof(_spins),
+            layout.SYSCALL: ctypes.cast(library.syscall, ctypes.c_void_p).value,
+            layout.CLOCK: ctypes.cast(library.clock_gettime, ctypes.c_void_p).value,
+        }
+        if region is not None:
+            fields |= {
+                layout.PARALLEL: region.parallel,
+                layout.NUMBER: region.number,
+                layout.REGION: region.threads,
+                layout.BODY: self._image.address(0, layout.JOIN),
+            }
+        for field, word in fields.items():
+            ctypes.c_void_p.from_address(self._pool.address + field).value = word
         self._workers: list[threading.Thread] | None = None
         self._ended = 0  # when the last run did, in nanoseconds
 
@@ -148,9 +165,7 @@ class Team:
         if _turns.depth > 1:
             self._walk(self._pool.address, context, 1, False)
             return
-        if self._workers is None:
-            self._workers = self._start()
-        threads = self.threads if len(self._workers) == self.threads - 1 else 1
+        threads = self._present()
         _busy.append(threads)
         _hurry()
         try:
@@ -160,6 +175,14 @@ class Team:
             self._ended = time.perf_counter_ns()
             _busy.remove(threads)
             _hurry()
+
+    def _present(self) -> int:
+        """How many threads a run has: all, or the caller alone where no worker could be started."""
+        if self._region is not None:
+            return self.threads
+        if self._workers is None:
+            self._workers = self._start()
+        return self.threads if len(self._workers) == self.threads - 1 else 1
 
     def _start(self) -> list[threading.Thread]:
         workers = list[threading.Thread]()
@@ -202,16 +225,17 @@ class _Turns(threading.local):
 _turns = _Turns()
 _busy: list[int] = []  # threads of each run in flight; appending, removing and adding up are atomic
 _spins = ctypes.c_int32(PATIENT)
-_teams: dict[tuple[int, bytes], Team] = {}
+_teams: dict[tuple[int, bytes, Region | None], Team] = {}
 _teams_lock = threading.Lock()
+_is_child = False  # of fork()
 
 
-def team(threads: int, walker: bytes, arch: str) -> Team:
-    """The team of this process with so many threads and this walker."""
+def team(threads: int, walker: bytes, arch: str, region: Region | None = None) -> Team:
+    """The team of this process with so many threads, those of `region` if there is one, and this walker."""
     with _teams_lock:
-        key = (threads, walker)
+        key = (threads, walker, None if _is_child or threads == 1 else region)
         if key not in _teams:
-            _teams[key] = Team(threads, walker, arch)
+            _teams[key] = Team(threads, walker, arch, key[2])
         return _teams[key]
 
 
@@ -223,8 +247,8 @@ def _hurry() -> None:
 
 
 def _after_fork() -> None:
-    global _teams_lock
-    _teams_lock = threading.Lock()
+    global _teams_lock, _is_child
+    _teams_lock, _is_child = threading.Lock(), True
     _busy.clear()
     _hurry()
     for each in _teams.values():

@@ -1,4 +1,4 @@
-"""How many threads work for PyTorch: as many as it uses itself."""
+"""Which threads work for PyTorch: as many as it uses itself, and the same ones where they are OpenMP's."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ from contextlib import AbstractContextManager
 
 import torch
 
+from renorm.runtime import openmp
 from renorm.training import kernels
+
+_USER = torch._C.__file__ if torch.backends.openmp.is_available() else None  # the library that calls OpenMP
 
 
 def torch_threads() -> AbstractContextManager[None]:
-    """Inside, kernels run on torch.get_num_threads() threads."""
-    return kernels.threads(torch.get_num_threads())
+    """Inside, kernels run on torch.get_num_threads() threads, those of torch's own parallel regions if it has them."""
+    threads = torch.get_num_threads()
+    return kernels.threads((openmp.region(threads, _USER) if _USER else None) or threads)

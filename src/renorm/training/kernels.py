@@ -12,12 +12,13 @@ from renorm.graph.ir import Graph
 from renorm.graph.op import OpDef
 from renorm.runtime.arrays import Array
 from renorm.runtime.module import Module
+from renorm.runtime.openmp import Region
 
 KEPT = 512  # modules; the oldest goes first
 
 _modules = OrderedDict[Any, Module]()
 _lock = threading.Lock()
-_threads = ContextVar[int | None]("threads", default=None)
+_threads = ContextVar[int | Region | None]("threads", default=None)
 _locks = dict[Any, threading.Lock]()
 
 
@@ -46,11 +47,11 @@ def module(key: Any) -> Module:
 
 
 class threads:
-    """Inside, kernels run on so many threads; without it on as many as modules take by default."""
+    """Inside, kernels run on so many threads, or a region's; without it on as many as modules take by default."""
 
     __slots__ = ("_count", "_token")
 
-    def __init__(self, count: int | None):
+    def __init__(self, count: int | Region | None):
         self._count = count
 
     def __enter__(self) -> None:
@@ -60,7 +61,7 @@ class threads:
         _threads.reset(self._token)
 
 
-def _compiled(op: type[OpDef], attributes: Any, count: int | None, types: Any) -> Module:
+def _compiled(op: type[OpDef], attributes: Any, count: int | Region | None, types: Any) -> Module:
     from renorm import targets
     from renorm.driver.compile import Options, specialize  # who only converts or merges is spared the compiler
 

@@ -3,7 +3,8 @@
 `renorm_run(pool, context, threads, wake)` is called by the thread that wants a network run and acts as thread 0;
 `renorm_work(pool, thread, threads)` is where the other threads live: parked until a run is published, walking the
 table with the rest, parked again; `renorm_stop(pool)` sends them home. Workers that sleep come to a run only if `wake`
-is not 0. Memory is laid out as runtime.layout says.
+is not 0. Where the pool has the address of OpenMP's GOMP_parallel, the threads of a parallel region walk the table
+instead, however many come of those that were asked for. Memory is laid out as runtime.layout says.
 
 A phase is `void (ptr args, i64 lo, i64 hi, i64 thread)`. A phase of one iteration is thread 0's. The extent of any
 other is split evenly, thread t's share being [ceil(n t / T), ceil(n (t+1) / T)); a thread takes a chunk of its own
@@ -367,6 +368,26 @@ done:
   ret void
 }}
 
+; what each thread of a region of OpenMP does
+define void @{layout.JOIN}(ptr %pool) {{
+entry:
+  %number.at = getelementptr i8, ptr %pool, i64 {layout.NUMBER}
+  %number = load ptr, ptr %number.at
+  %thread.short = call i32 %number()
+  %thread = zext i32 %thread.short to i64
+  %walking.at = getelementptr i8, ptr %pool, i64 {layout.WALKING}
+  %walking = load i64, ptr %walking.at
+  %one = icmp ult i64 %thread, %walking
+  br i1 %one, label %work, label %done
+work:
+  %context.at = getelementptr i8, ptr %pool, i64 {layout.CONTEXT}
+  %context = load ptr, ptr %context.at
+  %0 = call i64 @walk(ptr %pool, ptr %context, i64 %thread, i64 %walking)
+  br label %done
+done:
+  ret void
+}}
+
 define void @{layout.RUN}(ptr %pool, ptr %context, i64 %threads, i64 %wake) {{
 entry:
   call void @prepare(ptr %context, i64 %threads)
@@ -380,6 +401,21 @@ publish:
   store ptr %context, ptr %context.at
   %done = getelementptr i8, ptr %pool, i64 {layout.DONE}
   store atomic i64 0, ptr %done monotonic, align 8
+  %parallel.at = getelementptr i8, ptr %pool, i64 {layout.PARALLEL}
+  %parallel = load ptr, ptr %parallel.at
+  %own = icmp eq ptr %parallel, null
+  br i1 %own, label %begin, label %region
+region:
+  %walking = getelementptr i8, ptr %pool, i64 {layout.WALKING}
+  store i64 %threads, ptr %walking
+  %region.at = getelementptr i8, ptr %pool, i64 {layout.REGION}
+  %size = load i64, ptr %region.at
+  %size.short = trunc i64 %size to i32
+  %body.at = getelementptr i8, ptr %pool, i64 {layout.BODY}
+  %body = load ptr, ptr %body.at  ; to take its address here would be a relocation
+  call void %parallel(ptr %body, ptr %pool, i32 %size.short, i32 0)
+  ret void
+begin:
   %open = getelementptr i8, ptr %pool, i64 {layout.OPEN}
   store atomic i64 1, ptr %open seq_cst, align 8
   %generation = getelementptr i8, ptr %pool, i64 {layout.GENERATION}

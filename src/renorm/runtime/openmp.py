@@ -1,0 +1,67 @@
+"""Threads that an OpenMP library of this process has: what a network of another library's tensors can run on.
+
+After a parallel region the threads of libgomp spin for some milliseconds (GOMP_SPINCOUNT), so that the next region
+finds them awake. Threads of ours that wake meanwhile compete with them for cores. Inside of a region they are ours.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from typing import Any
+
+from renorm.core.dataclass import dataclass
+
+
+@dataclass(frozen=True)
+class Region:
+    """A parallel region of an OpenMP library.
+
+    threads: how many it asks for, its caller included; there may be fewer, as in a region within a region. The library
+    starts and ends threads when regions change in size, so all should have one size. parallel: address of
+    GOMP_parallel; number: address of omp_get_thread_num. LLVM's and Intel's libraries have both, too.
+    """
+
+    threads: int
+    parallel: int
+    number: int
+
+
+@cache
+def region(threads: int, user: str) -> Region | None:
+    """Of the OpenMP library that the shared library `user`, a loaded file, calls; None where it calls none.
+
+    Symbols are looked for where the dynamic linker does: in what the process sees globally, then in what `user` needs.
+    """
+    for scope in (None, user):
+        try:
+            library = ctypes.CDLL(scope)
+            functions = library.GOMP_parallel, library.omp_get_thread_num
+        except (OSError, AttributeError):
+            continue
+        parallel, number = (_address(f) for f in functions)
+        # another library's numbers would be 0 in all threads
+        return Region(threads, parallel, number) if _base(parallel) == _base(number) else None
+    return None
+
+
+class _Symbol(ctypes.Structure):
+    """Dl_info of <dlfcn.h>."""
+
+    _fields_ = (
+        ("file", ctypes.c_char_p),
+        ("base", ctypes.c_void_p),
+        ("name", ctypes.c_char_p),
+        ("at", ctypes.c_void_p),
+    )
+
+
+def _address(function: Any) -> int:
+    return ctypes.cast(function, ctypes.c_void_p).value or 0
+
+
+def _base(address: int) -> int | None:
+    """Where the library begins that this address is in."""
+    found = _Symbol()
+    ctypes.CDLL(None).dladdr(ctypes.c_void_p(address), ctypes.byref(found))
+    return found.base
