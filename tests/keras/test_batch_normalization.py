@@ -16,6 +16,7 @@ if keras.config.backend() != "torch":
     pytest.skip("Keras runs on another backend than torch", allow_module_level=True)
 
 from renorm import training as ranks  # noqa: E402
+from renorm.errors import RenormError, StatisticsWarning  # noqa: E402
 from renorm.keras import BatchNormalization  # noqa: E402
 
 # Keras' own, of NumPy's protocol for copies
@@ -155,3 +156,40 @@ def test_synchronized_over_uneven_ranks() -> None:
     for layer in layers:
         for a, b in zip(layer.get_weights(), whole.get_weights(), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+
+
+def test_what_one_rank_refuses_is_told_on_all() -> None:
+    def run(comm: Any) -> Any:
+        layer = BatchNormalization(synchronized=True, name="norm")
+        layer.build((None, 4, 3))
+        layer.comm, before = comm, layer.get_weights()
+        said = []
+        for given in ((data(2, 4, 5), None), (data(2, 3), None), (data(2, 4, 3), data(2, 9) > 0)):
+            x, mask = given if comm.rank == 1 else (data(2, 4, 3), None)
+            try:
+                layer(x, training=True, mask=mask)
+            except (ValueError, RenormError) as error:
+                said.append(str(error))
+        assert all(np.array_equal(a, b) for a, b in zip(before, layer.get_weights(), strict=True))
+        return said
+
+    for rank, said in enumerate(ranks.Threads(2, timeout=20).run(run)):
+        assert "takes x of rank 3 with 3 channels on axis -1, not float32[2, 4, 5]" in said[0]
+        assert "not float32[2, 3]" in said[1]
+        assert "mask has shape [2, 9]" in said[2]
+        assert rank == 1 or all("rank 1 failed" in text for text in said)
+
+
+def test_a_mask_that_leaves_nothing() -> None:
+    """y is that of Keras; the moving statistics, which Keras multiplies by momentum, stay."""
+    theirs, mine = pair((3, 4, 5))
+    x, mask, before = data(3, 4, 5), torch.zeros(3, 4, dtype=torch.bool), mine.get_weights()
+    torch.testing.assert_close(mine(x, training=True, mask=mask), theirs(x, training=True, mask=mask))
+    assert all(np.array_equal(a, b) for a, b in zip(before, mine.get_weights(), strict=True))
+
+
+def test_a_moving_variance_that_overflows_is_reported() -> None:
+    layer = BatchNormalization(name="bn7")
+    with pytest.warns(StatisticsWarning, match=r"^bn7: running_var of channel 0, 1, 2 is beyond float32"):
+        layer(data(5, 3) * 1e30, training=True)
+    assert np.isinf(layer.get_weights()[3]).all()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -93,6 +94,22 @@ def test_a_branch_that_raises_ends_the_others_here_and_there() -> None:
     for error in (errors[0], errors[2]):
         assert "rank 1: ValueError: of a branch (at 'second')" in str(error)
     assert sorted(ended) == [0, 1, 2]
+
+
+def test_a_branch_may_not_swallow_what_the_other_ranks_must_know() -> None:
+    def swallows(comm: Communicator) -> None:
+        with suppress(ValueError), comm.guard("first"):
+            if comm.rank == 1:
+                raise ValueError("of a branch")
+            comm.gather("first", np.zeros(1))
+
+    def work(comm: Communicator) -> Any:
+        with pytest.raises((ValueError, SynchronizationError), match="of a branch") as caught, comm.guard("outside"):
+            training.together(comm, swallows, lambda c: layers("w", 2, c))
+        comm.gather("after", np.zeros(1))
+        return type(caught.value)
+
+    assert training.Threads(2, timeout=20).run(work) == [SynchronizationError, ValueError]
 
 
 def test_other_branches_on_other_ranks() -> None:

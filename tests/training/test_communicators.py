@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from renorm import training
 from renorm.errors import SynchronizationError
-from renorm.training import communicators, meeting
+from renorm.training import communicators, meeting, merging
 from renorm.training.communicators import Communicator
 
 
@@ -129,6 +129,74 @@ def test_a_rank_that_raises_first_tells_the_others() -> None:
         assert isinstance(error, SynchronizationError)
         assert error.headline.startswith("rank 1 failed")
         assert "rank 1: ValueError: x has 3 channels (at 'bn1: forward')" in error.facts
+
+
+def test_guards_in_guards_tell_an_error_once() -> None:
+    """Round a training, a layer and a call; the ranks meet again afterwards."""
+
+    def call(comm: Communicator, wrapped: bool) -> None:
+        try:
+            with comm.named("bn1").guard("layer"), comm.guard("call"):
+                if comm.rank == 1:
+                    raise ValueError("x has 3 channels")
+                comm.gather("call", np.zeros(2))
+        except (ValueError, SynchronizationError) as error:
+            if wrapped:  # as Keras does
+                raise ValueError(f"in call(): {error}") from None
+            raise
+
+    def work(comm: Communicator) -> Any:
+        said = list[str]()
+        for wrapped in (False, True):
+            with pytest.raises((ValueError, SynchronizationError)) as caught, comm.guard("training"):
+                call(comm, wrapped)
+            said.append(str(caught.value))
+            assert len(comm.gather("after", np.zeros(1))) == 3
+        return said
+
+    for rank, said in enumerate(training.Threads(3, timeout=20).run(work)):
+        for text in said:
+            assert "x has 3 channels" in text
+            assert rank == 1 or "rank 1: ValueError: x has 3 channels (at 'call')" in text
+
+
+def test_an_error_between_layers_is_told_by_the_guard_round_them() -> None:
+    def work(comm: Communicator) -> Any:
+        with comm.guard("training"):
+            comm.gather("bn1", np.zeros(1))
+            if comm.rank == 2:
+                raise KeyError("user code")
+            comm.gather("bn2", np.zeros(1))
+
+    errors = outcomes(training.Threads(3, timeout=20), work)
+    assert isinstance(errors[2], KeyError)
+    for error in errors[:2]:
+        assert "rank 2: KeyError: 'user code' (at 'training')" in error.facts
+
+
+def test_what_one_rank_cannot_send_is_told_though_it_is_an_error_of_synchronization() -> None:
+    def work(comm: Communicator) -> Any:
+        with comm.guard("layer"):
+            merging.merged(comm, "bn1", -1 if comm.rank == 0 else 1, np.zeros(3), np.zeros(3))
+
+    errors = outcomes(training.Threads(2, timeout=20), work)
+    assert "not the statistics of a batch" in errors[0].headline
+    assert errors[1].headline.startswith("rank 0 failed")
+
+
+def test_an_error_of_other_ranks_is_told_to_these() -> None:
+    """Two groups: what the ranks of one have all got, those of the other have not."""
+    pairs, whole = training.Threads(2, timeout=20), training.Threads(3, timeout=20)
+
+    def work(comm: Communicator) -> Any:
+        with comm.guard("outer"):
+            if comm.rank < 2:
+                pairs[comm.rank].gather(f"layer {comm.rank}", np.zeros(1))
+            comm.gather("outer", np.zeros(1))
+
+    errors = outcomes(whole, work)
+    assert "different layers" in errors[0].headline
+    assert errors[2].headline.startswith("ranks 0 and 1 failed")
 
 
 def test_a_rank_that_dies_in_mid_exchange_is_named_at_once() -> None:

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from tests.training.oracle import Forward, near
 
 from renorm import training
-from renorm.errors import InvalidInput, SynchronizationError
 
 TOLERANCE = {"float32": 3e-6, "float64": 1e-12, "float16": 2e-3}
 ROUNDING = {"float32": 2.0**-22, "float64": 2.0**-50}  # between orders in which sums are taken
@@ -147,25 +146,6 @@ def test_local_sums_add_up_to_those_of_all_ranks() -> None:
         near(found[0][1][i] + found[1][1][i], wanted[i], 3e-6)
         assert np.abs(found[0][1][i] - found[1][1][i]).max() > 0.1
     near(np.concatenate([f[1][0] for f in found]), wanted[0], 3e-6)
-
-
-def test_ranks_learn_of_one_that_has_nothing_to_normalize_with() -> None:
-    """Rank 0 has an empty batch, the mask of rank 1 leaves nothing: only rank 1 can say that this is wrong."""
-    x = np.ones((3, 2, 4), np.float32)
-
-    def rank(comm: Any) -> str:
-        own, mask = (x[:0], None) if comm.rank == 0 else (x, np.zeros((3, 4), bool))
-        try:
-            r = training.batch_norm(own, mask=mask, comm=comm)
-            training.batch_norm_backward(own, own, None, r.saved_mean, r.saved_invstd, comm=comm)
-        except (InvalidInput, SynchronizationError) as error:
-            return f"{type(error).__name__}: {error}"
-        return "nothing"
-
-    told, raised = training.Threads(2).run(rank)
-    assert raised.startswith("InvalidInput: the mask leaves no value of x float32[3, 2, 4]")
-    assert told.startswith("SynchronizationError")
-    assert "the mask leaves no value" in told
 
 
 @st.composite

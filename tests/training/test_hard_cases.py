@@ -70,8 +70,8 @@ def test_values_of_1e30(fused: bool) -> None:
     x[:, 0] *= 1e-30
     dy = rng.normal(size=x.shape).astype(f32)
     both_ways(x[:, 1:].copy(), dy[:, 1:].copy(), 3e-6, fused=fused)
-    with pytest.warns(StatisticsWarning, match=r"running_var of channel 1, 2, 3 is beyond float32"):
-        r = training.batch_norm(x, None, None, np.zeros(4, f32), np.ones(4, f32), fused=fused)
+    with pytest.warns(StatisticsWarning, match=r"^bn3: running_var of channel 1, 2, 3 is beyond float32"):
+        r = training.batch_norm(x, None, None, np.zeros(4, f32), np.ones(4, f32), fused=fused, name="bn3")
     assert np.isinf(r.running_var).tolist() == [False, True, True, True]
     assert np.isfinite(r.running_mean).all()
     again = training.batch_norm(x, None, None, r.running_mean, r.running_var, fused=fused)  # said once
@@ -136,6 +136,34 @@ def test_empty_batch(convention: str, shape: tuple[int, ...], fused: bool) -> No
     assert m.count == 0
     for got, old in zip(training.update(mean, var, *m, convention="keras"), (mean, var), strict=True):
         np.testing.assert_array_equal(got, old)
+
+
+@FUSED
+@pytest.mark.parametrize("convention", ["torch", "keras"])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_mask_that_leaves_nothing_is_an_empty_batch(convention: str, ranks: int, fused: bool) -> None:
+    """y and gradients are those of mean 0 and variance 0, as in Keras 3; the state stays as it is, on all ranks."""
+    rng = np.random.default_rng(10)
+    x, dy = rng.normal(size=(2, 3, 2, 4)).astype(f32)
+    mean, var = np.array([1, -2], f32), np.array([2, 0.5], f32)
+    mask = np.zeros((3, 4), bool)
+
+    def rank(comm: Any) -> None:
+        own, kept = (x[:0], None) if comm.rank else (x, mask)  # the other rank has no samples
+        r = training.batch_norm(own, None, None, mean, var, mask=kept, comm=comm if ranks > 1 else None,
+                                convention=convention, epsilon=1e-3, num_batches_tracked=7, fused=fused)  # fmt: skip
+        near(r.y, own / np.sqrt(1e-3), 1e-6)
+        assert (r.count, r.num_batches_tracked) == (0, 7)
+        for found, old in ((r.running_mean, mean), (r.running_var, var), (r.batch_mean, [0, 0]), (r.batch_var, [0, 0])):
+            np.testing.assert_array_equal(found, old)
+        found = training.batch_norm_backward(
+            dy[: len(own)], own, None, r.saved_mean, r.saved_invstd, mask=kept, comm=comm if ranks > 1 else None
+        )
+        near(found[0], dy[: len(own)] / np.sqrt(1e-3), 1e-6)
+        near(found[1], (dy * x).sum((0, 2)) / np.sqrt(1e-3), 1e-5)
+        near(found[2], dy.sum((0, 2)), 1e-5)
+
+    training.Threads(ranks).run(rank)
 
 
 @FUSED

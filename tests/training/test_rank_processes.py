@@ -75,8 +75,8 @@ def check_splits(ranks: Found) -> None:
 
 def check_mismatch(ranks: Found) -> None:
     (error,) = {str(rank["error"]) for rank in ranks}
-    assert "ranks 0 and 1: 'moments, 3 channels'" in error
-    assert "rank 2: 'moments, 900 channels'" in error
+    assert "ranks 0 and 1: 'moments, 3 channels of float64'" in error
+    assert "rank 2: 'moments, 900 channels of float64'" in error
 
 
 def check_raises(ranks: Found) -> None:
@@ -90,7 +90,7 @@ def check_raises(ranks: Found) -> None:
 def check_late(ranks: Found) -> None:
     first, second, third = ranks
     for rank in (first, third):
-        assert str(rank["error"]).startswith("rank 1 did not come to 'moments, 3 channels'")
+        assert str(rank["error"]).startswith("rank 1 did not come to 'moments, 3 channels of float64'")
     assert "error" in second, "what the others had sent before they gave up is of no use to it alone"
     assert f"within {TIMEOUT:g} s" in str(first["error"]) + str(third["error"])
 
@@ -103,5 +103,5 @@ def check_dies(ranks: Found, engine: str) -> None:
         assert not third
         return
     for rank in (first, third):
-        assert str(rank["error"]).startswith("rank 1 did not come to 'moments, 3 channels'")
+        assert str(rank["error"]).startswith("rank 1 did not come to 'moments, 3 channels of float64'")
         assert "torch.distributed says" in str(rank["error"])

@@ -152,7 +152,10 @@ def test_other_channels_on_one_rank_is_a_mismatch() -> None:
     errors = attempts(3, lambda comm: training.moments(np.ones((2, 4 if comm.rank == 2 else 3, 5)), comm=comm))
     assert len({str(error) for error in errors}) == 1
     assert "different layers" in errors[0].headline
-    assert [fact.split("'")[1] for fact in errors[0].facts] == ["moments, 3 channels", "moments, 4 channels"]
+    assert [fact.split("'")[1] for fact in errors[0].facts] == [
+        "moments, 3 channels of float64",
+        "moments, 4 channels of float64",
+    ]
 
 
 def test_forward_beside_backward_is_a_mismatch_that_names_the_layers() -> None:
@@ -164,7 +167,7 @@ def test_forward_beside_backward_is_a_mismatch_that_names_the_layers() -> None:
         return training.batch_norm_backward(batch.dy, batch.x, epsilon=1e-5, comm=comm.named("block1.bn3"))
 
     for error in attempts(2, work):
-        assert "'block1.bn2: batch_norm forward as torch (epsilon 1e-05), 3 channels'" in error.facts[0]
+        assert "'block1.bn2: batch_norm forward as torch (epsilon 1e-05), 3 channels of float32'" in error.facts[0]
         assert "'block1.bn3: batch_norm backward" in error.facts[1]
 
 
@@ -194,8 +197,9 @@ def test_a_rank_that_dies_in_mid_collective_changes_nothing() -> None:
 
     errors = attempts(3, work)
     for error in errors[:2]:
-        assert "rank 2 did not come to 'batch_norm forward as torch (epsilon 1e-05, momentum 0.1), 3 channels'" in str(
-            error
+        assert (
+            "rank 2 did not come to 'batch_norm forward as torch (epsilon 1e-05, momentum 0.1), 3 channels of float32'"
+            in str(error)
         )
     assert all((out == 7).all() for out in outs)
 

@@ -10,8 +10,9 @@ import torch
 from renorm.core.errors import InvalidInput
 from renorm.torch.arrays import array_of
 from renorm.torch.batch import Settings, is_ours_with, normalize_batch
-from renorm.torch.modules import world
+from renorm.torch.ranks import world
 from renorm.training import Communicator
+from renorm.training.communicators import guarded
 
 
 @keras.saving.register_keras_serializable(package="renorm")
@@ -20,7 +21,10 @@ class BatchNormalization(keras.layers.BatchNormalization):
 
     synchronized: statistics are those of the batches of all ranks, merged exactly; gradients of gamma and beta are
     those of this rank, for an optimizer that adds them up. The ranks are those of `comm`, a communicator of
-    renorm.training; where that is None, those of torch.distributed, once it is initialized.
+    renorm.training; where that is None, those of torch.distributed, once it is initialized. All have the layer's name,
+    if it was given one. What a rank refuses in training is an error on all of them.
+
+    A batch of which the mask leaves nothing changes no moving statistics (Keras' layer multiplies them by momentum).
 
     What renorm does not compute goes to Keras: batch renormalization (renorm=True), masks where axis is not the last,
     other devices than the CPU, other dtypes than float16, bfloat16, float32 and float64. Raises InvalidInput where
@@ -37,13 +41,29 @@ class BatchNormalization(keras.layers.BatchNormalization):
         super().__init__(*args, **kwargs)
         self.synchronized = synchronized
         self.comm: Communicator | None = None
+        self._has_given_name = kwargs.get("name") is not None  # Keras counts what has no name: not alike on all ranks
+
+    def build(self, input_shape: Any) -> None:
+        super().build(input_shape)
+        if self.synchronized:  # Keras would refuse a shape before `call`, and leave the other ranks waiting
+            self.input_spec = None
 
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
         uses_batch = bool(training and self.trainable)
-        gamma, beta = (None if w is None else w.value for w in (self.gamma, self.beta))
-        moving: list[Any] = [self.moving_mean, self.moving_variance]
-        mean, var = (w.value.detach().clone() for w in moving)
         comm = self._comm() if uses_batch else None
+        with guarded(comm, "BatchNormalization forward"):
+            return self._computed(inputs, training, mask, uses_batch, comm)
+
+    def _computed(self, inputs: Any, training: bool | None, mask: Any, uses_batch: bool, comm: Any) -> Any:
+        moving: list[Any] = [self.moving_mean, self.moving_variance]
+        rank, channels = len(self._reduction_axes) + 1, moving[0].shape[0]
+        if inputs.dim() != rank or inputs.shape[self.axis] != channels:
+            raise ValueError(
+                f"layer {self.name!r} takes x of rank {rank} with {channels} channels on axis {self.axis}, "
+                f"not {_shown(inputs)}"
+            )
+        gamma, beta = (None if w is None else w.value for w in (self.gamma, self.beta))
+        mean, var = (w.value.detach().clone() for w in moving)
         if not self._is_ours(inputs, uses_batch, mask, gamma, beta, mean, var):
             if comm is not None:
                 raise InvalidInput(
@@ -59,6 +79,7 @@ class BatchNormalization(keras.layers.BatchNormalization):
             "keras",
             comm=comm,
             mask=None if mask is None or not uses_batch else array_of(torch.as_tensor(mask).bool()),
+            name=self.name,
         )
         y = normalize_batch(inputs.movedim(self.axis, 1), mean, var, gamma, beta, uses_batch, settings)
         if uses_batch:
@@ -79,7 +100,8 @@ class BatchNormalization(keras.layers.BatchNormalization):
             self.synchronized = kept
 
     def _comm(self) -> Communicator | None:
-        return None if not self.synchronized else self.comm or world()
+        comm = (self.comm or world()) if self.synchronized else None
+        return comm.named(self.name) if comm is not None and self._has_given_name else comm
 
 
 def _shown(x: Any) -> str:

@@ -11,12 +11,15 @@ from torch.autograd.function import once_differentiable
 from renorm import training
 from renorm.torch.arrays import Array, Order, array_of, array_or_none, is_ours, tensor_of
 from renorm.torch.threads import torch_threads
+from renorm.training.communicators import guarded
+from renorm.training.forward import report_overflow
 
 
 class Settings(NamedTuple):
     """What batch norm does beside its operands. convention: as in renorm.training; momentum: of the update, None where
     there are no running statistics; relu: max(y, 0) is the result; comm: the ranks whose batches are one; mask: where
-    x counts, an array that broadcasts to x in the order of memory, without its channels."""
+    x counts, an array that broadcasts to x in the order of memory, without its channels; name: of the layer, for
+    warnings."""
 
     epsilon: float
     momentum: float | None = None
@@ -24,6 +27,7 @@ class Settings(NamedTuple):
     relu: bool = False
     comm: Any = None
     mask: Array | None = None
+    name: str = ""
 
 
 def is_ours_with(x: Tensor, *parameters: Tensor | None) -> bool:
@@ -77,10 +81,13 @@ class _Training(torch.autograd.Function):
                 mask=settings.mask,
                 comm=settings.comm,
                 relu=settings.relu,
+                name=settings.name,
             )
         for running, new in ((running_mean, r.running_mean), (running_var, r.running_var)):
             if running is not None and new is not None:
                 running.copy_(tensor_of(new))
+                if running is running_var and running.dtype is torch.float16:  # wider ones overflow in float32
+                    report_overflow(array_of(running), new, settings.name)
         y = order.tensor(r.y)
         if ctx is not None:
             ctx.save_for_backward(x, weight, y if settings.relu else None)
@@ -91,9 +98,9 @@ class _Training(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight, y = ctx.saved_tensors
         settings: Settings = ctx.settings
-        with torch_threads():
+        with guarded(settings.comm, "batch_norm backward"), torch_threads():
+            x, weight, y = ctx.saved_tensors
             found = training.batch_norm_backward(
                 ctx.order.array(dy),
                 ctx.order.array(x),

@@ -9,26 +9,28 @@ from __future__ import annotations
 
 from math import prod
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from renorm import training
 from renorm.core.errors import InvalidInput
 from renorm.torch.arrays import is_ours, tensor_of
 from renorm.torch.batch import Settings, is_ours_with, normalize_batch
+from renorm.torch.ranks import world
 from renorm.torch.slices import Form, normalize, normalized
+from renorm.training.communicators import guarded
 
 RECTIFIED = "renorm_is_rectified"  # attribute of a tensor that a fused ReLU has made
 
 
 class _BatchNorm(nn.modules.batchnorm._BatchNorm):
-    """Batch norm of any rank. fuses_relu: max(y, 0) is the result (replace_norms sets it)."""
+    """Batch norm of any rank. fuses_relu: max(y, 0) is the result (replace_norms sets it); label: the layer's name in
+    its network, for errors and warnings (replace_norms and convert_sync_batchnorm set it)."""
 
     fuses_relu = False
+    label = ""
 
     def forward(self, input: Tensor) -> Tensor:
         self._check_input_dim(input)
@@ -46,7 +48,9 @@ class _BatchNorm(nn.modules.batchnorm._BatchNorm):
             y = y.relu() if self.fuses_relu else y
         else:
             momentum = factor if running[0] is not None else 0.0
-            settings = Settings(self.eps, momentum, relu=self.fuses_relu, comm=group)
+            settings = Settings(
+                self.eps, momentum, relu=self.fuses_relu, comm=group, name=self.label or type(self).__name__
+            )
             y = normalize_batch(input, *running, self.weight, self.bias, uses_batch, settings)
             if self.fuses_relu:
                 setattr(y, RECTIFIED, True)
@@ -107,12 +111,19 @@ class SyncBatchNorm(_BatchNorm):
         )
         self.process_group = process_group
 
+    def forward(self, input: Tensor) -> Tensor:
+        with guarded(self._group() if self.training else None, "SyncBatchNorm forward"):
+            return super().forward(input)
+
     def _check_input_dim(self, input: Tensor) -> None:
         if input.dim() < 2:
             raise ValueError(f"expected at least 2D input (got {input.dim()}D input)")
+        if input.shape[1] != self.num_features:
+            raise ValueError(f"expected {self.num_features} channels on axis 1, got x {list(input.shape)}")
 
     def _group(self) -> Any:
-        return world(self.process_group)
+        comm = world(self.process_group)
+        return comm.named(self.label) if comm is not None and self.label else comm
 
     def _by_torch(
         self, x: Tensor, mean: Tensor | None, var: Tensor | None, uses_batch: bool, factor: float, group: Any
@@ -132,28 +143,13 @@ class SyncBatchNorm(_BatchNorm):
     @classmethod
     def convert_sync_batchnorm(cls, module: nn.Module, process_group: Any = None) -> nn.Module:
         """Makes a SyncBatchNorm of every batch norm in `module`, torch's or ours: each stays the same object, with its
-        parameters and buffers. Gives `module`."""
-        for m in module.modules():
+        parameters and buffers. Gives `module`. What errors call a layer is its name in `module`, which is the same on
+        all ranks."""
+        for name, m in module.named_modules():
             if type(m) in _BATCH_NORMS:
                 m.__class__ = cls
-                m.process_group = process_group
+                m.__dict__ |= {"process_group": process_group, "label": name}
         return module
-
-
-_communicators: WeakKeyDictionary[Any, training.TorchGroup] = WeakKeyDictionary()
-
-
-def world(group: Any = None) -> training.TorchGroup | None:
-    """The ranks of a process group, without one all of torch.distributed; None where there is one rank. One
-    communicator for each group: ranks make them in the same order, that of their first layers."""
-    if not (dist.is_available() and dist.is_initialized()):
-        return None
-    group = group or dist.group.WORLD
-    if dist.get_world_size(group) == 1:
-        return None
-    if group not in _communicators:
-        _communicators[group] = training.TorchGroup(group)
-    return _communicators[group]
 
 
 class _InstanceNorm(nn.modules.instancenorm._InstanceNorm):

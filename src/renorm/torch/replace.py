@@ -51,13 +51,16 @@ def restore(model: nn.Module) -> list[Replaced]:
     """Makes torch's of renorm's normalization layers, in place; tells which."""
     found = [_become(name, m, _THEIRS[type(m)]) for name, m in model.named_modules() if type(m) in _THEIRS]
     for m in model.modules():
-        m.__dict__.pop("fuses_relu", None)
+        for ours in ("fuses_relu", "label"):
+            m.__dict__.pop(ours, None)
     return found
 
 
 def _become(name: str, module: nn.Module, new: type[nn.Module]) -> Replaced:
     was = type(module)
     module.__class__ = new
+    if isinstance(module, _BatchNorm):
+        module.label = name
     return Replaced(
         name, f"{was.__module__.split('.')[0]}.{was.__name__}", f"{new.__module__.split('.')[0]}.{new.__name__}"
     )

@@ -61,7 +61,7 @@ def batch_norm_backward(
             )
             return _finished(batch, found, scale, out)
         (own,) = kernels.run(BatchNormGradientSums, (), (given, batch.kernel, mean, batch.mask, result), None)
-        label = f"batch_norm backward, {batch.channels.count} channels"
+        label = f"batch_norm backward, {batch.named}"
         count, sums = summed(comm, label, np.array([float(batch.count)]), own)
     found = kernels.run(
         BatchNormGradientElements,

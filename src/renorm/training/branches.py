@@ -29,8 +29,7 @@ def together(comm: Communicator, *branches: Callable[[Communicator], Any]) -> li
             for branch in waiting:
                 branch.came, gathered = gathered[: len(branch.sent)], gathered[len(branch.sent) :]
     except BaseException as error:
-        if not isinstance(error, SynchronizationError):
-            comm.fail(next((branch.at for branch in running if branch.at), "branches"), error)
+        comm.fail(next((branch.at for branch in running if branch.at), "branches"), error)
         for branch in running:
             branch.give_up(error)
         raise
@@ -46,6 +45,7 @@ class _Branch(Communicator):
         self.came: list[list[Array]] = []
         self.at = ""  # where it failed
         self.result: Any = None
+        self._failed: BaseException | None = None  # what the branch wants told, whether it goes on or not
         self._error: BaseException | None = None
         self._given_up: BaseException | None = None
         self._is_through = False
@@ -60,8 +60,9 @@ class _Branch(Communicator):
             return False
         self._go.release()
         self._stopped.acquire()
-        if self._error is not None:
-            raise self._error
+        error = self._failed or self._error
+        if error is not None:
+            raise error
         return not self._is_through
 
     def give_up(self, error: BaseException) -> None:
@@ -77,7 +78,7 @@ class _Branch(Communicator):
         return self.came
 
     def fail(self, label: str, error: BaseException) -> None:
-        self.at = label  # `together` tells the other ranks, once for all branches
+        self.at, self._failed = label, error  # `together` tells the other ranks, once for all branches
 
     def exchange(self, message: bytes, timeout: float) -> Sequence[bytes]:
         raise AssertionError("gather_all and fail, the callers of this, are replaced above")

@@ -30,6 +30,7 @@ from renorm.core.errors import InvalidInput, SynchronizationError
 TIMEOUT = 300.0  # seconds: longer than a rank loads data or writes a checkpoint while the others wait
 FAREWELL = 30.0  # seconds for which a rank that failed waits for the others, to tell them
 _ALIGNED = 64
+_TOLD = "renorm_told"  # attribute of an error that all ranks of a communicator have: (communicator, its exchanges then)
 _SAME = "every rank runs the same synchronized layers in the same order, with an empty batch where it has no data"
 Array = NDArray[Any]
 
@@ -51,6 +52,7 @@ class Communicator(ABC):
         self.timeout = timeout
         self._lost: SynchronizationError | None = None
         self._in_use = threading.Lock()
+        self._exchanges = 0  # that ended well
 
     @abstractmethod
     def exchange(self, message: bytes, timeout: float) -> Sequence[bytes]:
@@ -67,22 +69,39 @@ class Communicator(ABC):
 
     def gather_all(self, items: Sequence[tuple[str, Array]]) -> list[list[Array]]:
         """`gather` of several arrays, of layers that do not need each other, in one message: one list for each item."""
-        return _opened(self._meet(_message(items), self.timeout))
+        messages = self._meet(_message(items), self.timeout)
+        try:
+            return _opened(messages)
+        except SynchronizationError as error:
+            self._note_told(error)
+            raise
 
     def fail(self, label: str, error: BaseException) -> None:
         """Tells the other ranks, in the exchange that they are at or come to next, that this one raised `error` at
-        `label` and takes no part. Waits for them no longer than FAREWELL seconds, and raises nothing."""
+        `label` and takes no part. Waits for them no longer than FAREWELL seconds, and raises nothing. What they have
+        already, since it came of the exchange before or was told there, is not told again; nor what was raised in
+        its place, as by a library that adds words."""
+        if self._has_told(error):
+            return
         line = {"failed": f"{type(error).__name__}: {error}"[:2000], "at": label}
         with suppress(SynchronizationError):
             self._meet(_line(line), min(self.timeout, FAREWELL))
+        self._note_told(error)
+
+    def _has_told(self, error: BaseException | None) -> bool:
+        while error is not None and getattr(error, _TOLD, None) != (self, self._exchanges):
+            error = error.__cause__ or error.__context__
+        return error is not None
+
+    def _note_told(self, error: BaseException) -> None:
+        setattr(error, _TOLD, (self, self._exchanges))
 
     @contextmanager
     def guard(self, label: str) -> Generator[None]:
-        """Round what has an exchange in it: what is raised inside is told to the other ranks, who would wait else."""
+        """Round what has exchanges in it: what is raised inside is told to the other ranks, who would wait else. Guards
+        may stand in each other, as one round the loop of a training and those of its layers: an error is told once."""
         try:
             yield
-        except SynchronizationError:
-            raise  # the other ranks have it too
         except BaseException as error:
             self.fail(label, error)
             raise
@@ -104,7 +123,7 @@ class Communicator(ABC):
                     f"the ranks had lost each other before: {lost.headline}", lost.facts, lost.do
                 )
             try:
-                return self.exchange(message, timeout)
+                messages = self.exchange(message, timeout)
             except SynchronizationError as error:
                 self._lost = error
                 raise
@@ -113,6 +132,8 @@ class Communicator(ABC):
                     f"rank {self.rank} left an exchange by {type(error).__name__}: {error}"
                 )
                 raise
+            self._exchanges += 1
+            return messages
         finally:
             self._in_use.release()
 

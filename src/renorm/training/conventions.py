@@ -99,8 +99,6 @@ def epsilon_of(convention: Convention, epsilon: Any) -> float:
 def momentum_of(convention: Convention, momentum: Any, num_batches_tracked: int) -> float:
     """momentum in the sense of the convention; None: that of the mean of all batches, `num_batches_tracked` before."""
     if momentum is None and convention.cumulative:
-        if num_batches_tracked < 0:
-            raise InvalidInput(f"num_batches_tracked is {num_batches_tracked}", ["expected 0 or more"])
         return convention.momentum_for(1.0 / (1.0 + num_batches_tracked))
     value = _number("momentum", convention.momentum if momentum is DEFAULT else momentum, convention)
     if value > 1:
@@ -112,6 +110,17 @@ def _number(what: str, value: Any, convention: Convention) -> float:
     if value is None:
         raise InvalidInput(f"convention {convention.name!r} has no default {what}", do=f"give {what}=")
     return nonnegative(what, value)
+
+
+def count_of(value: Any, what: str = "num_batches_tracked", of: str = "how many batches were before this one") -> int:
+    """`value` as an integer of at least 0; InvalidInput for anything else. what: its name; of: what it counts."""
+    try:
+        count = int(value) if value == int(value) else -1
+    except (TypeError, ValueError, OverflowError):
+        count = -1
+    if count < 0:
+        raise InvalidInput(f"{what} is {value!r}", [f"expected {of}: an integer of 0 or more"])
+    return count
 
 
 def nonnegative(what: str, value: Any) -> float:

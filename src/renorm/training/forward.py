@@ -15,7 +15,7 @@ from renorm.ops.update_statistics import UpdateStatistics
 from renorm.runtime.arrays import Array
 from renorm.training import kernels
 from renorm.training.communicators import guarded
-from renorm.training.conventions import DEFAULT, Convention, epsilon_of, find, momentum_of, nonnegative
+from renorm.training.conventions import DEFAULT, Convention, count_of, epsilon_of, find, momentum_of, nonnegative
 from renorm.training.merging import Statistics, merged
 from renorm.training.operands import FLOAT64, Batch, Channels, array_of, per_channel, statistics_dtype
 
@@ -67,6 +67,7 @@ def batch_norm(
     num_batches_tracked: int = 0,
     relu: bool = False,
     residual: Any = None,
+    name: str = "",
 ) -> BatchNorm:
     """y = scale * (x - mean) / sqrt(var + epsilon) + bias with the statistics of the batch, and the running statistics
     after it. Nothing that is given is modified but `out`.
@@ -81,27 +82,29 @@ def batch_norm(
     mask: where x counts, as bool that broadcasts to x without its channels; all of x is normalized.
     comm: a communicator; then the statistics are those of the batch of all ranks, after one collective.
     out: an array for y. mode: "per_activation" (convention "cudnn") has a channel for each element of a sample.
-    relu, residual: y = max(y + residual, 0).
+    relu, residual: y = max(y + residual, 0). name: of the layer, for warnings.
 
-    An empty batch changes no running statistics. Raises InvalidInput before anything is changed; for one value per
+    An empty batch, and one of which the mask leaves nothing, changes no running statistics; mean and variance are 0
+    then. Raises InvalidInput before anything is changed; for one value per
     channel where the convention's library does (torch). SynchronizationError as renorm.training.communicators says.
     Warns (StatisticsWarning) of a running variance beyond what its dtype holds.
     """
     with guarded(comm, "batch_norm forward"):
         rule = find(convention)
+        tracked = count_of(num_batches_tracked)
         batch = Batch(x, axis, mode, mask, has_modes=rule.per_activation)
-        rate = np.array([momentum_of(rule, momentum, num_batches_tracked)])
+        rate = np.array([momentum_of(rule, momentum, tracked)])
         settings = ("epsilon", epsilon_of(rule, epsilon)), ("relu", relu)
         affine = batch.per_channel("scale", scale), batch.per_channel("bias", bias)
         running = batch.per_channel("running_mean", running_mean), batch.per_channel("running_var", running_var)
         if (running[0] is None) != (running[1] is None):
             raise InvalidInput("running_mean and running_var go together: one is given, the other is None")
         added, into = batch.tensor("residual", residual), batch.output("out", out)
-        kept = "" if running[0] is None else f", momentum {rate[0]:.9g}"
-        layer = f"batch_norm forward as {rule.name} (epsilon {settings[0][1]:g}{kept})"  # the same on all ranks
+        kept = "" if running[0] is None else f", momentum {rate[0]}"
+        layer = f"batch_norm forward as {rule.name} (epsilon {settings[0][1]}{kept})"  # the same on all ranks
         m = None if fused and comm is None else moments_of(batch, comm, layer)
-        count = batch.count if m is None else m.count
-        _check_count(count, rule, batch)
+    count = batch.count if m is None else m.count
+    _check_single(count, rule, batch if comm is None or comm.size == 1 else f"the batch of all {comm.size} ranks")
     if m is None:
         outs = None if into is None else [into, *[None] * 6]
         given = (batch.kernel, *affine, *running, None if running[0] is None else rate, batch.mask, added)
@@ -116,11 +119,11 @@ def batch_norm(
     if running[1] is None:
         kept = None, None
     else:
-        _report_overflow(new[1], running[1])
+        report_overflow(new[1], running[1], name)
         kept = batch.of_channels(new[0]), batch.of_channels(new[1])
     mean = batch.of_channels(mean)
     result = batch.shaped(y) if out is None else out
-    tracked = num_batches_tracked + (count > 0)
+    tracked += count > 0
     return BatchNorm(result, *kept, mean, batch.of_channels(invstd), mean, batch.of_channels(var), count, tracked)
 
 
@@ -169,17 +172,16 @@ def update(
     shape of running_mean. var: the population's; count: of how many values, which a correction needs; where it is 0
     nothing changes."""
     rule = find(convention)
-    rate = np.array([momentum_of(rule, momentum, num_batches_tracked)])
+    rate = np.array([momentum_of(rule, momentum, count_of(num_batches_tracked))])
     old = array_of("running_mean", running_mean)
     dtype = statistics_dtype(old)
     like = Channels(1, old.size, 1, old.shape, (), (1, old.size), (1,))
     running = [per_channel(n, v, like, dtype) for n, v in (("running_mean", old), ("running_var", running_var))]
     batch = [per_channel(n, v, like, FLOAT64) for n, v in (("mean", mean), ("var", var))]
-    if count < 0:
-        raise InvalidInput(f"count is {count}", ["expected how many values the statistics are of: 0 or more"])
-    _check_single(int(count), rule, "these statistics")
-    new = _updated(rule, int(count), *batch, rate, *running)
-    _report_overflow(new[1], running[1])
+    count = count_of(count, "count", "how many values the statistics are of")
+    _check_single(count, rule, "what these statistics are of")
+    new = _updated(rule, count, *batch, rate, *running)
+    report_overflow(new[1], running[1])
     return new[0].reshape(old.shape), new[1].reshape(old.shape)
 
 
@@ -212,7 +214,7 @@ def moments_of(batch: Batch, comm: Any, label: str) -> Statistics:
     """Count, mean, and sum of squared distances: of this batch, or of that of all ranks."""
     count, mean, squares = kernels.run(BatchMoments, (), (batch.kernel, batch.mask), None)
     own = Statistics(int(count[0]), mean, squares)
-    return own if comm is None else merged(comm, f"{label}, {batch.channels.count} channels", *own)
+    return own if comm is None else merged(comm, f"{label}, {batch.named}", *own)
 
 
 def _updated(rule: Convention, count: int, mean: Array, var: Array, rate: Array, *running: Array | None) -> list[Any]:
@@ -226,12 +228,6 @@ def _sense(rule: Convention) -> tuple[tuple[str, Any], ...]:
     return ("momentum_multiplies", rule.momentum_multiplies), ("corrected", rule.corrected)
 
 
-def _check_count(count: int, rule: Convention, batch: Batch) -> None:
-    if not count and batch.x.size:
-        raise InvalidInput(f"the mask leaves no value of {batch}", ["expected at least one on one rank"])
-    _check_single(count, rule, batch)
-
-
 def _check_single(count: int, rule: Convention, what: object) -> None:
     if count == 1 and rule.refuses_single:
         raise InvalidInput(
@@ -241,15 +237,13 @@ def _check_single(count: int, rule: Convention, what: object) -> None:
         )
 
 
-def _report_overflow(new: Array, old: Array) -> None:
-    """Says which running variances have just become infinite."""
+def report_overflow(new: Array, old: Array, name: str = "") -> None:
+    """Warns of running variances of the layer `name` that have just become infinite."""
     if not np.isinf(new).any():
         return
     found = np.flatnonzero(np.isinf(new) & np.isfinite(old))
     if found.size:
         shown = ", ".join(map(str, found[:8])) + (", ..." if found.size > 8 else "")
-        warnings.warn(
-            f"running_var of channel {shown} is beyond {new.dtype.name} and becomes inf",
-            StatisticsWarning,
-            stacklevel=3,
-        )
+        of = f"{name}: " if name else ""
+        text = f"{of}running_var of channel {shown} is beyond {new.dtype.name} and becomes inf"
+        warnings.warn(text, StatisticsWarning, stacklevel=3)

@@ -14,7 +14,7 @@ from renorm.runtime.arrays import Array
 from renorm.runtime.module import Module
 from renorm.runtime.openmp import Region
 
-KEPT = 512  # modules; the oldest goes first
+KEPT = 512  # modules; that which was not called for longest goes first
 
 _modules = OrderedDict[Any, Module]()
 _lock = threading.Lock()
@@ -28,7 +28,12 @@ def run(
     """Results of `op` on arrays (None: left out). out: None, or for each result an array or None."""
     given = [a for a in operands if a is not None]
     key = op, attributes, _threads.get(), tuple([None if a is None else (a.shape, a.dtype) for a in operands])
-    return (_modules.get(key) or module(key)).run(*given, out=out)
+    try:
+        found = _modules[key]
+        _modules.move_to_end(key)
+    except KeyError:  # never there, or just dropped
+        found = module(key)
+    return found.run(*given, out=out)
 
 
 def module(key: Any) -> Module:

@@ -173,6 +173,11 @@ class Batch:
         return f"x {_type(self.x)}"
 
     @property
+    def named(self) -> str:
+        """What its parts on all ranks have in common. Their layout and size they need not."""
+        return f"{self.channels.count} channels of {self.x.dtype.name}"
+
+    @property
     def count(self) -> int:
         """Values per channel that the mask lets through."""
         return self.channels.values if self.mask is None else int(np.count_nonzero(self.mask))
