@@ -474,6 +474,58 @@ def test_a_rank_that_fails_ends_all() -> None:
     assert {type(e) for e in seen} == {InvalidInput, SynchronizationError}
 
 
+# --- what is kept between passes -------------------------------------------------------------------------------------
+
+
+def test_what_is_kept_changes_no_bit() -> None:
+    """The values of a batch between stages: p of [a], then r, and b and c of it, then z: float32 of 4 channels."""
+    batches = images(4, 1, 3)
+    per_image = 4 * 4 * np.array([5 * 3, 2 * 9, 9])  # bytes behind the passes: p; s and u; z
+    every = [restat(branched(), batches, memory=m, threads=1) for m in (1 << 20, 8 * int(per_image[0]) + 100, 0)]
+    assert [(r.reads, r.work) for r in every] == [(1, 1.0), (1, 11 / 9), (3, 2.0)]
+    for r in every[1:]:
+        for d, expected in zip(r.layers, every[0].layers):
+            assert d.mean.tobytes() == expected.mean.tobytes()
+            assert d.var.tobytes() == expected.var.tobytes()
+
+
+def test_batches_that_are_given_once_or_in_one_array() -> None:
+    """A loader may write each batch over the one before; the second input is read in the last stage only."""
+    proto = model(
+        """deep (float[N, 4] x, float[N, 4] late) => (float[N, 4] y) {
+        [one] p = BatchNormalization(x, a_s, a_b, a_m, a_v) q = MatMul(p, w) r = Add(q, late)
+        [two] y = BatchNormalization(r, b_s, b_b, b_m, b_v) }""",
+        w=PRODUCT, **parameters("a", "b", channels=4, seed=2),
+    )  # fmt: skip
+    data = list(zip(rows(3, 3, 3), rows(3, 3, 3, seed=9)))
+
+    def loader() -> Any:
+        held = [np.empty_like(a) for a in data[0]]
+        for pair in data:
+            for into, a in zip(held, pair):
+                into[:] = a
+            yield held
+
+    expected, found = restat(proto, data, **FAST), restat(proto, loader(), **FAST)
+    for d, e in zip(found.layers, expected.layers):
+        np.testing.assert_array_equal(d.mean, e.mean)
+        np.testing.assert_array_equal(d.var, e.var)
+    with pytest.raises(InvalidInput, match="read again for each of 2 passes, generator gives them once") as error:
+        restat(proto, loader(), memory=200, **FAST)
+    assert error.value.facts == ("what would be kept of them instead is more than memory=200 bytes at batch 2",)
+    assert restat(proto, loader(), method="one_pass", memory=0, **FAST).batches == 3
+
+    class Once:
+        calls = 0
+
+        def __iter__(self) -> Any:
+            self.calls += 1
+            return iter(data if self.calls == 1 else [])
+
+    with pytest.raises(InvalidInput, match="pass 2 over the batches gave 0 of them, the first 3"):
+        restat(proto, Once(), memory=0, **FAST)
+
+
 # --- what is refused --------------------------------------------------------------------------------------------------
 
 
@@ -484,9 +536,6 @@ def test_refusals(tmp_path: Path) -> None:
         restat(chain(), [], **FAST)
     with pytest.raises(InvalidInput, match=r"batch 1: .*do not fit"):
         restat(chain(), [images(1)[0], rows(1)[0]], method="one_pass", **FAST)
-    with pytest.raises(InvalidInput, match="read 2 times, generator gives them once"):
-        restat(chain(), (b for b in images(1)), **FAST)
-    assert restat(chain(), (b for b in images(1)), method="one_pass", **FAST).batches == 1
     with pytest.raises(InvalidInput, match="method is 'precise'"):
         restat(chain(), images(1), method="precise")
     with pytest.raises(InvalidInput, match="correction is 2"):
@@ -498,18 +547,8 @@ def test_refusals(tmp_path: Path) -> None:
     single = model(
         f"g {ROW} {{ [bn] y = BatchNormalization(x, a_s, a_b, a_m, a_v) }}", **parameters("a", channels=4, seed=2)
     )
-    with pytest.raises(InvalidInput, match="there are one value per channel"):
+    with pytest.raises(InvalidInput, match="there is one value per channel"):
         restat(single, rows(1), correction=1, **FAST)
-
-    class Once:
-        calls = 0
-
-        def __iter__(self) -> Any:
-            self.calls += 1
-            return iter(images(1, 1) if self.calls == 1 else [])
-
-    with pytest.raises(InvalidInput, match="pass 2 over the batches gave 0 of them, the first 2"):
-        restat(chain(), Once(), **FAST)
 
 
 def test_statistics_that_are_no_numbers_are_named_by_layer() -> None:
@@ -533,6 +572,11 @@ def test_files_are_cut_into_batches(tmp_path: Path) -> None:
         assert [len(x) if isinstance(x, np.ndarray) else (len(x["a"]), len(x["b"])) for x in found] == [
             2, 2, 1, (2, 2), (2, 2), (1, 1),
         ]  # fmt: skip
+    (tmp_path / "note.txt").write_text("no data")
+    assert Files([tmp_path]).paths == [str(tmp_path / "a.npy"), str(tmp_path / "ab.npz")]
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InvalidInput, match=r"empty: no .npy or .npz file is in this folder"):
+        Files([tmp_path / "empty"])
     np.savez(tmp_path / "odd.npz", a=a, b=b[:3])
     with pytest.raises(InvalidInput, match="cannot be cut"):
         list(Files([tmp_path / "odd.npz"], size=2))
@@ -543,9 +587,10 @@ def test_files_are_cut_into_batches(tmp_path: Path) -> None:
 def test_the_verb(tmp_path: Path) -> None:
     onnx.save(chain(), tmp_path / "net.onnx")
     batches = images(4, 3)
+    (tmp_path / "data").mkdir()
     for i, b in enumerate(batches):
-        np.save(tmp_path / f"{i}.npy", b)
-    call = ["restat", "net.onnx", "0.npy", "1.npy", "-o", "out.onnx", "--opt-level", "1"]
+        np.save(tmp_path / "data" / f"{i}.npy", b)
+    call = ["restat", "net.onnx", "data", "-o", "out.onnx", "--opt-level", "1", "--memory", "0"]
     runner = CliRunner()
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path)
@@ -556,6 +601,7 @@ def test_the_verb(tmp_path: Path) -> None:
         wrong = runner.invoke(main, ["restat", "net.onnx", "none.npy", "-o", "out.onnx"])
     assert said.exit_code == 0, said.output
     assert all(f"\n{n} " in said.output for n in "ab")
+    assert "2 batches in 2 passes, read 2 times and computed 1.5 times" in said.output
     found = json.loads(told.stdout)
     assert found["batches"] == 4
     held = {t.name: numpy_helper.to_array(t) for t in onnx.load(tmp_path / "out.onnx").graph.initializer}

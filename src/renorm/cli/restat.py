@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
 from renorm.cli import output
-from renorm.cli.options import model, opt_level, threads, verb
+from renorm.cli.options import compiling, model, verb
 from renorm.cli.progress import progress
 from renorm.training.batches import Files
-from renorm.training.reestimation import METHODS, restat
+from renorm.training.reestimation import MEMORY, METHODS, restat
 
 
 @verb("restat")
@@ -24,8 +25,15 @@ from renorm.training.reestimation import METHODS, restat
     "--batch-size", type=click.IntRange(1), default=None, help="Cut files into batches; default: a file is one."
 )
 @click.option("--correction", type=click.IntRange(0, 1), default=0, show_default=True, help="1: M2 / (count - 1).")
-@opt_level
-@threads
+@click.option(
+    "--memory",
+    type=click.FloatRange(0),
+    default=MEMORY / 2**30,
+    show_default=True,
+    metavar="GIB",
+    help="For values between passes; without room for them, more is computed again.",
+)
+@compiling
 def command(
     model: Path,
     data: tuple[Path, ...],
@@ -33,15 +41,16 @@ def command(
     method: str,
     batch_size: int | None,
     correction: int,
-    opt_level: int,
-    threads: int | None,
+    memory: float,
+    options: dict[str, Any],
     as_json: bool,
 ) -> output.Outcome:
     """Writes MODEL (.onnx) with the means and variances that its batch norms have on DATA: .npy files with the array of
-    the only input, .npz files with one array per input, by name. Nothing else of the file changes."""
-    options = {"opt_level": opt_level, "threads": threads}
+    the only input, .npz files with one array per input, by name, and folders of such files. Nothing else of the file
+    changes."""
+    options |= {"correction": correction, "memory": int(memory * 2**30)}
     with progress(f"measuring {model.name}", as_json) as tell:
-        found = restat(model, Files(data, batch_size), None, method, correction=correction, progress=tell, **options)
+        found = restat(model, Files(data, batch_size), method=method, progress=tell, **options)
     found.write(path)
     if not as_json:
         rows = [
@@ -51,6 +60,6 @@ def command(
         columns = ("norm", "pass", "values", "mean moved by", "var / old, least", "greatest", "dead channels")
         output.table("drift; means in deviations", columns, rows)
         output.table("left as they are", ("norm", "because"), found.skipped)
-        output.line(f"furthest: {found.worst.name}; {found.batches} batches, {found.passes} passes")
+        output.line(f"furthest: {found.worst.name}; {found.passage}")
         output.line(f"{path}: {output.bytes_text(path.stat().st_size)}")
     return output.Outcome({"model": str(path)} | found.to_json())

@@ -65,24 +65,14 @@ def compile(
 
     Raises UnsupportedOp, InvalidModel, InvalidTarget, InvalidInput, UserCodeError.
     """
-    if opt_level not in (0, 1, 2, 3):
-        raise InvalidInput(f"opt_level is {opt_level!r}", ["known: 0, 1, 2, 3"])
-    if precision not in ("fast", "exact"):
-        raise InvalidInput(f"precision is {precision!r}", ['known: "fast", "exact"'])
-    chosen = targets.find(target)
-    if chosen.machine_target.kind != "llvm":
-        raise InvalidTarget(
-            f"whole networks do not run on target {str(chosen)!r} yet",
-            ["renorm.build gives the source of single kernels for cuda"],
-            'use target="llvm"',
-        )
+    options = options_of(target, opt_level, keep, threads, verify, precision, progress)
     seconds: dict[str, float] = {}
     clock = _Clock(seconds)
     with collection_put_off():
         graph = read(model, shapes=shapes, is_mapped=True)
         graph, held = state.hold(graph) if train_state else (graph, None)
     clock.stop("read")
-    options = Options(chosen, opt_level, keep_names(keep), verify, threads, progress, precision, state=held)
+    options = replace(options, state=held)
     sizes = fixed_extents(graph.inputs, shapes or {}, graph.name)
     symbols = {s for v in graph.inputs for d in v.shape for s in symbols_of(d)}
     missing = symbols - set(sizes)
@@ -101,6 +91,30 @@ def compile(
     return SpecializingModule(
         graph, lambda extents: specialize(graph, extents, options), lambda: optimized(graph, {}, planned)[1], held
     )
+
+
+def options_of(
+    target: str | Target = "llvm",
+    opt_level: int = 3,
+    keep: Sequence[str] = (),
+    threads: int | None = None,
+    verify: bool = False,
+    precision: str = "fast",
+    progress: Progress | None = None,
+) -> Options:
+    """What `compile` is asked for with these arguments. Raises InvalidInput, InvalidTarget."""
+    if opt_level not in (0, 1, 2, 3):
+        raise InvalidInput(f"opt_level is {opt_level!r}", ["known: 0, 1, 2, 3"])
+    if precision not in ("fast", "exact"):
+        raise InvalidInput(f"precision is {precision!r}", ['known: "fast", "exact"'])
+    chosen = targets.find(target)
+    if chosen.machine_target.kind != "llvm":
+        raise InvalidTarget(
+            f"whole networks do not run on target {str(chosen)!r} yet",
+            ["renorm.build gives the source of single kernels for cuda"],
+            'use target="llvm"',
+        )
+    return Options(chosen, opt_level, keep_names(keep), verify, threads, progress, precision)
 
 
 def keep_names(keep: Sequence[str]) -> tuple[str, ...]:

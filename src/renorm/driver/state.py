@@ -46,9 +46,7 @@ def hold(graph: Graph) -> tuple[Graph, State]:
         constants = [_running(node, i) for i in RUNNING]
         for c in constants:
             if c not in now:
-                name = c.name
-                made.rename(c, _unused(made, f"{name}.stored"))
-                now[c] = made.input(name, c.dtype, c.shape)
+                now[c] = made.input_for(c)
                 held.append(c)
         now.update(zip(constants, _update(made, node, [now[c] for c in constants])))
     made.discard_constants()
@@ -78,13 +76,6 @@ def _running(node: Node, place: int) -> Value:
     v = node.inputs[place]
     assert v is not None
     return v
-
-
-def _unused(graph: Graph, hint: str) -> str:
-    taken = {v.name for v in graph.values()}
-    while hint in taken:
-        hint += "_"
-    return hint
 
 
 def _check(graph: Graph, norms: list[Node]) -> None:

@@ -238,11 +238,19 @@ class Graph:
 
     def rename(self, value: Value, name: str) -> None:
         """Gives a value another name, which must be unused; its old one is free again."""
-        old = value.name
-        value.name = self._claim(name)
-        self._names.taken.discard(old)
+        self._take_name(value, self._claim(name))
+
+    def _take_name(self, value: Value, name: str) -> None:
+        self._names.taken.discard(value.name)
+        value.name = name
         if value.is_constant:
             self.constants = {v.name: v for v in self.constants.values()}
+
+    def input_for(self, value: Value) -> Value:
+        """A new input with the name and type of a value, which gets another name and keeps its readers."""
+        name = value.name
+        self._take_name(value, self.fresh(f"{name}.computed"))
+        return self.input(name, value.dtype, value.shape)
 
     def rename_node(self, node: Node, name: str) -> None:
         """Gives a node another name, which must be unused; its old one is free again."""

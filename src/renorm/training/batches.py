@@ -20,16 +20,18 @@ def arguments(batch: Any) -> tuple[Sequence[Any], Mapping[str, Any]]:
 
 class Files:
     """Batches in files, which are read anew each time that one goes through them: a .npy file holds the array of a
-    network's only input, a .npz file one array per input, by name.
+    network's only input, a .npz file one array per input, by name. A folder stands for its files, in the order of their
+    names.
 
     size: files are cut along axis 0 into batches of that many, the last of each file may be smaller; None: a file is a
-    batch. Raises InvalidInput for a file that cannot be read, and one whose arrays are not of the same length.
+    batch. Raises InvalidInput for a folder without such files, a file that cannot be read, and one whose arrays are not
+    of the same length.
     """
 
     def __init__(self, paths: Sequence[str | os.PathLike[str]], size: int | None = None):
         if size is not None and size < 1:
             raise InvalidInput(f"batches of {size}", do="give a size of at least 1")
-        self.paths, self.size = [os.fspath(p) for p in paths], size
+        self.paths, self.size = [file for p in paths for file in _files(os.fspath(p))], size
 
     def __iter__(self) -> Iterator[Any]:
         for path in self.paths:
@@ -47,6 +49,15 @@ class Files:
         for begin in range(0, max(lengths.values(), default=0), self.size):
             part = {name: np.ascontiguousarray(a[begin : begin + self.size]) for name, a in arrays.items()}
             yield part if isinstance(held, dict) else part[""]
+
+
+def _files(path: str) -> list[str]:
+    if not os.path.isdir(path):
+        return [path]
+    found = [os.path.join(path, name) for name in sorted(os.listdir(path)) if name.endswith((".npy", ".npz"))]
+    if not found:
+        raise InvalidInput(f"{path}: no .npy or .npz file is in this folder")
+    return found
 
 
 def _read(path: str) -> Any:

@@ -91,7 +91,9 @@ class LayerDrift:
 class Restated:
     """A network with statistics estimated anew. model: an onnx.ModelProto. layers: in the order of the network.
     skipped: batch norms whose statistics are no constants of the file, and why. batches: how many were read in each
-    pass, by this rank; passes: how many there were."""
+    pass, by this rank; passes: how many there were; reads: how often the batches were gone through for them; work: how
+    often the network was computed for each batch, where 1.0 is least: more where values between passes did not fit
+    into memory."""
 
     model: Any
     layers: Sequence[LayerDrift]
@@ -99,11 +101,21 @@ class Restated:
     method: str
     batches: int
     passes: int
+    reads: int
+    work: float
 
     @property
     def worst(self) -> LayerDrift:
         """The layer whose mean moved furthest."""
         return max(self.layers, key=lambda d: d.shift.value)
+
+    @property
+    def passage(self) -> str:
+        """How the data were gone through, in words."""
+        said = f"{self.batches} batches in {self.passes} passes"
+        if self.work == 1:
+            return said
+        return f"{said}, read {self.reads} times and computed {self.work:.3g} times (more memory= would spare that)"
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Writes the model to `path`, whole or not at all: the source with other statistics."""
@@ -120,6 +132,8 @@ class Restated:
             "method": self.method,
             "batches": self.batches,
             "passes": self.passes,
+            "reads": self.reads,
+            "work": self.work,
             "layers": [d.to_json() for d in self.layers],
             "worst": self.worst.name,
             "dead": [d.name for d in self.layers if d.is_dead],
@@ -127,7 +141,7 @@ class Restated:
         }
 
     def __str__(self) -> str:
-        lines = [f"{len(self.layers)} layers, {self.batches} batches in {self.passes} passes"]
+        lines = [f"{len(self.layers)} layers, {self.passage}"]
         lines += [f"  {d}" for d in self.layers]
         lines += [f"  {name}: left as it is, {why}" for name, why in self.skipped]
         return "\n".join([*lines, f"furthest: {self.worst.name}"])

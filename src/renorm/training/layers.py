@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from renorm.core.dataclass import dataclass
 from renorm.graph.ir import Graph, Node, Value
-from renorm.ops.batch_moments import BatchMoments
 
 Array = np.ndarray[Any, Any]
 
@@ -93,26 +92,3 @@ def _before(graph: Graph, layers: Sequence[Layer]) -> list[set[int]]:
         wider = [b.union(*(found[j] for j in b)) for b in found]
         changed, found = wider != found, wider
     return found
-
-
-def measuring(
-    graph: Graph, layers: Sequence[Layer], measured: Collection[Layer], known: Mapping[Layer, tuple[Array, Array]]
-) -> Graph:
-    """The network up to the layers `measured`: count, mean and squared distances of what each of their norms reads are
-    its outputs. Norms of layers in `known` have those statistics, all others those of their batch."""
-    made = graph.copy()
-    by_name = {n.name: n for n in made.nodes}
-    norms = dict[str, Node]()
-    for layer in layers:
-        for name in layer.nodes:
-            node = by_name[name]
-            op, statistics = node.op.with_attributes(training_mode=True), node.inputs[3:]
-            if layer in known:
-                op, statistics = node.op, [made.constant(array, name) for array in known[layer]]
-            y = made.apply(op, [*node.inputs[:3], *statistics], before=node)
-            norms[name] = y.producer
-            made.replace(node.output, y)
-    made.outputs = [
-        v for layer in measured for name in layer.nodes for v in made.apply(BatchMoments(), [norms[name].inputs[0]])
-    ]
-    return made

@@ -6,19 +6,19 @@ of the whole data set as one batch. A norm's variance is that of the population,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from renorm.core.dims import fixed_extents
 from renorm.core.errors import InvalidInput
-from renorm.driver.compile import compile
+from renorm.driver.compile import options_of
 from renorm.frontends import read, statistics_of
-from renorm.graph.ir import Graph
 from renorm.passes.constants import FoldConstants
 from renorm.passes.context import Context
 from renorm.training import layers as norms
-from renorm.training.batches import arguments
+from renorm.training.advance import Advance, Known
 from renorm.training.communicators import Alone, Communicator
 from renorm.training.drift import LayerDrift, Restated
 from renorm.training.layers import Layer
@@ -29,7 +29,7 @@ Progress = Callable[[str, int, int], None]  # stage, done, of
 
 METHODS = ("exact", "one_pass")
 MEAN, VAR = 3, 4  # places among what a batch norm reads
-_AGAIN = 'give a list, or an object whose __iter__ begins anew; or method="one_pass"'
+MEMORY = 2 << 30  # bytes of values that may wait between two passes
 
 
 def restat(
@@ -39,6 +39,7 @@ def restat(
     method: str = "exact",
     *,
     correction: int = 0,
+    memory: int = MEMORY,
     progress: Progress | None = None,
     **options: Any,
 ) -> Restated:
@@ -47,11 +48,12 @@ def restat(
     model: an ONNX file, its bytes, or an onnx.ModelProto, which stays as it is. batches: each an array, a sequence of
     arrays in the order of the inputs, or arrays by name; of any sizes that the network takes, empty ones too.
     method: "exact": what a norm reads is measured after all norms before it have their new statistics, so that the
-    network which comes out has, on this data, at each norm exactly the mean and variance that it stores. One pass over
-    the batches per level of depth; norms that do not stand before each other share a pass. "one_pass": every norm
-    normalizes with the statistics of its batch, as in training, and all are measured at once. So does a norm, also in
-    "exact", that stands before one which is measured and has no new statistics yet, since it shares them with one
-    behind.
+    network which comes out has, on this data, at each norm exactly the mean and variance that it stores. One pass per
+    level of depth; norms that do not stand before each other share a pass. "one_pass": every norm normalizes with the
+    statistics of its batch, as in training, and all are measured at once. So does a norm, also in "exact", that stands
+    before one which is measured and has no new statistics yet, since it shares them with one behind.
+    memory: bytes of intermediate values that may be kept, so that each pass goes on where the one before ended. While
+    more would lie between two passes, `batches` are gone through again, and the network is computed from its inputs.
     comm: each rank gives its own batches, and all have the same result, to the last bit. correction: 1 stores
     M2 / (count - 1), as some trainers do; 0 M2 / count. progress: called with (stage, done, of). options: of `compile`.
 
@@ -62,9 +64,11 @@ def restat(
         raise InvalidInput(f"method is {method!r}", [f"known: {', '.join(METHODS)}"])
     if correction not in (0, 1):
         raise InvalidInput(f"correction is {correction!r}", ["known: 0, 1"])
+    if memory < 0:
+        raise InvalidInput(f"memory is {memory!r}", ["expected bytes, 0 or more"])
     comm = comm or Alone()
     with comm.guard("restat"):
-        return _Run(model, batches, comm, method, correction, progress or _silent, options).restated()
+        return _Run(model, batches, comm, method, correction, memory, progress or _silent, options).restated()
 
 
 class _Run:
@@ -77,31 +81,27 @@ class _Run:
         comm: Communicator,
         method: str,
         correction: int,
+        memory: int,
         progress: Progress,
         options: dict[str, Any],
     ):
         self.file = statistics_of(model)
-        self.graph = read(self.file.model).copy()
+        shapes = options.pop("shapes", None) or {}
+        graph = read(self.file.model, shapes=shapes)
+        self.graph = graph.copy(fixed_extents(graph.inputs, shapes, graph.name))
         FoldConstants().run(self.graph, Context(keep=frozenset({"batch_norm"})))  # also those that read constants
         self.layers, self.skipped = norms.find(self.graph, self.file.norm)
         if not self.layers:
             facts = [f"{name}: {why}" for name, why in self.skipped]
             raise InvalidInput(f"{self.graph.name}: there are no batch norms with stored statistics", facts)
         self.passes = norms.passes(self.graph, self.layers) if method == "exact" else [self.layers]
-        if len(self.passes) > 1 and isinstance(batches, Iterator):
-            raise InvalidInput(
-                f"{self.graph.name}: batches are read {len(self.passes)} times, "
-                f"{type(batches).__name__} gives them once",
-                do=_AGAIN,
-            )
-        self.batches, self.comm, self.method, self.correction = batches, comm, method, correction
-        self.progress, self.options, self.count = progress, options, 0
+        self.data = Advance(self.graph, self.passes, batches, memory, options_of(**options))
+        self.comm, self.method, self.correction, self.progress = comm, method, correction, progress
 
     def restated(self) -> Restated:
         measured, known = dict[Layer, tuple[int, int]](), dict[Layer, tuple[Array, Array]]()
         for number, layers in enumerate(self.passes, 1):
-            found = self._measure(number, layers, norms.measuring(self.graph, self.layers, layers, known))
-            for layer, s in zip(layers, found):
+            for layer, s in zip(layers, self._measured(number, layers, known)):
                 known[layer] = self._stored(layer, s)
                 measured[layer] = s.count, number
         names = {layer: self._put(layer, *known[layer]) for layer in self.layers}
@@ -114,32 +114,24 @@ class _Run:
                     layer.name, layer.nodes, *names[layer], old_mean, old_var, mean, var, count, after, layer.epsilon
                 )
             )
-        return Restated(self.file.model, drifts, self.skipped, self.method, self.count, len(self.passes))
+        data = self.data
+        work = data.runs / max(1, data.count * len(self.passes))
+        return Restated(
+            self.file.model, drifts, self.skipped, self.method, data.count, len(self.passes), data.reads, work
+        )
 
-    def _measure(self, number: int, layers: Sequence[Layer], graph: Graph) -> list[Statistics]:
+    def _measured(self, number: int, layers: Sequence[Layer], known: Known) -> list[Statistics]:
         """Statistics of what the norms of `layers` read, over the batches of all ranks."""
-        module = compile(graph, **self.options)
         total = [Statistics(0, np.zeros(x.mean.shape), np.zeros(x.mean.shape)) for x in layers]
-        first_wrong, count = dict[Layer, int](), 0
-        of = len(self.batches) if isinstance(self.batches, Sized) else 0
-        for count, batch in enumerate(self.batches, 1):
-            args, named = arguments(batch)
-            try:
-                results = iter(module.run(*args, **named))
-            except InvalidInput as error:
-                raise error.within(f"batch {count - 1}") from error
+        first_wrong = dict[Layer, int]()
+        for i, found in enumerate(self.data.measured(number - 1, known)):
+            results = iter(found)
             for k, layer in enumerate(layers):
                 parts = [_statistics(results) for _ in layer.nodes]
                 total[k] = merge([total[k], *parts])
                 if not all(np.isfinite(p.m2).all() for p in parts):
-                    first_wrong.setdefault(layer, count - 1)
-            self.progress(f"pass {number} of {len(self.passes)}", count, of)
-        if number > 1 and count != self.count:
-            raise InvalidInput(
-                f"{self.graph.name}: pass {number} over the batches gave {count} of them, the first {self.count}",
-                do=_AGAIN,
-            )
-        self.count = count
+                    first_wrong.setdefault(layer, i)
+            self.progress(f"pass {number} of {len(self.passes)}", i + 1, self.data.count)
         found = merged_all(self.comm, [(x.name, s.count, s.mean, s.m2) for x, s in zip(layers, total)])
         self._check(layers, found, first_wrong)
         return found
@@ -148,10 +140,11 @@ class _Run:
         """InvalidInput where no statistics can be stored."""
         for layer, s in zip(layers, found):
             if s.count <= self.correction:
-                values = "one value" if s.count else "no values"
+                values = "is one value" if s.count else "are no values"
+                reader = f" by rank {self.comm.rank}" if self.comm.size > 1 else ""
                 raise InvalidInput(
-                    f"{self.graph.name}: there are {values} per channel for {layer.name!r} in all batches",
-                    [f"{self.count} batches were read" + (f" by rank {self.comm.rank}" if self.comm.size > 1 else "")],
+                    f"{self.graph.name}: there {values} per channel for {layer.name!r} in all batches",
+                    [f"batches read{reader}: {self.data.count}"],
                     "give more data" + (", or correction=0" if s.count else ""),
                 )
         wrong = [
