@@ -14,6 +14,7 @@ from onnx import numpy_helper
 from tests.frontends.models import model
 
 import renorm
+from renorm.core import dtypes
 from renorm.errors import InvalidArtifact, InvalidInput
 from renorm.runtime import artifact
 
@@ -161,6 +162,66 @@ def test_each_run_reads_and_replaces_the_state() -> None:
     assert special.state is m.state
     assert [v.name for v in special.inputs] == ["x"]
     assert [v.name for v in special.outputs] == ["y", "after_mean", "after_var"]
+
+
+NARROW = {"float32": 1e-6, "float64": 1e-12, "float16": 1e-3, "bfloat16": 1e-2}
+VERSIONS = [
+    (1, "float32", {"is_test": 0, "consumed_inputs": [0, 0, 0, 1, 1]}, 1),
+    (6, "float64", {"momentum": 0.3}, 5),
+    (6, "float16", {"spatial": 0}, 5),
+    (7, "float32", {"spatial": 0, "momentum": 0.5}, 5),
+    (7, "float16", {}, 5),
+    (9, "float64", {"epsilon": 0.1}, 5),
+    (13, "float32", {"momentum": 0.0}, 3),
+    (14, "float16", {"training_mode": 1, "momentum": 1.0}, 1),
+    (14, "bfloat16", {"training_mode": 1, "momentum": 0.75}, 3),
+    (15, "float32", {"training_mode": 1, "epsilon": 1e-12}, 1),
+    (15, "bfloat16", {"training_mode": 1}, 3),
+]
+
+
+@pytest.mark.parametrize(("opset", "dtype", "attributes", "results"), VERSIONS, ids=str)
+def test_state_over_batches_of_several_sizes_at_every_version(
+    opset: int, dtype: str, attributes: dict[str, Any], results: int
+) -> None:
+    """What rounds is the state, to the dtype that the file has, once a step; results that are listed are the same."""
+    channels = (3, 2) if attributes.get("spatial") == 0 else (3,)
+    kind, rng = dtypes.numpy_dtype(dtype), np.random.default_rng(4)
+    held = {n: rng.uniform(0.5, 2, channels).astype(np.float32).astype(kind) for n in ("s", "b", "m", "v")}
+    names = ["y", "after_m", "after_v", "sm", "sv"][:results]
+    node = onnx.helper.make_node("BatchNormalization", ["x", *held], names, "norm", **attributes)
+    number = onnx.helper.np_dtype_to_tensor_dtype(kind)
+    x = onnx.helper.make_tensor_value_info("x", number, ["N", 3, 2])
+    outputs = [onnx.helper.make_tensor_value_info(n, number, None) for n in names]
+    constants = [
+        onnx.helper.make_tensor(n, number, channels, a.astype(np.float32).ravel().tolist()) for n, a in held.items()
+    ]
+    graph = onnx.helper.make_graph([node], "versions", [x], outputs, constants)
+    proto = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)], ir_version=3)
+    if opset < 9:
+        graph = proto.graph.input
+        graph.extend(onnx.helper.make_tensor_value_info(n, number, channels) for n in held)
+    m = renorm.compile(proto, train_state=True, threads=1)
+    assert [*m.state] == ["m", "v"]
+    momentum, epsilon = attributes.get("momentum", 0.9), attributes.get("epsilon", 1e-5)
+    wide = {n: a.astype(np.float64) for n, a in held.items()}
+    mean, var = wide["m"], wide["v"]
+    axes = (0,) if len(channels) == 2 else (0, 2)
+    scale, bias = (wide[n] if len(channels) == 2 else wide[n][:, None] for n in "sb")
+    for n in (4, 1, 7, 4):
+        data = rng.normal(n, 1 + n, (n, 3, 2)).astype(kind)
+        y, *others = m.run(data)
+        batch = data.astype(np.float64)
+        of_batch = [batch.mean(axes, keepdims=True), batch.var(axes, keepdims=True)]
+        mean, var = (momentum * old + (1 - momentum) * new.reshape(channels) for old, new in zip((mean, var), of_batch))
+        tolerance = NARROW[dtype]
+        expected = (batch - of_batch[0]) / np.sqrt(of_batch[1] + epsilon) * scale + bias
+        np.testing.assert_allclose(y.astype(np.float64), expected, rtol=4 * tolerance, atol=4 * tolerance)
+        for name, wanted in (("m", mean), ("v", var)):
+            assert m.state[name].dtype == kind
+            np.testing.assert_allclose(m.state[name].astype(np.float64), wanted, rtol=4 * tolerance)
+        for ours, wanted in zip(others, m.state.values()):
+            np.testing.assert_array_equal(ours, wanted)
 
 
 @pytest.mark.parametrize("level", [0, 2, 3])
@@ -317,6 +378,33 @@ def test_a_shared_statistic_is_updated_by_one_norm_after_the_other() -> None:
     np.testing.assert_allclose(m.state["v"], var, rtol=1e-5)
 
 
+def test_statistics_that_nodes_make_of_constants_and_a_bias_beside_them(tmp_path: Path) -> None:
+    proto = model(
+        """alike (float[N, 3] x) => (float[N, 3] y) {
+        none = Constant <value = double[3] {0, 0, 0}> ()  other = Cast <to = 1> (none)
+        wide = Constant <value = double[3] {1, 1, 2}> ()  v = Cast <to = 1> (wide)
+        [one] p, m1, v1 = BatchNormalization <training_mode = 1, momentum = 0.5> (x, ones, zeros, zeros, ones)
+        [two] y, m2, v2 = BatchNormalization <training_mode = 1, momentum = 0.5> (p, twos, zeros, other, v) }""",
+        zeros=np.zeros(3, np.float32), ones=np.ones(3, np.float32), twos=np.full(3, 2, np.float32),
+    )  # fmt: skip
+    m = renorm.compile(proto, train_state=True, threads=1)
+    assert [*m.state] == ["zeros", "ones", "other", "v"]
+    x = np.random.default_rng(3).normal(4, 3, (6, 3)).astype(np.float32)
+    before = m.run(x)[0]
+    np.testing.assert_allclose(m.state["zeros"], x.astype(np.float64).mean(0) / 2, rtol=1e-6)
+    np.testing.assert_allclose(m.state["other"], np.zeros(3), atol=1e-6)
+    np.testing.assert_allclose(m.state["v"], (np.array([1, 1, 2]) + 1) / 2, rtol=1e-4)
+    renorm.write_state(proto, m.state, tmp_path / "trained.onnx")
+    again = renorm.compile(tmp_path / "trained.onnx", train_state=True, threads=1)
+    assert [*again.state] == ["p.mean", "p.var", "other", "v"]  # zeros and ones are a bias and a scale as well
+    for ours, theirs in zip(again.state.values(), m.state.values()):
+        np.testing.assert_array_equal(ours, theirs)
+    np.testing.assert_array_equal(again.run(x)[0], before)
+    onnx.checker.check_model(onnx.load(tmp_path / "trained.onnx"), full_check=True)
+    with pytest.raises(InvalidInput, match="its constants are others"):
+        renorm.write_state(proto, {"p": np.zeros(3, np.float32)}, tmp_path / "trained.onnx")
+
+
 def test_what_has_no_state_is_refused() -> None:
     inference = network()
     for n in inference.graph.node:
@@ -325,8 +413,9 @@ def test_what_has_no_state_is_refused() -> None:
     del inference.graph.output[1:]
     with pytest.raises(InvalidInput, match="no batch norm in training mode") as error:
         renorm.compile(inference, train_state=True)
-    assert error.value.facts == ("it has 2 batch norms, which use stored statistics",)
-    mixed = model(BODY.replace("b_m, b_v)", "a_m, b_v)"), w=WEIGHT, **HELD)
-    with pytest.raises(InvalidInput, match="cannot be one state") as error:
-        renorm.compile(mixed, train_state=True)
-    assert error.value.facts == ("b: mean 'a_m', var 'b_v'",)
+    assert error.value.facts == tuple(f"{n}: it normalizes with stored statistics" for n in "ab")
+    for alike, said in (("a_m, b_v)", "mean 'a_m', var 'b_v'"), ("a_m, a_v)", "mean 'a_m', var 'a_v'")):
+        mixed = model(BODY.replace("b_m, b_v)", alike), w=WEIGHT, **HELD)
+        with pytest.raises(InvalidInput, match="cannot be one state") as error:
+            renorm.compile(mixed, train_state=True)
+        assert error.value.facts == (f"b: {said}",)

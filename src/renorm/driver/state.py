@@ -10,40 +10,43 @@ from typing import Any
 
 import numpy as np
 
+from renorm.core import dtypes
 from renorm.core.dims import static
 from renorm.core.errors import InvalidInput
 from renorm.frontends import statistics_of
+from renorm.graph import interpret
 from renorm.graph.ir import Graph, Node, Value
 from renorm.ops.batch_norm import BatchNorm
 from renorm.ops.batch_norm_training import BatchNormTraining
+from renorm.ops.reshape import Reshape
+from renorm.ops.reshaping import reshaped, reshaped_like
 from renorm.runtime.program import TensorSpec
-from renorm.runtime.state import State
-
-RUNNING = (3, 4)  # places of mean and var among the operands of both ops
+from renorm.runtime.state import Array, State
 
 
 def hold(graph: Graph) -> tuple[Graph, State]:
     """A copy of a graph in which constants that norms in training mode read as their running statistics are inputs, and
-    what they become outputs, in the same order; and these constants as a State, by their names.
+    what they become outputs, in the same order; and these constants as a State, by their names. What nodes make of
+    constants is one too.
 
-    A statistic that several norms share is updated by one after the other. Whoever reads such a constant in another
-    role has it as it is. Raises InvalidInput where there is no such norm, and where a statistic is the mean of one norm
-    and the variance of another, or shared by norms that share only one of the two.
+    A statistic that norms share is updated by one after the other. Whoever reads such a constant in another role has
+    it as it is. Raises InvalidInput where there is no such norm, and where norms share a statistic that do not
+    share mean, variance, scale and bias.
     """
     made = graph.copy()
-    updated = [n for n in made.nodes if _is_training(n) and all(_running(n, i).is_constant for i in RUNNING)]
+    stored = {v: data for n in made.nodes if _is_training(n) for v in _stored(n) if (data := _known(v)) is not None}
+    updated = [n for n in made.nodes if _is_training(n) and all(v in stored for v in _stored(n))]
     if not updated:
-        norms = sum(isinstance(n.op, BatchNorm) for n in made.nodes)
         raise InvalidInput(
             f"{graph.name}: no batch norm in training mode has running statistics that are constants of the network",
-            [f"it has {norms} batch norms" + (", which use stored statistics" if norms else "")],
+            [_said(n) for n in made.nodes if isinstance(n.op, (BatchNorm, BatchNormTraining))] or ["it has none"],
             "export it for training (torch.onnx.export: training=TrainingMode.TRAINING), or leave train_state out",
         )
     _check(made, updated)
     now = dict[Value, Value]()  # what a constant is at this point of the network
     held = list[Value]()
     for node in updated:
-        constants = [_running(node, i) for i in RUNNING]
+        constants = _stored(node)
         for c in constants:
             if c not in now:
                 now[c] = made.input_for(c)
@@ -54,7 +57,7 @@ def hold(graph: Graph) -> tuple[Graph, State]:
     made.outputs += [now[c] for c in held]
     inputs = made.inputs[len(graph.inputs) :]
     specs = [TensorSpec(v.name, v.dtype, static(v.shape)) for v in inputs]
-    return made, State(specs, [np.asarray(c.data) for c in held])
+    return made, State(specs, [stored[c] for c in held])
 
 
 def write_state(model: Any, state: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
@@ -72,17 +75,50 @@ def _is_training(node: Node) -> bool:
     return isinstance(node.op, BatchNormTraining) or (isinstance(node.op, BatchNorm) and node.op.training_mode)
 
 
-def _running(node: Node, place: int) -> Value:
-    v = node.inputs[place]
-    assert v is not None
-    return v
+def _stored(node: Node) -> list[Value]:
+    """What holds the running mean and variance."""
+    return [v for v in map(_unshaped, node.inputs[3:5]) if v is not None]
+
+
+def _unshaped(v: Value | None) -> Value | None:
+    """What is stored of an operand, which a norm of every activation by itself (spatial = 0) reads flat."""
+    maker = None if v is None else v.producer
+    return maker.inputs[0] if maker is not None and isinstance(maker.op, Reshape) else v
+
+
+def _known(v: Value) -> Array | None:
+    """Elements of a value that depends on constants alone, and is no output; None for others."""
+    return None if v.graph.is_output(v) and not v.is_constant else _computed(v)
+
+
+def _computed(v: Value) -> Array | None:
+    node = v.producer
+    if v.is_constant or node is None:
+        return v.data
+    env = dict[Value, Array]()
+    for o in [o for o in node.inputs if o is not None]:
+        found = _computed(o)
+        if found is None:
+            return None
+        env[o] = interpret.widen(found)
+    results = interpret.apply(node, env, rounded=True)
+    return results[node.outputs.index(v)].astype(dtypes.numpy_dtype(v.dtype))
+
+
+def _said(node: Node) -> str:
+    """Why a norm has no state."""
+    if not _is_training(node):
+        return f"{node.name}: it normalizes with stored statistics"
+    return f"{node.name}: " + ", ".join(f"{v.name!r} is no constant" for v in _stored(node) if _known(v) is None)
 
 
 def _check(graph: Graph, norms: list[Node]) -> None:
-    partner, problems = dict[Value, Value](), list[str]()
+    """A statistic is shared by norms that share all parameters: one norm that the network uses several times."""
+    parameters, problems = dict[Value, list[Value | None]](), list[str]()
     for node in norms:
-        mean, var = (_running(node, i) for i in RUNNING)
-        if mean is var or partner.setdefault(mean, var) is not var or partner.setdefault(var, mean) is not mean:
+        mean, var = _stored(node)
+        own = list(map(_unshaped, node.inputs[1:5]))
+        if mean is var or any(parameters.setdefault(v, own) != own for v in (mean, var)):
             problems.append(f"{node.name}: mean {mean.name!r}, var {var.name!r}")
     if problems:
         raise InvalidInput(
@@ -93,16 +129,19 @@ def _check(graph: Graph, norms: list[Node]) -> None:
 
 
 def _update(graph: Graph, node: Node, running: list[Value]) -> list[Value]:
-    """Makes a norm read running statistics that are values, and gives what they become."""
-    x, scale, bias, _, _, *others = node.inputs
+    """Makes a norm read running statistics that are values, in the shapes that they are stored in; gives what they
+    become."""
+    x, scale, bias, *flat = node.inputs
     name = node.name
     graph.rename_node(node, graph.fresh(f"{name}.stateless"))
     with graph.at(node, node.origin):
+        read = [v if v.rank == 1 else reshaped(v, -1) for v in running]
         if isinstance(node.op, BatchNorm):
-            made = node.op.updating(x, scale, bias, *running, name=name)
+            made = node.op.updating(x, scale, bias, *read, name=name)
         else:
-            made = node.op(x, scale, bias, *running, *others, name=name)
+            made = node.op(x, scale, bias, *read, *flat[2:], name=name)
+        after = [new if v.rank == 1 else reshaped_like(new, v) for v, new in zip(running, made[1:3])]
     for old, new in zip(node.outputs, made):
         graph.replace(old, new)
     graph.discard([node])
-    return made[1:3]
+    return after

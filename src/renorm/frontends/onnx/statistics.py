@@ -57,36 +57,44 @@ class File:
     def put(self, norms: Sequence[NodeProto], place: int, array: Array) -> str:
         """Makes `array` (one element per channel, of the dtype that norms read) what these norms read as their mean, or
         var; gives the name that holds it. They read the same name."""
-        name, own = norms[0].input[place], {id(n) for n in norms}
-        is_shared = name in self._outputs or any(id(n) not in own or i != place for n, i in self._readers[name])
+        return self._give(norms[0].input[place], [(n, place) for n in norms], array)
+
+    def replace(self, arrays: Mapping[str, Array]) -> None:
+        """Other elements for constants, by name: initializers, and what nodes make of constants. One that norms read as
+        their mean or var changes for them; whoever reads it in another role has what it was. Raises InvalidInput that
+        lists each name that is no constant, and each array of another size."""
+        problems = list[str]()
+        for name, array in arrays.items():
+            held, shape = self._tensor(name), self._handed_on(name)
+            if held is None and not self._is_computed(name):
+                problems.append(f"no constant is called {name!r}; nearest: {suggest(name, self._tensors)}")
+            elif shape not in ((), array.shape):
+                problems.append(f"{name!r} is {list(shape)}, not {list(array.shape)}")
+            elif not problems:
+                readers = self._readers.get(name, [])
+                self._give(name, [(n, i) for n, i in readers if _is_norm(n) and i in (3, 4)] or readers, array)
+        if problems:
+            raise InvalidInput(f"{self.model.graph.name}: its constants are others", problems)
+
+    def _give(self, name: str, own: Sequence[tuple[NodeProto, int]], array: Array) -> str:
+        """Makes `array` what the readers `own` of a constant read, each a node and a place; gives the name that they
+        read it by."""
+        places = {(id(n), i) for n, i in own}
+        is_shared = own and (name in self._outputs or any((id(n), i) not in places for n, i in self._readers[name]))
         held = self._tensor(name)
         if held is not None and not is_shared:
             _fill(held, array)
             return name
-        shaped = array.reshape(held.dims if held is not None else self._handed_on(name) or array.shape)
+        shaped = array.reshape(self._handed_on(name) or array.shape)
         if is_shared:
-            name = self._fresh(f"{norms[0].output[0]}.{'mean' if place == 3 else 'var'}")
-            for n in norms:
-                n.input[place] = name
+            first, place = own[0]
+            name = self._fresh(f"{first.output[0]}.{'mean' if place == 3 else 'var'}")
+            for n, i in own:
+                n.input[i] = name
         else:
             self._unmake(name)
         self._add(name, shaped)
         return name
-
-    def replace(self, arrays: Mapping[str, Array]) -> None:
-        """Other elements for initializers, and for results of Constant nodes, by name. Raises InvalidInput that lists
-        each name that is neither, and each array of another size."""
-        problems = list[str]()
-        for name, array in arrays.items():
-            held = self._tensor(name)
-            if held is None:
-                problems.append(f"no constant is called {name!r}; nearest: {suggest(name, self._tensors)}")
-            elif tuple(held.dims) != array.shape:
-                problems.append(f"{name!r} is {list(held.dims)}, not {list(array.shape)}")
-            elif not problems:
-                _fill(held, array)
-        if problems:
-            raise InvalidInput(f"{self.model.graph.name}: its constants are others", problems)
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Writes the model, whole or not at all."""
@@ -100,12 +108,19 @@ class File:
         return self._tensors.get(name)
 
     def _handed_on(self, name: str) -> tuple[int, ...]:
-        """Extents of a constant that Identity nodes hand on; empty where something else computes it."""
+        """Extents of a constant, also of one that Identity nodes hand on; empty where something else computes it."""
+        held = self._tensor(name)
+        if held is not None:
+            return tuple(held.dims)
         _, maker = self._makers.get(name, (None, None))
-        if maker is None or maker.op_type != "Identity":
-            return ()
-        held = self._tensor(maker.input[0])
-        return tuple(held.dims) if held is not None else self._handed_on(maker.input[0])
+        return self._handed_on(maker.input[0]) if maker is not None and maker.op_type == "Identity" else ()
+
+    def _is_computed(self, name: str) -> bool:
+        """Whether nodes make it of nothing but constants."""
+        _, maker = self._makers.get(name, (None, None))
+        if maker is None or not maker.input:
+            return False
+        return all(not i or self._tensor(i) is not None or self._is_computed(i) for i in maker.input)
 
     def _unmake(self, name: str) -> None:
         """Takes away what computes `name`: its node, or one of the results of that."""
