@@ -416,3 +416,53 @@ def test_a_model_made_in_memory_is_named_in_errors() -> None:
     m = helper.make_model(helper.make_graph([node], "built", [x], [y]), opset_imports=[helper.make_opsetid("", 17)])
     with pytest.raises(renorm.errors.UnsupportedOp, match="built: node 'NoSuch_0'"):
         renorm.compile(m)
+
+
+def test_a_network_in_training_mode_keeps_its_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    network = parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+      net (float[N, 2] x) => (float[N, 2] y)
+      <float[2] s = {1, 1}, float[2] b = {0, 0}, float[2] mean = {0, 0}, float[2] var = {1, 1}>
+      { y, new_mean, new_var = BatchNormalization <training_mode = 1, momentum = 0.5> (x, s, b, mean, var) }""")
+    onnx.save(network, "net.onnx")
+    data = np.random.default_rng(3).normal(4, 2, (7, 2)).astype(np.float32)
+    (tmp_path / "data").mkdir()
+    np.save("data/a.npy", data)
+    parts = [data[:3].astype(np.float64), data[3:6].astype(np.float64), data[6:].astype(np.float64)]
+    mean, var = np.zeros(2), np.ones(2)
+    for part in parts:
+        mean, var = (mean + part.mean(0)) / 2, (var + part.var(0)) / 2
+    call = ("run", "net.onnx", "--batches", "data", "--batch-size", 3, "--train-state")
+    found = run_json(*call, "--write-state", "after.onnx", "-o", "y.npz")
+    assert found["runs"] == 3
+    assert [s["name"] for s in found["state"]] == ["mean", "var"]
+    assert found["state"][0]["moved"] == pytest.approx(np.abs(mean).max(), rel=1e-5)
+    held = {t.name: onnx.numpy_helper.to_array(t) for t in onnx.load("after.onnx").graph.initializer}
+    np.testing.assert_allclose(held["mean"], mean, rtol=1e-5)
+    np.testing.assert_allclose(held["var"], var, rtol=1e-5)
+    with np.load("y.npz") as outputs:
+        assert outputs["y"].shape == (1, 2)
+    said = run(*call).stdout
+    assert "state after 3 runs" in said
+    assert "\nvar " in said
+
+    told = run_json("compile", "net.onnx", "-o", "net.renorm", "--shape", "x=7x2", "--train-state")
+    assert told["state"] == ["mean", "var"]
+    run("run", "net.renorm", "--input", "data/a.npy", "--write-state", "after.renorm")
+    again = renorm.load("after.renorm", threads=1)
+    np.testing.assert_allclose(again.state["mean"], data.astype(np.float64).mean(0) / 2, rtol=1e-5)
+    assert run_json("bench", "net.renorm", "--train-state", "--rounds", 1, "--seconds", 0.01)["latency_ms"]
+
+    np.save("far.npy", data * np.float32(1e30))
+    far = run_json("run", "net.onnx", "--input", "far.npy", "--train-state")
+    assert far["warnings"] == ["net: var of channel 0, 1 is beyond float32 and becomes inf"]
+    assert far["state"][1]["max"] is None
+    run("compile", "net.onnx", "-o", "plain.renorm", "--shape", "x=7x2")
+    for wrong, because in (
+        (("plain.renorm", "--train-state"), "has no state"),
+        (("net.onnx", "--write-state", "z.onnx"), "has no state to write"),
+        (("net.renorm", "--write-state", "z.onnx"), "goes into a .renorm file"),
+        (("net.onnx", "--input", "far.npy", "--batches", "data"), "twice"),
+    ):
+        assert because in run("run", *wrong, code=2).stderr
+    assert not (tmp_path / "z.onnx").exists()

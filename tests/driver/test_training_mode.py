@@ -15,7 +15,7 @@ from tests.frontends.models import model
 
 import renorm
 from renorm.core import dtypes
-from renorm.errors import InvalidArtifact, InvalidInput
+from renorm.errors import InvalidArtifact, InvalidInput, StatisticsWarning
 from renorm.runtime import artifact
 
 Array = np.ndarray[Any, Any]
@@ -256,6 +256,28 @@ def test_an_empty_batch_changes_nothing() -> None:
     assert y.shape == (0, 3, 4, 5)
     np.testing.assert_array_equal(mean, HELD["a_m"])
     agree(m.state, BEFORE)
+
+
+@pytest.mark.parametrize(("dtype", "scale"), [("float32", 1e30), ("float16", 1e4), ("bfloat16", 1e30)])
+def test_a_variance_beyond_its_dtype_is_reported(dtype: str, scale: float) -> None:
+    """y is what float64 says; the variance of channel 1 is inf, which is told once."""
+    kind = dtypes.numpy_dtype(dtype)
+    number = onnx.helper.np_dtype_to_tensor_dtype(kind)
+    node = onnx.helper.make_node("BatchNormalization", [*"xsbmv"], ["y"], "norm", training_mode=1)
+    held = [onnx.helper.make_tensor(n, number, [2], [v, v]) for n, v in zip("sbmv", (1.0, 0.0, 0.0, 1.0))]
+    x, y = (onnx.helper.make_tensor_value_info(n, number, ["N", 2]) for n in "xy")
+    graph = onnx.helper.make_graph([node], "far", [x], [y], held)
+    proto = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 15)], ir_version=8)
+    m = renorm.compile(proto, train_state=True, threads=1)
+    data = (np.random.default_rng(6).normal(0, 1, (8, 2)) * [1, scale]).astype(kind)
+    with pytest.warns(StatisticsWarning, match=f"^far: v of channel 1 is beyond {dtype} and becomes inf") as told:
+        (found,) = m.run(data)
+    assert len(told) == 1
+    assert np.isinf(m.state["v"][1])
+    wide = data.astype(np.float64)
+    expected = (wide - wide.mean(0)) / np.sqrt(wide.var(0) + 1e-5)
+    np.testing.assert_allclose(found.astype(np.float64), expected, rtol=2e-2, atol=2e-2)
+    m.run(data)  # warnings are errors here
 
 
 def test_state_can_be_read_and_set() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from renorm.cli import network, output
-from renorm.cli.options import compiling, model, seed, verb
+from renorm.cli.options import compiling, model, seed, train_state, verb
 from renorm.driver.measure import PEERS, Contender, Measured, obstacle, side_by_side
 from renorm.errors import InvalidInput
 
@@ -29,6 +29,7 @@ _MIB = 2**20
 @click.option("--rounds", type=click.IntRange(1), default=7, show_default=True, help="How often they take turns.")
 @click.option("--seconds", type=float, default=2.0, show_default=True, help="How long each of them runs in all.")
 @seed
+@train_state
 @compiling
 def command(
     model: Path,

@@ -10,7 +10,7 @@ import click
 
 import renorm
 from renorm.cli import output
-from renorm.cli.options import compiling, model, verb
+from renorm.cli.options import compiling, model, train_state, verb
 from renorm.cli.progress import progress
 
 
@@ -19,6 +19,7 @@ from renorm.cli.progress import progress
 @click.option(
     "-o", "--output", "path", type=click.Path(path_type=Path), help="The artifact; default: MODEL with .renorm."
 )
+@train_state
 @compiling
 def command(model: Path, path: Path | None, options: dict[str, Any], as_json: bool) -> output.Outcome:
     """Compiles MODEL (.onnx) into an artifact that `renorm run` and renorm.load run without the compiler."""
@@ -35,6 +36,8 @@ def command(model: Path, path: Path | None, options: dict[str, Any], as_json: bo
         output.line("  " + ", ".join(f"{stage} {spent:.2f} s" for stage, spent in seconds.items()))
         output.line(f"  {output.memory_text(report.memory)}")
         output.line(f"  {report.run}")
+        if module.state:
+            output.line(f"  state: {', '.join(module.state)}")
         made = f"{code.compiled} compiled in {code.processes} processes" if code.compiled else "none compiled"
         cached = f"{code.unique - code.compiled} from the cache ({code.cache})"
         output.line(f"  {code.unique} different kernels: {made}, {cached}")
@@ -44,4 +47,6 @@ def command(model: Path, path: Path | None, options: dict[str, Any], as_json: bo
             if kernel.spills:
                 nodes = ", ".join(kernel.nodes)
                 output.line(f"  {kernel} ({nodes}): no tile of its schedule does with the registers")
-    return output.Outcome({"artifact": str(path), "seconds": seconds, "report": report.to_json()})
+    return output.Outcome(
+        {"artifact": str(path), "seconds": seconds, "state": [*module.state], "report": report.to_json()}
+    )

@@ -10,12 +10,16 @@ import renorm
 from renorm.cli.progress import progress
 from renorm.core.comparison import random_inputs
 from renorm.core.dims import is_static
+from renorm.errors import InvalidInput
 
 
 def opened(model: Path, options: Mapping[str, Any], as_json: bool) -> Any:
     """A module that runs."""
     if model.suffix == ".renorm":
-        return renorm.load(model, threads=options["threads"])
+        module = renorm.load(model, threads=options["threads"])
+        if options.get("train_state") and not module.state:
+            raise InvalidInput(f"{model.name} has no state", do="compile it with --train-state")
+        return module
     with progress(f"compiling {model.name}", as_json) as tell:
         return renorm.compile(model, progress=tell, **options)
 

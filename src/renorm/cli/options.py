@@ -58,6 +58,11 @@ precision = click.option(
 )
 shape = click.option("--shape", "shapes", multiple=True, type=Shape(), help="An input's shape; may be repeated.")
 threads = click.option("--threads", type=click.IntRange(1), default=None, help="Threads that run the network.")
+train_state = click.option(
+    "--train-state",
+    is_flag=True,
+    help="Running statistics of norms in training mode are state, which each run replaces.",
+)
 seed = click.option("--seed", type=int, default=0, show_default=True, help="Of random inputs.")
 given = click.option(
     "--input",
@@ -92,12 +97,13 @@ def arrays(files: Sequence[str], names: Sequence[str]) -> dict[str, Any]:
 
 
 def compiling(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options of every verb that compiles; they arrive as one dict `options`, as renorm.compile takes them."""
+    """The options of every verb that compiles; they arrive as one dict `options`, as renorm.compile takes them. So does
+    `train_state` where a verb has it."""
 
     @functools.wraps(command)
     def gathered(*args: Any, **given: Any) -> Any:
         names = ("opt_level", "target", "keep", "verify", "precision", "shapes", "threads")
-        options = {name: given.pop(name) for name in names}
+        options = {name: given.pop(name) for name in (*names, "train_state") if name in given}
         options["shapes"] = dict(options["shapes"]) or None
         return command(*args, options=options, **given)
 

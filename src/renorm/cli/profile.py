@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from renorm.cli import network, output
-from renorm.cli.options import compiling, model, seed, verb
+from renorm.cli.options import compiling, model, seed, train_state, verb
 from renorm.driver import limits
 from renorm.driver.worker import timed
 from renorm.runtime.profile import Limits, StepTime, profile, trace
@@ -26,6 +26,7 @@ _SECONDS = 0.3  # for which the whole network is measured
     "--trace", "path", type=click.Path(path_type=Path), help="A JSON file for chrome://tracing or ui.perfetto.dev."
 )
 @seed
+@train_state
 @compiling
 def command(
     model: Path, repeats: int, path: Path | None, seed: int, options: dict[str, Any], as_json: bool

@@ -2,47 +2,143 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
 
+import renorm
 from renorm.cli import network, output
-from renorm.cli.options import arrays, compiling, given, model, seed, verb
+from renorm.cli.options import arrays, compiling, given, model, seed, train_state, verb
 from renorm.core.comparison import random_inputs
+from renorm.errors import InvalidInput, StatisticsWarning
+from renorm.training.batches import Files, arguments
+
+Array = np.ndarray[Any, Any]
 
 
 @verb("run")
 @model
 @given
+@click.option(
+    "--batches",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="Runs on each batch of a .npy or .npz file, or of a folder of them, in order; may be repeated.",
+)
+@click.option("--batch-size", type=click.IntRange(1), default=None, help="Cut these files; default: a file is a batch.")
 @click.option("-o", "--output", "path", type=click.Path(path_type=Path), help="A .npz file for the outputs, by name.")
+@click.option(
+    "--write-state",
+    "state_path",
+    type=click.Path(path_type=Path),
+    help="MODEL with the state after the last run: .onnx, or .renorm for an artifact.",
+)
 @seed
+@train_state
 @compiling
 def command(
-    model: Path, inputs: tuple[str, ...], path: Path | None, seed: int, options: dict[str, Any], as_json: bool
+    model: Path,
+    inputs: tuple[str, ...],
+    batches: tuple[Path, ...],
+    batch_size: int | None,
+    path: Path | None,
+    state_path: Path | None,
+    seed: int,
+    options: dict[str, Any],
+    as_json: bool,
 ) -> output.Outcome:
-    """Runs MODEL (.onnx or .renorm). Inputs that no --input gives are random."""
+    """Runs MODEL (.onnx or .renorm). Inputs that no --input gives are random.
+
+    A network in training mode runs with --train-state: norms replace their running statistics, which --write-state
+    puts back into the model, and nothing else changes there. With --batches the state goes from batch to batch, and
+    the outputs are those of the last one.
+    """
+    if inputs and batches:
+        raise InvalidInput("--input and --batches give the same inputs twice", do="leave one of them out")
     opened = network.opened(model, options, as_json)
-    names = [v.name for v in opened.inputs]
-    held = arrays(inputs, names)
-    drawn = [n for n in names if n not in held]
-    if drawn:
-        shapes = {**(options["shapes"] or {}), **{n: a.shape for n, a in held.items()}}
-        held = {**random_inputs(opened.inputs, seed, shapes), **held}
-    results = dict(zip((v.name for v in opened.outputs), opened.run(*[held[n] for n in names])))
+    if state_path is not None:
+        _check_state_path(model, state_path, opened)
+    before, drawn = opened.state.copy(), list[str]()
+    if batches:
+        calls = Files(batches, batch_size)
+    else:
+        held, drawn = _inputs(opened, inputs, options["shapes"], seed)
+        calls = [held]
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always", StatisticsWarning)
+        count, results = _run(opened, calls)
     if path:
         np.savez(path, **results)
-    rows = [(n, str(a.dtype), "x".join(map(str, a.shape)), *_extremes(a)) for n, a in results.items()]
+    if state_path is not None and state_path.suffix == ".renorm":
+        opened.save(state_path)
+    elif state_path is not None:
+        renorm.write_state(model, opened.state, state_path)
+    rows = [_row(n, a) for n, a in results.items()]
+    state = [(*_row(n, a), _moved(before[n], a)) for n, a in opened.state.items()]
+    said = [str(w.message) for w in told if issubclass(w.category, StatisticsWarning)]
+    keys = ("name", "dtype", "shape", "min", "mean", "max")
     if not as_json:
+        columns = ("name", "dtype", "shape", "least", "mean", "greatest")
         if drawn:
             output.line(f"random input: {', '.join(drawn)} (seed {seed})")
-        output.table("outputs", ("name", "dtype", "shape", "least", "mean", "greatest"), rows)
-    keys = ("name", "dtype", "shape", "min", "mean", "max")
-    return output.Outcome({"random": drawn, "outputs": [dict(zip(keys, r)) for r in rows]})
+        output.table("outputs" + (f" of batch {count}" if batches else ""), columns, rows)
+        output.table(f"state after {count} runs" if batches else "state", (*columns, "moved by"), state)
+        for text in said:
+            output.stderr.print(f"warning: {text}", markup=False)
+    found = {"random": drawn, "runs": count, "outputs": [dict(zip(keys, r)) for r in rows]}
+    return output.Outcome(found | {"state": [dict(zip((*keys, "moved"), r)) for r in state], "warnings": said})
 
 
-def _extremes(array: np.ndarray[Any, Any]) -> tuple[float, float, float]:
+def _check_state_path(model: Path, path: Path, opened: Any) -> None:
+    if not opened.state:
+        raise InvalidInput(f"{model.name} has no state to write", do="run it with --train-state")
+    fitting = ".renorm" if model.suffix == ".renorm" else ".onnx"
+    if path.suffix.lower() != fitting:
+        raise InvalidInput(f"--write-state {path}: the state of {model.name} goes into a {fitting} file")
+
+
+def _inputs(
+    opened: Any, files: tuple[str, ...], shapes: Mapping[str, Any] | None, seed: int
+) -> tuple[dict[str, Array], list[str]]:
+    """Arrays by the names of the inputs, and which of them are random."""
+    names = [v.name for v in opened.inputs]
+    held = arrays(files, names)
+    drawn = [n for n in names if n not in held]
+    if drawn:
+        known = {**(shapes or {}), **{n: a.shape for n, a in held.items()}}
+        held = {**random_inputs(opened.inputs, seed, known), **held}
+    return held, drawn
+
+
+def _run(opened: Any, batches: Iterable[Any]) -> tuple[int, dict[str, Any]]:
+    """How many batches there were, and the outputs for the last one by name."""
+    count, results = 0, list[Array]()
+    for count, batch in enumerate(batches, 1):
+        args, named = arguments(batch)
+        try:
+            results = opened.run(*args, **named)
+        except InvalidInput as error:
+            raise error.within(f"batch {count - 1}") from error
+    if not count:
+        raise InvalidInput("there are no batches")
+    return count, dict(zip((v.name for v in opened.outputs), results))
+
+
+def _row(name: str, array: Array) -> tuple[Any, ...]:
+    return name, str(array.dtype), "x".join(map(str, array.shape)), *_extremes(array)
+
+
+def _moved(before: Array, after: Array) -> float:
+    """The largest difference; NaN of an empty array."""
+    with np.errstate(invalid="ignore"):
+        return _extremes(np.abs(after.astype(np.float64) - before.astype(np.float64)))[2]
+
+
+def _extremes(array: Array) -> tuple[float, float, float]:
     """Least, mean and greatest element; NaN of an empty array."""
     if array.size == 0:
         return float("nan"), float("nan"), float("nan")

@@ -22,7 +22,7 @@ from renorm.runtime.memory import Memory, sealed
 from renorm.runtime.openmp import Region
 from renorm.runtime.program import ALIGNMENT, Program, TensorSpec
 from renorm.runtime.report import Report
-from renorm.runtime.state import State
+from renorm.runtime.state import State, beyond
 from renorm.runtime.table import Context, Recording, plan
 
 # ns of work that one thread does: below the first, sharing it out takes longer than it saves; below the second, waking
@@ -122,6 +122,7 @@ class Module:
         C-contiguous, distinct; None in the place of an output asks for a fresh array. They may share memory with
         inputs. Without out all results are fresh arrays, which no later call touches.
         Raises InvalidInput that lists everything that does not fit, InvalidTarget for a module for another machine.
+        Warns (StatisticsWarning) of running statistics that leave the range of their dtype.
         """
         inputs = self._bind(args, named)
         if out is None:
@@ -166,6 +167,8 @@ class Module:
             return
         with self._state.replacing() as (before, after):
             self._run([address(a) for a in (*inputs, *before, *results, *after)])
+        for spec, old, new in zip(self._state.specs, before, after):
+            beyond(new, old, f"{self.name}: {spec.name}", stacklevel=4)
 
     def _run(self, addresses: list[int]) -> None:
         with self._team.turn():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from renorm.core import dtypes
-from renorm.core.errors import InvalidInput, suggest
+from renorm.core.errors import InvalidInput, StatisticsWarning, suggest
 from renorm.runtime.program import TensorSpec
 
 Array = np.ndarray[Any, Any]
@@ -90,6 +91,17 @@ class State(Mapping[str, Array]):
 
     def __repr__(self) -> str:
         return f"<State {', '.join(map(str, self.specs)) or 'of nothing'}>"
+
+
+def beyond(new: Array, old: Array, what: str, stacklevel: int) -> None:
+    """Warns of elements of a statistic that have just become infinite. what: its name; stacklevel: whose call it is."""
+    if not np.isinf(new).any():
+        return
+    found = np.flatnonzero(np.isinf(new) & np.isfinite(old))
+    if found.size:
+        shown = ", ".join(map(str, found[:8])) + (", ..." if found.size > 8 else "")
+        text = f"{what} of channel {shown} is beyond {new.dtype.name} and becomes inf"
+        warnings.warn(text, StatisticsWarning, stacklevel=stacklevel)
 
 
 def _frozen(array: Array) -> Array:

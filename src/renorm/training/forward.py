@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from renorm.core.errors import InvalidInput, StatisticsWarning
+from renorm.core.errors import InvalidInput
 from renorm.ops.batch_moments import BatchMoments
 from renorm.ops.batch_norm_training import BatchNormTraining
 from renorm.ops.normalize import Normalize
 from renorm.ops.update_statistics import UpdateStatistics
 from renorm.runtime.arrays import Array
+from renorm.runtime.state import beyond
 from renorm.training import kernels
 from renorm.training.communicators import guarded
 from renorm.training.conventions import DEFAULT, Convention, count_of, epsilon_of, find, momentum_of, nonnegative
@@ -239,11 +239,4 @@ def _check_single(count: int, rule: Convention, what: object) -> None:
 
 def report_overflow(new: Array, old: Array, name: str = "") -> None:
     """Warns of running variances of the layer `name` that have just become infinite."""
-    if not np.isinf(new).any():
-        return
-    found = np.flatnonzero(np.isinf(new) & np.isfinite(old))
-    if found.size:
-        shown = ", ".join(map(str, found[:8])) + (", ..." if found.size > 8 else "")
-        of = f"{name}: " if name else ""
-        text = f"{of}running_var of channel {shown} is beyond {new.dtype.name} and becomes inf"
-        warnings.warn(text, StatisticsWarning, stacklevel=3)
+    beyond(new, old, f"{name}: running_var" if name else "running_var", stacklevel=4)
