@@ -1,4 +1,4 @@
-"""docs/benchmarks.md, from a file of results."""
+"""docs/benchmarks.md, and what README.md says of it, from a file of results."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from benchmarks.figures import (
 )
 from benchmarks.machine import ROOT
 from benchmarks.run import RESULTS
+from benchmarks.summary import README, put_into
 
 PAGE = ROOT / "docs" / "benchmarks.md"
 PLOTS = ROOT / "docs" / "benchmarks"
@@ -40,12 +41,18 @@ def latest_of(kind: str) -> dict[str, Any] | None:
 
 
 def write(path: Path) -> None:
-    """The page and its plots."""
+    """The page and its plots, and what README.md says of it."""
     from benchmarks.plots import draw  # needs matplotlib, which a test of the text does not
 
     result = json.loads(path.read_text())
     draw(result, PLOTS)
     PAGE.write_text(text(result, path))
+    README.write_text(readme(result))
+
+
+def readme(result: dict[str, Any]) -> str:
+    """README.md with these results."""
+    return put_into(README.read_text(), result, latest_of("folds"), latest_of("training"))
 
 
 def text(result: dict[str, Any], path: Path) -> str:
@@ -104,6 +111,7 @@ mended for them was mended in schedules and passes that know no network.
 
 To measure again:
 
+<!-- not run: takes an hour -->
 ```sh
 pip install -e ".[bench]"                  # a C++ compiler too, for inductor; what is missing is left out
 python -m benchmarks run                   # --networks resnet50,my.onnx --runtimes renorm,ort --rounds 3 --into FILE

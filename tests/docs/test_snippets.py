@@ -1,5 +1,6 @@
-"""The programs in the documentation run as they stand: the blocks of a page in order, in one process, in an empty
-directory.
+"""The programs in the documentation run as they stand: the Python blocks of a page in order, in one process, in a
+directory with a `model.onnx`; then, in the same directory, its blocks of commands (`sh`), but those behind a comment
+`<!-- not run: why -->`. Blocks of other languages are text.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from renorm.cli.group import VERBS
+
 pytestmark = pytest.mark.usefixtures("kept_code")
 
 ROOT = Path(__file__).parents[2]
@@ -20,6 +23,13 @@ PAGES = sorted(
     [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").glob("*.md")]
 )
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+COMMANDS = re.compile(r"^(?:<!-- not run[^:]*: (.+) -->\n)?```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def commands(page: Path) -> list[str]:
+    """The page's blocks of commands, without those that give a reason not to be run."""
+    return [block[2] for block in COMMANDS.finditer(page.read_text()) if not block[1]]
 
 
 def program(page: Path) -> str:
@@ -38,9 +48,14 @@ def test_page(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Non
     (tmp_path / "page.py").write_text(program(page))
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "PYTHONWARNINGS": "error"}
     result = subprocess.run(
-        [sys.executable, "page.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
+        [sys.executable, "page.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
     )
     assert result.returncode == 0, f"{page.name}:\n{result.stderr}"
+    environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
+    for block in commands(page):
+        shell = ["bash", "-euxc", 'renorm() { python -m renorm "$@"; }\n' + block]
+        result = subprocess.run(shell, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+        assert result.returncode == 0, f"{page.name}:\n{result.stdout}{result.stderr}"
     for drawn in tmp_path.glob("*.svg"):  # a picture on a page is what its program draws
         kept = page.parent / page.stem / drawn.name
         if request.config.getoption("--update-golden"):
@@ -51,6 +66,18 @@ def test_page(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Non
 
 def test_the_readme_has_programs() -> None:
     assert program(ROOT / "README.md")
+    assert commands(ROOT / "README.md")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_what_is_to_be_typed_stands_in_a_block_that_runs(page: Path) -> None:
+    text = page.read_text()
+    assert set(re.findall(r"^ *```(\w+)$", text, re.MULTILINE)) <= {"python", "sh", "text"}
+    verbs = "|".join(VERBS)
+    typed = re.compile(
+        rf"^ *(?:\$ |renorm (?:{verbs}) |python -?\w|pip install |mpiexec |torchrun |>>> )", re.MULTILINE
+    )
+    assert not typed.search(COMMANDS.sub("", BLOCK.sub("", text)))
 
 
 def test_the_readme_names_two_commands_for_a_fresh_machine() -> None:

@@ -104,7 +104,9 @@ def test_each_norm_is_one_node_that_runs(name: str, monkeypatch: pytest.MonkeyPa
 
 def test_the_page_is_what_the_results_say() -> None:
     latest = page.latest()
-    assert page.PAGE.read_text() == page.text(json.loads(latest.read_text()), latest)
+    result = json.loads(latest.read_text())
+    assert page.PAGE.read_text() == page.text(result, latest)
+    assert page.README.read_text() == page.readme(result)
 
 
 def test_norms_in_training_are_measured_beside_torch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
