@@ -166,12 +166,38 @@ def test_only_what_is_asked_for_has_a_gradient(frozen: str, kind: str, args: Any
         assert (t.grad is None) == (name == frozen)
 
 
-@pytest.mark.parametrize("layer", [ours.BatchNorm1d(4), ours.LayerNorm(4)], ids=lambda m: type(m).__name__)
-def test_a_second_derivative_is_refused(layer: Any) -> None:
+def test_a_second_derivative_of_batch_norm_is_refused() -> None:
     x = data(3, 4).requires_grad_()
-    (dx,) = torch.autograd.grad((layer(x) ** 2).sum(), x, create_graph=True)
+    (dx,) = torch.autograd.grad((ours.BatchNorm1d(4)(x) ** 2).sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         dx.sum().backward()
+
+
+@pytest.mark.parametrize("mode", ["train", "eval"])
+@pytest.mark.parametrize("affine", [True, False])
+@pytest.mark.parametrize(
+    ("kind", "args", "shape"),
+    [
+        ("InstanceNorm2d", (3,), (2, 3, 2, 3)),
+        ("GroupNorm", (2, 4), (2, 4, 3)),
+        ("LayerNorm", ((3, 5),), (2, 3, 5)),
+    ],
+)
+def test_gradients_have_gradients(kind: str, args: Any, shape: Any, affine: bool, mode: str) -> None:
+    """A penalty on the norm of a gradient; weight is computed from the same tensor as x, which changes no partial."""
+    settings = {"elementwise_affine" if kind == "LayerNorm" else "affine": affine}
+    results = []
+    x = data(*shape, dtype=torch.float64).requires_grad_()
+    for layer in pair(kind, *args, dtype=torch.float64, **settings):
+        getattr(layer, mode)()
+        given = {n: p * x.sum() for n, p in layer.named_parameters()}
+        y = torch.func.functional_call(layer, given, (x,))
+        operands = [x, *layer.parameters()]
+        first = torch.autograd.grad((y**3).sum(), operands, create_graph=True)
+        second = torch.autograd.grad(sum((g**2).sum() for g in first), operands)
+        results.append([*first, *second])
+    for theirs, mine in zip(*results, strict=True):
+        close(mine, theirs, torch.float64)
 
 
 @pytest.mark.parametrize("kind", sorted(c.__name__ for c in OURS))

@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from renorm.ops.group_norm_gradient import GroupNormGradient
 from renorm.ops.group_norm_training import GroupNormTraining
 from renorm.torch.arrays import Array, Order, array_of, tensor_of
 from renorm.torch.threads import torch_threads
+from renorm.torch.twice import gradients
 from renorm.training import kernels
 
 
@@ -50,6 +50,11 @@ class Form(NamedTuple):
     def tensor(self, array: Array, like: Tensor) -> Tensor:
         shape = like.shape if self.order.axis == 1 else (like.shape[0], *like.shape[2:], like.shape[1])
         return self.order.tensor(array.reshape(shape))
+
+    def by_torch(self, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+        flat = x.reshape(self.shape) if self.order.axis == 1 else x
+        parameters = [None if p is None else p.reshape(-1) for p in (weight, bias)]
+        return torch.group_norm(flat, self.groups, *parameters, self.epsilon).reshape(x.shape)
 
     @property
     def attributes(self) -> tuple[tuple[str, Any], ...]:
@@ -88,15 +93,17 @@ class _Normalize(torch.autograd.Function):
         return y
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         form: Form = ctx.form
+        wanted: Sequence[bool] = ctx.needs_input_grad
+        if torch.is_grad_enabled():
+            bias = None if ctx.bias is None else torch.zeros(ctx.bias[0], dtype=ctx.bias[1], requires_grad=True)
+            return (*gradients(form.by_torch, (x, weight, bias), wanted[:3], dy), None, None)
         scale = None if weight is None else array_of(weight.reshape(-1))
         operands = form.array(dy), form.array(x), ctx.mean, ctx.invstd, scale
         with torch_threads():
             dx, sums = kernels.run(GroupNormGradient, form.attributes, operands, None)
-        wanted: Sequence[bool] = ctx.needs_input_grad
         dbias, dscale = tensor_of(sums).sum(0)
         return (
             form.tensor(dx, x) if wanted[0] else None,
