@@ -166,11 +166,19 @@ def test_only_what_is_asked_for_has_a_gradient(frozen: str, kind: str, args: Any
         assert (t.grad is None) == (name == frozen)
 
 
-def test_a_second_derivative_of_batch_norm_is_refused() -> None:
+@pytest.mark.parametrize("mode", ["train", "eval"])
+@pytest.mark.parametrize("loss", [torch.square, lambda y: y * torch.arange(12.0).reshape(3, 4)], ids=["y^2", "linear"])
+def test_a_second_derivative_of_batch_norm_is_refused(loss: Any, mode: str) -> None:
+    """Also where another term has one, so that autograd alone would say nothing; a first one with a graph is right."""
+    layer, theirs = getattr(ours.BatchNorm1d(4), mode)(), getattr(torch.nn.BatchNorm1d(4), mode)()
     x = data(3, 4).requires_grad_()
-    (dx,) = torch.autograd.grad((ours.BatchNorm1d(4)(x) ** 2).sum(), x, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        dx.sum().backward()
+    (dx,) = torch.autograd.grad(loss(layer(x)).sum(), x, create_graph=True)
+    torch.testing.assert_close(dx, torch.autograd.grad(loss(theirs(x)).sum(), x)[0], atol=1e-5, rtol=1e-5)
+    penalty = dx.square().sum() + x.square().sum()
+    with pytest.raises(RuntimeError, match="a second derivative"):
+        torch.autograd.grad(penalty, x, retain_graph=True)
+    with pytest.raises(RuntimeError, match="a second derivative"):
+        penalty.backward()
 
 
 @pytest.mark.parametrize("mode", ["train", "eval"])

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from renorm import training
 from renorm.torch.arrays import Array, Order, array_of, array_or_none, is_ours, tensor_of
+from renorm.torch.once import once_differentiable
 from renorm.torch.threads import torch_threads
 from renorm.training.communicators import guarded
 from renorm.training.forward import report_overflow
