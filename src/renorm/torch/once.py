@@ -12,7 +12,7 @@ Gradients = tuple[Tensor | None, ...]
 
 
 class _Given(torch.autograd.Function):
-    """The first `count` tensors. The others are what these depend on, so that autograd comes by here on its way there."""
+    """The first `count` tensors. On its way to the others, on which these depend, autograd comes by here."""
 
     @staticmethod
     def forward(ctx: Any, count: int, *tensors: Tensor) -> tuple[Tensor, ...]:

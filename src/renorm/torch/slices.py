@@ -53,8 +53,8 @@ class Form(NamedTuple):
 
     def by_torch(self, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
         flat = x.reshape(self.shape) if self.order.axis == 1 else x
-        parameters = [None if p is None else p.reshape(-1) for p in (weight, bias)]
-        return torch.group_norm(flat, self.groups, *parameters, self.epsilon).reshape(x.shape)
+        scale, shift = (None if p is None else p.reshape(-1) for p in (weight, bias))
+        return torch.group_norm(flat, self.groups, scale, shift, self.epsilon).reshape(x.shape)
 
     @property
     def attributes(self) -> tuple[tuple[str, Any], ...]:
