@@ -132,6 +132,14 @@ def test_empty_batch(convention: str, shape: tuple[int, ...], fused: bool) -> No
         dx, dscale, dbias = training.batch_norm_backward(x, x, None, **saved)
         assert dx.shape == shape
         np.testing.assert_array_equal([dscale, dbias], 0)
+    r = training.batch_norm(x, **{**given, "epsilon": 0.0})
+    for comm in (None, training.Alone()):
+        found = training.batch_norm_backward(
+            x, x, None, r.saved_mean, r.saved_invstd, comm=comm, local=comm is not None
+        )
+        np.testing.assert_array_equal(found[1:], 0)
+    frozen = training.batch_norm_backward_frozen(x, x, None, mean, np.zeros_like(var), epsilon=0.0)
+    np.testing.assert_array_equal(frozen[1:], 0)
     m = training.moments(x)
     assert m.count == 0
     for got, old in zip(training.update(mean, var, *m, convention="keras"), (mean, var), strict=True):

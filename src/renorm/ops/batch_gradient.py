@@ -68,7 +68,13 @@ class Gradient:
             return te.select(te.abs(off) <= rounding * te.abs(mean), off, number(0.0))
 
         mended = statistic(channels, lambda c: double(self.mean[c]) + lost(c), "mean")
-        products = statistic(channels, lambda c: (sums[1, c] - lost(c) * sums[0, c]) * double(self.invstd[c]), "dscale")
+
+        def product(c: Any) -> Any:
+            along = sums[1, c] - lost(c) * sums[0, c]
+            whole = along * double(self.invstd[c])  # of no values it is 0, where invstd is infinite too
+            return te.select(count > number(0.0), whole, te.select(along.equal(number(0.0)), along, whole))
+
+        products = statistic(channels, product, "dscale")
         dscale = te.compute(channels, lambda c: products[c].astype(statistics), name="dscale", tag=tag.ELEMWISE)
         dbias = te.compute(channels, lambda c: sums[0, c].astype(statistics), name="dbias", tag=tag.ELEMWISE)
 

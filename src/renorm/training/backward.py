@@ -145,7 +145,9 @@ def _inverse(var: Array, epsilon: float) -> Array:
 
 def _local(own: Array, sums: Array, count: Array, mean: Array, invstd: Array, batch: Batch) -> list[Array]:
     """dscale and dbias of this rank alone."""
-    dscale = (own[1] - lost_mean(sums, count, mean) * own[0]) * invstd.astype(np.float64)
+    along = own[1] - lost_mean(sums, count, mean) * own[0]
+    factor = np.where((count == 0) & (along == 0), 1.0, invstd)  # of no values invstd may be infinite
+    dscale = along * factor.astype(np.float64)
     return [dscale.astype(batch.dtype), own[0].astype(batch.dtype)]
 
 
