@@ -77,7 +77,7 @@ def agree(state: Any, expected: dict[str, Array]) -> None:
 def test_statistics_are_outputs_at_every_level(level: int) -> None:
     (x,) = images(3)
     m = renorm.compile(
-        network(), opt_level=level, shapes={"x": x.shape}, keep=["batch_norm", "a"], verify=level > 1, threads=2
+        network(), opt_level=level, shapes={"x": x.shape}, keep=["batch_norm"], verify=level > 1, threads=2
     )
     y, after = step(BEFORE, x)
     expected = [y, after["a_m"], after["a_v"]]
@@ -85,7 +85,8 @@ def test_statistics_are_outputs_at_every_level(level: int) -> None:
         np.testing.assert_allclose(ours, wanted, rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
     assert not m.state
-    assert {n.name: n.fate for n in m.report.norms} == {"a": "unit", "b": "unit"}
+    assert {n.name: n.fate for n in m.report.norms} == {"a": "unit", "b": "unit"}  # whatever results they have
+    assert all("keep holds every batch_norm" in n.reason for n in m.report.norms)
 
 
 def by_onnxruntime(proto: onnx.ModelProto, x: Array) -> list[Array]:

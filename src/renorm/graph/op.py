@@ -111,6 +111,7 @@ class OpDef:
     fusion: ClassVar[Fusion] = OPAQUE
     commutative: ClassVar[bool] = False  # the two operands may be exchanged
     is_normalization: ClassVar[bool] = False  # the report says what became of it
+    form_of: ClassVar[str] = ""  # the op that this is another form of: `keep` of that holds this one too
     is_statistic: ClassVar[bool] = False  # the kernel that makes what it reads may compute it, tile by tile
     moves_axes: ClassVar[bool] = False  # each element of an operand is one of the result; axes stay whole, or parts
     samples: ClassVar[Sequence[Sample]] = ()

@@ -43,6 +43,7 @@ class BatchNormTraining(OpDef):
     types = {"T": FLOATS, "U": FLOATS, "P": FLOATS, "V": FLOATS}
     fusion = OPAQUE
     is_normalization = True
+    form_of = "batch_norm"
     epsilon = Float(at_least=0.0)  # nothing that libraries disagree on has a default
     momentum_multiplies = String(among=MULTIPLIES)
     corrected = Bool()

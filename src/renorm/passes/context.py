@@ -54,8 +54,9 @@ class Context:
 
     def kept(self, node: Node) -> str | None:
         """Why no rewrite may touch a node; None where it may."""
-        if node.op.name in self.keep:
-            return f"keep holds every {node.op.name}"
+        held = [name for name in (node.op.name, node.op.form_of) if name in self.keep]
+        if held:
+            return f"keep holds every {held[0]}"
         if node.name in self.keep:
             return f"keep holds {node.name!r}"
         return self.units.get(node.name)
