@@ -18,7 +18,7 @@ from tests.frontends.models import model
 
 import renorm
 from renorm.cli.group import main
-from renorm.errors import InvalidInput, SynchronizationError
+from renorm.errors import InvalidInput, SynchronizationError, UnsupportedOp
 from renorm.training.batches import Files
 from renorm.training.meeting import Threads
 from renorm.training.reestimation import restat
@@ -183,6 +183,32 @@ def test_nothing_else_of_the_file_changes(tmp_path: Path) -> None:
     assert source == after
     with pytest.raises(InvalidInput, match="comes back in the format"):
         r.write(tmp_path / "out.tflite")
+
+
+def test_a_file_beside_the_model_stays_a_file_beside_the_model(tmp_path: Path) -> None:
+    """Also doc strings, and initializers that hold their elements in a typed field."""
+    source = chain()
+    source.doc_string, source.graph.doc_string = "of the author", "of the graph"
+    copy = onnx.ModelProto.FromString(source.SerializeToString())
+    onnx.save(copy, tmp_path / "net.onnx", save_as_external_data=True, location="weights", size_threshold=0)
+    held = onnx.load(tmp_path / "net.onnx", load_external_data=False)
+    typed = next(t for t in held.graph.initializer if t.name == "a_s")
+    typed.CopyFrom(onnx.helper.make_tensor("a_s", 1, [3], CHAIN_HELD["a_s"].tolist()))
+    (tmp_path / "net.onnx").write_bytes(held.SerializeToString())
+    r = restat(tmp_path / "net.onnx", images(2), method="one_pass", **FAST)
+    (tmp_path / "out").mkdir()
+    r.write(tmp_path / "out" / "net.onnx")
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["net.onnx", "net.onnx.data"]
+    slim = onnx.load(tmp_path / "out" / "net.onnx", load_external_data=False)
+    assert {t.name for t in slim.graph.initializer if t.data_location == 0} == {"a_s"}
+    after = onnx.load(tmp_path / "out" / "net.onnx")
+    for old, new in zip(source.graph.initializer, after.graph.initializer, strict=True):
+        if old.name not in {n for d in r.layers for n in (d.mean_name, d.var_name)}:
+            np.testing.assert_array_equal(numpy_helper.to_array(old), numpy_helper.to_array(new))
+    for proto in (source, after):
+        del proto.graph.initializer[:]
+    assert source == after
+    assert all(d.shift.value < 1e-5 for d in restat(tmp_path / "out" / "net.onnx", images(2), **FAST).layers[:1])
 
 
 def test_the_report_says_how_far_it_drifted() -> None:
@@ -530,8 +556,27 @@ def test_batches_that_are_given_once_or_in_one_array() -> None:
 
 
 def test_refusals(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="no batch norms with stored statistics"):
+    with pytest.raises(InvalidInput, match="no batch norms with stored statistics") as error:
         restat(model(f"g {ROW} {{ y = Relu(x) }}"), rows(1))
+    assert "folded into weights" in error.value.facts[0]
+    with pytest.raises(InvalidInput, match=r"batches is an array \[2, 3, 6, 5\]"):
+        restat(chain(), images(2)[0])
+    with pytest.raises(InvalidInput, match="the inputs do not fit chain") as error:
+        restat(chain(), [{"z": images(1)[0]}], **FAST)
+    assert error.value.facts == ("input x is missing, f32[N, 3, 6, 5]", "'z' is not an input")
+    inner = "BatchNormalization(x, a_s, a_b, a_m, a_v)"
+    for condition in ("bool c", ""):
+        branch = f"If (c) <then_branch = t () => (float[N, 4] p) {{ [inner] p = {inner} }},"
+        proto = model(
+            f"""g (float[N, 4] x{condition and f", {condition}"}) => (float[N, 4] y)
+            {{ y = {branch} else_branch = e () => (float[N, 4] q) {{ q = Neg(x) }}> }}""",
+            **parameters("a", channels=4, seed=2), **({} if condition else {"c": np.array(True)}),
+        )  # fmt: skip
+        if condition:
+            with pytest.raises(UnsupportedOp, match="the condition 'c' of If is computed when the network runs"):
+                restat(proto, rows(1))
+        else:
+            assert [d.name for d in restat(proto, rows(5), **FAST).layers] == ["inner"]
     with pytest.raises(InvalidInput, match="there are no values per channel for 'a' in all batches"):
         restat(chain(), [], **FAST)
     with pytest.raises(InvalidInput, match=r"batch 1: .*do not fit"):
@@ -556,7 +601,8 @@ def test_statistics_that_are_no_numbers_are_named_by_layer() -> None:
     batches[1][0, 2, 1, 3] = np.nan
     with pytest.raises(InvalidInput, match="statistics are not finite") as error:
         restat(chain(), batches, **FAST)
-    assert error.value.facts == ("a: channels 2, from batch 1 on",)
+    said = "batch 1: input x has values that are not finite"
+    assert error.value.facts == ("a: channels 2, from batch 1 on", said)
 
 
 # --- files and the verb -----------------------------------------------------------------------------------------------

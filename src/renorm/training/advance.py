@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from renorm.core import dtypes
 from renorm.core.dataclass import dataclass
 from renorm.core.dims import fixed_extents
 from renorm.core.errors import InvalidInput
@@ -50,7 +51,8 @@ class Advance:
     that is so, the batches are gone through for each pass, from the first stage on. From then on they are not touched
     again; a batch of which more would be kept than there is room for stays where it was, and is computed from there.
 
-    reads: how often the batches were gone through; count: how many there are; runs: how many stages of batches ran.
+    reads: how often the batches were gone through; count: how many there are; runs: how many stages of batches ran;
+    not_finite: inputs that hold NaN or infinities, in words.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class Advance:
         self._stages = dict[Extents, Stages]()
         self._modules = OrderedDict[tuple[int, Extents], Module]()
         self.reads = self.runs = 0
+        self.not_finite = list[str]()
         self.count = len(batches) if isinstance(batches, Sized) else 0
 
     def measured(self, p: int, known: Known) -> Iterator[list[Array]]:
@@ -92,9 +95,11 @@ class Advance:
         kept, size, count = list[_Batch](), 0, 0
         for count, given in enumerate(self._batches, 1):
             try:
-                found, after = self._advanced(self._begun(given), p, known)
+                batch = self._begun(given)
+                found, after = self._advanced(batch, p, known)
             except InvalidInput as error:
                 raise error.within(f"batch {count - 1}") from error
+            self._note(count - 1, batch, found)
             size += after.nbytes
             if size <= self._memory:
                 kept.append(after)
@@ -121,12 +126,22 @@ class Advance:
                 AGAIN,
             )
 
+    def _note(self, number: int, batch: _Batch, found: Sequence[Array]) -> None:
+        """Keeps in mind which inputs are not finite, where statistics are not."""
+        if not all(np.isfinite(a).all() for a in found):
+            arrays = {n: np.asarray(view_of(a)) for n, a in batch.values.items()}
+            wrong = [
+                n for n, a in arrays.items() if dtypes.is_float(dtypes.from_numpy(a.dtype)) and not np.isfinite(a).all()
+            ]
+            self.not_finite += [f"batch {number}: input {name} has values that are not finite" for name in wrong]
+
     def _begun(self, given: Any) -> _Batch:
         """A batch as the network's inputs, by name."""
         args, named = arguments(given)
         inputs = self._graph.inputs
         values = {v.name: a for v, a in zip(inputs, args)} | {**named}
-        problems = [f"input {v!r} is missing" for v in inputs if v.name not in values]
+        problems = [f"input {v.name} is missing, {v.type}" for v in inputs if v.name not in values]
+        problems += [f"{name!r} is not an input" for name in named if name not in {v.name for v in inputs}]
         if len(args) > len(inputs):
             problems.append(f"{len(args)} arrays for {len(inputs)} inputs")
         if problems:

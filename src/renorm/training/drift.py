@@ -89,13 +89,13 @@ class LayerDrift:
 
 @dataclass(frozen=True, eq=False)
 class Restated:
-    """A network with statistics estimated anew. model: an onnx.ModelProto. layers: in the order of the network.
+    """A network with statistics estimated anew. file: with these statistics. layers: in the order of the network.
     skipped: batch norms whose statistics are no constants of the file, and why. batches: how many were read in each
     pass, by this rank; passes: how many there were; reads: how often the batches were gone through for them; work: how
     often the network was computed for each batch, where 1.0 is least: more where values between passes did not fit
     into memory."""
 
-    model: Any
+    file: Any
     layers: Sequence[LayerDrift]
     skipped: Sequence[tuple[str, str]]
     method: str
@@ -103,6 +103,11 @@ class Restated:
     passes: int
     reads: int
     work: float
+
+    @property
+    def model(self) -> Any:
+        """An onnx.ModelProto."""
+        return self.file.model
 
     @property
     def worst(self) -> LayerDrift:
@@ -123,9 +128,7 @@ class Restated:
             raise InvalidInput(
                 f"{path}: a model comes back in the format that it has", do="name a file ending in .onnx"
             )
-        from renorm.frontends.onnx.writer import save
-
-        save(self.model, path, is_ours=False)
+        self.file.write(path)
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -62,6 +62,9 @@ def restat(
     """
     if method not in METHODS:
         raise InvalidInput(f"method is {method!r}", [f"known: {', '.join(METHODS)}"])
+    if isinstance(batches, np.ndarray) or not hasattr(batches, "__iter__"):
+        what = f"an array {list(batches.shape)}" if isinstance(batches, np.ndarray) else repr(batches)
+        raise InvalidInput(f"batches is {what}", ["expected batches, one after the other"], "give a list, [array]")
     if correction not in (0, 1):
         raise InvalidInput(f"correction is {correction!r}", ["known: 0, 1"])
     if memory < 0:
@@ -93,7 +96,11 @@ class _Run:
         self.layers, self.skipped = norms.find(self.graph, self.file.norm)
         if not self.layers:
             facts = [f"{name}: {why}" for name, why in self.skipped]
-            raise InvalidInput(f"{self.graph.name}: there are no batch norms with stored statistics", facts)
+            raise InvalidInput(
+                f"{self.graph.name}: there are no batch norms with stored statistics",
+                facts or ["it has no batch norm: one that was folded into weights left nothing to estimate"],
+                "" if facts else "give the model before it was folded; `renorm unfold` restores what kept its recipe",
+            )
         self.passes = norms.passes(self.graph, self.layers) if method == "exact" else [self.layers]
         self.data = Advance(self.graph, self.passes, batches, memory, options_of(**options))
         self.comm, self.method, self.correction, self.progress = comm, method, correction, progress
@@ -116,9 +123,7 @@ class _Run:
             )
         data = self.data
         work = data.runs / max(1, data.count * len(self.passes))
-        return Restated(
-            self.file.model, drifts, self.skipped, self.method, data.count, len(self.passes), data.reads, work
-        )
+        return Restated(self.file, drifts, self.skipped, self.method, data.count, len(self.passes), data.reads, work)
 
     def _measured(self, number: int, layers: Sequence[Layer], known: Known) -> list[Statistics]:
         """Statistics of what the norms of `layers` read, over the batches of all ranks."""
@@ -156,8 +161,8 @@ class _Run:
         if wrong:
             raise InvalidInput(
                 f"{self.graph.name}: statistics are not finite",
-                wrong,
-                "look at these batches: what reads them overflows",
+                [*wrong, *self.data.not_finite],
+                "look at these batches" if self.data.not_finite else "look at these batches: a value overflows there",
             )
 
     def _stored(self, layer: Layer, s: Statistics) -> tuple[Array, Array]:

@@ -25,13 +25,13 @@ from renorm.frontends.onnx.writer import to_tensor
 _WHOLE = b"tensor"  # in Listing.types: the constant is a serialized TensorProto, whose elements are no array
 
 
-def load(source: Any) -> ModelProto:
-    """A model with all of its data: a path, bytes, or a ModelProto."""
+def load(source: Any, is_slim: bool = False) -> ModelProto:
+    """A model with all of its data: a path, bytes, or a ModelProto. is_slim: without those in files of their own."""
     if isinstance(source, ModelProto):
         return source
     try:
         if isinstance(source, (str, os.PathLike)):
-            return onnx.load(os.fspath(source))
+            return onnx.load(os.fspath(source), load_external_data=not is_slim)
         return onnx.load_from_string(bytes(source))
     except (OSError, DecodeError) as error:
         raise InvalidModel(f"{source if isinstance(source, (str, Path)) else 'bytes'}: {error}") from error

@@ -24,11 +24,14 @@ Array = np.ndarray[Any, Any]
 
 
 class File:
-    """An ONNX model whose constants can be given other elements. model: nobody else's; functions are inlined, so that
-    each norm has statistics of its own."""
+    """An ONNX model whose constants can be given other elements. model: nobody else's, with all of its data; functions
+    are inlined, so that each norm has statistics of its own."""
 
     def __init__(self, source: Any):
-        model = listing.load(source)
+        model = listing.load(source, is_slim=True)
+        self._is_external = any(t.data_location == TensorProto.EXTERNAL for t in model.graph.initializer)
+        if self._is_external:
+            model = listing.load(source)
         if model.functions:
             self.model = onnx.inliner.inline_local_functions(model, convert_version=True)
         else:
@@ -51,8 +54,8 @@ class File:
     def norm(self, node: Node) -> NodeProto | None:
         """The BatchNormalization that a node of the graph read from this file was made of."""
         _, by_result = self._makers.get(node.output.name, (None, None))
-        found = by_result or self._by_name.get(node.name)
-        return found if found is not None and _is_norm(found) else None
+        found = (by_result, self._by_name.get(node.name))
+        return next((n for n in found if n is not None and _is_norm(n)), None)
 
     def put(self, norms: Sequence[NodeProto], place: int, array: Array) -> str:
         """Makes `array` (one element per channel, of the dtype that norms read) what these norms read as their mean, or
@@ -97,8 +100,9 @@ class File:
         return name
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """Writes the model, whole or not at all."""
-        writer.save(self.model, path, is_ours=False)
+        """Writes the model, whole or not at all; beside it a file of its data where the source has such files."""
+        limit = 0 if self._is_external else writer.INLINE_LIMIT
+        writer.save(self.model, path, limit, is_ours=False)
 
     def _tensor(self, name: str) -> TensorProto | None:
         """What holds a constant: an initializer, or the attribute of a Constant node."""

@@ -332,28 +332,39 @@ def _umask() -> int:
 
 def _externalized(model: ModelProto, data: Path) -> ModelProto:
     """A model whose initializers lie in the file `data`, which this writes."""
-    slim = ModelProto(
-        ir_version=model.ir_version, producer_name=model.producer_name, producer_version=model.producer_version
-    )
-    slim.opset_import.extend(model.opset_import)
-    slim.metadata_props.extend(model.metadata_props)
-    slim.graph.name = model.graph.name
-    for part in ("node", "input", "output", "value_info"):
-        getattr(slim.graph, part).extend(getattr(model.graph, part))
+    slim = ModelProto()
+    _copy_fields(model, slim, but="graph")
+    _copy_fields(model.graph, slim.graph, but="initializer")
 
     def fill(file: Any) -> None:
         for t in model.graph.initializer:
+            if not t.raw_data:  # elements of a typed field, which has none outside
+                slim.graph.initializer.add().CopyFrom(t)
+                continue
             offset = -(-file.tell() // _ALIGNMENT) * _ALIGNMENT
             file.write(b"\0" * (offset - file.tell()))
             file.write(t.raw_data)
-            placed = slim.graph.initializer.add(
-                name=t.name, data_type=t.data_type, dims=t.dims, data_location=TensorProto.EXTERNAL
-            )
+            placed = slim.graph.initializer.add()
+            _copy_fields(t, placed, but="raw_data")
+            placed.data_location = TensorProto.EXTERNAL
             for key, value in (("location", data.name), ("offset", offset), ("length", len(t.raw_data))):
                 placed.external_data.add(key=key, value=str(value))
 
     _replace(data, fill)
     return slim
+
+
+def _copy_fields(source: Any, target: Any, but: str) -> None:
+    """All fields of a message but one, which may be too large to be held twice."""
+    for field, value in source.ListFields():
+        if field.name == but:
+            continue
+        if hasattr(value, "extend"):
+            getattr(target, field.name).extend(value)
+        elif hasattr(value, "CopyFrom"):
+            getattr(target, field.name).CopyFrom(value)
+        else:
+            setattr(target, field.name, value)
 
 
 def _check(model: ModelProto, path: Path | None) -> None:
