@@ -126,3 +126,30 @@ def test_a_running_variance_that_overflows_is_reported_by_the_layers_name(dtype:
         y = model(x.to(dtype))
     assert y.isfinite().all()
     assert np.isinf(model.state_dict()["1.running_var"].numpy()).tolist() == [False, True]
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_what_is_computed_again_meets_again(reentrant: bool, ranks: Any) -> None:
+    """Checkpoints run a forward pass twice, and may leave the second one before its end. Running statistics follow
+    both, as those of torch do."""
+    from torch.utils.checkpoint import checkpoint
+
+    x = torch.randn(6, 3, 5, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
+    parts = [slice(0, 1), slice(1, 6)]
+
+    def trained(model: Any, x: Any) -> Any:
+        leaf = x.clone().requires_grad_()
+        (checkpoint(model, leaf, use_reentrant=reentrant) ** 3).sum().backward()
+        return leaf.grad, [p.grad for p in model.parameters()], model.state_dict()
+
+    whole = network()
+    ours.restore(whole)
+    for m in whole.modules():
+        if type(m) is nn.SyncBatchNorm:  # which torch has on no CPU
+            m.__class__ = nn.BatchNorm2d
+    expected = trained(whole, x)
+    found = ranks(2, lambda rank: trained(network(), x[parts[rank]]))
+    torch.testing.assert_close(torch.cat([dx for dx, _, _ in found]), expected[0])
+    torch.testing.assert_close([a + b for a, b in zip(*(g for _, g, _ in found), strict=True)], expected[1])
+    for _, _, state in found:
+        torch.testing.assert_close(dict(state), dict(expected[2]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterable
@@ -10,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tests.training.faults import FAULTS, outcome
 from tests.training.splits import computed, drawn
 
 from renorm import training
-from renorm.errors import RenormError
+from renorm.errors import RenormError, SynchronizationError
 from renorm.training.communicators import Communicator
 from renorm.training.frames import Bytes, Framed
 
@@ -81,20 +83,71 @@ def wait_for(files: Iterable[Path]) -> None:
             time.sleep(0.05)
 
 
-def dies(comm: Communicator, folder: Path) -> Any:
+def faults(comm: Communicator, folder: Path) -> Any:
+    return {name: np.array(outcome(comm, fault)) for name, fault in FAULTS.items()}
+
+
+def subgroup(comm: Communicator, folder: Path) -> Any:
+    """A batch on ranks 2 and 0, in this order."""
+    if isinstance(comm, training.Mpi):
+        own = comm._comm.Split(int(comm.rank == 1), -comm.rank)
+    else:
+        import torch.distributed as dist
+
+        own = dist.new_group([2, 0], sort_ranks=False)
     if comm.rank == 1:
-        os._exit(3)
-    return training.moments(np.ones((2, 3, 4)), comm=comm)
+        return {}
+    SUBGROUPS.append(type(comm)(own))
+    whole = drawn(31, (5, 3, 7), 10.0)
+    part = whole.part(0, 2) if comm.rank == 2 else whole.part(2, 5)
+    return {"rank": np.array(SUBGROUPS[0].rank)} | computed(part, SUBGROUPS[0])
 
 
-CASES = {case.__name__: case for case in (splits, mismatch, raises, late, dies)}
+SUBGROUPS: list[Framed] = []
+
+
+def dies(comm: Framed, folder: Path) -> Any:
+    """Rank 1 is killed while the others wait for it in a forward pass."""
+    return _dies(comm, folder, comm.rank == 1, backward=False)
+
+
+def dies_backward(comm: Communicator, folder: Path) -> Any:
+    """Of the two that are left one is killed while the other waits in a backward pass."""
+    SUBGROUPS[0].timeout = TIMEOUT
+    return _dies(SUBGROUPS[0], folder, comm.rank == 2, backward=True)
+
+
+def _dies(comm: Framed, folder: Path, killed: bool, backward: bool) -> Any:
+    b = drawn(32, (4, 3, 5), 1.0)
+    before = [a.copy() for a in b if a is not None]
+    out = np.full_like(b.x, 7)
+    r = training.batch_norm(b.x, b.scale, b.bias, b.running_mean, b.running_var, comm=comm) if backward else None
+    if killed:
+        time.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGKILL)
+    began = time.monotonic()
+    try:
+        if r is None:
+            training.batch_norm(b.x, b.scale, b.bias, b.running_mean, b.running_var, comm=comm.named("bn"), out=out)
+        else:
+            saved = r.saved_mean, r.saved_invstd
+            training.batch_norm_backward(b.dy, b.x, b.scale, *saved, comm=comm.named("bn"), out=out)
+    except SynchronizationError as error:
+        same = all(np.array_equal(a, old) for a, old in zip([a for a in b if a is not None], before, strict=True))
+        seconds = time.monotonic() - began
+        return {"error": str(error), "is_unchanged": same and bool((out == 7).all()), "seconds": seconds}
+
+
+CASES = {case.__name__: case for case in (splits, mismatch, raises, faults, subgroup, late, dies, dies_backward)}
 
 
 def main(engine: str, folder: Path) -> None:
+    comm: Any = None
     for case in CASES:
-        comm = connect(engine, folder)
-        training.moments(np.ones((2, 3, 4)))  # compiled, so that ranks come at one time
-        comm.gather("warm up", np.zeros(1))
+        if case != "dies_backward":  # where one is no more
+            comm = connect(engine, folder)
+            training.moments(np.ones((2, 3, 4)))  # compiled, so that ranks come at one time
+            comm.gather("warm up", np.zeros(1))
         comm.timeout = TIMEOUT if case in ("late", "dies") else 60.0
         try:
             found = CASES[case](comm, folder)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.training.faults import FAULTS, check
 from tests.training.rank_program import CASES, SPLITS, TIMEOUT
 from tests.training.splits import compare, drawn, expected
 
@@ -50,7 +51,7 @@ def run(engine: str, folder: Path) -> dict[str, Found]:
     found: dict[str, Found] = {}
     for case in CASES:
         files = [folder / f"{rank}-{case}.npz" for rank in range(RANKS)]
-        assert case == "dies" or all(file.exists() for file in files), case + "\n".join(said)
+        assert case.startswith("dies") or all(file.exists() for file in files), case + "\n".join(said)
         found[case] = [dict(np.load(file)) if file.exists() else {} for file in files]
     return found
 
@@ -61,8 +62,12 @@ def test_ranks_in_processes_are_one_rank_or_say_why_not(engine: str, tmp_path: P
     check_splits(found["splits"])
     check_mismatch(found["mismatch"])
     check_raises(found["raises"])
+    for name, fault in FAULTS.items():
+        check(fault, [str(rank[name]) for rank in found["faults"]])
+    check_subgroup(found["subgroup"])
     check_late(found["late"])
-    check_dies(found["dies"], engine)
+    check_dies(found["dies"], engine, {0, 2}, "rank 1")
+    check_dies(found["dies_backward"], engine, {0}, "rank 0")  # of the subgroup
 
 
 def check_splits(ranks: Found) -> None:
@@ -95,13 +100,20 @@ def check_late(ranks: Found) -> None:
     assert f"within {TIMEOUT:g} s" in str(first["error"]) + str(third["error"])
 
 
-def check_dies(ranks: Found, engine: str) -> None:
-    first, second, third = ranks
-    assert not second
+def check_subgroup(ranks: Found) -> None:
+    """World ranks 2 and 0 are ranks 0 and 1 of it."""
+    parts = [{name: value for name, value in ranks[world].items() if name != "rank"} for world in (2, 0)]
+    assert [int(ranks[world]["rank"]) for world in (2, 0)] == [0, 1]
+    compare(parts, expected(drawn(31, (5, 3, 7), 10.0)))
+
+
+def check_dies(ranks: Found, engine: str, living: set[int], killed: str) -> None:
     if engine == "mpi":
-        assert not first, "the launcher ends all ranks of a job when one dies"
-        assert not third
+        assert not any(ranks), "the launcher ends all ranks of a job when one dies"
         return
-    for rank in (first, third):
-        assert str(rank["error"]).startswith("rank 1 did not come to 'moments, 3 channels of float64'")
-        assert "torch.distributed says" in str(rank["error"])
+    assert {rank for rank, found in enumerate(ranks) if found} == living
+    for rank in living:
+        assert str(ranks[rank]["error"]).startswith(f"{killed} did not come to 'bn: batch_norm ")
+        assert "gloo says" in str(ranks[rank]["error"])
+        assert ranks[rank]["is_unchanged"]
+        assert ranks[rank]["seconds"] < TIMEOUT

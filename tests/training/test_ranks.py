@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.training.faults import FAULTS, check, outcome
 from tests.training.splits import Batch, compare, computed, drawn, expected
 
 from renorm import training
@@ -171,17 +172,9 @@ def test_forward_beside_backward_is_a_mismatch_that_names_the_layers() -> None:
         assert "'block1.bn3: batch_norm backward" in error.facts[1]
 
 
-@pytest.mark.parametrize("other", [{"convention": "onnx", "momentum": 0.1}, {"momentum": 0.2}, {"epsilon": 1e-3}])
-def test_ranks_of_other_conventions_are_a_mismatch(other: dict[str, Any]) -> None:
-    batch = drawn(11, (4, 3, 5), 1.0)
-
-    def work(comm: Communicator) -> Any:
-        own = {"convention": "torch", "momentum": 0.1, "epsilon": 1e-5} | (other if comm.rank else {})
-        running = {"running_mean": batch.running_mean, "running_var": batch.running_var}
-        return training.batch_norm(batch.part(comm.rank, comm.rank + 2).x, comm=comm, **running, **own)
-
-    for error in attempts(2, work):
-        assert "different layers" in error.headline
+@pytest.mark.parametrize("name", FAULTS)
+def test_what_one_rank_does_wrong_is_an_error_on_all(name: str) -> None:
+    check(FAULTS[name], training.Threads(3, timeout=60).run(lambda comm: outcome(comm, FAULTS[name])))
 
 
 def test_a_rank_that_dies_in_mid_collective_changes_nothing() -> None:

@@ -45,34 +45,26 @@ class BatchNormalization(keras.layers.BatchNormalization):
 
     def build(self, input_shape: Any) -> None:
         super().build(input_shape)
+        self._rank = len(input_shape)
         if self.synchronized:  # Keras would refuse a shape before `call`, and leave the other ranks waiting
             self.input_spec = None
 
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
         uses_batch = bool(training and self.trainable)
+        gamma, beta = (None if w is None else w.value for w in (self.gamma, self.beta))
+        moving: list[Any] = [self.moving_mean, self.moving_variance]
+        mean, var = (w.value.detach().clone() for w in moving)
         comm = self._comm() if uses_batch else None
         with guarded(comm, "BatchNormalization forward"):
-            return self._computed(inputs, training, mask, uses_batch, comm)
-
-    def _computed(self, inputs: Any, training: bool | None, mask: Any, uses_batch: bool, comm: Any) -> Any:
-        moving: list[Any] = [self.moving_mean, self.moving_variance]
-        rank, channels = len(self._reduction_axes) + 1, moving[0].shape[0]
-        if inputs.dim() != rank or inputs.shape[self.axis] != channels:
-            raise ValueError(
-                f"layer {self.name!r} takes x of rank {rank} with {channels} channels on axis {self.axis}, "
-                f"not {_shown(inputs)}"
-            )
-        gamma, beta = (None if w is None else w.value for w in (self.gamma, self.beta))
-        mean, var = (w.value.detach().clone() for w in moving)
-        if not self._is_ours(inputs, uses_batch, mask, gamma, beta, mean, var):
-            if comm is not None:
+            self._check(inputs, mask)
+            is_ours = self._is_ours(inputs, uses_batch, mask, gamma, beta, mean, var)
+            if comm is not None and not is_ours:
                 raise InvalidInput(
                     f"layer {self.name!r}: synchronized=True takes no {_shown(inputs)} with renorm={self.renorm}, "
                     f"axis {self.axis}{'' if mask is None else ' and a mask'}"
                 )
+        if not is_ours:
             return self._by_keras(inputs, training, mask)
-        if mask is not None and len(mask.shape) != inputs.dim() - 1:
-            raise ValueError(f"mask has shape {list(mask.shape)}: expected one axis less than {list(inputs.shape)}")
         settings = Settings(
             self.epsilon,
             self.momentum,
@@ -86,6 +78,17 @@ class BatchNormalization(keras.layers.BatchNormalization):
             moving[0].assign(mean)
             moving[1].assign(var)
         return keras.ops.cast(y.movedim(1, self.axis), self.compute_dtype)
+
+    def _check(self, x: Any, mask: Any) -> None:
+        moving: Any = self.moving_mean
+        channels = moving.shape[0]
+        if x.dim() != self._rank or x.shape[self.axis] != channels:
+            raise ValueError(
+                f"layer {self.name!r} takes x of rank {self._rank} with {channels} channels on axis {self.axis}, "
+                f"not {_shown(x)}"
+            )
+        if mask is not None and len(mask.shape) != x.dim() - 1:
+            raise ValueError(f"mask has shape {list(mask.shape)}: expected one axis less than {list(x.shape)}")
 
     def _is_ours(self, x: Any, uses_batch: bool, mask: Any, *tensors: Any) -> bool:
         is_last = self.axis in (-1, x.dim() - 1)

@@ -19,7 +19,7 @@ class Settings(NamedTuple):
     """What batch norm does beside its operands. convention: as in renorm.training; momentum: of the update, None where
     there are no running statistics; relu: max(y, 0) is the result; comm: the ranks whose batches are one; mask: where
     x counts, an array that broadcasts to x in the order of memory, without its channels; name: of the layer, for
-    warnings."""
+    warnings; counted: where batches are counted, with the update of running statistics."""
 
     epsilon: float
     momentum: float | None = None
@@ -28,6 +28,7 @@ class Settings(NamedTuple):
     comm: Any = None
     mask: Array | None = None
     name: str = ""
+    counted: Tensor | None = None
 
 
 def is_ours_with(x: Tensor, *parameters: Tensor | None) -> bool:
@@ -66,8 +67,8 @@ class _Training(torch.autograd.Function):
         running_var: Tensor | None,
         settings: Settings,
     ) -> Tensor:
-        order = Order.of(x)
-        with torch_threads():
+        with guarded(settings.comm, "batch_norm forward"), torch_threads():
+            order = Order.of(x)
             r = training.batch_norm(
                 order.array(x),
                 array_or_none(weight),
@@ -88,6 +89,8 @@ class _Training(torch.autograd.Function):
                 running.copy_(tensor_of(new))
                 if running is running_var and running.dtype is torch.float16:  # wider ones overflow in float32
                     report_overflow(array_of(running), new, settings.name)
+        if settings.counted is not None:
+            settings.counted.add_(1)
         y = order.tensor(r.y)
         if ctx is not None:
             ctx.save_for_backward(x, weight, y if settings.relu else None)

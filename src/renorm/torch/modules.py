@@ -46,16 +46,15 @@ class _BatchNorm(nn.modules.batchnorm._BatchNorm):
         if is_odd or not is_ours_with(input, self.weight, self.bias, *running):
             y = self._by_torch(input, *running, uses_batch, factor, group)
             y = y.relu() if self.fuses_relu else y
+            if counted is not None:
+                counted.add_(1)  # not before: a refused batch changes nothing
         else:
             momentum = factor if running[0] is not None else 0.0
-            settings = Settings(
-                self.eps, momentum, relu=self.fuses_relu, comm=group, name=self.label or type(self).__name__
-            )
+            name = self.label or type(self).__name__
+            settings = Settings(self.eps, momentum, relu=self.fuses_relu, comm=group, name=name, counted=counted)
             y = normalize_batch(input, *running, self.weight, self.bias, uses_batch, settings)
             if self.fuses_relu:
                 setattr(y, RECTIFIED, True)
-        if counted is not None:
-            counted.add_(1)  # not before: a refused batch changes nothing
         return y
 
     def _share(self, counted: Tensor | None) -> float:
@@ -111,15 +110,23 @@ class SyncBatchNorm(_BatchNorm):
         )
         self.process_group = process_group
 
-    def forward(self, input: Tensor) -> Tensor:
-        with guarded(self._group() if self.training else None, "SyncBatchNorm forward"):
-            return super().forward(input)
-
     def _check_input_dim(self, input: Tensor) -> None:
-        if input.dim() < 2:
-            raise ValueError(f"expected at least 2D input (got {input.dim()}D input)")
-        if input.shape[1] != self.num_features:
-            raise ValueError(f"expected {self.num_features} channels on axis 1, got x {list(input.shape)}")
+        group = self._group() if self.training else None
+        with guarded(group, "SyncBatchNorm forward"):  # no more: torch's checkpoint leaves what follows by an exception
+            if input.dim() < 2:
+                raise ValueError(f"expected at least 2D input (got {input.dim()}D input)")
+            if input.shape[1] != self.num_features:
+                raise ValueError(f"expected {self.num_features} channels on axis 1, got x {list(input.shape)}")
+            parameters = self.weight, self.bias, self.running_mean, self.running_var
+            if group is not None and input.device.type == "cpu" and not is_ours_with(input, *parameters):
+                shown = [None if p is None else p.dtype for p in parameters]
+                raise InvalidInput(
+                    f"SyncBatchNorm over {group.size} ranks: x is {input.dtype}{list(input.shape)}",
+                    [
+                        "expected float16, bfloat16, float32 or float64, outside of torch.compile",
+                        f"weight, bias, running_mean, running_var: {shown}",
+                    ],
+                )
 
     def _group(self) -> Any:
         comm = world(self.process_group)
@@ -130,11 +137,6 @@ class SyncBatchNorm(_BatchNorm):
     ) -> Tensor:
         if group is None:
             return super()._by_torch(x, mean, var, uses_batch, factor, group)
-        if x.device.type == "cpu":
-            raise InvalidInput(
-                f"SyncBatchNorm over {group.size} ranks: x is {str(x.dtype).removeprefix('torch.')}{list(x.shape)}",
-                ["expected float16, bfloat16, float32 or float64, outside of torch.compile"],
-            )
         from torch.nn.modules._functions import SyncBatchNorm as function
 
         own = self.process_group or dist.group.WORLD
