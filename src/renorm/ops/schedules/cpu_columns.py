@@ -8,7 +8,8 @@
           part += sums
     for each vector of columns: total = sum of those of the pieces, in order
 
-A block is whole where one tile has all columns. Else it has few rows, which memory is read along side by side.
+A block is whole where one tile has all columns. Else it has few rows, one from each part of the piece, so that memory
+is read along several runs side by side.
 """
 
 from __future__ import annotations
@@ -19,13 +20,14 @@ from renorm import te
 from renorm.core.dtypes import compute_dtype, itemsize
 from renorm.core.target import Target
 from renorm.ops.schedules import cpu_injective, cpu_window, structure
+from renorm.te.tensor import source_of
 
 # Bytes of a piece; but its rows at least, so that its sums are few beside its data.
 PIECE, ROWS = 256 * 1024, 64
 
-# Rows of a block: as many runs of memory are read at once, of each operand. Rows may lie a multiple of 4096 bytes
-# apart, where they have one set of a first-level cache between them, which holds 8.
-BLOCK = 4
+# Runs of memory that are read at once. Each goes on from block to block, so that prefetchers follow it: with rows of a
+# block one behind the other, the runs were of one row each, and 256 columns took twice as long.
+STREAMS = 8
 
 # Registers that accumulators may take: half of those that there are with AVX-512.
 REGISTERS = 16
@@ -39,16 +41,17 @@ def takes(t: te.Tensor) -> bool:
 
 
 def schedule(s: te.Schedule, t: te.Tensor, target: Target) -> tuple[te.Tensor, te.IterVar]:
-    """`t`, whose last axis runs along memory. Gives the loop over blocks, and whose it is."""
+    """`t`, whose last axis runs along memory. Gives the loop over rows, and whose it is."""
     terms = structure.terms(t)
     lanes, columns = target.lanes(itemsize(compute_dtype(t.dtype))), t.shape[-1]
     sums = prod(t.shape[k] for k in terms)
     vectors = max(n for n in range(1, max(1, REGISTERS // sums) + 1) if n == 1 or columns % (n * lanes) == 0)
     rows = cpu_injective.fuse(s, t, list(s[t].op.reduce_axis))
-    piece, rest = s[t].split(rows, factor=_rows_of_piece(rows.extent, columns))
+    streams = _streams(t, rows.extent * columns)
+    piece, rest = s[t].split(rows, factor=_rows_of_piece(rows.extent, columns, streams))
     part = s.rfactor(t, piece)
     (inside,) = s[part].op.reduce_axis
-    block, _ = s[part].split(inside, factor=BLOCK if columns > vectors * lanes else rest.extent)
+    _, block = s[part].split(inside, nparts=streams if columns > vectors * lanes else rest.extent)
     held = s.rfactor(part, block)
     s[held].set_scope("register")
     first, *own = s[part].op.axis
@@ -56,14 +59,14 @@ def schedule(s: te.Schedule, t: te.Tensor, target: Target) -> tuple[te.Tensor, t
     others = [a for k, a in enumerate(own[:-1]) if k not in terms]
     s[part].reorder(first, *others, *s[part].op.reduce_axis, tile, *beside)
     cpu_injective.share(s, part, [first, *others])
-    (blocks,) = s[part].op.reduce_axis
     s[held].compute_at(s[part], tile)
     number, first, *own = s[held].op.axis
     tile, beside = _tiles(s, held, own, terms, vectors, lanes)
     others = [a for k, a in enumerate(own[:-1]) if k not in terms]
-    s[held].reorder(number, first, *others, tile, *s[held].op.reduce_axis, *beside)
+    (row,) = s[held].op.reduce_axis
+    s[held].reorder(number, first, *others, tile, row, *beside)
     cpu_window.schedule(s, t, t, target)
-    return part, blocks
+    return held, row
 
 
 def _tiles(
@@ -79,8 +82,15 @@ def _tiles(
     return tile, [*beside, lane]
 
 
-def _rows_of_piece(rows: int, columns: int) -> int:
-    """Whole blocks, so that pieces are apart; as many in each where they can be."""
+def _streams(t: te.Tensor, size: int) -> int:
+    """Rows of a block. size: elements of the matrix."""
+    read = structure.reached(t, lambda u: structure.is_reduction(u) or u.op.tag in structure.KEPT)
+    matrices = {id(load.source) for load in read if prod(source_of(load).shape) == size}
+    return max(1, STREAMS // max(1, len(matrices)))
+
+
+def _rows_of_piece(rows: int, columns: int, streams: int) -> int:
+    """A multiple of the rows of a block, so that pieces are apart; as many in each where they can be."""
     wanted = max(1, min(rows // ROWS, -(-rows * columns * 4 // PIECE)))
-    pieces = next((n for n in range(wanted, 2 * wanted + 1) if rows % (n * BLOCK) == 0), wanted)
-    return -(-rows // (pieces * BLOCK)) * BLOCK
+    pieces = next((n for n in range(wanted, 2 * wanted + 1) if rows % (n * streams) == 0), wanted)
+    return -(-rows // (pieces * streams)) * streams
