@@ -338,8 +338,10 @@ class Inference:
             {loop.var for loop in nest.prefix if loop.kind in THREAD_AXES} if nest.scope == "shared" else set[Var]()
         )
         found: list[tuple[Linear, int]] | None = None
-        wanted = [t for t in (nest.stage.tensor, nest.stage.like) if t is not None]
-        readers = {r: None for t in wanted for r in self._readers.get(t, [])}
+        readers, wanted = list(self._readers.get(nest.stage.tensor, [])), [nest.stage.tensor]
+        if nest.stage.like is not None:  # as those read it that it is computed with, not others like itself
+            readers += [r for r in self._readers.get(nest.stage.like, []) if r.stage.like is None and r not in readers]
+            wanted.append(nest.stage.like)
         for reader in [r for r in readers if r.path[: len(nest.prefix)] == nest.prefix]:
             moving = ({loop.var for loop in reader.path} - around) | shared
             for tensor, indices in reader.reads:
