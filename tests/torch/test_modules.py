@@ -365,3 +365,34 @@ def test_torch_compile_takes_torchs_function() -> None:
     y = torch.compile(layer, backend=backend, fullgraph=True)(x)
     close(y, torch.nn.BatchNorm1d(3)(x), torch.float32)
     assert len(seen) == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "args", "shape"),
+    [
+        ("InstanceNorm2d", (4,), (2, 4, 3, 3)),
+        ("LayerNorm", (3,), (2, 4, 3)),
+        ("GroupNorm", (2, 4), (2, 4, 3)),
+    ],
+)
+def test_torch_fx_takes_a_layer_for_one_node(kind: str, args: Any, shape: Any) -> None:
+    layer = torch.nn.Sequential(getattr(ours, kind)(*args), torch.nn.ReLU())
+    traced = torch.fx.symbolic_trace(layer)
+    assert [n.op for n in traced.graph.nodes] == ["placeholder", "call_module", "call_module", "output"]
+    x = data(*shape)
+    torch.testing.assert_close(traced(x), layer(x), rtol=0, atol=0)
+
+
+def test_group_norm_in_channels_last_of_what_wants_no_gradient() -> None:
+    """torch 2.13 crashes there, in the backward pass."""
+    theirs, mine = pair("GroupNorm", 1, 3)
+    x = data(5, 3, 2, 3, 1)
+    mine(x.to(memory_format=torch.channels_last_3d)).square().sum().backward()
+    theirs(x).square().sum().backward()
+    close(mine.weight.grad, theirs.weight.grad, torch.float32)
+    close(mine.bias.grad, theirs.bias.grad, torch.float32)
+
+
+def test_a_layer_norm_of_no_axes_is_refused() -> None:
+    with pytest.raises(RuntimeError, match="at least 1-dimensional"):
+        ours.LayerNorm(())(data(2, 3))

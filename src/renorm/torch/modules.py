@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from renorm.core.errors import InvalidInput
 from renorm.torch.arrays import is_ours, tensor_of
 from renorm.torch.batch import Settings, is_ours_with, normalize_batch
+from renorm.torch.nodes import is_stand_in, node_of
 from renorm.torch.ranks import world
 from renorm.torch.slices import Form, normalize, normalized
 from renorm.training.communicators import guarded
@@ -157,6 +158,9 @@ class SyncBatchNorm(_BatchNorm):
 class _InstanceNorm(nn.modules.instancenorm._InstanceNorm):
     """Instance norm of any rank."""
 
+    def forward(self, input: Tensor) -> Tensor:
+        return node_of(self, input) if is_stand_in(input) else super().forward(input)
+
     def _apply_instance_norm(self, input: Tensor) -> Tensor:
         uses_input = self.training or not self.track_running_stats
         running = self.running_mean, self.running_var
@@ -199,8 +203,10 @@ class LayerNorm(nn.LayerNorm):
     """torch.nn.LayerNorm by renorm's kernels."""
 
     def forward(self, input: Tensor) -> Tensor:
+        if is_stand_in(input):
+            return node_of(self, input)
         axes = len(self.normalized_shape)
-        fits = input.dim() >= axes and tuple(input.shape[input.dim() - axes :]) == tuple(self.normalized_shape)
+        fits = input.dim() >= axes > 0 and tuple(input.shape[input.dim() - axes :]) == tuple(self.normalized_shape)
         if not (fits and input.numel() and is_ours_with_slices(input, self.weight, self.bias)):
             return super().forward(input)
         return normalize(input, self.weight, self.bias, Form.of_rows(input, axes, self.eps))
@@ -210,13 +216,16 @@ class GroupNorm(nn.GroupNorm):
     """torch.nn.GroupNorm by renorm's kernels: [N, C, ...]."""
 
     def forward(self, input: Tensor) -> Tensor:
+        if is_stand_in(input):
+            return node_of(self, input)
         fits = input.dim() >= 2 and input.shape[1] == self.num_channels and input.numel() > 0
         if not (fits and is_ours_with_slices(input, self.weight, self.bias)):
             return super().forward(input)
         if prod(input.shape[1:]) == self.num_groups:  # torch has words for slices of one element
             return super().forward(input)
         form = Form.of_channels(input, self.num_groups, self.eps)
-        if form.order.axis == -1 and self.num_groups < self.num_channels:
+        is_safe = input.requires_grad or not torch.is_grad_enabled()  # else torch 2.13 crashes in its backward pass
+        if form.order.axis == -1 and self.num_groups < self.num_channels and is_safe:
             return super().forward(input)  # few neighbours in memory are of one group: torch takes 0.6 of our time
         return normalize(input, self.weight, self.bias, form)
 
