@@ -1,4 +1,7 @@
-"""SyncBatchNorm in DistributedDataParallel over gloo: two processes learn what one learns with the whole batch."""
+"""SyncBatchNorm in DistributedDataParallel over gloo: two processes learn what one learns with the whole batch.
+
+Also with parameters that a rank does not use, gradients of several steps, checkpoints, and torch's layers made ours.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ import pytest
 
 pytest.importorskip("torch", reason="PyTorch is not installed")
 
-from tests.torch.ddp_program import RANKS, SAMPLES, network, trained
+from tests.torch.ddp_program import KINDS, RANKS, SAMPLES, Network, trained
 
 ROOT = Path(__file__).parents[2]
 
@@ -28,9 +31,11 @@ def test_two_processes_learn_as_one(tmp_path: Path) -> None:
     ]
     said = [p.communicate(timeout=200)[1] for p in processes]
     assert [p.returncode for p in processes] == [0] * RANKS, "\n".join(said)
-    whole = network()
-    trained(whole, slice(0, RANKS * SAMPLES))
-    first, second = (dict(np.load(tmp_path / f"{r}.npz")) for r in range(RANKS))
-    for name, expected in whole.state_dict().items():
-        assert first[name].tobytes() == second[name].tobytes(), name
-        np.testing.assert_allclose(first[name], expected.numpy(), rtol=1e-10, atol=1e-10, err_msg=name)
+    for kind in KINDS:
+        whole = Network(kind)
+        trained(whole, slice(0, RANKS * SAMPLES))
+        first, second = (dict(np.load(tmp_path / f"{r}-{kind}.npz")) for r in range(RANKS))
+        for name, expected in whole.state_dict().items():
+            assert first[name].tobytes() == second[name].tobytes(), f"{kind}: {name}"
+            np.testing.assert_allclose(first[name], expected.numpy(), rtol=1e-10, atol=1e-10, err_msg=f"{kind}: {name}")
+    assert [(tmp_path / f"{r}-freed").read_text() for r in range(RANKS)] == ["True"] * RANKS

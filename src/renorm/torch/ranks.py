@@ -14,7 +14,7 @@ _communicators: WeakKeyDictionary[Any, Communicator] = WeakKeyDictionary()
 
 def world(group: Any = None) -> Communicator | None:
     """The ranks of a process group, without one all of torch.distributed; None where there is one rank. One
-    communicator for each group, as long as the group lives: ranks make them in the same order, that of their first
+    communicator for each group, until it is destroyed: ranks make them in the same order, that of their first
     layers."""
     if not (dist.is_available() and dist.is_initialized()):
         return None
@@ -22,5 +22,15 @@ def world(group: Any = None) -> Communicator | None:
     if dist.get_world_size(group) == 1:
         return None
     if group not in _communicators:
+        for other in [g for g in _communicators if not _is_alive(g)]:  # DistributedDataParallel may keep its group
+            del _communicators[other]
         _communicators[group] = TorchGroup(group)
     return _communicators[group]
+
+
+def _is_alive(group: Any) -> bool:
+    """Whether nobody has destroyed it."""
+    try:
+        return dist.get_rank(group) >= 0
+    except ValueError:
+        return False
