@@ -10,6 +10,8 @@ import onnx
 import onnxruntime
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 from tests.training.oracle import Forward, near
@@ -191,6 +193,58 @@ def test_convert_goes_on_as_before(case: dict[str, Any], source: str, target: st
     for key in ("running_mean", "running_var", "momentum", "epsilon"):
         near(again[key], state[key], 2e-7)
         assert np.asarray(again[key]).dtype == np.asarray(state[key]).dtype
+
+
+@given(
+    st.sampled_from(list(CONVENTIONS)),
+    st.sampled_from(list(CONVENTIONS)),
+    st.floats(0, 1),
+    st.floats(0, 1e3),
+    st.integers(2, 10**9),
+    st.lists(st.floats(0, 1e30), min_size=1, max_size=4),
+)
+def test_convert_there_and_back(
+    source: str, target: str, momentum: float, epsilon: float, count: int, var: list[float]
+) -> None:
+    """Every field of every pair; the part that a batch has is the same on both sides, and so is what it adds."""
+    held = np.array(var)
+    state = {"running_mean": held - 1, "running_var": held, "momentum": momentum, "epsilon": epsilon, "count": count}
+    there = training.convert(state, source, target)
+    of, to = CONVENTIONS[source], CONVENTIONS[target]
+    assert to.batch_weight(there["momentum"]) == pytest.approx(of.batch_weight(momentum), abs=1e-15)
+    assert (there["epsilon"], there["count"]) == (epsilon, count)
+    bessel = count / (count - 1)
+    np.testing.assert_allclose(there["running_var"] * bessel**-to.corrected, held * bessel**-of.corrected, rtol=1e-14)
+    back = training.convert(there, target, source)
+    assert back["momentum"] == pytest.approx(momentum, abs=1e-15)
+    np.testing.assert_array_equal(back["running_mean"], held - 1)
+    np.testing.assert_allclose(back["running_var"], held, rtol=1e-14)
+    if of.corrected != to.corrected:
+        del state["count"]
+        with pytest.raises(InvalidInput, match="n is not known"):
+            training.convert(state, source, target)
+
+
+def test_convert_takes_what_libraries_hold() -> None:
+    """A state_dict of torch, also in bfloat16, into the list of weights that a layer of Keras takes, and back."""
+    norm = torch.nn.BatchNorm1d(3, momentum=0.2)
+    norm(torch.arange(12.0).reshape(4, 3))
+    for dtype in (torch.float32, torch.bfloat16):
+        held = {k: v.to(dtype) for k, v in norm.state_dict().items() if k.startswith("running")}
+        state = {**held, "momentum": norm.momentum, "epsilon": norm.eps, "count": 4}
+        moved = training.convert(state, "torch", "keras")
+        wanted = (0.8 + 0.2 * 15 * np.ones(3)) * 3 / 4
+        np.testing.assert_allclose(
+            moved["running_var"].astype(np.float64), wanted, rtol=1e-6 if dtype.itemsize == 4 else 1e-2
+        )
+        assert moved["momentum"] == pytest.approx(0.8)
+        for key in held:
+            assert isinstance(moved[key], np.ndarray)
+            assert str(dtype)[6:] == moved[key].dtype.name
+        moved["running_mean"][:] = 7  # a copy
+    assert norm.running_mean[0] == pytest.approx(0.2 * 4.5)
+    cumulative = {"momentum": None, "num_batches_tracked": norm.num_batches_tracked}
+    assert training.convert(cumulative, "torch", "cudnn")["momentum"] is None
 
 
 def test_convert_states_the_defaults_of_the_source() -> None:

@@ -9,20 +9,22 @@ import numpy as np
 
 from renorm.core.errors import InvalidInput, suggest
 from renorm.training import conventions
+from renorm.training.operands import array_of
 
 FIELDS = ("running_mean", "running_var", "momentum", "epsilon", "count", "num_batches_tracked")
 
 
 def convert(state: Mapping[str, Any], source: str, target: str) -> dict[str, Any]:
-    """`state` of a norm as the convention `target` would hold it, such that training goes on and inference gives the
-    same numbers.
+    """`state` of a norm as the convention `target` would hold it: had the same batches been seen there, and training
+    goes on as it would have here.
 
-    state: any of running_mean, running_var (arrays [C]), momentum, epsilon, count (how many values per channel the
-    batches had), num_batches_tracked. What is left out of momentum and epsilon is the default of `source`; both stand
-    in the result, since the defaults of `target` are others. momentum keeps the weight of a batch: 0.99 of Keras is
-    0.01 of PyTorch. Where one convention runs the unbiased variance and the other the population's, running_var is
-    multiplied by n / (n - 1) or its inverse, n = count: exact for what batches of that size contributed; the initial
-    value of 1 is scaled with it. Arrays keep their dtype and are not modified.
+    state: any of running_mean, running_var (arrays [C], of any library), momentum, epsilon, count (how many values per
+    channel the batches had), num_batches_tracked. What is left out of momentum and epsilon is the default of `source`;
+    both stand in the result, since the defaults of `target` are others. momentum keeps the weight of a batch: 0.99 of
+    Keras is 0.01 of PyTorch. Where one convention runs the unbiased variance and the other the population's,
+    running_var is multiplied by n / (n - 1) or its inverse, n = count: exact for what batches of that size contributed;
+    the initial value of 1 is scaled with it. For inference alone running_var stays as it is: every norm divides by what
+    is stored. Arrays come back as NumPy's, of the same dtype, and share no memory with `state`.
 
     Raises InvalidInput: an unknown convention or key; a variance that must be corrected without count.
     """
@@ -42,19 +44,24 @@ def convert(state: Mapping[str, Any], source: str, target: str) -> dict[str, Any
             raise InvalidInput(f"{target} has no cumulative mean (momentum None of {source})", do="give momentum=")
     elif of.momentum is not None or "momentum" in state:
         found["momentum"] = to.momentum_for(of.batch_weight(conventions.momentum_of(of, momentum, 0)))
+    for key in ("running_mean", "running_var"):
+        if state.get(key) is not None:
+            found[key] = np.array(array_of(key, state[key]))
     if of.corrected != to.corrected and state.get("running_var") is not None:
-        found["running_var"] = _corrected(state, to.corrected, f"from {source} to {target}")
+        factor = _correction(state.get("count"), to.corrected, f"from {source} to {target}")
+        var = found["running_var"]
+        found["running_var"] = (var.astype(np.float64) * factor).astype(var.dtype)
     return found
 
 
-def _corrected(state: Mapping[str, Any], unbiased: bool, where: str) -> Any:
-    var, count = np.asarray(state["running_var"]), state.get("count")
+def _correction(count: Any, is_unbiased: bool, where: str) -> float:
+    """What a variance is multiplied by that becomes the unbiased one, or the population's."""
     if count is None:
         raise InvalidInput(
             f"the running variance changes by n / (n - 1) {where}, and n is not known",
             do="put count= into the state: how many values per channel a batch had, N * H * W",
         )
-    if not count >= 2:
-        raise InvalidInput(f"count is {count}: of fewer than 2 values there is no unbiased variance ({where})")
-    factor = count / (count - 1) if unbiased else (count - 1) / count
-    return (var.astype(np.float64) * factor).astype(var.dtype)
+    n = conventions.count_of(count, "count", "how many values per channel a batch had")
+    if n < 2:
+        raise InvalidInput(f"count is {n}: of fewer than 2 values there is no unbiased variance ({where})")
+    return n / (n - 1) if is_unbiased else (n - 1) / n
