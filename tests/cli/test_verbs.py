@@ -263,8 +263,8 @@ def test_inspect_shows_and_translates_the_convention_of_batch_norms(tmp_path: Pa
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 15)], ir_version=8), path)
     printed = run("inspect", path, "--convention", "torch").stdout
     assert "onnx: running = momentum * old + (1 - momentum) * batch" in printed
-    assert re.search(r"1\s+onnx\s+0.75\s+0.25\s+stored\s+as it is", printed)
-    assert re.search(r"torch\s+0.25\s+0.25\s+times n / \(n - 1\)", printed)
+    assert re.search(r"1: n\s+stored ones\s+onnx\s+0.75\s+0.75 \* old \+ 0.25 \* batch\s+population\s+0.25", printed)
+    assert re.search(r"torch\s+0.25\s+0.75 \* old \+ 0.25 \* batch\s+times n / \(n - 1\)\s+0.25", printed)
     (said,) = run_json("inspect", path, "--convention", "keras")["batch_norms"]
     assert said["keras"] == {"momentum": 0.75, "epsilon": 0.25, "running_var": "as it is"}
     assert (said["nodes"], said["convention"], said["is_training"]) == (["n"], "onnx", False)
@@ -423,7 +423,7 @@ def test_a_network_in_training_mode_keeps_its_state(tmp_path: Path, monkeypatch:
     network = parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
       net (float[N, 2] x) => (float[N, 2] y)
       <float[2] s = {1, 1}, float[2] b = {0, 0}, float[2] mean = {0, 0}, float[2] var = {1, 1}>
-      { y, new_mean, new_var = BatchNormalization <training_mode = 1, momentum = 0.5> (x, s, b, mean, var) }""")
+      { [bn] y, new_mean, new_var = BatchNormalization <training_mode = 1, momentum = 0.5> (x, s, b, mean, var) }""")
     onnx.save(network, "net.onnx")
     data = np.random.default_rng(3).normal(4, 2, (7, 2)).astype(np.float32)
     (tmp_path / "data").mkdir()
@@ -448,6 +448,10 @@ def test_a_network_in_training_mode_keeps_its_state(tmp_path: Path, monkeypatch:
 
     told = run_json("compile", "net.onnx", "-o", "net.renorm", "--shape", "x=7x2", "--train-state")
     assert told["state"] == ["mean", "var"]
+    assert run_json("inspect", "net.renorm")["state"] == ["mean f32[2]", "var f32[2]"]
+    printed = run("inspect", "net.onnx", "--convention", "keras").stdout
+    assert "the batch's (training)  onnx        0.5       0.5 * old + 0.5 * batch" in printed
+    assert "its statistics come from the batch" in printed
     run("run", "net.renorm", "--input", "data/a.npy", "--write-state", "after.renorm")
     again = renorm.load("after.renorm", threads=1)
     np.testing.assert_allclose(again.state["mean"], data.astype(np.float64).mean(0) / 2, rtol=1e-5)

@@ -17,7 +17,7 @@ from renorm.core.errors import InvalidInput
 from renorm.driver.analysis import analyze
 from renorm.graph import drawing
 from renorm.runtime.report import NormRecord
-from renorm.training.conventions import CONVENTIONS
+from renorm.training.conventions import CONVENTIONS, Convention
 from renorm.training.settings import Settings, settings_of
 
 
@@ -45,9 +45,10 @@ def command(
 ) -> output.Outcome:
     """Prints ops, kernels and memory of MODEL (a model or a .renorm), and of each normalization its fate, where it went
     and why, its error (~: estimated), how much weights grew, and how many times they fit into float16."""
-    source, graph = None, None
+    source, graph, state = None, None, list[str]()
     if model.suffix == ".renorm":
-        report = renorm.load(model).report
+        module = renorm.load(model)
+        report, state = module.report, [*map(str, module.state.specs)]
     else:
         source = renorm.read(model)
         options.pop("threads")
@@ -65,6 +66,8 @@ def command(
             for side, values in (("input", source.inputs), ("output", source.outputs)):
                 for v in values:
                     output.line(f"  {side} {v.name}: {v.type}")
+        for spec in state:
+            output.line(f"  state {spec}")
         output.table("ops", ("op", "nodes"), ops.most_common())
         norms_table(report.norms)
         if source:
@@ -88,7 +91,7 @@ def command(
             output.table("refusals", ("rewrite", "node", "reason"), report.refusals)
         if with_graph and graph:
             output.line(str(graph))
-    data: dict[str, Any] = {"ops": dict(ops), "report": report.to_json()}
+    data: dict[str, Any] = {"ops": dict(ops), "state": state, "report": report.to_json()}
     if source:
         data["batch_norms"] = [
             s.to_json() | ({convention: s.translated(convention)} if convention else {}) for s in settings_of(source)
@@ -112,18 +115,31 @@ def settings_table(settings: Sequence[Settings], convention: str | None) -> None
     """What batch norms say about training, in the convention of the file and, where one is asked for, in that one."""
     rows = list[tuple[Any, ...]]()
     for s in settings:
-        own = s.convention.name
-        rows.append(
-            (len(s.nodes), own, _number(s.momentum), s.epsilon, "batch" if s.is_training else "stored", "as it is")
-        )
-        if convention and convention != own:
+        own = s.convention
+        mode = "the batch's (training)" if s.is_training else "stored ones"
+        variance = "unbiased" if own.corrected else "population"
+        rows.append((_named(s.nodes), mode, *_running(own, s.momentum), variance, s.epsilon))
+        if convention and convention != own.name:
             t = s.translated(convention)
-            rows.append(("", convention, _number(t["momentum"]), t["epsilon"], "", t["running_var"]))
-    columns = ("batch norms", "convention", "momentum", "epsilon", "statistics", "running variance")
+            rows.append(("", "", *_running(CONVENTIONS[convention], t["momentum"]), t["running_var"], t["epsilon"]))
+    columns = ("batch norms", "statistics", "convention", "momentum", "new running =", "running variance", "epsilon")
     output.table("batch norms in training", columns, rows)
     shown = [s.convention.name for s in settings] + ([convention] if settings and convention else [])
     for name in dict.fromkeys(shown):
-        output.line(str(CONVENTIONS[name]))
+        output.line(f"by default {CONVENTIONS[name]}")
+
+
+def _named(nodes: Sequence[str]) -> str:
+    """How many, and the first of them."""
+    return f"{len(nodes)}: {', '.join(nodes[:3])}{', ...' if len(nodes) > 3 else ''}"
+
+
+def _running(convention: Convention, momentum: float | None) -> tuple[str, str, str]:
+    """Name of the convention, momentum in its sense, and the sum that it stands for."""
+    if momentum is None:
+        return convention.name, "-", "given when it runs"
+    batch = convention.batch_weight(momentum)
+    return convention.name, _number(momentum), f"{_number(1 - batch)} * old + {_number(batch)} * batch"
 
 
 def _number(value: float | None) -> str:

@@ -22,6 +22,7 @@ from renorm.graph.ir import Node, Value
 Array = np.ndarray[Any, Any]
 
 FAR = 1024.0  # mean / standard deviation beyond which x * k + shift loses more than three of seven digits
+FROM_BATCH = "its statistics come from the batch (training_mode = 1)"
 
 
 def given(weight: Value) -> Array | Deferred:
@@ -44,7 +45,7 @@ def normalization(node: Node) -> ChannelMap | str:
     """What a batch norm in inference does to each channel, or why that is not known."""
     parameters = [v for v in node.inputs[1:] if v is not None]
     if getattr(node.op, "training_mode", False):
-        return "its statistics come from the batch (training_mode = 1)"
+        return FROM_BATCH
     for parameter, v in zip(node.op.parsed.operands[1:], parameters):
         if not v.is_constant:
             return f"its {parameter.name} {v.name!r} is not a constant"

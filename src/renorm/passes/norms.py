@@ -16,7 +16,7 @@ from renorm.graph.channels import cancellation
 from renorm.graph.ir import Graph, Node
 from renorm.graph.op import BROADCAST
 from renorm.graph.rewrite import Applied
-from renorm.passes.affine import exact
+from renorm.passes.affine import FROM_BATCH, exact
 from renorm.passes.context import Context
 from renorm.passes.holders import Holders
 from renorm.runtime.report import ConstantRecord, NormRecord
@@ -189,7 +189,7 @@ def _sentence(norm: Norm, reasons: list[str]) -> str:
     """Why rules refused; with what no rule says, because none matches there."""
     if norm.is_dynamic:
         if not any(r.startswith("its statistics") for r in reasons):
-            reasons.insert(0, _DYNAMIC)
+            reasons.insert(0, FROM_BATCH if norm.kind.startswith("batch_norm") else _DYNAMIC)
     elif norm.is_first or not reasons:
         reasons.insert(0, f"it reads {norm.reads}: no node before it could take its scale and shift")
     return "; ".join(dict.fromkeys(reasons))
