@@ -1,7 +1,17 @@
 """A deep-learning compiler in which normalization is a first-class citizen.
 
-The whole public surface. Names are loaded when they are first used: importing renorm loads neither onnx nor llvmlite,
-and a process that only runs a saved module never does.
+    m = renorm.compile("model.onnx")                 # .tflite and .circle too: a Module
+    results = m.run(array)                           # NumPy, or anything with __dlpack__
+    print(m.report)                                  # what became of each normalization, and why
+    m.save("model.renorm")                           # renorm.load("model.renorm") needs NumPy only
+    renorm.optimize("model.onnx", "folded.onnx")     # folding alone, from file to file
+
+`renorm.training` is batch norm in training, on arrays; `renorm.torch` and `renorm.keras` are layers of these libraries,
+and are imported by name. `renorm.register` adds an op, `renorm.register_target` an accelerator. Kernels by hand:
+`renorm.te`, `renorm.topi`, `renorm.create_schedule`, `renorm.build`.
+
+This is the whole public surface. Names are loaded when they are first used: importing renorm loads neither onnx nor
+llvmlite, and a process that only runs a saved module never does.
 """
 
 from __future__ import annotations

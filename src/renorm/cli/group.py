@@ -64,4 +64,7 @@ def _summary(verb: str) -> str:
 )
 @click.version_option(renorm.__version__, prog_name="renorm")
 def main() -> None:
-    """Compiles trained networks to native code, and says what becomes of every normalization."""
+    """Compiles trained networks to native code, and says what becomes of every normalization.
+
+    Begin with `renorm demo`, then `renorm inspect MODEL`.
+    """

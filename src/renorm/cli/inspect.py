@@ -30,7 +30,7 @@ from renorm.training.settings import Settings, settings_of
 @click.option(
     "--convention",
     type=click.Choice(tuple(CONVENTIONS)),
-    help="Print momentum, epsilon and running variance of batch norms also as this library holds them.",
+    help="Print momentum, epsilon and running variance of batch norms also as this library means them.",
 )
 @compiling
 def command(

@@ -20,11 +20,23 @@ from renorm.training.reestimation import MEMORY, METHODS, restat
 @click.option(
     "-o", "--output", "path", required=True, type=click.Path(path_type=Path), help="The model that comes out."
 )
-@click.option("--method", type=click.Choice(METHODS), default=METHODS[0], show_default=True, help="See docs/restat.md.")
+@click.option(
+    "--method",
+    type=click.Choice(METHODS),
+    default=METHODS[0],
+    show_default=True,
+    help="exact: a norm is measured behind norms with their new statistics; one_pass: all at once, as in training.",
+)
 @click.option(
     "--batch-size", type=click.IntRange(1), default=None, help="Cut files into batches; default: a file is one."
 )
-@click.option("--correction", type=click.IntRange(0, 1), default=0, show_default=True, help="1: M2 / (count - 1).")
+@click.option(
+    "--correction",
+    type=click.IntRange(0, 1),
+    default=0,
+    show_default=True,
+    help="1: the variance that is stored is M2 / (count - 1), not M2 / count.",
+)
 @click.option(
     "--memory",
     type=click.FloatRange(0),

@@ -3,7 +3,8 @@
     import renorm.torch
     renorm.torch.replace_norms(model)       # or use renorm.torch.BatchNorm2d, ... in place of torch.nn's
 
-Nothing is copied between the two: tensors are seen as arrays where they lie.
+Constructors, shapes, state_dict and meaning are those of torch.nn's layers of the same names. Nothing is copied between
+the two: tensors are seen as arrays where they lie. What renorm has no kernels for goes to torch's own function.
 """
 
 from renorm.torch.modules import (
