@@ -200,7 +200,7 @@ class InstanceNorm3d(_InstanceNorm, nn.InstanceNorm3d):
 
 
 class LayerNorm(nn.LayerNorm):
-    """torch.nn.LayerNorm by renorm's kernels."""
+    """torch.nn.LayerNorm by renorm's kernels: [..., *normalized_shape], over the last axes."""
 
     def forward(self, input: Tensor) -> Tensor:
         if is_stand_in(input):
@@ -213,7 +213,7 @@ class LayerNorm(nn.LayerNorm):
 
 
 class GroupNorm(nn.GroupNorm):
-    """torch.nn.GroupNorm by renorm's kernels: [N, C, ...]."""
+    """torch.nn.GroupNorm by renorm's kernels: [N, C, ...], over C / num_groups channels of a sample."""
 
     def forward(self, input: Tensor) -> Tensor:
         if is_stand_in(input):
