@@ -161,6 +161,12 @@ def test_each_run_reads_and_replaces_the_state() -> None:
         np.testing.assert_array_equal(results[2], m.state["a_v"])
     special = m.specialized(x=(3, 2, 4, 5))
     assert special.state is m.state
+    into = [np.empty((3, 3, 4, 5), np.float32), np.empty(3, np.float32), None]
+    y, expected = step(expected, x)
+    assert special.run(x, out=into)[0] is into[0]
+    agree(m.state, expected)
+    np.testing.assert_allclose(into[0], y, rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(into[1], m.state["a_m"])
     assert [v.name for v in special.inputs] == ["x"]
     assert [v.name for v in special.outputs] == ["y", "after_mean", "after_var"]
 

@@ -552,6 +552,24 @@ def test_batches_that_are_given_once_or_in_one_array() -> None:
         restat(proto, Once(), memory=0, **FAST)
 
 
+class Stream(torch.utils.data.IterableDataset[torch.Tensor]):
+    """Tells no length, so that a loader that has `__len__` refuses it."""
+
+    def __iter__(self) -> Any:
+        return iter(torch.from_numpy(np.concatenate(images(3, 4))))
+
+
+def test_a_loader_of_torch_without_a_length() -> None:
+    told = list[tuple[str, int, int]]()
+    loader = torch.utils.data.DataLoader(Stream(), batch_size=3)
+    r = restat(chain(), loader, progress=lambda *said: told.append(said), **FAST)
+    expected = restat(chain(), [np.concatenate(images(3, 4))], **FAST)
+    for d, e in zip(r.layers, expected.layers):
+        np.testing.assert_allclose(d.mean, e.mean, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(d.var, e.var, rtol=1e-5)
+    assert told == [(f"pass {n} of 2", i, (0, 3)[n - 1]) for n in (1, 2) for i in (1, 2, 3)]
+
+
 # --- what is refused --------------------------------------------------------------------------------------------------
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from renorm.training.communicators import Alone, Communicator
     from renorm.training.conventions import CONVENTIONS, DEFAULT, Convention
     from renorm.training.conversion import convert
-    from renorm.training.drift import Restated
+    from renorm.training.drift import LayerDrift, Restated
     from renorm.training.forward import BatchNorm, Moments, batch_norm, batch_norm_inference, moments, normalize, update
     from renorm.training.meeting import Threads
     from renorm.training.mpi import Mpi
@@ -45,6 +45,7 @@ _PUBLIC = {
     "Mpi": "mpi",
     "Threads": "meeting",
     "TorchGroup": "torch_group",
+    "LayerDrift": "drift",
     "Restated": "drift",
     "restat": "reestimation",
     "together": "branches",
@@ -57,6 +58,7 @@ __all__ = [
     "BatchNorm",
     "Communicator",
     "Convention",
+    "LayerDrift",
     "Moments",
     "Mpi",
     "Restated",

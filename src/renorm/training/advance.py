@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from operator import length_hint
 from typing import Any
 
 import numpy as np
@@ -72,7 +73,7 @@ class Advance:
         self._modules = OrderedDict[tuple[int, Extents], Module]()
         self.reads = self.runs = 0
         self.not_finite = list[str]()
-        self.count = len(batches) if isinstance(batches, Sized) else 0
+        self.count = length_hint(batches)  # a loader may have a length that it refuses to tell
 
     def measured(self, p: int, known: Known) -> Iterator[list[Array]]:
         """Of each batch what pass p measures: count, mean and squared distances for each norm. known: statistics of

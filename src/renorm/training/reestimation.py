@@ -60,6 +60,13 @@ def restat(
     Raises InvalidInput where there are no batch norms with stored statistics, no data, batches that do not fit, or
     statistics that are not finite (it names the layers); what `compile` raises; SynchronizationError.
     """
+    comm = comm or Alone()
+    with comm.guard("restat"):
+        _check_arguments(batches, method, correction, memory)
+        return _Run(model, batches, comm, method, correction, memory, progress or _silent, options).restated()
+
+
+def _check_arguments(batches: Any, method: str, correction: int, memory: int) -> None:
     if method not in METHODS:
         raise InvalidInput(f"method is {method!r}", [f"known: {', '.join(METHODS)}"])
     if isinstance(batches, np.ndarray) or not hasattr(batches, "__iter__"):
@@ -69,9 +76,6 @@ def restat(
         raise InvalidInput(f"correction is {correction!r}", ["known: 0, 1"])
     if memory < 0:
         raise InvalidInput(f"memory is {memory!r}", ["expected bytes, 0 or more"])
-    comm = comm or Alone()
-    with comm.guard("restat"):
-        return _Run(model, batches, comm, method, correction, memory, progress or _silent, options).restated()
 
 
 class _Run:
