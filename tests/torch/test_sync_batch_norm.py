@@ -153,3 +153,18 @@ def test_what_is_computed_again_meets_again(reentrant: bool, ranks: Any) -> None
     torch.testing.assert_close([a + b for a, b in zip(*(g for _, g, _ in found), strict=True)], expected[1])
     for _, _, state in found:
         torch.testing.assert_close(dict(state), dict(expected[2]))
+
+
+def test_a_step_is_two_exchanges_for_each_layer(ranks: Any) -> None:
+    def work(rank: int) -> Any:
+        model = network()
+        comm: Any = modules.world(None)
+        before = comm._exchanges
+        model(torch.randn(1 + rank, 3, 5, 5, dtype=torch.float64)).sum().backward()
+        with torch.no_grad():
+            model(torch.randn(1, 3, 5, 5, dtype=torch.float64))
+        model.eval()
+        model(torch.randn(rank, 3, 5, 5, dtype=torch.float64))
+        return comm._exchanges - before
+
+    assert ranks(2, work) == [2 + 2 + 2 + 0] * 2

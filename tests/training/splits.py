@@ -41,22 +41,25 @@ def drawn(seed: int, shape: tuple[int, ...], ratio: float, dtype: Any = np.float
     of_channels: Any = [rng.uniform(0.5, 2, shape[1]).astype(parameters) for _ in range(4)]
     mask = rng.random((shape[0], *shape[2:])) < 0.6 if masked else None
     if mask is not None:
-        mask[0] = True
+        mask[: 1 if mask.ndim > 1 else 2] = True  # two values at least
     return Batch(x, dy, *of_channels, mask)
 
 
-def computed(b: Batch, comm: Communicator | None = None, convention: str = "torch") -> dict[str, Any]:
-    """What one rank gets: forward and backward."""
+def computed(b: Batch, comm: Communicator | None = None, convention: str = "torch", axis: int = 1) -> dict[str, Any]:
+    """What one rank gets: forward and backward. axis: where the channels are when it is computed."""
+    x, dy = (np.ascontiguousarray(np.moveaxis(a, 1, axis)) for a in (b.x, b.dy))
+    mask = b.mask if b.mask is None else np.ascontiguousarray(b.mask)
     r = training.batch_norm(
-        b.x, b.scale, b.bias, b.running_mean, b.running_var,
-        convention=convention, momentum=0.3, epsilon=EPSILON, mask=b.mask, comm=comm,
+        x, b.scale, b.bias, b.running_mean, b.running_var,
+        convention=convention, momentum=0.3, epsilon=EPSILON, mask=mask, comm=comm, axis=axis,
     )  # fmt: skip
     dx, dscale, dbias = training.batch_norm_backward(
-        b.dy, b.x, b.scale, r.saved_mean, r.saved_invstd, mask=b.mask, comm=comm
+        dy, x, b.scale, r.saved_mean, r.saved_invstd, mask=mask, comm=comm, axis=axis
     )
     return {
-        "y": r.y, "dx": dx, "dscale": dscale, "dbias": dbias, "running_mean": r.running_mean,
-        "running_var": r.running_var, "batch_mean": r.batch_mean, "batch_var": r.batch_var,
+        "y": np.moveaxis(r.y, axis, 1), "dx": np.moveaxis(dx, axis, 1), "dscale": dscale, "dbias": dbias,
+        "running_mean": r.running_mean, "running_var": r.running_var,
+        "batch_mean": r.batch_mean, "batch_var": r.batch_var,
         "saved_mean": r.saved_mean, "saved_invstd": r.saved_invstd, "count": np.array(r.count),
     }  # fmt: skip
 

@@ -13,6 +13,7 @@ from tests.training.faults import FAULTS, check, outcome
 from tests.training.splits import Batch, compare, computed, drawn, expected
 
 from renorm import training
+from renorm.core.dtypes import numpy_dtype
 from renorm.errors import InvalidInput, RenormError, SynchronizationError
 from renorm.training.communicators import Communicator
 
@@ -25,18 +26,29 @@ def split(batch: Batch, sizes: Sequence[int], **options: Any) -> list[dict[str, 
     )
 
 
+MOST = {"float64": 1e-12, "float32": 1e-5, "float16": 2e-3, "bfloat16": 1.6e-2}  # of the largest value
+
+
 @given(
     cuts=st.lists(st.integers(0, 5), max_size=4).map(sorted),
     ratio=st.sampled_from([0.0, 1.0, 100.0]),
     seed=st.integers(0, 2**32 - 1),
+    shape=st.sampled_from([(5, 3, 7), (5, 4), (5, 3, 2, 3)]),
+    axis=st.integers(-2, 2),
+    dtype=st.sampled_from(list(MOST)),
+    masked=st.booleans(),
 )
-@example(cuts=[0, 0, 5], ratio=100.0, seed=0)  # two empty ranks before, one behind
-@settings(max_examples=60, deadline=None)  # a size that first comes is compiled
-def test_any_split_of_a_batch_is_the_whole_batch(cuts: list[int], ratio: float, seed: int) -> None:
-    batch = drawn(seed, (5, 3, 7), ratio)
-    ranks = split(batch, np.diff([0, *cuts, 5]).tolist())
-    compare(ranks, expected(batch))
-    compare(ranks, computed(batch))
+@example(cuts=[0, 0, 5], ratio=100.0, seed=0, shape=(5, 3, 7), axis=1, dtype="float32", masked=False)  # empty ranks
+@example(cuts=[1, 2, 3, 4], ratio=100.0, seed=1, shape=(5, 4), axis=-1, dtype="float32", masked=True)  # single values
+@settings(max_examples=40, deadline=None)  # a size that first comes is compiled
+def test_any_split_of_a_batch_is_the_whole_batch(
+    cuts: list[int], ratio: float, seed: int, shape: tuple[int, ...], axis: int, dtype: str, masked: bool
+) -> None:
+    axis = min(axis, len(shape) - 1)
+    batch = drawn(seed, shape, ratio, numpy_dtype(dtype), masked)
+    ranks = split(batch, np.diff([0, *cuts, 5]).tolist(), axis=axis)
+    compare(ranks, expected(batch), MOST[dtype])
+    compare(ranks, computed(batch, axis=axis), MOST[dtype])
 
 
 @pytest.mark.parametrize("sizes", [(1, 1, 1), (1, 0, 2)])
