@@ -116,6 +116,26 @@ def test_one_value_in_all_ranks_is_refused_in_words_of_ranks(ranks: Any) -> None
         assert "the batch of all 3 ranks has one value per channel" in str(error)
 
 
+def test_instance_norm_reports_too() -> None:
+    model = nn.Sequential(nn.InstanceNorm1d(2, track_running_stats=True))
+    ours.replace_norms(model)
+    x = torch.randn(3, 2, 8)
+    x[:, 1] *= 1e30
+    with pytest.warns(StatisticsWarning, match=r"^0: running_var of channel 1 is beyond float32"):
+        assert model(x).isfinite().all()
+
+
+def test_communicators_stand_for_process_groups() -> None:
+    """Ranks of renorm.training, without torch.distributed."""
+    x = torch.randn(4, 3, 6)
+
+    def work(comm: training.Communicator) -> Any:
+        return ours.SyncBatchNorm(3, process_group=comm)(x[3:] if comm.rank else x[:3])
+
+    y = torch.cat(training.Threads(2, timeout=20).run(work))
+    torch.testing.assert_close(y, nn.BatchNorm1d(3)(x))
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_a_running_variance_that_overflows_is_reported_by_the_layers_name(dtype: Any) -> None:
     model = nn.Sequential(nn.Identity(), nn.BatchNorm1d(2)).to(dtype)
@@ -148,7 +168,8 @@ def test_what_is_computed_again_meets_again(reentrant: bool, ranks: Any) -> None
         if type(m) is nn.SyncBatchNorm:  # which torch has on no CPU
             m.__class__ = nn.BatchNorm2d
     expected = trained(whole, x)
-    found = ranks(2, lambda rank: trained(network(), x[parts[rank]]))
+    models = [network(), network()]  # by the one generator of torch: not in threads
+    found = ranks(2, lambda rank: trained(models[rank], x[parts[rank]]))
     torch.testing.assert_close(torch.cat([dx for dx, _, _ in found]), expected[0])
     torch.testing.assert_close([a + b for a, b in zip(*(g for _, g, _ in found), strict=True)], expected[1])
     for _, _, state in found:

@@ -16,12 +16,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from renorm.core.errors import InvalidInput
-from renorm.torch.arrays import is_ours, tensor_of
+from renorm.torch.arrays import array_of, is_ours, tensor_of
 from renorm.torch.batch import Settings, is_ours_with, normalize_batch
 from renorm.torch.nodes import is_stand_in, node_of
 from renorm.torch.ranks import world
 from renorm.torch.slices import Form, normalize, normalized
-from renorm.training.communicators import guarded
+from renorm.training.communicators import Communicator, guarded
+from renorm.training.forward import report_overflow
 
 RECTIFIED = "renorm_is_rectified"  # attribute of a tensor that a fused ReLU has made
 
@@ -89,7 +90,8 @@ class BatchNorm3d(_BatchNorm, nn.BatchNorm3d):
 class SyncBatchNorm(_BatchNorm):
     """torch.nn.SyncBatchNorm by renorm's kernels, on the CPU too, where torch has none.
 
-    Statistics are those of the batches of all ranks of process_group, merged exactly, whatever their sizes. Autograd is
+    Statistics are those of the batches of all ranks of process_group, merged exactly, whatever their sizes: a group of
+    torch.distributed, None for the default one, or a communicator of renorm.training, as Mpi(timeout=60). Autograd is
     given the sums of this rank for weight and bias: DistributedDataParallel adds them up and divides. It is no subclass
     of torch's: DistributedDataParallel lets none of these on a CPU.
     """
@@ -141,6 +143,11 @@ class SyncBatchNorm(_BatchNorm):
         from torch.nn.modules._functions import SyncBatchNorm as function
 
         own = self.process_group or dist.group.WORLD
+        if isinstance(own, Communicator):
+            raise InvalidInput(
+                f"SyncBatchNorm: x is on {x.device}, process_group {type(own).__name__}",
+                ["torch computes it there, over groups of torch.distributed"],
+            )
         return function.apply(x, self.weight, self.bias, mean, var, self.eps, factor, own, group.size)
 
     @classmethod
@@ -156,7 +163,9 @@ class SyncBatchNorm(_BatchNorm):
 
 
 class _InstanceNorm(nn.modules.instancenorm._InstanceNorm):
-    """Instance norm of any rank."""
+    """Instance norm of any rank. label: as of a batch norm."""
+
+    label = ""
 
     def forward(self, input: Tensor) -> Tensor:
         return node_of(self, input) if is_stand_in(input) else super().forward(input)
@@ -184,7 +193,10 @@ class _InstanceNorm(nn.modules.instancenorm._InstanceNorm):
         var = (invstd**-2 - self.eps).clamp_(min=0) * (size / (size - 1))
         share = 0.0 if self.momentum is None else self.momentum
         for running, batch in ((self.running_mean, mean), (self.running_var, var)):
-            running.copy_((1 - share) * running + share * batch.mean(0))
+            moved = (1 - share) * running + share * batch.mean(0)
+            running.copy_(moved)
+            if running is self.running_var:
+                report_overflow(array_of(running), moved.numpy(), self.label or type(self).__name__)
 
 
 class InstanceNorm1d(_InstanceNorm, nn.InstanceNorm1d):

@@ -13,9 +13,11 @@ _communicators: WeakKeyDictionary[Any, Communicator] = WeakKeyDictionary()
 
 
 def world(group: Any = None) -> Communicator | None:
-    """The ranks of a process group, without one all of torch.distributed; None where there is one rank. One
-    communicator for each group, until it is destroyed: ranks make them in the same order, that of their first
-    layers."""
+    """The ranks of a process group, without one all of torch.distributed, or those of a communicator of
+    renorm.training; None where there is one rank. One communicator for each group, until it is destroyed: ranks make
+    them in the same order, that of their first layers."""
+    if isinstance(group, Communicator):
+        return group if group.size > 1 else None
     if not (dist.is_available() and dist.is_initialized()):
         return None
     group = group or dist.group.WORLD

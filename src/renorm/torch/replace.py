@@ -11,7 +11,7 @@ from collections import Counter
 from torch import Tensor, nn
 
 from renorm.core.dataclass import dataclass
-from renorm.torch.modules import OURS, RECTIFIED, _BatchNorm
+from renorm.torch.modules import OURS, RECTIFIED, _BatchNorm, _InstanceNorm
 
 
 class FusedReLU(nn.ReLU):
@@ -59,7 +59,7 @@ def restore(model: nn.Module) -> list[Replaced]:
 def _become(name: str, module: nn.Module, new: type[nn.Module]) -> Replaced:
     was = type(module)
     module.__class__ = new
-    if isinstance(module, _BatchNorm):
+    if isinstance(module, (_BatchNorm, _InstanceNorm)):
         module.label = name
     return Replaced(
         name, f"{was.__module__.split('.')[0]}.{was.__name__}", f"{new.__module__.split('.')[0]}.{new.__name__}"
