@@ -665,7 +665,7 @@ def test_the_verb(tmp_path: Path) -> None:
         wrong = runner.invoke(main, ["restat", "net.onnx", "none.npy", "-o", "out.onnx"])
     assert said.exit_code == 0, said.output
     assert all(f"\n{n} " in said.output for n in "ab")
-    assert "2 batches in 2 passes, read 2 times and computed 1.5 times" in said.output
+    assert "2 batches in 2 passes, read 2 times, computed 1.5 times" in said.output
     found = json.loads(told.stdout)
     assert found["batches"] == 4
     held = {t.name: numpy_helper.to_array(t) for t in onnx.load(tmp_path / "out.onnx").graph.initializer}

@@ -120,7 +120,8 @@ class Restated:
         said = f"{self.batches} batches in {self.passes} passes"
         if self.work == 1:
             return said
-        return f"{said}, read {self.reads} times and computed {self.work:.3g} times (more memory= would spare that)"
+        read = f", read {self.reads} times" if self.reads > 1 else ""
+        return f"{said}{read}, computed {self.work:.3g} times (more memory= would spare that)"
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Writes the model to `path`, whole or not at all: the source with other statistics."""
