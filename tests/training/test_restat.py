@@ -251,6 +251,41 @@ def test_a_correction_multiplies_by_n_over_n_minus_1() -> None:
         np.testing.assert_allclose(b.var, a.var * a.count / (a.count - 1), rtol=1e-6)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_random_networks_level_by_level(seed: int) -> None:
+    """Sums, products and norms over values from anywhere before: they are alive over any number of stages."""
+    rng = np.random.default_rng(seed)
+    steps, held = list[tuple[str, int, int]](), dict[str, Array]()
+    for k in range(10):
+        kind = str(rng.choice(["norm", "norm", "add", "mul"]))
+        steps.append((kind, int(rng.integers(max(0, k - 3), k + 1)), int(rng.integers(0, k + 1))))
+    steps.append(("norm", len(steps), 0))
+    norms = [f"n{k}" for k, (kind, *_) in enumerate(steps) if kind == "norm"]
+    held = {n: a for i, name in enumerate(norms) for n, a in parameters(name, channels=4, seed=10 * seed + i).items()}
+    text = {
+        "norm": "[n{k}] v{to} = BatchNormalization(v{a}, n{k}_s, n{k}_b, n{k}_m, n{k}_v)",
+        "add": "v{to} = Add(v{a}, v{b})",
+        "mul": "v{to} = MatMul(v{a}, w)",
+    }
+    body = [text[kind].format(k=k, a=a, b=b, to=k + 1) for k, (kind, a, b) in enumerate(steps)]
+    last = len(steps)
+    proto = model(f"random (float[N, 4] v0) => (float[N, 4] v{last}) {{\n" + "\n".join(body) + "}", w=PRODUCT, **held)
+
+    def walk(x: Array, norm: Norm) -> None:
+        values = [x]
+        for k, (kind, a, b) in enumerate(steps):
+            first, other = values[a], values[b]
+            values.append(
+                norm(f"n{k}", first) if kind == "norm" else first + other if kind == "add" else first @ PRODUCT
+            )
+
+    batches = rows(6, 1, 4, seed=seed)
+    expected = Walk(walk, held).exact(batches)
+    for memory in (0, 1 << 20):
+        found = restat(proto, batches, memory=memory, opt_level=0, threads=1)
+        agree(found.layers, expected, 2e-5)
+
+
 # --- who else reads statistics ----------------------------------------------------------------------------------------
 
 ROW = "(float[N, 4] x) => (float[N, 4] y)"
