@@ -122,9 +122,9 @@ class SyncBatchNorm(_BatchNorm):
                 raise ValueError(f"expected {self.num_features} channels on axis 1, got x {list(input.shape)}")
             parameters = self.weight, self.bias, self.running_mean, self.running_var
             if group is not None and input.device.type == "cpu" and not is_ours_with(input, *parameters):
-                shown = [None if p is None else p.dtype for p in parameters]
+                shown = ", ".join("None" if p is None else str(p.dtype)[6:] for p in parameters)
                 raise InvalidInput(
-                    f"SyncBatchNorm over {group.size} ranks: x is {input.dtype}{list(input.shape)}",
+                    f"SyncBatchNorm over {group.size} ranks: x is {str(input.dtype)[6:]}{list(input.shape)}",
                     [
                         "expected float16, bfloat16, float32 or float64, outside of torch.compile",
                         f"weight, bias, running_mean, running_var: {shown}",
