@@ -1,4 +1,5 @@
-"""A step of training of a small ResNet on the CPU: with torch's norms, with renorm's; what part torch's norms had."""
+"""A step of training of a small ResNet on the CPU: with torch's norms, with renorm's, with ReLUs and additions in them;
+what part each had of it."""
 
 from __future__ import annotations
 
@@ -12,15 +13,15 @@ from benchmarks.networks.residual import ResNet
 BATCH, SIZE, DEPTHS = 16, 112, (1, 1, 1, 1)
 
 
-def step(threads: int, replaced: bool) -> Callable[[], None]:
-    """Forward, backward and SGD on random images. replaced: with renorm's norms."""
+def step(threads: int, replaced: bool, fused: bool = False) -> Callable[[], None]:
+    """Forward, backward and SGD on random images. replaced: with renorm's norms; fused: and what follows them."""
     torch.set_num_threads(threads)
     torch.manual_seed(0)
     model = ResNet(DEPTHS).train()
     if replaced:
         from renorm.torch import replace_norms
 
-        replace_norms(model)
+        replace_norms(model, fuse=fused)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     images, labels = torch.randn(BATCH, 3, SIZE, SIZE), torch.randint(0, 1000, (BATCH,))
 
@@ -32,12 +33,23 @@ def step(threads: int, replaced: bool) -> Callable[[], None]:
     return run
 
 
-def share(run: Callable[[], None], times: int = 5) -> float:
-    """The part of a step that torch spends in batch norms, forward and backward, by its profiler."""
+def shares(run: Callable[[], None], times: int = 5) -> list[float]:
+    """The parts of a step that torch spends in batch norms, and in ReLUs and additions of what they gave, forward and
+    backward, by its profiler."""
     run()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         for _ in range(times):
             run()
     found = profile.key_averages()
-    norms = sum(event.self_cpu_time_total for event in found if "batch_norm" in event.key)
-    return norms / sum(event.self_cpu_time_total for event in found)
+    total = sum(event.self_cpu_time_total for event in found)
+    parts = [("batch_norm",), ("aten::add", "aten::add_", "clamp_min", "threshold_backward")]
+    return [sum(e.self_cpu_time_total for e in found if any(p in e.key for p in part)) / total for part in parts]
+
+
+def peak() -> float:
+    """Megabytes of memory that this process had at most, since it was last asked."""
+    with open("/proc/self/status") as file:
+        kilobytes = next(int(line.split()[1]) for line in file if line.startswith("VmHWM"))
+    with open("/proc/self/clear_refs", "w") as file:
+        file.write("5")
+    return kilobytes / 1024

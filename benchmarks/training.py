@@ -36,7 +36,7 @@ EPSILON = 1e-5
 TENSORS = {"forward": 3, "backward": 5, "instance norm": 2}
 KEEPS_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "100000000000"}  # of glibc's malloc
 RUNTIMES = ("renorm", "renorm, fresh results", "torch", "torch, memory kept")
-STEPS = ("step, norms of torch", "step, norms of renorm")
+STEPS = ("step, norms of torch", "step, norms of renorm", "step, norms of renorm fused with what follows")
 GAP = 0.05  # seconds in which the threads of the runtime before come to rest
 
 Calls = dict[str, Callable[[], Any]]
@@ -111,10 +111,16 @@ def _torch(threads: int, shape: Shape) -> Calls:
 def _measures(runtime: str, threads: int, shape: Shape) -> Measures:
     """What a process measures: numbers for a case, in about so many seconds."""
     if runtime in STEPS:
-        from benchmarks.steps import share, step
+        from benchmarks.steps import peak, shares, step
 
-        run = step(threads, replaced=runtime == STEPS[1])
-        return {"step": lambda seconds: timed(run, seconds), "share": lambda _: [share(run)]}
+        run = step(threads, replaced=runtime != STEPS[0], fused=runtime == STEPS[2])
+
+        def memory(_: float) -> list[float]:
+            peak()
+            run()
+            return [peak()]
+
+        return {"step": lambda seconds: timed(run, seconds), "memory": memory, "shares": lambda _: shares(run)}
     calls = _torch(threads, shape) if runtime.startswith("torch") else _renorm(threads, "fresh" in runtime, shape)
     return {name: lambda seconds, call=call: timed(call, seconds) for name, call in calls.items()}
 
@@ -177,18 +183,27 @@ def measure(threads: int, rounds: int, seconds: float, shape: Shape, tell: Calla
 
 
 def measure_step(threads: int, rounds: int, tell: Callable[[str], None]) -> dict[str, Any]:
-    """A step of training with torch's norms and with ours, in turns. share: the part that torch's norms had; faster: by
-    which part of it a step is shorter with ours."""
+    """A step of training with torch's norms, with ours, and with ours fused, in turns. share: the part that torch's
+    norms had; faster: by which part of it a step is shorter with ours; fused: the same of ReLUs and additions, and of a
+    step with ours fused; megabytes: at most, of a process that runs a step."""
     times: dict[str, list[float]] = {}
     with _processes(STEPS, threads, ()) as processes:
-        (share,) = processes[STEPS[0]].measured("share", 0.0)
         for number in range(rounds):
             tell(f"step, round {number + 1} of {rounds}")
             for runtime, process in processes.items():
                 time.sleep(GAP)
                 times.setdefault(runtime, []).append(median(process.measured("step", 0.5)))
-    faster = [1 - ours / theirs for theirs, ours in zip(*(times[s] for s in STEPS), strict=True)]
-    return {"ms": {s: _spread(times[s]) for s in STEPS}, "share": round(share, 3), "faster": _spread(faster)}
+        megabytes = {runtime: round(process.measured("memory", 0.0)[0]) for runtime, process in processes.items()}
+        norms, others = processes[STEPS[0]].measured("shares", 0.0)  # last: its profiler takes memory
+    theirs, *ours = (times[s] for s in STEPS)
+    faster, fused = ([1 - a / b for a, b in zip(own, theirs, strict=True)] for own in ours)
+    return {
+        "ms": {s: _spread(times[s]) for s in STEPS},
+        "megabytes": megabytes,
+        "share": round(norms, 3),
+        "faster": _spread(faster),
+        "fused": {"share": round(others, 3), "faster": _spread(fused)},
+    }
 
 
 def _case(case: str, shape: Shape, times: Mapping[tuple[str, str], list[float]]) -> dict[str, Any]:

@@ -119,11 +119,15 @@ def test_norms_in_training_are_measured_beside_torch(monkeypatch: pytest.MonkeyP
         assert all(v["median"] > 0 for v in (*case["ms"].values(), *case["ratios"].values(), case["of_copy"]))
     found["step"] = {"ms": {s: {"median": 2.0, "lower": 1.0, "upper": 3.0} for s in training.STEPS}, "share": 0.25}
     found["step"]["faster"] = {"median": 0.2, "lower": 0.1, "upper": 0.3}
+    found["step"] |= {"megabytes": dict.fromkeys(training.STEPS, 700)}
+    found["step"]["fused"] = {"share": 0.08, "faster": {"median": 0.3, "lower": 0.2, "upper": 0.4}}
     (tmp_path / "training-1.json").write_text(json.dumps(found))
     monkeypatch.setattr(page, "RESULTS", tmp_path)
     said = "\n".join(page._training(page.latest_of("training") or {}))
     assert "| forward |" in said
     assert "norms took 25% of a step" in said
+    assert "ReLUs and additions took 8%" in said
+    assert "| memory at most, MB | 700 | 700 | 700 |" in said
 
 
 def test_what_is_timed_is_what_torch_computes() -> None:

@@ -15,11 +15,11 @@ TOLERANCE = {torch.float64: 1e-11, torch.float32: 3e-5, torch.float16: 4e-3, tor
 
 
 def pair(kind: str, *args: Any, **settings: Any) -> tuple[Any, Any]:
-    """(torch's, ours); parameters are random."""
-    theirs = getattr(torch.nn, kind)(*args, **settings)
+    """(torch's, ours); parameters are random, the same in every call."""
+    theirs, draw = getattr(torch.nn, kind)(*args, **settings), torch.Generator().manual_seed(5)
     with torch.no_grad():
         for p in theirs.parameters():
-            p.copy_(torch.randn(p.shape, dtype=torch.float64))
+            p.copy_(torch.randn(p.shape, dtype=torch.float64, generator=draw))
     ours = OURS[type(theirs)](*args, **settings)
     ours.load_state_dict(theirs.state_dict())
     return theirs, ours

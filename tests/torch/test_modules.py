@@ -370,6 +370,7 @@ def test_torch_compile_takes_torchs_function() -> None:
 @pytest.mark.parametrize(
     ("kind", "args", "shape"),
     [
+        ("BatchNorm2d", (4,), (2, 4, 3, 3)),
         ("InstanceNorm2d", (4,), (2, 4, 3, 3)),
         ("LayerNorm", (3,), (2, 4, 3)),
         ("GroupNorm", (2, 4), (2, 4, 3)),

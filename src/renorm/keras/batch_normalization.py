@@ -67,13 +67,14 @@ class BatchNormalization(keras.layers.BatchNormalization):
             return self._by_keras(inputs, training, mask)
         settings = Settings(
             self.epsilon,
+            uses_batch,
             self.momentum,
             "keras",
             comm=comm,
             mask=None if mask is None or not uses_batch else array_of(torch.as_tensor(mask).bool()),
             name=self.name,
         )
-        y = normalize_batch(inputs.movedim(self.axis, 1), mean, var, gamma, beta, uses_batch, settings)
+        y = normalize_batch(inputs.movedim(self.axis, 1), mean, var, gamma, beta, settings)
         if uses_batch:
             moving[0].assign(mean)
             moving[1].assign(var)

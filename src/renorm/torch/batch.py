@@ -16,12 +16,14 @@ from renorm.training.forward import report_overflow
 
 
 class Settings(NamedTuple):
-    """What batch norm does beside its operands. convention: as in renorm.training; momentum: of the update, None where
-    there are no running statistics; relu: max(y, 0) is the result; comm: the ranks whose batches are one; mask: where
-    x counts, an array that broadcasts to x in the order of memory, without its channels; name: of the layer, for
-    warnings; counted: where batches are counted, with the update of running statistics."""
+    """What batch norm does beside its operands. uses_batch: with the statistics of the batch, and running statistics,
+    if there are some, are updated in place; else with the running ones. convention: as in renorm.training; momentum: of
+    the update, None where there are no running statistics; relu: max(y, 0) is the result; comm: the ranks whose batches
+    are one; mask: where x counts, an array that broadcasts to x in the order of memory, without its channels; name: of
+    the layer, for warnings; counted: where batches are counted, with the update of running statistics."""
 
     epsilon: float
+    uses_batch: bool
     momentum: float | None = None
     convention: str = "torch"
     relu: bool = False
@@ -39,141 +41,92 @@ def is_ours_with(x: Tensor, *parameters: Tensor | None) -> bool:
     return all(p is None or p.dtype is x.dtype or p.dtype is wide for p in parameters)
 
 
+def is_like(residual: object, x: Tensor) -> bool:
+    """Whether `normalize_batch` adds it: its sum with x has the shape and the dtype of both."""
+    return (
+        isinstance(residual, Tensor) and residual.shape == x.shape and residual.dtype is x.dtype and is_ours(residual)
+    )
+
+
 def normalize_batch(
     x: Tensor,
     running_mean: Tensor | None,
     running_var: Tensor | None,
     weight: Tensor | None,
     bias: Tensor | None,
-    is_training: bool,
     settings: Settings,
+    residual: Tensor | None = None,
 ) -> Tensor:
-    """Batch norm of x [N, C, *S]. is_training: with the statistics of the batch, and running statistics, if there are
-    some, are updated in place; else with the running ones."""
-    apply = _Training if is_training else _Frozen
-    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, weight, bias)):
-        return apply.apply(x, weight, bias, running_mean, running_var, settings)
-    return apply.forward(None, x, weight, bias, running_mean, running_var, settings)
+    """Batch norm of x [N, C, *S], plus residual, if there is one."""
+    operands = x, weight, bias, residual
+    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in operands):
+        return _BatchNorm.apply(*operands, running_mean, running_var, settings)
+    return _BatchNorm.forward(None, *operands, running_mean, running_var, settings)
 
 
-class _Training(torch.autograd.Function):
+class _BatchNorm(torch.autograd.Function):
+    """Of the result the gradient wants the sign alone, and only behind a ReLU: it is what the next layer keeps anyway,
+    so that neither x plus its residual nor what a ReLU would keep takes memory."""
+
     @staticmethod
     def forward(
         ctx: Any,
         x: Tensor,
         weight: Tensor | None,
         bias: Tensor | None,
+        residual: Tensor | None,
         running_mean: Tensor | None,
         running_var: Tensor | None,
         settings: Settings,
     ) -> Tensor:
+        running = running_mean, running_var
         with guarded(settings.comm, "batch_norm forward"), torch_threads():
             order = Order.of(x)
-            r = training.batch_norm(
-                order.array(x),
-                array_or_none(weight),
-                array_or_none(bias),
-                array_or_none(running_mean),
-                array_or_none(running_var),
-                axis=order.axis,
-                convention=settings.convention,
-                momentum=settings.momentum,
-                epsilon=settings.epsilon,
-                mask=settings.mask,
-                comm=settings.comm,
-                relu=settings.relu,
-                name=settings.name,
-            )
-        for running, new in ((running_mean, r.running_mean), (running_var, r.running_var)):
-            if running is not None and new is not None:
-                running.copy_(tensor_of(new))
-                if running is running_var and running.dtype is torch.float16:  # wider ones overflow in float32
-                    report_overflow(array_of(running), new, settings.name)
+            operands = order.array(x), *map(array_or_none, (weight, bias, *running))
+            added = None if residual is None else order.array(residual)
+            same: Any = {"axis": order.axis, "epsilon": settings.epsilon, "relu": settings.relu, "residual": added}
+            if settings.uses_batch:
+                own: Any = {k: getattr(settings, k) for k in ("convention", "momentum", "mask", "comm", "name")}
+                r = training.batch_norm(*operands, **same, **own)
+                result, new, saved = r.y, (r.running_mean, r.running_var), (r.saved_mean, r.saved_invstd)
+            else:
+                result, new, saved = training.batch_norm_inference(*operands, **same), (None, None), None
+        for kept, moved in zip(running, new):
+            if kept is not None and moved is not None:
+                kept.copy_(tensor_of(moved))
+                if kept is running_var and kept.dtype is torch.float16:  # wider ones overflow in float32
+                    report_overflow(array_of(kept), moved, settings.name)
         if settings.counted is not None:
             settings.counted.add_(1)
-        y = order.tensor(r.y)
-        if ctx is not None:
-            ctx.save_for_backward(x, weight, y if settings.relu else None)
-            ctx.order, ctx.settings, ctx.saved = order, settings, (r.saved_mean, r.saved_invstd)
-            ctx.bias = None if bias is None else bias.dtype
-        return y
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        settings: Settings = ctx.settings
-        with guarded(settings.comm, "batch_norm backward"), torch_threads():
-            x, weight, y = ctx.saved_tensors
-            found = training.batch_norm_backward(
-                ctx.order.array(dy),
-                ctx.order.array(x),
-                array_or_none(weight),
-                *ctx.saved,
-                axis=ctx.order.axis,
-                mask=settings.mask,
-                comm=settings.comm,
-                y=None if y is None else ctx.order.array(y),
-                local=settings.comm is not None,
-            )
-        return _gradients(ctx, *found)
-
-
-class _Frozen(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        weight: Tensor | None,
-        bias: Tensor | None,
-        running_mean: Tensor | None,
-        running_var: Tensor | None,
-        settings: Settings,
-    ) -> Tensor:
-        order = Order.of(x)
-        with torch_threads():
-            result = training.batch_norm_inference(
-                order.array(x),
-                array_or_none(weight),
-                array_or_none(bias),
-                array_or_none(running_mean),
-                array_or_none(running_var),
-                epsilon=settings.epsilon,
-                axis=order.axis,
-                relu=settings.relu,
-            )
         y = order.tensor(result)
         if ctx is not None:
-            ctx.save_for_backward(x, weight, running_mean, running_var, y if settings.relu else None)
-            ctx.order, ctx.settings = order, settings
+            constants = (None, None) if settings.uses_batch else running
+            ctx.save_for_backward(x, weight, y if settings.relu else None, *constants)
+            ctx.order, ctx.settings, ctx.saved = order, settings, saved
             ctx.bias = None if bias is None else bias.dtype
         return y
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight, running_mean, running_var, y = ctx.saved_tensors
-        with torch_threads():
-            found = training.batch_norm_backward_frozen(
-                ctx.order.array(dy),
-                ctx.order.array(x),
-                array_or_none(weight),
-                array_of(running_mean),
-                array_of(running_var),
-                epsilon=ctx.settings.epsilon,
-                axis=ctx.order.axis,
-                y=None if y is None else ctx.order.array(y),
-            )
-        return _gradients(ctx, *found)
-
-
-def _gradients(ctx: Any, dx: Array, dscale: Array, dbias: Array) -> tuple[Tensor | None, ...]:
-    """Of the six operands of both functions."""
-    wanted = ctx.needs_input_grad
-    return (
-        ctx.order.tensor(dx) if wanted[0] else None,
-        tensor_of(dscale) if wanted[1] else None,
-        tensor_of(dbias).to(ctx.bias) if wanted[2] else None,
-        None,
-        None,
-        None,
-    )
+        order, settings, wanted = ctx.order, ctx.settings, ctx.needs_input_grad
+        with guarded(settings.comm, "batch_norm backward"), torch_threads():
+            x, weight, y, *running = ctx.saved_tensors
+            operands = order.array(dy), order.array(x), array_or_none(weight)
+            through_relu = wanted[3] and y is not None  # else the residual's gradient is dy
+            same: Any = {"axis": order.axis, "residual": through_relu, "y": None if y is None else order.array(y)}
+            if settings.uses_batch:
+                own: Any = {"mask": settings.mask, "comm": settings.comm, "local": settings.comm is not None}
+                found = training.batch_norm_backward(*operands, *ctx.saved, **same, **own)
+            else:
+                constants = map(array_of, running)
+                found = training.batch_norm_backward_frozen(*operands, *constants, **same, epsilon=settings.epsilon)
+        return (
+            order.tensor(found[0]) if wanted[0] else None,
+            tensor_of(found[1]) if wanted[1] else None,
+            tensor_of(found[2]).to(ctx.bias) if wanted[2] else None,
+            (order.tensor(found[3]) if through_relu else dy) if wanted[3] else None,
+            None,
+            None,
+            None,
+        )

@@ -17,25 +17,52 @@ from torch.nn import functional as F
 
 from renorm.core.errors import InvalidInput
 from renorm.torch.arrays import array_of, is_ours, tensor_of
-from renorm.torch.batch import Settings, is_ours_with, normalize_batch
+from renorm.torch.batch import Settings, is_like, is_ours_with, normalize_batch
 from renorm.torch.nodes import is_stand_in, node_of
 from renorm.torch.ranks import world
 from renorm.torch.slices import Form, normalize, normalized
 from renorm.training.communicators import Communicator, guarded
 from renorm.training.forward import report_overflow
 
-RECTIFIED = "renorm_is_rectified"  # attribute of a tensor that a fused ReLU has made
-
 
 class _BatchNorm(nn.modules.batchnorm._BatchNorm):
-    """Batch norm of any rank. fuses_relu: max(y, 0) is the result (replace_norms sets it); label: the layer's name in
-    its network, for errors and warnings (replace_norms and convert_sync_batchnorm set it)."""
+    """Batch norm of any rank. relu: max(y, 0) is the result. Called with a residual, a tensor like the first, it adds
+    that before: y = max(norm(x) + residual, 0) in one kernel, and one for the gradients. label: the layer's name in its
+    network, for errors and warnings (replace_norms and convert_sync_batchnorm set it)."""
 
-    fuses_relu = False
+    relu = False
     label = ""
 
-    def forward(self, input: Tensor) -> Tensor:
-        self._check_input_dim(input)
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+        *,
+        relu: bool = False,
+        **settings: Any,
+    ):
+        super().__init__(
+            num_features, eps, momentum, affine, track_running_stats, device=device, dtype=dtype, **settings
+        )
+        self.relu = relu
+
+    def extra_repr(self) -> str:
+        return super().extra_repr() + (", relu=True" if self.relu else "")
+
+    def forward(self, input: Tensor, residual: Tensor | None = None) -> Tensor:
+        if is_stand_in(input):
+            return node_of(self, *(operand for operand in (input, residual) if operand is not None))
+        return self.normalized(input, residual, self.relu)
+
+    def normalized(self, x: Tensor, residual: Tensor | None, relu: bool) -> Tensor:
+        """max(norm(x) + residual, 0), each of the two where it is asked for. What cannot be added here, as another
+        shape or dtype, torch adds."""
+        self._check_input_dim(x)
         counted = self.num_batches_tracked if self.training and self.track_running_stats else None
         factor = self._share(counted)
         uses_batch = self.training or (self.running_mean is None and self.running_var is None)
@@ -43,21 +70,23 @@ class _BatchNorm(nn.modules.batchnorm._BatchNorm):
         tracked = not self.training or self.track_running_stats
         running = (self.running_mean, self.running_var) if tracked else (None, None)
         group = self._group() if uses_batch and self.training else None
-        single = uses_batch and input.numel() <= input.shape[1]
+        single = uses_batch and x.numel() <= x.shape[1]
         is_odd = group is None and (single or not (0 <= factor <= 1 and self.eps > 0))  # torch has words or numbers
-        if is_odd or not is_ours_with(input, self.weight, self.bias, *running):
-            y = self._by_torch(input, *running, uses_batch, factor, group)
-            y = y.relu() if self.fuses_relu else y
+        if is_odd or not is_ours_with(x, self.weight, self.bias, *running):
+            y = self._by_torch(x, *running, uses_batch, factor, group)
             if counted is not None:
                 counted.add_(1)  # not before: a refused batch changes nothing
         else:
-            momentum = factor if running[0] is not None else 0.0
-            name = self.label or type(self).__name__
-            settings = Settings(self.eps, momentum, relu=self.fuses_relu, comm=group, name=name, counted=counted)
-            y = normalize_batch(input, *running, self.weight, self.bias, uses_batch, settings)
-            if self.fuses_relu:
-                setattr(y, RECTIFIED, True)
-        return y
+            momentum, name = factor if running[0] is not None else 0.0, self.label or type(self).__name__
+            fits = residual is None or is_like(residual, x)
+            settings = Settings(
+                self.eps, uses_batch, momentum, relu=relu and fits, comm=group, name=name, counted=counted
+            )
+            y = normalize_batch(x, *running, self.weight, self.bias, settings, residual if fits else None)
+            if fits:
+                residual, relu = None, False
+        y = y if residual is None else y + residual
+        return y.relu() if relu else y
 
     def _share(self, counted: Tensor | None) -> float:
         """That the batch has in the running statistics after it. counted: the batches before it."""
@@ -178,7 +207,7 @@ class _InstanceNorm(nn.modules.instancenorm._InstanceNorm):
         if not (fits and is_ours_with(input, self.weight, self.bias, *known)):
             return super()._apply_instance_norm(input)
         if not uses_input:
-            return normalize_batch(input, *running, self.weight, self.bias, False, Settings(self.eps))
+            return normalize_batch(input, *running, self.weight, self.bias, Settings(self.eps, False))
         form = Form.of_channels(input, input.shape[1], self.eps)
         if not known or not self.training:
             return normalize(input, self.weight, self.bias, form)

@@ -6,86 +6,71 @@ DistributedDataParallel and whoever else refers to it need not know.
 
 from __future__ import annotations
 
-from collections import Counter
-
-from torch import Tensor, nn
+from torch import nn
 
 from renorm.core.dataclass import dataclass
-from renorm.torch.modules import OURS, RECTIFIED, _BatchNorm, _InstanceNorm
-
-
-class FusedReLU(nn.ReLU):
-    """A ReLU that the batch norm in front of it computes: what comes from there it passes on."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        return input if hasattr(input, RECTIFIED) else super().forward(input)
+from renorm.torch.fuse import fuse_norms, unfuse
+from renorm.torch.modules import OURS, _BatchNorm, _InstanceNorm
 
 
 @dataclass(frozen=True)
 class Replaced:
-    """name: of a layer in the model, "" for the model itself; was, now: names of classes."""
+    """name: of a layer in the model, "" for the model itself; was, now: names of classes; fused: what its kernel
+    computes too, "addition" and "ReLU"; refusal: why nothing, where that was asked for."""
 
     name: str
     was: str
     now: str
+    fused: tuple[str, ...] = ()
+    refusal: str | None = None
 
     def __str__(self) -> str:
-        return f"{self.name or '(the model)'}: {self.was} -> {self.now}"
+        more = "".join(f" + {f}" for f in self.fused) + (f" alone: {self.refusal}" if self.refusal else "")
+        return f"{self.name or '(the model)'}: {self.was} -> {self.now}{more}"
 
 
-_THEIRS = {ours: theirs for theirs, ours in OURS.items()} | {FusedReLU: nn.ReLU}
+_THEIRS = {ours: theirs for theirs, ours in OURS.items()}
 
 
-def replace_norms(model: nn.Module, *, fuse_relu: bool = True) -> list[Replaced]:
-    """Makes renorm's of torch's normalization layers, in place; tells which.
+def replace_norms(model: nn.Module, *, fuse: bool = False) -> list[Replaced]:
+    """Makes renorm's of torch's normalization layers, in place; tells which. `restore` undoes it.
 
-    Layers of exactly torch's classes are replaced: a subclass may compute something else. fuse_relu: a ReLU that
-    follows a batch norm directly in an nn.Sequential is computed with it, where nobody else sees what is between them:
-    each of the two stands in the model once, and neither has hooks. `restore` undoes it.
+    Layers of exactly torch's classes are replaced: a subclass may compute something else. fuse: what a forward adds to
+    the result of a batch norm, and a ReLU behind that, are computed with it. For this torch.fx follows the forward of
+    each module that calls one, as far as nn.Sequential leads, and the module gets a subclass of its class whose forward
+    is the same without these additions and ReLUs. What Python decides in a forward by anything but attributes of self
+    is decided once; where torch.fx cannot follow, or a rewrite would change a number, all stays, and the rows say why.
     """
-    found = [_become(name, m, OURS[type(m)]) for name, m in model.named_modules() if type(m) in OURS]
-    return found + (_fuse(model) if fuse_relu else [])
+    before = {m: type(m) for m in model.modules()}
+    for name, m in model.named_modules():
+        if type(m) in OURS:
+            m.__class__ = OURS[type(m)]
+            if isinstance(m, (_BatchNorm, _InstanceNorm)):
+                m.label = name
+    found = fuse_norms(model) if fuse else {}
+    rows = list[Replaced]()
+    for name, m in model.named_modules():
+        fused, refusal = (f, None) if isinstance(f := found.get(m, ()), tuple) else ((), f)
+        if fuse and isinstance(m, _BatchNorm) and m not in found:
+            refusal = "no forward that is followed calls it"
+        if before[m] in OURS or fused:
+            rows.append(Replaced(name, _shown(before[m]), _shown(type(m)), fused, refusal))
+    return rows
 
 
 def restore(model: nn.Module) -> list[Replaced]:
-    """Makes torch's of renorm's normalization layers, in place; tells which."""
-    found = [_become(name, m, _THEIRS[type(m)]) for name, m in model.named_modules() if type(m) in _THEIRS]
-    for m in model.modules():
-        for ours in ("fuses_relu", "label"):
-            m.__dict__.pop(ours, None)
-    return found
-
-
-def _become(name: str, module: nn.Module, new: type[nn.Module]) -> Replaced:
-    was = type(module)
-    module.__class__ = new
-    if isinstance(module, (_BatchNorm, _InstanceNorm)):
-        module.label = name
-    return Replaced(
-        name, f"{was.__module__.split('.')[0]}.{was.__name__}", f"{new.__module__.split('.')[0]}.{new.__name__}"
-    )
-
-
-def _fuse(model: nn.Module) -> list[Replaced]:
-    uses = Counter(id(m) for _, m in model.named_modules(remove_duplicate=False))
-    found = list[Replaced]()
+    """Makes torch's of renorm's normalization layers, in place, and gives modules their own forwards back; tells which
+    layers. One that was made with relu=True stays: torch's has none."""
+    rows = list[Replaced]()
     for name, m in model.named_modules():
-        if type(m) is not nn.Sequential:
-            continue
-        for norm, (key, relu) in zip(m.children(), list(m.named_children())[1:]):
-            is_pair = isinstance(norm, _BatchNorm) and type(norm) in _THEIRS and type(relu) is nn.ReLU
-            if is_pair and not norm.fuses_relu and all(uses[id(x)] == 1 and not _is_hooked(x) for x in (norm, relu)):
-                norm.__dict__["fuses_relu"] = True
-                found.append(_become(f"{name}.{key}" if name else key, relu, FusedReLU))
-    return found
+        unfuse(m)
+        was = type(m)
+        if was in _THEIRS and not getattr(m, "relu", False):
+            m.__class__ = _THEIRS[was]
+            m.__dict__.pop("label", None)
+            rows.append(Replaced(name, _shown(was), _shown(type(m))))
+    return rows
 
 
-def _is_hooked(m: nn.Module) -> bool:
-    return any(
-        (
-            m._forward_hooks,
-            m._forward_pre_hooks,
-            m._backward_hooks,
-            m._backward_pre_hooks,
-        )
-    )
+def _shown(cls: type[nn.Module]) -> str:
+    return f"{cls.__module__.split('.')[0]}.{cls.__name__}"
