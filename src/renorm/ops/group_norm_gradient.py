@@ -39,37 +39,45 @@ class GroupNormGradient(GroupedNorm):
     ) -> list[te.Tensor]:
         groups, dtype = self.groups(x), compute_dtype(x.dtype)
 
+        def narrow(name: str, f: Any) -> te.Tensor:
+            return statistic(groups.slices, lambda *at: f(at).astype(dtype), name)
+
+        centre = narrow("centre", lambda at: mean[at])
+        inverse = narrow("inverse", lambda at: invstd[at])
+        # what rounding the mean adds to xhat
+        lost = narrow("lost", lambda at: (mean[at] - centre[at].astype(ACCUMULATOR)) * invstd[at])
+
         def scaled(e: Any, c: Any) -> Any:
             return e if scale is None else e * wide(scale[c]).astype(e.dtype)
 
-        def terms(index: Any, k: Any) -> Any:
-            at, d = groups.slice_of(index), dy[index].astype(ACCUMULATOR)
-            return te.select(k < 1, d, d * ((x[index].astype(ACCUMULATOR) - mean[at]) * invstd[at]))
+        def terms(index: Any, k: Any, d: Any) -> Any:
+            """d, or d * xhat: rounded like an element, and added up in float64."""
+            at = groups.slice_of(index)
+            xhat = (x[index].astype(dtype) - centre[at]) * inverse[at] - lost[at]
+            return te.select(k < 1, d, d * xhat).astype(ACCUMULATOR)
+
+        def passed(index: Any) -> Any:
+            return dy[index].astype(dtype)
 
         if x.ndim == 2:
-            sums = _over_rows(x.shape, terms)
-            totals = _over_slices(groups, lambda index, k: scaled(terms(index, k), index[1]))
+            sums = _over_rows(x.shape, lambda index, k: terms(index, k, passed(index)))
+            totals = _over_slices(groups, lambda index, k: terms(index, k, scaled(passed(index), index[1])))
         else:
-            sums = _over_samples(groups, terms)
+            sums = _over_samples(groups, lambda index, k: terms(index, k, passed(index)))
             totals = _over_channels(groups, lambda n, c, k: scaled(sums[n, k, c], c))
         size = te.const(float(groups.size), ACCUMULATOR)
-
-        def lost(at: Any) -> Any:
-            """What rounding the mean takes off xhat."""
-            return (mean[at] - mean[at].astype(dtype).astype(ACCUMULATOR)) * invstd[at]
 
         slope = statistic(groups.slices, lambda *at: (totals[(*at, 1)] / size).astype(dtype), "slope")
         level = statistic(
             groups.slices,
-            lambda *at: ((totals[(*at, 0)] - lost(at) * totals[(*at, 1)]) / size).astype(dtype),
+            lambda *at: ((totals[(*at, 0)] - lost[at].astype(ACCUMULATOR) * totals[(*at, 1)]) / size).astype(dtype),
             "level",
         )
 
         def element(*index: Any) -> Any:
             at, c = groups.slice_of(index), index[groups.axis]
-            inverse = invstd[at].astype(dtype)
-            near = (x[index].astype(dtype) - mean[at].astype(dtype)) * inverse
-            return (scaled(dy[index].astype(dtype), c) - level[at] - near * slope[at]) * inverse
+            near = (x[index].astype(dtype) - centre[at]) * inverse[at]
+            return (scaled(passed(index), c) - level[at] - near * slope[at]) * inverse[at]
 
         return [rounded(te.compute(x.shape, element, name="group_norm_gradient", tag=tag.BROADCAST), x.dtype), sums]
 
