@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from renorm import te
-from renorm.core.dtypes import compute_dtype
+from renorm.core.dtypes import FLOATS, compute_dtype
 from renorm.graph.op import Reject, Sample
-from renorm.graph.types import Operand, bf16, f16, f32, f64
+from renorm.graph.types import Operand, TensorType, bf16, f16, f32, f64
+from renorm.ops.batch_statistics import statistics_dtype
 from renorm.ops.group_norm_training import GroupedNorm, Groups
 from renorm.ops.moments import ACCUMULATOR, statistic
 from renorm.ops.precision import rounded, wide
@@ -22,17 +23,18 @@ class GroupNormGradient(GroupedNorm):
     the slice.
 
     sums[p, 0, c] = sum of dy, sums[p, 1, c] = sum of dy * xhat over a part p of the batch: added up over p they are the
-    gradients of bias and of scale. A part is a sample, or the whole batch where x is [N, C]. mean, invstd: what
-    GroupNormTraining gave.
+    gradients of bias and of scale, in the dtype of statistics. A part is a sample, or the whole batch where x is
+    [N, C]. mean, invstd: what GroupNormTraining gave.
     """
 
     signature = (
-        "dy: T[*S], x: T[*S], mean: float64[N, G], invstd: float64[N, G], scale?: U[C] -> dx: T[*S], sums: float64[...]"
+        "dy: T[*S], x: T[*S], mean: float64[N, G], invstd: float64[N, G], scale?: U[C] -> dx: T[*S], sums: V[...]"
     )
+    types = {"T": FLOATS, "U": FLOATS, "V": FLOATS}
 
     def infer(self, dy: Operand, x: Operand, mean: Operand, invstd: Operand, scale: Operand | None) -> list[Any]:
         channels = self.check(x, scale)
-        return [None, (1 if x.rank == 2 else x.shape[0], 2, channels)]
+        return [None, TensorType(statistics_dtype(x.dtype), (1 if x.rank == 2 else x.shape[0], 2, channels))]
 
     def compute(
         self, dy: te.Tensor, x: te.Tensor, mean: te.Tensor, invstd: te.Tensor, scale: te.Tensor | None
@@ -40,20 +42,24 @@ class GroupNormGradient(GroupedNorm):
         groups, dtype = self.groups(x), compute_dtype(x.dtype)
 
         def narrow(name: str, f: Any) -> te.Tensor:
-            return statistic(groups.slices, lambda *at: f(at).astype(dtype), name)
+            return statistic(groups.parts, lambda *part: f(groups.around(part)).astype(dtype), name)
 
         centre = narrow("centre", lambda at: mean[at])
         inverse = narrow("inverse", lambda at: invstd[at])
-        # what rounding the mean adds to xhat
-        lost = narrow("lost", lambda at: (mean[at] - centre[at].astype(ACCUMULATOR)) * invstd[at])
+
+        def rounding(at: Any) -> Any:
+            """What that of the mean adds to xhat."""
+            return (mean[at] - mean[at].astype(dtype).astype(ACCUMULATOR)) * invstd[at]
+
+        lost = narrow("lost", rounding)
 
         def scaled(e: Any, c: Any) -> Any:
             return e if scale is None else e * wide(scale[c]).astype(e.dtype)
 
         def terms(index: Any, k: Any, d: Any) -> Any:
             """d, or d * xhat: rounded like an element, and added up in float64."""
-            at = groups.slice_of(index)
-            xhat = (x[index].astype(dtype) - centre[at]) * inverse[at] - lost[at]
+            part = groups.part_of(index)
+            xhat = (x[index].astype(dtype) - centre[part]) * inverse[part] - lost[part]
             return te.select(k < 1, d, d * xhat).astype(ACCUMULATOR)
 
         def passed(index: Any) -> Any:
@@ -67,19 +73,24 @@ class GroupNormGradient(GroupedNorm):
             totals = _over_channels(groups, lambda n, c, k: scaled(sums[n, k, c], c))
         size = te.const(float(groups.size), ACCUMULATOR)
 
-        slope = statistic(groups.slices, lambda *at: (totals[(*at, 1)] / size).astype(dtype), "slope")
-        level = statistic(
-            groups.slices,
-            lambda *at: ((totals[(*at, 0)] - lost[at].astype(ACCUMULATOR) * totals[(*at, 1)]) / size).astype(dtype),
-            "level",
-        )
+        def level_of(at: Any) -> Any:
+            return (totals[(*at, 0)] - rounding(at) * totals[(*at, 1)]) / size
+
+        slope = narrow("slope", lambda at: totals[(*at, 1)] / size)
+        level = narrow("level", level_of)
 
         def element(*index: Any) -> Any:
-            at, c = groups.slice_of(index), index[groups.axis]
-            near = (x[index].astype(dtype) - centre[at]) * inverse[at]
-            return (scaled(passed(index), c) - level[at] - near * slope[at]) * inverse[at]
+            part, c = groups.part_of(index), index[groups.axis]
+            near = (x[index].astype(dtype) - centre[part]) * inverse[part]
+            return (scaled(passed(index), c) - level[part] - near * slope[part]) * inverse[part]
 
-        return [rounded(te.compute(x.shape, element, name="group_norm_gradient", tag=tag.BROADCAST), x.dtype), sums]
+        kept = statistics_dtype(x.dtype)
+        given = (
+            sums
+            if kept == ACCUMULATOR
+            else te.compute(sums.shape, lambda *i: sums[i].astype(kept), name="parameters", tag=tag.ELEMWISE)
+        )
+        return [rounded(te.compute(x.shape, element, name="group_norm_gradient", tag=tag.BROADCAST), x.dtype), given]
 
     def reference(self, dy: Any, x: Any, mean: Any, invstd: Any, scale: Any) -> Any:
         groups = self.groups(x)

@@ -19,7 +19,7 @@ from renorm.graph.attributes import Float, Int
 from renorm.graph.op import OPAQUE, OpDef, Reject, Sample
 from renorm.graph.types import Operand, bf16, f16, f32, f64
 from renorm.ops import schedules
-from renorm.ops.moments import inverse_root, moments, statistic
+from renorm.ops.moments import ACCUMULATOR, Moments, inverse_root, moments, statistic
 from renorm.ops.precision import rounded, wide
 from renorm.te import tag
 
@@ -57,6 +57,24 @@ class Groups:
     def slice_of(self, index: Sequence[Any]) -> tuple[Any, Any]:
         return index[0], index[self.axis] // self.width
 
+    @property
+    def by_channel(self) -> bool:
+        """Whether memory runs along channels, across all others: what is read of a slice then are short runs, and of a
+        channel nothing is; so that statistics are made, and read, for all channels of a sample side by side."""
+        return self.axis == len(self.shape) - 1 > 1 and self.size > 0
+
+    @property
+    def parts(self) -> tuple[int, int]:
+        """Extents of what is computed once for elements that have it in common: channels, or slices."""
+        return (self.shape[0], self.shape[self.axis]) if self.by_channel else self.slices
+
+    def part_of(self, index: Sequence[Any]) -> tuple[Any, Any]:
+        return (index[0], index[self.axis]) if self.by_channel else self.slice_of(index)
+
+    def around(self, part: Sequence[Any]) -> tuple[Any, Any]:
+        """The slice of a part."""
+        return (part[0], part[1] // self.width) if self.by_channel else (part[0], part[1])
+
     def split(self, x: Any) -> Any:
         """A NumPy array as [N, groups, elements of a slice]."""
         return np.moveaxis(x, self.axis, 1).reshape(*self.slices, self.size)
@@ -73,6 +91,36 @@ class Groups:
     def along(self, parameter: Any) -> Any:
         """A NumPy array [C] so that it broadcasts to x."""
         return parameter.reshape([-1 if a == self.axis else 1 for a in range(len(self.shape))])
+
+
+def _moments(x: te.Tensor, groups: Groups) -> Moments:
+    return moments(lambda *at: x[groups.index(*at)], groups.slices, groups.inside, x.dtype, x.name)
+
+
+def _moments_by_channel(x: te.Tensor, groups: Groups) -> Moments:
+    """Moments of channels, then of slices: the mean of means, and the mean of variances and of squared distances of
+    means from that."""
+    channels = moments(lambda n, c, *at: x[(n, *at, c)], groups.parts, groups.shape[1:-1], x.dtype, x.name)
+    if groups.width == 1:
+        return channels
+
+    def over_channels(f: Any, name: str) -> te.Tensor:
+        i = te.reduce_axis((0, groups.width), name="i")
+        total = te.compute(
+            groups.slices,
+            lambda n, g: te.sum(f((n, g * groups.width + i), (n, g)), axis=i),
+            name=f"{name}s",
+            tag="reduce",
+        )
+        return statistic(groups.slices, lambda *at: total[at] / te.const(float(groups.width), ACCUMULATOR), name)
+
+    mean = over_channels(lambda part, _: channels.mean[part], "group_mean")
+
+    def spread(part: Any, at: Any) -> Any:
+        d = channels.mean[part] - mean[at]
+        return channels.var[part] + d * d
+
+    return Moments(mean, over_channels(spread, "group_var"), channels.dtype)
 
 
 class GroupedNorm(OpDef):
@@ -120,13 +168,25 @@ class GroupNormTraining(GroupedNorm):
 
     def compute(self, x: te.Tensor, scale: te.Tensor | None, bias: te.Tensor | None) -> list[te.Tensor]:
         groups = self.groups(x)
-        m = moments(lambda *at: x[groups.index(*at)], groups.slices, groups.inside, x.dtype, x.name)
+        m = _moments_by_channel(x, groups) if groups.by_channel else _moments(x, groups)
         invstd = statistic(groups.slices, lambda *at: inverse_root(m.var[at], self.epsilon), "invstd")
-        one, zero = te.const(1.0, m.dtype), te.const(0.0, m.dtype)
-        standard = m.affine_by(groups.slices, lambda *at: (at, one, zero), lambda at: invstd[at])
+        one, zero = te.const(1.0, ACCUMULATOR), te.const(0.0, ACCUMULATOR)
+
+        def of(n: Any, c: Any) -> Any:
+            """Of a part; of a slice, scale and bias are left to its elements."""
+            own = groups.by_channel
+            return (
+                groups.around((n, c)),
+                wide(scale[c]) if own and scale is not None else one,
+                wide(bias[c]) if own and bias is not None else zero,
+            )
+
+        standard = m.affine_by(groups.parts, of, lambda at: invstd[at])
 
         def element(*index: Any) -> Any:
-            y = standard(x[index], *groups.slice_of(index))
+            y = standard(x[index], *groups.part_of(index))
+            if groups.by_channel:
+                return y
             y = y if scale is None else y * wide(scale[index[groups.axis]]).astype(m.dtype)
             return y if bias is None else y + wide(bias[index[groups.axis]]).astype(m.dtype)
 

@@ -104,7 +104,7 @@ class _Normalize(torch.autograd.Function):
         operands = form.array(dy), form.array(x), ctx.mean, ctx.invstd, scale
         with torch_threads():
             dx, sums = kernels.run(GroupNormGradient, form.attributes, operands, None)
-        dbias, dscale = tensor_of(sums).sum(0)
+        dbias, dscale = tensor_of(sums).sum(0, dtype=torch.float64)
         return (
             form.tensor(dx, x) if wanted[0] else None,
             dscale.to(ctx.scale[1]).reshape(ctx.scale[0]) if wanted[1] else None,

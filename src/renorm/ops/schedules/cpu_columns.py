@@ -34,10 +34,12 @@ REGISTERS = 16
 
 
 def takes(t: te.Tensor) -> bool:
-    """Whether `t` is several sums of columns that are tall and many: one sum alone is finished in its reader."""
+    """Whether `t` is several sums of columns that are tall, or of several matrices: one sum alone is finished in its
+    reader."""
     assert isinstance(t.op, te.ComputeOp)
-    rows = prod(a.extent for a in t.op.reduce_axis)
-    return bool(structure.terms(t)) and rows >= 2 * ROWS and structure.work(t) >= cpu_injective.PARALLEL_FROM
+    terms = structure.terms(t)
+    rows = prod(a.extent for a in t.op.reduce_axis) * prod(e for k, e in enumerate(t.shape[:-1]) if k not in terms)
+    return bool(terms) and rows >= 2 * ROWS and structure.work(t) >= cpu_injective.PARALLEL_FROM
 
 
 def schedule(s: te.Schedule, t: te.Tensor, target: Target) -> tuple[te.Tensor, te.IterVar]:

@@ -34,7 +34,7 @@ class Slices:
     @staticmethod
     def of(out: te.Tensor, reductions: Sequence[te.Tensor]) -> Slices | None:
         """None where statistics are read in another way, or `out` is a statistic itself."""
-        if structure.is_reduction(out) or 0 in out.shape or not reductions:
+        if structure.is_reduction(out) or structure.is_statistic(out) or 0 in out.shape or not reductions:
             return None
         mine = {id(t) for t in reductions}
 
@@ -71,6 +71,11 @@ class Slices:
         return self.count < FEW and self.size > LONG
 
     @property
+    def are_interleaved(self) -> bool:
+        """Whether each has a few of the neighbours along the last axis, again and again."""
+        return bool(self.blocks) and 1 < self.blocks[-1] < self.shape[-1]
+
+    @property
     def run_across_memory(self) -> bool:
         return bool(self.blocks) and self.blocks[-1] == 1 and self.shape[-1] > 1
 
@@ -98,7 +103,7 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
     out = max(outs, key=lambda t: prod(t.shape))
     chain = structure.stages([out])
     slices = Slices.of(out, [t for t in chain if structure.is_reduction(t)])
-    if slices is None or slices.are_too_few or _is_tall(slices, chain, target):
+    if slices is None or slices.are_too_few or slices.are_interleaved or _is_tall(slices, chain, target):
         cpu_reduction.schedule(s, outs, target)
         return
     behind = [t for t in structure.stages(outs) if not any(t is u for u in chain)]
