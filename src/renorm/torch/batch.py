@@ -11,6 +11,7 @@ from renorm import training
 from renorm.torch.arrays import Array, Order, array_of, array_or_none, is_ours, tensor_of
 from renorm.torch.once import once_differentiable
 from renorm.torch.threads import torch_threads
+from renorm.torch.twice import of_batch_norm
 from renorm.training.communicators import guarded
 from renorm.training.forward import report_overflow
 
@@ -107,6 +108,7 @@ class _BatchNorm(torch.autograd.Function):
         return y
 
     @staticmethod
+    @of_batch_norm
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         order, settings, wanted = ctx.order, ctx.settings, ctx.needs_input_grad

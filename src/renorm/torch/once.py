@@ -21,8 +21,7 @@ class _Given(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *_: Tensor) -> Gradients:
         raise RuntimeError(
-            "a second derivative through a batch norm of renorm, which has first ones only; "
-            "renorm.torch.restore(model) makes it torch's, which has both"
+            "a second derivative through a batch norm over several ranks, or with a mask: renorm has first ones"
         )
 
 
