@@ -106,14 +106,13 @@ def batch_norm(
     count = batch.count if m is None else m.count
     _check_single(count, rule, batch if comm is None or comm.size == 1 else f"the batch of all {comm.size} ranks")
     if m is None:
-        outs = None if into is None else [into, *[None] * 6]
         given = (batch.kernel, *affine, *running, None if running[0] is None else rate, batch.mask, added)
+        outs = None if into is None else [into, *[None] * 6]
         y, *new, mean, var, invstd, _ = kernels.run(BatchNormTraining, (*settings, *_sense(rule)), given, outs)
     else:
         wide = m.m2 / max(count, 1)
         new = _updated(rule, count, m.mean, wide, rate, *running)
-        given = batch.kernel, m.mean, wide, *affine, added
-        (y,) = kernels.run(Normalize, settings, given, None if into is None else [into])
+        y = _normalized(settings, (batch.kernel, m.mean, wide, *affine, added), into)
         with np.errstate(over="ignore", divide="ignore"):
             mean, var, invstd = (v.astype(batch.dtype) for v in (m.mean, wide, 1 / np.sqrt(wide + settings[0][1])))
     if running[1] is None:
@@ -122,9 +121,10 @@ def batch_norm(
         report_overflow(new[1], running[1], name)
         kept = batch.of_channels(new[0]), batch.of_channels(new[1])
     mean = batch.of_channels(mean)
-    result = batch.shaped(y) if out is None else out
     tracked += count > 0
-    return BatchNorm(result, *kept, mean, batch.of_channels(invstd), mean, batch.of_channels(var), count, tracked)
+    return BatchNorm(
+        batch.result(y, out), *kept, mean, batch.of_channels(invstd), mean, batch.of_channels(var), count, tracked
+    )
 
 
 def batch_norm_inference(
@@ -204,10 +204,8 @@ def normalize(
     given = batch.wide("mean", mean), batch.wide("var", var)
     affine = batch.per_channel("scale", scale), batch.per_channel("bias", bias)
     added, into = batch.tensor("residual", residual), batch.output("out", out)
-    operands = batch.kernel, *given, *affine, added
     settings = ("epsilon", nonnegative("epsilon", epsilon)), ("relu", relu)
-    (y,) = kernels.run(Normalize, settings, operands, None if into is None else [into])
-    return batch.shaped(y) if out is None else out
+    return batch.result(_normalized(settings, (batch.kernel, *given, *affine, added), into), out)
 
 
 def moments_of(batch: Batch, comm: Any, label: str) -> Statistics:
@@ -215,6 +213,12 @@ def moments_of(batch: Batch, comm: Any, label: str) -> Statistics:
     count, mean, squares = kernels.run(BatchMoments, (), (batch.kernel, batch.mask), None)
     own = Statistics(int(count[0]), mean, squares)
     return own if comm is None else merged(comm, f"{label}, {batch.named}", *own)
+
+
+def _normalized(settings: Any, operands: tuple[Array | None, ...], into: Array | None) -> Array:
+    """Operands and result as kernels see them."""
+    (y,) = kernels.run(Normalize, settings, operands, None if into is None else [into])
+    return y
 
 
 def _updated(rule: Convention, count: int, mean: Array, var: Array, rate: Array, *running: Array | None) -> list[Any]:

@@ -200,6 +200,10 @@ class Batch:
         """A result of a kernel in the shape of x."""
         return array.reshape(self.x.shape)
 
+    def result(self, array: Array, out: Any) -> Any:
+        """`out`, which a kernel has written, or where it is None a result of a kernel in the shape of x."""
+        return self.shaped(array) if out is None else out
+
     def of_channels(self, array: Array) -> Array:
         """A result [C] in the shape of the channels."""
         return array.reshape(self.channels.shape)

@@ -7,7 +7,7 @@ neighbouring slices and nothing is added up across lanes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import prod
 
 from renorm import te
@@ -15,85 +15,10 @@ from renorm.core.dataclass import dataclass
 from renorm.core.dtypes import compute_dtype, itemsize
 from renorm.core.target import Target
 from renorm.ops.schedules import cpu_columns, cpu_injective, cpu_reduction, structure
+from renorm.ops.schedules.slices import LONG, Slices
 
 # Elements of a slice that are kept between two passes over it: a quarter of a first-level cache.
 KEPT = 2048
-
-# Fewer slices than this, each larger than that many elements, are too few to share out and too long for one thread.
-FEW, LONG = 16, 1 << 17
-
-
-@dataclass(frozen=True)
-class Slices:
-    """Which axes of a result name a slice. blocks: for each axis, 0: it runs inside a slice; 1: each of its values is
-    another slice; k: each k neighbours are inside one, and the blocks of k name slices."""
-
-    shape: tuple[int, ...]
-    blocks: tuple[int, ...]
-
-    @staticmethod
-    def of(out: te.Tensor, reductions: Sequence[te.Tensor]) -> Slices | None:
-        """None where statistics are read in another way, or `out` is a statistic itself."""
-        if structure.is_reduction(out) or structure.is_statistic(out) or 0 in out.shape or not reductions:
-            return None
-        mine = {id(t) for t in reductions}
-
-        def among(t: te.Tensor) -> bool:
-            return id(t) in mine
-
-        found: list[set[int | None]] = [set() for _ in out.shape]
-        for load in structure.reached(out, among):
-            if isinstance(load.source, te.Tensor) and among(load.source):
-                for axis, seen in zip(_axes(out), found):
-                    seen.update(structure.blocks(i, axis.var) for i in load.indices)
-        blocks: list[int] = []
-        for extent, seen in zip(out.shape, found):
-            moving = seen - {0}
-            if None in moving or len(moving) > 1:
-                return None
-            k = moving.pop() if moving else 0
-            blocks.append(1 if extent == 1 and k else k or 0)
-        if any(k and e % k for k, e in zip(blocks, out.shape)) or not _agree(reductions, among):
-            return None
-        return Slices(out.shape, tuple(blocks))
-
-    @property
-    def count(self) -> int:
-        return prod(e // k for e, k in zip(self.shape, self.blocks) if k)
-
-    @property
-    def size(self) -> int:
-        return prod(self.shape) // self.count
-
-    @property
-    def are_too_few(self) -> bool:
-        """To share out, and each too long for one thread."""
-        return self.count < FEW and self.size > LONG
-
-    @property
-    def are_interleaved(self) -> bool:
-        """Whether each has a few of the neighbours along the last axis, again and again."""
-        return bool(self.blocks) and 1 < self.blocks[-1] < self.shape[-1]
-
-    @property
-    def run_across_memory(self) -> bool:
-        return bool(self.blocks) and self.blocks[-1] == 1 and self.shape[-1] > 1
-
-
-def _axes(t: te.Tensor) -> Sequence[te.IterVar]:
-    assert isinstance(t.op, te.ComputeOp)
-    return t.op.axis
-
-
-def _agree(reductions: Sequence[te.Tensor], among: Callable[[te.Tensor], bool]) -> bool:
-    """Whether reductions read each other only at their own slice, or at parts of it: k neighbours of which each slice
-    has its own."""
-    for t in reductions:
-        for load in structure.reached(t, among):
-            read = isinstance(load.source, te.Tensor) and among(load.source)
-            if read and not all(structure.is_apart(i, t) for i in load.indices):
-                return False
-    return True
 
 
 def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
@@ -241,7 +166,8 @@ def _tile(extent: int, lanes: int) -> tuple[int, int]:
 
 def _lane_axis(out: te.Tensor, t: te.Tensor) -> int:
     """Which axis of `t` follows the last axis of `out`."""
-    last = _axes(out)[-1].var
+    assert isinstance(out.op, te.ComputeOp)
+    last = out.op.axis[-1].var
     for load in structure.reached(out, lambda u: u is t):
         for k, index in enumerate(load.indices):
             if load.source is t and structure.depends_on(index, last):
