@@ -75,10 +75,10 @@ def trained(model: Any, part: slice) -> None:
 
 
 def converted(kind: str) -> nn.Module:
-    if kind != "replaced":
-        return ours.SyncBatchNorm.convert_sync_batchnorm(Network(kind))
-    model: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(Network(kind))
-    ours.replace_norms(model)
+    convert = (nn.SyncBatchNorm if kind == "replaced" else ours.SyncBatchNorm).convert_sync_batchnorm
+    model: nn.Module = convert(Network(kind))
+    if kind in ("replaced", "checkpointed"):
+        assert [r.fused for r in ours.replace_norms(model, fuse=True)][:1] == [("ReLU",)]
     return model
 
 

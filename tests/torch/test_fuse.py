@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import random
+import threading
 from typing import Any
 
 import pytest
@@ -403,3 +404,25 @@ def test_what_is_refused(forward: Any, why: str) -> None:
     assert type(mine) is Rule
     x = torch.randn(5, 3, generator=torch.Generator().manual_seed(1))
     same(mine, theirs, x, torch.float32)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_who_follows_the_calls_sees_the_module_s_own() -> None:
+    model, x = fused(network()).eval(), image()
+    expected = network().eval()(x)
+    close(torch.fx.symbolic_trace(model)(x), expected, torch.float64)
+    close(torch.jit.trace(model, x)(x), expected, torch.float64)
+    close(torch.func.functional_call(model, dict(network().named_parameters()), (x,)), expected, torch.float64)
+
+
+def test_threads_that_follow_while_others_run() -> None:
+    """torch.fx replaces functions of all modules meanwhile; copies are followed when they are first called."""
+    model, x = fused(network()).eval(), image()
+    expected, found = model(x), list[Any]()
+    threads = [threading.Thread(target=lambda: found.extend(copy.deepcopy(model)(x) for _ in range(4))) for _ in "1234"]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert len(found) == 16
+    assert all(torch.equal(y, expected) for y in found)
