@@ -21,7 +21,7 @@ from renorm.graph.types import Operand, TensorType, bf16, f16, f32, f64
 from renorm.ops import schedules
 from renorm.ops.folding import border, in_float64, scaled_product, unabsorbed, window_hits, with_bias
 from renorm.ops.precision import add_channels, rounded, wide
-from renorm.ops.schedules import cpu_convolution, cpu_depthwise, cpu_products, cpu_tiles
+from renorm.ops.schedules import cpu_convolution, cpu_depthwise, cpu_tiles, products
 from renorm.ops.window import Windowed, check_group, inside, pad, window_view
 
 
@@ -58,10 +58,10 @@ class Conv(Windowed):
             return Accepts.ROW_MAJOR
         if cpu_depthwise.has_lanewise_groups(inputs, channels, self.group, lanes):
             return Accepts.ALIKE
-        width = cpu_products.vector_lanes(channels, self.group, lanes)
+        width = products.vector_lanes(channels, self.group, lanes)
         whole_blocks = self.group == 1 or (inputs // self.group) % width == 0
         # vectors that run over pixels are read and written as such
-        if not (whole_blocks and cpu_products.fills_vectors(channels, self.group, width)):
+        if not (whole_blocks and products.fills_vectors(channels, self.group, width)):
             return Accepts.ROW_MAJOR
         return Accepts.EITHER if width == lanes else Accepts.ALIKE
 
@@ -77,9 +77,9 @@ class Conv(Windowed):
         shape, strides = static(y.shape), self.along("strides", y.rank - 2)
         if cpu_depthwise.has_lanewise_groups(static(x.shape[1:2])[0], shape[1], self.group, lanes):
             return cpu_tiles.rows(shape, lanes, cpu_depthwise.rows_of(shape[2:], strides, lanes))
-        if cpu_products.vector_lanes(shape[1], self.group, lanes) < lanes:
+        if products.vector_lanes(shape[1], self.group, lanes) < lanes:
             return None  # groups begin within blocks of channels, so that tiles of groups hold halves of blocks
-        return cpu_tiles.rows(shape, lanes * cpu_products.register_tile(shape, self.group, lanes, target).vectors)
+        return cpu_tiles.rows(shape, lanes * products.register_tile(shape, self.group, lanes, target).vectors)
 
     def copies(self, node: Node) -> bool:
         x, w = node.inputs[:2]

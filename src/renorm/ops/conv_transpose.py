@@ -35,7 +35,7 @@ from renorm.ops import schedules
 from renorm.ops.folding import in_float64, scaled_product, transposed_border, unabsorbed, with_bias
 from renorm.ops.phases import gathered, sub_pixel
 from renorm.ops.precision import add_channels, rounded
-from renorm.ops.schedules import cpu_products
+from renorm.ops.schedules import products
 from renorm.ops.window import Span, Windowed, check_group
 
 
@@ -111,7 +111,7 @@ class ConvTranspose(Windowed):
 
     def in_blocks(self, node: Node, index: int | None, lanes: int) -> Accepts:
         channels = node.output.shape[1]
-        over_pixels = isinstance(channels, int) and not cpu_products.fills_vectors(channels, self.group, lanes)
+        over_pixels = isinstance(channels, int) and not products.fills_vectors(channels, self.group, lanes)
         return Accepts.ROW_MAJOR if self.group > 1 or over_pixels or index not in (None, 0) else Accepts.EITHER
 
     def scaled(self, operands: Sequence[Any], axis: int, k: Any, shift: Any) -> Any:

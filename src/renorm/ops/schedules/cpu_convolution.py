@@ -10,7 +10,8 @@ from renorm import te
 from renorm.core.dtypes import compute_dtype, itemsize
 from renorm.core.target import Target
 from renorm.ops.schedules import cpu_depthwise, cpu_injective, cpu_tiles, layout, structure
-from renorm.ops.schedules.cpu_products import MAIN_TAGS, product
+from renorm.ops.schedules.cpu_products import product
+from renorm.ops.schedules.products import MAIN_TAGS
 
 
 def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:

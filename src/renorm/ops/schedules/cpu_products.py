@@ -11,19 +11,26 @@ weights are spread.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import gcd, prod
+from math import prod
 
 from renorm import te
 from renorm.core.dtypes import compute_dtype, itemsize
 from renorm.core.target import Target
-from renorm.ops.schedules import cpu_injective, layout, structure, tiles
+from renorm.ops.schedules import cpu_injective, layout
 from renorm.ops.schedules.cpu_tiles import Statistics
-from renorm.ops.schedules.tiles import Tile, choose_tile
+from renorm.ops.schedules.products import (
+    blocks_summed,
+    depth,
+    fills_vectors,
+    groups_of,
+    register_tile,
+    sum_loops,
+    vector_lanes,
+)
+from renorm.ops.schedules.tiles import choose_tile
 
 # Pieces of work that are shared out evenly enough, if more would slow down each
 FEW_PIECES = 8
-
-MAIN_TAGS = frozenset({"conv", "conv_transpose", "matmul"})
 
 
 def product(
@@ -54,46 +61,6 @@ def product(
     _vectors_over_channels(s, accumulator, block, tail, target, lanes, channel, summed)
 
 
-def fills_vectors(channels: int, groups: int, lanes: int) -> bool:
-    """Whether vectors run over channels of the result; where these do not fill them, vectors run over pixels."""
-    per_group = channels // groups
-    return per_group >= lanes // 2 if groups == 1 else per_group % lanes == 0
-
-
-def vector_lanes(channels: int, groups: int, lanes: int) -> int:
-    """How many channels of a result in blocks one vector holds: half of a block where groups are not whole blocks but
-    whole halves. CPUs begin two vectors of 32 bytes per cycle, so that nothing is lost."""
-    is_half = groups > 1 and lanes == 2 * tiles.HALF and channels // groups % lanes == tiles.HALF
-    return tiles.HALF if is_half else lanes
-
-
-def blocks_summed(main: te.Tensor) -> list[int]:
-    """For each reduce axis the size of the blocks in which memory holds what is read along it; 1 without blocks."""
-    assert isinstance(main.op, te.ComputeOp)
-    found = [1] * len(main.op.reduce_axis)
-    for load in structure.reads(main):
-        form = layout.form_of(load.source) if isinstance(load.source, te.Tensor) else None
-        for axis, lanes in form.cuts if form else ():
-            for i, k in enumerate(main.op.reduce_axis):
-                if structure.coefficient(load.indices[axis], k.var) == 1:
-                    # groups may begin within a block
-                    found[i] = lanes if groups_of(main) == 1 else gcd(lanes, k.extent)
-    return found
-
-
-def sum_loops(s: te.Schedule, stage: te.Tensor, blocks: Sequence[int]) -> list[te.IterVar]:
-    """The loops of a sum: blocks outside, in the order of the axes, then what is inside of a block."""
-    outer, inner = list[te.IterVar](), list[te.IterVar]()
-    for axis, lanes in zip(list(s[stage].op.reduce_axis), blocks, strict=True):
-        if lanes == 1:
-            outer.append(axis)
-            continue
-        block, inside = s[stage].split(axis, factor=lanes)
-        outer.append(block)
-        inner.append(inside)
-    return [*outer, *inner]
-
-
 def _blocks_of_channels(
     s: te.Schedule, main: te.Tensor, tail: te.Tensor, target: Target, lanes: int, statistics: Statistics | None
 ) -> None:
@@ -115,7 +82,7 @@ def _blocks_of_channels(
     if statistics is not None:
         around = statistics.loops(s, tile.vectors * lanes, lanes)
         statistics.share(s, tail, [around.sample, around.group, *around.tiles])
-    elif prod(tail.shape) * _depth(tail) >= cpu_injective.PARALLEL_FROM:
+    elif prod(tail.shape) * depth(tail) >= cpu_injective.PARALLEL_FROM:
         order = _share(s, tail, order, tail.shape[-2] % tile.pixels > 0)
     s[main].set_scope("register")
     s[main].compute_at(s[tail], order[-1])
@@ -135,18 +102,6 @@ def _share(s: te.Schedule, tail: te.Tensor, order: Sequence[te.IterVar], is_ragg
     if is_ragged and prod(axis.extent or 1 for axis in others) >= FEW_PIECES:
         return [*cpu_injective.share(s, tail, others), whole[-1]]
     return cpu_injective.share(s, tail, whole)
-
-
-def groups_of(main: te.Tensor) -> int:
-    """How many parts of the channels are summed by themselves."""
-    return int((main.op.attrs or {}).get("groups", 1))
-
-
-def register_tile(shape: Sequence[int], groups: int, lanes: int, target: Target) -> Tile:
-    """The tile of registers of a result [N, C, *S] in blocks of channels."""
-    width = vector_lanes(shape[1], groups, lanes)
-    most = None if width == lanes else tiles.MANY
-    return choose_tile(shape[-1], -(-shape[1] // groups // width), target.vector_registers, most=most)
 
 
 def _vectors(main: te.Tensor, channel: int, lanes: int) -> int:
@@ -195,7 +150,7 @@ def _vectors_over_channels(
         s[tail].vectorize(lane)
     elif tile.pixels > 1:
         s[tail].vectorize(within[-1])
-    if prod(tail.shape) * _depth(tail) >= cpu_injective.PARALLEL_FROM:
+    if prod(tail.shape) * depth(tail) >= cpu_injective.PARALLEL_FROM:
         order = _share(s, tail, order, pixels % tile.pixels > 0)
     for stage in (block, accumulator):
         s[stage].compute_at(s[tail], order[-1])
@@ -240,7 +195,7 @@ def _vectors_over_pixels(
         within.append(lane)
     s[tail].reorder(*order, *within)
     s[tail].unroll(row)
-    if prod(tail.shape) * _depth(tail) >= cpu_injective.PARALLEL_FROM:
+    if prod(tail.shape) * depth(tail) >= cpu_injective.PARALLEL_FROM:
         order = cpu_injective.share(s, tail, order)
     s[accumulator].compute_at(s[tail], order[-1])
     own = list(s[accumulator].op.axis)
@@ -256,11 +211,3 @@ def _width(pixels: int, lanes: int) -> int:
     """Pixels of one vector: two registers full where that wastes no more than one. Ragged vectors fall apart."""
     wasteful = -(-pixels // (2 * lanes)) * 2 > -(-pixels // lanes)
     return lanes if pixels < 2 * lanes or wasteful else 2 * lanes
-
-
-def _depth(tail: te.Tensor) -> int:
-    """Terms of the sum behind one element."""
-    for t in structure.stages([tail]):
-        if t.op.tag in MAIN_TAGS and isinstance(t.op, te.ComputeOp):
-            return prod(a.extent for a in t.op.reduce_axis)
-    return 1

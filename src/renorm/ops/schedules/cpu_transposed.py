@@ -16,7 +16,7 @@ from renorm import te
 from renorm.core.dataclass import dataclass
 from renorm.core.dtypes import compute_dtype, itemsize
 from renorm.core.target import Target
-from renorm.ops.schedules import cpu_convolution, cpu_injective, cpu_products, layout, structure
+from renorm.ops.schedules import cpu_convolution, cpu_injective, layout, products, structure
 
 PANEL = 8192  # vectors of weights that stay in the second-level cache beside what else passes through it
 
@@ -83,7 +83,7 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
     rows_columns = (lengths[-2] if rank > 1 else 1, lengths[-1])
     depth = sum(_depth(main, phased) for main in mains)
     channels, groups = mains[0].shape[1], _groups(mains[0])
-    over_channels = cpu_products.fills_vectors(channels, groups, lanes)
+    over_channels = products.fills_vectors(channels, groups, lanes)
     if over_channels:
         tile = choose_tile(rows_columns, -(-channels // groups // lanes), widest, depth, target.vector_registers)
     else:
@@ -190,7 +190,7 @@ def _block(
         else:
             inner += [*positions[-2:-1], axes[1]]
             lane = positions[-1]
-        rounds = cpu_products.sum_loops(s, stage, cpu_products.blocks_summed(stage)) if stage is accumulator else []
+        rounds = products.sum_loops(s, stage, products.blocks_summed(stage)) if stage is accumulator else []
         s[stage].reorder(*around, *rounds, *inner, lane)
         s[stage].vectorize(lane)
         for axis in inner:

@@ -1,0 +1,73 @@
+"""Questions that schedules and ops ask of sums of products: how vectors lie, what is summed, how large a tile is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import gcd, prod
+
+from renorm import te
+from renorm.core.target import Target
+from renorm.ops.schedules import layout, structure, tiles
+from renorm.ops.schedules.tiles import Tile, choose_tile
+
+MAIN_TAGS = frozenset({"conv", "conv_transpose", "matmul"})
+
+
+def fills_vectors(channels: int, groups: int, lanes: int) -> bool:
+    """Whether vectors run over channels of the result; where these do not fill them, vectors run over pixels."""
+    per_group = channels // groups
+    return per_group >= lanes // 2 if groups == 1 else per_group % lanes == 0
+
+
+def vector_lanes(channels: int, groups: int, lanes: int) -> int:
+    """How many channels of a result in blocks one vector holds: half of a block where groups are not whole blocks but
+    whole halves. CPUs begin two vectors of 32 bytes per cycle, so that nothing is lost."""
+    is_half = groups > 1 and lanes == 2 * tiles.HALF and channels // groups % lanes == tiles.HALF
+    return tiles.HALF if is_half else lanes
+
+
+def blocks_summed(main: te.Tensor) -> list[int]:
+    """For each reduce axis the size of the blocks in which memory holds what is read along it; 1 without blocks."""
+    assert isinstance(main.op, te.ComputeOp)
+    found = [1] * len(main.op.reduce_axis)
+    for load in structure.reads(main):
+        form = layout.form_of(load.source) if isinstance(load.source, te.Tensor) else None
+        for axis, lanes in form.cuts if form else ():
+            for i, k in enumerate(main.op.reduce_axis):
+                if structure.coefficient(load.indices[axis], k.var) == 1:
+                    # groups may begin within a block
+                    found[i] = lanes if groups_of(main) == 1 else gcd(lanes, k.extent)
+    return found
+
+
+def sum_loops(s: te.Schedule, stage: te.Tensor, blocks: Sequence[int]) -> list[te.IterVar]:
+    """The loops of a sum: blocks outside, in the order of the axes, then what is inside of a block."""
+    outer, inner = list[te.IterVar](), list[te.IterVar]()
+    for axis, lanes in zip(list(s[stage].op.reduce_axis), blocks, strict=True):
+        if lanes == 1:
+            outer.append(axis)
+            continue
+        block, inside = s[stage].split(axis, factor=lanes)
+        outer.append(block)
+        inner.append(inside)
+    return [*outer, *inner]
+
+
+def groups_of(main: te.Tensor) -> int:
+    """How many parts of the channels are summed by themselves."""
+    return int((main.op.attrs or {}).get("groups", 1))
+
+
+def register_tile(shape: Sequence[int], groups: int, lanes: int, target: Target) -> Tile:
+    """The tile of registers of a result [N, C, *S] in blocks of channels."""
+    width = vector_lanes(shape[1], groups, lanes)
+    most = None if width == lanes else tiles.MANY
+    return choose_tile(shape[-1], -(-shape[1] // groups // width), target.vector_registers, most=most)
+
+
+def depth(tail: te.Tensor) -> int:
+    """Terms of the sum behind one element."""
+    for t in structure.stages([tail]):
+        if t.op.tag in MAIN_TAGS and isinstance(t.op, te.ComputeOp):
+            return prod(a.extent for a in t.op.reduce_axis)
+    return 1
