@@ -71,7 +71,8 @@ class _BatchNorm(nn.modules.batchnorm._BatchNorm):
         running = (self.running_mean, self.running_var) if tracked else (None, None)
         group = self._group() if uses_batch and self.training else None
         single = uses_batch and x.numel() <= x.shape[1]
-        is_odd = group is None and (single or not (0 <= factor <= 1 and self.eps > 0))  # torch has words or numbers
+        is_usual = not single and x.shape[1] == self.num_features and 0 <= factor <= 1 and self.eps > 0
+        is_odd = group is None and not is_usual  # torch has words or numbers
         if is_odd or not is_ours_with(x, self.weight, self.bias, *running):
             y = self._by_torch(x, *running, uses_batch, factor, group)
             if counted is not None:
