@@ -144,6 +144,9 @@ A step of training of a small ResNet (`benchmarks/steps.py`) with torch's norms 
 `renorm.torch.replace_norms`: norms took {share} of a step with torch's by its profiler, with renorm's a step is
 {faster} shorter."""
 
+_EXPECTED = """\
+Less what renorm's norms take themselves, {expected} were to be gained."""
+
 _FUSED = """\
 ReLUs and additions took {share}; with `fuse=True`, which computes them with the norms, a step is {faster} shorter."""
 
@@ -214,6 +217,8 @@ def _training(found: dict[str, Any]) -> Iterable[str]:
     yield _table(["ms", *runtimes, *ratios, "tensors moved: of the copy"], rows)
     if step := found.get("step"):
         yield _STEP.format(share=f"{step['share']:.0%}", faster=f"{step['faster']['median']:.0%}")
+        if "expected" in step:
+            yield _EXPECTED.format(expected=f"{step['expected']:.0%}")
         rows = [("a step, ms", *(_pm(v) for v in step["ms"].values()))]
         if fused := step.get("fused"):
             yield _FUSED.format(share=f"{fused['share']:.0%}", faster=f"{fused['faster']['median']:.0%}")

@@ -34,15 +34,15 @@ def step(threads: int, replaced: bool, fused: bool = False) -> Callable[[], None
 
 
 def shares(run: Callable[[], None], times: int = 5) -> list[float]:
-    """The parts of a step that torch spends in batch norms, and in ReLUs and additions of what they gave, forward and
-    backward, by its profiler."""
+    """The parts of a step that go into batch norms, torch's or ours, and into ReLUs and additions of what they gave,
+    forward and backward, by torch's profiler."""
     run()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         for _ in range(times):
             run()
     found = profile.key_averages()
     total = sum(event.self_cpu_time_total for event in found)
-    parts = [("batch_norm",), ("aten::add", "aten::add_", "clamp_min", "threshold_backward")]
+    parts = [("batch_norm", "BatchNorm"), ("aten::add", "aten::add_", "clamp_min", "threshold_backward")]
     return [sum(e.self_cpu_time_total for e in found if any(p in e.key for p in part)) / total for part in parts]
 
 

@@ -184,8 +184,9 @@ def measure(threads: int, rounds: int, seconds: float, shape: Shape, tell: Calla
 
 def measure_step(threads: int, rounds: int, tell: Callable[[str], None]) -> dict[str, Any]:
     """A step of training with torch's norms, with ours, and with ours fused, in turns. share: the part that torch's
-    norms had; faster: by which part of it a step is shorter with ours; fused: the same of ReLUs and additions, and of a
-    step with ours fused; megabytes: at most, of a process that runs a step."""
+    norms had; expected: that, less what ours take themselves; faster: by which part of it a step is shorter with ours;
+    fused: the share of ReLUs and additions, and by how much a step is shorter with ours fused; megabytes: at most, of a
+    process that runs a step."""
     times: dict[str, list[float]] = {}
     with _processes(STEPS, threads, ()) as processes:
         for number in range(rounds):
@@ -194,13 +195,15 @@ def measure_step(threads: int, rounds: int, tell: Callable[[str], None]) -> dict
                 time.sleep(GAP)
                 times.setdefault(runtime, []).append(median(process.measured("step", 0.5)))
         megabytes = {runtime: round(process.measured("memory", 0.0)[0]) for runtime, process in processes.items()}
-        norms, others = processes[STEPS[0]].measured("shares", 0.0)  # last: its profiler takes memory
+        # last: the profiler takes memory
+        (norms, others), (own, _) = (processes[s].measured("shares", 0.0) for s in STEPS[:2])
     theirs, *ours = (times[s] for s in STEPS)
-    faster, fused = ([1 - a / b for a, b in zip(own, theirs, strict=True)] for own in ours)
+    faster, fused = ([1 - a / b for a, b in zip(each, theirs, strict=True)] for each in ours)
     return {
         "ms": {s: _spread(times[s]) for s in STEPS},
         "megabytes": megabytes,
         "share": round(norms, 3),
+        "expected": round(norms - own * (1 - median(faster)), 3),
         "faster": _spread(faster),
         "fused": {"share": round(others, 3), "faster": _spread(fused)},
     }

@@ -118,6 +118,7 @@ def test_norms_in_training_are_measured_beside_torch(monkeypatch: pytest.MonkeyP
         assert set(case["ms"]) == set(training.RUNTIMES)
         assert all(v["median"] > 0 for v in (*case["ms"].values(), *case["ratios"].values(), case["of_copy"]))
     found["step"] = {"ms": {s: {"median": 2.0, "lower": 1.0, "upper": 3.0} for s in training.STEPS}, "share": 0.25}
+    found["step"]["expected"] = 0.15
     found["step"]["faster"] = {"median": 0.2, "lower": 0.1, "upper": 0.3}
     found["step"] |= {"megabytes": dict.fromkeys(training.STEPS, 700)}
     found["step"]["fused"] = {"share": 0.08, "faster": {"median": 0.3, "lower": 0.2, "upper": 0.4}}
@@ -126,6 +127,7 @@ def test_norms_in_training_are_measured_beside_torch(monkeypatch: pytest.MonkeyP
     said = "\n".join(page._training(page.latest_of("training") or {}))
     assert "| forward |" in said
     assert "norms took 25% of a step" in said
+    assert "15% were to be gained" in said
     assert "ReLUs and additions took 8%" in said
     assert "| memory at most, MB | 700 | 700 | 700 |" in said
 

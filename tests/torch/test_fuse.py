@@ -159,16 +159,17 @@ def test_a_network_learns_the_same(memory: Any, norm: Any) -> None:
 
 
 def test_what_is_fused_is_computed_by_one_kernel(monkeypatch: Any) -> None:
-    from renorm.torch import batch
+    from renorm.torch.direct import Direct
 
     seen = list[tuple[bool, bool]]()
-    real = batch.training.batch_norm
+    real = Direct.forward
 
-    def batch_norm(*args: Any, **named: Any) -> Any:
-        seen.append((named["residual"] is not None, named["relu"]))
-        return real(*args, **named)
+    def forward(*args: Any) -> Any:
+        *_, residual, _, _, settings = args
+        seen.append((residual is not None, settings.relu))
+        return real(*args)
 
-    monkeypatch.setattr(batch.training, "batch_norm", batch_norm)
+    monkeypatch.setattr(Direct, "forward", forward)
     model = fused(network())
     model(image())
     kinds = {(): (False, False), ("ReLU",): (False, True), ("addition",): (True, False)}

@@ -157,21 +157,23 @@ class Module:
         becomes. That of the module is neither read nor changed."""
         inputs = self._bind(arrays[: len(self._inputs)], {})
         results = [*(s.allocate() for s in self._outputs), *self._state.fresh()]
-        self._run([address(a) for a in (*inputs, *arrays[len(inputs) :], *results)])
+        self.run_at([address(a) for a in (*inputs, *arrays[len(inputs) :], *results)])
         return results
 
     def _call(self, inputs: Sequence[Array], results: Sequence[Array]) -> None:
         """One run that writes to `results`, and replaces the state."""
         if not self.program.states:
-            self._run([address(a) for a in inputs] + [address(a) for a in results])
+            self.run_at([address(a) for a in inputs] + [address(a) for a in results])
             return
         with self._state.replacing() as (before, after):
-            self._run([address(a) for a in (*inputs, *before, *results, *after)])
+            self.run_at([address(a) for a in (*inputs, *before, *results, *after)])
         for spec, old, new in zip(self._state.specs, before, after):
             beyond(new, old, f"{self.name}: {spec.name}", stacklevel=4)
 
-    def _run(self, addresses: list[int]) -> None:
-        with self._team.turn():
+    def run_at(self, addresses: list[int]) -> None:
+        """Runs the network once on memory at these addresses: of inputs and state, then of outputs and the state after.
+        That there is what the program says, and that nothing is written over what is read, is the caller's to know."""
+        with teams.turns, self._team.turn():
             context = self._take()
             context.bases[:] = addresses
             self._walk(context, 0 < self.program.nanoseconds < WORTH_WAKING)
@@ -225,7 +227,7 @@ class Module:
         results = [*(s.allocate() for s in self._outputs), *self._state.fresh()]
         context = Context(self._plan, self._weights_address, self._team.threads)
         context.bases[:] = [address(a) for a in (*inputs, *results)]
-        with self._team.turn():
+        with teams.turns, self._team.turn():
             yield context
 
     def save(self, path: str | os.PathLike[str]) -> None:

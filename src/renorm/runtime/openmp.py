@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import ctypes
 from functools import cache
-from typing import Any
-
-from renorm.core.dataclass import dataclass
+from typing import Any, NamedTuple
 
 
-@dataclass(frozen=True)
-class Region:
+class Region(NamedTuple):
     """A parallel region of an OpenMP library.
 
     threads: how many it asks for, its caller included; there may be fewer, as in a region within a region. The library

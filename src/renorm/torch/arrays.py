@@ -8,30 +8,38 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch._C import _are_functorch_transforms_active
-from torch.autograd.forward_ad import unpack_dual
+from torch.autograd import forward_ad
 from torch.jit._trace import is_tracing
 
 from renorm.core import dtypes
 
 Array = np.ndarray[Any, Any]
 
-DTYPES = frozenset((torch.float32, torch.float64, torch.float16, torch.bfloat16))
 PLAIN = (Tensor, torch.nn.Parameter)
 _BFLOAT16 = dtypes.numpy_dtype("bfloat16")
+DTYPES = {
+    torch.float32: np.dtype(np.float32),
+    torch.float64: np.dtype(np.float64),
+    torch.float16: np.dtype(np.float16),
+    torch.bfloat16: _BFLOAT16,
+}
 
 
 def is_ours(x: Tensor, *others: Tensor | None) -> bool:
     """Whether renorm's kernels may work on these tensors: strided memory of the CPU with elements of a dtype that it
     has, and nobody who wants to see the calls (torch.compile, tracing, transforms of torch.func, tangents of forward
     mode, subclasses of Tensor)."""
-    if torch.compiler.is_compiling() or is_tracing() or _are_functorch_transforms_active() or not _fits(x):
+    if torch.compiler.is_compiling() or is_tracing() or _are_functorch_transforms_active():
         return False
-    return all(_fits(t) for t in others if t is not None)
-
-
-def _fits(x: Tensor) -> bool:
-    is_plain = type(x) in PLAIN and x.is_cpu and x.dtype in DTYPES and x.layout is torch.strided
-    return is_plain and unpack_dual(x).tangent is None
+    has_tangents = forward_ad._current_level >= 0
+    for t in (x, *others):
+        if t is None:
+            continue
+        if not (type(t) in PLAIN and t.is_cpu and t.dtype in DTYPES and t.layout is torch.strided) or t.is_neg():
+            return False
+        if has_tangents and forward_ad.unpack_dual(t).tangent is not None:
+            return False
+    return True
 
 
 def array_of(x: Tensor) -> Array:
@@ -65,7 +73,11 @@ class Order(NamedTuple):
 
     def array(self, x: Tensor) -> Array:
         """C-contiguous; a copy only where memory is in another order."""
-        return array_of((x if self.axis == 1 else _last(x)).contiguous())
+        return array_of(self.contiguous(x))
+
+    def contiguous(self, x: Tensor) -> Tensor:
+        """Over the same memory as `array`: with its axes in the order of memory."""
+        return (x if self.axis == 1 else _last(x)).contiguous()
 
     def tensor(self, array: Array) -> Tensor:
         """[N, C, *S] over the memory of an array in this order."""

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from renorm import training
 from renorm.torch.arrays import Array, Order, array_of, array_or_none, is_ours, tensor_of
+from renorm.torch.direct import DirectBatchNorm, direct
 from renorm.torch.once import once_differentiable
 from renorm.torch.threads import torch_threads
 from renorm.torch.twice import of_batch_norm
@@ -59,10 +60,11 @@ def normalize_batch(
     residual: Tensor | None = None,
 ) -> Tensor:
     """Batch norm of x [N, C, *S], plus residual, if there is one."""
-    operands = x, weight, bias, residual
-    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in operands):
-        return _BatchNorm.apply(*operands, running_mean, running_var, settings)
-    return _BatchNorm.forward(None, *operands, running_mean, running_var, settings)
+    operands = x, weight, bias, residual, running_mean, running_var, settings
+    plain = direct(*operands)
+    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in operands[:4]):
+        return _BatchNorm.apply(*operands) if plain is None else DirectBatchNorm.apply(*operands, plain)
+    return _BatchNorm.forward(None, *operands) if plain is None else plain.forward(*operands)[0]
 
 
 class _BatchNorm(torch.autograd.Function):

@@ -7,12 +7,18 @@ from contextlib import AbstractContextManager
 import torch
 
 from renorm.runtime import openmp
+from renorm.runtime.openmp import Region
 from renorm.training import kernels
 
 _USER = torch._C.__file__ if torch.backends.openmp.is_available() else None  # the library that calls OpenMP
 
 
-def torch_threads() -> AbstractContextManager[None]:
-    """Inside, kernels run on torch.get_num_threads() threads, those of torch's own parallel regions if it has them."""
+def team() -> int | Region:
+    """torch.get_num_threads(), of torch's own parallel regions if it has them."""
     threads = torch.get_num_threads()
-    return kernels.threads((openmp.region(threads, _USER) if _USER else None) or threads)
+    return (openmp.region(threads, _USER) if _USER else None) or threads
+
+
+def torch_threads() -> AbstractContextManager[None]:
+    """Inside, kernels run on `team`."""
+    return kernels.threads(team())

@@ -108,7 +108,7 @@ def batch_norm(
     if m is None:
         given = (batch.kernel, *affine, *running, None if running[0] is None else rate, batch.mask, added)
         outs = None if into is None else [into, *[None] * 6]
-        y, *new, mean, var, invstd, _ = kernels.run(BatchNormTraining, (*settings, *_sense(rule)), given, outs)
+        y, *new, mean, var, invstd, _ = kernels.run(BatchNormTraining, (*settings, *sense(rule)), given, outs)
     else:
         wide = m.m2 / max(count, 1)
         new = _updated(rule, count, m.mean, wide, rate, *running)
@@ -225,10 +225,10 @@ def _updated(rule: Convention, count: int, mean: Array, var: Array, rate: Array,
     if running[0] is None:
         return [None, None]
     operands = np.array([float(count)]), mean, var, rate, *running
-    return kernels.run(UpdateStatistics, _sense(rule), operands, None)
+    return kernels.run(UpdateStatistics, sense(rule), operands, None)
 
 
-def _sense(rule: Convention) -> tuple[tuple[str, Any], ...]:
+def sense(rule: Convention) -> tuple[tuple[str, Any], ...]:
     return ("momentum_multiplies", rule.momentum_multiplies), ("corrected", rule.corrected)
 
 
