@@ -193,3 +193,15 @@ def test_a_moving_variance_that_overflows_is_reported() -> None:
     with pytest.warns(StatisticsWarning, match=r"^bn7: running_var of channel 0, 1, 2 is beyond float32"):
         layer(data(5, 3) * 1e30, training=True)
     assert np.isinf(layer.get_weights()[3]).all()
+
+
+def test_stateless_call_takes_arrays() -> None:
+    x, found = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32), []
+    for layer in (keras.layers.BatchNormalization(), BatchNormalization()):
+        layer.build(x.shape)
+        state = [[v.value for v in vs] for vs in (layer.trainable_variables, layer.non_trainable_variables)]
+        y, new = layer.stateless_call(*state, x, training=True)
+        found.append([t.detach().numpy() for t in (y, *new)])
+        assert layer.moving_mean.value.detach().numpy().tolist() == [0, 0, 0]
+    for theirs, mine in zip(*found, strict=True):
+        np.testing.assert_allclose(mine, theirs, atol=1e-5)

@@ -50,6 +50,7 @@ class BatchNormalization(keras.layers.BatchNormalization):
             self.input_spec = None
 
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
+        inputs = keras.ops.convert_to_tensor(inputs)  # stateless_call hands on arrays
         uses_batch = bool(training and self.trainable)
         gamma, beta = (None if w is None else w.value for w in (self.gamma, self.beta))
         moving: list[Any] = [self.moving_mean, self.moving_variance]
