@@ -213,3 +213,13 @@ def test_same_bits_for_any_number_of_threads(shape: tuple[int, ...], monkeypatch
     for other in found[1:]:
         for a, b in zip(found[0], other, strict=True):
             assert a.tobytes() == b.tobytes()
+
+
+@pytest.mark.parametrize("comm", [None, training.Alone()], ids=["whole", "parts"])
+def test_gradients_beyond_their_dtype_are_infinite_without_a_warning(comm: Any) -> None:
+    """What scales a loss looks for them."""
+    x = np.random.default_rng(10).normal(size=(32, 3)).astype(np.float16)
+    dy = np.full_like(x, 6e4)
+    found = training.batch_norm_backward(dy, x, np.ones(3, np.float16), epsilon=1e-3, comm=comm, local=comm is not None)
+    assert found[2].dtype == np.float16
+    assert np.isinf(found[2]).all()

@@ -148,7 +148,8 @@ def _local(own: Array, sums: Array, count: Array, mean: Array, invstd: Array, ba
     along = own[1] - lost_mean(sums, count, mean) * own[0]
     factor = np.where((count == 0) & (along == 0), 1.0, invstd)  # of no values invstd may be infinite
     dscale = along * factor.astype(np.float64)
-    return [dscale.astype(batch.dtype), own[0].astype(batch.dtype)]
+    with np.errstate(over="ignore"):
+        return [dscale.astype(batch.dtype), own[0].astype(batch.dtype)]
 
 
 def _finished(batch: Batch, found: Sequence[Array], scale: Any, out: Any) -> tuple[Array, ...]:
@@ -157,6 +158,7 @@ def _finished(batch: Batch, found: Sequence[Array], scale: Any, out: Any) -> tup
     given += [None] * (len(found) - len(given))
     dx, dscale, dbias, *rest = found
     dtype = batch.dtype if scale is None else array_of("scale", scale).dtype
-    parameters = [batch.of_channels(a).astype(dtype, copy=False) for a in (dscale, dbias)]
+    with np.errstate(over="ignore"):  # who scales a loss looks for inf
+        parameters = [batch.of_channels(a).astype(dtype, copy=False) for a in (dscale, dbias)]
     results = [batch.shaped(dx), *parameters, *map(batch.shaped, rest)]
     return tuple([r if g is None else g for g, r in zip(given, results)])
