@@ -135,6 +135,27 @@ def test_out(fused: bool) -> None:
     assert training.batch_norm_inference(X, C3, C3, C3, C3, epsilon=1e-5, out=y) is y
 
 
+def test_one_array_for_two_results() -> None:
+    """The error calls results what the documentation calls them."""
+    rng = np.random.default_rng(7)
+    x, dy = rng.standard_normal((2, 3, 4, 5), dtype=np.float32), rng.standard_normal((2, 3, 4, 5), dtype=np.float32)
+    r = training.batch_norm(x, relu=True, residual=dy)
+    out = np.full_like(x, 7)
+    with pytest.raises(InvalidInput, match="dx and dresidual share memory"):
+        training.batch_norm_backward(
+            dy, x, None, r.saved_mean, r.saved_invstd, y=r.y, residual=True, out=[out, None, None, out]
+        )
+    assert (out == 7).all()
+
+
+def test_saved_mean_is_the_backward_pass_own() -> None:
+    x = np.random.default_rng(8).standard_normal((2, 3, 4, 5), dtype=np.float32)
+    for fused in (True, False):
+        r = training.batch_norm(x, fused=fused)
+        np.testing.assert_array_equal(r.saved_mean, r.batch_mean)
+        assert not np.shares_memory(r.saved_mean, r.batch_mean)
+
+
 def test_out_over_its_own_input() -> None:
     x = X.copy()
     wanted = training.batch_norm(X, C3, C3).y

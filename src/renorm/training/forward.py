@@ -120,11 +120,8 @@ def batch_norm(
     else:
         report_overflow(new[1], running[1], name)
         kept = batch.of_channels(new[0]), batch.of_channels(new[1])
-    mean = batch.of_channels(mean)
-    tracked += count > 0
-    return BatchNorm(
-        batch.result(y, out), *kept, mean, batch.of_channels(invstd), mean, batch.of_channels(var), count, tracked
-    )
+    saved, invstd, mean, var = map(batch.of_channels, (mean.copy(), invstd, mean, var))
+    return BatchNorm(batch.result(y, out), *kept, saved, invstd, mean, var, count, tracked + (count > 0))
 
 
 def batch_norm_inference(
@@ -168,9 +165,9 @@ def update(
     momentum: Any = DEFAULT,
     num_batches_tracked: int = 0,
 ) -> tuple[Array, Array]:
-    """(running_mean, running_var) after a batch with these moments: the second part of `batch_norm`. In the dtype and
-    shape of running_mean. var: the population's; count: of how many values, which a correction needs; where it is 0
-    nothing changes."""
+    """(running_mean, running_var) after a batch with these moments: the second part of `batch_norm`. In the shape
+    of running_mean; float64 if that is, else float32. var: the population's; count: of how many values, which a
+    correction needs; where it is 0 nothing changes."""
     rule = find(convention)
     rate = np.array([momentum_of(rule, momentum, count_of(num_batches_tracked))])
     old = array_of("running_mean", running_mean)

@@ -76,7 +76,7 @@ def _compiled(op: type[OpDef], attributes: Any, count: int | Region | None, type
         None if t is None else graph.input(p.name, t[1].name, t[0])
         for p, t in zip(op.parsed.operands, types, strict=True)
     ]
-    graph.apply(made, operands, outputs=[])
+    graph.apply(made, operands, outputs=[p.name for p in op.parsed.results])
     graph.outputs = list(graph.nodes[0].outputs)
     # without RENORM_KEEP, which speaks of the user's networks
     return specialize(graph, {}, Options(targets.find("llvm"), level=3, keep=(), verify=False, threads=count))

@@ -1,0 +1,151 @@
+"""Groups of neighbouring channels of a sample: slices of a tensor, their statistics, and what norms of them share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from renorm import te
+from renorm.core.dataclass import dataclass
+from renorm.core.dims import Dim, normalize_axis
+from renorm.core.dtypes import FLOATS
+from renorm.core.errors import OperandError
+from renorm.core.target import Target
+from renorm.graph.attributes import Int
+from renorm.graph.op import OPAQUE, OpDef
+from renorm.graph.types import Operand
+from renorm.ops import schedules
+from renorm.ops.moments import ACCUMULATOR, Moments, moments, statistic
+
+
+@dataclass(frozen=True)
+class Groups:
+    """x[N, ..] as slices: one for each sample and each of `count` groups of neighbours among the channels, which are
+    `axis`. width: channels of a group; others: extents of a slice beside channels."""
+
+    shape: tuple[int, ...]
+    axis: int
+    count: int
+
+    @property
+    def width(self) -> int:
+        return max(1, self.shape[self.axis] // self.count)  # 1 where there are no channels at all
+
+    @property
+    def slices(self) -> tuple[int, int]:
+        return self.shape[0], self.shape[self.axis] // self.width
+
+    @property
+    def inside(self) -> tuple[int, ...]:
+        """Extents inside a slice, in the order in which they lie in memory."""
+        return tuple(self.width if a == self.axis else d for a, d in enumerate(self.shape) if a)
+
+    @property
+    def size(self) -> int:
+        return prod(self.inside)
+
+    def index(self, n: Any, g: Any, *inside: Any) -> tuple[Any, ...]:
+        """Of an element of x, from its place in a slice."""
+        return (n, *(g * self.width + i if a == self.axis else i for a, i in enumerate(inside, 1)))
+
+    def slice_of(self, index: Sequence[Any]) -> tuple[Any, Any]:
+        return index[0], index[self.axis] // self.width
+
+    @property
+    def by_channel(self) -> bool:
+        """Whether memory runs along channels, across all others: what is read of a slice then are short runs, and of a
+        channel nothing is; so that statistics are made, and read, for all channels of a sample side by side."""
+        return self.axis == len(self.shape) - 1 > 1 and self.size > 0
+
+    @property
+    def parts(self) -> tuple[int, int]:
+        """Extents of what is computed once for elements that have it in common: channels, or slices."""
+        return (self.shape[0], self.shape[self.axis]) if self.by_channel else self.slices
+
+    def part_of(self, index: Sequence[Any]) -> tuple[Any, Any]:
+        return (index[0], index[self.axis]) if self.by_channel else self.slice_of(index)
+
+    def around(self, part: Sequence[Any]) -> tuple[Any, Any]:
+        """The slice of a part."""
+        return (part[0], part[1] // self.width) if self.by_channel else (part[0], part[1])
+
+    def split(self, x: Any) -> Any:
+        """A NumPy array as [N, groups, elements of a slice]."""
+        return np.moveaxis(x, self.axis, 1).reshape(*self.slices, self.size)
+
+    def join(self, slices: Any) -> Any:
+        """The inverse of `split`."""
+        moved = [
+            self.shape[0],
+            self.shape[self.axis],
+            *(d for a, d in enumerate(self.shape) if a not in (0, self.axis)),
+        ]
+        return np.moveaxis(slices.reshape(moved), 1, self.axis)
+
+    def along(self, parameter: Any) -> Any:
+        """A NumPy array [C] so that it broadcasts to x."""
+        return parameter.reshape([-1 if a == self.axis else 1 for a in range(len(self.shape))])
+
+
+def moments_of_slices(x: te.Tensor, groups: Groups) -> Moments:
+    """Mean and variance of each slice, in the order that memory is read in best."""
+    if groups.by_channel:
+        return _moments_by_channel(x, groups)
+    return moments(lambda *at: x[groups.index(*at)], groups.slices, groups.inside, x.dtype, x.name)
+
+
+def _moments_by_channel(x: te.Tensor, groups: Groups) -> Moments:
+    """Moments of channels, then of slices: the mean of means, and the mean of variances and of squared distances of
+    means from that."""
+    channels = moments(lambda n, c, *at: x[(n, *at, c)], groups.parts, groups.shape[1:-1], x.dtype, x.name)
+    if groups.width == 1:
+        return channels
+
+    def over_channels(f: Any, name: str) -> te.Tensor:
+        i = te.reduce_axis((0, groups.width), name="i")
+        total = te.compute(
+            groups.slices,
+            lambda n, g: te.sum(f((n, g * groups.width + i), (n, g)), axis=i),
+            name=f"{name}s",
+            tag="reduce",
+        )
+        return statistic(groups.slices, lambda *at: total[at] / te.const(float(groups.width), ACCUMULATOR), name)
+
+    mean = over_channels(lambda part, _: channels.mean[part], "group_mean")
+
+    def spread(part: Any, at: Any) -> Any:
+        d = channels.mean[part] - mean[at]
+        return channels.var[part] + d * d
+
+    return Moments(mean, over_channels(spread, "group_var"), channels.dtype)
+
+
+class GroupedNorm(OpDef):
+    """Base of a norm over groups of channels of a sample, and of its gradient."""
+
+    types = {"T": FLOATS, "U": FLOATS}
+    fusion = OPAQUE
+    num_groups = Int(at_least=1)
+    axis = Int(1)
+
+    def groups(self, x: Any) -> Groups:
+        return Groups(tuple(x.shape), normalize_axis(self.axis, len(x.shape)), self.num_groups)
+
+    def check(self, x: Operand, *parameters: Operand | None) -> Dim:
+        """The number of channels. Raises OperandError where groups or parameters do not fit it."""
+        axis = normalize_axis(self.axis, x.rank)
+        if not axis:
+            raise OperandError(f"{self.name}({x}): axis 0 is that of samples")
+        channels = x.shape[axis]
+        if isinstance(channels, int) and channels % self.num_groups:
+            raise OperandError(f"{self.name}({x}): num_groups {self.num_groups} does not divide {channels} channels")
+        for p in parameters:
+            if p is not None and isinstance(p.shape[0], int) and isinstance(channels, int) and p.shape[0] != channels:
+                raise OperandError(f"{self.name}({x}): {p.name} has {p.shape[0]} elements for {channels} channels")
+        return channels
+
+    def schedule(self, s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
+        schedules.normalization(s, outs, target)
