@@ -133,7 +133,8 @@ def normalized(
     centre = statistic(channels, lambda c: mean(c).astype(dtype), "centre")
 
     def offset(c: Any) -> Any:
-        lost = (double(centre[c]) - mean(c)) * double(factor[c])
+        apart = double(centre[c]) - mean(c)
+        lost = te.select(apart.equal(number(0.0)), apart, apart * double(factor[c]))  # 0 * inf is none of it
         return (lost if bias is None else double(bias[c]) + lost).astype(dtype)
 
     shift = statistic(channels, offset, "shift")

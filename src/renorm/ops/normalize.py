@@ -59,6 +59,9 @@ class Normalize(OpDef):
         Sample(f32[2, 3, 4], f64[3], f64[3].between(0.1, 2), None, f32[3], f32[2, 3, 4], relu=True, epsilon=0.1),
         Sample(f32[2, 3, 4].of([np.nan] * 24), f64[3], f64[3].between(0.1, 2), relu=True),
         Sample(f32[0, 3, 2], f32[3], f32[3].between(0.1, 2)),
+        Sample(
+            f32[1, 2, 3].of([1, 2, 3, 4, 5, 6]), f32[2].of([2, 5]), f32[2].of([0, 1]), epsilon=0.0
+        ),  # -inf, NaN, inf
         Sample(f32[1, 2, 4].between(9990, 10010), f64[2].of([10000.00001, 9995]), f64[2].of([25, 1])),
         Sample(f64[2, 3, 2], f64[3], f64[3].between(0.1, 2), f64[3], f64[3]),
         Sample(f16[2, 3, 4], f32[3], f32[3].between(0.1, 2), f32[3], f32[3]),
