@@ -70,10 +70,8 @@ class _BatchNorm(nn.modules.batchnorm._BatchNorm):
         tracked = not self.training or self.track_running_stats
         running = (self.running_mean, self.running_var) if tracked else (None, None)
         group = self._group() if uses_batch and self.training else None
-        single = uses_batch and x.numel() <= x.shape[1]
-        is_usual = not single and x.shape[1] == self.num_features and 0 <= factor <= 1 and self.eps > 0
-        is_odd = group is None and not is_usual  # torch has words or numbers
-        if is_odd or not is_ours_with(x, self.weight, self.bias, *running):
+        is_ours = is_ours_with(x, self.weight, self.bias, *running)  # a tracer sees no comparison of extents
+        if not is_ours or (group is None and self._is_odd(x, uses_batch, factor)):
             y = self._by_torch(x, *running, uses_batch, factor, group)
             if counted is not None:
                 counted.add_(1)  # not before: a refused batch changes nothing
@@ -88,6 +86,11 @@ class _BatchNorm(nn.modules.batchnorm._BatchNorm):
                 residual, relu = None, False
         y = y if residual is None else y + residual
         return y.relu() if relu else y
+
+    def _is_odd(self, x: Tensor, uses_batch: bool, factor: float) -> bool:
+        """Whether torch has words, or numbers of its own, for this."""
+        single = uses_batch and x.numel() <= x.shape[1]
+        return single or x.shape[1] != self.num_features or not 0 <= factor <= 1 or not self.eps > 0
 
     def _share(self, counted: Tensor | None) -> float:
         """That the batch has in the running statistics after it. counted: the batches before it."""

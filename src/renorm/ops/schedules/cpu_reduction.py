@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
+from typing import TYPE_CHECKING
 
 from renorm import te
 from renorm.core.dtypes import compute_dtype, itemsize
@@ -14,11 +15,12 @@ from renorm.expr.nodes import Binary, Const, Load
 from renorm.ops.schedules import cpu_blocked, cpu_columns, cpu_injective, cpu_window, structure
 from renorm.te.tensor import source_of
 
+if TYPE_CHECKING:  # te.IterVar loads lowering, which a network out of the cache does without
+    Loop = tuple[te.Tensor, te.IterVar]
+    """A loop of a stage, by its tensor."""
+
 # Independent partial results that hide the latency of an addition: four vectors.
 VECTORS = 4
-
-Loop = tuple[te.Tensor, te.IterVar]
-"""A loop of a stage, by its tensor."""
 
 # Fewer results than this, each of more than that many elements, are computed in pieces.
 FEW, LONG = 16, 1 << 14
