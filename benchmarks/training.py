@@ -38,6 +38,7 @@ KEEPS_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "100000000000
 RUNTIMES = ("renorm", "renorm, fresh results", "torch", "torch, memory kept")
 STEPS = ("step, norms of torch", "step, norms of renorm", "step, norms of renorm fused with what follows")
 GAP = 0.05  # seconds in which the threads of the runtime before come to rest
+TURN = 2.0  # seconds of steps: what a process lost of its memory while others ran it gets back in the first
 
 Calls = dict[str, Callable[[], Any]]
 Measures = dict[str, Callable[[float], list[float]]]
@@ -193,7 +194,7 @@ def measure_step(threads: int, rounds: int, tell: Callable[[str], None]) -> dict
             tell(f"step, round {number + 1} of {rounds}")
             for runtime, process in processes.items():
                 time.sleep(GAP)
-                times.setdefault(runtime, []).append(median(process.measured("step", 0.5)))
+                times.setdefault(runtime, []).append(median(process.measured("step", TURN)))
         megabytes = {runtime: round(process.measured("memory", 0.0)[0]) for runtime, process in processes.items()}
         # last: the profiler takes memory
         (norms, others), (own, _) = (processes[s].measured("shares", 0.0) for s in STEPS[:2])
