@@ -142,13 +142,8 @@ what caches saved."""
 _STEP = """\
 A step of training of a small ResNet (`benchmarks/steps.py`) with torch's norms and with those of
 `renorm.torch.replace_norms`: norms took {share} of a step with torch's by its profiler, with renorm's a step is
-{faster} shorter."""
-
-_EXPECTED = """\
-Less what renorm's norms take themselves, {expected} were to be gained."""
-
-_FUSED = """\
-ReLUs and additions took {share}; with `fuse=True`, which computes them with the norms, a step is {faster} shorter."""
+{faster} shorter. Less what renorm's norms take themselves, {expected} were to be gained. ReLUs and additions took
+{others}; with `fuse=True`, which computes them with the norms, a step is {fused} shorter."""
 
 _KERNELS = """\
 Each kernel launch alone, in order (`renorm profile`). GFLOP/s count the operations that are needed at least, GB/s the
@@ -216,13 +211,11 @@ def _training(found: dict[str, Any]) -> Iterable[str]:
     ratios = [f"{r} / renorm" for r in runtimes if r.startswith("torch")]
     yield _table(["ms", *runtimes, *ratios, "tensors moved: of the copy"], rows)
     if step := found.get("step"):
-        yield _STEP.format(share=f"{step['share']:.0%}", faster=f"{step['faster']['median']:.0%}")
-        if "expected" in step:
-            yield _EXPECTED.format(expected=f"{step['expected']:.0%}")
+        parts = {"share": step["share"], "expected": step["expected"], "others": step["fused"]["share"]}
+        parts |= {"faster": step["faster"]["median"], "fused": step["fused"]["faster"]["median"]}
+        yield _STEP.format(**{name: f"{part:.0%}" for name, part in parts.items()})
         rows = [("a step, ms", *(_pm(v) for v in step["ms"].values()))]
-        if fused := step.get("fused"):
-            yield _FUSED.format(share=f"{fused['share']:.0%}", faster=f"{fused['faster']['median']:.0%}")
-            rows.append(("memory at most, MB", *map(str, step["megabytes"].values())))
+        rows.append(("memory at most, MB", *map(str, step["megabytes"].values())))
         yield _table(["", *step["ms"]], rows)
 
 

@@ -42,8 +42,9 @@ def shares(run: Callable[[], None], times: int = 5) -> list[float]:
             run()
     found = profile.key_averages()
     total = sum(event.self_cpu_time_total for event in found)
-    parts = [("batch_norm", "BatchNorm"), ("aten::add", "aten::add_", "clamp_min", "threshold_backward")]
-    return [sum(e.self_cpu_time_total for e in found if any(p in e.key for p in part)) / total for part in parts]
+    norms = [e for e in found if "batch_norm" in e.key or "BatchNorm" in e.key]
+    others = [e for e in found if e.key in ("aten::add", "aten::add_", "aten::clamp_min", "aten::threshold_backward")]
+    return [sum(e.self_cpu_time_total for e in part) / total for part in (norms, others)]
 
 
 def peak() -> float:

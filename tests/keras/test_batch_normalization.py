@@ -15,9 +15,9 @@ keras = pytest.importorskip("keras", reason="Keras is not installed")
 if keras.config.backend() != "torch":
     pytest.skip("Keras runs on another backend than torch", allow_module_level=True)
 
-from renorm import training as ranks  # noqa: E402
-from renorm.errors import RenormError, StatisticsWarning  # noqa: E402
-from renorm.keras import BatchNormalization  # noqa: E402
+from renorm import training as ranks
+from renorm.errors import RenormError, StatisticsWarning
+from renorm.keras import BatchNormalization
 
 # Keras' own, of NumPy's protocol for copies
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")

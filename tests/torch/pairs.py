@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
-from renorm.torch.modules import OURS  # noqa: E402
+from renorm.torch.modules import OURS
 
 TOLERANCE = {torch.float64: 1e-11, torch.float32: 3e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 

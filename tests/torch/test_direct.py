@@ -9,9 +9,9 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
-from renorm.core.errors import StatisticsWarning  # noqa: E402
-from renorm.torch import BatchNorm1d, BatchNorm2d, batch  # noqa: E402
-from renorm.torch.direct import direct  # noqa: E402
+from renorm.core.errors import StatisticsWarning
+from renorm.torch import BatchNorm1d, BatchNorm2d, batch
+from renorm.torch.direct import direct
 
 Tensor = Any
 SETTINGS = batch.Settings(1e-5, True, 0.1)

@@ -12,12 +12,12 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
-from tests.torch.pairs import close  # noqa: E402
-from torch import nn  # noqa: E402
-from torch.nn import functional as F  # noqa: E402
-from torch.utils.checkpoint import checkpoint  # noqa: E402
+from tests.torch.pairs import close
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
-import renorm.torch as ours  # noqa: E402
+import renorm.torch as ours
 
 
 class Basic(nn.Module):

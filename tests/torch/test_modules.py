@@ -9,13 +9,13 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
-from hypothesis import given, settings  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
-from tests.torch.pairs import agree, close, pair  # noqa: E402
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.torch.pairs import agree, close, pair
 
-import renorm.torch as ours  # noqa: E402
-from renorm.torch.batch import Settings, normalize_batch  # noqa: E402
-from renorm.torch.modules import OURS  # noqa: E402
+import renorm.torch as ours
+from renorm.torch.batch import Settings, normalize_batch
+from renorm.torch.modules import OURS
 
 FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 

@@ -9,10 +9,10 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
-from tests.torch.pairs import close  # noqa: E402
-from torch import nn  # noqa: E402
+from tests.torch.pairs import close
+from torch import nn
 
-import renorm.torch as ours  # noqa: E402
+import renorm.torch as ours
 
 
 class Block(nn.Module):

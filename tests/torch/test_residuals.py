@@ -10,12 +10,12 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
-from hypothesis import given, settings  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
-from tests.torch.pairs import close, pair  # noqa: E402
-from torch import nn  # noqa: E402
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.torch.pairs import close, pair
+from torch import nn
 
-import renorm.torch as ours  # noqa: E402
+import renorm.torch as ours
 
 FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-from torch import nn  # noqa: E402
+from torch import nn
 
-import renorm.torch as ours  # noqa: E402
-from renorm import training  # noqa: E402
-from renorm.errors import StatisticsWarning, SynchronizationError  # noqa: E402
-from renorm.torch import modules  # noqa: E402
+import renorm.torch as ours
+from renorm import training
+from renorm.errors import StatisticsWarning, SynchronizationError
+from renorm.torch import modules
 
 Work = Callable[[int], Any]
 

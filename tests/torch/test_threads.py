@@ -11,10 +11,10 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
-from renorm.runtime.openmp import Region  # noqa: E402
-from renorm.torch import BatchNorm2d, LayerNorm  # noqa: E402
-from renorm.torch import threads as torchs  # noqa: E402
-from renorm.training import kernels  # noqa: E402
+from renorm.runtime.openmp import Region
+from renorm.torch import BatchNorm2d, LayerNorm
+from renorm.torch import threads as torchs
+from renorm.training import kernels
 
 
 @pytest.fixture(autouse=True)

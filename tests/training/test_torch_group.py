@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-import torch.distributed as dist  # noqa: E402
-from torch.testing._internal.distributed import fake_pg  # noqa: E402, F401  # registers the backend "fake"
+import torch.distributed as dist
+from torch.testing._internal.distributed import fake_pg  # noqa: F401  # registers the backend "fake"
 
-from renorm import training  # noqa: E402
-from renorm.errors import SynchronizationError  # noqa: E402
+from renorm import training
+from renorm.errors import SynchronizationError
 
 
 @pytest.fixture

@@ -39,7 +39,8 @@ def once_differentiable(backward: Callable[..., Gradients]) -> Callable[..., Gra
             return results
         of = [t for t in (*gradients, *ctx.saved_tensors) if t is not None and t.requires_grad]
         known = [r for r in results if r is not None]
-        linked = iter(_Given.apply(len(known), *known, *of))  # pyright: ignore[reportGeneralTypeIssues]
+        given: Any = _Given.apply(len(known), *known, *of)
+        linked = iter(given)
         return tuple(None if r is None else next(linked) for r in results)
 
     return once
