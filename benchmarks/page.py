@@ -142,8 +142,8 @@ what caches saved."""
 _STEP = """\
 A step of training of a small ResNet (`benchmarks/steps.py`) with torch's norms and with those of
 `renorm.torch.replace_norms`: norms took {share} of a step with torch's by its profiler, with renorm's a step is
-{faster} shorter. Less what renorm's norms take themselves, {expected} were to be gained. ReLUs and additions took
-{others}; with `fuse=True`, which computes them with the norms, a step is {fused} shorter."""
+{faster} shorter. Less what renorm's norms take themselves, {expected} were to be gained.
+ReLUs and additions took {others}; with `fuse=True`, which computes them with the norms, a step is {fused} shorter."""
 
 _KERNELS = """\
 Each kernel launch alone, in order (`renorm profile`). GFLOP/s count the operations that are needed at least, GB/s the
