@@ -85,6 +85,10 @@ class SynchronizationError(RenormError):
     """The ranks of a training run do not meet: other layers, a rank that failed, one that did not come in time."""
 
 
+class ReentrancyError(RenormError):
+    """A signal handler, a finalizer or external code needs what the call that it interrupted is in the middle of."""
+
+
 class VerificationError(RenormError):
     """A rewrite or a whole network gave other numbers than it must."""
 

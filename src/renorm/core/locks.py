@@ -1,0 +1,196 @@
+"""Every lock of renorm: who may wait for it, in which order they are taken, and what a fork makes of them.
+
+*Order*. A lock has a rank, and what is taken inside has a higher one. As long as threads wait only while all they hold
+ranks lower, no ring of them can wait for each other: in order nobody ever hangs.
+
+*Out of order* come signal handlers, finalizers, external code and functions of ops, which run in the middle of a call
+of their thread and may call anything. They take what is free. What is not, they wait for too, unless who holds it waits
+in turn for this thread, or is this thread: then they get a ReentrancyError. Locks are not reentrant, since what they
+guard is in the middle of a change.
+
+*Fork*. A child has only the thread that forked. There are two kinds of locks:
+
+- A lock that is held while something long goes on (compiling, a run) guards what is replaced by a single assignment at
+  the end. A fork does not wait. In the child the lock is free, and what the lost thread was doing has never begun.
+- Where the process is in between two states meanwhile (LLVM is at work, a file descriptor or a method of a class is
+  replaced), a fork waits (`fork_waits`), FORK_PATIENCE_S at most, and holds the lock on both sides while it happens.
+  These are held for a kernel, or for a few statements.
+
+What the thread that forks holds itself it holds in the child too, and goes on with.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import weakref
+from collections import deque
+from enum import IntEnum
+from threading import Condition, get_ident
+from typing import TYPE_CHECKING, Any, cast
+
+from renorm.core.errors import InternalError, ReentrancyError
+
+if TYPE_CHECKING:
+
+    class RLock:
+        """What type stubs leave out, and threading.Condition asks for."""
+
+        def acquire(self, blocking: bool = True, timeout: float = -1) -> bool: ...
+        def release(self) -> None: ...
+        def __enter__(self) -> bool: ...
+        def __exit__(self, *_: object) -> None: ...
+        def _is_owned(self) -> bool: ...
+        def _at_fork_reinit(self) -> None: ...
+
+else:
+    from _thread import RLock
+
+FORK_PATIENCE_S = 30.0
+_LOOK_S = 0.02  # between two looks at who waits for whom
+
+
+class Rank(IntEnum):
+    """In the order in which locks are taken."""
+
+    FOLLOWING = 0  # a forward that torch.fx follows
+    COMMUNICATOR = 1  # an exchange with other ranks
+    MEETING = 2  # what ranks in threads exchange
+    MAKING = 3  # a module that is compiled when it is first needed
+    STATE = 4  # arrays that a run replaces
+    TEAM = 5  # threads that run one program at a time
+    TEAMS = 6  # all of them
+    EXTERNAL = 7  # who is in external code
+    COMPILING = 8  # kernels that several processes compile
+    LLVM = 9
+    POOL = 10  # memory for results
+
+
+class Lock(RLock):
+    """A lock to be used by `with`, which an interrupt leaves either taken and released, or never taken.
+
+    name: how an error calls what it guards. fork_waits: see above.
+    """
+
+    __slots__ = ("fork_waits", "name", "rank")
+
+    def __init__(self, name: str, rank: Rank, fork_waits: bool = False):
+        self.name, self.rank, self.fork_waits = name, rank, fork_waits
+        key = id(self)
+        _living[key] = weakref.ref(self, lambda _: _living.pop(key, None))
+
+    def __enter__(self) -> bool:  # Python's __exit__ is native: no interrupt comes between
+        if self._is_owned():
+            raise self._reentered()
+        if strict:
+            self._check_order()
+        try:
+            return self.acquire(False) or self._wait()
+        except BaseException:
+            if self._is_owned():
+                self.release()
+            raise
+
+    def take(self) -> bool:
+        """Takes it if nobody has it, this thread included; never waits. To be given back by `release`."""
+        return not self._is_owned() and self.acquire(False)
+
+    def _wait(self) -> bool:
+        held = _held()
+        if not held:
+            return self.acquire()
+        me, in_ring = get_ident(), 0
+        outer = _waiting.get(me)  # of what a handler interrupts
+        _waiting[me] = self, held
+        try:
+            if all(lock.rank < self.rank for lock in held):
+                return self.acquire()
+            while not self.acquire(timeout=_LOOK_S):
+                in_ring = in_ring + 1 if _is_ring(self, held) else 0
+                if in_ring == 2:  # seen twice: it was not just about to end
+                    raise self._reentered()
+            return True
+        finally:
+            if outer is None:
+                del _waiting[me]
+            else:
+                _waiting[me] = outer
+
+    def _reentered(self) -> ReentrancyError:
+        return ReentrancyError(
+            f"{self.name} is in use by a call that waits for this one",
+            ["a signal handler, a finalizer or external code came in the middle of it"],
+            "take a note there, and do it when that call has returned",
+        )
+
+    def _check_order(self) -> None:
+        wrong = [lock for lock in _held() if lock.rank >= self.rank]
+        if wrong:
+            order = ", ".join(f"{lock.name} ({lock.rank.name})" for lock in wrong)
+            raise InternalError(f"{self.name} ({self.rank.name}) is taken inside of {order}")
+
+
+def condition(name: str, rank: Rank, fork_waits: bool = False) -> Condition:
+    """A condition on a lock of its own. Who waits for it to come true does not hold the lock."""
+    return Condition(cast(Any, Lock(name, rank, fork_waits)))
+
+
+def adopt(lock: RLock) -> None:
+    """Has forks wait for a lock of another library, which is taken inside of all of ours."""
+    _adopted.append(lock)
+
+
+strict = False  # whether to refuse what is out of order even where nobody waits: for tests
+
+_living = dict[int, weakref.ref[Lock]]()
+_adopted = list[RLock]()
+_waiting = dict[int, tuple[Lock, list[Lock]]]()  # by thread: what it waits for, and what it holds meanwhile
+_taken = dict[int, list[RLock]]()  # by thread that forks
+
+
+def _locks() -> list[Lock]:
+    return [lock for ref in list(_living.values()) if (lock := ref()) is not None]
+
+
+def _held() -> list[Lock]:
+    """By this thread."""
+    return [lock for lock in _locks() if lock._is_owned()]
+
+
+def _is_ring(wanted: Lock, held: list[Lock]) -> bool:
+    """Whether who has `wanted` waits, for whom others wait or directly, for one of `held`."""
+    waiting = list(_waiting.values())
+    for _ in waiting:
+        following = next((w for w, has in waiting if any(wanted is lock for lock in has)), None)
+        if following is None:
+            return False
+        if any(following is lock for lock in held):
+            return True
+        wanted = following
+    return False
+
+
+def _before_fork() -> None:
+    until = time.monotonic() + FORK_PATIENCE_S
+    waits = sorted((lock for lock in _locks() if lock.fork_waits), key=lambda lock: lock.rank)
+    taken = _taken[get_ident()] = [lock for lock in (*waits, *_adopted) if not lock._is_owned()]
+    for lock in taken:
+        lock.acquire(timeout=max(0.0, until - time.monotonic()))
+
+
+def _after_fork() -> None:
+    taken = _taken.get(get_ident(), ())
+    deque(map(RLock.release, filter(RLock._is_owned, taken)), maxlen=0)  # natively: no interrupt comes between
+    _taken.pop(get_ident(), None)
+
+
+def _after_fork_in_child() -> None:
+    _after_fork()
+    _taken.clear()
+    _waiting.clear()
+    for lock in (*_locks(), *_adopted):
+        if not lock._is_owned():
+            lock._at_fork_reinit()
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork_in_child)

@@ -1,0 +1,378 @@
+"""The registry of locks: waiting, order, interrupts, forks; and that there are no locks beside it."""
+
+from __future__ import annotations
+
+import ast
+import gc
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+
+import renorm
+from renorm.core import locks
+from renorm.core.locks import Lock, Rank
+from renorm.errors import InternalError, ReentrancyError
+
+# What makes somebody wait, and where else than in the registry it stands: why
+WAITING = {
+    *(
+        ("threading", name)
+        for name in ("Lock", "RLock", "Condition", "Semaphore", "BoundedSemaphore", "Event", "Barrier")
+    ),
+    *(("_thread", name) for name in ("allocate_lock", "RLock", "LockType")),
+    ("functools", "cached_property"),  # in Python 3.11 it has a lock, for all objects of a class
+}
+ELSEWHERE = {
+    "core/locks.py": "the registry",
+    "training/branches.py": "semaphores that hand the turn from thread to thread guard no data",
+}
+
+UNCONVERTED = {
+    "codegen/llvm/machine.py", "codegen/workers.py", "driver/module.py", "frontends/diagnosis.py", "graph/rewrite.py",
+    "passes/simplify.py", "runtime/external.py", "runtime/pool.py", "runtime/state.py", "runtime/threads.py",
+    "torch/following.py", "training/communicators.py", "training/drift.py", "training/kernels.py",
+    "training/meeting.py",
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def unchecked(monkeypatch):
+    """What tests of other rooms switch on would come before what is asked here."""
+    monkeypatch.setattr(locks, "strict", False)
+
+
+def lock(rank: Rank = Rank.STATE, fork_waits: bool = False, name: str = "the state") -> Lock:
+    return Lock(name, rank, fork_waits)
+
+
+def in_thread(function: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=function, daemon=True)
+    thread.start()
+    return thread
+
+
+def in_child(function: Callable[[], bool], limit_s: float = 20) -> None:
+    """Asserts that `function` is true in a child of fork(), in time."""
+    if not (child := os.fork()):
+        code = 2
+        try:
+            code = 0 if function() else 1
+        finally:
+            os._exit(code)
+    until = time.monotonic() + limit_s
+    while (ended := os.waitpid(child, os.WNOHANG)) == (0, 0):
+        if time.monotonic() > until:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            pytest.fail("the child hangs")
+        time.sleep(0.01)
+    assert ended[1] == 0
+
+
+def test_nobody_else_takes_it_meanwhile():
+    guard, inside, most = lock(), [], []
+
+    def work() -> None:
+        for _ in range(200):
+            with guard:
+                inside.append(1)
+                most.append(len(inside))
+                time.sleep(0)
+                inside.pop()
+
+    threads = [in_thread(work) for _ in range(4)]
+    for t in threads:
+        t.join()
+    assert set(most) == {1}
+    assert len(most) == 800
+
+
+def test_the_same_thread_gets_an_error_and_the_lock_stays_whole():
+    guard = lock()
+    with guard:
+        with pytest.raises(ReentrancyError, match="the state is in use by a call that waits"), guard:
+            pass
+        assert not guard.take()
+        assert not in_another_thread(guard.take)
+    assert guard.take()
+    guard.release()
+
+
+def in_another_thread(function: Callable[[], bool]) -> bool:
+    found = list[bool]()
+    in_thread(lambda: found.append(function())).join()
+    return found[0]
+
+
+def test_a_ring_of_threads_gets_an_error_in_one_of_them():
+    a, b = lock(name="a"), lock(name="b")
+    both, errors, ended = threading.Barrier(2), [], []
+
+    def work(first: Lock, second: Lock) -> None:
+        with first:
+            both.wait()
+            try:
+                with second:
+                    ended.append(1)
+            except ReentrancyError as error:
+                errors.append(error)
+
+    threads = [in_thread(lambda: work(a, b)), in_thread(lambda: work(b, a))]
+    for t in threads:
+        t.join(20)
+        assert not t.is_alive()
+    assert errors
+    assert len(errors) + len(ended) == 2
+
+
+def test_a_ring_through_a_thread_that_waits_in_order():
+    low, high = lock(Rank.STATE, name="low"), lock(Rank.TEAM, name="high")
+    both, errors = threading.Barrier(2), []
+
+    def up() -> None:
+        with low:
+            both.wait()
+            with high:
+                pass
+
+    def down() -> None:
+        with high:
+            both.wait()
+            try:
+                with low:
+                    pass
+            except ReentrancyError as error:
+                errors.append(error)
+
+    threads = [in_thread(up), in_thread(down)]
+    for t in threads:
+        t.join(20)
+        assert not t.is_alive()
+    assert len(errors) == 1
+
+
+def test_out_of_order_it_waits_where_nobody_waits_for_it():
+    outer, wanted = lock(Rank.TEAM), lock(Rank.STATE)
+    held, go = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with wanted:
+            held.set()
+            go.wait()
+
+    thread = in_thread(hold)
+    held.wait()
+    threading.Timer(0.2, go.set).start()
+    with outer, wanted:
+        assert go.is_set()
+    thread.join()
+
+
+def test_a_handler_waits_for_no_ring():
+    """The main thread holds `mine`; another has `theirs` and waits for `mine`; a handler in the main thread wants
+    `theirs`."""
+    mine, theirs, errors = lock(Rank.TEAM, name="mine"), lock(Rank.STATE, name="theirs"), []
+
+    def other() -> None:
+        with theirs:
+            ready.set()
+            with mine:
+                pass
+
+    def handler(*_: object) -> None:
+        try:
+            with theirs:
+                pass
+        except ReentrancyError as error:
+            errors.append(error)
+
+    before, ready = signal.signal(signal.SIGUSR1, handler), threading.Event()
+    try:
+        with mine:
+            thread = in_thread(other)
+            ready.wait()
+            time.sleep(0.05)
+            signal.raise_signal(signal.SIGUSR1)
+        thread.join(20)
+        assert not thread.is_alive()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert len(errors) == 1
+
+
+def test_an_interrupt_while_waiting_leaves_nothing_behind():
+    guard, held, go = lock(), threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with guard:
+            held.set()
+            go.wait()
+
+    thread = in_thread(hold)
+    held.wait()
+    for outer in (None, lock(Rank.FOLLOWING), lock(Rank.TEAM)):  # waits in all three ways
+        main = threading.main_thread().ident
+        assert main is not None
+        threading.Timer(0.1, signal.pthread_kill, (main, signal.SIGINT)).start()
+        with pytest.raises(KeyboardInterrupt), outer or nullcontext(), guard:
+            pass
+        assert not locks._waiting
+        assert outer is None or outer.take()
+    go.set()
+    thread.join()
+    assert guard.take()
+
+
+def test_an_interrupt_at_any_line_of_taking_it_leaves_it_free():
+    def trace(frame, event, arg):
+        if frame.f_code.co_filename != locks.__file__:
+            return None
+        if event == "line":
+            seen.append(frame.f_lineno)
+            if len(seen) == at:
+                raise KeyboardInterrupt
+        return trace
+
+    at, was_hit = 0, True
+    while was_hit:
+        at, seen, guard = at + 1, [], lock()
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            with guard:
+                pass
+            was_hit = False
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(before)
+        assert guard.take(), f"interrupted at line {seen[-1]}"
+    assert at > 3
+
+
+def test_order_is_checked_where_tests_ask_for_it(monkeypatch):
+    monkeypatch.setattr(locks, "strict", True)
+    low, high = lock(Rank.STATE), lock(Rank.TEAM, name="the team")
+    with low, high:
+        pass
+    with pytest.raises(InternalError, match=r"the state \(STATE\) is taken inside of the team \(TEAM\)"), high, low:
+        pass
+    assert in_another_thread(low.take)
+
+
+def test_locks_that_nobody_refers_to_are_forgotten():
+    gc.collect()
+    before = len(locks._locks())
+    kept = [lock() for _ in range(10)]
+    assert len(locks._locks()) == before + 10
+    kept.clear()
+    gc.collect()
+    assert len(locks._locks()) == before
+
+
+def test_a_child_has_what_other_threads_held():
+    guard, held, go = lock(), threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with guard:
+            held.set()
+            go.wait()
+
+    thread = in_thread(hold)
+    held.wait()
+    in_child(guard.take)
+    assert not guard.take()  # the thread of the parent goes on
+    go.set()
+    thread.join()
+    assert guard.take()
+
+
+def test_a_child_goes_on_with_what_the_thread_that_forked_held():
+    guard, waits = lock(), lock(Rank.LLVM, fork_waits=True)
+
+    def is_held_and_given_back() -> bool:
+        had = guard._is_owned() and waits._is_owned()
+        guard.__exit__(None, None, None)
+        waits.__exit__(None, None, None)
+        return had and guard.take() and waits.take()
+
+    with guard, waits:
+        in_child(is_held_and_given_back)
+        assert guard._is_owned()
+        assert waits._is_owned()
+    assert in_another_thread(guard.take)
+    assert in_another_thread(waits.take)
+
+
+def test_a_fork_waits_for_what_is_in_between():
+    guard, held, whole = lock(Rank.LLVM, fork_waits=True), threading.Event(), [True]
+
+    def change() -> None:
+        with guard:
+            whole[0] = False
+            held.set()
+            time.sleep(0.2)
+            whole[0] = True
+
+    thread = in_thread(change)
+    held.wait()
+    in_child(lambda: whole[0] and guard.take())
+    thread.join()
+    assert guard.take()
+
+
+def test_a_fork_waits_no_longer_than_it_must(monkeypatch):
+    monkeypatch.setattr(locks, "FORK_PATIENCE_S", 0.1)
+    guard, held, go = lock(Rank.LLVM, fork_waits=True), threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with guard:
+            held.set()
+            go.wait()
+
+    thread = in_thread(hold)
+    held.wait()
+    in_child(guard.take)
+    go.set()
+    thread.join()
+    assert guard.take()
+
+
+def test_locks_of_another_library(monkeypatch):
+    monkeypatch.setattr(locks, "_adopted", [])
+    guard, held = threading.RLock(), threading.Event()
+    locks.adopt(guard)
+
+    def hold() -> None:
+        with guard:
+            held.set()
+            time.sleep(0.2)
+
+    thread = in_thread(hold)
+    held.wait()
+    in_child(lambda: guard.acquire(blocking=False))
+    thread.join()
+    assert guard.acquire(blocking=False)
+
+
+def test_no_lock_is_made_beside_the_registry():
+    source = Path(renorm.__file__).parent
+    found = set[str]()
+    for path in source.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.Attribute(ast.Name(module), name) if (module, name) in WAITING:
+                    pass
+                case ast.ImportFrom(module=module, names=names) if any((module, n.name) in WAITING for n in names):
+                    pass
+                case _:
+                    continue
+            found.add(path.relative_to(source).as_posix())
+    assert found - UNCONVERTED == set(ELSEWHERE)
