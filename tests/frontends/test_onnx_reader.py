@@ -298,8 +298,8 @@ def test_operands_that_do_not_fit_name_file_node_and_op() -> None:
 @pytest.mark.parametrize(
     ("body", "why"),
     [
-        ("g (float[2] x) => (float[2] y) { y = Relu(z) }", "'Relu_0' reads 'z', which nothing before it makes"),
-        ("g (float[2] x) => (float[2] y) { y = Relu(a) a = Exp(x) }", "topological order"),
+        ("g (float[2] x) => (float[2] y) { y = Relu(z) }", "'Relu_0' .*: it reads 'z', which nothing makes"),
+        ("g (float[2] x) => (float[2] y) { y = Relu(y) }", "in a ring: 'Relu_0' reads 'Relu_0'"),
         ("g (float[2] x) => (float[2] y) { y = Relu(x) y = Exp(x) }", "makes 'y', which exists already"),
         ("g (float[2] x) => (float[2] z) { y = Relu(x) }", "the list of outputs reads 'z'"),
     ],
@@ -312,10 +312,6 @@ def test_graphs_that_contradict_themselves(body: str, why: str) -> None:
 def test_opsets_that_are_not_known() -> None:
     with pytest.raises(InvalidModel, match=r"ai\.onnx 99 is not a version"):
         frontends.read(model("g (float[2] x) => (float[2] y) { y = Relu(x) }", opset=99))
-    m = model("g (float[2] x) => (float[2] y) { y = Relu(x) }")
-    del m.opset_import[:]
-    with pytest.raises(InvalidModel, match="states no version"):
-        frontends.read(m)
 
 
 def test_strings_are_refused() -> None:

@@ -16,7 +16,7 @@ import renorm
 from renorm.cli import output
 from renorm.cli.options import verb
 from renorm.core import target as targets
-from renorm.frontends.diagnosis import KEY, Diagnosis
+from renorm.frontends.diagnosis import ASSUMPTIONS, KEY, Diagnosis
 
 _PACKAGES = ("numpy", "llvmlite", "onnx", "ml-dtypes", "onnxruntime", "openvino", "torch")
 
@@ -25,7 +25,8 @@ _PACKAGES = ("numpy", "llvmlite", "onnx", "ml-dtypes", "onnxruntime", "openvino"
 @click.argument("model", required=False, type=click.Path(path_type=Path))
 def command(model: Path | None, as_json: bool) -> output.Outcome:
     """Prints what looks wrong in the statistics and parameters of MODEL's norms, with what to do: exit code 1 if there
-    is anything. Without MODEL: versions, the processor, and which extras are installed."""
+    is anything; and what its file leaves open, with how it is read. Without MODEL: versions, the processor, and which
+    extras are installed."""
     return _machine(as_json) if model is None else _model(model, as_json)
 
 
@@ -35,6 +36,7 @@ def _model(path: Path, as_json: bool) -> output.Outcome:
         graph = renorm.read(path)
     norms = sum(n.op.is_normalization for n in graph.nodes)
     found: tuple[Diagnosis, ...] = graph.metadata.get(KEY, ())
+    assumed: tuple[str, ...] = graph.metadata.get(ASSUMPTIONS, ())
     if not as_json:
         for (kind, fix), alike in groupby(sorted(found, key=_rank), lambda d: (d.kind, d.fix)):
             of_kind = list(alike)
@@ -44,7 +46,10 @@ def _model(path: Path, as_json: bool) -> output.Outcome:
             output.line(f"  do: {fix}")
         if not found:
             output.line(f"{graph.name}: {norms} norms, nothing looks wrong")
-    return output.Outcome({"norms": norms, "diagnoses": [asdict(d) for d in found]}, 1 if found else 0)
+        for assumption in assumed:
+            output.line(f"assumption: {assumption}")
+    data = {"norms": norms, "diagnoses": [asdict(d) for d in found], "assumptions": [*assumed]}
+    return output.Outcome(data, 1 if found else 0)
 
 
 def _rank(d: Diagnosis) -> tuple[bool, str, str]:

@@ -85,6 +85,8 @@ def command(
             output.line(f"run: {report.run}")
         for diagnosis in report.diagnoses:
             output.line(f"diagnosis: {diagnosis}")
+        for assumption in report.assumptions:
+            output.line(f"assumption: {assumption}")
         if with_names:
             output.table("tensors", ("in the model", "now"), [(k, v or "-") for k, v in report.names.items() if k != v])
         if with_refusals:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from renorm.core.errors import InvalidInput, InvalidModel
+from renorm.core.errors import InvalidInput, InvalidModel, RenormError
 from renorm.graph.ir import Graph
 
 if TYPE_CHECKING:
@@ -101,14 +101,20 @@ def read(source: Any, *, shapes: Mapping[str, Sequence[int]] | None = None, is_m
     shapes: shapes of inputs for which the file does not even state a rank. is_mapped: weights stay in the file, which
     must not change while the graph is used; those that an ONNX model has in files of their own always do.
 
-    Raises InvalidModel for a damaged file, and one UnsupportedOp that names every node renorm cannot express.
+    Raises InvalidModel for a damaged file, and one UnsupportedOp that names every node renorm cannot express; each
+    names the file.
     """
     if isinstance(source, Graph):
         return source
     module = _module(source)
     if module is None:
         raise _unreadable(source)
-    return import_module(module).read(source, shapes=shapes, is_mapped=is_mapped)
+    try:
+        return import_module(module).read(source, shapes=shapes, is_mapped=is_mapped)
+    except RenormError as error:
+        if not isinstance(source, (str, os.PathLike)) or os.path.basename(os.fspath(source)) in error.headline:
+            raise
+        raise error.within(os.path.basename(os.fspath(source))) from error
 
 
 def _module(source: Any) -> str | None:

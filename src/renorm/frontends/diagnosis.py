@@ -22,6 +22,7 @@ from renorm.graph.ir import Graph, Node, Value
 Array = np.ndarray[Any, Any]
 
 KEY = "diagnoses"  # in Graph.metadata: a tuple of Diagnosis
+ASSUMPTIONS = "assumptions"  # in Graph.metadata: a tuple of sentences, of what a file leaves open and how it was read
 
 DEAD = 1e-6  # |scale| at or below which a channel is its bias, next to results of about 1
 MANY_DEAD = 0.5  # share of channels; training with weight decay leaves some dead ones in healthy networks

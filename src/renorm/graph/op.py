@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import field
 from enum import IntEnum
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -81,7 +82,7 @@ class OnnxNode:
     """One node of an ONNX file, as an op's `from_onnx` sees it; onnx itself stays in its frontend.
 
     operands: Values (None where left out); outputs: names ("" where not asked for); opset: version of the node's
-    domain.
+    domain. assumed: takes a sentence for whatever the node leaves open, or is not taken at its word; reports say it.
     """
 
     op_type: str
@@ -90,6 +91,7 @@ class OnnxNode:
     operands: tuple[Any, ...]
     outputs: tuple[str, ...]
     attributes: Mapping[str, Any]
+    assumed: list[str] = field(default_factory=list[str])
 
     def attribute(self, name: str, default: Any = None) -> Any:
         return self.attributes.get(name, default)
@@ -108,6 +110,8 @@ class OpDef:
     types: ClassVar[Mapping[str, Sequence[str]]] = {}
     onnx: ClassVar[Mapping[str, int]] = {}  # ONNX op type -> opset since which it means this op
     onnx_ignored: ClassVar[Sequence[str]] = ()  # ONNX attributes without meaning here
+    onnx_changed: ClassVar[Mapping[str, str]] = {}  # ONNX op type -> what changed after its first version, which
+    # therefore nobody can mean who states an older one
     fusion: ClassVar[Fusion] = OPAQUE
     commutative: ClassVar[bool] = False  # the two operands may be exchanged
     is_normalization: ClassVar[bool] = False  # the report says what became of it

@@ -63,6 +63,16 @@ def find_onnx(op_type: str, opset: int) -> type[OpDef] | None:
     return fitting[-1] if fitting else None
 
 
+def first_onnx(op_type: str) -> tuple[int, type[OpDef]] | None:
+    """The oldest version of an ONNX op type, and the op that it means there; None where no op is that type."""
+    return next(iter(_ONNX.get(op_type, ())), None)
+
+
+def newest_onnx(domain: str) -> int:
+    """The newest version since which an op means a type of an ONNX domain; 1 where no op is of that domain."""
+    return max((since for key, held in _ONNX.items() if key.startswith(f"{domain}::") for since, _ in held), default=1)
+
+
 def is_own(definition: Any) -> bool:
     """Whether a class or a function is renorm's, not one from a user's file."""
     return definition.__module__.partition(".")[0] == __name__.partition(".")[0]

@@ -10,7 +10,6 @@ import numpy as np
 from renorm import te, topi
 from renorm.core import dtypes
 from renorm.core.dims import is_static
-from renorm.core.errors import UnsupportedOp
 from renorm.core.target import Target
 from renorm.graph.attributes import Float
 from renorm.graph.op import ELEMENTWISE, OnnxNode, OpDef, Reject, Sample
@@ -19,7 +18,10 @@ from renorm.ops import builders, schedules
 
 
 class Dropout(OpDef):
-    """y = x. ratio: the share of elements that training would set to zero; kept so that a file can be written back."""
+    """y = x. ratio: the share of elements that training would set to zero; kept so that a file can be written back.
+
+    In training mode too: what ONNX defines there is noise, which every runtime draws otherwise, round this y.
+    """
 
     signature = "x: T[*S] -> y: T[*S]"
     types = {"T": dtypes.FLOATS}
@@ -48,12 +50,11 @@ class Dropout(OpDef):
         share = _number(ratio, node.attribute("ratio", 0.5))
         trains = not node.attribute("is_test", 0) if node.opset < 7 else _number(training, False)
         if trains is None or (trains and share != 0):
-            why = (
-                "training_mode is not known when the network is compiled"
-                if trains is None
-                else "it is in training mode"
+            mode = "may be" if trains is None else "is"
+            node.assumed.append(
+                f"Dropout {node.name!r} {mode} in training mode: nothing is dropped, as at inference, where training "
+                "would drop at random"
             )
-            raise UnsupportedOp(f"{node.op_type}: {why}", do="export the network for inference (torch: model.eval())")
         y = cls(ratio=0.5 if share is None else share)(x, name=node.name)
         if not any(node.is_asked[1:]):
             return y

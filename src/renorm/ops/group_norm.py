@@ -28,6 +28,7 @@ class GroupNorm(OpDef):
 
     signature = "x: T[N, C, *S], scale: T[C], bias: T[C] -> y: T[N, C, *S]"
     types = {"T": FLOATS}
+    onnx_changed = {"GroupNormalization": "its scale is per group at 18 and per channel at 21"}
     onnx = {"GroupNormalization": 18}
     fusion = REDUCTION
     is_normalization = True

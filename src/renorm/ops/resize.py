@@ -38,6 +38,7 @@ class Resize(OpDef):
 
     signature = "x: T[...], roi!?: R[...], scales!?: f32[...], sizes!?: i64[...] -> y: T[...]"
     types = {"T": ALL, "R": ("float32", "float64", "float16")}
+    onnx_changed = {"Resize": "its operands, and where results lie between elements, changed at 11"}
     onnx = {"Resize": 10, "Upsample": 1}
     fusion = INJECTIVE
     mode = String("nearest", among=("nearest", "linear", "cubic"))

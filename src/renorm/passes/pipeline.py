@@ -130,6 +130,7 @@ def optimize(
         names=ledger.names(graph),
         refusals=tuple((r.rule, r.node, r.reason) for r in context.log.refusals),
         diagnoses=tuple(str(d) for d in graph.metadata.get("diagnoses", ())),
+        assumptions=tuple(graph.metadata.get("assumptions", ())),
     )
     return graph, report
 

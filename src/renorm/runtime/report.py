@@ -188,7 +188,7 @@ class Report:
     """What compiling did. near_norms: what resembles a norm and is none. renamed: output names of the source model that
     are named otherwise now. names: for each tensor of the source model (constants aside) the name under which it is
     computed now, None where it is not computed any more. refusals: rewrites that did not fire, as (rule, node, reason).
-    diagnoses: what looked wrong in the source model."""
+    diagnoses: what looked wrong in the source model. assumptions: what its file leaves open, and how it was taken."""
 
     norms: Sequence[NormRecord] = ()
     near_norms: Sequence[NearNorm] = ()
@@ -200,6 +200,7 @@ class Report:
     names: dict[str, str | None] = field(default_factory=dict[str, "str | None"])
     refusals: Sequence[tuple[str, str, str]] = ()
     diagnoses: Sequence[str] = ()
+    assumptions: Sequence[str] = ()
     seconds: dict[str, float] = field(default_factory=dict[str, float])  # compile time by stage
 
     def to_json(self) -> dict[str, Any]:
@@ -222,6 +223,7 @@ class Report:
             names=dict(data.get("names", {})),
             refusals=tuple((r[0], r[1], r[2]) for r in data.get("refusals", ())),
             diagnoses=tuple(data.get("diagnoses", ())),
+            assumptions=tuple(data.get("assumptions", ())),
             seconds=dict(data.get("seconds", {})),
         )
 
@@ -241,6 +243,7 @@ class Report:
         if self.run.phases:
             lines.append(f"run: {self.run}")
         lines += [f"diagnosis: {d}" for d in self.diagnoses]
+        lines += [f"assumption: {a}" for a in self.assumptions]
         return "\n".join(lines)
 
 

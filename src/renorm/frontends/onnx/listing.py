@@ -19,7 +19,8 @@ from onnx import AttributeProto, ModelProto, NodeProto, TensorProto
 from renorm.core.errors import InvalidModel, UnsupportedOp
 from renorm.frontends.listing import Array, Listing, Operator
 from renorm.frontends.onnx import tensors
-from renorm.frontends.onnx.model import graphs, standard_domain
+from renorm.frontends.onnx.messages import graphs
+from renorm.frontends.onnx.model import standard_domain
 from renorm.frontends.onnx.writer import to_tensor
 
 _WHOLE = b"tensor"  # in Listing.types: the constant is a serialized TensorProto, whose elements are no array

@@ -139,3 +139,14 @@ class ModelProto(Message):
     opset_import: Sequence[OperatorSetIdProto] = wire.messages(8, lambda: OperatorSetIdProto)
     metadata_props: Sequence[StringStringEntryProto] = wire.messages(14, lambda: StringStringEntryProto)
     functions: Sequence[FunctionProto] = wire.messages(25, lambda: FunctionProto)
+
+
+def graphs(proto: GraphProto) -> list[GraphProto]:
+    """A graph and the graphs nested in it."""
+    found = [proto]
+    for n in proto.node:
+        for a in n.attribute:
+            if a.type in (AttributeType.GRAPH, AttributeType.GRAPHS):
+                for g in (a.g,) if a.type == AttributeType.GRAPH else a.graphs:
+                    found.extend(graphs(g))
+    return found

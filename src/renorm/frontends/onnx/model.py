@@ -1,6 +1,6 @@
 """From a file to a checked ModelProto: what every later step may rely on.
 
-Promises: the bytes parse, the model has a graph, opset versions are stated and known, functions are inlined. The onnx
+Promises: the bytes parse, the model has a graph, opset versions are known or assumed, functions are inlined. The onnx
 package is loaded for what it alone knows: bodies of functions, and definitions newer than renorm's.
 """
 
@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from renorm.core.dataclass import dataclass
 from renorm.core.errors import InvalidModel, UnsupportedOp
 from renorm.frontends.onnx import wire
-from renorm.frontends.onnx.messages import AttributeType, GraphProto, ModelProto, NodeProto
+from renorm.frontends.onnx.messages import GraphProto, ModelProto, NodeProto, graphs
+from renorm.frontends.onnx.order import topological
 from renorm.graph import registry
 
 NEWEST_OPSET = 26  # definitions of ai.onnx up to this one have been compared with the ops that claim them
@@ -34,17 +36,40 @@ class Source:
 
     @property
     def opsets(self) -> dict[str, int]:
-        """Version by domain; the domain ai.onnx is written ""."""
+        """Version by domain, stated or assumed; the domain ai.onnx is written ""."""
+        return self._stated | self._unstated
+
+    @cached_property
+    def _stated(self) -> dict[str, int]:
         stated = {standard_domain(o.domain): o.version for o in self.model.opset_import}
         return {"": 1, **stated} if self.model.ir_version < 3 else stated
+
+    @cached_property
+    def _unstated(self) -> dict[str, int]:
+        """Versions of domains that nodes use and the model does not state: the newest, as ONNX Runtime has it."""
+        used = dict.fromkeys(standard_domain(n.domain) for g in graphs(self.model.graph) for n in g.node)
+        return {d: registry.newest_onnx(d) if d else NEWEST_OPSET for d in used if d not in self._stated}
+
+    @property
+    def assumed(self) -> list[str]:
+        """A sentence for each version that is assumed."""
+        return [
+            f"the model states no version of {domain or 'ai.onnx'}: {version} is assumed, the newest that renorm knows"
+            for domain, version in self._unstated.items()
+        ]
 
     def proto(self) -> Any:
         """The model as an onnx.ModelProto. Raises what protobuf raises."""
         import onnx
 
-        if not isinstance(self.model, ModelProto):
+        is_ours = isinstance(self.model, ModelProto)
+        if not is_ours and not self._unstated:
             return self.model
-        return onnx.ModelProto.FromString(b"" if self.content is None else self.content[:])
+        held = self.model.SerializeToString() if not is_ours else b"" if self.content is None else self.content[:]
+        proto = onnx.ModelProto.FromString(held)
+        for domain, version in self._unstated.items():
+            proto.opset_import.add(domain=domain, version=version)
+        return proto
 
 
 def standard_domain(domain: str) -> str:
@@ -110,17 +135,6 @@ def _parsed(content: wire.Buffer, label: str, file: Path | None) -> Source:
         ) from error
 
 
-def graphs(proto: GraphProto) -> list[GraphProto]:
-    """A graph and the graphs nested in it."""
-    found = [proto]
-    for n in proto.node:
-        for a in n.attribute:
-            if a.type in (AttributeType.GRAPH, AttributeType.GRAPHS):
-                for g in (a.g,) if a.type == AttributeType.GRAPH else a.graphs:
-                    found.extend(graphs(g))
-    return found
-
-
 def value_names(proto: GraphProto) -> set[str]:
     """Names of all values of a graph and the graphs nested in it."""
     names: set[str] = set()
@@ -146,8 +160,6 @@ def _check_text(model: ModelProto, label: str) -> None:
 
 def _check_opsets(source: Source) -> None:
     opsets = source.opsets
-    if "" not in opsets and any(not standard_domain(n.domain) for n in source.model.graph.node):
-        raise InvalidModel(f"{source.label}: the model uses ops of ai.onnx but states no version of it")
     if 1 <= opsets.get("", 1) <= NEWEST_OPSET:
         return
     import onnx
@@ -173,6 +185,7 @@ def _inlined(source: Source) -> Source:
     try:
         model = source.proto()
         if local:
+            model = _with_sorted_bodies(model)
             model = onnx.inliner.inline_local_functions(model, convert_version=True)
         if wanted:
             model = onnx.inliner.inline_selected_functions(model, wanted, inline_schema_functions=True)
@@ -186,6 +199,19 @@ def _inlined(source: Source) -> Source:
             ) from error
         return source
     return replace(source, model=model)
+
+
+def _with_sorted_bodies(model: Any) -> Any:
+    """A model with bodies of functions in an order in which they can be computed, as the inliner needs them."""
+    orders = [topological(f.node)[0] for f in model.functions]
+    if all(order == sorted(order) for order in orders):
+        return model
+    copied = type(model)()
+    copied.CopyFrom(model)
+    for own, f, order in zip(copied.functions, model.functions, orders):
+        del own.node[:]
+        own.node.extend(f.node[place] for place in order)
+    return copied
 
 
 def _with_body(source: Source, local: set[tuple[str, str]]) -> list[tuple[str, str]]:

@@ -15,6 +15,7 @@ from renorm.frontends.onnx.messages import NodeProto
 from renorm.frontends.onnx.model import Source, standard_domain
 from renorm.graph.ir import Value
 
+_SHOWN = 100  # faults of one file that have a line of their own
 _ADVICE = {
     **dict.fromkeys(("GRU", "LSTM", "RNN", "Loop", "Scan"), "export with the loop unrolled"),
     "NonMaxSuppression": "cut the model before its postprocessing",
@@ -23,15 +24,16 @@ _ADVICE = {
 
 @dataclass(frozen=True)
 class Problem:
-    """A node that could not be read. error: why, or None where renorm has no such op."""
+    """A node that could not be read, or something else of the file (node: None). error: why, or None where renorm has
+    no such op."""
 
-    node: NodeProto
+    node: NodeProto | None
     name: str
     operands: Sequence[Value | None]
     error: RenormError | None
 
 
-def raise_all(problems: Sequence[Problem], source: Source, read_names: set[str]) -> None:
+def raise_all(problems: Sequence[Problem], source: Source) -> None:
     """Raises one error for all problems, if there are any: missing ops first."""
     missing = [p for p in problems if p.error is None]
     failed = [p for p in problems if p.error is not None]
@@ -42,52 +44,67 @@ def raise_all(problems: Sequence[Problem], source: Source, read_names: set[str])
 
 
 def _missing(missing: Sequence[Problem], failed: Sequence[Problem], source: Source) -> UnsupportedOp:
-    first = missing[0]
+    first, kind = missing[0], _kind(missing[0])
     facts = _results(first, source)
-    others = Counter(_op(p, source, version=False) for p in missing if p.node.op_type != first.node.op_type)
-    same = sum(p.node.op_type == first.node.op_type for p in missing) - 1
+    others = Counter(_op(p, source, version=False) for p in missing if _kind(p) != kind)
+    same = sum(_kind(p) == kind for p in missing) - 1
     if same:
-        facts.append(f"{same} more {'node is' if same == 1 else 'nodes are'} {first.node.op_type}")
+        facts.append(f"{same} more {'node is' if same == 1 else 'nodes are'} {kind}")
     if others:
         listed = ", ".join(f"{op} ({n} {'node' if n == 1 else 'nodes'})" for op, n in others.items())
         facts.append(f"also missing in this model: {listed}")
-    facts += [_headline(p, source) for p in failed]
+    facts += _further(failed, source)
     return UnsupportedOp(
         f"{source.label}: node {first.name!r} is {_op(first, source)}, which renorm does not define",
         facts,
-        f"{_ADVICE.get(first.node.op_type, 'export without it')}, or add an op file (docs/adding-an-op.md)",
+        f"{_ADVICE.get(kind, 'export without it')}, or add an op file (docs/adding-an-op.md)",
     )
 
 
 def _failed(failed: Sequence[Problem], source: Source) -> RenormError:
     first = failed[0].error
     assert first is not None
-    facts = [*first.facts, *(f"also: {_headline(p, source)}" for p in failed[1:])]
+    facts = [*first.facts, *_further(failed[1:], source)]
     raised = type(first)(f"{source.label}: {_headline(failed[0], source)}", facts, first.do)
     raised.__cause__ = first
     return raised
 
 
+def _further(problems: Sequence[Problem], source: Source) -> list[str]:
+    """A line for each; thousands would hide the first."""
+    lines = [f"also: {_headline(p, source)}" for p in problems[:_SHOWN]]
+    if len(problems) > _SHOWN:
+        kinds = Counter(_op(p, source, version=False) if p.node is not None else "others" for p in problems[_SHOWN:])
+        lines.append("and more: " + ", ".join(f"{kind} ({n})" for kind, n in kinds.items()))
+    return lines
+
+
 def _headline(problem: Problem, source: Source) -> str:
     assert problem.error is not None
-    quoted = f"node {problem.name!r}"
-    why = problem.error.headline.removeprefix(f"{source.label}: ").removeprefix(f"{quoted}: ")
+    why, quoted = problem.error.headline.removeprefix(f"{source.label}: "), f"node {problem.name!r}"
+    if problem.node is None:
+        return why
+    why = why.removeprefix(f"{quoted}: ")
     return f"{quoted} ({_op(problem, source)}): {why}"
 
 
+def _kind(problem: Problem) -> str:
+    return problem.node.op_type if problem.node is not None else ""
+
+
 def _op(problem: Problem, source: Source, version: bool = True) -> str:
-    domain = standard_domain(problem.node.domain)
+    domain = standard_domain(problem.node.domain) if problem.node is not None else ""
     stated = f" {source.opsets.get(domain, '')}" if version else ""
     if not domain:
-        return problem.node.op_type + (f" (ai.onnx{stated})" if version else "")
-    return f"{problem.node.op_type} ({domain}{stated})"
+        return _kind(problem) + (f" (ai.onnx{stated})" if version else "")
+    return f"{_kind(problem)} ({domain}{stated})"
 
 
 def _results(problem: Problem, source: Source) -> list[str]:
     """One line per result: its type, if ONNX can infer it, and who reads it."""
     types = _inferred_types(source)
     lines: list[str] = []
-    for out in problem.node.output:
+    for out in problem.node.output if problem.node is not None else ():
         if not out:
             continue
         readers = [n.name or f"{n.op_type}_{i}" for i, n in enumerate(source.model.graph.node) if out in n.input]

@@ -26,7 +26,8 @@ class Form:
 @dataclass
 class Provenance:
     """opsets: version by domain. label: how errors call the model. forms: by node name, of nodes that renorm reads one
-    to one. dims: names of dim parameters by symbol. properties: the model's own metadata."""
+    to one. dims: names of dim parameters by symbol. properties: the model's own metadata. early: op types that the file
+    uses though its opset has none, and the version as which they are meant."""
 
     ir_version: int
     opsets: dict[str, int]
@@ -34,6 +35,7 @@ class Provenance:
     forms: dict[str, Form] = field(default_factory=dict[str, Form])
     dims: dict[str, str] = field(default_factory=dict[str, str])
     properties: dict[str, str] = field(default_factory=dict[str, str])
+    early: dict[str, int] = field(default_factory=dict[str, int])
 
     @classmethod
     def default(cls) -> Provenance:

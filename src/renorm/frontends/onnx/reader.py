@@ -2,13 +2,15 @@
 
 Names of values and nodes are kept; a node without a name is called by its op type and its place in the file: `Conv_3`.
 What is constant becomes a constant: initializers (also those listed as graph inputs), Constant nodes, and either of
-these seen through Identity. An If whose condition is known becomes the branch it takes. Whatever cannot be read is
-collected, so that one error names all of it.
+these seen through Identity. An If whose condition is known becomes the branch it takes. Nodes may stand in any order.
+Whatever cannot be read is collected, so that one error names all of it; what the file leaves open and is taken in one
+of its senses is an assumption, which reports say.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import zip_longest
@@ -20,7 +22,7 @@ import numpy as np
 
 from renorm.core.dims import Dim, Sym
 from renorm.core.errors import InvalidModel, RenormError, UnsupportedOp, UserCodeError, raised_at, suggest
-from renorm.frontends.diagnosis import diagnose
+from renorm.frontends.diagnosis import ASSUMPTIONS, diagnose
 from renorm.frontends.onnx import tensors
 from renorm.frontends.onnx.messages import (
     AttributeProto,
@@ -31,14 +33,16 @@ from renorm.frontends.onnx.messages import (
     NodeProto,
     TensorProto,
     ValueInfoProto,
+    graphs,
 )
-from renorm.frontends.onnx.model import BUILT_IN, Source, graphs, is_newer, load, op_key, standard_domain, value_names
+from renorm.frontends.onnx.model import BUILT_IN, Source, is_newer, load, op_key, standard_domain, value_names
+from renorm.frontends.onnx.order import topological
 from renorm.frontends.onnx.problems import Problem, raise_all
 from renorm.frontends.onnx.provenance import KEY, Form, Provenance
 from renorm.graph import registry
 from renorm.graph.attributes import Type
 from renorm.graph.ir import Graph, Node, Value
-from renorm.graph.op import OnnxNode
+from renorm.graph.op import OnnxNode, OpDef
 from renorm.ops.identity import Identity
 
 Elements = Callable[[str], tensors.Array]  # those of an initializer, given how errors call it
@@ -81,6 +85,8 @@ class _Reader:
         self.provenance.properties.update((p.key, p.value) for p in source.model.metadata_props)
         self.graph.metadata[KEY] = self.provenance
         self.problems: list[Problem] = []
+        self.assumed = [*source.assumed]
+        self.taken_early = Counter[str]()  # op types of nodes that are younger than the opset
         self.read_names = {name for g in graphs(proto) for n in g.node for name in n.input}
         self.read_names |= {o.name for g in graphs(proto) for o in g.output}
 
@@ -89,23 +95,49 @@ class _Reader:
         self._initializers(proto, scope)
         for given in proto.input:
             if given.name not in scope.initializers:  # otherwise a constant, whatever the IR version
-                scope.values[given.name] = self._input(given)
+                try:
+                    scope.values[given.name] = self._input(given)
+                except RenormError as error:
+                    self._fault(error)
+                    scope.values[given.name] = None
         self._nodes(proto.node, scope)
-        raise_all(self.problems, self.source, self.read_names)
-        for out in proto.output:
-            value = self._find(out.name, scope, "the list of outputs")
+        made = [self._output(out.name, scope) for out in proto.output]
+        raise_all(self.problems, self.source)
+        self._note_assumptions()
+        for out, value in zip(proto.output, made):
             assert value is not None  # raise_all has reported every value that could not be made
             if value.name != out.name:
                 value = self.graph.apply(Identity(), [value], name=f"Identity_{out.name}", outputs=[out.name])
             self.graph.outputs.append(value)
         return self.graph
 
+    def _output(self, name: str, scope: _Scope) -> Value | None:
+        try:
+            return self._find(name, scope, "the list of outputs")
+        except RenormError as error:
+            self._fault(error)
+            return None
+
+    def _fault(self, error: RenormError) -> None:
+        """Notes what is wrong with no node."""
+        self.problems.append(Problem(None, "", [], error))
+
+    def _note_assumptions(self) -> None:
+        for op_type, count in self.taken_early.items():
+            since = self.provenance.early[op_type]
+            self.assumed.append(
+                f"{op_type} ({count} {'node' if count == 1 else 'nodes'}) is an op of ai.onnx since {since}, the model "
+                f"states {self.opsets['']}: it is taken as {since} defines it"
+            )
+        if self.assumed:
+            self.graph.metadata[ASSUMPTIONS] = tuple(dict.fromkeys(self.assumed))
+
     # --- inputs and constants -----------------------------------------------------------------------------------------
 
     def _initializers(self, proto: GraphProto, scope: _Scope) -> None:
         for tensor in proto.initializer:
             if not tensor.name:
-                raise InvalidModel(f"{self.source.label}: an initializer of graph {proto.name!r} has no name")
+                self._fault(InvalidModel(f"an initializer of graph {proto.name!r} has no name"))
             scope.initializers[tensor.name] = partial(self._elements, tensor)
         for sparse in proto.sparse_initializer:
             scope.initializers[sparse.values.name] = partial(tensors.from_sparse, sparse)
@@ -150,39 +182,62 @@ class _Reader:
         if held is None:
             known = [*scope.values, *scope.initializers]
             raise InvalidModel(
-                f"{self.source.label}: {reader} reads {name!r}, which nothing before it makes",
-                [f"nearest: {suggest(name, known)}"] if known else [],
-                "nodes must stand in topological order",
+                f"{reader} reads {name!r}, which nothing makes", [f"nearest: {suggest(name, known)}"] if known else []
             )
         what = f"{self.source.label}: initializer {name!r}"
-        value = self.graph.constant(held(what), name, f"initializer {name!r}", exact=True)
-        scope.values[name] = value
-        return value
+        scope.values[name] = None
+        try:
+            scope.values[name] = self.graph.constant(held(what), name, f"initializer {name!r}", exact=True)
+        except RenormError as error:
+            self._fault(error)
+        return scope.values[name]
 
     # --- nodes --------------------------------------------------------------------------------------------------------
 
     def _nodes(self, nodes: Sequence[NodeProto], scope: _Scope) -> None:
-        for place, proto in enumerate(nodes):
+        order, ring = topological(nodes)
+        if len(order) < len(nodes):
+            names = [repr(_name(nodes[place], place)) for place in ring]
+            self._fault(
+                InvalidModel(f"nodes read each other's results in a ring: {' reads '.join([*names, names[0]])}")
+            )
+            scope.values.update((out, None) for place in {*range(len(nodes))} - {*order} for out in nodes[place].output)
+        for place in order:
+            proto, name = nodes[place], _name(nodes[place], place)
             if not proto.op_type:
-                raise InvalidModel(f"{self.source.label}: node {place} has no op type")
-            name = proto.name or f"{proto.op_type}_{place}"
-            operands = [self._find(n, scope, f"node {name!r}") if n else None for n in proto.input]
+                self._fault(InvalidModel(f"node {place} has no op type"))
+                scope.values.update((out, None) for out in proto.output if out)
+                continue
+            operands = self._operands(proto, name, scope)
             if any(v is None and n for v, n in zip(operands, proto.input)):
                 self._note_missing(proto, name, [])
                 results: Sequence[Value | None] = [None] * len(proto.output)
+            elif twice := [out for out in proto.output if out and (out in scope.values or out in scope.initializers)]:
+                error = InvalidModel(f"it makes {twice[0]!r}, which exists already")
+                self.problems.append(Problem(proto, name, operands, error))
+                continue
             else:
                 results = self._results(proto, name, operands, scope)
             for i, out in enumerate(proto.output):
                 if not out:
                     continue
-                if out in scope.values or out in scope.initializers:
-                    raise InvalidModel(f"{self.source.label}: node {name!r} makes {out!r}, which exists already")
                 if i < len(results):
                     scope.values[out] = results[i]
                 elif out in self.read_names:
                     missing = UnsupportedOp(f"result {i} of {proto.op_type} is not computed by renorm")
                     self.problems.append(Problem(proto, name, operands, missing))
                     scope.values[out] = None
+
+    def _operands(self, proto: NodeProto, name: str, scope: _Scope) -> list[Value | None]:
+        """Values of the operands; None for those left out, and for those that could not be made."""
+        found = list[Value | None]()
+        for operand in proto.input:
+            try:
+                found.append(self._find(operand, scope, "it") if operand else None)
+            except RenormError as error:
+                self.problems.append(Problem(proto, name, [], error))
+                found.append(None)
+        return found
 
     def _results(
         self, proto: NodeProto, name: str, operands: list[Value | None], scope: _Scope
@@ -206,29 +261,39 @@ class _Reader:
     def _note_missing(self, proto: NodeProto, name: str, operands: list[Value | None]) -> bool:
         """Whether renorm does not define this node's op; noted if so."""
         domain = standard_domain(proto.domain)
-        opset = self.opsets.get(domain)
-        if opset is None:
-            raise InvalidModel(
-                f"{self.source.label}: node {name!r} is of domain {domain!r}, whose version is not stated"
-            )
-        known = registry.find_onnx(op_key(domain, proto.op_type), opset) is not None
-        if (known and not is_newer(proto, opset)) or (not domain and proto.op_type in BUILT_IN):
+        known = self._definition(proto) is not None and not is_newer(proto, self.opsets[domain])
+        if known or (not domain and proto.op_type in BUILT_IN):
             return False
         self.problems.append(Problem(proto, name, operands, None))
         return True
 
+    def _definition(self, proto: NodeProto) -> tuple[int, type[OpDef]] | None:
+        """The version by which a node is read, and the op that it means there: that of the model, or the first that has
+        the op at all, as exporters write some ops before there is a version with them."""
+        domain = standard_domain(proto.domain)
+        key, opset = op_key(domain, proto.op_type), self.opsets[domain]
+        op = registry.find_onnx(key, opset)
+        return (opset, op) if op is not None else None if domain else registry.first_onnx(key)
+
     def _apply(self, proto: NodeProto, name: str, operands: list[Value | None], scope: _Scope) -> list[Value]:
         domain = standard_domain(proto.domain)
-        opset = self.opsets[domain]
-        op = registry.find_onnx(op_key(domain, proto.op_type), opset)
-        assert op is not None
+        definition = self._definition(proto)
+        assert definition is not None
+        opset, op = definition
+        if opset != self.opsets[domain]:
+            if changed := op.onnx_changed.get(proto.op_type):
+                raise UnsupportedOp(
+                    f"it is no op of ai.onnx {self.opsets['']}: {changed}", do="state the version meant"
+                )
+            self.provenance.early[proto.op_type] = opset
+            self.taken_early[proto.op_type] += 1
         given = {a.name: self._attribute(a, name) for a in proto.attribute}
         for spec in op.attributes.values():
             if isinstance(spec, Type) and spec.onnx in given:
                 given[spec.onnx] = tensors.dtype_name(given[spec.onnx], f"attribute {spec.onnx}")
         before = len(self.graph.nodes)
         outputs = tuple(n if n in self.read_names else "" for n in proto.output)
-        node = OnnxNode(proto.op_type, opset, name, tuple(operands), outputs, given)
+        node = OnnxNode(proto.op_type, opset, name, tuple(operands), outputs, given, self.assumed)
         try:
             made = op.from_onnx(node)
         except RenormError:
@@ -330,7 +395,12 @@ class _Reader:
         inner.names = {made.name: str(scope.names.get(out, out)) for made, out in zip(branch.output, proto.output)}
         self._initializers(branch, inner)
         self._nodes(branch.node, inner)
-        return [self._find(o.name, inner, f"the {wanted} of node {name!r}") for o in branch.output]
+        return [self._find(o.name, inner, f"its {wanted}") for o in branch.output]
+
+
+def _name(node: NodeProto, place: int) -> str:
+    """What a node is called, which may have no name in its file."""
+    return node.name or f"{node.op_type}_{place}"
 
 
 def _shortest(stored: float) -> float:

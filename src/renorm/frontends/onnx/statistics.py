@@ -17,7 +17,8 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 from renorm.core import dtypes
 from renorm.core.errors import InvalidInput, suggest
 from renorm.frontends.onnx import listing, tensors, writer
-from renorm.frontends.onnx.model import graphs, standard_domain
+from renorm.frontends.onnx.messages import graphs
+from renorm.frontends.onnx.model import standard_domain
 from renorm.graph.ir import Node
 
 Array = np.ndarray[Any, Any]

