@@ -38,8 +38,7 @@ class Resize(OpDef):
 
     signature = "x: T[...], roi!?: R[...], scales!?: f32[...], sizes!?: i64[...] -> y: T[...]"
     types = {"T": ALL, "R": ("float32", "float64", "float16")}
-    onnx_changed = {"Resize": "its operands, and where results lie between elements, changed at 11"}
-    onnx = {"Resize": 10, "Upsample": 1}
+    onnx, onnx_changed = {"Resize": 10, "Upsample": 1}, {"Resize": "its operands and its positions changed at 11"}
     fusion = INJECTIVE
     mode = String("nearest", among=("nearest", "linear", "cubic"))
     coordinate_transformation_mode = String("half_pixel", among=POSITIONS)
