@@ -11,9 +11,8 @@ from tests.conftest import Zoo
 from tests.shared_files import shared
 
 import renorm
-from renorm.core.comparison import difference
+from renorm.core.tolerance import judge, tolerance
 from renorm.driver.analysis import analyze
-from renorm.driver.compare import TOLERANCE
 from renorm.driver.runners import session
 from renorm.graph import interpret as graph_interpreter
 from renorm.runtime.module import Module
@@ -28,7 +27,7 @@ def assert_close(ours: list[Array], theirs: list[Array]) -> None:
     for a, b in zip(ours, theirs, strict=True):
         assert a.dtype == b.dtype
         assert np.isfinite(b).all()
-        assert difference(a, b) <= TOLERANCE
+        assert judge(a, b, tolerance("float32")).agrees
 
 
 class Faces:

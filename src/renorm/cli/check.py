@@ -15,7 +15,7 @@ from renorm.cli.progress import progress
 from renorm.core.comparison import random_inputs
 from renorm.driver import expected
 from renorm.driver.agreement import Agreement, Compared, Tolerance, agree, draw, first_diverging, inputs_of
-from renorm.driver.compare import REFERENCES, TOLERANCE, compare
+from renorm.driver.compare import REFERENCES, Difference, compare
 from renorm.driver.runners import RUNNERS
 from renorm.errors import InvalidInput
 
@@ -28,7 +28,9 @@ _PATH = click.Path(path_type=Path)
 @click.argument("after", metavar="[AFTER]", required=False, type=_PATH)
 @click.option("-d", "--delta", type=click.FloatRange(0), help="Two files: an element may differ by that, absolute.")
 @click.option(
-    "--tolerance", type=click.FloatRange(0), help=f"Of an output's largest value. Default: {TOLERANCE:g} without -d."
+    "--tolerance",
+    type=click.FloatRange(0),
+    help="Of an output's largest value. Default, without -d: what its dtype allows, in every channel.",
 )
 @click.option("--with", "runner", type=click.Choice([*RUNNERS]), default=_RUNNER, help="What runs two files.")
 @click.option("--draws", type=click.IntRange(1), default=1, show_default=True, help="How many random inputs.")
@@ -65,17 +67,18 @@ def command(
     renorm's interpreter in float64, renorm's own code, ONNX Runtime (ort), LiteRT, or tico's runtime of Circle files
     (circle). Inputs and outputs are taken by position, and differing names reported apart. An element differs if
     |before - after| is above -d, or above --tolerance times the largest absolute value of the output before; with both,
-    if it is above both. --save keeps inputs and MODEL's outputs, with which --expected compares later.
+    if it is above both; with neither, if it is above what the dtype allows in its channel, and what rounding moves the
+    network by. --save keeps inputs and MODEL's outputs, with which --expected compares later.
 
     Exit code 1 if outputs differ."""
-    allowed = Tolerance(delta or 0.0, TOLERANCE if tolerance is None and delta is None else tolerance or 0.0)
+    allowed = Tolerance(delta or 0.0, tolerance if delta is None else tolerance or 0.0)
     if after is None and expected_file is None and save_to is None:
         if delta is not None:
             raise InvalidInput("-d compares two files", do="name a second file, or use --tolerance")
         of_two = {"--inputs": inputs_file, "--draws": draws > 1, "--names": names_count, "--with": runner != _RUNNER}
         if unused := [option for option, is_given in of_two.items() if is_given]:
             raise InvalidInput(f"{', '.join(unused)} is for two files", do="name a second file, or --expected, --save")
-        return _compiled(model, inputs, seed, reference, allowed.relative, options, as_json)
+        return _compiled(model, inputs, seed, reference, tolerance, options, as_json)
     if after is not None and expected_file is not None:
         raise InvalidInput("--expected takes the place of one of two files", do="name one model")
     shapes = options.pop("shapes")
@@ -98,7 +101,7 @@ def command(
     last = after or model
     with progress(f"running {last.name}", as_json):
         found, last_said = draw(last, before, runner, **options)
-        result = agree(before, found, allowed, (said, last_said))
+        result = agree(before, found, allowed, (said, last_said), model)
         if not result.agrees and after is not None:
             result = first_diverging(result, model, after, before)
     if not as_json:
@@ -135,12 +138,17 @@ def _verdict(o: Compared) -> str:
     ) + moved
 
 
+def _said(found: Difference) -> str:
+    verdict = "agrees" if found.agrees else "DIFFERS"
+    return f"{verdict}; not compared: {found.unchecked}" if found.unchecked else verdict
+
+
 def _compiled(
     model: Path,
     inputs: tuple[str, ...],
     seed: int,
     reference: str | None,
-    tolerance: float,
+    tolerance: float | None,
     options: dict[str, Any],
     as_json: bool,
 ) -> output.Outcome:
@@ -151,8 +159,9 @@ def _compiled(
     with progress(f"checking {model.name}", as_json) as tell:
         found = compare(model, held, reference=reference, tolerance=tolerance, progress=tell, **options)
     if not as_json:
-        rows = [(d.name, d.error, d.largest, "agrees" if d.error <= tolerance else "DIFFERS") for d in found.outputs]
-        output.table(f"against {found.reference}", ("output", "relative error", "largest value", ""), rows)
+        rows = [(d.name, d.error, d.largest, d.tolerance, _said(d)) for d in found.outputs]
+        columns = ("output", "relative error", "largest value", "tolerance", "")
+        output.table(f"against {found.reference}", columns, rows)
         if found.roundings:
             layers = [(r.node, r.algorithm, r.l2, r.largest) for r in found.roundings]
             output.table("layers that round differently", ("node", "algorithm", "relative L2 error", "largest"), layers)

@@ -13,7 +13,7 @@ from renorm.cli import output
 from renorm.cli.inspect import norms_table
 from renorm.cli.options import keep, opt_level, target, threads, verb, verify
 from renorm.cli.progress import progress
-from renorm.driver.compare import TOLERANCE, compare
+from renorm.driver.compare import compare
 from renorm.driver.worker import timed
 from renorm.errors import InvalidInput
 
@@ -42,7 +42,7 @@ def command(as_json: bool, **options: Any) -> output.Outcome:
         single = renorm.compile(model, shapes={"pixels": (1, *images.shape[1:])}, progress=tell, **options)
     scores = module.run(images)[0]
     accuracy = float((scores.argmax(1) == labels).mean())
-    compared = compare(model, {"pixels": images}, tolerance=TOLERANCE, **options)
+    compared = compare(model, {"pixels": images}, **options)
     one = median(timed(lambda: single.run(images[:1]), _SECONDS))
     all_ = median(timed(lambda: module.run(images), _SECONDS))
     error = max(d.error for d in compared.outputs)

@@ -6,9 +6,9 @@ what goes in and comes out are moved, and the comparison says so.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import zip_longest
+from itertools import repeat, zip_longest
 from typing import Any
 
 import numpy as np
@@ -17,10 +17,12 @@ from renorm.core import dtypes
 from renorm.core.comparison import distances, is_counted, largest, random_inputs
 from renorm.core.dims import Shape, fixed_extents, format_shape
 from renorm.core.errors import InvalidInput
+from renorm.core.tolerance import Judged, judge, tolerance
 from renorm.driver import runners
 from renorm.frontends import read, tflite
 from renorm.graph import interpret
 from renorm.graph.ir import Graph, Value
+from renorm.passes.sensitivity import Sensitivity, tolerance_of
 
 Array = np.ndarray[Any, Any]
 
@@ -29,17 +31,18 @@ Array = np.ndarray[Any, Any]
 class Tolerance:
     """An element differs where |before - after| is above the limit: the larger one of `absolute`, and `relative` times
     the largest absolute value that the tensor has before, unless it is of integers. NaN agrees with NaN, an infinity
-    with itself."""
+    with itself. relative: None for what core.tolerance says of the dtype."""
 
     absolute: float = 0.0
-    relative: float = 0.0
+    relative: float | None = 0.0
 
     def __post_init__(self) -> None:
-        if not (self.absolute >= 0 and self.relative >= 0):  # nothing is above NaN
+        if not (self.absolute >= 0 and (self.relative is None or self.relative >= 0)):  # nothing is above NaN
             raise InvalidInput(f"a tolerance is {self.absolute} absolute, {self.relative} relative")
 
     def limit(self, before: Array) -> float:
-        return self.absolute if is_counted(before) else max(self.absolute, self.relative * largest(before))
+        relative = tolerance(dtypes.from_numpy(before.dtype)) if self.relative is None else self.relative
+        return self.absolute if is_counted(before) else max(self.absolute, relative * largest(before))
 
 
 @dataclass(frozen=True)
@@ -96,9 +99,16 @@ class Agreement:
         return all(o.agrees for o in self.outputs)
 
 
-def compared(name: str, before: Array, after: Array, tolerance: Tolerance, after_name: str = "") -> Compared:
-    """One tensor beside another."""
-    limit, types = tolerance.limit(before), (_type(before), _type(after))
+def compared(
+    name: str,
+    before: Array,
+    after: Array,
+    allowed: Tolerance,
+    after_name: str = "",
+    judged: Callable[[Array], Judged] | None = None,
+) -> Compared:
+    """One tensor beside another. judged: counts the elements that differ, in the place of `allowed`."""
+    limit, types = allowed.limit(before), (_type(before), _type(after))
     arranged = move_axes(after, before.shape)
     if arranged is None:
         why = f"shapes differ: {format_shape(before.shape)} and {format_shape(after.shape)}"
@@ -107,7 +117,8 @@ def compared(name: str, before: Array, after: Array, tolerance: Tolerance, after
         )
     after, moved = arranged
     errors = distances(before, after)
-    worst = np.unravel_index(int(errors.argmax()), errors.shape) if errors.size else ()
+    worst = tuple(map(int, np.unravel_index(int(errors.argmax()), errors.shape))) if errors.size else ()
+    found = judged(after) if judged is not None else Judged(0.0, int((errors > limit).sum()), worst)
     why = f"types differ: {before.dtype} and {after.dtype}" if before.dtype != after.dtype else ""
     return Compared(
         name,
@@ -116,9 +127,9 @@ def compared(name: str, before: Array, after: Array, tolerance: Tolerance, after
         float(errors.max(initial=0.0)),
         largest(before),
         limit,
-        int((errors > limit).sum()),
+        found.differing,
         errors.size,
-        tuple(int(i) for i in worst),
+        found.worst or worst,
         moved,
         why,
     )
@@ -154,16 +165,18 @@ def draw(model: Any, inputs: Sequence[Draw], runner: str, **options: Any) -> tup
     """What a model makes of inputs, which are taken by position, and how that was computed."""
     graph, said, found = read(model), "", list[Draw]()
     for given in inputs:
-        held = _placed(graph, given.inputs)
-        fixed = graph.copy(fixed_extents(graph.inputs, {n: a.shape for n, a in held.items()}, graph.name))
+        fixed, held = _fixed(graph, given)
         arrays, said = runners.run(runner, model, fixed, held, **options)
         found.append(Draw(held, [(v.name, a) for v, a in zip(fixed.outputs, arrays, strict=True)]))
     return found, said
 
 
-def agree(before: Sequence[Draw], after: Sequence[Draw], tolerance: Tolerance, said: tuple[str, str]) -> Agreement:
-    """Compares what two networks made of the same inputs; said: how each was computed. Raises InvalidInput where they
-    have different numbers of outputs."""
+def agree(
+    before: Sequence[Draw], after: Sequence[Draw], allowed: Tolerance, said: tuple[str, str], model: Any = None
+) -> Agreement:
+    """Compares what two networks made of the same inputs; said: how each was computed. model: what gave `before`, whose
+    own sensitivity counts where `allowed` leaves it to the dtype. Raises InvalidInput where they have different numbers
+    of outputs."""
     outputs = list[Compared]()
     for old, new in zip(before, after, strict=True):
         if len(old.outputs) != len(new.outputs):
@@ -171,10 +184,29 @@ def agree(before: Sequence[Draw], after: Sequence[Draw], tolerance: Tolerance, s
                 f"the networks have {len(old.outputs)} and {len(new.outputs)} outputs",
                 [f"{side} {', '.join(n for n, _ in d.outputs)}" for side, d in (("before", old), ("after ", new))],
             )
-        pairs = zip(old.outputs, new.outputs)
-        found = [compared(n, a, b, tolerance, m) for (n, a), (m, b) in pairs]
+        judges = _judges(model, old) if model is not None and allowed.relative is None else repeat(None)
+        pairs = zip(old.outputs, new.outputs, judges)
+        found = [compared(n, a, b, allowed, m, by) for (n, a), (m, b), by in pairs]
         outputs = [max(pair, key=_badness) for pair in zip(outputs, found)] if outputs else found
-    return Agreement(*said, len(after), tolerance, tuple(outputs), tuple(_renamed(before[0], after[0])))
+    return Agreement(*said, len(after), allowed, tuple(outputs), tuple(_renamed(before[0], after[0])))
+
+
+def _judges(model: Any, old: Draw) -> list[Callable[[Array], Judged]]:
+    """For each output what judges an array in its place."""
+    graph, held = _fixed(model, old)
+    sensitivity = Sensitivity.of(graph, held)
+
+    def judge_of(place: int, v: Value, expected: Array) -> Callable[[Array], Judged]:
+        return lambda after: judge(after, expected, tolerance_of(v), sensitivity.movements(place))
+
+    return [judge_of(i, v, a) for i, (v, (_, a)) in enumerate(zip(graph.outputs, old.outputs, strict=True))]
+
+
+def _fixed(model: Any, given: Draw) -> tuple[Graph, dict[str, Array]]:
+    """The graph of a model for inputs of these shapes, and the inputs by its names."""
+    graph = read(model)
+    held = _placed(graph, given.inputs)
+    return graph.copy(fixed_extents(graph.inputs, {n: a.shape for n, a in held.items()}, graph.name)), held
 
 
 def first_diverging(found: Agreement, before: Any, after: Any, given: Sequence[Draw]) -> Agreement:
@@ -197,8 +229,7 @@ def _values(model: Any, given: Draw) -> list[tuple[str, Value, Array]]:
     graph = read(model)
     source: Any = graph.metadata.get(tflite.KEY)
     tensors: dict[str, tuple[str, bool]] = source.forms if source is not None else {}
-    held = _placed(graph, given.inputs)
-    fixed = graph.copy(fixed_extents(graph.inputs, {n: a.shape for n, a in held.items()}, graph.name))
+    fixed, held = _fixed(graph, given)
     values = interpret.evaluate(fixed, held)
     return [(tensors.get(v.name, (v.name, False))[0], v, array) for v, array in values.items()]
 

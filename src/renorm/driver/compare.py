@@ -16,25 +16,31 @@ import numpy as np
 from renorm.core.comparison import difference, largest
 from renorm.core.dims import fixed_extents
 from renorm.core.errors import InvalidInput
+from renorm.core.tolerance import Judged, judge
 from renorm.driver.compile import compile
 from renorm.driver.rounding import Rounding, roundings
 from renorm.driver.runners import session
 from renorm.frontends import read
 from renorm.graph import interpret
 from renorm.graph.ir import Graph, Node, Value
+from renorm.passes.sensitivity import Sensitivity, tolerance_of
 
 Array = np.ndarray[Any, Any]
 REFERENCES = ("ort", "interpreter")
-TOLERANCE = 1e-4
 
 
 @dataclass(frozen=True)
 class Difference:
-    """How far a tensor is from its reference. error: see core.comparison.difference."""
+    """How far a tensor is from its reference. error: see core.comparison.difference. largest: absolute value in the
+    reference. tolerance: that it was held to, relative to the largest value: of each channel where it follows from the
+    dtype, of the tensor where it was given. unchecked: what was not compared, as a part of a sentence."""
 
     name: str
     error: float
-    largest: float  # absolute value in the reference
+    largest: float
+    tolerance: float
+    agrees: bool
+    unchecked: str = ""
 
 
 @dataclass(frozen=True)
@@ -43,7 +49,6 @@ class Comparison:
     roundings: the error of each layer whose algorithm rounds differently."""
 
     reference: str
-    tolerance: float
     outputs: tuple[Difference, ...]
     first: Difference | None = None
     first_op: str = ""
@@ -51,11 +56,21 @@ class Comparison:
 
     @property
     def agrees(self) -> bool:
-        return all(d.error <= self.tolerance for d in self.outputs)
+        return all(d.agrees for d in self.outputs)
 
 
-def _compared(name: str, ours: Array, theirs: Array) -> Difference:
-    return Difference(name, difference(ours, theirs), largest(theirs))
+def _compared(
+    name: str, v: Value, ours: Array, theirs: Array, tolerance: float | None, sensitivity: Sensitivity, place: int = 0
+) -> Difference:
+    """tolerance: None for that of the value. sensitivity: of the network, where the value is result number `place`."""
+    theirs = interpret.narrow(theirs, v.dtype)
+    if tolerance is None:
+        tolerance = tolerance_of(v)
+        found = judge(ours, theirs, tolerance, sensitivity.movements(place))
+    else:
+        error = difference(ours, theirs)
+        found = Judged(error, differing=int(not error <= tolerance))
+    return Difference(name, found.error, largest(theirs), tolerance, found.agrees, found.reservation)
 
 
 def compare(
@@ -63,29 +78,35 @@ def compare(
     inputs: Mapping[str, Array],
     *,
     reference: str | None = None,
-    tolerance: float = TOLERANCE,
+    tolerance: float | None = None,
     **options: Any,
 ) -> Comparison:
     """Compiles a model, runs it, and compares every output with a reference.
 
     model: as for `compile`. inputs: one array per input. reference: "ort", "interpreter", or None: the first that
-    works. options: of `compile`. Raises InvalidInput where the reference that is asked for cannot run the model.
+    works. tolerance: relative to the largest value of an output; None for what the dtypes and the network's own
+    sensitivity allow (core.tolerance). options: of `compile`. Raises InvalidInput where the reference that is asked for
+    cannot run the model.
     """
     source = read(model)
     fixed = source.copy(fixed_extents(source.inputs, {name: a.shape for name, a in inputs.items()}, source.name))
     chosen, expected = _expected(model, fixed, inputs, reference)
     module = compile(fixed, **options)
     ours = module.run(*[inputs[v.name] for v in fixed.inputs])
-    outputs = tuple(_compared(v.name, a, b) for v, a, b in zip(fixed.outputs, ours, expected))
+    sensitivity = Sensitivity.of(fixed, inputs)
+    outputs = tuple(
+        _compared(v.name, v, a, b, tolerance, sensitivity, i)
+        for i, (v, a, b) in enumerate(zip(fixed.outputs, ours, expected, strict=True))
+    )
     same = {name: options[name] for name in ("target", "opt_level", "keep") if name in options}
-    result = Comparison(chosen, tolerance, outputs, roundings=roundings(fixed, module.graph, inputs, **same))
+    result = Comparison(chosen, outputs, roundings=roundings(fixed, module.graph, inputs, **same))
     if result.agrees:
         return result
-    wrong = next(v for v, d in zip(fixed.outputs, outputs) if d.error > tolerance)
+    wrong = next(v for v, d in zip(fixed.outputs, outputs) if not d.agrees)
     if wrong.producer is None:
         return result
     node, found = _first_diverging(fixed, wrong.producer, inputs, tolerance, options)
-    return replace(result, first=Difference(node.name, found.error, found.largest), first_op=node.op.name)
+    return replace(result, first=found, first_op=node.op.name)
 
 
 def _expected(model: Any, graph: Graph, inputs: Mapping[str, Array], reference: str | None) -> tuple[str, list[Array]]:
@@ -104,7 +125,7 @@ def _expected(model: Any, graph: Graph, inputs: Mapping[str, Array], reference: 
 
 
 def _first_diverging(
-    graph: Graph, wrong: Node, inputs: Mapping[str, Array], tolerance: float, options: Mapping[str, Any]
+    graph: Graph, wrong: Node, inputs: Mapping[str, Array], tolerance: float | None, options: Mapping[str, Any]
 ) -> tuple[Node, Difference]:
     """A node whose result diverges while every node it reads from agrees, among those that lead to `wrong`.
 
@@ -117,7 +138,8 @@ def _first_diverging(
     def at(node: Node) -> Difference:
         if node.name not in asked:
             ours = _ending_at(graph, node.output, inputs, options)
-            asked[node.name] = _compared(node.name, ours, values[node.output])
+            sensitivity = Sensitivity([*_ancestors(graph, node), node], values, [node.output])
+            asked[node.name] = _compared(node.name, node.output, ours, values[node.output], tolerance, sensitivity)
         return asked[node.name]
 
     current = wrong
@@ -126,13 +148,13 @@ def _first_diverging(
         low, high = 0, len(before)  # before[:low] agree as far as bisection has asked, before[high:] or current diverge
         while low < high:
             middle = (low + high) // 2
-            if at(before[middle]).error > tolerance:
+            if not at(before[middle]).agrees:
                 high = middle
             else:
                 low = middle + 1
         current = before[high] if high < len(before) else current
         producers = [v.producer for v in current.inputs if v is not None and v.producer is not None]
-        further = next((p for p in producers if at(p).error > tolerance), None)
+        further = next((p for p in producers if not at(p).agrees), None)
         if further is None:
             return current, at(current)
         current = further

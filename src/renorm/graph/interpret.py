@@ -21,7 +21,7 @@ Array = np.ndarray[Any, Any]
 def run(graph: Graph, inputs: Sequence[Any] | Mapping[str, Any], *, rounded: bool = False) -> list[Array]:
     """The outputs, in order, in their dtypes. inputs: arrays in order, or by name."""
     env = evaluate(graph, inputs, rounded=rounded)
-    return [_as(env[v], v.dtype) for v in graph.outputs]
+    return [narrow(env[v], v.dtype) for v in graph.outputs]
 
 
 def evaluate(graph: Graph, inputs: Sequence[Any] | Mapping[str, Any], *, rounded: bool = False) -> dict[Value, Array]:
@@ -34,7 +34,7 @@ def evaluate(graph: Graph, inputs: Sequence[Any] | Mapping[str, Any], *, rounded
     wrong += [f"input {v.name!r}: {v.type} is missing" for v in graph.inputs if v.name not in given]
     if wrong:
         raise InvalidInput(f"graph {graph.name}: inputs do not fit", wrong)
-    env = {v: widen(_as(np.asarray(given[v.name]), v.dtype)) for v in graph.inputs}
+    env = {v: widen(narrow(np.asarray(given[v.name]), v.dtype)) for v in graph.inputs}
     env |= {v: widen(v.data) for v in graph.constants.values() if v.data is not None}
     for node in graph.nodes:
         for v, array in zip(node.outputs, apply(node, env, rounded=rounded)):
@@ -71,7 +71,7 @@ def _result(node: Node, v: Value, result: Any, rounded: bool) -> Array:
         return widen(array.astype(dtype)) if rounded else array.astype(np.float64, copy=False)
 
 
-def _as(array: Array, dtype: str) -> Array:
+def narrow(array: Array, dtype: str) -> Array:
     """Rounded to a dtype; what is beyond it becomes infinite."""
     with np.errstate(all="ignore"):
         return array.astype(dtypes.numpy_dtype(dtype))
