@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from renorm.graph.op import OpDef
     from renorm.graph.registry import override, register
     from renorm.runtime import nd
-    from renorm.runtime.external import ExternalCode
+    from renorm.runtime.external import ExternalCode, register_loader
     from renorm.runtime.module import Module, load
     from renorm.te import compute, const, create_schedule, intrin, max, min, placeholder, reduce_axis, sum, thread_axis
 
@@ -71,12 +71,14 @@ _PUBLIC: dict[str, tuple[str, str | None]] = {
     "Target": ("renorm.core.target", "Target"),
     "ExternalCode": ("renorm.runtime.external", "ExternalCode"),
     "register_target": ("renorm.core.target", "register_target"),
+    "register_loader": ("renorm.runtime.external", "register_loader"),
 }  # fmt: skip
 
 __all__ = [
     "ExternalCode", "Module", "OpDef", "Target", "build", "compile", "compute", "const", "create_schedule", "errors",
     "intrin", "load", "lower", "max", "min", "nd", "ops", "optimize", "override", "placeholder", "read", "reduce_axis",
-    "register", "register_target", "sum", "te", "thread_axis", "topi", "training", "unfold", "write_state",
+    "register", "register_loader", "register_target", "sum", "te", "thread_axis", "topi", "training", "unfold",
+    "write_state",
 ]  # fmt: skip
 
 

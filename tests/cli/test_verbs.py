@@ -470,3 +470,31 @@ def test_a_network_in_training_mode_keeps_its_state(tmp_path: Path, monkeypatch:
     ):
         assert because in run("run", *wrong, code=2).stderr
     assert not (tmp_path / "z.onnx").exists()
+
+
+def test_an_artifact_is_looked_at_without_any_of_its_code(artifact: Path, tmp_path: Path) -> None:
+    found = run_json("inspect", artifact)
+    assert (found["inputs"], found["is_signed"]) == (["pixels f32[2, 1, 8, 8]"], False)
+    assert found["machine"]["features"]
+    data = bytearray(artifact.read_bytes())
+    begin = 256 + int.from_bytes(data[24:32], "little")
+    data[begin:] = bytes(len(data) - begin)  # neither code nor weights
+    (tmp_path / "empty.renorm").write_bytes(data)
+    assert run_json("inspect", tmp_path / "empty.renorm") == found
+    assert f"digest {found['digest']}, not signed" in run("inspect", tmp_path / "empty.renorm").stdout
+    assert "SHA-256" in run("run", tmp_path / "empty.renorm", code=4).stderr
+
+
+def test_what_is_trusted_can_be_said(artifact: Path, tmp_path: Path) -> None:
+    digest, trusted = run_json("inspect", artifact)["digest"], tmp_path / "signed.renorm"
+    run("run", artifact, "--digest", digest)
+    for verb in ("run", "inspect", "profile", "bench"):
+        assert "another artifact" in run(verb, artifact, "--digest", "0" * 64, code=4).stderr
+    assert "is no artifact" in run("inspect", MODEL, "--digest", digest, code=2).stderr
+    private, public = tmp_path / "private.pem", tmp_path / "public.pem"
+    subprocess.run(["openssl", "genpkey", "-algorithm", "ed25519", "-out", private], check=True)
+    subprocess.run(["openssl", "pkey", "-in", private, "-pubout", "-out", public], check=True)
+    told = run_json("compile", MODEL, "-o", trusted, *FIXED, "--sign", private)
+    assert told["digest"] == run_json("inspect", trusted, "--key", public)["digest"]
+    run("run", trusted, "--key", public)
+    assert "is not signed" in run("run", artifact, "--key", public, code=4).stderr

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import threading
 import traceback
+from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -22,11 +24,14 @@ from tests.passes.networks import networks
 
 import renorm
 from renorm import ops
+from renorm.cli.inspect import command as inspect
 from renorm.core.dims import Sym
 from renorm.driver.analysis import analyze
 from renorm.graph import interpret
 from renorm.graph.ir import Graph
+from renorm.runtime.external import PROVIDED as LOADERS
 from renorm.runtime.profile import profile
+from renorm.targets import PROVIDED
 
 FUSED = "fused_conv2d_batch_norm_relu"
 
@@ -468,7 +473,7 @@ import numpy as np
 import renorm
 
 class Scaling(renorm.ExternalCode):
-    loader = "engine:load"
+    loader = "engine"
     def __init__(self, factor):
         self.factor = factor
     def run(self, inputs, outputs):
@@ -488,6 +493,11 @@ def codegen(group):
 @pytest.fixture
 def engine(tmp_path: Path, monkeypatch: Any) -> Any:
     (tmp_path / "engine.py").write_text(ENGINE)
+    (tmp_path / "engine-1.dist-info").mkdir()  # as installing a package writes it
+    (tmp_path / "engine-1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: engine\nVersion: 1\n")
+    points = ("engine = engine:load", "gone = nowhere.engine:load", "lacks = engine:open", "codegen = engine:codegen")
+    text = "\n".join(["[renorm.external]", *points, "bytes = os:fsencode"])
+    (tmp_path / "engine-1.dist-info" / "entry_points.txt").write_text(text)
     monkeypatch.syspath_prepend(str(tmp_path))
     import engine
 
@@ -527,21 +537,22 @@ def test_what_cannot_be_saved_or_loaded_says_so(engine: Any, tmp_path: Path, mon
     path = tmp_path / "m.renorm"
     m.save(path)
     for loader, words in [
-        ("nowhere.engine:load", "install what has nowhere.engine"),
-        ("engine:open", "has no attribute 'open'"),
-        ("engine:np.nothing", "InvalidArtifact"),
-        ("engine:codegen", "loader engine:codegen failed"),
-        ("os:fsencode", "loader os:fsencode gave bytes"),
+        ("gone", "No module named 'nowhere'"),
+        ("lacks", "has no attribute 'open'"),
+        ("engine:load", "no loader is known as 'engine:load'"),
+        ("os:system", "register it: renorm.register_loader('os:system', ...)"),
+        ("codegen", "loader 'codegen' failed"),
+        ("bytes", "loader 'bytes' gave bytes"),
     ]:
         monkeypatch.setattr(engine.Scaling, "loader", loader)
         renorm.compile(g, target=target(["mul"], engine.codegen)).save(path)
         with pytest.raises(renorm.errors.InvalidArtifact, match="code of another package") as caught:
             renorm.load(path)
-        assert words in str(caught.value) or words == type(caught.value).__name__
+        assert words in str(caught.value)
     monkeypatch.setattr(engine.Scaling, "loader", "")
     with pytest.raises(renorm.errors.InvalidArtifact, match="names no loader"):
         renorm.compile(g, target=target(["mul"], engine.codegen)).save(path)
-    monkeypatch.setattr(engine.Scaling, "loader", "engine:load")
+    monkeypatch.setattr(engine.Scaling, "loader", "engine")
     monkeypatch.setattr(engine.Scaling, "save", lambda self: 1 / 0)
     with pytest.raises(renorm.errors.InvalidArtifact, match="ZeroDivisionError"):
         renorm.compile(g, target=target(["mul"], engine.codegen)).save(path)
@@ -551,9 +562,32 @@ def test_what_cannot_be_saved_or_loaded_says_so(engine: Any, tmp_path: Path, mon
             renorm.compile(g, target=target(["mul"], engine.codegen)).save(path)
 
 
-def test_a_program_whose_external_code_reaches_outside_is_refused() -> None:
-    from dataclasses import replace
+def test_a_file_does_not_choose_what_is_imported(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "chosen.py").write_text("import os\nos.environ['CHOSEN'] = 'yes'\n")
+    m = renorm.compile(residual(), target=target([conv_norm_relu]))
+    path = tmp_path / "m.renorm"
+    loaders = ["os:system", "chosen:load", "builtins:eval", "chosen", ""]
+    for loader in loaders:
+        m.program = replace(m.program, externals=tuple(replace(e, loader=loader) for e in m.program.externals))
+        m.save(path)
+        with pytest.raises(renorm.errors.InvalidArtifact, match="no loader is known as"):
+            renorm.load(path)
+        inspect([str(path), "--json"], standalone_mode=False)
+        assert json.loads(capsys.readouterr().out)["report"]["kernels"]
+    assert "CHOSEN" not in os.environ
+    assert "chosen" not in sys.modules
 
+
+def test_the_targets_that_come_with_renorm_have_a_loader() -> None:
+    from importlib import import_module
+
+    for name in PROVIDED:
+        module, _, function = LOADERS[name].partition(":")
+        assert getattr(import_module(module), function)
+
+
+def test_a_program_whose_external_code_reaches_outside_is_refused() -> None:
     m = renorm.compile(residual(), target=target([conv_norm_relu]))
     program = m.program
     first, *others = program.externals

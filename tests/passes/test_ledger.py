@@ -1,5 +1,6 @@
 """The ledger: where each norm went, why not, what its constants became, and where tensors are now."""
 
+import json
 import re
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from tests.passes.folding.cases import numbered
 
 from renorm import ops
+from renorm.core import records
 from renorm.core.comparison import difference
 from renorm.frontends import read
 from renorm.graph import interpret
@@ -228,7 +230,7 @@ def test_a_report_comes_back_from_json() -> None:
     g, _, _ = linear("conv")
     report = optimize(g)[1]
     assert report.norms[0].constants
-    assert Report.from_json(report.to_json()) == report
+    assert records.record(Report, json.loads(json.dumps(records.plain(report)))) == report
 
 
 def test_every_name_is_there_or_gone() -> None:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import struct
 import sys
-import zlib
 from dataclasses import replace
+from hashlib import sha256
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from renorm.errors import InvalidArtifact
+from renorm.errors import InvalidArtifact, InvalidInput
 from renorm.runtime import Machine, artifact, cpu, load
 from renorm.runtime.program import Argument, Code, Program, Step, TensorSpec, Weight
 from renorm.runtime.report import ConstantRecord, Extreme, KernelRecord, MemoryRecord, NearNorm, NormRecord, Report
@@ -65,7 +66,7 @@ def test_every_damaged_byte_is_noticed(saved):
     good = path.read_bytes()
     head = struct.unpack_from("<Q", good, 16)[0]
     rng = np.random.default_rng(0)
-    everywhere = [*range(64), *rng.integers(64, head, 300).tolist(), *rng.integers(head, len(good), 60).tolist()]
+    everywhere = [*range(256), *rng.integers(256, head, 300).tolist(), *rng.integers(head, len(good), 60).tolist()]
     for at in everywhere:
         bad = bytearray(good)
         bad[at] ^= 1 << int(rng.integers(8))
@@ -79,7 +80,7 @@ def test_every_damaged_byte_is_noticed(saved):
 def test_every_truncation_is_noticed(saved):
     _, path = saved
     good = path.read_bytes()
-    for size in (0, 1, 8, 63, 64, 65, 300, len(good) // 2, len(good) - 1):
+    for size in (0, 1, 8, 63, 64, 255, 256, 300, len(good) // 2, len(good) - 1):
         path.write_bytes(good[:size])
         with pytest.raises(InvalidArtifact, match=f"{size} bytes, expected"):
             load(path)
@@ -94,7 +95,7 @@ def test_weights_are_checked_unless_told_not_to(saved):
     bad[-500] ^= 4
     path.write_bytes(bad)
     load(path, verify=False)
-    with pytest.raises(InvalidArtifact, match="weights: checksum"):
+    with pytest.raises(InvalidArtifact, match="weights: SHA-256"):
         load(path)
 
 
@@ -106,8 +107,6 @@ def test_other_files_and_versions(saved, tmp_path):
         load(other)
     bad = bytearray(path.read_bytes())
     struct.pack_into("<I", bad, 8, 77)
-    struct.pack_into("<I", bad, 12, 0)
-    struct.pack_into("<I", bad, 12, zlib.crc32(bad[:64]))
     path.write_bytes(bad)
     with pytest.raises(InvalidArtifact, match=f"version 77, expected {artifact.VERSION}"):
         load(path)
@@ -200,7 +199,7 @@ programs = st.builds(
         near_norms=st.lists(st.builds(NearNorm, names, names, names, st.lists(names).map(tuple)), max_size=2).map(
             tuple
         ),
-        memory=st.builds(MemoryRecord, st.integers(), st.integers(), st.integers()),
+        memory=st.builds(MemoryRecord, *[st.integers(-(1 << 63), (1 << 63) - 1)] * 3),
         renamed=st.dictionaries(names, names, max_size=2),
         names=st.dictionaries(names, st.none() | names, max_size=2),
         refusals=st.lists(st.tuples(names, names, names), max_size=2).map(tuple),
@@ -225,12 +224,158 @@ def test_any_program_survives_the_file(program, tmp_path, walker):
     assert held.objects == (walker,)
 
 
+def sealed(content: bytes, manifest: bytes) -> bytes:
+    """The file with another manifest, its digests as they must be."""
+    head, size, weights = struct.unpack_from("<QQQ", content, 16)
+    begin, data = -(-(256 + size) // 64) * 64, -(-(256 + len(manifest)) // 64) * 64
+    code = bytes(data - 256 - len(manifest)) + content[begin:head]
+    code += bytes(-(256 + len(manifest) + len(code)) % 4096)
+    held = content[head:]
+    stated = content[:16] + struct.pack("<QQQ8x", 256 + len(manifest) + len(code), len(manifest), weights)
+    stated += b"".join(sha256(part).digest() for part in (manifest, code, held))
+    header = stated + bytes(80)
+    return header + sha256(header).digest() + manifest + code + held
+
+
+def manifest_of(content: bytes) -> dict:
+    return json.loads(content[256 : 256 + struct.unpack_from("<Q", content, 24)[0]])
+
+
 def test_a_manifest_that_is_no_program(saved):
-    m, _ = saved
-    data = m.program.to_json()
-    for key in data:
-        with pytest.raises(InvalidArtifact, match="does not describe a program"):
-            Program.from_json({k: v for k, v in data.items() if k != key})
-    for change in ({"arena_bytes": "8"}, {"steps": [{"kernel": "k", "code": 0, "args": [["input"]]}]}, {"codes": 3}):
-        with pytest.raises(InvalidArtifact, match="does not describe a program"):
-            Program.from_json({**data, **change})
+    _, path = saved
+    good = path.read_bytes()
+    data = manifest_of(good)
+    path.write_bytes(sealed(good, json.dumps(data, separators=(",", ":")).encode()))
+    assert path.read_bytes() == good  # the helper writes what the format says
+    program = data["program"]
+    changes = [{k: v for k, v in program.items() if k != key} for key in program]
+    changes += [program | c for c in ({"arena_bytes": "8"}, {"codes": 3}, {"more": 1}, {"states": True})]
+    step = program["steps"][0]
+    changes += [program | {"steps": [step | c]} for c in ({"args": [["input"]]}, {"kernel": "\ud800"}, {"waits": [1]})]
+    changes += [program | {"nanoseconds": 1 << 63}, [], None]
+    manifests = [json.dumps(data | {"program": c}).encode() for c in changes]
+    manifests += [b"", b"\xff", b"[" * 100_000, b"9" * 5000, json.dumps([data]).encode()]
+    for manifest in manifests:
+        path.write_bytes(sealed(good, manifest))
+        for reader in (load, artifact.inspect):
+            with pytest.raises(InvalidArtifact, match="has a manifest that cannot be read"):
+                reader(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"arena_bytes": 1 << 62}, "arena"),
+        ({"arena_bytes": -1}, "arena"),
+        ({"inputs": [{"name": "x", "dtype": "float31", "shape": [40]}]}, "'float31' is not a dtype"),
+        ({"inputs": [{"name": "x", "dtype": "float32", "shape": [-1, -40]}]}, r"shape \(-1, -40\)"),
+        ({"inputs": [{"name": "x", "dtype": "float32", "shape": [1 << 62, 0, 1 << 62]}]}, "is more than"),
+        ({"inputs": [{"name": "x", "dtype": "float32", "shape": [1] * 65}]}, "shape"),
+        ({"outputs": [{"name": "x", "dtype": "float32", "shape": [1 << 60]}]}, "is more than"),
+        ({"weights": [{"name": "w", "dtype": "float32", "shape": [1 << 60], "offset": 0}]}, "is more than"),
+        ({"states": 9}, "9 inputs are state"),
+        ({"states": -1}, "-1 inputs are state"),
+    ],
+)
+def test_a_program_that_cannot_be(saved, change, said):
+    _, path = saved
+    data = manifest_of(path.read_bytes())
+    path.write_bytes(sealed(path.read_bytes(), json.dumps(data | {"program": data["program"] | change}).encode()))
+    with pytest.raises(InvalidArtifact, match=said):
+        load(path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"phases": [1 << 63]}, {"phases": [1 << 62]}, {"phases": [-1]}, {"scratch": 1 << 60}, {"chunks": [1 << 60]}],
+)
+def test_code_that_cannot_be(saved, change):
+    _, path = saved
+    data = manifest_of(path.read_bytes())
+    data["program"]["codes"][0] |= change
+    path.write_bytes(sealed(path.read_bytes(), json.dumps(data).encode()))
+    with pytest.raises(InvalidArtifact):
+        load(path)
+
+
+def test_spans_lie_in_the_code_and_do_not_share_it(saved):
+    _, path = saved
+    good = path.read_bytes()
+    data = manifest_of(good)
+    for change in ({"walker": [-1, 8]}, {"walker": [0, 1 << 60]}, {"objects": [data["walker"]] * 100}):
+        path.write_bytes(sealed(good, json.dumps(data | change).encode()))
+        with pytest.raises(InvalidArtifact, match="contradicts itself"):
+            load(path)
+
+
+def test_a_digest_names_one_artifact(saved, tmp_path):
+    m, path = saved
+    digest = m.save(path)
+    assert m.save(tmp_path / "same.renorm") == digest  # of what it holds, not of the place
+    assert load(path, digest=digest.upper()).program == m.program
+    assert artifact.inspect(path, digest)[0].digest == digest
+    good = path.read_bytes()
+    other = replace(m.program, name="other")
+    artifact.write(path, other, m._walker, m._objects, m._weights)
+    for read in (load, artifact.inspect):
+        with pytest.raises(InvalidArtifact, match="is another artifact than the one asked for"):
+            read(path, digest=digest)
+    with pytest.raises(InvalidArtifact, match="is another artifact"):
+        load(path, verify=False, digest=digest[:-1])
+    # other weights under mended checksums are another artifact, with and without reading them
+    head = struct.unpack_from("<Q", good, 16)[0]
+    forged = good[:head] + bytes([good[head] ^ 1]) + good[head + 1 :]
+    path.write_bytes(sealed(forged, json.dumps(manifest_of(good), separators=(",", ":")).encode()))
+    load(path)
+    for verify in (True, False):
+        with pytest.raises(InvalidArtifact, match="is another artifact"):
+            load(path, verify=verify, digest=digest)
+
+
+def pem() -> tuple[bytes, bytes]:
+    """A private key and its public one."""
+    from cryptography.hazmat.primitives import serialization as s
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    key = Ed25519PrivateKey.generate()
+    public = key.public_key().public_bytes(s.Encoding.PEM, s.PublicFormat.SubjectPublicKeyInfo)
+    return key.private_bytes(s.Encoding.PEM, s.PrivateFormat.PKCS8, s.NoEncryption()), public
+
+
+def test_signed_artifacts(saved, tmp_path):
+    pytest.importorskip("cryptography")
+    m, path = saved
+    private, public = pem()
+    (tmp_path / "public.pem").write_bytes(public)
+    plain = m.save(path)
+    with pytest.raises(InvalidArtifact, match="is not signed"):
+        load(path, key=public)
+    assert m.save(path, key=private) == plain  # a signature adds nothing to what is signed
+    assert load(path).program == m.program
+    assert load(path, key=tmp_path / "public.pem", digest=plain).program == m.program
+    assert artifact.inspect(path, key=public)[0].is_signed
+    with pytest.raises(InvalidArtifact, match="was not signed with the key"):
+        load(path, key=pem()[1])
+    signed = path.read_bytes()
+    forged = bytearray(sealed(signed, json.dumps(manifest_of(signed)).encode()))
+    forged[144:208] = signed[144:208]  # the owner's signature, of something else
+    forged[224:256] = sha256(forged[:224]).digest()
+    path.write_bytes(forged)
+    load(path)
+    with pytest.raises(InvalidArtifact, match="was not signed with the key"):
+        load(path, key=public)
+    for wrong, said in ((private, "not a public key"), (b"x", "not a public key"), (tmp_path / "no", "cannot be read")):
+        with pytest.raises(InvalidInput, match=said):
+            load(path, key=wrong)
+    before = path.read_bytes()
+    with pytest.raises(InvalidInput, match="not a private key"):
+        m.save(path, key=public)
+    assert path.read_bytes() == before
+
+
+def test_what_is_no_file_is_refused_at_once(tmp_path):
+    os.mkfifo(tmp_path / "pipe.renorm")
+    for path in (tmp_path / "pipe.renorm", tmp_path, "/dev/zero"):
+        for read in (load, artifact.inspect):
+            with pytest.raises(InvalidArtifact, match=r"is not a file|cannot be read: Is a directory"):
+                read(path)

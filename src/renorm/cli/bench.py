@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from renorm.cli import network, output
-from renorm.cli.options import compiling, model, seed, train_state, verb
+from renorm.cli.options import compiling, model, seed, train_state, trusting, verb
 from renorm.driver.measure import PEERS, Contender, Measured, obstacle, side_by_side
 from renorm.errors import InvalidInput
 
@@ -30,6 +30,7 @@ _MIB = 2**20
 @click.option("--seconds", type=float, default=2.0, show_default=True, help="How long each of them runs in all.")
 @seed
 @train_state
+@trusting
 @compiling
 def command(
     model: Path,
@@ -39,11 +40,12 @@ def command(
     seconds: float,
     seed: int,
     options: dict[str, Any],
+    trust: dict[str, Any],
     as_json: bool,
 ) -> output.Outcome:
     """Measures the latency of MODEL (.onnx or .renorm) on random inputs, each runtime in a process of its own."""
     peers = [_peer(name.strip(), model, program) for name in against.split(",") if name.strip()]
-    opened, inputs = network.with_inputs(model, options, seed, as_json)
+    opened, inputs = network.with_inputs(model, options, seed, as_json, trust)
     with TemporaryDirectory() as folder:
         artifact = Path(folder) / "network.renorm"
         opened.save(artifact)

@@ -19,20 +19,22 @@ from renorm.cli.progress import progress
 @click.option(
     "-o", "--output", "path", type=click.Path(path_type=Path), help="The artifact; default: MODEL with .renorm."
 )
+@click.option("--sign", metavar="FILE", help="Sign the artifact with this private key of Ed25519, in PEM.")
 @train_state
 @compiling
-def command(model: Path, path: Path | None, options: dict[str, Any], as_json: bool) -> output.Outcome:
+def command(model: Path, path: Path | None, sign: str | None, options: dict[str, Any], as_json: bool) -> output.Outcome:
     """Compiles MODEL (.onnx) into an artifact that `renorm run` and renorm.load run without the compiler."""
     path = path or model.with_suffix(".renorm")
     with progress(f"compiling {model.name}", as_json) as tell:
         module = renorm.compile(model, progress=tell, **options)
     since = time.perf_counter()
-    module.save(path)
+    digest = module.save(path, sign)
     report = module.report
     seconds = {**report.seconds, "write": round(time.perf_counter() - since, 4)}
     if not as_json:
         code, size = report.code, output.bytes_text(path.stat().st_size)
         output.line(f"{path}: {len(report.kernels)} kernels, {size}, {sum(seconds.values()):.2f} s")
+        output.line(f"  digest {digest}")
         output.line("  " + ", ".join(f"{stage} {spent:.2f} s" for stage, spent in seconds.items()))
         output.line(f"  {output.memory_text(report.memory)}")
         output.line(f"  {report.run}")
@@ -48,5 +50,11 @@ def command(model: Path, path: Path | None, options: dict[str, Any], as_json: bo
                 nodes = ", ".join(kernel.nodes)
                 output.line(f"  {kernel} ({nodes}): no tile of its schedule does with the registers")
     return output.Outcome(
-        {"artifact": str(path), "seconds": seconds, "state": [*module.state], "report": report.to_json()}
+        {
+            "artifact": str(path),
+            "digest": digest,
+            "seconds": seconds,
+            "state": [*module.state],
+            "report": report.to_json(),
+        }
     )

@@ -5,17 +5,20 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
 import renorm
-from renorm.cli import output
-from renorm.cli.options import compiling, model, verb
+from renorm.cli import network, output
+from renorm.cli.options import compiling, model, trusting, verb
 from renorm.core.errors import InvalidInput
 from renorm.driver.analysis import analyze
 from renorm.graph import drawing
+from renorm.runtime import artifact
+from renorm.runtime.program import Program
 from renorm.runtime.report import NormRecord
 from renorm.training.conventions import CONVENTIONS, Convention
 from renorm.training.settings import Settings, settings_of
@@ -32,6 +35,7 @@ from renorm.training.settings import Settings, settings_of
     type=click.Choice(tuple(CONVENTIONS)),
     help="Print momentum, epsilon and running variance of batch norms also as this library means them.",
 )
+@trusting
 @compiling
 def command(
     model: Path,
@@ -41,15 +45,18 @@ def command(
     svg: Path | None,
     convention: str | None,
     options: dict[str, Any],
+    trust: dict[str, Any],
     as_json: bool,
 ) -> output.Outcome:
     """Prints ops, kernels and memory of MODEL (a model or a .renorm), and of each normalization its fate, where it went
     and why, its error (~: estimated), how much weights grew, and how many times they fit into float16."""
-    source, graph, state = None, None, list[str]()
+    source, graph, held = None, None, None
     if model.suffix == ".renorm":
-        module = renorm.load(model)
-        report, state = module.report, [*map(str, module.state.specs)]
+        header, manifest = artifact.inspect(model, **trust)
+        held = _Held(header, manifest.program)
+        report = held.program.report
     else:
+        network.refuse_trust(model, trust)
         source = renorm.read(model)
         options.pop("threads")
         graph, report = analyze(source, **options)
@@ -66,8 +73,9 @@ def command(
             for side, values in (("input", source.inputs), ("output", source.outputs)):
                 for v in values:
                     output.line(f"  {side} {v.name}: {v.type}")
-        for spec in state:
-            output.line(f"  state {spec}")
+        if held:
+            for line in held.lines():
+                output.line(line)
         output.table("ops", ("op", "nodes"), ops.most_common())
         norms_table(report.norms)
         if source:
@@ -93,12 +101,43 @@ def command(
             output.table("refusals", ("rewrite", "node", "reason"), report.refusals)
         if with_graph and graph:
             output.line(str(graph))
-    data: dict[str, Any] = {"ops": dict(ops), "state": state, "report": report.to_json()}
+    data: dict[str, Any] = {"ops": dict(ops), "report": report.to_json()} | (held.to_json() if held else {"state": []})
     if source:
         data["batch_norms"] = [
             s.to_json() | ({convention: s.translated(convention)} if convention else {}) for s in settings_of(source)
         ]
     return output.Outcome(data | ({"graph": str(graph)} if with_graph and graph else {}))
+
+
+@dataclass(frozen=True)
+class _Held:
+    """What an artifact says of itself; nothing of it is loaded."""
+
+    header: artifact.Header
+    program: Program
+
+    def to_json(self) -> dict[str, Any]:
+        machine = {"arch": self.program.machine.arch, "cpu": self.program.machine.cpu}
+        return {
+            "digest": self.header.digest,
+            "is_signed": self.header.is_signed,
+            "machine": machine | {"features": list(self.program.machine.features)},
+            "inputs": [str(s) for s in self.program.inputs[: len(self.program.inputs) - self.program.states]],
+            "outputs": [str(s) for s in self.program.outputs[: len(self.program.outputs) - self.program.states]],
+            "state": [str(s) for s in self.program.state],
+            "loaders": [e.loader for e in self.program.externals],
+        }
+
+    def lines(self) -> list[str]:
+        said = self.to_json()
+        machine = f"{self.program.machine.arch} {self.program.machine.cpu}"
+        lines = [
+            f"{self.program.name}: {len(self.program.steps)} kernels, an artifact for {machine}",
+            f"  digest {self.header.digest}, {'signed' if self.header.is_signed else 'not signed'}",
+        ]
+        lines += [f"  {side[:-1]} {text}" for side in ("inputs", "outputs") for text in said[side]]
+        lines += [f"  state {text}" for text in said["state"]]
+        return lines + [f"  external code, loaded by {name!r}" for name in dict.fromkeys(said["loaders"])]
 
 
 def norms_table(norms: Sequence[NormRecord]) -> None:

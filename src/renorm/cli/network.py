@@ -13,20 +13,29 @@ from renorm.core.dims import is_static
 from renorm.errors import InvalidInput
 
 
-def opened(model: Path, options: Mapping[str, Any], as_json: bool) -> Any:
-    """A module that runs."""
+def opened(model: Path, options: Mapping[str, Any], as_json: bool, trust: Mapping[str, Any] | None = None) -> Any:
+    """A module that runs. trust: which artifact may be read, as renorm.load takes it."""
     if model.suffix == ".renorm":
-        module = renorm.load(model, threads=options["threads"])
+        module = renorm.load(model, threads=options["threads"], **(trust or {}))
         if options.get("train_state") and not module.state:
             raise InvalidInput(f"{model.name} has no state", do="compile it with --train-state")
         return module
+    refuse_trust(model, trust)
     with progress(f"compiling {model.name}", as_json) as tell:
         return renorm.compile(model, progress=tell, **options)
 
 
-def with_inputs(model: Path, options: Mapping[str, Any], seed: int, as_json: bool) -> tuple[Any, dict[str, Any]]:
+def refuse_trust(model: Path, trust: Mapping[str, Any] | None) -> None:
+    """A model is no artifact: it has neither digest nor signature that could be checked."""
+    if any((trust or {}).values()):
+        raise InvalidInput(f"{model.name} is no artifact", do="leave out --digest and --key, which are for .renorm")
+
+
+def with_inputs(
+    model: Path, options: Mapping[str, Any], seed: int, as_json: bool, trust: Mapping[str, Any] | None = None
+) -> tuple[Any, dict[str, Any]]:
     """A module of fixed shapes, and a random array for each of its inputs, by name and in order."""
-    module = opened(model, options, as_json)
+    module = opened(model, options, as_json, trust)
     inputs = random_inputs(module.inputs, seed, options["shapes"])
     if not all(is_static(v.shape) for v in module.inputs):
         module = module.specialized(**{name: a.shape for name, a in inputs.items()})

@@ -73,6 +73,21 @@ given = click.option(
 )
 
 
+def trusting(command: Callable[..., Any]) -> Callable[..., Any]:
+    """--digest and --key: which artifact may be read; they arrive as one dict `trust`, as renorm.load takes them."""
+
+    @functools.wraps(command)
+    def gathered(*args: Any, digest: str | None, key: str | None, **given: Any) -> Any:
+        return command(*args, trust={"digest": digest, "key": key}, **given)
+
+    for option in (
+        click.option("--key", metavar="FILE", help="An artifact is refused that this public key's owner did not sign."),
+        click.option("--digest", metavar="SHA256", help="An artifact is refused that does not have this digest."),
+    ):
+        gathered = option(gathered)
+    return gathered
+
+
 def arrays(files: Sequence[str], names: Sequence[str]) -> dict[str, Any]:
     """The arrays of --input by the names of a network's inputs: `x=file.npy`, `file.npy` for the next input that is not
     named, `file.npz` for several at once."""

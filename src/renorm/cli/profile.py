@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from renorm.cli import network, output
-from renorm.cli.options import compiling, model, seed, train_state, verb
+from renorm.cli.options import compiling, model, seed, train_state, trusting, verb
 from renorm.driver import limits
 from renorm.driver.worker import timed
 from renorm.runtime.profile import Limits, StepTime, profile, trace
@@ -27,9 +27,16 @@ _SECONDS = 0.3  # for which the whole network is measured
 )
 @seed
 @train_state
+@trusting
 @compiling
 def command(
-    model: Path, repeats: int, path: Path | None, seed: int, options: dict[str, Any], as_json: bool
+    model: Path,
+    repeats: int,
+    path: Path | None,
+    seed: int,
+    options: dict[str, Any],
+    trust: dict[str, Any],
+    as_json: bool,
 ) -> output.Outcome:
     """Measures every kernel launch of MODEL (.onnx or .renorm) on random inputs, in order, one at a time.
 
@@ -39,7 +46,7 @@ def command(
     operations than the textbook algorithm, which is counted. The trace shows one run of the whole network: what each
     thread did, and where it waited for others.
     """
-    opened, inputs = network.with_inputs(model, options, seed, as_json)
+    opened, inputs = network.with_inputs(model, options, seed, as_json, trust)
     arrays = list(inputs.values())
     times = profile(opened, *arrays, repeats=repeats)
     whole = median(timed(lambda: opened.run(*arrays), _SECONDS)) / 1e3

@@ -12,7 +12,7 @@ import numpy as np
 
 import renorm
 from renorm.cli import network, output
-from renorm.cli.options import arrays, compiling, given, model, seed, train_state, verb
+from renorm.cli.options import arrays, compiling, given, model, seed, train_state, trusting, verb
 from renorm.core.comparison import random_inputs
 from renorm.errors import InvalidInput, StatisticsWarning
 from renorm.training.batches import Files, arguments
@@ -39,6 +39,7 @@ Array = np.ndarray[Any, Any]
 )
 @seed
 @train_state
+@trusting
 @compiling
 def command(
     model: Path,
@@ -49,6 +50,7 @@ def command(
     state_path: Path | None,
     seed: int,
     options: dict[str, Any],
+    trust: dict[str, Any],
     as_json: bool,
 ) -> output.Outcome:
     """Runs MODEL (.onnx or .renorm). Inputs that no --input gives are random.
@@ -59,7 +61,7 @@ def command(
     """
     if inputs and batches:
         raise InvalidInput("--input and --batches give the same inputs twice", do="leave one of them out")
-    opened = network.opened(model, options, as_json)
+    opened = network.opened(model, options, as_json, trust)
     if state_path is not None:
         _check_state_path(model, state_path, opened)
     before, drawn = opened.state.copy(), list[str]()

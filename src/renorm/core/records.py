@@ -1,57 +1,139 @@
 """Frozen dataclasses as JSON and back, led by their type hints: what comes from a file is checked, never believed.
 
-field ::= int | float | bool | str | field | None | tuple[field, ...] | tuple[field, field] | dataclass
+field ::= int | float | bool | str | field | None | dataclass
+        | tuple[field, ...] | Sequence[field] | tuple[field, field] | Mapping[str, field] | dict[str, field]
+
+Integers have 64 bits and a sign, text has a form in UTF-8, sequences come back as tuples. A dataclass is an object with
+all of its fields, or, where it says `is_row = True`, a list of them.
 """
 
 from __future__ import annotations
 
 import types
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from functools import cache
+from functools import cache, partial
+from reprlib import repr as short
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
+
+_WORD = range(-(1 << 63), 1 << 63)
 
 
 def plain(value: Any, without: Collection[str] = ()) -> Any:
     """A value as JSON has it; a dataclass as an object of its fields, but for those named in `without`."""
     if is_dataclass(value):
-        return {f.name: plain(getattr(value, f.name)) for f in fields(value) if f.name not in without}
+        held = {f.name: plain(getattr(value, f.name)) for f in fields(value) if f.name not in without}
+        return list(held.values()) if _is_row(value) else held
     if isinstance(value, tuple):
         return [plain(v) for v in value]
-    if value is None or type(value) in (int, float, bool, str):
+    if isinstance(value, dict) and all(type(k) is str for k in value):
+        return {k: plain(v) for k, v in value.items()}
+    if (
+        value is None
+        or type(value) in (bool, str)
+        or isinstance(value, float)
+        or (type(value) is int and value in _WORD)
+    ):
         return value
-    raise TypeError(f"{value!r} of type {type(value).__name__} has no form in JSON here")
+    raise TypeError(f"{short(value)} of type {type(value).__name__} has no form in JSON here")
 
 
 def record(kind: type[T], data: Any, **given: Any) -> T:
     """The dataclass that `plain` wrote; given: the fields that were left out. Raises ValueError where data does not
     fit."""
-    hints = _hints(kind)
-    if not isinstance(data, dict) or set(data) | set(given) != set(hints):
-        raise ValueError(f"{data!r} does not have the fields of {kind.__name__}")
-    return kind(**{name: _field(hints[name], v) for name, v in data.items()}, **given)
+    readers = _readers(kind)
+    if _is_row(kind):
+        if not isinstance(data, list) or len(data) != len(readers):
+            raise ValueError(f"{short(data)} is not a list of the fields of {kind.__name__}")
+        return kind(*(read(v) for read, v in zip(readers.values(), data)))
+    if not isinstance(data, dict) or data.keys() | given.keys() != readers.keys():
+        raise ValueError(f"{short(data)} does not have the fields of {kind.__name__}")
+    name = ""
+    try:
+        for name, value in data.items():
+            given[name] = readers[name](value)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error
+    return kind(**given)
+
+
+def _is_row(kind: Any) -> bool:
+    return getattr(kind, "is_row", False)
 
 
 @cache
-def _hints(kind: type[Any]) -> dict[str, Any]:
-    return get_type_hints(kind)
+def _readers(kind: Any) -> dict[str, Callable[[Any], Any]]:
+    hints = get_type_hints(kind)
+    return {f.name: _reader(hints[f.name]) for f in fields(kind)}
 
 
-def _field(hint: Any, data: Any) -> Any:
-    arguments = get_args(hint)
-    if get_origin(hint) in (Union, types.UnionType):
-        return None if data is None else _field(next(a for a in arguments if a is not types.NoneType), data)
-    if get_origin(hint) is tuple:
-        if isinstance(data, list):
-            parts: list[Any] = [arguments[0]] * len(data) if arguments[-1] is Ellipsis else [*arguments]
-            if len(parts) == len(data):
-                return tuple(_field(p, d) for p, d in zip(parts, data))
-    elif isinstance(hint, type) and is_dataclass(hint):
-        return record(hint, data)
-    elif hint is float and type(data) is int:
-        return float(data)
-    elif type(data) is hint:
+def _reader(hint: Any) -> Callable[[Any], Any]:
+    """What reads a field of this type, and raises ValueError for anything else."""
+    arguments, origin = get_args(hint), get_origin(hint)
+    if origin in (Union, types.UnionType):
+        read = _reader(next(a for a in arguments if a is not types.NoneType))
+        return lambda data: None if data is None else read(data)
+    if origin in (dict, Mapping):
+        return _mapping(_reader(arguments[1]))
+    if origin is Sequence or (origin is tuple and arguments[-1] is Ellipsis):
+        return _sequence(_reader(arguments[0]))
+    if origin is tuple:
+        return _pair([_reader(a) for a in arguments])
+    if isinstance(hint, type) and is_dataclass(hint):
+        return partial(record, hint)
+    return {int: _int, float: _float, str: _text}.get(hint, _exactly(hint))
+
+
+def _mapping(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def mapping(data: Any) -> dict[str, Any]:
+        if not isinstance(data, dict):
+            raise ValueError(f"{short(data)} is not an object")
+        return {_text(k): read(v) for k, v in data.items()}
+
+    return mapping
+
+
+def _sequence(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def sequence(data: Any) -> tuple[Any, ...]:
+        if not isinstance(data, list):
+            raise ValueError(f"{short(data)} is not a list")
+        return tuple([read(v) for v in data])
+
+    return sequence
+
+
+def _pair(readers: Sequence[Callable[[Any], Any]]) -> Callable[[Any], Any]:
+    def pair(data: Any) -> tuple[Any, ...]:
+        if not isinstance(data, list) or len(data) != len(readers):
+            raise ValueError(f"{short(data)} is not a list of {len(readers)}")
+        return tuple([read(v) for read, v in zip(readers, data)])
+
+    return pair
+
+
+def _int(data: Any) -> int:
+    if type(data) is not int or data not in _WORD:
+        raise ValueError(f"{short(data)} is not an integer of 64 bits")
+    return data
+
+
+def _float(data: Any) -> float:
+    return data if type(data) is float else float(_int(data))
+
+
+def _text(data: Any) -> str:
+    if type(data) is not str:
+        raise ValueError(f"{short(data)} is not text")
+    data.encode()  # a lone surrogate raises UnicodeEncodeError, a ValueError
+    return data
+
+
+def _exactly(hint: Any) -> Callable[[Any], Any]:
+    def exactly(data: Any) -> Any:
+        if type(data) is not hint:
+            raise ValueError(f"{short(data)} is not {hint}")
         return data
-    raise ValueError(f"{data!r} is not {hint}")
+
+    return exactly

@@ -210,15 +210,15 @@ class SpecializingModule:
             )
         return next(reversed(self._cache.values())).kernel(name)
 
-    def save(self, path: Any) -> None:
-        """Saves the only specialisation there is: an artifact has fixed shapes."""
+    def save(self, path: Any, key: Any = None) -> str:
+        """Saves the only specialisation there is, as Module.save does: an artifact has fixed shapes."""
         if len(self._cache) != 1:
             raise InvalidInput(
                 f"{self.graph.name} has symbolic extents and {len(self._cache)} specialisations, an artifact holds one",
                 [repr(v) for v in self.graph.inputs],
                 "compile with shapes=, or save the result of specialized(...)",
             )
-        next(iter(self._cache.values())).save(path)
+        return next(iter(self._cache.values())).save(path, key)
 
 
 def _spec(v: Value) -> SymbolicSpec:

@@ -3,20 +3,24 @@
     offset  bytes
     0       8       magic; a transfer in text mode breaks it
     8       4       version of the format
-    12      4       CRC-32 of the header, this field taken as zero
+    12      4       zero
     16      8       bytes of the head: everything before the weights
     24      8       bytes of the manifest
     32      8       bytes of the weights
-    40      4       CRC-32 of the head without the header
-    44      4       CRC-32 of the weights
-    48      16      zero
-    64              manifest: JSON in UTF-8: the program, and where the objects are
+    40      8       zero
+    48      32      SHA-256 of the manifest
+    80      32      SHA-256 of the rest of the head
+    112     32      SHA-256 of the weights
+    144     64      Ed25519 signature of the bytes before it (runtime.signing); zeros where there is none
+    208     16      zero
+    224     32      SHA-256 of the bytes before it
+    256             manifest: JSON in UTF-8: the program, and where the objects are
     ...             walker, objects, what external code saved, and state, each at a multiple of 64
     head            weights, at a multiple of 4096, to the end of the file
 
-Little-endian. The weights are mapped, read-only and shared: processes that load one file share its pages. A file is
-replaced, never changed: writing goes to another name in the same directory, which then takes the place of the old file
-at once.
+Little-endian. The *digest* of an artifact is the SHA-256 of its first 144 bytes, which stand for all that it holds. The
+weights are mapped, read-only and shared: processes that load one file share its pages. A file is replaced, never
+changed: writing goes to another name in the same directory, which then takes the place of the old file at once.
 """
 
 from __future__ import annotations
@@ -25,26 +29,57 @@ import json
 import mmap
 import os
 import platform
+import stat
 import struct
-import zlib
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from hashlib import sha256
+from itertools import islice
+from typing import Any, BinaryIO
 
 import numpy as np
 
+from renorm.core import records
 from renorm.core.dataclass import dataclass
 from renorm.core.errors import InvalidArtifact
-from renorm.runtime import cpu
+from renorm.runtime import cpu, signing
 from renorm.runtime.program import ALIGNMENT, Program, align
+from renorm.runtime.signing import Key
 
 MAGIC = b"\x89RENORM\n"
-VERSION = 7
-_HEADER = struct.Struct("<8sIIQQQII16x")
+VERSION = 8
+HEADER_BYTES = 256
+_HEADER = struct.Struct("<8sI4xQQQ8x32s32s32s")  # what the digest is of
+_SIGNED = struct.Struct(f"<{_HEADER.size}s64s16x32s")
 _PAGE = 4096
 _DAMAGED = "copy or compile the file again"
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+
+
+@dataclass(frozen=True)
+class Span:
+    """Where bytes are, counted from where the first of them starts: so it does not depend on the manifest's length."""
+
+    is_row = True  # in JSON, since there are many
+
+    begin: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a file says of itself."""
+
+    program: Program
+    walker: Span
+    objects: tuple[Span, ...]
+    externals: tuple[Span, ...]
+    state: tuple[Span, ...]
+
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        return (self.walker, *self.objects, *self.externals, *self.state)
 
 
 @dataclass(frozen=True)
@@ -60,6 +95,20 @@ class Artifact:
     state: tuple[bytes, ...] = ()
 
 
+@dataclass(frozen=True)
+class Header:
+    """The first bytes of a file, checked. Sizes in bytes; digest: of the whole artifact, in hexadecimal digits."""
+
+    head: int
+    manifest: int
+    weights: int
+    manifest_digest: bytes
+    code_digest: bytes
+    weights_digest: bytes
+    digest: str
+    is_signed: bool
+
+
 def write(
     path: str | os.PathLike[str],
     program: Program,
@@ -68,29 +117,35 @@ def write(
     weights: Bytes,
     externals: Sequence[bytes] = (),
     state: Sequence[bytes] = (),
-) -> None:
-    """Writes an artifact. The file at `path` is either the old one or the whole new one, whatever happens.
-    Raises InvalidArtifact where it cannot be written."""
-    blobs, data = list[list[int]](), bytearray()
+    key: Key | None = None,
+) -> str:
+    """Writes an artifact, signed where there is a private key, and returns its digest. The file at `path` is either the
+    old one or the whole new one, whatever happens. Raises InvalidArtifact where it cannot be written."""
+    spans, data = list[Span](), bytearray()
     for blob in (walker, *objects, *externals, *state):
         data += bytes(align(len(data)) - len(data))
-        blobs.append([len(data), len(blob)])
+        spans.append(Span(len(data), len(blob)))
         data += blob
-    # blob offsets count from where the first one starts, so that they do not depend on the length of the manifest
-    manifest = json.dumps({"program": program.to_json(), "blobs": blobs}, separators=(",", ":")).encode()
-    begin = align(_HEADER.size + len(manifest))
+    counts = (len(objects), len(externals), len(state))
+    rest = iter(spans[1:])
+    said = Manifest(program, spans[0], *(tuple(islice(rest, n)) for n in counts))
+    manifest = json.dumps(records.plain(said), separators=(",", ":")).encode()
+    begin = align(HEADER_BYTES + len(manifest))
     head_size = align(begin + len(data), _PAGE)
-    head = manifest + bytes(begin - _HEADER.size - len(manifest)) + bytes(data) + bytes(head_size - begin - len(data))
-    sizes = (head_size, len(manifest), weights.nbytes, zlib.crc32(head), zlib.crc32(weights.data))
-    header = _HEADER.pack(MAGIC, VERSION, 0, *sizes)
-    header = _HEADER.pack(MAGIC, VERSION, zlib.crc32(header), *sizes)
+    code = bytes(begin - HEADER_BYTES - len(manifest)) + bytes(data) + bytes(head_size - begin - len(data))
+    digests = (sha256(part).digest() for part in (manifest, code, weights.data))
+    stated = _HEADER.pack(MAGIC, VERSION, head_size, len(manifest), weights.nbytes, *digests)
+    signature = bytes(signing.BYTES) if key is None else signing.sign(stated, key)
+    header = _SIGNED.pack(stated, signature, bytes(32))
+    header = header[:-32] + sha256(header[:-32]).digest()
 
     path = os.fspath(path)
     temporary = f"{path}.{os.getpid()}.{os.urandom(4).hex()}.tmp"
     try:
         with open(temporary, "xb") as file:
             file.write(header)
-            file.write(head)
+            file.write(manifest)
+            file.write(code)
             file.write(weights.data)
             file.flush()
             os.fsync(file.fileno())
@@ -100,26 +155,77 @@ def write(
     finally:
         with suppress(FileNotFoundError):  # it is not there once it has taken the place of the old file
             os.unlink(temporary)
+    return sha256(stated).hexdigest()
 
 
-def read(path: str | os.PathLike[str], verify: bool = True) -> Artifact:
+def read(
+    path: str | os.PathLike[str], verify: bool = True, digest: str | None = None, key: Key | None = None
+) -> Artifact:
     """Reads an artifact and checks that this machine can run it.
 
     verify: also check the weights, which reads all of them once; without it they are read as they are needed.
+    digest: what `write` returned: no other artifact is read. key: a public key: only what its owner signed is read.
     Whether the program contradicts itself is Module's to check.
-    Raises InvalidArtifact for a file that cannot be read, is damaged, of another version, or for another machine.
+    Raises InvalidArtifact for a file that cannot be read, is damaged, of another version, for another machine, or not
+    the one that digest and key ask for.
     """
     path = os.fspath(path)
     try:
-        with open(path, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            if size < _HEADER.size:
-                raise _invalid(path, "is not a renorm artifact", f"{size} bytes, expected at least {_HEADER.size}")
-            mapping = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
+        with _opened(path) as file:
+            header = _header(file, path, digest, key)
+            manifest = _manifest(file, header, path)
+            mapping = mmap.mmap(file.fileno(), header.head + header.weights, access=mmap.ACCESS_READ)
     except OSError as error:
-        raise InvalidArtifact(f"{path} cannot be read: {error.strerror or error}") from error
+        raise _unreadable(path, error) from error
     content = memoryview(mapping)
-    magic, version, own, head_size, manifest_size, weight_size, head_crc, weight_crc = _HEADER.unpack_from(content)
+    _check(path, "code", content[HEADER_BYTES + header.manifest : header.head], header.code_digest)
+    if verify:
+        _check(path, "weights", content[header.head :], header.weights_digest)
+    code = content[align(HEADER_BYTES + header.manifest) : header.head]
+    held = sum(max(0, s.size) for s in manifest.spans)
+    outside = [s for s in manifest.spans if not 0 <= s.begin <= s.begin + s.size <= len(code)]
+    if outside or held > len(code):
+        raise _invalid(path, "contradicts itself", f"{outside or held} of {len(code)} bytes of code")
+    cpu.require(manifest.program.machine, platform.machine(), path)
+    weights = np.frombuffer(mapping, np.uint8, header.weights, header.head)
+
+    def blobs(spans: Sequence[Span]) -> tuple[bytes, ...]:
+        return tuple(bytes(code[s.begin : s.begin + s.size]) for s in spans)
+
+    walker, *objects = blobs([manifest.walker, *manifest.objects])
+    externals, state = blobs(manifest.externals), blobs(manifest.state)
+    return Artifact(manifest.program, walker, tuple(objects), weights, externals, state)
+
+
+def inspect(path: str | os.PathLike[str], digest: str | None = None, key: Key | None = None) -> tuple[Header, Manifest]:
+    """What a file says of itself, as data: reads header and manifest and checks these; nothing else of the file is
+    looked at, and the machine may be another one. digest, key, errors: as for `read`; a program that contradicts itself
+    is refused too."""
+    path = os.fspath(path)
+    try:
+        with _opened(path) as file:
+            header = _header(file, path, digest, key)
+            manifest = _manifest(file, header, path)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    manifest.program.verify(len(manifest.objects), header.weights, len(manifest.externals))
+    return header, manifest
+
+
+def _opened(path: str) -> BinaryIO:
+    """The file, open; without waiting for whoever might write to a pipe."""
+    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb")
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise InvalidArtifact(f"{path} is not a file")
+    return file
+
+
+def _header(file: BinaryIO, path: str, digest: str | None, key: Key | None) -> Header:
+    data, size = file.read(HEADER_BYTES), os.fstat(file.fileno()).st_size
+    magic, version = data[:8], int.from_bytes(data[8:12], "little")
+    if len(data) < HEADER_BYTES:
+        raise _invalid(path, "is not a renorm artifact", f"{size} bytes, expected at least {HEADER_BYTES}")
     if magic != MAGIC:
         raise _invalid(path, "is not a renorm artifact", f"it begins with {magic!r}, expected {MAGIC!r}")
     if version != VERSION:
@@ -128,37 +234,45 @@ def read(path: str | os.PathLike[str], verify: bool = True) -> Artifact:
             [f"version {version}, expected {VERSION}"],
             "compile the model with this version of renorm",
         )
-    header = bytearray(content[: _HEADER.size])
-    header[12:16] = bytes(4)
-    _check(path, "header", zlib.crc32(header), own)
-    if size != head_size + weight_size:
-        raise _invalid(path, "is not complete", f"{size} bytes, expected {head_size + weight_size}")
-    _check(path, "manifest and code", zlib.crc32(content[_HEADER.size : head_size]), head_crc)
-    if verify:
-        _check(path, "weights", zlib.crc32(content[head_size:]), weight_crc)
+    stated, signature, own = _SIGNED.unpack(data)
+    _check(path, "header", data[:-32], own)
+    _, _, head, manifest, weights, of_manifest, of_code, of_weights = _HEADER.unpack(stated)
+    if size != head + weights:
+        raise _invalid(path, "is not complete", f"{size} bytes, expected {head + weights}")
+    if head % _PAGE or align(HEADER_BYTES + manifest) > head:
+        raise _invalid(path, "contradicts itself", f"a manifest of {manifest} bytes in a head of {head}")
+    found = sha256(stated).hexdigest()
+    if digest is not None and digest.strip().lower() != found:
+        raise InvalidArtifact(
+            f"{path} is another artifact than the one asked for", [f"digest {found}, expected {digest}"]
+        )
+    if key is not None:
+        signing.check(stated, signature, key, path)
+    return Header(head, manifest, weights, of_manifest, of_code, of_weights, found, any(signature))
 
-    begin = align(_HEADER.size + manifest_size)
+
+def _manifest(file: BinaryIO, header: Header, path: str) -> Manifest:
+    data = file.read(header.manifest)
+    _check(path, "manifest", data, header.manifest_digest)
     try:
-        manifest = json.loads(bytes(content[_HEADER.size : _HEADER.size + manifest_size]))
-        blobs = [bytes(content[begin + at : begin + at + length]) for at, length in manifest["blobs"]]
-        program = Program.from_json(manifest["program"])
-        walker, *rest = blobs
-        ends = [max(0, len(rest) - program.states - n) for n in (len(program.externals), 0)]
-        objects, externals, state = rest[: ends[0]], rest[ends[0] : ends[1]], rest[ends[1] :]
-    except (KeyError, TypeError, ValueError) as error:
+        return records.record(Manifest, json.loads(data))
+    except (ValueError, RecursionError) as error:  # RecursionError: how the parser refuses lists in lists in lists
         raise _invalid(path, "has a manifest that cannot be read", f"{type(error).__name__}: {error}") from error
-    cpu.require(program.machine, platform.machine(), path)
-    weights = np.frombuffer(mapping, np.uint8, weight_size, head_size)
-    return Artifact(program, walker, tuple(objects), weights, tuple(externals), tuple(state))
 
 
 def _invalid(path: str, what: str, fact: str) -> InvalidArtifact:
     return InvalidArtifact(f"{path} {what}", [fact], _DAMAGED)
 
 
-def _check(path: str, part: str, actual: int, expected: int) -> None:
+def _unreadable(path: str, error: OSError) -> InvalidArtifact:
+    return InvalidArtifact(f"{path} cannot be read: {error.strerror or error}")
+
+
+def _check(path: str, part: str, data: bytes | memoryview, expected: bytes) -> None:
+    actual = sha256(data).digest()
     if actual != expected:
-        raise _invalid(path, "is damaged", f"{part}: checksum {actual:08x}, expected {expected:08x}")
+        raise _invalid(path, "is damaged", f"{part}: SHA-256 {actual.hex()}, expected {expected.hex()}")
 
 
-assert _HEADER.size == ALIGNMENT
+assert _SIGNED.size == HEADER_BYTES
+assert HEADER_BYTES % ALIGNMENT == 0

@@ -98,10 +98,10 @@ def _slice(data: memoryview, offset: int, size: int, name: str) -> memoryview:
     return data[offset : offset + size]
 
 
-def _string(table: memoryview, offset: int) -> str:
+def _string(table: bytes, offset: int) -> str:
     if offset >= len(table):
         raise IndexError(f"string at {offset} of a table of {len(table)}")
-    return bytes(table[offset:]).split(b"\0", 1)[0].decode()
+    return table[offset : table.index(b"\0", offset)].decode()
 
 
 def _read(data: memoryview, name: str) -> Object:
@@ -114,7 +114,9 @@ def _read(data: memoryview, name: str) -> Object:
         raise _invalid(name, *facts)
     headers = list(_SECTION.iter_unpack(_slice(data, table_at, count * _SECTION.size, name)))
     contents = [data[:0] if h[1] == _NOBITS else _slice(data, h[4], h[5], name) for h in headers]
-    names = contents[names_index]
+    if sum(map(len, contents)) > len(data):
+        raise _invalid(name, "sections share their bytes")
+    names = bytes(contents[names_index])
 
     sections = list[Section]()
     for i, (name_at, type_, flags, _, _, size, _, _, alignment, _) in enumerate(headers):
@@ -138,7 +140,7 @@ def _read(data: memoryview, name: str) -> Object:
             continue
         if symbols:
             raise _invalid(name, "two symbol tables")
-        strings = contents[header[6]]
+        strings = bytes(contents[header[6]])
         for name_at, info, _, section, value, _ in _SYMBOL.iter_unpack(content):
             if section == _COMMON:
                 raise _invalid(name, f"symbol {_string(strings, name_at)} is common: writable data")

@@ -15,7 +15,6 @@ import traceback
 import weakref
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from importlib import import_module
 from typing import Any, ClassVar
 
 import numpy as np
@@ -32,9 +31,9 @@ class ExternalCode:
     """What the code generator of a target gives for a group of nodes. Derive from it.
 
     `run` is all it must have. With `save` and `loader` it goes into artifacts, where the compiler is not needed again:
-    `loader` is "package.module:function", a function from what `save` gave to an ExternalCode; `renorm.load` imports
-    that module and nothing else of the target. work: what it must do at least; None counts the bytes of inputs and
-    outputs only.
+    `loader` is the name under which a function from what `save` gave to an ExternalCode is known, to this process
+    (`register_loader`) or by an entry point of the group "renorm.external" of an installed package. work: what it must
+    do at least; None counts the bytes of inputs and outputs only.
     """
 
     loader: ClassVar[str] = ""
@@ -61,22 +60,49 @@ class ExternalCode:
         raise NotImplementedError(f"{type(self).__name__}.save")
 
 
+Loader = Callable[[bytes], ExternalCode]
+
+GROUP = "renorm.external"  # of entry points, each from a name to "package.module:function"
+PROVIDED = {"onednn": "renorm.targets.onednn.code:load", "tandem": "renorm.targets.tandem.launch:load"}
+"""Loaders of the targets that come with renorm, written as entry points are."""
+
+_registered: dict[str, Loader] = {}
+
+
+def register_loader(name: str, load: Loader) -> None:
+    """Makes known to this process what makes external code of bytes that were saved under this name."""
+    _registered[name] = load
+
+
+def _loader(name: str) -> Loader | None:
+    """What is known under a name. A file says no more than the name: it cannot choose what is imported."""
+    if name in _registered:
+        return _registered[name]
+    from importlib.metadata import EntryPoint, entry_points  # only who has external code pays for it
+
+    own = [EntryPoint(name, PROVIDED[name], GROUP)] if name in PROVIDED else []
+    found = own or list(entry_points(group=GROUP, name=name))
+    return found[0].load() if found else None
+
+
 def load(external: External, data: bytes, name: str) -> ExternalCode:
     """The code that `save` wrote. Raises InvalidArtifact where its loader is missing or fails."""
-    module, _, function = external.loader.partition(":")
     headline = f"{name} holds code of another package, which cannot be loaded"
     try:
-        found = getattr(import_module(module), function)
-    except (ImportError, AttributeError, ValueError) as error:
-        facts = [f"loader {external.loader}", f"{type(error).__name__}: {error}"]
-        raise InvalidArtifact(headline, facts, f"install what has {module}") from error
+        found = _loader(external.loader)
+    except (ImportError, AttributeError) as error:
+        facts = [f"loader {external.loader!r}", f"{type(error).__name__}: {error}"]
+        raise InvalidArtifact(headline, facts, "install what that package needs") from error
+    if found is None:
+        do = f"install the package that provides it, or register it: renorm.register_loader({external.loader!r}, ...)"
+        raise InvalidArtifact(headline, [f"no loader is known as {external.loader!r}"], do)
     try:
         code = found(data)
     except Exception as error:
         what = error.headline if isinstance(error, RenormError) else f"{type(error).__name__}: {error}"
-        raise InvalidArtifact(headline, [f"loader {external.loader} failed: {what}", raised_at(error)]) from error
+        raise InvalidArtifact(headline, [f"loader {external.loader!r} failed: {what}", raised_at(error)]) from error
     if not isinstance(code, ExternalCode):
-        facts = [f"loader {external.loader} gave {type(code).__name__}, expected a renorm.ExternalCode"]
+        facts = [f"loader {external.loader!r} gave {type(code).__name__}, expected a renorm.ExternalCode"]
         raise InvalidArtifact(headline, facts)
     return code
 

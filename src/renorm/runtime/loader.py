@@ -25,7 +25,7 @@ class Image:
         self._symbols = symbols
 
     def address(self, index: int, symbol: str) -> int:
-        """Address of a global symbol of object `index`. Raises InvalidArtifact when it does not define it."""
+        """Address of a function of object `index`. Raises InvalidArtifact when it does not define it."""
         found = self._symbols[index].get(symbol)
         if found is None:
             known = ", ".join(sorted(self._symbols[index])[:8])
@@ -80,7 +80,9 @@ def load(objects: Sequence[bytes | memoryview], arch: str) -> Image:
             if r.offset + _width(arch, r.type, i) > sizes[r.section]:
                 raise InvalidArtifact(f"object {i}: a relocation at byte {r.offset} lies outside its section")
             relocate(written, offset, base + offset, r.type, values[r.symbol] + r.addend)
-        symbols.append({s.name: v for s, v in zip(o.symbols, values) if s.is_global and s.is_defined and s.name})
+        code = [s.index for s in o.sections if s.is_code]
+        functions = (s for s in zip(o.symbols, values) if s[0].is_global and s[0].section in code)
+        symbols.append({s.name: v for s, v in functions if s.section is not None and s.value < sizes[s.section]})
     memory.protect(0, code_end, executable=True)
     memory.protect(code_end, end - code_end)
     return Image(memory, symbols)

@@ -22,6 +22,7 @@ from renorm.runtime.memory import Memory, sealed
 from renorm.runtime.openmp import Region
 from renorm.runtime.program import ALIGNMENT, Program, TensorSpec
 from renorm.runtime.report import Report
+from renorm.runtime.signing import Key
 from renorm.runtime.state import State, beyond
 from renorm.runtime.table import Context, Recording, plan
 
@@ -37,7 +38,7 @@ class Module:
     in; a Memory is taken over and becomes read-only, an array that is read-only and aligned is used as it is,
     anything else is copied. walker: the object of codegen.llvm.walk. threads: how many run it, or whose; None: see
     runtime.threads. externals: the code of Program.externals, or what was saved of it. state: the arrays of
-    Program.state, or the State of another module, which the two then share.
+    Program.state, or what was saved of them, or the State of another module, which the two then share.
 
     With one thread, calls from several Python threads run at once, each with an arena of its own. With more, they
     take turns.
@@ -55,7 +56,7 @@ class Module:
         walker: bytes,
         threads: int | Region | None = None,
         externals: Sequence[ExternalCode | bytes] = (),
-        state: State | Sequence[Array] = (),
+        state: State | Sequence[Array | bytes] = (),
     ):
         size = weights.nbytes if isinstance(weights, (Memory, np.ndarray)) else len(weights)
         program.verify(len(objects), size, len(externals))
@@ -64,7 +65,7 @@ class Module:
         self._weights, self._weights_address = _hold(weights)
         self._inputs = tuple(Slot(s) for s in self.inputs)
         self._outputs = tuple(Slot(s) for s in self.outputs)
-        self._state = state if isinstance(state, State) else State(program.state, state)
+        self._state = state if isinstance(state, State) else State(program.state, _arrays(program.state, state))
         self._threads = teams.resolve(threads)
         self._idle = list[Context]()  # list.append and list.pop are atomic
         arch = platform.machine()
@@ -230,35 +231,53 @@ class Module:
         with teams.turns, self._team.turn():
             yield context
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the module, with its state as it is, to one file, which `renorm.load` reads. An old file is replaced
-        at once, or not at all. Raises InvalidArtifact where it cannot be written, or has external code that cannot be
-        saved."""
+    def save(self, path: str | os.PathLike[str], key: Key | None = None) -> str:
+        """Writes the module, with its state as it is, to one file, which `renorm.load` reads, and returns the digest by
+        which `load` knows it again: 64 hexadecimal digits. An old file is replaced at once, or not at all.
+
+        key: a private key of Ed25519, a file in PEM or its content, which signs the file (runtime.signing).
+        Raises InvalidArtifact where it cannot be written, or has external code that cannot be saved.
+        """
         code = [e if isinstance(e, bytes) else external.saved(e, self.name) for e in self._externals]
         state = [a.tobytes() for a in self._state.copy().values()]
-        artifact.write(path, self.program, self._walker, self._objects, self._weights, code, state)
+        return artifact.write(path, self.program, self._walker, self._objects, self._weights, code, state, key)
 
     def __repr__(self) -> str:
         inputs, outputs = (", ".join(map(str, specs)) for specs in (self.inputs, self.outputs))
         return f"<Module {self.name}: {inputs} -> {outputs}; {len(self.program.steps)} kernels, {self.threads} threads>"
 
 
-def load(path: str | os.PathLike[str], threads: int | None = None, verify: bool = True) -> Module:
-    """A module from a file that `Module.save` wrote; neither the compiler nor LLVM is imported.
+def load(
+    path: str | os.PathLike[str],
+    threads: int | None = None,
+    verify: bool = True,
+    digest: str | None = None,
+    key: Key | None = None,
+) -> Module:
+    """A module from a file that `Module.save` wrote; neither the compiler nor LLVM is imported. The file holds machine
+    code: load only what you would run.
 
     verify: check the weights too, which reads all of them once; without it they are read from the file as they are
     needed.
-    External code (runtime.external) is loaded by the package that the file names for it.
-    Raises InvalidArtifact for a file that cannot be read, is damaged, of another version, or for another machine.
+    digest: what `save` returned: another file is refused. key: a public key of Ed25519, a file in PEM or its content:
+    what its owner did not sign is refused. Both are checked before anything of the file is used.
+    External code is loaded by what is registered under the name in the file (runtime.external).
+    Raises InvalidArtifact for a file that cannot be read, is damaged, of another version, for another machine, or
+    refused.
     """
-    held = artifact.read(path, verify)
-    state = [_array(s, data, path) for s, data in zip(held.program.state, held.state, strict=True)]
-    return Module(held.program, held.objects, held.weights, held.walker, threads, held.externals, state)
+    held = artifact.read(path, verify, digest, key)
+    return Module(held.program, held.objects, held.weights, held.walker, threads, held.externals, held.state)
 
 
-def _array(spec: TensorSpec, data: bytes, path: str | os.PathLike[str]) -> Array:
+def _arrays(specs: Sequence[TensorSpec], state: Sequence[Array | bytes]) -> list[Array]:
+    if len(state) != len(specs):
+        raise InvalidArtifact(f"{len(state)} arrays of state, expected {len(specs)}")
+    return [_array(s, a) if isinstance(a, bytes) else a for s, a in zip(specs, state)]
+
+
+def _array(spec: TensorSpec, data: bytes) -> Array:
     if len(data) != spec.nbytes:
-        raise InvalidArtifact(f"{path}: state {spec} has {len(data)} bytes, not {spec.nbytes}")
+        raise InvalidArtifact(f"state {spec} has {len(data)} bytes, not {spec.nbytes}")
     return np.frombuffer(data, dtypes.numpy_dtype(spec.dtype)).reshape(spec.shape)
 
 

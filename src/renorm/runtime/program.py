@@ -6,7 +6,7 @@ one address per kernel parameter. An address is symbolic until a module is built
     input i, output i    start of an array that the caller gives, plus a byte offset
     weight, arena        start of the weights or of the arena, plus a byte offset
 
-Everything here is immutable, checked by `Program.verify`, and goes to JSON and back without loss.
+Everything here is immutable, checked by `Program.verify`, and goes to JSON and back without loss (core.records).
 """
 
 from __future__ import annotations
@@ -14,15 +14,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field
 from math import prod
-from typing import Any
+from reprlib import repr as short
 
 from renorm.core import dtypes
 from renorm.core.dataclass import dataclass
-from renorm.core.errors import InvalidArtifact, RenormError
+from renorm.core.errors import InvalidArtifact
 from renorm.runtime.report import Report
 
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector; weights and buffers in the arena start at multiples of it
 KINDS = ("input", "output", "weight", "arena")
+LARGEST = 1 << 47  # bytes, elements, iterations: what a process can address on either architecture
+_MOST_AXES = 64  # NumPy's
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,8 @@ class Argument:
     kind: one of KINDS. at: index of the input or output; for weight and arena the byte offset. offset: further bytes.
     """
 
+    is_row = True  # in JSON, since there are many
+
     kind: str
     at: int
     offset: int = 0
@@ -90,8 +94,8 @@ class Code:
 
 @dataclass(frozen=True)
 class External:
-    """Code of one kernel that another package runs (runtime.external). loader: "package.module:function", which makes
-    the code of what was saved of it; "" where it cannot be saved. inputs, outputs: what it is called with."""
+    """Code of one kernel that another package runs (runtime.external). loader: the name of what makes the code
+    of what was saved of it; "" where it cannot be saved. inputs, outputs: what it is called with."""
 
     loader: str
     inputs: tuple[TensorSpec, ...]
@@ -153,102 +157,12 @@ class Program:
         """The inputs that are state."""
         return self.inputs[len(self.inputs) - self.states :]
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain data; an argument is written as a list, since there are many."""
-        return {
-            "name": self.name,
-            "machine": {"arch": self.machine.arch, "cpu": self.machine.cpu, "features": list(self.machine.features)},
-            "inputs": [_spec_json(s) for s in self.inputs],
-            "outputs": [_spec_json(s) for s in self.outputs],
-            "codes": [
-                {
-                    "object": c.object,
-                    "phases": list(c.phases),
-                    "scratch": c.scratch,
-                    "chunks": list(c.chunks),
-                    "is_external": c.is_external,
-                }
-                for c in self.codes
-            ],
-            "externals": [
-                {
-                    "loader": e.loader,
-                    "inputs": [_spec_json(s) for s in e.inputs],
-                    "outputs": [_spec_json(s) for s in e.outputs],
-                }
-                for e in self.externals
-            ],
-            "steps": [
-                {
-                    "kernel": s.kernel,
-                    "code": s.code,
-                    "args": [[a.kind, a.at, a.offset] for a in s.args],
-                    "waits": list(s.waits),
-                }
-                for s in self.steps
-            ],
-            "arena_bytes": self.arena_bytes,
-            "weight_bytes": self.weight_bytes,
-            "nanoseconds": self.nanoseconds,
-            "weights": [{**_spec_json(w), "offset": w.offset} for w in self.weights],
-            "report": self.report.to_json(),
-            "dims": dict(self.dims),
-            "states": self.states,
-        }
-
-    @staticmethod
-    def from_json(data: Mapping[str, Any]) -> Program:
-        """The inverse of `to_json`. Raises InvalidArtifact when a field is missing or of another type."""
-        try:
-            machine = data["machine"]
-            return Program(
-                machine=Machine(str(machine["arch"]), str(machine["cpu"]), tuple(map(str, machine["features"]))),
-                inputs=tuple(_spec(s) for s in data["inputs"]),
-                outputs=tuple(_spec(s) for s in data["outputs"]),
-                codes=tuple(
-                    Code(
-                        _int(c["object"]),
-                        _ints(c["phases"]),
-                        _int(c["scratch"]),
-                        _ints(c["chunks"]),
-                        _bool(c["is_external"]),
-                    )
-                    for c in data["codes"]
-                ),
-                externals=tuple(
-                    External(str(e["loader"]), tuple(map(_spec, e["inputs"])), tuple(map(_spec, e["outputs"])))
-                    for e in data["externals"]
-                ),
-                steps=tuple(
-                    Step(
-                        str(s["kernel"]),
-                        _int(s["code"]),
-                        tuple(Argument(str(k), _int(i), _int(o)) for k, i, o in s["args"]),
-                        tuple(_bool(w) for w in s["waits"]),
-                    )
-                    for s in data["steps"]
-                ),
-                arena_bytes=_int(data["arena_bytes"]),
-                weight_bytes=_int(data["weight_bytes"]),
-                weights=tuple(Weight(str(w["name"]), *_type(w), _int(w["offset"])) for w in data["weights"]),
-                nanoseconds=_int(data["nanoseconds"]),
-                report=Report.from_json(data["report"]),
-                name=str(data["name"]),
-                dims={str(k): _int(v) for k, v in data["dims"].items()},
-                states=_int(data["states"]),
-            )
-        except (KeyError, TypeError, ValueError, AttributeError, RenormError) as error:
-            raise InvalidArtifact(
-                "the manifest does not describe a program",
-                [f"{type(error).__name__}: {error}"],
-                "compile the model again",
-            ) from error
-
     def verify(self, objects: int, weight_bytes: int, externals: int = 0) -> None:
         """Raises InvalidArtifact that names everything in the program that contradicts itself.
 
         objects, externals: how many of them there are. weight_bytes: how many bytes of weights there are.
         """
+        self._refuse(self._impossible())  # sizes first: the rest computes with them
         problems = list[str]()
 
         def require(ok: bool, problem: str) -> None:
@@ -257,10 +171,7 @@ class Program:
 
         require(self.weight_bytes == weight_bytes, f"weights: {weight_bytes} bytes, expected {self.weight_bytes}")
         require(len(self.externals) == externals, f"{externals} external codes, expected {len(self.externals)}")
-        require(self.arena_bytes >= 0, f"arena: {self.arena_bytes} bytes")
         require(self.nanoseconds >= 0, f"a run of {self.nanoseconds} ns")
-        for tensor in (*self.inputs, *self.outputs):
-            require(min(tensor.shape, default=0) >= 0, f"{tensor}: negative extent")
         for group, tensors in (("inputs", self.inputs), ("outputs", self.outputs)):
             require(len({t.name for t in tensors}) == len(tensors), f"{group}: names are not distinct")
         known = 0 <= self.states <= min(len(self.inputs), len(self.outputs))
@@ -269,7 +180,7 @@ class Program:
             same = (before.dtype, before.shape) == (after.dtype, after.shape)
             require(same, f"state {before} becomes {after}")
         for w in self.weights:
-            inside = min(w.shape, default=0) >= 0 and 0 <= w.offset <= self.weight_bytes - w.nbytes
+            inside = 0 <= w.offset <= self.weight_bytes - w.nbytes
             require(
                 inside, f"weight {w.name!r}: {w.nbytes} bytes at {w.offset} reach outside {self.weight_bytes} bytes"
             )
@@ -279,22 +190,20 @@ class Program:
             require(0 <= code.object < known, f"code {i}: object {code.object}, there are {known}")
             alone = not code.is_external or (code.phases == (1,) and not code.scratch)
             require(alone, f"code {i}: external code has one phase of one iteration, not {code.phases}")
-            require(min(code.phases, default=0) >= 0, f"code {i}: negative extent in {code.phases}")
-            require(code.scratch >= 0 and code.scratch % ALIGNMENT == 0, f"code {i}: scratch {code.scratch}")
-            sound = len(code.chunks) in (0, len(code.phases)) and min(code.chunks, default=0) >= 0
+            require(code.scratch % ALIGNMENT == 0, f"code {i}: scratch {code.scratch}")
+            sound = len(code.chunks) in (0, len(code.phases))
             require(sound, f"code {i}: chunks {code.chunks} for phases {code.phases}")
         # the first offset that is outside: one past the end is legal, for tensors without elements
         ends = {"weight": self.weight_bytes, "arena": self.arena_bytes}
         specs = {"input": self.inputs, "output": self.outputs}
+        iterations = 0
         for step in self.steps:
-            require(
-                0 <= step.code < len(self.codes),
-                f"kernel {step.kernel!r}: code {step.code}, there are {len(self.codes)}",
-            )
-            if step.waits and 0 <= step.code < len(self.codes):
-                phases = len(self.codes[step.code].phases)
-                known = len(step.waits) == phases
-                require(known, f"kernel {step.kernel!r}: {len(step.waits)} waits for {phases} phases")
+            known = 0 <= step.code < len(self.codes)
+            require(known, f"kernel {step.kernel!r}: code {step.code}, there are {len(self.codes)}")
+            phases = self.codes[step.code].phases if known else ()
+            iterations += sum(phases)
+            if step.waits and known and len(step.waits) != len(phases):
+                problems.append(f"kernel {step.kernel!r}: {len(step.waits)} waits for {len(phases)} phases")
             problems += self._misfits(step)
             for position, a in enumerate(step.args):
                 where = f"kernel {step.kernel!r}, argument {position}"
@@ -308,6 +217,31 @@ class Program:
                     require(0 <= byte <= ends[a.kind], f"{where}: byte {byte} of {a.kind}, which has {ends[a.kind]}")
                 else:
                     problems.append(f"{where}: kind {a.kind!r}, known: {', '.join(KINDS)}")
+        require(iterations <= LARGEST, f"{iterations} iterations, at most {LARGEST}")  # the walker counts them
+        self._refuse(problems)
+
+    def _impossible(self) -> list[str]:
+        """Tensors, sizes and counts that cannot be, whatever else the program says."""
+        found = list[str]()
+        externals = (s for e in self.externals for s in (*e.inputs, *e.outputs))
+        for tensor in (*self.inputs, *self.outputs, *self.weights, *externals):
+            if tensor.dtype not in dtypes.BY_NAME:
+                found.append(f"{tensor.name!r}: {tensor.dtype!r} is not a dtype")
+            elif len(tensor.shape) > _MOST_AXES or min(tensor.shape, default=0) < 0:
+                found.append(f"{tensor.name!r}: shape {short(tensor.shape)}")
+            # NumPy, too, counts an empty tensor as if it had elements
+            elif prod(max(1, d) for d in tensor.shape) * dtypes.itemsize(tensor.dtype) > LARGEST:
+                found.append(f"{tensor.name!r}: shape {short(tensor.shape)} is more than {LARGEST} bytes")
+        sizes = {"arena": (self.arena_bytes,), "weights": (self.weight_bytes,)}
+        for i, code in enumerate(self.codes):
+            sizes |= {f"code {i}: scratch": (code.scratch,), f"code {i}: phases": code.phases}
+            sizes[f"code {i}: chunks"] = code.chunks
+        for what, numbers in sizes.items():
+            if not 0 <= min(numbers, default=0) <= max(numbers, default=0) <= LARGEST:
+                found.append(f"{what} {short(numbers)}, expected 0 to {LARGEST}")
+        return found
+
+    def _refuse(self, problems: list[str]) -> None:
         if problems:
             shown = problems[:20] + ([f"and {len(problems) - 20} more"] if len(problems) > 20 else [])
             raise InvalidArtifact(f"program {self.name!r} contradicts itself", shown, "compile the model again")
@@ -318,16 +252,16 @@ class Program:
         if code is None or not code.is_external or not 0 <= code.object < len(self.externals):
             return []
         external = self.externals[code.object]
-        specs = (*external.inputs, *external.outputs)
-        if len(specs) != len(step.args):
-            return [f"kernel {step.kernel!r}: {len(step.args)} arguments, external code takes {len(specs)}"]
+        count = len(external.inputs) + len(external.outputs)
+        if count != len(step.args):
+            return [f"kernel {step.kernel!r}: {len(step.args)} arguments, external code takes {count}"]
         sizes = {"weight": self.weight_bytes, "arena": self.arena_bytes}
         tensors = {"input": self.inputs, "output": self.outputs}
         found = list[str]()
-        for i, (a, spec) in enumerate(zip(step.args, specs)):
+        for i, (a, spec) in enumerate(zip(step.args, (*external.inputs, *external.outputs))):
             held = tensors[a.kind][a.at : a.at + 1] if a.kind in tensors and a.at >= 0 else ()
             size = sum(t.nbytes for t in held) if a.kind in tensors else sizes.get(a.kind, 0) - a.at
-            if min(spec.shape, default=0) < 0 or a.offset + spec.nbytes > size:
+            if a.offset + spec.nbytes > size:
                 found.append(f"kernel {step.kernel!r}, argument {i}: {spec} reaches outside {size} bytes of {a.kind}")
         return found
 
@@ -335,31 +269,3 @@ class Program:
 def align(size: int, to: int = ALIGNMENT) -> int:
     """`size` rounded up to a multiple of `to`."""
     return -(-size // to) * to
-
-
-def _spec_json(spec: TensorSpec | Weight) -> dict[str, Any]:
-    return {"name": spec.name, "dtype": spec.dtype, "shape": list(spec.shape)}
-
-
-def _type(data: Mapping[str, Any]) -> tuple[str, tuple[int, ...]]:
-    return dtypes.lookup(data["dtype"]).name, _ints(data["shape"])
-
-
-def _spec(data: Mapping[str, Any]) -> TensorSpec:
-    return TensorSpec(str(data["name"]), *_type(data))
-
-
-def _int(value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f"{value!r} is not an integer")
-    return value
-
-
-def _bool(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise TypeError(f"{value!r} is neither true nor false")
-    return value
-
-
-def _ints(values: Any) -> tuple[int, ...]:
-    return tuple(_int(v) for v in values)

@@ -1,4 +1,4 @@
-"""What became of a network, as data and as text: norms, kernels, memory. Saved in an artifact as JSON."""
+"""What became of a network, as data and as text: norms, kernels, memory. Kept in an artifact (core.records)."""
 
 from __future__ import annotations
 
@@ -204,28 +204,11 @@ class Report:
     seconds: dict[str, float] = field(default_factory=dict[str, float])  # compile time by stage
 
     def to_json(self) -> dict[str, Any]:
+        """For who reads JSON: what core.records writes, and what follows from it."""
         data = asdict(self)
         for told, norm in zip(data["norms"], self.norms, strict=True):  # what is computed from the others
             told.update({name: getattr(norm, name) for name in _DERIVED})
         return data
-
-    @staticmethod
-    def from_json(data: dict[str, Any]) -> Report:
-        """The inverse of `to_json`; keys that are not there take their defaults."""
-        return Report(
-            norms=tuple(_norm(n) for n in data.get("norms", ())),
-            near_norms=tuple(_near_norm(n) for n in data.get("near_norms", ())),
-            kernels=tuple(_kernel(k) for k in data.get("kernels", ())),
-            memory=MemoryRecord(**data.get("memory", {})),
-            run=RunRecord(**data.get("run", {})),
-            code=CodeRecord(**data.get("code", {})),
-            renamed=dict(data.get("renamed", {})),
-            names=dict(data.get("names", {})),
-            refusals=tuple((r[0], r[1], r[2]) for r in data.get("refusals", ())),
-            diagnoses=tuple(data.get("diagnoses", ())),
-            assumptions=tuple(data.get("assumptions", ())),
-            seconds=dict(data.get("seconds", {})),
-        )
 
     def __str__(self) -> str:
         fates = {fate: sum(n.fate == fate for n in self.norms) for fate in FATES}
@@ -247,29 +230,4 @@ class Report:
         return "\n".join(lines)
 
 
-_DERIVED = ("error", "growth", "headroom", "float16")  # of a norm, written for who reads the JSON
-
-
-def _near_norm(data: dict[str, Any]) -> NearNorm:
-    return NearNorm(data["name"], data["kind"], data["reason"], tuple(data.get("nodes", ())))
-
-
-def _kernel(data: dict[str, Any]) -> KernelRecord:
-    return KernelRecord(
-        data["name"],
-        tuple(data.get("nodes", ())),
-        WorkRecord(**data.get("work", {})),
-        data.get("spills", 0),
-        data.get("target", ""),
-    )
-
-
-def _norm(data: dict[str, Any]) -> NormRecord:
-    sequences: dict[str, Any] = {k: tuple(data.get(k, ())) for k in ("into", "raised", "through")}
-    sequences["constants"] = tuple(_constant(c) for c in data.get("constants", ()))
-    return NormRecord(**{k: v for k, v in {**data, **sequences}.items() if k not in _DERIVED})
-
-
-def _constant(data: dict[str, Any]) -> ConstantRecord:
-    extremes: dict[str, Any] = {k: Extreme(**v) for k, v in data.items() if isinstance(v, dict)}
-    return ConstantRecord(**{**data, **extremes})
+_DERIVED = ("error", "growth", "headroom", "float16")  # of a norm

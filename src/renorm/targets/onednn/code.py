@@ -52,7 +52,7 @@ class Stage:
 class Code(ExternalCode):
     """Stages on an operand of `shape`. Raises library.Unimplemented where oneDNN has no primitive for one of them."""
 
-    loader = f"{__name__}:load"
+    loader = "onednn"
 
     def __init__(self, shape: Sequence[int], stages: Sequence[Stage]):
         self._shape, self._stages = tuple(shape), tuple(stages)

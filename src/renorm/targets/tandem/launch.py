@@ -22,7 +22,7 @@ Array = np.ndarray[Any, Any]
 class Launch(ExternalCode):
     """program: what is executed. weights: int16[M, C/groups, KH, KW]. parameters: float32[2, M], k and t."""
 
-    loader = "renorm.targets.tandem.launch:load"
+    loader = "tandem"
 
     def __init__(self, program: Program, weights: Array, parameters: Array):
         self.program, self.weights, self.parameters = program, weights, parameters
