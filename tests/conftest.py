@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from tests.shared_files import export_zoo
 
+from renorm.core import locks
 from renorm.runtime import module, threads
 
 # The gate asks the same questions every time, so that a red run is the fault of what was changed; elsewhere each run
@@ -24,6 +25,8 @@ if os.environ.get("CI"):
 # another, also where that puts something else in a schedule's place. Tests of the cache switch it on, each in its own
 # directory, and `kept_code` those that ask what is done with code.
 os.environ["RENORM_CACHE"] = "0"
+
+locks.strict = True
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -7,6 +7,7 @@ import gc
 import os
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -169,20 +170,31 @@ def test_garbage_that_is_collected_inside_of_the_pool() -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_child_starts_over_while_the_parent_is_inside() -> None:
-    a = pool.RESULTS.array((1 << 18,), F32, 1 << 20)
-    with pool.RESULTS._lock:
-        child = os.fork()
-        if not child:
-            code = 1
-            try:
-                del a  # of the parent: forgotten here
-                first = place(array(pool.RESULTS))
-                code = int(place(array(pool.RESULTS)) != first)
-            finally:
-                os._exit(code)
-    assert os.waitpid(child, 0)[1] == 0
-    assert a.size == 1 << 18
+def test_a_child_has_a_pool_while_the_parent_is_inside() -> None:
+    """Of this thread: it gets new memory. Of another: the fork waits until that is outside."""
+
+    def gives_distinct_arrays() -> bool:
+        kept = [array(pool.RESULTS, 1 << 10) for _ in range(20)]
+        return len({place(a) for a in kept}) == 20
+
+    def recycle() -> None:
+        while not stop.is_set():
+            array(pool.RESULTS, 1 << 14)
+
+    stop = threading.Event()
+    thread = threading.Thread(target=recycle, daemon=True)
+    thread.start()
+    for i in range(20):
+        with pool.RESULTS._lock if i % 2 else nullcontext():
+            if not (child := os.fork()):
+                code = 1
+                try:
+                    code = 0 if gives_distinct_arrays() else 1
+                finally:
+                    os._exit(code)
+        assert os.waitpid(child, 0)[1] == 0
+    stop.set()
+    thread.join()
 
 
 def test_results_of_a_module_are_recycled_and_those_held_are_not() -> None:

@@ -49,7 +49,9 @@ def test_bits_are_the_same_on_both_teams(build: Any, monkeypatch: pytest.MonkeyP
         for n in (1, 2, 3):
             torch.set_num_threads(n)
             found.append(_trained(layer, x))
-            module = next(m for k, m in kernels._modules.items() if k[2] == _asked() and prod(k[3][0][0]) == x.numel())
+            module = next(
+                m for k, m in kernels._modules._made.items() if k[2] == _asked() and prod(k[3][0][0]) == x.numel()
+            )
             assert module.threads == module._team.threads == n
             assert module._team._region == (_asked() if user and n > 1 else None)
     for other in found[1:]:

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from renorm.codegen import llvm, stored, structure, worker
 from renorm.codegen.abi import CompiledKernel
+from renorm.core.locks import condition
 from renorm.core.target import Target
 from renorm.tir.nodes import Kernel
 
@@ -49,7 +50,7 @@ class _Work:
         self._kernels, self._target, self._told = kernels, target, told
         self._found: list[CompiledKernel | None] = [None] * len(kernels)
         self._waiting = deque(range(len(kernels)))
-        self._news = threading.Condition()  # guards what follows
+        self._news = condition("kernels to compile")  # guards what follows
         self._out = 0  # kernels that workers have
         self._joined = 0  # workers that were ready in time
         self._workers: list[tuple[subprocess.Popen[bytes], threading.Thread | None]] = []
@@ -72,15 +73,18 @@ class _Work:
         return compiled, 1 + self._joined
 
     def _take(self) -> int | None:
+        self._told(len(self._kernels) - self._found.count(None))
         with self._news:
-            self._told(len(self._kernels) - self._found.count(None))
             return self._waiting.popleft() if self._waiting else None
 
     def _wait(self) -> None:
         """Until workers have answered, or have been silent for too long."""
+        while self._has_news():
+            self._told(len(self._kernels) - self._found.count(None))
+
+    def _has_news(self) -> bool:
         with self._news:
-            while self._out and self._news.wait(PATIENCE):
-                self._told(len(self._kernels) - self._found.count(None))
+            return self._out > 0 and self._news.wait(PATIENCE)
 
     def _employ(self, wanted: int) -> None:
         """Sees to it that there are so many workers, as far as they can be started."""

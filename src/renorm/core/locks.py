@@ -6,15 +6,15 @@ ranks lower, no ring of them can wait for each other: in order nobody ever hangs
 *Out of order* come signal handlers, finalizers, external code and functions of ops, which run in the middle of a call
 of their thread and may call anything. They take what is free. What is not, they wait for too, unless who holds it waits
 in turn for this thread, or is this thread: then they get a ReentrancyError. Locks are not reentrant, since what they
-guard is in the middle of a change.
+guard is in the middle of a change; leaves are, and never wait for more than some statements of another thread.
 
 *Fork*. A child has only the thread that forked. There are two kinds of locks:
 
 - A lock that is held while something long goes on (compiling, a run) guards what is replaced by a single assignment at
   the end. A fork does not wait. In the child the lock is free, and what the lost thread was doing has never begun.
-- Where the process is in between two states meanwhile (LLVM is at work, a file descriptor or a method of a class is
-  replaced), a fork waits (`fork_waits`), FORK_PATIENCE_S at most, and holds the lock on both sides while it happens.
-  These are held for a kernel, or for a few statements.
+- Where what it guards is in between two states meanwhile (data of several parts, a file descriptor, a method of a
+  class), a fork waits (`fork_waits`), FORK_PATIENCE_S at most, and holds the lock on both sides while it happens. Most
+  of these are leaves, held for a few statements.
 
 What the thread that forks holds itself it holds in the child too, and goes on with.
 """
@@ -54,30 +54,45 @@ class Rank(IntEnum):
     """In the order in which locks are taken."""
 
     FOLLOWING = 0  # a forward that torch.fx follows
-    COMMUNICATOR = 1  # an exchange with other ranks
-    MEETING = 2  # what ranks in threads exchange
-    MAKING = 3  # a module that is compiled when it is first needed
-    STATE = 4  # arrays that a run replaces
-    TEAM = 5  # threads that run one program at a time
-    TEAMS = 6  # all of them
-    EXTERNAL = 7  # who is in external code
-    COMPILING = 8  # kernels that several processes compile
-    LLVM = 9
-    POOL = 10  # memory for results
+    EXCHANGE = 1  # with other ranks
+    MAKING = 2  # a module that is compiled when it is first needed
+    STATE = 3  # arrays that a run replaces
+    TEAM = 4  # threads that run one program at a time
+    LEAF = 5
 
 
-class Lock(RLock):
-    """A lock to be used by `with`, which an interrupt leaves either taken and released, or never taken.
-
-    name: how an error calls what it guards. fork_waits: see above.
-    """
+class _Registered(RLock):
+    """name: how an error calls what it guards. fork_waits: see above."""
 
     __slots__ = ("fork_waits", "name", "rank")
 
-    def __init__(self, name: str, rank: Rank, fork_waits: bool = False):
+    def __init__(self, name: str, rank: Rank, fork_waits: bool):
         self.name, self.rank, self.fork_waits = name, rank, fork_waits
         key = id(self)
         _living[key] = weakref.ref(self, lambda _: _living.pop(key, None))
+
+    def take(self) -> bool:
+        """Takes it if nobody has it, this thread included; never waits. To be given back by `release`."""
+        return not self._is_owned() and self.acquire(False)
+
+
+class Leaf(_Registered):
+    """A lock that is held for some statements that wait for nobody, so that nobody waits for it for long. A handler may
+    take it again, in the middle of them. A fork waits."""
+
+    __slots__ = ()
+
+    def __init__(self, name: str):
+        super().__init__(name, Rank.LEAF, True)
+
+
+class Lock(_Registered):
+    """A lock to be used by `with`, which an interrupt leaves either taken and released, or never taken."""
+
+    __slots__ = ()
+
+    def __init__(self, name: str, rank: Rank, fork_waits: bool = False):
+        super().__init__(name, rank, fork_waits)
 
     def __enter__(self) -> bool:  # Python's __exit__ is native: no interrupt comes between
         if self._is_owned():
@@ -90,10 +105,6 @@ class Lock(RLock):
             if self._is_owned():
                 self.release()
             raise
-
-    def take(self) -> bool:
-        """Takes it if nobody has it, this thread included; never waits. To be given back by `release`."""
-        return not self._is_owned() and self.acquire(False)
 
     def _wait(self) -> bool:
         held = _held()
@@ -130,34 +141,35 @@ class Lock(RLock):
             raise InternalError(f"{self.name} ({self.rank.name}) is taken inside of {order}")
 
 
-def condition(name: str, rank: Rank, fork_waits: bool = False) -> Condition:
-    """A condition on a lock of its own. Who waits for it to come true does not hold the lock."""
-    return Condition(cast(Any, Lock(name, rank, fork_waits)))
+def condition(name: str) -> Condition:
+    """A condition on a leaf of its own, which who waits for it to come true does not hold."""
+    return Condition(cast(Any, Leaf(name)))
 
 
-def adopt(lock: RLock) -> None:
-    """Has forks wait for a lock of another library, which is taken inside of all of ours."""
+def adopt(lock: Any) -> None:
+    """Has forks wait for a lock of another library, a threading.RLock that is taken inside of all of ours."""
     _adopted.append(lock)
 
 
 strict = False  # whether to refuse what is out of order even where nobody waits: for tests
 
-_living = dict[int, weakref.ref[Lock]]()
+_living = dict[int, weakref.ref[_Registered]]()
 _adopted = list[RLock]()
-_waiting = dict[int, tuple[Lock, list[Lock]]]()  # by thread: what it waits for, and what it holds meanwhile
+# by thread: what it waits for, and what it holds meanwhile
+_waiting = dict[int, tuple[_Registered, list[_Registered]]]()
 _taken = dict[int, list[RLock]]()  # by thread that forks
 
 
-def _locks() -> list[Lock]:
+def _locks() -> list[_Registered]:
     return [lock for ref in list(_living.values()) if (lock := ref()) is not None]
 
 
-def _held() -> list[Lock]:
+def _held() -> list[_Registered]:
     """By this thread."""
     return [lock for lock in _locks() if lock._is_owned()]
 
 
-def _is_ring(wanted: Lock, held: list[Lock]) -> bool:
+def _is_ring(wanted: _Registered, held: list[_Registered]) -> bool:
     """Whether who has `wanted` waits, for whom others wait or directly, for one of `held`."""
     waiting = list(_waiting.values())
     for _ in waiting:

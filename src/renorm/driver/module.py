@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache as cached
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +13,8 @@ from renorm.codegen.abi import CompiledKernel
 from renorm.core.dataclass import dataclass
 from renorm.core.dims import Shape, fixed_extents
 from renorm.core.errors import InvalidInput, suggest
+from renorm.core.latest import Latest
+from renorm.core.lazy import cached_property
 from renorm.core.target import Target
 from renorm.graph.ir import Graph, Value
 from renorm.runtime.arrays import shape_of
@@ -159,8 +158,7 @@ class SpecializingModule:
         self._inputs = graph.inputs[: len(graph.inputs) - len(self._state)]
         self._specialize = specialize
         self._planned = cached(analyze)
-        self._cache: OrderedDict[tuple[tuple[str, int], ...], CompiledModule] = OrderedDict()
-        self._lock = threading.Lock()
+        self._made = Latest[tuple[tuple[str, int], ...], CompiledModule](f"{graph.name} at a shape", SPECIALIZATIONS)
 
     @property
     def inputs(self) -> tuple[SymbolicSpec, ...]:
@@ -179,22 +177,18 @@ class SpecializingModule:
     def report(self) -> Report:
         """Of the specialisation used last; before the first call what is known without shapes: all but memory and
         times."""
-        return next(reversed(self._cache.values())).report if self._cache else self._planned()
+        last = self._made.last()
+        return self._planned() if last is None else last.report
 
     def specialized(self, /, **shapes: Sequence[int]) -> CompiledModule:
-        """The module for these input shapes, compiled if it is not there yet."""
+        """The module for these input shapes, compiled if it is not there yet. Raises ReentrancyError in a signal
+        handler that interrupts its compilation."""
         missing = [f"input {v!r} is missing" for v in self._inputs if v.name not in shapes]
         if missing:
             raise InvalidInput(f"the inputs do not fit {self.graph.name}", missing)
         sizes = fixed_extents(self._inputs, shapes, self.graph.name)
         key = tuple(sorted(sizes.items()))
-        with self._lock:
-            if key not in self._cache:
-                self._cache[key] = self._specialize(sizes)
-                while len(self._cache) > SPECIALIZATIONS:
-                    self._cache.popitem(last=False)
-            self._cache.move_to_end(key)
-            return self._cache[key]
+        return self._made.made(key, lambda: self._specialize(sizes))
 
     def run(self, /, *args: Any, out: Sequence[Any] | None = None, **named: Any) -> list[np.ndarray[Any, Any]]:
         """As Module.run, on the specialisation for the shapes of these arrays."""
@@ -204,21 +198,23 @@ class SpecializingModule:
 
     def kernel(self, name: str) -> KernelText | ExternalText:
         """A kernel of the specialisation used last."""
-        if not self._cache:
+        last = self._made.last()
+        if last is None:
             raise InvalidInput(
                 f"no kernel {str(name)!r}: nothing is compiled before the first call", do="call run, or specialized"
             )
-        return next(reversed(self._cache.values())).kernel(name)
+        return last.kernel(name)
 
     def save(self, path: Any, key: Any = None) -> str:
         """Saves the only specialisation there is, as Module.save does: an artifact has fixed shapes."""
-        if len(self._cache) != 1:
+        last = self._made.last()
+        if last is None or len(self._made) != 1:
             raise InvalidInput(
-                f"{self.graph.name} has symbolic extents and {len(self._cache)} specialisations, an artifact holds one",
+                f"{self.graph.name} has symbolic extents and {len(self._made)} specialisations, an artifact holds one",
                 [repr(v) for v in self.graph.inputs],
                 "compile with shapes=, or save the result of specialized(...)",
             )
-        return next(iter(self._cache.values())).save(path, key)
+        return last.save(path, key)
 
 
 def _spec(v: Value) -> SymbolicSpec:

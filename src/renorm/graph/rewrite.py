@@ -26,7 +26,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import field
-from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -34,6 +33,7 @@ import numpy as np
 from renorm.core.dataclass import dataclass
 from renorm.core.dims import is_static
 from renorm.core.errors import InternalError, InvalidGraph
+from renorm.core.lazy import cached_property
 from renorm.graph.ir import Graph, Node, Value
 from renorm.graph.op import OpDef
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy as np
 from renorm import ops
 from renorm.core.dataclass import dataclass
 from renorm.core.dims import normalize_axis, static
+from renorm.core.lazy import cached_property
 from renorm.graph import registry
 from renorm.graph.ir import Node, Value
 from renorm.graph.rewrite import Match, Rewrite, Variable, any_op

@@ -21,6 +21,7 @@ import numpy as np
 
 from renorm.core import dtypes
 from renorm.core.errors import InvalidArtifact, RenormError, UserCodeError, raised_at
+from renorm.core.locks import condition
 from renorm.runtime.program import External, TensorSpec
 from renorm.runtime.report import WorkRecord
 
@@ -127,7 +128,7 @@ class Entry:
 
     def __init__(self, code: ExternalCode, external: External, kernel: str):
         self._code, self._external, self._kernel = code, external, kernel
-        self.start_over()
+        self._inside = list[int]()  # threads; only the last one computes
         word = ctypes.c_int64
         self._function = ctypes.CFUNCTYPE(None, ctypes.c_void_p, word, word, word)(self._call)
         address = ctypes.cast(self._function, ctypes.c_void_p).value
@@ -136,8 +137,9 @@ class Entry:
         _entries.add(self)
 
     def start_over(self) -> None:
-        """Forgets who is inside: what a child of fork() must do, in which that thread does not exist."""
-        self._inside = list[int]()  # threads; only the last one computes
+        """Forgets who is inside: what a child of fork() must do, in which only the thread that forked exists."""
+        me = threading.get_ident()
+        self._inside = [thread for thread in self._inside if thread == me]
 
     @contextmanager
     def _turn(self) -> Generator[None]:
@@ -223,13 +225,11 @@ def _let_go(error: BaseException | None) -> None:
 _entries = weakref.WeakSet["Entry"]()
 
 
-_turns = threading.Condition()  # of all that is called `_inside`, and of:
+_turns = condition("who is in external code")  # of all that is called `_inside`, and of:
 _waiting: dict[int, Entry] = {}  # by thread
 
 
 def _after_fork() -> None:
-    global _turns
-    _turns = threading.Condition()
     _waiting.clear()
     for entry in _entries:
         entry.start_over()

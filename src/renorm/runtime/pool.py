@@ -12,7 +12,6 @@ next, and the sizes that were used least recently go first where it is too much.
 from __future__ import annotations
 
 import os
-import threading
 import time
 import weakref
 from collections import deque
@@ -20,6 +19,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+
+from renorm.core.locks import Leaf
 
 Array = np.ndarray[Any, Any]
 
@@ -43,11 +44,7 @@ class Pool:
 
     def __init__(self, most: int):
         self.most = most
-        self.start_over()
-
-    def start_over(self) -> None:
-        """Forgets all memory: what a child of fork() must do, in which the lock may be held by nobody."""
-        self._lock = threading.Lock()
+        self._lock = Leaf("memory for results")
         self._leases = dict[int, _Lease]()  # by identity: a lease that nobody refers to does not call back
         self._returned = deque[Array]()  # appending and taking are atomic
         self._idle = dict[int, list[tuple[float, Array]]]()  # by size, with the time since when; the latest are last
@@ -74,7 +71,7 @@ class Pool:
         return held
 
     def _take(self, size: int) -> Array:
-        if self._lock.acquire(blocking=False):
+        if self._lock.take():
             try:
                 self._put_away()
                 if kept := self._idle.pop(size, None):
@@ -95,7 +92,7 @@ class Pool:
             self._settle()
 
     def _settle(self) -> None:
-        if self._lock.acquire(blocking=False):
+        if self._lock.take():
             try:
                 self._put_away()
             finally:
@@ -137,5 +134,3 @@ def _rounded(nbytes: int) -> int:
 
 RESULTS = Pool(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 8)
 """What `Module.run` puts its results into."""
-
-os.register_at_fork(after_in_child=RESULTS.start_over)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import warnings
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ import numpy as np
 
 from renorm.core import dtypes
 from renorm.core.errors import InvalidInput, StatisticsWarning, suggest
+from renorm.core.locks import Lock, Rank
 from renorm.runtime.program import TensorSpec
 
 Array = np.ndarray[Any, Any]
@@ -22,14 +22,15 @@ class State(Mapping[str, Array]):
 
     Arrays are never changed, only replaced: those that are read stay what they are, and are read-only. Setting one or
     more replaces them all at once, and waits for the run in progress. Runs of one state follow each other, from
-    whichever threads they are called.
+    whichever threads they are called. A signal handler in the middle of a run may read it; what would wait for that run
+    raises ReentrancyError. A child of fork() has it as it was before the runs of other threads.
     """
 
     def __init__(self, specs: Sequence[TensorSpec], arrays: Sequence[Array]):
         self.specs = tuple(specs)
         self._arrays = tuple(_frozen(np.array(a)) for a in arrays)
         self._places = {s.name: i for i, s in enumerate(self.specs)}
-        self._lock = threading.Lock()
+        self._lock = Lock("the state of a network", Rank.STATE)
 
     def __getitem__(self, name: str) -> Array:
         return self._arrays[self._place(name)]

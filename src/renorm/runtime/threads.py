@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from renorm.core.errors import InvalidInput
+from renorm.core.locks import Lock, Rank
 from renorm.runtime import layout, loader
 from renorm.runtime.memory import Memory
 from renorm.runtime.openmp import Region
@@ -112,6 +113,7 @@ class Team:
 
     def __init__(self, threads: int, walker: bytes, arch: str, region: Region | None = None):
         self.threads = threads
+        self._lock = Lock("a team of threads", Rank.TEAM)
         self._image = loader.load([walker], arch)
         pointer, word = ctypes.c_void_p, ctypes.c_int64
         # plain C calls: ctypes gives the interpreter's lock back while they run
@@ -121,8 +123,7 @@ class Team:
         self.start_over(region)
 
     def start_over(self, region: Region | None = None) -> None:
-        """Forgets workers, region and lock: what a child of fork() must do, in which no other threads exist."""
-        self._lock = threading.Lock()
+        """Forgets workers and region: what a child of fork() must do, in which no other threads exist."""
         self._pool = Memory(layout.POOL_BYTES)
         self._region = region
         library = ctypes.CDLL(None)
@@ -228,17 +229,14 @@ _NO_LOCK = nullcontext()
 _busy: list[int] = []  # threads of each run in flight; appending, removing and adding up are atomic
 _spins = ctypes.c_int32(PATIENT)
 _teams: dict[tuple[int, bytes, Region | None], Team] = {}
-_teams_lock = threading.Lock()
 _is_child = False  # of fork()
 
 
 def team(threads: int, walker: bytes, arch: str, region: Region | None = None) -> Team:
     """The team of this process with so many threads, those of `region` if there is one, and this walker."""
-    with _teams_lock:
-        key = (threads, walker, None if _is_child or threads == 1 else region)
-        if key not in _teams:
-            _teams[key] = Team(threads, walker, arch, key[2])
-        return _teams[key]
+    key = (threads, walker, None if _is_child or threads == 1 else region)
+    # two threads may make one each: that which comes second is dropped, and has no workers yet
+    return _teams.get(key) or _teams.setdefault(key, Team(threads, walker, arch, key[2]))
 
 
 def _hurry() -> None:
@@ -249,8 +247,8 @@ def _hurry() -> None:
 
 
 def _after_fork() -> None:
-    global _teams_lock, _is_child
-    _teams_lock, _is_child = threading.Lock(), True
+    global _is_child
+    _is_child = True
     _busy.clear()
     _hurry()
     for each in _teams.values():

@@ -12,7 +12,7 @@ import inspect
 import operator
 import random
 from collections.abc import Callable, Iterator
-from threading import RLock, get_ident
+from threading import get_ident
 from typing import Any
 
 import numpy as np
@@ -22,8 +22,10 @@ from torch._C._autograd import _top_saved_tensors_default_hooks
 from torch.nn.modules.module import _has_any_global_hook
 
 from renorm.core.dataclass import dataclass
+from renorm.core.locks import Lock, Rank
 
-_lock = RLock()  # while it follows, torch.fx replaces functions of nn.Module
+# while it follows, torch.fx replaces functions of nn.Module
+_lock = Lock("a forward that is followed", Rank.FOLLOWING, fork_waits=True)
 _OWN = nn.Module().__dict__.keys() - {"training"}
 _PLAIN = (type(None), bool, int, float, str, torch.dtype, torch.device, torch.memory_format, type)
 

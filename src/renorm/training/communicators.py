@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import json
 import math
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -26,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from renorm.core.errors import InvalidInput, SynchronizationError
+from renorm.core.locks import Lock, Rank
 
 TIMEOUT = 300.0  # seconds: longer than a rank loads data or writes a checkpoint while the others wait
 FAREWELL = 30.0  # seconds for which a rank that failed waits for the others, to tell them
@@ -51,7 +51,7 @@ class Communicator(ABC):
         self.size = size
         self.timeout = timeout
         self._lost: SynchronizationError | None = None
-        self._in_use = threading.Lock()
+        self._in_use = Lock("a communicator", Rank.EXCHANGE)
         self._exchanges = 0  # that ended well
 
     @abstractmethod
@@ -111,7 +111,7 @@ class Communicator(ABC):
         return _Named(self, name)
 
     def _meet(self, message: bytes, timeout: float) -> Sequence[bytes]:
-        if not self._in_use.acquire(blocking=False):
+        if not self._in_use.take():
             raise SynchronizationError(
                 f"two threads use the communicator of rank {self.rank} at the same time",
                 do="give each thread a rank of its own (training.Threads), or let branches meet by training.together",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy as np
 from renorm.core.dataclass import dataclass
 from renorm.core.dtypes import unit_roundoff
 from renorm.core.errors import InvalidInput
+from renorm.core.lazy import cached_property
 from renorm.runtime.report import Extreme
 
 Array = np.ndarray[Any, Any]

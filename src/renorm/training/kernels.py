@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Sequence
 from contextvars import ContextVar
 from typing import Any
 
+from renorm.core.latest import Latest
 from renorm.graph.ir import Graph
 from renorm.graph.op import OpDef
 from renorm.runtime.arrays import Array
@@ -16,10 +15,8 @@ from renorm.runtime.openmp import Region
 
 KEPT = 512  # modules; that which was not called for longest goes first
 
-_modules = OrderedDict[Any, Module]()
-_lock = threading.Lock()
+_modules = Latest[Any, Module]("a kernel that is compiled", KEPT)
 _threads = ContextVar[int | Region | None]("threads", default=None)
-_locks = dict[Any, threading.Lock]()
 
 
 def run(
@@ -28,27 +25,12 @@ def run(
     """Results of `op` on arrays (None: left out). out: None, or for each result an array or None."""
     given = [a for a in operands if a is not None]
     key = op, attributes, _threads.get(), tuple([None if a is None else (a.shape, a.dtype) for a in operands])
-    try:
-        found = _modules[key]
-        _modules.move_to_end(key)
-    except KeyError:  # never there, or just dropped
-        found = module(key)
-    return found.run(*given, out=out)
+    return (_modules.get(key) or module(key)).run(*given, out=out)
 
 
 def module(key: Any) -> Module:
-    """The module of a key, compiled if it is not there yet: once, whoever asks first."""
-    with _lock:
-        own = _locks.setdefault(key, threading.Lock())
-    with own:
-        found = _modules.get(key)
-        if found is None:
-            found = _compiled(*key)
-            with _lock:
-                _modules[key] = found
-                while len(_modules) > KEPT:
-                    _locks.pop(_modules.popitem(last=False)[0], None)
-        return found
+    """The module of a key, compiled if it is not there yet."""
+    return _modules.made(key, lambda: _compiled(*key))
 
 
 class threads:

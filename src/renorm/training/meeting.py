@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from renorm.core.errors import SynchronizationError
+from renorm.core.locks import condition
 from renorm.training.communicators import TIMEOUT, Communicator, missing, places
 
 _T = TypeVar("_T")
@@ -69,7 +70,7 @@ class _Room:
 
     def __init__(self, size: int):
         self._size = size
-        self._change = threading.Condition()
+        self._change = condition("what ranks exchange")
         self._threads: dict[int, threading.Thread] = {}  # those of the ranks that have been here
         self.reopen()
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-import threading
 from functools import cache
 from typing import Any
 
 import llvmlite.binding as llvm
 
+from renorm.core import locks
 from renorm.core.errors import InternalError, InvalidArtifact, InvalidTarget
 from renorm.core.target import Target
 from renorm.runtime import elf
 
-_lock = threading.RLock()
+# llvmlite has a lock for each call of LLVM: a child of fork() would wait for it for ever, or find LLVM in mid-call
+locks.adopt(llvm.ffi.lib._lock._lock)
+_lock = locks.Leaf("the standard error stream")
 
 # A function whose code shows whether a CPU has what kernels rely on, and the sign of each feature by machine
 _PROBE = """
@@ -61,34 +63,33 @@ def host() -> str:
 @cache
 def machine(target: Target) -> Any:
     """The TargetMachine of a target. Raises InvalidTarget for what this LLVM or renorm cannot make code for."""
-    with _lock:
-        llvm.initialize_all_targets()
-        llvm.initialize_all_asmprinters()
-        triple, cpu, features = _resolved(target)
-        if triple.split("-")[0] not in _PROBES:
-            raise InvalidTarget(f"target {target}: no code generator for {triple}", [f"known: {', '.join(_PROBES)}"])
-        with _Complaints() as complaints:
-            made = llvm.Target.from_triple(triple).create_target_machine(
-                cpu=cpu, features=features, opt=3, reloc="pic", codemodel="small"
-            )
-        if complaints.unknown:
-            version = ".".join(map(str, llvm.llvm_version_info))
-            raise InvalidTarget(
-                f"target {target}: LLVM {version} does not know {', '.join(dict.fromkeys(complaints.unknown))}",
-                do="name a CPU and features as `llc -mcpu=help` of that version lists them",
-            )
-        made.set_asm_verbosity(True)  # spills are marked in comments, and loops
-        probe = llvm.parse_assembly(_PROBE, llvm.create_context())
-        probe.triple, probe.data_layout = made.triple, str(made.target_data)
-        text = made.emit_assembly(probe)
-        missing = [feature for feature, sign in _PROBES[triple.split("-")[0]].items() if sign not in text]
-        if missing:
-            raise InvalidTarget(
-                f"target {target}: the CPU {cpu} has no {', '.join(missing)}",
-                ["needed on x86-64: AVX2, FMA, F16C (CPUs since 2013)"],
-                do="choose a CPU that has them, such as -mcpu=x86-64-v3",
-            )
-        return made
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    triple, cpu, features = _resolved(target)
+    if triple.split("-")[0] not in _PROBES:
+        raise InvalidTarget(f"target {target}: no code generator for {triple}", [f"known: {', '.join(_PROBES)}"])
+    with _lock, _Complaints() as complaints:
+        made = llvm.Target.from_triple(triple).create_target_machine(
+            cpu=cpu, features=features, opt=3, reloc="pic", codemodel="small"
+        )
+    if complaints.unknown:
+        version = ".".join(map(str, llvm.llvm_version_info))
+        raise InvalidTarget(
+            f"target {target}: LLVM {version} does not know {', '.join(dict.fromkeys(complaints.unknown))}",
+            do="name a CPU and features as `llc -mcpu=help` of that version lists them",
+        )
+    made.set_asm_verbosity(True)  # spills are marked in comments, and loops
+    probe = llvm.parse_assembly(_PROBE, llvm.create_context())
+    probe.triple, probe.data_layout = made.triple, str(made.target_data)
+    text = made.emit_assembly(probe)
+    missing = [feature for feature, sign in _PROBES[triple.split("-")[0]].items() if sign not in text]
+    if missing:
+        raise InvalidTarget(
+            f"target {target}: the CPU {cpu} has no {', '.join(missing)}",
+            ["needed on x86-64: AVX2, FMA, F16C (CPUs since 2013)"],
+            do="choose a CPU that has them, such as -mcpu=x86-64-v3",
+        )
+    return made
 
 
 class _Complaints:
@@ -146,8 +147,7 @@ def _optimised(text: str, target: Target, name: str) -> Any:
 
 def emit_object(text: str, target: Target, name: str) -> bytes:
     """An ELF object of the IR, checked to stand alone."""
-    with _lock:
-        code: bytes = machine(target).emit_object(_optimised(text, target, name))
+    code: bytes = machine(target).emit_object(_optimised(text, target, name))
     try:
         undefined = elf.read(code, f"kernel {name}").undefined
     except InvalidArtifact as error:
@@ -159,5 +159,4 @@ def emit_object(text: str, target: Target, name: str) -> bytes:
 
 
 def emit_assembly(text: str, target: Target, name: str) -> str:
-    with _lock:
-        return machine(target).emit_assembly(_optimised(text, target, name))
+    return machine(target).emit_assembly(_optimised(text, target, name))

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from renorm.core.dataclass import dataclass
 from renorm.core.errors import InvalidModel, UnsupportedOp
+from renorm.core.lazy import cached_property
 from renorm.frontends.onnx import wire
 from renorm.frontends.onnx.messages import GraphProto, ModelProto, NodeProto, graphs
 from renorm.frontends.onnx.order import topological
