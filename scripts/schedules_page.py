@@ -1,5 +1,8 @@
 #!/usr/bin/env python
-"""Writes the reference part of docs/schedules.md from the docstrings of the primitives; --check only compares."""
+"""Writes the reference part of docs/schedules.md from docstrings of primitives and the table of absent names; --check only
+compares.
+"""
+"""
 
 from __future__ import annotations
 
@@ -9,17 +12,18 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
+from renorm.core.absent import ABSENT
 from renorm.te.schedule import Schedule, Stage
 
 PAGE = Path(__file__).parents[1] / "docs" / "schedules.md"
-MARK = "<!-- what follows is written by scripts/schedules_page.py from the docstrings -->\n"
+MARK = "<!-- what follows is written by scripts/schedules_page.py from docstrings and core/absent.py -->\n"
 
 
 def page() -> str:
-    """The page as it should be: its own text as it is, and the primitives."""
+    """The page as it should be: its own text as it is, the primitives, and what is absent."""
     text, mark, _ = PAGE.read_text().partition(MARK)
     assert mark, f"{PAGE} has lost its mark"
-    parts = [*_primitives(Stage, "s[T]"), *_primitives(Schedule, "s")]
+    parts = [*_primitives(Stage, "s[T]"), *_primitives(Schedule, "s"), _absent()]
     return text + MARK + "".join(f"\n{p}\n" for p in parts)
 
 
@@ -29,6 +33,12 @@ def _primitives(owner: type, receiver: str) -> Iterator[str]:
         if inspect.isfunction(member) and not name.startswith("_") and told and "    " in told:
             parameters = [str(p) if p.kind is p.VAR_POSITIONAL else p.name for p in _parameters(member)]
             yield f"### `{receiver}.{name}({', '.join(parameters)})`\n\n{_markdown(told)}"
+
+
+def _absent() -> str:
+    rows = [f"| `{name}` | {instead} |" for name, instead in ABSENT.items()]
+    told = "Names of TVM 0.6 to 0.8 that are not there. Each raises `AbsentName`, which says the same."
+    return "\n".join(["## Absent", "", told, "", "| name | instead |", "|---|---|", *rows])
 
 
 def _parameters(member: object) -> list[inspect.Parameter]:

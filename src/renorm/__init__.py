@@ -24,7 +24,8 @@ from renorm.core.collector import collection_put_off
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from renorm import errors, ops, te, topi, training
+    from renorm import errors, ops, target, te, testing, topi, training
+    from renorm.core.errors import RenormError as TVMError
     from renorm.core.target import Target, register_target
     from renorm.driver.build import build, lower
     from renorm.driver.compile import compile
@@ -33,10 +34,54 @@ if TYPE_CHECKING:
     from renorm.frontends import read, unfold
     from renorm.graph.op import OpDef
     from renorm.graph.registry import override, register
+    from renorm.runtime import function as module
     from renorm.runtime import nd
+    from renorm.runtime.device import context, cpu, cuda, device, gpu
     from renorm.runtime.external import ExternalCode, register_loader
     from renorm.runtime.module import Module, load
-    from renorm.te import compute, const, create_schedule, intrin, max, min, placeholder, reduce_axis, sum, thread_axis
+    from renorm.te import (
+        abs,
+        all,
+        any,
+        ceil,
+        comm_reducer,
+        compute,
+        const,
+        convert,
+        create_schedule,
+        div,
+        erf,
+        exp,
+        floor,
+        floordiv,
+        floormod,
+        fmod,
+        if_then_else,
+        indexdiv,
+        indexmod,
+        intrin,
+        log,
+        max,
+        max_value,
+        min,
+        min_value,
+        placeholder,
+        popcount,
+        power,
+        prod,
+        reduce_axis,
+        round,
+        rsqrt,
+        select,
+        sigmoid,
+        sqrt,
+        sum,
+        tanh,
+        thread_axis,
+        trunc,
+        truncdiv,
+        truncmod,
+    )
 
 # public name -> (module, name in it, or None for the module itself)
 _PUBLIC: dict[str, tuple[str, str | None]] = {
@@ -54,13 +99,20 @@ _PUBLIC: dict[str, tuple[str, str | None]] = {
     "te": ("renorm.te", None),
     "topi": ("renorm.topi", None),
     "nd": ("renorm.runtime.nd", None),
+    "module": ("renorm.runtime.function", None),
+    "target": ("renorm.target", None),
+    "testing": ("renorm.testing", None),
+    "TVMError": ("renorm.errors", "RenormError"),
+    **{name: ("renorm.runtime.device", name) for name in ("cpu", "cuda", "gpu", "device", "context")},
     "build": ("renorm.driver.build", "build"),
     "lower": ("renorm.driver.build", "lower"),
     **{
         name: ("renorm.te", name)
         for name in (
-            "placeholder", "compute", "reduce_axis", "sum", "max", "min", "const", "create_schedule", "thread_axis",
-            "intrin",
+            "placeholder", "compute", "reduce_axis", "sum", "max", "min", "prod", "const", "convert", "create_schedule",
+            "thread_axis", "comm_reducer", "min_value", "max_value", "all", "any", "if_then_else", "select", "intrin",
+            "exp", "log", "sqrt", "rsqrt", "tanh", "sigmoid", "erf", "abs", "floor", "ceil", "round", "trunc", "power",
+            "popcount", "fmod", "div", "truncdiv", "truncmod", "floordiv", "floormod", "indexdiv", "indexmod",
         )
     },
     # extending
@@ -75,16 +127,21 @@ _PUBLIC: dict[str, tuple[str, str | None]] = {
 }  # fmt: skip
 
 __all__ = [
-    "ExternalCode", "Module", "OpDef", "Target", "build", "compile", "compute", "const", "create_schedule", "errors",
-    "intrin", "load", "lower", "max", "min", "nd", "ops", "optimize", "override", "placeholder", "read", "reduce_axis",
-    "register", "register_loader", "register_target", "sum", "te", "thread_axis", "topi", "training", "unfold",
-    "write_state",
+    "ExternalCode", "Module", "OpDef", "TVMError", "Target", "abs", "all", "any", "build", "ceil", "comm_reducer",
+    "compile", "compute", "const", "context", "convert", "cpu", "create_schedule", "cuda", "device", "div", "erf",
+    "errors", "exp", "floor", "floordiv", "floormod", "fmod", "gpu", "if_then_else", "indexdiv", "indexmod",
+    "intrin", "load", "log", "lower", "max", "max_value", "min", "min_value", "module", "nd", "ops", "optimize",
+    "override", "placeholder", "popcount", "power", "prod", "read", "reduce_axis", "register", "register_loader",
+    "register_target", "round", "rsqrt", "select", "sigmoid", "sqrt", "sum", "tanh", "target", "te", "testing",
+    "thread_axis", "topi", "training", "trunc", "truncdiv", "truncmod", "unfold", "write_state",
 ]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
     if name not in _PUBLIC:
-        raise AttributeError(f"module 'renorm' has no attribute {name!r}")
+        from renorm.core.absent import missing
+
+        raise missing("renorm", name)
     module, inside = _PUBLIC[name]
     with collection_put_off():
         found = import_module(module)

@@ -1,6 +1,7 @@
 """The public name of the exception tree: `from renorm.errors import RenormError`."""
 
 from renorm.core.errors import (
+    AbsentName,
     InternalError,
     InvalidArtifact,
     InvalidExpression,
@@ -22,6 +23,7 @@ from renorm.core.errors import (
 )
 
 __all__ = [
+    "AbsentName",
     "InternalError",
     "InvalidArtifact",
     "InvalidExpression",

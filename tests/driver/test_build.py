@@ -162,3 +162,27 @@ def test_other_targets() -> None:
         built(np.zeros(32, np.float32), np.zeros(32, np.float32))
     with pytest.raises(renorm.errors.InvalidTarget, match="known: "):
         renorm.build(s, [a, b], target="vulkan")
+
+
+def test_arguments_of_one_name_keep_their_shapes() -> None:
+    a, b = te.placeholder((3, 4)), te.placeholder((4,))
+    c = te.compute((3, 4), lambda i, j: a[i, j] + b[j])
+    module = renorm.build(te.create_schedule(c.op), [a, b, c])
+    x, y, out = np.ones((3, 4), np.float32), np.arange(4, dtype=np.float32), np.zeros((3, 4), np.float32)
+    module(x, y, out)
+    np.testing.assert_array_equal(out, x + y)
+    with pytest.raises(renorm.errors.InvalidInput, match=r"expected float32\[4\]"):
+        module(x, x, out)
+
+
+def test_lowered_functions_keep_shapes() -> None:
+    a = te.placeholder((3, 4), name="A")
+    b = te.compute((3, 4), lambda i, j: a[i, j] * 2.0, name="B")
+    s = te.create_schedule(b.op)
+    module = renorm.build(renorm.lower(s, [a, b]))
+    out = np.zeros((3, 4), np.float32)
+    module(np.ones((3, 4), np.float32), out)
+    assert (out == 2).all()
+    for wrong in (np.ones(12, np.float32), np.ones((4, 3), np.float32), np.ones((3, 4))):
+        with pytest.raises(renorm.errors.InvalidInput, match=r"A"):
+            module(wrong, out)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from renorm.errors import InvalidExpression
+from renorm.errors import InvalidExpression, InvalidInput
 from renorm.runtime import nd
 
 
@@ -28,8 +28,8 @@ def test_array_copies():
 def test_dtypes():
     assert nd.array([1, 2]).dtype == "float32"
     assert nd.array(np.array([1, 2])).dtype == "int64"
-    assert nd.array([1, 2], "int8").dtype == "int8"
-    assert nd.array([1.5], "bfloat16").dtype == "bfloat16"
+    assert nd.array([1, 2], dtype="int8").dtype == "int8"
+    assert nd.array([1.5], dtype="bfloat16").dtype == "bfloat16"
     assert nd.array(3.0).shape == ()
     assert nd.empty((3, 0), "bool").shape == (3, 0)
     with pytest.raises(InvalidExpression, match="complex64"):
@@ -44,6 +44,6 @@ def test_written_in_place(mirrors, mirrored):
     assert b[3] == 4
     b.copyfrom(np.ones(20))
     assert (b.asnumpy() == 1).all()
-    with pytest.raises(ValueError, match=r"\(3,\) into one of shape \(20,\)"):
+    with pytest.raises(InvalidInput, match=r"\(3,\) into one of shape \(20,\)"):
         b.copyfrom([1, 2, 3])
     assert "NDArray float32[20]" in repr(b)

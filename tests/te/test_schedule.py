@@ -280,8 +280,8 @@ def test_refusals_of_primitives() -> None:
         (lambda: stage.split(i), "takes factor= or nparts="),
         (lambda: stage.split(i, factor=2, nparts=2), "takes factor= or nparts="),
         (lambda: stage.split(i, factor=0), "split of i by 0"),
-        (lambda: stage.split(i, factor=2.5), "split of i by 2.5"),  # type: ignore[arg-type]
-        (lambda: stage.split(3, factor=2), "takes an axis, not int 3"),  # type: ignore[arg-type]
+        (lambda: stage.split(i, factor=2.5), "factor is float 2.5"),  # type: ignore[arg-type]
+        (lambda: stage.split(3, factor=2), "parent is int 3"),  # type: ignore[arg-type]
         (lambda: stage.fuse(i, k), "i is a data axis"),
         (lambda: stage.fuse(k, i), "is not the next loop inside"),
         (lambda: stage.reorder(i, i), "names an axis twice"),

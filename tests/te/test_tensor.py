@@ -160,7 +160,8 @@ def test_conditions() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: X[1], "X has 2 axes but is indexed by 1"),
+        (lambda: te.compute((3,), lambda i: X[i]), "X has 2 axes but is indexed by 1"),
+        (lambda: X[1] + 1, "X has 2 axes but is indexed by 1"),
         (lambda: X[0, 0, 0], "X has 2 axes but is indexed by 3"),
         (lambda: X[0, 0.5], "index 1 is float32"),
         (lambda: X[:, 0], "selects one element, not a slice"),

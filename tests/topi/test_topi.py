@@ -73,7 +73,8 @@ def test_unary(name: str) -> None:
 BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "add": np.add, "subtract": np.subtract, "multiply": np.multiply, "divide": np.divide, "maximum": np.maximum,
     "minimum": np.minimum, "equal": np.equal, "not_equal": np.not_equal, "less": np.less, "less_equal": np.less_equal,
-    "greater": np.greater, "greater_equal": np.greater_equal, "power": np.power, "mod": np.mod,
+    "greater": np.greater, "greater_equal": np.greater_equal, "power": np.power, "mod": np.fmod,
+    "floor_mod": np.mod,
     "floor_divide": np.floor_divide,
 }  # fmt: skip
 
@@ -82,6 +83,13 @@ BINARY: dict[str, Callable[[Any, Any], Any]] = {
 def test_binary_broadcasts(name: str) -> None:
     for a, b in (((2, 3, 5), (2, 3, 5)), ((2, 1, 5), (3, 1)), ((4,), ()), ((), (2, 2))):
         agrees(getattr(topi, name), BINARY[name], draw(*a, low=0.2), draw(*b, low=0.5), tolerance=1e-5)
+
+
+def test_remainders_have_the_sign_of_the_dividend_or_of_the_divisor() -> None:
+    for dtype in ("int32", "float32"):
+        a, b = np.array([-7, 7, -7, 7], dtype), np.array([3, -3, -3, 3], dtype)
+        agrees(topi.mod, np.fmod, a, b)
+        agrees(topi.floor_mod, np.mod, a, b)
 
 
 def test_binary_takes_numbers() -> None:
@@ -139,7 +147,7 @@ def test_positions_of_extremes(name: str, axis: Any) -> None:
     y[1, 2] = y[1, 4] = np.nan
     agrees(lambda t: getattr(topi, name)(t, axis), lambda a: getattr(np, name)(a, axis), y)
     agrees(
-        lambda t: getattr(topi, name)(t, axis, True, last=True),
+        lambda t: getattr(topi, name)(t, axis, True, True),
         lambda a: (
             a.size - 1 - getattr(np, name)(a.reshape(-1)[::-1]).reshape(1, 1)
             if axis is None
@@ -208,12 +216,21 @@ def test_movement() -> None:
 @pytest.mark.parametrize("axis", [None, 0, 1, -1])
 def test_take(axis: Any) -> None:
     indices = np.array([[0, 1], [-1, 2]])
-    agrees(lambda t, i: topi.take(t, i, axis), lambda a, i: np.take(a, i, axis), draw(3, 4), indices)
+    agrees(lambda t, i: topi.take(t, i, axis, "from_end"), lambda a, i: np.take(a, i, axis), draw(3, 4), indices)
+    for mode in ("clip", "wrap"):
+        agrees(
+            lambda t, i, m=mode: topi.take(t, i, axis, m),
+            lambda a, i, m=mode: np.take(a, i, axis, mode=m),
+            draw(3, 4),
+            indices * 7,
+        )
 
 
 def test_take_outside_reads_the_nearest_element() -> None:
     x = np.arange(4, dtype=np.float32)
-    assert run(lambda t, i: topi.take(t, i, 0), x, np.array([4, 100, -5, -(2**62)]))[0].tolist() == [3, 3, 0, 0]
+    indices = np.array([4, 100, -5, -(2**62)])
+    for mode in ("clip", "from_end"):
+        assert run(lambda t, i, m=mode: topi.take(t, i, 0, m), x, indices)[0].tolist() == [3, 3, 0, 0]
 
 
 @pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "wrap"])

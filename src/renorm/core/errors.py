@@ -97,6 +97,10 @@ class StatisticsWarning(RuntimeWarning):
     """A running statistic has left the range of its dtype. A warning, since everything else of the call is right."""
 
 
+class AbsentName(RenormError, AttributeError):
+    """A name of TVM 0.6 to 0.8 that renorm does not have."""
+
+
 class InternalError(RenormError):
     """A fault of renorm itself: the pass, the IR text, and a command that reproduces it."""
 

@@ -13,8 +13,10 @@ from renorm.codegen.llvm import walk
 from renorm.codegen.llvm.requirements import requirements
 from renorm.core.errors import InvalidInput, InvalidSchedule, InvalidTarget
 from renorm.core.target import Target
+from renorm.runtime.function import Function
 from renorm.runtime.module import Module
 from renorm.runtime.program import Argument, Code, Program, Step, TensorSpec, align
+from renorm.te.arguments import checked
 from renorm.tir import text
 from renorm.tir.nodes import Kernel
 
@@ -22,106 +24,97 @@ from renorm.tir.nodes import Kernel
 @dataclass(frozen=True)
 class Loops:
     """What `lower` gives: str() is the loops, in the article's style (simple) or with the kernel's signature, which
-    parses.
+    parses. shapes: of the arrays that its arguments are given as, in order.
     """
 
     kernel: Kernel
+    shapes: tuple[tuple[int, ...], ...]
     is_simple: bool = False
 
     def __str__(self) -> str:
         return text.simple(self.kernel) if self.is_simple else str(self.kernel)
 
 
-def lower(s: te.Schedule, args: Sequence[te.Tensor], *, name: str = "main", simple_mode: bool = False) -> Loops:
+@checked("renorm.", InvalidSchedule)
+def lower(
+    inputs: te.Schedule, args: Sequence[te.Tensor], name: str = "main", binds: None = None, simple_mode: bool = False
+) -> Loops:
     """The loops of a schedule. args: tensors that the caller passes, in order; tensors that are missing from it are
-    allocated.
+    allocated. binds: nothing, arguments have buffers of their own. simple_mode: print them in the short style.
     """
-    return Loops(te.lower(s, _arguments(args), name=name), simple_mode)
+    kernel = te.lower(inputs, args, name=name)
+    shapes = tuple(t.shape if p.size == t.size else (p.size,) for t, p in zip(args, kernel.params, strict=True))
+    return Loops(kernel, shapes, simple_mode)
 
 
+@checked("renorm.", InvalidSchedule)
 def build(
-    s: te.Schedule | Loops,
-    args: Sequence[te.Tensor] = (),
-    target: str | Target = "llvm",
+    inputs: te.Schedule | Loops,
+    args: Sequence[te.Tensor] | None = None,
+    target: str | Target | None = None,
+    target_host: str | Target | None = None,
     name: str = "main",
+    binds: None = None,
+    *,
     threads: int | None = None,
 ) -> BuiltModule | CudaModule:
     """A module to call with one array per argument, inputs and outputs alike; outputs are written in place. An argument
     with strides comes as the flat array that holds it.
 
-    s: a schedule, or what `lower` gave. threads: how many run it; None means as many as this process may use. For
-    target "cuda -arch=sm_90" the source is made at once, and CUDA is needed at the first call. Raises InvalidSchedule,
-    InvalidLoops, InvalidTarget.
+    inputs: a schedule, or what `lower` gave. target: "llvm" without one; for "cuda -arch=sm_90" the source is made at
+    once. target_host: of CUDA's host code, of which there is none. threads: how many run it; None means as many as this
+    process may use. Raises InvalidSchedule, InvalidLoops, InvalidTarget.
     """
-    chosen = targets.find(target)
-    kernel = s.kernel if isinstance(s, Loops) else te.lower(s, _arguments(args), name=name)
+    chosen = targets.find(target or "llvm")
+    if target_host is not None:
+        targets.find(target_host)
+    if isinstance(inputs, Loops):
+        if args is not None:
+            raise InvalidSchedule("build: what lower gave has its arguments already", do="call build(loops)")
+        loops = inputs
+    else:
+        loops = lower(inputs, args or (), name=name)
     if chosen.kind == "cuda":
-        return CudaModule(cuda.generate(kernel, chosen))
+        return CudaModule(cuda.generate(loops.kernel, chosen))
     if chosen.kind != "llvm":
         raise InvalidTarget(f"target {str(chosen)!r} has no code generator for single kernels", ["known: llvm, cuda"])
-    shapes = {t.name: t.shape for t, p in zip(args, kernel.params) if p.size == t.size}
-    return BuiltModule(kernel, llvm.compile_kernel(kernel, chosen), shapes, chosen, threads)
+    return BuiltModule(loops, llvm.compile_kernel(loops.kernel, chosen), chosen, threads)
 
 
-def _arguments(args: Sequence[te.Tensor]) -> list[te.Tensor]:
-    strangers = [repr(a) for a in args if not isinstance(a, te.Tensor)]
-    if strangers:
-        raise InvalidSchedule(f"args must be tensors, not {', '.join(strangers)}")
-    return list(args)
+class BuiltModule(Function):
+    """A compiled kernel as a function of arrays, with its texts."""
 
-
-class BuiltModule:
-    """A compiled kernel. `module(a, b, out)` takes NumPy arrays or renorm.nd arrays in the order of its arguments."""
-
-    def __init__(
-        self,
-        kernel: Kernel,
-        compiled: CompiledKernel,
-        shapes: dict[str, tuple[int, ...]],
-        target: Target,
-        threads: int | None = None,
-    ):
-        self.kernel, self.compiled, self.target = kernel, compiled, target
-        specs = [TensorSpec(p.name, p.dtype, shapes.get(p.name, (p.size,))) for p in kernel.params]
-        self._writes = [p.name in kernel.outputs for p in kernel.params]
-        outputs = [s for s, w in zip(specs, self._writes) if w]
-        inputs = [s for s, w in zip(specs, self._writes) if not w]
+    def __init__(self, loops: Loops, compiled: CompiledKernel, target: Target, threads: int | None = None):
+        self.kernel, self.compiled, self.target = loops.kernel, compiled, target
+        kernel = loops.kernel
+        specs = [TensorSpec(p.name, p.dtype, shape) for p, shape in zip(kernel.params, loops.shapes, strict=True)]
+        writes = [p.name in kernel.outputs for p in kernel.params]
         args, i, o, end = list[Argument](), 0, 0, 0
-        for writes in self._writes:
-            args.append(Argument("output", o) if writes else Argument("input", i))
-            i, o = i + (not writes), o + writes
+        for is_output in writes:
+            args.append(Argument("output", o) if is_output else Argument("input", i))
+            i, o = i + (not is_output), o + is_output
         for size in compiled.workspace:
             args.append(Argument("arena", end))
             end += align(size)
         program = Program(
             machine=requirements(target),
-            inputs=tuple(inputs),
-            outputs=tuple(outputs),
+            inputs=tuple(s for s, w in zip(specs, writes) if not w),
+            outputs=tuple(s for s, w in zip(specs, writes) if w),
             codes=(Code(0, compiled.phases, align(compiled.scratch)),),
             steps=(Step(kernel.name, 0, tuple(args)),),
             arena_bytes=end,
             name=kernel.name,
         )
-        walker = walk.compile_walker(target)
-        self._module = Module(program, [compiled.object], b"", walker, threads)
+        super().__init__(Module(program, [compiled.object], b"", walk.compile_walker(target), threads))
 
-    def __call__(self, *arrays: Any) -> None:
-        if len(arrays) != len(self._writes):
-            shown = ", ".join(str(p.name) for p in self.kernel.params)
-            raise InvalidInput(
-                f"kernel {self.kernel.name} takes {len(self._writes)} arrays, not {len(arrays)}", [shown]
-            )
-        outs = [a for a, writes in zip(arrays, self._writes) if writes]
-        self._module.run(*[a for a, writes in zip(arrays, self._writes) if not writes], out=outs)
-
-    def get_source(self, form: str = "ll") -> str:
-        """form: "ll" LLVM IR, "asm" assembly, "loops"."""
+    def get_source(self, fmt: str = "ll") -> str:
+        """fmt: "ll" LLVM IR, "asm" assembly, "loops"."""
         forms = {"ll": lambda: self.compiled.llvm, "asm": lambda: llvm.assembly(self.compiled, self.target)}
-        if form == "loops":
+        if fmt == "loops":
             return str(self.kernel)
-        if form not in forms:
-            raise InvalidInput(f"{form!r} is not a form of source", ["known: ll, asm, loops"])
-        return forms[form]()
+        if fmt not in forms:
+            raise InvalidInput(f"{fmt!r} is not a form of source", ["known: ll, asm, loops"])
+        return forms[fmt]()
 
     @property
     def imported_modules(self) -> list[Any]:

@@ -329,9 +329,21 @@ def _infix(op: str, a: Any, b: Any) -> Any:
     for operand in (a, b):
         if not isinstance(operand, Expr) and hasattr(operand, "__tensor_operand__"):
             return NotImplemented  # te.Tensor broadcasts: its reflected operator takes over
-    if isinstance(a, Expr):
-        return binary(op, a, as_expr(b, like=a))
-    return binary(op, as_expr(a, like=b), b)
+    x = as_expr(a, like=b) if isinstance(b, Expr) else as_expr(a)
+    y = as_expr(b, like=x)
+    if op == "/":
+        refuse_whole_quotient(x.dtype, y.dtype)
+    return binary(op, x, y)
+
+
+def refuse_whole_quotient(a: str, b: str) -> None:
+    """Raise InvalidExpression where `/` stands between integers, whose quotient could be rounded in several ways."""
+    if not dtypes.is_float(a) and not dtypes.is_float(b):
+        raise InvalidExpression(
+            f"{a} / {b} can be rounded in several ways",
+            ["te.truncdiv rounds toward zero, as C; te.floordiv, or //, down, as Python"],
+            "call one of them, or divide by a float for a quotient with a fraction",
+        )
 
 
 def binary(op: str, a: Expr, b: Expr) -> Expr:
@@ -461,6 +473,10 @@ def identity_element(combiner: str, dtype: str) -> Const:
     return const(int(limits.min if combiner == "max" else limits.max), dtype)
 
 
+# combiner of a reduction -> the operator of one step of it
+COMBINERS = {"sum": "+", "prod": "*", "max": "max", "min": "min"}
+
+
 def combine(combiner: str, a: Expr, b: Expr) -> Expr:
     """One step of a reduction."""
-    return binary({"sum": "+", "prod": "*", "max": "max", "min": "min"}[combiner], a, b)
+    return binary(COMBINERS[combiner], a, b)

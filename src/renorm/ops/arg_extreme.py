@@ -37,7 +37,7 @@ class ArgExtreme(OpDef):
 
     def compute(self, x: te.Tensor) -> te.Tensor:
         find = topi.argmax if self.greatest else topi.argmin
-        return find(x, self.axis, self.keepdims, dtype="int64", last=self.select_last_index)
+        return find(x, self.axis, self.keepdims, self.select_last_index, dtype="int64")
 
     def schedule(self, s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
         schedules.reduction(s, outs, target)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from renorm.core.dtypes import ALL, NUMBERS
-from renorm.expr.nodes import Binary, Expr
+from renorm.expr.nodes import Binary, Expr, binary
 from renorm.graph.op import OpDef, Reject, Sample
 from renorm.graph.types import Spec, boolean, f16, f32, f64, i32, i64, u8
 from renorm.ops import exact
@@ -143,7 +143,12 @@ TABLE: Sequence[type[OpDef]] = [
     arithmetic("Sub", "y = a - b", lambda a, b: a - b, np.subtract, exact.subtract, commutes=DIFFERENCE),
     arithmetic("Mul", "y = a * b", lambda a, b: a * b, np.multiply, exact.multiply, commutative=True),
     arithmetic(
-        "Div", "y = a / b; integers truncate toward zero", lambda a, b: a / b, _divide, exact.divide, divisor=True
+        "Div",
+        "y = a / b; integers truncate toward zero",
+        lambda a, b: binary("/", a, b),
+        _divide,
+        exact.divide,
+        divisor=True,
     ),
     comparison("Equal", "y = whether a equals b", "==", exact.equal, Equal=1),
     comparison("Greater", "y = whether a > b", ">", exact.greater, Greater=1),

@@ -44,7 +44,7 @@ class Gather(Injective):
         return (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
 
     def compute(self, x: te.Tensor, indices: te.Tensor) -> te.Tensor:
-        return topi.take(x, indices, dims.normalize_axis(self.axis, x.ndim))
+        return topi.take(x, indices, dims.normalize_axis(self.axis, x.ndim), "from_end")
 
     def reference(self, x: Any, indices: Any) -> Any:
         return np.take(x, indices, self.axis)

@@ -9,7 +9,7 @@ import numpy as np
 from renorm.core.dims import Shape
 from renorm.core.dtypes import NUMBERS, is_float
 from renorm.core.errors import OperandError
-from renorm.expr.nodes import Expr, call
+from renorm.expr.nodes import Expr, binary, call
 from renorm.graph.attributes import Bool
 from renorm.graph.op import Reject, Sample
 from renorm.graph.types import Operand, f32, f64, i32, i64, u8
@@ -33,7 +33,7 @@ class Mod(Elementwise):
     def element(self, a: Expr, b: Expr) -> Expr:
         if not self.fmod:
             return a % b
-        return call("fmod", a, b) if is_float(a.dtype) else a - (a / b) * b
+        return call("fmod", a, b) if is_float(a.dtype) else a - binary("/", a, b) * b
 
     def numpy(self, a: Any, b: Any) -> Any:
         return np.fmod(a, b) if self.fmod else np.mod(a, b)

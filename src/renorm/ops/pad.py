@@ -102,7 +102,7 @@ class Pad(Injective):
     def compute(self, x: te.Tensor, pads: Any, value: te.Tensor | None, axes: Any) -> te.Tensor:
         pairs = self.around(x.ndim, pads.tolist(), axes)
         element = 0 if value is None else cast(x.dtype, value[(0,) * value.ndim])
-        return topi.pad(x, [b for b, _ in pairs], [a for _, a in pairs], element, self.mode, name="pad")
+        return topi.pad(x, [b for b, _ in pairs], [a for _, a in pairs], element, "pad", mode=self.mode)
 
     def reference(self, x: Any, pads: Any, value: Any, axes: Any) -> Any:
         x, pairs = np.asarray(x), self.around(np.ndim(x), pads, axes)

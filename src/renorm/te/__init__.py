@@ -9,6 +9,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from renorm.core.absent import missing
+
 if TYPE_CHECKING:
     from renorm.te.names import *  # noqa: F403
 
@@ -21,5 +23,5 @@ def __getattr__(name: str) -> Any:
     names = import_module(f"{__name__}.names")
     globals().update({n: getattr(names, n) for n in names.__all__})
     if name not in names.__all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        raise missing("te", name)
     return globals()[name]

@@ -7,41 +7,59 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from renorm.core import dtypes
+from renorm.core.absent import ABSENT
 from renorm.core.errors import InvalidExpression, suggest
-from renorm.expr.nodes import Expr, ExprLike, Reduce, Scalar, as_expr, cast, combine, const, identity_element
+from renorm.expr.nodes import (
+    COMBINERS,
+    Binary,
+    Const,
+    Expr,
+    ExprLike,
+    Reduce,
+    Scalar,
+    Var,
+    as_expr,
+    cast,
+    combine,
+    const,
+    identity_element,
+)
+from renorm.te.arguments import checked
 from renorm.te.tensor import IterVar, PlaceholderOp, Tensor, Window, as_shape, compute_over
 from renorm.tir.nodes import BLOCK_AXES, THREAD_AXES
 
 
+@checked("te.", InvalidExpression)
 def placeholder(
-    shape: Sequence[int] | int,
-    dtype: str = "float32",
+    shape: Any,
+    dtype: Any = "float32",
     name: str = "placeholder",
     strides: Sequence[int] | None = None,
 ) -> Tensor:
-    """A tensor that the caller of the kernel gives. shape: ints; () for one element. strides: how many elements apart
-    neighbours along each axis lie in memory, which holds more between them; None: row-major."""
+    """A tensor that the caller of the kernel gives. shape: extents, or one of them; () for one element. strides: how
+    many elements apart neighbours along each axis lie in memory, which holds more between them; None: row-major."""
     extents = as_shape(f"placeholder {name}", shape)
     window = None if strides is None else Window.of(f"placeholder {name}", extents, strides)
-    return PlaceholderOp(name, extents, dtypes.lookup(dtype).name, window).tensor
+    return PlaceholderOp(name, extents, dtypes.lookup(dtype or "float32").name, window).tensor
 
 
+@checked("te.", InvalidExpression)
 def compute(
-    shape: Sequence[int] | int,
-    f: Callable[..., Any],
+    shape: Any,
+    fcompute: Callable[..., Any],
     name: str = "compute",
     tag: str = "",
     attrs: Mapping[str, Any] | None = None,
 ) -> Tensor:
-    """The tensor of the given shape whose element at (i, j, ...) is f(i, j, ...).
+    """The tensor of the given shape whose element at (i, j, ...) is fcompute(i, j, ...).
 
-    f takes one index variable per axis, or `*indices`, and returns a scalar expression, a number, or a reduction
+    fcompute takes one index variable per axis, or `*indices`, and returns a scalar expression, a number, or a reduction
     (te.sum(...)) over axes made by te.reduce_axis. The axes are named after its parameters, or i0, i1, ... for
     `*indices`. tag, attrs: for schedules to read. Raises InvalidExpression where the numbers of axes and parameters
     differ, a reduction is not at the root of the expression, or the expression uses an axis of another compute.
     """
     extents = as_shape(f"compute {name}", shape)
-    return compute_over(extents, _axis_names(f, len(extents), name), f, name, tag, attrs)
+    return compute_over(extents, _axis_names(fcompute, len(extents), name), fcompute, name, tag, attrs)
 
 
 def _axis_names(f: Callable[..., Any], rank: int, name: str) -> list[str]:
@@ -62,17 +80,19 @@ def _axis_names(f: Callable[..., Any], rank: int, name: str) -> list[str]:
     return names[:rank]
 
 
-def reduce_axis(dom: tuple[int, int] | Sequence[int], name: str = "rv") -> IterVar:
+@checked("te.", InvalidExpression)
+def reduce_axis(dom: Sequence[int], name: str = "rv") -> IterVar:
     """An axis lo .. hi - 1 to reduce over. Each compute needs axes of its own."""
     if len(dom) != 2:
         raise InvalidExpression(f"reduce axis {name}: {dom!r} is not a pair (from, to)")
-    low, high = (int(getattr(d, "value", d)) for d in dom)
+    low, high = dom
     if high < low:
         raise InvalidExpression(f"reduce axis {name}: it ends at {high}, before its start {low}")
     return IterVar(name, high - low, "reduce", low)
 
 
-def thread_axis(dom: Any = None, tag: str = "", name: str = "") -> IterVar:
+@checked("te.", InvalidExpression)
+def thread_axis(dom: int | str | Sequence[int] | None = None, tag: str = "", name: str = "") -> IterVar:
     """An axis of the GPU grid to bind loops to: thread_axis("blockIdx.x"), thread_axis((0, 8), "threadIdx.x").
 
     Without an extent it takes that of the loop bound to it. tag: blockIdx.{x,y,z}, threadIdx.{x,y,z}.
@@ -80,11 +100,13 @@ def thread_axis(dom: Any = None, tag: str = "", name: str = "") -> IterVar:
     if isinstance(dom, str):
         dom, tag = None, dom
     tag = tag or name
+    if tag in ("vthread", "cthread"):
+        raise InvalidExpression("virtual threads are absent", do=ABSENT['te.thread_axis("vthread")'])
     known = (*BLOCK_AXES, *THREAD_AXES)
     if tag not in known:
         raise InvalidExpression(f"{tag!r} is not an axis of the grid", [f"known: {suggest(tag, known, most=6)}"])
     if dom is not None:
-        low, high = (0, dom) if isinstance(dom, int) else dom
+        low, high = (0, dom) if isinstance(dom, int) else dom if len(dom) == 2 else (-1, -1)
         if low != 0 or high < 1:
             raise InvalidExpression(f"thread axis {tag}: the range {dom} does not start at 0 or is empty")
         return IterVar(tag, int(high), "thread", thread=tag)
@@ -128,6 +150,38 @@ def min(
     return _reduce("min", expr, axis, where, init)
 
 
+@checked("te.", InvalidExpression)
+def comm_reducer(
+    fcombine: Callable[..., Any], fidentity: Callable[..., Any], name: str = "reduce"
+) -> Callable[..., Expr]:
+    """A reduction by how two values combine, and by what it starts from in a dtype; called as `te.sum` is.
+
+        product = te.comm_reducer(lambda x, y: x * y, lambda dtype: te.const(1, dtype), name="product")
+
+    What combines must be the sum, product, maximum or minimum of one value. Raises InvalidExpression for others, and
+    for tuples of values.
+    """
+
+    def reducer(
+        expr: ExprLike, axis: IterVar | Sequence[IterVar], where: ExprLike | None = None, init: ExprLike | None = None
+    ) -> Expr:
+        if isinstance(expr, (tuple, list)):
+            raise InvalidExpression(f"{name}: reductions of tuples are absent", do="use topi.argmax or topi.argmin")
+        dtype = as_expr(expr).dtype
+        x, y = Var("x", dtype), Var("y", dtype)
+        step = as_expr(fcombine(x, y))
+        for combiner, op in COMBINERS.items():
+            if isinstance(step, Binary) and step.op == op and {id(step.a), id(step.b)} == {id(x), id(y)}:
+                start = as_expr(fidentity(dtype), like=x)
+                is_identity = isinstance(start, Const) and start.value == identity_element(combiner, dtype).value
+                return _reduce(combiner, expr, axis, where, start if init is None and not is_identity else init)
+        raise InvalidExpression(
+            f"{name} combines x and y to {step}", [f"expected {', '.join(COMBINERS)} of x and y: others are absent"]
+        )
+
+    return reducer
+
+
 def _reduce(combiner: str, expr: ExprLike, axis: Any, where: ExprLike | None, init: ExprLike | None) -> Expr:
     value = as_expr(expr)
     if combiner in ("max", "min") and (isinstance(axis, (Expr, int, float)) or not _are_axes(axis)):
@@ -143,6 +197,11 @@ def _reduce(combiner: str, expr: ExprLike, axis: Any, where: ExprLike | None, in
     condition = None if where is None else as_expr(where)
     start = None if init is None else cast(value.dtype, as_expr(init, like=value))
     return Reduce(combiner, value, axes, condition, start)
+
+
+def convert(value: Any) -> Any:
+    """`value` as an expression; a list or tuple of values as a list of expressions."""
+    return [convert(v) for v in value] if isinstance(value, (list, tuple)) else as_expr(value)
 
 
 def _are_axes(axis: Any) -> bool:

@@ -46,9 +46,10 @@ from renorm.tir.nodes import NOTHING, Allocate, Barrier, Buffer, For, If, Kernel
 def lower(s: Schedule, args: Sequence[Tensor], name: str = "main") -> Kernel:
     """The loops of a schedule as a Kernel whose parameters are `args`, in that order.
 
-    args: placeholders and computed tensors; a computed tensor that is missing is allocated, a placeholder that is
-    read must be there. Storage of tensors that are not arguments is reused once they are dead (te.storage). Raises
-    InvalidSchedule with the stage and what its loops are.
+    args: placeholders and computed tensors; a computed tensor that is missing is allocated, one that is inlined is
+    a parameter that is neither read nor written, a placeholder that is read must be there. Storage of tensors that
+    are not arguments is reused once they are dead (te.storage). Raises InvalidSchedule with the stage and what its
+    loops are.
     """
     return _Lowering(s, list(args)).kernel(name)
 
@@ -91,7 +92,7 @@ class _Lowering:
             nest = self.inference.nests.get(t)
             if t not in self.args and nest is not None and not nest.is_empty:
                 body = Allocate(self.buffers[t], body)
-        outputs = frozenset(self.buffers[t].name for t in self.args if not isinstance(t.op, PlaceholderOp))
+        outputs = frozenset(self.buffers[t].name for t in self.args if t in self.inference.nests)
         params = tuple(self.buffers[t] for t in self.args)
         return Kernel(name, params, storage.reuse(body), outputs)
 
@@ -174,8 +175,6 @@ class _Lowering:
                     f"lower: {t.name} is not computed by this schedule",
                     [f"stages: {suggest(t.name, [x.name for x in computed])}"],
                 )
-            if computed[t].is_inline:
-                raise InvalidSchedule(f"lower: {t.name} is an argument, but it is inlined and has no array")
 
     def _check_placeholders(self) -> None:
         given = set(self.args)

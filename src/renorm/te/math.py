@@ -66,7 +66,8 @@ def isfinite(x: Any) -> Any:
     return nodes.all_of(nodes.Not(nodes.call("isnan", e)), nodes.Not(nodes.call("isinf", e)))
 
 
-def _binary(op: str, a: Any, b: Any) -> Any:
+def combined(op: str, a: Any, b: Any) -> Any:
+    """a op b: a tensor where one of them is, else an expression."""
     if isinstance(a, Tensor) or isinstance(b, Tensor):
         return arithmetic(op, a, b)
     if isinstance(a, Expr) or hasattr(a, "as_expr"):
@@ -76,9 +77,9 @@ def _binary(op: str, a: Any, b: Any) -> Any:
     return scalar_arithmetic(op, as_expr(a, like=y), y)
 
 
-def power(x: Any, exponent: Any) -> Any:
-    """x to the power of exponent. A constant integer exponent multiplies, so that negative x are exact."""
-    return _binary("pow", x, exponent)
+def power(x: Any, y: Any) -> Any:
+    """x to the power of y. A constant integer y multiplies, so that negative x are exact."""
+    return combined("pow", x, y)
 
 
 pow = power
@@ -86,22 +87,25 @@ pow = power
 
 def minimum(a: Any, b: Any) -> Any:
     """The lesser of two; tensors broadcast."""
-    return _binary("min", a, b)
+    return combined("min", a, b)
 
 
 def maximum(a: Any, b: Any) -> Any:
     """The greater of two; tensors broadcast."""
-    return _binary("max", a, b)
+    return combined("max", a, b)
 
 
 def div(a: Any, b: Any) -> Any:
     """a / b; of integers truncated toward zero."""
-    return _binary("/", a, b)
+    return combined("/", a, b)
+
+
+truncdiv = div
 
 
 def floordiv(a: Any, b: Any) -> Any:
     """a // b, rounded down."""
-    return _binary("//", a, b)
+    return combined("//", a, b)
 
 
 indexdiv = floordiv
@@ -109,18 +113,21 @@ indexdiv = floordiv
 
 def floormod(a: Any, b: Any) -> Any:
     """a % b with the sign of b, as Python's."""
-    return _binary("%", a, b)
+    return combined("%", a, b)
 
 
 indexmod = floormod
 
 
-def fmod(a: Any, b: Any) -> Any:
-    """Remainder of a / b with the sign of a, as C's."""
-    if isinstance(a, Tensor) or isinstance(b, Tensor):
-        return broadcast(fmod, a, b, name=NAMES["%"])
-    x = as_expr(a)
-    return nodes.call("fmod", *nodes.promote(x, as_expr(b, like=x)))
+def fmod(x: Any, y: Any) -> Any:
+    """Remainder of x / y with the sign of x, as C's."""
+    if isinstance(x, Tensor) or isinstance(y, Tensor):
+        return broadcast(fmod, x, y, name=NAMES["%"])
+    a = as_expr(x, like=y if isinstance(y, Expr) else None)
+    return nodes.call("fmod", *nodes.promote(a, as_expr(y, like=a)))
+
+
+truncmod = fmod
 
 
 def fma(a: Any, b: Any, c: Any) -> Any:
@@ -134,14 +141,14 @@ def fma(a: Any, b: Any, c: Any) -> Any:
     return nodes.call("fma", *exprs)
 
 
-def if_then_else(condition: Any, then: Any, otherwise: Any) -> Expr:
-    """`then` where the condition holds, else `otherwise`; the side not taken is not evaluated: it may read outside."""
-    return nodes.if_then_else(_scalar(condition), _scalar(then), _scalar(otherwise))
+def if_then_else(cond: Any, t: Any, f: Any) -> Expr:
+    """`t` where the condition holds, else `f`; the side not taken is not evaluated: it may read outside."""
+    return nodes.if_then_else(_scalar(cond), _scalar(t), _scalar(f))
 
 
-def select(condition: Any, then: Any, otherwise: Any) -> Expr:
-    """`then` where the condition holds, else `otherwise`; both may be evaluated."""
-    return nodes.select(_scalar(condition), _scalar(then), _scalar(otherwise))
+def select(condition: Any, true_value: Any, false_value: Any) -> Expr:
+    """`true_value` where the condition holds, else `false_value`; both may be evaluated."""
+    return nodes.select(_scalar(condition), _scalar(true_value), _scalar(false_value))
 
 
 def _scalar(x: Any) -> Any:
@@ -158,8 +165,10 @@ def any(*conditions: Any) -> Expr:
     return nodes.any_of(*_flat(conditions))
 
 
-def logical_not(condition: Any) -> Expr:
+def logical_not(condition: Any) -> Any:
     """Whether the condition does not hold."""
+    if isinstance(condition, Tensor) and condition.shape:
+        return elementwise(logical_not, condition)
     e = as_expr(condition)
     return const(not e.value) if isinstance(e, nodes.Const) else nodes.Not(nodes.cast("bool", e))
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from renorm.expr.nodes import const
 from renorm.te import intrin, tag
 from renorm.te.define import (
+    comm_reducer,
     compute,
+    convert,
     infinity,
     max,
     max_value,
@@ -65,6 +67,8 @@ from renorm.te.math import (
     tan,
     tanh,
     trunc,
+    truncdiv,
+    truncmod,
 )
 from renorm.te.schedule import Schedule, Stage, create_schedule
 from renorm.te.tensor import (
@@ -82,9 +86,10 @@ from renorm.te.tensor import (
 __all__ = [
     "ComputeOp", "IterVar", "Operation", "PlaceholderOp", "Range", "Schedule", "Stage", "Tensor", "abs", "acos",
     "acosh", "all", "any", "asin", "asinh", "atan", "atanh", "broadcast", "broadcast_shape", "cast", "ceil",
-    "compute", "const", "cos", "cosh", "create_schedule", "div", "elementwise", "erf", "exp", "floor", "floordiv",
-    "floormod", "fma", "fmod", "if_then_else", "indexdiv", "indexmod", "infinity", "intrin", "isfinite", "isinf",
-    "isnan", "likely", "log", "logical_not", "lower", "max", "max_value", "maximum", "min", "min_value", "minimum",
-    "placeholder", "popcount", "pow", "power", "prod", "reduce_axis", "round", "rsqrt", "select", "sigmoid", "sign",
-    "sin", "sinh", "sqrt", "sum", "tag", "tan", "tanh", "thread_axis", "trunc",
+    "comm_reducer", "compute", "const", "convert", "cos", "cosh", "create_schedule", "div", "elementwise", "erf",
+    "exp", "floor", "floordiv", "floormod", "fma", "fmod", "if_then_else", "indexdiv", "indexmod", "infinity",
+    "intrin", "isfinite", "isinf", "isnan", "likely", "log", "logical_not", "lower", "max", "max_value", "maximum",
+    "min", "min_value", "minimum", "placeholder", "popcount", "pow", "power", "prod", "reduce_axis", "round",
+    "rsqrt", "select", "sigmoid", "sign", "sin", "sinh", "sqrt", "sum", "tag", "tan", "tanh", "thread_axis",
+    "trunc", "truncdiv", "truncmod",
 ]  # fmt: skip

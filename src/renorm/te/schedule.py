@@ -12,13 +12,23 @@ Where a factor does not divide an extent, the last round is a tail: lowering add
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, ParamSpec, TypeVar
 
+from renorm.core.absent import missing
 from renorm.core.errors import InvalidExpression, InvalidSchedule, suggest
 from renorm.te import rewriting
+from renorm.te.arguments import checked
 from renorm.te.relations import Fuse, Relation, Singleton, Split
 from renorm.te.tensor import ComputeOp, IterVar, Operation, PlaceholderOp, Tensor, Window
 from renorm.tir.nodes import SCOPES
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _primitive(receiver: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    return checked(receiver, InvalidSchedule)
 
 
 class Stage:
@@ -57,9 +67,13 @@ class Stage:
     def __repr__(self) -> str:
         return f"<stage {self.name}: {', '.join(a.name for a in self.leaf_iter_vars) or 'no loops'}>"
 
+    def __getattr__(self, name: str) -> Any:
+        raise missing("s[T]", name)
+
     # -- loops
 
-    def split(self, axis: IterVar, factor: int | None = None, nparts: int | None = None) -> tuple[IterVar, IterVar]:
+    @_primitive("s[T].")
+    def split(self, parent: IterVar, factor: int | None = None, nparts: int | None = None) -> tuple[IterVar, IterVar]:
         """Makes two nested loops of one: the inner one has `factor` rounds, or the outer one `nparts`.
 
             for (i, 0, 10)            s[T].split(i, factor=4)        for (i.outer, 0, 3)
@@ -68,23 +82,24 @@ class Stage:
                                                                            T[i.outer*4 + i.inner] = ...
 
         Gives (outer, inner). The condition is there only where the factor leaves a tail. An extent below the factor
-        gives an inner loop of that extent. Raises InvalidSchedule where `axis` is no loop of this stage.
+        gives an inner loop of that extent. Raises InvalidSchedule where `parent` is no loop of this stage.
         """
-        position = self._loop(axis, "split")
+        position = self._loop(parent, "split")
         given = [x for x in (factor, nparts) if x is not None]
         if len(given) != 1:
-            raise InvalidSchedule(f"{self.name}: split of {axis.name} takes factor= or nparts=, one of the two")
-        if isinstance(given[0], bool) or int(given[0]) != given[0] or given[0] < 1:
-            raise InvalidSchedule(f"{self.name}: split of {axis.name} by {given[0]!r}", ["expected an int from 1 up"])
-        outer = IterVar(f"{axis.name}.outer", 0, axis.kind)
-        inner = IterVar(f"{axis.name}.inner", 0, axis.kind)
-        relation = Split(axis, outer, inner, factor and int(factor), nparts and int(nparts))
-        outer.extent, inner.extent = relation.extents(axis.extent)
+            raise InvalidSchedule(f"{self.name}: split of {parent.name} takes factor= or nparts=, one of the two")
+        if given[0] < 1:
+            raise InvalidSchedule(f"{self.name}: split of {parent.name} by {given[0]!r}", ["expected an int from 1 up"])
+        outer = IterVar(f"{parent.name}.outer", 0, parent.kind)
+        inner = IterVar(f"{parent.name}.inner", 0, parent.kind)
+        relation = Split(parent, outer, inner, factor, nparts)
+        outer.extent, inner.extent = relation.extents(parent.extent)
         self.relations.append(relation)
         self.leaf_iter_vars[position : position + 1] = [outer, inner]
         return outer, inner
 
-    def fuse(self, *axes: IterVar) -> IterVar:
+    @_primitive("s[T].")
+    def fuse(self, *args: IterVar) -> IterVar:
         """Makes one loop of adjacent nested loops, given outermost first.
 
             for (i, 0, 4)             s[T].fuse(i, j)                for (i.j.fused, 0, 24)
@@ -94,14 +109,14 @@ class Stage:
         Without axes it gives a new outermost loop of one round, for stages that have no axes. Raises InvalidSchedule
         where the loops are not adjacent in this order, or mix data axes with reduce axes.
         """
-        if not axes:
+        if not args:
             axis = IterVar("singleton", 1, "data")
             self.relations.append(Singleton(axis))
             self.leaf_iter_vars.insert(0, axis)
             return axis
-        fused = axes[0]
+        fused = args[0]
         self._loop(fused, "fuse")
-        for axis in axes[1:]:
+        for axis in args[1:]:
             fused = self._fuse_two(fused, axis)
         return fused
 
@@ -123,7 +138,10 @@ class Stage:
         self.leaf_iter_vars[position : position + 2] = [fused]
         return fused
 
-    def tile(self, x: IterVar, y: IterVar, x_factor: int, y_factor: int) -> tuple[IterVar, IterVar, IterVar, IterVar]:
+    @_primitive("s[T].")
+    def tile(
+        self, x_parent: IterVar, y_parent: IterVar, x_factor: int, y_factor: int
+    ) -> tuple[IterVar, IterVar, IterVar, IterVar]:
         """Cuts two loops into tiles: both split, tiles outside, elements of a tile inside.
 
             for (x, 0, 64)            s[T].tile(x, y, 8, 16)         for (x.outer, 0, 8)
@@ -134,12 +152,13 @@ class Stage:
 
         Gives (x outer, y outer, x inner, y inner).
         """
-        x_outer, x_inner = self.split(x, factor=x_factor)
-        y_outer, y_inner = self.split(y, factor=y_factor)
+        x_outer, x_inner = self.split(x_parent, factor=x_factor)
+        y_outer, y_inner = self.split(y_parent, factor=y_factor)
         self.reorder(x_outer, y_outer, x_inner, y_inner)
         return x_outer, y_outer, x_inner, y_inner
 
-    def reorder(self, *axes: IterVar) -> None:
+    @_primitive("s[T].")
+    def reorder(self, *args: IterVar) -> None:
         """Puts the given loops into the given order, in the places that they take now; other loops stay.
 
             for (i, 0, 8)             s[T].reorder(k, i)             for (i.init, 0, 8)
@@ -150,13 +169,14 @@ class Stage:
 
         Reduce axes may go around data axes: start values then get a nest of their own before the outermost reduce loop.
         """
-        if len(set(axes)) != len(axes):
-            raise InvalidSchedule(f"{self.name}: reorder names an axis twice", [_names(axes)])
-        positions = sorted(self._loop(axis, "reorder") for axis in axes)
-        for position, axis in zip(positions, axes, strict=True):
+        if len(set(args)) != len(args):
+            raise InvalidSchedule(f"{self.name}: reorder names an axis twice", [_names(args)])
+        positions = sorted(self._loop(axis, "reorder") for axis in args)
+        for position, axis in zip(positions, args, strict=True):
             self.leaf_iter_vars[position] = axis
 
-    def vectorize(self, axis: IterVar) -> None:
+    @_primitive("s[T].")
+    def vectorize(self, var: IterVar) -> None:
         """Runs all rounds of a loop as one vector operation.
 
             for (i.inner, 0, 8)       s[T].vectorize(i.inner)        T[ramp(i.outer*8, 1, 8)] = A[ramp(i.outer*8, 1, 8)]
@@ -164,9 +184,10 @@ class Stage:
 
         Reduce axes have dependent rounds: use rfactor first.
         """
-        self._annotate(axis, "vectorized", "vectorize")
+        self._annotate(var, "vectorized", "vectorize")
 
-    def unroll(self, axis: IterVar) -> None:
+    @_primitive("s[T].")
+    def unroll(self, var: IterVar) -> None:
         """Writes out all rounds of a loop.
 
             for (i, 0, 2)             s[T].unroll(i)                 T[0] = A[0]
@@ -174,9 +195,10 @@ class Stage:
 
         For short loops: the code grows with the extent.
         """
-        self._annotate(axis, "unrolled", "unroll")
+        self._annotate(var, "unrolled", "unroll")
 
-    def parallel(self, axis: IterVar) -> None:
+    @_primitive("s[T].")
+    def parallel(self, var: IterVar) -> None:
         """Hands the rounds of a loop out to threads.
 
             for (i, 0, 8)             s[T].parallel(i)               parallel (i, 0, 8)
@@ -184,9 +206,10 @@ class Stage:
 
         A parallel loop inside another loop runs serially: what is to be shared out is made the outermost loop.
         """
-        self._annotate(axis, "parallel", "parallel")
+        self._annotate(var, "parallel", "parallel")
 
-    def bind(self, axis: IterVar, thread: IterVar) -> None:
+    @_primitive("s[T].")
+    def bind(self, ivar: IterVar, thread_ivar: IterVar) -> None:
         """Lets the blocks or threads of a GPU run the rounds of a loop, one each.
 
             for (i.outer, 0, 4)       s[T].bind(i.outer, te.thread_axis("blockIdx.x"))
@@ -199,34 +222,37 @@ class Stage:
         at root are kernel launches of their own; a stage under compute_at shares blocks and threads of the stage it
         is in.
         """
-        self._loop(axis, "bind")
-        if thread.kind != "thread":
+        self._loop(ivar, "bind")
+        if thread_ivar.kind != "thread":
             raise InvalidSchedule(
-                f"{self.name}: {axis.name} is bound to {thread.name}, which is not a thread axis",
+                f"{self.name}: {ivar.name} is bound to {thread_ivar.name}, which is not a thread axis",
                 do='make one with te.thread_axis("threadIdx.x")',
             )
-        if axis.kind == "reduce":
+        if ivar.kind == "reduce":
             raise InvalidSchedule(
-                f"{self.name}: the reduce axis {axis.name} cannot be bound to {thread.name}: all write one element",
+                f"{self.name}: the reduce axis {ivar.name} cannot be bound to {thread_ivar.name}",
+                ["all of its rounds write one element"],
                 do="s.rfactor(T, axis) makes it a data axis of a stage of its own, which can be bound",
             )
         for other, bound in self.threads.items():
-            if bound.thread == thread.thread and other is not axis and other in self.leaf_iter_vars:
+            if bound.thread == thread_ivar.thread and other is not ivar and other in self.leaf_iter_vars:
                 raise InvalidSchedule(
-                    f"{self.name}: {axis.name} and {other.name} are both bound to {thread.thread}", do="fuse them first"
+                    f"{self.name}: {ivar.name} and {other.name} are both bound to {thread_ivar.thread}",
+                    do="fuse them first",
                 )
-        if thread.extent and axis.extent > thread.extent and self.attach is None:
+        if thread_ivar.extent and ivar.extent > thread_ivar.extent and self.attach is None:
             raise InvalidSchedule(
-                f"{self.name}: {axis.name} does not fit {thread.thread}",
-                [f"{axis.name} has {axis.extent} rounds, {thread.thread} has extent {thread.extent}"],
-                do=f"split {axis.name} by {thread.extent} first",
+                f"{self.name}: {ivar.name} does not fit {thread_ivar.thread}",
+                [f"{ivar.name} has {ivar.extent} rounds, {thread_ivar.thread} has extent {thread_ivar.extent}"],
+                do=f"split {ivar.name} by {thread_ivar.extent} first",
             )
-        self.kinds[axis] = thread.thread
-        self.threads[axis] = thread
+        self.kinds[ivar] = thread_ivar.thread
+        self.threads[ivar] = thread_ivar
 
     # -- place
 
-    def compute_at(self, parent: Stage, axis: IterVar) -> None:
+    @_primitive("s[T].")
+    def compute_at(self, parent: Stage, scope: IterVar) -> None:
         """Computes this stage inside a loop of a stage that needs it, just the region needed there.
 
             for (i, 0, 8)             s[P].compute_at(s[C], i)       for (i, 0, 8)
@@ -240,9 +266,10 @@ class Stage:
         """
         if parent is self:
             raise InvalidSchedule(f"{self.name} cannot be computed inside itself")
-        parent._loop(axis, "compute_at")
-        self.is_inline, self.attach, self.like = False, (parent, axis), None
+        parent._loop(scope, "compute_at")
+        self.is_inline, self.attach, self.like = False, (parent, scope), None
 
+    @_primitive("s[T].")
     def compute_with(self, parent: Stage, axis: IterVar, like: Tensor) -> None:
         """Computes a result inside a loop of a stage that does not need it: those elements that are read there of
         `like`, a tensor of its shape.
@@ -291,6 +318,7 @@ class Stage:
         """
         self.is_inline, self.attach, self.like = False, None, None
 
+    @_primitive("s[T].")
     def set_scope(self, scope: str) -> None:
         """Where a stage under compute_at keeps its region: "global", "shared", "local" or "register".
 
@@ -333,6 +361,7 @@ class Stage:
             raise InvalidSchedule(f"{self.name} cannot be stored past the caches: it {why}")
         self.nontemporal = True
 
+    @_primitive("s[T].")
     def store_within(self, strides: Sequence[int]) -> None:
         """Stores an output in a part of a larger array: neighbours along each axis are `strides` elements apart.
 
@@ -359,8 +388,6 @@ class Stage:
         for position, leaf in enumerate(self.leaf_iter_vars):
             if leaf is axis:
                 return position
-        if not isinstance(axis, IterVar):
-            raise InvalidSchedule(f"{self.name}: {primitive} takes an axis, not {type(axis).__name__} {axis!r}")
         facts = [f"loops: {self._loops()}"]
         for relation in self.relations:
             if isinstance(relation, Split) and relation.parent is axis:
@@ -400,9 +427,12 @@ class Schedule:
                 self.insert(len(self.stages), op)
         _check_reduce_axes(self.stages)
 
+    def __getattr__(self, name: str) -> Any:
+        raise missing("s", name)
+
     def __getitem__(self, key: Tensor | Operation) -> Stage:
         tensor = key.tensor if isinstance(key, Operation) else key
-        stage = self._by_tensor.get(tensor)
+        stage = self._by_tensor.get(tensor) if isinstance(tensor, Tensor) else None
         if stage is not None:
             return stage
         if isinstance(tensor, Tensor) and isinstance(tensor.op, PlaceholderOp):
@@ -413,6 +443,10 @@ class Schedule:
         known = [stage.name for stage in self.stages]
         raise InvalidSchedule(f"{name} is not a stage of this schedule", [f"stages: {suggest(str(name), known)}"])
 
+    def normalize(self) -> Schedule:
+        """This schedule: nothing has to be prepared before it is lowered."""
+        return self
+
     def insert(self, position: int, op: ComputeOp) -> Stage:
         """A new stage for `op`, before the stage at `position`."""
         stage = Stage(op, self)
@@ -420,6 +454,7 @@ class Schedule:
         self._by_tensor[op.tensor] = stage
         return stage
 
+    @_primitive("s.")
     def cache_read(
         self, tensor: Tensor, scope: str, readers: Sequence[Tensor | Operation] | Tensor | Operation
     ) -> Tensor:
@@ -432,6 +467,7 @@ class Schedule:
         """
         return rewriting.cache_read(self, tensor, scope, readers)
 
+    @_primitive("s.")
     def cache_write(self, tensor: Tensor, scope: str) -> Tensor:
         """Computes `tensor` in `scope` first; what was its stage then copies the result out.
 
@@ -443,6 +479,7 @@ class Schedule:
         """
         return rewriting.cache_write(self, tensor, scope)
 
+    @_primitive("s.")
     def rfactor(self, tensor: Tensor, axis: IterVar, factor_axis: int = 0) -> Tensor:
         """Splits a reduction in two: partial results for each value of the reduce loop `axis`, then their reduction.
 
@@ -468,6 +505,9 @@ def create_schedule(ops: Operation | Tensor | Sequence[Operation | Tensor]) -> S
     ops: one operation (T.op) or several. Raises InvalidExpression where two computes share a reduce axis.
     """
     given = list(ops) if isinstance(ops, (list, tuple)) else [ops]
+    for x in given:
+        if not isinstance(x, (Tensor, Operation)):
+            raise InvalidExpression(f"create_schedule: {type(x).__name__} {x!r}", ["expected tensors or operations"])
     return Schedule([x.op if isinstance(x, Tensor) else x for x in given])  # type: ignore[union-attr]
 
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from renorm.core import dtypes
 from renorm.core.errors import InternalError, InvalidExpression
-from renorm.expr.nodes import Const, Expr, Load, Reduce, Var, as_expr, binary, cast, const
+from renorm.expr.nodes import Const, Expr, Load, Reduce, Var, as_expr, binary, cast, const, refuse_whole_quotient
 from renorm.expr.rewrite import children
 from renorm.te import tag as tags
 
@@ -113,6 +113,9 @@ class IterVar:
 
     def __truediv__(self, other: Any) -> Any:
         return self.var / other
+
+    def __rtruediv__(self, other: Any) -> Any:
+        return other / self.var
 
     def __floordiv__(self, other: Any) -> Any:
         return self.var // other
@@ -278,8 +281,10 @@ class Tensor:
         """Number of elements."""
         return math.prod(self.shape)
 
-    def __getitem__(self, indices: Any) -> Load:
+    def __getitem__(self, indices: Any) -> Any:
         given = indices if isinstance(indices, tuple) else (indices,)
+        if 0 < len(given) < len(self.shape):
+            return Row(self, given)
         if len(given) != len(self.shape):
             raise InvalidExpression(
                 f"tensor {self.name} has {_count(len(self.shape), 'axis', 'axes')} but is indexed by {len(given)}",
@@ -336,10 +341,10 @@ class Tensor:
         return arithmetic("*", other, self)
 
     def __truediv__(self, other: Any) -> Any:
-        return arithmetic("/", self, other)
+        return _quotient(self, other)
 
     def __rtruediv__(self, other: Any) -> Any:
-        return arithmetic("/", other, self)
+        return _quotient(other, self)
 
     def __floordiv__(self, other: Any) -> Any:
         return arithmetic("//", self, other)
@@ -375,6 +380,29 @@ class Tensor:
         return elementwise(lambda x: -x, self, name="T_negative")
 
 
+class Row:
+    """A tensor with some of its first indices: A[i] of A[i][j]. It is no value; indexing it with the rest is one."""
+
+    __slots__ = ("_indices", "_tensor")
+
+    def __init__(self, tensor: Tensor, indices: tuple[Any, ...]):
+        self._tensor, self._indices = tensor, indices
+
+    def __getitem__(self, indices: Any) -> Any:
+        return self._tensor[(*self._indices, *(indices if isinstance(indices, tuple) else (indices,)))]
+
+    def as_expr(self, *_: Any) -> Expr:
+        t = self._tensor
+        raise InvalidExpression(
+            f"tensor {t.name} has {_count(len(t.shape), 'axis', 'axes')} but is indexed by {len(self._indices)}",
+            [f"shape {t.shape}"],
+        )
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = as_expr
+    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __neg__ = as_expr
+    __lt__ = __le__ = __gt__ = __ge__ = equal = astype = __iter__ = as_expr
+
+
 def _count(n: int, one: str, many: str) -> str:
     return f"{n} {one if n == 1 else many}"
 
@@ -385,6 +413,7 @@ def as_shape(what: str, shape: Any) -> tuple[int, ...]:
     extents: list[int] = []
     for d in dims:
         d = d.value if isinstance(d, Const) else d
+        d = int(d) if isinstance(d, float) and d.is_integer() else d
         if isinstance(d, bool) or not isinstance(d, (int, np.integer)) or d < 0:
             raise InvalidExpression(f"{what}: {d!r} is not an extent", [f"shape {shape}"], do="use ints from 0 up")
         extents.append(int(d))
@@ -473,10 +502,18 @@ def arithmetic(op: str, a: Any, b: Any) -> Any:
             and not isinstance(other, Const)
         ):
             return scalar_arithmetic(op, as_expr(a), as_expr(b))
-        known = isinstance(operand, (Tensor, Expr, int, float, np.generic)) or hasattr(operand, "as_expr")
-        if not known:
-            return NotImplemented
+        if not isinstance(operand, (Tensor, Expr, int, float, np.generic)) and not hasattr(operand, "as_expr"):
+            raise InvalidExpression(
+                f"{type(operand).__name__} {operand!r} does not combine with {other!r}",
+                do="use tensors, expressions and numbers; arrays are given to the built function",
+            )
     return broadcast(lambda x, y: scalar_arithmetic(op, x, y), a, b, name=NAMES[op])
+
+
+def _quotient(a: Any, b: Any) -> Any:
+    """a / b by the operator, which needs a float on one side."""
+    refuse_whole_quotient(*((x if isinstance(x, Tensor) else as_expr(x)).dtype for x in (a, b)))
+    return arithmetic("/", a, b)
 
 
 # up to this, x ** n is written out as multiplications; code generators multiply for greater exponents, too

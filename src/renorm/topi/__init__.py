@@ -1,6 +1,9 @@
 """The tensor-operator inventory: NumPy-like operators written in te. Names, stage names too, are TVM's where it has
 them."""
 
+from typing import Any
+
+from renorm.core.absent import missing
 from renorm.te import tag
 from renorm.topi import nn
 from renorm.topi.broadcast import (
@@ -8,6 +11,7 @@ from renorm.topi.broadcast import (
     divide,
     equal,
     floor_divide,
+    floor_mod,
     greater,
     greater_equal,
     less,
@@ -31,6 +35,7 @@ from renorm.topi.elementwise import (
     asinh,
     atan,
     atanh,
+    cast,
     ceil,
     clip,
     cos,
@@ -43,9 +48,11 @@ from renorm.topi.elementwise import (
     full_like,
     gelu,
     identity,
+    isfinite,
     isinf,
     isnan,
     log,
+    logical_not,
     negative,
     reciprocal,
     relu,
@@ -61,7 +68,6 @@ from renorm.topi.elementwise import (
     tanh,
     trunc,
 )  # fmt: skip
-from renorm.topi.elementwise import cast_to as cast
 from renorm.topi.linear import matmul
 from renorm.topi.reduction import all, any, argmax, argmin, max, mean, min, prod, sum
 from renorm.topi.transform import (
@@ -87,10 +93,14 @@ from renorm.topi.transform import (
 __all__ = [
     "abs", "acos", "acosh", "add", "all", "any", "arange", "argmax", "argmin", "asin", "asinh", "atan", "atanh",
     "broadcast_to", "cast", "ceil", "clip", "concatenate", "cos", "cosh", "divide", "elementwise", "equal", "erf",
-    "exp", "expand_dims", "flip", "floor", "floor_divide", "full", "full_like", "gather_ranges", "gelu", "greater",
-    "greater_equal", "identity", "isinf", "isnan", "less", "less_equal", "log", "logical_and", "logical_or", "matmul",
-    "max", "maximum", "mean", "min", "minimum", "mod", "multiply", "negative", "nn", "not_equal", "pad", "power",
-    "prod", "reciprocal", "relu", "reshape", "round", "rsqrt", "sigmoid", "sign", "sin", "sinh", "softplus", "split",
-    "sqrt", "squeeze", "stack", "strided_slice", "subtract", "sum", "tag", "take", "tan", "tanh", "tile", "transpose",
-    "trunc", "unsqueeze", "where", "within",
+    "exp", "expand_dims", "flip", "floor", "floor_divide", "floor_mod", "full", "full_like", "gather_ranges",
+    "gelu", "greater", "greater_equal", "identity", "isfinite", "isinf", "isnan", "less", "less_equal", "log",
+    "logical_and", "logical_not", "logical_or", "matmul", "max", "maximum", "mean", "min", "minimum", "mod",
+    "multiply", "negative", "nn", "not_equal", "pad", "power", "prod", "reciprocal", "relu", "reshape", "round",
+    "rsqrt", "sigmoid", "sign", "sin", "sinh", "softplus", "split", "sqrt", "squeeze", "stack", "strided_slice",
+    "subtract", "sum", "tag", "take", "tan", "tanh", "tile", "transpose", "trunc", "unsqueeze", "where", "within",
 ]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    raise missing("topi", name)

@@ -13,11 +13,15 @@ from typing import Any
 
 from renorm import te
 from renorm.core import dtypes
-from renorm.expr.nodes import Expr, as_expr, call, cast, const, maximum, minimum
+from renorm.core.errors import OperandError
+from renorm.expr import nodes
+from renorm.expr.nodes import Expr, as_expr, call, const, maximum, minimum
 from renorm.te import tag
+from renorm.te.arguments import checked
 from renorm.topi import formulas
 
 
+@checked("topi.")
 def elementwise(
     formula: Callable[..., Any], *operands: te.Tensor, name: str = "compute", dtype: str | None = None
 ) -> te.Tensor:
@@ -28,8 +32,8 @@ def elementwise(
     narrow = next((x.dtype for x in operands if dtypes.compute_dtype(x.dtype) != x.dtype), None)
 
     def element(*elements: Expr) -> Expr:
-        value = as_expr(formula(*(cast(dtypes.compute_dtype(x.dtype), x) for x in elements)))
-        return cast(dtype or (narrow if narrow and value.dtype == "float32" else value.dtype), value)
+        value = as_expr(formula(*(nodes.cast(dtypes.compute_dtype(x.dtype), x) for x in elements)))
+        return nodes.cast(dtype or (narrow if narrow and value.dtype == "float32" else value.dtype), value)
 
     return te.broadcast(element, *operands, name=name, prefix="i" if len(operands) == 1 else "ax")
 
@@ -40,7 +44,7 @@ def _unary(name: str, formula: Callable[[Expr], Expr], meaning: str) -> Callable
 
     apply.__name__ = apply.__qualname__ = name
     apply.__doc__ = f"{meaning}, for every element of a tensor."
-    return apply
+    return checked("topi.")(apply)
 
 
 def _intrinsic(name: str, meaning: str) -> Callable[[te.Tensor], te.Tensor]:
@@ -73,6 +77,8 @@ round = _intrinsic("round", "The nearest integer, halves to even")
 sign = _intrinsic("sign", "-1, 0 or 1")
 isnan = _intrinsic("isnan", "Whether x is not a number")
 isinf = _intrinsic("isinf", "Whether x is infinite")
+isfinite = _unary("isfinite", te.isfinite, "Whether x is neither infinite nor NaN")
+logical_not = _unary("logical_not", te.logical_not, "Whether x is false")
 negative = _unary("negative", lambda x: -x, "-x")
 identity = _unary("identity", lambda x: x, "x")
 reciprocal = _unary("reciprocal", lambda x: const(1.0, x.dtype) / x, "1 / x")
@@ -81,35 +87,42 @@ softplus = _unary("softplus", formulas.softplus, "ln(1 + e^x)")
 gelu = _unary("gelu", formulas.gelu, "x * (1 + erf(x / sqrt 2)) / 2")
 
 
-def cast_to(x: te.Tensor, dtype: str) -> te.Tensor:
+@checked("topi.")
+def cast(x: te.Tensor, dtype: str) -> te.Tensor:
     """The elements of x as dtype; floats become integers by truncation."""
-    return te.compute(x.shape, lambda *i: cast(dtype, x[i]), name="compute", tag=tag.ELEMWISE)
+    return te.compute(x.shape, lambda *i: nodes.cast(dtype, x[i]), name="compute", tag=tag.ELEMWISE)
 
 
-def clip(x: te.Tensor, low: float, high: float) -> te.Tensor:
-    """min(max(x, low), high)."""
-    return elementwise(lambda e: minimum(maximum(e, const(low, e.dtype)), const(high, e.dtype)), x)
+@checked("topi.")
+def clip(x: te.Tensor, a_min: float, a_max: float) -> te.Tensor:
+    """min(max(x, a_min), a_max)."""
+    return elementwise(lambda e: minimum(maximum(e, const(a_min, e.dtype)), const(a_max, e.dtype)), x)
 
 
-def full(shape: Sequence[int], dtype: str, value: float) -> te.Tensor:
+@checked("topi.")
+def full(shape: Sequence[int], dtype: str, fill_value: float) -> te.Tensor:
     """A tensor of one value."""
-    return te.compute(tuple(shape), lambda *i: const(value, dtype), name="T_full", tag=tag.ELEMWISE)
+    return te.compute(tuple(shape), lambda *i: const(fill_value, dtype), name="T_full", tag=tag.ELEMWISE)
 
 
-def full_like(x: te.Tensor, value: float) -> te.Tensor:
+@checked("topi.")
+def full_like(x: te.Tensor, fill_value: float) -> te.Tensor:
     """A tensor of one value in the shape and dtype of x."""
-    return full(x.shape, x.dtype, value)
+    return full(x.shape, x.dtype, fill_value)
 
 
+@checked("topi.")
 def arange(start: float, stop: float | None = None, step: float = 1, dtype: str = "float32") -> te.Tensor:
     """start, start + step, ... up to but without stop."""
     if stop is None:
         start, stop = 0, start
+    if not step or not all(map(math.isfinite, (start, stop, step))):
+        raise OperandError(f"topi.arange: from {start} to {stop} in steps of {step} is no finite sequence")
     count = math.ceil((stop - start) / step)
     count = count if count > 0 else 0
     return te.compute(
         (count,),
-        lambda i: cast(dtype, i) * const(step, dtype) + const(start, dtype),
+        lambda i: nodes.cast(dtype, i) * const(step, dtype) + const(start, dtype),
         name="T_arange",
         tag=tag.INJECTIVE,
     )

@@ -6,13 +6,19 @@ from renorm import te
 from renorm.core import dims, dtypes
 from renorm.core.errors import OperandError
 from renorm.expr.nodes import Expr, cast
+from renorm.te.arguments import checked
 
 
+@checked("topi.")
 def matmul(a: te.Tensor, b: te.Tensor, transp_a: bool = False, transp_b: bool = False) -> te.Tensor:
     """a @ b as numpy.matmul: leading axes broadcast, and an operand of rank 1 counts as one row, or one column.
 
     transp_a, transp_b: the last two axes of that operand stand transposed. 16-bit floats are accumulated in float32.
     """
+    if not a.shape or not b.shape:
+        raise OperandError(
+            f"topi.matmul: {a.name} {list(a.shape)} times {b.name} {list(b.shape)}: no operand has rank 0"
+        )
     rows, columns = len(a.shape) > 1, len(b.shape) > 1
     inner_a = a.shape[-2 if transp_a and rows else -1]
     inner_b = b.shape[-1 if transp_b or not columns else -2]

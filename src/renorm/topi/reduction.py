@@ -12,8 +12,10 @@ from typing import Any
 
 from renorm import te
 from renorm.core import dims, dtypes
-from renorm.expr.nodes import Expr, Reduce, any_of, binary, call, cast, const, select
+from renorm.core.errors import OperandError
+from renorm.expr.nodes import COMBINERS, Expr, Reduce, any_of, binary, call, cast, const, select
 from renorm.te import tag
+from renorm.te.arguments import checked
 
 Axis = int | Sequence[int] | None
 
@@ -40,6 +42,8 @@ def reduce(
 
     dtype: what is accumulated and returned; by default that of x, 16-bit floats widened to float32.
     """
+    if combiner not in COMBINERS:
+        raise OperandError(f"{combiner!r} is not a reduction", [f"known: {', '.join(COMBINERS)}"])
     gone = reduced_axes(axis, len(x.shape))
     axes = [te.reduce_axis((0, x.shape[a]), name=f"k{a}") for a in gone]
     kept = [a for a in range(len(x.shape)) if a not in gone]
@@ -63,57 +67,79 @@ def _back(t: te.Tensor, dtype: str) -> te.Tensor:
     return t if t.dtype == dtype else te.compute(t.shape, lambda *i: cast(dtype, t[i]), name="T_cast", tag=tag.ELEMWISE)
 
 
-def sum(x: te.Tensor, axis: Axis = None, keepdims: bool = False) -> te.Tensor:
+@checked("topi.")
+def sum(data: te.Tensor, axis: Axis = None, keepdims: bool = False) -> te.Tensor:
     """Sum."""
-    return _back(reduce("sum", x, axis, keepdims), x.dtype)
+    return _back(reduce("sum", data, axis, keepdims), data.dtype)
 
 
-def prod(x: te.Tensor, axis: Axis = None, keepdims: bool = False) -> te.Tensor:
+@checked("topi.")
+def prod(data: te.Tensor, axis: Axis = None, keepdims: bool = False) -> te.Tensor:
     """Product."""
-    return _back(reduce("prod", x, axis, keepdims), x.dtype)
+    return _back(reduce("prod", data, axis, keepdims), data.dtype)
 
 
-def max(x: te.Tensor, axis: Axis = None, keepdims: bool = False) -> te.Tensor:
+@checked("topi.")
+def max(data: te.Tensor, axis: Axis = None, keepdims: bool = False) -> te.Tensor:
     """Greatest element; NaN where there is one."""
-    return _back(reduce("max", x, axis, keepdims), x.dtype)
+    return _back(reduce("max", data, axis, keepdims), data.dtype)
 
 
-def min(x: te.Tensor, axis: Axis = None, keepdims: bool = False) -> te.Tensor:
+@checked("topi.")
+def min(data: te.Tensor, axis: Axis = None, keepdims: bool = False) -> te.Tensor:
     """Smallest element; NaN where there is one."""
-    return _back(reduce("min", x, axis, keepdims), x.dtype)
+    return _back(reduce("min", data, axis, keepdims), data.dtype)
 
 
-def all(x: te.Tensor, axis: Axis = None, keepdims: bool = False) -> te.Tensor:
+@checked("topi.")
+def all(data: te.Tensor, axis: Axis = None, keepdims: bool = False) -> te.Tensor:
     """Whether all elements of a bool tensor are true."""
-    return reduce("min", x, axis, keepdims)
+    return reduce("min", data, axis, keepdims)
 
 
-def any(x: te.Tensor, axis: Axis = None, keepdims: bool = False) -> te.Tensor:
+@checked("topi.")
+def any(data: te.Tensor, axis: Axis = None, keepdims: bool = False) -> te.Tensor:
     """Whether some element of a bool tensor is true."""
-    return reduce("max", x, axis, keepdims)
+    return reduce("max", data, axis, keepdims)
 
 
-def mean(x: te.Tensor, axis: Axis = None, keepdims: bool = False) -> te.Tensor:
+@checked("topi.")
+def mean(data: te.Tensor, axis: Axis = None, keepdims: bool = False) -> te.Tensor:
     """Sum over count; integers are divided with truncation. NaN over no elements."""
-    total = reduce("sum", x, axis, keepdims)
-    count = product(x.shape[a] for a in reduced_axes(axis, len(x.shape)))
+    total = reduce("sum", data, axis, keepdims)
+    count = product(data.shape[a] for a in reduced_axes(axis, len(data.shape)))
     return te.compute(
-        total.shape, lambda *i: cast(x.dtype, total[i] / const(count, total.dtype)), name="T_divide", tag=tag.ELEMWISE
+        total.shape,
+        lambda *i: cast(data.dtype, te.div(total[i], const(count, total.dtype))),
+        name="T_divide",
+        tag=tag.ELEMWISE,
     )
 
 
+@checked("topi.")
 def argmax(
-    x: te.Tensor, axis: int | None = None, keepdims: bool = False, *, dtype: str = "int32", last: bool = False
+    data: te.Tensor,
+    axis: int | None = None,
+    keepdims: bool = False,
+    select_last_index: bool = False,
+    *,
+    dtype: str = "int32",
 ) -> te.Tensor:
-    """Index of the greatest element along `axis` (in x flattened, without axis): the first, or the last; NaN wins."""
-    return _position("max", x, axis, keepdims, dtype, last)
+    """Index of the greatest element along `axis` (in data flattened, without it): the first, or the last; NaN wins."""
+    return _position("max", data, axis, keepdims, dtype, select_last_index)
 
 
+@checked("topi.")
 def argmin(
-    x: te.Tensor, axis: int | None = None, keepdims: bool = False, *, dtype: str = "int32", last: bool = False
+    data: te.Tensor,
+    axis: int | None = None,
+    keepdims: bool = False,
+    select_last_index: bool = False,
+    *,
+    dtype: str = "int32",
 ) -> te.Tensor:
-    """Index of the smallest element along `axis` (in x flattened, without axis): the first, or the last; NaN wins."""
-    return _position("min", x, axis, keepdims, dtype, last)
+    """Index of the smallest element along `axis` (in data flattened, without it): the first, or the last; NaN wins."""
+    return _position("min", data, axis, keepdims, dtype, select_last_index)
 
 
 def _position(combiner: str, x: te.Tensor, axis: int | None, keepdims: bool, dtype: str, last: bool) -> te.Tensor:

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from math import prod
 
 from renorm import te
-from renorm.core import dims
+from renorm.core import dims, dtypes
 from renorm.core.errors import OperandError
 from renorm.expr.nodes import (
     Expr,
-    ExprLike,
     all_of,
     as_expr,
     binary,
@@ -22,38 +21,45 @@ from renorm.expr.nodes import (
     select,
 )
 from renorm.te import tag
+from renorm.te.arguments import checked
 from renorm.te.tensor import element_of
 
 
-def transpose(x: te.Tensor, axes: Sequence[int] | None = None) -> te.Tensor:
-    """Axis k of the result is axis axes[k] of x; without axes the order is reversed."""
-    rank = len(x.shape)
-    order = [dims.normalize_axis(a, rank) for a in axes] if axes is not None else list(range(rank))[::-1]
+@checked("topi.")
+def transpose(a: te.Tensor, axes: Sequence[int] | None = None) -> te.Tensor:
+    """Axis k of the result is axis axes[k] of a; without axes the order is reversed."""
+    rank = len(a.shape)
+    order = [dims.normalize_axis(k, rank) for k in axes] if axes is not None else list(range(rank))[::-1]
+    if sorted(order) != list(range(rank)):
+        raise OperandError(f"topi.transpose: axes {axes} of {a.name} {list(a.shape)}", ["expected each axis once"])
 
     def element(*index: Expr) -> Expr:
-        source = [index[order.index(a)] for a in range(rank)]
-        return x[tuple(source)]
+        source = [index[order.index(k)] for k in range(rank)]
+        return a[tuple(source)]
 
-    return te.compute(tuple(x.shape[a] for a in order), element, name="T_transpose", tag=tag.INJECTIVE)
+    return te.compute(tuple(a.shape[k] for k in order), element, name="T_transpose", tag=tag.INJECTIVE)
 
 
-def reshape(x: te.Tensor, shape: Sequence[int]) -> te.Tensor:
-    """The elements of x in order, in another shape (with as many elements; -1 stands for what is left)."""
-    to = list(shape)
+@checked("topi.")
+def reshape(a: te.Tensor, newshape: Sequence[int]) -> te.Tensor:
+    """The elements of a in order, in another shape (with as many elements; -1 stands for what is left)."""
+    to = list(newshape)
+    if to.count(-1) > 1 or any(d < -1 for d in to):
+        raise OperandError(f"topi.reshape: {to} is not a shape", ["expected extents from 0 up, and -1 at most once"])
     if -1 in to:
         known = prod(d for d in to if d != -1)
-        to[to.index(-1)] = prod(x.shape) // known if known else 0
-    if prod(to) != prod(x.shape):
-        raise OperandError(f"cannot reshape {list(x.shape)} to {to}", [f"{prod(x.shape)} elements and {prod(to)}"])
-    runs = _runs(x.shape, to)
+        to[to.index(-1)] = prod(a.shape) // known if known else 0
+    if prod(to) != prod(a.shape):
+        raise OperandError(f"cannot reshape {list(a.shape)} to {to}", [f"{prod(a.shape)} elements and {prod(to)}"])
+    runs = _runs(a.shape, to)
 
     def element(*index: Expr) -> Expr:
         source: list[Expr] = []
         for old, new in runs:
             source += unravel(
-                ravel(index[new.start : new.stop], to[new.start : new.stop]), x.shape[old.start : old.stop]
+                ravel(index[new.start : new.stop], to[new.start : new.stop]), a.shape[old.start : old.stop]
             )
-        return x[tuple(source)]
+        return a[tuple(source)]
 
     return te.compute(tuple(to), element, name="T_reshape", tag=tag.INJECTIVE)
 
@@ -101,16 +107,22 @@ def unravel(flat: Expr, shape: Sequence[int]) -> list[Expr]:
     return index
 
 
-def expand_dims(x: te.Tensor, axis: int, num_newaxis: int = 1) -> te.Tensor:
+@checked("topi.")
+def expand_dims(a: te.Tensor, axis: int, num_newaxis: int = 1) -> te.Tensor:
     """Axes of extent 1 inserted at `axis`."""
-    at = dims.normalize_axis(axis, len(x.shape) + 1)
-    return unsqueeze(x, range(at, at + num_newaxis))
+    at = dims.normalize_axis(axis, len(a.shape) + 1)
+    if num_newaxis < 0:
+        raise OperandError(f"topi.expand_dims: {num_newaxis} new axes")
+    return unsqueeze(a, range(at, at + num_newaxis))
 
 
+@checked("topi.")
 def unsqueeze(x: te.Tensor, axes: Sequence[int]) -> te.Tensor:
     """Axes of extent 1, at these places of the result."""
     rank = len(x.shape) + len(axes)
     new = {dims.normalize_axis(a, rank) for a in axes}
+    if len(new) != len(axes):
+        raise OperandError(f"topi.unsqueeze: axes {list(axes)} name one place twice")
     old = iter(x.shape)
     shape = tuple(1 if k in new else next(old) for k in range(rank))
     return te.compute(
@@ -121,39 +133,50 @@ def unsqueeze(x: te.Tensor, axes: Sequence[int]) -> te.Tensor:
     )
 
 
-def squeeze(x: te.Tensor, axis: int | Sequence[int] | None = None) -> te.Tensor:
-    """x without these axes of extent 1; without `axis`, without all of them."""
-    rank = len(x.shape)
+@checked("topi.")
+def squeeze(a: te.Tensor, axis: int | Sequence[int] | None = None) -> te.Tensor:
+    """a without these axes of extent 1; without `axis`, without all of them."""
+    rank = len(a.shape)
     if axis is None:
-        gone = {k for k, extent in enumerate(x.shape) if extent == 1}
+        gone = {k for k, extent in enumerate(a.shape) if extent == 1}
     else:
-        gone = {dims.normalize_axis(a, rank) for a in ([axis] if isinstance(axis, int) else axis)}
-    wide = [k for k in sorted(gone) if x.shape[k] != 1]
+        gone = {dims.normalize_axis(k, rank) for k in ([axis] if isinstance(axis, int) else axis)}
+    wide = [k for k in sorted(gone) if a.shape[k] != 1]
     if wide:
-        raise OperandError(f"cannot squeeze axis {wide[0]} of {list(x.shape)}", ["its extent is not 1"])
+        raise OperandError(f"cannot squeeze axis {wide[0]} of {list(a.shape)}", ["its extent is not 1"])
     kept = [k for k in range(rank) if k not in gone]
 
     def element(*index: Expr) -> Expr:
-        return x[tuple(index[kept.index(k)] if k in kept else const(0) for k in range(rank))]
+        return a[tuple(index[kept.index(k)] if k in kept else const(0) for k in range(rank))]
 
-    return te.compute(tuple(x.shape[k] for k in kept), element, name="T_squeeze", tag=tag.INJECTIVE)
+    return te.compute(tuple(a.shape[k] for k in kept), element, name="T_squeeze", tag=tag.INJECTIVE)
 
 
-def broadcast_to(x: te.Tensor, shape: Sequence[int]) -> te.Tensor:
-    """x repeated along axes of extent 1, and along new leading axes."""
+@checked("topi.")
+def broadcast_to(data: te.Tensor, shape: Sequence[int]) -> te.Tensor:
+    """data repeated along axes of extent 1, and along new leading axes."""
     to = tuple(shape)
-    if dims.broadcast(x.shape, to) != to:
-        raise OperandError(f"cannot broadcast {list(x.shape)} to {list(to)}")
-    return te.compute(to, lambda *i: element_of(x, i, to), name="T_broadcast_to", tag=tag.BROADCAST)
+    if dims.broadcast(data.shape, to) != to:
+        raise OperandError(f"cannot broadcast {list(data.shape)} to {list(to)}")
+    return te.compute(to, lambda *i: element_of(data, i, to), name="T_broadcast_to", tag=tag.BROADCAST)
 
 
-def concatenate(tensors: Sequence[te.Tensor], axis: int = 0) -> te.Tensor:
+@checked("topi.")
+def concatenate(a_tuple: Sequence[te.Tensor], axis: int = 0) -> te.Tensor:
     """Tensors one after the other along `axis`; all other extents are equal."""
-    first = tensors[0]
+    if not a_tuple:
+        raise OperandError("topi.concatenate: there are no tensors")
+    first = a_tuple[0]
     at = dims.normalize_axis(axis, len(first.shape))
-    parts = [t for t in tensors if t.shape[at]] or [first]
+    if len({(t.dtype, *t.shape[:at], *t.shape[at + 1 :]) if t.ndim == first.ndim else t.ndim for t in a_tuple}) > 1:
+        raise OperandError(
+            f"topi.concatenate: tensors do not fit along axis {at}",
+            [f"{t.name} {t.dtype}{list(t.shape)}" for t in a_tuple],
+            "all extents but that one, and all dtypes, must be equal",
+        )
+    parts = [t for t in a_tuple if t.shape[at]] or [first]
     shape = list(first.shape)
-    shape[at] = sum(t.shape[at] for t in tensors)
+    shape[at] = sum(t.shape[at] for t in a_tuple)
 
     def element(*index: Expr) -> Expr:
         starts = [sum(t.shape[at] for t in parts[:k]) for k in range(len(parts))]
@@ -178,22 +201,28 @@ def select_part(position: Expr, starts: Sequence[int], values: Sequence[Expr]) -
     )
 
 
-def stack(tensors: Sequence[te.Tensor], axis: int = 0) -> te.Tensor:
+@checked("topi.")
+def stack(a: Sequence[te.Tensor], axis: int = 0) -> te.Tensor:
     """Tensors of one shape along a new axis."""
-    at = dims.normalize_axis(axis, len(tensors[0].shape) + 1)
-    return concatenate([unsqueeze(t, [at]) for t in tensors], at)
+    if len({t.shape for t in a}) != 1:
+        raise OperandError("topi.stack: expected tensors of one shape", [f"{t.name} {list(t.shape)}" for t in a])
+    at = dims.normalize_axis(axis, len(a[0].shape) + 1)
+    return concatenate([unsqueeze(t, [at]) for t in a], at)
 
 
-def split(x: te.Tensor, sections: int | Sequence[int], axis: int = 0) -> list[te.Tensor]:
-    """Pieces of x along `axis`: so many equal ones, or cut at these indices (as numpy.split)."""
-    at = dims.normalize_axis(axis, len(x.shape))
-    extent = x.shape[at]
-    if isinstance(sections, int):
-        if extent % sections:
-            raise OperandError(f"cannot split axis {at} of {list(x.shape)} into {sections} equal parts")
-        sections = [extent // sections * k for k in range(1, sections)]
-    starts, stops = [0, *sections], [*sections, extent]
-    return [section(x, at, a, b - a) for a, b in zip(starts, stops)]
+@checked("topi.")
+def split(ary: te.Tensor, indices_or_sections: int | Sequence[int], axis: int = 0) -> list[te.Tensor]:
+    """Pieces of ary along `axis`: so many equal ones, or cut at these indices (as numpy.split)."""
+    at = dims.normalize_axis(axis, len(ary.shape))
+    extent = ary.shape[at]
+    if isinstance(indices_or_sections, int):
+        if indices_or_sections < 1 or extent % indices_or_sections:
+            raise OperandError(f"cannot split axis {at} of {list(ary.shape)} into {indices_or_sections} equal parts")
+        indices_or_sections = [extent // indices_or_sections * k for k in range(1, indices_or_sections)]
+    starts, stops = [0, *indices_or_sections], [*indices_or_sections, extent]
+    if any(b < a for a, b in zip(starts, stops)):
+        raise OperandError(f"topi.split: cuts at {indices_or_sections} are not in order within 0 .. {extent}")
+    return [section(ary, at, a, b - a) for a, b in zip(starts, stops)]
 
 
 def section(x: te.Tensor, axis: int, start: int, count: int) -> te.Tensor:
@@ -208,11 +237,17 @@ def section(x: te.Tensor, axis: int, start: int, count: int) -> te.Tensor:
     )
 
 
+@checked("topi.")
 def strided_slice(
-    x: te.Tensor, begin: Sequence[int], end: Sequence[int], strides: Sequence[int] | None = None
+    a: te.Tensor, begin: Sequence[int], end: Sequence[int], strides: Sequence[int] | None = None
 ) -> te.Tensor:
-    """x[begin:end:stride] along each axis by Python's rules; bounds that are missing take everything."""
+    """a[begin:end:stride] along each axis by Python's rules; bounds that are missing take everything."""
     steps = list(strides or [])
+    if 0 in steps or max(len(begin), len(end), len(steps)) > len(a.shape):
+        raise OperandError(
+            f"topi.strided_slice: begin {begin}, end {end}, strides {strides} of {a.name} {list(a.shape)}",
+            ["expected at most one number per axis, and no stride of 0"],
+        )
     ranges = [
         range(extent)[
             slice(
@@ -221,13 +256,16 @@ def strided_slice(
                 steps[k] if k < len(steps) else None,
             )
         ]
-        for k, extent in enumerate(x.shape)
+        for k, extent in enumerate(a.shape)
     ]
-    return gather_ranges(x, ranges)
+    return gather_ranges(a, ranges)
 
 
+@checked("topi.")
 def gather_ranges(x: te.Tensor, ranges: Sequence[range]) -> te.Tensor:
     """The elements of x at these positions of each axis."""
+    if len(ranges) != len(x.shape) or any(r and not (min(r) >= 0 and max(r) < n) for r, n in zip(ranges, x.shape)):
+        raise OperandError(f"topi.gather_ranges: {list(ranges)} are not positions in {x.name} {list(x.shape)}")
 
     def at(i: Expr, r: range) -> Expr:
         scaled = i if r.step == 1 else i * r.step
@@ -241,25 +279,39 @@ def gather_ranges(x: te.Tensor, ranges: Sequence[range]) -> te.Tensor:
     )
 
 
-def flip(x: te.Tensor, axis: int = 0) -> te.Tensor:
-    """x backwards along `axis`."""
-    at = dims.normalize_axis(axis, len(x.shape))
-    return gather_ranges(x, [range(n)[::-1] if k == at else range(n) for k, n in enumerate(x.shape)])
+@checked("topi.")
+def flip(a: te.Tensor, axis: int = 0) -> te.Tensor:
+    """a backwards along `axis`."""
+    at = dims.normalize_axis(axis, len(a.shape))
+    return gather_ranges(a, [range(n)[::-1] if k == at else range(n) for k, n in enumerate(a.shape)])
 
 
-def take(x: te.Tensor, indices: te.Tensor, axis: int | None = None) -> te.Tensor:
-    """x at `indices` along `axis` (of x flattened, without axis).
+@checked("topi.")
+def take(a: te.Tensor, indices: te.Tensor, axis: int | None = None, mode: str = "clip") -> te.Tensor:
+    """a at `indices` along `axis` (of a flattened, without axis).
 
-    Negative indices count from the end; what lies outside reads the nearest element, since a kernel cannot raise.
+    mode: what indices outside read, since a kernel cannot raise: "clip" the nearest element, "wrap" the one that is
+    left modulo the extent, "from_end" counts negative ones from the end, as NumPy does, and clips.
     """
+    if mode not in ("clip", "wrap", "from_end"):
+        raise OperandError(f"topi.take: {mode!r} is not a mode", ["known: clip, wrap, from_end"])
     if axis is None:
-        x, axis = reshape(x, (prod(x.shape),)), 0
-    at, rank = dims.normalize_axis(axis, len(x.shape)), len(indices.shape)
-    shape = (*x.shape[:at], *indices.shape, *x.shape[at + 1 :])
+        a, axis = reshape(a, (prod(a.shape),)), 0
+    at, rank = dims.normalize_axis(axis, len(a.shape)), len(indices.shape)
+    if not dtypes.is_int(indices.dtype):
+        raise OperandError(f"topi.take: indices are {indices.dtype}", ["expected integers"])
+    extent = a.shape[at]
+    shape = (*a.shape[:at], *indices.shape, *a.shape[at + 1 :])
 
     def element(*index: Expr) -> Expr:
-        chosen = within(indices[tuple(index[at : at + rank])], x.shape[at])
-        return x[(*index[:at], chosen, *index[at + rank :])]
+        given = indices[tuple(index[at : at + rank])]
+        if mode == "from_end":
+            chosen = within(given, extent)
+        elif mode == "wrap":
+            chosen = cast("int32", cast("int64", given) % max(extent, 1))
+        else:
+            chosen = _clipped(cast("int64", given), extent)
+        return a[(*index[:at], chosen, *index[at + rank :])]
 
     return te.compute(shape, element, name="T_take", tag=tag.INJECTIVE)
 
@@ -268,37 +320,59 @@ def within(index: Expr, extent: int) -> Expr:
     """An index that came from data: negative ones count from the end, and the result is in [0, extent)."""
     wide = cast("int64", index)
     wrapped = select(wide < 0, wide + extent, wide)
-    return cast("int32", maximum(minimum(wrapped, const(extent - 1, "int64")), const(0, "int64")))
+    return _clipped(wrapped, extent)
 
 
-def tile(x: te.Tensor, reps: Sequence[int]) -> te.Tensor:
-    """x repeated reps[k] times along axis k, as numpy.tile."""
-    rank = max(len(x.shape), len(reps))
-    own = (1,) * (rank - len(x.shape)) + tuple(x.shape)
+def _clipped(wide: Expr, extent: int) -> Expr:
+    return cast("int32", maximum(minimum(wide, const(extent - 1, "int64")), const(0, "int64")))
+
+
+@checked("topi.")
+def tile(a: te.Tensor, reps: Sequence[int]) -> te.Tensor:
+    """a repeated reps[k] times along axis k, as numpy.tile."""
+    if any(n < 0 for n in reps):
+        raise OperandError(f"topi.tile: {list(reps)} times", ["expected numbers from 0 up"])
+    rank = max(len(a.shape), len(reps))
+    own = (1,) * (rank - len(a.shape)) + tuple(a.shape)
     times = (1,) * (rank - len(reps)) + tuple(reps)
 
     def element(*index: Expr) -> Expr:
         source = [i if t == 1 else i % max(n, 1) for i, n, t in zip(index, own, times)]
-        return x[tuple(source[rank - len(x.shape) :])]
+        return a[tuple(source[rank - len(a.shape) :])]
 
     return te.compute(tuple(n * t for n, t in zip(own, times)), element, name="T_tile", tag=tag.INJECTIVE)
 
 
+PAD_MODES = ("constant", "edge", "reflect", "wrap")
+
+
+@checked("topi.")
 def pad(
-    x: te.Tensor,
+    data: te.Tensor,
     pad_before: Sequence[int],
     pad_after: Sequence[int] | None = None,
-    pad_value: ExprLike = 0.0,
-    mode: str = "constant",
+    pad_value: float | Expr = 0.0,
     name: str = "PadInput",
+    *,
+    mode: str = "constant",
 ) -> te.Tensor:
-    """x with elements around it: `constant`, the `edge` repeated, `reflect`ed without the edge, or `wrap`ped around.
+    """data with elements around it: `constant`, the `edge` repeated, `reflect`ed without the edge, or `wrap`ped around.
 
     pad_before, pad_after: elements per axis; negative ones take elements away (constant mode only).
     """
     before, after = tuple(pad_before), tuple(pad_after if pad_after is not None else pad_before)
-    shape = tuple(n + b + a for n, b, a in zip(x.shape, before, after))
-    value = as_expr(pad_value) if isinstance(pad_value, Expr) else const(pad_value, x.dtype)
+    if mode not in PAD_MODES:
+        raise OperandError(f"topi.pad: {mode!r} is not a mode", [f"known: {', '.join(PAD_MODES)}"])
+    if not len(before) == len(after) == len(data.shape):
+        raise OperandError(
+            f"topi.pad: {len(before)} and {len(after)} pads do not fit {data.name} of {len(data.shape)} axes"
+        )
+    if mode != "constant" and any(p < 0 for p in before + after):
+        raise OperandError(f"topi.pad: negative pads {list(before)}, {list(after)} need mode constant, not {mode}")
+    if mode != "constant" and any(n == 0 and b + a for n, b, a in zip(data.shape, before, after)):
+        raise OperandError(f"topi.pad: {data.name} {list(data.shape)} is empty, so there is nothing to repeat")
+    shape = tuple(n + b + a for n, b, a in zip(data.shape, before, after))
+    value = as_expr(pad_value) if isinstance(pad_value, Expr) else const(pad_value, data.dtype)
 
     def source(i: Expr, n: int, b: int, a: int) -> Expr:
         shifted = i - b if b else i
@@ -314,20 +388,21 @@ def pad(
         return minimum(turned, 2 * (n - 1) - turned)
 
     def element(*index: Expr) -> Expr:
-        at = [source(i, n, b, a) for i, n, b, a in zip(index, x.shape, before, after)]
+        at = [source(i, n, b, a) for i, n, b, a in zip(index, data.shape, before, after)]
         if mode != "constant":
-            return x[tuple(at)]
+            return data[tuple(at)]
         inside: list[Expr] = []
-        for i, n, b, a in zip(index, x.shape, before, after):
+        for i, n, b, a in zip(index, data.shape, before, after):
             inside += [i >= b] if b > 0 else []
             inside += [i < n + b] if a > 0 else []
         if not inside:
-            return x[tuple(at)]
-        return if_then_else(all_of(*inside), x[tuple(at)], value)
+            return data[tuple(at)]
+        return if_then_else(all_of(*inside), data[tuple(at)], value)
 
     return te.compute(shape, element, name=name, tag="pad")
 
 
+@checked("topi.")
 def where(condition: te.Tensor, x: te.Tensor, y: te.Tensor) -> te.Tensor:
     """x where condition holds, y elsewhere; all broadcast."""
 
