@@ -1,8 +1,5 @@
 #!/usr/bin/env python
-"""Writes the reference part of docs/schedules.md from docstrings of primitives and the table of absent names; --check only
-compares.
-"""
-"""
+"""Writes the reference part of docs/schedules.md: primitives, and what is absent; --check only compares."""
 
 from __future__ import annotations
 
