@@ -26,10 +26,10 @@ from tests.shared_files import shared
 import renorm
 from renorm.core.dtypes import is_float
 from renorm.core.errors import InvalidInput, UnsupportedOp
+from renorm.core.tolerance import tolerance
 from renorm.graph import registry
 from renorm.graph.ir import Graph
 from renorm.passes.pipeline import optimize
-from renorm.passes.probe import budget
 from renorm.runtime.report import Report
 
 ROOT = Path(__file__).parents[2]
@@ -115,7 +115,7 @@ def cases_of_norms(seeds: range) -> dict[int, list[str]]:
         floats = [v.data for v in graph.constants.values() if v.data is not None and is_float(v.dtype)]
         if not any((np.abs(c) < np.finfo(np.float32).tiny)[c != 0].any() for c in floats):
             report = optimize(graph, verify=True)[1]
-            if told := objections(report, budget(case.dtype)):
+            if told := objections(report, tolerance(case.dtype)):
                 found[seed] = told
     return found
 

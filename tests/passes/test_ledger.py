@@ -11,11 +11,11 @@ from tests.passes.folding.cases import numbered
 from renorm import ops
 from renorm.core import records
 from renorm.core.comparison import difference
+from renorm.core.tolerance import tolerance
 from renorm.frontends import read
 from renorm.graph import interpret
 from renorm.graph.ir import Graph
 from renorm.passes.pipeline import optimize
-from renorm.passes.probe import budget
 from renorm.runtime.report import NormRecord, Report
 
 Array = np.ndarray[Any, Any]
@@ -223,7 +223,7 @@ def test_a_tensor_is_what_the_report_says_it_is_now(seed: int) -> None:
         assert all(report.names[v.name] == v.name for v in g.outputs)
         for name, now in report.names.items():
             if now is not None:
-                assert difference(after[now], before[name]) < 10 * budget(net.dtype)
+                assert difference(after[now], before[name]) < tolerance(net.dtype)
 
 
 def test_a_report_comes_back_from_json() -> None:

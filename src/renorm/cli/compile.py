@@ -45,6 +45,8 @@ def command(model: Path, path: Path | None, sign: str | None, options: dict[str,
         output.line(f"  {code.unique} different kernels: {made}, {cached}")
         if code.refused:
             output.line(f"  {code.refused} lowered again for fewer registers, because their hot loops spilled")
+        for line in report.verified.lines if report.verified else ():
+            output.line(f"  {line}")
         for kernel in report.kernels:
             if kernel.spills:
                 nodes = ", ".join(kernel.nodes)

@@ -49,6 +49,8 @@ def command(as_json: bool, **options: Any) -> output.Outcome:
     if not as_json:
         output.line(f"digits: a network of {len(module.graph.nodes)} nodes in {len(module.report.kernels)} kernels")
         norms_table(module.report.norms)
+        for line in module.report.verified.lines if module.report.verified else ():
+            output.line(line)
         output.line(f"accuracy        {accuracy:.2%} of {len(labels)} images it was not trained on")
         output.line(f"latency         {one * 1e3:.0f} us for one image, {all_:.2f} ms for {len(labels)}")
         reference = {"ort": "ONNX Runtime", "interpreter": "the reference interpreter"}[compared.reference]

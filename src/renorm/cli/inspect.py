@@ -91,6 +91,8 @@ def command(
             output.line(f"memory: {output.memory_text(memory)}")
         if report.run.phases:
             output.line(f"run: {report.run}")
+        for line in report.verified.lines if report.verified else ():
+            output.line(line)
         for diagnosis in report.diagnoses:
             output.line(f"diagnosis: {diagnosis}")
         for assumption in report.assumptions:

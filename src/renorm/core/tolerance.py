@@ -53,8 +53,8 @@ class Judged:
 
     error: the largest difference, relative to the largest value of all; absolute for integers. differing: elements that
     are off by more than is allowed; worst: index of the one farthest beyond. open: elements that roundings decide
-    (integers, NaN and infinities), which were not compared. blind: channels that roundings move as far as their values
-    are large, in which zeros could not be told from results.
+    (integers, NaN and infinities), which were not compared, nor count in `error`. blind: channels that roundings move
+    as far as their values are large, in which zeros could not be told from results.
     """
 
     error: float
@@ -86,11 +86,10 @@ def judge(found: Array, expected: Array, relative: float, movements: Movements |
     errors = distances(found, expected)
     counted = is_counted(expected)
     scale = 1.0 if counted else largest(expected) or 1.0
-    error = float(errors.max(initial=0.0)) / scale
     within = np.zeros(()) if counted else _everywhere([relative * s for s in _by_channel(expected)])
     is_beyond = errors > within
     if not is_beyond.any():
-        return Judged(error)
+        return Judged(float(errors.max(initial=0.0)) / scale)
     is_open, blind = np.zeros((), bool), 0
     for moved in map(movements, DRAWS) if movements else ():
         if counted:
@@ -101,10 +100,15 @@ def judge(found: Array, expected: Array, relative: float, movements: Movements |
             deviation = np.where(is_open, 0.0, np.sqrt(np.mean(np.square(moved), axis=0)))
             is_wrong, blind = _beyond(np.where(is_open, 0.0, errors), deviation, expected, relative)
         if not is_wrong.any():
-            return Judged(error, open=int(is_open.sum()), blind=blind)
+            return Judged(_largest(errors, ~is_open) / scale, open=int(is_open.sum()), blind=blind)
         is_beyond = is_wrong
     worst = np.unravel_index(int(np.where(is_beyond, errors - within, -1.0).argmax()), errors.shape)
+    error = _largest(errors, ~is_open) / scale
     return Judged(error, int(is_beyond.sum()), tuple(map(int, worst)), int(is_open.sum()), blind)
+
+
+def _largest(errors: Array, which: Array) -> float:
+    return float(np.where(which, errors, 0.0).max(initial=0.0))
 
 
 def _beyond(errors: Array, deviation: Array, expected: Array, relative: float) -> tuple[Array, int]:

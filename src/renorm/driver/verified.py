@@ -6,40 +6,51 @@ differ these passes are left out, one more each time, until they do not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from renorm.core import dtypes
+from renorm.core.comparison import difference
 from renorm.core.errors import VerificationError
+from renorm.core.tolerance import judge
 from renorm.driver.module import CompiledModule
-from renorm.graph.ir import Graph
-from renorm.passes.probe import budget, distance, drawn
+from renorm.graph import interpret
+from renorm.graph.external import external_values
+from renorm.graph.ir import Graph, Group, Value
+from renorm.passes.probe import differing, drawn
+from renorm.passes.sensitivity import Sensitivity, tolerance_of
+from renorm.runtime.external import Calls, watched
+from renorm.runtime.report import OutputRecord, VerifiedRecord
 
 Array = np.ndarray[Any, Any]
 
 UNSEEN = ("ChooseLayouts", "place", "Fuse")  # in the order in which they are left out
-MARGIN = 100  # budgets of one rewrite: ten times what a network may cost, for those that magnify rounding
 
 
 def verified(source: Graph, make: Callable[[tuple[str, ...]], CompiledModule]) -> CompiledModule:
     """What `make` compiles without the passes that it is given: as few as give the results of `source`, which has fixed
-    shapes. Those that were left out stand among the report's refusals. Integers that are computed from floating values
-    are not compared: rounding may decide them. Nor is what external code takes part in, which may have a number format
-    of its own.
+    shapes. Those that were left out stand among the report's refusals, and `report.verified` has what was compared and
+    what was not.
 
     Raises VerificationError where the results of every one differ.
     """
     inputs, values = drawn(source)
-    expected = [values[v] for v in source.outputs]
+    defined = Sensitivity.of(source, inputs)
     first, without = "", tuple[str, ...]()
     while True:
         module = make(without)
-        if module.program.externals:
-            return module
-        reason = _difference(module.evaluate([*inputs.values()]), expected, source)
+        if not module.runs_here:
+            required = module.program.machine
+            said = f"the compiled code, which is for {required.arch} {required.cpu}".rstrip()
+            return _told(module, VerifiedRecord(unchecked=(f"{said}, and this machine cannot run it",)))
+        with watched() as calls:
+            found = module.evaluate([*inputs.values()])
+        if calls:
+            told, reason = _beside_external_code(module.graph, source, inputs, found, calls)
+        else:
+            told, reason = _compared(source.outputs, found, [values[v] for v in source.outputs], defined)
         if reason is None:
             break
         first = first or reason
@@ -52,14 +63,61 @@ def verified(source: Graph, make: Callable[[tuple[str, ...]], CompiledModule]) -
         without = UNSEEN[: len(without) + 1]
     if without:
         report = module.program.report
-        told = (without[-1], source.name, f"reverted: compiled, {first}")
-        module.program = replace(module.program, report=replace(report, refusals=(*report.refusals, told)))
+        refused = (without[-1], source.name, f"reverted: compiled, {first}")
+        module.program = replace(module.program, report=replace(report, refusals=(*report.refusals, refused)))
+    return _told(module, told)
+
+
+def _told(module: CompiledModule, told: VerifiedRecord) -> CompiledModule:
+    module.program = replace(module.program, report=replace(module.program.report, verified=told))
     return module
 
 
-def _difference(found: Sequence[Array], expected: Sequence[Array], source: Graph) -> str | None:
-    for v, ours, theirs in zip(source.outputs, found, expected, strict=True):
-        error = distance(ours, theirs, v.dtype) if dtypes.is_float(v.dtype) else 0.0
-        if error > MARGIN * budget(v.dtype):
-            return f"on random inputs output {v.name!r} differs by {error:.2g} of its largest element"
-    return None
+def _compared(
+    outputs: Sequence[Value], found: Sequence[Array], expected: Sequence[Array], defined: Sensitivity
+) -> tuple[VerifiedRecord, str | None]:
+    """What was compared, and a sentence where something differs. defined: has the outputs as its first results."""
+    records, reason = list[OutputRecord](), None
+    for i, (v, ours, theirs) in enumerate(zip(outputs, found, expected, strict=True)):
+        allowed = tolerance_of(v)
+        judged = judge(ours, interpret.narrow(theirs, v.dtype), allowed, defined.movements(i))
+        records.append(OutputRecord(v.name, judged.error, allowed, judged.reservation))
+        if not judged.agrees:
+            reason = reason or differing(f"output {v.name!r}", judged, v.dtype)
+    return VerifiedRecord(tuple(records)), reason
+
+
+def _beside_external_code(
+    graph: Graph, source: Graph, inputs: Mapping[str, Array], found: Sequence[Array], calls: Calls
+) -> tuple[VerifiedRecord, str | None]:
+    """The same for a network parts of which external code runs, which may have a number format of its own: what it
+    reads is compared, and what the network makes of that which it wrote. How far that is from its definition is said.
+
+    graph: after the passes. calls: what external code read and wrote, in the order of the launches.
+    """
+    groups = [g for g in graph.launches if g.external]
+    given = {v: interpret.widen(a) for v, a in zip(graph.inputs, inputs.values(), strict=True)}
+    given |= {v: interpret.widen(v.data) for v in graph.constants.values() if v.data is not None}
+    read, written = list[tuple[Value, Array]](), dict[Value, Array]()
+    for group, (operands, results) in zip(groups, calls, strict=True):
+        assert group.external is not None
+        reads, writes = external_values(group, group.external)
+        read += zip(reads, operands, strict=True)
+        written |= zip(writes, map(interpret.widen, results), strict=True)
+    ours = [n for n in graph.nodes if not any(n in g.nodes for g in groups)]
+    results = [*graph.outputs, *(v for v, _ in read)]
+    defined = Sensitivity(ours, given | written, results)
+    expected = [defined.plain[v] for v in results]
+    told, reason = _compared(results, [*found, *(a for _, a in read)], expected, defined)
+    records = [replace(told.outputs[i], name=v.name) for i, v in enumerate(source.outputs)]
+    return VerifiedRecord(tuple(records), tuple(_measured(g, defined.plain) for g in groups)), reason
+
+
+def _measured(group: Group, values: Mapping[Value, Array]) -> str:
+    """How far external code is from what its nodes say."""
+    defined = dict(values)
+    for node in group.nodes:
+        defined.update(zip(node.outputs, interpret.apply(node, defined)))
+    error = max(difference(values[v], defined[v]) for v in group.nodes[-1].outputs)
+    nodes = ", ".join(n.name for n in group.nodes)
+    return f"external code of kernel {group.name!r} ({nodes}); it is {error:.2g} of its largest result off"

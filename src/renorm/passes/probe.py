@@ -7,26 +7,27 @@ its own nodes cost, because the values around it are known.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import field
+from functools import cache as cached
 from typing import Any
 
 import numpy as np
 
 from renorm.core import dtypes
-from renorm.core.comparison import difference, random_inputs
+from renorm.core.comparison import random_inputs
 from renorm.core.dataclass import dataclass
 from renorm.core.dims import static, substitute_shape, symbols_of
 from renorm.core.errors import RenormError
+from renorm.core.tolerance import Judged, judge, tolerance
 from renorm.graph import interpret
 from renorm.graph.ir import Graph, Node, Value
 from renorm.graph.rewrite import Match
+from renorm.passes.sensitivity import Sensitivity, tolerance_of
 
 Array = np.ndarray[Any, Any]
 
-_BUDGET = 1e-5  # of the largest element: a tenth of what all rewrites together may cost
 _EXTENTS = (3, 8, 32, 64, 224, 1)  # for open extents, all of them alike
-_ROUNDINGS = 32  # the same in roundings of a dtype, for narrow floats
 
 
 def drawn(graph: Graph) -> tuple[dict[str, Array], dict[Value, Array]]:
@@ -76,47 +77,44 @@ def _content(v: Value) -> Hashable:
     return v.shape, zlib.crc32(v.data.tobytes())
 
 
-def distance(found: Array, expected: Array, dtype: str) -> float:
-    """See core.comparison.difference; integers are equal or not."""
-    if dtypes.is_float(dtype):
-        return difference(found, expected)
-    return 0.0 if np.array_equal(found, expected) else max(difference(found, expected), 2.0**-53)
-
-
-def budget(dtype: str) -> float:
-    """How much one rewrite may change a result of this dtype."""
-    if not dtypes.is_float(dtype):
-        return 0.0
-    return max(_BUDGET, 2 * _ROUNDINGS * dtypes.unit_roundoff(dtype))
+def differing(what: str, judged: Judged, dtype: str) -> str:
+    """A sentence on what differs."""
+    far = f"{judged.error:.2g} of its largest element" if dtypes.is_float(dtype) else f"{judged.error:g}"
+    where = f" ({judged.differing} elements, most at {list(judged.worst)})" if judged.worst else ""
+    return f"on random inputs {what} differs by {far}{where}"
 
 
 @dataclass
 class Probes:
-    """Values of a graph on random inputs, followed through its passes. measure: a rewrite.Probe. budget: see
-    `budget`; tests make it smaller."""
+    """Values of a graph on random inputs, followed through its passes. measure: a rewrite.Probe."""
 
     graph: Graph
-    budget: Callable[[str], float] = budget
     values: dict[Value, Array] = field(default_factory=dict[Value, Array])
 
     def __post_init__(self) -> None:
         self.inputs, self.values = drawn(self.graph)
         self.expected = [self.values[v] for v in self.graph.outputs]
+        source = self.graph.copy()
+        self.tolerances = [tolerance_of(v) for v in source.outputs]
+        self.sensitivity = Sensitivity.of(source, self.inputs)
 
     def evaluate(self, graph: Graph) -> None:
         """Computes all values anew, from here on those of `graph`."""
         self.values = interpret.evaluate(graph, self.inputs)
 
     def measure(self, m: Match, results: Sequence[Value], made: Sequence[Node]) -> tuple[float, str | None]:
-        """The relative difference that a rewrite makes, and a sentence where that is over budget."""
+        """The relative difference that a rewrite makes, and a sentence where that is more than one layer may be off."""
+        pairs = [(old, new) for old, new in [*zip(m.root.outputs, results), *m.alongside.items()] if new is not None]
+        inside = {v for n in made for v in n.outputs}
+        first = {v for n in made for v in n.inputs if v is not None and v not in inside}
+        sensitivity = cached(lambda: Sensitivity.between(first, [old for old, _ in pairs], self.value))
         worst, reason = 0.0, None
-        for old, new in [*zip(m.root.outputs, results), *m.alongside.items()]:
-            if new is None:
-                continue
-            error = distance(self.value(new), self.value(old), old.dtype)
-            if error > self.budget(old.dtype):
-                reason = f"on random inputs {old.name!r} differs by {error:.2g} of its largest element"
-            worst = max(worst, error)
+        for i, (old, new) in enumerate(pairs):
+            found, expected = self.value(new), self.value(old)
+            judged = judge(found, expected, tolerance(old.dtype, 1), lambda n, i=i: sensitivity().movements(i)(n))
+            if not judged.agrees:
+                reason = differing(repr(old.name), judged, old.dtype)
+            worst = max(worst, judged.error)
         return worst, reason
 
     def value(self, v: Value) -> Array:
@@ -136,8 +134,8 @@ class Probes:
     def compare(self, changed: Graph) -> str | None:
         """Computes all values anew; a sentence where the graph gives other outputs than at first."""
         self.evaluate(changed)
-        for old, new in zip(self.expected, changed.outputs, strict=True):
-            error = distance(self.values[new], old, new.dtype)
-            if error > 10 * self.budget(new.dtype):
-                return f"on random inputs output {new.name!r} differs by {error:.2g} of its largest element"
+        for i, (old, new) in enumerate(zip(self.expected, changed.outputs, strict=True)):
+            judged = judge(self.values[new], old, self.tolerances[i], self.sensitivity.movements(i))
+            if not judged.agrees:
+                return differing(f"output {new.name!r}", judged, new.dtype)
         return None

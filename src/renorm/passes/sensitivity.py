@@ -9,7 +9,8 @@ others go on, as a kernel does that goes on.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cached_property
 from math import sqrt
 from typing import Any
 
@@ -46,12 +47,18 @@ def tolerance_of(v: Value) -> float:
 class Sensitivity:
     """Results of some nodes when they are rounded otherwise. Nothing is computed before somebody asks.
 
-    nodes: in order; known: what they read from outside, in float64; results: those of interest.
+    nodes: in order; known: what they read from outside, in float64; results: those of interest. stored: known values
+    that are rounded too.
     """
 
-    def __init__(self, nodes: Sequence[Node], known: Mapping[Value, Array], results: Sequence[Value]):
-        self._nodes, self._known, self._results = nodes, known, results
-        self._plain = dict[Value, Array]()
+    def __init__(
+        self,
+        nodes: Sequence[Node],
+        known: Mapping[Value, Array],
+        results: Sequence[Value],
+        stored: Collection[Value] = (),
+    ):
+        self._nodes, self._known, self._results, self._stored = nodes, known, results, stored
         self._draws = list[list[Array]]()
 
     @staticmethod
@@ -60,6 +67,29 @@ class Sensitivity:
         known = {v: interpret.widen(interpret.narrow(np.asarray(inputs[v.name]), v.dtype)) for v in graph.inputs}
         known |= {v: interpret.widen(v.data) for v in graph.constants.values() if v.data is not None}
         return Sensitivity(graph.nodes, known, graph.outputs)
+
+    @staticmethod
+    def between(first: Collection[Value], last: Sequence[Value], value: Callable[[Value], Array]) -> Sensitivity:
+        """Of some values of a graph, by what lies behind other ones. value: elements of any value."""
+        reached, nodes = [v.producer for v in last if v not in first], dict[Node, None]()
+        while reached:
+            node = reached.pop()
+            if node is not None and node not in nodes:
+                nodes[node] = None
+                reached += [v.producer for v in node.inputs if v is not None and v not in first]
+        ordered = [n for n in last[0].graph.nodes if n in nodes]
+        made = {v for n in ordered for v in n.outputs}
+        read = dict.fromkeys(v for n in ordered for v in n.inputs if v is not None and v not in made)
+        known = {v: value(v) for v in (*read, *last) if v not in made}
+        return Sensitivity(ordered, known, last, {v for v in known if not v.is_constant and dtypes.is_float(v.dtype)})
+
+    @cached_property
+    def plain(self) -> dict[Value, Array]:
+        """All values as they are without any rounding, in float64."""
+        values = dict(self._known)
+        for node in self._nodes:
+            values.update(zip(node.outputs, interpret.apply(node, values)))
+        return values
 
     def movements(self, place: int) -> Movements:
         """Those of result number `place`, as `core.tolerance.judge` asks for them."""
@@ -73,24 +103,21 @@ class Sensitivity:
         return drawn
 
     def _draw(self, number: int) -> list[Array]:
-        if not self._plain:
-            self._plain = dict(self._known)
-            for node in self._nodes:
-                self._plain.update(zip(node.outputs, interpret.apply(node, self._plain)))
         rng, values, fixed = np.random.default_rng(number), dict(self._known), _extents(self._nodes)
+        values |= {v: _off(values[v], dtypes.unit_roundoff(v.dtype), rng) for v in self._stored}
         for node in self._nodes:
-            plain = [self._plain[v] for v in node.outputs]
+            plain = [self.plain[v] for v in node.outputs]
             made = plain if node in fixed else self._moved(node, values, plain, rng, is_stored=number % 2 == 0)
             values.update(zip(node.outputs, made))
         narrow = interpret.narrow
-        return [distances(narrow(values[v], v.dtype), narrow(self._plain[v], v.dtype)) for v in self._results]
+        return [distances(narrow(values[v], v.dtype), narrow(self.plain[v], v.dtype)) for v in self._results]
 
     def _moved(
         self, node: Node, values: Mapping[Value, Array], plain: list[Array], rng: np.random.Generator, is_stored: bool
     ) -> list[Array]:
         """The results of a node, rounded otherwise. Where it refuses operands that are, those that it has otherwise."""
         operands = {v: values[v] for v in node.inputs if v is not None}
-        is_same = all(a is self._plain[v] for v, a in operands.items())
+        is_same = all(a is self.plain[v] for v, a in operands.items())
         if is_same and all(_is_exact(a, v.dtype).all() for v, a in zip(node.outputs, plain)):
             return plain
         terms = _terms(node, operands, plain[0])

@@ -196,6 +196,8 @@ class Entry:
                 with self._turn():
                     self._code.run(inputs, outputs)
                 is_done = True
+                if (seen := _seen()) is not None:
+                    seen.append(([x.copy() for x in inputs], [y.copy() for y in outputs]))
         finally:
             for y in () if is_done else outputs:
                 y[...] = np.zeros((), y.dtype)
@@ -241,6 +243,23 @@ _failures = threading.local()  # errors: what was raised in the walk that this t
 
 def _pending() -> list[BaseException]:
     return getattr(_failures, "errors", [])
+
+
+Calls = list[tuple[list[Array], list[Array]]]
+
+
+def _seen() -> Calls | None:
+    return getattr(_failures, "seen", None)
+
+
+@contextmanager
+def watched() -> Generator[Calls]:
+    """What external code reads and writes where this thread runs it inside the block: copies, a pair for each call."""
+    outer, _failures.seen = _seen(), Calls()
+    try:
+        yield _failures.seen
+    finally:
+        _failures.seen = outer
 
 
 def walk(run: Callable[[], None]) -> None:

@@ -77,6 +77,11 @@ class Module:
             region = threads if isinstance(threads, Region) else None
             self._team = teams.team(self._useful_threads(), walker, arch, region)
 
+    @property
+    def runs_here(self) -> bool:
+        """Whether this machine can run it."""
+        return not self._obstacles
+
     def _external_entries(self) -> tuple[Entry, ...]:
         kernels = {c.object: s.kernel for s in self.program.steps if (c := self.program.codes[s.code]).is_external}
         return tuple(

@@ -184,6 +184,36 @@ class CodeRecord:
 
 
 @dataclass(frozen=True)
+class OutputRecord:
+    """An output of compiled code beside the network's definition, on random inputs. error: the largest difference,
+    relative to the largest value; absolute for integers. tolerance: that of its dtype (core.tolerance), of each
+    channel. unchecked: what was not compared, as a part of a sentence."""
+
+    name: str
+    error: float
+    tolerance: float
+    unchecked: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name}: off by {self.error:.2g}" + (
+            f" (not compared: {self.unchecked})" if self.unchecked else ""
+        )
+
+
+@dataclass(frozen=True)
+class VerifiedRecord:
+    """What `verify=True` compared with the network's definition, and what it did not: a sentence each."""
+
+    outputs: Sequence[OutputRecord] = ()
+    unchecked: Sequence[str] = ()
+
+    @property
+    def lines(self) -> list[str]:
+        """For people to read."""
+        return [f"verified: {o}" for o in self.outputs] + [f"not verified: {said}" for said in self.unchecked]
+
+
+@dataclass(frozen=True)
 class Report:
     """What compiling did. near_norms: what resembles a norm and is none. renamed: output names of the source model that
     are named otherwise now. names: for each tensor of the source model (constants aside) the name under which it is
@@ -202,6 +232,7 @@ class Report:
     diagnoses: Sequence[str] = ()
     assumptions: Sequence[str] = ()
     seconds: dict[str, float] = field(default_factory=dict[str, float])  # compile time by stage
+    verified: VerifiedRecord | None = None
 
     def to_json(self) -> dict[str, Any]:
         """For who reads JSON: what core.records writes, and what follows from it."""
@@ -225,6 +256,8 @@ class Report:
             lines.append(f"memory: weights {m.weights} B, arena {m.arena} B (lower bound {m.lower_bound} B)")
         if self.run.phases:
             lines.append(f"run: {self.run}")
+        if self.verified:
+            lines += self.verified.lines
         lines += [f"diagnosis: {d}" for d in self.diagnoses]
         lines += [f"assumption: {a}" for a in self.assumptions]
         return "\n".join(lines)
