@@ -27,6 +27,7 @@ from typing import Any, Protocol, Union
 import numpy as np
 
 from renorm.core import dtypes
+from renorm.core.conversion import truncated, wrapped
 from renorm.core.errors import InvalidExpression, suggest
 
 Scalar = int | float | bool
@@ -402,8 +403,8 @@ def cast(dtype: str, a: Expr) -> Expr:
         return a
     if isinstance(a, Const):
         value = a.value
-        if isinstance(value, float) and not dtypes.is_float(dtype) and not np.isfinite(value):
-            return Cast(dtype, a)
+        if dtypes.is_int(dtype):
+            return Const(truncated(value, dtype) if isinstance(value, float) else wrapped(int(value), dtype), dtype)
         return Const(value, dtype)
     return Cast(dtype, a)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from renorm.core import dtypes
+from renorm.core.conversion import wrapped
 from renorm.expr.bounds import negated
 from renorm.expr.linear import INDEX_TYPES, Form
 from renorm.expr.nodes import (
@@ -64,8 +65,7 @@ def _wrapped(value: int, dtype: str) -> int:
     kind = dtypes.lookup(dtype)
     if kind.bits >= 32 and kind.kind == "int":
         return value
-    value %= 2**kind.bits
-    return value - 2**kind.bits if kind.kind == "int" and value >= 2 ** (kind.bits - 1) else value
+    return wrapped(value, dtype)
 
 
 def _fold_floats(s: Simplifier, op: str, a: float, b: float, dtype: str) -> Expr | None:

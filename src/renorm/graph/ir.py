@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from renorm.core import dtypes
+from renorm.core.conversion import limits, wrapped
 from renorm.core.dataclass import dataclass
 from renorm.core.dims import Shape, substitute_shape
 from renorm.core.errors import InvalidGraph, OperandError, RenormError, UserCodeError, raised_at
@@ -375,7 +376,7 @@ class Graph:
             ]
         )
         if known is not None:
-            node.output.known = np.asarray(known, dtype=object)
+            node.output.known = _within(np.asarray(known, dtype=object), node.output.dtype)
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
@@ -533,6 +534,17 @@ def _elements(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     known = np.empty(array.shape, dtype=object)
     for index in np.ndindex(array.shape):
         known[index] = array[index]
+    return known
+
+
+def _within(known: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any, Any]:
+    """Known elements as a dtype holds them: integers wrap when they are computed, too. Extents are taken to fit."""
+    if dtypes.is_int(dtype):
+        low, high = limits(dtype)
+        beyond = {i: e for i, e in np.ndenumerate(known) if isinstance(e, int) and not low <= e <= high}
+        known = known.copy() if beyond else known
+        for index, e in beyond.items():
+            known[index] = wrapped(e, dtype)
     return known
 
 

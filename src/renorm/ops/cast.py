@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from renorm import te, topi
-from renorm.core import dtypes
+from renorm.core import conversion, dtypes
 from renorm.core.dims import Sym
 from renorm.graph.attributes import Type
 from renorm.graph.op import OnnxNode, Reject, Sample
@@ -17,7 +17,7 @@ from renorm.ops.family import Elementwise
 
 
 class Cast(Elementwise):
-    """y = x as another type; floats become integers by truncation, and bool where they are not 0."""
+    """y = x as another type; floats become integers by truncation, within its range, and bool where they are not 0."""
 
     signature = "x: T[*S] -> y: U[*S]"
     to = Type()
@@ -39,9 +39,7 @@ class Cast(Elementwise):
         return topi.cast(x, self.to)
 
     def reference(self, x: Any) -> Any:
-        if dtypes.is_int(self.to):
-            x = np.trunc(x) if np.asarray(x).dtype.kind == "f" else x
-        return np.asarray(x).astype(dtypes.numpy_dtype(self.to))
+        return conversion.converted(np.asarray(x), self.to)
 
     def known_result(self, x: exact.Known) -> np.ndarray[Any, Any] | None:
         return exact.elementwise(self._known, x)
@@ -51,9 +49,8 @@ class Cast(Elementwise):
         kind = dtypes.lookup(self.to).kind
         if isinstance(x, Sym):
             return None if kind == "bool" else x
-        if kind == "float":
-            return dtypes.numpy_dtype(self.to).type(x)
-        return bool(x) if kind == "bool" else int(x) if np.isfinite(x) else None
+        made = conversion.converted(np.asarray(x), self.to)
+        return made[()] if kind == "float" else made.item()
 
     samples = [
         Sample(f32[2, 3, 5], to="int32"),
@@ -71,6 +68,11 @@ class Cast(Elementwise):
         Sample(boolean[2, 3], to="float32"),
         Sample(boolean[3], to="int64"),
         Sample(i32[4].of([0, 1, -1, 256]), to="bool"),
+        Sample(f32[7].of([np.nan, np.inf, -np.inf, 3e9, -3e9, 300.7, -1.5]), to="int32"),
+        Sample(f32[7].of([np.nan, np.inf, -np.inf, 3e19, -3e19, 300.7, -1.5]), to="uint8"),
+        Sample(f64[5].of([np.nan, 1e19, -1e19, 9.3e18, -0.5]), to="int64"),
+        Sample(i32[4].of([-1, 65519, 65520, 2**31 - 1]), to="float16"),
+        Sample(i64[4].of([-1, 256, 2**40 + 3, -(2**63)]), to="uint8"),
         Sample(f32[3], to="float32"),
     ]
     rejects = [

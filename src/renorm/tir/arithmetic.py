@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from renorm.core import dtypes
+from renorm.core.conversion import truncated, wrapping
 from renorm.expr.nodes import fold_integers
 
 
@@ -32,26 +33,12 @@ def rounded(value: float, dtype: str) -> Any:
 
 
 def _wrap(dtype: str) -> Callable[[int], int]:
-    kind = dtypes.lookup(dtype)
-    mask, half = (1 << kind.bits) - 1, 1 << (kind.bits - 1)
-    if kind.kind == "uint":
-        return lambda v: int(v) & mask
-    return lambda v: ((int(v) + half) & mask) - half
+    wrap = wrapping(dtype)
+    return lambda v: wrap(int(v))
 
 
 def _float_to_int(dtype: str) -> Callable[[Any], int]:
-    """Toward zero; what does not fit has no defined value and gives the least integer, as x86 does."""
-    kind = dtypes.lookup(dtype)
-    low = -(1 << (kind.bits - 1)) if kind.kind == "int" else 0
-    high = low + (1 << kind.bits) - 1
-
-    def convert(x: Any) -> int:
-        if not math.isfinite(x):
-            return low
-        v = int(x)
-        return v if low <= v <= high else low
-
-    return convert
+    return lambda x: truncated(float(x), dtype)
 
 
 def _to_float(dtype: str) -> Callable[[Any], Any]:

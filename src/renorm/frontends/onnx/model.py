@@ -7,13 +7,12 @@ package is loaded for what it alone knows: bodies of functions, and definitions 
 from __future__ import annotations
 
 import os
-from dataclasses import replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
 from renorm.core.dataclass import dataclass
 from renorm.core.errors import InvalidModel, UnsupportedOp
-from renorm.core.lazy import cached_property
 from renorm.frontends.onnx import wire
 from renorm.frontends.onnx.messages import GraphProto, ModelProto, NodeProto, graphs
 from renorm.frontends.onnx.order import topological
@@ -27,35 +26,26 @@ BUILT_IN = ("Constant", "If")  # ops of ai.onnx that the reader itself understan
 class Source:
     """A model and where it came from: an onnx.ModelProto, or one of ours, which has its fields. label: how errors call
     it. file: it was read from, None in memory. content: what the model was read from, None where it was given
-    as an object."""
+    as an object. unstated: versions of domains that nodes use and the model does not state."""
 
     model: ModelProto
     label: str
     file: Path | None
     content: wire.Buffer | None
+    unstated: dict[str, int] = field(default_factory=dict[str, int])
 
     @property
     def opsets(self) -> dict[str, int]:
         """Version by domain, stated or assumed; the domain ai.onnx is written ""."""
-        return self._stated | self._unstated
-
-    @cached_property
-    def _stated(self) -> dict[str, int]:
         stated = {standard_domain(o.domain): o.version for o in self.model.opset_import}
-        return {"": 1, **stated} if self.model.ir_version < 3 else stated
-
-    @cached_property
-    def _unstated(self) -> dict[str, int]:
-        """Versions of domains that nodes use and the model does not state: the newest, as ONNX Runtime has it."""
-        used = dict.fromkeys(standard_domain(n.domain) for g in graphs(self.model.graph) for n in g.node)
-        return {d: registry.newest_onnx(d) if d else NEWEST_OPSET for d in used if d not in self._stated}
+        return self.unstated | ({"": 1, **stated} if self.model.ir_version < 3 else stated)
 
     @property
     def assumed(self) -> list[str]:
         """A sentence for each version that is assumed."""
         return [
             f"the model states no version of {domain or 'ai.onnx'}: {version} is assumed, the newest that renorm knows"
-            for domain, version in self._unstated.items()
+            for domain, version in self.unstated.items()
         ]
 
     def proto(self) -> Any:
@@ -63,11 +53,11 @@ class Source:
         import onnx
 
         is_ours = isinstance(self.model, ModelProto)
-        if not is_ours and not self._unstated:
+        if not is_ours and not self.unstated:
             return self.model
         held = self.model.SerializeToString() if not is_ours else b"" if self.content is None else self.content[:]
         proto = onnx.ModelProto.FromString(held)
-        for domain, version in self._unstated.items():
+        for domain, version in self.unstated.items():
             proto.opset_import.add(domain=domain, version=version)
         return proto
 
@@ -104,6 +94,7 @@ def load(source: Any) -> Source:
             "check that the file is complete, and not the pointer of a large-file store",
         )
     _check_text(model, label)
+    found = _with_versions(found)
     _check_opsets(found)
     return _inlined(found)
 
@@ -158,6 +149,14 @@ def _check_text(model: ModelProto, label: str) -> None:
         raise InvalidModel(f"{label}: a name in the model is not text: {damaged[0]!r}")
 
 
+def _with_versions(source: Source) -> Source:
+    """A model with the newest version of each domain that it uses and does not state, as ONNX Runtime has it."""
+    used = dict.fromkeys(standard_domain(n.domain) for g in graphs(source.model.graph) for n in g.node)
+    stated = source.opsets
+    newest = {d: registry.newest_onnx(d) if d else NEWEST_OPSET for d in used if d not in stated}
+    return replace(source, unstated=source.unstated | newest)
+
+
 def _check_opsets(source: Source) -> None:
     opsets = source.opsets
     if 1 <= opsets.get("", 1) <= NEWEST_OPSET:
@@ -198,7 +197,7 @@ def _inlined(source: Source) -> Source:
                 "inline them when exporting",
             ) from error
         return source
-    return replace(source, model=model)
+    return _with_versions(replace(source, model=model))
 
 
 def _with_sorted_bodies(model: Any) -> Any:

@@ -1,0 +1,54 @@
+"""Numbers as integers of a dtype: constants, interpreters and machine code agree on these two rules.
+
+An integer wraps: of what it is, the lowest bits stay. A float is cut toward zero, and what is out of range becomes the
+nearest number of the dtype; NaN becomes 0. C and ONNX leave the second open, where x86 and Arm differ.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from renorm.core import dtypes
+
+
+@cache
+def wrapping(dtype: str) -> Callable[[int], int]:
+    """Brings integers into an integer dtype."""
+    kind = dtypes.lookup(dtype)
+    mask, half = (1 << kind.bits) - 1, 1 << (kind.bits - 1)
+    return (lambda v: v & mask) if kind.kind == "uint" else lambda v: ((v + half) & mask) - half
+
+
+def wrapped(value: int, dtype: str) -> int:
+    """An integer as one of an integer dtype."""
+    return wrapping(dtype)(value)
+
+
+def limits(dtype: str) -> tuple[int, int]:
+    """The least and the greatest number of an integer dtype."""
+    kind = dtypes.lookup(dtype)
+    low = -(1 << (kind.bits - 1)) if kind.kind == "int" else 0
+    return low, low + (1 << kind.bits) - 1
+
+
+def truncated(value: float, dtype: str) -> int:
+    """A float as an integer of a dtype."""
+    low, high = limits(dtype)
+    return 0 if math.isnan(value) else low if value <= low else high if value >= high else int(value)
+
+
+def converted(array: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any, Any]:
+    """An array of floats or integers as one of a dtype."""
+    made = dtypes.numpy_dtype(dtype)
+    with np.errstate(all="ignore"):
+        if array.dtype.kind not in "fV" or not dtypes.is_int(dtype):
+            return array.astype(made)
+        low, high = limits(dtype)
+        whole = np.nan_to_num(np.trunc(array.astype(np.float64)), nan=0.0, posinf=np.inf, neginf=-np.inf)
+        is_high = whole >= high  # of 64 bits, compared as the float above it
+        return np.where(is_high, made.type(high), np.where(is_high, 0, np.maximum(whole, low)).astype(made))
