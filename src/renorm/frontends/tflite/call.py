@@ -66,11 +66,16 @@ class Call:
     def bias(self, index: int) -> Value | None:
         return self.stored(index) if self.has(index) else None
 
-    def activated(self, result: Result) -> Result:
-        """The result after the activation that the operator names."""
+    @property
+    def activation(self) -> str:
+        """The name of the activation that the operator computes of its result."""
         names = None if self.options is None else self.options.schema.names("ActivationFunctionType")
         number = 0 if self.options is None else self.options.fields.get("fused_activation_function", 0)
-        kind = "NONE" if names is None else names.get(number, str(number))
+        return "NONE" if names is None else names.get(number, str(number))
+
+    def activated(self, result: Result) -> Result:
+        """The result after the activation that the operator names."""
+        kind = self.activation
         if kind == "NONE":
             return result
         if kind not in ACTIVATIONS or not isinstance(result, (Value, First)):

@@ -4,7 +4,8 @@ Values have the names of tensors; a node is called by its operator and its place
 cannot be read is collected, so that one error names all of it.
 
 Quantized networks are read as arithmetic over the real numbers that their integers stand for: constants are
-dequantized, nothing in between is rounded to integers, and inputs and outputs keep the integers of the file.
+dequantized, what is between operators is cut to the range of its integers and not rounded to them, and inputs and
+outputs keep the integers of the file.
 """
 
 from __future__ import annotations
@@ -23,11 +24,12 @@ from renorm.core import dtypes
 from renorm.core.dims import Dim, Sym
 from renorm.core.errors import InvalidModel, RenormError, UnsupportedOp, raised_at
 from renorm.frontends.diagnosis import diagnose
+from renorm.frontends.tflite import ranges
 from renorm.frontends.tflite.call import Call, Reader
 from renorm.frontends.tflite.flatbuffer import Table, decode
 from renorm.frontends.tflite.operators import READERS
 from renorm.frontends.tflite.provenance import KEY, Provenance
-from renorm.frontends.tflite.tensors import DTYPES, Array, First, Scale, Tensor, scale_of, tensor_names
+from renorm.frontends.tflite.tensors import DTYPES, Array, First, Scale, Tensor, scale_of, tensor_names, to_first
 from renorm.graph.ir import Graph, Node, Value
 from renorm.ops.identity import Identity
 
@@ -105,6 +107,7 @@ class _Reader:
         value = self.graph.input(tensor.name, dtype, self._shape(table, tensor.name))
         tensor.scale = scale_of(table, dtype, self._called(i))
         if tensor.scale is not None:
+            tensor.range = ranges.of_integers(tensor.scale, dtype)
             scale, zero = tensor.scale.spread(value.rank)
             real = ops.cast(value, to="float32")
             value = ops.mul(ops.sub(real, zero.astype(np.float32)), scale.astype(np.float32))
@@ -220,7 +223,8 @@ class _Reader:
 
     def _tensors(self, given: Sequence[int], outputs: Sequence[int]) -> tuple[list[Tensor | None], list[Tensor]]:
         for i in outputs:
-            self.tensors[i].dtype = self._dtype(i)
+            self.tensors[i].dtype = dtype = self._dtype(i)
+            self.tensors[i].scale = scale_of(self.tables[i], dtype, self._called(i))
         return [None if i < 0 else self._operand(i) for i in given], [self.tensors[i] for i in outputs]
 
     def _kind(self, operator: Table) -> str:
@@ -244,6 +248,7 @@ class _Reader:
         results = [*result] if isinstance(result, Sequence) else [result]
         if len(results) < len(call.outputs):
             raise InvalidModel(f"it has {len(call.outputs)} outputs, {call.kind} has {len(results)}")
+        results = [self._saturated(call, tensor, made) for tensor, made in zip(call.outputs, results)]
         new = self.graph.nodes[before:]
         for tensor, made in zip(call.outputs, results):
             value = made.value if isinstance(made, First) else made
@@ -254,6 +259,18 @@ class _Reader:
             node.origin = (call.name,)
         if new:
             self.graph.rename_node(_principal(new), call.name)
+
+    def _saturated(self, call: Call, tensor: Tensor, made: Value | First) -> Value | First:
+        """A result as a quantized tensor holds it: within the range of its integers."""
+        tensor.range, scale = ranges.of_result(call), tensor.scale
+        value, is_first = (made.value, True) if isinstance(made, First) else (made, False)
+        if scale is None or not dtypes.is_float(value.dtype) or value.is_constant:
+            return made
+        axis = to_first(value.rank).index(scale.axis) if is_first else scale.axis
+        held, own = tensor.range, ranges.of_integers(scale, tensor.dtype)
+        cut = ranges.saturated(value, scale, tensor.dtype, axis, held)
+        tensor.range = min(max(held[0], own[0]), own[1]), max(min(held[1], own[1]), own[0])
+        return First(cut) if is_first else cut
 
     def _unread(self) -> RenormError:
         """One error for all that could not be read: what renorm does not define first."""

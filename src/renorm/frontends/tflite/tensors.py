@@ -20,6 +20,7 @@ from renorm.frontends.tflite.flatbuffer import Table
 from renorm.graph.ir import Graph, Value
 
 Array = np.ndarray[Any, Any]
+Range = tuple[float, float]  # least and greatest
 
 DTYPES = {
     "FLOAT32": "float32", "FLOAT16": "float16", "FLOAT64": "float64", "BFLOAT16": "bfloat16", "INT8": "int8",
@@ -106,6 +107,7 @@ class Tensor:
     def __init__(self, graph: Graph, name: str):
         self.graph, self.name = graph, name
         self.scale: Scale | None = None
+        self.range: Range | None = None  # of the real numbers that it is; None where nothing is known
         self.dtype = ""
         self._stored: Value | None = None
         self._first: Value | None = None

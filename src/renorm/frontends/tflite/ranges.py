@@ -1,0 +1,84 @@
+"""Which real numbers a tensor can be: what operators say of their results, and what the integers of a quantized tensor
+can stand for, at which runtimes saturate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from renorm import ops
+from renorm.core.conversion import limits
+from renorm.frontends.tflite.call import Call
+from renorm.frontends.tflite.tensors import Range, Scale, Tensor
+from renorm.graph.ir import Value
+
+ALL: Range = (-math.inf, math.inf)
+
+# Operators whose results lie between elements of these operands (None: of all), which are moved or averaged
+_BETWEEN: dict[str, Sequence[int] | None] = {
+    **dict.fromkeys(
+        (
+            "AVERAGE_POOL_2D", "BATCH_TO_SPACE_ND", "BROADCAST_TO", "DEPTH_TO_SPACE", "EXPAND_DIMS", "GATHER",
+            "GATHER_ND", "MAX_POOL_2D", "MEAN", "MIRROR_PAD", "QUANTIZE", "REDUCE_MAX", "REDUCE_MIN", "RELU", "RELU6",
+            "RELU_0_TO_1", "RELU_N1_TO_1", "RESHAPE", "RESIZE_BILINEAR", "RESIZE_NEAREST_NEIGHBOR", "REVERSE_V2",
+            "SLICE", "SPACE_TO_DEPTH", "SPLIT_V", "SQUEEZE", "STRIDED_SLICE", "TILE", "TRANSPOSE", "UNPACK",
+        ),
+        (0,),
+    ),
+    **dict.fromkeys(("CONCATENATION", "MAXIMUM", "MINIMUM", "PACK")),
+    "PADV2": (0, 2),
+    "SELECT_V2": (1, 2),
+    "SPLIT": (1,),
+}  # fmt: skip
+# What operators and activations cut their results to
+_WITHIN: dict[str, Range] = {
+    "L2_NORMALIZATION": (-1, 1),
+    "LOGISTIC": (0, 1),
+    "RELU": (0, math.inf),
+    "RELU6": (0, 6),
+    "RELU_0_TO_1": (0, 1),
+    "RELU_N1_TO_1": (-1, 1),
+    "SOFTMAX": (0, 1),
+    "TANH": (-1, 1),
+}
+
+
+def of_result(call: Call) -> Range:
+    """Where the results of an operator lie."""
+    at = _BETWEEN.get(call.kind, ())
+    read = call.inputs if at is None else [call.inputs[i] for i in at if i < len(call.inputs)]
+    held = [_of(t) for t in read if t is not None]
+    low, high = (min(r[0] for r in held), max(r[1] for r in held)) if held else ALL
+    for name in (call.kind, call.activation):
+        least, most = _WITHIN.get(name, ALL)
+        low, high = min(max(low, least), most), max(min(high, most), least)
+    return low, high
+
+
+def _of(tensor: Tensor) -> Range:
+    data = tensor.value.data
+    if tensor.range is not None or data is None:
+        return tensor.range or ALL
+    return (float(data.min()), float(data.max())) if data.size and not np.isnan(data).any() else ALL
+
+
+def of_integers(scale: Scale, dtype: str) -> Range:
+    """What the integers of a dtype stand for, of all channels."""
+    ends = np.outer(limits(dtype), np.ones(scale.zero_point.size)) - scale.zero_point
+    real = (ends * scale.scale.astype(np.float64)).astype(np.float32)
+    return float(real.min()), float(real.max())
+
+
+def saturated(value: Value, scale: Scale, dtype: str, axis: int, held: Range) -> Value:
+    """A value cut to what the integers of a tensor stand for, where it can lie beyond. axis: of the value, along which
+    scales differ if there are several."""
+    if scale.scale.size > 1:
+        shape = [-1 if a == axis else 1 for a in range(value.rank)]
+        ends = [(end - scale.zero_point) * scale.scale.astype(np.float64) for end in limits(dtype)]
+        low, high = (e.astype(np.float32).reshape(shape) for e in ends)
+        return ops.min(ops.max(value, low), high)
+    low, high = of_integers(scale, dtype)
+    bounds = [np.float32(b) if binds else None for b, binds in ((low, held[0] < low), (high, held[1] > high))]
+    return value if bounds == [None, None] else ops.clip(value, *bounds)
