@@ -2,6 +2,7 @@
 
 from renorm.core.errors import (
     AbsentName,
+    Cancelled,
     InternalError,
     InvalidArtifact,
     InvalidExpression,
@@ -17,6 +18,7 @@ from renorm.core.errors import (
     RenormError,
     StatisticsWarning,
     SynchronizationError,
+    TimeLimit,
     UnsupportedOp,
     UserCodeError,
     VerificationError,
@@ -24,6 +26,7 @@ from renorm.core.errors import (
 
 __all__ = [
     "AbsentName",
+    "Cancelled",
     "InternalError",
     "InvalidArtifact",
     "InvalidExpression",
@@ -39,6 +42,7 @@ __all__ = [
     "RenormError",
     "StatisticsWarning",
     "SynchronizationError",
+    "TimeLimit",
     "UnsupportedOp",
     "UserCodeError",
     "VerificationError",

@@ -41,7 +41,7 @@ def unchecked(monkeypatch):
     monkeypatch.setattr(locks, "strict", False)
 
 
-def lock(rank: Rank = Rank.STATE, fork_waits: bool = False, name: str = "the state") -> Lock:
+def lock(rank: Rank = Rank.EXCHANGE, fork_waits: bool = False, name: str = "the state") -> Lock:
     return Lock(name, rank, fork_waits)
 
 
@@ -126,7 +126,7 @@ def test_a_ring_of_threads_gets_an_error_in_one_of_them():
 
 
 def test_a_ring_through_a_thread_that_waits_in_order():
-    low, high = lock(Rank.STATE, name="low"), lock(Rank.TEAM, name="high")
+    low, high = lock(Rank.EXCHANGE, name="low"), lock(Rank.MAKING, name="high")
     both, errors = threading.Barrier(2), []
 
     def up() -> None:
@@ -152,7 +152,7 @@ def test_a_ring_through_a_thread_that_waits_in_order():
 
 
 def test_out_of_order_it_waits_where_nobody_waits_for_it():
-    outer, wanted = lock(Rank.TEAM), lock(Rank.STATE)
+    outer, wanted = lock(Rank.MAKING), lock(Rank.EXCHANGE)
     held, go = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -171,7 +171,7 @@ def test_out_of_order_it_waits_where_nobody_waits_for_it():
 def test_a_handler_waits_for_no_ring():
     """The main thread holds `mine`; another has `theirs` and waits for `mine`; a handler in the main thread wants
     `theirs`."""
-    mine, theirs, errors = lock(Rank.TEAM, name="mine"), lock(Rank.STATE, name="theirs"), []
+    mine, theirs, errors = lock(Rank.MAKING, name="mine"), lock(Rank.EXCHANGE, name="theirs"), []
 
     def other() -> None:
         with theirs:
@@ -210,7 +210,7 @@ def test_an_interrupt_while_waiting_leaves_nothing_behind():
 
     thread = in_thread(hold)
     held.wait()
-    for outer in (None, lock(Rank.FOLLOWING), lock(Rank.TEAM)):  # waits in all three ways
+    for outer in (None, lock(Rank.FOLLOWING), lock(Rank.MAKING)):  # waits in all three ways
         main = threading.main_thread().ident
         assert main is not None
         threading.Timer(0.1, signal.pthread_kill, (main, signal.SIGINT)).start()
@@ -252,10 +252,14 @@ def test_an_interrupt_at_any_line_of_taking_it_leaves_it_free():
 
 def test_order_is_checked_where_tests_ask_for_it(monkeypatch):
     monkeypatch.setattr(locks, "strict", True)
-    low, high = lock(Rank.STATE), lock(Rank.TEAM, name="the team")
+    low, high = lock(Rank.EXCHANGE), lock(Rank.MAKING, name="the team")
     with low, high:
         pass
-    with pytest.raises(InternalError, match=r"the state \(STATE\) is taken inside of the team \(TEAM\)"), high, low:
+    with (
+        pytest.raises(InternalError, match=r"the state \(EXCHANGE\) is taken inside of the team \(MAKING\)"),
+        high,
+        low,
+    ):
         pass
     assert in_another_thread(low.take)
 
@@ -288,7 +292,7 @@ def test_a_child_has_what_other_threads_held():
 
 
 def test_a_child_goes_on_with_what_the_thread_that_forked_held():
-    guard, waits = lock(), lock(Rank.TEAM, fork_waits=True)
+    guard, waits = lock(), lock(Rank.MAKING, fork_waits=True)
 
     def is_held_and_given_back() -> bool:
         had = guard._is_owned() and waits._is_owned()
@@ -305,7 +309,7 @@ def test_a_child_goes_on_with_what_the_thread_that_forked_held():
 
 
 def test_a_fork_waits_for_what_is_in_between():
-    guard, held, whole = lock(Rank.TEAM, fork_waits=True), threading.Event(), [True]
+    guard, held, whole = lock(Rank.MAKING, fork_waits=True), threading.Event(), [True]
 
     def change() -> None:
         with guard:
@@ -323,7 +327,7 @@ def test_a_fork_waits_for_what_is_in_between():
 
 def test_a_fork_waits_no_longer_than_it_must(monkeypatch):
     monkeypatch.setattr(locks, "FORK_PATIENCE_S", 0.1)
-    guard, held, go = lock(Rank.TEAM, fork_waits=True), threading.Event(), threading.Event()
+    guard, held, go = lock(Rank.MAKING, fork_waits=True), threading.Event(), threading.Event()
 
     def hold() -> None:
         with guard:

@@ -14,6 +14,7 @@ from renorm.codegen.llvm.walk import compile_walker
 from renorm.core.target import Target
 from renorm.runtime import Argument, Code, Machine, Memory, Program, Step, TensorSpec, layout, loader
 from renorm.runtime.table import Context, plan
+from renorm.runtime.threads import FOREVER, UNTIED
 
 PAGE = 4096
 
@@ -32,9 +33,7 @@ class Core:
         self.at = function
         self.core.reg_write(arm64.UC_ARM64_REG_SP, self.stack.address + (1 << 16))
         self.core.reg_write(arm64.UC_ARM64_REG_LR, self.end.address)
-        for register, value in zip(
-            (arm64.UC_ARM64_REG_X0, arm64.UC_ARM64_REG_X1, arm64.UC_ARM64_REG_X2, arm64.UC_ARM64_REG_X3), arguments
-        ):
+        for register, value in zip((getattr(arm64, f"UC_ARM64_REG_X{k}") for k in range(8)), arguments):
             self.core.reg_write(register, value & (1 << 64) - 1)
 
     def advance(self, instructions: int = 0) -> bool:
@@ -59,10 +58,17 @@ def test_constants_and_calls(assemble, table_text):
         assert [core.call(choose, k, out.address) for k in range(-1, 6)] == [-1, 100, 201, 302, 403, -504, -1]
 
 
+CLOCK = """
+define i32 @clock(i32 %which, ptr %moment) {
+  ret i32 0
+}
+"""
+
+
 class Team:
     """Emulated cores that run a network of `length` mirrors of n float32, in steps of a few instructions."""
 
-    def __init__(self, objects: list[bytes], n: int, length: int, threads: int, chunk: int):
+    def __init__(self, objects: list[bytes], clock: bytes, n: int, length: int, threads: int, chunk: int):
         room, self.n, self.threads = 256, n, threads
         buffers = [
             Argument("input", 0),
@@ -79,25 +85,31 @@ class Team:
         )
         image = loader.load(objects, "aarch64")
         self.walker = loader.load([compile_walker(Target(triple="aarch64-unknown-linux-gnu"))], "aarch64")
-        self.context, self.x, self.y, spins, self.pool = (
-            Context(plan(program, image), 0, threads),
-            *(Memory(PAGE) for _ in range(3)),
-            Memory(layout.POOL_BYTES),
-        )
-        spins.array.view(np.int32)[0] = 100_000
-        self.pool.array.view(np.int64)[layout.SPINS // 8] = spins.address
-        self.held = image, spins  # which cores read
-        arrays = (self.context._memory, self.context.arena, self.x, self.y, spins, self.pool)
+        told = loader.load([clock], "aarch64")
+        self.cancels = ctypes.c_int64.from_address((words := Memory(PAGE)).address)
+        self.context = Context(plan(program, image), 0, threads, self.cancels, self.cancels)
+        self.x, self.y, self.caller = (Memory(PAGE) for _ in range(3))
+        self.process, self.pool = Memory(layout.PROCESS_BYTES), Memory(layout.POOL_BYTES)
+        for memory, fields in (
+            (self.process, {layout.PATIENT: 100_000, layout.CORES: 64, layout.CLOCK: told.address(0, "clock")}),
+            (self.pool, {layout.PROCESS: self.process.address, layout.THREADS: threads, layout.FREE: 1}),
+        ):
+            for field, word in fields.items():
+                memory.array.view(np.int64)[field // 8] = word
+        self.held = image, told, words  # which cores read
+        own = self.x, self.y, self.caller, words, self.process, self.pool
+        arrays = (self.context._memory, self.context.arena, told._memory, *own)
         self.cores = [Core([image._memory, self.walker._memory, *arrays]) for _ in range(threads)]
         for t in range(1, threads):
-            self.cores[t].start(self.walker.address(0, layout.WORK), self.pool.address, t, threads)
+            self.cores[t].start(self.walker.address(0, layout.WORK), self.pool.address)
 
     def run(self, x: np.ndarray, pace: Callable[[int], int]) -> np.ndarray:
         """pace: how many instructions a core runs before it is the next one's turn."""
         self.x.array.view(np.float32)[: self.n] = x
         self.context.bases[:] = self.x.address, self.y.address
         address = self.walker.address(0, layout.RUN)
-        self.cores[0].start(address, self.pool.address, self.context.address, self.threads, 1)
+        memories = self.pool, self.context, self.caller
+        self.cores[0].start(address, *(m.address for m in memories), FOREVER, self.cancels.value, UNTIED)
         for _step in range(100_000):
             # no thread waits long enough to make the system call, which nobody emulates
             if self.cores[0].advance(pace(0)):
@@ -110,7 +122,7 @@ class Team:
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("chunk", [0, 4])
 def test_walk_with_threads_in_any_interleaving(assemble, mirror_text, mirrored, threads, chunk):
-    team = Team([assemble(mirror_text(37), "aarch64")], 37, 6, threads, chunk)
+    team = Team([assemble(mirror_text(37), "aarch64")], assemble(CLOCK, "aarch64"), 37, 6, threads, chunk)
     rng = np.random.default_rng(threads)
     for slow in (60, 60, 3, 60):  # workers stay inside between runs
         x = rng.random(37, np.float32)
@@ -119,7 +131,7 @@ def test_walk_with_threads_in_any_interleaving(assemble, mirror_text, mirrored, 
 
 
 def test_nobody_waits_for_a_worker_that_does_not_come(assemble, mirror_text, mirrored):
-    team = Team([assemble(mirror_text(37), "aarch64")], 37, 6, 3, 4)
+    team = Team([assemble(mirror_text(37), "aarch64")], assemble(CLOCK, "aarch64"), 37, 6, 3, 4)
     rng = np.random.default_rng()
     for awake in ((), (2,), (1, 2), (), (1,)):  # also one that missed runs, and comes in the middle of another
         x = rng.random(37, np.float32)
@@ -142,8 +154,9 @@ define i32 @number() {
   ret i32 2
 }
 """
-    team = Team([assemble(mirror_text(37), "aarch64"), assemble(library, "aarch64")], 37, 6, 3, 4)
-    image, _ = team.held
+    objects = [assemble(text, "aarch64") for text in (mirror_text(37), library, CLOCK)]
+    team = Team(objects[:2], objects[2], 37, 6, 3, 4)
+    image, *_ = team.held
     words = team.pool.array.view(np.int64)
     words[layout.PARALLEL // 8] = image.address(1, "parallel")
     words[layout.NUMBER // 8] = image.address(1, "number")

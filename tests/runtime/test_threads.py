@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import threading
-from types import SimpleNamespace
+import time
 
 import numpy as np
 import pytest
 
+from renorm.codegen.llvm import walk, walk_waiting
 from renorm.errors import InvalidInput
-from renorm.runtime import module, threads
+from renorm.runtime import Memory, layout, module, threads
 
 WORKING = threads.working  # which tests replace
+
+
+def busy() -> int:
+    """Threads of all runs in flight."""
+    return threads._word(threads._process, layout.BUSY).value
 
 
 def test_argument(monkeypatch):
@@ -85,23 +92,35 @@ def test_one_team_per_number_of_threads(walker):
     assert threads.team(2, walker, "x86_64") is not threads.team(3, walker, "x86_64")
 
 
-def test_where_no_thread_can_be_started_the_caller_walks_alone(mirrors, mirrored, monkeypatch, walker):
-    m = mirrors(50, 4, 1000)
-    started = []
-    start = threading.Thread.start
+def test_where_no_more_threads_can_be_started_those_there_are_walk(mirrors, mirrored, monkeypatch, walker):
+    m, started = mirrors(50, 4, 1000), []
+    start = threads.start_new_thread
 
-    def scarce(self: threading.Thread) -> None:
+    def scarce(*arguments):
         if len(started) == 3:
             raise RuntimeError("can't start new thread")
-        started.append(self)
-        start(self)
+        started.append(start(*arguments))
 
-    monkeypatch.setattr(threading.Thread, "start", scarce)
+    monkeypatch.setattr(threads, "start_new_thread", scarce)
     x = np.arange(50, dtype=np.float32)
-    for _ in range(2):
+    for _ in range(3):
         np.testing.assert_array_equal(m.run(x)[0], mirrored(x, 4))
     assert len(started) == 3
-    assert not any(t.is_alive() for t in started)
+    m._team.close()
+    np.testing.assert_array_equal(m.run(x)[0], mirrored(x, 4))
+    del threads._teams[1000, walker, None]
+
+
+def test_a_worker_too_many_finds_no_number(mirrors, mirrored):
+    m = mirrors(50, 4, 3)
+    team, x = m._team, np.arange(50, dtype=np.float32)
+    for _ in range(10):
+        m.run(x)
+        team._work(team.pool.address)  # it would not return if it had one
+        assert team._entered.value <= 2
+    until = time.monotonic() + 30
+    while team._entered.value < 2:
+        assert time.monotonic() < until
 
 
 def test_no_more_threads_work_than_there_are_cores(mirrors, mirrored, monkeypatch):
@@ -123,29 +142,42 @@ def test_little_work_is_done_by_one_thread(mirrors, mirrored, monkeypatch):
         np.testing.assert_array_equal(m.run(x)[0], mirrored(x, 4))
 
 
-def test_workers_that_sleep_are_woken_for_much_work_or_for_runs_that_follow_each_other(mirrors, mirrored, monkeypatch):
+def test_workers_that_sleep_are_woken_for_much_work_or_for_runs_that_follow_each_other(mirrors, mirrored, walker):
+    """As far as the walker can tell: the clock and the system calls are a test's."""
     x, now, woken = np.arange(50, dtype=np.float32), [10**9], list[bool]()
-    monkeypatch.setattr(threads, "time", SimpleNamespace(perf_counter_ns=lambda: now[0]))
+    word = ctypes.c_int64
+
+    @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.POINTER(word * 2))
+    def clock(_, moment):
+        moment.contents[:] = divmod(now[0], 10**9)
+        return 0
+
+    @ctypes.CFUNCTYPE(word, word, ctypes.c_void_p, word, word)
+    def syscall(number, address, operation, value):
+        woken.append(operation == walk_waiting.WAKE and address == team.pool.address + layout.GENERATION)
+        return 0
+
     for nanoseconds, expected in (
         (100_000, [False, True, True, False]),
         (module.WORTH_WAKING, [True] * 4),
         (0, [True] * 4),
     ):
         m = mirrors(50, 4, 3, nanoseconds=nanoseconds)
-        walk = m._team._walk
-
-        def watched(*arguments, walk=walk):
-            woken.append(bool(arguments[3]))
-            walk(*arguments)
-
-        monkeypatch.setattr(m._team, "_walk", watched)
-        monkeypatch.setattr(m._team, "_ended", 0)
-        for pause in (10**9, 0, threads.CLOSELY - 1, threads.CLOSELY):
+        m._team = team = threads.Team(3, walker, "x86_64")
+        team._workers = 0  # one sleeps who is not there
+        process = Memory(layout.PROCESS_BYTES)
+        process.array[:] = threads._process.array
+        for field, function in ((layout.CLOCK, clock), (layout.SYSCALL, syscall)):
+            threads._word(process, field).value = ctypes.cast(function, ctypes.c_void_p).value
+        threads._word(team.pool, layout.PROCESS).value = process.address
+        threads._word(team.pool, layout.PARKED).value = 1
+        told = list[bool]()
+        for pause in (10**9, 0, walk.CLOSELY - 1, walk.CLOSELY):
             now[0] += pause
             np.testing.assert_array_equal(m.run(x)[0], mirrored(x, 4))
-        monkeypatch.setattr(m._team, "_walk", walk)
-        assert woken == expected
-        woken.clear()
+            told.append(any(woken))
+            woken.clear()
+        assert told == expected
 
 
 @pytest.mark.parametrize("others", [(2,), (3,), (1, 4), (2, 3, 4)])
@@ -165,32 +197,19 @@ def test_teams_that_run_at_once(mirrors, mirrored, others):
     for each in callers:
         each.join()
     assert not wrong
-    assert not threads._busy
-    assert threads._spins.value == threads.PATIENT
+    assert busy() == 0
 
 
 @pytest.mark.parametrize("spins", [0, 1])
-def test_threads_that_sleep_at_once(mirrors, mirrored, monkeypatch, spins):
-    monkeypatch.setattr(threads, "PATIENT", spins)
-    monkeypatch.setattr(threads, "HASTY", spins)
+def test_threads_that_sleep_at_once(mirrors, mirrored, spins):
+    pauses = [threads._word(threads._process, field) for field in (layout.PATIENT, layout.HASTY)]
+    before = [p.value for p in pauses]
+    for p in pauses:
+        p.value = spins
     for count in (2, 3, 8):
         m = mirrors(64, 9, count, 2)
         for k in range(40):
             x = np.arange(64, dtype=np.float32) + k
             np.testing.assert_array_equal(m.run(x)[0], mirrored(x, 9))
-
-
-def test_two_runs_that_end_at_once_leave_threads_patient(monkeypatch):
-    """While the first one counts who is busy, the second one ends, and says so."""
-    busy = [2, 2]
-
-    def cores():
-        if busy:
-            busy.clear()
-            threads._hurry()
-        return 3
-
-    monkeypatch.setattr(threads, "_busy", busy)
-    monkeypatch.setattr(threads, "_cores", cores)
-    threads._hurry()
-    assert threads._spins.value == threads.PATIENT
+    for p, was in zip(pauses, before):
+        p.value = was

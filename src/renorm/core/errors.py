@@ -77,6 +77,14 @@ class InvalidArtifact(RenormError):
     """A saved module cannot be read or written, is damaged, or is of another version or machine."""
 
 
+class Cancelled(RenormError):
+    """A run was ended by `cancel`, before it was done."""
+
+
+class TimeLimit(RenormError, TimeoutError):
+    """A run was not done in the time that it was given."""
+
+
 class UserCodeError(RenormError):
     """An exception inside a user's compute, schedule or infer; names node, op, operand types, file and line."""
 

@@ -56,9 +56,7 @@ class Rank(IntEnum):
     FOLLOWING = 0  # a forward that torch.fx follows
     EXCHANGE = 1  # with other ranks
     MAKING = 2  # a module that is compiled when it is first needed
-    STATE = 3  # arrays that a run replaces
-    TEAM = 4  # threads that run one program at a time
-    LEAF = 5
+    LEAF = 3
 
 
 class _Registered(RLock):

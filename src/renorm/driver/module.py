@@ -190,11 +190,18 @@ class SpecializingModule:
         key = tuple(sorted(sizes.items()))
         return self._made.made(key, lambda: self._specialize(sizes))
 
-    def run(self, /, *args: Any, out: Sequence[Any] | None = None, **named: Any) -> list[np.ndarray[Any, Any]]:
-        """As Module.run, on the specialisation for the shapes of these arrays."""
+    def run(
+        self, /, *args: Any, out: Sequence[Any] | None = None, timeout: float | None = None, **named: Any
+    ) -> list[np.ndarray[Any, Any]]:
+        """As Module.run, on the specialisation for the shapes of these arrays, whose compilation has no time limit."""
         given = {v.name: a for v, a in zip(self._inputs, args)} | named
         shapes = {v.name: shape_of(given[v.name]) for v in self._inputs if v.name in given}
-        return self.specialized(**shapes).run(*args, out=out, **named)
+        return self.specialized(**shapes).run(*args, out=out, timeout=timeout, **named)
+
+    def cancel(self) -> None:
+        """As Module.cancel, for the runs of all specialisations."""
+        for module in list(self._cache.values()):
+            module.cancel()
 
     def kernel(self, name: str) -> KernelText | ExternalText:
         """A kernel of the specialisation used last."""

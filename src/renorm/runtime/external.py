@@ -1,9 +1,8 @@
 """Code that is not renorm's: what a target's own code generator made of a group of nodes, run as one step of a program.
 
 The walker calls it like a phase of one iteration, which is thread 0's: the Python thread that runs the network. The
-other threads wait at the barriers of the steps around it, as for any kernel. Python cannot raise through native code;
-an error is kept until the walk is over. Until then what the code should have written is zero, the steps behind run on
-that, and no other external code is called.
+other threads wait at the barriers of the steps around it, as for any kernel. Python cannot raise through native code:
+an error ends the run, and is kept until the walk is over.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ import numpy as np
 from renorm.core import dtypes
 from renorm.core.errors import InvalidArtifact, RenormError, UserCodeError, raised_at
 from renorm.core.locks import condition
+from renorm.runtime import layout
 from renorm.runtime.program import External, TensorSpec
 from renorm.runtime.report import WorkRecord
 
@@ -130,7 +130,7 @@ class Entry:
         self._code, self._external, self._kernel = code, external, kernel
         self._inside = list[int]()  # threads; only the last one computes
         word = ctypes.c_int64
-        self._function = ctypes.CFUNCTYPE(None, ctypes.c_void_p, word, word, word)(self._call)
+        self._function = ctypes.CFUNCTYPE(word, ctypes.c_void_p, word, word, word)(self._call)
         address = ctypes.cast(self._function, ctypes.c_void_p).value
         assert address is not None
         self.address = address
@@ -176,12 +176,15 @@ class Entry:
             entry = _waiting.get(entry._inside[-1])
         return entry is not None and (entry is self or bool(entry._inside))
 
-    def _call(self, args: int, begin: int, end: int, thread: int) -> None:
+    def _call(self, args: int, begin: int, end: int, thread: int) -> int:
+        """SUCCESS: anything else, as what is there when an exception leaves this function, ends the run."""
         try:
             self._run(args)
         except BaseException as error:  # also what a signal raises: it comes out of Module.run like an error
             _failures.errors = [self._failed(error)]
             _let_go(error)
+            return 0
+        return layout.SUCCESS
 
     def _run(self, args: int) -> None:
         specs = (*self._external.inputs, *self._external.outputs)
@@ -190,17 +193,10 @@ class Entry:
         inputs, outputs = arrays[:count], arrays[count:]
         for x in inputs:
             x.flags.writeable = False
-        is_done = False
-        try:
-            if not _pending():
-                with self._turn():
-                    self._code.run(inputs, outputs)
-                is_done = True
-                if (seen := _seen()) is not None:
-                    seen.append(([x.copy() for x in inputs], [y.copy() for y in outputs]))
-        finally:
-            for y in () if is_done else outputs:
-                y[...] = np.zeros((), y.dtype)
+        with self._turn():
+            self._code.run(inputs, outputs)
+        if (seen := _seen()) is not None:
+            seen.append(([x.copy() for x in inputs], [y.copy() for y in outputs]))
 
     def _failed(self, error: BaseException) -> BaseException:
         if not isinstance(error, Exception):
@@ -262,16 +258,19 @@ def watched() -> Generator[Calls]:
         _failures.seen = outer
 
 
-def walk(run: Callable[[], None]) -> None:
-    """Runs one walk in this thread and raises what external code raised in it. Walks may lie inside of each other, as
-    external code and finalizers may run networks: each has its own errors."""
+def walk(run: Callable[[], int]) -> int:
+    """Return what one walk in this thread gives; raise what external code raised in it. Walks may lie inside of each
+    other, as external code and finalizers may run networks: each has its own errors."""
     outer, _failures.errors = _pending(), []
     try:
-        run()
+        reason = run()
     finally:
         errors, _failures.errors = _pending(), outer
     if errors:
         raise errors[0]
+    if reason == layout.FAILED:
+        raise KeyboardInterrupt  # what left `_call` all the same came from outside; ctypes has printed it
+    return reason
 
 
 def _array(address: int | None, spec: TensorSpec) -> Array:

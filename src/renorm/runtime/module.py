@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from itertools import count
 from typing import Any
 
 import numpy as np
 
 from renorm.core import dtypes
-from renorm.core.errors import InvalidArtifact, InvalidInput, InvalidTarget
-from renorm.runtime import artifact, external, loader
+from renorm.core.errors import Cancelled, InvalidArtifact, InvalidInput, InvalidTarget, TimeLimit
+from renorm.runtime import artifact, external, layout, loader
 from renorm.runtime import threads as teams
 from renorm.runtime.arrays import Array, Slot, address, bind, bind_out, overlap
 from renorm.runtime.cpu import obstacles
@@ -24,11 +24,21 @@ from renorm.runtime.program import ALIGNMENT, Program, TensorSpec
 from renorm.runtime.report import Report
 from renorm.runtime.signing import Key
 from renorm.runtime.state import State, beyond
-from renorm.runtime.table import Context, Recording, plan
+from renorm.runtime.table import Context, Recording, Word, plan
 
 # ns of work that one thread does: below the first, sharing it out takes longer than it saves; below the second, waking
 # a thread that sleeps does, which takes some 100 us of the caller's time on a virtual machine
 WORTH_SHARING, WORTH_WAKING = 60_000, 250_000
+
+
+class _Limit:
+    """A time limit, of a call that begins now. deadline: in nanoseconds of time.monotonic_ns."""
+
+    def __init__(self, seconds: float):
+        if not seconds >= 0:  # NaN is not either
+            raise InvalidInput(f"timeout={seconds!r}", ["expected a number of seconds, or None for no limit"])
+        self.seconds = seconds
+        self.deadline = min(teams.FOREVER, time.monotonic_ns() + int(min(seconds, 1e9) * 1e9))
 
 
 class Module:
@@ -68,6 +78,7 @@ class Module:
         self._state = state if isinstance(state, State) else State(program.state, _arrays(program.state, state))
         self._threads = teams.resolve(threads)
         self._idle = list[Context]()  # list.append and list.pop are atomic
+        self._cancels, self._counted = Word(), count(1)
         arch = platform.machine()
         self._obstacles = obstacles(program.machine, arch)
         if not self._obstacles:
@@ -119,7 +130,7 @@ class Module:
         is_small = 0 < self.program.nanoseconds < WORTH_SHARING
         return 1 if self._plan.is_serial or is_small else teams.working(self._threads)
 
-    def run(self, /, *args: Any, out: Any = None, **named: Any) -> list[Any]:
+    def run(self, /, *args: Any, out: Any = None, timeout: float | None = None, **named: Any) -> list[Any]:
         """Runs the network once and returns its outputs in order.
 
         args, named: the inputs, by position or by name: NumPy arrays, or anything in CPU memory with __dlpack__, of
@@ -127,13 +138,17 @@ class Module:
         out: one array per output (or the array itself where there is one output) to write into: writable,
         C-contiguous, distinct; None in the place of an output asks for a fresh array. They may share memory with
         inputs. Without out all results are fresh arrays, which no later call touches.
-        Raises InvalidInput that lists everything that does not fit, InvalidTarget for a module for another machine.
+        timeout: seconds after which the run ends, waiting for its turn included; None: it takes as long as it takes.
+        Raises InvalidInput that lists everything that does not fit, InvalidTarget for a module for another machine,
+        TimeLimit, Cancelled (see `cancel`), and what handlers of signals raise meanwhile, as for Ctrl-C. A run that
+        ends before it is done leaves the state as it was; what is in `out` is undefined then.
         Warns (StatisticsWarning) of running statistics that leave the range of their dtype.
         """
+        cancels, limit = self._cancels.value, None if timeout is None else _Limit(timeout)
         inputs = self._bind(args, named)
         if out is None:
             results = [s.allocate() for s in self._outputs]
-            self._call(inputs, results)
+            self._call(inputs, results, cancels, limit)
             return results
         given = bind_out(self.name, self._outputs, out)
         # the memory plan may write a result before it has read the last of an input: what overlaps is written
@@ -141,7 +156,7 @@ class Module:
         into = [
             s.allocate() if a is None or any(overlap(a, x) for x in inputs) else a for s, a in zip(self._outputs, given)
         ]
-        self._call(inputs, into)
+        self._call(inputs, into, cancels, limit)
         results = list(out) if isinstance(out, (list, tuple)) else [out]
         for i, (a, written) in enumerate(zip(given, into)):
             if a is None:
@@ -151,6 +166,11 @@ class Module:
         return results
 
     __call__ = run
+
+    def cancel(self) -> None:
+        """Ends the runs of this module that are in flight, in whichever threads: they raise Cancelled. Runs that are
+        called later are not affected. May be called from any thread and from handlers of signals."""
+        self._cancels.value = next(self._counted)
 
     def _bind(self, args: Sequence[Any], named: Mapping[str, Any]) -> list[Array]:
         if self._obstacles:
@@ -166,75 +186,89 @@ class Module:
         self.run_at([address(a) for a in (*inputs, *arrays[len(inputs) :], *results)])
         return results
 
-    def _call(self, inputs: Sequence[Array], results: Sequence[Array]) -> None:
+    def _call(self, inputs: Sequence[Array], results: Sequence[Array], cancels: int, limit: _Limit | None) -> None:
         """One run that writes to `results`, and replaces the state."""
         if not self.program.states:
-            self.run_at([address(a) for a in inputs] + [address(a) for a in results])
+            self._run([address(a) for a in (*inputs, *results)], cancels, limit)
             return
-        with self._state.replacing() as (before, after):
-            self.run_at([address(a) for a in (*inputs, *before, *results, *after)])
-        for spec, old, new in zip(self._state.specs, before, after):
+        while True:
+            changes, version, after = self._state.changes.value, self._state.version, self._state.fresh()
+            addresses = [address(a) for a in (*inputs, *version.arrays, *results, *after)]
+            if self._run(addresses, cancels, limit, changes) and self._state.replace(version, after):
+                break
+        for spec, old, new in zip(self._state.specs, version.arrays, after):
             beyond(new, old, f"{self.name}: {spec.name}", stacklevel=4)
 
     def run_at(self, addresses: list[int]) -> None:
         """Runs the network once on memory at these addresses: of inputs and state, then of outputs and the state after.
         That there is what the program says, and that nothing is written over what is read, is the caller's to know."""
-        with teams.turns, self._team.turn():
-            context = self._take()
-            context.bases[:] = addresses
-            self._walk(context, 0 < self.program.nanoseconds < WORTH_WAKING)
-            self._idle.append(context)
+        self._run(addresses, self._cancels.value)
 
-    def _walk(self, context: Context, is_short: bool = False) -> None:
-        if self._entries:
-            external.walk(lambda: self._team.run(context.address, is_short))
-        else:
-            self._team.run(context.address, is_short)
-
-    def _take(self) -> Context:
+    def _run(
+        self, addresses: list[int], cancels: int, limit: _Limit | None = None, changes: int = teams.UNTIED
+    ) -> bool:
+        """cancels, changes: what these words were when the run was called, and when the state was read. False: the
+        state is another one by now, the run was in vain."""
         try:
-            return self._idle.pop()
+            context = self._idle.pop()
         except IndexError:
-            return Context(self._plan, self._weights_address, self._team.threads)
+            context = self._context()
+        context.bases[:] = addresses
+        is_done = self._walk(context, cancels, limit, changes)
+        self._idle.append(context)
+        return is_done
 
-    @contextmanager
-    def exclusive(self, /, *args: Any, **named: Any) -> Generator[Callable[[int | None], None], None, None]:
-        """Gives a function that runs one step, by index (None: no step), for who wants to look at steps one at a time.
+    def _walk(self, context: Context, cancels: int, limit: _Limit | None = None, changes: int = teams.UNTIED) -> bool:
+        deadline = teams.FOREVER if limit is None else limit.deadline
+        if self._entries:
+            reason = external.walk(lambda: self._team.run(context.address, deadline, cancels, changes))
+        else:
+            reason = self._team.run(context.address, deadline, cancels, changes)
+        if reason == layout.CANCELLED:
+            raise Cancelled(f"a run of {self.name} was cancelled")
+        if reason == layout.TIMED_OUT:
+            assert limit is not None
+            raise TimeLimit(f"a run of {self.name} was not done in {limit.seconds:g} s")
+        return not reason
 
-        Until the block ends no other call uses the team. The steps read the inputs given, as for `run`, and share one
-        arena.
+    def _context(self) -> Context:
+        is_short = 0 < self.program.nanoseconds < WORTH_WAKING
+        words = self._cancels, self._state.changes
+        return Context(self._plan, self._weights_address, self._team.threads, *words, is_short)
+
+    def exclusive(self, /, *args: Any, **named: Any) -> Callable[[int | None], None]:
+        """A function that runs one step, by index (None: no step), for who wants to look at steps one at a time.
+
+        The steps read the inputs given, as for `run`, and share one arena, which no other call uses.
         """
-        with self._own_context(args, named) as context:
+        context = self._own_context(args, named)
 
-            def run(step: int | None) -> None:
-                context.limit(*((0, 0) if step is None else self._plan.steps[step : step + 2]))
-                self._walk(context)
+        def run(step: int | None) -> None:
+            context.limit(*((0, 0) if step is None else self._plan.steps[step : step + 2]))
+            self._walk(context, self._cancels.value)
 
-            yield run
+        return run
 
     def recorded(self, /, *args: Any, repeats: int = 1, **named: Any) -> list[Recording]:
         """What each thread did when, in each of `repeats` runs on the inputs given as for `run`."""
-        with self._own_context(args, named) as context:
-            times = context.record(self._team.threads)
-            found = list[Recording]()
-            for _ in range(repeats):
-                times.fill(0)
-                begin = time.perf_counter_ns()
-                self._walk(context)
-                end = time.perf_counter_ns()
-                found.append(Recording(begin, end, times @ (10**9, 1), self._plan.steps))
+        context = self._own_context(args, named)
+        times = context.record(self._team.threads)
+        found = list[Recording]()
+        for _ in range(repeats):
+            times.fill(0)
+            begin = time.perf_counter_ns()
+            self._walk(context, self._cancels.value)
+            end = time.perf_counter_ns()
+            found.append(Recording(begin, end, times @ (10**9, 1), self._plan.steps))
         return found
 
-    @contextmanager
-    def _own_context(self, args: Sequence[Any], named: Mapping[str, Any]) -> Generator[Context]:
-        """One that no other call takes, bound to these inputs and to fresh results; the team is its own too. Its runs
-        change no state."""
+    def _own_context(self, args: Sequence[Any], named: Mapping[str, Any]) -> Context:
+        """One that no other call takes, bound to these inputs and to fresh results. Its runs change no state."""
         inputs = [*self._bind(args, named), *self._state.copy().values()]
         results = [*(s.allocate() for s in self._outputs), *self._state.fresh()]
-        context = Context(self._plan, self._weights_address, self._team.threads)
-        context.bases[:] = [address(a) for a in (*inputs, *results)]
-        with teams.turns, self._team.turn():
-            yield context
+        context = self._context()
+        context.hold((*inputs, *results))
+        return context
 
     def save(self, path: str | os.PathLike[str], key: Key | None = None) -> str:
         """Writes the module, with its state as it is, to one file, which `renorm.load` reads, and returns the digest by

@@ -64,17 +64,17 @@ def profile(module: Module, *args: Any, repeats: int = 20, **named: Any) -> list
 
     The first run, which warms up, is not counted.
     """
-    with module.exclusive(*args, **named) as runner:
-        steps = range(len(module.program.steps))
-        times = [list[int]() for _ in steps]
-        empty = list[int]()
-        for repeat in range(repeats + 1):
-            for step in (None, *steps):
-                begin = time.perf_counter_ns()
-                runner(step)
-                spent = time.perf_counter_ns() - begin
-                if repeat:
-                    (empty if step is None else times[step]).append(spent)
+    runner = module.exclusive(*args, **named)
+    steps = range(len(module.program.steps))
+    times = [list[int]() for _ in steps]
+    empty = list[int]()
+    for repeat in range(repeats + 1):
+        for step in (None, *steps):
+            begin = time.perf_counter_ns()
+            runner(step)
+            spent = time.perf_counter_ns() - begin
+            if repeat:
+                (empty if step is None else times[step]).append(spent)
     base = median(empty)
     known = module.report.kernels
     records = known if len(known) == len(times) else [KernelRecord(s.kernel) for s in module.program.steps]

@@ -1,39 +1,69 @@
-"""State of a module: arrays that each run reads and, when it has succeeded, replaces by what they became."""
+"""State of a module: arrays that each run reads and, when it has succeeded, replaces by what they became.
+
+There is no lock, so that nobody who interrupts a run (a handler of a signal, an exception that comes from outside)
+meets one or leaves one behind: a version of the state, once replaced, names the one that follows it, in one step that
+cannot be halved. A run that finds another run's version behind the one that it read has computed in vain, and begins
+anew. Arrays that were set meanwhile are no obstacle: they were set after the run.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import warnings
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
 from typing import Any
 
 import numpy as np
 
 from renorm.core import dtypes
 from renorm.core.errors import InvalidInput, StatisticsWarning, suggest
-from renorm.core.locks import Lock, Rank
 from renorm.runtime.program import TensorSpec
 
 Array = np.ndarray[Any, Any]
+
+
+class Version:
+    """The arrays between two moments. given: where they were set, those of them, by index; None: a run made them.
+    followed: holds the version after this one, once there is one."""
+
+    __slots__ = ("arrays", "followed", "given")
+
+    def __init__(self, arrays: tuple[Array, ...], given: Mapping[int, Array] | None = None):
+        self.arrays, self.given, self.followed = arrays, given, dict[None, Version]()
+
+    def follow(self, after: Version) -> bool:
+        """Makes `after` the version behind this one, unless there is one."""
+        return self.followed.setdefault(None, after) is after  # one call, which nothing comes between
 
 
 class State(Mapping[str, Array]):
     """Arrays by name, such as the running statistics of a network in training.
 
     Arrays are never changed, only replaced: those that are read stay what they are, and are read-only. Setting one or
-    more replaces them all at once, and waits for the run in progress. Runs of one state follow each other, from
-    whichever threads they are called. A signal handler in the middle of a run may read it; what would wait for that run
-    raises ReentrancyError. A child of fork() has it as it was before the runs of other threads.
+    more replaces them all at once; a run in progress counts as one that came before. Runs of one state follow each
+    other, from whichever threads they are called. Handlers of signals may do all of that in the middle of a run.
+
+    changes: a word that is another one after each run that has replaced the arrays.
     """
 
     def __init__(self, specs: Sequence[TensorSpec], arrays: Sequence[Array]):
         self.specs = tuple(specs)
-        self._arrays = tuple(_frozen(np.array(a)) for a in arrays)
+        self._version = Version(tuple(_frozen(np.array(a)) for a in arrays))
         self._places = {s.name: i for i, s in enumerate(self.specs)}
-        self._lock = Lock("the state of a network", Rank.STATE)
+        self.changes, self._counted = ctypes.c_int64(), count(1)
+
+    @property
+    def version(self) -> Version:
+        """The last one."""
+        last = self._version
+        while last.followed:
+            last = last.followed[None]
+        self._version = last  # where to look from next time; one before the last does as well
+        return last
 
     def __getitem__(self, name: str) -> Array:
-        return self._arrays[self._place(name)]
+        return self.version.arrays[self._place(name)]
 
     def __setitem__(self, name: str, array: Any) -> None:
         self.update({name: array})
@@ -49,7 +79,7 @@ class State(Mapping[str, Array]):
 
     def copy(self) -> dict[str, Array]:
         """All arrays as they are between two runs."""
-        return dict(zip(self._places, self._arrays))
+        return dict(zip(self._places, self.version.arrays))
 
     def update(self, arrays: Mapping[str, Any]) -> None:
         """Replaces some of the arrays by copies of these, which have their dtypes and shapes: all, or none.
@@ -70,16 +100,22 @@ class State(Mapping[str, Array]):
                 given[self._places[name]] = _frozen(np.array(array, order="C"))
         if problems:
             raise InvalidInput("the arrays given do not fit the state", problems)
-        with self._lock:
-            self._arrays = tuple(given.get(i, a) for i, a in enumerate(self._arrays))
+        last = self.version
+        while not last.follow(Version(_over(last.arrays, given), given)):
+            last = self.version
 
-    @contextmanager
-    def replacing(self) -> Generator[tuple[tuple[Array, ...], tuple[Array, ...]]]:
-        """Gives the arrays and as many fresh ones, which take their place when the block ends without an error."""
-        with self._lock:
-            fresh = self.fresh()
-            yield self._arrays, fresh
-            self._arrays = tuple(map(_frozen, fresh))
+    def replace(self, before: Version, after: Sequence[Array]) -> bool:
+        """Replaces the arrays of `before` by what a run made of them, unless another run did so first."""
+        arrays, last = tuple(map(_frozen, after)), before
+        while True:
+            while last.followed:
+                last = last.followed[None]
+                if last.given is None:
+                    return False
+                arrays = _over(arrays, last.given)
+            if last.follow(Version(arrays)):
+                self.changes.value = next(self._counted)
+                return True
 
     def fresh(self) -> tuple[Array, ...]:
         """Arrays of the same types, to be written."""
@@ -92,6 +128,10 @@ class State(Mapping[str, Array]):
 
     def __repr__(self) -> str:
         return f"<State {', '.join(map(str, self.specs)) or 'of nothing'}>"
+
+
+def _over(arrays: Sequence[Array], given: Mapping[int, Array]) -> tuple[Array, ...]:
+    return tuple(given.get(i, a) for i, a in enumerate(arrays))
 
 
 def beyond(new: Array, old: Array, what: str, stacklevel: int) -> None:

@@ -7,6 +7,7 @@ caller's arrays change from call to call; the walker patches them in.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,8 +22,12 @@ from renorm.runtime.program import Program, align
 
 _WORD = 8
 _RECORD_WORDS = layout.RECORD // _WORD
+_PIECES = 32  # chunks that a thread that is alone runs before it looks whether the run is to end: about a millisecond
+_FEW = 8  # iterations, of which each may take long: it looks after each
 _ARENA, _WEIGHT, _SCRATCH = -1, -2, -3  # bases that are fixed while a context lives; others index the caller's arrays
 
+Word = ctypes.c_int64
+_CONSTANT = Word()
 Words = np.ndarray[Any, np.dtype[np.int64]]
 
 
@@ -68,8 +73,10 @@ def plan(program: Program, image: Image, entries: Sequence[Entry] = ()) -> Plan:
                 continue
             barrier = bool(records) and (step.waits[k] if step.waits else True)
             chunk = code.chunks[k] if code.chunks and extent > 1 else 0
+            flags = layout.BARRIER * barrier + layout.FOREIGN * code.is_external
             function = entries[code.object].address if code.is_external else image.address(code.object, f"phase{k}")
-            records.append([function, first * _WORD, extent, chunk, int(barrier), counters * _WORD, before, 0])
+            piece = _PIECES * chunk or (1 if extent < _FEW else extent)
+            records.append([function, first * _WORD, extent, chunk, flags, counters * _WORD, before, piece])
             counters += extent > 1
             before += extent
         steps.append(len(records))
@@ -103,10 +110,19 @@ class Recording:
 class Context:
     """Memory of one call in flight.
 
-    address: for the walker. bases: where the caller's arrays are, inputs then outputs.
+    address: for the walker. bases: where the caller's arrays are, inputs then outputs. cancels, version: words that end
+    a run when they change. is_short: a run takes less than waking a thread.
     """
 
-    def __init__(self, plan: Plan, weights: int, threads: int):
+    def __init__(
+        self,
+        plan: Plan,
+        weights: int,
+        threads: int,
+        cancels: Word = _CONSTANT,
+        version: Word = _CONSTANT,
+        is_short: bool = False,
+    ):
         self.arena = Memory(plan.arena_bytes)
         scratch = Memory(plan.scratch_bytes * threads)
         dynamic = np.flatnonzero(plan.base >= 0)
@@ -133,8 +149,17 @@ class Context:
         patch[:, 0] = start[3] + dynamic * _WORD
         patch[:, 1] = plan.base[dynamic]
         patch[:, 2] = plan.offset[dynamic]
-        context[:] = (start[2], len(plan.table), start[4], len(dynamic), start[1], start[5], row, 0)
-        self._words, self._table = context, start[2]
+        words_at = [ctypes.addressof(w) for w in (cancels, version)]
+        context[:] = (
+            *(start[2], len(plan.table), start[4], len(dynamic), start[1], start[5], row, 0),
+            *(threads, is_short, *words_at, 0),
+        )
+        self._words, self._table, self._watched = context, start[2], (cancels, version)
+
+    def hold(self, arrays: Sequence[Words]) -> None:
+        """Makes the next runs read and write these arrays."""
+        self.bases[:] = [a.ctypes.data for a in arrays]
+        self._held = tuple(arrays)
 
     def limit(self, first: int, end: int) -> None:
         """Makes the next runs walk records [first, end) only."""

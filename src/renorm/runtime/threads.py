@@ -1,13 +1,18 @@
 """How many threads run a network, and the teams of threads that do.
 
-A team of T threads is T - 1 workers and whoever calls `run`. Workers are Python threads that enter the walker once,
-without the interpreter's lock, and stay there: between runs they wait in native code. There is one team for each T
-(and each version of the walker) in a process, shared by all modules; a lock lets one run at a time use it. Modules
-with different T have different teams and run at once. There are never more threads in a team than cores: they would
-only wait for each other. While teams that run at once have more together, threads that wait go to sleep soon.
+A team of T threads is T - 1 workers and whoever calls `run`. Workers are threads that enter the walker once, without
+the interpreter's lock, and stay there: between runs they wait in native code. There is one team for each T (and each
+version of the walker) in a process, shared by all modules; one run at a time has it. Modules with different T have
+different teams and run at once. There are never more threads in a team than cores: they would only wait for each other.
+While teams that run at once have more together, threads that wait go to sleep soon.
+
+An exception may come between any two instructions of Python: an interrupt, whatever handlers of signals raise, what
+another thread sends. So nothing here is taken that would have to be given back, and nothing is counted: who has the
+team, how deep a thread is in walks, how many threads are busy and which numbers workers have is kept by the walker, in
+native code, to which no exception comes.
 
 Workers start at the first run. They are sent home when the interpreter exits; a child of fork() starts workers of its
-own. Where no thread can be started the caller walks alone: slower, with the same results.
+own. Where no thread can be started, a run is walked by those there are: slower, with the same results.
 
 Who works for a library that has OpenMP's threads may give a region of those (runtime.openmp) for a number: its team has
 no workers, and each run is a parallel region. A child of fork() does without, since libgomp hangs there.
@@ -20,13 +25,11 @@ import ctypes
 import os
 import threading
 import time
-from contextlib import AbstractContextManager, nullcontext
+from _thread import start_new_thread
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from renorm.core.errors import InvalidInput
-from renorm.core.locks import Lock, Rank
 from renorm.runtime import layout, loader
 from renorm.runtime.memory import Memory
 from renorm.runtime.openmp import Region
@@ -36,7 +39,11 @@ VARIABLE = "RENORM_NUM_THREADS"
 # Pauses before a thread that waits goes to sleep. About 40 us: longer than a gap between runs in a loop, shorter than
 # what a scheduler gives a thread; about 1 us where another thread may want the core.
 PATIENT, HASTY = 2000, 50
-CLOSELY = 100_000  # ns between runs that follow each other: about as long as waking a thread takes
+PERIOD_NS = 15_000_000  # of sleep, after which a caller looks whether its run is to end
+AGAIN_S = 1.0  # until workers that have not come are started again
+HOME_S = 1.0  # that the end of the process waits for workers
+FOREVER = (1 << 63) - 1  # no deadline
+UNTIED = -1  # no version of the state
 
 
 def resolve(threads: int | Region | None) -> int:
@@ -113,25 +120,22 @@ class Team:
 
     def __init__(self, threads: int, walker: bytes, arch: str, region: Region | None = None):
         self.threads = threads
-        self._lock = Lock("a team of threads", Rank.TEAM)
         self._image = loader.load([walker], arch)
         pointer, word = ctypes.c_void_p, ctypes.c_int64
-        # plain C calls: ctypes gives the interpreter's lock back while they run
-        self._walk = ctypes.CFUNCTYPE(None, pointer, pointer, word, word)(self._image.address(0, layout.RUN))
-        self._work = ctypes.CFUNCTYPE(None, pointer, word, word)(self._image.address(0, layout.WORK))
+        # it is entered with the interpreter's lock, which it gives back itself, so that it can have signals handled and
+        # hand on what is raised there
+        run = ctypes.PYFUNCTYPE(word, pointer, pointer, pointer, word, word, word)
+        self._walk = run(self._image.address(0, layout.RUN))
+        self._work = ctypes.CFUNCTYPE(None, pointer)(self._image.address(0, layout.WORK))
         self._stop = ctypes.CFUNCTYPE(None, pointer)(self._image.address(0, layout.STOP_WORK))
         self.start_over(region)
 
     def start_over(self, region: Region | None = None) -> None:
-        """Forgets workers and region: what a child of fork() must do, in which no other threads exist."""
-        self._pool = Memory(layout.POOL_BYTES)
-        self._region = region
-        library = ctypes.CDLL(None)
-        fields = {
-            layout.SPINS: ctypes.addressof(_spins),
-            layout.SYSCALL: ctypes.cast(library.syscall, ctypes.c_void_p).value,
-            layout.CLOCK: ctypes.cast(library.clock_gettime, ctypes.c_void_p).value,
-        }
+        """Forgets workers, region and who has the team: what a child of fork() must do, in which no other threads
+        exist."""
+        _word(_process, layout.CORES).value = _cores()
+        pool = Memory(layout.POOL_BYTES)
+        fields = {layout.PROCESS: _process.address, layout.THREADS: self.threads, layout.FREE: 1}
         if region is not None:
             fields |= {
                 layout.PARALLEL: region.parallel,
@@ -140,118 +144,102 @@ class Team:
                 layout.BODY: self._image.address(0, layout.JOIN),
             }
         for field, word in fields.items():
-            ctypes.c_void_p.from_address(self._pool.address + field).value = word
-        self._workers: list[threading.Thread] | None = None
-        self._ended = 0  # when the last run did, in nanoseconds
+            _word(pool, field).value = word
+        self.pool, self._region = pool, region
+        self._entered, self._left = _word(pool, layout.ENTERED), _word(pool, layout.LEFT)
+        self._workers = 0 if region else self.threads - 1
+        self._asked = -AGAIN_S  # when workers were started, in seconds of time.monotonic()
 
-    def turn(self) -> AbstractContextManager[Any]:
-        """Inside of this block and `turns`, which goes first, the team is the caller's, where it has several threads.
+    def run(self, context: int, deadline: int = FOREVER, cancels: int = 0, version: int = UNTIED) -> int:
+        """Runs the context at this address with all threads of the team, once it is the caller's; a caller that is in
+        a walk already walks alone. Gives 0, or why it ended before it was done (runtime.layout); raises what handlers
+        of signals raise meanwhile.
 
-        Inside of another block of the same thread, which external code, a finalizer or a signal handler may be, the
-        caller gets no team and walks alone: it waits for nobody, since somebody may wait for what it holds.
+        deadline: nanoseconds of time.monotonic_ns(). cancels, version: what the words were that the context names.
         """
-        return _NO_LOCK if self.threads == 1 or turns.depth > 1 else self._lock
+        if self._entered.value < self._workers:
+            self._start()
+        return self._walk(self.pool.address, context, _callers.address, deadline, cancels, version)
 
-    def run(self, context: int, is_short: bool = False) -> None:
-        """Runs the context at this address with all threads that the caller's `turn` gives it.
-
-        is_short: it takes less than waking a thread; those that sleep are woken only while runs follow each other.
-        """
-        if turns.depth > 1:
-            self._walk(self._pool.address, context, 1, False)
+    def _start(self) -> None:
+        """Starts the workers that are missing, in case they were not just started: one too many finds no number left,
+        and ends."""
+        now = time.monotonic()
+        if now < self._asked + AGAIN_S:
             return
-        threads = self._present()
-        _busy.append(threads)
-        _hurry()
+        self._asked = now
         try:
-            wake = not is_short or time.perf_counter_ns() - self._ended < CLOSELY
-            self._walk(self._pool.address, context, threads, wake)
-        finally:
-            self._ended = time.perf_counter_ns()
-            _busy.remove(threads)
-            _hurry()
-
-    def _present(self) -> int:
-        """How many threads a run has: all, or the caller alone where no worker could be started."""
-        if self._region is not None:
-            return self.threads
-        if self._workers is None:
-            self._workers = self._start()
-        return self.threads if len(self._workers) == self.threads - 1 else 1
-
-    def _start(self) -> list[threading.Thread]:
-        workers = list[threading.Thread]()
-        try:
-            for i in range(1, self.threads):
-                arguments = (self._pool.address, i, self.threads)
-                worker = threading.Thread(target=self._work, args=arguments, daemon=True, name=f"renorm-{i}")
-                worker.start()
-                workers.append(worker)
-        except RuntimeError:  # out of threads, or the interpreter is exiting
-            self._send_home(workers)
-            return []
-        return workers
-
-    def _send_home(self, workers: list[threading.Thread]) -> None:
-        if workers:
-            self._stop(self._pool.address)
-            for worker in workers:
-                worker.join()
+            for _ in range(self._workers - self._entered.value):
+                start_new_thread(self._work, (self.pool.address,))
+        except (RuntimeError, MemoryError):  # out of threads, or the interpreter is exiting
+            pass
 
     def close(self) -> None:
-        """Sends the workers home; runs that come later are walked by their caller alone.
-
-        Leaves a team alone that is in use.
-        """
-        if self._lock.acquire(timeout=1.0):
-            try:
-                self._send_home(self._workers or [])
-                self._workers = []
-            finally:
-                self._lock.release()
+        """Sends the workers home; runs that come later are walked by their caller alone."""
+        self._workers = 0
+        self._stop(self.pool.address)
+        until = time.monotonic() + HOME_S
+        while self._left.value < self._entered.value and time.monotonic() < until:
+            time.sleep(1e-4)
 
 
-class _Turns(threading.local):
-    """depth: how many blocks of `Team.turn` this thread is in. Each run enters it: what contextlib makes of a generator
-    takes three times as long."""
-
-    depth = 0
-
-    def __enter__(self) -> None:
-        self.depth += 1
-
-    def __exit__(self, *_: object) -> None:
-        self.depth -= 1
+def _word(memory: Memory, field: int) -> ctypes.c_int64:
+    return ctypes.c_int64.from_address(memory.address + field)
 
 
-turns = _Turns()
-_NO_LOCK = nullcontext()
-_busy: list[int] = []  # threads of each run in flight; appending, removing and adding up are atomic
-_spins = ctypes.c_int32(PATIENT)
+class _Callers(threading.local):
+    """address: of what the walker keeps of the thread that reads it."""
+
+    def __init__(self) -> None:
+        self._words = (ctypes.c_int64 * layout.CALLER_WORDS)()
+        self.address = ctypes.addressof(self._words)
+        self.see_who_is_main()
+
+    def see_who_is_main(self) -> None:
+        """Again after fork(), which makes any thread the main one."""
+        self._words[layout.IS_MAIN // 8] = threading.get_ident() == threading.main_thread().ident
+
+
+def _shared() -> Memory:
+    """The process's memory for the walker, in which nobody is busy."""
+    memory, library, python = Memory(layout.PROCESS_BYTES), ctypes.CDLL(None), ctypes.pythonapi
+    functions = {
+        layout.SYSCALL: library.syscall,
+        layout.CLOCK: library.clock_gettime,
+        layout.LEAVE: python.PyEval_SaveThread,
+        layout.RETURN: python.PyEval_RestoreThread,
+        layout.SIGNALS: python.PyErr_CheckSignals,
+    }
+    words = {layout.PATIENT: PATIENT, layout.HASTY: HASTY, layout.PERIOD + 8: PERIOD_NS}
+    for field, word in words.items():
+        _word(memory, field).value = word
+    for field, function in functions.items():
+        _word(memory, field).value = ctypes.cast(function, ctypes.c_void_p).value or 0
+    return memory
+
+
+_callers = _Callers()
+_process = _shared()
 _teams: dict[tuple[int, bytes, Region | None], Team] = {}
 _is_child = False  # of fork()
+_left_behind = list[Memory]()  # what a walk that is around a fork goes on with
 
 
 def team(threads: int, walker: bytes, arch: str, region: Region | None = None) -> Team:
     """The team of this process with so many threads, those of `region` if there is one, and this walker."""
     key = (threads, walker, None if _is_child or threads == 1 else region)
-    # two threads may make one each: that which comes second is dropped, and has no workers yet
-    return _teams.get(key) or _teams.setdefault(key, Team(threads, walker, arch, key[2]))
-
-
-def _hurry() -> None:
-    """Tells threads that wait how soon to sleep. Looks again after it has told them: meanwhile another run may have
-    begun or ended."""
-    while _spins.value != (now := PATIENT if sum(_busy) <= _cores() else HASTY):
-        _spins.value = now
+    found = _teams.get(key)
+    return found or _teams.setdefault(key, Team(threads, walker, arch, key[2]))  # whichever thread is first
 
 
 def _after_fork() -> None:
-    global _is_child
+    global _process, _is_child
     _is_child = True
-    _busy.clear()
-    _hurry()
+    _callers.see_who_is_main()
+    _left_behind.append(_process)
+    _process = _shared()
     for each in _teams.values():
+        _left_behind.append(each.pool)
         each.start_over()
 
 

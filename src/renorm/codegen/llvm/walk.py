@@ -1,10 +1,15 @@
 """The native entry that runs a whole network: all threads walk one table of phases together.
 
-`renorm_run(pool, context, threads, wake)` is called by the thread that wants a network run and acts as thread 0;
-`renorm_work(pool, thread, threads)` is where the other threads live: parked until a run is published, walking the
-table with the rest, parked again; `renorm_stop(pool)` sends them home. Workers that sleep come to a run only if `wake`
-is not 0. Where the pool has the address of OpenMP's GOMP_parallel, the threads of a parallel region walk the table
+`renorm_run(pool, context, caller, deadline, cancels, version)` is called by the thread that wants a network run, with
+the interpreter's lock, which it gives back meanwhile. It takes the team, acts as thread 0, and returns why the run
+ended before it was done, or 0. Whatever holds while a run is in flight is kept here, so that no exception of Python's,
+which may come between any two of its instructions, leaves anything behind. `renorm_work(pool)` is where the other
+threads live: parked until a run is published, walking the table with the rest, parked again; `renorm_stop(pool)` sends
+them home. Where the pool has the address of OpenMP's GOMP_parallel, the threads of a parallel region walk the table
 instead, however many come of those that were asked for. Memory is laid out as runtime.layout says.
+
+A thread that calls from inside of a walk of its own, as external code, finalizers and handlers of signals may, walks
+alone: it waits for nobody, since somebody may wait for what it holds.
 
 A phase is `void (ptr args, i64 lo, i64 hi, i64 thread)`. A phase of one iteration is thread 0's. The extent of any
 other is split evenly, thread t's share being [ceil(n t / T), ceil(n (t+1) / T)); a thread takes a chunk of its own
@@ -14,19 +19,17 @@ cache in the next, and yet nobody waits for a thread that has not begun.
 Nobody waits for threads at all, but for iterations. DONE counts those of the run that are done, each thread adding its
 own before it waits; where a record asks for it, a thread goes on when all that stand before the record are done. So a
 worker that the system wakes late, or not at all, costs no more than its help: thread 0 ends the run without it. A
-worker counts itself in, then looks whether a run is OPEN; thread 0 closes it, then waits until nobody is inside.
+worker counts itself in, then looks whether a run is OPEN; thread 0 closes it, then waits until nobody is inside: either
+thread 0 sees a worker inside, or the worker sees that nothing is open.
 
-A thread that waits pauses as often as the pool says, then calls futex; whoever changes a word wakes only when somebody
-sleeps. Orders: a sleeper counts itself before it compares the word, the other changes the word before it reads the
-count, all sequentially consistent, so a wake-up cannot be missed; in the same way either thread 0 sees a worker inside,
-or the worker sees that nothing is open.
+Workers that sleep come to a run unless it is short: then only where runs follow each other.
 
 Where the context says so, each thread writes down when it began and ended its part of each phase; what lies between two
 parts is waiting. Otherwise that costs a comparison of registers.
 
-There is no inline assembly: pausing is an intrinsic; system call and clock go through the C library's syscall() and
-clock_gettime(), whose addresses the pool holds; so the object has no external symbols and can be made for any target
-that LLVM knows.
+There is no inline assembly: pausing and the floating-point environment are intrinsics; system call, clock and
+interpreter are called at addresses that the process's memory holds; so the object has no external symbols and can be
+made for any target that LLVM knows.
 """
 
 from __future__ import annotations
@@ -35,6 +38,7 @@ from functools import cache
 
 import llvmlite.binding as llvm
 
+from renorm.codegen.llvm import walk_call, walk_waiting
 from renorm.core.errors import InvalidTarget
 from renorm.core.target import Target
 from renorm.runtime import layout
@@ -54,9 +58,7 @@ _MACHINES = {
         "declare void @llvm.aarch64.isb(i32)",
     ),
 }
-_WAIT, _WAKE = 128, 129  # FUTEX_WAIT, FUTEX_WAKE, with FUTEX_PRIVATE_FLAG
-_ALL = 0x7FFFFFFF
-_MONOTONIC = 1  # CLOCK_MONOTONIC, which Python's perf_counter reads too
+CLOSELY = 100_000  # ns between runs that follow each other: about as long as waking a thread takes
 
 
 def walker_text(arch: str) -> str:
@@ -69,92 +71,17 @@ target triple = "{triple}"
 
 {declaration}
 
-define internal void @futex(ptr %pool, ptr %word, i64 %operation, i64 %value) noinline {{
-  %at = getelementptr i8, ptr %pool, i64 {layout.SYSCALL}
-  %syscall = load ptr, ptr %at
-  %r = call i64 (i64, ...) %syscall(i64 {futex}, ptr %word, i64 %operation, i64 %value, i64 0, i64 0, i64 0)
-  ret void
-}}
-
-; returns when the word is %least or more
-define internal void @await(ptr %pool, ptr %word, i64 %least, ptr %sleepers) {{
-entry:
-  %spins.at = getelementptr i8, ptr %pool, i64 {layout.SPINS}
-  %spins.word = load ptr, ptr %spins.at
-  %spins = load atomic i32, ptr %spins.word monotonic, align 4
-  br label %spin
-spin:
-  %k = phi i32 [ 0, %entry ], [ %k.next, %again ]
-  %seen = load atomic i64, ptr %word seq_cst, align 8
-  %enough = icmp sge i64 %seen, %least
-  br i1 %enough, label %done, label %again
-again:
-  {pause}
-  %k.next = add i32 %k, 1
-  %more = icmp ult i32 %k.next, %spins
-  br i1 %more, label %spin, label %count
-count:
-  %0 = atomicrmw add ptr %sleepers, i32 1 seq_cst, align 4
-  br label %compare
-compare:
-  %value = load atomic i64, ptr %word seq_cst, align 8
-  %reached = icmp sge i64 %value, %least
-  br i1 %reached, label %awake, label %sleep
-sleep:
-  %low = and i64 %value, 4294967295
-  call void @futex(ptr %pool, ptr %word, i64 {_WAIT}, i64 %low)
-  br label %compare
-awake:
-  %1 = atomicrmw sub ptr %sleepers, i32 1 seq_cst, align 4
-  br label %done
-done:
-  ret void
-}}
-
-; adds to the word, and wakes those who wait for that
-define internal void @advance(ptr %pool, ptr %word, i64 %amount, ptr %sleepers) {{
-  %old = atomicrmw add ptr %word, i64 %amount seq_cst, align 8
-  %count = load atomic i32, ptr %sleepers seq_cst, align 4
-  %some = icmp sgt i32 %count, 0
-  br i1 %some, label %wake, label %done
-wake:
-  call void @futex(ptr %pool, ptr %word, i64 {_WAKE}, i64 {_ALL})
-  br label %done
-done:
-  ret void
-}}
-
-; says that %own more iterations are done
-define internal void @finish(ptr %pool, i64 %own) {{
-  %any = icmp ne i64 %own, 0
-  br i1 %any, label %add, label %done
-add:
-  %word = getelementptr i8, ptr %pool, i64 {layout.DONE}
-  %waiting = getelementptr i8, ptr %pool, i64 {layout.WAITING}
-  call void @advance(ptr %pool, ptr %word, i64 %own, ptr %waiting)
-  br label %done
-done:
-  ret void
-}}
-
-; waits until %least iterations of the run are done
-define internal void @until(ptr %pool, i64 %least) {{
-  %word = getelementptr i8, ptr %pool, i64 {layout.DONE}
-  %waiting = getelementptr i8, ptr %pool, i64 {layout.WAITING}
-  call void @await(ptr %pool, ptr %word, i64 %least, ptr %waiting)
-  ret void
-}}
-
+{walk_waiting.text(futex, pause)}
+{walk_call.ENVIRONMENTS[arch]}
+{walk_call.TEXT}
 ; writes down what time it is, where something is recorded
 define internal void @stamp(ptr %pool, ptr %moments, i64 %offset) {{
 entry:
   %nothing = icmp eq ptr %moments, null
   br i1 %nothing, label %done, label %look
 look:
-  %at = getelementptr i8, ptr %pool, i64 {layout.CLOCK}
-  %clock = load ptr, ptr %at
   %moment = getelementptr i8, ptr %moments, i64 %offset
-  %r = call i32 %clock(i32 {_MONOTONIC}, ptr %moment)
+  %now = call i64 @clock(ptr %pool, i32 {walk_call.MONOTONIC}, ptr %moment)
   br label %done
 done:
   ret void
@@ -169,8 +96,10 @@ define internal i64 @share(i64 %extent, i64 %thread, i64 %threads) {{
   ret i64 %begin
 }}
 
-; runs chunks of the thread's own share, then of the next thread's, and so on round; gives how many iterations it ran
-define internal i64 @take(ptr %pool, ptr %record, ptr %context, i64 %thread, i64 %threads, ptr %moments) noinline {{
+; runs chunks of the thread's own share, then of the next thread's, and so on round, unless the run is to end; gives how
+; many iterations it ran
+define internal i64 @take(ptr %pool, ptr %record, ptr %context, ptr %call, i64 %thread, i64 %threads,
+                          ptr %moments) noinline {{
 entry:
   %function = load ptr, ptr %record
   %args.at = getelementptr i8, ptr %record, i64 {layout.ARGS}
@@ -201,7 +130,7 @@ owner:
   %counter = getelementptr i8, ptr %counters, i64 %offset
   br label %look
 look:
-  %ran.now = phi i64 [ %ran, %owner ], [ %ran.more, %work ]
+  %ran.now = phi i64 [ %ran, %owner ], [ %ran.more, %goes.on ]
   %seen = load atomic i64, ptr %counter monotonic, align 8
   %seen.first = add i64 %begin, %seen
   %open = icmp ult i64 %seen.first, %end
@@ -224,6 +153,9 @@ work:
   call void %function(ptr %args, i64 %first, i64 %stop, i64 %thread)
   %length = sub i64 %stop, %first
   %ran.more = add i64 %ran.now, %length
+  %ends = call i1 @ends(ptr %pool, ptr %context, ptr %call, i1 0)
+  br i1 %ends, label %return, label %goes.on
+goes.on:
   br label %look
 gone:
   %k.next = add i64 %k, 1
@@ -236,11 +168,12 @@ ended:
   call void @stamp(ptr %pool, ptr %moments, i64 {layout.MOMENT})
   br label %return
 return:
-  ret i64 %ran.now
+  %ran.all = phi i64 [ %ran.now, %done ], [ %ran.now, %ended ], [ %ran.more, %work ]
+  ret i64 %ran.all
 }}
 
-; gives how many iterations the run has
-define internal i64 @walk(ptr %pool, ptr %context, i64 %thread, i64 %threads) noinline {{
+; call: of the thread that called, null in others; gives how many iterations the run has
+define internal i64 @walk(ptr %pool, ptr %context, ptr %call, i64 %thread, i64 %threads) noinline {{
 entry:
   %table.at = getelementptr i8, ptr %context, i64 {layout.TABLE}
   %table = load ptr, ptr %table.at
@@ -257,17 +190,26 @@ entry:
   %alone = icmp eq i64 %threads, 1
   %caller = icmp eq i64 %thread, 0
   %empty = icmp eq i64 %count, 0
-  br i1 %empty, label %nothing, label %begin
+  br i1 %empty, label %nothing, label %who
 nothing:
   ret i64 0
+who:
+  %other = icmp eq ptr %call, null
+  br i1 %other, label %begin, label %look
+look:
+  %watched.at = getelementptr i8, ptr %call, i64 {walk_call.WATCHED}
+  %watched.word = load i64, ptr %watched.at
+  %watched.call = icmp ne i64 %watched.word, 0
+  br label %begin
 begin:
+  %watched = phi i1 [ 0, %who ], [ %watched.call, %look ]
   %before.first.at = getelementptr i8, ptr %table, i64 {layout.BEFORE}
   %before.first = load i64, ptr %before.first.at
   br label %phase
 phase:
-  %record = phi ptr [ %table, %begin ], [ %record.next, %next ]
-  %moments = phi ptr [ %moments.first, %begin ], [ %moments.next, %next ]
-  %own = phi i64 [ 0, %begin ], [ %own.next, %next ]  ; iterations that it has not said are done
+  %record = phi ptr [ %table, %begin ], [ %record.next, %go ]
+  %moments = phi ptr [ %moments.first, %begin ], [ %moments.next, %go ]
+  %own = phi i64 [ 0, %begin ], [ %own.next, %go ]  ; iterations that it has not said are done
   %function = load ptr, ptr %record
   %args.at = getelementptr i8, ptr %record, i64 {layout.ARGS}
   %args = load ptr, ptr %args.at
@@ -276,16 +218,18 @@ phase:
   %before.at = getelementptr i8, ptr %record, i64 {layout.BEFORE}
   %before.all = load i64, ptr %before.at
   %before = sub i64 %before.all, %before.first
+  %flags.at = getelementptr i8, ptr %record, i64 {layout.FLAGS}
+  %flags = load i64, ptr %flags.at
   br i1 %alone, label %whole, label %meet
 meet:
-  %barrier.at = getelementptr i8, ptr %record, i64 {layout.BARRIER}
-  %barrier = load i64, ptr %barrier.at
+  %barrier = and i64 %flags, {layout.BARRIER}
   %must = icmp ne i64 %barrier, 0
   br i1 %must, label %sync, label %share
 sync:
   call void @finish(ptr %pool, i64 %own)
-  call void @until(ptr %pool, i64 %before)
-  br label %share
+  call void @until(ptr %pool, i64 %before, ptr %context, ptr %call)
+  %in.vain = call i1 @ends(ptr %pool, ptr %context, ptr %call, i1 0)  ; iterations that it waited for may be missing
+  br i1 %in.vain, label %return, label %share
 share:
   %left = phi i64 [ %own, %meet ], [ 0, %sync ]
   %chunk.at = getelementptr i8, ptr %record, i64 {layout.CHUNK}
@@ -296,28 +240,53 @@ serial:
   br i1 %caller, label %whole, label %next
 whole:
   %left.serial = phi i64 [ 0, %phase ], [ %left, %serial ]
-  call void @stamp(ptr %pool, ptr %moments, i64 0)
-  call void %function(ptr %args, i64 0, i64 %extent, i64 0)
-  call void @stamp(ptr %pool, ptr %moments, i64 {layout.MOMENT})
   %own.serial = add i64 %left.serial, %extent
+  call void @stamp(ptr %pool, ptr %moments, i64 0)
+  %foreign = and i64 %flags, {layout.FOREIGN}
+  %is.foreign = icmp ne i64 %foreign, 0
+  br i1 %is.foreign, label %others, label %ours
+others:
+  call void @foreign(ptr %pool, ptr %context, ptr %call, ptr %function, ptr %args, i64 %extent)
+  br label %ran
+ours:
+  %piece.at = getelementptr i8, ptr %record, i64 {layout.PIECE}
+  %piece.long = load i64, ptr %piece.at
+  %piece = select i1 %watched, i64 %piece.long, i64 %extent
+  br label %piece.run
+piece.run:
+  %first = phi i64 [ 0, %ours ], [ %stop, %piece.look ]
+  %last = add i64 %first, %piece
+  %over = icmp ugt i64 %last, %extent
+  %stop = select i1 %over, i64 %extent, i64 %last
+  call void %function(ptr %args, i64 %first, i64 %stop, i64 0)
+  %whole.done = icmp eq i64 %stop, %extent
+  br i1 %whole.done, label %ran, label %piece.look
+piece.look:
+  %piece.ends = call i1 @ends(ptr %pool, ptr %context, ptr %call, i1 0)
+  br i1 %piece.ends, label %return, label %piece.run
+ran:
+  call void @stamp(ptr %pool, ptr %moments, i64 {layout.MOMENT})
   br label %next
 take:
-  %ran = call i64 @take(ptr %pool, ptr %record, ptr %context, i64 %thread, i64 %threads, ptr %moments)
-  %own.taken = add i64 %left, %ran
+  %ran.own = call i64 @take(ptr %pool, ptr %record, ptr %context, ptr %call, i64 %thread, i64 %threads, ptr %moments)
+  %own.taken = add i64 %left, %ran.own
   br label %next
 next:
-  %own.next = phi i64 [ %own.serial, %whole ], [ %own.taken, %take ], [ %left, %serial ]
+  %own.next = phi i64 [ %own.serial, %ran ], [ %own.taken, %take ], [ %left, %serial ]
   %record.next = getelementptr i8, ptr %record, i64 {layout.RECORD}
   %moments.next = getelementptr i8, ptr %moments, i64 %step
-  %last = icmp eq ptr %record.next, %end
-  br i1 %last, label %finish, label %phase
+  %last.record = icmp eq ptr %record.next, %end
+  br i1 %last.record, label %finish, label %go
+go:
+  %ends = call i1 @ends(ptr %pool, ptr %context, ptr %call, i1 0)
+  br i1 %ends, label %return, label %phase
 finish:
-  %all = add i64 %before, %extent
   br i1 %alone, label %return, label %tell
 tell:
   call void @finish(ptr %pool, i64 %own.next)
   br label %return
 return:
+  %all = add i64 %before, %extent
   ret i64 %all
 }}
 
@@ -368,7 +337,7 @@ done:
   ret void
 }}
 
-; what each thread of a region of OpenMP does
+; what each thread of a region of OpenMP does; its number need not be 0 where it called the run
 define void @{layout.JOIN}(ptr %pool) {{
 entry:
   %number.at = getelementptr i8, ptr %pool, i64 {layout.NUMBER}
@@ -382,32 +351,40 @@ entry:
 work:
   %context.at = getelementptr i8, ptr %pool, i64 {layout.CONTEXT}
   %context = load ptr, ptr %context.at
-  %0 = call i64 @walk(ptr %pool, ptr %context, i64 %thread, i64 %walking)
+  %call.at = getelementptr i8, ptr %pool, i64 {layout.CALL}
+  %call.run = load ptr, ptr %call.at
+  %caller.at = getelementptr i8, ptr %call.run, i64 {walk_call.SELF}
+  %caller = load ptr, ptr %caller.at
+  %self = call ptr @llvm.thread.pointer()
+  %mine = icmp eq ptr %self, %caller
+  %call = select i1 %mine, ptr %call.run, ptr null
+  %environment = call i64 @environment()
+  call void @standard()
+  %0 = call i64 @walk(ptr %pool, ptr %context, ptr %call, i64 %thread, i64 %walking)
+  call void @become(i64 %environment)
   br label %done
 done:
   ret void
 }}
 
-define void @{layout.RUN}(ptr %pool, ptr %context, i64 %threads, i64 %wake) {{
+; walks with the team, which is this call's
+define internal void @together(ptr %pool, ptr %context, ptr %call, i64 %threads) noinline {{
 entry:
-  call void @prepare(ptr %context, i64 %threads)
-  %alone = icmp eq i64 %threads, 1
-  br i1 %alone, label %only, label %publish
-only:
-  %0 = call i64 @walk(ptr %pool, ptr %context, i64 0, i64 1)
-  ret void
-publish:
   %context.at = getelementptr i8, ptr %pool, i64 {layout.CONTEXT}
   store ptr %context, ptr %context.at
+  %call.at = getelementptr i8, ptr %pool, i64 {layout.CALL}
+  store ptr %call, ptr %call.at
+  %walking = getelementptr i8, ptr %pool, i64 {layout.WALKING}
+  store i64 %threads, ptr %walking
   %done = getelementptr i8, ptr %pool, i64 {layout.DONE}
   store atomic i64 0, ptr %done monotonic, align 8
+  %wide = getelementptr i8, ptr %call, i64 {walk_call.WIDE}
+  store i64 1, ptr %wide
   %parallel.at = getelementptr i8, ptr %pool, i64 {layout.PARALLEL}
   %parallel = load ptr, ptr %parallel.at
   %own = icmp eq ptr %parallel, null
   br i1 %own, label %begin, label %region
 region:
-  %walking = getelementptr i8, ptr %pool, i64 {layout.WALKING}
-  store i64 %threads, ptr %walking
   %region.at = getelementptr i8, ptr %pool, i64 {layout.REGION}
   %size = load i64, ptr %region.at
   %size.short = trunc i64 %size to i32
@@ -420,25 +397,78 @@ begin:
   store atomic i64 1, ptr %open seq_cst, align 8
   %generation = getelementptr i8, ptr %pool, i64 {layout.GENERATION}
   %parked = getelementptr i8, ptr %pool, i64 {layout.PARKED}
-  %hasty = icmp eq i64 %wake, 0
-  br i1 %hasty, label %show, label %call
+  %moment = getelementptr i8, ptr %call, i64 {walk_call.NOW}
+  %ended.at = getelementptr i8, ptr %pool, i64 {layout.ENDED_AT}
+  %short.at = getelementptr i8, ptr %context, i64 {layout.IS_SHORT}
+  %short = load i64, ptr %short.at
+  %long = icmp eq i64 %short, 0
+  br i1 %long, label %wake, label %ask
+ask:
+  %now = call i64 @clock(ptr %pool, i32 {walk_call.MONOTONIC}, ptr %moment)
+  %before = load i64, ptr %ended.at
+  %since = sub i64 %now, %before
+  %follows = icmp slt i64 %since, {CLOSELY}
+  br i1 %follows, label %wake, label %show
 show:
-  %1 = atomicrmw add ptr %generation, i64 1 seq_cst, align 8
+  %0 = atomicrmw add ptr %generation, i64 1 seq_cst, align 8
   br label %walk
-call:
+wake:
   call void @advance(ptr %pool, ptr %generation, i64 1, ptr %parked)
   br label %walk
 walk:
-  %all = call i64 @walk(ptr %pool, ptr %context, i64 0, i64 %threads)
-  call void @until(ptr %pool, i64 %all)
+  %all = call i64 @walk(ptr %pool, ptr %context, ptr %call, i64 0, i64 %threads)
+  call void @until(ptr %pool, i64 %all, ptr %context, ptr %call)
   store atomic i64 0, ptr %open seq_cst, align 8
   %outside = getelementptr i8, ptr %pool, i64 {layout.OUTSIDE}
   %leaving = getelementptr i8, ptr %pool, i64 {layout.LEAVING}
-  call void @await(ptr %pool, ptr %outside, i64 0, ptr %leaving)
+  call void @await(ptr %pool, ptr %outside, i64 0, ptr %leaving, ptr null, ptr null)
+  %then = call i64 @clock(ptr %pool, i32 {walk_call.MONOTONIC}, ptr %moment)
+  store i64 %then, ptr %ended.at
   ret void
 }}
 
-define void @{layout.WORK}(ptr %pool, i64 %thread, i64 %threads) {{
+define i64 @{layout.RUN}(ptr %pool, ptr %context, ptr %caller, i64 %deadline, i64 %cancels, i64 %version) {{
+entry:
+  %call = alloca [{walk_call.CALL_BYTES} x i8], align 16
+  call void @begin(ptr %pool, ptr %context, ptr %caller, ptr %call, i64 %deadline, i64 %cancels, i64 %version)
+  %depth = load i64, ptr %caller
+  %deeper = add i64 %depth, 1
+  store i64 %deeper, ptr %caller
+  %inside = icmp ne i64 %depth, 0
+  %shares.at = getelementptr i8, ptr %context, i64 {layout.SHARES}
+  %shares = load i64, ptr %shares.at
+  %threads = select i1 %inside, i64 1, i64 %shares
+  call void @prepare(ptr %context, i64 %threads)
+  %process.at = getelementptr i8, ptr %pool, i64 {layout.PROCESS}
+  %busy = load ptr, ptr %process.at
+  %in.vain = call i1 @ends(ptr %pool, ptr %context, ptr %call, i1 0)
+  br i1 %in.vain, label %return, label %how
+how:
+  %alone = icmp eq i64 %threads, 1
+  br i1 %alone, label %only, label %turn
+only:
+  %0 = atomicrmw add ptr %busy, i64 1 monotonic, align 8
+  %1 = call i64 @walk(ptr %pool, ptr %context, ptr %call, i64 0, i64 1)
+  br label %leave
+turn:
+  %mine = call i1 @occupy(ptr %pool, ptr %context, ptr %call)
+  br i1 %mine, label %all, label %return
+all:
+  %2 = atomicrmw add ptr %busy, i64 %threads monotonic, align 8
+  call void @together(ptr %pool, ptr %context, ptr %call, i64 %threads)
+  call void @vacate(ptr %pool)
+  br label %leave
+leave:
+  %3 = atomicrmw sub ptr %busy, i64 %threads monotonic, align 8
+  br label %return
+return:
+  store i64 %depth, ptr %caller
+  %ended = call i64 @end(ptr %pool, ptr %context, ptr %call)
+  ret i64 %ended
+}}
+
+; a thread takes the next number that nobody has had; one for which there is none returns at once
+define void @{layout.WORK}(ptr %pool) {{
 entry:
   %generation = getelementptr i8, ptr %pool, i64 {layout.GENERATION}
   %parked = getelementptr i8, ptr %pool, i64 {layout.PARKED}
@@ -447,11 +477,25 @@ entry:
   %open.at = getelementptr i8, ptr %pool, i64 {layout.OPEN}
   %outside = getelementptr i8, ptr %pool, i64 {layout.OUTSIDE}
   %leaving = getelementptr i8, ptr %pool, i64 {layout.LEAVING}
-  br label %rest
+  %entered = getelementptr i8, ptr %pool, i64 {layout.ENTERED}
+  %left = getelementptr i8, ptr %pool, i64 {layout.LEFT}
+  %threads.at = getelementptr i8, ptr %pool, i64 {layout.THREADS}
+  %threads = load i64, ptr %threads.at
+  call void @standard()
+  br label %number
+number:
+  %last = load atomic i64, ptr %entered monotonic, align 8
+  %thread = add i64 %last, 1
+  %one = icmp ult i64 %thread, %threads
+  br i1 %one, label %claim, label %none
+claim:
+  %pair = cmpxchg ptr %entered, i64 %last, i64 %thread seq_cst seq_cst, align 8
+  %mine = extractvalue {{ i64, i1 }} %pair, 1
+  br i1 %mine, label %rest, label %number
 rest:
-  %seen = phi i64 [ 0, %entry ], [ %now, %leave ]
+  %seen = phi i64 [ 0, %claim ], [ %now, %leave ]
   %next = add i64 %seen, 1
-  call void @await(ptr %pool, ptr %generation, i64 %next, ptr %parked)
+  call void @await(ptr %pool, ptr %generation, i64 %next, ptr %parked, ptr null, ptr null)
   %now = load atomic i64, ptr %generation seq_cst, align 8  ; runs may have come and gone
   %stop = load atomic i32, ptr %stop.at seq_cst, align 4
   %home = icmp ne i32 %stop, 0
@@ -463,16 +507,19 @@ enter:
   br i1 %late, label %leave, label %work
 work:
   %context = load ptr, ptr %context.at
-  %1 = call i64 @walk(ptr %pool, ptr %context, i64 %thread, i64 %threads)
+  %1 = call i64 @walk(ptr %pool, ptr %context, ptr null, i64 %thread, i64 %threads)
   br label %leave
 leave:
   call void @advance(ptr %pool, ptr %outside, i64 1, ptr %leaving)
   br label %rest
 done:
+  %2 = atomicrmw add ptr %left, i64 1 seq_cst, align 8
+  ret void
+none:
   ret void
 }}
 
-; must not be called while a run is in flight
+; workers return once they are through with what they do
 define void @{layout.STOP_WORK}(ptr %pool) {{
   %stop.at = getelementptr i8, ptr %pool, i64 {layout.STOP}
   store atomic i32 1, ptr %stop.at seq_cst, align 4
