@@ -16,10 +16,11 @@ llvmlite, and a process that only runs a saved module never does.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from renorm.core import locks as locks  # before anything is imported that a fork should wait for
 from renorm.core.collector import collection_put_off
+from renorm.core.lazy import imported
 
 __version__ = "0.1.0"
 
@@ -144,7 +145,7 @@ def __getattr__(name: str) -> Any:
         raise missing("renorm", name)
     module, inside = _PUBLIC[name]
     with collection_put_off():
-        found = import_module(module)
+        found = imported(module)
     value = found if inside is None else getattr(found, inside)
     globals()[name] = value
     return value

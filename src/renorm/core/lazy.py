@@ -1,11 +1,26 @@
-"""Attributes that are computed when they are first read."""
+"""Attributes that are computed, and modules that are imported, when they are first needed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
+from types import ModuleType
 from typing import Any, Generic, TypeVar, overload
 
 T = TypeVar("T")
+_ON_OPS = (
+    "renorm.driver.",
+    "renorm.frontends",
+    *(f"renorm.training.{file}" for file in ("forward", "backward", "reestimation")),
+)
+
+
+def imported(name: str) -> ModuleType:
+    """Import a module of renorm. What needs ops has all of them imported first: Python lets a thread that imports one
+    file of a package, while another imports the package, go on with a part of it."""
+    if name.startswith(_ON_OPS):
+        import_module("renorm.ops")
+    return import_module(name)
 
 
 class cached_property(Generic[T]):

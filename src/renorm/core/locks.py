@@ -16,16 +16,21 @@ guard is in the middle of a change; leaves are, and never wait for more than som
   class), a fork waits (`fork_waits`), FORK_PATIENCE_S at most, and holds the lock on both sides while it happens. Most
   of these are leaves, held for a few statements.
 
+A fork waits as long for imports of renorm, and of what it imports when that is first needed, by other threads: Python
+keeps a lock for each module while it is imported, and a child would find half a module.
+
 What the thread that forks holds itself it holds in the child too, and goes on with.
 """
 
 from __future__ import annotations
 
+import _imp
 import os
 import time
 import weakref
 from collections import deque
 from enum import IntEnum
+from importlib import import_module
 from threading import Condition, get_ident
 from typing import TYPE_CHECKING, Any, cast
 
@@ -48,6 +53,7 @@ else:
 
 FORK_PATIENCE_S = 30.0
 _LOOK_S = 0.02  # between two looks at who waits for whom
+_IMPORTED = {"renorm", "numpy", "ml_dtypes", "onnx", "llvmlite"}  # packages, at any time
 
 
 class Rank(IntEnum):
@@ -156,6 +162,7 @@ _adopted = list[RLock]()
 # by thread: what it waits for, and what it holds meanwhile
 _waiting = dict[int, tuple[_Registered, list[_Registered]]]()
 _taken = dict[int, list[RLock]]()  # by thread that forks
+_module_locks: Any = getattr(import_module("importlib._bootstrap"), "_module_locks", {})  # by name, referred to weakly
 
 
 def _locks() -> list[_Registered]:
@@ -180,18 +187,33 @@ def _is_ring(wanted: _Registered, held: list[_Registered]) -> bool:
     return False
 
 
+def _is_importing() -> bool:
+    """Whether another thread imports what a child may need."""
+    me = get_ident()
+    held = [lock for name, ref in list(_module_locks.items()) if name.split(".")[0] in _IMPORTED and (lock := ref())]
+    return any(lock.owner not in (None, me) for lock in held)
+
+
 def _before_fork() -> None:
     until = time.monotonic() + FORK_PATIENCE_S
     waits = sorted((lock for lock in _locks() if lock.fork_waits), key=lambda lock: lock.rank)
     taken = _taken[get_ident()] = [lock for lock in (*waits, *_adopted) if not lock._is_owned()]
     for lock in taken:
         lock.acquire(timeout=max(0.0, until - time.monotonic()))
+    _imp.acquire_lock()  # nobody begins an import
+    while _is_importing() and time.monotonic() < until:
+        _imp.release_lock()
+        time.sleep(0.001)
+        _imp.acquire_lock()
 
 
 def _after_fork() -> None:
-    taken = _taken.get(get_ident(), ())
+    taken = _taken.get(get_ident())
+    if taken is None:  # this module was imported while other hooks of the fork ran
+        return
     deque(map(RLock.release, filter(RLock._is_owned, taken)), maxlen=0)  # natively: no interrupt comes between
     _taken.pop(get_ident(), None)
+    _imp.release_lock()
 
 
 def _after_fork_in_child() -> None:

@@ -9,8 +9,9 @@ loaded when they are first used.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from renorm.core.lazy import imported
 
 if TYPE_CHECKING:
     from renorm.training.backward import batch_norm_backward, batch_norm_backward_frozen
@@ -80,7 +81,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _PUBLIC:
         raise AttributeError(f"module 'renorm.training' has no attribute {name!r}")
-    value = getattr(import_module(f"renorm.training.{_PUBLIC[name]}"), name)
+    value = getattr(imported(f"renorm.training.{_PUBLIC[name]}"), name)
     globals()[name] = value
     return value
 
