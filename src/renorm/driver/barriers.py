@@ -14,6 +14,7 @@ from math import ceil
 
 from renorm.codegen.abi import Access, CompiledKernel
 from renorm.core.dataclass import dataclass
+from renorm.core.spans import Spans
 from renorm.graph.place import Place
 from renorm.runtime.program import Argument
 
@@ -45,18 +46,35 @@ class _Touch:
     is_serial: bool
 
     def orders(self, later: _Touch) -> bool:
-        """Whether `later` must come after this one and threads alone do not see to it."""
+        """Whether `later`, of the same base, must come after this one and threads alone do not see to it."""
         return (
             (self.writes or later.writes)
-            and self.base == later.base
             and self.place.overlaps(later.place)
             and not (self.is_serial and later.is_serial)
         )
 
 
+class _Touched:
+    """What was touched since the last barrier."""
+
+    def __init__(self) -> None:
+        self._by_base: dict[tuple[str, int], Spans[_Touch]] = {}
+        self._held: set[_Touch] = set()
+
+    def add(self, touch: _Touch) -> None:
+        if touch not in self._held:  # a long row of phases touches the same places again and again
+            self._held.add(touch)
+            self._by_base.setdefault(touch.base, Spans()).add(touch.place.offset, touch.place.end, touch)
+
+    def orders(self, later: _Touch) -> bool:
+        """Whether something of it must be over before `later`."""
+        held = self._by_base.get(later.base)
+        return held is not None and any(t.orders(later) for t in held.meeting(later.place.offset, later.place.end))
+
+
 def waits(launches: Sequence[Launch]) -> list[tuple[bool, ...]]:
     """For each launch, whether each of its phases needs a barrier before it."""
-    since: list[_Touch] = []  # what was touched since the last barrier
+    since = _Touched()
     pieces: set[int] = set()  # of private memory, in bytes (codegen.abi), that threads have worked in since then
     found: list[tuple[bool, ...]] = []
     for launch in launches:
@@ -64,8 +82,10 @@ def waits(launches: Sequence[Launch]) -> list[tuple[bool, ...]]:
         for extent, access in zip(launch.kernel.phases, launch.kernel.accesses, strict=True):
             touches = _touches(launch, access, extent == 1)
             piece = {launch.kernel.scratch} - {0}
-            must = any(a.orders(b) for a in since for b in touches) or bool(piece and pieces - piece)
-            since = touches if must else [*since, *touches]
+            must = any(since.orders(touch) for touch in touches) or bool(piece and pieces - piece)
+            since = _Touched() if must else since
+            for touch in touches:
+                since.add(touch)
             pieces = piece if must else pieces | piece
             own.append(must)
         found.append(tuple(own))

@@ -81,12 +81,11 @@ class LoweredGroup:
 def group_results(graph: Graph, group: Group, users: dict[Value, list[Node]]) -> list[Value]:
     """Values of a group that somebody outside it reads."""
     inside = {id(n) for n in group.nodes}
-    wanted = {id(v) for v in graph.outputs}
     return [
         v
         for n in group.nodes
         for v in n.outputs
-        if id(v) in wanted or any(id(u) not in inside for u in users.get(v, ()))
+        if graph.is_output(v) or any(id(u) not in inside for u in users.get(v, ()))
     ]
 
 

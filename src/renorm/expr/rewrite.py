@@ -21,6 +21,9 @@ from renorm.expr.nodes import (
     Var,
 )
 
+# levels that an expression may have: with each, walks go five calls of Python deeper, of the thousand that there are
+DEEPEST = 128
+
 
 def children(e: Expr) -> tuple[Expr, ...]:
     match e:
@@ -104,6 +107,21 @@ def walk(e: Expr) -> Iterator[Expr]:
         x = stack.pop()
         yield x
         stack.extend(reversed(children(x)))
+
+
+def levels(e: Expr) -> int:
+    """How many nodes stand within each other at most."""
+    found: dict[int, int] = {}
+    stack = [e]
+    while stack:
+        x = stack[-1]
+        parts = children(x)
+        missing = [c for c in parts if id(c) not in found]
+        if missing:
+            stack += missing
+        else:
+            found[id(stack.pop())] = 1 + max((found[id(c)] for c in parts), default=0)
+    return found[id(e)]
 
 
 def variables(e: Expr) -> list[Var]:

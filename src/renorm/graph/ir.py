@@ -12,10 +12,12 @@ one flat graph. The text form is in graph.text.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import field
 from math import prod
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -129,6 +131,7 @@ class Node:
         self.op, self.operands, self.name = op, operands, name
         self.outputs: list[Value] = []
         self.origin = origin or (name,)
+        self._order = 0.0  # see Graph._place_of
 
     @property
     def inputs(self) -> list[Value | None]:
@@ -226,6 +229,7 @@ class Graph:
     _names: Names = field(default_factory=Names, repr=False)  # of values
     _node_names: Names = field(default_factory=Names, repr=False)
     _at: tuple[Node, tuple[str, ...], list[Node]] | None = field(default=None, repr=False)  # see `at`
+    _ends: tuple[list[Value], set[Value]] = field(default=([], set()), repr=False)  # see `is_output`
 
     # --- building -----------------------------------------------------------------------------------------------------
 
@@ -312,7 +316,7 @@ class Graph:
             hint = node.name if i == 0 else f"{node.name}_{i}"
             node.outputs.append(Value(self, self._claim(given) if given else self.fresh(hint + "_out"), t, node))
         self._learn(node)
-        self.nodes.insert(self.nodes.index(before) if before else len(self.nodes), node)
+        self._insert(node, self._place_of(before) if before else len(self.nodes))
         for v in node.inputs:
             if v is not None:
                 v._readers[node] = None
@@ -330,6 +334,23 @@ class Graph:
             yield made
         finally:
             self._at = outer
+
+    def _insert(self, node: Node, place: int) -> None:
+        before = self.nodes[place - 1]._order if place else -1.0
+        node._order = (before + self.nodes[place]._order) / 2 if place < len(self.nodes) else before + 1
+        self.nodes.insert(place, node)
+
+    def _place_of(self, node: Node) -> int:
+        """Where a node stands, found without going over all of them: numbers grow along the list, and are given anew
+        where they turn out not to, since whoever assigns `nodes` may change the order."""
+        place = bisect_left(self.nodes, node._order, key=_order)
+        if place == len(self.nodes) or self.nodes[place] is not node:
+            for i, n in enumerate(self.nodes):
+                n._order = float(i)
+            place = bisect_left(self.nodes, node._order, key=_order)
+            if place == len(self.nodes) or self.nodes[place] is not node:
+                raise InvalidGraph(f"graph {self.name} does not hold node {node.name!r}")
+        return place
 
     def _claim(self, name: str) -> str:
         if not self._names.claim(name):
@@ -434,7 +455,11 @@ class Graph:
         return None
 
     def is_output(self, value: Value) -> bool:
-        return any(o is value for o in self.outputs)
+        listed, ends = self._ends
+        if listed != self.outputs:  # values are equal where they are the same: of thousands this is soon seen
+            ends = set(self.outputs)
+            self._ends = list(self.outputs), ends
+        return value in ends
 
     def swap_names(self, a: Value, b: Value) -> None:
         """Two results of nodes exchange their names."""
@@ -447,7 +472,12 @@ class Graph:
             for v in n.outputs:
                 if self.is_output(v) or any(u not in going for u in v._readers):
                     raise InvalidGraph(f"node {n.name!r} cannot go: {v.name!r} is still read")
-        self.nodes = [n for n in self.nodes if n not in going]
+        if len(going) < 8:
+            self.nodes = self.nodes.copy()  # somebody may be going over it
+            for n in going:
+                del self.nodes[self._place_of(n)]
+        else:
+            self.nodes = [n for n in self.nodes if n not in going]
         for n in nodes:
             self._node_names.taken.discard(n.name)
             for v in n.inputs:
@@ -518,6 +548,7 @@ def _unprinted(graph: Graph) -> str:
     return f"graph {graph.name} of {len(graph.nodes)} nodes"
 
 
+_order = attrgetter("_order")
 _printer: Callable[[Graph], str] = _unprinted  # graph.text puts the real one in its place; it imports this module
 
 

@@ -44,6 +44,15 @@ REDUCTION, OUT_ELEMENTWISE_FUSABLE, OPAQUE = Fusion.REDUCTION, Fusion.OUT_ELEMEN
 
 
 @dataclass(frozen=True)
+class Formula:
+    """levels: how many operations stand within each other, indices included. reads: how often it reads an element of
+    each operand."""
+
+    levels: int
+    reads: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Box:
     """part is whole[starts[0] : starts[0] + part.shape[0], ...]; without starts: all of whole, in row-major order."""
 
@@ -200,6 +209,10 @@ class OpDef:
     def fusion_of(self, operands: Sequence[TensorType | None]) -> Fusion:
         """How this very application may share a kernel."""
         return self.fusion
+
+    def formula(self, operands: Sequence[TensorType | None]) -> Formula:
+        """The size of what one element of a result is, for ops that share a kernel with those that they read."""
+        return Formula(4, (1,) * len(operands))
 
     def scaled(self, operands: Sequence[Any], axis: int, k: Any, shift: Any) -> Any:
         """y * k + shift as one application of an op, where y is this op's result: how per-channel constants fold into

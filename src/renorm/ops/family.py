@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -11,11 +12,12 @@ import numpy as np
 from renorm import te, topi
 from renorm.core import dims, dtypes
 from renorm.core.dims import Shape
-from renorm.expr.nodes import Expr
+from renorm.expr.nodes import Expr, Var, as_expr
+from renorm.expr.rewrite import levels, walk
 from renorm.graph import registry
 from renorm.graph.channels import Carry, every
 from renorm.graph.ir import Node
-from renorm.graph.op import BROADCAST, ELEMENTWISE, INJECTIVE, Fusion, OnnxNode, OpDef
+from renorm.graph.op import BROADCAST, ELEMENTWISE, INJECTIVE, Formula, Fusion, OnnxNode, OpDef
 from renorm.graph.types import Operand, TensorType
 from renorm.ops import exact, schedules
 
@@ -62,6 +64,15 @@ class Elementwise(OpDef):
 
     def fusion_of(self, operands: Sequence[TensorType | None]) -> Fusion:
         return ELEMENTWISE if len({o.shape for o in operands if o}) <= 1 else BROADCAST
+
+    def formula(self, operands: Sequence[TensorType | None]) -> Formula:
+        if type(self).element is Elementwise.element:
+            return super().formula(operands)
+        given = [Var("x", dtypes.compute_dtype(t.dtype)) if t else None for t in operands]
+        body = as_expr(self.element(*(x for x in given if x is not None)))
+        read = Counter(id(x) for x in walk(body) if isinstance(x, Var))
+        casts = 2 * any(dtypes.compute_dtype(t.dtype) != t.dtype for t in operands if t)
+        return Formula(levels(body) - 1 + casts, tuple(read[id(x)] for x in given))
 
     def compute(self, *operands: te.Tensor) -> te.Tensor:
         named = {r.dtype: dtypes.BY_SHORT[r.dtype].name for r in self.parsed.results if r.dtype in dtypes.BY_SHORT}

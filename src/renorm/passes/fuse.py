@@ -34,6 +34,8 @@ from renorm.passes.context import Claim, Context
 from renorm.passes.places import parts_of
 
 _LONGEST = 200  # terms of one inlined expression; residual blocks have fewer than 20
+_DEEPEST = 64  # levels of one inlined expression, of the twice as many that the schedule, its indices too, may make
+_READ = 64  # values from elsewhere that one kernel reads
 _REPEATED = 1.5  # times that one element may be computed; padding computes a border in addition
 _LABELS = 10  # labels that a kernel's name lists
 
@@ -122,6 +124,7 @@ class _Partition:
         self._outputs = set(self.graph.outputs)
         self._users = self.graph.user_map()
         self._dominator = self._post_dominators()
+        self._formulas = {n: n.op.formula(n.operand_types()) for n in self.graph.nodes}
         for n in self.graph.nodes:
             self.sets[n] = _Set([n], n, n if self.kinds[n] > INJECTIVE else None)
 
@@ -152,13 +155,15 @@ class _Partition:
             depth[node] = depth[meet] + 1
         return found
 
-    def _between(self, node: Node, end: Node) -> list[Node]:
-        """Nodes on paths from `node` to `end`, without both."""
+    def _between(self, node: Node, end: Node) -> list[Node] | None:
+        """Nodes on paths from `node` to `end`, without both; None where they are more than a group may have."""
         found: dict[Node, None] = {}
         waiting = [u for u in self.readers(node) if u is not end]
         while waiting:
             n = waiting.pop()
             if n not in found:
+                if len(found) > _LONGEST:
+                    return None
                 found[n] = None
                 waiting += [u for u in self.readers(n) if u is not end]
         return list(found)
@@ -189,9 +194,10 @@ class _Partition:
     def is_place(self, node: Node) -> bool:
         """Whether others can write their results straight into that of `node`, and no kernel behind takes it in."""
         end = self._dominator[node]
-        takes = end is not None and (self.kinds[end] <= INJECTIVE or self.kinds[end] == REDUCTION)
-        if takes and end is not None and all(self.kinds[n] <= INJECTIVE for n in self._between(node, end)):
-            return False
+        if end is not None and (self.kinds[end] <= INJECTIVE or self.kinds[end] == REDUCTION):
+            between = self._between(node, end)
+            if between is not None and all(self.kinds[n] <= INJECTIVE for n in between):
+                return False
         parts = parts_of(node) if self.kinds[node] == INJECTIVE and len(node.inputs) > 1 else []
         return bool(parts) and all(whole is node.output for _, whole, _ in parts)
 
@@ -206,8 +212,10 @@ class _Partition:
             end = self._dominator[exit]
             if end is None:
                 return
-            tail = [*self._between(exit, end), end]
-            shape = exit.output.shape
+            between = self._between(exit, end)
+            if between is None:
+                return
+            tail, shape = [*between, end], exit.output.shape
             if any(self.kinds[n] > BROADCAST or n.output.shape != shape for n in tail) or not self._join(exit, tail):
                 return
 
@@ -236,7 +244,11 @@ class _Partition:
         if end is None:
             return
         between = self._between(node, end)
-        if any(self.kinds[n] > INJECTIVE for n in between) or self._turns_rows([*own.nodes, *between], end):
+        if (
+            between is None
+            or any(self.kinds[n] > INJECTIVE for n in between)
+            or self._turns_rows([*own.nodes, *between], end)
+        ):
             return
         moving = max(self.kinds[n] for n in (node, *between)) > BROADCAST
         if self.kinds[end] <= INJECTIVE or self.kinds[end] == REDUCTION or (not moving and self._copies(end)):
@@ -271,22 +283,29 @@ class _Partition:
         if len(joined) < 2 or len(anchors) > 1 or any(self.kinds[a] >= OPAQUE for a in anchors):
             return False
         nodes = [n for s in joined for n in s.nodes]
+        made = {v for n in nodes for v in n.outputs}
+        if len({v for n in nodes for v in n.inputs} - made) > _READ:
+            return False
         exit = max((s.exit for s in joined), key=self._position.__getitem__)
-        if self._terms(nodes, exit) > _LONGEST or self._repetition(nodes, exit) > _REPEATED:
+        terms, levels = self._measured(nodes, exit)
+        if terms > _LONGEST or levels > _DEEPEST or self._repetition(nodes, exit) > _REPEATED:
             return False
         union = _Set(nodes, exit, anchors[0] if anchors else None, any(s.has_statistic for s in joined))
         for n in nodes:
             self.sets[n] = union
         return True
 
-    def _terms(self, nodes: Iterable[Node], exit: Node) -> int:
-        """Terms of the expression of one element of the result, everything but the anchor inlined; shared parts count
-        each time that they are read, as inlining repeats them."""
-        terms: dict[Value, int] = {}
+    def _measured(self, nodes: Iterable[Node], exit: Node) -> tuple[int, int]:
+        """Terms and levels of the expression of one element of the result, everything but the anchor inlined; shared
+        parts count each time that they are read, as inlining repeats them."""
+        terms, levels = dict[Node, int](), dict[Node, int]()
         for n in sorted(nodes, key=self._position.__getitem__):
-            own = 1 if self.kinds[n] > INJECTIVE else 1 + sum(terms.get(v, 0) for v in n.inputs if v is not None)
-            terms.update((v, own) for v in n.outputs)
-        return max(terms[v] for v in exit.outputs)
+            own = self._formulas[n]
+            before = [(v.producer, k) for v, k in zip(n.inputs, own.reads) if v is not None and v.producer in terms]
+            before = before if self.kinds[n] <= INJECTIVE else []
+            terms[n] = 1 + sum(k * terms[p] for p, k in before if p)
+            levels[n] = own.levels + max((levels[p] for p, _ in before if p), default=0)
+        return terms[exit], levels[exit]
 
     def _repetition(self, nodes: Iterable[Node], exit: Node) -> float:
         """How often the node of a group that is repeated most computes one element: inlining computes it anew for

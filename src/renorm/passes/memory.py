@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from renorm.core.dataclass import dataclass
+from renorm.core.spans import Spans
 from renorm.runtime.program import align
 
 _TRIES, _PAIRS = 100, 1_000_000  # at most: orders, and pairs of buffers compared in all, which takes some 0.2 s
@@ -97,15 +98,14 @@ def _by_measure(held: Sequence[_Held], measure: Callable[[_Held], int]) -> list[
 def _placed(held: Sequence[_Held], order: Sequence[int]) -> tuple[list[int], int]:
     """Offsets of all buffers, placed in this order, and the size of the arena."""
     offsets, end = [0] * len(held), 0
-    placed: list[tuple[int, int, int, int]] = []  # begin, end, first, last
+    placed = Spans[tuple[int, int]]()  # by their steps: begin, end
     for i in order:
         own = held[i]
         # offsets of the buffer at which a part of it would lie on something that lives with it: [low, high)
         taken = sorted(
             (begin - part.offset - part.bytes + 1, stop - part.offset)
             for part in own.parts
-            for begin, stop, first, last in placed
-            if first <= part.last and part.first <= last
+            for begin, stop in placed.meeting(part.first, part.last + 1)
         )
         at = 0
         for low, high in taken:
@@ -113,7 +113,8 @@ def _placed(held: Sequence[_Held], order: Sequence[int]) -> tuple[list[int], int
                 break
             at = max(at, align(high))
         offsets[i] = at
-        placed += [(at + p.offset, at + p.offset + p.bytes, p.first, p.last) for p in own.parts]
+        for p in own.parts:
+            placed.add(p.first, p.last + 1, (at + p.offset, at + p.offset + p.bytes))
         end = max(end, at + own.size)
     return offsets, end
 

@@ -115,12 +115,17 @@ class Ledger:
         """One record per normalization, in the order of the source model."""
         names = {n.name for n in self.norms}
         kernel = {n: g.name for g in graph.groups for n in g.nodes}
+        steps: dict[str, list[Applied]] = {}
+        for one in context.log.applied:
+            for name in names.intersection(one.root) if one.fate else ():
+                steps.setdefault(name, []).append(one)
         standing: dict[str, list[Node]] = {}
         for n in graph.nodes:
             for name in names.intersection(n.origin):
                 standing.setdefault(name, []).append(n)
         return tuple(
-            self._record(norm, names, standing.get(norm.name, []), graph, kernel, context) for norm in self.norms
+            self._record(norm, names, standing.get(norm.name, []), steps.get(norm.name, []), graph, kernel, context)
+            for norm in self.norms
         )
 
     def _record(
@@ -128,11 +133,11 @@ class Ledger:
         norm: Norm,
         names: set[str],
         mine: Sequence[Node],
+        steps: Sequence[Applied],
         graph: Graph,
         kernel: dict[Node, str],
         context: Context,
     ) -> NormRecord:
-        steps = [a for a in context.log.applied if norm.name in a.root and a.fate]
         error = max((a.error for a in steps if a.error is not None), default=None)
 
         record = NormRecord(norm.name, norm.kind, "folded", max_error=error, estimate=norm.estimate, raised=norm.raised)

@@ -22,6 +22,7 @@ from renorm.passes import (
     decompose,
     dilation,
     fold,
+    many,
     padding,
     pixels,
     products,
@@ -62,7 +63,7 @@ MODEL: list[tuple[int, Pass]] = [
 
 # Passes towards kernels.
 KERNELS: list[tuple[int, Pass]] = [
-    (0, ApplyRules(unpack.RULES)),
+    (0, ApplyRules((*unpack.RULES, *many.RULES))),
     (2, ApplyRules((*contractions.RULES, *decompose.RULES, *pixels.RULES, *simplify.RULES))),
     (1, FoldConstants()),
     (1, ShareCommon()),

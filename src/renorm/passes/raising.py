@@ -24,13 +24,14 @@ class RaiseNorms:
 
     def run(self, graph: Graph, context: Context) -> None:
         source = {n.name: n.op.name for n in graph.nodes if n.op.is_normalization}
+        position = {name: i for i, name in enumerate(source)}
         groups = grouped.RULES if context.admits("group_norm") else ()
         whole = (*raise_slices.rules(context.admits), *groups, *simplify.RULES)
         for rules in (whole, raise_batch.RULES):  # what scales a norm belongs to that, and is no batch norm
             Driver(rules, context.kept, context.probe, context.log).run(graph)
         context.near_norms = [*_near_norms(graph, (*whole, *raise_batch.RULES), context)]
         for node in (n for n in graph.nodes if n.op.is_normalization):
-            before = [name for name in source if name in node.origin]
+            before = sorted(position.keys() & set(node.origin), key=position.__getitem__)
             if not before:
                 context.raised[node.name] = node.origin
                 node.origin = (node.name,)  # from here on it is a norm like those of the source

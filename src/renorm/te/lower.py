@@ -34,6 +34,7 @@ from renorm.expr.nodes import (
     const,
     identity_element,
 )
+from renorm.expr.rewrite import DEEPEST, levels
 from renorm.te import affine, storage
 from renorm.te.affine import NUMBER_0, Algebra, Linear
 from renorm.te.bounds import GPU_AXES, Guard, Inference, Loop, Nest, axis_values, root_values
@@ -41,6 +42,8 @@ from renorm.te.schedule import Schedule, Stage
 from renorm.te.tensor import PlaceholderOp, Tensor, Window
 from renorm.te.translation import Translation, source_of
 from renorm.tir.nodes import NOTHING, Allocate, Barrier, Buffer, For, If, Kernel, Produce, Stmt, Store, seq
+
+_ARRAYS = 200  # of one kernel: what allocates them stands within each other
 
 
 def lower(s: Schedule, args: Sequence[Tensor], name: str = "main") -> Kernel:
@@ -51,7 +54,31 @@ def lower(s: Schedule, args: Sequence[Tensor], name: str = "main") -> Kernel:
     are not arguments is reused once they are dead (te.storage). Raises InvalidSchedule with the stage and what its
     loops are.
     """
+    _check_depth(s)
     return _Lowering(s, list(args)).kernel(name)
+
+
+def _check_depth(s: Schedule) -> None:
+    """Refuses what walks could not reach the end of: loops and expressions that stand within each other."""
+    depth = dict[Tensor, int]()
+    for stage in s.stages:  # producers first
+        before = max((depth.get(t, 0) for t in stage.op.input_tensors), default=0)
+        deep = before + (levels(stage.op.body) if before or stage.is_inline else 0)
+        if deep > DEEPEST:
+            raise InvalidSchedule(
+                f"{stage.name}: with what is computed inline, its expression has {deep} levels",
+                [f"at most: {DEEPEST}, operations within each other"],
+                "do not inline all of these stages",
+            )
+        if stage.is_inline:
+            depth[stage.tensor] = deep
+    arrays = sum(not stage.is_inline for stage in s.stages)
+    if arrays > _ARRAYS:
+        raise InvalidSchedule(
+            f"a kernel of {arrays} stages that have arrays of their own",
+            [f"at most: {_ARRAYS}"],
+            "compute some inline, or build several kernels",
+        )
 
 
 class _Lowering:

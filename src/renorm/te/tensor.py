@@ -20,7 +20,7 @@ import numpy as np
 from renorm.core import dtypes
 from renorm.core.errors import InternalError, InvalidExpression
 from renorm.expr.nodes import Const, Expr, Load, Reduce, Var, as_expr, binary, cast, const, refuse_whole_quotient
-from renorm.expr.rewrite import children
+from renorm.expr.rewrite import DEEPEST, children, levels
 from renorm.te import tag as tags
 
 
@@ -249,6 +249,12 @@ def _check_body(
                 do="give the reduction a te.compute of its own and read its result",
             )
         stack.extend(reversed(children(e)))
+    if len(seen) > DEEPEST and levels(body) > DEEPEST:
+        raise InvalidExpression(
+            f"compute {name}: its expression has {levels(body)} levels, operations within each other",
+            [f"at most: {DEEPEST}; what is computed inline counts where it is read"],
+            do="give parts of it a te.compute of their own, and do not inline all of these",
+        )
     if strangers:
         known = [a.name for a in axis] + [f"{a.name} (reduced)" for a in reduce_axis]
         raise InvalidExpression(

@@ -1,0 +1,132 @@
+"""Networks of very many nodes, operands, results and kernels: right, and in time that grows as they do."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import renorm
+from renorm import ops
+from renorm.core.comparison import difference
+from renorm.graph import interpret
+from renorm.graph.ir import Graph, Value
+
+pytestmark = pytest.mark.usefixtures("kept_code")
+SHAPE = (1, 4, 4, 4)
+Build = Callable[[Graph, Value, int], Any]
+
+
+def relus(g: Graph, x: Value, n: int) -> Value:
+    for i in range(n):
+        x = ops.relu(x) if i % 2 else ops.neg(x)
+    return x
+
+
+def gates(g: Graph, x: Value, n: int) -> Value:
+    """Ops whose expressions are deep."""
+    for i in range(n):
+        x = (ops.mish, ops.hard_swish, ops.softplus, ops.elu)[i % 4](x)
+    return x
+
+
+def affine(g: Graph, x: Value, n: int) -> Value:
+    for i in range(n):
+        x = (ops.mul, ops.add)[i % 2](x, np.float32(1 + 0.1 * (i % 3)))
+    return x
+
+
+def additions(g: Graph, x: Value, n: int) -> Value:
+    """Each reads one of the fifty results before it."""
+    rng, made = np.random.default_rng(0), [x]
+    for _ in range(n):
+        made.append(ops.mul(ops.add(made[-1], made[rng.integers(max(0, len(made) - 50), len(made))]), np.float32(0.5)))
+    return made[-1]
+
+
+def convolutions(g: Graph, x: Value, n: int) -> Value:
+    rng = np.random.default_rng(0)
+    w = rng.normal(size=(4, 4, 3, 3), scale=0.2).astype(np.float32)
+    scale, bias, mean, var = (rng.uniform(0.5, 1, 4).astype(np.float32) for _ in range(4))
+    for _ in range(n // 3):
+        x = ops.relu(ops.batch_norm(ops.conv(x, w, pads=(1, 1, 1, 1)), scale, bias, mean, var, epsilon=1e-5))
+    return x
+
+
+def products(g: Graph, x: Value, n: int) -> Value:
+    w = np.linalg.qr(np.random.default_rng(0).normal(size=(4, 4)))[0].astype(np.float32)
+    for _ in range(n):
+        x = ops.matmul(x, w)
+    return x
+
+
+def moves(g: Graph, x: Value, n: int) -> Value:
+    for i in range(n):
+        x = ops.reshape(ops.transpose(x, perm=(0, 2, 1, 3)) if i % 3 else x, (1, 4, 2, 8) if i % 2 else SHAPE)
+        x = ops.pad(x, (0, 0, 0, 0, 0, 0, 0, 1)) if i % 2 else ops.reshape(x, SHAPE)
+        x = ops.slice(x, starts=(0,), ends=(8,), axes=(3,)) if i % 2 else x
+        x = ops.reshape(x, SHAPE)
+    return x
+
+
+def results(g: Graph, x: Value, n: int) -> list[Value]:
+    return [ops.relu(x) if i % 2 else ops.mul(x, np.float32(i)) for i in range(n)]
+
+
+def many(op: Callable[..., Value], **attributes: Any) -> Build:
+    """One node of n operands, of shapes that broadcast where the op does."""
+
+    def build(g: Graph, x: Value, n: int) -> Value:
+        shapes = [SHAPE] if op is ops.concat else [SHAPE, (4, 1), (1, 1, 4, 4)]
+        xs = [g.input(f"i{i}", "float32", shapes[i % len(shapes)]) for i in range(n - 1)]
+        return op([x, *xs], **attributes)
+
+    return build
+
+
+def network(build: Build, n: int) -> Graph:
+    g = Graph()
+    made = build(g, g.input("x", "float32", SHAPE), n)
+    g.outputs = made if isinstance(made, list) else [made]
+    return g
+
+
+MANY = {name: many(getattr(ops, name)) for name in ("sum", "mean", "max", "min")}
+MANY |= {f"concat_{axis}": many(ops.concat, axis=axis) for axis in (0, 1, -1)}
+ROWS = {b.__name__: b for b in (relus, gates, affine, additions, convolutions, products, moves, results)}
+
+
+@pytest.mark.parametrize(("name", "level"), [*((name, 3) for name in (*ROWS, *MANY)), ("relus", 0), ("sum", 0)])
+def test_a_network_of_very_many_parts_is_right(name: str, level: int) -> None:
+    g = network({**ROWS, **MANY}[name], 250)
+    m = renorm.compile(g, threads=2, opt_level=level)
+    rng = np.random.default_rng(1)
+    feeds = {v.name: rng.normal(size=v.shape).astype(np.float32) for v in g.inputs}
+    for got, expected in zip(m.run(**feeds), interpret.run(g, feeds), strict=True):
+        assert difference(got, expected) < 1e-4
+
+
+@pytest.mark.parametrize("name", ["relus", "additions", "products", "results", "sum"])
+def test_compiling_takes_time_that_grows_as_the_network_does(name: str) -> None:
+    build = {**ROWS, **MANY}[name]
+    renorm.compile(network(build, 60), threads=1)
+    seconds = list[float]()
+    for n in (200, 800):
+        g, since = network(build, n), time.process_time()
+        renorm.compile(g, threads=1)
+        seconds.append(time.process_time() - since)
+    assert seconds[1] < 9 * seconds[0] + 0.5, seconds  # four times as much to do; 16 where each part meets each other
+
+
+@pytest.mark.parametrize("op", [ops.sum, ops.mean])
+def test_16_bit_sums_in_parts_are_rounded_once(op: Any) -> None:
+    g = Graph()
+    xs = [g.input(f"x{i}", "float16", (3,)) for i in range(200)]
+    g.outputs = [op(xs)]
+    feeds = {v.name: np.float16([1, 1e-3, -7]) * (i % 7) for i, v in enumerate(g.inputs)}
+    [got] = renorm.compile(g, threads=1).run(**feeds)
+    exact = sum(a.astype(np.float64) for a in feeds.values()) / (200 if op is ops.mean else 1)
+    assert np.all(np.abs(got - exact) <= np.abs(exact) * 2**-10)
