@@ -14,13 +14,16 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.utils.checkpoint import checkpoint
 
 import renorm.torch as ours
 from renorm.torch.ranks import world
 
 RANKS, SAMPLES, STEPS = 2, 3, 4
-KINDS = ("plain", "unused", "accumulated", "checkpointed", "replaced")
+SHARDED = ("FullyShardedDataParallel", "fully_shard")
+KINDS = ("plain", "unused", "accumulated", "checkpointed", "replaced", "compiled")
 
 
 class Network(nn.Module):
@@ -82,6 +85,43 @@ def converted(kind: str) -> nn.Module:
     return model
 
 
+def norms(kind: str) -> nn.Module:
+    """A network whose norms need no other sample; ours, if a kind is said."""
+    torch.manual_seed(12)
+    model = nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.InstanceNorm2d(4, affine=True),
+        nn.Flatten(), nn.LayerNorm(16), nn.Linear(16, 2),
+    ).double()  # fmt: skip
+    if kind:
+        ours.replace_norms(model)
+    return model
+
+
+def learned(model: Any, part: slice) -> None:
+    """SGD in each step."""
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for x, t, _ in batches():
+        ((model(x[part]) - t[part]) ** 2).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def sharded(kind: str, part: slice) -> dict[str, Any]:
+    """What ranks learn that have a part of each parameter, whose whole takes memory only while it is used."""
+    model = norms(kind)
+    if kind == "fully_shard":
+        mesh = init_device_mesh("cpu", (RANKS,))
+        for child in model:
+            if next(child.parameters(), None) is not None:
+                fully_shard(child, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+        learned(model, part)
+        return {name: t.full_tensor().numpy() for name, t in model.state_dict().items()}
+    whole = FullyShardedDataParallel(model, use_orig_params=True, device_id=torch.device("cpu"))
+    learned(whole, part)
+    return {name: t.numpy() for name, t in whole.state_dict().items()}
+
+
 def connect(store: Path) -> int:
     """The rank of this process."""
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -94,12 +134,16 @@ def main(folder: Path) -> None:
     for kind in KINDS:
         model = converted(kind)
         parallel = nn.parallel.DistributedDataParallel(model, find_unused_parameters=kind == "unused")
+        if kind == "compiled":
+            model.compile(backend="eager")
         trained(parallel, slice(rank * SAMPLES, (rank + 1) * SAMPLES))
         found = {name: t.numpy() for name, t in model.state_dict().items()}
         ours.restore(model)
         assert kind != "replaced" or sum(type(m) is nn.SyncBatchNorm for m in model.modules()) == 2
         np.savez(folder / f"{rank}-{kind}.npz", **found)
         del parallel, model
+    for kind in SHARDED:
+        np.savez(folder / f"{rank}-{kind}.npz", **sharded(kind, slice(rank * SAMPLES, (rank + 1) * SAMPLES)))
     comm = weakref.ref(world())
     torch.distributed.destroy_process_group()
     connect(folder / "second")

@@ -1,6 +1,7 @@
 """SyncBatchNorm in DistributedDataParallel over gloo: two processes learn what one learns with the whole batch.
 
-Also with parameters that a rank does not use, gradients of several steps, checkpoints, and torch's layers made ours.
+Also with parameters that a rank does not use, gradients of several steps, checkpoints, torch.compile, and torch's
+layers made ours; and norms of samples where each rank has a part of each parameter.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import pytest
 
 pytest.importorskip("torch", reason="PyTorch is not installed")
 
-from tests.torch.ddp_program import KINDS, RANKS, SAMPLES, Network, trained
+from tests.torch.ddp_program import KINDS, RANKS, SAMPLES, SHARDED, Network, learned, norms, trained
 
 ROOT = Path(__file__).parents[2]
 
@@ -31,9 +32,9 @@ def test_two_processes_learn_as_one(tmp_path: Path) -> None:
     ]
     said = [p.communicate(timeout=200)[1] for p in processes]
     assert [p.returncode for p in processes] == [0] * RANKS, "\n".join(said)
-    for kind in KINDS:
-        whole = Network(kind)
-        trained(whole, slice(0, RANKS * SAMPLES))
+    for kind in KINDS + SHARDED:
+        whole, learn = (norms(""), learned) if kind in SHARDED else (Network(kind), trained)
+        learn(whole, slice(0, RANKS * SAMPLES))
         first, second = (dict(np.load(tmp_path / f"{r}-{kind}.npz")) for r in range(RANKS))
         for name, expected in whole.state_dict().items():
             assert first[name].tobytes() == second[name].tobytes(), f"{kind}: {name}"

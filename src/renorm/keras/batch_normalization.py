@@ -9,8 +9,9 @@ import torch
 
 from renorm.core.errors import InvalidInput
 from renorm.torch.arrays import array_of
-from renorm.torch.batch import Settings, is_ours_with, normalize_batch
+from renorm.torch.batch import Settings, normalize_batch
 from renorm.torch.ranks import world
+from renorm.torch.reach import is_ours_in_batches
 from renorm.training import Communicator
 from renorm.training.communicators import guarded
 
@@ -94,7 +95,9 @@ class BatchNormalization(keras.layers.BatchNormalization):
 
     def _is_ours(self, x: Any, uses_batch: bool, mask: Any, *tensors: Any) -> bool:
         is_last = self.axis in (-1, x.dim() - 1)
-        return is_ours_with(x, *tensors) and not (uses_batch and (self.renorm or (mask is not None and not is_last)))
+        return is_ours_in_batches(x, *tensors) and not (
+            uses_batch and (self.renorm or (mask is not None and not is_last))
+        )
 
     def _by_keras(self, inputs: Any, training: bool | None, mask: Any) -> Any:
         """Keras itself refuses to synchronize; where this is called there are no other ranks."""

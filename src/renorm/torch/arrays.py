@@ -1,21 +1,24 @@
-"""Tensors of PyTorch as NumPy arrays over the same memory, and back."""
+"""Tensors of PyTorch as arrays over the same memory, and fresh ones.
+
+Neither Tensor.numpy() nor torch.from_numpy() is used: the first forbids for good to resize the storage of a tensor,
+which belongs to the user, the second gives one that cannot be resized.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch._C import _are_functorch_transforms_active
-from torch.autograd import forward_ad
-from torch.jit._trace import is_tracing
 
 from renorm.core import dtypes
+from renorm.torch import recycled
+from renorm.torch.recycled import CPU
 
 Array = np.ndarray[Any, Any]
 
-PLAIN = (Tensor, torch.nn.Parameter)
 _BFLOAT16 = dtypes.numpy_dtype("bfloat16")
 DTYPES = {
     torch.float32: np.dtype(np.float32),
@@ -23,43 +26,41 @@ DTYPES = {
     torch.float16: np.dtype(np.float16),
     torch.bfloat16: _BFLOAT16,
 }
+TORCH_DTYPES = {d.name: t for t, d in DTYPES.items()}
+_AS_NUMPY = {torch.float32: "<f4", torch.float64: "<f8", torch.float16: "<f2", torch.bfloat16: "<u2", torch.bool: "|b1"}
 
 
-def is_ours(x: Tensor, *others: Tensor | None) -> bool:
-    """Whether renorm's kernels may work on these tensors: strided memory of the CPU with elements of a dtype that it
-    has, and nobody who wants to see the calls (torch.compile, tracing, transforms of torch.func, tangents of forward
-    mode, subclasses of Tensor)."""
-    if torch.compiler.is_compiling() or is_tracing() or _are_functorch_transforms_active():
-        return False
-    has_tangents = forward_ad._current_level >= 0
-    for t in (x, *others):
-        if t is None:
-            continue
-        if not (type(t) in PLAIN and t.is_cpu and t.dtype in DTYPES and t.layout is torch.strided) or t.is_neg():
-            return False
-        if has_tangents and forward_ad.unpack_dual(t).tangent is not None:
-            return False
-    return True
+class _Memory:
+    """Of a tensor, which NumPy keeps as long as an array over it."""
+
+    __slots__ = ("__array_interface__", "tensor")
+
+    def __init__(self, x: Tensor):
+        self.tensor, size = x, x.element_size()
+        self.__array_interface__ = {
+            "data": (x.data_ptr(), False),
+            "shape": tuple(x.shape),
+            "strides": tuple(s * size for s in x.stride()),
+            "typestr": _AS_NUMPY[x.dtype],
+            "version": 3,
+        }
 
 
 def array_of(x: Tensor) -> Array:
-    """The memory of a tensor, with its strides."""
-    x = x.detach()
-    return x.view(torch.int16).numpy().view(_BFLOAT16) if x.dtype is torch.bfloat16 else x.numpy()
+    """The memory of a tensor, with its strides; of booleans too."""
+    seen = np.asarray(_Memory(x)) if x.numel() else np.empty(tuple(x.shape), _AS_NUMPY[x.dtype])
+    return seen.view(_BFLOAT16) if x.dtype is torch.bfloat16 else seen
 
 
 def array_or_none(x: Tensor | None) -> Array | None:
     return None if x is None else array_of(x)
 
 
-def tensor_of(array: Array) -> Tensor:
-    """A tensor over the memory of an array, which lives as long as one of the two. It is no view of another tensor,
-    so that autograd lets operations in place follow."""
-    if array.dtype != _BFLOAT16:
-        return torch.from_numpy(array)
-    bits = torch.from_numpy(array.view(np.int16))
-    whole = torch.empty(0, dtype=torch.bfloat16)
-    return whole.set_(bits.untyped_storage(), bits.storage_offset(), bits.shape, bits.stride())
+def copied(array: Array) -> Tensor:
+    """A fresh tensor with the elements of a C-contiguous array."""
+    fresh = torch.empty(array.shape, dtype=TORCH_DTYPES[array.dtype.name], device=CPU)
+    np.copyto(array_of(fresh), array)
+    return fresh
 
 
 class Order(NamedTuple):
@@ -79,9 +80,13 @@ class Order(NamedTuple):
         """Over the same memory as `array`: with its axes in the order of memory."""
         return (x if self.axis == 1 else _last(x)).contiguous()
 
-    def tensor(self, array: Array) -> Tensor:
-        """[N, C, *S] over the memory of an array in this order."""
-        return tensor_of(array if self.axis == 1 else np.moveaxis(array, -1, 1))
+    def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """A fresh [N, C, *S] in this order."""
+        rank = len(shape)
+        steps, step = [1] * rank, 1
+        for a in reversed((0, *range(2, rank), 1)[:rank] if self.axis == -1 else range(rank)):
+            steps[a], step = step, step * max(1, shape[a])
+        return recycled.empty(shape, steps, dtype)
 
 
 def _last(x: Tensor) -> Tensor:

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from renorm import training
-from renorm.torch.arrays import Array, Order, array_of, array_or_none, is_ours, tensor_of
+from renorm.torch.arrays import Array, Order, array_of, array_or_none, copied
 from renorm.torch.direct import DirectBatchNorm, direct
 from renorm.torch.once import once_differentiable
+from renorm.torch.reach import is_ours
 from renorm.torch.threads import torch_threads
 from renorm.torch.twice import of_batch_norm
 from renorm.training.communicators import guarded
@@ -33,14 +34,6 @@ class Settings(NamedTuple):
     mask: Array | None = None
     name: str = ""
     counted: Tensor | None = None
-
-
-def is_ours_with(x: Tensor, *parameters: Tensor | None) -> bool:
-    """Whether `normalize_batch` takes these: parameters in the dtype of x, or wider than a narrow one."""
-    if x.dim() < 2 or not is_ours(x, *parameters):
-        return False
-    wide = torch.float64 if x.dtype is torch.float64 else torch.float32
-    return all(p is None or p.dtype is x.dtype or p.dtype is wide for p in parameters)
 
 
 def is_like(residual: object, x: Tensor) -> bool:
@@ -87,21 +80,23 @@ class _BatchNorm(torch.autograd.Function):
             order = Order.of(x)
             operands = order.array(x), *map(array_or_none, (weight, bias, *running))
             added = None if residual is None else order.array(residual)
+            y = order.empty(x.shape, x.dtype)
             same: Any = {"axis": order.axis, "epsilon": settings.epsilon, "relu": settings.relu, "residual": added}
+            same["out"] = order.array(y)
             if settings.uses_batch:
                 own: Any = {k: getattr(settings, k) for k in ("convention", "momentum", "mask", "comm", "name")}
                 r = training.batch_norm(*operands, **same, **own)
-                result, new, saved = r.y, (r.running_mean, r.running_var), (r.saved_mean, r.saved_invstd)
+                new, saved = (r.running_mean, r.running_var), (r.saved_mean, r.saved_invstd)
             else:
-                result, new, saved = training.batch_norm_inference(*operands, **same), (None, None), None
+                training.batch_norm_inference(*operands, **same)
+                new, saved = (None, None), None
         for kept, moved in zip(running, new):
             if kept is not None and moved is not None:
-                kept.copy_(tensor_of(moved))
+                kept.copy_(copied(moved))
                 if kept is running_var and kept.dtype is torch.float16:  # wider ones overflow in float32
                     report_overflow(array_of(kept), moved, settings.name)
         if settings.counted is not None:
             settings.counted.add_(1)
-        y = order.tensor(result)
         if ctx is not None:
             constants = (None, None) if settings.uses_batch else running
             ctx.save_for_backward(x, weight, y if settings.relu else None, *constants)
@@ -118,18 +113,23 @@ class _BatchNorm(torch.autograd.Function):
             x, weight, y, *running = ctx.saved_tensors
             operands = order.array(dy), order.array(x), array_or_none(weight)
             through_relu = wanted[3] and y is not None  # else the residual's gradient is dy
+            results = [order.empty(x.shape, x.dtype) for _ in range(1 + through_relu)]
+            dx, *added = map(order.array, results)
             same: Any = {"axis": order.axis, "residual": through_relu, "y": None if y is None else order.array(y)}
+            same["out"] = dx, None, None, *added
             if settings.uses_batch:
                 own: Any = {"mask": settings.mask, "comm": settings.comm, "local": settings.comm is not None}
-                found = training.batch_norm_backward(*operands, *ctx.saved, **same, **own)
+                _, dscale, dbias, *_ = training.batch_norm_backward(*operands, *ctx.saved, **same, **own)
             else:
-                constants = map(array_of, running)
-                found = training.batch_norm_backward_frozen(*operands, *constants, **same, epsilon=settings.epsilon)
+                own = map(array_of, running)
+                _, dscale, dbias, *_ = training.batch_norm_backward_frozen(
+                    *operands, *own, **same, epsilon=settings.epsilon
+                )
         return (
-            order.tensor(found[0]) if wanted[0] else None,
-            tensor_of(found[1]) if wanted[1] else None,
-            tensor_of(found[2]).to(ctx.bias) if wanted[2] else None,
-            (order.tensor(found[3]) if through_relu else dy) if wanted[3] else None,
+            results[0] if wanted[0] else None,
+            copied(dscale) if wanted[1] else None,
+            copied(dbias).to(ctx.bias) if wanted[2] else None,
+            results[-1] if through_relu else dy if wanted[3] else None,
             None,
             None,
             None,

@@ -9,7 +9,6 @@ its length shows in a step of training.
 from __future__ import annotations
 
 from ctypes import memmove
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -19,9 +18,10 @@ from torch.autograd.graph import increment_version
 
 from renorm.ops.batch_norm_gradient import BatchNormGradient
 from renorm.ops.batch_norm_training import BatchNormTraining
-from renorm.runtime.arrays import Array, Slot, address
+from renorm.runtime.arrays import Array, address
 from renorm.runtime.module import Module
-from renorm.torch.arrays import DTYPES, Order, tensor_of
+from renorm.torch.arrays import DTYPES, Order, array_of
+from renorm.torch.recycled import CPU
 from renorm.torch.threads import team
 from renorm.torch.twice import of_batch_norm
 from renorm.training import kernels
@@ -110,7 +110,6 @@ class Direct:
         settings = ("epsilon", epsilon_of(self._rule, form.epsilon)), ("relu", form.relu), *sense(self._rule)
         types = self._data, scale, bias, running, running, momentum, None, residual
         self._training = kernels.module((BatchNormTraining, settings, form.team, types))
-        self._result = Slot(replace(self._training.outputs[0], shape=tuple(form.shape)))
         # momentum and the small results lie in one piece of memory, each on cache lines of its own
         sizes = [_WORD, *(spec.nbytes for spec in self._training.outputs[1:])]
         self._nbytes = channels.count * self._vector[1].itemsize
@@ -129,7 +128,7 @@ class Direct:
         settings: Settings,
     ) -> tuple[Tensor, Array]:
         """y, and the small results, which `backward` wants. Running statistics are those after this batch then."""
-        small, y = np.empty(self._words), self._result.allocate()
+        small, y = np.empty(self._words), self._order.empty(x.shape, x.dtype)
         at, ordered = address(small), self._order.contiguous
         x = ordered(x)
         operands = [x.data_ptr()]
@@ -143,17 +142,17 @@ class Direct:
         if residual is not None:
             residual = ordered(residual)
             operands.append(residual.data_ptr())
-        self._training.run_at([*operands, address(y), *[at + offset for offset in self._offsets]])
+        self._training.run_at([*operands, y.data_ptr(), *[at + offset for offset in self._offsets]])
         if mean is not None and var is not None:
             self._update(small, at, mean, var, settings.name)
         if settings.counted is not None:
             settings.counted.add_(1)
-        return self._tensor(y), small
+        return y, small
 
     def _update(self, small: Array, at: int, mean: Tensor, var: Tensor, name: str) -> None:
         new = np.ndarray(self._vector[0], self._vector[1], small, self._offsets[1])
         if not np.maximum.reduce(new) < np.inf:
-            report_overflow(new, var.detach().numpy(), name)
+            report_overflow(new, array_of(var), name)
         for old, offset in zip((mean, var), self._offsets):
             memmove(old.data_ptr(), at + offset, self._nbytes)
         increment_version((mean, var))
@@ -165,10 +164,10 @@ class Direct:
         result, behind a ReLU."""
         key = team(), y is not None, residual
         module = self._gradients.get(key) or self._gradient(*key)
-        results = [self._result.allocate() for _ in range(1 + residual)]
-        sums = [torch.empty(self._vector[0], dtype=self._wide) for _ in range(2)]
+        dx, *added = [self._order.empty(x.shape, x.dtype) for _ in range(1 + residual)]
+        sums = [torch.empty(self._vector[0], dtype=self._wide, device=CPU) for _ in range(2)]
         ordered, at = self._order.contiguous, address(small)
-        dy, x = ordered(dy.resolve_neg()), ordered(x)
+        dy, x = ordered(dy), ordered(x)
         operands = [dy.data_ptr(), x.data_ptr()]
         if weight is not None:
             operands.append(weight.data_ptr())
@@ -176,10 +175,9 @@ class Direct:
         if y is not None:
             y = ordered(y)
             operands.append(y.data_ptr())
-        first, *rest = map(address, results)
-        module.run_at([*operands, first, *[t.data_ptr() for t in sums], *rest])
-        dx, *others = map(self._tensor, results)
-        return [dx, *sums, *others]
+        results = [dx, *sums, *added]
+        module.run_at(operands + [t.data_ptr() for t in results])
+        return results
 
     def _gradient(self, team: Any, is_rectified: bool, residual: bool) -> Module:
         scale = self._vector if self._form.has_scale else None
@@ -188,9 +186,6 @@ class Direct:
         found = kernels.module((BatchNormGradient, (("residual", residual),), team, types))
         self._gradients[team, is_rectified, residual] = found
         return found
-
-    def _tensor(self, array: Array) -> Tensor:
-        return tensor_of(array) if self._form.axis == 1 else self._order.tensor(array)
 
 
 _known = dict[_Form, Direct]()

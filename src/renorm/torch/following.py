@@ -202,4 +202,4 @@ def _modes() -> tuple[Any, ...]:
 
 def _random() -> tuple[Any, ...]:
     _, keys, *place = np.random.get_state()  # noqa: NPY002 (that of others)
-    return random.getstate(), torch.get_rng_state().numpy().tobytes(), np.asarray(keys).tobytes(), place
+    return random.getstate(), bytes(torch.get_rng_state().tolist()), np.asarray(keys).tobytes(), place

@@ -14,12 +14,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch.jit._trace import is_tracing
 from torch.nn import functional as F
 
 from renorm.core.dataclass import dataclass
 from renorm.torch.following import Unfollowable, follow, is_hooked, is_inlined
 from renorm.torch.modules import _BatchNorm
+from renorm.torch.reach import is_watched
 
 ADD, RELU = "addition", "ReLU"
 _VARIANTS, _MOST = "renorm_variants", 4  # forwards of a module that read different attributes
@@ -128,7 +128,7 @@ def _of(module: nn.Module) -> _Variants:
 
 def _variant(module: nn.Module, args: tuple[Any, ...]) -> _Variant | None:
     """That computes the forward of `module` on these; None if its own must."""
-    if torch.compiler.is_compiling() or is_tracing() or not all(isinstance(a, Tensor) for a in args):
+    if is_watched() or not all(isinstance(a, Tensor) for a in args):
         return None
     variants = _of(module)
     for v in variants:

@@ -1,25 +1,26 @@
 """The normalization layers of torch.nn, computed by renorm's kernels.
 
 Each is a subclass of torch's layer of the same name: constructor, parameters, buffers, state_dict and printed form are
-inherited. What renorm does not compute (other devices and dtypes than those of arrays.is_ours, torch.compile, tracing)
-and what torch refuses goes to torch's own function.
+inherited. What renorm does not compute (reach.py says what) and what torch refuses goes to torch's own function.
 """
 
 from __future__ import annotations
 
-from math import prod
+from math import inf, prod
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.compiler import is_compiling
 from torch.nn import functional as F
 
 from renorm.core.errors import InvalidInput
-from renorm.torch.arrays import array_of, is_ours, tensor_of
-from renorm.torch.batch import Settings, is_like, is_ours_with, normalize_batch
-from renorm.torch.nodes import is_stand_in, node_of
+from renorm.torch.arrays import array_of
+from renorm.torch.batch import Settings, is_like, normalize_batch
+from renorm.torch.nodes import is_inner_node, node_of
 from renorm.torch.ranks import world
+from renorm.torch.reach import is_epsilon, is_ours_in_batches, is_ours_in_slices
 from renorm.torch.slices import Form, normalize, normalized
 from renorm.training.communicators import Communicator, guarded
 from renorm.training.forward import report_overflow
@@ -55,7 +56,7 @@ class _BatchNorm(nn.modules.batchnorm._BatchNorm):
         return super().extra_repr() + (", relu=True" if self.relu else "")
 
     def forward(self, input: Tensor, residual: Tensor | None = None) -> Tensor:
-        if is_stand_in(input):
+        if is_inner_node(self, input):
             return node_of(self, *(operand for operand in (input, residual) if operand is not None))
         return self.normalized(input, residual, self.relu)
 
@@ -70,7 +71,7 @@ class _BatchNorm(nn.modules.batchnorm._BatchNorm):
         tracked = not self.training or self.track_running_stats
         running = (self.running_mean, self.running_var) if tracked else (None, None)
         group = self._group() if uses_batch and self.training else None
-        is_ours = is_ours_with(x, self.weight, self.bias, *running)  # a tracer sees no comparison of extents
+        is_ours = is_ours_in_batches(x, self.weight, self.bias, *running)  # a tracer sees no comparison of extents
         if not is_ours or (group is None and self._is_odd(x, uses_batch, factor)):
             y = self._by_torch(x, *running, uses_batch, factor, group)
             if counted is not None:
@@ -90,7 +91,7 @@ class _BatchNorm(nn.modules.batchnorm._BatchNorm):
     def _is_odd(self, x: Tensor, uses_batch: bool, factor: float) -> bool:
         """Whether torch has words, or numbers of its own, for this."""
         single = uses_batch and x.numel() <= x.shape[1]
-        return single or x.shape[1] != self.num_features or not 0 <= factor <= 1 or not self.eps > 0
+        return single or x.shape[1] != self.num_features or not 0 <= factor <= 1 or not 0 < self.eps < inf
 
     def _share(self, counted: Tensor | None) -> float:
         """That the batch has in the running statistics after it. counted: the batches before it."""
@@ -146,6 +147,13 @@ class SyncBatchNorm(_BatchNorm):
         )
         self.process_group = process_group
 
+    def forward(self, input: Tensor, residual: Tensor | None = None) -> Tensor:
+        if is_compiling() and self.training and (self.process_group is not None or dist.is_initialized()):
+            return self._unseen(input, residual)
+        return super().forward(input, residual)
+
+    _unseen: Any = torch.compiler.disable(_BatchNorm.forward)  # what ranks exchange is no operation of torch
+
     def _check_input_dim(self, input: Tensor) -> None:
         group = self._group() if self.training else None
         with guarded(group, "SyncBatchNorm forward"):  # no more: torch's checkpoint leaves what follows by an exception
@@ -154,12 +162,12 @@ class SyncBatchNorm(_BatchNorm):
             if input.shape[1] != self.num_features:
                 raise ValueError(f"expected {self.num_features} channels on axis 1, got x {list(input.shape)}")
             parameters = self.weight, self.bias, self.running_mean, self.running_var
-            if group is not None and input.device.type == "cpu" and not is_ours_with(input, *parameters):
+            if group is not None and input.device.type == "cpu" and not is_ours_in_batches(input, *parameters):
                 shown = ", ".join("None" if p is None else str(p.dtype)[6:] for p in parameters)
                 raise InvalidInput(
                     f"SyncBatchNorm over {group.size} ranks: x is {str(input.dtype)[6:]}{list(input.shape)}",
                     [
-                        "expected float16, bfloat16, float32 or float64, outside of torch.compile",
+                        "expected float16, bfloat16, float32 or float64, where nobody sees the calls (modes, tracers)",
                         f"weight, bias, running_mean, running_var: {shown}",
                     ],
                 )
@@ -201,14 +209,13 @@ class _InstanceNorm(nn.modules.instancenorm._InstanceNorm):
     label = ""
 
     def forward(self, input: Tensor) -> Tensor:
-        return node_of(self, input) if is_stand_in(input) else super().forward(input)
+        return node_of(self, input) if is_inner_node(self, input) else super().forward(input)
 
     def _apply_instance_norm(self, input: Tensor) -> Tensor:
         uses_input = self.training or not self.track_running_stats
         running = self.running_mean, self.running_var
         known = [r for r in running if r is not None]
-        fits = all(r.numel() == input.shape[1] for r in known) and prod(input.shape[2:]) > 1 and input.numel() > 0
-        if not (fits and is_ours_with(input, self.weight, self.bias, *known)):
+        if not (is_ours_in_batches(input, self.weight, self.bias, *known) and self._fits(input, known)):
             return super()._apply_instance_norm(input)
         if not uses_input:
             return normalize_batch(input, *running, self.weight, self.bias, Settings(self.eps, False))
@@ -216,8 +223,13 @@ class _InstanceNorm(nn.modules.instancenorm._InstanceNorm):
         if not known or not self.training:
             return normalize(input, self.weight, self.bias, form)
         y, mean, invstd = normalized(input, self.weight, self.bias, form)
-        self._update(tensor_of(mean), tensor_of(invstd), prod(input.shape[2:]))
+        self._update(mean, invstd, prod(input.shape[2:]))
         return y
+
+    def _fits(self, x: Tensor, running: list[Tensor]) -> bool:
+        """Whether torch has neither words, nor numbers of its own, for this."""
+        fits = all(r.numel() == x.shape[1] for r in running) and is_epsilon(self.eps)
+        return fits and prod(x.shape[2:]) > 1 and x.numel() > 0
 
     def _update(self, mean: Tensor, invstd: Tensor, size: int) -> None:
         """Running statistics follow the mean over the samples; the variance is that of size - 1."""
@@ -229,7 +241,7 @@ class _InstanceNorm(nn.modules.instancenorm._InstanceNorm):
             moved = (1 - share) * running + share * batch.mean(0)
             running.copy_(moved)
             if running is self.running_var:
-                report_overflow(array_of(running), moved.numpy(), self.label or type(self).__name__)
+                report_overflow(array_of(running), array_of(moved), self.label or type(self).__name__)
 
 
 class InstanceNorm1d(_InstanceNorm, nn.InstanceNorm1d):
@@ -248,35 +260,31 @@ class LayerNorm(nn.LayerNorm):
     """torch.nn.LayerNorm by renorm's kernels: [..., *normalized_shape], over the last axes."""
 
     def forward(self, input: Tensor) -> Tensor:
-        if is_stand_in(input):
+        if is_inner_node(self, input):
             return node_of(self, input)
-        axes = len(self.normalized_shape)
-        fits = input.dim() >= axes > 0 and tuple(input.shape[input.dim() - axes :]) == tuple(self.normalized_shape)
-        if not (fits and input.numel() and is_ours_with_slices(input, self.weight, self.bias)):
+        if not (is_ours_in_slices(input, self.weight, self.bias) and self._fits(input)):
             return super().forward(input)
-        return normalize(input, self.weight, self.bias, Form.of_rows(input, axes, self.eps))
+        return normalize(input, self.weight, self.bias, Form.of_rows(input, len(self.normalized_shape), self.eps))
+
+    def _fits(self, x: Tensor) -> bool:
+        axes = len(self.normalized_shape)
+        fits = x.dim() >= axes > 0 and tuple(x.shape[x.dim() - axes :]) == tuple(self.normalized_shape)
+        return fits and x.numel() > 0 and is_epsilon(self.eps)
 
 
 class GroupNorm(nn.GroupNorm):
     """torch.nn.GroupNorm by renorm's kernels: [N, C, ...], over C / num_groups channels of a sample."""
 
     def forward(self, input: Tensor) -> Tensor:
-        if is_stand_in(input):
+        if is_inner_node(self, input):
             return node_of(self, input)
-        fits = input.dim() >= 2 and input.shape[1] == self.num_channels and input.numel() > 0
-        if not (fits and is_ours_with_slices(input, self.weight, self.bias)):
-            return super().forward(input)
-        if prod(input.shape[1:]) == self.num_groups:  # torch has words for slices of one element
+        if not (is_ours_in_slices(input, self.weight, self.bias) and self._fits(input)):
             return super().forward(input)
         return normalize(input, self.weight, self.bias, Form.of_channels(input, self.num_groups, self.eps))
 
-
-def is_ours_with_slices(x: Tensor, *parameters: Tensor | None) -> bool:
-    """Whether `normalize` takes these: the dtypes that torch takes together."""
-    return is_ours(x, *parameters) and all(
-        p is None or p.dtype is x.dtype or (p.dtype is torch.float32 and x.dtype in (torch.float16, torch.bfloat16))
-        for p in parameters
-    )
+    def _fits(self, x: Tensor) -> bool:
+        fits = x.dim() >= 2 and x.shape[1] == self.num_channels and x.numel() > 0 and is_epsilon(self.eps)
+        return fits and prod(x.shape[1:]) != self.num_groups  # torch has words for slices of one element
 
 
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, BatchNorm1d, BatchNorm2d, BatchNorm3d)

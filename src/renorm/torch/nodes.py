@@ -7,9 +7,10 @@ from typing import Any
 from torch import fx, nn
 
 
-def is_stand_in(x: object) -> bool:
-    """Whether torch.fx writes down what is done with it; it can say neither its shape nor its dtype."""
-    return isinstance(x, fx.Proxy)
+def is_inner_node(module: nn.Module, x: object) -> bool:
+    """Whether torch.fx writes down what is done with x, and has `module` inside of what it follows. It can say neither
+    shape nor dtype of x."""
+    return isinstance(x, fx.Proxy) and getattr(x.tracer, "root", None) is not module
 
 
 def node_of(module: nn.Module, *operands: Any) -> Any:

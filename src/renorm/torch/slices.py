@@ -15,10 +15,10 @@ from torch import Tensor
 
 from renorm.ops.group_norm_gradient import GroupNormGradient
 from renorm.ops.group_norm_training import GroupNormTraining
-from renorm.torch.arrays import Array, Order, array_of, tensor_of
-from renorm.torch.threads import torch_threads
-from renorm.torch.twice import gradients
-from renorm.training import kernels
+from renorm.torch.arrays import Order
+from renorm.torch.calls import run
+from renorm.torch.reach import is_ours
+from renorm.torch.twice import any_bias, gradients
 
 
 class Form(NamedTuple):
@@ -44,12 +44,9 @@ class Form(NamedTuple):
         size = prod(x.shape[x.dim() - axes :])
         return Form(Order(1), (prod(x.shape[: x.dim() - axes]), size), 1, epsilon)
 
-    def array(self, x: Tensor) -> Array:
-        return self.order.array(x).reshape(self.shape)
-
-    def tensor(self, array: Array, like: Tensor) -> Tensor:
-        shape = like.shape if self.order.axis == 1 else (like.shape[0], *like.shape[2:], like.shape[1])
-        return self.order.tensor(array.reshape(shape))
+    def flat(self, x: Tensor) -> Tensor:
+        """x in the order of memory, as the kernel is given it."""
+        return self.order.contiguous(x).view(self.shape)
 
     def by_torch(self, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
         flat = x.reshape(self.shape) if self.order.axis == 1 else x
@@ -65,17 +62,14 @@ class Normalized(NamedTuple):
     """y: like x. mean, invstd: float64, of each slice of the form [N, groups]."""
 
     y: Tensor
-    mean: Array
-    invstd: Array
+    mean: Tensor
+    invstd: Tensor
 
 
 def _normalize(x: Tensor, weight: Tensor | None, bias: Tensor | None, form: Form) -> Normalized:
-    flat = [None if p is None else array_of(p.reshape(-1)) for p in (weight, bias)]
-    with torch_threads():
-        y, mean, invstd = kernels.run(
-            GroupNormTraining, (*form.attributes, ("epsilon", form.epsilon)), (form.array(x), *flat), None
-        )
-    return Normalized(form.tensor(y, x), mean, invstd)
+    scale, shift = (None if p is None else p.reshape(-1) for p in (weight, bias))
+    y, settings = form.order.empty(x.shape, x.dtype), (*form.attributes, ("epsilon", form.epsilon))
+    return Normalized(y, *run(GroupNormTraining, settings, (form.flat(x), scale, shift), y))
 
 
 class _Normalize(torch.autograd.Function):
@@ -83,7 +77,7 @@ class _Normalize(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, form: Form, kept: list[Array]
+        ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, form: Form, kept: list[Tensor]
     ) -> Tensor:
         y, mean, invstd = _normalize(x, weight, bias, form)
         kept += [mean, invstd]
@@ -97,16 +91,15 @@ class _Normalize(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         form: Form = ctx.form
         wanted: Sequence[bool] = ctx.needs_input_grad
-        if torch.is_grad_enabled():
-            bias = None if ctx.bias is None else torch.zeros(ctx.bias[0], dtype=ctx.bias[1], requires_grad=True)
+        if torch.is_grad_enabled() or not is_ours(dy):
+            bias = None if ctx.bias is None else any_bias(x, *ctx.bias)
             return (*gradients(form.by_torch, (x, weight, bias), wanted[:3], dy), None, None)
-        scale = None if weight is None else array_of(weight.reshape(-1))
-        operands = form.array(dy), form.array(x), ctx.mean, ctx.invstd, scale
-        with torch_threads():
-            dx, sums = kernels.run(GroupNormGradient, form.attributes, operands, None)
-        dbias, dscale = tensor_of(sums).sum(0, dtype=torch.float64)
+        scale, dx = None if weight is None else weight.reshape(-1), form.order.empty(x.shape, x.dtype)
+        operands = form.flat(dy), form.flat(x), ctx.mean, ctx.invstd, scale
+        (sums,) = run(GroupNormGradient, form.attributes, operands, dx)
+        dbias, dscale = sums.sum(0, dtype=torch.float64)
         return (
-            form.tensor(dx, x) if wanted[0] else None,
+            dx if wanted[0] else None,
             dscale.to(ctx.scale[1]).reshape(ctx.scale[0]) if wanted[1] else None,
             dbias.to(ctx.bias[1]).reshape(ctx.bias[0]) if wanted[2] else None,
             None,
@@ -117,7 +110,7 @@ class _Normalize(torch.autograd.Function):
 def normalized(x: Tensor, weight: Tensor | None, bias: Tensor | None, form: Form) -> Normalized:
     """scale * (x - mean) / sqrt(var + epsilon) + bias over the slices of `form`, and their statistics."""
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, weight, bias)):
-        kept = list[Array]()
+        kept = list[Tensor]()
         y: Any = _Normalize.apply(x, weight, bias, form, kept)
         return Normalized(y, *kept)
     return _normalize(x, weight, bias, form)

@@ -25,12 +25,12 @@ def run(
     """Results of `op` on arrays (None: left out). out: None, or for each result an array or None."""
     given = [a for a in operands if a is not None]
     key = op, attributes, _threads.get(), tuple([None if a is None else (a.shape, a.dtype) for a in operands])
-    return (_modules.get(key) or module(key)).run(*given, out=out)
+    return module(key).run(*given, out=out)
 
 
 def module(key: Any) -> Module:
     """The module of a key, compiled if it is not there yet."""
-    return _modules.made(key, lambda: _compiled(*key))
+    return _modules.get(key) or _modules.made(key, lambda: _compiled(*key))
 
 
 class threads:
