@@ -14,14 +14,14 @@ from tests.codegen.native import HOST, Native, program
 
 from renorm.codegen.llvm import compile_kernel
 from renorm.core import dtypes
-from renorm.core.target import parse
 from renorm.expr.nodes import Binary, Broadcast, Call, Cast, Const, Expr, Load, Ramp, Var, const
 from renorm.runtime import Memory, loader
+from renorm.targets import find
 from renorm.tir.nodes import Allocate, Buffer, For, Kernel, Seq, Store
 
 pytestmark = pytest.mark.skipif(platform.machine() == "aarch64", reason="compares with another machine")
 
-ARM = parse("llvm -mtriple=aarch64-linux-gnu -mcpu=neoverse-n1")
+ARM = find("llvm -mtriple=aarch64-linux-gnu -mcpu=neoverse-n1")
 PAGE, STACK = 4096, 1 << 18
 Array = np.ndarray[Any, Any]
 

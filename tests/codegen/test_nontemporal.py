@@ -11,6 +11,7 @@ from renorm.codegen import llvm
 from renorm.core import target
 from renorm.core.errors import InvalidLoops, InvalidSchedule
 from renorm.ops import schedules
+from renorm.targets import find
 from renorm.tir import parse, verify
 
 
@@ -46,7 +47,7 @@ def test_the_hint_reaches_the_machine_and_survives_text():
     loops = renorm.lower(s, args)
     assert "nontemporal B[" in str(loops)
     assert str(parse.parse(str(loops))) == str(loops)
-    haswell = target.parse("llvm -mcpu=haswell -mtriple=x86_64-unknown-linux-gnu")
+    haswell = find("llvm -mcpu=haswell -mtriple=x86_64-unknown-linux-gnu")
     compiled = llvm.compile_kernel(loops.kernel, haswell)
     assert "!nontemporal" in compiled.llvm
     assert "vmovntps" in llvm.assembly(compiled, haswell)

@@ -17,8 +17,9 @@ from tests.codegen.test_register_tiles import LANES, product
 from renorm.codegen.llvm import assembly, compile_kernel
 from renorm.codegen.llvm.instructions import x86_64
 from renorm.codegen.llvm.spills import in_hot_loops, spills
-from renorm.core.target import Target, parse
+from renorm.core.target import Target
 from renorm.runtime import elf
+from renorm.targets import find
 
 CPUS = [
     "llvm -mtriple=x86_64-linux-gnu -mcpu=znver4",
@@ -31,7 +32,7 @@ FMA = "vfmadd231ps %zmm1, %zmm2, %zmm3"
 @pytest.mark.parametrize("rows", [1, 6, 9, 13, 15, 18, 30])
 @pytest.mark.parametrize("cpu", CPUS)
 def test_code_tells_what_llvm_marks(cpu: str, rows: int) -> None:
-    target = parse(cpu)
+    target = find(cpu)
     compiled = compile_kernel(product(rows, 2, 16, 2, 3), target)
     assert compiled.spills == marked_spills(assembly(compiled, target))
     vectors = rows * 2 * LANES // target.lanes(4)  # a vector of the kernel may be several of the target's

@@ -16,7 +16,7 @@ from tests.codegen.native import HOST, run_native
 
 from renorm import te
 from renorm.codegen.llvm import compile_kernel
-from renorm.core.target import Target, parse
+from renorm.core.target import Target
 from renorm.driver.kernels import SPARE
 from renorm.graph.layout import Blocked
 from renorm.graph.types import TensorType
@@ -24,6 +24,7 @@ from renorm.ops.conv import Conv
 from renorm.ops.conv_transpose import ConvTranspose
 from renorm.ops.schedules import layout
 from renorm.ops.schedules.layout import Form
+from renorm.targets import find
 from renorm.tir.passes import prepare
 
 LANES = HOST.lanes(4)
@@ -235,13 +236,13 @@ def test_groups_that_end_within_blocks_fill_halves_of_vectors(channels: tuple[in
     expected = c.by_torch()
     np.testing.assert_allclose(c.run(), expected, rtol=0, atol=2e-5 * np.abs(expected).max())
     if outputs // 4 % 16 == 8:
-        loops = str(c.lowered(parse("llvm -mtriple=x86_64-linux-gnu -mcpu=znver4"))[0])
+        loops = str(c.lowered(find("llvm -mtriple=x86_64-linux-gnu -mcpu=znver4"))[0])
         assert "vectorized (oc.inner, 0, 8)" in loops
 
 
 def test_whole_groups_are_shuffled_not_gathered() -> None:
     c = case("conv", (1, 32, 9, 9), 32, (3, 3), group=8, reads=True, writes=True)
-    target = parse("llvm -mtriple=x86_64-linux-gnu -mcpu=znver4")
+    target = find("llvm -mtriple=x86_64-linux-gnu -mcpu=znver4")
     text = compile_kernel(c.lowered(target)[0], target).llvm
     assert "shufflevector" in text
     assert not re.findall(r"insertelement <16 x float> %\w+, float %\w+, i32 [1-9]", text)
@@ -278,7 +279,7 @@ CPUS += ["llvm -mtriple=aarch64-linux-gnu"]
 def test_hot_loops_do_not_touch_the_stack(name: str, cpu: str, in_blocks: bool) -> None:
     c = case(*SHAPES[name])
     c.reads = c.writes = in_blocks
-    target = parse(cpu)
+    target = find(cpu)
     spares = (0, *(s * target.vector_registers // 16 for s in SPARE))  # as compiling does where a kernel spills
     found = (compile_kernel(c.lowered(replace(target, spare=s))[0], target).spills for s in spares)
     assert 0 in found

@@ -16,9 +16,10 @@ import renorm.ops
 from renorm.core.dims import Sym, substitute_shape
 from renorm.core.dtypes import is_float
 from renorm.core.errors import OperandError, RenormError
-from renorm.core.target import Target, parse
+from renorm.core.target import Target
 from renorm.graph import registry
 from renorm.graph.op import OpDef, Reject, Sample
+from renorm.targets import find
 
 
 def load(path: Path) -> ModuleType:
@@ -35,7 +36,7 @@ completeness: Any = load(Path(__file__).parents[2] / "scripts" / "completeness.p
 OPS = [op for op in registry.all_ops() if op.__module__.startswith("renorm.ops")]
 CASES = [pytest.param(op, s, id=f"{op.name}-{i}") for op in OPS for i, s in enumerate(op.samples)]
 REJECTS = [pytest.param(op, r, id=f"{op.name}-{i}") for op in OPS for i, r in enumerate(op.rejects)]
-TARGETS = [parse("llvm -mcpu=haswell"), parse("cuda -arch=sm_80")]
+TARGETS = [find("llvm -mcpu=haswell"), find("cuda -arch=sm_80")]
 
 
 @pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)

@@ -12,7 +12,6 @@ import torch
 import renorm
 from renorm import te
 from renorm.codegen.llvm import compile_kernel
-from renorm.core.target import parse
 from renorm.driver.build import build
 from renorm.graph.ir import Graph, Value
 from renorm.ops import schedules
@@ -23,6 +22,7 @@ from renorm.ops.tiled import Tiled
 from renorm.ops.winograd_conv import WinogradConv
 from renorm.ops.winograd_conv_transpose import WinogradConvTranspose
 from renorm.ops.winograd_weight import transformed_weight
+from renorm.targets import find
 from renorm.tir.verify import verify
 
 Array = np.ndarray[Any, Any]
@@ -132,7 +132,7 @@ class Program:
 
 def program(case: Case, target: str, reads: bool, writes: bool, transformed: bool) -> Program:
     """reads, writes: whether x, or residual and result, lie in blocks of channels."""
-    machine = parse(target)
+    machine = find(target)
     axis = 2 if transformed else case.op.result_axis
     form, weights = Form(((1, machine.lanes(4)),)), Form(((axis, machine.lanes(4)),), first=axis)
     plain = case.expected()
@@ -215,7 +215,7 @@ def test_any_layout_and_order_of_loops(
 )
 def test_products_and_transforms_stay_in_registers(setting: Setting, cpu: str, transformed: bool) -> None:
     p = program(Case(setting), cpu, reads=True, writes=True, transformed=transformed)
-    assert compile_kernel(te.lower(p.schedule, p.arguments), parse(cpu)).spills == 0
+    assert compile_kernel(te.lower(p.schedule, p.arguments), find(cpu)).spills == 0
 
 
 @pytest.mark.parametrize("transformed", [False, True])
@@ -223,7 +223,7 @@ def test_what_fills_up_blocks_is_not_read(transformed: bool) -> None:
     """Blocks of 8 channels in memory, of 16 in the kernel."""
     case, target = Case(Setting((3, 24, 37, 41), 40)), "llvm -mcpu=haswell"
     p = program(case, target, reads=True, writes=True, transformed=transformed)
-    verify(te.lower(p.schedule, p.arguments), parse(target))
+    verify(te.lower(p.schedule, p.arguments), find(target))
 
 
 @pytest.mark.parametrize("scale", [1e-18, 1e18])
@@ -276,7 +276,7 @@ def test_reference_of_the_op_is_the_convolution(setting: Setting, transformed: b
     ],
 )
 def test_a_block_stays_in_the_cache(shape: tuple[int, ...], channels: int, transforms_weights: bool) -> None:
-    target = parse("llvm -mcpu=znver4")
+    target = find("llvm -mcpu=znver4")
     blocks, cost = choose(Work.of(shape, channels, 16, target, transforms_weights))
     planes, vectors = shape[0] * shape[1], blocks.register.vectors
     products = blocks.tiles * planes * vectors * 16

@@ -10,7 +10,7 @@ import pytest
 import renorm
 from renorm import ops
 from renorm.core.dims import Sym, static
-from renorm.core.target import Target, parse
+from renorm.core.target import Target
 from renorm.graph import interpret
 from renorm.graph.ir import Graph, Value
 from renorm.ops.filtering import convolution
@@ -23,6 +23,7 @@ from renorm.passes.context import Context
 from renorm.passes.convolution_cost import Convolution
 from renorm.passes.pipeline import optimize
 from renorm.runtime.report import Report
+from renorm.targets import find
 
 RNG = np.random.default_rng()
 
@@ -207,7 +208,7 @@ def test_verify_measures_the_rewrite() -> None:
 
 @pytest.mark.parametrize("target", ["llvm -mcpu=znver4", "llvm -mcpu=haswell", "llvm -mtriple=aarch64-linux-gnu"])
 def test_cost_knows_what_both_ways_pay(target: str) -> None:
-    machine: Target = parse(target)
+    machine: Target = find(target)
 
     def times(tile: int, batch: int, channels: int, results: int, height: int, width: int) -> float:
         one = Convolution((batch, channels, height, width), (batch, results, height, width), (3, 3))
@@ -225,7 +226,7 @@ def test_cost_knows_what_both_ways_pay(target: str) -> None:
 def test_long_columns_of_tiles_turn_rows_again_for_each() -> None:
     """Channels that do not fill vectors change their place: of columns of 8 elements each does so for four tiles."""
 
-    machine: Target = parse("llvm -mcpu=znver4")
+    machine: Target = find("llvm -mcpu=znver4")
 
     def times(results: int, channels: int) -> float:
         one = Convolution((1, channels, 101, 67), (1, results, 101, 67), (7, 1))

@@ -8,7 +8,6 @@ import pytest
 
 import renorm
 from renorm import ops, te
-from renorm.core.target import parse
 from renorm.graph import interpret
 from renorm.graph.ir import Graph, Value
 from renorm.graph.layout import Accepts, Blocked
@@ -18,6 +17,7 @@ from renorm.ops import schedules
 from renorm.ops.global_average_pool import GlobalAveragePool
 from renorm.ops.schedules import structure
 from renorm.passes import pipeline
+from renorm.targets import find
 
 AVX512, AVX2 = "llvm -mcpu=skylake-avx512", "llvm -mcpu=haswell"
 ONES = np.ones
@@ -35,8 +35,8 @@ def blocked(
     g = Graph()
     made = build(g.input("x", "float32", shape))
     g.outputs = list(made) if isinstance(made, Sequence) else [made]
-    lanes = parse(target).lanes(4)
-    g, _ = pipeline.optimize(g, level=level, target=parse(target))
+    lanes = find(target).lanes(4)
+    g, _ = pipeline.optimize(g, level=level, target=find(target))
     verify(g)
     found = [(n.op.name, v.layout) for n in g.nodes for v in n.outputs if v.layout]
     assert all(layout == Blocked(1, lanes) for _, layout in found)
@@ -147,7 +147,7 @@ def test_an_op_with_a_schedule_of_the_user_stays_row_major() -> None:
 def test_verified_passes_keep_layouts() -> None:
     g = Graph()
     g.outputs = [conv(conv(g.input("x", "float32", (1, 3, 4, 4)), 16), 8)]
-    g, report = pipeline.optimize(g, target=parse(AVX512), verify=True)
+    g, report = pipeline.optimize(g, target=find(AVX512), verify=True)
     assert g.nodes[0].output.layout == Blocked(1, 16)
     assert not report.refusals
 

@@ -10,11 +10,9 @@ from functools import cache
 from typing import Any
 
 from renorm.core.dataclass import dataclass
-from renorm.core.errors import InvalidTarget, suggest
+from renorm.core.errors import InternalError, InvalidTarget, suggest
 
-# x86-64 levels of the CPUs that people name; what is not listed is asked of LLVM by the code generator
-_AVX512 = ("skylake-avx512", "cascadelake", "icelake-server", "sapphirerapids", "znver4", "znver5", "x86-64-v4")
-_AVX2 = ("haswell", "broadwell", "skylake", "znver1", "znver2", "znver3", "alderlake", "x86-64-v3")
+_AVX512 = {"avx512f", "avx512dq", "avx512bw", "avx512vl"}  # what kernels of 64-byte vectors use, to LLVM and to Linux
 
 
 @dataclass(frozen=True)
@@ -26,7 +24,8 @@ class Target:
     base: for a registered target, the target that runs what it does not claim. supports: names of ops, and patterns
     (functions written with the op builders), that it runs as units. codegen: what makes code of such a group, as
     passes.partition says; without it the base does.
-    spare: vector registers that schedules leave to the code generator; code does not depend on it.
+    spare: vector registers that schedules leave to the code generator; code does not depend on it. has: features that
+    code for the CPU may use, by LLVM's names, as targets.find fills them in; None for this machine as it is.
     """
 
     kind: str = "llvm"
@@ -38,11 +37,12 @@ class Target:
     supports: Sequence[Any] = field(default=(), compare=False)
     codegen: Callable[..., Any] | None = field(default=None, compare=False)
     spare: int = 0
+    has: frozenset[str] | None = None
 
     @property
     def machine_target(self) -> Target:
         """What generates code: this target, or the base of a registered one."""
-        return replace(parse(self.base).machine_target, spare=self.spare) if self.base else self
+        return replace(parse(self.base).machine_target, spare=self.spare, has=self.has) if self.base else self
 
     @property
     def is_gpu(self) -> bool:
@@ -50,8 +50,13 @@ class Target:
 
     @property
     def is_host(self) -> bool:
-        """Code for this very machine."""
+        """Code for this very machine, though perhaps not for all that it has."""
         return self.kind == "llvm" and not self.triple and not self.cpu
+
+    @property
+    def is_named(self) -> bool:
+        """It names a CPU, or features: what that means, only LLVM's tables tell."""
+        return self.kind == "llvm" and bool(self.triple or self.cpu or self.features)
 
     @property
     def machine(self) -> str:
@@ -63,12 +68,10 @@ class Target:
         """Width of a vector register: 64 with AVX-512, 32 with AVX2, 16 otherwise."""
         if self.machine != "x86_64":
             return 16
-        if self.triple and not self.cpu:
-            return 32  # code generation takes x86-64-v3 where no CPU is named
-        if not self.cpu:
-            flags = host_flags()
-            return 64 if {"avx512f", "avx512dq", "avx512bw", "avx512vl"} <= flags else 32 if "avx2" in flags else 16
-        return 64 if self.cpu in _AVX512 else 32 if self.cpu in _AVX2 else 16
+        if self.has is None and self.is_named:
+            raise InternalError(f"nobody has asked what the CPU of target {self} has", do="take it from targets.find")
+        has = host_flags() if self.has is None else self.has
+        return 64 if has >= _AVX512 else 32 if "avx2" in has else 16
 
     @property
     def vector_registers(self) -> int:

@@ -9,8 +9,11 @@ from renorm.core.errors import InvalidArtifact
 from renorm.core.target import host_flags
 from renorm.runtime.program import Machine
 
-# LLVM's name of a feature -> Linux's name in /proc/cpuinfo, where code generation can make use of the feature at all.
-# Other features of LLVM's lists (tuning hints, system instructions) never reach a kernel.
+# LLVM's name of a feature -> Linux's name in /proc/cpuinfo: arch/x86/include/asm/cpufeatures.h, and
+# Documentation/arch/arm64/elf_hwcaps.rst. Linux tells what a program may use: it clears the names of AVX-512 where it
+# does not save those registers. Code is generated for these features and no others, so that every requirement can be
+# asked for. Not among them, on purpose: AMX, which a program must ask the system for at run time, and what only systems
+# and intrinsics use.
 _X86_64 = {
     name: name
     for name in (
@@ -22,7 +25,6 @@ _X86_64 = {
     "sse3": "pni",
     "sse4.1": "sse4_1",
     "sse4.2": "sse4_2",
-    "cx16": "cx16",
     "pclmul": "pclmulqdq",
     "bmi": "bmi1",
     "lzcnt": "abm",
@@ -38,9 +40,9 @@ _X86_64 = {
     "avxifma": "avx_ifma",
     "avxneconvert": "avx_ne_convert",
     "avxvnniint8": "avx_vnni_int8",
-    "amx-tile": "amx_tile",
-    "amx-int8": "amx_int8",
-    "amx-bf16": "amx_bf16",
+    "avxvnniint16": "avx_vnni_int16",
+    "crc32": "sse4_2",
+    "prfchw": "3dnowprefetch",
 }  # fmt: skip
 _AARCH64 = {name: name for name in ("aes", "sha2", "sha3", "bf16", "i8mm", "sve", "sve2")} | {
     "neon": "asimd",
@@ -54,15 +56,22 @@ _AARCH64 = {name: name for name in ("aes", "sha2", "sha3", "bf16", "i8mm", "sve"
     "rcpc": "lrcpc",
     "jsconv": "jscvt",
     "complxnum": "fcma",
+    "flagm": "flagm",
+    "altnzcv": "flagm2",
+    "fptoint": "frint",
+    "rcpc-immo": "ilrcpc",
+    "lse2": "uscat",
+    "cssc": "cssc",
+    "f32mm": "svef32mm",
+    "f64mm": "svef64mm",
 }
 FEATURES = {"x86_64": _X86_64, "aarch64": _AARCH64}
 
 
 def missing_features(arch: str, features: Sequence[str]) -> list[str]:
-    """Which of LLVM's `features` this CPU does not have; an empty list where the system does not tell."""
-    flags = host_flags()
-    names = FEATURES.get(arch, {})
-    return [f for f in features if flags and f in names and names[f] not in flags]
+    """Which of LLVM's `features` this CPU does not have, or nothing tells that it has them."""
+    flags, names = host_flags(), FEATURES.get(arch, {})
+    return [f for f in features if names.get(f) not in flags]
 
 
 def obstacles(machine: Machine, arch: str) -> list[str]:
@@ -71,8 +80,14 @@ def obstacles(machine: Machine, arch: str) -> list[str]:
         return [f"this system is {sys.platform}, expected linux"]
     if machine.arch != arch:
         return [f"this machine is {arch}, expected {machine.arch}"]
+    of = machine.cpu or "the CPU it was compiled for"
+    if machine.features and not host_flags():
+        return [f"/proc/cpuinfo does not tell what this CPU has, expected {', '.join(machine.features)} of {of}"]
     missing = missing_features(arch, machine.features)
-    return [f"this CPU lacks {', '.join(missing)} of {machine.cpu or 'the CPU it was compiled for'}"] if missing else []
+    unknown = [f for f in missing if f not in FEATURES.get(arch, {})]
+    lacking = [f for f in missing if f not in unknown]
+    facts = [f"this CPU lacks {', '.join(lacking)} of {of}"] if lacking else []
+    return facts + ([f"nothing tells whether this CPU has {', '.join(unknown)} of {of}"] if unknown else [])
 
 
 def require(machine: Machine, arch: str, what: str) -> None:

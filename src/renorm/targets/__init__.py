@@ -5,6 +5,7 @@ Each is a package of its own, loaded when somebody asks for it. docs/targets.md 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib import import_module
 
 from renorm.core import target as targets
@@ -17,7 +18,20 @@ PROVIDED = {"onednn": "renorm.targets.onednn.target", "tandem": "renorm.targets.
 
 def find(text: str | Target) -> Target:
     """What core.target.parse finds, or a target that comes with renorm; "package.module:name" imports that module and
-    takes the Target of that name. Raises InvalidTarget."""
+    takes the Target of that name. Of a CPU that it names, or that its base names, it knows what LLVM knows. Raises
+    InvalidTarget."""
+    found = _found(text)
+    if found.base:
+        has = find(found.base).has
+        return found if has is None else replace(found, has=has)
+    if not found.is_named:
+        return found
+    from renorm.codegen.llvm.subtarget import resolved  # loads LLVM
+
+    return resolved(found)
+
+
+def _found(text: str | Target) -> Target:
     if not isinstance(text, str):
         return text
     if text in PROVIDED and not targets.is_registered(text):

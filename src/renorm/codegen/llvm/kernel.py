@@ -10,6 +10,7 @@ from renorm.codegen.llvm.expressions import Expressions
 from renorm.codegen.llvm.index import Linear
 from renorm.codegen.llvm.memory import NONTEMPORAL, Place
 from renorm.codegen.llvm.ssa import I8, I64, PTR, Function, Value, constant, weights_of
+from renorm.codegen.llvm.subtarget import subtarget
 from renorm.codegen.phases import Phase
 from renorm.core.errors import InternalError, InvalidLoops
 from renorm.core.target import Target
@@ -50,7 +51,7 @@ def module(kernel: Kernel, target: Target, phases: Sequence[Phase], workspaces: 
         functions.append(emitter.emit(phase))
         tables.update(emitter.f.tables)
         rounds |= emitter.f.rounds
-    attributes = ["nounwind", '"no-builtins"', '"no-jump-tables"="true"']
+    attributes = ["nounwind", '"no-builtins"', '"no-jump-tables"="true"', f'"tune-cpu"="{subtarget(target).tuned}"']
     if target.vector_bytes == 64:  # else LLVM would prefer half of the register
         attributes += ['"prefer-vector-width"="512"', '"min-legal-vector-width"="512"']
     tail = f"attributes #0 = {{ {' '.join(attributes)} }}\n!0 = !{{}}\n!{NONTEMPORAL} = !{{i32 1}}\n"

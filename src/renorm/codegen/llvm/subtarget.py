@@ -1,0 +1,201 @@
+"""What LLVM's tables say of a CPU: whether there is one of that name, and which features its code may use.
+
+LLVM has no call that lists the features of a CPU, but one pass that compares them: a function is inlined only where its
+caller has all features that it has itself. So each feature is asked for by a call of a function that has it besides
+those of the CPU: where the call is gone, the CPU has it.
+
+Code uses the features of the CPU that a loader can ask its own machine for (runtime.cpu), and none beyond: it is
+generated for the base of its architecture and these, and tuned for the CPU. What a program requires is therefore
+exactly what its code may use.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+
+import llvmlite.binding as llvm
+
+from renorm.core import locks
+from renorm.core.dataclass import dataclass
+from renorm.core.errors import InvalidTarget, suggest
+from renorm.core.target import Target
+from renorm.runtime import cpu
+
+# llvmlite has a lock for each call of LLVM: a child of fork() would wait for it for ever, or find LLVM in mid-call
+locks.adopt(llvm.ffi.lib._lock._lock)
+_stderr = locks.Leaf("the standard error stream")
+
+BASES = {"x86_64": "x86-64", "aarch64": "generic"}  # what every CPU of an architecture has, by LLVM's names
+_UNNAMED = {"x86_64": "x86-64-v3", "aarch64": "generic"}  # for a triple that comes without a CPU
+NEEDED = {"x86_64": ("avx2", "fma", "f16c"), "aarch64": ("neon",)}  # what kernels rely on
+
+
+@dataclass(frozen=True)
+class Subtarget:
+    """What code is made for. tuned: the CPU whose timings count. features: what it may use, of runtime.cpu's; chosen:
+    what the target adds and takes away beside these, with signs."""
+
+    triple: str
+    tuned: str
+    features: tuple[str, ...]
+    chosen: tuple[str, ...]
+
+    @property
+    def arch(self) -> str:
+        return self.triple.split("-")[0]
+
+    @property
+    def base(self) -> str:
+        return BASES[self.arch]
+
+    @property
+    def flags(self) -> str:
+        """All features with signs, as LLVM takes them."""
+        return ",".join([*(f"+{f}" for f in self.features), *self.chosen])
+
+
+def resolved(target: Target) -> Target:
+    """The target with what LLVM knows of its CPU."""
+    return replace(target, has=frozenset(subtarget(target).features))
+
+
+def subtarget(target: Target) -> Subtarget:
+    """What code of a target is made for. Raises InvalidTarget for what this LLVM or renorm cannot make code for."""
+    return _subtarget(target.triple, target.cpu, target.features)
+
+
+@cache
+def _subtarget(triple: str, named: str, features: tuple[str, ...]) -> Subtarget:
+    target = Target(triple=triple, cpu=named, features=features)
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    of_host = "" if triple or named else llvm.get_host_cpu_features().flatten()
+    host = llvm.get_host_cpu_name()
+    triple = triple or llvm.get_process_triple()
+    arch = triple.split("-")[0]
+    if arch not in BASES:
+        raise InvalidTarget(f"target {target}: no code generator for {triple}", [f"known: {', '.join(BASES)}"])
+    tuned = named or (_UNNAMED[arch] if target.triple else host)
+    chosen = tuple(f if f[0] in "+-" else f"+{f}" for f in features)
+    _check_names(target, triple, tuned, chosen)
+    given = ",".join([f for f in (of_host, *chosen) if f])
+    has = _held(triple, tuned, given, tuple(cpu.FEATURES[arch]))
+    if target.is_host:  # what the system has switched off is not used, whatever the CPU says, unless it is asked for
+        own = _held(triple, tuned, of_host, has) if chosen else has
+        has = [f for f in has if f not in cpu.missing_features(arch, own)]
+    others = tuple(f for f in chosen if f[1:] not in cpu.FEATURES[arch])
+    free = _held(triple, BASES[arch], "", [f[1:] for f in others])  # what changes no more than taste
+    if missing := [f.upper() for f in NEEDED[arch] if f not in has]:
+        raise InvalidTarget(
+            f"target {target}: the CPU {tuned} has no {', '.join(missing)}",
+            ["needed on x86-64: AVX2, FMA, F16C (CPUs since 2013)"],
+            do="choose a CPU that has them, such as -mcpu=x86-64-v3",
+        )
+    if unknown := [f for f in others if f[0] == "+" and f[1:] not in free]:
+        raise InvalidTarget(
+            f"target {target}: nothing tells at run time whether a CPU has {', '.join(f[1:] for f in unknown)}",
+            [f"known: {', '.join(cpu.FEATURES[arch])}"],
+            "leave it out",
+        )
+    return Subtarget(triple, tuned, tuple(sorted(has)), others)
+
+
+def _held(triple: str, named: str, given: str, asked: Sequence[str]) -> list[str]:
+    """Which of the features `asked` for a CPU has, with the features `given` to it. A feature that this LLVM does not
+    know is one that its CPUs do not have."""
+    mode = "+64bit," if triple.startswith("x86_64") else ""  # LLVM ends the process over a CPU of 32 bits
+    given = f"{mode}{given}".rstrip(",")
+    lines = ["define void @caller(ptr %p) #0 {", *(f"  call void @f{i}(ptr %p)" for i in range(len(asked)))]
+    lines += ["  ret void", "}", f'attributes #0 = {{ "target-cpu"="{named}" "target-features"="{given}" }}']
+    for i, feature in enumerate(asked):
+        lines.append(
+            f"define internal void @f{i}(ptr %p) #{i + 1} {{\n  store volatile i64 {i}, ptr %p\n  ret void\n}}"
+        )
+        all_of_it = ",".join([f for f in (given, f"+{feature}") if f])
+        lines.append(f'attributes #{i + 1} = {{ "target-cpu"="{named}" "target-features"="{all_of_it}" }}')
+    machine = llvm.Target.from_triple(triple).create_target_machine(cpu=BASES[triple.split("-")[0]])
+    module = llvm.parse_assembly("\n".join(lines), llvm.create_context())
+    module.triple, module.data_layout = machine.triple, str(machine.target_data)
+    with _stderr, _Complaints() as complaints:
+        builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=1))
+        builder.getModulePassManager().run(module, builder)
+    left = {int(number) for number in re.findall(r"call [^@]*@f(\d+)", str(module))}
+    return [f for i, f in enumerate(asked) if i not in left and f"+{f}" not in complaints.features]
+
+
+def _check_names(target: Target, triple: str, named: str, chosen: Sequence[str]) -> None:
+    """Refuses a CPU and features that LLVM does not know."""
+    with _stderr, _Complaints() as complaints:
+        llvm.Target.from_triple(triple).create_target_machine(cpu=named, features=",".join(chosen))
+    if not complaints.cpus and not complaints.features:
+        return
+    version = ".".join(map(str, llvm.llvm_version_info))
+    cpus, features = _names(triple)
+    unknown = [(f"the processor {c}", c, cpus) for c in dict.fromkeys(complaints.cpus)]
+    unknown += [(f"the feature {f}", f[1:], features) for f in dict.fromkeys(complaints.features)]
+    raise InvalidTarget(
+        f"target {target}: LLVM {version} does not know {', '.join(what for what, _, _ in unknown)}",
+        [f"nearest to {name}: {suggest(name, known)}" for _, name, known in unknown if known],
+        f"name a CPU and features as `llc -mtriple={triple} -mcpu=help` of that version lists them",
+    )
+
+
+def _names(triple: str) -> tuple[list[str], list[str]]:
+    """All CPUs and all features that LLVM knows. It prints them, once in a process: hence in another one; nothing where
+    that does not work, since they only help to find a name."""
+    script = f"""
+import llvmlite.binding as llvm
+llvm.initialize_all_targets()
+llvm.initialize_all_asmprinters()
+llvm.Target.from_triple({triple!r}).create_target_machine(features="+help")
+"""
+    try:
+        printed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60).stderr
+    except (OSError, subprocess.TimeoutExpired):
+        return [], []
+    cpus, _, features = printed.partition("Available features")
+    found = [re.findall(r"^  (\S+) +- ", part, re.MULTILINE) for part in (cpus, features)]
+    return found[0], found[1]
+
+
+class _Complaints:
+    """Catches what LLVM prints to the standard error stream about CPUs and features it does not know: it has no other
+    way to tell. Anything else that arrives meanwhile is passed on.
+
+    cpus, features: that it did not know, features with signs.
+    """
+
+    def __init__(self) -> None:
+        self.cpus: list[str] = []
+        self.features: list[str] = []
+
+    def __enter__(self) -> _Complaints:
+        self._file = tempfile.TemporaryFile()
+        try:
+            self._kept = os.dup(2)
+        except OSError:  # closed, as daemons have it
+            self._kept = -1
+        os.dup2(self._file.fileno(), 2)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._kept < 0:
+            os.close(2)
+        else:
+            os.dup2(self._kept, 2)
+            os.close(self._kept)
+        self._file.seek(0)
+        for line in self._file.read().decode(errors="replace").splitlines(keepends=True):
+            found = re.match(r"'(.*)' is not a recognized (processor|feature) for this target", line)
+            if found:
+                (self.cpus if found[2] == "processor" else self.features).append(found[1])
+            elif self._kept >= 0:
+                os.write(2, line.encode())
+        self._file.close()
