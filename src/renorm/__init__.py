@@ -75,6 +75,7 @@ if TYPE_CHECKING:
         rsqrt,
         select,
         sigmoid,
+        size_var,
         sqrt,
         sum,
         tanh,
@@ -82,6 +83,7 @@ if TYPE_CHECKING:
         trunc,
         truncdiv,
         truncmod,
+        var,
     )
 
 # public name -> (module, name in it, or None for the module itself)
@@ -110,10 +112,11 @@ _PUBLIC: dict[str, tuple[str, str | None]] = {
     **{
         name: ("renorm.te", name)
         for name in (
-            "placeholder", "compute", "reduce_axis", "sum", "max", "min", "prod", "const", "convert", "create_schedule",
-            "thread_axis", "comm_reducer", "min_value", "max_value", "all", "any", "if_then_else", "select", "intrin",
-            "exp", "log", "sqrt", "rsqrt", "tanh", "sigmoid", "erf", "abs", "floor", "ceil", "round", "trunc", "power",
-            "popcount", "fmod", "div", "truncdiv", "truncmod", "floordiv", "floormod", "indexdiv", "indexmod",
+            "placeholder", "compute", "reduce_axis", "sum", "max", "min", "prod", "const", "convert",
+            "create_schedule", "thread_axis", "comm_reducer", "var", "size_var", "min_value", "max_value", "all",
+            "any", "if_then_else", "select", "intrin", "exp", "log", "sqrt", "rsqrt", "tanh", "sigmoid", "erf",
+            "abs", "floor", "ceil", "round", "trunc", "power", "popcount", "fmod", "div", "truncdiv", "truncmod",
+            "floordiv", "floormod", "indexdiv", "indexmod",
         )
     },
     # extending
@@ -133,8 +136,8 @@ __all__ = [
     "errors", "exp", "floor", "floordiv", "floormod", "fmod", "gpu", "if_then_else", "indexdiv", "indexmod",
     "intrin", "load", "log", "lower", "max", "max_value", "min", "min_value", "module", "nd", "ops", "optimize",
     "override", "placeholder", "popcount", "power", "prod", "read", "reduce_axis", "register", "register_loader",
-    "register_target", "round", "rsqrt", "select", "sigmoid", "sqrt", "sum", "tanh", "target", "te", "testing",
-    "thread_axis", "topi", "training", "trunc", "truncdiv", "truncmod", "unfold", "write_state",
+    "register_target", "round", "rsqrt", "select", "sigmoid", "size_var", "sqrt", "sum", "tanh", "target", "te",
+    "testing", "thread_axis", "topi", "training", "trunc", "truncdiv", "truncmod", "unfold", "var", "write_state",
 ]  # fmt: skip
 
 

@@ -99,6 +99,16 @@ def test_an_inlined_argument_is_left_alone() -> None:
     assert (untouched == 7).all()
 
 
+def test_stages_that_only_move_and_map_are_inlined() -> None:
+    a = te.placeholder((4, 4), name="a")
+    k = te.reduce_axis((0, 4), "k")
+    total = te.compute((4,), lambda i: te.sum((a + 1)[i, k], axis=k), name="total")
+    out = topi.exp(total) * 2
+    s = te.create_schedule(out.op)
+    te.schedule.AutoInlineInjective(s)
+    assert [stage.name for stage in s.stages if not stage.is_inline] == ["total", out.op.name]
+
+
 def test_extents_and_dtypes_of_any_origin() -> None:
     n = 8
     assert te.placeholder((n / 2, np.int64(3), te.const(5))).shape == (4, 3, 5)
@@ -124,7 +134,16 @@ def test_every_absent_name_says_what_to_do() -> None:
     a = te.placeholder((4,))
     b = te.compute((4,), lambda i: a[i])
     s = te.create_schedule(b.op)
-    owners = {"te": te, "topi": topi, "topi.nn": topi.nn, "renorm": tvm, "tir": tvm.tir, "s": s, "s[T]": s[b]}
+    owners = {
+        "te": te,
+        "te.schedule": te.schedule,
+        "topi": topi,
+        "topi.nn": topi.nn,
+        "renorm": tvm,
+        "tir": tvm.tir,
+        "s": s,
+        "s[T]": s[b],
+    }
     for name, instead in ABSENT.items():
         if name.endswith(")"):
             continue  # an argument

@@ -23,7 +23,7 @@ ABSENT = {
     "te.decl_tensor_intrin": "vectorize: the code generator finds the instructions",
     "te.decl_buffer": _BUFFER,
     "te.trace": _CALLS,
-    "te.InferBound": "renorm.lower prints the loops with their bounds",
+    "te.schedule.InferBound": "renorm.lower prints the loops with their bounds",
     'te.thread_axis("vthread")': "split once more, and unroll or leave that loop serial",
     "s[T].tensorize": "vectorize: the code generator finds the instructions",
     "s[T].pragma": "unroll and parallel are primitives; leave other hints out",

@@ -13,10 +13,13 @@ from renorm.codegen.llvm import walk
 from renorm.codegen.llvm.requirements import requirements
 from renorm.core.errors import InvalidInput, InvalidSchedule, InvalidTarget
 from renorm.core.target import Target
+from renorm.driver.open import OpenFunction, OpenLoops, OpenProgram
 from renorm.runtime.function import Function
 from renorm.runtime.module import Module
 from renorm.runtime.program import Argument, Code, Program, Step, TensorSpec, align
 from renorm.te.arguments import checked
+from renorm.te.open import open_variables
+from renorm.te.tensor import OpenVar
 from renorm.tir import text
 from renorm.tir.nodes import Kernel
 
@@ -37,48 +40,69 @@ class Loops:
 
 @checked("renorm.", InvalidSchedule)
 def lower(
-    inputs: te.Schedule, args: Sequence[te.Tensor], name: str = "main", binds: None = None, simple_mode: bool = False
-) -> Loops:
+    inputs: te.Schedule,
+    args: Sequence[te.Tensor | OpenVar],
+    name: str = "main",
+    binds: None = None,
+    simple_mode: bool = False,
+) -> Loops | OpenLoops:
     """The loops of a schedule. args: tensors that the caller passes, in order; tensors that are missing from it are
     allocated. binds: nothing, arguments have buffers of their own. simple_mode: print them in the short style.
+
+    Where extents are open (te.var), what is given prints the loops for some; args may hold the variables, too.
     """
-    kernel = te.lower(inputs, args, name=name)
+
+    if open_variables(inputs, args):
+        return OpenLoops(OpenProgram(inputs, args, name), lambda s, tensors: _loops(s, tensors, name, simple_mode))
+    return _loops(inputs, [a for a in args if isinstance(a, te.Tensor)], name, simple_mode)
+
+
+def _loops(s: te.Schedule, args: Sequence[te.Tensor], name: str, is_simple: bool = False) -> Loops:
+    kernel = te.lower(s, args, name=name)
     shapes = tuple(t.shape if p.size == t.size else (p.size,) for t, p in zip(args, kernel.params, strict=True))
-    return Loops(kernel, shapes, simple_mode)
+    return Loops(kernel, shapes, is_simple)
 
 
 @checked("renorm.", InvalidSchedule)
 def build(
-    inputs: te.Schedule | Loops,
-    args: Sequence[te.Tensor] | None = None,
+    inputs: te.Schedule | Loops | OpenLoops,
+    args: Sequence[te.Tensor | OpenVar] | None = None,
     target: str | Target | None = None,
     target_host: str | Target | None = None,
     name: str = "main",
     binds: None = None,
     *,
     threads: int | None = None,
-) -> BuiltModule | CudaModule:
+) -> BuiltModule | CudaModule | OpenFunction:
     """A module to call with one array per argument, inputs and outputs alike; outputs are written in place. An argument
     with strides comes as the flat array that holds it.
 
-    inputs: a schedule, or what `lower` gave. target: "llvm" without one; for "cuda -arch=sm_90" the source is made at
-    once. target_host: of CUDA's host code, of which there is none. threads: how many run it; None means as many as this
-    process may use. Raises InvalidSchedule, InvalidLoops, InvalidTarget.
+    inputs: a schedule, or what `lower` gave. Where its extents are open (te.var), each new combination of them is
+    compiled when it is first called; variables among args come as numbers. target: "llvm" without one; for "cuda
+    -arch=sm_90" the source is made at once. target_host: of CUDA's host code, of which there is none. threads: how many
+    run it; None means as many as this process may use. Raises InvalidSchedule, InvalidLoops, InvalidTarget.
     """
     chosen = targets.find(target or "llvm")
     if target_host is not None:
         targets.find(target_host)
-    if isinstance(inputs, Loops):
-        if args is not None:
-            raise InvalidSchedule("build: what lower gave has its arguments already", do="call build(loops)")
-        loops = inputs
-    else:
-        loops = lower(inputs, args or (), name=name)
+    if not isinstance(inputs, te.Schedule) and args is not None:
+        raise InvalidSchedule("build: what lower gave has its arguments already", do="call build(loops)")
+    loops = lower(inputs, args or (), name=name) if isinstance(inputs, te.Schedule) else inputs
+    if chosen.kind not in ("llvm", "cuda"):
+        raise InvalidTarget(f"target {str(chosen)!r} has no code generator for single kernels", ["known: llvm, cuda"])
+    if isinstance(loops, OpenLoops):
+        if chosen.kind == "cuda":
+            raise InvalidTarget(
+                f"{name}: CUDA C is made for known extents", [str(loops.program)], "build what te.specialize gives"
+            )
+        return OpenFunction(loops.program, lambda s, tensors: _compiled(_loops(s, tensors, name), chosen, threads))
     if chosen.kind == "cuda":
         return CudaModule(cuda.generate(loops.kernel, chosen))
-    if chosen.kind != "llvm":
-        raise InvalidTarget(f"target {str(chosen)!r} has no code generator for single kernels", ["known: llvm, cuda"])
-    return BuiltModule(loops, llvm.compile_kernel(loops.kernel, chosen), chosen, threads)
+    return _compiled(loops, chosen, threads)
+
+
+def _compiled(loops: Loops, target: Target, threads: int | None) -> BuiltModule:
+    return BuiltModule(loops, llvm.compile_kernel(loops.kernel, target), target, threads)
 
 
 class BuiltModule(Function):

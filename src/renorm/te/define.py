@@ -25,7 +25,7 @@ from renorm.expr.nodes import (
     identity_element,
 )
 from renorm.te.arguments import checked
-from renorm.te.tensor import IterVar, PlaceholderOp, Tensor, Window, as_shape, compute_over
+from renorm.te.tensor import IterVar, PlaceholderOp, Tensor, Window, as_shape, compute_over, same_extent
 from renorm.tir.nodes import BLOCK_AXES, THREAD_AXES
 
 
@@ -86,6 +86,8 @@ def reduce_axis(dom: Sequence[int], name: str = "rv") -> IterVar:
     if len(dom) != 2:
         raise InvalidExpression(f"reduce axis {name}: {dom!r} is not a pair (from, to)")
     low, high = dom
+    if isinstance(low, Expr) or isinstance(high, Expr):
+        return IterVar(name, high if same_extent(low, 0) else high - low, "reduce", low)
     if high < low:
         raise InvalidExpression(f"reduce axis {name}: it ends at {high}, before its start {low}")
     return IterVar(name, high - low, "reduce", low)

@@ -38,6 +38,7 @@ from renorm.expr.rewrite import DEEPEST, levels
 from renorm.te import affine, storage
 from renorm.te.affine import NUMBER_0, Algebra, Linear
 from renorm.te.bounds import GPU_AXES, Guard, Inference, Loop, Nest, axis_values, root_values
+from renorm.te.open import open_variables
 from renorm.te.schedule import Schedule, Stage
 from renorm.te.tensor import PlaceholderOp, Tensor, Window
 from renorm.te.translation import Translation, source_of
@@ -187,6 +188,11 @@ class _Lowering:
         return Buffer(name, tensor.dtype, size, scope)
 
     def _check_arguments(self) -> None:
+        if found := open_variables(self.s, self.args):
+            raise InvalidSchedule(
+                f"lower: {', '.join(v.name for v in found)} is open: loops are made for known extents",
+                do="te.specialize(s, args, {variable: value}), or renorm.build, which does so at each call",
+            )
         computed = {stage.tensor: stage for stage in self.s.stages}
         seen: set[Tensor] = set()
         for t in self.args:

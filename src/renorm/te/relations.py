@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Union
 
+from renorm.expr.nodes import Expr
 from renorm.te.tensor import IterVar
 
 
@@ -20,6 +21,10 @@ class Split:
 
     def extents(self, extent: int) -> tuple[int, int]:
         """Extents of outer and inner where the parent has `extent`: no rounds that would all be outside."""
+        if isinstance(extent, Expr):  # open: at most this much
+            other = self.factor or self.nparts or 1
+            rest = (extent + (other - 1)) // other
+            return (rest, other) if self.factor else (other, rest)
         if extent == 0:
             return 0, 1
         if self.factor is not None:

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from renorm.core.errors import InvalidSchedule
-from renorm.expr.nodes import Expr, Load, Reduce, Var, all_of, const
+from renorm.expr.nodes import Expr, Load, Reduce, Var, all_of
 from renorm.expr.rewrite import substitute, transform
 from renorm.te.relations import Fuse, Split
-from renorm.te.tensor import ComputeOp, IterVar, Operation, Tensor
+from renorm.te.tensor import ComputeOp, IterVar, Operation, Tensor, same_extent
 from renorm.tir.nodes import SCOPES
 
 if TYPE_CHECKING:
@@ -123,13 +123,13 @@ def reduce_roots(stage: Stage, leaves: dict[IterVar, Expr]) -> tuple[dict[Var, E
         if isinstance(relation, Split) and relation.parent.kind == "reduce":
             outer, inner = relation.outer, relation.inner
             value[relation.parent] = value[outer] * inner.extent + value[inner]
-            if outer.extent * inner.extent != relation.parent.extent:
+            if not same_extent(outer.extent * inner.extent, relation.parent.extent):
                 guards.append(value[relation.parent] < relation.parent.extent)
         elif isinstance(relation, Fuse) and relation.fused.kind == "reduce":
-            width = max(1, relation.inner.extent)
+            width = relation.inner.extent if isinstance(relation.inner.extent, Expr) else max(1, relation.inner.extent)
             value[relation.outer] = value[relation.fused] // width
             value[relation.inner] = value[relation.fused] % width
-    return {a.var: value[a] + const(a.min) if a.min else value[a] for a in stage.op.reduce_axis}, guards
+    return {a.var: value[a] if same_extent(a.min, 0) else value[a] + a.min for a in stage.op.reduce_axis}, guards
 
 
 def _is_reduce_relation(relation: object) -> bool:

@@ -17,6 +17,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from renorm.core.absent import missing
 from renorm.core.errors import InvalidExpression, InvalidSchedule, suggest
+from renorm.expr.nodes import Expr
 from renorm.te import rewriting
 from renorm.te.arguments import checked
 from renorm.te.relations import Fuse, Relation, Singleton, Split
@@ -240,14 +241,19 @@ class Stage:
                     f"{self.name}: {ivar.name} and {other.name} are both bound to {thread_ivar.thread}",
                     do="fuse them first",
                 )
-        if thread_ivar.extent and ivar.extent > thread_ivar.extent and self.attach is None:
-            raise InvalidSchedule(
-                f"{self.name}: {ivar.name} does not fit {thread_ivar.thread}",
-                [f"{ivar.name} has {ivar.extent} rounds, {thread_ivar.thread} has extent {thread_ivar.extent}"],
-                do=f"split {ivar.name} by {thread_ivar.extent} first",
-            )
+        if self.attach is None and not isinstance(ivar.extent, Expr):
+            self.check_thread(ivar, thread_ivar)
         self.kinds[ivar] = thread_ivar.thread
         self.threads[ivar] = thread_ivar
+
+    def check_thread(self, axis: IterVar, thread: IterVar) -> None:
+        """Raise InvalidSchedule where a loop has more rounds than the thread axis that it is bound to."""
+        if thread.extent and axis.extent > thread.extent:
+            raise InvalidSchedule(
+                f"{self.name}: {axis.name} does not fit {thread.thread}",
+                [f"{axis.name} has {axis.extent} rounds, {thread.thread} has extent {thread.extent}"],
+                do=f"split {axis.name} by {thread.extent} first",
+            )
 
     # -- place
 
@@ -511,6 +517,13 @@ def create_schedule(ops: Operation | Tensor | Sequence[Operation | Tensor]) -> S
     return Schedule([x.op if isinstance(x, Tensor) else x for x in given])  # type: ignore[union-attr]
 
 
+def AutoInlineInjective(sch: Schedule) -> None:
+    """Inline all stages that are no reductions and no outputs."""
+    for stage in sch.stages:
+        if not stage.op.reduce_axis and not stage.is_output:
+            stage.compute_inline()
+
+
 def _producers_first(outputs: Sequence[Operation]) -> list[Operation]:
     """All operations that the outputs depend on, each after its inputs; without recursion, programs may be deep."""
     order: dict[Operation, None] = {}
@@ -537,3 +550,7 @@ def _check_reduce_axes(stages: Sequence[Stage]) -> None:
                     do="make one te.reduce_axis for each compute",
                 )
             owner[axis] = stage.name
+
+
+def __getattr__(name: str) -> Any:
+    raise missing("te.schedule", name)

@@ -14,13 +14,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
+from typing import cast as cast_type
 
 import numpy as np
 
 from renorm.core import dtypes
 from renorm.core.errors import InternalError, InvalidExpression
 from renorm.expr.nodes import Const, Expr, Load, Reduce, Var, as_expr, binary, cast, const, refuse_whole_quotient
-from renorm.expr.rewrite import DEEPEST, children, levels
+from renorm.expr.rewrite import DEEPEST, children, levels, same, variables
 from renorm.te import tag as tags
 
 
@@ -63,6 +64,12 @@ class Window(NamedTuple):
                 return k
             stride *= extent
         return len(shape)
+
+
+class OpenVar(Var):
+    """An integer that is known when the function is called (te.open): an open extent, or a number in a body."""
+
+    __slots__ = ()
 
 
 class IterVar:
@@ -197,7 +204,7 @@ class PlaceholderOp(Operation):
 class ComputeOp(Operation):
     """tensor[axis...] = body, for all values of the axes.
 
-    input_tensors: each once, in order of first appearance in the body.
+    input_tensors, open_variables: each once, in order of first appearance in the body.
     tensor: given when a schedule redefines an existing tensor, otherwise made here.
     """
 
@@ -213,7 +220,7 @@ class ComputeOp(Operation):
         self.name, self.tag, self.attrs = name, tag, dict(attrs or {})
         self.axis, self.body = tuple(axis), body
         self.reduce_axis = tuple(body.axes) if isinstance(body, Reduce) else ()
-        self.input_tensors = _check_body(name, self.axis, self.reduce_axis, body)
+        self.input_tensors, self.open_variables = _check_body(name, self.axis, self.reduce_axis, body)
         shape = tuple(a.extent for a in self.axis)
         self.tensor = tensor or Tensor(self, name, shape, body.dtype)
 
@@ -224,11 +231,13 @@ class ComputeOp(Operation):
 
 def _check_body(
     name: str, axis: tuple[IterVar, ...], reduce_axis: tuple[IterVar, ...], body: Expr
-) -> tuple[Tensor, ...]:
-    """Tensors that a body reads; raises InvalidExpression for a nested reduction or an axis that is not in scope."""
+) -> tuple[tuple[Tensor, ...], tuple[OpenVar, ...]]:
+    """Tensors that a body reads, and open variables in it; raises InvalidExpression for a nested reduction or an axis
+    that is not in scope."""
     scope = {a.var for a in axis} | {a.var for a in reduce_axis}
     read: dict[Tensor, None] = {}
     strangers: dict[str, None] = {}
+    unknown: dict[OpenVar, None] = {}
     seen: set[int] = set()
     stack: list[Expr] = [body]
     while stack:
@@ -237,7 +246,9 @@ def _check_body(
             continue
         seen.add(id(e))
         if isinstance(e, Var):
-            if e not in scope:
+            if isinstance(e, OpenVar):
+                unknown[e] = None
+            elif e not in scope:
                 strangers[e.name] = None
         elif isinstance(e, Load):
             if isinstance(e.source, Tensor):
@@ -262,11 +273,12 @@ def _check_body(
             [f"axes: {', '.join(known) or 'none'}"],
             do="reduce over it with te.sum(..., axis=...), or index with the arguments of the function",
         )
-    return tuple(read)
+    return tuple(read), tuple(unknown)
 
 
 class Tensor:
-    """A multi-dimensional array that an operation defines. shape: Python ints. Compared by identity.
+    """A multi-dimensional array that an operation defines. shape: Python ints; before te.specialize also expressions of
+    open variables, which count as ints. Compared by identity.
 
     T[i, j] (or T(i, j)) is one element, a scalar expression. A tensor of shape () stands for its one element.
     """
@@ -414,12 +426,16 @@ def _count(n: int, one: str, many: str) -> str:
 
 
 def as_shape(what: str, shape: Any) -> tuple[int, ...]:
-    """Extents as Python ints; raises InvalidExpression for what is negative or not known while the program is built."""
+    """Extents as Python ints, or as expressions of open variables. Raises InvalidExpression for what is negative, or
+    uses other variables."""
     dims: list[Any] = list(shape) if isinstance(shape, (tuple, list)) else [shape]
     extents: list[int] = []
     for d in dims:
         d = d.value if isinstance(d, Const) else d
         d = int(d) if isinstance(d, float) and d.is_integer() else d
+        if isinstance(d, Expr) and dtypes.is_int(d.dtype) and all(isinstance(v, OpenVar) for v in variables(d)):
+            extents.append(cast_type(int, d))
+            continue
         if isinstance(d, bool) or not isinstance(d, (int, np.integer)) or d < 0:
             raise InvalidExpression(f"{what}: {d!r} is not an extent", [f"shape {shape}"], do="use ints from 0 up")
         extents.append(int(d))
@@ -439,15 +455,20 @@ def compute_over(
     return ComputeOp(name, axis, as_expr(f(*(a.var for a in axis))), tag, attrs).tensor
 
 
+def same_extent(a: int, b: int) -> bool:
+    """Whether two extents are equal; open ones, where they are the same expression."""
+    return same(a, b) if isinstance(a, Expr) and isinstance(b, Expr) else not isinstance(a == b, Expr) and a == b
+
+
 def broadcast_shape(what: str, *shapes: Sequence[int]) -> tuple[int, ...]:
     """The shape that operands of these shapes broadcast to, by NumPy's rules."""
     rank = max(len(s) for s in shapes)
     result = [1] * rank
     for shape in shapes:
         for position, extent in enumerate(shape, start=rank - len(shape)):
-            if extent == 1:
+            if same_extent(extent, 1):
                 continue
-            if result[position] not in (1, extent):
+            if not same_extent(result[position], 1) and not same_extent(result[position], extent):
                 raise InvalidExpression(
                     f"{what}: shapes {' and '.join(str(tuple(s)) for s in shapes)} do not broadcast",
                     [f"axis {position} of the result: extent {result[position]} beside {extent}"],
@@ -460,7 +481,7 @@ def element_of(t: Tensor, indices: Sequence[Expr], shape: Sequence[int]) -> Load
     """The element of `t` that broadcasting pairs with the element at `indices` of a result of this shape."""
     rank = len(t.shape)
     aligned = zip(t.shape, indices[len(indices) - rank :], shape[len(shape) - rank :], strict=True)
-    return Load(t, [i if extent == to else const(0) for extent, i, to in aligned])
+    return Load(t, [i if same_extent(extent, to) else const(0) for extent, i, to in aligned])
 
 
 def broadcast(f: Callable[..., Expr], *operands: Any, name: str, tag: str | None = None, prefix: str = "ax") -> Tensor:

@@ -1,0 +1,155 @@
+"""Open extents: programs some of whose extents are known only when they are called.
+
+An open variable (`te.var("n")`) stands in shapes, in ranges of reduce axes and in bodies, and schedules are written as
+for any other program. Loops are made when the variables have values: `specialize` gives the same program, and the same
+schedule, for these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from renorm.core.errors import InvalidExpression
+from renorm.expr.nodes import Binary, Cast, Const, Expr, Load, Reduce, Var, binary, cast, const
+from renorm.expr.rewrite import transform, variables
+from renorm.te.arguments import checked
+from renorm.te.relations import Fuse, Split
+from renorm.te.schedule import Schedule, Stage
+from renorm.te.tensor import ComputeOp, IterVar, OpenVar, PlaceholderOp, Tensor, source_of
+
+
+@checked("te.", InvalidExpression)
+def var(name: str = "tindex", dtype: str = "int32") -> OpenVar:
+    """An integer that is known when the function is called: from the shapes of its arrays, or as an argument."""
+    made = OpenVar(name, dtype)
+    if made.dtype not in ("int32", "int64"):
+        raise InvalidExpression(f"te.var {name}: {dtype} is no extent", ["expected int32 or int64"])
+    return made
+
+
+def size_var(name: str = "size", dtype: str = "int32") -> OpenVar:
+    """As `var`."""
+    return var(name, dtype)
+
+
+def open_variables(s: Schedule, args: Sequence[Tensor | OpenVar]) -> list[OpenVar]:
+    """The open variables of a program, each once."""
+    exprs: list[object] = []
+    for t in args:
+        exprs += t.shape if isinstance(t, Tensor) else [t]
+    for stage in s.stages:
+        exprs += stage.op.open_variables
+        exprs += [x for a in (*stage.op.axis, *stage.op.reduce_axis) for x in (a.min, a.extent)]
+        exprs += [d for t in stage.op.input_tensors for d in t.shape]
+    found = [v for e in exprs if isinstance(e, Expr) for v in variables(e)]
+    return list(dict.fromkeys(v for v in found if isinstance(v, OpenVar)))
+
+
+def evaluate(extent: int | Expr, values: Mapping[OpenVar, int]) -> int:
+    """What an extent is where open variables have these values. Raises InvalidExpression where that is no number."""
+    if isinstance(extent, int):
+        return extent
+    e = _with_values(extent, {v: const(n, v.dtype) for v, n in values.items()})
+    if not isinstance(e, Const):
+        raise InvalidExpression(f"the extent {extent} has no value", [f"{v.name} = {n}" for v, n in values.items()])
+    return int(e.value)
+
+
+def _with_values(e: Expr, values: Mapping[Var, Expr], sources: Mapping[Tensor, Tensor] | None = None) -> Expr:
+    """`e` with variables and sources of loads replaced; what is constant then is folded."""
+
+    def replaced(x: Expr) -> Expr | None:
+        match x:
+            case Var():
+                return values.get(x)
+            case Binary() if isinstance(x.a, Const) and isinstance(x.b, Const):
+                return binary(x.op, x.a, x.b)
+            case Cast() if isinstance(x.a, Const):
+                return cast(x.dtype, x.a)
+            case Load() if sources is not None:
+                return Load(sources[source_of(x)], x.indices, x.predicate)
+            case _:
+                return None
+
+    return transform(e, replaced)
+
+
+def specialize(s: Schedule, args: Sequence[Tensor], values: Mapping[OpenVar, int]) -> tuple[Schedule, list[Tensor]]:
+    """The same program and schedule with values for its open variables, and the tensors that stand for `args` in it.
+
+    Raises InvalidExpression for an extent that becomes negative, InvalidSchedule where a loop becomes longer than the
+    thread axis that it is bound to.
+    """
+    copy = _Copy(values)
+    for t in [*args, *(t for stage in s.stages for t in stage.op.input_tensors)]:
+        if isinstance(t.op, PlaceholderOp) and t not in copy.tensors:
+            copy.tensors[t] = PlaceholderOp(t.op.name, copy.shape(t), t.dtype, t.op.window).tensor
+    for stage in s.stages:
+        copy.compute(stage.op)
+    made = Schedule([copy.tensors[op.tensor].op for op in s.outputs])
+    stages = {stage: made[copy.tensors[stage.tensor]] for stage in s.stages}
+    made.stages = list(stages.values())
+    for old, new in stages.items():
+        copy.loops(old, new)
+    for old, new in stages.items():
+        if old.attach is not None:
+            parent, axis = old.attach
+            new.attach = (stages[parent], copy.axes[axis])
+        new.like = None if old.like is None else copy.tensors[old.like]
+    return made, [copy.tensors[t] for t in args]
+
+
+class _Copy:
+    """What stands for tensors and axes of one program in another."""
+
+    def __init__(self, values: Mapping[OpenVar, int]):
+        self.values = values
+        self.constants: dict[Var, Expr] = {v: const(n, v.dtype) for v, n in values.items()}
+        self.tensors: dict[Tensor, Tensor] = {}
+        self.axes: dict[IterVar, IterVar] = {}
+
+    def shape(self, t: Tensor) -> tuple[int, ...]:
+        extents = tuple(evaluate(d, self.values) for d in t.shape)
+        if any(d < 0 for d in extents):
+            raise InvalidExpression(
+                f"{t.name} of shape {list(map(str, t.shape))} would have the shape {list(extents)}",
+                [f"{v.name} = {n}" for v, n in self.values.items()],
+            )
+        return extents
+
+    def compute(self, op: ComputeOp) -> None:
+        self.shape(op.tensor)
+        for a in (*op.axis, *op.reduce_axis):
+            self.axes[a] = IterVar(
+                a.name, max(0, evaluate(a.extent, self.values)), a.kind, evaluate(a.min, self.values)
+            )
+        of_axes: dict[Var, Expr] = {a.var: self.axes[a].var for a in (*op.axis, *op.reduce_axis)}
+        body = _with_values(op.body, self.constants | of_axes, self.tensors)
+        if isinstance(body, Reduce):
+            body = Reduce(body.combiner, body.value, [self.axes[a] for a in op.reduce_axis], body.condition, body.init)
+        self.tensors[op.tensor] = ComputeOp(op.name, [self.axes[a] for a in op.axis], body, op.tag, op.attrs).tensor
+
+    def loops(self, old: Stage, new: Stage) -> None:
+        """All primitives of a stage, but for its place."""
+        for r in old.relations:
+            if isinstance(r, Split):
+                outer, inner = (IterVar(a.name, 0, a.kind) for a in (r.outer, r.inner))
+                made = Split(self.axes[r.parent], outer, inner, r.factor, r.nparts)
+                outer.extent, inner.extent = made.extents(made.parent.extent)
+                self.axes[r.outer], self.axes[r.inner] = outer, inner
+            elif isinstance(r, Fuse):
+                outer, inner = self.axes[r.outer], self.axes[r.inner]
+                made = Fuse(outer, inner, IterVar(r.fused.name, outer.extent * inner.extent, r.fused.kind))
+                self.axes[r.fused] = made.fused
+            else:
+                self.axes[r.axis] = IterVar(r.axis.name, 1, r.axis.kind)
+                made = type(r)(self.axes[r.axis])
+            new.relations.append(made)
+        new.leaf_iter_vars = [self.axes[a] for a in old.leaf_iter_vars]
+        new.kinds = {self.axes[a]: kind for a, kind in old.kinds.items()}
+        for a, thread in old.threads.items():
+            if old.attach is None:
+                new.check_thread(self.axes[a], thread)
+            new.threads[self.axes[a]] = thread
+        new.scope, new.nontemporal, new.window = old.scope, old.nontemporal, old.window
+        new.is_stored_at_root, new.is_inline = old.is_stored_at_root, old.is_inline
