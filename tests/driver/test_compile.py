@@ -96,7 +96,9 @@ def test_symbolic_extents_specialize_and_are_bounded() -> None:
     assert m.specialized(x=(2, 3, 9, 8)) is m.specialized(x=(2, 3, 9, 8))
     for batch in range(1, 12):
         m.specialized(x=(batch, 3, 4, 8))
-    assert len(m._cache) <= 8
+    assert len(m._made) <= 8
+    m.cancel()  # none runs
+    assert m.run(inputs(2, 9))
     with pytest.raises(renorm.errors.InvalidInput, match="axis 1: 4 where the model has 3"):
         m.run(np.zeros((1, 4, 9, 8), np.float32))
     fixed = renorm.compile(g, shapes={"x": (2, 3, 9, 8)})

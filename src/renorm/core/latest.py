@@ -51,5 +51,9 @@ class Latest(Generic[K, V]):
                 return found
         return None
 
+    def all(self) -> list[V]:
+        """Everything that is there."""
+        return list(self._made.values())
+
     def __len__(self) -> int:
         return len(self._made)

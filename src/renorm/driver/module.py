@@ -200,7 +200,7 @@ class SpecializingModule:
 
     def cancel(self) -> None:
         """As Module.cancel, for the runs of all specialisations."""
-        for module in list(self._cache.values()):
+        for module in self._made.all():
             module.cancel()
 
     def kernel(self, name: str) -> KernelText | ExternalText:
