@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import gc
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from tests import kept_kernels
+from tests.long_tests import LONG, Measured
 from tests.shared_files import export_zoo
 
+from renorm.codegen import workers
 from renorm.core import locks
 from renorm.runtime import module, threads
 
@@ -21,9 +26,9 @@ settings.register_profile(
 if os.environ.get("CI"):
     settings.load_profile("ci")
 
-# Every test compiles what it asks for: a cache, even one that starts empty, would hand the code of one test to
+# Every test lowers what it asks for: the driver's cache, even one that starts empty, would hand the code of one test to
 # another, also where that puts something else in a schedule's place. Tests of the cache switch it on, each in its own
-# directory, and `kept_code` those that ask what is done with code.
+# directory, and `kept_code` those that ask what is done with code. Equal loops are compiled once: tests.kept_kernels.
 os.environ["RENORM_CACHE"] = "0"
 
 locks.strict = True
@@ -31,6 +36,36 @@ locks.strict = True
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write what tests compare with, instead of failing")
+    parser.addoption("--measure", action="store_true", help=f"write which tests are long to {LONG.name}")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    kept_kernels.keep(config.rootpath / ".pytest_cache" / "kernels")
+    if config.getoption("--measure"):
+        config.pluginmanager.register(Measured())
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What was long when it was measured is slow, as what is marked so by hand because it is long in sum."""
+    long = set(LONG.read_text().splitlines())
+    for item in items:
+        if item.nodeid in long:
+            item.add_marker("slow")
+
+
+def pytest_collection_finish() -> None:
+    """What is there now stays to the end: no search for garbage looks at it again."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def kernels_are_kept(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Outside of codegen's own tests. Nor do others start processes to compile in: all cores run tests."""
+    is_about_code = request.path.parent.name == "codegen"
+    monkeypatch.setattr(kept_kernels, "is_on", not is_about_code)
+    if not is_about_code:
+        monkeypatch.setattr(workers, "START", math.inf)
 
 
 Zoo = Callable[[str, int], Path]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import pickle
 import warnings
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,8 +31,30 @@ class Case:
     atol: float
 
 
+_KEPT = (  # by whatever they, or the form that they are kept in, depend on
+    Path(__file__).parents[2]
+    / ".pytest_cache"
+    / f"onnx-cases-{onnx.__version__}-{np.__version__}-{Path(__file__).stat().st_mtime_ns}"
+)
+
+
 def collect() -> list[Case]:
-    """Every case, of single nodes and of small exported networks."""
+    """Every case, of single nodes and of small exported networks.
+
+    The package computes them anew in 8 s each time that it is asked; they are kept.
+    """
+    with suppress(OSError, EOFError, pickle.UnpicklingError):
+        found: list[Case] = pickle.loads(_KEPT.read_bytes())
+        return found
+    made = _computed()
+    _KEPT.parent.mkdir(exist_ok=True)
+    aside = _KEPT.with_name(f"{_KEPT.name}.{os.getpid()}")
+    aside.write_bytes(pickle.dumps(made))
+    aside.replace(_KEPT)
+    return made
+
+
+def _computed() -> list[Case]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the package computes its own Inf and NaN cases
         found = [
