@@ -10,7 +10,7 @@ import click
 
 import renorm
 from renorm.cli import output
-from renorm.cli.options import compiling, model, train_state, verb
+from renorm.cli.options import checked, compiling, model, train_state, verb
 from renorm.cli.progress import progress
 
 
@@ -21,6 +21,7 @@ from renorm.cli.progress import progress
 )
 @click.option("--sign", metavar="FILE", help="Sign the artifact with this private key of Ed25519, in PEM.")
 @train_state
+@checked
 @compiling
 def command(model: Path, path: Path | None, sign: str | None, options: dict[str, Any], as_json: bool) -> output.Outcome:
     """Compiles MODEL (.onnx) into an artifact that `renorm run` and renorm.load run without the compiler."""

@@ -125,7 +125,7 @@ class _Held:
             "is_signed": self.header.is_signed,
             "machine": machine | {"features": list(self.program.machine.features)},
             "inputs": [str(s) for s in self.program.inputs[: len(self.program.inputs) - self.program.states]],
-            "outputs": [str(s) for s in self.program.outputs[: len(self.program.outputs) - self.program.states]],
+            "outputs": [str(s) for s in self.program.results],
             "state": [str(s) for s in self.program.state],
             "loaders": [e.loader for e in self.program.externals],
         }

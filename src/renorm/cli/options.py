@@ -63,6 +63,9 @@ train_state = click.option(
     is_flag=True,
     help="Running statistics of norms in training mode are state, which each run replaces.",
 )
+checked = click.option(
+    "--checked", is_flag=True, help="A run that meets an index outside its axis, or divides by zero, is an error."
+)
 seed = click.option("--seed", type=int, default=0, show_default=True, help="Of random inputs.")
 given = click.option(
     "--input",
@@ -112,13 +115,13 @@ def arrays(files: Sequence[str], names: Sequence[str]) -> dict[str, Any]:
 
 
 def compiling(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options of every verb that compiles; they arrive as one dict `options`, as renorm.compile takes them. So does
-    `train_state` where a verb has it."""
+    """The options of every verb that compiles; they arrive as one dict `options`, as renorm.compile takes them. So do
+    `train_state` and `checked` where a verb has them."""
 
     @functools.wraps(command)
     def gathered(*args: Any, **given: Any) -> Any:
         names = ("opt_level", "target", "keep", "verify", "precision", "shapes", "threads")
-        options = {name: given.pop(name) for name in (*names, "train_state") if name in given}
+        options = {name: given.pop(name) for name in (*names, "train_state", "checked") if name in given}
         options["shapes"] = dict(options["shapes"]) or None
         return command(*args, options=options, **given)
 

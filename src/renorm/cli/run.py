@@ -12,7 +12,7 @@ import numpy as np
 
 import renorm
 from renorm.cli import network, output
-from renorm.cli.options import arrays, compiling, given, model, seed, train_state, trusting, verb
+from renorm.cli.options import arrays, checked, compiling, given, model, seed, train_state, trusting, verb
 from renorm.core.comparison import random_inputs
 from renorm.errors import InvalidInput, StatisticsWarning
 from renorm.training.batches import Files, arguments
@@ -39,6 +39,7 @@ Array = np.ndarray[Any, Any]
 )
 @seed
 @train_state
+@checked
 @trusting
 @compiling
 def command(

@@ -19,7 +19,7 @@ from renorm.core.dims import fixed_extents, is_static, symbols_of
 from renorm.core.errors import InvalidInput, InvalidTarget
 from renorm.core.target import Target
 from renorm.driver import cache as caches
-from renorm.driver import state
+from renorm.driver import checks, state
 from renorm.driver.assemble import assemble
 from renorm.driver.kernels import Compiler, machine_for, walker
 from renorm.driver.module import CompiledModule, SpecializingModule
@@ -30,6 +30,7 @@ from renorm.ops.identity import Identity
 from renorm.passes import pipeline
 from renorm.passes.context import check_keep
 from renorm.passes.places import place
+from renorm.runtime.checks import Check
 from renorm.runtime.openmp import Region
 from renorm.runtime.report import KernelRecord, Report
 from renorm.runtime.state import State
@@ -48,6 +49,7 @@ def compile(
     verify: bool = False,
     precision: str = "fast",
     train_state: bool = False,
+    checked: bool = False,
     progress: Progress | None = None,
 ) -> CompiledModule | SpecializingModule:
     """A module that runs the model as machine code.
@@ -61,11 +63,12 @@ def compile(
     with the graph before it, and revert it where it differs. precision: "exact" switches algorithms off that round
     differently (Winograd's convolutions; opt_level 3 has them). train_state: the running statistics of norms in
     training mode are state of the module (`m.state`), which each run reads and, once it has succeeded, replaces.
-    progress: called with (stage, done, of).
+    checked: a run raises InvalidInput that names nodes and indices where an index is outside its axis, or an integer is
+    divided by zero; otherwise there is some number. progress: called with (stage, done, of).
 
     Raises UnsupportedOp, InvalidModel, InvalidTarget, InvalidInput, UserCodeError.
     """
-    options = options_of(target, opt_level, keep, threads, verify, precision, progress)
+    options = replace(options_of(target, opt_level, keep, threads, verify, precision, progress), checked=checked)
     seconds: dict[str, float] = {}
     clock = _Clock(seconds)
     with collection_put_off():
@@ -138,6 +141,8 @@ class Options:
     precision: str = "fast"
     without: tuple[str, ...] = ()  # passes that are left out; see verified.UNSEEN
     state: State | None = None  # the last inputs of the graph, and what its last outputs become
+    checked: bool = False
+    checks: tuple[Check, ...] = ()  # of which the graph has outputs
 
 
 def optimized(source: Graph, sizes: Mapping[str, int], options: Options) -> tuple[Graph, Report]:
@@ -166,6 +171,9 @@ def specialize(
     source: Graph, sizes: Mapping[str, int], options: Options, before: Mapping[str, float] | None = None
 ) -> CompiledModule:
     """Compiles `source` with its symbols fixed. before: seconds of what was done for it so far, by stage."""
+    if options.checked:
+        source = source.copy(sizes)
+        options = replace(options, checks=checks.add(source, len(options.state or ())))
     if options.verify:
         return verified(
             source.copy(sizes),
@@ -201,6 +209,7 @@ def _specialized(
     full = replace(full, seconds=seconds)
     held = options.state or ()
     program = replace(program, report=full, name=graph.name, dims=dict(sizes), states=len(held))
+    program = replace(program, checks=options.checks)
     objects = [c.object for c in kernels.compiled if not c.external]
     externals = [c.external for c in kernels.compiled if c.external]
     threads, texts = options.threads, kernels.texts

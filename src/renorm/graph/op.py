@@ -71,6 +71,17 @@ def boxes_along(axis: int, whole: Value, parts: Sequence[Value]) -> list[Box]:
     ]
 
 
+@dataclass(frozen=True)
+class Demand:
+    """What data must be for a result to be defined; kernels give some number otherwise. operand: indices, along whose
+    last axis there is one for each of `axes` (of the operand that they are of, with these extents), or a single one;
+    without axes a divisor, which must not be 0."""
+
+    operand: Value
+    axes: tuple[int, ...] = ()
+    extents: tuple[int, ...] = ()
+
+
 class Sample:
     """Operands and attributes on which tests run the op against its reference."""
 
@@ -273,6 +284,10 @@ class OpDef:
         """How operands lie in the result, or results in an operand, where that is all that a node of this op (of fixed
         shapes) says; else None."""
         return None
+
+    def demands(self, node: Node) -> Sequence[Demand]:
+        """What a node of this op (of fixed shapes) demands of the data of its operands."""
+        return ()
 
     # --- what it computes ---------------------------------------------------------------------------------------------
 

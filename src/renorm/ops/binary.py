@@ -13,7 +13,7 @@ from renorm.expr.nodes import Binary, Expr, binary
 from renorm.graph.op import OpDef, Reject, Sample
 from renorm.graph.types import Spec, boolean, f16, f32, f64, i32, i64, u8
 from renorm.ops import exact
-from renorm.ops.family import DIFFERENCE, LINEAR, Aligned, entry, method
+from renorm.ops.family import DIFFERENCE, LINEAR, Aligned, divided, entry, method
 
 NAN = math.nan
 
@@ -31,7 +31,7 @@ def arithmetic(
     commutative: bool = False,
     commutes: str = "",
 ) -> type[OpDef]:
-    """T op T -> T over all numbers. divisor: b must not be zero where it is an integer."""
+    """T op T -> T over all numbers. divisor: b is one, which must not be zero where it is an integer."""
 
     def b(spec: Spec, *values: int) -> Spec:
         return spec.of(np.resize(values, [int(str(d)) for d in spec.type.shape])) if divisor else spec
@@ -49,6 +49,7 @@ def arithmetic(
         element=method(element),
         numpy=method(numpy),
         known_element=staticmethod(known),
+        demands=(lambda self, node: divided(node)) if divisor else OpDef.demands,
         samples=[
             Sample(f32[2, 3, 5], f32[2, 3, 5].between(0.5, 2)),
             Sample(f32[2, 3, 1, 5], f32[3, 4, 1].between(0.5, 2)),
@@ -131,11 +132,11 @@ _NUMPY: dict[str, Callable[..., Any]] = {
 
 
 def _divide(a: Any, b: Any) -> Any:
-    """Integers truncate toward zero, as in C."""
+    """Integers truncate toward zero, as in C; by zero they give 0."""
     if not np.issubdtype(np.asarray(a).dtype, np.integer):
         return np.divide(a, b)
-    quotient = np.abs(a) // np.abs(b)
-    return np.where(np.sign(a) == np.sign(b), quotient, -quotient) if np.asarray(a).dtype.kind == "i" else a // b
+    floored = np.floor_divide(a, b)
+    return floored + ((floored * b != a) & (b != 0) & ((np.asarray(a) < 0) != (np.asarray(b) < 0)))
 
 
 TABLE: Sequence[type[OpDef]] = [

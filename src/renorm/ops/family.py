@@ -17,7 +17,7 @@ from renorm.expr.rewrite import levels, walk
 from renorm.graph import registry
 from renorm.graph.channels import Carry, every
 from renorm.graph.ir import Node
-from renorm.graph.op import BROADCAST, ELEMENTWISE, INJECTIVE, Formula, Fusion, OnnxNode, OpDef
+from renorm.graph.op import BROADCAST, ELEMENTWISE, INJECTIVE, Demand, Formula, Fusion, OnnxNode, OpDef
 from renorm.graph.types import Operand, TensorType
 from renorm.ops import exact, schedules
 
@@ -129,6 +129,13 @@ class Injective(OpDef):
 
     def schedule(self, s: te.Schedule, outs: Sequence[te.Tensor], target: Any) -> None:
         schedules.injective(s, outs, target)
+
+
+def divided(node: Node) -> list[Demand]:
+    """That the second operand is not 0 anywhere, where it is of integers."""
+    b = node.inputs[1]
+    is_safe = b is None or dtypes.is_float(b.dtype) or (b.data is not None and bool(np.all(b.data)))
+    return [] if b is None or is_safe else [Demand(b)]
 
 
 def entry(base: type[OpDef], title: str, formula: str, module: str, **members: Any) -> type[OpDef]:

@@ -1,4 +1,7 @@
-"""Elements by indices. Negative indices count from the end; one that lies outside reads the nearest element."""
+"""Elements by indices. Negative indices count from the end; one that lies outside reads the nearest element.
+
+References do the same. Modules that are compiled with `checked=True` raise instead.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,12 @@ import numpy as np
 
 from renorm import te, topi
 from renorm.core import dims
-from renorm.core.dims import Dim
+from renorm.core.dims import Dim, is_static, static
 from renorm.core.errors import OperandError
 from renorm.expr.nodes import Expr
 from renorm.graph.attributes import Int
-from renorm.graph.op import Reject, Sample
+from renorm.graph.ir import Node
+from renorm.graph.op import Demand, Reject, Sample
 from renorm.graph.types import Operand, boolean, f16, f32, i32, i64
 from renorm.ops import exact
 from renorm.ops.family import Injective
@@ -20,14 +24,35 @@ from renorm.ops.family import Injective
 INDICES = ("int64", "int32")
 
 
+def indexed(node: Node, axis: int, is_whole: bool = False) -> list[Demand]:
+    """That indices, the second operand, are within an axis of the first; is_whole: within as many from there on as
+    their last axis says. Of a single axis constant ones are: `check_indices`."""
+    x, indices = node.inputs
+    assert x is not None
+    assert indices is not None
+    first, count = axis % x.rank, static(indices.shape)[-1] if is_whole else 1
+    if not count or (not is_whole and indices.is_constant):
+        return []
+    axes = range(first, first + count)
+    return [Demand(indices, tuple(axes), static(x.shape)[first : axes.stop])]
+
+
 def check_indices(x: Operand, axis: int, indices: Operand) -> None:
     """Raises where known indices lie outside an axis of known extent."""
     extent = x.shape[axis]
+    if extent == 0 and is_static(indices.shape) and 0 not in indices.shape:
+        raise OperandError(f"{x}: axis {axis} has no elements, {indices} asks for some")
     if indices.known is None or not isinstance(extent, int):
         return
     outside = [i for i in indices.known.reshape(-1).tolist() if isinstance(i, int) and not -extent <= i < extent]
     if outside:
         raise OperandError(f"{x}: index {outside[0]} is outside axis {axis} of extent {extent}")
+
+
+def within(indices: Any, extent: int) -> Any:
+    """Indices as kernels read them: in [0, extent)."""
+    indices = np.asarray(indices)
+    return np.clip(np.where(indices < 0, indices + extent, indices), 0, max(extent - 1, 0))
 
 
 class Gather(Injective):
@@ -47,7 +72,10 @@ class Gather(Injective):
         return topi.take(x, indices, dims.normalize_axis(self.axis, x.ndim), "from_end")
 
     def reference(self, x: Any, indices: Any) -> Any:
-        return np.take(x, indices, self.axis)
+        return np.take(x, within(indices, np.shape(x)[self.axis]), self.axis)
+
+    def demands(self, node: Node) -> list[Demand]:
+        return indexed(node, self.axis)
 
     def known_result(self, x: exact.Known, indices: exact.Known) -> np.ndarray[Any, Any] | None:
         if indices[1] is None or not all(isinstance(i, int) for i in indices[1].reshape(-1).tolist()):
@@ -61,11 +89,13 @@ class Gather(Injective):
         Sample(f32[4], i64[()].of(2)),
         Sample(f16[3, 2], i64[0].of([])),
         Sample(i64[4], i64[2].of([3, 1])),
+        Sample(f32[0, 3], i64[0].of([])),
     ]
     rejects = [
         Reject(f32[3], i64[1].of([0]), axis=1, because="axis 1 is outside"),
         Reject(f32[3], f32[1], because="indices is float32"),
         Reject(f32[3, 2], i64[1].of([0]), axis=-3, because="axis -3 is outside"),
+        Reject(f32[0, 3], i64[2], because="axis 0 has no elements"),
     ]
 
 
@@ -84,7 +114,11 @@ class GatherElements(Injective):
         for a, (own, wanted) in enumerate(zip(x.shape, indices.shape)):
             if a != axis and isinstance(own, int) and isinstance(wanted, int) and wanted > own:
                 raise OperandError(f"gather_elements: {indices} is larger than {x} in axis {a}")
+        check_indices(x, axis, indices)
         return indices.shape
+
+    def demands(self, node: Node) -> list[Demand]:
+        return indexed(node, self.axis)
 
     def compute(self, x: te.Tensor, indices: te.Tensor) -> te.Tensor:
         axis = dims.normalize_axis(self.axis, x.ndim)
@@ -98,7 +132,7 @@ class GatherElements(Injective):
         kept = tuple(
             slice(None) if a == self.axis % np.ndim(x) else slice(0, n) for a, n in enumerate(np.shape(indices))
         )
-        return np.take_along_axis(np.asarray(x)[kept], np.asarray(indices), self.axis)
+        return np.take_along_axis(np.asarray(x)[kept], within(indices, np.shape(x)[self.axis]), self.axis)
 
     samples = [
         Sample(f32[3, 3], i64[2, 3].of([[1, 2, 0], [2, 0, -3]])),
@@ -108,6 +142,7 @@ class GatherElements(Injective):
     rejects = [
         Reject(f32[3], i64[2, 2], because="different ranks"),
         Reject(f32[2, 3], i64[3, 3], axis=1, because="larger than x"),
+        Reject(f32[0, 3], i64[2, 3], because="axis 0 has no elements"),
     ]
 
 
@@ -124,6 +159,9 @@ class GatherNd(Injective):
         depth = dims.static(indices.shape[-1:], "the last axis of indices")[0]
         if depth > x.rank - self.batch_dims:
             raise OperandError(f"gather_nd: {indices} names {depth} axes, more than {x} has")
+        named = x.shape[self.batch_dims : self.batch_dims + depth]
+        if 0 in named and is_static(indices.shape) and 0 not in indices.shape:
+            raise OperandError(f"gather_nd: an axis of {x} has no elements, {indices} asks for some")
         return (*indices.shape[:-1], *x.shape[self.batch_dims + depth :])
 
     def compute(self, x: te.Tensor, indices: te.Tensor) -> te.Tensor:
@@ -140,9 +178,13 @@ class GatherNd(Injective):
         x, indices, batch = np.asarray(x), np.asarray(indices), self.batch_dims
         lead = np.shape(indices)[:-1]
         result = np.empty((*lead, *x.shape[batch + indices.shape[-1] :]), x.dtype)
+        extents = x.shape[batch : batch + indices.shape[-1]]
         for at in np.ndindex(*lead):
-            result[at] = x[(*at[:batch], *indices[at])]
+            result[at] = x[(*at[:batch], *(within(i, n) for i, n in zip(indices[at], extents)))]
         return result
+
+    def demands(self, node: Node) -> list[Demand]:
+        return indexed(node, self.batch_dims, is_whole=True)
 
     samples = [
         Sample(f32[3, 4], i64[2, 2].of([[0, 1], [-1, 3]])),
@@ -153,4 +195,5 @@ class GatherNd(Injective):
     rejects = [
         Reject(f32[3], i64[2, 2], because="more than x"),
         Reject(f32[3], i64[2, 1], batch_dims=1, because="batch_dims = 1"),
+        Reject(f32[0, 3], i64[2, 1], because="has no elements"),
     ]

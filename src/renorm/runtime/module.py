@@ -16,6 +16,7 @@ from renorm.core.errors import Cancelled, InvalidArtifact, InvalidInput, Invalid
 from renorm.runtime import artifact, external, layout, loader
 from renorm.runtime import threads as teams
 from renorm.runtime.arrays import Array, Slot, address, bind, bind_out, overlap
+from renorm.runtime.checks import judge
 from renorm.runtime.cpu import obstacles
 from renorm.runtime.external import Entry, ExternalCode
 from renorm.runtime.memory import Memory, sealed
@@ -75,6 +76,7 @@ class Module:
         self._weights, self._weights_address = _hold(weights)
         self._inputs = tuple(Slot(s) for s in self.inputs)
         self._outputs = tuple(Slot(s) for s in self.outputs)
+        self._checked = tuple(Slot(s) for s in program.outputs[len(self.outputs) :][: 2 * len(program.checks)])
         self._state = state if isinstance(state, State) else State(program.state, _arrays(program.state, state))
         self._threads = teams.resolve(threads)
         self._idle = list[Context]()  # list.append and list.pop are atomic
@@ -106,7 +108,7 @@ class Module:
 
     @property
     def outputs(self) -> tuple[TensorSpec, ...]:
-        return self.program.outputs[: len(self.program.outputs) - self.program.states]
+        return self.program.results
 
     @property
     def state(self) -> State:
@@ -182,19 +184,25 @@ class Module:
         """What one run gives of the inputs and, behind them, a state: the outputs, and behind them what the state
         becomes. That of the module is neither read nor changed."""
         inputs = self._bind(arrays[: len(self._inputs)], {})
-        results = [*(s.allocate() for s in self._outputs), *self._state.fresh()]
+        results = [*(s.allocate() for s in (*self._outputs, *self._checked)), *self._state.fresh()]
         self.run_at([address(a) for a in (*inputs, *arrays[len(inputs) :], *results)])
         return results
 
     def _call(self, inputs: Sequence[Array], results: Sequence[Array], cancels: int, limit: _Limit | None) -> None:
         """One run that writes to `results`, and replaces the state."""
+        checked = [s.allocate() for s in self._checked]
+        results = [*results, *checked]
         if not self.program.states:
             self._run([address(a) for a in (*inputs, *results)], cancels, limit)
+            judge(self.name, self.program.checks, checked)
             return
         while True:
             changes, version, after = self._state.changes.value, self._state.version, self._state.fresh()
             addresses = [address(a) for a in (*inputs, *version.arrays, *results, *after)]
-            if self._run(addresses, cancels, limit, changes) and self._state.replace(version, after):
+            if not self._run(addresses, cancels, limit, changes):
+                continue
+            judge(self.name, self.program.checks, checked)
+            if self._state.replace(version, after):
                 break
         for spec, old, new in zip(self._state.specs, version.arrays, after):
             beyond(new, old, f"{self.name}: {spec.name}", stacklevel=4)
@@ -265,7 +273,7 @@ class Module:
     def _own_context(self, args: Sequence[Any], named: Mapping[str, Any]) -> Context:
         """One that no other call takes, bound to these inputs and to fresh results. Its runs change no state."""
         inputs = [*self._bind(args, named), *self._state.copy().values()]
-        results = [*(s.allocate() for s in self._outputs), *self._state.fresh()]
+        results = [*(s.allocate() for s in (*self._outputs, *self._checked)), *self._state.fresh()]
         context = self._context()
         context.hold((*inputs, *results))
         return context

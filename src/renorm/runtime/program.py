@@ -19,6 +19,7 @@ from reprlib import repr as short
 from renorm.core import dtypes
 from renorm.core.dataclass import dataclass
 from renorm.core.errors import InvalidArtifact
+from renorm.runtime.checks import Check
 from renorm.runtime.report import Report
 
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector; weights and buffers in the arena start at multiples of it
@@ -134,7 +135,7 @@ class Program:
 
     nanoseconds: about how long one thread takes; 0 where nobody knows. name: of the source model. dims: extents of
     symbolic dims that were fixed when it was compiled. states: how many of the last inputs are state: as many of the
-    last outputs, of the same types, are what they become.
+    last outputs, of the same types, are what they become. checks: of each there are two outputs in front of those.
     """
 
     machine: Machine
@@ -151,11 +152,17 @@ class Program:
     dims: Mapping[str, int] = field(default_factory=dict[str, int])
     externals: tuple[External, ...] = ()
     states: int = 0
+    checks: tuple[Check, ...] = ()
 
     @property
     def state(self) -> tuple[TensorSpec, ...]:
         """The inputs that are state."""
         return self.inputs[len(self.inputs) - self.states :]
+
+    @property
+    def results(self) -> tuple[TensorSpec, ...]:
+        """The outputs that are the network's."""
+        return self.outputs[: max(0, len(self.outputs) - self.states - 2 * len(self.checks))]
 
     def verify(self, objects: int, weight_bytes: int, externals: int = 0) -> None:
         """Raises InvalidArtifact that names everything in the program that contradicts itself.
@@ -176,6 +183,12 @@ class Program:
             require(len({t.name for t in tensors}) == len(tensors), f"{group}: names are not distinct")
         known = 0 <= self.states <= min(len(self.inputs), len(self.outputs))
         require(known, f"{self.states} inputs are state, of {len(self.inputs)} inputs and {len(self.outputs)} outputs")
+        of_checks = self.outputs[len(self.results) : len(self.outputs) - self.states]
+        require(len(of_checks) == 2 * len(self.checks), f"{len(of_checks)} outputs for {len(self.checks)} checks")
+        for i, spec in enumerate(of_checks[: 2 * len(self.checks)]):
+            check = self.checks[i // 2]
+            sound = len(check.axes) == len(check.extents) and spec.shape == (max(1, len(check.axes)),)
+            require(sound and spec.dtype == "int64", f"check of node {check.node!r}: {spec}")
         for before, after in zip(self.state, self.outputs[len(self.outputs) - self.states :]) if known else ():
             same = (before.dtype, before.shape) == (after.dtype, after.shape)
             require(same, f"state {before} becomes {after}")
