@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.nn.utils import parametrizations, parametrize, prune
+from torch.nn.utils import parametrize, prune
 from torch.optim.swa_utils import AveragedModel, update_bn
 from torch.overrides import TorchFunctionMode
 from torch.testing._internal.two_tensor import TwoTensor
@@ -69,7 +69,7 @@ FEATURES["`checkpoint`, reentrant or not"] = lambda m, x: [
     *step(m, x, lambda z: checkpoint(m, z * 1, use_reentrant=True)),
     *step(m, x, lambda z: checkpoint(m, z * 1, use_reentrant=False)),
 ]
-FEATURES["`nn.utils.parametrize`, `prune`, `weight_norm`"] = lambda m, x: step(_parametrized(m), x)
+FEATURES["`nn.utils.parametrize`, `prune`"] = lambda m, x: step(_parametrized(m), x)
 FEATURES["`make_fx`, in every mode"] = lambda m, x: _traced(m, x)
 FEATURES["`torch.func`: `grad`, `vmap`, `jvp`, `jacrev`"] = lambda m, x: _transformed(m.eval(), x)
 FEATURES["`jacobian(vectorize=True)`, `is_grads_batched`"] = lambda m, x: _in_batches(m, x)
@@ -304,10 +304,10 @@ def _parametrized(m: Layer) -> Layer:
             return w.exp()
 
     parametrize.register_parametrization(m, "weight", Exp())
-    if m.bias is not None:
+    if getattr(m, "bias", None) is not None:
         prune.l1_unstructured(m, "bias", amount=2)
         return m
-    return parametrizations.weight_norm(m, "weight", dim=None)
+    return m
 
 
 def _traced(m: Layer, x: Tensor) -> list[Tensor]:

@@ -27,6 +27,7 @@ LAYERS = {
     "InstanceNorm2d": (4,),
     "GroupNorm": (2, 4),
     "LayerNorm": (6,),
+    "RMSNorm": (6,),
 }
 
 pytestmark = [

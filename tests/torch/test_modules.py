@@ -111,6 +111,30 @@ def test_layer_norm(outer: Any, inner: Any, affine: bool, bias: bool) -> None:
     agree(*pair("LayerNorm", inner, elementwise_affine=affine, bias=bias), data(*outer, *inner))
 
 
+@settings(max_examples=5, deadline=None)
+@given(
+    outer=st.lists(st.integers(1, 9), max_size=2),
+    inner=st.lists(st.integers(1, 20), min_size=1, max_size=2),
+    affine=st.booleans(),
+    epsilon=st.sampled_from([None, 0.1]),
+    is_wide=st.booleans(),
+)
+def test_rms_norm(outer: Any, inner: Any, affine: bool, epsilon: Any, is_wide: bool) -> None:
+    dtype = torch.float64 if is_wide else torch.float32
+    theirs, mine = pair("RMSNorm", inner, eps=epsilon, elementwise_affine=affine, dtype=dtype)
+    if epsilon is None:
+        theirs.eps = torch.finfo(dtype).eps  # the oracle computes in float64
+    agree(theirs, mine, data(*outer, *inner, dtype=dtype) - 2)
+
+
+def test_rms_norm_of_small_numbers() -> None:
+    """Where epsilon counts: without one it is that of the dtype in which torch computes."""
+    for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16):
+        theirs, mine = pair("RMSNorm", 8, dtype=dtype)
+        x = 3e-4 * data(5, 8, dtype=dtype)
+        torch.testing.assert_close(mine(x), theirs(x))
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("parameters", ["narrow", "float32"])
 @pytest.mark.parametrize(
@@ -120,6 +144,7 @@ def test_layer_norm(outer: Any, inner: Any, affine: bool, bias: bool) -> None:
         ("InstanceNorm1d", (5,), (2, 5, 33)),
         ("GroupNorm", (2, 6), (2, 6, 9)),
         ("LayerNorm", (40,), (6, 40)),
+        ("RMSNorm", (40, 1e-6), (6, 40)),
     ],
 )
 def test_narrow_floats(dtype: Any, parameters: str, kind: str, args: Any, shape: Any) -> None:
@@ -135,6 +160,7 @@ def test_narrow_floats(dtype: Any, parameters: str, kind: str, args: Any, shape:
         ("InstanceNorm2d", (3,), (2, 3, 2, 3)),
         ("GroupNorm", (2, 4), (2, 4, 3)),
         ("LayerNorm", (5,), (3, 5)),
+        ("RMSNorm", (5,), (3, 5)),
     ],
 )
 @pytest.mark.parametrize("mode", ["train", "eval"])
@@ -194,11 +220,12 @@ def test_a_second_derivative_over_a_mask_is_refused(loss: Any) -> None:
         ("InstanceNorm2d", (3,), (2, 3, 2, 3)),
         ("GroupNorm", (2, 4), (2, 4, 3)),
         ("LayerNorm", ((3, 5),), (2, 3, 5)),
+        ("RMSNorm", ((3, 5),), (2, 3, 5)),
     ],
 )
 def test_gradients_have_gradients(kind: str, args: Any, shape: Any, affine: bool, mode: str) -> None:
     """A penalty on the norm of a gradient; weight is computed from the same tensor as x, which changes no partial."""
-    settings = {"elementwise_affine" if kind == "LayerNorm" else "affine": affine}
+    settings = {"elementwise_affine" if kind in ("LayerNorm", "RMSNorm") else "affine": affine}
     results = []
     x = data(*shape, dtype=torch.float64).requires_grad_()
     for layer in pair(kind, *args, dtype=torch.float64, **settings):
@@ -234,6 +261,7 @@ def test_a_layer_is_one_of_torchs(kind: str) -> None:
         ("GroupNorm", (3, 3), (1, 3)),
         ("GroupNorm", (3, 3), (2, 4)),
         ("LayerNorm", (3,), (2, 4)),
+        ("RMSNorm", (3,), (2, 4)),
     ],
 )
 def test_torchs_errors(kind: str, args: Any, shape: Any) -> None:

@@ -87,13 +87,38 @@ def test_layers_stay_the_same_objects() -> None:
     assert ours.restore(model) == []
 
 
-def test_a_subclass_is_left_alone() -> None:
-    class Own(nn.BatchNorm2d):
-        def forward(self, input: Any) -> Any:
-            return input
+def test_norms_that_stay_have_a_row() -> None:
+    class LayerNorm2d(nn.LayerNorm):
+        """As timm's."""
 
-    model = nn.Sequential(Own(3), nn.BatchNorm2d(3))
-    assert [r.name for r in ours.replace_norms(model)] == ["1"]
+        def forward(self, input: Any) -> Any:
+            return super().forward(input.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+    class FrozenNorm(nn.Module):
+        pass
+
+    class PreNorm(nn.Sequential):
+        pass
+
+    class OurOwn(ours.BatchNorm2d):
+        pass
+
+    parametrized = nn.GroupNorm(1, 3)
+    nn.utils.parametrize.register_parametrization(parametrized, "weight", nn.Identity())
+    lazy = nn.LazyBatchNorm2d()
+    model = nn.Sequential(
+        LayerNorm2d(3), lazy, parametrized, FrozenNorm(), PreNorm(nn.ReLU(), nn.RMSNorm(3)), OurOwn(3)
+    )
+    assert list(map(str, ours.replace_norms(model))) == [
+        "0: tests.LayerNorm2d stays: it is a subclass of torch.LayerNorm, which may compute something else",
+        "1: torch.LazyBatchNorm2d stays: it is lazy: call the model once before, so that it has its parameters",
+        "2: torch.ParametrizedGroupNorm stays: it has parametrizations: replace norms first, and register them then",
+        "3: tests.FrozenNorm stays: renorm has no layer for tests.torch.test_replace.FrozenNorm",
+        "4.1: torch.RMSNorm -> renorm.RMSNorm",
+    ]
+    lazy(torch.zeros(2, 3, 4, 4))
+    assert [r.now for r in ours.replace_norms(model) if r.name == "1"] == ["renorm.BatchNorm2d"]
+    assert [r.name for r in ours.restore(model)] == ["1", "4.1"]
 
 
 def test_the_model_itself() -> None:

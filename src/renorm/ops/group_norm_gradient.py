@@ -20,7 +20,7 @@ from renorm.te import tag
 
 class GroupNormGradient(GroupedNorm):
     """dx = invstd * (g - mean(g) - xhat * mean(g * xhat)) with g = dy * scale, xhat = (x - mean) * invstd; means over
-    the slice.
+    the slice; without mean(g) if it is not centered.
 
     sums[p, 0, c] = sum of dy, sums[p, 1, c] = sum of dy * xhat over a part p of the batch: added up over p they are the
     gradients of bias and of scale, in the dtype of statistics. A part is a sample, or the whole batch where x is
@@ -74,6 +74,8 @@ class GroupNormGradient(GroupedNorm):
         size = te.const(float(groups.size), ACCUMULATOR)
 
         def level_of(at: Any) -> Any:
+            if not self.centered:
+                return te.const(0.0, ACCUMULATOR)
             return (totals[(*at, 0)] - rounding(at) * totals[(*at, 1)]) / size
 
         slope = narrow("slope", lambda at: totals[(*at, 1)] / size)
@@ -98,7 +100,8 @@ class GroupNormGradient(GroupedNorm):
         g = groups.split(dy if scale is None else dy * groups.along(scale))
         normal = groups.split(xhat)
         if g.size:
-            g = g - g.mean(2, keepdims=True) - normal * (g * normal).mean(2, keepdims=True)
+            level = g.mean(2, keepdims=True) if self.centered else 0.0
+            g = g - level - normal * (g * normal).mean(2, keepdims=True)
         terms = np.stack([np.moveaxis(t, groups.axis, 1) for t in (dy, dy * xhat)], 1)
         sums = terms.sum(axis=tuple(range(3, x.ndim + 1)))
         if x.ndim == 2:
@@ -122,6 +125,15 @@ class GroupNormGradient(GroupedNorm):
         Sample(f64[2, 4, 5], f64[2, 4, 5], f64[2, 2], f64[2, 2].between(0.5, 2), f64[4], num_groups=2),
         Sample(f16[2, 300], f16[2, 300], f64[2, 1], f64[2, 1].between(0.5, 2), f32[300], num_groups=1),
         Sample(bf16[1, 2, 16], bf16[1, 2, 16], f64[1, 2], f64[1, 2].between(0.5, 2), bf16[2], num_groups=2),
+        Sample(
+            f32[5, 40],
+            f32[5, 40],
+            f64[5, 1].between(0, 0),
+            f64[5, 1].between(0.5, 2),
+            f32[40],
+            num_groups=1,
+            centered=False,
+        ),
     ]
     rejects = [
         Reject(f32[2, 6, 5], f32[2, 6, 5], f64[2, 4], f64[2, 4], num_groups=4, because="does not divide 6 channels"),

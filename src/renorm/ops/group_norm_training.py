@@ -22,7 +22,7 @@ class GroupNormTraining(GroupedNorm):
     neighbouring channels; invstd = 1 / sqrt(var + epsilon).
 
     Channels are `axis`, scale and bias (1 and 0 where left out) are per channel. Layer norm is the norm of rows
-    [N, C] with one group, instance norm that with a group for each channel.
+    [N, C] with one group, instance norm that with a group for each channel, RMS norm layer norm that is not centered.
     """
 
     signature = "x: T[*S], scale?: U[C], bias?: U[C] -> y: T[*S], mean: float64[...], invstd: float64[...]"
@@ -34,7 +34,7 @@ class GroupNormTraining(GroupedNorm):
 
     def compute(self, x: te.Tensor, scale: te.Tensor | None, bias: te.Tensor | None) -> list[te.Tensor]:
         groups = self.groups(x)
-        m = moments_of_slices(x, groups)
+        m = moments_of_slices(x, groups, self.centered)
         invstd = statistic(groups.slices, lambda *at: inverse_root(m.var[at], self.epsilon), "invstd")
         one, zero = te.const(1.0, ACCUMULATOR), te.const(0.0, ACCUMULATOR)
 
@@ -65,7 +65,9 @@ class GroupNormTraining(GroupedNorm):
         with np.errstate(invalid="ignore", divide="ignore"):
             mean, var = (
                 (np.sum(slices, 2) / groups.size, np.var(slices, 2))
-                if slices.size
+                if slices.size and self.centered
+                else (np.zeros(groups.slices), np.square(slices).mean(2))
+                if not self.centered
                 else (np.full(groups.slices, np.nan),) * 2
             )
         invstd = 1 / np.sqrt(var + self.epsilon)
@@ -87,6 +89,10 @@ class GroupNormTraining(GroupedNorm):
         Sample(f64[2, 4, 5], f64[4], f64[4], num_groups=2),
         Sample(f16[2, 300].between(100, 101), f32[300], f32[300], num_groups=1),
         Sample(bf16[1, 2, 16], bf16[2], bf16[2], num_groups=2),
+        Sample(f32[5, 40].between(2, 9), f32[40], None, num_groups=1, centered=False),
+        Sample(f32[2, 4, 9].between(-1e30, 1e30), f32[4], f32[4], num_groups=2, centered=False),
+        Sample(f32[2, 9, 4], f32[4], None, num_groups=2, axis=2, centered=False),
+        Sample(f16[2, 300].between(100, 101), f32[300], None, num_groups=1, centered=False),
     ]
     rejects = [
         Reject(f32[2, 6, 5], num_groups=4, because="num_groups 4 does not divide 6 channels"),

@@ -11,14 +11,14 @@ import numpy as np
 from renorm import te
 from renorm.core.dataclass import dataclass
 from renorm.core.dims import Dim, normalize_axis
-from renorm.core.dtypes import FLOATS
+from renorm.core.dtypes import FLOATS, compute_dtype
 from renorm.core.errors import OperandError
 from renorm.core.target import Target
-from renorm.graph.attributes import Int
+from renorm.graph.attributes import Bool, Int
 from renorm.graph.op import OPAQUE, OpDef
 from renorm.graph.types import Operand
 from renorm.ops import schedules
-from renorm.ops.moments import ACCUMULATOR, Moments, moments, statistic
+from renorm.ops.moments import ACCUMULATOR, Moments, average, moments, statistic
 
 
 @dataclass(frozen=True)
@@ -90,8 +90,16 @@ class Groups:
         return parameter.reshape([-1 if a == self.axis else 1 for a in range(len(self.shape))])
 
 
-def moments_of_slices(x: te.Tensor, groups: Groups) -> Moments:
-    """Mean and variance of each slice, in the order that memory is read in best."""
+def moments_of_slices(x: te.Tensor, groups: Groups, centered: bool = True) -> Moments:
+    """Mean and variance of each slice, in the order that memory is read in best; if not `centered` 0 is the mean."""
+    if not centered:
+        zero = statistic(groups.slices, lambda *_: te.const(0.0, ACCUMULATOR), f"{x.name}_mean")
+
+        def square(*at: Any) -> Any:
+            e = x[groups.index(*at)].astype(ACCUMULATOR)
+            return e * e
+
+        return Moments(zero, average(square, groups.slices, groups.inside, f"{x.name}_square"), compute_dtype(x.dtype))
     if groups.by_channel:
         return _moments_by_channel(x, groups)
     return moments(lambda *at: x[groups.index(*at)], groups.slices, groups.inside, x.dtype, x.name)
@@ -124,12 +132,14 @@ def _moments_by_channel(x: te.Tensor, groups: Groups) -> Moments:
 
 
 class GroupedNorm(OpDef):
-    """Base of a norm over groups of channels of a sample, and of its gradient."""
+    """Base of a norm over groups of channels of a sample, and of its gradient. If it is not `centered`, an RMS norm, 0
+    takes the place of the mean."""
 
     types = {"T": FLOATS, "U": FLOATS}
     fusion = OPAQUE
     num_groups = Int(at_least=1)
     axis = Int(1)
+    centered = Bool(True)
 
     def groups(self, x: Any) -> Groups:
         return Groups(tuple(x.shape), normalize_axis(self.axis, len(x.shape)), self.num_groups)

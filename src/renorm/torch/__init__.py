@@ -16,6 +16,7 @@ from renorm.torch.modules import (
     InstanceNorm2d,
     InstanceNorm3d,
     LayerNorm,
+    RMSNorm,
     SyncBatchNorm,
 )
 from renorm.torch.replace import Replaced, replace_norms, restore
@@ -29,6 +30,7 @@ __all__ = [
     "InstanceNorm2d",
     "InstanceNorm3d",
     "LayerNorm",
+    "RMSNorm",
     "Replaced",
     "SyncBatchNorm",
     "replace_norms",

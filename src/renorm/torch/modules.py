@@ -6,6 +6,7 @@ inherited. What renorm does not compute (reach.py says what) and what torch refu
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import inf, prod
 from typing import Any
 
@@ -262,14 +263,24 @@ class LayerNorm(nn.LayerNorm):
     def forward(self, input: Tensor) -> Tensor:
         if is_inner_node(self, input):
             return node_of(self, input)
-        if not (is_ours_in_slices(input, self.weight, self.bias) and self._fits(input)):
+        is_ours = is_ours_in_slices(input, self.weight, self.bias)
+        if not (is_ours and _are_rows(input, self.normalized_shape, self.eps)):
             return super().forward(input)
         return normalize(input, self.weight, self.bias, Form.of_rows(input, len(self.normalized_shape), self.eps))
 
-    def _fits(self, x: Tensor) -> bool:
-        axes = len(self.normalized_shape)
-        fits = x.dim() >= axes > 0 and tuple(x.shape[x.dim() - axes :]) == tuple(self.normalized_shape)
-        return fits and x.numel() > 0 and is_epsilon(self.eps)
+
+class RMSNorm(nn.RMSNorm):
+    """torch.nn.RMSNorm by renorm's kernels: [..., *normalized_shape], over the last axes."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if is_inner_node(self, x):
+            return node_of(self, x)
+        epsilon = self.eps
+        if epsilon is None:  # torch's, which computes in float32 at least
+            epsilon = torch.finfo(torch.float64 if x.dtype is torch.float64 else torch.float32).eps
+        if not (is_ours_in_slices(x, self.weight) and _are_rows(x, self.normalized_shape, epsilon)):
+            return super().forward(x)
+        return normalize(x, self.weight, None, Form.of_rows(x, len(self.normalized_shape), epsilon, centered=False))
 
 
 class GroupNorm(nn.GroupNorm):
@@ -287,6 +298,13 @@ class GroupNorm(nn.GroupNorm):
         return fits and prod(x.shape[1:]) != self.num_groups  # torch has words for slices of one element
 
 
+def _are_rows(x: Tensor, shape: Sequence[int], epsilon: float) -> bool:
+    """Whether the last axes of x are `shape`, and there are some."""
+    axes = len(shape)
+    fits = x.dim() >= axes > 0 and tuple(x.shape[x.dim() - axes :]) == tuple(shape)
+    return fits and x.numel() > 0 and is_epsilon(epsilon)
+
+
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, BatchNorm1d, BatchNorm2d, BatchNorm3d)
 
 OURS: dict[type[nn.Module], type[nn.Module]] = {
@@ -298,6 +316,7 @@ OURS: dict[type[nn.Module], type[nn.Module]] = {
     nn.InstanceNorm2d: InstanceNorm2d,
     nn.InstanceNorm3d: InstanceNorm3d,
     nn.LayerNorm: LayerNorm,
+    nn.RMSNorm: RMSNorm,
     nn.GroupNorm: GroupNorm,
 }
 """torch's layer -> ours."""

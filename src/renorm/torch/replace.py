@@ -6,7 +6,11 @@ DistributedDataParallel and whoever else refers to it need not know.
 
 from __future__ import annotations
 
+import re
+
 from torch import nn
+from torch.nn.modules.lazy import LazyModuleMixin
+from torch.nn.utils import parametrize
 
 from renorm.core.dataclass import dataclass
 from renorm.torch.fuse import fuse_norms, unfuse
@@ -15,8 +19,9 @@ from renorm.torch.modules import OURS, _BatchNorm, _InstanceNorm
 
 @dataclass(frozen=True)
 class Replaced:
-    """name: of a layer in the model, "" for the model itself; was, now: names of classes; fused: what its kernel
-    computes too, "addition" and "ReLU"; refusal: why nothing, where that was asked for."""
+    """name: of a layer in the model, "" for the model itself; was, now: names of classes, the same for a norm that
+    stays; fused: what its kernel computes too, "addition" and "ReLU"; refusal: why nothing, where that was asked for,
+    or why the norm stays."""
 
     name: str
     was: str
@@ -25,6 +30,8 @@ class Replaced:
     refusal: str | None = None
 
     def __str__(self) -> str:
+        if self.was == self.now and not self.fused:
+            return f"{self.name or '(the model)'}: {self.was} stays: {self.refusal}"
         more = "".join(f" + {f}" for f in self.fused) + (f" alone: {self.refusal}" if self.refusal else "")
         return f"{self.name or '(the model)'}: {self.was} -> {self.now}{more}"
 
@@ -33,7 +40,8 @@ _THEIRS = {ours: theirs for theirs, ours in OURS.items()}
 
 
 def replace_norms(model: nn.Module, *, fuse: bool = False) -> list[Replaced]:
-    """Makes renorm's of torch's normalization layers, in place; tells which. `restore` undoes it.
+    """Makes renorm's of torch's normalization layers, in place; tells which, and which stay and why. `restore` undoes
+    it.
 
     Layers of exactly torch's classes are replaced: a subclass may compute something else. fuse: what a forward adds to
     the result of a batch norm, and a ReLU behind that, are computed with it. For this torch.fx follows the forward of
@@ -53,9 +61,28 @@ def replace_norms(model: nn.Module, *, fuse: bool = False) -> list[Replaced]:
         fused, refusal = (f, None) if isinstance(f := found.get(m, ()), tuple) else ((), f)
         if fuse and isinstance(m, _BatchNorm) and m not in found:
             refusal = "no forward that is followed calls it"
-        if before[m] in OURS or fused:
+        stays = _why_it_stays(m) if before[m] is type(m) else None
+        if stays:
+            rows.append(Replaced(name, _shown(before[m]), _shown(before[m]), refusal=stays))
+        elif before[m] in OURS or fused:
             rows.append(Replaced(name, _shown(before[m]), _shown(type(m)), fused, refusal))
     return rows
+
+
+def _why_it_stays(m: nn.Module) -> str | None:
+    """None: it is ours, or no norm, as far as its classes and their name tell."""
+    cls = type(m)
+    if issubclass(cls, tuple(_THEIRS)):
+        return None
+    if isinstance(m, LazyModuleMixin) and isinstance(m, nn.modules.batchnorm._NormBase):
+        return "it is lazy: call the model once before, so that it has its parameters"
+    base = next((theirs for theirs in OURS if issubclass(cls, theirs)), None)
+    if base is not None and parametrize.is_parametrized(m):
+        return "it has parametrizations: replace norms first, and register them then"
+    if base is not None:
+        return f"it is a subclass of torch.{base.__name__}, which may compute something else"
+    is_norm = re.search(r"Norm(\dd)?$", cls.__name__) and not any(True for _ in m.children())
+    return f"renorm has no layer for {cls.__module__}.{cls.__name__}" if is_norm else None
 
 
 def restore(model: nn.Module) -> list[Replaced]:

@@ -1,7 +1,7 @@
-"""Layer, group and instance norm as functions with gradients.
+"""Layer, RMS, group and instance norm as functions with gradients.
 
-All three are one op: x as [N, C, S] with groups of channels (group norm), a group for each channel (instance norm), or
-one group in rows [N, C] (layer norm).
+All are one op: x as [N, C, S] with groups of channels (group norm), a group for each channel (instance norm), or one
+group in rows [N, C] (layer norm, and RMS norm, which is not centered).
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ class Form(NamedTuple):
     shape: tuple[int, ...]
     groups: int
     epsilon: float
+    centered: bool = True
 
     @staticmethod
     def of_channels(x: Tensor, groups: int, epsilon: float) -> Form:
@@ -39,10 +40,10 @@ class Form(NamedTuple):
         return Form(order, shape if rest else (batch, channels), groups, epsilon)
 
     @staticmethod
-    def of_rows(x: Tensor, axes: int, epsilon: float) -> Form:
+    def of_rows(x: Tensor, axes: int, epsilon: float, centered: bool = True) -> Form:
         """Slices are the last `axes` axes."""
         size = prod(x.shape[x.dim() - axes :])
-        return Form(Order(1), (prod(x.shape[: x.dim() - axes]), size), 1, epsilon)
+        return Form(Order(1), (prod(x.shape[: x.dim() - axes]), size), 1, epsilon, centered)
 
     def flat(self, x: Tensor) -> Tensor:
         """x in the order of memory, as the kernel is given it."""
@@ -51,11 +52,13 @@ class Form(NamedTuple):
     def by_torch(self, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
         flat = x.reshape(self.shape) if self.order.axis == 1 else x
         scale, shift = (None if p is None else p.reshape(-1) for p in (weight, bias))
+        if not self.centered:
+            return torch.rms_norm(flat, flat.shape[1:], scale, self.epsilon).reshape(x.shape)
         return torch.group_norm(flat, self.groups, scale, shift, self.epsilon).reshape(x.shape)
 
     @property
     def attributes(self) -> tuple[tuple[str, Any], ...]:
-        return ("num_groups", self.groups), ("axis", self.order.axis)
+        return ("num_groups", self.groups), ("axis", self.order.axis), ("centered", self.centered)
 
 
 class Normalized(NamedTuple):
