@@ -206,12 +206,14 @@ class Rewrite:
     """One rule. The first line of its docstring states its algebra.
 
     constants: variables that must be constants for the pattern to match. shares: the inner nodes may have other
-    readers, and stay for those (for rules that read past an inner node without computing it again). fate: what the rule
-    does to a normalization it matches, "folded" or "unpacked"; "" where it does not take one apart.
+    readers, and stay for those (for rules that read past an inner node without computing it again). brings: an op that
+    it brings in, which the format of a file may lack. fate: what the rule does to a normalization it matches, "folded"
+    or "unpacked"; "" where it does not take one apart.
     """
 
     constants: ClassVar[Sequence[str]] = ()
     shares: ClassVar[bool] = False
+    brings: ClassVar[str] = ""
     fate: ClassVar[str] = ""
     pattern: Callable[..., Any]
 

@@ -22,6 +22,8 @@ from renorm.passes.affine import given
 class MatmulToGemm(Rewrite):
     """matmul(a, b) -> gemm(a, b) for matrices a, b"""
 
+    brings = "gemm"
+
     def pattern(self, a: Any, b: Any) -> Any:
         return ops.matmul(a, b)
 

@@ -17,4 +17,5 @@ class ApplyRules:
     rules: Sequence[Rewrite]
 
     def run(self, graph: Graph, context: Context) -> None:
-        Driver(self.rules, context.kept, context.probe, context.log).run(graph)
+        rules = [r for r in self.rules if not r.brings or context.admits(r.brings)]
+        Driver(rules, context.kept, context.probe, context.log).run(graph)

@@ -26,6 +26,7 @@ from renorm.graph import registry
 from renorm.graph.ir import Graph, Node, Value
 
 INLINE_LIMIT = 2**31 - 2**24  # bytes of weights that fit beside the rest in one protobuf message, whose limit is 2 GiB
+_OF_RUNTIME = {"Gemm": 7}  # opsets since which ONNX Runtime has kernels of ops that passes bring in
 _ALIGNMENT = 4096  # of tensors in external data, so that they can be mapped into memory page by page
 
 
@@ -71,12 +72,15 @@ def save(
 
 
 def vocabulary(graph: Graph, path: str | os.PathLike[str]) -> Callable[[str], bool]:
-    """Whether ONNX has an op at the graph's opset, and not only for files that have it already."""
+    """Whether ONNX has an op at the graph's opset (not only for files that have it already), and ONNX Runtime a kernel of
+    it."""
     provenance: Provenance = graph.metadata.get(KEY) or Provenance.default()
     opset = provenance.opsets.get("", 0)
 
     def is_there(op_type: str) -> bool:
-        return onnx.defs.has(op_type, opset) and not onnx.defs.get_schema(op_type, opset).deprecated
+        if opset < _OF_RUNTIME.get(op_type, 0) or not onnx.defs.has(op_type, opset):
+            return False
+        return not onnx.defs.get_schema(op_type, opset).deprecated
 
     return lambda op: any(is_there(key) for key in registry.find(op).onnx if "::" not in key)
 
