@@ -14,12 +14,12 @@ from renorm.codegen.llvm.requirements import requirements
 from renorm.core.errors import InvalidInput, InvalidSchedule, InvalidTarget
 from renorm.core.target import Target
 from renorm.driver.open import OpenFunction, OpenLoops, OpenProgram
+from renorm.expr.nodes import OpenVar
 from renorm.runtime.function import Function
 from renorm.runtime.module import Module
 from renorm.runtime.program import Argument, Code, Program, Step, TensorSpec, align
 from renorm.te.arguments import checked
 from renorm.te.open import open_variables
-from renorm.te.tensor import OpenVar
 from renorm.tir import text
 from renorm.tir.nodes import Kernel
 

@@ -11,10 +11,10 @@ import numpy as np
 from renorm import te
 from renorm.core.errors import InvalidInput, InvalidSchedule
 from renorm.core.latest import Latest
+from renorm.expr.nodes import OpenVar
 from renorm.runtime.arrays import shape_of
 from renorm.runtime.function import Entry, Function
 from renorm.te.open import open_variables
-from renorm.te.tensor import OpenVar
 
 # How many combinations of extents are kept; the one not used for the longest time goes first.
 SPECIALIZATIONS = 8

@@ -141,6 +141,12 @@ class Expr:
             do="use te.if_then_else, te.all or te.any instead of if, and, or",
         )
 
+    def __index__(self) -> int:
+        raise InvalidExpression(
+            f"the value of the expression {self} is not known while the program is built",
+            do="use a known extent here, or te.compute",
+        )
+
     def equal(self, other: Any) -> Expr:
         return _infix("==", self, other)
 
@@ -168,6 +174,12 @@ class Var(Expr):
 
     def __init__(self, name: str, dtype: str = "int32", lanes: int = 1):
         self.name, self.dtype, self.lanes = name, dtypes.lookup(dtype).name, lanes
+
+
+class OpenVar(Var):
+    """An integer that is known when the function is called (te.open): an open extent, or a number in a body."""
+
+    __slots__ = ()
 
 
 class Const(Expr):
@@ -285,6 +297,9 @@ def const(value: Scalar | np.generic, dtype: str | None = None) -> Const:
             dtype = "int32" if -(2**31) <= value < 2**31 else "int64"
         else:
             dtype = "float32"
+    whole = dtypes.is_int(dtype)
+    if not isinstance(value, (int, float)) or (whole and isinstance(value, float) and not np.isfinite(value)):
+        raise InvalidExpression(f"{type(value).__name__} {value!r} is no constant of {dtype}")
     return Const(value, dtype)
 
 

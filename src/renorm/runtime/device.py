@@ -40,7 +40,7 @@ class Device:
 def device(dev_type: str, dev_id: int = 0) -> Device:
     """The device of a kind, or that a target runs on: "cpu", "llvm -mcpu=haswell", "cuda". Raises InvalidTarget."""
     name = dev_type.split()[0] if isinstance(dev_type, str) and dev_type.strip() else dev_type
-    for kind, others in KINDS.items():
+    for kind, others in KINDS.items() if isinstance(name, str) else ():
         if name == kind or name in others:
             if isinstance(dev_id, bool) or not isinstance(dev_id, int) or dev_id < 0:
                 raise InvalidTarget(f"{dev_id!r} is not the number of a device", ["expected an int from 0 up"])

@@ -8,15 +8,20 @@ import functools
 import inspect
 from collections.abc import Callable, Sequence
 from types import NoneType, UnionType
-from typing import Any, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 
+from renorm.core import dtypes
 from renorm.core.errors import OperandError, RenormError
-from renorm.expr.nodes import Const, Expr
+from renorm.expr.nodes import Binary, Const, Expr, OpenVar
+from renorm.expr.rewrite import walk
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+Extent = Annotated[int, OpenVar]
+"""An int, or an expression of open variables, which counts as one until the program is specialised."""
 
 Check = Callable[[Any], Any]  # gives the value as the function shall see it, or raises _Unfit
 
@@ -45,7 +50,7 @@ def checked(where: str, error: type[RenormError] = OperandError) -> Callable[[Ca
         @functools.wraps(f)
         def call(*args: P.args, **given: P.kwargs) -> R:
             if not checks:
-                hints = get_type_hints(f)
+                hints = get_type_hints(f, include_extras=True)
                 checks.update((n, (_check(hints.get(n, Any)), _words(hints.get(n, Any)))) for n in signature.parameters)
             try:
                 bound = signature.bind(*args, **given)
@@ -89,6 +94,8 @@ def _check(hint: Any) -> Check:
             return _each(_check(members[0]))
         case origin if origin is Callable:
             return _is(callable)
+        case _ if hint is Extent:
+            return _either([_int, _open])
         case None if hint in _SCALARS:
             return _SCALARS[hint]
         case origin:
@@ -105,6 +112,8 @@ def _words(hint: Any) -> str:
         return f"a sequence of {_words(members[0]).removeprefix('a ').removeprefix('an ')}s"
     if origin is Callable:
         return "a function"
+    if hint is Extent:
+        return "an extent"
     name = getattr(hint, "__name__", str(hint))
     return _WORDS.get(name, name)
 
@@ -123,9 +132,7 @@ def _either(checks: Sequence[Check]) -> Check:
 
 def _each(element: Check) -> Check:
     def check(x: Any) -> Any:
-        if isinstance(x, range):
-            return x
-        if not isinstance(x, (list, tuple)) and not (isinstance(x, np.ndarray) and x.ndim == 1):
+        if not isinstance(x, (list, tuple, range)) and not (isinstance(x, np.ndarray) and x.ndim == 1):
             raise _Unfit
         return [element(e) for e in x]
 
@@ -143,11 +150,17 @@ def _is(holds: Callable[[Any], bool]) -> Check:
 
 def _int(x: Any) -> Any:
     x = x.value if isinstance(x, Const) else x
-    if isinstance(x, Expr):
-        return x  # over open extents
     if isinstance(x, (bool, np.bool_)) or not isinstance(x, (int, float, np.integer, np.floating)) or x % 1 != 0:
         raise _Unfit
     return int(x)
+
+
+def _open(x: Any) -> Any:
+    if not isinstance(x, Expr) or not dtypes.is_int(x.dtype):
+        raise _Unfit
+    if not all(isinstance(e, (OpenVar, Const, Binary)) for e in walk(x)):
+        raise _Unfit
+    return x
 
 
 def _number(x: Any) -> Any:

@@ -24,7 +24,7 @@ from renorm.expr.nodes import (
     const,
     identity_element,
 )
-from renorm.te.arguments import checked
+from renorm.te.arguments import Extent, checked
 from renorm.te.tensor import IterVar, PlaceholderOp, Tensor, Window, as_shape, compute_over, same_extent
 from renorm.tir.nodes import BLOCK_AXES, THREAD_AXES
 
@@ -40,7 +40,7 @@ def placeholder(
     many elements apart neighbours along each axis lie in memory, which holds more between them; None: row-major."""
     extents = as_shape(f"placeholder {name}", shape)
     window = None if strides is None else Window.of(f"placeholder {name}", extents, strides)
-    return PlaceholderOp(name, extents, dtypes.lookup(dtype or "float32").name, window).tensor
+    return PlaceholderOp(name, extents, dtypes.lookup("float32" if dtype is None else dtype).name, window).tensor
 
 
 @checked("te.", InvalidExpression)
@@ -81,7 +81,7 @@ def _axis_names(f: Callable[..., Any], rank: int, name: str) -> list[str]:
 
 
 @checked("te.", InvalidExpression)
-def reduce_axis(dom: Sequence[int], name: str = "rv") -> IterVar:
+def reduce_axis(dom: Sequence[Extent], name: str = "rv") -> IterVar:
     """An axis lo .. hi - 1 to reduce over. Each compute needs axes of its own."""
     if len(dom) != 2:
         raise InvalidExpression(f"reduce axis {name}: {dom!r} is not a pair (from, to)")

@@ -37,6 +37,7 @@ from renorm.expr.nodes import (
 from renorm.expr.rewrite import DEEPEST, levels
 from renorm.te import affine, storage
 from renorm.te.affine import NUMBER_0, Algebra, Linear
+from renorm.te.arguments import checked
 from renorm.te.bounds import GPU_AXES, Guard, Inference, Loop, Nest, axis_values, root_values
 from renorm.te.open import open_variables
 from renorm.te.schedule import Schedule, Stage
@@ -47,6 +48,7 @@ from renorm.tir.nodes import NOTHING, Allocate, Barrier, Buffer, For, If, Kernel
 _ARRAYS = 200  # of one kernel: what allocates them stands within each other
 
 
+@checked("te.", InvalidSchedule)
 def lower(s: Schedule, args: Sequence[Tensor], name: str = "main") -> Kernel:
     """The loops of a schedule as a Kernel whose parameters are `args`, in that order.
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from renorm.core.errors import InvalidExpression
-from renorm.expr.nodes import Binary, Cast, Const, Expr, Load, Reduce, Var, binary, cast, const
+from renorm.expr.nodes import Binary, Cast, Const, Expr, Load, OpenVar, Reduce, Var, binary, cast, const
 from renorm.expr.rewrite import transform, variables
 from renorm.te.arguments import checked
 from renorm.te.relations import Fuse, Split
 from renorm.te.schedule import Schedule, Stage
-from renorm.te.tensor import ComputeOp, IterVar, OpenVar, PlaceholderOp, Tensor, source_of
+from renorm.te.tensor import ComputeOp, IterVar, PlaceholderOp, Tensor, source_of
 
 
 @checked("te.", InvalidExpression)
@@ -74,6 +74,7 @@ def _with_values(e: Expr, values: Mapping[Var, Expr], sources: Mapping[Tensor, T
     return transform(e, replaced)
 
 
+@checked("te.", InvalidExpression)
 def specialize(s: Schedule, args: Sequence[Tensor], values: Mapping[OpenVar, int]) -> tuple[Schedule, list[Tensor]]:
     """The same program and schedule with values for its open variables, and the tensors that stand for `args` in it.
 
@@ -149,7 +150,7 @@ class _Copy:
         new.kinds = {self.axes[a]: kind for a, kind in old.kinds.items()}
         for a, thread in old.threads.items():
             if old.attach is None:
-                new.check_thread(self.axes[a], thread)
+                new._check_thread(self.axes[a], thread)
             new.threads[self.axes[a]] = thread
         new.scope, new.nontemporal, new.window = old.scope, old.nontemporal, old.window
         new.is_stored_at_root, new.is_inline = old.is_stored_at_root, old.is_inline

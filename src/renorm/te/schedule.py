@@ -242,11 +242,11 @@ class Stage:
                     do="fuse them first",
                 )
         if self.attach is None and not isinstance(ivar.extent, Expr):
-            self.check_thread(ivar, thread_ivar)
+            self._check_thread(ivar, thread_ivar)
         self.kinds[ivar] = thread_ivar.thread
         self.threads[ivar] = thread_ivar
 
-    def check_thread(self, axis: IterVar, thread: IterVar) -> None:
+    def _check_thread(self, axis: IterVar, thread: IterVar) -> None:
         """Raise InvalidSchedule where a loop has more rounds than the thread axis that it is bound to."""
         if thread.extent and axis.extent > thread.extent:
             raise InvalidSchedule(

@@ -20,9 +20,22 @@ import numpy as np
 
 from renorm.core import dtypes
 from renorm.core.errors import InternalError, InvalidExpression
-from renorm.expr.nodes import Const, Expr, Load, Reduce, Var, as_expr, binary, cast, const, refuse_whole_quotient
+from renorm.expr.nodes import (
+    Const,
+    Expr,
+    Load,
+    OpenVar,
+    Reduce,
+    Var,
+    as_expr,
+    binary,
+    cast,
+    const,
+    refuse_whole_quotient,
+)
 from renorm.expr.rewrite import DEEPEST, children, levels, same, variables
 from renorm.te import tag as tags
+from renorm.te.arguments import Extent, checked
 
 
 class Range(NamedTuple):
@@ -64,12 +77,6 @@ class Window(NamedTuple):
                 return k
             stride *= extent
         return len(shape)
-
-
-class OpenVar(Var):
-    """An integer that is known when the function is called (te.open): an open extent, or a number in a body."""
-
-    __slots__ = ()
 
 
 class IterVar:
@@ -460,9 +467,10 @@ def same_extent(a: int, b: int) -> bool:
     return same(a, b) if isinstance(a, Expr) and isinstance(b, Expr) else not isinstance(a == b, Expr) and a == b
 
 
-def broadcast_shape(what: str, *shapes: Sequence[int]) -> tuple[int, ...]:
+@checked("te.", InvalidExpression)
+def broadcast_shape(what: str, *shapes: Sequence[Extent]) -> tuple[int, ...]:
     """The shape that operands of these shapes broadcast to, by NumPy's rules."""
-    rank = max(len(s) for s in shapes)
+    rank = max((len(s) for s in shapes), default=0)
     result = [1] * rank
     for shape in shapes:
         for position, extent in enumerate(shape, start=rank - len(shape)):
@@ -484,6 +492,7 @@ def element_of(t: Tensor, indices: Sequence[Expr], shape: Sequence[int]) -> Load
     return Load(t, [i if same_extent(extent, to) else const(0) for extent, i, to in aligned])
 
 
+@checked("te.", InvalidExpression)
 def broadcast(f: Callable[..., Expr], *operands: Any, name: str, tag: str | None = None, prefix: str = "ax") -> Tensor:
     """f of the elements of its operands, which broadcast against each other; axes are called ax0, ax1, ...
 
@@ -491,6 +500,8 @@ def broadcast(f: Callable[..., Expr], *operands: Any, name: str, tag: str | None
     them. tag: by default elementwise for one tensor beside scalars, broadcast for several tensors.
     """
     tensors = [t for t in operands if isinstance(t, Tensor)]
+    if not tensors:
+        raise InvalidExpression(f"{name}: there is no tensor among {', '.join(map(repr, operands)) or 'no operands'}")
     shape = broadcast_shape(name, *(t.shape for t in tensors))
     if tag is None:
         tag = tags.ELEMWISE if len(tensors) == 1 else tags.BROADCAST
@@ -503,6 +514,7 @@ def broadcast(f: Callable[..., Expr], *operands: Any, name: str, tag: str | None
     return compute_over(shape, [f"{prefix}{i}" for i in range(len(shape))], element, name, tag)
 
 
+@checked("te.", InvalidExpression)
 def elementwise(f: Callable[..., Expr], t: Tensor, name: str = "compute", prefix: str = "i") -> Tensor:
     """f of every element of `t`; axes are called i0, i1, ..."""
     return broadcast(f, t, name=name, tag=tags.ELEMWISE, prefix=prefix)

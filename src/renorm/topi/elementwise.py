@@ -17,7 +17,7 @@ from renorm.core.errors import OperandError
 from renorm.expr import nodes
 from renorm.expr.nodes import Expr, as_expr, call, const, maximum, minimum
 from renorm.te import tag
-from renorm.te.arguments import checked
+from renorm.te.arguments import Extent, checked
 from renorm.topi import formulas
 
 
@@ -100,7 +100,7 @@ def clip(x: te.Tensor, a_min: float, a_max: float) -> te.Tensor:
 
 
 @checked("topi.")
-def full(shape: Sequence[int], dtype: str, fill_value: float) -> te.Tensor:
+def full(shape: Sequence[Extent], dtype: str, fill_value: float) -> te.Tensor:
     """A tensor of one value."""
     return te.compute(tuple(shape), lambda *i: const(fill_value, dtype), name="T_full", tag=tag.ELEMWISE)
 

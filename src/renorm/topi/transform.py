@@ -316,6 +316,7 @@ def take(a: te.Tensor, indices: te.Tensor, axis: int | None = None, mode: str = 
     return te.compute(shape, element, name="T_take", tag=tag.INJECTIVE)
 
 
+@checked("topi.")
 def within(index: Expr, extent: int) -> Expr:
     """An index that came from data: negative ones count from the end, and the result is in [0, extent)."""
     wide = cast("int64", index)
