@@ -14,18 +14,20 @@ import traceback
 import weakref
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 
 from renorm.core import dtypes
 from renorm.core.errors import InvalidArtifact, RenormError, UserCodeError, raised_at
-from renorm.core.locks import condition
+from renorm.core.locks import Leaf
 from renorm.runtime import layout
 from renorm.runtime.program import External, TensorSpec
 from renorm.runtime.report import WorkRecord
+from renorm.runtime.threads import Walk
 
 Array = np.ndarray[Any, Any]
+LOOK_S = 0.05  # between two looks at whether somebody is inside who does not say that he left
 
 
 class ExternalCode:
@@ -123,12 +125,22 @@ def saved(code: ExternalCode, name: str) -> bytes:
     return bytes(data)
 
 
+class _Turn:
+    """A call of external code. It is over when the walk is in which it was made: so one whose end an interrupt has kept
+    from being noted holds up nobody."""
+
+    __slots__ = ("thread", "walk")
+
+    def __init__(self, thread: int, walk: Walk):
+        self.thread, self.walk = thread, walk
+
+
 class Entry:
     """External code as the walker calls it. address: of a function that is called like a phase (codegen.abi)."""
 
     def __init__(self, code: ExternalCode, external: External, kernel: str):
         self._code, self._external, self._kernel = code, external, kernel
-        self._inside = list[int]()  # threads; only the last one computes
+        self._inside = list[_Turn]()  # only the last one computes
         word = ctypes.c_int64
         self._function = ctypes.CFUNCTYPE(word, ctypes.c_void_p, word, word, word)(self._call)
         address = ctypes.cast(self._function, ctypes.c_void_p).value
@@ -139,42 +151,40 @@ class Entry:
     def start_over(self) -> None:
         """Forgets who is inside: what a child of fork() must do, in which only the thread that forked exists."""
         me = threading.get_ident()
-        self._inside = [thread for thread in self._inside if thread == me]
+        self._inside = [turn for turn in self._inside if turn.thread == me]
 
-    @contextmanager
-    def _turn(self) -> Generator[None]:
-        """Inside the block no other thread computes here.
+    def _enter(self, turn: _Turn) -> None:
+        """Waits until no other thread computes here.
 
         Where the thread that is inside waits, in a network that it runs there, for this one, it would wait for ever:
         this one goes in too, while the other stands still, just as a thread goes in again that runs its own network.
         """
-        me = threading.get_ident()
-        with _turns:
-            if not self._is_free(me):
-                before = _waiting.get(me)  # of a turn that a finalizer interrupts
-                _waiting[me] = self
-                try:
-                    _turns.wait_for(lambda: self._is_free(me))
-                finally:
-                    del _waiting[me]
-                    if before is not None:
-                        _waiting[me] = before
-            self._inside.append(me)
-        try:
-            yield
-        finally:
-            with _turns:
-                self._inside.reverse()
-                self._inside.remove(me)
-                self._inside.reverse()
-                _turns.notify_all()
+        with _lock:
+            while not self._is_free(turn.thread):
+                _waiting[turn] = self
+                _changed.wait(LOOK_S)
+            _waiting.pop(turn, None)
+            self._inside.append(turn)
+
+    def _leave(self, turn: _Turn) -> None:
+        with _lock:
+            _waiting.pop(turn, None)
+            self._inside = [t for t in self._inside if t is not turn]
+            _changed.notify_all()
 
     def _is_free(self, me: int) -> bool:
         """Whether nobody computes here, or who does waits for thread `me`."""
         entry: Entry | None = self
-        while entry is not None and entry._inside and entry._inside[-1] != me:
-            entry = _waiting.get(entry._inside[-1])
-        return entry is not None and (entry is self or bool(entry._inside))
+        while entry is not None and (holder := entry._holder) is not None and holder != me:
+            waiting = [e for turn, e in _waiting.items() if turn.thread == holder and turn.walk.lasts]
+            entry = waiting[-1] if waiting else None
+        return entry is not None and (entry is self or entry._holder is not None)
+
+    @property
+    def _holder(self) -> int | None:
+        """The thread that computes here."""
+        inside = [turn for turn in self._inside if turn.walk.lasts]
+        return inside[-1].thread if inside else None
 
     def _call(self, args: int, begin: int, end: int, thread: int) -> int:
         """SUCCESS: anything else, as what is there when an exception leaves this function, ends the run."""
@@ -193,8 +203,12 @@ class Entry:
         inputs, outputs = arrays[:count], arrays[count:]
         for x in inputs:
             x.flags.writeable = False
-        with self._turn():
+        turn = _Turn(threading.get_ident(), Walk())
+        try:
+            self._enter(turn)
             self._code.run(inputs, outputs)
+        finally:
+            self._leave(turn)
         if (seen := _seen()) is not None:
             seen.append(([x.copy() for x in inputs], [y.copy() for y in outputs]))
 
@@ -223,8 +237,9 @@ def _let_go(error: BaseException | None) -> None:
 _entries = weakref.WeakSet["Entry"]()
 
 
-_turns = condition("who is in external code")  # of all that is called `_inside`, and of:
-_waiting: dict[int, Entry] = {}  # by thread
+_lock = Leaf("who is in external code")  # of all that is called `_inside`, and of:
+_waiting: dict[_Turn, Entry] = {}
+_changed = threading.Condition(cast(Any, _lock))  # whose own `with` an interrupt may leave with the lock
 
 
 def _after_fork() -> None:

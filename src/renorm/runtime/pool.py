@@ -5,8 +5,10 @@ last array, view, or tensor of another library that was made of it is gone, and 
 put there. All modules of a process share one pool: what the layers of a network in training keep until its backward
 pass is recycled as a whole.
 
-What lies idle is bounded, in bytes and in time: what has not been used again for AGE seconds goes when the pool is used
-next, and the sizes that were used least recently go first where it is too much.
+What lies idle is bounded, in bytes and in time: what has not been used again for AGE seconds goes when memory comes
+back next, and what lies there longest goes first where it is too much.
+
+There is no lock, and nothing is counted: what is idle lies in queues, which take and give in one step each.
 """
 
 from __future__ import annotations
@@ -16,16 +18,16 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
-
-from renorm.core.locks import Leaf
 
 Array = np.ndarray[Any, Any]
 
 _PAGE = 4096  # bytes, of the system or a part of one
 AGE = 5.0  # seconds; a step of training may take that long
+_LITTLE = 64  # pieces of so much smaller than what is kept are looked through now and then, larger ones at once
 
 
 class _Lease(weakref.ref[Array]):
@@ -38,23 +40,23 @@ class _Lease(weakref.ref[Array]):
 class Pool:
     """Arrays whose memory is used again. most: idle bytes that are kept.
 
-    Safe to use from several threads, and from finalizers and signal handlers: nobody waits for another. Who comes while
-    the pool is in use gets new memory, and what is given back meanwhile is seen later.
+    Safe to use from several threads, and from finalizers and signal handlers: nobody waits for another.
     """
 
     def __init__(self, most: int):
         self.most = most
-        self._lock = Leaf("memory for results")
         self._leases = dict[int, _Lease]()  # by identity: a lease that nobody refers to does not call back
-        self._returned = deque[Array]()  # appending and taking are atomic
-        self._idle = dict[int, list[tuple[float, Array]]]()  # by size, with the time since when; the latest are last
-        self._idle_bytes, self._swept = 0, 0.0
+        self._idle = dict[int, deque[tuple[float, Array]]]()  # by size, with the time since when; the latest are last
+        self._swept = 0.0
 
     @property
     def idle_bytes(self) -> int:
         """How much memory it keeps that nobody uses."""
-        self._settle()
-        return self._idle_bytes
+        self._sweep()
+        return self._bytes()
+
+    def _bytes(self) -> int:
+        return sum(size * len(kept) for size, kept in list(self._idle.items()))
 
     def array(self, shape: Sequence[int], dtype: np.dtype[Any], nbytes: int) -> Array:
         """An array of `nbytes` that nobody else refers to and that begins on a page; its elements are undefined."""
@@ -71,59 +73,33 @@ class Pool:
         return held
 
     def _take(self, size: int) -> Array:
-        if self._lock.take():
-            try:
-                self._put_away()
-                if kept := self._idle.pop(size, None):
-                    memory = kept.pop()[1]
-                    self._idle[size] = kept  # the latest now
-                    self._idle_bytes -= memory.nbytes
-                    return memory
-            finally:
-                self._lock.release()
-        whole = np.empty(size + _PAGE, np.uint8)
-        begin = -whole.ctypes.data % _PAGE
-        return whole[begin : begin + size]
+        try:
+            return self._idle[size].pop()[1]
+        except (KeyError, IndexError):  # there never was one; none is idle
+            whole = np.empty(size + _PAGE, np.uint8)
+            begin = -whole.ctypes.data % _PAGE
+            return whole[begin : begin + size]
 
     def _give_back(self, lease: weakref.ref[Array]) -> None:
-        found = self._leases.pop(id(lease), None)
-        if found is not None:  # else it is of a process before fork()
-            self._returned.append(found.memory)
-            self._settle()
+        memory, now = self._leases.pop(id(lease)).memory, time.monotonic()
+        size = memory.nbytes
+        self._idle.setdefault(size, deque()).append((now, memory))
+        if size > self.most // _LITTLE or now > self._swept + AGE / 8:
+            self._sweep()
 
-    def _settle(self) -> None:
-        if self._lock.take():
-            try:
-                self._put_away()
-            finally:
-                self._lock.release()
-
-    def _put_away(self) -> None:
-        """Adds what came back to what is idle, and drops what is too much or too old. The caller holds the lock."""
-        now = time.monotonic()
-        while self._returned:
-            memory = self._returned.popleft()
-            kept = self._idle.pop(memory.nbytes, [])
-            kept.append((now, memory))
-            self._idle[memory.nbytes] = kept
-            self._idle_bytes += memory.nbytes
-        if now > self._swept + AGE / 8:
-            self._swept = now
-            for size in list(self._idle):
-                while self._idle[size] and self._idle[size][0][0] < now - AGE:
-                    self._drop(size)
-                if not self._idle[size]:
-                    del self._idle[size]
-        while self._idle_bytes > self.most:
-            size = next(iter(self._idle))
-            if self._idle[size]:
-                self._drop(size)
-            else:
-                del self._idle[size]
-
-    def _drop(self, size: int) -> None:
-        del self._idle[size][0]
-        self._idle_bytes -= size
+    def _sweep(self) -> None:
+        """Drops what is too much or too old, the oldest first."""
+        self._swept = now = time.monotonic()
+        while True:
+            oldest, kept = now, None
+            for queue in list(self._idle.values()):
+                with suppress(IndexError):  # empty, or another thread was faster
+                    if (since := queue[0][0]) < oldest or kept is None:
+                        oldest, kept = since, queue
+            if kept is None or (oldest >= now - AGE and self._bytes() <= self.most):
+                return
+            with suppress(IndexError):
+                kept.popleft()
 
 
 def _rounded(nbytes: int) -> int:

@@ -188,16 +188,31 @@ def _word(memory: Memory, field: int) -> ctypes.c_int64:
 
 
 class _Callers(threading.local):
-    """address: of what the walker keeps of the thread that reads it."""
+    """What the walker keeps of the thread that reads it, and its address."""
 
     def __init__(self) -> None:
-        self._words = (ctypes.c_int64 * layout.CALLER_WORDS)()
-        self.address = ctypes.addressof(self._words)
+        self.words = (ctypes.c_int64 * layout.CALLER_WORDS)()
+        self.address = ctypes.addressof(self.words)
         self.see_who_is_main()
 
     def see_who_is_main(self) -> None:
         """Again after fork(), which makes any thread the main one."""
-        self._words[layout.IS_MAIN // 8] = threading.get_ident() == threading.main_thread().ident
+        self.words[layout.IS_MAIN // 8] = threading.get_ident() == threading.main_thread().ident
+
+
+class Walk:
+    """The innermost walk that this thread is in."""
+
+    __slots__ = ("_depth", "_words")
+
+    def __init__(self) -> None:
+        self._words = _callers.words
+        self._depth = self._words[layout.DEPTH // 8]
+
+    @property
+    def lasts(self) -> bool:
+        """Whether the thread is in it, or in one that came in its place."""
+        return self._words[layout.DEPTH // 8] >= self._depth
 
 
 def _shared() -> Memory:
