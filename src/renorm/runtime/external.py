@@ -10,24 +10,24 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
+import time
 import traceback
 import weakref
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
-from typing import Any, ClassVar, cast
+from contextlib import contextmanager, suppress
+from typing import Any, ClassVar
 
 import numpy as np
 
 from renorm.core import dtypes
 from renorm.core.errors import InvalidArtifact, RenormError, UserCodeError, raised_at
-from renorm.core.locks import Leaf
 from renorm.runtime import layout
 from renorm.runtime.program import External, TensorSpec
 from renorm.runtime.report import WorkRecord
 from renorm.runtime.threads import Walk
 
 Array = np.ndarray[Any, Any]
-LOOK_S = 0.05  # between two looks at whether somebody is inside who does not say that he left
+_PAUSE_S, _LONGEST_S = 2e-5, 2e-3  # between two looks at whether external code is free
 
 
 class ExternalCode:
@@ -127,12 +127,15 @@ def saved(code: ExternalCode, name: str) -> bytes:
 
 class _Turn:
     """A call of external code. It is over when the walk is in which it was made: so one whose end an interrupt has kept
-    from being noted holds up nobody."""
+    from being noted holds up nobody. waits: it has not gone in yet."""
 
-    __slots__ = ("thread", "walk")
+    __slots__ = ("thread", "waits", "walk")
 
-    def __init__(self, thread: int, walk: Walk):
-        self.thread, self.walk = thread, walk
+    def __init__(self) -> None:
+        self.thread, self.walk, self.waits = threading.get_ident(), Walk(), True
+
+    def is_of(self, thread: int) -> bool:
+        return self.thread == thread and self.walk.lasts
 
 
 class Entry:
@@ -140,7 +143,7 @@ class Entry:
 
     def __init__(self, code: ExternalCode, external: External, kernel: str):
         self._code, self._external, self._kernel = code, external, kernel
-        self._inside = list[_Turn]()  # only the last one computes
+        self._turns = list[_Turn]()  # in the order in which they came; appending and removing are atomic
         word = ctypes.c_int64
         self._function = ctypes.CFUNCTYPE(word, ctypes.c_void_p, word, word, word)(self._call)
         address = ctypes.cast(self._function, ctypes.c_void_p).value
@@ -151,7 +154,7 @@ class Entry:
     def start_over(self) -> None:
         """Forgets who is inside: what a child of fork() must do, in which only the thread that forked exists."""
         me = threading.get_ident()
-        self._inside = [turn for turn in self._inside if turn.thread == me]
+        self._turns = [turn for turn in self._turns if turn.thread == me]
 
     def _enter(self, turn: _Turn) -> None:
         """Waits until no other thread computes here.
@@ -159,32 +162,35 @@ class Entry:
         Where the thread that is inside waits, in a network that it runs there, for this one, it would wait for ever:
         this one goes in too, while the other stands still, just as a thread goes in again that runs its own network.
         """
-        with _lock:
-            while not self._is_free(turn.thread):
-                _waiting[turn] = self
-                _changed.wait(LOOK_S)
-            _waiting.pop(turn, None)
-            self._inside.append(turn)
+        self._turns.append(turn)
+        pause = _PAUSE_S
+        while not self._is_free(turn):
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_S)
+        turn.waits = False
 
     def _leave(self, turn: _Turn) -> None:
-        with _lock:
-            _waiting.pop(turn, None)
-            self._inside = [t for t in self._inside if t is not turn]
-            _changed.notify_all()
+        with suppress(ValueError):  # it was interrupted before it came in
+            self._turns.remove(turn)
 
-    def _is_free(self, me: int) -> bool:
-        """Whether nobody computes here, or who does waits for thread `me`."""
-        entry: Entry | None = self
-        while entry is not None and (holder := entry._holder) is not None and holder != me:
-            waiting = [e for turn, e in _waiting.items() if turn.thread == holder and turn.walk.lasts]
-            entry = waiting[-1] if waiting else None
-        return entry is not None and (entry is self or entry._holder is not None)
+    def _is_free(self, mine: _Turn) -> bool:
+        """Whether it is its turn: nobody computes here and nobody came before, or who computes waits for its thread."""
+        holder = self._holder
+        if holder is None:
+            return next((t for t in list(self._turns) if t.walk.lasts), mine) is mine
+        seen = list[Entry]()
+        while holder is not None and holder.thread != mine.thread:
+            waiting = [e for e in list(_entries) for t in list(e._turns) if t.waits and t.is_of(holder.thread)]
+            if not waiting or waiting[-1] in seen:
+                return False
+            seen.append(waiting[-1])
+            holder = waiting[-1]._holder
+        return holder is not None
 
     @property
-    def _holder(self) -> int | None:
-        """The thread that computes here."""
-        inside = [turn for turn in self._inside if turn.walk.lasts]
-        return inside[-1].thread if inside else None
+    def _holder(self) -> _Turn | None:
+        """Whose turn it is."""
+        return next((t for t in reversed(list(self._turns)) if not t.waits and t.walk.lasts), None)
 
     def _call(self, args: int, begin: int, end: int, thread: int) -> int:
         """SUCCESS: anything else, as what is there when an exception leaves this function, ends the run."""
@@ -203,7 +209,7 @@ class Entry:
         inputs, outputs = arrays[:count], arrays[count:]
         for x in inputs:
             x.flags.writeable = False
-        turn = _Turn(threading.get_ident(), Walk())
+        turn = _Turn()
         try:
             self._enter(turn)
             self._code.run(inputs, outputs)
@@ -237,13 +243,7 @@ def _let_go(error: BaseException | None) -> None:
 _entries = weakref.WeakSet["Entry"]()
 
 
-_lock = Leaf("who is in external code")  # of all that is called `_inside`, and of:
-_waiting: dict[_Turn, Entry] = {}
-_changed = threading.Condition(cast(Any, _lock))  # whose own `with` an interrupt may leave with the lock
-
-
 def _after_fork() -> None:
-    _waiting.clear()
     for entry in _entries:
         entry.start_over()
 
