@@ -112,7 +112,7 @@ def test_files_of_writers_that_died_are_removed_and_of_others_not(cache: Cache) 
     k = keys("3")[0]
     cache.put(k, b"x")
     assert cache.root is not None
-    dead, alive = cache.root / "3" / ".1.0000dead", cache.root / "3" / ".2.0000beef"
+    dead, alive = cache.root / "3" / ".renorm.1.0000dead", cache.root / "3" / ".renorm.2.0000beef"
     for path in (dead, alive):
         path.write_bytes(b"half an en")
     os.utime(dead, (0, time.time() - 100_000))

@@ -376,7 +376,7 @@ def test_threads_are_those_of_torch() -> None:
         for n in (1, 2):
             torch.set_num_threads(n)
             found.append(layer(x))
-            assert next(reversed(kernels._modules._made.values())).threads == n
+            assert next(reversed(kernels._modules.all())).threads == n
     finally:
         torch.set_num_threads(before)
     assert torch.equal(*found)

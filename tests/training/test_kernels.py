@@ -14,8 +14,8 @@ def test_the_module_that_was_not_called_for_longest_goes_first(monkeypatch: pyte
     monkeypatch.setattr(kernels, "_modules", Latest("a kernel", 2))
     arrays = [np.ones((2, 3, n)) for n in (1, 2, 3)]
     training.moments(arrays[0])
-    (first,) = kernels._modules._made.values()
+    (first,) = kernels._modules.all()
     for x in (arrays[1], arrays[0], arrays[2]):
         training.moments(x)
     assert len(kernels._modules) == 2
-    assert first in kernels._modules._made.values()
+    assert first in kernels._modules.all()

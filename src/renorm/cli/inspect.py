@@ -15,6 +15,7 @@ import renorm
 from renorm.cli import network, output
 from renorm.cli.options import compiling, model, trusting, verb
 from renorm.core.errors import InvalidInput
+from renorm.core.files import replacing
 from renorm.driver.analysis import analyze
 from renorm.graph import drawing
 from renorm.runtime import artifact
@@ -65,7 +66,8 @@ def command(
             raise InvalidInput(
                 f"{model.name}, an artifact, has no graph to draw", do="give --svg with the model it is from"
             )
-        svg.write_text(drawing.svg(graph))
+        with replacing(svg) as file:
+            file.write(drawing.svg(graph).encode())
     ops = Counter(n.op.name for n in source.nodes) if source else Counter[str]()
     if not as_json:
         if source:

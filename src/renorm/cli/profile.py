@@ -12,6 +12,7 @@ import click
 
 from renorm.cli import network, output
 from renorm.cli.options import compiling, model, seed, train_state, trusting, verb
+from renorm.core.files import replacing
 from renorm.driver import limits
 from renorm.driver.worker import timed
 from renorm.runtime.profile import Limits, StepTime, profile, trace
@@ -54,7 +55,8 @@ def command(
     total = sum(t.seconds for t in times)
     if path:
         runs = sorted(opened.recorded(*arrays, repeats=repeats), key=lambda run: run.end - run.begin)
-        path.write_text(json.dumps(trace(model.name, runs[len(runs) // 2], times, most)))
+        with replacing(path) as file:
+            file.write(json.dumps(trace(model.name, runs[len(runs) // 2], times, most)).encode())
     if not as_json:
         sums = f"{total * 1e6:.0f} us in all, {whole * 1e6:.0f} us when they run as a network"
         title = f"{model.name}, {opened.threads} threads, us per launch, {sums}"

@@ -14,6 +14,7 @@ import renorm
 from renorm.cli import network, output
 from renorm.cli.options import arrays, checked, compiling, given, model, seed, train_state, trusting, verb
 from renorm.core.comparison import random_inputs
+from renorm.core.files import replacing
 from renorm.errors import InvalidInput, StatisticsWarning
 from renorm.training.batches import Files, arguments
 
@@ -75,7 +76,8 @@ def command(
         warnings.simplefilter("always", StatisticsWarning)
         count, results = _run(opened, calls)
     if path:
-        np.savez(path, **results)
+        with replacing(path if path.suffix == ".npz" else path.with_name(f"{path.name}.npz")) as file:
+            np.savez(file, **results)
     if state_path is not None and state_path.suffix == ".renorm":
         opened.save(state_path)
     elif state_path is not None:

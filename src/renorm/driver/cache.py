@@ -21,12 +21,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from renorm.core.dataclass import dataclass
+from renorm.core.files import TEMPORARY, replacing
 
 SWITCH, DIRECTORY, SIZE = "RENORM_CACHE", "RENORM_CACHE_DIR", "RENORM_CACHE_MIB"
 DEFAULT_MIB = 512
 _PARTS = "0123456789abcdef"
 _KEY = re.compile("[0-9a-f]{64}")
-_TEMPORARY = re.compile(r"\.[0-9]+\.[0-9a-f]{8}")  # what an entry is called while it is written
 _FRESH = 3600.0  # seconds for which an entry's time of use is not renewed, and a temporary file may still be written
 
 
@@ -69,16 +69,10 @@ class Cache:
         if self.root is None:
             return
         path, rest = self._path(key), key.encode() + content
-        temporary = path.with_name(f".{os.getpid()}.{os.urandom(4).hex()}")
         try:
             path.parent.mkdir(mode=0o700, exist_ok=True)
-            try:
-                with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-                    file.write(hashlib.sha256(rest).digest() + rest)
-                os.replace(temporary, path)
-            finally:
-                with suppress(OSError):
-                    os.unlink(temporary)
+            with replacing(path, mode=0o600, is_durable=False) as file:
+                file.write(hashlib.sha256(rest).digest() + rest)
         except OSError:  # read-only, full, or gone
             return
         self._room[path.parent] = self._room.get(path.parent, 0) - len(rest) - 32
@@ -156,7 +150,7 @@ def _files(folder: Path) -> Iterator[tuple[float, int, Path]]:
     """(time of last use, bytes, path) of each entry, and of each that is being written."""
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
-            if not (_KEY.fullmatch(entry.name) or _TEMPORARY.fullmatch(entry.name)):
+            if not (_KEY.fullmatch(entry.name) or TEMPORARY.fullmatch(entry.name)):
                 continue
             with suppress(OSError):
                 found = entry.stat(follow_symlinks=False)

@@ -9,16 +9,16 @@ they hold one side each); in .npz they are strings, and paths are the keys.
 from __future__ import annotations
 
 import os
-import tempfile
 import zipfile
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
 from renorm.core.errors import InvalidInput
+from renorm.core.files import replacing
 from renorm.driver.agreement import Draw
 
 Array = np.ndarray[Any, Any]
@@ -38,12 +38,10 @@ def save(path: str | os.PathLike[str], draws: Sequence[Draw]) -> None:
                 if array.dtype.kind == "V":  # of ml_dtypes
                     raise InvalidInput(f"{path}: {name!r} is {array.dtype}, which files of arrays do not hold")
                 tree |= {f"{side}name/{place}": name, f"{side}value/{place}": array}
-    target, write = Path(path), _save_npz if _suffix(path) == ".npz" else _save_h5
+    write = _save_npz if _suffix(path) == ".npz" else _save_h5
     h5py = None if _suffix(path) == ".npz" else _h5py()
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=target.name) as directory:
-        part = Path(directory) / target.name
-        write(part, tree, h5py)
-        os.replace(part, target)
+    with replacing(path) as file:
+        write(file, tree, h5py)
 
 
 def load(path: str | os.PathLike[str], inputs: str | os.PathLike[str] | None = None) -> list[Draw]:
@@ -99,9 +97,9 @@ def _h5py() -> Any:
         raise InvalidInput("h5py is not installed", do='pip install "renorm[hdf5]", or use an .npz file') from None
 
 
-def _save_npz(path: Path, tree: Tree, _: Any) -> None:
+def _save_npz(into: IO[bytes], tree: Tree, _: Any) -> None:
     arrays: Tree = {key: np.asarray(held) for key, held in tree.items()}
-    np.savez(path, **arrays)
+    np.savez(into, **arrays)
 
 
 def _load_npz(path: Path) -> Tree:
@@ -109,8 +107,8 @@ def _load_npz(path: Path) -> Tree:
         return {key: file[key] for key in file.files}
 
 
-def _save_h5(path: Path, tree: Tree, h5py: Any) -> None:
-    with h5py.File(path, "w") as file:
+def _save_h5(into: IO[bytes], tree: Tree, h5py: Any) -> None:
+    with h5py.File(into, "w") as file:
         for key, held in tree.items():
             if isinstance(held, str):
                 group, _, place = key.rpartition("/")

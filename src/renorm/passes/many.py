@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -10,6 +9,7 @@ import numpy as np
 from renorm import ops
 from renorm.core import dtypes
 from renorm.core.dataclass import dataclass
+from renorm.core.lazy import cached_property
 from renorm.graph import registry
 from renorm.graph.ir import Value
 from renorm.graph.rewrite import Match, Rewrite, Variable

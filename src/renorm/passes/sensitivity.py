@@ -10,7 +10,6 @@ others go on, as a kernel does that goes on.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import cached_property
 from math import sqrt
 from typing import Any
 
@@ -19,6 +18,7 @@ import numpy as np
 from renorm.core import dtypes
 from renorm.core.comparison import distances
 from renorm.core.errors import RenormError
+from renorm.core.lazy import cached_property
 from renorm.core.tolerance import AMPLITUDE, Movements, tolerance
 from renorm.graph import interpret
 from renorm.graph.ir import Graph, Node, Value

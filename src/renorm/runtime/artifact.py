@@ -32,7 +32,6 @@ import platform
 import stat
 import struct
 from collections.abc import Sequence
-from contextlib import suppress
 from hashlib import sha256
 from itertools import islice
 from typing import Any, BinaryIO
@@ -42,6 +41,7 @@ import numpy as np
 from renorm.core import records
 from renorm.core.dataclass import dataclass
 from renorm.core.errors import InvalidArtifact
+from renorm.core.files import replacing
 from renorm.runtime import cpu, signing
 from renorm.runtime.program import ALIGNMENT, Program, align
 from renorm.runtime.signing import Key
@@ -139,22 +139,14 @@ def write(
     header = _SIGNED.pack(stated, signature, bytes(32))
     header = header[:-32] + sha256(header[:-32]).digest()
 
-    path = os.fspath(path)
-    temporary = f"{path}.{os.getpid()}.{os.urandom(4).hex()}.tmp"
     try:
-        with open(temporary, "xb") as file:
+        with replacing(path) as file:
             file.write(header)
             file.write(manifest)
             file.write(code)
             file.write(weights.data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
     except OSError as error:
         raise InvalidArtifact(f"{path} cannot be written: {error.strerror or error}") from error
-    finally:
-        with suppress(FileNotFoundError):  # it is not there once it has taken the place of the old file
-            os.unlink(temporary)
     return sha256(stated).hexdigest()
 
 

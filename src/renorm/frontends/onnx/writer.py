@@ -7,10 +7,10 @@ open. A node whose op no pass has changed gets its original attributes back, as 
 from __future__ import annotations
 
 import os
-import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import onnx
@@ -20,6 +20,7 @@ import renorm
 from renorm.core import dtypes
 from renorm.core.dims import Dim, Sym
 from renorm.core.errors import InternalError, InvalidModel, UnsupportedOp
+from renorm.core.files import replacing
 from renorm.frontends.onnx import tensors
 from renorm.frontends.onnx.provenance import KEY, Provenance
 from renorm.graph import registry
@@ -62,11 +63,15 @@ def save(
     if sum(len(t.raw_data) for t in model.graph.initializer) <= inline_limit:
         if is_ours:
             _check(model, None)
-        _replace(target, lambda file: file.write(model.SerializeToString()))
+        with _refused(target), replacing(target) as file:
+            file.write(model.SerializeToString())
     else:
         data = target.with_name(target.name + ".data")
-        slim = _externalized(model, data)
-        _replace(target, lambda file: file.write(slim.SerializeToString()))
+        with _refused(target), replacing(target) as file, replacing(data) as beside:
+            slim = _externalized(model, data.name, beside)
+            file.write(slim.SerializeToString())
+            file.flush()  # what is left to be done for it cannot fail any more when `data` is replaced
+            os.fsync(file.fileno())
         if is_ours:
             _check(slim, target)
 
@@ -315,49 +320,33 @@ def _trimmed(names: list[str]) -> list[str]:
 # --- files -------------------------------------------------------------------------------------------------------
 
 
-def _replace(path: Path, fill: Any) -> None:
-    """Writes a file so that a reader sees the old one or the new one, never a part."""
-    temporary = ""
+@contextmanager
+def _refused(path: Path) -> Generator[None]:
+    """Makes InvalidModel of what the system refuses."""
     try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name, suffix=".part", delete=False) as file:
-            temporary = file.name
-            fill(file)
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, path)
+        yield
     except OSError as error:
-        raise InvalidModel(f"cannot write {path}: {error.strerror or error}") from error
-    finally:
-        if temporary and os.path.exists(temporary):
-            os.unlink(temporary)
+        raise InvalidModel(f"cannot write {error.filename or path}: {error.strerror or error}") from error
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
-
-
-def _externalized(model: ModelProto, data: Path) -> ModelProto:
-    """A model whose initializers lie in the file `data`, which this writes."""
+def _externalized(model: ModelProto, name: str, file: IO[bytes]) -> ModelProto:
+    """A model whose initializers lie in the file of that name, which this writes."""
     slim = ModelProto()
     _copy_fields(model, slim, but="graph")
     _copy_fields(model.graph, slim.graph, but="initializer")
 
-    def fill(file: Any) -> None:
-        for t in model.graph.initializer:
-            if not t.raw_data:  # elements of a typed field, which has none outside
-                slim.graph.initializer.add().CopyFrom(t)
-                continue
-            offset = -(-file.tell() // _ALIGNMENT) * _ALIGNMENT
-            file.write(b"\0" * (offset - file.tell()))
-            file.write(t.raw_data)
-            placed = slim.graph.initializer.add()
-            _copy_fields(t, placed, but="raw_data")
-            placed.data_location = TensorProto.EXTERNAL
-            for key, value in (("location", data.name), ("offset", offset), ("length", len(t.raw_data))):
-                placed.external_data.add(key=key, value=str(value))
-
-    _replace(data, fill)
+    for t in model.graph.initializer:
+        if not t.raw_data:  # elements of a typed field, which has none outside
+            slim.graph.initializer.add().CopyFrom(t)
+            continue
+        offset = -(-file.tell() // _ALIGNMENT) * _ALIGNMENT
+        file.write(b"\0" * (offset - file.tell()))
+        file.write(t.raw_data)
+        placed = slim.graph.initializer.add()
+        _copy_fields(t, placed, but="raw_data")
+        placed.data_location = TensorProto.EXTERNAL
+        for key, value in (("location", name), ("offset", offset), ("length", len(t.raw_data))):
+            placed.external_data.add(key=key, value=str(value))
     return slim
 
 

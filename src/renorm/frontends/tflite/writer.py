@@ -8,15 +8,14 @@ description, metadata, signatures.
 from __future__ import annotations
 
 import os
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 
 from renorm.core.errors import InvalidModel, RenormError, UnsupportedOp
+from renorm.core.files import replacing
 from renorm.frontends.tflite.emission import Emission
 from renorm.frontends.tflite.flatbuffer import Table, encode
 from renorm.frontends.tflite.form import Form
@@ -67,25 +66,11 @@ def _identifier(graph: Graph, path: str | os.PathLike[str] | None) -> bytes:
 
 def save(content: bytes, path: str | os.PathLike[str]) -> None:
     """Writes a file: whole or not at all."""
-    path = Path(path)
-    temporary: str | None = None
     try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name, delete=False) as file:
-            temporary = file.name
+        with replacing(path) as file:
             file.write(content)
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, path)
     except OSError as error:
-        if temporary is not None:
-            with suppress(OSError):
-                os.unlink(temporary)
         raise InvalidModel(f"{path}: {error.strerror or error}", do="choose a directory that can be written") from error
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 class _Writer:

@@ -1,0 +1,50 @@
+"""Files that are written whole, or not at all."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from typing import IO
+
+TEMPORARY = re.compile(r"\.renorm\.[0-9]+\.[0-9a-f]{8}")
+"""What a file is called while it is written: process and random digits. One of a process that was killed stays."""
+
+_OPEN = re.compile("/dev/(std|fd/)|/proc/")  # files that a process has open already
+
+
+@contextmanager
+def replacing(path: str | os.PathLike[str], mode: int = 0o666, is_durable: bool = True) -> Generator[IO[bytes]]:
+    """Give a file to write, which takes the place of `path` when the block has ended without an error: at once, so that
+    readers see the old file or the whole new one. Else nothing is changed.
+
+    mode: permissions of a new file, less those that the umask takes; an old one hands its own on. is_durable: whether
+    the bytes are on the disk before the old file goes. What a link points to is replaced, not the link; what is no
+    regular file, as /dev/stdout, is written as it is. Raises OSError that names `path`.
+    """
+    place = os.path.realpath(path)
+    temporary = os.path.join(os.path.dirname(place), f".renorm.{os.getpid()}.{os.urandom(4).hex()}")
+    try:
+        old = os.stat(path) if os.path.exists(path) else None
+        if _OPEN.match(os.path.abspath(path)) or (old is not None and not stat.S_ISREG(old.st_mode)):
+            with open(path, "wb") as file:
+                yield file
+            return
+        try:
+            with open(temporary, "x+b", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+                if old is not None:
+                    os.fchmod(file.fileno(), stat.S_IMODE(old.st_mode))
+                yield file
+                file.flush()
+                if is_durable:
+                    os.fsync(file.fileno())
+            os.replace(temporary, place)
+        finally:
+            with suppress(OSError):  # it is not there once it has taken the place of the old file
+                os.unlink(temporary)
+    except OSError as error:
+        if error.errno is None or error.filename not in (None, temporary):
+            raise
+        raise OSError(error.errno, os.strerror(error.errno), os.fspath(path)) from error
