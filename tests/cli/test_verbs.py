@@ -485,6 +485,17 @@ def test_an_artifact_is_looked_at_without_any_of_its_code(artifact: Path, tmp_pa
     assert "SHA-256" in run("run", tmp_path / "empty.renorm", code=4).stderr
 
 
+def test_names_do_not_steer_the_terminal(tmp_path: Path) -> None:
+    g = Graph("loud\x1b[2J")
+    g.outputs = [renorm.ops.batch_norm(g.input("x\x1b[31m", "float32", (1, 2)), *np.ones((4, 2), np.float32))]
+    m = renorm.compile(g, opt_level=1)
+    m.save(tmp_path / "m.renorm")
+    said = run("inspect", tmp_path / "m.renorm").stdout
+    assert "loud\\u001b[2J" in said
+    assert "x\\u001b[31m f32[1, 2]" in said
+    assert "\x1b" not in said + run("run", tmp_path / "m.renorm", "--input", "\x1b=no.npy", code=2).stderr
+
+
 def test_what_is_trusted_can_be_said(artifact: Path, tmp_path: Path) -> None:
     digest, trusted = run_json("inspect", artifact)["digest"], tmp_path / "signed.renorm"
     run("run", artifact, "--digest", digest)

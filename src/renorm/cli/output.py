@@ -25,6 +25,10 @@ _CODES: list[tuple[type[errors.RenormError], int]] = [
     (errors.RenormError, 3),
 ]
 
+# Names come from files of anybody: what would steer a terminal, or turn the order of letters, is shown by its number
+_STEERING = (*range(9), *range(11, 32), *range(127, 160), *range(0x200E, 0x2010), *range(0x202A, 0x202F))
+_SHOWN = {c: f"\\u{c:04x}" for c in (*_STEERING, *range(0x2066, 0x206A))}
+
 WIDE = 200  # columns where there is no terminal whose width would count
 
 console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else WIDE)
@@ -62,7 +66,7 @@ def _fail(error: errors.RenormError, as_json: bool) -> NoReturn:
         told = {"kind": kind, "headline": error.headline, "facts": list(error.facts), "do": error.do}
         print(json.dumps({"error": told}))
     else:
-        stderr.print(f"{kind}: {error}", markup=False)
+        stderr.print(f"{kind}: {error}".translate(_SHOWN), markup=False)
     sys.exit(code_of(error))
 
 
@@ -98,7 +102,11 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> 
 
 
 def line(text: str = "") -> None:
-    console.print(text, markup=False)
+    console.print(text.translate(_SHOWN), markup=False)
+
+
+def warning(text: str) -> None:
+    stderr.print(f"warning: {text}".translate(_SHOWN), markup=False)
 
 
 def memory_text(memory: MemoryRecord) -> str:
@@ -121,4 +129,4 @@ def bytes_text(count: int) -> str:
 def _cell(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.3g}" if abs(value) < 100 else f"{value:.1f}"
-    return str(value).replace("[", r"\[")
+    return str(value).translate(_SHOWN).replace("[", r"\[")

@@ -93,7 +93,7 @@ def command(
         output.table("outputs" + (f" of batch {count}" if batches else ""), columns, rows)
         output.table(f"state after {count} runs" if batches else "state", (*columns, "moved by"), state)
         for text in said:
-            output.stderr.print(f"warning: {text}", markup=False)
+            output.warning(text)
     found = {"random": drawn, "runs": count, "outputs": [dict(zip(keys, r)) for r in rows]}
     return output.Outcome(found | {"state": [dict(zip((*keys, "moved"), r)) for r in state], "warnings": said})
 

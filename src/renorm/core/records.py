@@ -12,13 +12,13 @@ from __future__ import annotations
 import types
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from functools import cache, partial
+from functools import cache
 from reprlib import repr as short
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
 
-_WORD = range(-(1 << 63), 1 << 63)
+_LEAST, _MOST = -(1 << 63), (1 << 63) - 1
 
 
 def plain(value: Any, without: Collection[str] = ()) -> Any:
@@ -34,7 +34,7 @@ def plain(value: Any, without: Collection[str] = ()) -> Any:
         value is None
         or type(value) in (bool, str)
         or isinstance(value, float)
-        or (type(value) is int and value in _WORD)
+        or (type(value) is int and _LEAST <= value <= _MOST)
     ):
         return value
     raise TypeError(f"{short(value)} of type {type(value).__name__} has no form in JSON here")
@@ -43,20 +43,7 @@ def plain(value: Any, without: Collection[str] = ()) -> Any:
 def record(kind: type[T], data: Any, **given: Any) -> T:
     """The dataclass that `plain` wrote; given: the fields that were left out. Raises ValueError where data does not
     fit."""
-    readers = _readers(kind)
-    if _is_row(kind):
-        if not isinstance(data, list) or len(data) != len(readers):
-            raise ValueError(f"{short(data)} is not a list of the fields of {kind.__name__}")
-        return kind(*(read(v) for read, v in zip(readers.values(), data)))
-    if not isinstance(data, dict) or data.keys() | given.keys() != readers.keys():
-        raise ValueError(f"{short(data)} does not have the fields of {kind.__name__}")
-    name = ""
-    try:
-        for name, value in data.items():
-            given[name] = readers[name](value)
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}") from error
-    return kind(**given)
+    return _record(kind)(data, given)
 
 
 def _is_row(kind: Any) -> bool:
@@ -64,9 +51,30 @@ def _is_row(kind: Any) -> bool:
 
 
 @cache
-def _readers(kind: Any) -> dict[str, Callable[[Any], Any]]:
+def _record(kind: Any) -> Callable[..., Any]:
+    """What reads a dataclass, from data and from the fields that were left out of it."""
     hints = get_type_hints(kind)
-    return {f.name: _reader(hints[f.name]) for f in fields(kind)}
+    readers = {f.name: _reader(hints[f.name]) for f in fields(kind)}
+    in_order, names = tuple(readers.values()), frozenset(readers)
+
+    def of_row(data: Any, _: dict[str, Any] | None = None) -> Any:
+        if not isinstance(data, list) or len(data) != len(in_order):
+            raise ValueError(f"{short(data)} is not a list of the fields of {kind.__name__}")
+        return kind(*[read(v) for read, v in zip(in_order, data)])
+
+    def of_object(data: Any, given: dict[str, Any] | None = None) -> Any:
+        held = dict(given or {})
+        if not isinstance(data, dict) or (data.keys() | held.keys() if held else data.keys()) != names:
+            raise ValueError(f"{short(data)} does not have the fields of {kind.__name__}")
+        name = ""
+        try:
+            for name, value in data.items():
+                held[name] = readers[name](value)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from error
+        return kind(**held)
+
+    return of_row if _is_row(kind) else of_object
 
 
 def _reader(hint: Any) -> Callable[[Any], Any]:
@@ -82,8 +90,8 @@ def _reader(hint: Any) -> Callable[[Any], Any]:
     if origin is tuple:
         return _pair([_reader(a) for a in arguments])
     if isinstance(hint, type) and is_dataclass(hint):
-        return partial(record, hint)
-    return {int: _int, float: _float, str: _text}.get(hint, _exactly(hint))
+        return _record(hint)
+    return {int: _int, float: _float, str: _text}.get(hint) or _exactly(hint)
 
 
 def _mapping(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -114,7 +122,7 @@ def _pair(readers: Sequence[Callable[[Any], Any]]) -> Callable[[Any], Any]:
 
 
 def _int(data: Any) -> int:
-    if type(data) is not int or data not in _WORD:
+    if type(data) is not int or not _LEAST <= data <= _MOST:
         raise ValueError(f"{short(data)} is not an integer of 64 bits")
     return data
 

@@ -34,6 +34,7 @@ _stderr = locks.Leaf("the standard error stream")
 
 BASES = {"x86_64": "x86-64", "aarch64": "generic"}  # what every CPU of an architecture has, by LLVM's names
 _UNNAMED = {"x86_64": "x86-64-v3", "aarch64": "generic"}  # for a triple that comes without a CPU
+_MODES = {"16bit-mode", "32bit-mode", "64bit-mode", "64bit"}  # LLVM ends the process where they are not of 64 bits
 NEEDED = {"x86_64": ("avx2", "fma", "f16c"), "aarch64": ("neon",)}  # what kernels rely on
 
 
@@ -85,26 +86,31 @@ def _subtarget(triple: str, named: str, features: tuple[str, ...]) -> Subtarget:
     tuned = named or (_UNNAMED[arch] if target.triple else host)
     chosen = tuple(f if f[0] in "+-" else f"+{f}" for f in features)
     _check_names(target, triple, tuned, chosen)
+    others = tuple(f for f in chosen if f[1:] not in cpu.FEATURES[arch])
+    if strange := [f for f in others if not _is_taste(triple, f[1:])]:
+        raise InvalidTarget(
+            f"target {target}: nothing tells at run time whether a CPU has {', '.join(f[1:] for f in strange)}",
+            [f"known: {', '.join(cpu.FEATURES[arch])}"],
+            f"leave out {', '.join(strange)}",
+        )
     given = ",".join([f for f in (of_host, *chosen) if f])
     has = _held(triple, tuned, given, tuple(cpu.FEATURES[arch]))
     if target.is_host:  # what the system has switched off is not used, whatever the CPU says, unless it is asked for
         own = _held(triple, tuned, of_host, has) if chosen else has
         has = [f for f in has if f not in cpu.missing_features(arch, own)]
-    others = tuple(f for f in chosen if f[1:] not in cpu.FEATURES[arch])
-    free = _held(triple, BASES[arch], "", [f[1:] for f in others])  # what changes no more than taste
     if missing := [f.upper() for f in NEEDED[arch] if f not in has]:
         raise InvalidTarget(
             f"target {target}: the CPU {tuned} has no {', '.join(missing)}",
             ["needed on x86-64: AVX2, FMA, F16C (CPUs since 2013)"],
             do="choose a CPU that has them, such as -mcpu=x86-64-v3",
         )
-    if unknown := [f for f in others if f[0] == "+" and f[1:] not in free]:
-        raise InvalidTarget(
-            f"target {target}: nothing tells at run time whether a CPU has {', '.join(f[1:] for f in unknown)}",
-            [f"known: {', '.join(cpu.FEATURES[arch])}"],
-            "leave it out",
-        )
     return Subtarget(triple, tuned, tuple(sorted(has)), others)
+
+
+def _is_taste(triple: str, feature: str) -> bool:
+    """Whether LLVM itself makes no difference between a CPU that has it and one that has not: it changes which
+    instructions are preferred, not which there are. On aarch64 LLVM makes one for these too."""
+    return feature not in _MODES and bool(_held(triple, BASES[triple.split("-")[0]], f"-{feature}", [feature]))
 
 
 def _held(triple: str, named: str, given: str, asked: Sequence[str]) -> list[str]:
