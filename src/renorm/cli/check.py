@@ -138,8 +138,12 @@ def _verdict(o: Compared) -> str:
     ) + moved
 
 
-def _said(found: Difference) -> str:
+def _said(found: Difference, reference: str) -> str:
     verdict = "agrees" if found.agrees else "DIFFERS"
+    if found.own is not None and found.departs is not None:
+        errors = f"by {found.departs:.3g}, renorm by {found.own:.3g}"
+        how = "agrees with the definition" if found.agrees else verdict
+        verdict = f"{how}: from float64 {reference} is off {errors}"
     return f"{verdict}; not compared: {found.unchecked}" if found.unchecked else verdict
 
 
@@ -159,7 +163,7 @@ def _compiled(
     with progress(f"checking {model.name}", as_json) as tell:
         found = compare(model, held, reference=reference, tolerance=tolerance, progress=tell, **options)
     if not as_json:
-        rows = [(d.name, d.error, d.largest, d.tolerance, _said(d)) for d in found.outputs]
+        rows = [(d.name, d.error, d.largest, d.tolerance, _said(d, found.reference)) for d in found.outputs]
         columns = ("output", "relative error", "largest value", "tolerance", "")
         output.table(f"against {found.reference}", columns, rows)
         if found.roundings:

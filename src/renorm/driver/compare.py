@@ -17,23 +17,27 @@ from renorm.core.comparison import difference, largest
 from renorm.core.dims import fixed_extents
 from renorm.core.errors import InvalidInput
 from renorm.core.tolerance import Judged, judge
+from renorm.driver import runners
 from renorm.driver.compile import compile
 from renorm.driver.rounding import Rounding, roundings
 from renorm.driver.runners import session
-from renorm.frontends import read
+from renorm.frontends import read, tflite
 from renorm.graph import interpret
 from renorm.graph.ir import Graph, Node, Value
 from renorm.passes.sensitivity import Sensitivity, tolerance_of
 
 Array = np.ndarray[Any, Any]
-REFERENCES = ("ort", "interpreter")
+REFERENCES = ("ort", "litert", "interpreter")
+STEPS = 3  # that outputs of quantized networks may be apart, whose integers a runtime rounds at each operator
 
 
 @dataclass(frozen=True)
 class Difference:
     """How far a tensor is from its reference. error: see core.comparison.difference. largest: absolute value in the
     reference. tolerance: that it was held to, relative to the largest value: of each channel where it follows from the
-    dtype, of the tensor where it was given. unchecked: what was not compared, as a part of a sentence."""
+    dtype, of the tensor where it was given. unchecked: what was not compared, as a part of a sentence. own, departs:
+    where it differs from a runtime, the errors of renorm and of the runtime against the definition in float64; it
+    agrees where renorm is right by that and the runtime is not."""
 
     name: str
     error: float
@@ -41,6 +45,8 @@ class Difference:
     tolerance: float
     agrees: bool
     unchecked: str = ""
+    own: float | None = None
+    departs: float | None = None
 
 
 @dataclass(frozen=True)
@@ -73,6 +79,18 @@ def _compared(
     return Difference(name, found.error, largest(theirs), tolerance, found.agrees, found.reservation)
 
 
+def _in_steps(name: str, ours: Array, theirs: Array) -> Difference:
+    """Of integers in steps; of real numbers behind them in 127ths of the largest."""
+    allowed = STEPS if theirs.dtype.kind in "iu" else STEPS / 127
+    error = difference(ours, theirs)
+    return Difference(name, error, largest(theirs), allowed, error <= allowed)
+
+
+def _third(found: Difference, own: Difference, other: Difference) -> Difference:
+    """A difference from a runtime, with what the definition says of both."""
+    return replace(found, own=own.error, departs=other.error, agrees=own.agrees and not other.agrees)
+
+
 def compare(
     model: Any,
     inputs: Mapping[str, Array],
@@ -83,10 +101,11 @@ def compare(
 ) -> Comparison:
     """Compiles a model, runs it, and compares every output with a reference.
 
-    model: as for `compile`. inputs: one array per input. reference: "ort", "interpreter", or None: the first that
-    works. tolerance: relative to the largest value of an output; None for what the dtypes and the network's own
-    sensitivity allow (core.tolerance). options: of `compile`. Raises InvalidInput where the reference that is asked for
-    cannot run the model.
+    model: as for `compile`. inputs: one array per input. reference: "ort", "litert", "interpreter", or None:
+    "ort" where it runs the model, or else "interpreter". tolerance: relative to the largest value of an output; None
+    for what the dtypes and the network's own sensitivity allow (core.tolerance), or STEPS of a quantized network
+    beside LiteRT. options: of `compile`. Where a runtime differs, the definition in float64 judges. Raises InvalidInput
+    where the reference that is asked for cannot run the model.
     """
     source = read(model)
     fixed = source.copy(fixed_extents(source.inputs, {name: a.shape for name, a in inputs.items()}, source.name))
@@ -94,10 +113,19 @@ def compare(
     module = compile(fixed, **options)
     ours = module.run(*[inputs[v.name] for v in fixed.inputs])
     sensitivity = Sensitivity.of(fixed, inputs)
+    is_rounded = chosen == "litert" and fixed.metadata[tflite.KEY].is_quantized
     outputs = tuple(
-        _compared(v.name, v, a, b, tolerance, sensitivity, i)
+        _in_steps(v.name, a, b)
+        if is_rounded and tolerance is None
+        else _compared(v.name, v, a, b, tolerance, sensitivity, i)
         for i, (v, a, b) in enumerate(zip(fixed.outputs, ours, expected, strict=True))
     )
+    if chosen != "interpreter" and not is_rounded and not all(d.agrees for d in outputs):
+        defined = interpret.run(fixed, inputs)
+        outputs = tuple(
+            d if d.agrees else _third(d, *(_compared(d.name, v, x, c, tolerance, sensitivity, i) for x in (a, b)))
+            for i, (d, v, a, b, c) in enumerate(zip(outputs, fixed.outputs, ours, expected, defined, strict=True))
+        )
     same = {name: options[name] for name in ("target", "opt_level", "keep") if name in options}
     result = Comparison(chosen, outputs, roundings=roundings(fixed, module.graph, inputs, **same))
     if result.agrees:
@@ -113,6 +141,10 @@ def _expected(model: Any, graph: Graph, inputs: Mapping[str, Array], reference: 
     """What was used, and its outputs in order."""
     if reference not in (None, *REFERENCES):
         raise InvalidInput(f"reference {reference!r} is not one", [f"known: {', '.join(REFERENCES)}"])
+    if reference == "litert":
+        if tflite.KEY not in graph.metadata:
+            raise InvalidInput(f"{graph.name} is no TensorFlow Lite or Circle file", do="take --reference ort")
+        return reference, runners.run(reference, model, graph, inputs)[0]
     if reference == "ort" or (reference is None and importlib.util.find_spec("onnxruntime")):
         try:
             return "ort", session(model).run([v.name for v in graph.outputs], dict(inputs))

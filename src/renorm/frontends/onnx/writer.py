@@ -77,8 +77,7 @@ def save(
 
 
 def vocabulary(graph: Graph, path: str | os.PathLike[str]) -> Callable[[str], bool]:
-    """Whether ONNX has an op at the graph's opset (not only for files that have it already), and ONNX Runtime a kernel of
-    it."""
+    """Whether ONNX has an op at the graph's opset, also for files without it, and ONNX Runtime a kernel of it."""
     provenance: Provenance = graph.metadata.get(KEY) or Provenance.default()
     opset = provenance.opsets.get("", 0)
 

@@ -20,3 +20,11 @@ class Provenance:
     label: str
     names: tuple[str, ...] = field(default=())
     forms: dict[str, tuple[str, bool]] = field(default_factory=dict[str, tuple[str, bool]])
+
+    @property
+    def is_quantized(self) -> bool:
+        """Whether operators make tensors of integers that stand for real numbers, which runtimes round to them."""
+        main = self.model.items("subgraphs")[0]
+        made = {int(i) for o in main.items("operators") for i in o.items("outputs")}
+        tables = main.items("tensors")
+        return any(q is not None and q.items("scale") for q in (tables[i]["quantization"] for i in made))
