@@ -481,7 +481,9 @@ def test_an_artifact_is_looked_at_without_any_of_its_code(artifact: Path, tmp_pa
     data[begin:] = bytes(len(data) - begin)  # neither code nor weights
     (tmp_path / "empty.renorm").write_bytes(data)
     assert run_json("inspect", tmp_path / "empty.renorm") == found
-    assert f"digest {found['digest']}, not signed" in run("inspect", tmp_path / "empty.renorm").stdout
+    printed = run("inspect", tmp_path / "empty.renorm").stdout
+    assert f"digest {found['digest']}, not signed" in printed
+    assert f"requires {', '.join(found['machine']['features'])}" in printed
     assert "SHA-256" in run("run", tmp_path / "empty.renorm", code=4).stderr
 
 

@@ -10,6 +10,7 @@ import pytest
 from renorm.codegen.llvm import subtarget
 from renorm.codegen.llvm.requirements import requirements
 from renorm.core.errors import InternalError, InvalidTarget
+from renorm.core.features import FEATURES
 from renorm.core.target import Target, parse
 from renorm.runtime import cpu
 from renorm.targets import find
@@ -61,7 +62,7 @@ def test_features_and_widths_are_those_of_the_makers(triple: str, name: str) -> 
 
 def test_features_are_added_and_taken_away_with_what_hangs_on_them() -> None:
     wide = f"llvm -mtriple={X86} -mcpu=znver4"
-    assert find(f"{wide} -mattr=-avx512f").has == find(wide).has - {f for f in cpu.FEATURES["x86_64"] if "512" in f}
+    assert find(f"{wide} -mattr=-avx512f").has == find(wide).has - {f for f in FEATURES["x86_64"] if "512" in f}
     assert find(f"{wide} -mattr=-avx512f").vector_bytes == 32
     more = find(f"llvm -mtriple={X86} -mcpu=haswell -mattr=avx512fp16,-movbe")
     assert {"avx512fp16", "avx512bw", "avx512f"} <= more.has
@@ -88,7 +89,7 @@ def test_no_feature_brings_one_that_cannot_be_asked_for(arch: str) -> None:
     triple, base = f"{arch}-linux-gnu", subtarget.BASES[arch]
     cpus, features = subtarget._names(triple)
     assert {"x86_64": "znver5", "aarch64": "apple-m1"}[arch] in cpus
-    known = [f for f in features if f in cpu.FEATURES[arch]]
+    known = [f for f in features if f in FEATURES[arch]]
     assert len(known) > 20
     before = subtarget._held(triple, base, "", features)
     after = subtarget._held(triple, base, ",".join(f"+{f}" for f in known), features)

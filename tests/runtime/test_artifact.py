@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from renorm.core.features import FEATURES
 from renorm.errors import InvalidArtifact, InvalidInput
 from renorm.runtime import Machine, artifact, cpu, load
 from renorm.runtime.program import Argument, Code, Program, Step, TensorSpec, Weight
@@ -146,7 +147,7 @@ def test_other_machines(saved, monkeypatch):
 def test_features_of_this_machine_as_llvm_names_them_are_there():
     import llvmlite.binding as llvm
 
-    features = [name for name, on in llvm.get_host_cpu_features().items() if on and name in cpu.FEATURES["x86_64"]]
+    features = [name for name, on in llvm.get_host_cpu_features().items() if on and name in FEATURES["x86_64"]]
     assert cpu.missing_features("x86_64", features) == []
     assert "avx2" in features
 

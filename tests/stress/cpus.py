@@ -14,9 +14,9 @@ from tests.stress.attack import attack
 import renorm
 from renorm import ops
 from renorm.codegen.llvm import subtarget
+from renorm.core.features import FEATURES
 from renorm.errors import InvalidArtifact, InvalidTarget
 from renorm.graph.ir import Graph
-from renorm.runtime import cpu
 from renorm.targets import find
 
 _names = cache(subtarget._names)
@@ -29,7 +29,7 @@ def _text(rng: random.Random) -> str:
     words = [f"-mtriple={triple}"] if triple else []
     if triple or rng.random() < 0.7:
         words.append(f"-mcpu={rng.choice((*names, 'no-cpu', '64', 'help-me')) if rng.random() < 0.9 else 'x86-64-v3'}")
-    known = list(cpu.FEATURES["aarch64" if triple.startswith("aarch64") else "x86_64"])
+    known = list(FEATURES["aarch64" if triple.startswith("aarch64") else "x86_64"])
     count = rng.choice((0, 0, 1, 2, 5))
     chosen = [rng.choice("+-") + rng.choice((rng.choice(known), rng.choice(features))) for _ in range(count)]
     return " ".join(["llvm", *words, *([f"-mattr={','.join(chosen)}"] if chosen else [])])
@@ -48,7 +48,7 @@ def _network() -> Graph:
     return g
 
 
-@attack(limit_s=60, in_gate=6)
+@attack(limit_s=60, in_gate=2)
 def names(seed: int) -> None:
     """Any CPU name with any features is a target or an InvalidTarget, and its code requires what makes its width."""
     rng = random.Random(seed)
@@ -59,7 +59,7 @@ def names(seed: int) -> None:
             continue
         arch = target.machine
         assert subtarget.subtarget(target).arch == arch
-        assert set(subtarget.NEEDED[arch]) <= set(subtarget.subtarget(target).features) <= set(cpu.FEATURES[arch])
+        assert set(subtarget.NEEDED[arch]) <= set(subtarget.subtarget(target).features) <= set(FEATURES[arch])
         assert target.vector_bytes < 64 or "avx512f" in subtarget.subtarget(target).features or target.has is None
 
 

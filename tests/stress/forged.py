@@ -24,12 +24,12 @@ from renorm.errors import InvalidArtifact
 from renorm.graph.ir import Graph
 from renorm.runtime import artifact
 
-FORGERIES = 250  # of one attempt
+FORGERIES = 200  # of one attempt
 
 Json = Any
 
 
-@attack(limit_s=120, in_gate=2)
+@attack(limit_s=120, in_gate=1)
 def manifest(seed: int) -> None:
     """A manifest of anything, under the digests that it asks for: it loads, or InvalidArtifact says why."""
 

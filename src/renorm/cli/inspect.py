@@ -139,6 +139,7 @@ class _Held:
             f"{self.program.name}: {len(self.program.steps)} kernels, an artifact for {machine}",
             f"  digest {self.header.digest}, {'signed' if self.header.is_signed else 'not signed'}",
         ]
+        lines += [f"  requires {', '.join(self.program.machine.features)}"] if self.program.machine.features else []
         lines += [f"  {side[:-1]} {text}" for side in ("inputs", "outputs") for text in said[side]]
         lines += [f"  state {text}" for text in said["state"]]
         return lines + [f"  external code, loaded by {name!r}" for name in dict.fromkeys(said["loaders"])]

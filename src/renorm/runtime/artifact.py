@@ -170,10 +170,11 @@ def read(
     except OSError as error:
         raise _unreadable(path, error) from error
     content = memoryview(mapping)
-    _check(path, "code", content[HEADER_BYTES + header.manifest : header.head], header.code_digest)
+    rest = bytes(content[HEADER_BYTES + header.manifest : header.head])  # what is checked is what is used
+    _check(path, "code", rest, header.code_digest)
     if verify:
         _check(path, "weights", content[header.head :], header.weights_digest)
-    code = content[align(HEADER_BYTES + header.manifest) : header.head]
+    code = memoryview(rest)[-(HEADER_BYTES + header.manifest) % ALIGNMENT :]
     held = sum(max(0, s.size) for s in manifest.spans)
     outside = [s for s in manifest.spans if not 0 <= s.begin <= s.begin + s.size <= len(code)]
     if outside or held > len(code):

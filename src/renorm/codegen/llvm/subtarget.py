@@ -4,7 +4,7 @@ LLVM has no call that lists the features of a CPU, but one pass that compares th
 caller has all features that it has itself. So each feature is asked for by a call of a function that has it besides
 those of the CPU: where the call is gone, the CPU has it.
 
-Code uses the features of the CPU that a loader can ask its own machine for (runtime.cpu), and none beyond: it is
+Code uses the features of the CPU that a loader can ask its own machine for (core.features), and none beyond: it is
 generated for the base of its architecture and these, and tuned for the CPU. What a program requires is therefore
 exactly what its code may use.
 """
@@ -25,6 +25,7 @@ import llvmlite.binding as llvm
 from renorm.core import locks
 from renorm.core.dataclass import dataclass
 from renorm.core.errors import InvalidTarget, suggest
+from renorm.core.features import FEATURES
 from renorm.core.target import Target
 from renorm.runtime import cpu
 
@@ -40,7 +41,7 @@ NEEDED = {"x86_64": ("avx2", "fma", "f16c"), "aarch64": ("neon",)}  # what kerne
 
 @dataclass(frozen=True)
 class Subtarget:
-    """What code is made for. tuned: the CPU whose timings count. features: what it may use, of runtime.cpu's; chosen:
+    """What code is made for. tuned: the CPU whose timings count. features: what it may use, of core.features; chosen:
     what the target adds and takes away beside these, with signs."""
 
     triple: str
@@ -86,15 +87,15 @@ def _subtarget(triple: str, named: str, features: tuple[str, ...]) -> Subtarget:
     tuned = named or (_UNNAMED[arch] if target.triple else host)
     chosen = tuple(f if f[0] in "+-" else f"+{f}" for f in features)
     _check_names(target, triple, tuned, chosen)
-    others = tuple(f for f in chosen if f[1:] not in cpu.FEATURES[arch])
+    others = tuple(f for f in chosen if f[1:] not in FEATURES[arch])
     if strange := [f for f in others if not _is_taste(triple, f[1:])]:
         raise InvalidTarget(
             f"target {target}: nothing tells at run time whether a CPU has {', '.join(f[1:] for f in strange)}",
-            [f"known: {', '.join(cpu.FEATURES[arch])}"],
+            [f"known: {', '.join(FEATURES[arch])}"],
             f"leave out {', '.join(strange)}",
         )
     given = ",".join([f for f in (of_host, *chosen) if f])
-    has = _held(triple, tuned, given, tuple(cpu.FEATURES[arch]))
+    has = _held(triple, tuned, given, tuple(FEATURES[arch]))
     if target.is_host:  # what the system has switched off is not used, whatever the CPU says, unless it is asked for
         own = _held(triple, tuned, of_host, has) if chosen else has
         has = [f for f in has if f not in cpu.missing_features(arch, own)]
