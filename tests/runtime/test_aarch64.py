@@ -65,6 +65,30 @@ define i32 @clock(i32 %which, ptr %moment) {
 """
 
 
+HALVES = """
+define void @phase0(ptr %args, i64 %lo, i64 %hi, i64 %thread) {
+entry:
+  %a1 = getelementptr ptr, ptr %args, i64 1
+  %x = load ptr, ptr %args
+  %y = load ptr, ptr %a1
+  %some = icmp ult i64 %lo, %hi
+  br i1 %some, label %loop, label %done
+loop:
+  %i = phi i64 [ %lo, %entry ], [ %i.next, %loop ]
+  %from = getelementptr float, ptr %x, i64 %i
+  %v = load float, ptr %from
+  %w = fmul float %v, 0.5
+  %to = getelementptr float, ptr %y, i64 %i
+  store float %w, ptr %to
+  %i.next = add i64 %i, 1
+  %more = icmp ult i64 %i.next, %hi
+  br i1 %more, label %loop, label %done
+done:
+  ret void
+}
+"""
+
+
 class Team:
     """Emulated cores that run a network of `length` mirrors of n float32, in steps of a few instructions."""
 
@@ -128,6 +152,43 @@ def test_walk_with_threads_in_any_interleaving(assemble, mirror_text, mirrored, 
         x = rng.random(37, np.float32)
         y = team.run(x, lambda t, slow=slow: int(rng.integers(1, slow if t else 60)))
         np.testing.assert_array_equal(y, mirrored(x, 6))
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_kernels_see_the_standard_environment_and_the_caller_its_own(assemble, mirror_text, threads):
+    """Denormals are flushed (bit 24), results rounded to zero (22, 23), exceptions trap (8 to 12)."""
+    fpcr, changed = arm64.UC_ARM64_REG_FPCR, 0x1C0_1F00
+    team = Team([assemble(HALVES, "aarch64")], assemble(CLOCK, "aarch64"), 37, 1, threads, 4)
+    x = np.full(37, 3e-45, np.float32)  # two units of the last place
+    for core in team.cores:
+        core.core.reg_write(fpcr, changed)
+    kept = team.cores[0].core.reg_read(fpcr)
+    assert kept & 0x1C0_0000
+    y = team.run(x, lambda t: 60)
+    np.testing.assert_array_equal(y, x / 2)
+    assert y[0] > 0
+    assert team.cores[0].core.reg_read(fpcr) == kept
+
+
+def test_a_run_that_is_cancelled_ends_and_the_next_one_is_right(assemble, mirror_text, mirrored):
+    team = Team([assemble(mirror_text(37), "aarch64")], assemble(CLOCK, "aarch64"), 37, 6, 3, 4)
+    rng, x = np.random.default_rng(1), np.arange(37, dtype=np.float32)
+    for after in (0, 1, 5, 20, 60, 100):
+        steps = [0]
+
+        def pace(t, steps=steps, after=after):
+            steps[0] += 1
+            if steps[0] == after + 1:
+                team.cancels.value += 1
+            return int(rng.integers(1, 60))
+
+        team.run(x, pace)
+        ended = team.cores[0].core.reg_read(arm64.UC_ARM64_REG_X0)
+        assert ended in ((layout.CANCELLED,) if after < 5 else (layout.CANCELLED, 0))
+        words = team.pool.array.view(np.int64)
+        assert words[layout.FREE // 8] == 1
+        np.testing.assert_array_equal(team.run(x, lambda t: int(rng.integers(1, 60))), mirrored(x, 6))
+        assert team.cores[0].core.reg_read(arm64.UC_ARM64_REG_X0) == 0
 
 
 def test_nobody_waits_for_a_worker_that_does_not_come(assemble, mirror_text, mirrored):
