@@ -27,16 +27,17 @@ from tests.driver.random_networks import RandomNetwork, network
 from tests.passes.networks import networks
 
 import renorm
+from renorm.core.tolerance import judge, tolerance
 from renorm.graph import interpret
 from renorm.ops.schedules import cpu_injective
 from renorm.ops.schedules.cpu_injective import PARALLEL_FROM
+from renorm.passes.sensitivity import Sensitivity
 from renorm.runtime.report import FATES
 
 Array = np.ndarray[Any, Any]
-TOLERANCE = 1e-4  # of the largest output
+TOLERANCE = tolerance("float32")
 LEVELS = (0, 1, 2, 3)
-# float32 rounds each node's result; a network whose own rounding moves its outputs this far is no oracle
-CONDITION = 2e-5
+SENSITIVE = 0.1  # of all networks, at most, are judged by what their own rounding moves; 2 of the first 30 are
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,18 +64,34 @@ SETTINGS = (
 )
 
 
-def differs(ours: list[Array], theirs: list[Array]) -> str:
-    """How, or nothing."""
-    if len(ours) != len(theirs):
-        return f"{len(ours)} outputs, not {len(theirs)}"
-    for i, (a, b) in enumerate(zip(ours, theirs)):
-        if a.shape != b.shape or a.dtype != b.dtype:
-            return f"output {i} is {a.dtype}{list(a.shape)}, not {b.dtype}{list(b.shape)}"
-        scale = max(float(np.abs(b).max(initial=0)), 1e-30)
-        error = float(np.abs(a.astype(np.float64) - b).max(initial=0)) / scale
-        if not error <= TOLERANCE:
-            return f"output {i} is off by {error:.2e} of its largest value"
-    return ""
+@dataclasses.dataclass
+class Oracle:
+    """What a network gives in float64, rounded once. is_sensitive: something was judged by what the network's own
+    rounding moves, because it was off by more than float32 allows."""
+
+    expected: list[Array]
+    sensitivity: Sensitivity
+    is_sensitive: bool = False
+
+    @staticmethod
+    def of(n: RandomNetwork) -> Oracle:
+        graph = renorm.read(n.model, shapes={name: a.shape for name, a in n.feeds.items()})
+        return Oracle(interpret.run(graph, n.feeds), Sensitivity.of(graph, n.feeds))
+
+    def differs(self, ours: list[Array]) -> str:
+        """How, or nothing."""
+        if len(ours) != len(self.expected):
+            return f"{len(ours)} outputs, not {len(self.expected)}"
+        for i, (a, b) in enumerate(zip(ours, self.expected)):
+            if a.shape != b.shape or a.dtype != b.dtype:
+                return f"output {i} is {a.dtype}{list(a.shape)}, not {b.dtype}{list(b.shape)}"
+            if judge(a, b, TOLERANCE).agrees:
+                continue
+            self.is_sensitive = True
+            judged = judge(a, b, TOLERANCE, self.sensitivity.movements(i))
+            if not judged.agrees:
+                return f"output {i} is off by {judged.error:.2e} of its largest value at {judged.worst}"
+        return ""
 
 
 def onnx_runtime(model: onnx.ModelProto | Path, feeds: dict[str, Array]) -> list[Array]:
@@ -91,25 +108,9 @@ def onnx_runtime(model: onnx.ModelProto | Path, feeds: dict[str, Array]) -> list
         return ort.InferenceSession(source, options, providers=["CPUExecutionProvider"]).run(None, feeds)
 
 
-def oracle(n: RandomNetwork) -> tuple[list[Array], str]:
-    """Outputs in float64, and how ONNX Runtime differs from them; raises where the network says nothing because
-    rounding alone moves its outputs."""
-    graph = renorm.read(n.model, shapes={name: a.shape for name, a in n.feeds.items()})
-    exact = interpret.run(graph, n.feeds)
-    rounded = interpret.run(graph, n.feeds, rounded=True)
-    for a, b in zip(exact, rounded):
-        if np.abs(a - b).max(initial=0) > CONDITION * np.abs(a).max(initial=0) or not np.isfinite(a).all():
-            raise IllConditioned
-    return exact, "" if is_empty(n) else differs(onnx_runtime(n.model, n.feeds), exact)
-
-
 def is_empty(n: RandomNetwork) -> bool:
     """Whether nothing goes in: ONNX Runtime reduces empty values to wrong shapes."""
     return any(not a.size for a in n.feeds.values())
-
-
-class IllConditioned(Exception):
-    pass
 
 
 def compiled(n: RandomNetwork, setting: Setting) -> Any:
@@ -124,14 +125,12 @@ def compiled(n: RandomNetwork, setting: Setting) -> Any:
     return m
 
 
-def complaints(n: RandomNetwork, settings: tuple[Setting, ...], *, folder: Path | None = None) -> Iterator[str]:
+def complaints(
+    n: RandomNetwork, oracle: Oracle, settings: tuple[Setting, ...], *, folder: Path | None = None
+) -> Iterator[str]:
     """What is wrong with the compiled forms of a network. folder: where to save and load, and to write the optimised
     file."""
-    try:
-        expected, wrong = oracle(n)
-    except IllConditioned:
-        return
-    if wrong:
+    if not is_empty(n) and (wrong := oracle.differs(onnx_runtime(n.model, n.feeds))):
         yield f"ONNX Runtime: {wrong}"
     kernels: dict[int, int] = {}
     for setting in settings:
@@ -139,7 +138,7 @@ def complaints(n: RandomNetwork, settings: tuple[Setting, ...], *, folder: Path 
         try:
             m = compiled(n, setting)
             ours = m.run(**n.feeds)
-            wrong = differs(ours, expected)
+            wrong = oracle.differs(ours)
             if wrong:
                 yield f"{setting}: {wrong}"
                 continue
@@ -162,7 +161,7 @@ def complaints(n: RandomNetwork, settings: tuple[Setting, ...], *, folder: Path 
             try:
                 renorm.optimize(n.model, folder / "folded.onnx", keep=keep)
                 onnx.checker.check_model(folder / "folded.onnx")
-                wrong = "" if is_empty(n) else differs(onnx_runtime(folder / "folded.onnx", n.feeds), expected)
+                wrong = "" if is_empty(n) else oracle.differs(onnx_runtime(folder / "folded.onnx", n.feeds))
             except Exception:
                 wrong = traceback.format_exc()
             if wrong:
@@ -185,14 +184,30 @@ def _report(n: RandomNetwork, m: Any, setting: Setting) -> Iterator[str]:
         yield f"an arena of {m.report.memory.arena} bytes below its bound of {m.report.memory.lower_bound}"
 
 
-def check(n: RandomNetwork, settings: tuple[Setting, ...], folder: Path | None = None) -> None:
-    wrong = list(complaints(n, settings, folder=folder))
+def check(n: RandomNetwork, settings: tuple[Setting, ...], folder: Path | None = None) -> bool:
+    """Whether the network was judged by its own sensitivity."""
+    oracle = Oracle.of(n)
+    wrong = list(complaints(n, oracle, settings, folder=folder))
     assert not wrong, "\n".join([str(n), *wrong])
+    return oracle.is_sensitive
 
 
-@pytest.mark.parametrize("seed", range(30))
-def test_a_random_file(seed: int) -> None:
-    check(network(seed), (SETTINGS[seed % len(SETTINGS)],))
+@pytest.mark.parametrize("first", range(3))
+def test_random_files(first: int) -> None:
+    seeds = range(10 * first, 10 * first + 10)
+    sensitive = [seed for seed in seeds if check(network(seed), (SETTINGS[seed % len(SETTINGS)],))]
+    assert len(sensitive) <= SENSITIVE * len(seeds)
+
+
+def test_not_a_number_and_infinities_come_out_where_the_definition_has_them() -> None:
+    """One element of each input; with Winograd's convolutions they spread over a tile, see docs/semantics.md."""
+    for seed in range(12):
+        n = network(seed)
+        for x in n.feeds.values():
+            x.reshape(-1)[seed % x.size : x.size : 10**9] = (np.nan, np.inf, -np.inf)[seed % 3]
+        oracle = Oracle.of(n)
+        m = renorm.compile(n.model, opt_level=seed % 4, precision="exact", threads=1)
+        assert not oracle.differs(m.run(**n.feeds)), n
 
 
 @pytest.mark.parametrize("seed", range(100, 103))
@@ -200,14 +215,13 @@ def test_a_random_file_in_every_way(seed: int, tmp_path: Path) -> None:
     check(network(seed), SETTINGS, tmp_path)
 
 
-def compare(drawn: Any, level: int, keep: tuple[str, ...], tolerance: float) -> None:
+def compare(drawn: Any, level: int, keep: tuple[str, ...]) -> None:
     g, inputs = drawn
-    expected = interpret.run(g, inputs)
+    sensitivity = Sensitivity.of(g, dict(zip((v.name for v in g.inputs), inputs, strict=True)))
     m = renorm.compile(g, opt_level=level, keep=keep)
-    for ours, theirs in zip(m.run(*inputs), expected, strict=True):
-        assert ours.shape == theirs.shape
+    for i, (v, ours, theirs) in enumerate(zip(g.outputs, m.run(*inputs), interpret.run(g, inputs), strict=True)):
         assert ours.dtype == theirs.dtype
-        np.testing.assert_allclose(ours, theirs, rtol=0, atol=tolerance * max(1.0, np.abs(theirs).max(initial=0)))
+        assert judge(ours, theirs, tolerance(v.dtype), sensitivity.movements(i)).agrees
 
 
 DRAWN = (st.sampled_from(LEVELS), st.sampled_from([(), ("batch_norm",)]))
@@ -216,14 +230,14 @@ DRAWN = (st.sampled_from(LEVELS), st.sampled_from([(), ("batch_norm",)]))
 @settings(deadline=None, max_examples=12, suppress_health_check=[HealthCheck.too_slow])
 @given(networks(), *DRAWN)
 def test_compiled_graphs_give_the_numbers_of_the_interpreter(drawn: Any, level: int, keep: tuple[str, ...]) -> None:
-    compare(drawn, level, keep, 1e-9)
+    compare(drawn, level, keep)
 
 
 @pytest.mark.slow
 @settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 @given(networks("float32"), *DRAWN)
 def test_many_compiled_graphs(drawn: Any, level: int, keep: tuple[str, ...]) -> None:
-    compare(drawn, level, keep, 1e-4)
+    compare(drawn, level, keep)
 
 
 def main(verb: str, first: str, last: str = "") -> None:
@@ -235,7 +249,8 @@ def main(verb: str, first: str, last: str = "") -> None:
             print(f"seed {seed}", file=sys.stderr, end="\r", flush=True)
             some = SETTINGS if verb == "try" else [SETTINGS[(seed + k) % len(SETTINGS)] for k in (0, 4, 7)]
             try:
-                for wrong in complaints(network(seed), tuple(some), folder=Path(folder)):
+                n = network(seed)
+                for wrong in complaints(n, Oracle.of(n), tuple(some), folder=Path(folder)):
                     print(f"seed {seed}: {wrong}", flush=True)
             except Exception:
                 print(f"seed {seed}: {traceback.format_exc()}", flush=True)

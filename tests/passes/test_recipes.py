@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 from tests.passes.folding.cases import PLAIN, Case
-from tests.passes.folding.check import TOLERANCE
+from tests.passes.folding.check import LAYERS
 
+from renorm.core.tolerance import judge, tolerance
 from renorm.frontends import read
 from renorm.graph import interpret
 from renorm.graph.ir import Graph
@@ -150,7 +151,7 @@ def test_recipe(name: str, dtype: str) -> None:
     assert not any("reverted" in reason for _, _, reason in report.refusals)
     values = interpret.evaluate(done, net.inputs)
     for v, expected in zip(done.outputs, net.expected(), strict=True):
-        np.testing.assert_allclose(values[v], expected, rtol=0, atol=TOLERANCE[dtype] * np.abs(expected).max())
+        assert judge(values[v], expected, tolerance(dtype, LAYERS)).agrees
     assert [v.name for v in done.outputs] == net.outputs
     assert all(r.fate == "folded" or r.reason for r in report.norms)
 

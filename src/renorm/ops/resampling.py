@@ -133,6 +133,16 @@ def nearest_matrix(positions: Any, p: Line, rule: str) -> Any:
     return matrix
 
 
+def weighted(matrix: Any, x: Any, axis: int) -> Any:
+    """Sums along an axis: row by row of a matrix [results, extent]. What has no weight is not read: an infinity there
+    changes nothing."""
+    count = int((matrix != 0).sum(axis=1).max(initial=1))
+    read = np.argsort(matrix == 0, axis=1, kind="stable")[:, :count]
+    weights = np.take_along_axis(matrix, read, 1).reshape(*read.shape, *[1] * (x.ndim - 1))
+    terms = np.where(weights != 0, weights * np.moveaxis(x, axis, 0)[read], 0.0)
+    return np.moveaxis(terms.sum(axis=1), 0, axis)
+
+
 def mean_matrix(positions: Any, p: Line, cubic: float | None, stretch: bool, exclude: bool) -> Any:
     """[length, extent]: how much of every element of x an element of the result has. cubic: Keys' parameter, None for
     linear."""

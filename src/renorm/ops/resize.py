@@ -125,7 +125,7 @@ class Resize(OpDef):
             else:
                 a_cubic = None if self.mode == "linear" else self.cubic_coeff_a
                 matrix = resampling.mean_matrix(positions, p, a_cubic, self.antialias, self.exclude_outside)
-            y = np.moveaxis(np.tensordot(matrix, y, (1, a)), 0, a)
+            y = resampling.weighted(matrix, y, a)
             beyond = (positions < 0) | (positions > p.extent - 1)
             outside = outside | beyond.reshape(-1, *[1] * (x.ndim - 1 - a))
         if self.coordinate_transformation_mode == "tf_crop_and_resize":

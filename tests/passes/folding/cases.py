@@ -18,7 +18,7 @@ Said = tuple[str, dict[str, Any]]
 
 @dataclass(frozen=True)
 class Case:
-    """What a network is built from. seed: of its numbers; dynamic: see Network."""
+    """What a network is built from. seed: of its numbers; dynamic, special: see Network."""
 
     seed: int
     shape: tuple[int, ...]
@@ -26,6 +26,7 @@ class Case:
     dtype: str = "float32"
     opset: int = 17
     dynamic: str = ""
+    special: bool = False
 
     def __str__(self) -> str:
         return json.dumps(asdict(self))
@@ -38,7 +39,7 @@ class Case:
 
     def build(self) -> tuple[Network, Bound]:
         """The network with its meaning, and what may remain of its norms."""
-        net = Network(self.dtype, self.opset, self.seed, self.dynamic)
+        net = Network(self.dtype, self.opset, self.seed, self.dynamic, self.special)
         v, links = net.input("x", self.shape), []
         for kind, said in self.steps:
             v, made = STEPS[kind](net, v, **said)

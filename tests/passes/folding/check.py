@@ -14,28 +14,25 @@ from tests.passes.folding.network import Network
 from tests.passes.folding.verdict import Bound
 
 import renorm
-from renorm.core.dtypes import is_float, unit_roundoff
 from renorm.core.errors import RenormError
+from renorm.core.tolerance import Movements, judge, tolerance
 from renorm.frontends import read
 from renorm.graph import interpret
 from renorm.graph.ir import Graph
 from renorm.passes.pipeline import optimize
+from renorm.passes.sensitivity import Sensitivity
 from renorm.passes.taking import VANISH
 from renorm.runtime.report import Report
 
-# relative to the largest number (see Network.largest); constants are rounded to the dtype of the network once
-TOLERANCE = {"float64": 1e-9, "float32": 1e-5, "float16": 2e-2}
-# Where terms cancel the network itself is as sensitive: what it gives when each of its constants is off by one rounding
-# (see sensitivity), a few times over. A fold rounds each number once, but a sum has as many terms as a window.
-DRAWS, MARGIN = 4, 8.0
+LAYERS = 16  # one behind the other, at most
 SCALES, SHIFTS = ("batch_norm", "mul", "div"), ("add", "sub")
 Array = np.ndarray[Any, Any]
 
 
 @dataclass
 class Found:
-    """What became of a case. error: relative; sensitive: an output is off by more, and so is that of the network itself
-    when it is rounded; problems: sentences, by kind: wrong, unsupported, missed, silent.
+    """What became of a case. error: relative; sensitive: an output is off by more than its dtype allows, and so is that
+    of the network itself when it is rounded; problems: sentences, by kind: wrong, unsupported, missed, silent.
     norms, due: of the case; nodes: that scale or shift, before and after; fates, reasons: of report.norms, and why
     arithmetic stays."""
 
@@ -99,30 +96,23 @@ def verified(model: ModelProto, found: Found) -> None:
 
 
 def compare(net: Network, source: Graph, results: list[Array], found: Found) -> None:
-    for place, (name, expected, result) in enumerate(zip(net.outputs, net.expected(), results, strict=True)):
-        far, largest = np.abs(result.astype(np.float64) - expected).max(initial=0.0), net.largest(name)
-        error = float(far / largest) if far else 0.0
-        if error <= TOLERANCE[net.dtype]:
-            found.error = max(found.error, error)
-        elif far <= MARGIN * sensitivity(source, net, place):
+    """Per channel, as `core.tolerance` says of the dtype, or else of the network's own sensitivity; where that is
+    infinite it excuses nothing."""
+    sensitivity = Sensitivity.of(source, net.inputs)
+    for i, (name, expected, result) in enumerate(zip(net.outputs, net.expected(), results, strict=True)):
+        expected, movements = expected.astype(result.dtype), sensitivity.movements(i)
+        judged = judge(result, expected, tolerance(net.dtype, LAYERS))
+        if not judged.agrees:
             found.sensitive = True
-        else:
-            found.error, found.problems["wrong"] = error, f"{name}: relative error {error:.2g}"
+            judged = judge(result, expected, tolerance(net.dtype, LAYERS), finite(movements))
+        if not judged.agrees:
+            found.problems["wrong"] = f"{name}: relative error {judged.error:.2g} at {judged.worst}"
+        if not found.sensitive or found.problems:
+            found.error = max(found.error, judged.error)
 
 
-def sensitivity(source: Graph, net: Network, place: int) -> float:
-    """How far an output moves when all constants of the source are off by one rounding of their dtype, or when its
-    values are rounded to theirs."""
-    rng, expected = np.random.default_rng(0), net.expected()[place]
-    moved = [interpret.run(source, net.inputs, rounded=True)[place]]
-    for _ in range(DRAWS):
-        graph = source.copy()
-        for v in graph.constants.values():
-            if v.data is not None and is_float(v.dtype) and all(n.op.name != "resize" for n in v.users):  # its extents
-                off = unit_roundoff(v.dtype) * rng.choice((-1.0, 1.0), v.data.shape)
-                v.data = v.data.astype(np.float64) * (1.0 + off)  # which no dtype rounds: only the interpreter reads it
-        moved.append(in_float64(graph, net.inputs)[place])
-    return max(float(np.abs(m - expected).max(initial=0.0)) for m in moved)
+def finite(movements: Movements) -> Movements:
+    return lambda count: [np.where(np.isfinite(m), m, 0.0) for m in movements(count)]
 
 
 def remaining(graph: Graph, report: Report, most: Bound, found: Found, is_due: bool) -> None:

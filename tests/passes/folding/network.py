@@ -25,11 +25,11 @@ class Network:
     """values: the name of each value of the model with its numbers; constants: the same for initializers.
 
     Numbers of constants and inputs are those of `dtype`, all arithmetic is float64. dynamic: "", "batch", or "all" for
-    inputs of unknown extents, channels apart.
+    inputs of unknown extents, channels apart. special: NaN and infinities are in the data.
     """
 
-    def __init__(self, dtype: str, opset: int, seed: int, dynamic: str = ""):
-        self.dtype, self.opset, self.dynamic = dtype, opset, dynamic
+    def __init__(self, dtype: str, opset: int, seed: int, dynamic: str = "", special: bool = False):
+        self.dtype, self.opset, self.dynamic, self.special = dtype, opset, dynamic, special
         self.rng = np.random.default_rng(seed)
         self.values: dict[str, Tensor] = {}
         self.inputs: dict[str, np.ndarray[Any, Any]] = {}
@@ -47,6 +47,9 @@ class Network:
         """is_fixed: its extents are known, whatever `dynamic` says."""
         self.fixed |= {name} if is_fixed else set()
         self.inputs[name] = self.rng.standard_normal(shape).astype(self.dtype)
+        if self.special and not is_fixed:
+            places = self.rng.permutation(self.inputs[name].size)[:3]
+            self.inputs[name].reshape(-1)[places] = (np.nan, np.inf, -np.inf)[: len(places)]
         self.values[name] = torch.from_numpy(self.inputs[name].astype(np.float64))
         return name
 
