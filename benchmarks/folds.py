@@ -102,9 +102,30 @@ def by_onnxsim(net: Network, model: ModelProto) -> tuple[ModelProto, Outputs]:
     return made, interpreted(made, net)
 
 
+def by_openvino(net: Network, model: ModelProto) -> tuple[ModelProto, Outputs]:
+    import openvino
+
+    core = openvino.Core()
+    exact = {"INFERENCE_PRECISION_HINT": "f32"}
+    made = core.compile_model(core.read_model(model.SerializeToString()), "CPU", exact)
+    outputs = made(net.inputs)
+    apart = set[str]()  # nodes that a kernel other than of a linear op computes
+    for step in made.get_runtime_model().get_ops():
+        told = step.get_rt_info()
+        if told["layerType"].astype(str) not in ("Convolution", "Deconvolution", "FullyConnected", "MatMul", "Const"):
+            apart |= set(told["originalLayersNames"].astype(str).split(","))
+    left = ModelProto()
+    left.CopyFrom(model)
+    kept = [n for n in model.graph.node if apart & {n.name, *n.output}]
+    del left.graph.node[:]
+    left.graph.node.extend(kept)
+    return left, [outputs[name] for name in net.outputs]
+
+
 OPTIMIZERS: dict[str, Callable[[Network, ModelProto], tuple[ModelProto, Outputs]]] = {
     "renorm": by_renorm,
     "onnxruntime": by_onnxruntime,
+    "openvino": by_openvino,
     "onnxscript": by_onnxscript,
     "onnxslim": by_onnxslim,
     "onnxsim": by_onnxsim,

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from benchmarks.figures import (
     LABELS,
+    OURS,
     Behind,
     behind,
     error,
@@ -21,7 +23,7 @@ from benchmarks.figures import (
 )
 from benchmarks.machine import ROOT
 from benchmarks.run import RESULTS
-from benchmarks.summary import README, put_into
+from benchmarks.summary import README, growth, percent, put_into
 
 PAGE = ROOT / "docs" / "benchmarks.md"
 PLOTS = ROOT / "docs" / "benchmarks"
@@ -61,8 +63,7 @@ def text(result: dict[str, Any], path: Path) -> str:
     parts = [
         "# Benchmarks",
         f"Written by `python -m benchmarks page` from [{path.name}](../benchmarks/results/{path.name}): "
-        f"{result['when'][:10]}, commit `{result['commit']['id'][:10]}`"
-        f"{' with changes' if result['commit']['changed'] else ''}.",
+        "{when}, commit {commit}.".format(**_state(result)),
         _HOW.format(**settings),
         _machine(result["machine"], settings),
         "## Latency",
@@ -74,9 +75,17 @@ def text(result: dict[str, Any], path: Path) -> str:
         *_failures(networks),
         "## Memory",
         "![peak memory of each network and runtime](benchmarks/memory.svg)",
-        "The most memory that the process held (VmHWM), MiB: interpreter, library, weights, inputs and outputs. The "
-        "last two columns are of renorm: buffers between kernels, and the least that any plan needs.",
-        _table(["network", *_labels(networks), "renorm / least other", "arena", "lower bound"], _memory(networks)),
+        "The most memory that the process held (VmHWM), MiB: interpreter, library, weights, inputs and outputs. renorm "
+        "has two figures: of a process that loads an artifact, which the others cannot, and of one that compiles the "
+        "model with nothing in the cache, as the others do. The last two columns are of renorm: buffers between "
+        "kernels, and the least that any plan needs.",
+        _table(
+            [
+                *("network", *(LABELS[r] for r in _held(networks)), "renorm / least other"),
+                *("compiling / least other", "arena", "lower bound"),
+            ],
+            _memory(networks),
+        ),
         "## Compiling",
         "Seconds of renorm's stages with an empty cache on disk and with a full one; then until the first result is "
         "there, in a new process: opening an artifact for renorm, reading and compiling the model for the others. The "
@@ -88,7 +97,7 @@ def text(result: dict[str, Any], path: Path) -> str:
         ),
     ]
     if folds := latest_of("folds"):
-        parts += ["## Norms folded", _FOLDS.format(cases=folds["cases"], when=folds["when"][:10]), _folds(folds)]
+        parts += ["## Norms folded", _FOLDS.format(cases=folds["cases"], **_state(folds)), _folds(folds)]
     if "norms" in result:
         parts += ["## Normalizations alone", _NORMS, _norms(result["norms"])]
     if trained := latest_of("training"):
@@ -121,29 +130,32 @@ renorm bench my.onnx --against ort,openvino
 
 _FOLDS = """\
 {cases} random graphs of linear ops (Conv, ConvTranspose, Gemm, MatMul) and norms, before, between and behind them, with
-other ops between, second readers, shared weights (`python -m benchmarks folds`, {when}; `scripts/fuzz_folds` draws the
-same). Wrong: an output is farther than 1e-4 from float64; not supported: no result, or none that can be run. The last
-column counts the nodes that scale or shift (BatchNormalization, InstanceNormalization, Mul, Div, Add, Sub) that are
-gone, of those in the graphs that came out right. Not all can go: other readers or non-linear ops are in the way."""
+other ops between, second readers, shared weights (`python -m benchmarks folds`, {when}, commit {commit};
+`scripts/fuzz_folds` draws the same). Wrong: an output is farther than 1e-4 from float64; not supported: no result, or
+none that can be run. The last column counts the nodes that scale or shift (BatchNormalization, InstanceNormalization,
+Mul, Div, Add, Sub) that are gone, of those in the graphs that came out right. Not all can go: other readers or
+non-linear ops are in the way. OpenVINO writes no optimized file: of it, what its kernels for convolutions and products
+also compute counts as gone."""
 
 _NORMS = """\
 A tensor of 103 MB, read once and written once, with the output given (`out=`), beside a copy in the same rounds."""
 
 _TRAINING = """\
 Batch norm with the statistics of the batch, its gradient, and instance norm, of {shape} float32 on {threads} threads
-(`python -m benchmarks training`, {when}, commit `{commit}`): medians ± half the distance between the quartiles of
+(`python -m benchmarks training`, {when}, commit {commit}): medians ± half the distance between the quartiles of
 {rounds} rounds in which all take turns, each in a process of its own. renorm writes into an array that is given
 (`out=`; one that begins on a cache line: in what `np.empty` gives, stores cross lines, which costs about a fifth), or
 into fresh ones, whose memory is that of earlier results. PyTorch's fresh results cost page faults at every call; its
 memory is kept with `MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=100000000000`. The last column has the tensors that must
-move if no cache helps, and their bytes per second relative to a copy of memory in the same rounds: more than 100 % is
-what caches saved."""
+move if no cache helps, and their bytes per second relative to the copy of the first row, of as much memory in the same
+rounds: more than 100 % is what caches saved."""
 
 _STEP = """\
 A step of training of a small ResNet (`benchmarks/steps.py`) with torch's norms and with those of
 `renorm.torch.replace_norms`: norms took {share} of a step with torch's by its profiler, with renorm's a step is
 {faster} shorter. Less what renorm's norms take themselves, {expected} were to be gained.
-ReLUs and additions took {others}; with `fuse=True`, which computes them with the norms, a step is {fused} shorter."""
+ReLUs and additions took {others}; with `fuse=True`, which computes them with the norms, a step is {fused} shorter.
+Behind each median stand the quartiles. Beside torch's norms, memory changes by {memory}."""
 
 _KERNELS = """\
 Each kernel launch alone, in order (`renorm profile`). GFLOP/s count the operations that are needed at least, GB/s the
@@ -167,7 +179,19 @@ def _machine(machine: dict[str, Any], settings: dict[str, Any]) -> str:
     return _table(["machine", ""], [*rows, ("threads", settings["threads"]), ("packages", packages)])
 
 
+def _state(found: dict[str, Any]) -> dict[str, str]:
+    """When something was measured, and of which commit."""
+    of = found["commit"]
+    return {"when": found["when"][:10], "commit": f"`{of['id'][:10]}`{' with changes' if of['changed'] else ''}"}
+
+
 def _runtimes(networks: dict[str, Any]) -> list[str]:
+    """Those whose latency is worth a column: compiled here or loaded, renorm's is the same."""
+    return [r for r in _held(networks) if r not in OURS[1:]]
+
+
+def _held(networks: dict[str, Any]) -> list[str]:
+    """Those whose memory is."""
     return [r for r in LABELS if any(milliseconds(n, r) for n in networks.values())]
 
 
@@ -195,8 +219,7 @@ def _training(found: dict[str, Any]) -> Iterable[str]:
         shape="x".join(map(str, settings["shape"])),
         threads=settings["threads"],
         rounds=settings["rounds"],
-        when=found["when"][:10],
-        commit=found["commit"]["id"][:10],
+        **_state(found),
     )
     runtimes = list(next(iter(norms.values()))["ms"])
     rows = [
@@ -209,11 +232,15 @@ def _training(found: dict[str, Any]) -> Iterable[str]:
         for name, n in norms.items()
     ]
     ratios = [f"{r} / renorm" for r in runtimes if r.startswith("torch")]
+    copies = [n["copy_ms"] for n in norms.values()]
+    copy = {of: median(c[of] for c in copies) for of in ("median", "lower", "upper")}
+    rows.insert(0, ("copy", _pm(copy), *[""] * (len(runtimes) - 1 + len(ratios)), "2: 100%"))
     yield _table(["ms", *runtimes, *ratios, "tensors moved: of the copy"], rows)
     if step := found.get("step"):
         parts = {"share": step["share"], "expected": step["expected"], "others": step["fused"]["share"]}
-        parts |= {"faster": step["faster"]["median"], "fused": step["fused"]["faster"]["median"]}
-        yield _STEP.format(**{name: f"{part:.0%}" for name, part in parts.items()})
+        said = {name: f"{part:.0%}" for name, part in parts.items()}
+        gains = {"faster": step["faster"], "fused": step["fused"]["faster"]}
+        yield _STEP.format(**said, **{n: percent(g) for n, g in gains.items()}, memory=growth(step["megabytes"]))
         rows = [("a step, ms", *(_pm(v) for v in step["ms"].values()))]
         rows.append(("memory at most, MB", *map(str, step["megabytes"].values())))
         yield _table(["", *step["ms"]], rows)
@@ -254,10 +281,10 @@ def _failures(networks: dict[str, Any]) -> list[str]:
 
 def _memory(networks: dict[str, Any]) -> Iterable[Sequence[Any]]:
     for name, n in networks.items():
-        cells = ["" if (m := mebibytes(n, r)) is None else f"{m:.0f}" for r in _runtimes(networks)]
+        cells = ["" if (m := mebibytes(n, r)) is None else f"{m:.0f}" for r in _held(networks)]
         planned = n["compile"]["warm"]["memory"]
         sizes = (f"{planned[k] / 2**20:.1f}" for k in ("arena", "lower_bound"))
-        yield name, *cells, _ratio(to_best(n, mebibytes)), *sizes
+        yield name, *cells, *(_ratio(to_best(n, mebibytes, own)) for own in OURS), *sizes
 
 
 def _compiling(networks: dict[str, Any]) -> Iterable[Sequence[Any]]:

@@ -11,7 +11,14 @@ from matplotlib.patches import Patch
 
 from benchmarks.figures import LABELS, limit_us, mebibytes, milliseconds
 
-COLOURS = {"renorm": "#c2410c", "ort": "#2563eb", "openvino": "#0d9488", "inductor": "#7c3aed", "torch": "#9ca3af"}
+COLOURS = {
+    "renorm": "#c2410c",
+    "renorm_compiling": "#fdba74",
+    "ort": "#2563eb",
+    "openvino": "#0d9488",
+    "inductor": "#7c3aed",
+    "torch": "#9ca3af",
+}
 STYLE: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "renorm",

@@ -29,7 +29,7 @@ from renorm.core.comparison import random_inputs
 from renorm.core.errors import InvalidInput, RenormError
 from renorm.driver.measure import Contender, Measured, environment, obstacle, side_by_side
 
-RUNTIMES = ("renorm", "ort", "openvino", "inductor", "torch")
+RUNTIMES = ("renorm", "renorm_compiling", "ort", "openvino", "inductor", "torch")
 RESULTS = ROOT / "benchmarks" / "results"
 FILES = ROOT / "build" / "benchmarks"  # exported networks and artifacts
 REFERENCE = "ort"  # whose outputs the others are compared with

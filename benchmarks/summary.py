@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from benchmarks.figures import LABELS, geometric_mean, mebibytes, milliseconds, to_best
+from benchmarks.figures import LABELS, OURS, geometric_mean, mebibytes, milliseconds, to_best
 from benchmarks.machine import ROOT
 
 README = ROOT / "README.md"
@@ -21,14 +21,17 @@ def put_into(readme: str, result: dict[str, Any], folds: dict[str, Any] | None, 
 
 def _sentences(result: dict[str, Any], folds: dict[str, Any] | None, trained: dict[str, Any] | None) -> Iterable[str]:
     yield f"**Inference.** {_inference(result['networks'])}"
+    yield f"**Memory.** {_memory(result['networks'])}"
     if folds:
         yield f"**Folding.** {_folding(folds)}"
     if trained:
         yield f"**Norms in training**, {'x'.join(map(str, trained['settings']['shape']))}: {_training(trained)}"
+    commits = {"networks": result, "folds": folds, "training": trained}
+    at = ", ".join(f"{what} at commit `{found['commit']['id'][:10]}`" for what, found in commits.items() if found)
     machine, threads = result["machine"], result["settings"]["threads"]
     yield (
         f"All on one machine: {machine['cpu']}, {machine['cores']} cores with {machine['vectors']}, {threads} threads, "
-        "float32. No other CPU was measured, nor more threads."
+        f"float32; {at}; ± is half the distance between quartiles. No other CPU was measured, nor more threads."
     )
 
 
@@ -39,14 +42,27 @@ def _inference(networks: dict[str, Any]) -> str:
     }
     means = [f"{geometric_mean(ratios):.2f} over {len(ratios)}" for ratios in kinds.values()]
     ratios = sorted(kinds[True] + kinds[False])
-    memory = sorted(x for n in networks.values() if (x := to_best(n, mebibytes)))
-    measured = [r for r in LABELS if r != "renorm" and any(milliseconds(n, r) for n in networks.values())]
-    others = " and ".join(LABELS[r] for r in measured)
+    slower = [name for name, n in networks.items() if (to_best(n, milliseconds) or 0.0) > 1]
+    spread = max(n["runtimes"]["renorm"]["ms"]["spread"] for n in networks.values() if milliseconds(n, "renorm"))
     return (
-        f"{len(ratios)} networks take {ratios[0]:.2f} to {ratios[-1]:.2f} of the time of the fastest of {others} "
-        f"(geometric mean {means[0]} that renorm was developed on, {means[1]} others), and "
-        f"{memory[0]:.2f} to {memory[-1]:.2f} of the least memory."
+        f"{len(ratios)} networks take {ratios[0]:.2f} to {ratios[-1]:.2f} of the time of the fastest of "
+        f"{_others(networks)} (geometric mean {means[0]} that renorm was developed on, {means[1]} others; slower: "
+        f"{', '.join(slower) or 'none'}; quartiles at most {spread:.0%} from renorm's median)."
     )
+
+
+def _memory(networks: dict[str, Any]) -> str:
+    """Of the least other, by how renorm comes to its code."""
+    said = list[str]()
+    for own, what in zip(OURS, ("that loads an artifact", "that compiles the network")):
+        if ratios := sorted(x for n in networks.values() if (x := to_best(n, mebibytes, own))):
+            said.append(f"a process {what} takes {ratios[0]:.2f} to {ratios[-1]:.2f}")
+    return f"Of the least of {_others(networks)}, {', '.join(said)}."
+
+
+def _others(networks: dict[str, Any]) -> str:
+    measured = [r for r in LABELS if r not in OURS and any(milliseconds(n, r) for n in networks.values())]
+    return ", ".join(LABELS[r] for r in measured)
 
 
 def _folding(found: dict[str, Any]) -> str:
@@ -61,13 +77,28 @@ def _folding(found: dict[str, Any]) -> str:
 def _training(found: dict[str, Any]) -> str:
     said = list[str]()
     for name, n in found["norms"].items():
-        ours, torch, kept = (n["ms"][r]["median"] for r in ("renorm", "torch", "torch, memory kept"))
-        said.append(f"{name} {ours:.1f} ms, PyTorch {torch:.1f} ({kept:.1f} with its memory kept)")
+        ours, torch, kept = (_pm(n["ms"][r], 1) for r in ("renorm", "torch", "torch, memory kept"))
+        said.append(f"{name} {ours} ms, PyTorch {torch} ({kept} with its memory kept)")
     text = f"{'; '.join(said)}."
     if step := found.get("step"):
-        theirs, ours, fused = (one["median"] for one in step["ms"].values())
+        theirs, ours, fused = (_pm(one, 0) for one in step["ms"].values())
         text += (
-            f" A whole step of a small ResNet, {step['share']:.0%} of it norms: {ours:.0f} ms, {fused:.0f} with ReLUs"
-            f" and additions in the norms' kernels, PyTorch {theirs:.0f}."
+            f" A whole step of a small ResNet, {step['share']:.0%} of it norms: {ours} ms, {fused} with ReLUs"
+            f" and additions in the norms' kernels, PyTorch {theirs}: {percent(step['faster'])} and"
+            f" {percent(step['fused']['faster'])} shorter, with {growth(step['megabytes'])} of memory."
         )
     return text
+
+
+def percent(spread: dict[str, float]) -> str:
+    return f"{spread['median']:.0%} (quartiles {spread['lower']:.0%} and {spread['upper']:.0%})"
+
+
+def growth(megabytes: dict[str, int]) -> str:
+    """What renorm's norms add to the memory of a step, in both forms."""
+    theirs, *ours = megabytes.values()
+    return " and ".join(f"{mb / theirs - 1:+.0%}" for mb in ours)
+
+
+def _pm(spread: dict[str, float], digits: int) -> str:
+    return f"{spread['median']:.{digits}f} ± {(spread['upper'] - spread['lower']) / 2:.{digits}f}"

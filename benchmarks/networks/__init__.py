@@ -38,6 +38,7 @@ NETWORKS: dict[str, Network] = {
     "inception_v3": Network(branches.inception_v3, (1, 3, 299, 299)),
     "style_transfer": Network(images.style_transfer, (1, 3, 256, 256)),
     "vit_tiny": Network(transformer.vit_tiny),
+    "odd_channels": Network(images.odd_channels, (1, 3, 112, 112)),
 }
 
 

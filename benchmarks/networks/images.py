@@ -78,3 +78,16 @@ def style_transfer() -> nn.Module:
     ]
     up = [m for i, o in ((128, 64), (64, 32)) for m in (nn.Upsample(scale_factor=2), _Padded(i, o, 3), nn.ReLU())]
     return nn.Sequential(*down, *(_Residual(128) for _ in range(5)), *up, nn.ReflectionPad2d(4), nn.Conv2d(32, 3, 9))
+
+
+def odd_channels() -> nn.Module:
+    """Channels that fill no vectors (37, 100, 61), and windows of one row or column: what renorm was found slow at."""
+
+    def conv(inputs: int, outputs: int, kernel: tuple[int, int], stride: int = 1) -> list[nn.Module]:
+        padding = (kernel[0] // 2, kernel[1] // 2)
+        return [nn.Conv2d(inputs, outputs, kernel, stride, padding, bias=False), nn.BatchNorm2d(outputs), nn.ReLU()]
+
+    layers = conv(3, 37, (3, 3))
+    for inputs, outputs in ((37, 37), (37, 100), (100, 100), (100, 61)):
+        layers += [*conv(inputs, outputs, (1, 7)), *conv(outputs, outputs, (7, 1)), *conv(outputs, outputs, (3, 3))]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(61, 10))

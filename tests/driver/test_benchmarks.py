@@ -30,7 +30,8 @@ def test_a_small_network_is_measured_beside_onnx_runtime(tmp_path: Path) -> None
     into, model = tmp_path / "found.json", tmp_path / "model.onnx"
     onnx.save(parser.parse_model(MODEL), model)
     call = [
-        sys.executable, "-m", "benchmarks", "run", "--networks", str(model), "--runtimes", "renorm,ort",
+        sys.executable, "-m", "benchmarks", "run", "--networks", str(model),
+        "--runtimes", "renorm,renorm_compiling,ort",
         "--rounds", "1", "--seconds", "0.02", "--threads", "1", "--no-norms", "--into", str(into),
     ]  # fmt: skip
     environment = {"PYTHONPATH": str(ROOT / "src"), "PATH": "", "HOME": str(tmp_path)}
@@ -43,6 +44,7 @@ def test_a_small_network_is_measured_beside_onnx_runtime(tmp_path: Path) -> None
         found["runtimes"]["renorm"]["ms"]["median"] / found["runtimes"]["ort"]["ms"]["median"]
     )
     assert len(found["layers"]["kernels"]) > 1
+    assert found["runtimes"]["renorm_compiling"]["peak_bytes"] > found["runtimes"]["renorm"]["peak_bytes"]
     assert "| model |" in page.text(result, into)
 
 
@@ -82,6 +84,10 @@ def test_the_fastest_other_is_what_counts() -> None:
     network = {"runtimes": runtimes | {"inductor": {"failure": "no compiler"}}}
     assert figures.to_best(network, figures.milliseconds) == 0.75
     assert figures.geometric_mean([0.5, 2.0, 8.0]) == pytest.approx(2.0)
+    network["runtimes"]["renorm_compiling"] = {"ms": {"median": 3.0}, "peak_bytes": 5 << 20}
+    network["runtimes"]["ort"]["peak_bytes"] = 4 << 20
+    assert figures.to_best(network, figures.milliseconds) == 0.75  # it is not one of the others
+    assert figures.to_best(network, figures.mebibytes, "renorm_compiling") == 1.25
 
 
 def test_results_are_written_one_line_each() -> None:
@@ -130,6 +136,9 @@ def test_norms_in_training_are_measured_beside_torch(monkeypatch: pytest.MonkeyP
     assert "15% were to be gained" in said
     assert "ReLUs and additions took 8%" in said
     assert "| memory at most, MB | 700 | 700 | 700 |" in said
+    assert "a step is\n20% (quartiles 10% and 30%) shorter" in said
+    assert "memory changes by +0% and +0%" in said
+    assert re.search(r"\| copy \| \d+\.\d\d ± ", said)
 
 
 def test_what_is_timed_is_what_torch_computes() -> None:

@@ -32,14 +32,14 @@ from renorm.driver.worker import RUNTIMES, Job
 Array = np.ndarray[Any, Any]
 GAP = 0.1  # seconds; ONNX Runtime's threads spin for about 16 ms after a run
 LIMIT = 600.0  # seconds until a worker that does not answer is taken for dead
-PEERS = tuple(name for name in RUNTIMES if name != "renorm")
+PEERS = tuple(name for name in RUNTIMES if not name.startswith("renorm"))
 _PACKAGES = {"ort": "onnxruntime", "openvino": "openvino", "torch": "torch", "inductor": "torch"}
 
 
 @dataclass(frozen=True)
 class Contender:
     """One that is measured. runtime: a name of driver.worker.RUNTIMES. model: an artifact for renorm, a program of
-    torch.export for torch and inductor, else an .onnx file."""
+    torch.export for torch and inductor, else an .onnx file (for renorm_compiling too)."""
 
     name: str
     runtime: str

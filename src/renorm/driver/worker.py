@@ -44,6 +44,14 @@ def _renorm(job: Job, inputs: Inputs) -> Call:
     return lambda: module.run(*arrays)
 
 
+def _renorm_compiling(job: Job, inputs: Inputs) -> Call:
+    os.environ["RENORM_CACHE"] = "0"  # all that compiling takes
+    import renorm
+
+    module, arrays = renorm.compile(job.model, threads=job.threads), list(inputs.values())
+    return lambda: module.run(*arrays)
+
+
 def onnxruntime_session(model: str | bytes, threads: int = 0, **settings: Any) -> Any:
     """An onnxruntime session for a file, or for what would be in it. threads: 0 means as many as there are cores.
     settings: more of SessionOptions."""
@@ -102,6 +110,7 @@ def _torch(job: Job, inputs: Inputs) -> Call:
 # name -> what opens a network in it
 RUNTIMES: dict[str, Callable[[Job, Inputs], Call]] = {
     "renorm": _renorm,
+    "renorm_compiling": _renorm_compiling,
     "ort": _onnxruntime,
     "openvino": _openvino,
     "torch": _torch,
