@@ -27,6 +27,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from renorm import errors, ops, target, te, testing, topi, training
     from renorm.core.errors import RenormError as TVMError
+    from renorm.core.limits import Limits
     from renorm.core.target import Target, register_target
     from renorm.driver.build import build, lower
     from renorm.driver.compile import compile
@@ -125,13 +126,15 @@ _PUBLIC: dict[str, tuple[str, str | None]] = {
     "OpDef": ("renorm.graph.op", "OpDef"),
     "ops": ("renorm.ops", None),
     "Target": ("renorm.core.target", "Target"),
+    "Limits": ("renorm.core.limits", "Limits"),
     "ExternalCode": ("renorm.runtime.external", "ExternalCode"),
     "register_target": ("renorm.core.target", "register_target"),
     "register_loader": ("renorm.runtime.external", "register_loader"),
 }  # fmt: skip
 
 __all__ = [
-    "ExternalCode", "Module", "OpDef", "TVMError", "Target", "abs", "all", "any", "build", "ceil", "comm_reducer",
+    "ExternalCode", "Limits", "Module", "OpDef", "TVMError", "Target", "abs", "all", "any", "build", "ceil",
+    "comm_reducer",
     "compile", "compute", "const", "context", "convert", "cpu", "create_schedule", "cuda", "device", "div", "erf",
     "errors", "exp", "floor", "floordiv", "floormod", "fmod", "gpu", "if_then_else", "indexdiv", "indexmod",
     "intrin", "load", "log", "lower", "max", "max_value", "min", "min_value", "module", "nd", "ops", "optimize",

@@ -14,8 +14,9 @@ import click
 
 import renorm
 from renorm.cli import output
-from renorm.cli.options import verb
+from renorm.cli.options import limit, verb
 from renorm.core import target as targets
+from renorm.core.limits import Limits
 from renorm.frontends.diagnosis import ASSUMPTIONS, KEY, Diagnosis
 
 _PACKAGES = ("numpy", "llvmlite", "onnx", "ml-dtypes", "onnxruntime", "openvino", "torch")
@@ -23,17 +24,18 @@ _PACKAGES = ("numpy", "llvmlite", "onnx", "ml-dtypes", "onnxruntime", "openvino"
 
 @verb("doctor")
 @click.argument("model", required=False, type=click.Path(path_type=Path))
-def command(model: Path | None, as_json: bool) -> output.Outcome:
+@limit
+def command(model: Path | None, limits: Limits, as_json: bool) -> output.Outcome:
     """Prints what looks wrong in the statistics and parameters of MODEL's norms, with what to do: exit code 1 if there
     is anything; and what its file leaves open, with how it is read. Without MODEL: versions, the processor, and which
     extras are installed."""
-    return _machine(as_json) if model is None else _model(model, as_json)
+    return _machine(as_json) if model is None else _model(model, limits, as_json)
 
 
-def _model(path: Path, as_json: bool) -> output.Outcome:
+def _model(path: Path, limits: Limits, as_json: bool) -> output.Outcome:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what is found is printed below
-        graph = renorm.read(path)
+        graph = renorm.read(path, limits=limits)
     norms = sum(n.op.is_normalization for n in graph.nodes)
     found: tuple[Diagnosis, ...] = graph.metadata.get(KEY, ())
     assumed: tuple[str, ...] = graph.metadata.get(ASSUMPTIONS, ())

@@ -58,7 +58,7 @@ def command(
         report = held.program.report
     else:
         network.refuse_trust(model, trust)
-        source = renorm.read(model)
+        source = renorm.read(model, limits=options["limits"])
         options.pop("threads")
         graph, report = analyze(source, **options)
     if svg:

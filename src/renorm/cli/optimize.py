@@ -12,7 +12,8 @@ import click
 import renorm
 from renorm.cli import output
 from renorm.cli.inspect import norms_table
-from renorm.cli.options import keep, model, verb, verify
+from renorm.cli.options import keep, limit, model, verb, verify
+from renorm.core.limits import Limits
 from renorm.driver.optimize import passes as known_passes
 
 
@@ -35,6 +36,7 @@ def _list_passes(context: click.Context, option: click.Parameter, is_given: bool
 @click.option("--reversible", is_flag=True, help="Keep in the file what `renorm unfold` needs to undo it.")
 @keep
 @verify
+@limit
 def command(
     model: Path,
     path: Path,
@@ -42,6 +44,7 @@ def command(
     passes: str | None,
     reversible: bool,
     keep: tuple[str, ...],
+    limits: Limits,
     verify: bool,
     as_json: bool,
 ) -> output.Outcome:
@@ -63,6 +66,7 @@ def command(
         passes=names,
         reversible=reversible,
         watch=watch if names else None,
+        limits=limits,
     )
     if not as_json:
         norms_table(report.norms)

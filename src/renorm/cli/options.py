@@ -11,6 +11,7 @@ import click
 import numpy as np
 
 from renorm.cli import output
+from renorm.core import limits
 from renorm.errors import InvalidInput
 
 
@@ -32,6 +33,27 @@ class Shape(click.ParamType):
         if not sign or not name or any(d < 0 for d in shape):
             self.fail(f"{value!r} is not of the form x=1x3x224x224", param, ctx)
         return name, shape
+
+
+class Limit(click.ParamType):
+    """`operations=1e15`: a limit and what it is raised or lowered to."""
+
+    name = "NAME=NUMBER"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, float]:
+        if isinstance(value, tuple):
+            return value
+        name, _, text = str(value).partition("=")
+        if name not in limits.NAMES:
+            self.fail(f"{value!r}: limits are {', '.join(limits.NAMES)}", param, ctx)
+        try:
+            return name, int(text) if text.isdecimal() else float(text)
+        except ValueError:
+            self.fail(f"{value!r} is not of the form {name}=1e15", param, ctx)
+
+
+def _limits(ctx: click.Context, param: click.Parameter, given: tuple[tuple[str, Any], ...]) -> limits.Limits:
+    return limits.Limits(**dict(given))
 
 
 model = click.argument("model", type=click.Path(path_type=Path))
@@ -57,6 +79,14 @@ precision = click.option(
     help="exact: without algorithms that round differently.",
 )
 shape = click.option("--shape", "shapes", multiple=True, type=Shape(), help="An input's shape; may be repeated.")
+limit = click.option(
+    "--limit",
+    "limits",
+    multiple=True,
+    type=Limit(),
+    callback=_limits,
+    help=f"What the model may ask for, operations=1e15: {', '.join(limits.NAMES)}. May be repeated.",
+)
 threads = click.option("--threads", type=click.IntRange(1), default=None, help="Threads that run the network.")
 train_state = click.option(
     "--train-state",
@@ -120,12 +150,12 @@ def compiling(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(command)
     def gathered(*args: Any, **given: Any) -> Any:
-        names = ("opt_level", "target", "keep", "verify", "precision", "shapes", "threads")
+        names = ("opt_level", "target", "keep", "verify", "precision", "shapes", "threads", "limits")
         options = {name: given.pop(name) for name in (*names, "train_state", "checked") if name in given}
         options["shapes"] = dict(options["shapes"]) or None
         return command(*args, options=options, **given)
 
-    for option in (threads, shape, precision, verify, keep, target, opt_level):
+    for option in (limit, threads, shape, precision, verify, keep, target, opt_level):
         gathered = option(gathered)
     return gathered
 

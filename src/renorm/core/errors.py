@@ -41,6 +41,10 @@ class InvalidModel(RenormError):
     """A model file is damaged, or contradicts the specification of its format."""
 
 
+class LimitExceeded(InvalidModel):
+    """A model asks for more than `Limits` allow: bytes, nodes, elements, operations; all of it is named at once."""
+
+
 class InvalidGraph(RenormError):
     """A graph breaks an invariant: types, order of nodes, names, operands."""
 

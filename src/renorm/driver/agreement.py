@@ -17,8 +17,9 @@ from renorm.core import dtypes
 from renorm.core.comparison import distances, is_counted, largest, random_inputs
 from renorm.core.dims import Shape, fixed_extents, format_shape
 from renorm.core.errors import InvalidInput
+from renorm.core.limits import DEFAULT
 from renorm.core.tolerance import Judged, judge, tolerance
-from renorm.driver import runners
+from renorm.driver import bounds, runners
 from renorm.frontends import read, tflite
 from renorm.graph import interpret
 from renorm.graph.ir import Graph, Value
@@ -163,9 +164,11 @@ def inputs_of(
 
 def draw(model: Any, inputs: Sequence[Draw], runner: str, **options: Any) -> tuple[list[Draw], str]:
     """What a model makes of inputs, which are taken by position, and how that was computed."""
-    graph, said, found = read(model), "", list[Draw]()
+    limits = options.get("limits", DEFAULT)
+    graph, said, found = read(model, limits=limits), "", list[Draw]()
     for given in inputs:
         fixed, held = _fixed(graph, given)
+        bounds.check(fixed, limits)
         arrays, said = runners.run(runner, model, fixed, held, **options)
         found.append(Draw(held, [(v.name, a) for v, a in zip(fixed.outputs, arrays, strict=True)]))
     return found, said

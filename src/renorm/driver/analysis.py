@@ -7,6 +7,7 @@ from typing import Any
 
 from renorm import targets
 from renorm.core.dims import fixed_extents
+from renorm.core.limits import DEFAULT, Limits
 from renorm.core.target import Target
 from renorm.driver.compile import Options, keep_names, optimized
 from renorm.frontends import read
@@ -23,11 +24,12 @@ def analyze(
     keep: Sequence[str] = (),
     verify: bool = False,
     precision: str = "fast",
+    limits: Limits = DEFAULT,
 ) -> tuple[Graph, Report]:
     """The graph after the passes, cut into kernels, and the report as `compile` gives it but for memory and times.
 
     Extents that `shapes` does not fix stay symbolic. Arguments and errors are those of `compile`.
     """
-    source = read(model)
-    options = Options(targets.find(target), opt_level, keep_names(keep), verify, precision=precision)
+    source = read(model, limits=limits)
+    options = Options(targets.find(target), opt_level, keep_names(keep), verify, precision=precision, limits=limits)
     return optimized(source, fixed_extents(source.inputs, shapes or {}, source.name), options)

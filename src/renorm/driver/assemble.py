@@ -10,6 +10,7 @@ import numpy as np
 
 from renorm.codegen.abi import CompiledKernel
 from renorm.core.dims import static
+from renorm.core.limits import Limits
 from renorm.driver import barriers
 from renorm.driver.barriers import Launch, Operand
 from renorm.driver.buffers import Buffers
@@ -29,8 +30,10 @@ def assemble(
     compiled: Sequence[CompiledKernel],
     codes: Sequence[int],
     machine: Machine,
+    limits: Limits,
 ) -> tuple[Program, np.ndarray[Any, Any]]:
-    """The program and its weights. codes: for each step of `lowered`, the index of its kernel in `compiled`."""
+    """The program and its weights. codes: for each step of `lowered`, the index of its kernel in `compiled`. Raises
+    LimitExceeded where they take more memory than is allowed."""
     weights = Weights()
     kernels = [compiled[code] for code in codes]
     buffers = Buffers(graph, lowered, kernels)
@@ -59,6 +62,7 @@ def assemble(
         Step(one.name, code, tuple(o.at for o in launch.operands), waits)
         for one, code, launch, waits in zip(lowered, codes, launches, barriers.waits(launches))
     )
+    limits.check(graph.name, [("bytes", plan.size + weights.nbytes, f"{plan.size} between kernels, and weights")])
     stored = weights.array(graph)
     chunks = [barriers.chunks(kernel) for kernel in compiled]
     run = RunRecord(

@@ -16,8 +16,9 @@ import numpy as np
 from renorm.core.comparison import difference, largest
 from renorm.core.dims import fixed_extents
 from renorm.core.errors import InvalidInput
+from renorm.core.limits import DEFAULT
 from renorm.core.tolerance import Judged, judge
-from renorm.driver import runners
+from renorm.driver import bounds, runners
 from renorm.driver.compile import compile
 from renorm.driver.rounding import Rounding, roundings
 from renorm.driver.runners import session
@@ -107,8 +108,10 @@ def compare(
     beside LiteRT. options: of `compile`. Where a runtime differs, the definition in float64 judges. Raises InvalidInput
     where the reference that is asked for cannot run the model.
     """
-    source = read(model)
+    limits = options.get("limits", DEFAULT)
+    source = read(model, limits=limits)
     fixed = source.copy(fixed_extents(source.inputs, {name: a.shape for name, a in inputs.items()}, source.name))
+    bounds.check(fixed, limits)
     chosen, expected = _expected(model, fixed, inputs, reference)
     module = compile(fixed, **options)
     ours = module.run(*[inputs[v.name] for v in fixed.inputs])

@@ -17,9 +17,10 @@ from renorm.core.collector import collection_put_off
 from renorm.core.dataclass import dataclass
 from renorm.core.dims import fixed_extents, is_static, symbols_of
 from renorm.core.errors import InvalidInput, InvalidTarget
+from renorm.core.limits import DEFAULT, Limits
 from renorm.core.target import Target
+from renorm.driver import bounds, checks, state
 from renorm.driver import cache as caches
-from renorm.driver import checks, state
 from renorm.driver.assemble import assemble
 from renorm.driver.kernels import Compiler, machine_for, walker
 from renorm.driver.module import CompiledModule, SpecializingModule
@@ -51,6 +52,7 @@ def compile(
     train_state: bool = False,
     checked: bool = False,
     progress: Progress | None = None,
+    limits: Limits = DEFAULT,
 ) -> CompiledModule | SpecializingModule:
     """A module that runs the model as machine code.
 
@@ -64,15 +66,17 @@ def compile(
     differently (Winograd's convolutions; opt_level 3 has them). train_state: the running statistics of norms in
     training mode are state of the module (`m.state`), which each run reads and, once it has succeeded, replaces.
     checked: a run raises InvalidInput that names nodes and indices where an index is outside its axis, or an integer is
-    divided by zero; otherwise there is some number. progress: called with (stage, done, of).
+    divided by zero; otherwise there is some number. progress: called with (stage, done, of). limits: what the model may
+    ask for, checked before it is allocated or run.
 
-    Raises UnsupportedOp, InvalidModel, InvalidTarget, InvalidInput, UserCodeError.
+    Raises UnsupportedOp, InvalidModel, LimitExceeded, InvalidTarget, InvalidInput, UserCodeError.
     """
-    options = replace(options_of(target, opt_level, keep, threads, verify, precision, progress), checked=checked)
+    options = options_of(target, opt_level, keep, threads, verify, precision, progress, limits)
+    options = replace(options, checked=checked)
     seconds: dict[str, float] = {}
     clock = _Clock(seconds)
     with collection_put_off():
-        graph = read(model, shapes=shapes, is_mapped=True)
+        graph = read(model, shapes=shapes, is_mapped=True, limits=limits)
         graph, held = state.hold(graph) if train_state else (graph, None)
     clock.stop("read")
     options = replace(options, state=held)
@@ -104,6 +108,7 @@ def options_of(
     verify: bool = False,
     precision: str = "fast",
     progress: Progress | None = None,
+    limits: Limits = DEFAULT,
 ) -> Options:
     """What `compile` is asked for with these arguments. Raises InvalidInput, InvalidTarget."""
     if opt_level not in (0, 1, 2, 3):
@@ -117,7 +122,7 @@ def options_of(
             ["renorm.build gives the source of single kernels for cuda"],
             'use target="llvm"',
         )
-    return Options(chosen, opt_level, keep_names(keep), verify, threads, progress, precision)
+    return Options(chosen, opt_level, keep_names(keep), verify, threads, progress, precision, limits=limits)
 
 
 def keep_names(keep: Sequence[str]) -> tuple[str, ...]:
@@ -143,13 +148,16 @@ class Options:
     state: State | None = None  # the last inputs of the graph, and what its last outputs become
     checked: bool = False
     checks: tuple[Check, ...] = ()  # of which the graph has outputs
+    limits: Limits = DEFAULT
 
 
 def optimized(source: Graph, sizes: Mapping[str, int], options: Options) -> tuple[Graph, Report]:
     """The graph after the passes, cut into kernels, and the report but for memory and times. Symbols that `sizes` does
     not fix stay open."""
+    graph = source.copy(sizes)
+    bounds.check(graph, options.limits)
     graph, report = pipeline.optimize(
-        source.copy(sizes),
+        graph,
         level=options.level,
         keep=options.keep,
         target=options.target,
@@ -199,7 +207,7 @@ def _specialized(
     native_entry = walker(machine, cache)
     required = machine_for(machine, cache)
     clock.stop("code")
-    program, weights = assemble(graph, kernels.calls, kernels.compiled, kernels.codes, required)
+    program, weights = assemble(graph, kernels.calls, kernels.compiled, kernels.codes, required, options.limits)
     clock.stop("assemble")
     records = tuple(
         replace(r, work=call.work, spills=kernels.compiled[code].spills)

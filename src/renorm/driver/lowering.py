@@ -171,6 +171,23 @@ def lower_group(graph: Graph, group: Group, target: Target, users: dict[Value, l
     return LoweredGroup(kernel, tuple(reads[t] for t in held), tuple(writes), work(outs, nominal))
 
 
+def expressions(node: Node) -> list[te.Tensor]:
+    """What a node computes, by itself."""
+    operands = list[Any]()
+    for parameter, operand in zip(node.op.parsed.operands, node.operands, strict=True):
+        given = [
+            None
+            if v is None
+            else _static_array(node, parameter.name, v)
+            if parameter.is_static
+            else te.placeholder(static(v.shape), v.dtype, identifier(v.name))
+            for v in (operand if isinstance(operand, list) else [operand])
+        ]
+        operands.append(given if isinstance(operand, list) else given[0])
+    results = _user_code(node, "compute", node.op.compute, *operands)
+    return list(results) if isinstance(results, (list, tuple)) else [results]
+
+
 def identifier(name: str) -> str:
     """`name` as an identifier of the loop IR."""
     return re.sub(r"\W", "_", name).strip("_") or "value"

@@ -6,7 +6,9 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from renorm.core.limits import DEFAULT, Limits
 from renorm.core.target import Target
+from renorm.driver import bounds
 from renorm.driver.compile import keep_names
 from renorm.frontends import read, vocabulary, write, write_reversibly
 from renorm.passes import chosen, pipeline
@@ -23,17 +25,19 @@ def optimize(
     passes: Sequence[str] = (),
     reversible: bool = False,
     watch: pipeline.Watch | None = None,
+    limits: Limits = DEFAULT,
 ) -> Report:
     """Writes `model` with its norms folded to `path`, and gives the report.
 
     The suffix of `path` names its format: .onnx, .tflite, .circle. Opset, IR version, and the names of inputs and
-    outputs stay; constants become initializers; symbolic extents stay symbolic. keep, verify: as in `compile`.
+    outputs stay; constants become initializers; symbolic extents stay symbolic. keep, verify, limits: as in `compile`.
     passes: names of those to run, in order, instead of those of the level (`renorm optimize --list-passes`). watch:
     called after each pass with its name and the texts of the graph before and after. reversible: keeps in the file's
     metadata what `unfold` needs to restore the model. Raises as `compile` does; a file is written whole or not at
     all.
     """
-    graph = read(model).copy()
+    graph = read(model, limits=limits).copy()
+    bounds.check(graph, limits)
     graph, report = pipeline.optimize(
         graph,
         level=opt_level,

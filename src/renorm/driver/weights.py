@@ -42,6 +42,11 @@ class Weights:
             self._end = align(self._end + prod(p.shape) * dtypes.itemsize(p.value.dtype))
         return self._placed[key]
 
+    @property
+    def nbytes(self) -> int:
+        """What all of them take."""
+        return self._end
+
     def array(self, graph: Graph) -> np.ndarray[Any, Any]:
         """All of them, ALIGNMENT-aligned. From here on the constants of `graph` are read there too: nothing is held
         twice, and nothing refers to the file that the model came from."""

@@ -47,6 +47,13 @@ def work(outs: Sequence[te.Tensor], nominal: Mapping[te.Tensor, int] | None = No
     return WorkRecord(flops, read + written, bool(given))
 
 
+def steps(outs: Sequence[te.Tensor]) -> int:
+    """Elements that are computed and added up for these results, of every stage all of them: what bounds the time of
+    integers and copies too."""
+    stages = [t for t in _consumers_first(outs) if isinstance(t.op, te.ComputeOp)]
+    return sum(t.size * prod(a.extent for a in t.op.reduce_axis) for t in stages)
+
+
 def _consumers_first(outs: Sequence[te.Tensor]) -> list[te.Tensor]:
     """All tensors that results depend on, each after everything that reads it."""
     order, seen = list[te.Tensor](), set[te.Tensor]()

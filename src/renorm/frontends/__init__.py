@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from renorm.core.errors import InvalidInput, InvalidModel, RenormError
+from renorm.core.limits import DEFAULT, Limits
 from renorm.graph.ir import Graph
 
 if TYPE_CHECKING:
@@ -93,16 +94,23 @@ def _check_suffix(module: str | None, path: str | os.PathLike[str]) -> None:
         raise InvalidInput(f"{path}: a recipe leads back to a file of the same format", do="keep the source's suffix")
 
 
-def read(source: Any, *, shapes: Mapping[str, Sequence[int]] | None = None, is_mapped: bool = False) -> Graph:
+def read(
+    source: Any,
+    *,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    is_mapped: bool = False,
+    limits: Limits = DEFAULT,
+) -> Graph:
     """The graph of a model.
 
     source: path of a .onnx, .tflite or .circle file, its bytes, an onnx.ModelProto, or a Graph, which is returned as it
     is.
     shapes: shapes of inputs for which the file does not even state a rank. is_mapped: weights stay in the file, which
-    must not change while the graph is used; those that an ONNX model has in files of their own always do.
+    must not change while the graph is used; those that an ONNX model has in files of their own always do. limits: what
+    the file may ask for.
 
     Raises InvalidModel for a damaged file, and one UnsupportedOp that names every node renorm cannot express; each
-    names the file.
+    names the file. LimitExceeded where it is more than limits allow.
     """
     if isinstance(source, Graph):
         return source
@@ -110,7 +118,7 @@ def read(source: Any, *, shapes: Mapping[str, Sequence[int]] | None = None, is_m
     if module is None:
         raise _unreadable(source)
     try:
-        return import_module(module).read(source, shapes=shapes, is_mapped=is_mapped)
+        return import_module(module).read(source, shapes=shapes, is_mapped=is_mapped, limits=limits)
     except RenormError as error:
         if not isinstance(source, (str, os.PathLike)) or os.path.basename(os.fspath(source)) in error.headline:
             raise

@@ -19,6 +19,8 @@ from renorm.core.dataclass import dataclass
 
 Array = np.ndarray[Any, Any]
 
+MOST = 1 << 20  # channels of one axis that maps go through: a map has numbers for each, and a batch may be any size
+
 
 @dataclass(frozen=True, eq=False)
 class ChannelMap:
@@ -50,7 +52,7 @@ class ChannelMap:
         for v in (self.k, self.shift):
             if v is not None and (not v.size or not np.array_equal(v, np.broadcast_to(v[:1], v.shape))):
                 return [self]
-        others = [a for a, extent in enumerate(shape) if a != self.axis and isinstance(extent, int)]
+        others = [a for a, extent in enumerate(shape) if a != self.axis and isinstance(extent, int) and extent <= MOST]
         return [self] + [
             ChannelMap(a, *(None if v is None else np.repeat(v[:1], shape[a]) for v in (self.k, self.shift)))
             for a in others
@@ -126,8 +128,9 @@ def _or(values: Array | None, neutral: float) -> Any:
 
 
 def every(extent: Any, axis: int, **asked: Any) -> Carry | None:
-    """Each channel stays what it is, on that axis of the result; None where their number is not known."""
-    if not isinstance(extent, int):
+    """Each channel stays what it is, on that axis of the result; None where their number is not known, or so large that
+    they are no channels."""
+    if not isinstance(extent, int) or extent > MOST:
         return None
     return Carry(axis, np.repeat(np.arange(extent)[:, None], 2, axis=1), **asked)
 
@@ -152,6 +155,8 @@ def pulled(carry: Carry, m: ChannelMap, axis: int, extent: int) -> ChannelMap | 
 
 
 def _moved(to: Array, of: Array, m: ChannelMap, axis: int, extent: int) -> ChannelMap | str:
+    if extent > MOST:
+        return f"has {extent} channels, and maps go through {MOST} at most"
     found: list[Array | None] = []
     for values, neutral in ((m.k, 1.0), (m.shift, 0.0)):
         if values is None:

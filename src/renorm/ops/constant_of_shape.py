@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -64,7 +65,7 @@ class ConstantOfShape(Injective):
 
     def known_result(self, shape: exact.Known) -> np.ndarray[Any, Any] | None:
         extents = None if shape[1] is None else [d for d in shape[1] if isinstance(d, int)]
-        if extents is None or len(extents) < len(shape[1]) or np.prod(extents) > exact.MOST:  # type: ignore[arg-type]
+        if extents is None or len(extents) < len(shape[1]) or prod(extents) > exact.MOST:  # type: ignore[arg-type]
             return None
         return np.full(extents, dtypes.numpy_dtype(self.dtype).type(self.value).item(), dtype=object)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,7 @@ class Expand(Injective):
             return None
         to = dims.broadcast(x[1].shape, tuple(shape[1]))
         extents = [d for d in to if isinstance(d, int)]
-        return np.broadcast_to(x[1], extents) if len(extents) == len(to) and np.prod(extents) <= exact.MOST else None
+        return np.broadcast_to(x[1], extents) if len(extents) == len(to) and prod(extents) <= exact.MOST else None
 
     samples = [
         Sample(f32[3, 1], i64[3].of([2, 1, 4])),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -53,7 +54,7 @@ class Tile(Injective):
     def known_result(self, x: exact.Known, repeats: exact.Known) -> np.ndarray[Any, Any] | None:
         if x[1] is None or repeats[1] is None or not all(isinstance(r, int) for r in repeats[1]):
             return None
-        return np.tile(x[1], repeats[1].tolist()) if np.prod(repeats[1]) * x[1].size <= exact.MOST else None
+        return np.tile(x[1], repeats[1].tolist()) if prod(repeats[1].tolist()) * x[1].size <= exact.MOST else None
 
     samples = [
         Sample(f32[2, 3], i64[2].of([2, 3])),

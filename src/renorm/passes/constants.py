@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from renorm.graph.ir import Graph, Node, Value
 from renorm.passes.context import Context
 
 _FREE = 1 << 20  # bytes that a folded constant may have in any case
+_IN_ALL = 1 << 28  # bytes that all constants folded in one go may have in any case
 _GROWTH = 2  # how many times larger than its operands it may be otherwise; Expand and ConstantOfShape stay computed
 
 
@@ -61,7 +63,7 @@ def _known(v: Value, depth: int = 64) -> np.ndarray[Any, Any] | None:
     dtype = dtypes.numpy_dtype(v.dtype)
     if v.known is not None and all(isinstance(e, (int, float)) for e in v.known.reshape(-1)):
         return v.known.astype(dtype)
-    if v.producer is None or not v.type.is_static or np.prod(static(v.shape)) > 1024 or not depth:
+    if v.producer is None or not v.type.is_static or prod(static(v.shape)) > 1024 or not depth:
         return None
     operands = [_known(o, depth - 1) for o in v.producer.inputs if o is not None]
     if not operands or any(o is None for o in operands):
@@ -85,14 +87,18 @@ class FoldConstants:
     """op(constants) -> constant, in float64 rounded once, integers exactly; Shape of a fixed shape -> constant.
 
     A node that is kept, one whose result is an output of the graph, and one whose result is much larger than its
-    operands stay.
+    operands stay; and so do all from where together they would be much larger than the constants that there were.
     """
 
     def run(self, graph: Graph, context: Context) -> None:
         gone: list[Node] = []
+        left = max(_IN_ALL, _GROWTH * sum(map(_bytes, graph.constants.values())))
         for node in graph.nodes:
             if context.kept(node) or not self._may_fold(graph, node):
                 continue
+            left -= sum(map(_bytes, node.outputs))
+            if left < 0:
+                break
             tracked = _tracked(node)
             env = {v: interpret.widen(v.data) for v in node.inputs if v is not None and v.data is not None}
             results = [tracked] if tracked is not None else interpret.apply(node, env)
@@ -124,4 +130,4 @@ def _tracked(node: Node) -> np.ndarray[Any, Any] | None:
 
 
 def _bytes(v: Value) -> int:
-    return dtypes.itemsize(v.dtype) * int(np.prod(static(v.shape), dtype=np.int64))
+    return dtypes.itemsize(v.dtype) * prod(static(v.shape))

@@ -9,7 +9,6 @@ import numpy as np
 from renorm import ops
 from renorm.core import dtypes
 from renorm.core.dataclass import dataclass
-from renorm.core.lazy import cached_property
 from renorm.graph import registry
 from renorm.graph.ir import Value
 from renorm.graph.rewrite import Match, Rewrite, Variable
@@ -26,10 +25,6 @@ class TakeInTurn(Rewrite):
     @property
     def name(self) -> str:
         return f"TakeInTurn({self.op})"
-
-    @cached_property
-    def replaces_all(self) -> bool:
-        return False
 
     def pattern(self) -> Any:
         return registry.find(self.op).matching()([Variable("xs", True)])

@@ -20,7 +20,7 @@ import numpy as np
 from renorm import ops
 from renorm.core import dtypes
 from renorm.core.dataclass import dataclass
-from renorm.graph.channels import Carry, ChannelMap, pulled
+from renorm.graph.channels import MOST, Carry, ChannelMap, pulled
 from renorm.graph.ir import Node, Value
 from renorm.graph.rewrite import Match
 
@@ -33,7 +33,10 @@ Leaf = Callable[[Node, ChannelMap], "Made | str"]
 
 
 def carry_to(node: Node, index: int, axis: int, result: int) -> Carry | None:
-    """Where channels of an operand are in one of the results."""
+    """Where channels of an operand are in one of the results; None where there are more than maps go through."""
+    v = node.inputs[index]
+    if v is None or (isinstance(extent := v.shape[axis], int) and extent > MOST):
+        return None
     found = node.op.carried(node, index, axis)
     several = found if isinstance(found, Sequence) else [found]
     return next((c for c in several if c is not None and c.result == result), None)

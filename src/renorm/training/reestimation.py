@@ -13,6 +13,7 @@ import numpy as np
 
 from renorm.core.dims import fixed_extents
 from renorm.core.errors import InvalidInput
+from renorm.core.limits import DEFAULT
 from renorm.driver.compile import options_of
 from renorm.frontends import read, statistics_of
 from renorm.passes.constants import FoldConstants
@@ -94,7 +95,7 @@ class _Run:
     ):
         self.file = statistics_of(model)
         shapes = options.pop("shapes", None) or {}
-        graph = read(self.file.model, shapes=shapes)
+        graph = read(self.file.model, shapes=shapes, limits=options.get("limits", DEFAULT))
         self.graph = graph.copy(fixed_extents(graph.inputs, shapes, graph.name))
         FoldConstants().run(self.graph, Context(keep=frozenset({"batch_norm"})))  # also those that read constants
         self.layers, self.skipped = norms.find(self.graph, self.file.norm)

@@ -17,8 +17,10 @@ from google.protobuf.message import DecodeError
 from onnx import AttributeProto, ModelProto, NodeProto, TensorProto
 
 from renorm.core.errors import InvalidModel, UnsupportedOp
+from renorm.core.limits import DEFAULT
+from renorm.frontends.files import opened
 from renorm.frontends.listing import Array, Listing, Operator
-from renorm.frontends.onnx import tensors
+from renorm.frontends.onnx import bounds, tensors
 from renorm.frontends.onnx.messages import graphs
 from renorm.frontends.onnx.model import standard_domain
 from renorm.frontends.onnx.writer import to_tensor
@@ -32,6 +34,7 @@ def load(source: Any, is_slim: bool = False) -> ModelProto:
         return source
     try:
         if isinstance(source, (str, os.PathLike)):
+            opened(source, DEFAULT).close()
             return onnx.load(os.fspath(source), load_external_data=not is_slim)
         return onnx.load_from_string(bytes(source))
     except (OSError, DecodeError) as error:
@@ -41,6 +44,7 @@ def load(source: Any, is_slim: bool = False) -> ModelProto:
 def listing(model: ModelProto) -> Listing:
     """What a model consists of."""
     if model.functions:
+        bounds.check(cast(Any, model), model.graph.name or "model", DEFAULT)
         model = onnx.inliner.inline_local_functions(model, convert_version=True)
     graph, constants, types = model.graph, dict[str, Array](), dict[str, bytes]()
     for tensor in graph.initializer:

@@ -117,6 +117,7 @@ class NodeProto(Message):
     op_type: str = wire.text(4)
     attribute: Sequence[AttributeProto] = wire.messages(5, lambda: AttributeProto)
     domain: str = wire.text(7)
+    overload: str = wire.text(8)
 
 
 class GraphProto(Message):
@@ -130,7 +131,9 @@ class GraphProto(Message):
 
 class FunctionProto(Message):
     name: str = wire.text(1)
+    node: Sequence[NodeProto] = wire.messages(7, lambda: NodeProto)
     domain: str = wire.text(10)
+    overload: str = wire.text(13)
 
 
 class ModelProto(Message):

@@ -13,7 +13,8 @@ from typing import Any
 
 from renorm.core.dataclass import dataclass
 from renorm.core.errors import InvalidModel, UnsupportedOp
-from renorm.frontends.onnx import wire
+from renorm.core.limits import DEFAULT, Limits
+from renorm.frontends.onnx import bounds, wire
 from renorm.frontends.onnx.messages import GraphProto, ModelProto, NodeProto, graphs
 from renorm.frontends.onnx.order import topological
 from renorm.graph import registry
@@ -83,9 +84,9 @@ def is_newer(node: NodeProto, opset: int) -> bool:
     return onnx.defs.get_schema(node.op_type, opset).since_version > NEWEST_OPSET
 
 
-def load(source: Any) -> Source:
-    """Reads a path, bytes, or an onnx.ModelProto. Raises InvalidModel for what is not an ONNX model."""
-    found = _source(source)
+def load(source: Any, limits: Limits = DEFAULT) -> Source:
+    """Reads a path, bytes, or an onnx.ModelProto. Raises InvalidModel for what is not an ONNX model, LimitExceeded."""
+    found = _source(source, limits)
     model, label = found.model, found.label
     if not model.HasField("graph") or not (model.graph.node or model.graph.output):
         raise InvalidModel(
@@ -93,17 +94,18 @@ def load(source: Any) -> Source:
             ["it has no graph"],
             "check that the file is complete, and not the pointer of a large-file store",
         )
+    bounds.check(model, label, limits)
     _check_text(model, label)
     found = _with_versions(found)
     _check_opsets(found)
     return _inlined(found)
 
 
-def _source(source: Any) -> Source:
+def _source(source: Any, limits: Limits) -> Source:
     if isinstance(source, (str, os.PathLike)):
         path = Path(os.fspath(source))
         try:
-            return _parsed(wire.content(path), path.name, path)
+            return _parsed(wire.content(path, limits), path.name, path)
         except (OSError, ValueError) as error:  # ValueError: a path with a zero byte
             near = sorted(p.name for p in path.parent.glob("*.onnx"))[:5] if path.parent.is_dir() else []
             raise InvalidModel(

@@ -22,6 +22,7 @@ import numpy as np
 
 from renorm.core.dims import Dim, Sym
 from renorm.core.errors import InvalidModel, RenormError, UnsupportedOp, UserCodeError, raised_at, suggest
+from renorm.core.limits import DEFAULT, Limits
 from renorm.frontends.diagnosis import ASSUMPTIONS, diagnose
 from renorm.frontends.onnx import tensors
 from renorm.frontends.onnx.messages import (
@@ -48,12 +49,14 @@ from renorm.ops.identity import Identity
 Elements = Callable[[str], tensors.Array]  # those of an initializer, given how errors call it
 
 
-def read(source: Any, *, shapes: Mapping[str, Sequence[int]] | None = None, is_mapped: bool = False) -> Graph:
+def read(
+    source: Any, *, shapes: Mapping[str, Sequence[int]] | None = None, is_mapped: bool = False, limits: Limits = DEFAULT
+) -> Graph:
     """The graph of an ONNX model: a path, bytes, or an onnx.ModelProto. See `renorm.frontends.read`."""
-    held = load(source)
+    held = load(source, limits)
     if is_mapped and isinstance(held.content, mmap):
         Thread(target=_touch, args=(held.content,)).start()
-    graph = _Reader(held, shapes or {}, is_mapped).read()
+    graph = _Reader(held, shapes or {}, is_mapped, limits).read()
     diagnose(graph)
     return graph
 
@@ -73,8 +76,8 @@ class _Scope:
 
 
 class _Reader:
-    def __init__(self, source: Source, shapes: Mapping[str, Sequence[int]], is_mapped: bool):
-        self.source, self.shapes = source, shapes
+    def __init__(self, source: Source, shapes: Mapping[str, Sequence[int]], is_mapped: bool, limits: Limits):
+        self.source, self.shapes, self.limits = source, shapes, limits
         # elements of an onnx.ModelProto are nobody else's
         self.is_mapped = is_mapped or not isinstance(source.model, ModelProto)
         self.opsets = source.opsets
@@ -140,10 +143,10 @@ class _Reader:
                 self._fault(InvalidModel(f"an initializer of graph {proto.name!r} has no name"))
             scope.initializers[tensor.name] = partial(self._elements, tensor)
         for sparse in proto.sparse_initializer:
-            scope.initializers[sparse.values.name] = partial(tensors.from_sparse, sparse)
+            scope.initializers[sparse.values.name] = partial(tensors.from_sparse, sparse, limits=self.limits)
 
     def _elements(self, tensor: TensorProto, what: str) -> tensors.Array:
-        return tensors.to_array(tensor, self.source.file, what, self.is_mapped)
+        return tensors.to_array(tensor, self.source.file, what, self.is_mapped, self.limits)
 
     def _input(self, given: ValueInfoProto) -> Value:
         label = f"{self.source.label}: input {given.name!r}"
@@ -337,7 +340,7 @@ class _Reader:
             case "value":
                 array = self._elements(held.t, what)
             case "sparse_value":
-                array = tensors.from_sparse(held.sparse_tensor, what)
+                array = tensors.from_sparse(held.sparse_tensor, what, self.limits)
             case "value_float":
                 array = np.asarray(held.f, np.float32)
             case "value_floats":

@@ -5,7 +5,7 @@ Both ONNX and every machine renorm runs on are little-endian.
 
 from __future__ import annotations
 
-import os
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,8 @@ import numpy as np
 
 from renorm.core import dtypes
 from renorm.core.errors import InvalidModel, RenormError, UnsupportedOp
+from renorm.core.limits import DEFAULT, Limits
+from renorm.frontends.files import opened
 from renorm.frontends.onnx.messages import ELEMENT_TYPES, EXTERNAL, SparseTensorProto, TensorProto
 from renorm.frontends.onnx.wire import LARGE
 
@@ -50,7 +52,9 @@ def dtype_code(name: str) -> int:
     return next(i for i, word in enumerate(ELEMENT_TYPES) if _WORDS.get(word, word.lower()) == name)
 
 
-def to_array(tensor: TensorProto, file: Path | None, what: str, is_mapped: bool = True) -> Array:
+def to_array(
+    tensor: TensorProto, file: Path | None, what: str, is_mapped: bool = True, limits: Limits = DEFAULT
+) -> Array:
     """The elements of `tensor`. file: the model's, external data lies beside it. is_mapped: many of them stay where
     they are. Raises InvalidModel where size and shape disagree."""
     dtype = dtypes.numpy_dtype(dtype_name(tensor.data_type, what))
@@ -59,7 +63,7 @@ def to_array(tensor: TensorProto, file: Path | None, what: str, is_mapped: bool 
         raise InvalidModel(f"{what} has a negative extent: {list(shape)}")
     try:
         if tensor.data_location == EXTERNAL:
-            return _external(tensor, dtype, shape, file, what)
+            return _external(tensor, dtype, shape, file, what, limits)
         array = _elements(tensor, dtype).reshape(shape)
     except RenormError:
         raise
@@ -81,12 +85,14 @@ def _elements(tensor: TensorProto, dtype: np.dtype[Any]) -> Array:
     return array.astype(np.uint8).view(dtype) if dtype == np.bool_ else array.astype(dtype, copy=False)
 
 
-def from_sparse(sparse: SparseTensorProto, what: str) -> Array:
+def from_sparse(sparse: SparseTensorProto, what: str, limits: Limits = DEFAULT) -> Array:
     """The dense array of a sparse tensor: values at linear indices, or at rows of coordinates. Raises InvalidModel
     where they lie outside its shape."""
     shape = tuple(sparse.dims)
     values = to_array(sparse.values, None, what)
     indices = to_array(sparse.indices, None, what)
+    count = prod(shape)
+    limits.check(what, [("elements", count, ""), ("bytes", count * values.itemsize, "")])
     try:
         dense = np.zeros(shape, values.dtype)
         if indices.ndim != 2:
@@ -101,7 +107,9 @@ def tensor_type(dtype: np.dtype[Any], shape: tuple[int, ...]) -> str:
     return f"{dtypes.short(dtypes.from_numpy(dtype))}{list(shape)}"
 
 
-def _external(tensor: TensorProto, dtype: np.dtype[Any], shape: tuple[int, ...], file: Path | None, what: str) -> Array:
+def _external(
+    tensor: TensorProto, dtype: np.dtype[Any], shape: tuple[int, ...], file: Path | None, what: str, limits: Limits
+) -> Array:
     entries = {e.key: e.value for e in tensor.external_data}
     location = entries.get("location", "")
     if file is None:
@@ -115,10 +123,17 @@ def _external(tensor: TensorProto, dtype: np.dtype[Any], shape: tuple[int, ...],
     if not location or not any(path.is_relative_to(d) for d in directories):
         raise InvalidModel(f"{what}: external data {location!r} lies outside the model's directory")
     offset = int(entries.get("offset", 0))
-    count = int(np.prod(shape, dtype=np.int64))
+    count = prod(shape)
     needed = count * dtype.itemsize
     length = int(entries.get("length", needed))
-    held = os.path.getsize(path) if path.is_file() else None
+    state = path.stat() if path.is_file() else None
+    if state is not None and state.st_nlink > 1:
+        raise InvalidModel(
+            f"{what}: its external data {location!r} is a file that has other names too",
+            [f"{state.st_nlink} hard links: one of them may be where the model may not read"],
+            f"make it a file of its own: cp {path.name} copy && mv copy {path.name}",
+        )
+    held = None if state is None else state.st_size
     if held is None or offset < 0 or length != needed or offset + needed > held:
         raise InvalidModel(
             f"{what}: its external data is damaged or missing",
@@ -129,4 +144,5 @@ def _external(tensor: TensorProto, dtype: np.dtype[Any], shape: tuple[int, ...],
         )
     if count == 0:
         return np.zeros(shape, dtype)
-    return np.asarray(np.memmap(path, dtype, "r", offset, shape))
+    with opened(path, limits) as data:
+        return np.asarray(np.memmap(data, dtype, "r", offset, shape))

@@ -20,6 +20,9 @@ from array import array
 from collections.abc import Callable
 from typing import Any, ClassVar, Self
 
+from renorm.core.limits import Limits
+from renorm.frontends.files import opened
+
 LARGE = 1 << 16  # bytes of a message that is worth reading in place
 _DEEPEST = 100  # messages within each other, as in protobuf
 _FIELDS = 1 << 29  # their numbers are below
@@ -35,12 +38,12 @@ class DamagedError(Exception):
     """Why bytes are not a message; an InvalidModel where it is known which bytes they are."""
 
 
-def content(path: str | os.PathLike[str]) -> Buffer:
-    """A file's bytes: mapped, where it is one that can be. Raises OSError."""
-    with open(path, "rb") as file:
+def content(path: str | os.PathLike[str], limits: Limits) -> Buffer:
+    """A file's bytes: mapped, where it is one that can be. Raises as `files.opened`."""
+    with opened(path, limits) as file:
         try:
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except (OSError, ValueError):  # a pipe, an empty file
+        except (OSError, ValueError):  # an empty file, one of a system that maps none
             return file.read()
 
 

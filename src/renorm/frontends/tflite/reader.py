@@ -23,7 +23,9 @@ from renorm import ops
 from renorm.core import dtypes
 from renorm.core.dims import Dim, Sym
 from renorm.core.errors import InvalidModel, RenormError, UnsupportedOp, raised_at
+from renorm.core.limits import DEFAULT, Limits
 from renorm.frontends.diagnosis import diagnose
+from renorm.frontends.files import opened
 from renorm.frontends.tflite import ranges
 from renorm.frontends.tflite.call import Call, Reader
 from renorm.frontends.tflite.flatbuffer import Table, decode
@@ -34,22 +36,26 @@ from renorm.graph.ir import Graph, Node, Value
 from renorm.ops.identity import Identity
 
 
-def read(source: Any, *, shapes: Mapping[str, Sequence[int]] | None = None, is_mapped: bool = False) -> Graph:
+def read(
+    source: Any, *, shapes: Mapping[str, Sequence[int]] | None = None, is_mapped: bool = False, limits: Limits = DEFAULT
+) -> Graph:
     """The graph of a .tflite or .circle file: a path or bytes. See `renorm.frontends.read`."""
-    data, label = _load(source, is_mapped)
-    graph = _Reader(data, label).read()
+    data, label = _load(source, is_mapped, limits)
+    reader = _Reader(data, label)
+    limits.check(label, [("nodes", len(reader.main.items("operators")), "")])
+    graph = reader.read()
     diagnose(graph)
     return graph
 
 
-def _load(source: Any, is_mapped: bool) -> tuple[memoryview, str]:
+def _load(source: Any, is_mapped: bool, limits: Limits) -> tuple[memoryview, str]:
     if not isinstance(source, (str, os.PathLike)):
         return memoryview(source).cast("B"), "bytes"
     label = os.path.basename(os.fspath(source))
     try:
-        with open(source, "rb") as file:
+        with opened(source, limits) as file:
             if is_mapped:
-                with suppress(ValueError, OSError):  # an empty file, or a pipe
+                with suppress(ValueError, OSError):  # an empty file
                     return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)), label
             return memoryview(file.read()), label
     except OSError as error:

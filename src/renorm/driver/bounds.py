@@ -1,0 +1,60 @@
+"""How much a network asks for, read off its graph before anything is made of it: elements, bytes, operations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+
+from renorm.core import dtypes
+from renorm.core.dims import static
+from renorm.core.errors import RenormError
+from renorm.core.limits import Found, Limits
+from renorm.graph.ir import Graph, Node, Value
+
+
+def check(graph: Graph, limits: Limits) -> None:
+    """Raises LimitExceeded for a graph that asks for more; extents that are still open count nothing."""
+    found = list[Found]()
+    values = [v for v in graph.values() if v.type.is_static]
+    if values:
+        largest = max(values, key=_elements)
+        found.append(("elements", _elements(largest), repr(largest)))
+    outside = [v for v in (*graph.inputs, *graph.outputs, *graph.constants.values()) if v.type.is_static]
+    if outside:
+        total = {v: _elements(v) * dtypes.itemsize(v.dtype) for v in outside}
+        most = max(outside, key=total.__getitem__)
+        found.append(("bytes", sum(total.values()), f"most of {most!r}"))
+    if sum(map(_at_most, graph.nodes)) > limits.operations:
+        counted = dict(_operations(graph))
+        if counted:
+            name = max(counted, key=counted.__getitem__)
+            found.append(("operations", sum(counted.values()), f"most of node {name!r}, {counted[name]:.3g}"))
+    limits.check(graph.name, found)
+
+
+def _elements(v: Value) -> int:
+    return prod(static(v.shape))
+
+
+def _at_most(node: Node) -> int:
+    """More than what a node computes, found without its expressions: each element of its results from all of an operand
+    and as often as its attributes may say."""
+    if not all(v.type.is_static for v in (*node.inputs, *node.outputs) if v is not None):
+        return 0
+    given = [n for value in node.op.values.values() for n in (value if isinstance(value, tuple) else (value,))]
+    often = prod(n for n in given if type(n) is int and n > 1)
+    read = max((_elements(v) for v in node.inputs if v is not None), default=1)
+    return sum(map(_elements, node.outputs)) * max(1, read) * often
+
+
+def _operations(graph: Graph) -> Iterator[tuple[str, int]]:
+    """By node: steps of its expressions. Of a node that has none yet the elements of its results."""
+    from renorm.driver.lowering import expressions  # loads te, which a network of usual size does without here
+    from renorm.driver.work import steps
+
+    for node in graph.nodes:
+        if all(v.type.is_static for v in (*node.inputs, *node.outputs) if v is not None):
+            try:
+                yield node.name, steps(expressions(node))
+            except RenormError:  # an operand that is not known yet, an op that fails: lowering says so
+                yield node.name, sum(map(_elements, node.outputs))

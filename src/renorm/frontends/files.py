@@ -1,0 +1,38 @@
+"""Files of models, opened: ordinary ones of a size that is allowed, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import BinaryIO
+
+from renorm.core.errors import InvalidModel
+from renorm.core.limits import Limits
+
+_KINDS = {
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFDIR: "a directory",
+}
+
+
+def opened(path: str | os.PathLike[str], limits: Limits) -> BinaryIO:
+    """An ordinary file. What is opened is what was looked at: nobody can put another file there in between, and a pipe
+    is not waited for. Raises OSError, InvalidModel for what is no ordinary file, LimitExceeded."""
+    label = os.path.basename(os.fspath(path))
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0))
+    try:
+        state = os.fstat(descriptor)
+        if not stat.S_ISREG(state.st_mode):
+            kind = _KINDS.get(stat.S_IFMT(state.st_mode), "no ordinary file")
+            raise InvalidModel(
+                f"{label}: it is {kind}, and models are read from ordinary files",
+                do="write it to a file first, or give the bytes themselves",
+            )
+        limits.check(label, [("file_bytes", state.st_size, "")])
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise

@@ -1,0 +1,239 @@
+"""What models may ask for: each limit, with models of a few bytes that ask for more, and that it can be raised."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import renorm
+from renorm import Limits
+from renorm.cli.group import main
+from renorm.errors import InvalidInput, InvalidModel, LimitExceeded
+from renorm.graph import registry
+from renorm.graph.ir import Graph
+
+onnx = pytest.importorskip("onnx")
+h, node = onnx.helper, onnx.helper.make_node
+
+
+def model(nodes: Sequence[Any], shape: Sequence[int], *functions: Any, **constants: Any) -> bytes:
+    inits = [onnx.numpy_helper.from_array(np.asarray(v), name) for name, v in constants.items()]
+    x, y = (h.make_tensor_value_info(name, 1, s) for name, s in (("x", shape), ("y", None)))
+    graph = h.make_graph(nodes, "net", [x], [y], inits)
+    opsets = [h.make_opsetid("", 17), h.make_opsetid("own", 1)]
+    return h.make_model(graph, opset_imports=opsets, ir_version=9, functions=functions).SerializeToString()
+
+
+def function(name: str, *called: str) -> Any:
+    """A function of the model: ops and functions one after the other."""
+    values = ["a", *(f"v{i}" for i in range(1, len(called))), "b"]
+    domains = ["" if op[0].isupper() else "own" for op in called]
+    steps = [node(op, [values[i]], [values[i + 1]], domain=d) for i, (op, d) in enumerate(zip(called, domains))]
+    return h.make_function("own", name, ["a"], ["b"], steps, [h.make_opsetid("", 17), h.make_opsetid("own", 1)])
+
+
+def doubling(n: int) -> bytes:
+    bodies = [function("f0", "Neg", "Neg"), *(function(f"f{i}", f"f{i - 1}", f"f{i - 1}") for i in range(1, n))]
+    return model([node(f"f{n - 1}", ["x"], ["y"], domain="own")], [2], *bodies)
+
+
+def branches(n: int) -> bytes:
+    result = h.make_tensor_value_info("y", 1, None)
+    inner = [node("Neg", ["x"], ["y"])]
+    for i in range(n):
+        graphs = {f"{side}_branch": h.make_graph(inner, side, [], [result]) for side in ("then", "else")}
+        inner = [node("If", ["c"], ["y"], name=f"if{i}", **graphs)]
+    return model(inner, [2], c=np.array([True]))
+
+
+ADD = node("Add", ["x", "c"], ["y"])
+SUM = [node("Expand", ["x", "s"], ["e"]), node("ReduceSum", ["e"], ["y"])]
+RANGE = [node("Range", ["a", "b", "d"], ["r"]), node("Cast", ["r"], ["c"], to=1), ADD]
+POOL = node("MaxPool", ["x"], ["y"], kernel_shape=[2**31] * 2, pads=[2**30] * 4)
+DOUBLED = [node("Concat", [f"c{i}"] * 2, [f"c{i + 1}"], axis=0) for i in range(34)]
+FAR = np.int64([2**40])
+
+LARGE = {
+    "operations, window": (lambda: model([node("LRN", ["x"], ["y"], size=2**40 + 1)], [1, 8, 4, 4]), "operations"),
+    "operations, sum": (lambda: model(SUM, [1], s=np.int64([2**31, 2**31])), "elements operations"),
+    "operations, pool": (lambda: model([POOL], [1, 1, 4, 4]), "operations"),
+    "expansions": (lambda: doubling(25), "nodes expansions nesting"),
+    "expansions without end": (lambda: doubling(1100), "nodes expansions nesting"),
+    "nesting": (lambda: branches(6), "nesting"),
+    "constant": (lambda: model([node("ConstantOfShape", ["s"], ["c"]), ADD], [1], s=FAR), "elements bytes"),
+    "repeated": (lambda: model([node("Tile", ["x", "s"], ["y"])], [1], s=FAR), "elements bytes"),
+    "padded": (lambda: model([node("Pad", ["x", "p"], ["y"])], [1], p=np.int64([0, 2**41])), "elements bytes"),
+    "counted": (lambda: model(RANGE, [1], a=np.int64(0), b=np.int64(10**12), d=np.int64(1)), "elements bytes"),
+    "beyond 64 bits": (lambda: model(SUM, [1], s=np.int64([2**22] * 3)), "elements operations"),
+    "constants that double": (
+        lambda: model([*DOUBLED, node("Add", ["x", "c34"], ["y"])], [1], c0=np.float32([1])),
+        "bytes",
+    ),
+    "input": (lambda: model([node("ReduceSum", ["x"], ["y"])], [2**34]), "bytes"),
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_a_small_file_that_asks_for_much_is_refused_before_anything_is_made(name: str) -> None:
+    made, names = LARGE[name]
+    file, since = made(), time.process_time()
+    with pytest.raises(LimitExceeded) as error:
+        renorm.compile(file, limits=Limits(bytes=1 << 34, nesting=4))
+    assert time.process_time() - since < 20  # a second, on a machine that does nothing else
+    assert [*dict.fromkeys(fact.partition(":")[0] for fact in error.value.facts)] == names.split()
+    assert f"--limit {names.split()[-1]}=" in str(error.value)
+
+
+def test_functions_that_call_themselves_are_refused() -> None:
+    file = model([node("p", ["x"], ["y"], domain="own")], [2], function("p", "q", "Neg"), function("q", "Neg", "p"))
+    with pytest.raises(InvalidModel, match=r"call themselves\n.*own::p -> own::q -> own::p"):
+        renorm.read(file)
+
+
+def test_functions_within_limits_are_put_in_the_place_of_calls() -> None:
+    file = doubling(6)
+    assert len(renorm.read(file).nodes) == 64
+    with pytest.raises(LimitExceeded, match="expansions: 64, at most 63; most of own::f5"):
+        renorm.read(file, limits=Limits(expansions=63))
+
+
+@pytest.mark.parametrize("limit", ["nodes", "elements", "bytes", "operations", "file_bytes"])
+def test_each_limit_can_be_lowered_and_raised(limit: str, tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(
+        model([node("Neg", ["x"], ["a"]), node("MatMul", ["a", "w"], ["y"])], [7, 5], w=np.ones((5, 3), "f4"))
+    )
+    found = {"nodes": 2, "elements": 35, "bytes": 4 * (35 + 21 + 15), "operations": 35 + 105}
+    most = found | {"file_bytes": path.stat().st_size}
+    aligned = 64 * 3 if limit == "bytes" else 0  # what a kernel leaves for the next one begins at a multiple
+    renorm.compile(path, limits=Limits(**{limit: most[limit] + aligned}), threads=1)
+    with pytest.raises(LimitExceeded, match=rf"{limit}: {most[limit]}, at most {most[limit] - 1}"):
+        renorm.compile(path, limits=Limits(**{limit: most[limit] - 1}))
+
+
+def test_memory_between_kernels_is_counted() -> None:
+    nodes = [node("Softmax", ["x"], ["a"]), node("Softmax", ["a"], ["b"], axis=0), node("ReduceSum", ["b"], ["y"])]
+    file = model(nodes, [64, 64])
+    with pytest.raises(LimitExceeded, match=r"bytes: .* between kernels"):
+        renorm.compile(file, limits=Limits(bytes=4 * 64 * 64 + 8))
+    renorm.compile(file, limits=Limits(bytes=3 * 4 * 64 * 64))
+
+
+def test_limits_are_whole_numbers() -> None:
+    assert Limits(operations=1e15).operations == 10**15  # type: ignore[arg-type]
+    for wrong in (-1, 1.5, "1", True, float("inf"), float("nan")):
+        with pytest.raises(InvalidInput, match="nodes"):
+            Limits(nodes=wrong)  # type: ignore[arg-type]
+
+
+def test_operations_of_every_op_are_bounded_before_they_are_counted() -> None:
+    """What decides that a network need not be counted is not below what counting gives."""
+    from renorm.driver.bounds import _at_most, _operations
+
+    for op in registry.all_ops():
+        for sample in op.samples[:4]:
+            g = Graph()
+            specs = [s if isinstance(s, list) else [s] for s in sample.operands]
+            values = [
+                [None if s is None else g.constant(s.draw(np.random.default_rng(0))) for s in several]
+                for several in specs
+            ]
+            operands = [v if isinstance(s, list) else v[0] for v, s in zip(values, sample.operands)]
+            g.apply(op(**sample.attributes), operands)
+            for n in g.nodes:
+                counted = dict(_operations(g))[n.name]
+                assert counted <= 64 * (_at_most(n) + 1), (op.name, sample, counted, _at_most(n))
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("suffix", [".onnx", ".tflite"])
+def test_only_ordinary_files_are_read(suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"m{suffix}"
+    os.mkfifo(path)
+    with pytest.raises(InvalidModel, match="it is a pipe"):
+        renorm.read(path)
+    path.unlink()
+    path.symlink_to("/dev/zero")
+    with pytest.raises(InvalidModel, match="it is a device"):
+        renorm.read(path)
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(InvalidModel, match="directory"):
+        renorm.read(path)
+    path.rmdir()
+    with socket.socket(socket.AF_UNIX) as held:
+        held.bind(str(path))
+        with pytest.raises(InvalidModel):
+            renorm.read(path)
+    path.unlink()
+    path.touch()
+    os.truncate(path, 1 << 37)
+    with pytest.raises(LimitExceeded, match="file_bytes: 137,438,953,472"):
+        renorm.read(path)
+
+
+def with_data_outside(folder: Path) -> Path:
+    proto = onnx.load_from_string(model([node("Add", ["x", "w"], ["y"])], [300], w=np.ones(300, np.float32)))
+    onnx.save(proto, folder / "m.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
+    return folder / "m.onnx"
+
+
+def test_data_with_another_name_is_refused(tmp_path: Path) -> None:
+    path = with_data_outside(tmp_path)
+    renorm.read(path)
+    os.link(tmp_path / "w.bin", tmp_path / "other")
+    with pytest.raises(InvalidModel, match=r"other names too\n.*2 hard links.*\n.*cp w.bin"):
+        renorm.read(path)
+
+
+def test_data_is_an_ordinary_file(tmp_path: Path) -> None:
+    path = with_data_outside(tmp_path)
+    (tmp_path / "w.bin").unlink()
+    os.mkfifo(tmp_path / "w.bin")
+    with pytest.raises(InvalidModel):
+        renorm.read(path)
+
+
+def test_a_dense_array_of_a_sparse_one_is_counted() -> None:
+    values = onnx.numpy_helper.from_array(np.float32([1]), "w")
+    sparse = h.make_sparse_tensor(values, onnx.numpy_helper.from_array(np.int64([3])), [1 << 38])
+    proto = onnx.load_from_string(model([node("Add", ["x", "w"], ["y"])], [1]))
+    proto.graph.sparse_initializer.append(sparse)
+    with pytest.raises(LimitExceeded, match="elements: 274,877,906,944"):
+        renorm.read(proto.SerializeToString())
+
+
+def test_a_batch_of_a_billion_is_compiled() -> None:
+    ones = np.ones(1, np.float32)
+    norm = node("BatchNormalization", ["c", *"sbmv"], ["n"])
+    constants = {"w": np.ones((1, 1, 1, 1), np.float32), **dict.fromkeys("sbmv", ones)}
+    file = model([node("Conv", ["x", "w"], ["c"]), norm, node("Relu", ["n"], ["y"])], [10**9, 1, 1, 1], **constants)
+    m = renorm.compile(file, limits=Limits(bytes=1 << 40), threads=1)
+    assert [n.fate for n in m.report.norms] == ["folded"]
+
+
+# --- command line -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("verb", [["compile"], ["inspect"], ["doctor"], ["optimize"], ["check"]])
+def test_limits_on_the_command_line(verb: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(model([node("Neg", ["x"], ["a"]), node("Neg", ["a"], ["y"])], [3]))
+    out = [str(tmp_path / "out.onnx")] if verb == ["optimize"] else []
+    ran = CliRunner().invoke(main, [*verb, str(path), *out, "--limit", "nodes=1"])
+    assert ran.exit_code == 3, ran.output
+    assert "nodes: 2, at most 1" in ran.output
+    assert CliRunner().invoke(main, [*verb, str(path), *out, "--limit", "nodes=1e3"]).exit_code == 0
+    ran = CliRunner().invoke(main, [*verb, str(path), *out, "--limit", "notes=1"])
+    assert ran.exit_code == 2
+    assert "limits are file_bytes, nodes" in ran.output
