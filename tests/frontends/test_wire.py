@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import threading
 import warnings
 from collections.abc import Callable
 from operator import attrgetter
@@ -185,15 +183,6 @@ def test_graphs_are_the_same_as_from_memory(is_mapped: bool, tmp_path: Path) -> 
     mapped = [v for v in ours.constants.values() if v.data is not None and not v.data.flags.owndata]
     assert len(mapped) > 20 or not is_mapped
     assert [repr(n) for n in ours.nodes] == [repr(n) for n in theirs.nodes]
-
-
-def test_a_pipe_is_read_as_it_comes(tmp_path: Path) -> None:
-    m, pipe = example(), tmp_path / "pipe.onnx"
-    os.mkfifo(pipe)
-    writer = threading.Thread(target=pipe.write_bytes, args=(m.SerializeToString(),), daemon=True)
-    writer.start()
-    assert list(renorm.read(pipe).constants) == list(renorm.read(m).constants)
-    writer.join()
 
 
 @pytest.mark.parametrize("dtype", [*DTYPES, "int16", "uint16", "uint64"], ids=str)
