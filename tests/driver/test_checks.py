@@ -113,3 +113,23 @@ def test_constants_that_are_safe_are_not_looked_at() -> None:
         c=np.asarray([1, 2, -1], np.int32), i=np.asarray([0, -3, 2]),
     )  # fmt: skip
     assert not renorm.compile(m, checked=True, threads=1).program.checks
+
+
+def test_a_run_that_breaks_a_check_leaves_the_state_as_it_was() -> None:
+    m = model(
+        """g (float[2, 3] x, int64[1] i) => (float[2, 3] y, float[1] z) {
+            y, rm, rv = BatchNormalization <training_mode = 1> (x, s, b, m, v)
+            [g] z = Gather(s, i)
+        }""",
+        opset=15, s=np.ones(3, np.float32), b=np.zeros(3, np.float32), m=np.zeros(3, np.float32),
+        v=np.ones(3, np.float32),
+    )  # fmt: skip
+    module = renorm.compile(m, threads=1, train_state=True, checked=True)
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    before = module.state.copy()
+    with pytest.raises(InvalidInput, match="'g': index 5"):
+        module.run(x, np.asarray([5]))
+    for name, held in module.state.copy().items():
+        np.testing.assert_array_equal(held, before[name])
+    module.run(x, np.asarray([1]))
+    assert any((held != before[name]).any() for name, held in module.state.copy().items())
