@@ -96,7 +96,16 @@ class Recipe:
                 for restored, gone in head["regions"]
             )
             return Recipe(fragment, regions, constants, tuple((m, n) for m, n in head["order"]), outer)
-        except (ValueError, KeyError, TypeError, struct.error, zlib.error) as error:
+        except (
+            ValueError,
+            LookupError,
+            TypeError,
+            AttributeError,
+            RecursionError,
+            OverflowError,
+            struct.error,
+            zlib.error,
+        ) as error:
             raise InvalidModel(
                 f"{label}: its recipe is damaged", [f"{error}"], "unfold a copy that is whole"
             ) from error
