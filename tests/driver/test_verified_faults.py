@@ -3,6 +3,8 @@ compare, it says."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,7 @@ from renorm.errors import VerificationError
 from renorm.graph.ir import Graph
 
 LEVELS = (1, 2, 3)
+INTEGERS = ("int32", "int8", "uint8", "int64")
 
 
 def assert_caught(name: str, dtype: str, level: int, small: float = 1.0) -> None:
@@ -25,18 +28,25 @@ def assert_caught(name: str, dtype: str, level: int, small: float = 1.0) -> None
         renorm.compile(g, opt_level=level, verify=True, threads=1)
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("name", FAULTS)
-def test_every_fault_is_caught(name: str, dtype: str) -> None:
-    level = LEVELS[([*FAULTS].index(name) + FLOATS.index(dtype)) % 3]
+def rotated(table: Iterable[str], dtypes: Sequence[str]) -> list[tuple[str, str, int]]:
+    """Each name once, with dtypes and levels in turn."""
+    return [(name, dtypes[i % len(dtypes)], LEVELS[i % 3]) for i, name in enumerate(table)]
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "level"),
+    [*rotated(FAULTS, ("float16", "bfloat16")), *rotated(FAULTS, ("float64", "float32")), *rotated(COUNTED, INTEGERS)],
+)
+def test_every_fault_is_caught(name: str, dtype: str, level: int) -> None:
     assert_caught(name, dtype, level)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("name", FAULTS)
-def test_every_fault_is_caught_at_every_level(name: str, dtype: str, level: int) -> None:
+@pytest.mark.parametrize(
+    ("name", "dtype"), [*product(FAULTS, FLOATS), *product(COUNTED, INTEGERS)], ids=lambda said: str(said)
+)
+def test_every_fault_is_caught_at_every_dtype_and_level(name: str, dtype: str, level: int) -> None:
     assert_caught(name, dtype, level)
 
 
@@ -46,14 +56,7 @@ def test_a_channel_a_hundred_thousandth_as_large_is_seen(name: str, dtype: str) 
     assert_caught(name, dtype, 2, small=1e-5)
 
 
-@pytest.mark.parametrize("dtype", ["int32", "int8", "uint8", "int64"])
-@pytest.mark.parametrize("name", COUNTED)
-def test_integers_are_compared_exactly(name: str, dtype: str) -> None:
-    assert_caught(name, dtype, LEVELS[[*COUNTED].index(name) % 3])
-
-
-@pytest.mark.parametrize("dtype", [*FLOATS, "int32"])
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(("dtype", "level"), [(d, LEVELS[i % 3]) for i, d in enumerate([*FLOATS, "int32"])])
 def test_what_is_right_is_not_refused(dtype: str, level: int) -> None:
     m = renorm.compile(network(dtype, 1e-3), opt_level=level, verify=True, threads=1)
     assert not [r for r in m.report.refusals if "reverted" in r[2]]
