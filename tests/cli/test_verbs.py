@@ -511,3 +511,12 @@ def test_what_is_trusted_can_be_said(artifact: Path, tmp_path: Path) -> None:
     assert told["digest"] == run_json("inspect", trusted, "--key", public)["digest"]
     run("run", trusted, "--key", public)
     assert "is not signed" in run("run", artifact, "--key", public, code=4).stderr
+
+
+@pytest.mark.parametrize("where", ["renorm.cli.network.opened", "renorm.cli.group.import_module"])
+def test_an_interrupt_has_its_exit_code_and_no_traceback(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(where, interrupted)
+    assert "Traceback" not in run("run", "model.onnx", code=130).output

@@ -6,9 +6,11 @@ What the list of verbs says of one is the first line of its file's docstring, `r
 from __future__ import annotations
 
 import ast
+import sys
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -30,6 +32,9 @@ VERBS = (
 )
 
 
+INTERRUPTED = 130  # as shells have it: 128 and SIGINT
+
+
 class _Verbs(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(VERBS)
@@ -40,6 +45,12 @@ class _Verbs(click.Group):
         command = import_module(f"renorm.cli.{cmd_name}").command
         assert isinstance(command, click.Command)
         return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:  # while a verb is imported, too
+            sys.exit(INTERRUPTED)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

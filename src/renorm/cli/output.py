@@ -56,8 +56,6 @@ def guarded(as_json: bool) -> Generator[None]:
         _fail(error, as_json)
     except OSError as error:  # a file that the command line names
         _fail(errors.InvalidInput(f"{error.filename}: {error.strerror}" if error.filename else str(error)), as_json)
-    except KeyboardInterrupt:
-        sys.exit(130)
 
 
 def _fail(error: errors.RenormError, as_json: bool) -> NoReturn:

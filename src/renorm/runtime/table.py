@@ -22,7 +22,6 @@ from renorm.runtime.program import Program, align
 
 _WORD = 8
 _RECORD_WORDS = layout.RECORD // _WORD
-_PIECES = 32  # chunks that a thread that is alone runs before it looks whether the run is to end: about a millisecond
 _FEW = 8  # iterations, of which each may take long: it looks after each
 _ARENA, _WEIGHT, _SCRATCH = -1, -2, -3  # bases that are fixed while a context lives; others index the caller's arrays
 
@@ -75,7 +74,7 @@ def plan(program: Program, image: Image, entries: Sequence[Entry] = ()) -> Plan:
             chunk = code.chunks[k] if code.chunks and extent > 1 else 0
             flags = layout.BARRIER * barrier + layout.FOREIGN * code.is_external
             function = entries[code.object].address if code.is_external else image.address(code.object, f"phase{k}")
-            piece = _PIECES * chunk or (1 if extent < _FEW else extent)
+            piece = chunk or (1 if extent < _FEW else extent)
             records.append([function, first * _WORD, extent, chunk, flags, counters * _WORD, before, piece])
             counters += extent > 1
             before += extent
