@@ -20,7 +20,7 @@ FORMS = {
     "sum": "data axis keepdims", "prod": "data axis keepdims", "max": "data axis keepdims",
     "min": "data axis keepdims", "all": "data axis keepdims", "any": "data axis keepdims",
     "argmax": "data axis keepdims select_last_index", "argmin": "data axis keepdims select_last_index",
-    "expand_dims": "a axis num_newaxis", "transpose": "a axes", "flip": "a axis",
+    "elemwise_sum": "xs", "expand_dims": "a axis num_newaxis", "transpose": "a axes", "flip": "a axis",
     "strided_slice": "a begin end strides", "reshape": "a newshape", "squeeze": "a axis",
     "concatenate": "a_tuple axis", "stack": "a axis", "split": "ary indices_or_sections axis",
     "take": "a indices axis mode", "matmul": "a b transp_a transp_b", "tile": "a reps", "where": "condition x y",
@@ -55,6 +55,10 @@ def test_padding_by_name(kernel: tuple[int, int], dilation: int) -> None:
     x, w = te.placeholder((1, 2, 9, 8)), te.placeholder((3, 2, *kernel))
     assert topi.nn.conv2d_nchw(x, w, 1, "SAME", dilation).shape == (1, 3, 9, 8)
     assert topi.nn.conv2d_nchw(x, w, 1, "VALID", dilation).shape == topi.nn.conv2d_nchw(x, w, 1, 0, dilation).shape
+
+
+def test_sum_of_tensors() -> None:
+    agrees(lambda *t: topi.elemwise_sum([*t]), lambda *a: sum(a), draw(3, 4), draw(3, 4), draw(3, 4))
 
 
 def test_convolution_accumulates_in_the_dtype_asked_for() -> None:
@@ -105,6 +109,10 @@ IMAGE, KERNEL = te.placeholder((1, 2, 8, 8), name="image"), te.placeholder((4, 2
         (lambda: topi.add(X, np.ones(3)), "ndarray"),
         (lambda: topi.add("a", "b"), "is not an expression"),
         (lambda: topi.nn.prelu(IMAGE, te.placeholder((3,))), "has 2 channels"),
+        (lambda: topi.elemwise_sum([]), "expected tensors of one shape"),
+        (lambda: X & 1, "operators on bits are absent"),
+        (lambda: 1 << X[0, 0], "operators on bits are absent"),
+        (lambda: ~te.reduce_axis((0, 3)), "operators on bits are absent"),
         (lambda: topi.cast(X, "float31"), "is not a dtype"),
     ],
 )  # fmt: skip

@@ -141,6 +141,15 @@ class Expr:
             do="use te.if_then_else, te.all or te.any instead of if, and, or",
         )
 
+    def _bitwise(self, *_: Any) -> Any:
+        raise InvalidExpression(
+            f"operators on bits are absent: {self} cannot be one of their operands",
+            do="te.all and te.any combine conditions; multiply, //, % by powers of two move and mask bits",
+        )
+
+    __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = _bitwise
+    __lshift__ = __rlshift__ = __rshift__ = __rrshift__ = __invert__ = _bitwise
+
     def __index__(self) -> int:
         raise InvalidExpression(
             f"the value of the expression {self} is not known while the program is built",

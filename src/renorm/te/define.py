@@ -25,7 +25,8 @@ from renorm.expr.nodes import (
     identity_element,
 )
 from renorm.te.arguments import Extent, checked
-from renorm.te.tensor import IterVar, PlaceholderOp, Tensor, Window, as_shape, compute_over, same_extent
+from renorm.te.tensor import IterVar, PlaceholderOp, Tensor, as_shape, compute_over, same_extent
+from renorm.te.window import Window
 from renorm.tir.nodes import BLOCK_AXES, THREAD_AXES
 
 

@@ -41,8 +41,9 @@ from renorm.te.arguments import checked
 from renorm.te.bounds import GPU_AXES, Guard, Inference, Loop, Nest, axis_values, root_values
 from renorm.te.open import open_variables
 from renorm.te.schedule import Schedule, Stage
-from renorm.te.tensor import PlaceholderOp, Tensor, Window
+from renorm.te.tensor import PlaceholderOp, Tensor
 from renorm.te.translation import Translation, source_of
+from renorm.te.window import Window
 from renorm.tir.nodes import NOTHING, Allocate, Barrier, Buffer, For, If, Kernel, Produce, Stmt, Store, seq
 
 _ARRAYS = 200  # of one kernel: what allocates them stands within each other

@@ -21,7 +21,8 @@ from renorm.expr.nodes import Expr
 from renorm.te import rewriting
 from renorm.te.arguments import checked
 from renorm.te.relations import Fuse, Relation, Singleton, Split
-from renorm.te.tensor import ComputeOp, IterVar, Operation, PlaceholderOp, Tensor, Window
+from renorm.te.tensor import ComputeOp, IterVar, Operation, PlaceholderOp, Tensor
+from renorm.te.window import Window
 from renorm.tir.nodes import SCOPES
 
 P = ParamSpec("P")

@@ -36,6 +36,7 @@ from renorm.expr.nodes import (
 from renorm.expr.rewrite import DEEPEST, children, levels, same, variables
 from renorm.te import tag as tags
 from renorm.te.arguments import Extent, checked
+from renorm.te.window import Window
 
 
 class Range(NamedTuple):
@@ -43,40 +44,6 @@ class Range(NamedTuple):
 
     min: int
     extent: int
-
-
-class Window(NamedTuple):
-    """Where the elements of an argument lie in memory that holds more: element (i, j, ...) is number i * strides[0] +
-    j * strides[1] + ... of `size` elements. The order is that of a row-major array."""
-
-    strides: tuple[int, ...]
-    size: int
-
-    @staticmethod
-    def of(name: str, shape: Sequence[int], strides: Sequence[int]) -> Window:
-        """The smallest that holds all elements. Raises InvalidExpression where strides do not belong to the shape of
-        the tensor called `name`."""
-        size = min(1, math.prod(shape))
-        for extent, stride in zip(reversed(shape), reversed(strides)):
-            if extent > 1 and stride < size:
-                break
-            size += (extent - 1) * stride if size else 0
-        else:
-            if len(shape) == len(strides):
-                return Window(tuple(strides), size)
-        raise InvalidExpression(
-            f"{name} of shape {tuple(shape)} cannot lie with strides {tuple(strides)}",
-            do="give one stride per axis, so far apart that what lies behind the axis fits between",
-        )
-
-    def joint_axes(self, shape: Sequence[int]) -> int:
-        """How many of the last axes lie in memory as those of a row-major array do."""
-        stride = 1
-        for k, (extent, own) in enumerate(zip(reversed(shape), reversed(self.strides))):
-            if own != stride and extent != 1:
-                return k
-            stride *= extent
-        return len(shape)
 
 
 class IterVar:
@@ -167,6 +134,12 @@ class IterVar:
 
     def __hash__(self) -> int:
         return id(self)
+
+    def _bitwise(self, *_: Any) -> Any:
+        return ~self.var  # which says what to do
+
+    __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = _bitwise
+    __lshift__ = __rlshift__ = __rshift__ = __rrshift__ = __invert__ = _bitwise
 
     def equal(self, other: Any) -> Expr:
         """Whether the values are equal, also of two axes, as an expression."""
@@ -403,6 +376,12 @@ class Tensor:
 
     def __neg__(self) -> Tensor:
         return elementwise(lambda x: -x, self, name="T_negative")
+
+    def _bitwise(self, *_: Any) -> Any:
+        return ~Load(self, ())  # which says what to do
+
+    __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = _bitwise
+    __lshift__ = __rlshift__ = __rshift__ = __rrshift__ = __invert__ = _bitwise
 
 
 class Row:

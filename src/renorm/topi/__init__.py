@@ -41,6 +41,7 @@ from renorm.topi.elementwise import (
     cos,
     cosh,
     elementwise,
+    elemwise_sum,
     erf,
     exp,
     floor,
@@ -92,13 +93,14 @@ from renorm.topi.transform import (
 
 __all__ = [
     "abs", "acos", "acosh", "add", "all", "any", "arange", "argmax", "argmin", "asin", "asinh", "atan", "atanh",
-    "broadcast_to", "cast", "ceil", "clip", "concatenate", "cos", "cosh", "divide", "elementwise", "equal", "erf",
-    "exp", "expand_dims", "flip", "floor", "floor_divide", "floor_mod", "full", "full_like", "gather_ranges",
-    "gelu", "greater", "greater_equal", "identity", "isfinite", "isinf", "isnan", "less", "less_equal", "log",
-    "logical_and", "logical_not", "logical_or", "matmul", "max", "maximum", "mean", "min", "minimum", "mod",
-    "multiply", "negative", "nn", "not_equal", "pad", "power", "prod", "reciprocal", "relu", "reshape", "round",
-    "rsqrt", "sigmoid", "sign", "sin", "sinh", "softplus", "split", "sqrt", "squeeze", "stack", "strided_slice",
-    "subtract", "sum", "tag", "take", "tan", "tanh", "tile", "transpose", "trunc", "unsqueeze", "where", "within",
+    "broadcast_to", "cast", "ceil", "clip", "concatenate", "cos", "cosh", "divide", "elementwise", "elemwise_sum",
+    "equal", "erf", "exp", "expand_dims", "flip", "floor", "floor_divide", "floor_mod", "full", "full_like",
+    "gather_ranges", "gelu", "greater", "greater_equal", "identity", "isfinite", "isinf", "isnan", "less",
+    "less_equal", "log", "logical_and", "logical_not", "logical_or", "matmul", "max", "maximum", "mean", "min",
+    "minimum", "mod", "multiply", "negative", "nn", "not_equal", "pad", "power", "prod", "reciprocal", "relu",
+    "reshape", "round", "rsqrt", "sigmoid", "sign", "sin", "sinh", "softplus", "split", "sqrt", "squeeze", "stack",
+    "strided_slice", "subtract", "sum", "tag", "take", "tan", "tanh", "tile", "transpose", "trunc", "unsqueeze",
+    "where", "within",
 ]  # fmt: skip
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import reduce
+from operator import add
 from typing import Any
 
 from renorm import te
@@ -91,6 +93,14 @@ gelu = _unary("gelu", formulas.gelu, "x * (1 + erf(x / sqrt 2)) / 2")
 def cast(x: te.Tensor, dtype: str) -> te.Tensor:
     """The elements of x as dtype; floats become integers by truncation."""
     return te.compute(x.shape, lambda *i: nodes.cast(dtype, x[i]), name="compute", tag=tag.ELEMWISE)
+
+
+@checked("topi.")
+def elemwise_sum(xs: Sequence[te.Tensor]) -> te.Tensor:
+    """The sum of tensors of one shape."""
+    if len({x.shape for x in xs}) != 1:
+        raise OperandError("topi.elemwise_sum: expected tensors of one shape", [f"{x.name} {x.shape}" for x in xs])
+    return elementwise(lambda *e: reduce(add, e), *xs, name="T_elemwise_sum")
 
 
 @checked("topi.")
