@@ -35,7 +35,8 @@ Leaf = Callable[[Node, ChannelMap], "Made | str"]
 def carry_to(node: Node, index: int, axis: int, result: int) -> Carry | None:
     """Where channels of an operand are in one of the results; None where there are more than maps go through."""
     v = node.inputs[index]
-    if v is None or (isinstance(extent := v.shape[axis], int) and extent > MOST):
+    extent = v.shape[axis] if v is not None and -v.rank <= axis < v.rank else 1  # others are broadcast
+    if isinstance(extent, int) and extent > MOST:
         return None
     found = node.op.carried(node, index, axis)
     several = found if isinstance(found, Sequence) else [found]

@@ -67,7 +67,8 @@ def _check_depth(s: Schedule) -> None:
     depth = dict[Tensor, int]()
     for stage in s.stages:  # producers first
         before = max((depth.get(t, 0) for t in stage.op.input_tensors), default=0)
-        deep = before + (levels(stage.op.body) if before or stage.is_inline else 0)
+        # what is inlined stands where a load and its index stood
+        deep = max(before + levels(stage.op.body) - 2, 1) if before or stage.is_inline else 0
         if deep > DEEPEST:
             raise InvalidSchedule(
                 f"{stage.name}: with what is computed inline, its expression has {deep} levels",
