@@ -462,3 +462,32 @@ def test_waits_between_steps_are_those_of_the_program(walker, assemble, mirror_t
     wrong = Program(program.machine, spec, program.outputs, program.codes, (Step("a", 0, args, (True, False)),))
     with pytest.raises(InvalidArtifact, match="2 waits for 1 phases"):
         wrong.verify(1, 0)
+
+
+class Exporter:
+    """Raises where it should export its memory."""
+
+    def __init__(self, error):
+        self.error = error
+
+    def __dlpack__(self, **_):
+        raise self.error
+
+    def __dlpack_device__(self):
+        return 1, 0
+
+
+@pytest.mark.parametrize("error", [KeyError("no"), ZeroDivisionError(), MemoryError(), AttributeError("no")])
+def test_what_a_producer_of_dlpack_raises_is_an_invalid_input(mirrors, error):
+    with pytest.raises(InvalidInput, match="Exporter that does not export its memory"):
+        mirrors(10, 1).run(Exporter(error))
+
+
+def test_masked_arrays_are_refused(mirrors):
+    m, x = mirrors(10, 1), np.arange(10, dtype=np.float32)
+    masked = np.ma.array(x, mask=x > 3)
+    with pytest.raises(InvalidInput, match="a masked array, whose mask would be lost"):
+        m.run(masked)
+    with pytest.raises(InvalidInput, match="a masked array"):
+        m.run(x, out=masked)
+    m.run(masked.data)

@@ -43,9 +43,7 @@ def test_environment_variable(monkeypatch):
 
 def test_affinity(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0})
-    threads._cores.cache_clear()
     assert threads._cores() == 1
-    threads._cores.cache_clear()
 
 
 @pytest.fixture
@@ -78,13 +76,33 @@ def test_quota_of_version_1(cgroups):
     assert cgroups(line, cpu__c__cpu_dot_cfs_quota_us="300000\n") == 3
 
 
+@pytest.fixture(autouse=True)
+def no_count_of_another_test():
+    yield
+    threads._cores_of.cache_clear()
+
+
 def test_quota_bounds_the_default(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(1000, 1008)))
     for quota, expected in ((None, 8), (3.9, 3), (0.2, 1), (100.0, 8)):
         monkeypatch.setattr(threads, "cpu_quota", lambda *_, quota=quota: quota)
-        threads._cores.cache_clear()
+        threads._cores_of.cache_clear()
         assert threads._cores() == expected
-    threads._cores.cache_clear()
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core")
+def test_a_change_of_affinity_is_seen(monkeypatch):
+    monkeypatch.delenv("RENORM_NUM_THREADS", raising=False)
+    monkeypatch.setattr(threads, "_read", lambda path: None)  # a core each and no quota, whatever the machine
+    threads._cores_of.cache_clear()
+    before = os.sched_getaffinity(0)
+    assert threads.default() == len(before)
+    os.sched_setaffinity(0, {min(before)})
+    try:
+        assert threads.default() == 1
+    finally:
+        os.sched_setaffinity(0, before)
+    assert threads.default() == len(before)
 
 
 def test_one_team_per_number_of_threads(walker):

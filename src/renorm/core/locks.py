@@ -10,7 +10,7 @@ guard is in the middle of a change; leaves are, and never wait for more than som
 
 *Fork*. A child has only the thread that forked. There are two kinds of locks:
 
-- A lock that is held while something long goes on (compiling, a run) guards what is replaced by a single assignment at
+- A lock that is held while something long goes on, as compiling, guards what is replaced by a single assignment at
   the end. A fork does not wait. In the child the lock is free, and what the lost thread was doing has never begun.
 - Where what it guards is in between two states meanwhile (data of several parts, a file descriptor, a method of a
   class), a fork waits (`fork_waits`), FORK_PATIENCE_S at most, and holds the lock on both sides while it happens. Most

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from math import prod
 from threading import Thread
 from typing import Any
@@ -113,9 +114,11 @@ def _write(work: Iterable[tuple[Parameter, Array, int, int]]) -> None:
             failed.append(error)
 
     np.empty(_KEPT, np.uint8)
-    others = [Thread(target=run) for _ in range(threads.default() - 1)]
-    for one in others:
-        one.start()
+    others = list[Thread]()
+    with suppress(RuntimeError, MemoryError):  # no more threads: those there are do all of it
+        for _ in range(threads.default() - 1):
+            (one := Thread(target=run)).start()
+            others.append(one)
     run()
     for one in others:
         one.join()

@@ -179,13 +179,15 @@ def shape_of(value: Any) -> tuple[int, ...]:
 def view_of(value: Any) -> Array | str:
     """An array over the memory of `value`, or a sentence on why there is none."""
     if isinstance(value, (np.ndarray, np.generic)):
+        if isinstance(value, np.ma.MaskedArray):
+            return "a masked array, whose mask would be lost: give array.filled(...) or array.data"
         return np.asarray(value)
     if not hasattr(value, "__dlpack__"):
         return f"{type(value).__name__}, which is neither a NumPy array nor has __dlpack__"
     try:
         return np.from_dlpack(value)
-    except (BufferError, RuntimeError, TypeError, ValueError) as error:
-        with suppress(BufferError, RuntimeError, TypeError, ValueError):
+    except Exception as error:  # whatever its producer raises
+        with suppress(Exception):
             if (view := bfloat16_view(value)) is not None:
                 return view
-        return f"{type(value).__name__} that does not export its memory ({error})"
+        return f"{type(value).__name__} that does not export its memory ({str(error) or type(error).__name__})"

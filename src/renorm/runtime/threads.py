@@ -72,9 +72,13 @@ def default() -> int:
     return int(text)
 
 
-@cache
 def _cores() -> int:
-    cpus = os.sched_getaffinity(0)
+    """As many as this process may use now: modules that are made after a change of affinity, or a fork, know of it."""
+    return _cores_of(frozenset(os.sched_getaffinity(0)), os.getpid())
+
+
+@cache
+def _cores_of(cpus: frozenset[int], process: int) -> int:
     quota = cpu_quota(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))
     # a thread per core: two hardware threads of one core share its multipliers
     cores = {_read(Path(f"/sys/devices/system/cpu/cpu{c}/topology/thread_siblings_list")) or str(c) for c in cpus}
@@ -133,7 +137,6 @@ class Team:
     def start_over(self, region: Region | None = None) -> None:
         """Forgets workers, region and who has the team: what a child of fork() must do, in which no other threads
         exist."""
-        _word(_process, layout.CORES).value = _cores()
         pool = Memory(layout.POOL_BYTES)
         fields = {layout.PROCESS: _process.address, layout.THREADS: self.threads, layout.FREE: 1}
         if region is not None:
@@ -242,6 +245,7 @@ _left_behind = list[Memory]()  # what a walk that is around a fork goes on with
 
 def team(threads: int, walker: bytes, arch: str, region: Region | None = None) -> Team:
     """The team of this process with so many threads, those of `region` if there is one, and this walker."""
+    _word(_process, layout.CORES).value = _cores()
     key = (threads, walker, None if _is_child or threads == 1 else region)
     found = _teams.get(key)
     return found or _teams.setdefault(key, Team(threads, walker, arch, key[2]))  # whichever thread is first
@@ -253,6 +257,7 @@ def _after_fork() -> None:
     _callers.see_who_is_main()
     _left_behind.append(_process)
     _process = _shared()
+    _word(_process, layout.CORES).value = _cores()
     for each in _teams.values():
         _left_behind.append(each.pool)
         each.start_over()

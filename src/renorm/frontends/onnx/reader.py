@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import zip_longest
 from mmap import PAGESIZE, mmap
@@ -55,7 +56,8 @@ def read(
     """The graph of an ONNX model: a path, bytes, or an onnx.ModelProto. See `renorm.frontends.read`."""
     held = load(source, limits)
     if is_mapped and isinstance(held.content, mmap):
-        Thread(target=_touch, args=(held.content,)).start()
+        with suppress(RuntimeError, MemoryError):  # no more threads: pages are mapped when they are read
+            Thread(target=_touch, args=(held.content,)).start()
     graph = _Reader(held, shapes or {}, is_mapped, limits).read()
     diagnose(graph)
     return graph
