@@ -150,3 +150,24 @@ def test_external_code_sees_that_of_the_caller(inside: Inside, kept_code, thread
         (found,) = m.run(large)
     same([found], [expected])
     assert flushed == [False, True]
+
+
+def test_of_who_compiles(inside: Inside, kept_code) -> None:
+    """Folded weights are denormal."""
+
+    w = (np.random.default_rng(0).standard_normal((4, 4, 3, 3)) * 1e-20).astype(np.float32)
+    scale, zero, one = np.full(4, 1e-19, np.float32), np.zeros(4, np.float32), np.ones(4, np.float32)
+
+    def folded() -> renorm.Module:
+        g = Graph("folded")
+        y = ops.conv(g.input("x", "float32", (2, 4, 6, 6)), w, None)
+        g.outputs = [ops.batch_norm(y, scale, zero, zero, one)]
+        return renorm.compile(g, threads=1)
+
+    x = np.random.default_rng(1).standard_normal((2, 4, 6, 6)).astype(np.float32)
+    expected = folded().run(x)
+    assert np.all(expected[0])
+    for environment in ENVIRONMENTS[:4]:
+        with inside(environment):
+            m = folded()
+        same(m.run(x), expected)

@@ -17,6 +17,7 @@ from renorm.core.collector import collection_put_off
 from renorm.core.dataclass import dataclass
 from renorm.core.dims import fixed_extents, is_static, symbols_of
 from renorm.core.errors import InvalidInput, InvalidTarget
+from renorm.core.floating import standard_environment
 from renorm.core.limits import DEFAULT, Limits
 from renorm.core.target import Target
 from renorm.driver import bounds, checks, state
@@ -175,6 +176,7 @@ def optimized(source: Graph, sizes: Mapping[str, int], options: Options) -> tupl
     return graph, replace(report, kernels=tuple(records))
 
 
+@standard_environment()
 def specialize(
     source: Graph, sizes: Mapping[str, int], options: Options, before: Mapping[str, float] | None = None
 ) -> CompiledModule:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from renorm.core.floating import standard_environment
 from renorm.core.limits import DEFAULT, Limits
 from renorm.core.target import Target
 from renorm.driver import bounds
@@ -15,6 +16,7 @@ from renorm.passes import chosen, pipeline
 from renorm.runtime.report import Report
 
 
+@standard_environment()
 def optimize(
     model: Any,
     path: str | os.PathLike[str],
