@@ -425,3 +425,26 @@ def test_contradictions_are_named(change: Any, words: str):
     change(model)
     with pytest.raises(RenormError, match=words):
         renorm.read(encode(b"TFL3", model, ""))
+
+
+def test_all_faults_of_a_file_stand_in_one_error_that_names_it(tmp_path: Any) -> None:
+    file = File()
+    for name in ("x", "y", "z", "u", "nobody", "nothing"):
+        file.tensor(name, (2, 3))
+    file.tensor("damaged", (2, 3), data=np.zeros(4, np.float32))
+    file.operator("RELU", ["x"], ["y"])
+    file.operator("EXP", ["x"], ["y"])
+    file.operator("NEG", ["nobody"], ["z"])
+    file.operator("ADD", ["x", "damaged"], ["u"], "AddOptions")
+    path = tmp_path / "faulty.tflite"
+    path.write_bytes(file.written(["x", "x"], ["u", "nothing"]))
+    with pytest.raises(RenormError) as raised:
+        renorm.read(path)
+    told = str(raised.value)
+    assert told.startswith("faulty.tflite: ")
+    for part in (
+        "input 'x' is listed twice", "EXP_1 (it makes tensor 1 'y', which exists already)",
+        "NEG_2 (tensor 4 'nobody' is read, but nothing before makes it)", "ADD_3 (tensor 6 'damaged' is float32[2, 3]",
+        "tensor 5 'nothing' is read, but nothing before makes it",
+    ):  # fmt: skip
+        assert part in told, (part, told)

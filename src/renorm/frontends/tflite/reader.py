@@ -82,19 +82,38 @@ class _Reader:
         self.graph.metadata[KEY] = self.provenance
 
     def read(self) -> Graph:
-        given = self._places(self.main["inputs"], "inputs of the model")
-        for i in given:
-            self._input(i)
+        for i in self._ends("inputs"):
+            try:
+                self._input(i)
+            except RenormError as error:
+                self._fault(error)
+                self.unread.update({i} if not self.tensors[i].is_made else ())
         for place, operator in enumerate(self.main.items("operators")):
             self._operator(place, operator)
+        for i in self._ends("outputs"):
+            try:
+                if i not in self.unread:
+                    self.graph.outputs.append(self._output(i))
+            except RenormError as error:
+                self._fault(error)
         if self.problems:
             raise self._unread()
-        for i in self._places(self.main["outputs"], "outputs of the model"):
-            self.graph.outputs.append(self._output(i))
         for tensor in self.tensors:
             self.provenance.forms.update((v.name, (tensor.name, is_first)) for v, is_first in tensor.forms())
         self.graph.discard_constants()  # weights are held in the graph's order only
         return self.graph
+
+    def _fault(self, error: RenormError) -> None:
+        """Notes what is wrong with no operator."""
+        self.problems.append(("", "", error))
+
+    def _ends(self, side: str) -> list[int]:
+        """Places of the model's inputs, or outputs; those that there are not are noted."""
+        try:
+            return self._places(self.main[side], f"{side} of the model")
+        except RenormError as error:
+            self._fault(error)
+            return []
 
     # --- tensors ------------------------------------------------------------------------------------------------------
 
@@ -206,15 +225,16 @@ class _Reader:
     # --- operators ----------------------------------------------------------------------------------------------------
 
     def _operator(self, place: int, operator: Table) -> None:
-        kind = self._kind(operator)
-        name = f"{kind}_{place}"
-        outputs = self._places(operator["outputs"], f"outputs of {name}")
-        given = [int(i) for i in operator.items("inputs")]
-        self._places([i for i in given if i >= 0], f"inputs of {name}")
-        for i in outputs:
-            if self.tensors[i].is_made:
-                raise InvalidModel(f"{self.label}: {name} makes {self._called(i)}, which exists already")
+        kind, name, outputs = "operator", f"operator_{place}", list[int]()
         try:
+            kind = self._kind(operator)
+            name = f"{kind}_{place}"
+            outputs = self._places(operator["outputs"], f"outputs of {name}")
+            given = [int(i) for i in operator.items("inputs")]
+            self._places([i for i in given if i >= 0], f"inputs of {name}")
+            for i in outputs:
+                if self.tensors[i].is_made:
+                    raise InvalidModel(f"it makes {self._called(i)}, which exists already")
             read = READERS.get(kind)
             if read is None:
                 raise UnsupportedOp(f"renorm does not read {kind}", do="export the model without it")
@@ -283,10 +303,14 @@ class _Reader:
         self.problems.sort(key=lambda p: not isinstance(p[2], UnsupportedOp))
         name, _, first = self.problems[0]
         kinds = Counter(kind for _, kind, _ in self.problems[1:])
-        shown = [f"also: {n} ({e.headline})" for n, _, e in self.problems[1:9]]
+        shown = [f"also: {n} ({self._why(e)})" if n else f"also: {self._why(e)}" for n, _, e in self.problems[1:9]]
         if len(self.problems) > 9:
-            shown.append("in all: " + ", ".join(f"{kind} ({n})" for kind, n in kinds.items()))
-        return type(first)(f"{self.label}: node {name!r}: {first.headline}", [*first.facts, *shown], first.do)
+            shown.append("in all: " + ", ".join(f"{kind or 'others'} ({n})" for kind, n in kinds.items()))
+        where = f"node {name!r}: " if name else ""
+        return type(first)(f"{self.label}: {where}{self._why(first)}", [*first.facts, *shown], first.do)
+
+    def _why(self, error: RenormError) -> str:
+        return error.headline.removeprefix(f"{self.label}: ")
 
 
 def _principal(nodes: Sequence[Node]) -> Node:
