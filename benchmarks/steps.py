@@ -19,8 +19,9 @@ def step(threads: int, replaced: bool, fused: bool = False) -> Callable[[], None
     torch.manual_seed(0)
     model = ResNet(DEPTHS).train()
     if replaced:
-        from renorm.torch import replace_norms
+        from renorm.torch import replace_norms, set_background
 
+        set_background(False)
         replace_norms(model, fuse=fused)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     images, labels = torch.randn(BATCH, 3, SIZE, SIZE), torch.randint(0, 1000, (BATCH,))

@@ -93,7 +93,7 @@ def test_several_processes_give_the_same_code(expected: list[CompiledKernel]) ->
 
 
 def test_little_work_starts_nothing(expected: list[CompiledKernel], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "_start", None)
+    monkeypatch.setattr(workers, "start", None)
     compiled, processes = workers.compile_all(KERNELS[:5], HOST, 64)
     assert (code(compiled), processes) == (code(expected[:5]), 1)
     assert workers.compile_all([], HOST, 64) == ([], 1)
@@ -127,7 +127,7 @@ def test_nothing_is_lost(program: str, expected: list[CompiledKernel], monkeypat
         started.append(subprocess.Popen([sys.executable, "-c", WORKERS[program]], stdin=pipe, stdout=pipe))
         return started[-1]
 
-    monkeypatch.setattr(workers, "_start", start)
+    monkeypatch.setattr(workers, "start", start)
     monkeypatch.setattr(workers, "PATIENCE", 0.5)
     compiled, _ = workers.compile_all(KERNELS, HOST, 2)
     assert code(compiled) == code(expected)

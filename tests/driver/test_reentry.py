@@ -106,13 +106,13 @@ def test_a_handler_in_the_middle_of_a_specialisation_gets_an_error_for_the_same(
 
 
 def test_a_handler_in_the_middle_of_a_kernel_that_is_compiled_gets_an_error(monkeypatch):
-    compiled = kernels._compiled
+    compiled = kernels.compiled
 
     def made(*key: Any) -> Any:
         signal.raise_signal(signal.SIGUSR1)
         return compiled(*key)
 
-    monkeypatch.setattr(kernels, "_compiled", made)
+    monkeypatch.setattr(kernels, "compiled", made)
     x = np.random.default_rng(3).standard_normal((5, 7))
     with handling(lambda: training.moments(x)) as raised:
         np.testing.assert_allclose(training.moments(x).mean, x.mean(0))
@@ -183,18 +183,18 @@ def test_a_child_has_the_state_before_a_run_of_its_parent():
 
 
 def test_a_child_trains_while_a_thread_of_its_parent_compiles_a_kernel(monkeypatch):
-    compiled, x = kernels._compiled, np.random.default_rng(4).standard_normal((6, 11))
+    compiled, x = kernels.compiled, np.random.default_rng(4).standard_normal((6, 11))
 
     def hold(stay: Callable[[], None]) -> None:
         def made(*key: Any) -> Any:
             stay()
             return compiled(*key)
 
-        monkeypatch.setattr(kernels, "_compiled", made)
+        monkeypatch.setattr(kernels, "compiled", made)
         training.moments(x)
 
     def run() -> None:
-        monkeypatch.setattr(kernels, "_compiled", compiled)
+        monkeypatch.setattr(kernels, "compiled", compiled)
         np.testing.assert_allclose(training.moments(x).mean, x.mean(0))
 
     with meanwhile(hold):

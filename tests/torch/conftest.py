@@ -8,3 +8,9 @@ import pytest
 @pytest.fixture(autouse=True)
 def kernels_are_kept(kept_code: None) -> None:
     """For all tests here."""
+
+
+@pytest.fixture(autouse=True)
+def kernels_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that what is tested is not torch."""
+    monkeypatch.setattr("renorm.torch.first._is_on", False)

@@ -130,6 +130,7 @@ def connect(store: Path) -> int:
 
 
 def main(folder: Path) -> None:
+    ours.set_background(False)
     rank = connect(folder / "first")
     for kind in KINDS:
         model = converted(kind)

@@ -90,7 +90,7 @@ class _Work:
         """Sees to it that there are so many workers, as far as they can be started."""
         with suppress(OSError, RuntimeError):  # no more processes or threads
             while len(self._workers) < wanted:
-                process = _start()
+                process = start()
                 self._workers.append((process, None))
                 thread = threading.Thread(target=self._serve, args=(process,), daemon=True)
                 thread.start()
@@ -125,15 +125,16 @@ class _Work:
             return self._waiting.popleft()
 
 
-def _start() -> subprocess.Popen[bytes]:
-    """A new worker. Raises OSError where this program is not a Python that could be started again."""
+def start(module: str = "renorm.codegen.worker") -> subprocess.Popen[bytes]:
+    """A new worker, which runs `main` of a module. Raises OSError where this program is no Python that could be started
+    again."""
     program = sys.executable or ""
     if getattr(sys, "frozen", False) or not Path(program).name.startswith(("python", "pypy")):
         raise OSError("no Python to start")
     package = str(Path(__file__).parents[2])
     paths = [p for p in sys.path if isinstance(p, str) and os.path.isabs(p)]
     paths += [] if package in paths else [package]
-    code = f"import sys; sys.path[:] = {paths!r}; from renorm.codegen.worker import main; main()"
+    code = f"import sys; sys.path[:] = {paths!r}; from {module} import main; main()"
     # one thread for NumPy's BLAS, which nothing here uses and which costs time and memory to start
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     return subprocess.Popen(

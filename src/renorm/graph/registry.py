@@ -103,6 +103,11 @@ def override(
         _OVERRIDES[name, target] = Override(compute, schedule, fusion)
 
 
+def is_overridden(op: type[OpDef]) -> bool:
+    """Whether something replaces a part of it, on whatever target."""
+    return any(op.name in key for key in _OVERRIDES)
+
+
 def overridden(name: str, target: Target) -> Override:
     """What is replaced for an op on a target, or else on the target's base; an empty Override where nothing is."""
     found = (_OVERRIDES.get((name, kind)) for kind in (target.kind, *target.base.split()[:1]))

@@ -278,6 +278,10 @@ class Module:
         context.hold((*inputs, *results))
         return context
 
+    def parts(self) -> tuple[Program, tuple[bytes, ...], bytes, bytes]:
+        """What another process makes an equal module of, that has neither external code nor state."""
+        return self.program, self._objects, self._weights.tobytes(), self._walker
+
     def save(self, path: str | os.PathLike[str], key: Key | None = None) -> str:
         """Writes the module, with its state as it is, to one file, which `renorm.load` reads, and returns the digest by
         which `load` knows it again: 64 hexadecimal digits. An old file is replaced at once, or not at all.

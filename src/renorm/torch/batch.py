@@ -10,6 +10,7 @@ from torch import Tensor
 from renorm import training
 from renorm.torch.arrays import Array, Order, array_of, array_or_none, copied
 from renorm.torch.direct import DirectBatchNorm, direct
+from renorm.torch.first import waits
 from renorm.torch.once import once_differentiable
 from renorm.torch.reach import is_ours
 from renorm.torch.threads import torch_threads
@@ -35,6 +36,15 @@ class Settings(NamedTuple):
     name: str = ""
     counted: Tensor | None = None
 
+    @property
+    def is_torchs(self) -> bool:
+        """Whether torch has a function for it."""
+        return self.comm is None and self.mask is None and self.convention == "torch"
+
+    def waits(self) -> bool:
+        """Whether kernels that are not there are waited for."""
+        return not self.is_torchs or waits()
+
 
 def is_like(residual: object, x: Tensor) -> bool:
     """Whether `normalize_batch` adds it: its sum with x has the shape and the dtype of both."""
@@ -52,7 +62,7 @@ def normalize_batch(
     settings: Settings,
     residual: Tensor | None = None,
 ) -> Tensor:
-    """Batch norm of x [N, C, *S], plus residual, if there is one."""
+    """Batch norm of x [N, C, *S], plus residual, if there is one. Raises NotYet where torch has a function for it."""
     operands = x, weight, bias, residual, running_mean, running_var, settings
     plain = direct(*operands)
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in operands[:4]):
@@ -76,7 +86,7 @@ class _BatchNorm(torch.autograd.Function):
         settings: Settings,
     ) -> Tensor:
         running = running_mean, running_var
-        with guarded(settings.comm, "batch_norm forward"), torch_threads():
+        with guarded(settings.comm, "batch_norm forward"), torch_threads(settings.waits()):
             order = Order.of(x)
             operands = order.array(x), *map(array_or_none, (weight, bias, *running))
             added = None if residual is None else order.array(residual)
@@ -109,7 +119,7 @@ class _BatchNorm(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         order, settings, wanted = ctx.order, ctx.settings, ctx.needs_input_grad
-        with guarded(settings.comm, "batch_norm backward"), torch_threads():
+        with guarded(settings.comm, "batch_norm backward"), torch_threads(settings.waits()):
             x, weight, y, *running = ctx.saved_tensors
             operands = order.array(dy), order.array(x), array_or_none(weight)
             through_relu = wanted[3] and y is not None  # else the residual's gradient is dy

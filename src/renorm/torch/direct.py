@@ -21,6 +21,7 @@ from renorm.ops.batch_norm_training import BatchNormTraining
 from renorm.runtime.arrays import Array, address
 from renorm.runtime.module import Module
 from renorm.torch.arrays import DTYPES, Order, array_of
+from renorm.torch.calls import compiled
 from renorm.torch.recycled import CPU
 from renorm.torch.threads import team
 from renorm.torch.twice import of_batch_norm
@@ -62,7 +63,7 @@ def direct(
     settings: Settings,
 ) -> Direct | None:
     """The kernels for operands of `batch.normalize_batch`; None: they are for `batch`, or for its words of what is
-    wrong with them."""
+    wrong with them. Raises NotYet."""
     shape = x.shape
     is_plain = settings.uses_batch and settings.comm is None and settings.mask is None
     if not is_plain or x.numel() <= shape[1] or (mean is None) != (var is None):
@@ -109,7 +110,7 @@ class Direct:
         residual = self._data if form.is_added else None
         settings = ("epsilon", epsilon_of(self._rule, form.epsilon)), ("relu", form.relu), *sense(self._rule)
         types = self._data, scale, bias, running, running, momentum, None, residual
-        self._training = kernels.module((BatchNormTraining, settings, form.team, types))
+        self._training = compiled((BatchNormTraining, settings, form.team, types), form.convention == "torch")
         # momentum and the small results lie in one piece of memory, each on cache lines of its own
         sizes = [_WORD, *(spec.nbytes for spec in self._training.outputs[1:])]
         self._nbytes = channels.count * self._vector[1].itemsize
@@ -183,7 +184,7 @@ class Direct:
         scale = self._vector if self._form.has_scale else None
         statistics = self._vector, self._vector
         types = self._data, self._data, scale, *statistics, None, self._data if is_rectified else None
-        found = kernels.module((BatchNormGradient, (("residual", residual),), team, types))
+        found = compiled((BatchNormGradient, (("residual", residual),), team, types), self._rule.name == "torch")
         self._gradients[team, is_rectified, residual] = found
         return found
 

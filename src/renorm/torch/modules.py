@@ -7,6 +7,7 @@ inherited. What renorm does not compute (reach.py says what) and what torch refu
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from math import inf, prod
 from typing import Any
 
@@ -19,6 +20,7 @@ from torch.nn import functional as F
 from renorm.core.errors import InvalidInput
 from renorm.torch.arrays import array_of
 from renorm.torch.batch import Settings, is_like, normalize_batch
+from renorm.torch.first import NotYet
 from renorm.torch.nodes import is_inner_node, node_of
 from renorm.torch.ranks import world
 from renorm.torch.reach import is_epsilon, is_ours_in_batches, is_ours_in_slices
@@ -73,19 +75,21 @@ class _BatchNorm(nn.modules.batchnorm._BatchNorm):
         running = (self.running_mean, self.running_var) if tracked else (None, None)
         group = self._group() if uses_batch and self.training else None
         is_ours = is_ours_in_batches(x, self.weight, self.bias, *running)  # a tracer sees no comparison of extents
-        if not is_ours or (group is None and self._is_odd(x, uses_batch, factor)):
-            y = self._by_torch(x, *running, uses_batch, factor, group)
-            if counted is not None:
-                counted.add_(1)  # not before: a refused batch changes nothing
-        else:
+        y = None
+        if is_ours and not (group is None and self._is_odd(x, uses_batch, factor)):
             momentum, name = factor if running[0] is not None else 0.0, self.label or type(self).__name__
             fits = residual is None or is_like(residual, x)
             settings = Settings(
                 self.eps, uses_batch, momentum, relu=relu and fits, comm=group, name=name, counted=counted
             )
-            y = normalize_batch(x, *running, self.weight, self.bias, settings, residual if fits else None)
-            if fits:
-                residual, relu = None, False
+            with suppress(NotYet):
+                y = normalize_batch(x, *running, self.weight, self.bias, settings, residual if fits else None)
+                if fits:
+                    residual, relu = None, False
+        if y is None:
+            y = self._by_torch(x, *running, uses_batch, factor, group)
+            if counted is not None:
+                counted.add_(1)  # not before: a refused batch changes nothing
         y = y if residual is None else y + residual
         return y.relu() if relu else y
 
@@ -218,14 +222,14 @@ class _InstanceNorm(nn.modules.instancenorm._InstanceNorm):
         known = [r for r in running if r is not None]
         if not (is_ours_in_batches(input, self.weight, self.bias, *known) and self._fits(input, known)):
             return super()._apply_instance_norm(input)
-        if not uses_input:
-            return normalize_batch(input, *running, self.weight, self.bias, Settings(self.eps, False))
-        form = Form.of_channels(input, input.shape[1], self.eps)
-        if not known or not self.training:
-            return normalize(input, self.weight, self.bias, form)
-        y, mean, invstd = normalized(input, self.weight, self.bias, form)
-        self._update(mean, invstd, prod(input.shape[2:]))
-        return y
+        form, y = Form.of_channels(input, input.shape[1], self.eps), None
+        with suppress(NotYet):
+            if not uses_input:
+                return normalize_batch(input, *running, self.weight, self.bias, Settings(self.eps, False))
+            y, mean, invstd = normalized(input, self.weight, self.bias, form)
+            if known and self.training:
+                self._update(mean, invstd, prod(input.shape[2:]))
+        return super()._apply_instance_norm(input) if y is None else y
 
     def _fits(self, x: Tensor, running: list[Tensor]) -> bool:
         """Whether torch has neither words, nor numbers of its own, for this."""
@@ -266,7 +270,9 @@ class LayerNorm(nn.LayerNorm):
         is_ours = is_ours_in_slices(input, self.weight, self.bias)
         if not (is_ours and _are_rows(input, self.normalized_shape, self.eps)):
             return super().forward(input)
-        return normalize(input, self.weight, self.bias, Form.of_rows(input, len(self.normalized_shape), self.eps))
+        with suppress(NotYet):
+            return normalize(input, self.weight, self.bias, Form.of_rows(input, len(self.normalized_shape), self.eps))
+        return super().forward(input)
 
 
 class RMSNorm(nn.RMSNorm):
@@ -280,7 +286,9 @@ class RMSNorm(nn.RMSNorm):
             epsilon = torch.finfo(torch.float64 if x.dtype is torch.float64 else torch.float32).eps
         if not (is_ours_in_slices(x, self.weight) and _are_rows(x, self.normalized_shape, epsilon)):
             return super().forward(x)
-        return normalize(x, self.weight, None, Form.of_rows(x, len(self.normalized_shape), epsilon, centered=False))
+        with suppress(NotYet):
+            return normalize(x, self.weight, None, Form.of_rows(x, len(self.normalized_shape), epsilon, centered=False))
+        return super().forward(x)
 
 
 class GroupNorm(nn.GroupNorm):
@@ -291,7 +299,9 @@ class GroupNorm(nn.GroupNorm):
             return node_of(self, input)
         if not (is_ours_in_slices(input, self.weight, self.bias) and self._fits(input)):
             return super().forward(input)
-        return normalize(input, self.weight, self.bias, Form.of_channels(input, self.num_groups, self.eps))
+        with suppress(NotYet):
+            return normalize(input, self.weight, self.bias, Form.of_channels(input, self.num_groups, self.eps))
+        return super().forward(input)
 
     def _fits(self, x: Tensor) -> bool:
         fits = x.dim() >= 2 and x.shape[1] == self.num_channels and x.numel() > 0 and is_epsilon(self.eps)

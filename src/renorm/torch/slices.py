@@ -7,6 +7,7 @@ group in rows [N, C] (layer norm, and RMS norm, which is not centered).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from math import prod
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from renorm.ops.group_norm_gradient import GroupNormGradient
 from renorm.ops.group_norm_training import GroupNormTraining
 from renorm.torch.arrays import Order
 from renorm.torch.calls import run
+from renorm.torch.first import NotYet
 from renorm.torch.reach import is_ours
 from renorm.torch.twice import any_bias, gradients
 
@@ -94,12 +96,16 @@ class _Normalize(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         form: Form = ctx.form
         wanted: Sequence[bool] = ctx.needs_input_grad
-        if torch.is_grad_enabled() or not is_ours(dy):
+        found = None
+        if not torch.is_grad_enabled() and is_ours(dy):
+            scale, dx = None if weight is None else weight.reshape(-1), form.order.empty(x.shape, x.dtype)
+            operands = form.flat(dy), form.flat(x), ctx.mean, ctx.invstd, scale
+            with suppress(NotYet):
+                found = dx, *run(GroupNormGradient, form.attributes, operands, dx)
+        if found is None:
             bias = None if ctx.bias is None else any_bias(x, *ctx.bias)
             return (*gradients(form.by_torch, (x, weight, bias), wanted[:3], dy), None, None)
-        scale, dx = None if weight is None else weight.reshape(-1), form.order.empty(x.shape, x.dtype)
-        operands = form.flat(dy), form.flat(x), ctx.mean, ctx.invstd, scale
-        (sums,) = run(GroupNormGradient, form.attributes, operands, dx)
+        dx, sums = found
         dbias, dscale = sums.sum(0, dtype=torch.float64)
         return (
             dx if wanted[0] else None,
@@ -111,7 +117,8 @@ class _Normalize(torch.autograd.Function):
 
 
 def normalized(x: Tensor, weight: Tensor | None, bias: Tensor | None, form: Form) -> Normalized:
-    """scale * (x - mean) / sqrt(var + epsilon) + bias over the slices of `form`, and their statistics."""
+    """scale * (x - mean) / sqrt(var + epsilon) + bias over the slices of `form`, and their statistics. Raises
+    NotYet."""
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, weight, bias)):
         kept = list[Tensor]()
         y: Any = _Normalize.apply(x, weight, bias, form, kept)

@@ -19,6 +19,6 @@ def team() -> int | Region:
     return (openmp.region(threads, _USER) if _USER else None) or threads
 
 
-def torch_threads() -> AbstractContextManager[None]:
-    """Inside, kernels run on `team`."""
-    return kernels.threads(team())
+def torch_threads(waits: bool = True) -> AbstractContextManager[None]:
+    """Inside, kernels run on `team`. waits: for those that must be compiled; else NotYet is raised."""
+    return kernels.threads(team(), waits)

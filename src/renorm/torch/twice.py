@@ -1,18 +1,21 @@
 """Gradients by torch's own operations, which can be differentiated again, and seen.
 
 Kernels compute gradients, not the gradients of gradients. Where autograd is to follow the backward pass (create_graph,
-as for a penalty on gradients), it is given one that is made of what it knows; and so is who watches (reach.is_watched).
+as for a penalty on gradients), it is given one that is made of what it knows; and so is who watches
+(reach.is_watched), and who would wait for a kernel (first.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import wraps
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from renorm.torch.first import NotYet
 from renorm.torch.reach import is_ours
 
 
@@ -44,7 +47,8 @@ def of_batch_norm(backward: Callable[..., Any]) -> Callable[..., Any]:
         settings = ctx.settings
         is_only_ours = settings.comm is not None or settings.mask is not None
         if is_only_ours or (not torch.is_grad_enabled() and is_ours(dy)):
-            return backward(ctx, dy)
+            with suppress(NotYet):
+                return backward(ctx, dy)
         x, weight, y, *running = ctx.saved_tensors
         mean, var = running or (None, None)
         wanted, bias = ctx.needs_input_grad, None if ctx.bias is None else any_bias(x, x.shape[1:2], ctx.bias)

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Sequence
 from contextvars import ContextVar
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from renorm.core.latest import Latest
+from renorm.graph import registry
 from renorm.graph.ir import Graph
 from renorm.graph.op import OpDef
 from renorm.runtime.arrays import Array
 from renorm.runtime.module import Module
 from renorm.runtime.openmp import Region
+from renorm.training.background import BACKGROUND
+
+if TYPE_CHECKING:
+    from renorm.driver.module import CompiledModule
 
 KEPT = 512  # modules; that which was not called for longest goes first
 
 _modules = Latest[Any, Module]("a kernel that is compiled", KEPT)
 _threads = ContextVar[int | Region | None]("threads", default=None)
+_waits = ContextVar[bool]("waits", default=True)
+
+
+class NotYet(Exception):
+    """A kernel that is still being compiled in the background. Whoever does not wait catches it."""
 
 
 def run(
@@ -25,30 +36,48 @@ def run(
     """Results of `op` on arrays (None: left out). out: None, or for each result an array or None."""
     given = [a for a in operands if a is not None]
     key = op, attributes, _threads.get(), tuple([None if a is None else (a.shape, a.dtype) for a in operands])
-    return module(key).run(*given, out=out)
+    return (module if _waits.get() else early)(key).run(*given, out=out)
 
 
 def module(key: Any) -> Module:
     """The module of a key, compiled if it is not there yet."""
-    return _modules.get(key) or _modules.made(key, lambda: _compiled(*key))
+    return _modules.get(key) or _modules.made(key, lambda: compiled(*key))
+
+
+def early(key: Any) -> Module:
+    """The module of a key, if it is there; otherwise it is compiled in the background, and until then this raises
+    NotYet. Compiled here where that cannot be."""
+    if (found := _modules.get(key)) is not None:
+        return found
+    op, attributes, count, types = key
+    answer = b"" if registry.is_overridden(op) else BACKGROUND.answer((op, attributes, types))
+    if answer is None:
+        raise NotYet
+    if not answer:
+        return module(key)
+    program, objects, weights, walker = pickle.loads(answer)
+    return _modules.made(key, lambda: Module(program, objects, weights, walker, count))
 
 
 class threads:
-    """Inside, kernels run on so many threads, or a region's; without it on as many as modules take by default."""
+    """Inside, kernels run on so many threads, or a region's; without it on as many as modules take by default. If it
+    does not wait, `run` raises NotYet for what must be compiled first, which goes on in the background."""
 
-    __slots__ = ("_count", "_token")
+    __slots__ = ("_count", "_tokens", "_waits")
 
-    def __init__(self, count: int | Region | None):
-        self._count = count
+    def __init__(self, count: int | Region | None, waits: bool = True):
+        self._count, self._waits = count, waits
 
     def __enter__(self) -> None:
-        self._token = _threads.set(self._count)
+        self._tokens = _threads.set(self._count), _waits.set(self._waits)
 
     def __exit__(self, *_: object) -> None:
-        _threads.reset(self._token)
+        _threads.reset(self._tokens[0])
+        _waits.reset(self._tokens[1])
 
 
-def _compiled(op: type[OpDef], attributes: Any, count: int | Region | None, types: Any) -> Module:
+def compiled(op: type[OpDef], attributes: Any, count: int | Region | None, types: Any) -> CompiledModule:
+    """The module of a key, whether it is there or not."""
     from renorm import targets
     from renorm.driver.compile import Options, specialize  # who only converts or merges is spared the compiler
 

@@ -1,0 +1,172 @@
+"""Kernels that are compiled while something else computes, by one process of their own.
+
+The process is a plain child, as those of codegen.workers. Requests go into its pipe and answers are taken out of the
+other without ever waiting, whenever somebody asks. So there is no thread that could hold a lock in a fork or at the
+end of the program, none that takes turns with Python's others, and the child ends when this process has.
+
+    greeting ::= digest of the sources    whether both sides run the same code
+    request  ::= pickle of (op, attributes, operand types)
+    answer   ::= pickle of (program, objects, weights, walker); nothing where it cannot be compiled
+
+Answers come in the order of requests, each after its length as in codegen.worker.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import select
+import struct
+import time
+from collections import deque
+from contextlib import suppress
+from typing import Any
+
+from renorm.core import sources
+from renorm.core.locks import Leaf
+
+_LENGTH = struct.Struct("<Q")  # of a message, as in codegen.worker
+_AHEAD = 32  # requests in the pipe, which takes more than that without waiting
+_NICE = 5  # what trains goes first
+_SAME = "ops", "runtime", "training"  # packages of which both sides must have the same
+
+
+class Background:
+    """Who asks again and again has an answer some time."""
+
+    def __init__(self) -> None:
+        self._lock = Leaf("kernels that are compiled in the background")
+        self._process: Any = None
+        self._is_lost = False  # there is no such process, or no more
+        self._is_greeted = False
+        self._waiting, self._sent = deque[Any](), deque[Any]()  # keys
+        self._asked, self._answers = set[Any](), dict[Any, bytes]()
+        self._read = bytearray()
+
+    def answer(self, key: tuple[Any, ...]) -> bytes | None:
+        """What came for `key`, a request. b"": it is for this process to compile. None: nothing yet."""
+        if not self._lock.take():
+            return None
+        try:
+            if key not in self._asked and not self._is_lost:
+                self._asked.add(key)
+                self._waiting.append(key)
+            self._go_on()
+            if key in self._answers or self._is_lost:
+                self._asked.discard(key)
+                return self._answers.pop(key, b"")
+            return None
+        finally:
+            self._lock.release()
+
+    def finish(self, timeout: float | None) -> bool:
+        """Waits until there is an answer to all that was asked for, seconds at the most. Whether there is."""
+        until = None if timeout is None else time.monotonic() + timeout
+        while True:
+            with self._lock:
+                if not self._is_lost:
+                    self._go_on()
+                process = self._process
+                if self._is_lost or not (self._waiting or self._sent):
+                    return True
+            left = None if until is None else until - time.monotonic()
+            if left is not None and left <= 0:
+                return False
+            with suppress(OSError, ValueError):
+                select.select([process.stdout], [], [], 0.1 if left is None else min(left, 0.1))
+
+    def _go_on(self) -> None:
+        """Takes what has come, and sends what can be sent."""
+        try:
+            if self._process is None and self._waiting:
+                self._start()
+            if self._process is not None:
+                self._receive()
+                while self._is_greeted and self._waiting and len(self._sent) < _AHEAD:
+                    message = pickle.dumps(self._waiting[0])
+                    self._process.stdin.write(_LENGTH.pack(len(message)) + message)
+                    self._process.stdin.flush()
+                    self._sent.append(self._waiting.popleft())
+        except Exception:  # it cannot be started, died, or says what makes no sense: all is compiled here
+            self._lose()
+        except BaseException:  # an interrupt, in the middle of a message
+            self._lose()
+            raise
+
+    def _start(self) -> None:
+        from renorm.codegen import workers  # who has all kernels is spared the compiler
+
+        self._process = workers.start("renorm.training.background")
+        os.set_blocking(self._process.stdout.fileno(), False)
+
+    def _receive(self) -> None:
+        while (part := self._process.stdout.read(1 << 16)) is not None:
+            if not part:
+                raise EOFError
+            self._read += part
+        while len(self._read) >= _LENGTH.size:
+            end = _LENGTH.size + _LENGTH.unpack_from(self._read)[0]
+            if len(self._read) < end:
+                return
+            message = bytes(self._read[_LENGTH.size : end])
+            del self._read[:end]
+            if self._is_greeted:
+                self._answers[self._sent.popleft()] = message
+            elif message and message.decode() == sources.digest(*_SAME):
+                self._is_greeted = True
+            else:
+                raise EOFError
+
+    def _lose(self) -> None:
+        process, self._process, self._is_lost = self._process, None, True
+        for held in (self._waiting, self._sent, self._asked):
+            held.clear()
+        if process is not None:
+            with suppress(OSError):
+                process.kill()
+            with suppress(OSError), process:
+                pass
+
+    def start_over(self) -> None:
+        """In a child of fork(), whose pipes are those of its parent."""
+        process = self._process
+        if process is not None:
+            for pipe in (process.stdin, process.stdout):
+                with suppress(OSError):
+                    os.close(pipe.fileno())
+            _inherited.append(process)  # nobody waits for a process of the parent's, or closes its pipes again
+        self.__init__()
+
+
+_inherited = list[Any]()
+BACKGROUND = Background()
+os.register_at_fork(after_in_child=BACKGROUND.start_over)
+
+
+def main() -> None:
+    """The other side: serves until its input ends."""
+    from renorm.codegen import worker
+
+    requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    silent = os.open(os.devnull, os.O_RDWR)
+    for standard in (0, 1):  # nothing else reads from or writes to the pipes
+        os.dup2(silent, standard)
+    from renorm.training import kernels
+
+    worker.send(answers, sources.digest(*_SAME).encode())
+    with suppress(OSError):
+        os.nice(_NICE)
+    while True:
+        try:
+            request = worker.receive(requests)
+        except EOFError:
+            return
+        try:
+            op, attributes, types = pickle.loads(request)
+            answer = pickle.dumps(kernels.compiled(op, attributes, 1, types).parts())
+        except Exception:  # the process that asked compiles it again, and gets the error where its user sees it
+            answer = b""
+        try:
+            worker.send(answers, answer)
+        except OSError:  # who asked is gone
+            return
