@@ -157,7 +157,7 @@ class Advance:
         stages = self._cut(batch.extents)
         for q in range(batch.stage, p + 1):
             module = self._module(q, batch.extents, known)
-            found = module.run(**(values if q == 0 else {v.name: values[v.name] for v in module.inputs}))
+            found = module.run(*(values[v.name] for v in module.inputs))  # one may be named as a parameter of run is
             self.runs += 1
             left = stages.left(q)
             results, found = found[len(found) - len(left) :], found[: len(found) - len(left)]
