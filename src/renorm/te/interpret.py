@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from renorm.core import dtypes
+from renorm.core.conversion import converted
 from renorm.core.errors import InvalidExpression
 from renorm.expr.nodes import Binary, Call, Cast, Const, Expr, Load, Not, Reduce, Select, Var
 from renorm.te.tensor import ComputeOp, IterVar, Tensor
@@ -62,7 +63,7 @@ def _widen(a: Array, dtype: str) -> Array:
 
 def _rounded(a: Array, dtype: str) -> Array:
     """`a` as if it had been stored as `dtype`."""
-    return _widen(a.astype(dtypes.numpy_dtype(dtype)), dtype)
+    return _widen(converted(a, dtype), dtype)
 
 
 class _Element:
