@@ -8,6 +8,7 @@ import struct
 import sys
 from dataclasses import replace
 from hashlib import sha256
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -60,6 +61,40 @@ def test_weights_are_mapped_from_the_file(saved):
         (line,) = [line for line in lines if str(path) in line]
     assert line.split()[1] == "r--s"
     assert n._weights.nbytes == 1000
+
+
+def test_what_is_not_mapped_may_change(saved, mirrored):
+    m, path = saved
+    good, x = path.read_bytes(), np.arange(40, dtype=np.float32)
+    for verify in (True, False):
+        path.write_bytes(good)
+        n = load(path, verify=verify, mapped=False)
+        assert str(path) not in Path("/proc/self/maps").read_text()
+        path.write_bytes(b"")  # in place: who had mapped it would end here
+        np.testing.assert_array_equal(n._weights, m._weights)
+        assert not n._weights.flags.writeable
+        np.testing.assert_array_equal(n.run(x)[0], mirrored(x, 3))
+    path.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
+    with pytest.raises(InvalidArtifact, match="is damaged"):
+        load(path, mapped=False)
+
+
+@pytest.mark.parametrize("mapped", [True, False])
+def test_a_file_that_changes_while_it_is_read_is_refused(saved, monkeypatch, mapped):
+    _, path = saved
+    check = artifact._check
+
+    def changing(where, part, data, expected):
+        check(where, part, data, expected)
+        if part == "code":
+            with open(path, "r+b") as file:
+                file.seek(-1, 2)
+                file.write(b"x")
+            os.utime(path, ns=(1, 1))  # clocks of file systems may be slow
+
+    monkeypatch.setattr(artifact, "_check", changing)
+    with pytest.raises(InvalidArtifact, match="was changed while it was read"):
+        load(path, verify=False, mapped=mapped)
 
 
 def test_every_damaged_byte_is_noticed(saved):

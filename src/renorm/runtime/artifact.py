@@ -20,7 +20,8 @@
 
 Little-endian. The *digest* of an artifact is the SHA-256 of its first 144 bytes, which stand for all that it holds. The
 weights are mapped, read-only and shared: processes that load one file share its pages. A file is replaced, never
-changed: writing goes to another name in the same directory, which then takes the place of the old file at once.
+changed: writing goes to another name in the same directory, which then takes the place of the old file at once. Who
+changes it in place all the same, as `cp` does, changes the weights of whoever has mapped it, or ends the process.
 """
 
 from __future__ import annotations
@@ -33,8 +34,9 @@ import stat
 import struct
 from collections.abc import Sequence
 from hashlib import sha256
+from io import BufferedReader
 from itertools import islice
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
@@ -43,6 +45,7 @@ from renorm.core.dataclass import dataclass
 from renorm.core.errors import InvalidArtifact
 from renorm.core.files import replacing
 from renorm.runtime import cpu, signing
+from renorm.runtime.memory import Memory
 from renorm.runtime.program import ALIGNMENT, Program, align
 from renorm.runtime.signing import Key
 
@@ -84,20 +87,21 @@ class Manifest:
 
 @dataclass(frozen=True)
 class Artifact:
-    """What a file holds. weights: a read-only array over the mapped file, which it keeps open. externals: what the code
-    of Program.externals saved. state: the elements of Program.state, row-major."""
+    """What a file holds. weights: a read-only array over the mapped file, which it keeps open, or a copy. externals:
+    what the code of Program.externals saved. state: the elements of Program.state, row-major."""
 
     program: Program
     walker: bytes
     objects: tuple[bytes, ...]
-    weights: Bytes
+    weights: Bytes | Memory
     externals: tuple[bytes, ...] = ()
     state: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True)
 class Header:
-    """The first bytes of a file, checked. Sizes in bytes; digest: of the whole artifact, in hexadecimal digits."""
+    """The first bytes of a file, checked. Sizes in bytes; digest: of the whole artifact, in hexadecimal digits;
+    changed: when the file was, in nanoseconds."""
 
     head: int
     manifest: int
@@ -107,6 +111,7 @@ class Header:
     weights_digest: bytes
     digest: str
     is_signed: bool
+    changed: int
 
 
 def write(
@@ -151,12 +156,17 @@ def write(
 
 
 def read(
-    path: str | os.PathLike[str], verify: bool = True, digest: str | None = None, key: Key | None = None
+    path: str | os.PathLike[str],
+    verify: bool = True,
+    digest: str | None = None,
+    key: Key | None = None,
+    mapped: bool = True,
 ) -> Artifact:
     """Reads an artifact and checks that this machine can run it.
 
     verify: also check the weights, which reads all of them once; without it they are read as they are needed.
     digest: what `write` returned: no other artifact is read. key: a public key: only what its owner signed is read.
+    mapped: whether weights stay in the file; without it they are read at once, and the file may change from here on.
     Whether the program contradicts itself is Module's to check.
     Raises InvalidArtifact for a file that cannot be read, is damaged, of another version, for another machine, or not
     the one that digest and key ask for.
@@ -166,21 +176,22 @@ def read(
         with _opened(path) as file:
             header = _header(file, path, digest, key)
             manifest = _manifest(file, header, path)
-            mapping = mmap.mmap(file.fileno(), header.head + header.weights, access=mmap.ACCESS_READ)
+            rest = file.read(header.head - HEADER_BYTES - header.manifest)
+            weights = _mapped(file, header) if mapped else _copied(file, header, path)
+            _check(path, "code", rest, header.code_digest)
+            if verify:
+                held = weights.array if isinstance(weights, Memory) else weights
+                _check(path, "weights", held.data, header.weights_digest)
+            if os.fstat(file.fileno()).st_mtime_ns != header.changed:
+                raise _invalid(path, "was changed while it was read", "an artifact is replaced, never changed")
     except OSError as error:
         raise _unreadable(path, error) from error
-    content = memoryview(mapping)
-    rest = bytes(content[HEADER_BYTES + header.manifest : header.head])  # what is checked is what is used
-    _check(path, "code", rest, header.code_digest)
-    if verify:
-        _check(path, "weights", content[header.head :], header.weights_digest)
     code = memoryview(rest)[-(HEADER_BYTES + header.manifest) % ALIGNMENT :]
-    held = sum(max(0, s.size) for s in manifest.spans)
+    total = sum(max(0, s.size) for s in manifest.spans)
     outside = [s for s in manifest.spans if not 0 <= s.begin <= s.begin + s.size <= len(code)]
-    if outside or held > len(code):
-        raise _invalid(path, "contradicts itself", f"{outside or held} of {len(code)} bytes of code")
+    if outside or total > len(code):
+        raise _invalid(path, "contradicts itself", f"{outside or total} of {len(code)} bytes of code")
     cpu.require(manifest.program.machine, platform.machine(), path)
-    weights = np.frombuffer(mapping, np.uint8, header.weights, header.head)
 
     def blobs(spans: Sequence[Span]) -> tuple[bytes, ...]:
         return tuple(bytes(code[s.begin : s.begin + s.size]) for s in spans)
@@ -188,6 +199,20 @@ def read(
     walker, *objects = blobs([manifest.walker, *manifest.objects])
     externals, state = blobs(manifest.externals), blobs(manifest.state)
     return Artifact(manifest.program, walker, tuple(objects), weights, externals, state)
+
+
+def _mapped(file: BufferedReader, header: Header) -> Bytes:
+    mapping = mmap.mmap(file.fileno(), header.head + header.weights, access=mmap.ACCESS_READ)
+    return np.frombuffer(mapping, np.uint8, header.weights, header.head)
+
+
+def _copied(file: BufferedReader, header: Header, path: str) -> Memory:
+    memory = Memory(header.weights)
+    file.seek(header.head)
+    if (count := file.readinto(memory.array.data)) != header.weights:
+        raise _invalid(path, "is not complete", f"{count} bytes of weights, expected {header.weights}")
+    memory.seal()
+    return memory
 
 
 def inspect(path: str | os.PathLike[str], digest: str | None = None, key: Key | None = None) -> tuple[Header, Manifest]:
@@ -205,7 +230,7 @@ def inspect(path: str | os.PathLike[str], digest: str | None = None, key: Key | 
     return header, manifest
 
 
-def _opened(path: str) -> BinaryIO:
+def _opened(path: str) -> BufferedReader:
     """The file, open; without waiting for whoever might write to a pipe."""
     file = os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb")
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -214,8 +239,9 @@ def _opened(path: str) -> BinaryIO:
     return file
 
 
-def _header(file: BinaryIO, path: str, digest: str | None, key: Key | None) -> Header:
-    data, size = file.read(HEADER_BYTES), os.fstat(file.fileno()).st_size
+def _header(file: BufferedReader, path: str, digest: str | None, key: Key | None) -> Header:
+    data, status = file.read(HEADER_BYTES), os.fstat(file.fileno())
+    size = status.st_size
     magic, version = data[:8], int.from_bytes(data[8:12], "little")
     if len(data) < HEADER_BYTES:
         raise _invalid(path, "is not a renorm artifact", f"{size} bytes, expected at least {HEADER_BYTES}")
@@ -241,10 +267,10 @@ def _header(file: BinaryIO, path: str, digest: str | None, key: Key | None) -> H
         )
     if key is not None:
         signing.check(stated, signature, key, path)
-    return Header(head, manifest, weights, of_manifest, of_code, of_weights, found, any(signature))
+    return Header(head, manifest, weights, of_manifest, of_code, of_weights, found, any(signature), status.st_mtime_ns)
 
 
-def _manifest(file: BinaryIO, header: Header, path: str) -> Manifest:
+def _manifest(file: BufferedReader, header: Header, path: str) -> Manifest:
     data = file.read(header.manifest)
     _check(path, "manifest", data, header.manifest_digest)
     try:

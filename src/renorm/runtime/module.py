@@ -304,6 +304,7 @@ def load(
     verify: bool = True,
     digest: str | None = None,
     key: Key | None = None,
+    mapped: bool = True,
 ) -> Module:
     """A module from a file that `Module.save` wrote; neither the compiler nor LLVM is imported. The file holds machine
     code: load only what you would run.
@@ -312,11 +313,13 @@ def load(
     needed.
     digest: what `save` returned: another file is refused. key: a public key of Ed25519, a file in PEM or its content:
     what its owner did not sign is refused. Both are checked before anything of the file is used.
+    mapped: whether weights stay in the file, whose pages processes share, and which must not be changed in place, only
+    replaced, as `save` does; without it they are read at once into memory of the module's own.
     External code is loaded by what is registered under the name in the file (runtime.external).
     Raises InvalidArtifact for a file that cannot be read, is damaged, of another version, for another machine, or
     refused.
     """
-    held = artifact.read(path, verify, digest, key)
+    held = artifact.read(path, verify, digest, key, mapped)
     return Module(held.program, held.objects, held.weights, held.walker, threads, held.externals, held.state)
 
 
