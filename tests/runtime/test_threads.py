@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from renorm.codegen.llvm import walk, walk_waiting
+from renorm.core import cgroups
 from renorm.errors import InvalidInput
 from renorm.runtime import Memory, layout, module, threads
 
@@ -46,36 +47,6 @@ def test_affinity(monkeypatch):
     assert threads._cores() == 1
 
 
-@pytest.fixture
-def cgroups(tmp_path):
-    """(text of /proc/self/cgroup, files of the file system) -> quota."""
-
-    def quota(membership: str, **files: str) -> float | None:
-        (tmp_path / "cgroup").write_text(membership)
-        for name, text in files.items():
-            path = tmp_path / "fs" / name.replace("__", "/").replace("_dot_", ".")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
-        return threads.cpu_quota(tmp_path / "cgroup", tmp_path / "fs")
-
-    return quota
-
-
-def test_quota_of_version_2(cgroups):
-    assert cgroups("0::/a/b\n") is None
-    assert cgroups("0::/a/b\n", a__b__cpu_dot_max="max 100000\n") is None
-    assert cgroups("0::/a/b\n", a__b__cpu_dot_max="250000 100000\n") == 2.5
-    assert cgroups("0::/a/b\n", a__cpu_dot_max="150000 100000\n") == 1.5  # a parent's limit holds for its children
-    assert cgroups("0::/elsewhere\n", cpu_dot_max="50000 100000\n") == 0.5
-
-
-def test_quota_of_version_1(cgroups):
-    line = "5:cpuset:/c\n4:cpu,cpuacct:/c\n"
-    assert cgroups(line) is None
-    assert cgroups(line, cpu__c__cpu_dot_cfs_quota_us="-1\n", cpu__c__cpu_dot_cfs_period_us="100000\n") is None
-    assert cgroups(line, cpu__c__cpu_dot_cfs_quota_us="300000\n") == 3
-
-
 @pytest.fixture(autouse=True)
 def no_count_of_another_test():
     yield
@@ -85,7 +56,7 @@ def no_count_of_another_test():
 def test_quota_bounds_the_default(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(1000, 1008)))
     for quota, expected in ((None, 8), (3.9, 3), (0.2, 1), (100.0, 8)):
-        monkeypatch.setattr(threads, "cpu_quota", lambda *_, quota=quota: quota)
+        monkeypatch.setattr(cgroups, "cpus", lambda quota=quota: quota)
         threads._cores_of.cache_clear()
         assert threads._cores() == expected
 
@@ -93,7 +64,7 @@ def test_quota_bounds_the_default(monkeypatch):
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core")
 def test_a_change_of_affinity_is_seen(monkeypatch):
     monkeypatch.delenv("RENORM_NUM_THREADS", raising=False)
-    monkeypatch.setattr(threads, "_read", lambda path: None)  # a core each and no quota, whatever the machine
+    monkeypatch.setattr(cgroups, "read", lambda path: None)  # a core each and no quota, whatever the machine
     threads._cores_of.cache_clear()
     before = os.sched_getaffinity(0)
     assert threads.default() == len(before)

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from dataclasses import field, fields
 from math import log10
 
+from renorm.core import cgroups
 from renorm.core.dataclass import dataclass
 from renorm.core.errors import InvalidInput, LimitExceeded
 
 _ADDRESSES = 1 << 62  # elements from which on indices do not fit into 64 bits with their signs and strides
 
 Found = tuple[str, int, str]  # a limit, the number that was found, and where
-
-
-def _memory() -> int:
-    """Bytes of this machine."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 @dataclass(frozen=True)
@@ -28,7 +23,7 @@ class Limits:
     file_bytes: of one file of a model. nodes: of a model, with those in branches and in functions that are called.
     expansions: nodes that bodies of the model's own functions put in the place of calls. nesting: graphs within each
     other, and functions that call functions. elements: of one tensor. bytes: inputs, outputs and constants together,
-    and weights with the memory for values between; by default what this machine has. operations: of one run, each
+    and weights with the memory for values between; by default what this process may use. operations: of one run, each
     element that is computed or added up counted once.
     """
 
@@ -37,7 +32,7 @@ class Limits:
     expansions: int = 100_000
     nesting: int = 32
     elements: int = 1 << 36
-    bytes: int = field(default_factory=_memory)
+    bytes: int = field(default_factory=cgroups.memory)
     operations: int = 1 << 46
 
     def __post_init__(self) -> None:

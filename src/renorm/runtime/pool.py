@@ -13,7 +13,6 @@ There is no lock, and nothing is counted: what is idle lies in queues, which tak
 
 from __future__ import annotations
 
-import os
 import time
 import weakref
 from collections import deque
@@ -22,6 +21,8 @@ from contextlib import suppress
 from typing import Any
 
 import numpy as np
+
+from renorm.core import cgroups
 
 Array = np.ndarray[Any, Any]
 
@@ -108,5 +109,5 @@ def _rounded(nbytes: int) -> int:
     return -(-nbytes // step) * step
 
 
-RESULTS = Pool(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 8)
+RESULTS = Pool(cgroups.memory() // 8)  # of what this process may use
 """What `Module.run` puts its results into."""

@@ -29,6 +29,7 @@ from _thread import start_new_thread
 from functools import cache
 from pathlib import Path
 
+from renorm.core import cgroups
 from renorm.core.errors import InvalidInput
 from renorm.runtime import layout, loader
 from renorm.runtime.memory import Memory
@@ -79,41 +80,13 @@ def _cores() -> int:
 
 @cache
 def _cores_of(cpus: frozenset[int], process: int) -> int:
-    quota = cpu_quota(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))
+    quota = cgroups.cpus()
     # a thread per core: two hardware threads of one core share its multipliers
-    cores = {_read(Path(f"/sys/devices/system/cpu/cpu{c}/topology/thread_siblings_list")) or str(c) for c in cpus}
+    cores = {
+        cgroups.read(Path(f"/sys/devices/system/cpu/cpu{c}/topology/thread_siblings_list")) or str(c) for c in cpus
+    }
     # rounded down: a team that is stopped halfway through each period waits for its slowest member at every barrier
     return max(1, min(len(cores), MOST, int(quota) if quota is not None else MOST))
-
-
-def cpu_quota(membership: Path, root: Path) -> float | None:
-    """CPUs that cgroups (version 1 or 2) allow a process, whose /proc/*/cgroup is `membership`; None: no limit."""
-    limits = list[float]()
-    for line in (_read(membership) or "").splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controllers and "cpu" not in controllers.split(","):
-            continue
-        # the path is seen from the host: in a container without a cgroup namespace only the root is mounted
-        group = root / path.strip("/") if not controllers else root / "cpu" / path.strip("/")
-        top = root if not controllers else root / "cpu"
-        while True:
-            if not controllers:
-                quota, _, period = (_read(group / "cpu.max") or "max").partition(" ")
-            else:
-                quota, period = _read(group / "cpu.cfs_quota_us") or "-1", _read(group / "cpu.cfs_period_us") or ""
-            if quota.isdecimal() and period.isdecimal() and int(period):
-                limits.append(int(quota) / int(period))
-            if group == top:
-                break
-            group = group.parent
-    return min(limits, default=None)
-
-
-def _read(path: Path) -> str | None:
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return None
 
 
 class Team:
