@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import math
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -40,6 +41,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # what a shell gives to what it starts in the background
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     kept_kernels.keep(config.rootpath / ".pytest_cache" / "kernels")
     if config.getoption("--measure"):
         config.pluginmanager.register(Measured())
