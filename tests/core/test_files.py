@@ -33,6 +33,7 @@ ELSEWHERE = {
     "driver/measure.py": "a folder of its own, which goes when the benchmark ends",
     "driver/worker.py": "into that folder",
     "codegen/worker.py": "pipes",
+    "training/background.py": "pipes too",
 }
 
 
