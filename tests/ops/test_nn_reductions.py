@@ -151,18 +151,3 @@ def test_dropout_passes_everything(
     node = next(n for n in read(proto).nodes if n.op.name == "dropout")
     ratio = operands.get("ratio", attributes.get("ratio", 0.5))
     assert node.op.ratio == pytest.approx(float(ratio))
-
-
-@pytest.mark.parametrize(
-    ("opset", "operands", "attributes"),
-    [
-        (1, {}, {}),
-        (6, {}, {"is_test": 0}),
-        (13, {"ratio": np.float32(0.3), "training": np.array(True)}, {}),
-        (13, {"ratio": None, "training": np.array(True)}, {}),
-    ],
-)
-def test_dropout_in_training_is_refused(opset: int, operands: dict[str, Any], attributes: dict[str, Any]) -> None:
-    o = {"x": normal(np.random.default_rng(0), 2, 3), **operands}
-    with pytest.raises(RenormError, match="it is in training mode"):
-        read(model("Dropout", opset, o, constant=tuple(operands), **attributes))

@@ -12,6 +12,8 @@ from tests.ops.one_node import OneNode
 
 import renorm.ops  # noqa: F401  registers every op
 from renorm import frontends
+from renorm.core import dtypes
+from renorm.core.conversion import limits
 from renorm.core.errors import UnsupportedOp
 from renorm.frontends.onnx.provenance import KEY, Provenance
 from renorm.frontends.onnx.writer import write
@@ -44,12 +46,24 @@ def is_double(case: OneNode) -> bool:
 
 MAXIMA = {"arg_max", "arg_min", "global_max_pool", "max_pool", "reduce_max", "reduce_min"}
 NORMS = {"batch_norm", "instance_norm", "layer_norm", "group_norm", "rms_norm"}
+
+
 # ops, for which of their samples, and in what ONNX Runtime differs
+def is_beyond_integers(case: OneNode) -> bool:
+    (a,), (v,) = case.arrays, case.graph.outputs
+    if a.dtype.kind not in "fV" or not dtypes.is_int(v.dtype):
+        return False
+    low, high = limits(v.dtype)
+    wide = a.astype(np.float64)
+    return not bool(((wide >= low) & (wide < high)).all())
+
+
 DIFFERENT: list[tuple[set[str], Callable[[OneNode], bool], str]] = [
     (MAXIMA | {"thresholded_relu"}, has_nan, "gives a number where an operand is NaN"),
     (NORMS, is_ill_conditioned, "loses the digits of a small variance"),
     ({"shrink"}, is_double, "computes with float32"),
     ({"reduce_mean"}, lambda case: any(a.size == 0 for a in case.arrays), "gives 0 for the mean of nothing"),
+    ({"cast"}, is_beyond_integers, "gives what the processor does of floats that no integer of the dtype is near"),
 ]
 
 
