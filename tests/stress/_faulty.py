@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import time
 
+from tests.stress._children import in_child
 from tests.stress.attack import attack
 
 
@@ -12,6 +13,18 @@ from tests.stress.attack import attack
 def raises(seed: int) -> None:
     """An attempt that fails."""
     assert seed != 1
+
+
+@attack(limit_s=30, in_gate=3)
+def has_a_child_that_hangs(seed: int) -> None:
+    """An attempt whose child does not end."""
+    if seed == 1:
+        in_child(wait_for_ever, 0.5)
+
+
+def wait_for_ever() -> None:
+    """What the stack of the child shows."""
+    time.sleep(3600)
 
 
 @attack(limit_s=30, in_gate=3)
@@ -25,4 +38,4 @@ def crashes(seed: int) -> None:
 def hangs(seed: int) -> None:
     """An attempt without an end."""
     if seed == 1:
-        time.sleep(3600)
+        wait_for_ever()

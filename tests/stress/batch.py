@@ -21,12 +21,12 @@ from tests.stress.attack import Attack, named
 
 ROOT = Path(__file__).parents[2]
 START_S = 120.0  # what a process may take until its first attempt: imports, on a busy machine
-LINES = 40  # of what a failed attempt printed
+LINES = 80  # of what a failed attempt printed
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One attempt. fault: empty where renorm held."""
+    """One attempt. fault: empty where renorm held; otherwise why, and what it and its children printed last."""
 
     attack: str
     seed: int
@@ -64,10 +64,10 @@ def _in_process(attack: Attack, seeds: range) -> Iterator[Outcome]:
             while (line := lines.get(begun + limit)) is not None and not line.startswith(_MARK):
                 said.append(line)
             took = time.monotonic() - begun
+            fault = _end(process, lines, said, took) if line is None else json.loads(line.removeprefix(_MARK))
+            yield Outcome(attack.name, seed, took, "\n".join([fault, *said[-LINES:]]) if fault else "")
             if line is None:
-                yield Outcome(attack.name, seed, took, "\n".join([_end(process, lines, said, took), *said[-LINES:]]))
                 return
-            yield Outcome(attack.name, seed, took, json.loads(line.removeprefix(_MARK)))
             limit = attack.limit_s
     finally:
         with suppress(ProcessLookupError):

@@ -19,7 +19,13 @@ def test_every_attack_says_what_it_tries_to_disprove() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "said"), [("raises", "AssertionError"), ("crashes", "SIGSEGV"), ("hangs", "no end in 2")]
+    ("name", "said"),
+    [
+        ("raises", "AssertionError"),
+        ("crashes", "SIGSEGV"),
+        ("hangs", "no end in 2"),
+        ("has_a_child_that_hangs", "in wait_for_ever"),
+    ],
 )
 def test_a_fault_is_found_and_the_next_attempts_are_made(name: str, said: str) -> None:
     outcomes = list(attempts(named(f"_faulty.{name}"), range(3)))
