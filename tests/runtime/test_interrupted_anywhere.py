@@ -124,17 +124,20 @@ def program(walker, assemble, mirror_text) -> Callable[..., Module]:
 
 
 @pytest.fixture
-def fresh(monkeypatch) -> Callable[[], None]:
+def fresh(monkeypatch) -> Iterator[Callable[[], None]]:
     """Has the next modules make teams of their own, whose workers start at their first run."""
-    kept = list[dict[Any, threads.Team]]()
+    before = threads._teams
+
+    def close() -> None:
+        for team in threads._teams.values() if threads._teams is not before else ():
+            team.close()
 
     def fresh() -> None:
-        for team in threads._teams.values() if kept else ():
-            team.close()
-        kept.append(threads._teams)  # native code is where their workers are
+        close()
         monkeypatch.setattr(threads, "_teams", {})
 
-    return fresh
+    yield fresh
+    close()
 
 
 def right(m: Module, mirrored: Any, length: int = 3) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import threading
 import time
+import weakref
 
 import numpy as np
 import pytest
@@ -81,9 +83,6 @@ def test_one_team_per_number_of_threads(walker):
     assert threads.team(2, walker, "x86_64") is not threads.team(3, walker, "x86_64")
 
 
-_closed = list[threads.Team]()  # a worker on its way out is in code of its team, which hence is never freed
-
-
 def test_where_no_more_threads_can_be_started_those_there_are_walk(mirrors, mirrored, monkeypatch, walker):
     m, started = mirrors(50, 4, 1000), []
     start = threads.start_new_thread
@@ -100,7 +99,25 @@ def test_where_no_more_threads_can_be_started_those_there_are_walk(mirrors, mirr
     assert len(started) == 3
     m._team.close()
     np.testing.assert_array_equal(m.run(x)[0], mirrored(x, 4))
-    _closed.append(threads._teams.pop((1000, walker, None)))
+    threads._teams.pop((1000, walker, None))
+
+
+def test_workers_keep_what_they_are_in(walker):
+    """Their code, and what they wait at: a team that nobody refers to is freed when the last of them has left."""
+    team = threads.Team(3, walker, "x86_64")
+    image, pool, stop = weakref.ref(team._image), team.pool.address, team._stop
+    team._start()
+    until = time.monotonic() + 30
+    while team._entered.value < 2:
+        assert time.monotonic() < until
+        time.sleep(0.001)
+    del team
+    gc.collect()
+    assert image() is not None
+    stop(pool)
+    while image() is not None:
+        assert time.monotonic() < until
+        time.sleep(0.001)
 
 
 def test_a_worker_too_many_finds_no_number(mirrors, mirrored):

@@ -139,9 +139,6 @@ def runs(seed: int) -> None:
     _attacked(rng, call, check)
 
 
-_kept: list[object] = []  # teams of before, whose workers are in native code of theirs
-
-
 @attack(limit_s=60, in_gate=3)
 def first_runs(seed: int) -> None:
     """A team whose first run is interrupted has no worker twice, and all runs are right."""
@@ -151,7 +148,6 @@ def first_runs(seed: int) -> None:
     made = renorm.compile(_network(), threads=2)
     parts = made.program, made._objects, made._weights, made._walker
     for _ in range(10):
-        _kept.append(threads._teams)
         threads._teams = {}  # so that the next module has a new team
         m: list[Any] = []
 

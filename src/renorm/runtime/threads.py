@@ -26,6 +26,7 @@ import os
 import threading
 import time
 from _thread import start_new_thread
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -146,7 +147,7 @@ class Team:
         self._asked = now
         try:
             for _ in range(self._workers - self._entered.value):
-                start_new_thread(self._work, (self.pool.address,))
+                start_new_thread(_enter, (self._work, self._image, self.pool))
         except (RuntimeError, MemoryError):  # out of threads, or the interpreter is exiting
             pass
 
@@ -157,6 +158,11 @@ class Team:
         until = time.monotonic() + HOME_S
         while self._left.value < self._entered.value and time.monotonic() < until:
             time.sleep(1e-4)
+
+
+def _enter(work: Callable[[int], None], image: loader.Image, pool: Memory) -> None:
+    """A worker, which keeps the code that it is in and what it waits at, whoever forgets the team meanwhile."""
+    work(pool.address)
 
 
 def _word(memory: Memory, field: int) -> ctypes.c_int64:
