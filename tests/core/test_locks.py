@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import gc
+import logging
 import os
 import signal
 import sys
@@ -11,13 +12,15 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
+from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import renorm
 from renorm.core import locks
-from renorm.core.locks import Lock, Rank
+from renorm.core.locks import Leaf, Lock, Rank
 from renorm.errors import InternalError, ReentrancyError
 
 # What makes somebody wait, and where else than in the registry it stands: why
@@ -340,6 +343,69 @@ def test_a_fork_waits_no_longer_than_it_must(monkeypatch):
     go.set()
     thread.join()
     assert guard.take()
+
+
+@pytest.fixture
+def beside(tmp_path, monkeypatch):
+    """The module `beside`, whose import has begun in another thread: go: it goes on; end: what it calls last."""
+    events = SimpleNamespace(begun=threading.Event(), go=threading.Event(), end=lambda: None)
+    monkeypatch.setitem(sys.modules, "its_events", events)
+    monkeypatch.syspath_prepend(tmp_path)
+    text = "import its_events as e\ne.begun.set()\ne.go.wait()\ne.end()\ndone = True\n"
+    (tmp_path / "beside.py").write_text(text)
+    monkeypatch.setattr(locks, "_given_up", set())
+    thread = in_thread(lambda: import_module("beside"))
+    events.begun.wait()
+    yield events
+    events.go.set()
+    thread.join()
+    sys.modules.pop("beside", None)
+
+
+def test_a_fork_waits_for_imports_of_other_threads(beside):
+    threading.Timer(0.1, beside.go.set).start()
+    in_child(lambda: import_module("beside").done, 10)
+
+
+def test_what_is_imported_can_take_what_forks_take(beside):
+    leaf = Leaf("what an import needs")
+
+    def end() -> None:
+        with leaf:
+            logging.getLogger("of a module")
+
+    beside.end = end
+    threading.Timer(0.1, beside.go.set).start()
+    begin = time.monotonic()
+    in_child(lambda: True)
+    assert time.monotonic() - begin < locks.FORK_PATIENCE_S / 2
+
+
+def test_a_fork_waits_once_for_an_import_without_an_end(beside, monkeypatch):
+    monkeypatch.setattr(locks, "FORK_PATIENCE_S", 0.1)
+    in_child(lambda: True)
+    monkeypatch.setattr(locks, "FORK_PATIENCE_S", 60.0)
+    begin = time.monotonic()
+    in_child(lambda: True)
+    assert time.monotonic() - begin < 30
+
+
+def test_a_fork_waits_for_who_is_about_to_import():
+    """Between asking for the lock of a module and taking it, where nobody has it."""
+    about, done = threading.Event(), threading.Event()
+
+    def ask() -> None:
+        lock = import_module("importlib._bootstrap")._get_module_lock("of no module")
+        about.set()
+        time.sleep(0.1)
+        lock.acquire()
+        done.set()
+        lock.release()
+
+    thread = in_thread(ask)
+    about.wait()
+    in_child(done.is_set)
+    thread.join()
 
 
 def test_locks_of_another_library(monkeypatch):

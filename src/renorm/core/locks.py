@@ -16,8 +16,9 @@ guard is in the middle of a change; leaves are, and never wait for more than som
   class), a fork waits (`fork_waits`), FORK_PATIENCE_S at most, and holds the lock on both sides while it happens. Most
   of these are leaves, held for a few statements.
 
-A fork waits as long for imports of renorm, and of what it imports when that is first needed, by other threads: Python
-keeps a lock for each module while it is imported, and a child would find half a module.
+A fork waits as long for imports by other threads: Python keeps a lock for each module while it is imported, which in a
+child nobody gives back. Who imports may need what a fork has taken, so that is given back between two looks. One that
+does not end in that time is not waited for again.
 
 What the thread that forks holds itself it holds in the child too, and goes on with.
 """
@@ -25,6 +26,7 @@ What the thread that forks holds itself it holds in the child too, and goes on w
 from __future__ import annotations
 
 import _imp
+import logging
 import os
 import time
 import weakref
@@ -53,7 +55,6 @@ else:
 
 FORK_PATIENCE_S = 30.0
 _LOOK_S = 0.02  # between two looks at who waits for whom
-_IMPORTED = {"renorm", "numpy", "ml_dtypes", "onnx", "llvmlite"}  # packages, at any time
 
 
 class Rank(IntEnum):
@@ -158,10 +159,13 @@ def adopt(lock: Any) -> None:
 strict = False  # whether to refuse what is out of order even where nobody waits: for tests
 
 _living = dict[int, weakref.ref[_Registered]]()
-_adopted = list[RLock]()
+# that of logging, which its own hook takes: imported before this module it does so after it, and modules that make
+# loggers can be waited for
+_adopted = [cast(RLock, vars(logging)["_lock"])]
 # by thread: what it waits for, and what it holds meanwhile
 _waiting = dict[int, tuple[_Registered, list[_Registered]]]()
 _taken = dict[int, list[RLock]]()  # by thread that forks
+_given_up = set[str]()  # modules whose import did not end
 _module_locks: Any = getattr(import_module("importlib._bootstrap"), "_module_locks", {})  # by name, referred to weakly
 
 
@@ -187,24 +191,28 @@ def _is_ring(wanted: _Registered, held: list[_Registered]) -> bool:
     return False
 
 
-def _is_importing() -> bool:
-    """Whether another thread imports what a child may need."""
+def _imported() -> set[str]:
+    """Modules that other threads import, or are about to: there is a lock as long as somebody refers to it."""
     me = get_ident()
-    held = [lock for name, ref in list(_module_locks.items()) if name.split(".")[0] in _IMPORTED and (lock := ref())]
-    return any(lock.owner not in (None, me) for lock in held)
+    return {name for name, ref in list(_module_locks.items()) if (lock := ref()) is not None and lock.owner != me}
 
 
 def _before_fork() -> None:
     until = time.monotonic() + FORK_PATIENCE_S
     waits = sorted((lock for lock in _locks() if lock.fork_waits), key=lambda lock: lock.rank)
-    taken = _taken[get_ident()] = [lock for lock in (*waits, *_adopted) if not lock._is_owned()]
-    for lock in taken:
-        lock.acquire(timeout=max(0.0, until - time.monotonic()))
-    _imp.acquire_lock()  # nobody begins an import
-    while _is_importing() and time.monotonic() < until:
-        _imp.release_lock()
+    while True:
+        taken = _taken[get_ident()] = [lock for lock in (*waits, *_adopted) if not lock._is_owned()]
+        for lock in taken:
+            lock.acquire(timeout=max(0.0, until - time.monotonic()))
+        _imp.acquire_lock()  # nobody begins an import
+        imported = _imported() - _given_up
+        if not imported:
+            return
+        if time.monotonic() > until:
+            _given_up.update(imported)
+            return
+        _after_fork()
         time.sleep(0.001)
-        _imp.acquire_lock()
 
 
 def _after_fork() -> None:
