@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import subprocess
 import sys
 import threading
 import time
@@ -89,6 +88,7 @@ def at_work(seed: int) -> None:
     """A child that is made while threads compile, specialise, run with state and train does all of that, right."""
     global _alone
     rng = random.Random(seed)
+    _compiles(rng)  # imports are the other attack's
     stop, errors = threading.Event(), list[BaseException]()
 
     def repeat(work: Work, own: random.Random) -> None:
@@ -122,26 +122,15 @@ def at_work(seed: int) -> None:
     assert not errors, errors
 
 
-_FIRST = """
-import os, random, sys, threading, time
-os.environ["RENORM_CACHE"] = "0"
-import onnx
-from tests.stress import forks
-from tests.stress._children import in_child
-rng = random.Random(int(sys.argv[1]))
-work = rng.choice(forks._WORK)
-thread = threading.Thread(target=work, args=(rng,), daemon=True)
-thread.start()
-time.sleep(rng.random() * 1.5)
-in_child(lambda: [w(rng) for w in forks._WORK], 100)
-thread.join()
-"""
-
-
 @attack(limit_s=240, in_gate=1)
 def at_first_use(seed: int) -> None:
     """A child that is made while a thread imports what compiles, and compiles for the first time, can do so too."""
-    done = subprocess.run(
-        [sys.executable, "-c", _FIRST, str(seed)], env=os.environ, capture_output=True, text=True, timeout=220
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    assert "renorm.driver.compile" not in sys.modules
+    in_child(lambda: _at_first_use(random.Random(seed)), 220)
+
+
+def _at_first_use(rng: random.Random) -> None:
+    os.environ["RENORM_CACHE"] = "0"
+    threading.Thread(target=rng.choice(_WORK), args=(random.Random(rng.random()),), daemon=True).start()
+    time.sleep(rng.random() * 1.5)
+    in_child(lambda: [work(rng) for work in _WORK], 100)
