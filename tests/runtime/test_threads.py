@@ -105,7 +105,7 @@ def test_where_no_more_threads_can_be_started_those_there_are_walk(mirrors, mirr
 def test_workers_keep_what_they_are_in(walker):
     """Their code, and what they wait at: a team that nobody refers to is freed when the last of them has left."""
     team = threads.Team(3, walker, "x86_64")
-    image, pool, stop = weakref.ref(team._image), team.pool.address, team._stop
+    image, pool, stop = weakref.ref(team._image), team.pool, team._stop
     team._start()
     until = time.monotonic() + 30
     while team._entered.value < 2:
@@ -113,8 +113,10 @@ def test_workers_keep_what_they_are_in(walker):
         time.sleep(0.001)
     del team
     gc.collect()
-    assert image() is not None
-    stop(pool)
+    held = image()
+    assert held is not None
+    stop(pool.address)
+    del held  # this thread is not in its code either
     while image() is not None:
         assert time.monotonic() < until
         time.sleep(0.001)
