@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
 import sys
+import tempfile
 
 import pytest
 
@@ -129,3 +132,25 @@ def test_a_cpu_that_nobody_asked_about_has_no_width() -> None:
 def test_the_host_is_found_without_llvm() -> None:
     script = "import sys, renorm.targets as t; t.find('llvm'); assert 'llvmlite' not in sys.modules"
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+def test_llvm_is_asked_where_no_disk_takes_temporary_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none() -> None:
+        raise FileNotFoundError("No usable temporary directory found")
+
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_get_default_tempdir", none)
+    subtarget._subtarget.cache_clear()
+    assert "avx2" in subtarget.subtarget(parse("llvm -mcpu=haswell")).features
+
+
+def test_standard_error_stays_open_where_there_are_no_more_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(file: int) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    before = os.fstat(2)
+    monkeypatch.setattr(os, "dup", refused)
+    with pytest.raises(OSError, match="Too many open files"), subtarget._Complaints():
+        pass
+    after = os.fstat(2)
+    assert (before.st_dev, before.st_ino) == (after.st_dev, after.st_ino)

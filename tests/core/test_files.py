@@ -34,6 +34,7 @@ ELSEWHERE = {
     "driver/worker.py": "into that folder",
     "codegen/worker.py": "pipes",
     "training/background.py": "pipes too",
+    "codegen/llvm/subtarget.py": "a file in memory",
 }
 
 

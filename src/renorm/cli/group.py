@@ -46,6 +46,15 @@ class _Verbs(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def main(self, *args: Any, **given: Any) -> Any:
+        try:
+            return super().main(*args, **given)
+        except OSError:  # of what is printed outside of verbs: help, errors of the command line
+            from renorm.cli.output import guarded  # only a failure pays for it
+
+            with guarded(as_json=False):
+                raise
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import sys
 from collections.abc import Generator, Sequence
@@ -29,9 +30,11 @@ _CODES: list[tuple[type[errors.RenormError], int]] = [
 _STEERING = (*range(9), *range(11, 32), *range(127, 160), *range(0x200E, 0x2010), *range(0x202A, 0x202F))
 _SHOWN = {c: f"\\u{c:04x}" for c in (*_STEERING, *range(0x2066, 0x206A))}
 
+_UNWRITTEN = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF}
+
 WIDE = 200  # columns where there is no terminal whose width would count
 
-console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else WIDE)
+console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout and sys.stdout.isatty() else WIDE)
 stderr = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
@@ -52,10 +55,17 @@ def guarded(as_json: bool) -> Generator[None]:
     """Turns errors of renorm into their text, or a JSON object, and an exit code."""
     try:
         yield
+        if sys.stdout:
+            sys.stdout.flush()  # now: what cannot be written then is the verb's error
     except errors.RenormError as error:
         _fail(error, as_json)
-    except OSError as error:  # a file that the command line names
-        _fail(errors.InvalidInput(f"{error.filename}: {error.strerror}" if error.filename else str(error)), as_json)
+    except OSError as error:  # a file that the command line names, or what is printed
+        if error.errno == errno.EPIPE:  # who reads has enough, which click knows
+            raise
+        if is_unprinted := not error.filename and error.errno in _UNWRITTEN:
+            sys.stdout = None  # where the rest of it would be written to when Python ends
+        what = "standard output" if is_unprinted else error.filename
+        _fail(errors.InvalidInput(f"{what}: {error.strerror}" if what else str(error)), as_json and not is_unprinted)
 
 
 def _fail(error: errors.RenormError, as_json: bool) -> NoReturn:

@@ -89,6 +89,10 @@ class TimeLimit(RenormError, TimeoutError):
     """A run was not done in the time that it was given."""
 
 
+class OutOfMemory(RenormError, MemoryError):
+    """The system gives no memory for what is asked for; says for what, and how many bytes."""
+
+
 class UserCodeError(RenormError):
     """An exception inside a user's compute, schedule or infer; names node, op, operand types, file and line."""
 

@@ -18,18 +18,22 @@ def check(graph: Graph, limits: Limits) -> None:
     values = [v for v in graph.values() if v.type.is_static]
     if values:
         largest = max(values, key=_elements)
-        found.append(("elements", _elements(largest), repr(largest)))
+        found.append(("elements", _elements(largest), _named(largest)))
     outside = [v for v in (*graph.inputs, *graph.outputs, *graph.constants.values()) if v.type.is_static]
     if outside:
         total = {v: _elements(v) * dtypes.itemsize(v.dtype) for v in outside}
         most = max(outside, key=total.__getitem__)
-        found.append(("bytes", sum(total.values()), f"most of {most!r}"))
+        found.append(("bytes", sum(total.values()), f"most of {_named(most)}"))
     if sum(map(_at_most, graph.nodes)) > limits.operations:
         counted = dict(_operations(graph))
         if counted:
             name = max(counted, key=counted.__getitem__)
             found.append(("operations", sum(counted.values()), f"most of node {name!r}, {counted[name]:.3g}"))
     limits.check(graph.name, found)
+
+
+def _named(v: Value) -> str:
+    return repr(v) if v.producer is None else f"{v!r} of node {v.producer.name!r}"
 
 
 def _elements(v: Value) -> int:

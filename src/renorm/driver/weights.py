@@ -12,6 +12,7 @@ import numpy as np
 
 from renorm.core import dtypes
 from renorm.core.dims import static
+from renorm.core.room import out_of_memory, require_for_thread
 from renorm.driver.lowering import Parameter
 from renorm.graph.deferred import Array, Deferred, cut
 from renorm.graph.ir import Graph
@@ -51,7 +52,10 @@ class Weights:
     def array(self, graph: Graph) -> np.ndarray[Any, Any]:
         """All of them, ALIGNMENT-aligned. From here on the constants of `graph` are read there too: nothing is held
         twice, and nothing refers to the file that the model came from."""
-        held = np.empty(self._end + ALIGNMENT, np.uint8)
+        try:
+            held = np.empty(self._end + ALIGNMENT, np.uint8)
+        except MemoryError as error:
+            raise out_of_memory(f"no memory for the weights of {graph.name}", self._end) from error
         start = -held.ctypes.data % ALIGNMENT
         held = held[start : start + self._end]
         views: list[Array] = []
@@ -113,10 +117,12 @@ def _write(work: Iterable[tuple[Parameter, Array, int, int]]) -> None:
         except BaseException as error:  # of a thread nobody else would hear
             failed.append(error)
 
-    np.empty(_KEPT, np.uint8)
+    with suppress(MemoryError):
+        np.empty(_KEPT, np.uint8)
     others = list[Thread]()
     with suppress(RuntimeError, MemoryError):  # no more threads: those there are do all of it
         for _ in range(threads.default() - 1):
+            require_for_thread()
             (one := Thread(target=run)).start()
             others.append(one)
     run()

@@ -16,6 +16,7 @@ import numpy as np
 
 from renorm.core import dtypes
 from renorm.core.errors import InvalidInput
+from renorm.core.room import out_of_memory
 from renorm.runtime import pool
 from renorm.runtime.dlpack import bfloat16_view
 from renorm.runtime.program import ALIGNMENT, TensorSpec
@@ -38,7 +39,13 @@ class Slot:
         self.nbytes = spec.nbytes
 
     def allocate(self) -> Array:
-        """A fresh array, which nobody else refers to; its elements are undefined."""
+        """A fresh array, which nobody else refers to; its elements are undefined. Raises OutOfMemory."""
+        try:
+            return self._allocate()
+        except MemoryError as error:
+            raise out_of_memory(f"no memory for {self.spec}", self.nbytes) from error
+
+    def _allocate(self) -> Array:
         if self.nbytes < ALIGNED:
             return np.empty(self.shape, self.dtype)
         if self.nbytes >= LARGE:

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from renorm.core.room import out_of_memory
+
 # bytes from which the kernel is asked for huge pages: fewer misses in the TLB, no waste on small arenas
 _HUGE = 4 << 20
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -16,12 +18,18 @@ _libc.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
 class Memory:
-    """`nbytes` of zeroed anonymous memory, aligned to a page; unmapped with this object and the views of `array`."""
+    """`nbytes` of zeroed anonymous memory, aligned to a page; unmapped with this object and the views of `array`.
+
+    Raises OutOfMemory.
+    """
 
     __slots__ = ("_mapping", "address", "array", "nbytes")
 
     def __init__(self, nbytes: int):
-        self._mapping = mmap.mmap(-1, max(nbytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        try:
+            self._mapping = mmap.mmap(-1, max(nbytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        except (OSError, MemoryError) as error:
+            raise out_of_memory("no memory for weights, code or values between kernels", nbytes) from error
         if nbytes >= _HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
             with suppress(OSError):  # a kernel without huge pages
                 self._mapping.madvise(mmap.MADV_HUGEPAGE)

@@ -32,6 +32,7 @@ from pathlib import Path
 
 from renorm.core import cgroups
 from renorm.core.errors import InvalidInput
+from renorm.core.room import require_for_thread
 from renorm.runtime import layout, loader
 from renorm.runtime.memory import Memory
 from renorm.runtime.openmp import Region
@@ -146,6 +147,7 @@ class Team:
             return
         self._asked = now
         try:
+            require_for_thread()
             for _ in range(self._workers - self._entered.value):
                 start_new_thread(_enter, (self._work, self._image, self.pool))
         except (RuntimeError, MemoryError):  # out of threads, or the interpreter is exiting

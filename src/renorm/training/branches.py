@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from renorm.core.errors import SynchronizationError
+from renorm.core.room import require_for_thread
 from renorm.training.communicators import Array, Communicator
 
 
@@ -22,8 +23,10 @@ def together(comm: Communicator, *branches: Callable[[Communicator], Any]) -> li
     is raised here once the other ranks know of it; what other branches were at is given up. What a library keeps per
     thread, as torch.no_grad, is set inside a branch.
     """
-    running = [_Branch(comm, branch) for branch in branches]
+    running = list[_Branch]()
     try:
+        for branch in branches:
+            running.append(_Branch(comm, branch))
         while waiting := [branch for branch in running if branch.proceed()]:
             gathered = comm.gather_all([item for branch in waiting for item in branch.sent])
             for branch in waiting:
@@ -52,7 +55,16 @@ class _Branch(Communicator):
         self._go = threading.Semaphore(0)
         self._stopped = threading.Semaphore(0)
         context = contextvars.copy_context()  # np.errstate and the like, as outside
-        threading.Thread(target=context.run, args=(self._run, function), name="branch", daemon=True).start()
+        thread = threading.Thread(target=context.run, args=(self._run, function), name="branch", daemon=True)
+        try:
+            require_for_thread()
+            thread.start()
+        except (RuntimeError, MemoryError) as error:
+            raise SynchronizationError(
+                "a branch cannot start: the system gives no more threads",
+                [str(error)],
+                "call the branches one after the other on all ranks, or raise how many threads the process may have",
+            ) from error
 
     def proceed(self) -> bool:
         """Lets it run until it gathers (True) or is through (False). Raises what it raises."""

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from renorm.core.errors import SynchronizationError
 from renorm.core.locks import condition
+from renorm.core.room import require_for_thread
 from renorm.training.communicators import TIMEOUT, Communicator, missing, places
 
 _T = TypeVar("_T")
@@ -37,7 +38,8 @@ class Threads(Sequence[Communicator]):
         """Calls `function(comm)` on each rank in a thread of its own; what they return, in rank order.
 
         What a rank raises is raised here, and ends the waiting of the others. The first error that is not
-        SynchronizationError is preferred, since those of the other ranks follow from it.
+        SynchronizationError is preferred, since those of the other ranks follow from it. Where the system gives no
+        thread for a rank, the others do not wait for it, and a SynchronizationError says so.
         """
         results: list[Any] = [None] * len(self)
         errors: dict[int, BaseException] = {}
@@ -55,10 +57,25 @@ class Threads(Sequence[Communicator]):
         for comm in self._ranks:
             comm.reopen()
         threads = [threading.Thread(target=work, args=(c,), name=f"rank {c.rank}", daemon=True) for c in self._ranks]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
+        started, refused = 0, None
+        try:
+            for thread in threads:
+                require_for_thread()
+                thread.start()
+                started += 1
+        except (RuntimeError, MemoryError) as error:
+            refused = SynchronizationError(
+                f"rank {started} of {len(self)} cannot start: the system gives no more threads",
+                [str(error)],
+                "use fewer ranks, or raise how many threads the process may have (ulimit -u, its control group)",
+            )
+            refused.__cause__ = error
+            for rank in range(started, len(self)):  # nobody waits for it
+                self._room.leave(rank, "could not start")
+        for thread in threads[:started]:
             thread.join()
+        if refused:
+            raise refused
         if errors:
             order = sorted(errors, key=lambda rank: (isinstance(errors[rank], SynchronizationError), rank))
             raise errors[order[0]]

@@ -7,10 +7,13 @@ from typing import Any
 
 import llvmlite.binding as llvm
 
-from renorm.codegen.llvm.subtarget import subtarget
+from renorm.codegen.llvm import subtarget
 from renorm.core.errors import InternalError, InvalidArtifact
+from renorm.core.room import require
 from renorm.core.target import Target
 from renorm.runtime import elf
+
+TIMES = 64  # bytes that LLVM takes for each byte of a text, at most, beside subtarget.ROOM
 
 # What the emitter leaves to LLVM, in order. Not in it, on purpose: the loop and SLP vectorizers and unrolling
 # (schedules decide), loop-idiom and memcpy-opt (they call the C library).
@@ -30,7 +33,7 @@ def host() -> str:
 @cache
 def machine(target: Target) -> Any:
     """The TargetMachine of a target. Raises InvalidTarget for what this LLVM or renorm cannot make code for."""
-    of = subtarget(target)
+    of = subtarget.subtarget(target)
     made = llvm.Target.from_triple(of.triple).create_target_machine(
         cpu=of.base, features=of.flags, opt=3, reloc="pic", codemodel="small"
     )
@@ -39,6 +42,7 @@ def machine(target: Target) -> Any:
 
 
 def _optimised(text: str, target: Target, name: str) -> Any:
+    require(subtarget.ROOM + TIMES * len(text), f"no memory to compile kernel {name}")
     made = machine(target)
     try:
         module = llvm.parse_assembly(text, llvm.create_context())

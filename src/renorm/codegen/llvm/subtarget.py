@@ -11,6 +11,7 @@ exactly what its code may use.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import subprocess
@@ -19,6 +20,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
+from typing import IO
 
 import llvmlite.binding as llvm
 
@@ -26,11 +28,13 @@ from renorm.core import locks
 from renorm.core.dataclass import dataclass
 from renorm.core.errors import InvalidTarget, suggest
 from renorm.core.features import FEATURES
+from renorm.core.room import require
 from renorm.core.target import Target
 from renorm.runtime import cpu
 
 # llvmlite has a lock for each call of LLVM: a child of fork() would wait for it for ever, or find LLVM in mid-call
 locks.adopt(llvm.ffi.lib._lock._lock)
+ROOM = 16 << 20  # bytes; where there are none, LLVM ends the process
 _stderr = locks.Leaf("the standard error stream")
 
 BASES = {"x86_64": "x86-64", "aarch64": "generic"}  # what every CPU of an architecture has, by LLVM's names
@@ -172,6 +176,13 @@ llvm.Target.from_triple({triple!r}).create_target_machine(features="+help")
     return found[0], found[1]
 
 
+def _unnamed_file() -> IO[bytes]:
+    """In memory, where the system has such files: a disk may be full."""
+    if sys.platform == "linux":
+        return os.fdopen(os.memfd_create("complaints"), "w+b")
+    return tempfile.TemporaryFile()
+
+
 class _Complaints:
     """Catches what LLVM prints to the standard error stream about CPUs and features it does not know: it has no other
     way to tell. Anything else that arrives meanwhile is passed on.
@@ -184,11 +195,15 @@ class _Complaints:
         self.features: list[str] = []
 
     def __enter__(self) -> _Complaints:
-        self._file = tempfile.TemporaryFile()
+        require(ROOM, "no memory for LLVM")
+        self._file = _unnamed_file()
         try:
             self._kept = os.dup(2)
-        except OSError:  # closed, as daemons have it
-            self._kept = -1
+        except OSError as error:
+            if error.errno != errno.EBADF:
+                self._file.close()
+                raise
+            self._kept = -1  # closed, as daemons have it
         os.dup2(self._file.fileno(), 2)
         return self
 

@@ -24,6 +24,7 @@ import numpy as np
 from renorm.core.dims import Dim, Sym
 from renorm.core.errors import InvalidModel, RenormError, UnsupportedOp, UserCodeError, raised_at, suggest
 from renorm.core.limits import DEFAULT, Limits
+from renorm.core.room import require_for_thread
 from renorm.frontends.diagnosis import ASSUMPTIONS, diagnose
 from renorm.frontends.onnx import tensors
 from renorm.frontends.onnx.messages import (
@@ -57,6 +58,7 @@ def read(
     held = load(source, limits)
     if is_mapped and isinstance(held.content, mmap):
         with suppress(RuntimeError, MemoryError):  # no more threads: pages are mapped when they are read
+            require_for_thread()
             Thread(target=_touch, args=(held.content,)).start()
     graph = _Reader(held, shapes or {}, is_mapped, limits).read()
     diagnose(graph)

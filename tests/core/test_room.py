@@ -1,0 +1,119 @@
+"""Memory that the system does not give: an error that says for what and how many bytes, before anything has begun."""
+
+from __future__ import annotations
+
+import os
+import resource
+import threading
+
+import numpy as np
+import pytest
+from tests.frontends.models import model
+from tests.stress._children import in_child
+
+import renorm
+from renorm.codegen.llvm import machine, subtarget
+from renorm.core import room
+from renorm.core.dims import Sym
+from renorm.core.target import parse
+from renorm.driver import weights
+from renorm.errors import LimitExceeded, OutOfMemory
+from renorm.graph.ir import Graph
+from renorm.runtime.arrays import Slot
+from renorm.runtime.memory import Memory
+from renorm.runtime.program import TensorSpec
+
+NETWORK = model("m (float[4, 8] x) => (float[4, 8] y) { y = MatMul (x, w) }", w=np.eye(8, dtype=np.float32))
+X = np.ones((4, 8), np.float32)
+
+
+def test_what_the_system_gives() -> None:
+    assert room.is_there(1 << 20)
+    assert not room.is_there(1 << 62)
+    with pytest.raises(OutOfMemory, match=r"no memory for this\n  4,611,686,018,427,387,904 bytes"):
+        room.require(1 << 62, "no memory for this")
+
+
+def test_it_is_a_memory_error() -> None:
+    assert issubclass(OutOfMemory, MemoryError)
+
+
+def test_llvm_which_ends_the_process_is_not_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    text, host = "define void @f() { ret void }", parse("llvm")
+    machine.emit_object(text, host, "k")
+    monkeypatch.setattr(room, "is_there", lambda nbytes: False)
+    with pytest.raises(OutOfMemory, match="no memory to compile kernel k"):
+        machine.emit_object(text, host, "k")
+    subtarget._subtarget.cache_clear()
+    with pytest.raises(OutOfMemory, match="no memory for LLVM"):
+        subtarget.subtarget(parse("llvm -mcpu=haswell"))
+
+
+@pytest.mark.usefixtures("kept_code")
+def test_no_thread_is_started_without_room_for_its_stack(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python waits for ever for one that fails before its first statement."""
+    monkeypatch.setenv("RENORM_NUM_THREADS", "4")
+    monkeypatch.setattr(room, "is_there", lambda nbytes: nbytes != room.THREAD)
+    monkeypatch.setattr(threading.Thread, "start", lambda self: pytest.fail("a thread is started"))
+    np.testing.assert_array_equal(renorm.compile(NETWORK).run(X)[0], X)
+
+
+@pytest.mark.usefixtures("kept_code")
+def test_what_only_makes_it_faster_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(weights, "_KEPT", 1 << 62)
+    np.testing.assert_array_equal(renorm.compile(NETWORK).run(X)[0], X)
+
+
+def test_memory_of_a_run() -> None:
+    with pytest.raises(OutOfMemory, match="between kernels\n  4,611,686,018,427,387,904 bytes"):
+        Memory(1 << 62)
+    with pytest.raises(OutOfMemory, match=r"no memory for y f32\[1073741824, 1073741824\]\n  4,611,686"):
+        Slot(TensorSpec("y", "float32", (1 << 30, 1 << 30))).allocate()
+
+
+def test_a_run_without_memory_leaves_state_and_out_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    ones = np.ones(3, np.float32)
+    body = """running (float[8, 3, 4] x) => (float[8, 3, 4] y) {
+        y, mean, var = BatchNormalization <training_mode = 1, momentum = 0.5> (x, s, b, m, v) }"""
+    m = renorm.compile(model(body, s=ones, b=ones, m=ones, v=ones), train_state=True)
+    x = np.random.default_rng(0).standard_normal((8, 3, 4)).astype(np.float32)
+    before, out = m.state.copy(), np.zeros_like(x)
+
+    def refused(self: Memory, nbytes: int) -> None:
+        raise room.out_of_memory("no memory", nbytes)
+
+    monkeypatch.setattr(Memory, "__init__", refused)
+    with pytest.raises(OutOfMemory):
+        m.run(x, out=[out])
+    assert all(np.array_equal(m.state[n], a) for n, a in before.items())
+    assert not out.any()
+    monkeypatch.undo()
+    m.run(x, out=[out])
+    assert out.any()
+
+
+def test_a_result_that_is_too_large_is_refused_when_its_shape_is_known() -> None:
+    g = Graph("grows")
+    x = g.input("x", "float32", (Sym("N"), 1))
+    g.outputs = [renorm.ops.add(x, np.zeros((1, 1000), np.float32))]
+    m = renorm.compile(g, limits=renorm.Limits(bytes=1 << 20))
+    with pytest.raises(
+        LimitExceeded, match=r"bytes: 4,008,000, at most 1,048,576; most of .*\[1000, 1000\] of node 'add'"
+    ):
+        m.run(np.ones((1000, 1), np.float32))
+    assert m.run(np.ones((2, 1), np.float32))[0].shape == (2, 1000)
+
+
+def test_a_small_network_is_compiled_and_runs_in_400_mb() -> None:
+    """Of address space, beside what the process has when it starts to compile."""
+
+    def limited() -> None:
+        os.environ["RENORM_CACHE"] = "0"
+        with open("/proc/self/statm") as file:
+            held = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+        least = 150 << 20  # Python with NumPy
+        size = held + (400 << 20) - least
+        resource.setrlimit(resource.RLIMIT_AS, (size, size))
+        np.testing.assert_array_equal(renorm.compile(NETWORK, threads=2).run(X)[0], X)
+
+    in_child(limited, 60)
