@@ -1,6 +1,6 @@
 """What torch does with a layer, one function for each row of the table in docs/training-torch.md.
 
-A feature is given a layer and x, and gives tensors that are those of torch's layer.
+A feature is given a layer and x, and gives tensors that are those of torch's layer, and errors as text.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 Tensor = Any
 Layer = Any
-Feature = Callable[[Layer, Tensor], list[Tensor]]
+Feature = Callable[[Layer, Tensor], list[Any]]
 FEATURES: dict[str, Feature] = {}
 
 
@@ -352,29 +352,29 @@ def _compiled(m: Layer, x: Tensor) -> list[Tensor]:
     return step(m, x, torch.compile(m, backend="aot_eager", fullgraph=True))
 
 
-def _compiled_open(m: Layer, x: Tensor) -> list[Tensor]:
+def _compiled_open(m: Layer, x: Tensor) -> list[Tensor | str]:
     torch._dynamo.reset()
     with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
         chosen = torch.compile(lambda x, k: m(x[k.nonzero().squeeze(1)]), backend="aot_eager", fullgraph=True)
         return [_result(lambda: chosen(x, torch.ones(x.shape[0], dtype=torch.bool)))]
 
 
-def _result(call: Callable[[], Tensor]) -> Tensor:
-    """None of an error of torch's."""
+def _result(call: Callable[[], Tensor]) -> Tensor | str:
+    """Or what kind of error of torch's: its class and words."""
     try:
         y = call()
         return y.to_dense() if y.layout is torch.sparse_coo else y
-    except (RuntimeError, NotImplementedError, ValueError):
-        return torch.zeros(0)
+    except (RuntimeError, NotImplementedError, ValueError) as error:
+        return f"{type(error).__name__}: {str(error).splitlines()[0]}"
 
 
-def _elsewhere(m: Layer, x: Tensor) -> list[Tensor]:
+def _elsewhere(m: Layer, x: Tensor) -> list[Tensor | str]:
     plain = [x.int(), x > 0, x + 0j, x.to_sparse(), x.to(torch.float8_e4m3fn)]
     return [_result(lambda given=given: m(given)) for given in (*plain, torch._efficientzerotensor(x.shape))]
 
 
-def _any_epsilon(m: Layer, x: Tensor) -> list[Tensor]:
-    found = list[Tensor]()
+def _any_epsilon(m: Layer, x: Tensor) -> list[Tensor | str]:
+    found = list[Tensor | str]()
     for m.eps in (-1e-3, float("inf"), float("nan")):
         found += [_result(lambda: m.train()(x)), _result(lambda: m.eval()(x))]
     return found
