@@ -427,3 +427,38 @@ def test_group_norm_in_channels_last_of_what_wants_no_gradient() -> None:
 def test_a_layer_norm_of_no_axes_is_refused() -> None:
     with pytest.raises(RuntimeError, match="at least 1-dimensional"):
         ours.LayerNorm(())(data(2, 3))
+
+
+# in training torch keeps running statistics too, which no gradient needs
+@pytest.mark.parametrize(("mode", "what"), [("train", "parameters"), ("eval", "parameters"), ("eval", "buffers")])
+@pytest.mark.parametrize(
+    ("kind", "args", "settings"),
+    [
+        ("BatchNorm1d", (3,), {}),
+        ("InstanceNorm1d", (3,), {"affine": True, "track_running_stats": True}),
+        ("GroupNorm", (3, 3), {}),
+        ("LayerNorm", (5,), {}),
+        ("RMSNorm", (5,), {}),
+    ],
+)
+def test_what_changes_before_the_backward_pass_is_noticed_where_torch_does(
+    kind: str, args: Any, settings: Any, mode: str, what: str
+) -> None:
+    found = list[Any]()
+    for layer in pair(kind, *args, **settings):
+        getattr(layer, mode)()
+        y = layer(x := data(4, 3, 5).requires_grad_())
+        with torch.no_grad():
+            for t in getattr(layer, what)():
+                t.add_(1)
+        try:
+            y.pow(2).sum().backward()
+        except RuntimeError as error:
+            found.append("modified by an inplace operation" not in str(error))
+        else:
+            found.append(x.grad)
+    assert type(found[0]) is type(found[1])
+    if found[0] is False:
+        assert found[1] is False
+    else:
+        close(found[1], found[0], torch.float32)

@@ -189,3 +189,12 @@ def test_a_step_is_two_exchanges_for_each_layer(ranks: Any) -> None:
         return comm._exchanges - before
 
     assert ranks(2, work) == [2 + 2 + 2 + 0] * 2
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_without_parameters_it_takes_any_number_of_channels(training: bool) -> None:
+    """As torch's batch norms; of a lazy one nobody ever says how many there are."""
+    theirs = nn.BatchNorm1d(0, affine=False, track_running_stats=False).train(training)
+    mine = ours.SyncBatchNorm.convert_sync_batchnorm(nn.BatchNorm1d(0, affine=False, track_running_stats=False))
+    x = torch.arange(24.0).reshape(2, 4, 3).sin()
+    torch.testing.assert_close(mine.train(training)(x), theirs(x))

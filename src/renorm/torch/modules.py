@@ -164,9 +164,9 @@ class SyncBatchNorm(_BatchNorm):
         with guarded(group, "SyncBatchNorm forward"):  # no more: torch's checkpoint leaves what follows by an exception
             if input.dim() < 2:
                 raise ValueError(f"expected at least 2D input (got {input.dim()}D input)")
-            if input.shape[1] != self.num_features:
-                raise ValueError(f"expected {self.num_features} channels on axis 1, got x {list(input.shape)}")
             parameters = self.weight, self.bias, self.running_mean, self.running_var
+            if input.shape[1] != self.num_features and any(p is not None for p in parameters):
+                raise ValueError(f"expected {self.num_features} channels on axis 1, got x {list(input.shape)}")
             if group is not None and input.device.type == "cpu" and not is_ours_in_batches(input, *parameters):
                 shown = ", ".join("None" if p is None else str(p.dtype)[6:] for p in parameters)
                 raise InvalidInput(
@@ -222,11 +222,12 @@ class _InstanceNorm(nn.modules.instancenorm._InstanceNorm):
         known = [r for r in running if r is not None]
         if not (is_ours_in_batches(input, self.weight, self.bias, *known) and self._fits(input, known)):
             return super()._apply_instance_norm(input)
-        form, y = Form.of_channels(input, input.shape[1], self.eps), None
+        form, y, weight = Form.of_channels(input, input.shape[1], self.eps), None, _apart(self.weight)
         with suppress(NotYet):
             if not uses_input:
-                return normalize_batch(input, *running, self.weight, self.bias, Settings(self.eps, False))
-            y, mean, invstd = normalized(input, self.weight, self.bias, form)
+                mean, var = map(_apart, running)
+                return normalize_batch(input, mean, var, weight, self.bias, Settings(self.eps, False))
+            y, mean, invstd = normalized(input, weight, self.bias, form)
             if known and self.training:
                 self._update(mean, invstd, prod(input.shape[2:]))
         return super()._apply_instance_norm(input) if y is None else y
@@ -247,6 +248,12 @@ class _InstanceNorm(nn.modules.instancenorm._InstanceNorm):
             running.copy_(moved)
             if running is self.running_var:
                 report_overflow(array_of(running), array_of(moved), self.label or type(self).__name__)
+
+
+def _apart(t: Tensor | None) -> Tensor | None:
+    """A copy, where a backward pass may read it: torch repeats what instance norm reads for each sample, so that it may
+    be changed before that."""
+    return t.clone() if t is not None and torch.is_grad_enabled() else t
 
 
 class InstanceNorm1d(_InstanceNorm, nn.InstanceNorm1d):
