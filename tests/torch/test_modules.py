@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.torch.pairs import agree, close, pair
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import renorm.torch as ours
 from renorm.torch.batch import Settings, normalize_batch
@@ -462,3 +463,9 @@ def test_what_changes_before_the_backward_pass_is_noticed_where_torch_does(
         assert found[1] is False
     else:
         close(found[1], found[0], torch.float32)
+
+
+def test_a_share_that_depends_on_the_batches_before_is_no_constant_of_a_trace() -> None:
+    for layer in pair("BatchNorm1d", 3, momentum=None):
+        with pytest.raises(RuntimeError, match="value out of a tracing tensor"):
+            make_fx(layer)(data(4, 3))

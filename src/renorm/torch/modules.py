@@ -102,7 +102,7 @@ class _BatchNorm(nn.modules.batchnorm._BatchNorm):
         """That the batch has in the running statistics after it. counted: the batches before it."""
         if self.momentum is not None:
             return self.momentum
-        return 0.0 if counted is None else 1.0 / (float(counted) + 1.0)
+        return 0.0 if counted is None else 1.0 / float(counted + 1)  # torch adds: a tracer sees what it depends on
 
     def _group(self) -> Any:
         """The ranks whose batches are one; None: this one alone."""
