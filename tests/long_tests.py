@@ -1,16 +1,18 @@
 """Tests that take long by themselves: found by measuring, left out of the quick tier.
 
-`scripts/test --measure` runs everything, and writes their ids to long_tests.txt.
+`scripts/test --measure` runs everything, writes their ids to long_tests.txt, and prints the files that take most.
 """
 
 from __future__ import annotations
 
 import resource
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 LONG = Path(__file__).with_suffix(".txt")
+MOST = 30  # files that are printed
 LIMIT_S = 0.3  # of processor time, children included: what other work on the machine changes least
 
 _begun = pytest.StashKey[float]()
@@ -39,6 +41,17 @@ class Measured:
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if not hasattr(session.config, "workerinput"):
             LONG.write_text("".join(f"{test}\n" for test, s in sorted(self._found.items()) if s > LIMIT_S))
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        files, quick = Counter[str](), Counter[str]()
+        for test, seconds in self._found.items():
+            file = test.partition("::")[0]
+            files[file] += seconds
+            quick[file] += seconds if seconds <= LIMIT_S else 0
+        write = terminalreporter.write_line
+        write(f"{sum(files.values()):.0f} s of processor time, {sum(quick.values()):.0f} s in short tests; most in")
+        for file, seconds in files.most_common(MOST):
+            write(f"{seconds:8.1f} s, {quick[file]:6.1f} s in short tests  {file}")
 
 
 def _spent() -> float:
