@@ -7,6 +7,8 @@ import errno
 import os
 import resource
 import stat
+import subprocess
+import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -80,6 +82,27 @@ def test_an_error_leaves_the_old_file_and_nothing_else(tmp_path, error):
         write()
     assert path.read_bytes() == OLD
     assert os.listdir(tmp_path) == ["a"]
+
+
+def test_a_daemon_thread_that_is_lost_at_the_end_leaves_nothing(tmp_path):
+    script = f"""
+import os, sys, threading, time
+from renorm.core.files import replacing
+def save():
+    while True:
+        with replacing({str(tmp_path / "a")!r}) as file:
+            file.write(b"new")
+            time.sleep(1e-3)
+            began.set()
+began = threading.Event()
+for _ in range(3):
+    threading.Thread(target=save, daemon=True).start()
+began.wait()
+sys.exit(7)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (7, "")
+    assert set(os.listdir(tmp_path)) <= {"a"}
 
 
 def test_permissions(tmp_path):

@@ -14,7 +14,7 @@ from tests.stress.attack import attack
 import renorm
 from renorm import ops
 from renorm.codegen.llvm import subtarget
-from renorm.core.features import FEATURES
+from renorm.core.features import FEATURES, NEEDED
 from renorm.errors import InvalidArtifact, InvalidTarget
 from renorm.graph.ir import Graph
 from renorm.targets import find
@@ -59,7 +59,7 @@ def names(seed: int) -> None:
             continue
         arch = target.machine
         assert subtarget.subtarget(target).arch == arch
-        assert set(subtarget.NEEDED[arch]) <= set(subtarget.subtarget(target).features) <= set(FEATURES[arch])
+        assert set(NEEDED[arch]) <= set(subtarget.subtarget(target).features) <= set(FEATURES[arch])
         assert target.vector_bytes < 64 or "avx512f" in subtarget.subtarget(target).features or target.has is None
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
-import sys
 import warnings
 from dataclasses import asdict
 from itertools import groupby
@@ -15,6 +14,7 @@ import click
 import renorm
 from renorm.cli import output
 from renorm.cli.options import limit, verb
+from renorm.core import system
 from renorm.core import target as targets
 from renorm.core.limits import Limits
 from renorm.frontends.diagnosis import ASSUMPTIONS, KEY, Diagnosis
@@ -68,12 +68,12 @@ def _machine(as_json: bool) -> output.Outcome:
         "vector registers": f"{host.vector_registers} of {host.vector_bytes} bytes",
         **{name: _version(name) for name in _PACKAGES},
     }
-    supported = sys.platform == "linux" and platform.machine() in ("x86_64", "aarch64")
+    obstacles = system.obstacles()
     if not as_json:
         output.table("this machine", ("", ""), list(facts.items()))
-        if not supported:
-            output.line("renorm generates code for Linux on x86-64 and aarch64; on this machine nothing will run")
-    return output.Outcome(facts | {"supported": supported}, 0 if supported else 3)
+        if obstacles:
+            output.line(f"networks cannot run on this machine: {'; '.join(obstacles)}")
+    return output.Outcome(facts | {"supported": not obstacles, "obstacles": obstacles}, 3 if obstacles else 0)
 
 
 def _version(package: str) -> str:

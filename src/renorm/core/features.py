@@ -61,3 +61,5 @@ _AARCH64 = {name: name for name in ("aes", "sha2", "sha3", "bf16", "i8mm", "sve"
     "f64mm": "svef64mm",
 }
 FEATURES = {"x86_64": _X86_64, "aarch64": _AARCH64}
+NEEDED = {"x86_64": ("avx2", "fma", "f16c"), "aarch64": ("neon",)}
+"""By LLVM's names: what kernels rely on."""

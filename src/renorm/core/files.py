@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 import stat
+import threading
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from typing import IO
@@ -13,6 +15,27 @@ TEMPORARY = re.compile(r"\.renorm\.[0-9]+\.[0-9a-f]{8}")
 """What a file is called while it is written: process and random digits. One of a process that was killed stays."""
 
 _OPEN = re.compile("/dev/(std|fd/)|/proc/")  # files that a process has open already
+
+
+_unfinished = set[str]()
+_is_ending = False
+
+
+def _at_exit() -> None:
+    """Takes away what daemon threads have begun, who are lost in the middle of it when the interpreter ends."""
+    global _is_ending
+    _is_ending = True
+    for path in [p for p in list(_unfinished) if f".renorm.{os.getpid()}." in p]:  # not those of a parent by fork()
+        with suppress(OSError):
+            os.unlink(path)
+
+
+def _is_lost() -> bool:
+    """Whether this is a daemon thread at the end of the interpreter, which nobody hears any more."""
+    return _is_ending and threading.current_thread() is not threading.main_thread()
+
+
+atexit.register(_at_exit)
 
 
 @contextmanager
@@ -24,6 +47,8 @@ def replacing(path: str | os.PathLike[str], mode: int = 0o666, is_durable: bool 
     the bytes are on the disk before the old file goes. What a link points to is replaced, not the link; what is no
     regular file, as /dev/stdout, is written as it is. Raises OSError that names `path`.
     """
+    if _is_lost():
+        raise SystemExit
     place = os.path.realpath(path)
     temporary = os.path.join(os.path.dirname(place), f".renorm.{os.getpid()}.{os.urandom(4).hex()}")
     try:
@@ -32,6 +57,7 @@ def replacing(path: str | os.PathLike[str], mode: int = 0o666, is_durable: bool 
             with open(path, "wb") as file:
                 yield file
             return
+        _unfinished.add(temporary)
         try:
             with open(temporary, "x+b", opener=lambda name, flags: os.open(name, flags, mode)) as file:
                 if old is not None:
@@ -44,7 +70,10 @@ def replacing(path: str | os.PathLike[str], mode: int = 0o666, is_durable: bool 
         finally:
             with suppress(OSError):  # it is not there once it has taken the place of the old file
                 os.unlink(temporary)
+            _unfinished.discard(temporary)
     except OSError as error:
+        if _is_lost():
+            raise SystemExit from error
         if error.errno is None or error.filename not in (None, temporary):
             raise
         raise OSError(error.errno, os.strerror(error.errno), os.fspath(path)) from error

@@ -28,6 +28,7 @@ from __future__ import annotations
 import _imp
 import logging
 import os
+import sys
 import time
 import weakref
 from collections import deque
@@ -37,6 +38,9 @@ from threading import Condition, get_ident
 from typing import TYPE_CHECKING, Any, cast
 
 from renorm.core.errors import InternalError, ReentrancyError
+
+if not hasattr(os, "register_at_fork"):  # the first that renorm asks of a system
+    raise ImportError(f"renorm runs on Linux, this system is {sys.platform}: on Windows use WSL 2")
 
 if TYPE_CHECKING:
 

@@ -11,6 +11,7 @@ from renorm.codegen import cuda, llvm
 from renorm.codegen.abi import CompiledKernel
 from renorm.codegen.llvm import walk
 from renorm.codegen.llvm.requirements import requirements
+from renorm.core import system
 from renorm.core.errors import InvalidInput, InvalidSchedule, InvalidTarget
 from renorm.core.target import Target
 from renorm.driver.open import OpenFunction, OpenLoops, OpenProgram
@@ -83,6 +84,7 @@ def build(
     run it; None means as many as this process may use. Raises InvalidSchedule, InvalidLoops, InvalidTarget.
     """
     chosen = targets.find(target or "llvm")
+    system.require(chosen)
     if target_host is not None:
         targets.find(target_host)
     if not isinstance(inputs, te.Schedule) and args is not None:

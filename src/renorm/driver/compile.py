@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from renorm import targets
+from renorm.core import system
 from renorm.core.collector import collection_put_off
 from renorm.core.dataclass import dataclass
 from renorm.core.dims import fixed_extents, is_static, symbols_of
@@ -117,6 +118,7 @@ def options_of(
     if precision not in ("fast", "exact"):
         raise InvalidInput(f"precision is {precision!r}", ['known: "fast", "exact"'])
     chosen = targets.find(target)
+    system.require(chosen)
     if chosen.machine_target.kind != "llvm":
         raise InvalidTarget(
             f"whole networks do not run on target {str(chosen)!r} yet",

@@ -23,6 +23,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import os
+import sys
 import threading
 import time
 from _thread import start_new_thread
@@ -77,6 +78,8 @@ def default() -> int:
 
 def _cores() -> int:
     """As many as this process may use now: modules that are made after a change of affinity, or a fork, know of it."""
+    if sys.platform != "linux":  # where nothing runs, but modules for other machines are made
+        return os.cpu_count() or 1
     return _cores_of(frozenset(os.sched_getaffinity(0)), os.getpid())
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
+from renorm.core import system
 from renorm.core.latest import Latest
 from renorm.graph import registry
 from renorm.graph.ir import Graph
@@ -89,5 +90,6 @@ def compiled(op: type[OpDef], attributes: Any, count: int | Region | None, types
     ]
     graph.apply(made, operands, outputs=[p.name for p in op.parsed.results])
     graph.outputs = list(graph.nodes[0].outputs)
+    system.require(host := targets.find("llvm"))
     # without RENORM_KEEP, which speaks of the user's networks
-    return specialize(graph, {}, Options(targets.find("llvm"), level=3, keep=(), verify=False, threads=count))
+    return specialize(graph, {}, Options(host, level=3, keep=(), verify=False, threads=count))

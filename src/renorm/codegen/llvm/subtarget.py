@@ -27,7 +27,7 @@ import llvmlite.binding as llvm
 from renorm.core import locks
 from renorm.core.dataclass import dataclass
 from renorm.core.errors import InvalidTarget, suggest
-from renorm.core.features import FEATURES
+from renorm.core.features import FEATURES, NEEDED
 from renorm.core.room import require
 from renorm.core.target import Target
 from renorm.runtime import cpu
@@ -40,7 +40,6 @@ _stderr = locks.Leaf("the standard error stream")
 BASES = {"x86_64": "x86-64", "aarch64": "generic"}  # what every CPU of an architecture has, by LLVM's names
 _UNNAMED = {"x86_64": "x86-64-v3", "aarch64": "generic"}  # for a triple that comes without a CPU
 _MODES = {"16bit-mode", "32bit-mode", "64bit-mode", "64bit"}  # LLVM ends the process where they are not of 64 bits
-NEEDED = {"x86_64": ("avx2", "fma", "f16c"), "aarch64": ("neon",)}  # what kernels rely on
 
 
 @dataclass(frozen=True)
