@@ -1,4 +1,4 @@
-"""What a measurement was made on: processor, system, versions, commit."""
+"""The setting of a measurement: processor, system, versions, commit."""
 
 from __future__ import annotations
 

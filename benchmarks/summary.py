@@ -1,4 +1,4 @@
-"""What README.md says of speed: the figures of docs/benchmarks.md in a few sentences, between two marks."""
+"""The section on speed of README.md: the figures of docs/benchmarks.md in a few sentences, between two marks."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def percent(spread: dict[str, float]) -> str:
 
 
 def growth(megabytes: dict[str, int]) -> str:
-    """What renorm's norms add to the memory of a step, in both forms."""
+    """The memory that renorm's norms add to a training step, in both forms."""
     theirs, *ours = megabytes.values()
     return " and ".join(f"{mb / theirs - 1:+.0%}" for mb in ours)
 

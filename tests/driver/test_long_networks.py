@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cProfile
 import time
 from collections.abc import Callable
 from typing import Any
@@ -72,6 +73,32 @@ def moves(g: Graph, x: Value, n: int) -> Value:
     return x
 
 
+def views(g: Graph, x: Value, n: int) -> Value:
+    """All of them become one node."""
+    for i in range(n):
+        x = ops.transpose(x, perm=(0, 2, 3, 1)) if i % 3 else ops.reshape(x, SHAPE)
+    return ops.relu(x)
+
+
+def readers(g: Graph, x: Value, n: int) -> Value:
+    """All of them read one value."""
+    y = ops.softmax(x, axis=1)
+    return ops.sum([ops.tanh(ops.mul(y, np.float32(i % 7))) for i in range(n)])
+
+
+def diamonds(g: Graph, x: Value, n: int) -> Value:
+    for _ in range(n // 3):
+        x = ops.add(ops.relu(x), ops.mul(x, np.float32(0.5)))
+    return x
+
+
+def pieces(g: Graph, x: Value, n: int) -> Value:
+    """Slices of one value, side by side in another order."""
+    y = ops.tanh(ops.concat([x] * (n // 4 + 1), axis=1))
+    parts = [ops.relu(ops.slice(y, starts=(i,), ends=(i + 1,), axes=(1,))) for i in range(n)]
+    return ops.concat(parts[::-1], axis=1)
+
+
 def results(g: Graph, x: Value, n: int) -> list[Value]:
     return [ops.relu(x) if i % 2 else ops.mul(x, np.float32(i)) for i in range(n)]
 
@@ -96,7 +123,13 @@ def network(build: Build, n: int) -> Graph:
 
 MANY = {name: many(getattr(ops, name)) for name in ("sum", "mean", "max", "min")}
 MANY |= {f"concat_{axis}": many(ops.concat, axis=axis) for axis in (0, 1, -1)}
-ROWS = {b.__name__: b for b in (relus, gates, affine, additions, convolutions, products, moves, results)}
+ROWS = {
+    b.__name__: b
+    for b in (
+        *(relus, gates, affine, additions, convolutions, products, moves),
+        *(views, readers, diamonds, pieces, results),
+    )
+}
 
 
 @pytest.mark.parametrize(("name", "level"), [*((name, 3) for name in (*ROWS, *MANY)), ("relus", 0), ("sum", 0)])
@@ -126,6 +159,28 @@ def test_compiling_takes_time_that_grows_as_the_network_does(name: str) -> None:
     build = {**ROWS, **MANY}[name]
     less, more = seconds(build, 200), seconds(build, 800)
     assert more < 9 * less + 0.1, (less, more)  # four times as much to do; 16 where each part meets each other
+
+
+# measured above, or in many seconds; where the passes look at 200 nodes at most, calls grow up to there
+LONG = ("additions", "results", "moves", "pieces")
+
+
+def calls(build: Build, n: int) -> dict[Any, int]:
+    """How often each function is called to compile a network all of whose kernels are known."""
+    renorm.compile(network(build, n), threads=1)
+    g, profile = network(build, n), cProfile.Profile()
+    profile.runcall(renorm.compile, g, threads=1)
+    profile.create_stats()
+    return {function: counted[1] for function, counted in profile.stats.items()}
+
+
+@pytest.mark.parametrize("name", [*(b for b in ROWS if b not in LONG), "sum", "concat_0"])
+def test_no_function_is_called_more_often_than_the_network_grows(name: str) -> None:
+    """Where each part meets each other it is: four times the size gives sixteen times the calls."""
+    build = {**ROWS, **MANY}[name]
+    less, more = calls(build, 60), calls(build, 240)
+    grown = {f: (less.get(f, 0), k) for f, k in more.items() if k > 7 * less.get(f, 0) + 500}
+    assert not grown
 
 
 @pytest.mark.parametrize("op", [ops.sum, ops.mean])

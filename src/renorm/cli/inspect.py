@@ -115,7 +115,7 @@ def command(
 
 @dataclass(frozen=True)
 class _Held:
-    """What an artifact says of itself; nothing of it is loaded."""
+    """The manifest of an artifact as text; nothing of it is loaded."""
 
     header: artifact.Header
     program: Program
@@ -158,7 +158,7 @@ def norms_table(norms: Sequence[NormRecord]) -> None:
 
 
 def settings_table(settings: Sequence[Settings], convention: str | None) -> None:
-    """What batch norms say about training, in the convention of the file and, where one is asked for, in that one."""
+    """The training parameters of batch norms, in the convention of the file and in the one that is asked for."""
     rows = list[tuple[Any, ...]]()
     for s in settings:
         own = s.convention

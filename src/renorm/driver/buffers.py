@@ -8,11 +8,12 @@ alive.
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Sequence
 from itertools import pairwise
 
 from renorm.codegen.abi import CompiledKernel
-from renorm.core.dataclass import dataclass
+from renorm.core.spans import Spans
 from renorm.driver.groups import Call
 from renorm.graph.ir import Graph, Value
 from renorm.graph.place import Place, nbytes, root
@@ -21,10 +22,24 @@ from renorm.passes.memory import Lifetime
 PIECES = 256  # runs of bytes of one buffer whose times are told apart
 
 
-@dataclass(frozen=True)
-class _Touch:
-    place: Place
-    step: int
+class _Touched:
+    """The places of one buffer that steps read or write. steps: of each place, in order; one that touches it twice
+    stands there twice."""
+
+    def __init__(self) -> None:
+        self.steps: dict[Place, list[int]] = {}
+        self._places = Spans[Place]()
+
+    def add(self, place: Place, step: int) -> None:
+        if place not in self.steps:
+            self.steps[place] = []
+            if place.nbytes:
+                self._places.add(place.offset, place.end, place)
+        insort(self.steps[place], step)
+
+    def over(self, place: Place) -> list[list[int]]:
+        """Steps of all places that share bytes with one."""
+        return [self.steps[p] for p in self._places.meeting(place.offset, place.end) if p.overlaps(place)]
 
 
 class Buffers:
@@ -33,11 +48,11 @@ class Buffers:
     def __init__(self, graph: Graph, calls: Sequence[Call], kernels: Sequence[CompiledKernel]):
         self._moved: dict[Value, tuple[Value, int]] = {}
         self._inputs, self._outputs = set(graph.inputs), set(graph.outputs)
-        self._touches: dict[Value, list[_Touch]] = {}
+        self._touches: dict[Value, _Touched] = {}
         for step, call in enumerate(calls):
             for v in (*(p.value for p in call.reads if not p.value.is_constant), *call.writes):
                 buffer, place = self.place(v)
-                self._touches.setdefault(buffer, []).append(_Touch(place, step))
+                self._touches.setdefault(buffer, _Touched()).add(place, step)
         for step, (call, kernel) in enumerate(zip(calls, kernels, strict=True)):
             for written, read in kernel.in_place:
                 if written >= len(call.reads) > read and self._write_over(
@@ -66,34 +81,37 @@ class Buffers:
         (of_y, at_y), (of_x, at_x) = self.place(y), self.place(x)
         if of_x is of_y or nbytes(x) != size or not self._is_in_arena(of_x) or max(at_y.rows, at_x.rows) > 1:
             return False
-        over_x = [t for t in self._touches[of_x] if t.place.overlaps(at_x)]
-        if any(t.step > step for t in over_x) or sum(t.step == step for t in over_x) != 1:
+        over_x = self._touches[of_x].over(at_x)
+        if any(steps[-1] > step for steps in over_x) or sum(len(s) - bisect_left(s, step) for s in over_x) != 1:
             return False  # x, or what shares its bytes, is read later, or in this step once more
         if self._is_in_arena(of_y) and nbytes(of_y) == size:
             self._move(of_y, of_x, at_x.offset)
             return True
         if nbytes(of_x) != size or of_y in self._inputs or of_y.is_constant:
             return False
-        if any(t.step < step for t in self._touches[of_y] if t.place.overlaps(at_y)):
+        if any(steps[0] < step for steps in self._touches[of_y].over(at_y)):
             return False
         self._move(of_x, of_y, at_y.offset)
         return True
 
     def _move(self, buffer: Value, into: Value, offset: int) -> None:
         self._moved[buffer] = into, offset
-        self._touches[into] += [_Touch(t.place.shifted(offset), t.step) for t in self._touches.pop(buffer)]
+        for place, steps in self._touches.pop(buffer).steps.items():
+            for step in steps:
+                self._touches[into].add(place.shifted(offset), step)
 
 
-def _parts(touches: Sequence[_Touch]) -> list[Lifetime]:
+def _parts(touched: _Touched) -> list[Lifetime]:
     """Between two neighbouring ends of what is touched, bytes are alive from the first to the last touch."""
-    if sum(t.place.rows for t in touches) > PIECES:
-        begin, end = min(t.place.offset for t in touches), max(t.place.end for t in touches)
-        return [Lifetime(end - begin, min(t.step for t in touches), max(t.step for t in touches), begin)]
-    runs = [(begin, begin + t.place.run, t.step) for t in touches for begin in t.place.begins]
-    ends = sorted({e for begin, end, _ in runs for e in (begin, end)})
+    alive = [(place, steps[0], steps[-1]) for place, steps in touched.steps.items()]
+    if sum(place.rows * len(steps) for place, steps in touched.steps.items()) > PIECES:
+        begin, end = min(p.offset for p, _, _ in alive), max(p.end for p, _, _ in alive)
+        return [Lifetime(end - begin, min(s for _, s, _ in alive), max(s for _, _, s in alive), begin)]
+    runs = [(begin, begin + p.run, first, last) for p, first, last in alive for begin in p.begins]
+    ends = sorted({e for begin, end, _, _ in runs for e in (begin, end)})
     found: list[Lifetime] = []
     for begin, end in pairwise(ends):
-        steps = [step for first, last, step in runs if first <= begin and end <= last]
-        if steps:
-            found.append(Lifetime(end - begin, min(steps), max(steps), begin))
+        times = [(first, last) for low, high, first, last in runs if low <= begin and end <= high]
+        if times:
+            found.append(Lifetime(end - begin, min(t[0] for t in times), max(t[1] for t in times), begin))
     return found

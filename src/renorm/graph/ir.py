@@ -27,9 +27,11 @@ from renorm.core.conversion import limits, wrapped
 from renorm.core.dataclass import dataclass
 from renorm.core.dims import Shape, substitute_shape
 from renorm.core.errors import InvalidGraph, OperandError, RenormError, UserCodeError, raised_at
+from renorm.core.listed import Listed
 from renorm.graph.deferred import LARGE, Deferred, cut
 from renorm.graph.layout import Blocked
 from renorm.graph.op import OpDef
+from renorm.graph.origin import Origin
 from renorm.graph.place import Place
 from renorm.graph.types import Operand, TensorType
 from renorm.runtime.external import ExternalCode
@@ -51,10 +53,10 @@ class Value:
         self.deferred: Deferred | None = None
         self._exact: np.ndarray[Any, Any] | None = None
         self.known: np.ndarray[Any, Any] | None = None
-        self.source = ""
+        self._source: Sequence[str] = ""
         self.layout: Blocked | None = None
         self.within: Within | None = None
-        self.origin: tuple[str, ...] = ()
+        self.origin: Sequence[str] = ()
 
     @property
     def dtype(self) -> str:
@@ -77,6 +79,14 @@ class Value:
     @data.setter
     def data(self, elements: np.ndarray[Any, Any] | None) -> None:
         self._data, self.deferred = elements, None
+
+    @property
+    def source(self) -> str:
+        return self._source if isinstance(self._source, str) else f"folded {', '.join(self._source)}"
+
+    @source.setter
+    def source(self, source: Sequence[str]) -> None:
+        self._source = source
 
     @property
     def exact(self) -> np.ndarray[Any, Any] | None:
@@ -127,11 +137,11 @@ class Node:
     one).
     origin: names of the source model's nodes that this one stands for."""
 
-    def __init__(self, op: OpDef, operands: list[Any], name: str, origin: tuple[str, ...] = ()):
+    def __init__(self, op: OpDef, operands: list[Any], name: str, origin: Sequence[str] = ()):
         self.op, self.operands, self.name = op, operands, name
         self.outputs: list[Value] = []
-        self.origin = origin or (name,)
-        self._order = 0.0  # see Graph._place_of
+        self.origin: Sequence[str] = origin or (name,)
+        self._order = 0.0  # see Graph.place_of
 
     @property
     def inputs(self) -> list[Value | None]:
@@ -228,8 +238,7 @@ class Graph:
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
     _names: Names = field(default_factory=Names, repr=False)  # of values
     _node_names: Names = field(default_factory=Names, repr=False)
-    _at: tuple[Node, tuple[str, ...], list[Node]] | None = field(default=None, repr=False)  # see `at`
-    _ends: tuple[list[Value], set[Value]] = field(default=([], set()), repr=False)  # see `is_output`
+    _at: tuple[Node, Sequence[str], list[Node]] | None = field(default=None, repr=False)  # see `at`
 
     # --- building -----------------------------------------------------------------------------------------------------
 
@@ -271,10 +280,11 @@ class Graph:
         return value
 
     def constant(
-        self, data: Any, name: str = "const", source: str = "", *, exact: bool = False, dtype: str = ""
+        self, data: Any, name: str = "const", source: Sequence[str] = "", *, exact: bool = False, dtype: str = ""
     ) -> Value:
         """A new constant. `name` is a hint, unless `exact`. dtype: `data` is rounded to it, and stays as the value's
-        `exact`. data: may be a Deferred if there is a dtype."""
+        `exact`. source: a sentence, or the nodes of the source model that were folded into it. data: may be a Deferred
+        if there is a dtype."""
         name = self._claim(name) if exact else self.fresh(name)
         if isinstance(data, Deferred) and prod(data.shape) >= LARGE:
             value = Value(self, name, TensorType(dtype, data.shape))
@@ -300,7 +310,7 @@ class Graph:
         name: str | None = None,
         outputs: Sequence[str] = (),
         before: Node | None = None,
-        origin: tuple[str, ...] = (),
+        origin: Sequence[str] = (),
     ) -> Any:
         """Adds a node and gives its result, or a tuple of results. name: the node's; outputs: names of its results;
         before: the node in front of which it is placed (default: at the end, or where `at` says). Arrays and numbers
@@ -316,7 +326,7 @@ class Graph:
             hint = node.name if i == 0 else f"{node.name}_{i}"
             node.outputs.append(Value(self, self._claim(given) if given else self.fresh(hint + "_out"), t, node))
         self._learn(node)
-        self._insert(node, self._place_of(before) if before else len(self.nodes))
+        self._insert(node, self.place_of(before) if before else len(self.nodes))
         for v in node.inputs:
             if v is not None:
                 v._readers[node] = None
@@ -325,7 +335,7 @@ class Graph:
         return node.outputs[0] if len(node.outputs) == 1 else tuple(node.outputs)
 
     @contextmanager
-    def at(self, node: Node, origin: tuple[str, ...] = ()) -> Generator[list[Node]]:
+    def at(self, node: Node, origin: Sequence[str] = ()) -> Generator[list[Node]]:
         """Inside the block, new nodes are placed in front of `node` and stand for the source nodes `origin`; gives the
         list of them."""
         outer, made = self._at, list[Node]()
@@ -340,7 +350,7 @@ class Graph:
         node._order = (before + self.nodes[place]._order) / 2 if place < len(self.nodes) else before + 1
         self.nodes.insert(place, node)
 
-    def _place_of(self, node: Node) -> int:
+    def place_of(self, node: Node) -> int:
         """Where a node stands, found without going over all of them: numbers grow along the list, and are given anew
         where they turn out not to, since whoever assigns `nodes` may change the order."""
         place = bisect_left(self.nodes, node._order, key=_order)
@@ -438,7 +448,7 @@ class Graph:
             raise OperandError(f"cannot replace {old!r} by {new!r}: {reason}")
         for n in old.users:
             n.replace_operand(old, new)
-        new.origin = (*new.origin, *old.origin)
+        new.origin = Origin(new.origin, old.origin)
         if self.is_output(old):
             self.swap_names(old, new)
             self.outputs = [new if o is old else o for o in self.outputs]
@@ -455,11 +465,9 @@ class Graph:
         return None
 
     def is_output(self, value: Value) -> bool:
-        listed, ends = self._ends
-        if listed != self.outputs:  # values are equal where they are the same: of thousands this is soon seen
-            ends = set(self.outputs)
-            self._ends = list(self.outputs), ends
-        return value in ends
+        if type(self.outputs) is not Listed:
+            self.outputs = Listed(self.outputs)
+        return value in self.outputs.members
 
     def swap_names(self, a: Value, b: Value) -> None:
         """Two results of nodes exchange their names."""
@@ -475,7 +483,7 @@ class Graph:
         if len(going) < 8:
             self.nodes = self.nodes.copy()  # somebody may be going over it
             for n in going:
-                del self.nodes[self._place_of(n)]
+                del self.nodes[self.place_of(n)]
         else:
             self.nodes = [n for n in self.nodes if n not in going]
         for n in nodes:
@@ -521,7 +529,7 @@ class Graph:
         for v in self.inputs:
             env[v] = new.input(v.name, v.dtype, substitute_shape(v.shape, sizes or {}))
         for v in self.constants.values():
-            env[v] = new.constant(v.elements, v.name, v.source, exact=True, dtype=v.dtype if v.deferred else "")
+            env[v] = new.constant(v.elements, v.name, v._source, exact=True, dtype=v.dtype if v.deferred else "")
             env[v].exact = v._exact
         new.reserve(
             self._names.taken | self._names.reserved

@@ -36,6 +36,7 @@ from renorm.core.errors import InternalError, InvalidGraph
 from renorm.core.lazy import cached_property
 from renorm.graph.ir import Graph, Node, Value
 from renorm.graph.op import OpDef
+from renorm.graph.origin import Origin
 
 # --- patterns ---------------------------------------------------------------------------------------------------------
 
@@ -193,13 +194,13 @@ class Match:
         return list(dict.fromkeys(v for v in self.bound.values() if isinstance(v, Node)))
 
     @property
-    def origin(self) -> tuple[str, ...]:
+    def origin(self) -> Sequence[str]:
         """Names of the source nodes that the matched nodes stand for."""
         return merged_origin(self.nodes)
 
 
-def merged_origin(nodes: Iterable[Node]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(o for n in nodes for o in n.origin))
+def merged_origin(nodes: Iterable[Node]) -> Sequence[str]:
+    return Origin(*(n.origin for n in nodes))
 
 
 class Rewrite:
@@ -272,8 +273,8 @@ class Applied:
 
     rule: str
     nodes: tuple[str, ...]
-    origin: tuple[str, ...]
-    root: tuple[str, ...]
+    origin: Sequence[str]
+    root: Sequence[str]
     into: tuple[str, ...]
     fate: str = ""
     error: float | None = None
@@ -287,7 +288,7 @@ class Refused:
 
     rule: str
     node: str
-    about: tuple[str, ...]
+    about: Sequence[str]
     reason: str
 
 
@@ -299,6 +300,9 @@ class Log:
 
     applied: list[Applied] = field(default_factory=list[Applied])
     refused: dict[tuple[str, str], Refused] = field(default_factory=dict[tuple[str, str], Refused])
+    _at: dict[str, dict[str, None]] = field(default_factory=dict[str, dict[str, None]])  # rules, by node
+    _about: dict[str, dict[tuple[str, str], int]] = field(default_factory=dict[str, dict[tuple[str, str], int]])
+    _count: int = 0
     reverted: dict[tuple[str, str], Refused] = field(default_factory=dict[tuple[str, str], Refused])
     declined: dict[tuple[str, str], Refused] = field(default_factory=dict[tuple[str, str], Refused])
 
@@ -307,9 +311,37 @@ class Log:
         """Everything that did not happen, each once."""
         return list({**self.refused, **self.reverted, **self.declined}.values())
 
+    def refuse(self, one: Refused) -> None:
+        """Enters a refusal, in the place of an earlier one of that rule at that node."""
+        key = one.rule, one.node
+        before = self.refused.get(key)
+        self.refused[key] = one
+        self._at.setdefault(one.node, {})[one.rule] = None
+        self._count += 1
+        number = self._count
+        for name in before.about if before else ():
+            number = self._about[name].pop(key)
+        for name in one.about:
+            self._about.setdefault(name, {})[key] = number
+
+    def withdraw(self, rule: str, node: str) -> None:
+        """Takes a refusal back, if there is one."""
+        before = self.refused.pop((rule, node), None)
+        if before is not None:
+            del self._at[node][rule]
+            for name in before.about:
+                del self._about[name][rule, node]
+
+    def forget(self, nodes: Iterable[str]) -> None:
+        """Takes back what was refused at nodes that are gone."""
+        for node in nodes:
+            for rule in [*self._at.get(node, ())]:
+                self.withdraw(rule, node)
+
     def refusals_of(self, about: Collection[str]) -> list[Refused]:
-        """Refusals of rules about nodes of the source model."""
-        return [r for r in self.refused.values() if not set(r.about).isdisjoint(about)]
+        """Refusals of rules about nodes of the source model, in the order in which they were entered."""
+        found = {key: number for name in about for key, number in self._about.get(name, {}).items()}
+        return [self.refused[key] for key in sorted(found, key=found.__getitem__)]
 
 
 # --- driver -----------------------------------------------------------------------------------------------------------
@@ -364,14 +396,14 @@ class Driver:
         """Nodes that went; none where the rule did not fire."""
         m = rule.matches(graph, node)
         if m is None:
-            self.log.refused.pop((rule.name, node.name), None)
+            self.log.withdraw(rule.name, node.name)
             return []
         reason = self.objection(rule, m) or rule.refuse(m) or self.objection(rule, m)
         if reason is None:
             removed, reason = self._apply(graph, rule, m)
             if reason is None:
                 return removed
-        self.log.refused[rule.name, node.name] = Refused(rule.name, node.name, merged_origin(m.about), reason)
+        self.log.refuse(Refused(rule.name, node.name, merged_origin(m.about), reason))
         return []
 
     def objection(self, rule: Rewrite, m: Match) -> str | None:
@@ -434,8 +466,7 @@ class Driver:
         others = sorted(self.log.refusals_of(about), key=lambda r: r.node != m.root.name)
         instead = tuple(dict.fromkeys(r.reason for r in others))
         self.log.applied.append(Applied(rule.name, tuple(names), m.origin, about, into, rule.fate, error, instead))
-        for key in [k for k in self.log.refused if k[1] in names]:
-            del self.log.refused[key]
+        self.log.forget(names)
         return removed, None
 
     @staticmethod

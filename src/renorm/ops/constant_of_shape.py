@@ -64,8 +64,10 @@ class ConstantOfShape(Injective):
         return np.full(tuple(shape), self.value, dtypes.numpy_dtype(self.dtype))
 
     def known_result(self, shape: exact.Known) -> np.ndarray[Any, Any] | None:
-        extents = None if shape[1] is None else [d for d in shape[1] if isinstance(d, int)]
-        if extents is None or len(extents) < len(shape[1]) or prod(extents) > exact.MOST:  # type: ignore[arg-type]
+        if shape[1] is None:
+            return None
+        extents = [d for d in shape[1] if isinstance(d, int)]
+        if len(extents) < len(shape[1]) or prod(extents) > exact.MOST:
             return None
         return np.full(extents, dtypes.numpy_dtype(self.dtype).type(self.value).item(), dtype=object)
 

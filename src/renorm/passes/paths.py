@@ -65,7 +65,7 @@ class Step:
     rests: dict[int, Array] = field(default_factory=dict[int, Array])
 
     def __call__(self, m: Match, new: dict[Value, Value]) -> list[Value]:
-        source, operands = f"folded {', '.join(m.origin)}", list[Value | None]()
+        source, operands = m.origin, list[Value | None]()
         for i, v in enumerate(self.node.inputs):
             if v is not None and i in self.constants:
                 v = m.graph.constant(self.constants[i], v.name, source, dtype=v.dtype)
@@ -136,7 +136,6 @@ class _Search:
     plan: Plan
     asked: dict[Value, Asked] = field(default_factory=dict[Value, Asked])
     waiting: dict[Node, None] = field(default_factory=dict[Node, None])
-    order: dict[Node, int] = field(default_factory=dict[Node, int])
 
     def ask(self, v: Value, asked: Asked) -> str | None:
         """Adds what is asked of a value; a sentence where it cannot be had."""
@@ -159,10 +158,7 @@ class _Search:
     def run(self) -> str | None:
         """Plans for all nodes that wait, the last one of the graph first; a sentence where one of them cannot."""
         while self.waiting:
-            node = next(iter(self.waiting))
-            if len(self.waiting) > 1:
-                self.order = self.order or {n: i for i, n in enumerate(self.m.graph.nodes)}
-                node = max(self.waiting, key=self.order.__getitem__)
+            node = max(self.waiting, key=self.m.graph.place_of) if len(self.waiting) > 1 else next(iter(self.waiting))
             del self.waiting[node]
             for v in node.outputs:
                 self._make_beside(v)

@@ -65,13 +65,11 @@ class Past:
 def _twin(m: Match, node: Node, operands: list[Value | None]) -> Node | None:
     """A node in front of the root that already is `node` on these operands."""
     read = [v for v in operands if v is not None]
-    before = set[Node]()
     for other in read[0].users if read else ():
         same = type(other.op) is type(node.op) and other.op == node.op and len(other.inputs) == len(operands)
         if other is node or not same or any(a is not b for a, b in zip(other.inputs, operands)):
             continue
-        before = before or set(m.graph.nodes[: m.graph.nodes.index(m.root)])
-        if other in before:
+        if m.graph.place_of(other) < m.graph.place_of(m.root):
             return other
     return None
 

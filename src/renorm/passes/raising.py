@@ -33,10 +33,10 @@ class RaiseNorms:
         for node in (n for n in graph.nodes if n.op.is_normalization):
             before = sorted(position.keys() & set(node.origin), key=position.__getitem__)
             if not before:
-                context.raised[node.name] = node.origin
+                context.raised[node.name] = tuple(node.origin)
                 node.origin = (node.name,)  # from here on it is a norm like those of the source
             elif node.op.name not in (source[name] for name in before):
-                context.raised[before[0]] = node.origin
+                context.raised[before[0]] = tuple(node.origin)
 
 
 def _near_norms(graph: Graph, rules: Sequence[Rewrite], context: Context) -> Iterator[NearNorm]:
@@ -48,5 +48,5 @@ def _near_norms(graph: Graph, rules: Sequence[Rewrite], context: Context) -> Ite
                 continue
             m = rule.matches(graph, node)
             if m is not None:
-                pieces = merged_origin(n for n in graph.nodes if n in m.nodes)
+                pieces = tuple(merged_origin(n for n in graph.nodes if n in m.nodes))
                 yield NearNorm(node.name, rule.kind(m), refused.reason, pieces)

@@ -53,7 +53,7 @@ class Absorbed:
             if after is not None and after is not before:
                 hint = old.name if isinstance(old, Value) else f"{self.producer.name}.{parameter.name}"
                 dtype = old.dtype if isinstance(old, Value) else y.dtype
-                operands.append(graph.constant(after, hint, f"folded {', '.join(m.origin)}", dtype=dtype))
+                operands.append(graph.constant(after, hint, m.origin, dtype=dtype))
             else:
                 operands.append(None if after is None else old)
         for index, make in self.made.items():
@@ -82,7 +82,7 @@ class Scaled:
         return survives(k, self.x.dtype) and fits(shift, self.x.dtype)
 
     def __call__(self, m: Match) -> Value:
-        y, source = self.x, f"folded {', '.join(m.origin)}"
+        y, source = self.x, m.origin
         spread = [-1 if a == self.map.axis else 1 for a in range(y.rank)]
         for op, values in ((ops.mul, self.map.k), (ops.add, self.map.shift)):
             if values is not None:

@@ -1,4 +1,4 @@
-"""What LLVM's tables say of a CPU: whether there is one of that name, and which features its code may use.
+"""CPUs in LLVM's tables: whether there is one of a name, and which features its code may use.
 
 LLVM has no call that lists the features of a CPU, but one pass that compares them: a function is inlined only where its
 caller has all features that it has itself. So each feature is asked for by a call of a function that has it besides
@@ -44,8 +44,8 @@ _MODES = {"16bit-mode", "32bit-mode", "64bit-mode", "64bit"}  # LLVM ends the pr
 
 @dataclass(frozen=True)
 class Subtarget:
-    """What code is made for. tuned: the CPU whose timings count. features: what it may use, of core.features; chosen:
-    what the target adds and takes away beside these, with signs."""
+    """A CPU and its features, for which code is made. tuned: the CPU whose timings count. features: what it may use,
+    of core.features; chosen: what the target adds and takes away beside these, with signs."""
 
     triple: str
     tuned: str
@@ -72,7 +72,7 @@ def resolved(target: Target) -> Target:
 
 
 def subtarget(target: Target) -> Subtarget:
-    """What code of a target is made for. Raises InvalidTarget for what this LLVM or renorm cannot make code for."""
+    """The CPU and features of a target. Raises InvalidTarget where this LLVM or renorm cannot make code for them."""
     return _subtarget(target.triple, target.cpu, target.features)
 
 
