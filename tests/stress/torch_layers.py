@@ -455,19 +455,19 @@ def background(seed: int) -> None:
                 _called(*own.choice(layers), own)
 
     layers += [fresh() for _ in range(4)]
-    threads = [threading.Thread(target=work, args=(random.Random(rng.random()),), daemon=True) for _ in range(3)]
+    threads = [threading.Thread(target=work, args=(random.Random(rng.random()),), daemon=True) for _ in range(2)]
     for thread in threads:
         thread.start()
     try:
-        for _ in range(4):
-            time.sleep(rng.random() * 0.3)
+        for _ in range(3):
+            time.sleep(rng.random() * 0.2)
             what = rng.random()
             if what < 0.5:
                 in_child(partial(in_the_child, rng.randrange(1 << 30)), 60)
             elif what < 0.6 and (process := BACKGROUND._process) is not None:
                 process.kill()
             else:
-                renorm.torch.wait(rng.random())
+                renorm.torch.wait(0.3 * rng.random())
     finally:
         stop.set()
         for thread in threads:
