@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import resource
+import sys
 import threading
 
 import numpy as np
@@ -47,6 +49,15 @@ def test_llvm_which_ends_the_process_is_not_called(monkeypatch: pytest.MonkeyPat
     subtarget._subtarget.cache_clear()
     with pytest.raises(OutOfMemory, match="no memory for LLVM"):
         subtarget.subtarget(parse("llvm -mcpu=haswell"))
+
+
+def test_llvm_is_loaded_where_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be needed late: where kernels came from the cache, by the first that did not."""
+    monkeypatch.delitem(sys.modules, "llvmlite.binding")
+    monkeypatch.delitem(sys.modules, "renorm.codegen.llvm.library")
+    monkeypatch.setattr(room, "is_there", lambda nbytes: False)
+    with pytest.raises(OutOfMemory, match="no memory to load LLVM"):
+        importlib.import_module("renorm.codegen.llvm.library")
 
 
 @pytest.mark.usefixtures("kept_code")

@@ -5,9 +5,8 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-import llvmlite.binding as llvm
-
 from renorm.codegen.llvm import subtarget
+from renorm.codegen.llvm.library import llvm
 from renorm.core.errors import InternalError, InvalidArtifact
 from renorm.core.room import require
 from renorm.core.target import Target

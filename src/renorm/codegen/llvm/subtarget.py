@@ -22,8 +22,7 @@ from dataclasses import replace
 from functools import cache
 from typing import IO
 
-import llvmlite.binding as llvm
-
+from renorm.codegen.llvm.library import llvm
 from renorm.core import locks
 from renorm.core.dataclass import dataclass
 from renorm.core.errors import InvalidTarget, suggest

@@ -36,9 +36,8 @@ from __future__ import annotations
 
 from functools import cache
 
-import llvmlite.binding as llvm
-
 from renorm.codegen.llvm import walk_call, walk_waiting
+from renorm.codegen.llvm.library import llvm
 from renorm.core.errors import InvalidTarget
 from renorm.core.target import Target
 from renorm.runtime import layout
