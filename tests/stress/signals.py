@@ -20,10 +20,11 @@ from tests.stress.attack import attack
 from tests.stress.interrupts import Interrupted, _batch, _begin, _network, _whole
 
 import renorm
-from renorm import training
+from renorm import ops, training
 from renorm.core.dims import Sym
 from renorm.driver.cache import SWITCH
 from renorm.errors import Cancelled, ReentrancyError
+from renorm.graph.ir import Graph
 
 Array = np.ndarray[Any, Any]
 Handler = Callable[[], None]
@@ -157,28 +158,36 @@ def _not_cancelled(call: Handler) -> None:
         call()
 
 
-@attack(limit_s=120, in_gate=1)
+def _small(batch: Any) -> Graph:
+    g = Graph("small")
+    x = g.input("x", "float32", (batch, 8))
+    g.outputs = [ops.softmax(ops.relu(x), axis=1)]
+    return g
+
+
+@attack(limit_s=120, in_gate=2)
 def compilers(seed: int) -> None:
     """Handlers that compile, or need a new shape, while a network is compiled: all of them are right."""
     rng, wrong = _begin(seed), _Wrong()
     before = os.environ.get(SWITCH)
     os.environ[SWITCH] = "0"  # LLVM has to be asked
-    shapes = list(range(1, 9))
-    inputs = {n: _batch(rng, n) for n in shapes}
-    of = renorm.compile(_network(16), threads=1)
-    expected = {n: of.run(np.resize(x, (16, *x.shape[1:])))[0][:n] for n, x in inputs.items()}
-    grows = renorm.compile(_network(Sym("N")), threads=rng.randint(1, 3))
+    inputs = {n: np.random.default_rng(n).standard_normal((n, 8)).astype(np.float32) for n in range(1, 9)}
+    grows = renorm.compile(_small(Sym("N")), threads=rng.randint(1, 3))
+    grows.run(inputs[1])  # so that all is imported: a handler in the middle of an import finds half a module
+
+    def right(found: Array, x: Array) -> bool:
+        of = np.exp(np.maximum(x, 0).astype(np.float64))
+        return np.allclose(found, of / of.sum(1, keepdims=True), rtol=1e-4)
 
     def compiles() -> None:
-        n = rng.choice(shapes)
-        made = renorm.compile(_network(n), threads=rng.randint(1, 3))
-        wrong.unless(np.allclose(made.run(inputs[n])[0], expected[n], rtol=1e-4, atol=1e-5), f"compiled, {n}")
+        n, x = rng.choice([*inputs.items()])
+        wrong.unless(right(renorm.compile(_small(n), threads=rng.randint(1, 3)).run(x)[0], x), f"compiled, {n}")
 
     def specializes() -> None:
-        n = rng.choice(shapes)
-        wrong.unless(np.allclose(grows.run(inputs[n])[0], expected[n], rtol=1e-4, atol=1e-5), f"specialized, {n}")
+        n, x = rng.choice([*inputs.items()])
+        wrong.unless(right(grows.run(x)[0], x), f"specialized, {n}")
 
-    left = [3]
+    left = [2]
 
     def handle() -> None:
         if left[0] > 0:
@@ -190,7 +199,6 @@ def compilers(seed: int) -> None:
         with _signals(rng, handle, 1e-3, 0.1):
             for _ in range(2):
                 rng.choice((compiles, specializes))()
-        specializes()
     finally:
         os.environ.pop(SWITCH)
         os.environ |= {} if before is None else {SWITCH: before}

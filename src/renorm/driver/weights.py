@@ -63,7 +63,7 @@ class Weights:
             end = record.offset + prod(p.shape) * dtypes.itemsize(record.dtype)
             views.append(held[record.offset : end].view(dtypes.numpy_dtype(record.dtype)).reshape(p.shape))
             held[end : align(end)] = 0
-        _write([(p, view, *part) for p, view in zip(self._parameters, views) for part in p.parts()])
+        _write([(p, view, *part) for p, view in zip(self._parameters, views) for part in p.parts()], self._end)
         held.flags.writeable = False  # the module then uses it as it is
         for view in views:
             view.flags.writeable = False
@@ -104,8 +104,12 @@ class _Stored(Deferred):
         return (_Stored, id(self.held), self.form)
 
 
-def _write(work: Iterable[tuple[Parameter, Array, int, int]]) -> None:
-    """Writes parts of constants, in several threads: NumPy computes without the interpreter's lock."""
+_WORTH_THREADS = 1 << 20  # bytes; the C library reserves 64 MiB of the address space for each thread
+
+
+def _write(work: Iterable[tuple[Parameter, Array, int, int]], size: int) -> None:
+    """Writes parts of constants, `size` bytes in all, in several threads: NumPy computes without the interpreter's
+    lock."""
     left, failed = iter(work), list[BaseException]()
 
     def run() -> None:
@@ -121,7 +125,7 @@ def _write(work: Iterable[tuple[Parameter, Array, int, int]]) -> None:
         np.empty(_KEPT, np.uint8)
     others = list[Thread]()
     with suppress(RuntimeError, MemoryError):  # no more threads: those there are do all of it
-        for _ in range(threads.default() - 1):
+        for _ in range(threads.default() - 1 if size > _WORTH_THREADS else 0):
             require_for_thread()
             (one := Thread(target=run)).start()
             others.append(one)

@@ -12,7 +12,8 @@ from renorm.core.room import require
 from renorm.core.target import Target
 from renorm.runtime import elf
 
-TIMES = 64  # bytes that LLVM takes for each byte of a text, at most, beside subtarget.ROOM
+# Bytes that LLVM takes at most for any kernel, and for each byte of its text; where there are none, it ends the process
+ROOM, TIMES = 8 << 20, 64
 
 # What the emitter leaves to LLVM, in order. Not in it, on purpose: the loop and SLP vectorizers and unrolling
 # (schedules decide), loop-idiom and memcpy-opt (they call the C library).
@@ -41,7 +42,7 @@ def machine(target: Target) -> Any:
 
 
 def _optimised(text: str, target: Target, name: str) -> Any:
-    require(subtarget.ROOM + TIMES * len(text), f"no memory to compile kernel {name}")
+    require(ROOM + TIMES * len(text), f"no memory to compile kernel {name}")
     made = machine(target)
     try:
         module = llvm.parse_assembly(text, llvm.create_context())

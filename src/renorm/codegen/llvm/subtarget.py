@@ -33,7 +33,9 @@ from renorm.runtime import cpu
 
 # llvmlite has a lock for each call of LLVM: a child of fork() would wait for it for ever, or find LLVM in mid-call
 locks.adopt(llvm.ffi.lib._lock._lock)
-ROOM = 16 << 20  # bytes; where there are none, LLVM ends the process
+# Bytes that LLVM's tables and its inliner take when they are first used, which is 36 MB here: where there are none, it
+# ends the process
+ROOM = 44 << 20
 _stderr = locks.Leaf("the standard error stream")
 
 BASES = {"x86_64": "x86-64", "aarch64": "generic"}  # what every CPU of an architecture has, by LLVM's names

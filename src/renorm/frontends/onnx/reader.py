@@ -56,13 +56,16 @@ def read(
 ) -> Graph:
     """The graph of an ONNX model: a path, bytes, or an onnx.ModelProto. See `renorm.frontends.read`."""
     held = load(source, limits)
-    if is_mapped and isinstance(held.content, mmap):
+    if is_mapped and isinstance(held.content, mmap) and len(held.content) > _WORTH_A_THREAD:
         with suppress(RuntimeError, MemoryError):  # no more threads: pages are mapped when they are read
             require_for_thread()
             Thread(target=_touch, args=(held.content,)).start()
     graph = _Reader(held, shapes or {}, is_mapped, limits).read()
     diagnose(graph)
     return graph
+
+
+_WORTH_A_THREAD = 1 << 20  # bytes; the C library reserves 64 MiB of the address space for one
 
 
 def _touch(content: mmap) -> None:
