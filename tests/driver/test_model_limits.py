@@ -81,12 +81,12 @@ LARGE = {
 }
 
 
-@pytest.mark.parametrize("name", LARGE)
-def test_a_small_file_that_asks_for_much_is_refused_before_anything_is_made(name: str) -> None:
+@pytest.mark.parametrize(("name", "verify"), [*((name, False) for name in LARGE), ("input", True)])
+def test_a_small_file_that_asks_for_much_is_refused_before_anything_is_made(name: str, verify: bool) -> None:
     made, names = LARGE[name]
     file, since = made(), time.process_time()
     with pytest.raises(LimitExceeded) as error:
-        renorm.compile(file, limits=Limits(bytes=1 << 34, nesting=4))
+        renorm.compile(file, limits=Limits(bytes=1 << 34, nesting=4), verify=verify)
     assert time.process_time() - since < 20  # a second, on a machine that does nothing else
     assert [*dict.fromkeys(fact.partition(":")[0] for fact in error.value.facts)] == names.split()
     assert f"--limit {names.split()[-1]}=" in str(error.value)

@@ -329,6 +329,19 @@ def test_a_reader_outside_the_place_is_named() -> None:
     assert "P is computed at i of Y, but X reads it outside" in refusal(lambda: te.lower(s, [a, y]))
 
 
+def test_a_result_is_not_lost_with_a_place_that_nobody_has_needed_yet() -> None:
+    """Found by an attack: an output whose place is in a stage that is itself planned later was left out."""
+    a = te.placeholder((4, 8), name="A")
+    k = te.reduce_axis((0, 8), "k")
+    total = te.compute((4,), lambda i: te.sum(a[i, k], axis=k), name="T")
+    y = te.compute((4, 8), lambda i, j: a[i, j] - total[i], name="Y")
+    s = te.create_schedule(y.op)
+    written = s.cache_write(y, "local")
+    s[total].compute_at(s[written], s[written].op.axis[0])
+    s[y].compute_at(s[total], total.op.axis[0])
+    assert "Y is computed at T, which comes before it" in refusal(lambda: te.lower(s, [a, y]))
+
+
 def test_a_place_that_was_split_away_is_named() -> None:
     a, p, c = chain()
     s = te.create_schedule(c.op)

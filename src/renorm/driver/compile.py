@@ -187,8 +187,10 @@ def specialize(
         source = source.copy(sizes)
         options = replace(options, checks=checks.add(source, len(options.state or ())))
     if options.verify:
+        fixed = source.copy(sizes)
+        bounds.check(fixed, options.limits)  # before arrays are drawn
         return verified(
-            source.copy(sizes),
+            fixed,
             lambda without: _specialized(source, sizes, replace(options, without=without), before),
         )
     return _specialized(source, sizes, options, before)

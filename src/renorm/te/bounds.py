@@ -263,17 +263,19 @@ class Inference:
         if stage.attach is None:
             return Nest(stage, stage.op.body, (), "global", stage)
         parent_stage, axis = stage.attach
+        readers = self._readers.get(stage.tensor, [])
+        is_needed = readers or stage.tensor in self._arguments
         parent = self.nests.get(parent_stage.tensor)
         if parent is None:
             if parent_stage.is_inline:
                 raise InvalidSchedule(f"{stage.name} is computed at {parent_stage.name}, which is inlined")
             if parent_stage not in stage.schedule.stages:
                 raise InvalidSchedule(f"{stage.name} is computed at {parent_stage.name}, a stage of another schedule")
-            if parent_stage.tensor not in self._readers and parent_stage.attach is not None:
-                return None  # the parent itself is needed nowhere
+            if not is_needed and parent_stage.tensor not in self._readers and parent_stage.attach is not None:
+                return None  # nor is the parent
             raise InvalidSchedule(
                 f"{stage.name} is computed at {parent_stage.name}, which comes before it",
-                [f"read by: {', '.join(n.name for n in self._readers.get(stage.tensor, [])) or 'nothing'}"],
+                [f"read by: {', '.join(n.name for n in readers) or 'nothing'}"],
             )
         position = next((i for i, loop in enumerate(parent.loops) if loop.axis is axis), None)
         if position is None:
@@ -283,7 +285,6 @@ class Inference:
                 do="call compute_at after split, fuse and the like",
             )
         prefix = (*parent.prefix, *parent.loops[: position + 1])
-        readers = self._readers.get(stage.tensor, [])
         for reader in readers:
             is_behind = stage.tensor in self._arguments and reader.root is not parent.root
             if reader.path[: len(prefix)] != prefix and not is_behind:
@@ -293,7 +294,7 @@ class Inference:
                     [f"loops around {reader.name}: {', '.join(x.axis.name for x in reader.path) or 'none'}"],
                     do=f"compute {reader.name} inside that loop, too, or {stage.name} further out; or store_root it",
                 )
-        if not readers and stage.tensor not in self._arguments:
+        if not is_needed:
             return None
         nest = Nest(stage, stage.op.body, prefix, self._scope(stage, prefix, readers), parent.root)
         nest.position = position
