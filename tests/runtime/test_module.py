@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 import time
 from itertools import pairwise
@@ -481,6 +482,14 @@ class Exporter:
 def test_what_a_producer_of_dlpack_raises_is_an_invalid_input(mirrors, error):
     with pytest.raises(InvalidInput, match="Exporter that does not export its memory"):
         mirrors(10, 1).run(Exporter(error))
+
+
+def test_to_look_at_an_array_imports_no_masked_ones(monkeypatch):
+    """Which takes time, and memory that there may not be."""
+    monkeypatch.delattr(np, "ma", raising=False)
+    monkeypatch.delitem(sys.modules, "numpy.ma", raising=False)
+    assert shape_of(np.ones((2, 3))) == (2, 3)
+    assert "numpy.ma" not in sys.modules
 
 
 def test_masked_arrays_are_refused(mirrors):

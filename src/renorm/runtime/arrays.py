@@ -8,6 +8,7 @@ since a silent conversion hides a mistake and costs a pass over memory. All that
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -186,7 +187,7 @@ def shape_of(value: Any) -> tuple[int, ...]:
 def view_of(value: Any) -> Array | str:
     """An array over the memory of `value`, or a sentence on why there is none."""
     if isinstance(value, (np.ndarray, np.generic)):
-        if isinstance(value, np.ma.MaskedArray):
+        if isinstance(value, getattr(sys.modules.get("numpy.ma"), "MaskedArray", ())):  # not imported: there is none
             return "a masked array, whose mask would be lost: give array.filled(...) or array.data"
         return np.asarray(value)
     if not hasattr(value, "__dlpack__"):
