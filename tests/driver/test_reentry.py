@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import subprocess
@@ -253,3 +254,15 @@ def test_the_first_calls_of_several_threads_come_at_once():
         capture_output=True, text=True, timeout=200,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
+
+
+def test_a_handler_in_the_middle_of_an_import_does_not_compile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would find half a module. Another thread that imports meanwhile is waited for by Python, where it matters."""
+    (tmp_path / "half_of_it.py").write_text("import signal\nsignal.raise_signal(signal.SIGUSR1)\n")
+    monkeypatch.setattr(renorm, "__path__", [*renorm.__path__, str(tmp_path)])
+    with handling(lambda: doubling().run(X)) as raised:
+        importlib.import_module("renorm.half_of_it")
+    sys.modules.pop("renorm.half_of_it")
+    assert [type(e) for e in raised] == [ReentrancyError]
+    assert str(raised[0]).startswith("renorm.half_of_it is being imported by a call that waits for this one")
+    np.testing.assert_array_equal(doubling().run(X)[0], 2 * X)

@@ -201,6 +201,19 @@ def _imported() -> set[str]:
     return {name for name, ref in list(_module_locks.items()) if (lock := ref()) is not None and lock.owner != me}
 
 
+def check_imports() -> None:
+    """Raises ReentrancyError where this thread is importing some of renorm, as that of a handler is which came in the
+    middle of it: what needs many modules would find half of one."""
+    me = get_ident()
+    for name, ref in list(_module_locks.items()):
+        if name.partition(".")[0] == "renorm" and (lock := ref()) is not None and lock.owner == me:
+            raise ReentrancyError(
+                f"{name} is being imported by a call that waits for this one",
+                ["a signal handler or a finalizer came in the middle of it"],
+                "take a note there, and do it when that call has returned",
+            )
+
+
 def _before_fork() -> None:
     until = time.monotonic() + FORK_PATIENCE_S
     waits = sorted((lock for lock in _locks() if lock.fork_waits), key=lambda lock: lock.rank)

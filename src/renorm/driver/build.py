@@ -13,6 +13,7 @@ from renorm.codegen.llvm import walk
 from renorm.codegen.llvm.requirements import requirements
 from renorm.core import system
 from renorm.core.errors import InvalidInput, InvalidSchedule, InvalidTarget
+from renorm.core.locks import check_imports
 from renorm.core.target import Target
 from renorm.driver.open import OpenFunction, OpenLoops, OpenProgram
 from renorm.expr.nodes import OpenVar
@@ -83,6 +84,7 @@ def build(
     -arch=sm_90" the source is made at once. target_host: of CUDA's host code, of which there is none. threads: how many
     run it; None means as many as this process may use. Raises InvalidSchedule, InvalidLoops, InvalidTarget.
     """
+    check_imports()
     chosen = targets.find(target or "llvm")
     system.require(chosen)
     if target_host is not None:

@@ -20,6 +20,7 @@ from renorm.core.dims import fixed_extents, is_static, symbols_of
 from renorm.core.errors import InvalidInput, InvalidTarget
 from renorm.core.floating import standard_environment
 from renorm.core.limits import DEFAULT, Limits
+from renorm.core.locks import check_imports
 from renorm.core.target import Target
 from renorm.driver import bounds, checks, state
 from renorm.driver import cache as caches
@@ -183,6 +184,7 @@ def specialize(
     source: Graph, sizes: Mapping[str, int], options: Options, before: Mapping[str, float] | None = None
 ) -> CompiledModule:
     """Compiles `source` with its symbols fixed. before: seconds of what was done for it so far, by stage."""
+    check_imports()
     if options.checked:
         source = source.copy(sizes)
         options = replace(options, checks=checks.add(source, len(options.state or ())))
