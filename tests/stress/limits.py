@@ -7,6 +7,7 @@ and the same must be right.
 from __future__ import annotations
 
 import _thread
+import errno
 import os
 import random
 import resource
@@ -109,6 +110,9 @@ def memory(seed: int) -> None:
                     call()
                 except MemoryError:
                     pass
+                except OSError as error:  # of Python, which looks for a module that is imported late
+                    if error.errno != errno.ENOMEM:
+                        raise
                 except RenormError as error:
                     if not isinstance(error.__cause__, (MemoryError, OSError)):
                         raise
