@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import resource
 import subprocess
 import sys
 import threading
@@ -13,6 +14,7 @@ import numpy as np
 import onnx
 import pytest
 from tests.frontends.models import model
+from tests.stress._children import in_child
 
 import renorm
 from renorm.codegen.llvm import machine, subtarget
@@ -115,6 +117,21 @@ def test_a_result_that_is_too_large_is_refused_when_its_shape_is_known() -> None
     ):
         m.run(np.ones((1000, 1), np.float32))
     assert m.run(np.ones((2, 1), np.float32))[0].shape == (2, 1000)
+
+
+@pytest.mark.parametrize("suffix", ["onnx", "tflite"])
+def test_a_file_that_is_larger_than_memory_is_named(suffix: str, tmp_path: Path) -> None:
+    (path := tmp_path / f"m.{suffix}").touch()
+    os.truncate(path, 1 << 30)
+
+    def attempt() -> None:
+        _, most = resource.getrlimit(resource.RLIMIT_AS)
+        held = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (held + (256 << 20), most))
+        with pytest.raises(OutOfMemory, match=rf"m.{suffix}: no memory to read it\n  1,073,741,824 bytes"):
+            renorm.read(path)
+
+    in_child(attempt, 60)
 
 
 def test_a_small_network_is_compiled_and_runs_in_400_mb(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import pytest
 import renorm
 from renorm.core.dims import Sym
 from renorm.core.target import host_cpu, parse
+from renorm.driver import weights
 from renorm.driver.lowering import Parameter
 from renorm.frontends import onnx as onnx_frontend
 from renorm.graph import interpret
@@ -153,5 +154,6 @@ def test_what_stops_a_thread_that_writes_weights_stops_compiling(monkeypatch: py
 
     monkeypatch.setattr(Parameter, "write", write)
     monkeypatch.setattr(threads, "default", lambda: 2)
+    monkeypatch.setattr(weights, "_WORTH_THREADS", 0)
     with pytest.raises(SystemExit, match="stopped"):
         renorm.compile(network())

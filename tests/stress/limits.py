@@ -147,6 +147,8 @@ def address_space(seed: int) -> None:
     done = subprocess.run(
         [sys.executable, "-c", _COLD, str(size)], env=environment, capture_output=True, text=True, timeout=100
     )
+    if size < 400 << 20 and "OpenBLAS" in done.stderr:  # which ends the process that imports NumPy
+        return
     assert done.returncode in ((0, 3) if size < 400 << 20 else (0,)), (
         f"{size >> 20} MB: {done.returncode} {done.stderr}"
     )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from renorm.core.errors import InvalidInput, InvalidModel, RenormError
 from renorm.core.limits import DEFAULT, Limits
+from renorm.core.room import out_of_memory
 from renorm.graph.ir import Graph
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ def read(
     the file may ask for.
 
     Raises InvalidModel for a damaged file, and one UnsupportedOp that names every node renorm cannot express; each
-    names the file. LimitExceeded where it is more than limits allow.
+    names the file. LimitExceeded where it is more than limits allow, OutOfMemory where it is more than there is.
     """
     if isinstance(source, Graph):
         return source
@@ -123,6 +124,11 @@ def read(
         if not isinstance(source, (str, os.PathLike)) or os.path.basename(os.fspath(source)) in error.headline:
             raise
         raise error.within(os.path.basename(os.fspath(source))) from error
+    except MemoryError as error:
+        if not isinstance(source, (str, os.PathLike)):
+            raise
+        name, nbytes = os.path.basename(os.fspath(source)), os.path.getsize(source)
+        raise out_of_memory(f"{name}: no memory to read it", nbytes) from error
 
 
 def _module(source: Any) -> str | None:
