@@ -35,6 +35,9 @@ os.environ["RENORM_CACHE"] = "0"
 locks.strict = True
 
 
+QUICK = 16  # of one test's parameters, in the quick tier
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write what tests compare with, instead of failing")
     parser.addoption("--measure", action="store_true", help=f"write which tests are long to {LONG.name}")
@@ -49,11 +52,19 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What was long when it was measured is slow, as what is marked so by hand because it is long in sum."""
-    long = set(LONG.read_text().splitlines())
+    """What was long when it was measured is slow, and so is what is long in sum: by hand where somebody marked it, and
+    of a test with very many parameters all but some, evenly spread."""
+    long, families = set(LONG.read_text().splitlines()), dict[str, list[pytest.Item]]()
     for item in items:
         if item.nodeid in long:
             item.add_marker("slow")
+        else:
+            families.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for family in families.values():
+        step = -(-len(family) // QUICK)
+        for i, item in enumerate(family):
+            if i % step:
+                item.add_marker("slow")
 
 
 def pytest_collection_finish() -> None:
