@@ -105,6 +105,31 @@ sys.exit(7)
     assert set(os.listdir(tmp_path)) <= {"a"}
 
 
+def test_the_end_waits_for_a_file_that_is_being_begun(tmp_path):
+    """Its thread comes back from the system when nobody would take the file away any more."""
+    script = f"""
+import atexit, os, sys, threading, time
+atexit.register(time.sleep, 0.5)  # after what is registered later
+from renorm.core import files
+def slow(*arguments, open=os.open):
+    if threading.current_thread() is not threading.main_thread():
+        began.set()
+        time.sleep(0.2)
+    return open(*arguments)
+def save():
+    with files.replacing({str(tmp_path / "a")!r}) as file:
+        time.sleep(10)
+began = threading.Event()
+os.open = slow
+threading.Thread(target=save, daemon=True).start()
+began.wait()
+sys.exit(7)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (7, "")
+    assert not os.listdir(tmp_path)
+
+
 def test_permissions(tmp_path):
     before = os.umask(0o027)
     try:

@@ -11,6 +11,8 @@ from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from typing import IO
 
+from renorm.core.locks import Leaf
+
 TEMPORARY = re.compile(r"\.renorm\.[0-9]+\.[0-9a-f]{8}")
 """What a file is called while it is written: process and random digits. One of a process that was killed stays."""
 
@@ -18,13 +20,17 @@ _OPEN = re.compile("/dev/(std|fd/)|/proc/")  # files that a process has open alr
 
 
 _unfinished = set[str]()
+_opening = Leaf("a file that is begun")
 _is_ending = False
+_END_S = 1.0  # that the end of the interpreter waits for files that are being begun
 
 
 def _at_exit() -> None:
     """Takes away what daemon threads have begun, who are lost in the middle of it when the interpreter ends."""
     global _is_ending
     _is_ending = True
+    if _opening.acquire(timeout=_END_S):  # from here on nobody begins one, and all that were begun are there
+        _opening.release()
     for path in [p for p in list(_unfinished) if f".renorm.{os.getpid()}." in p]:  # not those of a parent by fork()
         with suppress(OSError):
             os.unlink(path)
@@ -38,6 +44,13 @@ def _is_lost() -> bool:
 atexit.register(_at_exit)
 
 
+def _begun(path: str, flags: int, mode: int) -> int:
+    with _opening:
+        if _is_lost():
+            raise SystemExit
+        return os.open(path, flags, mode)
+
+
 @contextmanager
 def replacing(path: str | os.PathLike[str], mode: int = 0o666, is_durable: bool = True) -> Generator[IO[bytes]]:
     """Give a file to write, which takes the place of `path` when the block has ended without an error: at once, so that
@@ -47,8 +60,6 @@ def replacing(path: str | os.PathLike[str], mode: int = 0o666, is_durable: bool 
     the bytes are on the disk before the old file goes. What a link points to is replaced, not the link; what is no
     regular file, as /dev/stdout, is written as it is. Raises OSError that names `path`.
     """
-    if _is_lost():
-        raise SystemExit
     place = os.path.realpath(path)
     temporary = os.path.join(os.path.dirname(place), f".renorm.{os.getpid()}.{os.urandom(4).hex()}")
     try:
@@ -59,7 +70,7 @@ def replacing(path: str | os.PathLike[str], mode: int = 0o666, is_durable: bool 
             return
         _unfinished.add(temporary)
         try:
-            with open(temporary, "x+b", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+            with open(temporary, "x+b", opener=lambda name, flags: _begun(name, flags, mode)) as file:
                 if old is not None:
                     os.fchmod(file.fileno(), stat.S_IMODE(old.st_mode))
                 yield file
