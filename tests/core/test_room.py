@@ -66,7 +66,7 @@ def test_llvm_is_loaded_where_there_is_room(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.usefixtures("kept_code")
 def test_no_thread_is_started_without_room_for_its_stack(monkeypatch: pytest.MonkeyPatch) -> None:
     """Python waits for ever for one that fails before its first statement."""
-    monkeypatch.setattr(weights, "_WORTH_THREADS", 0)
+    monkeypatch.setattr(weights, "WORTH_A_THREAD", 0)
     monkeypatch.setenv("RENORM_NUM_THREADS", "4")
     monkeypatch.setattr(room, "is_there", lambda nbytes: nbytes != room.THREAD)
     monkeypatch.setattr(threading.Thread, "start", lambda self: pytest.fail("a thread is started"))

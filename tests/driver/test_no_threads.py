@@ -24,8 +24,8 @@ def test_a_network_is_compiled_and_runs(tmp_path, monkeypatch):
     w = np.random.default_rng(0).standard_normal((8, 8)).astype(np.float32)
     path = tmp_path / "m.onnx"
     onnx.save(model("m (float[4, 8] x) => (float[4, 8] y) { y = MatMul (x, w) }", w=w), path)
-    monkeypatch.setattr(weights, "_WORTH_THREADS", 0)  # however small the network is
-    monkeypatch.setattr(reader, "_WORTH_A_THREAD", 0)
+    monkeypatch.setattr(weights, "WORTH_A_THREAD", 0)  # however small the network is
+    monkeypatch.setattr(reader, "WORTH_A_THREAD", 0)
     monkeypatch.setattr(threading.Thread, "start", refused)
     monkeypatch.setattr(threads, "start_new_thread", refused)
     x = np.ones((4, 8), np.float32)

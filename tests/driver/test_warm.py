@@ -154,6 +154,6 @@ def test_what_stops_a_thread_that_writes_weights_stops_compiling(monkeypatch: py
 
     monkeypatch.setattr(Parameter, "write", write)
     monkeypatch.setattr(threads, "default", lambda: 2)
-    monkeypatch.setattr(weights, "_WORTH_THREADS", 0)
+    monkeypatch.setattr(weights, "WORTH_A_THREAD", 0)
     with pytest.raises(SystemExit, match="stopped"):
         renorm.compile(network())

@@ -22,3 +22,8 @@ def test_parts_may_be_deeper_than_python_calls_and_have_parts_in_common() -> Non
     for i in range(2 * sys.getrecursionlimit()):
         row = Origin(row, (str(i),), row)
     assert len(row) == 2 * sys.getrecursionlimit()
+
+
+def test_of_nothing_there_is_none() -> None:
+    assert not Origin((), Origin(), ())
+    assert Origin((), ("a",))

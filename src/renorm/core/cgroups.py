@@ -1,4 +1,4 @@
-"""What control groups (version 1 or 2) leave to this process of the machine's CPUs and memory.
+"""Read how much of the machine's CPUs and memory control groups (version 1 or 2) leave to this process.
 
 A group's limit holds for those below it, so that the least of all counts. Membership is told by /proc/self/cgroup, a
 path as the host sees it: in a container without a cgroup namespace only the root of its own groups is mounted.

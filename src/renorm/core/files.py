@@ -37,7 +37,7 @@ def _at_exit() -> None:
 
 
 def _is_lost() -> bool:
-    """Whether this is a daemon thread at the end of the interpreter, which nobody hears any more."""
+    """Return whether this is a daemon thread at the end of the interpreter, which nobody hears any more."""
     return _is_ending and threading.current_thread() is not threading.main_thread()
 
 

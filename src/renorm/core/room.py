@@ -1,4 +1,4 @@
-"""What this process could still take of its address space, asked before what cannot do with less.
+"""Ask how much of its address space this process could still take, before what cannot do with less.
 
 Where memory runs out, LLVM ends the process, and Python's Thread.start waits for ever for a thread that failed before
 its first statement. So both are tried only where there is room enough. The system gives pages when they are touched: to
@@ -12,10 +12,11 @@ import mmap
 from renorm.core.errors import OutOfMemory
 
 THREAD = 24 << 20  # bytes: a stack as the system makes them by default, and what a thread takes until it waits
+WORTH_A_THREAD = 1 << 20  # bytes of work from which one is started: the C library reserves 64 MiB for each
 
 
 def is_there(nbytes: int) -> bool:
-    """Whether the system would give so many bytes now."""
+    """Return whether the system would give so many bytes now."""
     try:
         mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS).close()
     except (OSError, MemoryError):

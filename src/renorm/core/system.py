@@ -1,4 +1,4 @@
-"""What code of renorm needs of the machine that it runs on: Linux, an architecture, features of its CPU."""
+"""Check the machine that code of renorm runs on: Linux, an architecture, features of its CPU."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SINCE = {
 
 
 def obstacles() -> list[str]:
-    """Why code of renorm cannot run here, actual beside expected; an empty list where it can."""
+    """Return why code of renorm cannot run here, actual beside expected; an empty list where it can."""
     system, arch = sys.platform, platform.machine()
     if system != "linux":
         return [f"this system is {system}, expected linux"]

@@ -12,7 +12,7 @@ import numpy as np
 
 from renorm.core import dtypes
 from renorm.core.dims import static
-from renorm.core.room import out_of_memory, require_for_thread
+from renorm.core.room import WORTH_A_THREAD, out_of_memory, require_for_thread
 from renorm.driver.lowering import Parameter
 from renorm.graph.deferred import Array, Deferred, cut
 from renorm.graph.ir import Graph
@@ -104,9 +104,6 @@ class _Stored(Deferred):
         return (_Stored, id(self.held), self.form)
 
 
-_WORTH_THREADS = 1 << 20  # bytes; the C library reserves 64 MiB of the address space for each thread
-
-
 def _write(work: Iterable[tuple[Parameter, Array, int, int]], size: int) -> None:
     """Writes parts of constants, `size` bytes in all, in several threads: NumPy computes without the interpreter's
     lock."""
@@ -125,7 +122,7 @@ def _write(work: Iterable[tuple[Parameter, Array, int, int]], size: int) -> None
         np.empty(_KEPT, np.uint8)
     others = list[Thread]()
     with suppress(RuntimeError, MemoryError):  # no more threads: those there are do all of it
-        for _ in range(threads.default() - 1 if size > _WORTH_THREADS else 0):
+        for _ in range(threads.default() - 1 if size > WORTH_A_THREAD else 0):
             require_for_thread()
             (one := Thread(target=run)).start()
             others.append(one)

@@ -13,7 +13,7 @@ class Origin(Sequence[str]):
     """The names of all parts in order, each once; equal to a tuple of these names."""
 
     def __init__(self, *parts: Sequence[str]):
-        self._parts: tuple[Sequence[str], ...] = parts
+        self._parts: tuple[Sequence[str], ...] = tuple(p for p in parts if p)
         self._names: tuple[str, ...] | None = None
 
     @property

@@ -24,7 +24,7 @@ import numpy as np
 from renorm.core.dims import Dim, Sym
 from renorm.core.errors import InvalidModel, RenormError, UnsupportedOp, UserCodeError, raised_at, suggest
 from renorm.core.limits import DEFAULT, Limits
-from renorm.core.room import require_for_thread
+from renorm.core.room import WORTH_A_THREAD, require_for_thread
 from renorm.frontends.diagnosis import ASSUMPTIONS, diagnose
 from renorm.frontends.onnx import tensors
 from renorm.frontends.onnx.messages import (
@@ -56,16 +56,13 @@ def read(
 ) -> Graph:
     """The graph of an ONNX model: a path, bytes, or an onnx.ModelProto. See `renorm.frontends.read`."""
     held = load(source, limits)
-    if is_mapped and isinstance(held.content, mmap) and len(held.content) > _WORTH_A_THREAD:
+    if is_mapped and isinstance(held.content, mmap) and len(held.content) > WORTH_A_THREAD:
         with suppress(RuntimeError, MemoryError):  # no more threads: pages are mapped when they are read
             require_for_thread()
             Thread(target=_touch, args=(held.content,)).start()
     graph = _Reader(held, shapes or {}, is_mapped, limits).read()
     diagnose(graph)
     return graph
-
-
-_WORTH_A_THREAD = 1 << 20  # bytes; the C library reserves 64 MiB of the address space for one
 
 
 def _touch(content: mmap) -> None:
