@@ -83,13 +83,11 @@ def training(threads: int | None, rounds: int, seconds: float, shape: str, step:
 
 
 @main.command()
-@click.argument("result", type=click.Path(path_type=Path), required=False)
-def page(result: Path | None) -> None:
-    """Writes docs/benchmarks.md and its plots from a file of results; default: the latest."""
-    from benchmarks.page import latest
+def page() -> None:
+    """Writes docs/benchmarks.md, its plots, and the section of README.md from the newest results of each machine."""
     from benchmarks.page import write as write_page  # needs matplotlib
 
-    write_page(result or latest())
+    write_page()
 
 
 def _tell(line: str) -> None:

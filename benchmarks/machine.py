@@ -33,6 +33,12 @@ def machine() -> dict[str, Any]:
     }
 
 
+def label(result: dict[str, Any]) -> str:
+    """The name of the machine of a file of results; results of one name replace older ones on the page."""
+    machine = result["machine"]
+    return f"{machine['cpu']} with {machine['vectors']}"
+
+
 def commit() -> dict[str, Any]:
     """The commit that is checked out, and whether sources differ from it."""
     try:

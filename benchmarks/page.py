@@ -1,8 +1,9 @@
-"""docs/benchmarks.md, and what README.md says of it, from a file of results."""
+"""docs/benchmarks.md, and the section on speed of README.md, from the newest file of results of each machine."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import median
@@ -21,7 +22,7 @@ from benchmarks.figures import (
     milliseconds,
     to_best,
 )
-from benchmarks.machine import ROOT
+from benchmarks.machine import ROOT, label
 from benchmarks.run import RESULTS
 from benchmarks.summary import README, growth, percent, put_into
 
@@ -31,92 +32,93 @@ SLOWEST = 20  # layers, of all networks
 SHOWN = 6  # kinds of kernels of each network; the file of results has every kernel
 
 
-def latest() -> Path:
-    """The file of results that was written last, by its own account."""
-    return max(RESULTS.glob("2*.json"), key=lambda p: json.loads(p.read_text())["when"])
+def newest() -> dict[Path, dict[str, Any]]:
+    """The results of each machine that were written last, by their own account, the newest first."""
+    found = {path: json.loads(path.read_text()) for path in RESULTS.glob("2*.json")}
+    of = {label(found[path]): path for path in sorted(found, key=lambda p: found[p]["when"])}
+    return {path: found[path] for path in sorted(of.values(), key=lambda p: found[p]["when"], reverse=True)}
 
 
-def latest_of(kind: str) -> dict[str, Any] | None:
-    """What `python -m benchmarks folds`, or training, found last."""
+def newest_of(kind: str) -> dict[str, Any] | None:
+    """The results that `python -m benchmarks folds`, or training, wrote last."""
     found = [json.loads(p.read_text()) for p in RESULTS.glob(f"{kind}-*.json")]
     return max(found, key=lambda f: f["when"], default=None)
 
 
-def write(path: Path) -> None:
-    """The page and its plots, and what README.md says of it."""
+def write() -> None:
+    """Write the page and its plots, and the section of README.md."""
     from benchmarks.plots import draw  # needs matplotlib, which a test of the text does not
 
-    result = json.loads(path.read_text())
-    draw(result, PLOTS)
-    PAGE.write_text(text(result, path))
-    README.write_text(readme(result))
+    results = newest()
+    for result in results.values():
+        draw(result, PLOTS / _folder(result))
+    PAGE.write_text(text(results))
+    README.write_text(readme(list(results.values())))
 
 
-def readme(result: dict[str, Any]) -> str:
+def readme(results: Sequence[dict[str, Any]]) -> str:
     """README.md with these results."""
-    return put_into(README.read_text(), result, latest_of("folds"), latest_of("training"))
+    return put_into(README.read_text(), results, newest_of("folds"), newest_of("training"))
 
 
-def text(result: dict[str, Any], path: Path) -> str:
-    """The page."""
-    networks, settings = result["networks"], result["settings"]
-    parts = [
-        "# Benchmarks",
-        f"Written by `python -m benchmarks page` from [{path.name}](../benchmarks/results/{path.name}): "
-        "{when}, commit {commit}.".format(**_state(result)),
-        _HOW.format(**settings),
-        _machine(result["machine"], settings),
-        "## Latency",
-        "![latency of each network and runtime](benchmarks/latency.svg)",
-        "Median milliseconds of one call ± half the distance between the quartiles; the last column is renorm's median "
-        "over that of the fastest other.",
-        _table(["network", *_labels(networks), "renorm / fastest other"], _latency(networks)),
-        _means(networks),
-        *_failures(networks),
-        "## Memory",
-        "![peak memory of each network and runtime](benchmarks/memory.svg)",
-        "The most memory that the process held (VmHWM), MiB: interpreter, library, weights, inputs and outputs. renorm "
-        "has two figures: of a process that loads an artifact, which the others cannot, and of one that compiles the "
-        "model with nothing in the cache, as the others do. The last two columns are of renorm: buffers between "
-        "kernels, and the least that any plan needs.",
-        _table(
-            [
-                *("network", *(LABELS[r] for r in _held(networks)), "renorm / least other"),
-                *("compiling / least other", "arena", "lower bound"),
-            ],
-            _memory(networks),
-        ),
-        "## Compiling",
-        "Seconds of renorm's stages with an empty cache on disk and with a full one; then until the first result is "
-        "there, in a new process: opening an artifact for renorm, reading and compiling the model for the others. The "
-        "last column is the largest difference of renorm's outputs from ONNX Runtime's, relative to the largest "
-        "output.",
-        _table(
-            ["network", "cold", "warm", *(f"first result, {n}" for n in _labels(networks)), "error"],
-            _compiling(networks),
-        ),
+def text(results: dict[Path, dict[str, Any]]) -> str:
+    """The page: each machine by itself, then folds, which are the same on all, then training."""
+    files = [
+        f"- {label(result)}: {', commit '.join(_state(result).values())}, "
+        f"[{path.name}](../benchmarks/results/{path.name})"
+        for path, result in results.items()
     ]
-    if folds := latest_of("folds"):
+    parts = ["# Benchmarks", "Written by `python -m benchmarks page` from the newest results of each machine:"]
+    parts += ["\n".join(files), _HOW]
+    for result in results.values():
+        parts += [f"## {label(result)}", *_of_machine(result)]
+    if folds := newest_of("folds"):
         parts += ["## Norms folded", _FOLDS.format(cases=folds["cases"], **_state(folds)), _folds(folds)]
-    if "norms" in result:
-        parts += ["## Normalizations alone", _NORMS, _norms(result["norms"])]
-    if trained := latest_of("training"):
+    if trained := newest_of("training"):
         parts += ["## Normalizations in training", *_training(trained)]
-    measured = {name: n for name, n in networks.items() if "layers" in n}
-    if beside := {name: n for name, n in measured.items() if n["layers"].get("layers")}:
-        parts += ["## Layers beside the others", _LAYERS, *_beside(beside)]
-    if measured:
-        parts += ["## Kernels", "![kernels below the roofline](benchmarks/roofline.svg)", _KERNELS, *_kernels(measured)]
     return "\n\n".join(parts) + "\n"
 
 
+def _folder(result: dict[str, Any]) -> str:
+    """Where the plots of a machine lie, below PLOTS."""
+    return re.sub(r"\W+", "-", label(result).lower())
+
+
+def _of_machine(result: dict[str, Any]) -> Iterable[str]:
+    networks, settings, plots = result["networks"], result["settings"], f"benchmarks/{_folder(result)}"
+    yield _machine(result["machine"], settings)
+    yield "### Latency"
+    yield f"![latency of each network and runtime]({plots}/latency.svg)"
+    yield _LATENCY.format(**settings)
+    yield _table(["network", *_labels(networks), "renorm / fastest other"], _latency(networks))
+    yield _means(networks)
+    yield from _failures(networks)
+    yield "### Memory"
+    yield f"![peak memory of each network and runtime]({plots}/memory.svg)"
+    yield _MEMORY
+    header = ["network", *(LABELS[r] for r in _held(networks)), "renorm / least other", "compiling / least other"]
+    yield _table([*header, "arena", "lower bound"], _memory(networks))
+    yield "### Compiling"
+    yield _COMPILING
+    first = (f"first result, {n}" for n in _labels(networks))
+    yield _table(["network", "cold", "warm", *first, "error"], _compiling(networks))
+    if "norms" in result:
+        yield from ("### Normalizations alone", _NORMS, _norms(result["norms"]))
+    measured = {name: n for name, n in networks.items() if "layers" in n}
+    if beside := {name: n for name, n in measured.items() if n["layers"].get("layers")}:
+        yield from ("### Layers beside the others", _LAYERS, *_beside(beside))
+    if measured:
+        yield from ("### Kernels", f"![kernels below the roofline]({plots}/roofline.svg)", _KERNELS)
+        yield from _kernels(measured)
+
+
 _HOW = """\
-Each runtime runs in a process of its own, on {threads} threads, float32, with its own best settings for latency. They
-take turns in {rounds} rounds, {seconds:g} seconds in all for each, a tenth of a second apart, so that a machine that
-slows down slows all alike, and threads that spin after a run disturb nobody; the first call of a turn is not counted.
-Outputs are compared in the same run. The networks are those of `benchmarks/networks/`, with random weights; renorm was
-developed on resnet50, se_resnet101_ibn, dcgan and unet; the others were measured to see where it is slow, and what was
-mended for them was mended in schedules and passes that know no network.
+Each runtime runs in a process of its own, float32, with its own best settings for latency. They take turns, a tenth of
+a second apart, so that a machine that slows down slows all alike, and threads that spin after a run disturb nobody; the
+first call of a turn is not counted. Outputs are compared in the same run. The networks are those of
+`benchmarks/networks/`, with random weights; renorm was developed on resnet50, se_resnet101_ibn, dcgan and unet; the
+others were measured to see where it is slow, and what was mended for them was mended in schedules and passes that know
+no network.
 
 To measure again:
 
@@ -127,6 +129,21 @@ python -m benchmarks run                   # --networks resnet50,my.onnx --runti
 python -m benchmarks page
 renorm bench my.onnx --against ort,openvino
 ```"""
+
+_LATENCY = """\
+Median milliseconds of one call on {threads} threads ± half the distance between the quartiles, in {rounds} rounds of
+{seconds:g} seconds in all for each; the last column is renorm's median over that of the fastest other."""
+
+_MEMORY = """\
+The most memory that the process held (VmHWM), MiB: interpreter, library, weights, inputs and outputs. renorm has two
+figures: of a process that loads an artifact, which the others cannot, and of one that compiles the model with nothing
+in the cache, as the others do. The last two columns are of renorm: buffers between kernels, and the least that any plan
+needs."""
+
+_COMPILING = """\
+Seconds of renorm's stages with an empty cache on disk and with a full one; then until the first result is there, in a
+new process: opening an artifact for renorm, reading and compiling the model for the others. The last column is the
+largest difference of renorm's outputs from ONNX Runtime's, relative to the largest output."""
 
 _FOLDS = """\
 {cases} random graphs of linear ops (Conv, ConvTranspose, Gemm, MatMul) and norms, before, between and behind them, with
@@ -142,13 +159,13 @@ A tensor of 103 MB, read once and written once, with the output given (`out=`), 
 
 _TRAINING = """\
 Batch norm with the statistics of the batch, its gradient, and instance norm, of {shape} float32 on {threads} threads
-(`python -m benchmarks training`, {when}, commit {commit}): medians ± half the distance between the quartiles of
-{rounds} rounds in which all take turns, each in a process of its own. renorm writes into an array that is given
-(`out=`; one that begins on a cache line: in what `np.empty` gives, stores cross lines, which costs about a fifth), or
-into fresh ones, whose memory is that of earlier results. PyTorch's fresh results cost page faults at every call; its
-memory is kept with `MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=100000000000`. The last column has the tensors that must
-move if no cache helps, and their bytes per second relative to the copy of the first row, of as much memory in the same
-rounds: more than 100 % is what caches saved."""
+of {machine} (`python -m benchmarks training`, {when}, commit {commit}): medians ± half the distance between the
+quartiles of {rounds} rounds in which all take turns, each in a process of its own. renorm writes into an array that
+is given (`out=`; one that begins on a cache line: in what `np.empty` gives, stores cross lines, which costs about a
+fifth), or into fresh ones, whose memory is that of earlier results. PyTorch's fresh results cost page faults at every
+call; its memory is kept with `MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=100000000000`. The last column has the
+tensors that must move if no cache helps, and their bytes per second relative to the copy of the first row, of as much
+memory in the same rounds: more than 100 % is what caches saved."""
 
 _STEP = """\
 A step of training of a small ResNet (`benchmarks/steps.py`) with torch's norms and with those of
@@ -219,6 +236,7 @@ def _training(found: dict[str, Any]) -> Iterable[str]:
         shape="x".join(map(str, settings["shape"])),
         threads=settings["threads"],
         rounds=settings["rounds"],
+        machine=label(found),
         **_state(found),
     )
     runtimes = list(next(iter(norms.values()))["ms"])
@@ -350,7 +368,7 @@ def _kernels(networks: dict[str, Any]) -> Iterable[str]:
                 (f"`{kind}`", count, f"{us / 1e3:.2f}", f"{us / total:.0%}", *speeds, _share(limit, us, nominal))
             )
         yield (
-            f"### {name}\n\n{len(kernels)} launches, {total / 1e3:.2f} ms one by one, "
+            f"#### {name}\n\n{len(kernels)} launches, {total / 1e3:.2f} ms one by one, "
             f"{n['layers']['network_seconds'] * 1e3:.2f} ms as a network, {least / total:.0%} of the "
             f"limits ({limits['flops'] / 1e9:.0f} GFLOP/s, {limits['bytes'] / 1e9:.0f} GB/s)."
         )

@@ -2,37 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from benchmarks.figures import LABELS, OURS, geometric_mean, mebibytes, milliseconds, to_best
-from benchmarks.machine import ROOT
+from benchmarks.machine import ROOT, label
 
 README = ROOT / "README.md"
 BEGIN, END = "<!-- written by python -m benchmarks page -->\n", "<!-- end -->\n"
 
 
-def put_into(readme: str, result: dict[str, Any], folds: dict[str, Any] | None, trained: dict[str, Any] | None) -> str:
-    """The text of README.md with these results between its marks."""
+def put_into(
+    readme: str, results: Sequence[dict[str, Any]], folds: dict[str, Any] | None, trained: dict[str, Any] | None
+) -> str:
+    """The text of README.md with these results, of one machine each, between its marks."""
     before, rest = readme.split(BEGIN)
-    said = "".join(f"- {sentence}\n" for sentence in _sentences(result, folds, trained))
+    said = "".join(f"- {sentence}\n" for sentence in _sentences(results, folds, trained))
     return f"{before}{BEGIN}\n{said}\n{END}{rest.split(END)[1]}"
 
 
-def _sentences(result: dict[str, Any], folds: dict[str, Any] | None, trained: dict[str, Any] | None) -> Iterable[str]:
-    yield f"**Inference.** {_inference(result['networks'])}"
-    yield f"**Memory.** {_memory(result['networks'])}"
+def _sentences(
+    results: Sequence[dict[str, Any]], folds: dict[str, Any] | None, trained: dict[str, Any] | None
+) -> Iterable[str]:
+    for result in results:
+        yield f"**Inference** on {_where(result)}: {_inference(result['networks'])}"
+        yield f"**Memory** there: {_memory(result['networks'])}"
     if folds:
-        yield f"**Folding.** {_folding(folds)}"
+        yield f"**Folding** (commit `{folds['commit']['id'][:10]}`): {_folding(folds)}"
     if trained:
-        yield f"**Norms in training**, {'x'.join(map(str, trained['settings']['shape']))}: {_training(trained)}"
-    commits = {"networks": result, "folds": folds, "training": trained}
-    at = ", ".join(f"{what} at commit `{found['commit']['id'][:10]}`" for what, found in commits.items() if found)
-    machine, threads = result["machine"], result["settings"]["threads"]
-    yield (
-        f"All on one machine: {machine['cpu']}, {machine['cores']} cores with {machine['vectors']}, {threads} threads, "
-        f"float32; {at}; ± is half the distance between quartiles. No other CPU was measured, nor more threads."
-    )
+        shape = "x".join(map(str, trained["settings"]["shape"]))
+        yield f"**Norms in training**, {shape}, on {_where(trained)}: {_training(trained)}"
+    yield "All in float32; ± is half the distance between quartiles. No other CPU was measured, nor more threads."
+
+
+def _where(result: dict[str, Any]) -> str:
+    cores, threads = result["machine"]["cores"], result["settings"]["threads"]
+    return f"{label(result)} ({cores} cores, {threads} threads, commit `{result['commit']['id'][:10]}`)"
 
 
 def _inference(networks: dict[str, Any]) -> str:

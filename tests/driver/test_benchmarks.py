@@ -45,7 +45,7 @@ def test_a_small_network_is_measured_beside_onnx_runtime(tmp_path: Path) -> None
     )
     assert len(found["layers"]["kernels"]) > 1
     assert found["runtimes"]["renorm_compiling"]["peak_bytes"] > found["runtimes"]["renorm"]["peak_bytes"]
-    assert "| model |" in page.text(result, into)
+    assert "| model |" in page.text({into: result})
 
 
 def test_figures_of_two_commits_are_not_mixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,10 +109,17 @@ def test_each_norm_is_one_node_that_runs(name: str, monkeypatch: pytest.MonkeyPa
 
 
 def test_the_page_is_what_the_results_say() -> None:
-    latest = page.latest()
-    result = json.loads(latest.read_text())
-    assert page.PAGE.read_text() == page.text(result, latest)
-    assert page.README.read_text() == page.readme(result)
+    results = page.newest()
+    assert page.PAGE.read_text() == page.text(results)
+    assert page.README.read_text() == page.readme(list(results.values()))
+
+
+def test_the_page_has_the_newest_results_of_each_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page, "RESULTS", tmp_path)
+    for when, vectors in (("2026-01", "avx2"), ("2026-02", "avx512f"), ("2026-03", "avx2"), ("2026-04", "avx2")):
+        machine = {"cpu": "A", "vectors": vectors}
+        (tmp_path / f"{when}.json").write_text(json.dumps({"when": when, "machine": machine}))
+    assert [path.stem for path in page.newest()] == ["2026-04", "2026-02"]
 
 
 def test_norms_in_training_are_measured_beside_torch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -130,7 +137,7 @@ def test_norms_in_training_are_measured_beside_torch(monkeypatch: pytest.MonkeyP
     found["step"]["fused"] = {"share": 0.08, "faster": {"median": 0.3, "lower": 0.2, "upper": 0.4}}
     (tmp_path / "training-1.json").write_text(json.dumps(found))
     monkeypatch.setattr(page, "RESULTS", tmp_path)
-    said = "\n".join(page._training(page.latest_of("training") or {}))
+    said = "\n".join(page._training(page.newest_of("training") or {}))
     assert "| forward |" in said
     assert "norms took 25% of a step" in said
     assert "15% were to be gained" in said
