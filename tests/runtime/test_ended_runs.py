@@ -12,8 +12,10 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
+from renorm.codegen.llvm import walk_waiting
 from renorm.errors import Cancelled, InvalidInput, TimeLimit
 from renorm.runtime import layout, openmp, threads
+from renorm.runtime.memory import Memory
 from renorm.runtime.module import Module
 
 N, LENGTH = 1 << 20, 5000  # about half a millisecond a kernel: seconds
@@ -90,6 +92,40 @@ def test_cancel(long, short, mirrored):
         long.run(x)
     timer.join()
     usable(long, short, mirrored)
+
+
+def test_a_worker_about_to_sleep_as_its_run_ends_does_not(mirrors, walker):
+    """Between its look at what is done and the system call, the run ends: futex must find the word changed. The caller
+    is in a phase of its own, and adds nothing of it."""
+    library, word, found = ctypes.CDLL(None), ctypes.c_int64, list[bool]()
+    caller = threading.get_ident()
+
+    @ctypes.CFUNCTYPE(word, word, ctypes.c_void_p, word, word, ctypes.c_void_p, word, word)
+    def syscall(number, address, operation, value, *rest):
+        if address != done or operation == walk_waiting.WAKE:
+            return library.syscall(*map(word, (number, address, operation, value)), ctypes.c_void_p(rest[0]), *rest[1:])
+        if threading.get_ident() != caller:
+            m.cancel()
+            until = time.monotonic() + 30
+            while (now := word.from_address(done).value) < 1 << 60 and time.monotonic() < until:
+                time.sleep(0.001)
+            found.append(now & 0xFFFFFFFF != value)
+        return -1
+
+    m, process = mirrors(N, LENGTH, 2), Memory(layout.PROCESS_BYTES)
+    m._team = team = threads.Team(2, walker, "x86_64")
+    process.array[:] = threads._process.array
+    words = {layout.PATIENT: 0, layout.HASTY: 0, layout.SYSCALL: ctypes.cast(syscall, ctypes.c_void_p).value}
+    for field, value in words.items():
+        threads._word(process, field).value = value
+    threads._word(team.pool, layout.PROCESS).value = process.address
+    done = team.pool.address + layout.DONE
+    for _ in range(10):
+        with ends(Cancelled, 0):
+            m.run(np.zeros(N, np.float32))
+    team.close()
+    assert len(found) > 5
+    assert all(found)
 
 
 def test_an_exception_of_a_handler(long, short, mirrored):

@@ -25,7 +25,8 @@ CALL_BYTES = NOW + layout.MOMENT
 
 PERIOD_NS = 15_000_000  # with pieces of some ms, an interrupt is served well within 50 ms
 NEVER = (1 << 63) - 1
-_ALL_DONE = 1 << 60  # more iterations than any run has: who waits for some goes on, and sees that the run ends
+# more iterations than any run has: who waits for some goes on, and sees that the run ends. 1: for walk_waiting
+_ALL_DONE = (1 << 60) + 1
 MONOTONIC, _COARSE = 1, 6  # clocks: that which perf_counter reads; that of its last tick, some ms ago, which is cheaper
 
 # declarations, statements that read and write the environment, that which kernels are made for

@@ -2,8 +2,9 @@
 
 A thread that waits pauses as often as the process says, then calls futex; whoever changes a word wakes only when
 somebody sleeps. A sleeper counts itself before it compares the word, the other changes the word before it reads the
-count, all sequentially consistent, so a wake-up cannot be missed. Who has called a run sleeps for a period at most,
-and looks whether the run is to end.
+count, all sequentially consistent; futex compares again before it sleeps, the lower 32 bits alone, so what is added
+must change those: then a wake-up cannot be missed. Who has called a run sleeps for a period at most, and looks whether
+the run is to end.
 """
 
 from __future__ import annotations
