@@ -28,20 +28,21 @@ from benchmarks.summary import README, growth, percent, put_into
 
 PAGE = ROOT / "docs" / "benchmarks.md"
 PLOTS = ROOT / "docs" / "benchmarks"
+NETWORKS, TRAINING = "2*.json", "training-*.json"  # files of results
 SLOWEST = 20  # layers, of all networks
 SHOWN = 6  # kinds of kernels of each network; the file of results has every kernel
 
 
-def newest() -> dict[Path, dict[str, Any]]:
+def newest(of: str = NETWORKS) -> dict[Path, dict[str, Any]]:
     """The results of each machine that were written last, by their own account, the newest first."""
-    found = {path: json.loads(path.read_text()) for path in RESULTS.glob("2*.json")}
-    of = {label(found[path]): path for path in sorted(found, key=lambda p: found[p]["when"])}
-    return {path: found[path] for path in sorted(of.values(), key=lambda p: found[p]["when"], reverse=True)}
+    found = {path: json.loads(path.read_text()) for path in RESULTS.glob(of)}
+    last = {label(found[path]): path for path in sorted(found, key=lambda p: found[p]["when"])}
+    return {path: found[path] for path in sorted(last.values(), key=lambda p: found[p]["when"], reverse=True)}
 
 
-def newest_of(kind: str) -> dict[str, Any] | None:
-    """The results that `python -m benchmarks folds`, or training, wrote last."""
-    found = [json.loads(p.read_text()) for p in RESULTS.glob(f"{kind}-*.json")]
+def folds() -> dict[str, Any] | None:
+    """The results that `python -m benchmarks folds` wrote last: they are the same on all machines."""
+    found = [json.loads(p.read_text()) for p in RESULTS.glob("folds-*.json")]
     return max(found, key=lambda f: f["when"], default=None)
 
 
@@ -58,11 +59,11 @@ def write() -> None:
 
 def readme(results: Sequence[dict[str, Any]]) -> str:
     """README.md with these results."""
-    return put_into(README.read_text(), results, newest_of("folds"), newest_of("training"))
+    return put_into(README.read_text(), results, folds(), list(newest(TRAINING).values()))
 
 
 def text(results: dict[Path, dict[str, Any]]) -> str:
-    """The page: each machine by itself, then folds, which are the same on all, then training."""
+    """The page of these results of networks, and of the newest of folds and of training."""
     files = [
         f"- {label(result)}: {', commit '.join(_state(result).values())}, "
         f"[{path.name}](../benchmarks/results/{path.name})"
@@ -72,10 +73,10 @@ def text(results: dict[Path, dict[str, Any]]) -> str:
     parts += ["\n".join(files), _HOW]
     for result in results.values():
         parts += [f"## {label(result)}", *_of_machine(result)]
-    if folds := newest_of("folds"):
-        parts += ["## Norms folded", _FOLDS.format(cases=folds["cases"], **_state(folds)), _folds(folds)]
-    if trained := newest_of("training"):
-        parts += ["## Normalizations in training", *_training(trained)]
+    if folded := folds():
+        parts += ["## Norms folded", _FOLDS.format(cases=folded["cases"], **_state(folded)), _folds(folded)]
+    for trained in newest(TRAINING).values():
+        parts += [f"## Normalizations in training on {label(trained)}", *_training(trained)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -159,13 +160,13 @@ A tensor of 103 MB, read once and written once, with the output given (`out=`), 
 
 _TRAINING = """\
 Batch norm with the statistics of the batch, its gradient, and instance norm, of {shape} float32 on {threads} threads
-of {machine} (`python -m benchmarks training`, {when}, commit {commit}): medians ± half the distance between the
-quartiles of {rounds} rounds in which all take turns, each in a process of its own. renorm writes into an array that
-is given (`out=`; one that begins on a cache line: in what `np.empty` gives, stores cross lines, which costs about a
-fifth), or into fresh ones, whose memory is that of earlier results. PyTorch's fresh results cost page faults at every
-call; its memory is kept with `MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=100000000000`. The last column has the
-tensors that must move if no cache helps, and their bytes per second relative to the copy of the first row, of as much
-memory in the same rounds: more than 100 % is what caches saved."""
+(`python -m benchmarks training`, {when}, commit {commit}): medians ± half the distance between the quartiles of
+{rounds} rounds in which all take turns, each in a process of its own. renorm writes into an array that is given
+(`out=`; one that begins on a cache line: in what `np.empty` gives, stores cross lines, which costs about a fifth), or
+into fresh ones, whose memory is that of earlier results. PyTorch's fresh results cost page faults at every call; its
+memory is kept with `MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=100000000000`. The last column has the tensors that
+must move if no cache helps, and their bytes per second relative to the copy of the first row, of as much memory in
+the same rounds: more than 100 % is what caches saved."""
 
 _STEP = """\
 A step of training of a small ResNet (`benchmarks/steps.py`) with torch's norms and with those of
@@ -236,7 +237,6 @@ def _training(found: dict[str, Any]) -> Iterable[str]:
         shape="x".join(map(str, settings["shape"])),
         threads=settings["threads"],
         rounds=settings["rounds"],
-        machine=label(found),
         **_state(found),
     )
     runtimes = list(next(iter(norms.values()))["ms"])

@@ -13,25 +13,25 @@ BEGIN, END = "<!-- written by python -m benchmarks page -->\n", "<!-- end -->\n"
 
 
 def put_into(
-    readme: str, results: Sequence[dict[str, Any]], folds: dict[str, Any] | None, trained: dict[str, Any] | None
+    readme: str, results: Sequence[dict[str, Any]], folds: dict[str, Any] | None, trained: Sequence[dict[str, Any]]
 ) -> str:
-    """The text of README.md with these results, of one machine each, between its marks."""
+    """The text of README.md with these results, of a machine each, and those of folds, between its marks."""
     before, rest = readme.split(BEGIN)
     said = "".join(f"- {sentence}\n" for sentence in _sentences(results, folds, trained))
     return f"{before}{BEGIN}\n{said}\n{END}{rest.split(END)[1]}"
 
 
 def _sentences(
-    results: Sequence[dict[str, Any]], folds: dict[str, Any] | None, trained: dict[str, Any] | None
+    results: Sequence[dict[str, Any]], folds: dict[str, Any] | None, trained: Sequence[dict[str, Any]]
 ) -> Iterable[str]:
     for result in results:
         yield f"**Inference** on {_where(result)}: {_inference(result['networks'])}"
         yield f"**Memory** there: {_memory(result['networks'])}"
     if folds:
         yield f"**Folding** (commit `{folds['commit']['id'][:10]}`): {_folding(folds)}"
-    if trained:
-        shape = "x".join(map(str, trained["settings"]["shape"]))
-        yield f"**Norms in training**, {shape}, on {_where(trained)}: {_training(trained)}"
+    for one in trained:
+        shape = "x".join(map(str, one["settings"]["shape"]))
+        yield f"**Norms in training**, {shape}, on {_where(one)}: {_training(one)}"
     yield "All in float32; ± is half the distance between quartiles. No other CPU was measured, nor more threads."
 
 

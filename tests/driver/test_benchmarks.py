@@ -137,7 +137,7 @@ def test_norms_in_training_are_measured_beside_torch(monkeypatch: pytest.MonkeyP
     found["step"]["fused"] = {"share": 0.08, "faster": {"median": 0.3, "lower": 0.2, "upper": 0.4}}
     (tmp_path / "training-1.json").write_text(json.dumps(found))
     monkeypatch.setattr(page, "RESULTS", tmp_path)
-    said = "\n".join(page._training(page.newest_of("training") or {}))
+    said = "\n".join(page._training(*page.newest(page.TRAINING).values()))
     assert "| forward |" in said
     assert "norms took 25% of a step" in said
     assert "15% were to be gained" in said
