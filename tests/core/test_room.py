@@ -5,15 +5,18 @@ from __future__ import annotations
 import importlib
 import os
 import resource
+import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 from tests.frontends.models import model
+from tests.limited import without_threads
 from tests.stress._children import in_child
 
 import renorm
@@ -37,6 +40,51 @@ def test_what_the_system_gives() -> None:
     assert not room.is_there(1 << 62)
     with pytest.raises(OutOfMemory, match=r"no memory for this\n  4,611,686,018,427,387,904 bytes"):
         room.require(1 << 62, "no memory for this")
+
+
+def test_threads_that_the_system_gives() -> None:
+    before = len(os.listdir("/proc/self/task"))
+    assert room.are_there(0)
+    assert room.are_there(20)
+    until = time.monotonic() + 5
+    while len(os.listdir("/proc/self/task")) > before:
+        assert time.monotonic() < until
+
+    def attempt() -> None:
+        without_threads()
+        assert not room.are_there(1)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            room.start_thread(threading.Thread(target=lambda: None))
+
+    in_child(attempt, 20)
+
+
+def test_an_interrupt_leaves_no_thread_behind() -> None:
+    """Signals that come meanwhile are handled when all have ended."""
+    main = threading.main_thread().ident
+    assert main is not None
+    before = len(os.listdir("/proc/self/task"))
+
+    def ask(delay: float) -> None:
+        threading.Timer(delay, signal.pthread_kill, (main, signal.SIGINT)).start()
+        while True:
+            room.are_there(50)
+
+    for delay in np.linspace(0, 0.02, 20):
+        with pytest.raises(KeyboardInterrupt):
+            ask(delay)
+    until = time.monotonic() + 5
+    while len(os.listdir("/proc/self/task")) > before:
+        assert time.monotonic() < until
+
+
+def test_a_thread_takes_a_stack_of_the_size_that_the_system_says() -> None:
+    def attempt(stack: int) -> None:
+        resource.setrlimit(resource.RLIMIT_STACK, (stack, resource.getrlimit(resource.RLIMIT_STACK)[1]))
+        assert room._thread() == (16 << 20) + stack
+
+    in_child(lambda: attempt(64 << 20), 20)
+    in_child(lambda: attempt(1 << 20), 20)
 
 
 def test_it_is_a_memory_error() -> None:

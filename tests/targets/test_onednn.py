@@ -7,6 +7,7 @@ import itertools
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -314,3 +315,44 @@ def test_without_the_library(monkeypatch):
         InvalidTarget, match=r"not installed[\s\S]*/nowhere/lib/libdnnl[\s\S]*pip install 'renorm\[onednn\]'"
     ):
         dnnl.path()
+
+
+_NO_THREADS = """
+import sys, threading
+import numpy as np, renorm
+from renorm import ops
+from renorm.errors import OutOfMemory, UserCodeError
+from renorm.graph.ir import Graph
+from tests.limited import without_threads
+
+x = np.ones((1, 16, 64, 64), np.float32)
+g = Graph("conv")
+g.outputs = [ops.conv(g.input("x", "float32", x.shape), np.ones((16, 16, 3, 3), np.float32))]
+m, go = renorm.compile(g, target="onednn", threads=1), threading.Event()
+
+def run():
+    go.wait()
+    try:
+        m.run(x)
+    except UserCodeError as error:
+        assert isinstance(error.__cause__, OutOfMemory), error
+        print(error.__cause__.facts[0])
+
+(other := threading.Thread(target=run)).start()  # for which OpenMP has no threads yet
+without_threads()
+go.set()
+other.join()
+"""
+
+
+def test_where_openmp_gets_no_threads() -> None:
+    """It would end the process."""
+    done = subprocess.run(
+        [sys.executable, "-c", _NO_THREADS],
+        cwd=Path(__file__).parents[2],
+        env=os.environ | {"OMP_NUM_THREADS": "3"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.stdout == "2 threads beside the one that asks, which the system does not give\n", done.stderr

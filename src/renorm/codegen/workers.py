@@ -22,7 +22,7 @@ from pathlib import Path
 from renorm.codegen import llvm, stored, structure, worker
 from renorm.codegen.abi import CompiledKernel
 from renorm.core.locks import condition
-from renorm.core.room import require_for_thread
+from renorm.core.room import start_thread
 from renorm.core.target import Target
 from renorm.tir.nodes import Kernel
 
@@ -91,11 +91,9 @@ class _Work:
         """Sees to it that there are so many workers, as far as they can be started."""
         with suppress(OSError, RuntimeError):  # no more processes or threads
             while len(self._workers) < wanted:
-                require_for_thread()
                 process = start()
                 self._workers.append((process, None))
-                thread = threading.Thread(target=self._serve, args=(process,), daemon=True)
-                thread.start()
+                start_thread(thread := threading.Thread(target=self._serve, args=(process,), daemon=True))
                 self._workers[-1] = (process, thread)
 
     def _serve(self, process: subprocess.Popen[bytes]) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from renorm.core import dtypes
 from renorm.core.dims import static
-from renorm.core.room import WORTH_A_THREAD, out_of_memory, require_for_thread
+from renorm.core.room import WORTH_A_THREAD, out_of_memory, start_thread
 from renorm.driver.lowering import Parameter
 from renorm.graph.deferred import Array, Deferred, cut
 from renorm.graph.ir import Graph
@@ -46,7 +46,7 @@ class Weights:
 
     @property
     def nbytes(self) -> int:
-        """What all of them take."""
+        """Bytes of all of them."""
         return self._end
 
     def array(self, graph: Graph) -> np.ndarray[Any, Any]:
@@ -121,10 +121,9 @@ def _write(work: Iterable[tuple[Parameter, Array, int, int]], size: int) -> None
     with suppress(MemoryError):
         np.empty(_KEPT, np.uint8)
     others = list[Thread]()
-    with suppress(RuntimeError, MemoryError):  # no more threads: those there are do all of it
+    with suppress(RuntimeError):  # no more threads: those there are do all of it
         for _ in range(threads.default() - 1 if size > WORTH_A_THREAD else 0):
-            require_for_thread()
-            (one := Thread(target=run)).start()
+            start_thread(one := Thread(target=run))
             others.append(one)
     run()
     for one in others:

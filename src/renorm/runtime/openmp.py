@@ -2,13 +2,23 @@
 
 After a parallel region the threads of libgomp spin for some milliseconds (GOMP_SPINCOUNT), so that the next region
 finds them awake. Threads of ours that wake meanwhile compete with them for cores. Inside of a region they are ours.
+
+Each thread that enters regions has a team of its own there, whose members are made at its first one. Where one of them
+cannot be made, the library ends the process: so a thread asks before (`Entrance`).
 """
 
 from __future__ import annotations
 
 import ctypes
+import threading
+import time
 from functools import cache
+from math import inf
 from typing import Any, NamedTuple
+
+from renorm.core.room import are_there
+
+AGAIN_S = 1.0  # until a thread that was refused asks again
 
 
 class Region(NamedTuple):
@@ -24,6 +34,33 @@ class Region(NamedTuple):
     number: int
 
 
+class Entrance(threading.local):
+    """Whether a thread may enter regions of one OpenMP library. size: of the region that it entered last."""
+
+    def __init__(self) -> None:
+        self.size, self._refused = 1, -inf
+
+    def admits(self, threads: int) -> bool:
+        """Return whether the system gives the threads that a region of so many needs and the last one had not; where it
+        does, the region counts as entered. There must be room for twice as many: those that are made to find out may be
+        counted for some microseconds more."""
+        if threads > self.size:
+            now = time.monotonic()
+            if now < self._refused + AGAIN_S:
+                return False
+            if not are_there(2 * (threads - 1)):
+                self._refused = now
+                return False
+        self.size = threads
+        return True
+
+
+@cache
+def entrance(parallel: int) -> Entrance:
+    """Return that of the library which has GOMP_parallel at this address."""
+    return Entrance()
+
+
 @cache
 def region(threads: int, user: str) -> Region | None:
     """Of the OpenMP library that the shared library `user`, a loaded file, calls; None where it calls none.
@@ -36,7 +73,7 @@ def region(threads: int, user: str) -> Region | None:
             functions = library.GOMP_parallel, library.omp_get_thread_num
         except (OSError, AttributeError):
             continue
-        parallel, number = (_address(f) for f in functions)
+        parallel, number = (address(f) for f in functions)
         # another library's numbers would be 0 in all threads
         return Region(threads, parallel, number) if _base(parallel) == _base(number) else None
     return None
@@ -53,7 +90,8 @@ class _Symbol(ctypes.Structure):
     )
 
 
-def _address(function: Any) -> int:
+def address(function: Any) -> int:
+    """Return where a foreign function begins; 0 for None."""
     return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 

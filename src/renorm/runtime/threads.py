@@ -15,7 +15,8 @@ Workers start at the first run. They are sent home when the interpreter exits; a
 own. Where no thread can be started, a run is walked by those there are: slower, with the same results.
 
 Who works for a library that has OpenMP's threads may give a region of those (runtime.openmp) for a number: its team has
-no workers, and each run is a parallel region. A child of fork() does without, since libgomp hangs there.
+no workers, and each run is a parallel region. Without go a child of fork(), since libgomp hangs there, and a thread for
+which the system does not give what a region needs, since libgomp then ends the process: they run on a team of ours.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from renorm.core.errors import InvalidInput
 from renorm.core.room import require_for_thread
 from renorm.runtime import layout, loader
 from renorm.runtime.memory import Memory
-from renorm.runtime.openmp import Region
+from renorm.runtime.openmp import AGAIN_S, Region, entrance
 
 MOST = 1024  # more threads than this are taken for a mistake
 VARIABLE = "RENORM_NUM_THREADS"
@@ -44,7 +45,6 @@ VARIABLE = "RENORM_NUM_THREADS"
 # what a scheduler gives a thread; about 1 us where another thread may want the core.
 PATIENT, HASTY = 2000, 50
 PERIOD_NS = 15_000_000  # of sleep, after which a caller looks whether its run is to end
-AGAIN_S = 1.0  # until workers that have not come are started again
 HOME_S = 1.0  # that the end of the process waits for workers
 FOREVER = (1 << 63) - 1  # no deadline
 UNTIED = -1  # no version of the state
@@ -101,7 +101,7 @@ class Team:
     """
 
     def __init__(self, threads: int, walker: bytes, arch: str, region: Region | None = None):
-        self.threads = threads
+        self.threads, self._walker, self._arch = threads, walker, arch
         self._image = loader.load([walker], arch)
         pointer, word = ctypes.c_void_p, ctypes.c_int64
         # it is entered with the interpreter's lock, which it gives back itself, so that it can have signals handled and
@@ -138,6 +138,8 @@ class Team:
 
         deadline: nanoseconds of time.monotonic_ns(). cancels, version: what the words were that the context names.
         """
+        if (region := self._region) is not None and not entrance(region.parallel).admits(region.threads):
+            return team(self.threads, self._walker, self._arch).run(context, deadline, cancels, version)
         if self._entered.value < self._workers:
             self._start()
         return self._walk(self.pool.address, context, _callers.address, deadline, cancels, version)
@@ -150,8 +152,8 @@ class Team:
             return
         self._asked = now
         try:
-            require_for_thread()
             for _ in range(self._workers - self._entered.value):
+                require_for_thread()
                 start_new_thread(_enter, (self._work, self._image, self.pool))
         except (RuntimeError, MemoryError):  # out of threads, or the interpreter is exiting
             pass
@@ -175,7 +177,7 @@ def _word(memory: Memory, field: int) -> ctypes.c_int64:
 
 
 class _Callers(threading.local):
-    """What the walker keeps of the thread that reads it, and its address."""
+    """The words that the walker keeps of the thread that reads them, and their address."""
 
     def __init__(self) -> None:
         self.words = (ctypes.c_int64 * layout.CALLER_WORDS)()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from renorm.core.errors import SynchronizationError
-from renorm.core.room import require_for_thread
+from renorm.core.room import start_thread
 from renorm.training.communicators import Array, Communicator
 
 
@@ -57,9 +57,8 @@ class _Branch(Communicator):
         context = contextvars.copy_context()  # np.errstate and the like, as outside
         thread = threading.Thread(target=context.run, args=(self._run, function), name="branch", daemon=True)
         try:
-            require_for_thread()
-            thread.start()
-        except (RuntimeError, MemoryError) as error:
+            start_thread(thread)
+        except RuntimeError as error:
             raise SynchronizationError(
                 "a branch cannot start: the system gives no more threads",
                 [str(error)],

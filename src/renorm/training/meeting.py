@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from renorm.core.errors import SynchronizationError
 from renorm.core.locks import condition
-from renorm.core.room import require_for_thread
+from renorm.core.room import start_thread
 from renorm.training.communicators import TIMEOUT, Communicator, missing, places
 
 _T = TypeVar("_T")
@@ -60,10 +60,9 @@ class Threads(Sequence[Communicator]):
         started, refused = 0, None
         try:
             for thread in threads:
-                require_for_thread()
-                thread.start()
+                start_thread(thread)
                 started += 1
-        except (RuntimeError, MemoryError) as error:
+        except RuntimeError as error:
             refused = SynchronizationError(
                 f"rank {started} of {len(self)} cannot start: the system gives no more threads",
                 [str(error)],

@@ -24,7 +24,7 @@ import numpy as np
 from renorm.core.dims import Dim, Sym
 from renorm.core.errors import InvalidModel, RenormError, UnsupportedOp, UserCodeError, raised_at, suggest
 from renorm.core.limits import DEFAULT, Limits
-from renorm.core.room import WORTH_A_THREAD, require_for_thread
+from renorm.core.room import WORTH_A_THREAD, start_thread
 from renorm.frontends.diagnosis import ASSUMPTIONS, diagnose
 from renorm.frontends.onnx import tensors
 from renorm.frontends.onnx.messages import (
@@ -57,9 +57,8 @@ def read(
     """The graph of an ONNX model: a path, bytes, or an onnx.ModelProto. See `renorm.frontends.read`."""
     held = load(source, limits)
     if is_mapped and isinstance(held.content, mmap) and len(held.content) > WORTH_A_THREAD:
-        with suppress(RuntimeError, MemoryError):  # no more threads: pages are mapped when they are read
-            require_for_thread()
-            Thread(target=_touch, args=(held.content,)).start()
+        with suppress(RuntimeError):  # no more threads: pages are mapped when they are read
+            start_thread(Thread(target=_touch, args=(held.content,)))
     graph = _Reader(held, shapes or {}, is_mapped, limits).read()
     diagnose(graph)
     return graph
@@ -71,7 +70,7 @@ def _touch(content: mmap) -> None:
 
 
 class _Scope:
-    """What can be seen at one place: values made so far, and initializers, which become constants when first read."""
+    """The names seen at one place: values made so far, and initializers, which become constants when first read."""
 
     def __init__(self, outer: _Scope | None = None):
         self.values: dict[str, Value | None] = dict(outer.values) if outer else {}  # None: its node could not be read
@@ -406,7 +405,7 @@ class _Reader:
 
 
 def _name(node: NodeProto, place: int) -> str:
-    """What a node is called, which may have no name in its file."""
+    """Return the name of a node, which may have none in its file."""
     return node.name or f"{node.op_type}_{place}"
 
 

@@ -18,6 +18,8 @@ from functools import cache
 from typing import Any
 
 from renorm.core.errors import InvalidTarget, RenormError
+from renorm.core.room import out_of_threads
+from renorm.runtime.openmp import address, entrance
 
 MOST_AXES = 12
 NORM_AXES = 5  # of a batch norm; with more, version 3.2 makes a primitive that computes something else
@@ -80,7 +82,8 @@ class Library:
     """The loaded library with one engine (the CPU) and one stream; calls that fail raise.
 
     After fork() the threads that OpenMP had started for the thread that forked are gone, and it would wait for them for
-    ever: in a child, another thread executes, for which OpenMP starts its own.
+    ever: in a child, another thread executes, for which OpenMP starts its own. Where it could not start them, which
+    would end the process, nothing is executed.
     """
 
     def __init__(self, found: str):
@@ -100,6 +103,8 @@ class Library:
         self.version = ".".join(map(str, version))
         self.engine = self.create("dnnl_engine_create", c_int(1), c_size_t(0))
         self.stream = self.create("dnnl_stream_create", self.engine, c_uint(1))
+        self._most: Callable[[], int] = getattr(self._c, "omp_get_max_threads", lambda: 1)  # of a region; 1: no OpenMP
+        self._entrance = entrance(address(getattr(self._c, "GOMP_parallel", None)))
         self._other_thread: ThreadPoolExecutor | None = None
         os.register_at_fork(after_in_child=self._after_fork)
 
@@ -162,17 +167,19 @@ class Library:
         return self.create("dnnl_memory_create", *arguments, destroy="dnnl_memory_destroy")
 
     def primitive(self, description: Opaque) -> Opaque:
-        """What is executed."""
+        """Return what is executed: a primitive."""
         return self.create("dnnl_primitive_create", description, destroy="dnnl_primitive_destroy")
 
     def execute(self, primitive: Opaque, memories: Mapping[int, Opaque]) -> None:
-        """Runs a primitive to its end."""
+        """Runs a primitive to its end. Raises OutOfMemory where the system does not give OpenMP its threads."""
         if self._other_thread is None:
             self._execute(primitive, memories)
         else:
             self._other_thread.submit(self._execute, primitive, memories).result()
 
     def _execute(self, primitive: Opaque, memories: Mapping[int, Opaque]) -> None:
+        if not self._entrance.admits(most := self._most()):
+            raise out_of_threads(f"oneDNN {self.version}: no threads for its primitives", most - 1)
         arguments = (_Argument * len(memories))(*((k, m._as_parameter_) for k, m in memories.items()))
         self.call("dnnl_primitive_execute", primitive, self.stream, c_int(len(memories)), arguments)
         self.call("dnnl_stream_wait", self.stream)
