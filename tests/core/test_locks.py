@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _imp
 import ast
 import gc
 import logging
@@ -10,11 +11,12 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -54,6 +56,31 @@ def in_thread(function: Callable[[], object]) -> threading.Thread:
     return thread
 
 
+def all_end(*threads: threading.Thread) -> None:
+    for thread in threads:
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+@contextmanager
+def held(guard: Any) -> Iterator[threading.Event]:
+    """Inside, another thread has the lock, until the event is set."""
+    has, go = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with guard:
+            has.set()
+            go.wait()
+
+    thread = in_thread(hold)
+    has.wait()
+    try:
+        yield go
+    finally:
+        go.set()
+        thread.join()
+
+
 def in_child(function: Callable[[], bool], limit_s: float = 20) -> None:
     """Asserts that `function` is true in a child of fork(), in time."""
     if not (child := os.fork()):
@@ -83,9 +110,7 @@ def test_nobody_else_takes_it_meanwhile():
                 time.sleep(0)
                 inside.pop()
 
-    threads = [in_thread(work) for _ in range(4)]
-    for t in threads:
-        t.join()
+    all_end(*[in_thread(work) for _ in range(4)])
     assert set(most) == {1}
     assert len(most) == 800
 
@@ -120,10 +145,7 @@ def test_a_ring_of_threads_gets_an_error_in_one_of_them():
             except ReentrancyError as error:
                 errors.append(error)
 
-    threads = [in_thread(lambda: work(a, b)), in_thread(lambda: work(b, a))]
-    for t in threads:
-        t.join(20)
-        assert not t.is_alive()
+    all_end(in_thread(lambda: work(a, b)), in_thread(lambda: work(b, a)))
     assert errors
     assert len(errors) + len(ended) == 2
 
@@ -147,28 +169,16 @@ def test_a_ring_through_a_thread_that_waits_in_order():
             except ReentrancyError as error:
                 errors.append(error)
 
-    threads = [in_thread(up), in_thread(down)]
-    for t in threads:
-        t.join(20)
-        assert not t.is_alive()
+    all_end(in_thread(up), in_thread(down))
     assert len(errors) == 1
 
 
 def test_out_of_order_it_waits_where_nobody_waits_for_it():
     outer, wanted = lock(Rank.MAKING), lock(Rank.EXCHANGE)
-    held, go = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        with wanted:
-            held.set()
-            go.wait()
-
-    thread = in_thread(hold)
-    held.wait()
-    threading.Timer(0.2, go.set).start()
-    with outer, wanted:
-        assert go.is_set()
-    thread.join()
+    with held(wanted) as go:
+        threading.Timer(0.2, go.set).start()
+        with outer, wanted:
+            assert go.is_set()
 
 
 def test_a_handler_waits_for_no_ring():
@@ -196,61 +206,80 @@ def test_a_handler_waits_for_no_ring():
             ready.wait()
             time.sleep(0.05)
             signal.raise_signal(signal.SIGUSR1)
-        thread.join(20)
-        assert not thread.is_alive()
+        all_end(thread)
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert len(errors) == 1
 
 
 def test_an_interrupt_while_waiting_leaves_nothing_behind():
-    guard, held, go = lock(), threading.Event(), threading.Event()
-
-    def hold() -> None:
-        with guard:
-            held.set()
-            go.wait()
-
-    thread = in_thread(hold)
-    held.wait()
-    for outer in (None, lock(Rank.FOLLOWING), lock(Rank.MAKING)):  # waits in all three ways
-        main = threading.main_thread().ident
-        assert main is not None
-        threading.Timer(0.1, signal.pthread_kill, (main, signal.SIGINT)).start()
-        with pytest.raises(KeyboardInterrupt), outer or nullcontext(), guard:
-            pass
-        assert not locks._waiting
-        assert outer is None or outer.take()
-    go.set()
-    thread.join()
+    guard, main = lock(), threading.main_thread().ident
+    assert main is not None
+    with held(guard):
+        for outer in (None, lock(Rank.FOLLOWING), lock(Rank.MAKING)):  # waits in all three ways
+            threading.Timer(0.1, signal.pthread_kill, (main, signal.SIGINT)).start()
+            with pytest.raises(KeyboardInterrupt), outer or nullcontext(), guard:
+                pass
+            assert not locks._waiting
+            assert outer is None or outer.take()
     assert guard.take()
 
 
-def test_an_interrupt_at_any_line_of_taking_it_leaves_it_free():
+def interrupted(call: Callable[[], object]) -> Iterator[int]:
+    """Calls with an interrupt when a function of the registry begins, or at one of its lines, one after the other until
+    there is none left; gives the number of each line."""
+
     def trace(frame, event, arg):
         if frame.f_code.co_filename != locks.__file__:
             return None
-        if event == "line":
+        if event in ("call", "line"):
             seen.append(frame.f_lineno)
             if len(seen) == at:
                 raise KeyboardInterrupt
         return trace
 
-    at, was_hit = 0, True
-    while was_hit:
-        at, seen, guard = at + 1, [], lock()
-        before = sys.gettrace()
+    before = sys.gettrace()
+    for at in range(1, 1000):
+        seen = list[int]()
         sys.settrace(trace)
         try:
-            with guard:
-                pass
-            was_hit = False
+            call()
         except KeyboardInterrupt:
             pass
         finally:
             sys.settrace(before)
-        assert guard.take(), f"interrupted at line {seen[-1]}"
-    assert at > 3
+        if len(seen) < at:
+            assert at > 3
+            return
+        yield seen[-1]
+
+
+def test_an_interrupt_at_any_line_of_taking_it_leaves_it_free():
+    guard = lock()
+
+    def take() -> None:
+        with guard:
+            pass
+
+    for line in interrupted(take):
+        assert guard.take(), f"interrupted at line {line}"
+        guard.release()
+
+
+def test_an_interrupt_at_any_line_of_a_fork_leaves_nothing_taken(monkeypatch):
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)  # Python prints what hooks raise
+    leaf = Leaf("what forks take")
+
+    def fork() -> None:
+        if not (child := os.fork()):
+            os._exit(0)
+        os.waitpid(child, 0)
+
+    for line in interrupted(fork):
+        assert not locks._held(), f"interrupted at line {line}"
+        assert not _imp.lock_held(), f"interrupted at line {line}"
+        assert in_another_thread(lambda: leaf.take() and not leaf.release())
+        assert not vars(logging)["_lock"]._is_owned()
 
 
 def test_order_is_checked_where_tests_ask_for_it(monkeypatch):
@@ -278,19 +307,10 @@ def test_locks_that_nobody_refers_to_are_forgotten():
 
 
 def test_a_child_has_what_other_threads_held():
-    guard, held, go = lock(), threading.Event(), threading.Event()
-
-    def hold() -> None:
-        with guard:
-            held.set()
-            go.wait()
-
-    thread = in_thread(hold)
-    held.wait()
-    in_child(guard.take)
-    assert not guard.take()  # the thread of the parent goes on
-    go.set()
-    thread.join()
+    guard = lock()
+    with held(guard):
+        in_child(guard.take)
+        assert not guard.take()  # the thread of the parent goes on
     assert guard.take()
 
 
@@ -312,17 +332,17 @@ def test_a_child_goes_on_with_what_the_thread_that_forked_held():
 
 
 def test_a_fork_waits_for_what_is_in_between():
-    guard, held, whole = lock(Rank.MAKING, fork_waits=True), threading.Event(), [True]
+    guard, begun, whole = lock(Rank.MAKING, fork_waits=True), threading.Event(), [True]
 
     def change() -> None:
         with guard:
             whole[0] = False
-            held.set()
+            begun.set()
             time.sleep(0.2)
             whole[0] = True
 
     thread = in_thread(change)
-    held.wait()
+    begun.wait()
     in_child(lambda: whole[0] and guard.take())
     thread.join()
     assert guard.take()
@@ -330,18 +350,9 @@ def test_a_fork_waits_for_what_is_in_between():
 
 def test_a_fork_waits_no_longer_than_it_must(monkeypatch):
     monkeypatch.setattr(locks, "FORK_PATIENCE_S", 0.1)
-    guard, held, go = lock(Rank.MAKING, fork_waits=True), threading.Event(), threading.Event()
-
-    def hold() -> None:
-        with guard:
-            held.set()
-            go.wait()
-
-    thread = in_thread(hold)
-    held.wait()
-    in_child(guard.take)
-    go.set()
-    thread.join()
+    guard = lock(Rank.MAKING, fork_waits=True)
+    with held(guard):
+        in_child(guard.take)
     assert guard.take()
 
 
@@ -410,18 +421,10 @@ def test_a_fork_waits_for_who_is_about_to_import():
 
 def test_locks_of_another_library(monkeypatch):
     monkeypatch.setattr(locks, "_adopted", [])
-    guard, held = threading.RLock(), threading.Event()
-    locks.adopt(guard)
-
-    def hold() -> None:
-        with guard:
-            held.set()
-            time.sleep(0.2)
-
-    thread = in_thread(hold)
-    held.wait()
-    in_child(lambda: guard.acquire(blocking=False))
-    thread.join()
+    locks.adopt(guard := threading.RLock())
+    with held(guard) as go:
+        threading.Timer(0.2, go.set).start()
+        in_child(lambda: guard.acquire(blocking=False))
     assert guard.acquire(blocking=False)
 
 

@@ -20,7 +20,8 @@ A fork waits as long for imports by other threads: Python keeps a lock for each 
 child nobody gives back. Who imports may need what a fork has taken, so that is given back between two looks. One that
 does not end in that time is not waited for again.
 
-What the thread that forks holds itself it holds in the child too, and goes on with.
+What the thread that forks holds itself it holds in the child too, and goes on with. What it has taken for the fork it
+gives back natively, on both sides: the first statement of Python behind a fork raises an interrupt that came meanwhile.
 """
 
 from __future__ import annotations
@@ -32,8 +33,12 @@ import sys
 import time
 import weakref
 from collections import deque
+from collections.abc import Iterable
 from enum import IntEnum
+from functools import partial
 from importlib import import_module
+from itertools import chain, repeat
+from operator import call
 from threading import Condition, get_ident
 from typing import TYPE_CHECKING, Any, cast
 
@@ -45,7 +50,7 @@ if not hasattr(os, "register_at_fork"):  # the first that renorm asks of a syste
 if TYPE_CHECKING:
 
     class RLock:
-        """What type stubs leave out, and threading.Condition asks for."""
+        """The type with what stubs leave out, and threading.Condition asks for."""
 
         def acquire(self, blocking: bool = True, timeout: float = -1) -> bool: ...
         def release(self) -> None: ...
@@ -168,7 +173,8 @@ _living = dict[int, weakref.ref[_Registered]]()
 _adopted = [cast(RLock, vars(logging)["_lock"])]
 # by thread: what it waits for, and what it holds meanwhile
 _waiting = dict[int, tuple[_Registered, list[_Registered]]]()
-_taken = dict[int, list[RLock]]()  # by thread that forks
+# by thread that forks: gives back what it has taken while somebody goes through it
+_taken = dict[int, Iterable[object]]()
 _given_up = set[str]()  # modules whose import did not end
 _module_locks: Any = getattr(import_module("importlib._bootstrap"), "_module_locks", {})  # by name, referred to weakly
 
@@ -216,9 +222,11 @@ def check_imports() -> None:
 
 def _before_fork() -> None:
     until = time.monotonic() + FORK_PATIENCE_S
-    waits = sorted((lock for lock in _locks() if lock.fork_waits), key=lambda lock: lock.rank)
     while True:
-        taken = _taken[get_ident()] = [lock for lock in (*waits, *_adopted) if not lock._is_owned()]
+        waits = sorted((lock for lock in _locks() if lock.fork_waits), key=lambda lock: lock.rank)
+        taken = [lock for lock in (*waits, *_adopted) if not lock._is_owned()]
+        released = map(RLock.release, filter(RLock._is_owned, taken))
+        _taken[get_ident()] = chain(released, map(call, [_imp.release_lock]))
         for lock in taken:
             lock.acquire(timeout=max(0.0, until - time.monotonic()))
         _imp.acquire_lock()  # nobody begins an import
@@ -228,21 +236,16 @@ def _before_fork() -> None:
         if time.monotonic() > until:
             _given_up.update(imported)
             return
-        _after_fork()
+        _give_back()
         time.sleep(0.001)
 
 
-def _after_fork() -> None:
-    taken = _taken.get(get_ident())
-    if taken is None:  # this module was imported while other hooks of the fork ran
-        return
-    deque(map(RLock.release, filter(RLock._is_owned, taken)), maxlen=0)  # natively: no interrupt comes between
-    _taken.pop(get_ident(), None)
-    _imp.release_lock()
+# For each call the iterator goes through what this thread has taken; there is nothing where this module was imported
+# while other hooks of the fork ran
+_give_back = partial(next, map(deque[object](maxlen=0).extend, map(_taken.pop, iter(get_ident, None), repeat(()))))
 
 
 def _after_fork_in_child() -> None:
-    _after_fork()
     _taken.clear()
     _waiting.clear()
     for lock in (*_locks(), *_adopted):
@@ -250,4 +253,5 @@ def _after_fork_in_child() -> None:
             lock._at_fork_reinit()
 
 
-os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork_in_child)
+os.register_at_fork(before=_before_fork, after_in_parent=_give_back, after_in_child=_give_back)
+os.register_at_fork(after_in_child=_after_fork_in_child)
