@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from typing import Any
 
 import pytest
 
@@ -150,7 +151,34 @@ def test_standard_error_stays_open_where_there_are_no_more_files(monkeypatch: py
 
     before = os.fstat(2)
     monkeypatch.setattr(os, "dup", refused)
-    with pytest.raises(OSError, match="Too many open files"), subtarget._Complaints():
-        pass
+    with pytest.raises(OSError, match="Too many open files"):
+        subtarget._complaints(lambda: None)
     after = os.fstat(2)
     assert (before.st_dev, before.st_ino) == (after.st_dev, after.st_ino)
+
+
+@pytest.mark.parametrize("name", ["dup", "dup2"])
+def test_standard_error_comes_back_after_an_interrupt(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which is raised behind a call."""
+    call: Any = getattr(os, name)
+
+    def interrupted(*args: int) -> int:
+        monkeypatch.setattr(os, name, call)
+        call(*args)
+        raise KeyboardInterrupt
+
+    before = os.fstat(2)
+    monkeypatch.setattr(os, name, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        subtarget._complaints(lambda: None)
+    after = os.fstat(2)
+    assert (before.st_dev, before.st_ino) == (after.st_dev, after.st_ino)
+
+
+def test_what_others_print_meanwhile_is_passed_on(capfd: pytest.CaptureFixture[str]) -> None:
+    def call() -> None:
+        os.write(2, b"before\n'i99' is not a recognized processor for this target (ignoring processor)\nbehind")
+
+    complaints = subtarget._complaints(call)
+    assert (complaints.cpus, complaints.features) == (("i99",), ())
+    assert capfd.readouterr().err == "before\nbehind"

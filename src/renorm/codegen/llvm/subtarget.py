@@ -17,7 +17,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import IO
@@ -37,6 +37,7 @@ locks.adopt(llvm.ffi.lib._lock._lock)
 # ends the process
 ROOM = 44 << 20
 _stderr = locks.Leaf("the standard error stream")
+_COMPLAINT = re.compile(r"^'(.*)' is not a recognized (processor|feature) for this target.*\n?", re.MULTILINE)
 
 BASES = {"x86_64": "x86-64", "aarch64": "generic"}  # what every CPU of an architecture has, by LLVM's names
 _UNNAMED = {"x86_64": "x86-64-v3", "aarch64": "generic"}  # for a triple that comes without a CPU
@@ -134,17 +135,20 @@ def _held(triple: str, named: str, given: str, asked: Sequence[str]) -> list[str
     machine = llvm.Target.from_triple(triple).create_target_machine(cpu=BASES[triple.split("-")[0]])
     module = llvm.parse_assembly("\n".join(lines), llvm.create_context())
     module.triple, module.data_layout = machine.triple, str(machine.target_data)
-    with _stderr, _Complaints() as complaints:
+
+    def inline() -> None:
         builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=1))
         builder.getModulePassManager().run(module, builder)
+
+    complaints = _complaints(inline)
     left = {int(number) for number in re.findall(r"call [^@]*@f(\d+)", str(module))}
     return [f for i, f in enumerate(asked) if i not in left and f"+{f}" not in complaints.features]
 
 
 def _check_names(target: Target, triple: str, named: str, chosen: Sequence[str]) -> None:
     """Refuses a CPU and features that LLVM does not know."""
-    with _stderr, _Complaints() as complaints:
-        llvm.Target.from_triple(triple).create_target_machine(cpu=named, features=",".join(chosen))
+    found = llvm.Target.from_triple(triple)
+    complaints = _complaints(lambda: found.create_target_machine(cpu=named, features=",".join(chosen)))
     if not complaints.cpus and not complaints.features:
         return
     version = ".".join(map(str, llvm.llvm_version_info))
@@ -177,47 +181,43 @@ llvm.Target.from_triple({triple!r}).create_target_machine(features="+help")
 
 
 def _unnamed_file() -> IO[bytes]:
-    """In memory, where the system has such files: a disk may be full."""
+    """Return a new file in memory, where the system has such files: a disk may be full."""
     if sys.platform == "linux":
         return os.fdopen(os.memfd_create("complaints"), "w+b")
     return tempfile.TemporaryFile()
 
 
+@dataclass(frozen=True)
 class _Complaints:
-    """Catches what LLVM prints to the standard error stream about CPUs and features it does not know: it has no other
-    way to tell. Anything else that arrives meanwhile is passed on.
+    """CPUs that LLVM does not know, and features, with signs."""
 
-    cpus, features: that it did not know, features with signs.
-    """
+    cpus: tuple[str, ...]
+    features: tuple[str, ...]
 
-    def __init__(self) -> None:
-        self.cpus: list[str] = []
-        self.features: list[str] = []
 
-    def __enter__(self) -> _Complaints:
-        require(ROOM, "no memory for LLVM")
-        self._file = _unnamed_file()
+def _complaints(call: Callable[[], object]) -> _Complaints:
+    """Return what LLVM complains about in a call. It prints that to the standard error stream, and has no other way to
+    tell; anything else that arrives there meanwhile is passed on."""
+    require(ROOM, "no memory for LLVM")
+    with _stderr, _unnamed_file() as file:
         try:
-            self._kept = os.dup(2)
+            kept = os.dup(2)
         except OSError as error:
             if error.errno != errno.EBADF:
-                self._file.close()
                 raise
-            self._kept = -1  # closed, as daemons have it
-        os.dup2(self._file.fileno(), 2)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._kept < 0:
-            os.close(2)
-        else:
-            os.dup2(self._kept, 2)
-            os.close(self._kept)
-        self._file.seek(0)
-        for line in self._file.read().decode(errors="replace").splitlines(keepends=True):
-            found = re.match(r"'(.*)' is not a recognized (processor|feature) for this target", line)
-            if found:
-                (self.cpus if found[2] == "processor" else self.features).append(found[1])
-            elif self._kept >= 0:
-                os.write(2, line.encode())
-        self._file.close()
+            kept = -1  # closed, as daemons have it
+        try:
+            os.dup2(file.fileno(), 2)
+            call()
+        finally:  # an interrupt comes behind a call: none before the next one
+            if kept < 0:
+                os.close(2)
+            else:
+                os.dup2(kept, 2)
+            file.seek(0)
+            printed = file.read().decode(errors="replace")
+            if kept >= 0:
+                os.write(2, _COMPLAINT.sub("", printed).encode())
+                os.close(kept)
+    found = [(m[1], m[2]) for m in _COMPLAINT.finditer(printed)]
+    return _Complaints(*(tuple(name for name, kind in found if kind == k) for k in ("processor", "feature")))
