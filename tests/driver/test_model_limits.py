@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 import renorm
-from renorm import Limits
+from renorm import Limits, frontends
 from renorm.cli.group import main
 from renorm.errors import InvalidInput, InvalidModel, LimitExceeded
 from renorm.graph import registry
@@ -156,30 +156,40 @@ def test_operations_of_every_op_are_bounded_before_they_are_counted() -> None:
 # --- files ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("suffix", [".onnx", ".tflite"])
-def test_only_ordinary_files_are_read(suffix: str, tmp_path: Path) -> None:
-    path = tmp_path / f"m{suffix}"
+READERS: dict[str, Callable[..., object]] = {
+    "read": renorm.read,
+    "unfold": lambda path, **limits: renorm.unfold(path, path.with_name(f"back{path.suffix}"), **limits),
+    "write_state": lambda path, **limits: renorm.write_state(path, {}, path.with_name("back.onnx"), **limits),
+}
+
+
+@pytest.mark.parametrize(
+    ("reader", "suffix"),
+    [("read", ".onnx"), ("read", ".tflite"), ("unfold", ".onnx"), ("unfold", ".tflite"), ("write_state", ".onnx")],
+)
+def test_only_ordinary_files_are_read(reader: str, suffix: str, tmp_path: Path) -> None:
+    path, read = tmp_path / f"m{suffix}", READERS[reader]
     os.mkfifo(path)
     with pytest.raises(InvalidModel, match="it is a pipe"):
-        renorm.read(path)
+        read(path)
     path.unlink()
     path.symlink_to("/dev/zero")
     with pytest.raises(InvalidModel, match="it is a device"):
-        renorm.read(path)
+        read(path)
     path.unlink()
     path.mkdir()
     with pytest.raises(InvalidModel, match="directory"):
-        renorm.read(path)
+        read(path)
     path.rmdir()
     with socket.socket(socket.AF_UNIX) as held:
         held.bind(str(path))
         with pytest.raises(InvalidModel):
-            renorm.read(path)
+            read(path)
     path.unlink()
     path.touch()
     os.truncate(path, 1 << 37)
     with pytest.raises(LimitExceeded, match="file_bytes: 137,438,953,472"):
-        renorm.read(path)
+        read(path)
 
 
 def with_data_outside(folder: Path) -> Path:
@@ -188,12 +198,33 @@ def with_data_outside(folder: Path) -> Path:
     return folder / "m.onnx"
 
 
-def test_data_with_another_name_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("reader", READERS)
+def test_data_with_another_name_is_refused(reader: str, tmp_path: Path) -> None:
     path = with_data_outside(tmp_path)
     renorm.read(path)
     os.link(tmp_path / "w.bin", tmp_path / "other")
     with pytest.raises(InvalidModel, match=r"other names too\n.*2 hard links.*\n.*cp w.bin"):
-        renorm.read(path)
+        READERS[reader](path)
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_all_who_read_models_take_limits(reader: str, tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(doubling(6))
+    for limits, said in ((Limits(expansions=63), "expansions: 64, at most 63"), (Limits(file_bytes=10), "file_bytes")):
+        with pytest.raises(LimitExceeded, match=said):
+            READERS[reader](path, limits=limits)
+
+
+def test_a_recipe_is_made_within_the_limits_of_who_optimizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, out, given = tmp_path / "m.onnx", tmp_path / "out.onnx", list[Any]()
+    path.write_bytes(doubling(6))
+    with pytest.raises(LimitExceeded, match="expansions: 64, at most 63"):
+        frontends.write_reversibly(renorm.read(path), out, path, Limits(expansions=63))
+    monkeypatch.setattr("renorm.driver.optimize.write_reversibly", lambda *args: given.extend(args))
+    limits = Limits(expansions=64)
+    renorm.optimize(path, out, reversible=True, limits=limits)
+    assert given[-1] is limits
 
 
 def test_data_is_an_ordinary_file(tmp_path: Path) -> None:
@@ -223,6 +254,14 @@ def test_a_batch_of_a_billion_is_compiled() -> None:
 
 
 # --- command line -----------------------------------------------------------------------------------------------------
+
+
+def test_limits_of_unfold_on_the_command_line(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(model([node("Neg", ["x"], ["a"]), node("Neg", ["a"], ["y"])], [3]))
+    ran = CliRunner().invoke(main, ["unfold", str(path), str(tmp_path / "out.onnx"), "--limit", "nodes=1"])
+    assert ran.exit_code == 3, ran.output
+    assert "nodes: 2, at most 1" in ran.output
 
 
 @pytest.mark.parametrize("verb", [["compile"], ["inspect"], ["doctor"], ["optimize"], ["check"]])

@@ -26,11 +26,12 @@ from tests.shared_files import shared
 
 import renorm
 from renorm.cli import main
+from renorm.core.limits import DEFAULT
 from renorm.errors import InvalidInput, InvalidModel, RenormError
 from renorm.frontends import recipe, tflite
 from renorm.frontends.onnx import listing as onnx_listing
 from renorm.frontends.recipe import KEY
-from renorm.frontends.tflite.listing import content_of, listing
+from renorm.frontends.tflite.listing import listing
 
 
 class Network:
@@ -232,8 +233,8 @@ def test_each_region_can_be_undone_by_itself(seed: int, tmp_path: Path):
     expected = outputs(source, x)
     for _ in range(3):
         some = tuple(r for r in whole.regions if rng.random() < 0.5)
-        fragment = onnx_listing.listing(ModelProto.FromString(whole.fragment))
-        found, undone, _ = recipe.undo(onnx_listing.listing(folded), replace(whole, regions=some), fragment)
+        fragment = onnx_listing.listing(ModelProto.FromString(whole.fragment), DEFAULT)
+        found, undone, _ = recipe.undo(onnx_listing.listing(folded, DEFAULT), replace(whole, regions=some), fragment)
         assert (len(undone.restored), undone.left) == (sum(len(r.restored) for r in some), ())
         for y, e in zip(outputs(onnx_listing.assemble(folded, found), x), expected, strict=True):
             np.testing.assert_allclose(y, e, atol=2e-4 * np.abs(e).max())
@@ -361,7 +362,7 @@ def flat_there_and_back(content: bytes, directory: Path, suffix: str) -> tuple[b
     paths[0].write_bytes(content)
     renorm.optimize(paths[0], paths[1], reversible=True)
     renorm.unfold(paths[1], paths[2])
-    a, b = (listing(*content_of(p)) for p in (paths[0], paths[2]))
+    a, b = (listing(memoryview(p.read_bytes()), p.name) for p in (paths[0], paths[2]))
     assert [a.key(o) for o in a.operators] == [b.key(o) for o in b.operators]
     assert {n: a.digest(n) for n in b.constants} == {n: b.digest(n) for n in b.constants}
     assert (a.inputs, a.outputs) == (b.inputs, b.outputs)

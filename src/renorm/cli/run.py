@@ -81,7 +81,7 @@ def command(
     if state_path is not None and state_path.suffix == ".renorm":
         opened.save(state_path)
     elif state_path is not None:
-        renorm.write_state(model, opened.state, state_path)
+        renorm.write_state(model, opened.state, state_path, limits=options["limits"])
     rows = [_row(n, a) for n, a in results.items()]
     state = [(*_row(n, a), _moved(before[n], a)) for n, a in opened.state.items()]
     said = [str(w.message) for w in told if issubclass(w.category, StatisticsWarning)]

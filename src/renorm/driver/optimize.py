@@ -52,14 +52,15 @@ def optimize(
         admits=vocabulary(graph, path),
     )
     if reversible:
-        write_reversibly(graph, path, model)
+        write_reversibly(graph, path, model, limits)
     else:
         write(graph, path)
     return report
 
 
 def passes() -> dict[str, str]:
-    """What `optimize(passes=)` takes: names, and what each does. A rule that exists once per op stands there once."""
+    """Return what `optimize(passes=)` takes: names, and what each does. A rule that exists once per op stands there
+    once."""
     found: dict[str, str] = {}
     for name, one in chosen.named([one for _, one in pipeline.MODEL]).items():
         found.setdefault(name.partition("(")[0], chosen.algebra(one))

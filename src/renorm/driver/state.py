@@ -13,6 +13,7 @@ import numpy as np
 from renorm.core import dtypes
 from renorm.core.dims import static
 from renorm.core.errors import InvalidInput
+from renorm.core.limits import DEFAULT, Limits
 from renorm.frontends import statistics_of
 from renorm.graph import interpret
 from renorm.graph.ir import Graph, Node, Value
@@ -60,13 +61,16 @@ def hold(graph: Graph) -> tuple[Graph, State]:
     return made, State(specs, [stored[c] for c in held])
 
 
-def write_state(model: Any, state: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
+def write_state(
+    model: Any, state: Mapping[str, Any], path: str | os.PathLike[str], *, limits: Limits = DEFAULT
+) -> None:
     """Writes an ONNX model to `path` with the arrays of `state` (a module's, or any by name) as its constants of these
-    names; nothing else changes. model: a path, bytes, or an onnx.ModelProto.
+    names; nothing else changes. model: a path, bytes, or an onnx.ModelProto. limits: what it may ask for.
 
-    Raises InvalidInput that lists each name that is no constant of the model, and each array of another shape.
+    Raises InvalidInput that lists each name that is no constant of the model, and each array of another shape,
+    LimitExceeded for a model that is more than limits allow.
     """
-    file = statistics_of(model)
+    file = statistics_of(model, limits)
     file.replace({name: np.asarray(array) for name, array in state.items()})
     file.write(path)
 
@@ -76,12 +80,12 @@ def _is_training(node: Node) -> bool:
 
 
 def _stored(node: Node) -> list[Value]:
-    """What holds the running mean and variance."""
+    """Return the values that hold the running mean and variance."""
     return [v for v in map(_unshaped, node.inputs[3:5]) if v is not None]
 
 
 def _unshaped(v: Value | None) -> Value | None:
-    """What is stored of an operand, which a norm of every activation by itself (spatial = 0) reads flat."""
+    """Return the stored value of an operand, which a norm of every activation by itself (spatial = 0) reads flat."""
     maker = None if v is None else v.producer
     return maker.inputs[0] if maker is not None and isinstance(maker.op, Reshape) else v
 

@@ -47,35 +47,37 @@ def _module_of(graph: Graph, path: str | os.PathLike[str]) -> Any:
     return import_module(_BY_SUFFIX.get(suffix) or _BY_SUFFIX[source])
 
 
-def write_reversibly(graph: Graph, path: str | os.PathLike[str], before: Any) -> None:
+def write_reversibly(graph: Graph, path: str | os.PathLike[str], before: Any, limits: Limits = DEFAULT) -> None:
     """Writes a graph as `write` does, and in the file's metadata the recipe that leads back to `before`, the model that
-    it was made of. Raises InvalidInput where that is of another format than the file."""
+    it was made of. limits: what that may ask for. Raises InvalidInput where it is of another format than the file."""
     module = _module(before)
     if isinstance(before, Graph):
         raise InvalidInput(
             f"{before.name}: a graph in memory has no file to go back to", do="write it, and optimize that"
         )
     _check_suffix(module, path)
-    import_module(f"{module}.reversal").write(graph, path, before)
+    import_module(f"{module}.reversal").write(graph, path, before, limits)
 
 
-def unfold(source: Any, path: str | os.PathLike[str], *, partial: bool = False) -> Undone:
+def unfold(source: Any, path: str | os.PathLike[str], *, partial: bool = False, limits: Limits = DEFAULT) -> Undone:
     """Writes to `path` the model that `source` was made of by `optimize(reversible=True)`: its operators with their
     names, attributes and constants, bit for bit.
 
-    partial: what was changed in `source` since stays, and is named in the result, instead of an error. Raises
-    InvalidModel for a file without a recipe, with a damaged one, and where not everything can be restored.
+    partial: what was changed in `source` since stays, and is named in the result, instead of an error. limits: what the
+    file may ask for. Raises InvalidModel for a file without a recipe, with a damaged one, and where not everything can
+    be restored, LimitExceeded where it is more than limits allow.
     """
     module = _module(source)
     if module is None or isinstance(source, Graph):
         raise _unreadable(source)
     _check_suffix(module, path)
-    return import_module(f"{module}.reversal").unfold(source, path, partial=partial)
+    return import_module(f"{module}.reversal").unfold(source, path, partial=partial, limits=limits)
 
 
-def statistics_of(source: Any) -> Any:
-    """The file of a model as one whose batch norms can be given other statistics (frontends.onnx.statistics.File).
-    Raises InvalidInput for a format that has none."""
+def statistics_of(source: Any, limits: Limits = DEFAULT) -> Any:
+    """Return the file of a model as one whose batch norms can be given other statistics: a
+    frontends.onnx.statistics.File. limits: what it may ask for. Raises InvalidInput for a format that has none,
+    LimitExceeded."""
     module = _module(source)
     if module is None and not isinstance(source, Graph):
         raise _unreadable(source)
@@ -86,7 +88,7 @@ def statistics_of(source: Any) -> Any:
             ["TensorFlow Lite and Circle have no batch norm: converters folded it into a scale and a shift"],
             "estimate them in the model that this one was converted from",
         )
-    return import_module(f"{module}.statistics").File(source)
+    return import_module(f"{module}.statistics").File(source, limits)
 
 
 def _check_suffix(module: str | None, path: str | os.PathLike[str]) -> None:

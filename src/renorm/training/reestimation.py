@@ -93,9 +93,9 @@ class _Run:
         progress: Progress,
         options: dict[str, Any],
     ):
-        self.file = statistics_of(model)
-        shapes = options.pop("shapes", None) or {}
-        graph = read(self.file.model, shapes=shapes, limits=options.get("limits", DEFAULT))
+        limits, shapes = options.get("limits", DEFAULT), options.pop("shapes", None) or {}
+        self.file = statistics_of(model, limits)
+        graph = read(self.file.model, shapes=shapes, limits=limits)
         self.graph = graph.copy(fixed_extents(graph.inputs, shapes, graph.name))
         FoldConstants().run(self.graph, Context(keep=frozenset({"batch_norm"})))  # also those that read constants
         self.layers, self.skipped = norms.find(self.graph, self.file.norm)

@@ -14,10 +14,10 @@ import numpy as np
 import onnx
 import onnx.inliner
 from google.protobuf.message import DecodeError
-from onnx import AttributeProto, ModelProto, NodeProto, TensorProto
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 from renorm.core.errors import InvalidModel, UnsupportedOp
-from renorm.core.limits import DEFAULT
+from renorm.core.limits import Limits
 from renorm.frontends.files import opened
 from renorm.frontends.listing import Array, Listing, Operator
 from renorm.frontends.onnx import bounds, tensors
@@ -28,29 +28,58 @@ from renorm.frontends.onnx.writer import to_tensor
 _WHOLE = b"tensor"  # in Listing.types: the constant is a serialized TensorProto, whose elements are no array
 
 
-def load(source: Any, is_slim: bool = False) -> ModelProto:
-    """A model with all of its data: a path, bytes, or a ModelProto. is_slim: without those in files of their own."""
-    if isinstance(source, ModelProto):
-        return source
+def load(source: Any, limits: Limits, is_slim: bool = False) -> ModelProto:
+    """Return a model (a path, bytes, or a ModelProto) with all of its data. limits: what it may ask for. is_slim:
+    without those in files of their own. Raises InvalidModel, LimitExceeded."""
+    model = source if isinstance(source, ModelProto) else _parsed(source, limits, is_slim)
+    label = os.path.basename(os.fspath(source)) if isinstance(source, (str, os.PathLike)) else model.graph.name
+    bounds.check(cast(Any, model), label or "model", limits)
+    return model
+
+
+def inlined(model: ModelProto, limits: Limits) -> ModelProto:
+    """Return a model with bodies of functions in the place of calls, the same where it has none. Raises LimitExceeded
+    before any is put there."""
+    if not model.functions:
+        return model
+    bounds.check(cast(Any, model), model.graph.name or "model", limits)
+    return onnx.inliner.inline_local_functions(model, convert_version=True)
+
+
+def _parsed(source: Any, limits: Limits, is_slim: bool) -> ModelProto:
     try:
         if isinstance(source, (str, os.PathLike)):
-            opened(source, DEFAULT).close()
-            return onnx.load(os.fspath(source), load_external_data=not is_slim)
+            opened(source, limits).close()
+            model = onnx.load(os.fspath(source), load_external_data=False)
+            return model if is_slim else _with_data(model, Path(source), limits)
         return onnx.load_from_string(bytes(source))
     except (OSError, DecodeError) as error:
         raise InvalidModel(f"{source if isinstance(source, (str, Path)) else 'bytes'}: {error}") from error
 
 
-def listing(model: ModelProto) -> Listing:
-    """What a model consists of."""
-    if model.functions:
-        bounds.check(cast(Any, model), model.graph.name or "model", DEFAULT)
-        model = onnx.inliner.inline_local_functions(model, convert_version=True)
+def _with_data(model: ModelProto, path: Path, limits: Limits) -> ModelProto:
+    """Return the model with the data that it has in other files, which are looked at as the reader does."""
+    held = cast(list[GraphProto], graphs(cast(Any, model.graph)))
+    nodes = [n for part in (*held, *model.functions) for n in part.node]
+    inner = [t for n in nodes for a in n.attribute for t in (a.t, *a.tensors)]
+    for tensor in (*(t for g in held for t in g.initializer), *inner):
+        for entry in tensor.external_data:
+            if entry.key == "location":
+                file = tensors.external_file(entry.value, path, f"initializer {tensor.name!r}")
+                opened(file, limits).close()
+    onnx.load_external_data_for_model(model, str(path.parent))
+    return model
+
+
+def listing(model: ModelProto, limits: Limits) -> Listing:
+    """Return what a model consists of. Raises LimitExceeded."""
+    model = inlined(model, limits)
     graph, constants, types = model.graph, dict[str, Array](), dict[str, bytes]()
     for tensor in graph.initializer:
         constants[tensor.name] = _elements(tensor, tensor.name, types)
     for sparse in graph.sparse_initializer:
-        constants[sparse.values.name] = tensors.from_sparse(cast(Any, sparse), f"initializer {sparse.values.name!r}")
+        what = f"initializer {sparse.values.name!r}"
+        constants[sparse.values.name] = tensors.from_sparse(cast(Any, sparse), what, limits)
     operators = list[Operator]()
     for node in graph.node:
         if not standard_domain(node.domain) and node.op_type == "Constant" and node.attribute[0].name == "value":

@@ -10,6 +10,7 @@ import onnx
 from onnx import ModelProto
 
 from renorm.core.errors import InvalidModel
+from renorm.core.limits import Limits
 from renorm.frontends import recipe
 from renorm.frontends.onnx import writer
 from renorm.frontends.onnx.listing import assemble, fragment, listing, load
@@ -17,15 +18,15 @@ from renorm.frontends.onnx.model import standard_domain
 from renorm.graph.ir import Graph
 
 
-def write(graph: Graph, path: str | os.PathLike[str], before: Any) -> None:
+def write(graph: Graph, path: str | os.PathLike[str], before: Any, limits: Limits) -> None:
     """Writes a graph with the recipe that leads back to `before`, the model it was made of."""
-    writer.write(graph, path, attach=lambda model: attach(model, before))
+    writer.write(graph, path, attach=lambda model: attach(model, before, limits))
 
 
-def attach(model: ModelProto, before: Any) -> None:
+def attach(model: ModelProto, before: Any, limits: Limits) -> None:
     """Puts the recipe that leads back from `model` to `before`, of which it was made, into its metadata."""
-    source = load(before)
-    old, new = listing(source), listing(model)
+    source = load(before, limits)
+    old, new = listing(source, limits), listing(model, limits)
     change = recipe.changes(old, new)
     order = tuple((next(iter(o.results), ""), o.name) for o in old.operators)
     made = recipe.Recipe(
@@ -34,11 +35,11 @@ def attach(model: ModelProto, before: Any) -> None:
     _hold(model, made.pack())
 
 
-def unfold(source: Any, path: str | os.PathLike[str], *, partial: bool = False) -> recipe.Undone:
+def unfold(source: Any, path: str | os.PathLike[str], *, partial: bool, limits: Limits) -> recipe.Undone:
     """See `renorm.unfold`."""
     what = os.path.basename(os.fspath(source)) if isinstance(source, (str, os.PathLike)) else "the model"
     with recipe.unfolding(what):
-        model = load(source)
+        model = load(source, limits)
         label = os.path.basename(os.fspath(source)) if isinstance(source, (str, os.PathLike)) else model.graph.name
         held = _held(model, label)
         if not held:
@@ -47,7 +48,7 @@ def unfold(source: Any, path: str | os.PathLike[str], *, partial: bool = False) 
         parts = ModelProto()
         parts.ParseFromString(found.fragment)
         _check_versions(parts, model, label)
-        back, undone, further = recipe.undo(listing(model), found, listing(parts))
+        back, undone, further = recipe.undo(listing(model, limits), found, listing(parts, limits))
         if undone.left and not partial:
             raise recipe.refusal(label, undone)
         names = {made: name for made, name in found.order if made}

@@ -11,11 +11,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
-import onnx.inliner
+import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 from renorm.core import dtypes
 from renorm.core.errors import InvalidInput, suggest
+from renorm.core.limits import Limits
 from renorm.frontends.onnx import listing, tensors, writer
 from renorm.frontends.onnx.messages import graphs
 from renorm.frontends.onnx.model import standard_domain
@@ -28,14 +29,13 @@ class File:
     """An ONNX model whose constants can be given other elements. model: nobody else's, with all of its data; functions
     are inlined, so that each norm has statistics of its own."""
 
-    def __init__(self, source: Any):
-        model = listing.load(source, is_slim=True)
+    def __init__(self, source: Any, limits: Limits):
+        model = listing.load(source, limits, is_slim=True)
         self._is_external = any(t.data_location == TensorProto.EXTERNAL for t in model.graph.initializer)
         if self._is_external:
-            model = listing.load(source)
-        if model.functions:
-            self.model = onnx.inliner.inline_local_functions(model, convert_version=True)
-        else:
+            model = listing.load(source, limits)
+        self.model = listing.inlined(model, limits)
+        if self.model is model:
             self.model = ModelProto()
             self.model.CopyFrom(model)
         self._graphs = cast(list[GraphProto], graphs(cast(Any, self.model.graph)))
@@ -106,7 +106,7 @@ class File:
         writer.save(self.model, path, limit, is_ours=False)
 
     def _tensor(self, name: str) -> TensorProto | None:
-        """What holds a constant: an initializer, or the attribute of a Constant node."""
+        """Return the tensor that holds a constant: an initializer, or the attribute of a Constant node."""
         _, maker = self._makers.get(name, (None, None))
         if maker is not None and maker.op_type == "Constant" and not standard_domain(maker.domain):
             return _value_of(maker)

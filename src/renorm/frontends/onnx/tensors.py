@@ -107,6 +107,24 @@ def tensor_type(dtype: np.dtype[Any], shape: tuple[int, ...]) -> str:
     return f"{dtypes.short(dtypes.from_numpy(dtype))}{list(shape)}"
 
 
+def external_file(location: str, file: Path, what: str) -> Path:
+    """Return where a tensor has its data, beside the model in `file`. Raises InvalidModel for what lies outside of that
+    directory, and for a file that has other names."""
+    # where a model is a link to a file elsewhere, so is its data, as a rule: caches of downloads are made of such links
+    directories = file.parent.resolve(), file.resolve().parent
+    path = (directories[0] / location).resolve()
+    if not location or not any(path.is_relative_to(d) for d in directories):
+        raise InvalidModel(f"{what}: external data {location!r} lies outside the model's directory")
+    names = path.stat().st_nlink if path.is_file() else 1
+    if names > 1:
+        raise InvalidModel(
+            f"{what}: its external data {location!r} is a file that has other names too",
+            [f"{names} hard links: one of them may be where the model may not read"],
+            f"make it a file of its own: cp {path.name} copy && mv copy {path.name}",
+        )
+    return path
+
+
 def _external(
     tensor: TensorProto, dtype: np.dtype[Any], shape: tuple[int, ...], file: Path | None, what: str, limits: Limits
 ) -> Array:
@@ -117,23 +135,12 @@ def _external(
             f"{what} has its data in the file {location!r}, and a model in memory has no directory",
             do="give the path of the model, or load the data into it first (onnx.load does)",
         )
-    # where a model is a link to a file elsewhere, so is its data, as a rule: caches of downloads are made of such links
-    directories = file.parent.resolve(), file.resolve().parent
-    path = (directories[0] / location).resolve()
-    if not location or not any(path.is_relative_to(d) for d in directories):
-        raise InvalidModel(f"{what}: external data {location!r} lies outside the model's directory")
+    path = external_file(location, file, what)
     offset = int(entries.get("offset", 0))
     count = prod(shape)
     needed = count * dtype.itemsize
     length = int(entries.get("length", needed))
-    state = path.stat() if path.is_file() else None
-    if state is not None and state.st_nlink > 1:
-        raise InvalidModel(
-            f"{what}: its external data {location!r} is a file that has other names too",
-            [f"{state.st_nlink} hard links: one of them may be where the model may not read"],
-            f"make it a file of its own: cp {path.name} copy && mv copy {path.name}",
-        )
-    held = None if state is None else state.st_size
+    held = path.stat().st_size if path.is_file() else None
     if held is None or offset < 0 or length != needed or offset + needed > held:
         raise InvalidModel(
             f"{what}: its external data is damaged or missing",

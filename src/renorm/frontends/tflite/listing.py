@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from renorm.core import dtypes
-from renorm.core.errors import InvalidModel
 from renorm.frontends.listing import Array, Listing, Operator
 from renorm.frontends.tflite.flatbuffer import Table, decode, encode
 from renorm.frontends.tflite.tensors import DTYPES, tensor_names
@@ -18,18 +15,8 @@ from renorm.frontends.tflite.tensors import DTYPES, tensor_names
 _NAMES = ("inputs", "outputs", "opcode_index")
 
 
-def content_of(source: Any) -> tuple[memoryview, str]:
-    """The bytes of a file, and what errors call it."""
-    if not isinstance(source, (str, os.PathLike)):
-        return memoryview(source).cast("B"), "bytes"
-    try:
-        return memoryview(Path(source).read_bytes()), Path(source).name
-    except OSError as error:
-        raise InvalidModel(f"{source}: {error.strerror or error}") from error
-
-
 def listing(content: memoryview, label: str) -> Listing:
-    """What the first subgraph of a file consists of."""
+    """Return the content of the first subgraph of a file."""
     identifier, model = decode(content, label)
     main: Table = model.items("subgraphs")[0]
     tables, codes, buffers = main.items("tensors"), model.items("operator_codes"), model.items("buffers")

@@ -40,7 +40,7 @@ def read(
     source: Any, *, shapes: Mapping[str, Sequence[int]] | None = None, is_mapped: bool = False, limits: Limits = DEFAULT
 ) -> Graph:
     """The graph of a .tflite or .circle file: a path or bytes. See `renorm.frontends.read`."""
-    data, label = _load(source, is_mapped, limits)
+    data, label = content(source, is_mapped, limits)
     reader = _Reader(data, label)
     limits.check(label, [("nodes", len(reader.main.items("operators")), "")])
     graph = reader.read()
@@ -48,7 +48,8 @@ def read(
     return graph
 
 
-def _load(source: Any, is_mapped: bool, limits: Limits) -> tuple[memoryview, str]:
+def content(source: Any, is_mapped: bool, limits: Limits) -> tuple[memoryview, str]:
+    """Return the bytes of a file, a path or bytes, and what errors call it. Raises InvalidModel, LimitExceeded."""
     if not isinstance(source, (str, os.PathLike)):
         return memoryview(source).cast("B"), "bytes"
     label = os.path.basename(os.fspath(source))
