@@ -102,6 +102,26 @@ def test_checks_wait_for_shapes_and_leave_state_and_results_alone() -> None:
         module.run(X[:2], np.asarray([2]))
 
 
+def test_guards_are_no_verified_outputs() -> None:
+    """They are compared, as what a module gives and what its state becomes is."""
+    m = model(
+        """g (float[2, 3] x, int64[1] i) => (float[2, 3] y, float[1] z) {
+            y, rm, rv = BatchNormalization <training_mode = 1> (x, s, b, m, v)
+            [g] z = Gather(s, i)
+        }""",
+        opset=15, s=np.ones(3, np.float32), b=np.zeros(3, np.float32), m=np.zeros(3, np.float32),
+        v=np.ones(3, np.float32),
+    )  # fmt: skip
+    of = {}
+    for checked in (False, True):
+        module = renorm.compile(m, threads=1, train_state=True, verify=True, checked=checked)
+        assert module.report.verified is not None
+        of[checked] = [o.name for o in module.report.verified.outputs]
+    assert of[True] == of[False]
+    assert of[True][:2] == ["y", "z"]
+    assert len(of[True]) == 4
+
+
 def test_an_axis_without_elements_is_refused() -> None:
     with pytest.raises(OperandError, match="axis 0 has no elements"):
         renorm.compile(model("g (float[0, 4] x, int64[2] i) => (float[2, 4] y) { y = Gather(x, i) }"))

@@ -30,7 +30,7 @@ UNSEEN = ("ChooseLayouts", "place", "Fuse")  # in the order in which they are le
 
 
 def verified(source: Graph, make: Callable[[tuple[str, ...]], CompiledModule]) -> CompiledModule:
-    """What `make` compiles without the passes that it is given: as few as give the results of `source`, which has fixed
+    """Return what `make` compiles without passes, as few as give the results of `source`, which has fixed
     shapes. Those that were left out stand among the report's refusals, and `report.verified` has what was compared and
     what was not.
 
@@ -69,14 +69,19 @@ def verified(source: Graph, make: Callable[[tuple[str, ...]], CompiledModule]) -
 
 
 def _told(module: CompiledModule, told: VerifiedRecord) -> CompiledModule:
-    module.program = replace(module.program, report=replace(module.program.report, verified=told))
+    """Return the module with the record in its report, where guards, which no caller sees, are no outputs."""
+    outputs = list(told.outputs)
+    del outputs[module.program.guards]
+    report = replace(module.program.report, verified=replace(told, outputs=tuple(outputs)))
+    module.program = replace(module.program, report=report)
     return module
 
 
 def _compared(
     outputs: Sequence[Value], found: Sequence[Array], expected: Sequence[Array], defined: Sensitivity
 ) -> tuple[VerifiedRecord, str | None]:
-    """What was compared, and a sentence where something differs. defined: has the outputs as its first results."""
+    """Return what was compared, and a sentence where something differs. defined: has the outputs as its first
+    results."""
     records, reason = list[OutputRecord](), None
     for i, (v, ours, theirs) in enumerate(zip(outputs, found, expected, strict=True)):
         allowed = tolerance_of(v)

@@ -119,7 +119,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Machine:
-    """What the code runs on.
+    """The machine that the code runs on.
 
     arch: "x86_64" or "aarch64". features: LLVM's names of the CPU features that the code may use, without sign.
     """
@@ -164,6 +164,11 @@ class Program:
         """The outputs that are the network's."""
         return self.outputs[: max(0, len(self.outputs) - self.states - 2 * len(self.checks))]
 
+    @property
+    def guards(self) -> slice:
+        """Where among the outputs those stand that `checks` are told by: two for each, in front of the state."""
+        return slice(len(self.results), len(self.outputs) - self.states)
+
     def verify(self, objects: int, weight_bytes: int, externals: int = 0) -> None:
         """Raises InvalidArtifact that names everything in the program that contradicts itself.
 
@@ -183,7 +188,7 @@ class Program:
             require(len({t.name for t in tensors}) == len(tensors), f"{group}: names are not distinct")
         known = 0 <= self.states <= min(len(self.inputs), len(self.outputs))
         require(known, f"{self.states} inputs are state, of {len(self.inputs)} inputs and {len(self.outputs)} outputs")
-        of_checks = self.outputs[len(self.results) : len(self.outputs) - self.states]
+        of_checks = self.outputs[self.guards]
         require(len(of_checks) == 2 * len(self.checks), f"{len(of_checks)} outputs for {len(self.checks)} checks")
         for i, spec in enumerate(of_checks[: 2 * len(self.checks)]):
             check = self.checks[i // 2]
@@ -260,7 +265,7 @@ class Program:
             raise InvalidArtifact(f"program {self.name!r} contradicts itself", shown, "compile the model again")
 
     def _misfits(self, step: Step) -> list[str]:
-        """What is wrong with the arguments of external code, whose extents say how far it reads and writes."""
+        """Return what is wrong with the arguments of external code, whose extents say how far it reads and writes."""
         code = self.codes[step.code] if 0 <= step.code < len(self.codes) else None
         if code is None or not code.is_external or not 0 <= code.object < len(self.externals):
             return []
