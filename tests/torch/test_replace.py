@@ -121,6 +121,24 @@ def test_norms_that_stay_have_a_row() -> None:
     assert [r.name for r in ours.restore(model)] == ["1", "4.1"]
 
 
+def test_norms_that_are_ours_already_have_a_row_where_they_are_not_fused() -> None:
+    class Adds(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.BatchNorm1d(3)
+
+        def forward(self, x: Any) -> Any:
+            y = self.norm(x)
+            return y + torch.relu(y)
+
+    fresh, again = (Adds().train() for _ in range(2))
+    ours.replace_norms(again)
+    (told,), (once_more,) = (ours.replace_norms(m, fuse=True) for m in (fresh, again))
+    assert told.refusal
+    assert once_more.refusal == told.refusal
+    assert str(once_more) == f"norm: renorm.BatchNorm1d stays: {told.refusal}"
+
+
 def test_the_model_itself() -> None:
     model = nn.BatchNorm1d(3)
     (told,) = ours.replace_norms(model)

@@ -64,7 +64,7 @@ def replace_norms(model: nn.Module, *, fuse: bool = False) -> list[Replaced]:
         stays = _why_it_stays(m) if before[m] is type(m) else None
         if stays:
             rows.append(Replaced(name, _shown(before[m]), _shown(before[m]), refusal=stays))
-        elif before[m] in OURS or fused:
+        elif before[m] in OURS or m in found:
             rows.append(Replaced(name, _shown(before[m]), _shown(type(m)), fused, refusal))
     return rows
 
