@@ -38,6 +38,7 @@ from functools import cache
 
 from renorm.codegen.llvm import walk_call, walk_waiting
 from renorm.codegen.llvm.library import llvm
+from renorm.codegen.llvm.walk_fields import field
 from renorm.core.errors import InvalidTarget
 from renorm.core.target import Target
 from renorm.runtime import layout
@@ -101,18 +102,12 @@ define internal i64 @take(ptr %pool, ptr %record, ptr %context, ptr %call, i64 %
                           ptr %moments) noinline {{
 entry:
   %function = load ptr, ptr %record
-  %args.at = getelementptr i8, ptr %record, i64 {layout.ARGS}
-  %args = load ptr, ptr %args.at
-  %extent.at = getelementptr i8, ptr %record, i64 {layout.EXTENT}
-  %extent = load i64, ptr %extent.at
-  %chunk.at = getelementptr i8, ptr %record, i64 {layout.CHUNK}
-  %chunk = load i64, ptr %chunk.at
-  %taken.at = getelementptr i8, ptr %record, i64 {layout.TAKEN}
-  %taken = load i64, ptr %taken.at
-  %counters.at = getelementptr i8, ptr %context, i64 {layout.COUNTERS}
-  %counters = load ptr, ptr %counters.at
-  %row.at = getelementptr i8, ptr %context, i64 {layout.ROW}
-  %row = load i64, ptr %row.at
+  {field("args", "record", layout.ARGS, "ptr")}
+  {field("extent", "record", layout.EXTENT)}
+  {field("chunk", "record", layout.CHUNK)}
+  {field("taken", "record", layout.TAKEN)}
+  {field("counters", "context", layout.COUNTERS, "ptr")}
+  {field("row", "context", layout.ROW)}
   br label %owner
 owner:
   %k = phi i64 [ 0, %entry ], [ %k.next, %gone ]
@@ -174,13 +169,10 @@ return:
 ; call: of the thread that called, null in others; gives how many iterations the run has
 define internal i64 @walk(ptr %pool, ptr %context, ptr %call, i64 %thread, i64 %threads) noinline {{
 entry:
-  %table.at = getelementptr i8, ptr %context, i64 {layout.TABLE}
-  %table = load ptr, ptr %table.at
-  %count.at = getelementptr i8, ptr %context, i64 {layout.PHASES}
-  %count = load i64, ptr %count.at
+  {field("table", "context", layout.TABLE, "ptr")}
+  {field("count", "context", layout.PHASES)}
   %end = getelementptr [{layout.RECORD} x i8], ptr %table, i64 %count
-  %times.at = getelementptr i8, ptr %context, i64 {layout.TIMES}
-  %times = load ptr, ptr %times.at
+  {field("times", "context", layout.TIMES, "ptr")}
   %silent = icmp eq ptr %times, null
   %step = select i1 %silent, i64 0, i64 {2 * layout.MOMENT}
   %row = mul i64 %count, %step
@@ -202,23 +194,19 @@ look:
   br label %begin
 begin:
   %watched = phi i1 [ 0, %who ], [ %watched.call, %look ]
-  %before.first.at = getelementptr i8, ptr %table, i64 {layout.BEFORE}
-  %before.first = load i64, ptr %before.first.at
+  {field("before.first", "table", layout.BEFORE)}
   br label %phase
 phase:
   %record = phi ptr [ %table, %begin ], [ %record.next, %go ]
   %moments = phi ptr [ %moments.first, %begin ], [ %moments.next, %go ]
   %own = phi i64 [ 0, %begin ], [ %own.next, %go ]  ; iterations that it has not said are done
   %function = load ptr, ptr %record
-  %args.at = getelementptr i8, ptr %record, i64 {layout.ARGS}
-  %args = load ptr, ptr %args.at
-  %extent.at = getelementptr i8, ptr %record, i64 {layout.EXTENT}
-  %extent = load i64, ptr %extent.at
+  {field("args", "record", layout.ARGS, "ptr")}
+  {field("extent", "record", layout.EXTENT)}
   %before.at = getelementptr i8, ptr %record, i64 {layout.BEFORE}
   %before.all = load i64, ptr %before.at
   %before = sub i64 %before.all, %before.first
-  %flags.at = getelementptr i8, ptr %record, i64 {layout.FLAGS}
-  %flags = load i64, ptr %flags.at
+  {field("flags", "record", layout.FLAGS)}
   br i1 %alone, label %whole, label %meet
 meet:
   %barrier = and i64 %flags, {layout.BARRIER}
@@ -231,8 +219,7 @@ sync:
   br i1 %in.vain, label %return, label %share
 share:
   %left = phi i64 [ %own, %meet ], [ 0, %sync ]
-  %chunk.at = getelementptr i8, ptr %record, i64 {layout.CHUNK}
-  %chunk = load i64, ptr %chunk.at
+  {field("chunk", "record", layout.CHUNK)}
   %parallel = icmp ne i64 %chunk, 0
   br i1 %parallel, label %take, label %serial
 serial:
@@ -292,12 +279,9 @@ return:
 ; writes the addresses of the caller's arrays where the phases read them, and sets the counters of chunks back
 define internal void @prepare(ptr %context, i64 %threads) {{
 entry:
-  %patches.at = getelementptr i8, ptr %context, i64 {layout.PATCHES}
-  %patches = load ptr, ptr %patches.at
-  %count.at = getelementptr i8, ptr %context, i64 {layout.PATCH_COUNT}
-  %count = load i64, ptr %count.at
-  %bases.at = getelementptr i8, ptr %context, i64 {layout.BASES}
-  %bases = load ptr, ptr %bases.at
+  {field("patches", "context", layout.PATCHES, "ptr")}
+  {field("count", "context", layout.PATCH_COUNT)}
+  {field("bases", "context", layout.BASES, "ptr")}
   %nothing = icmp eq i64 %count, 0
   br i1 %nothing, label %fresh, label %patch
 patch:
@@ -316,10 +300,8 @@ patch:
   %patched = icmp eq i64 %i.next, %count
   br i1 %patched, label %fresh, label %patch
 fresh:
-  %counters.at = getelementptr i8, ptr %context, i64 {layout.COUNTERS}
-  %counters = load ptr, ptr %counters.at
-  %row.at = getelementptr i8, ptr %context, i64 {layout.ROW}
-  %row = load i64, ptr %row.at
+  {field("counters", "context", layout.COUNTERS, "ptr")}
+  {field("row", "context", layout.ROW)}
   %bytes = mul i64 %row, %threads
   %end = getelementptr i8, ptr %counters, i64 %bytes
   %none = icmp eq i64 %bytes, 0
@@ -339,21 +321,17 @@ done:
 ; what each thread of a region of OpenMP does; its number need not be 0 where it called the run
 define void @{layout.JOIN}(ptr %pool) {{
 entry:
-  %number.at = getelementptr i8, ptr %pool, i64 {layout.NUMBER}
-  %number = load ptr, ptr %number.at
+  {field("number", "pool", layout.NUMBER, "ptr")}
   %thread.short = call i32 %number()
   %thread = zext i32 %thread.short to i64
-  %walking.at = getelementptr i8, ptr %pool, i64 {layout.WALKING}
-  %walking = load i64, ptr %walking.at
+  {field("walking", "pool", layout.WALKING)}
   %one = icmp ult i64 %thread, %walking
   br i1 %one, label %work, label %done
 work:
-  %context.at = getelementptr i8, ptr %pool, i64 {layout.CONTEXT}
-  %context = load ptr, ptr %context.at
+  {field("context", "pool", layout.CONTEXT, "ptr")}
   %call.at = getelementptr i8, ptr %pool, i64 {layout.CALL}
   %call.run = load ptr, ptr %call.at
-  %caller.at = getelementptr i8, ptr %call.run, i64 {walk_call.SELF}
-  %caller = load ptr, ptr %caller.at
+  {field("caller", "call.run", walk_call.SELF, "ptr")}
   %self = call ptr @llvm.thread.pointer()
   %mine = icmp eq ptr %self, %caller
   %call = select i1 %mine, ptr %call.run, ptr null
@@ -379,16 +357,14 @@ entry:
   store atomic i64 0, ptr %done monotonic, align 8
   %wide = getelementptr i8, ptr %call, i64 {walk_call.WIDE}
   store i64 1, ptr %wide
-  %parallel.at = getelementptr i8, ptr %pool, i64 {layout.PARALLEL}
-  %parallel = load ptr, ptr %parallel.at
+  {field("parallel", "pool", layout.PARALLEL, "ptr")}
   %own = icmp eq ptr %parallel, null
   br i1 %own, label %begin, label %region
 region:
   %region.at = getelementptr i8, ptr %pool, i64 {layout.REGION}
   %size = load i64, ptr %region.at
   %size.short = trunc i64 %size to i32
-  %body.at = getelementptr i8, ptr %pool, i64 {layout.BODY}
-  %body = load ptr, ptr %body.at  ; to take its address here would be a relocation
+  {field("body", "pool", layout.BODY, "ptr")}  ; to take its address here would be a relocation
   call void %parallel(ptr %body, ptr %pool, i32 %size.short, i32 0)
   ret void
 begin:
@@ -398,8 +374,7 @@ begin:
   %parked = getelementptr i8, ptr %pool, i64 {layout.PARKED}
   %moment = getelementptr i8, ptr %call, i64 {walk_call.NOW}
   %ended.at = getelementptr i8, ptr %pool, i64 {layout.ENDED_AT}
-  %short.at = getelementptr i8, ptr %context, i64 {layout.IS_SHORT}
-  %short = load i64, ptr %short.at
+  {field("short", "context", layout.IS_SHORT)}
   %long = icmp eq i64 %short, 0
   br i1 %long, label %wake, label %ask
 ask:
@@ -434,8 +409,7 @@ entry:
   %deeper = add i64 %depth, 1
   store i64 %deeper, ptr %caller
   %inside = icmp ne i64 %depth, 0
-  %shares.at = getelementptr i8, ptr %context, i64 {layout.SHARES}
-  %shares = load i64, ptr %shares.at
+  {field("shares", "context", layout.SHARES)}
   %threads = select i1 %inside, i64 1, i64 %shares
   call void @prepare(ptr %context, i64 %threads)
   %process.at = getelementptr i8, ptr %pool, i64 {layout.PROCESS}
@@ -478,8 +452,7 @@ entry:
   %leaving = getelementptr i8, ptr %pool, i64 {layout.LEAVING}
   %entered = getelementptr i8, ptr %pool, i64 {layout.ENTERED}
   %left = getelementptr i8, ptr %pool, i64 {layout.LEFT}
-  %threads.at = getelementptr i8, ptr %pool, i64 {layout.THREADS}
-  %threads = load i64, ptr %threads.at
+  {field("threads", "pool", layout.THREADS)}
   call void @standard()
   br label %number
 number:

@@ -15,6 +15,7 @@ thread.
 
 from __future__ import annotations
 
+from renorm.codegen.llvm.walk_fields import field
 from renorm.runtime import layout
 
 # call: thread state of the interpreter, floating-point environment, deadline, what CANCELS and VERSION were, when to
@@ -82,10 +83,8 @@ declare ptr @llvm.thread.pointer()
 
 ; nanoseconds of a clock
 define internal i64 @clock(ptr %pool, i32 %which, ptr %moment) {{
-  %process.at = getelementptr i8, ptr %pool, i64 {layout.PROCESS}
-  %process = load ptr, ptr %process.at
-  %clock.at = getelementptr i8, ptr %process, i64 {layout.CLOCK}
-  %clock = load ptr, ptr %clock.at
+  {field("process", "pool", layout.PROCESS, "ptr")}
+  {field("clock", "process", layout.CLOCK, "ptr")}
   %r = call i32 %clock(i32 %which, ptr %moment)
   %seconds = load i64, ptr %moment
   %rest.at = getelementptr i8, ptr %moment, i64 8
@@ -98,10 +97,8 @@ define internal i64 @clock(ptr %pool, i32 %which, ptr %moment) {{
 ; nothing where no interpreter calls, as in an emulator
 define internal void @leave(ptr %pool, ptr %call) {{
 entry:
-  %process.at = getelementptr i8, ptr %pool, i64 {layout.PROCESS}
-  %process = load ptr, ptr %process.at
-  %leave.at = getelementptr i8, ptr %process, i64 {layout.LEAVE}
-  %leave = load ptr, ptr %leave.at
+  {field("process", "pool", layout.PROCESS, "ptr")}
+  {field("leave", "process", layout.LEAVE, "ptr")}
   %none = icmp eq ptr %leave, null
   br i1 %none, label %done, label %go
 go:
@@ -114,10 +111,8 @@ done:
 
 define internal void @return(ptr %pool, ptr %call) {{
 entry:
-  %process.at = getelementptr i8, ptr %pool, i64 {layout.PROCESS}
-  %process = load ptr, ptr %process.at
-  %return.at = getelementptr i8, ptr %process, i64 {layout.RETURN}
-  %return = load ptr, ptr %return.at
+  {field("process", "pool", layout.PROCESS, "ptr")}
+  {field("return", "process", layout.RETURN, "ptr")}
   %none = icmp eq ptr %return, null
   br i1 %none, label %done, label %go
 go:
@@ -146,8 +141,7 @@ entry:
   %self = call ptr @llvm.thread.pointer()
   %self.at = getelementptr i8, ptr %call, i64 {SELF}
   store ptr %self, ptr %self.at
-  %short.at = getelementptr i8, ptr %context, i64 {layout.IS_SHORT}
-  %short = load i64, ptr %short.at
+  {field("short", "context", layout.IS_SHORT)}
   %is.long = icmp eq i64 %short, 0
   %timed = icmp ne i64 %deadline, {NEVER}
   %watched = or i1 %is.long, %timed
@@ -169,8 +163,7 @@ entry:
 
 ; gives the thread back to who called; the reason for which the run ended, 0 where it is done
 define internal i64 @end(ptr %pool, ptr %context, ptr %call) {{
-  %environment.at = getelementptr i8, ptr %call, i64 {ENVIRONMENT}
-  %environment = load i64, ptr %environment.at
+  {field("environment", "call", ENVIRONMENT)}
   call void @become(i64 %environment)
   call void @return(ptr %pool, ptr %call)
   %ended.at = getelementptr i8, ptr %context, i64 {layout.ENDED}
@@ -205,16 +198,14 @@ cancels:
   %cancels.at = getelementptr i8, ptr %context, i64 {layout.CANCELS}
   %cancels.word = load ptr, ptr %cancels.at
   %cancels.now = load atomic i64, ptr %cancels.word monotonic, align 8
-  %cancels.then.at = getelementptr i8, ptr %call, i64 {CANCELS}
-  %cancels.then = load i64, ptr %cancels.then.at
+  {field("cancels.then", "call", CANCELS)}
   %cancelled = icmp ne i64 %cancels.now, %cancels.then
   br i1 %cancelled, label %off, label %version
 version:
   %version.at = getelementptr i8, ptr %context, i64 {layout.VERSION}
   %version.word = load ptr, ptr %version.at
   %version.now = load atomic i64, ptr %version.word monotonic, align 8
-  %version.then.at = getelementptr i8, ptr %call, i64 {VERSION}
-  %version.then = load i64, ptr %version.then.at
+  {field("version.then", "call", VERSION)}
   %other.version = icmp ne i64 %version.now, %version.then
   %tied = icmp ne i64 %version.then, -1
   %outdated = and i1 %other.version, %tied
@@ -227,16 +218,14 @@ watch:
   br i1 %look, label %time, label %no
 time:
   %moment = getelementptr i8, ptr %call, i64 {NOW}
-  %deadline.at = getelementptr i8, ptr %call, i64 {DEADLINE}
-  %deadline = load i64, ptr %deadline.at
+  {field("deadline", "call", DEADLINE)}
   %limited = icmp ne i64 %deadline, {NEVER}
   %which = select i1 %limited, i32 {MONOTONIC}, i32 {_COARSE}
   %now = call i64 @clock(ptr %pool, i32 %which, ptr %moment)
   %late = icmp sge i64 %now, %deadline
   br i1 %late, label %off, label %period
 period:
-  %next.at = getelementptr i8, ptr %call, i64 {NEXT}
-  %next = load i64, ptr %next.at
+  {field("next", "call", NEXT)}
   %due = icmp sge i64 %now, %next
   br i1 %due, label %turn, label %no
 turn:
@@ -245,12 +234,10 @@ turn:
   %first = icmp eq i64 %next, 0
   br i1 %first, label %no, label %signals
 signals:
-  %environment.at = getelementptr i8, ptr %call, i64 {ENVIRONMENT}
-  %environment = load i64, ptr %environment.at
+  {field("environment", "call", ENVIRONMENT)}
   call void @become(i64 %environment)
   call void @return(ptr %pool, ptr %call)
-  %process.at = getelementptr i8, ptr %pool, i64 {layout.PROCESS}
-  %process = load ptr, ptr %process.at
+  {field("process", "pool", layout.PROCESS, "ptr")}
   %signals.at = getelementptr i8, ptr %process, i64 {layout.SIGNALS}
   %function = load ptr, ptr %signals.at
   %failed = call i32 %function()
@@ -278,8 +265,7 @@ entry:
   %other = icmp eq ptr %call, null
   br i1 %other, label %run, label %caller
 caller:
-  %environment.at = getelementptr i8, ptr %call, i64 {ENVIRONMENT}
-  %environment = load i64, ptr %environment.at
+  {field("environment", "call", ENVIRONMENT)}
   call void @become(i64 %environment)
   br label %run
 run:

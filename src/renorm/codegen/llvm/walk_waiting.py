@@ -9,6 +9,7 @@ the run is to end.
 
 from __future__ import annotations
 
+from renorm.codegen.llvm.walk_fields import field
 from renorm.runtime import layout
 
 _WAIT, WAKE = 128, 129  # FUTEX_WAIT, FUTEX_WAKE, with FUTEX_PRIVATE_FLAG
@@ -19,8 +20,7 @@ def text(futex: int, pause: str) -> str:
     """futex: number of the system call; pause: a statement."""
     return f"""
 define internal void @futex(ptr %pool, ptr %word, i64 %operation, i64 %value, ptr %time) noinline {{
-  %process.at = getelementptr i8, ptr %pool, i64 {layout.PROCESS}
-  %process = load ptr, ptr %process.at
+  {field("process", "pool", layout.PROCESS, "ptr")}
   %at = getelementptr i8, ptr %process, i64 {layout.SYSCALL}
   %syscall = load ptr, ptr %at
   %r = call i64 (i64, ...) %syscall(i64 {futex}, ptr %word, i64 %operation, i64 %value, ptr %time, i64 0, i64 0)
@@ -30,11 +30,9 @@ define internal void @futex(ptr %pool, ptr %word, i64 %operation, i64 %value, pt
 ; returns when the word is %least or more, or when the run of this call is to end
 define internal void @await(ptr %pool, ptr %word, i64 %least, ptr %sleepers, ptr %context, ptr %call) {{
 entry:
-  %process.at = getelementptr i8, ptr %pool, i64 {layout.PROCESS}
-  %process = load ptr, ptr %process.at
+  {field("process", "pool", layout.PROCESS, "ptr")}
   %busy = load atomic i64, ptr %process monotonic, align 8
-  %cores.at = getelementptr i8, ptr %process, i64 {layout.CORES}
-  %cores = load i64, ptr %cores.at
+  {field("cores", "process", layout.CORES)}
   %crowded = icmp sgt i64 %busy, %cores
   %which = select i1 %crowded, i64 {layout.HASTY}, i64 {layout.PATIENT}
   %spins.at = getelementptr i8, ptr %process, i64 %which
