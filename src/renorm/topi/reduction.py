@@ -67,40 +67,22 @@ def _back(t: te.Tensor, dtype: str) -> te.Tensor:
     return t if t.dtype == dtype else te.compute(t.shape, lambda *i: cast(dtype, t[i]), name="T_cast", tag=tag.ELEMWISE)
 
 
-@checked("topi.")
-def sum(data: te.Tensor, axis: Axis = None, keepdims: bool = False) -> te.Tensor:
-    """Sum."""
-    return _back(reduce("sum", data, axis, keepdims), data.dtype)
+def _named(name: str, combiner: str, said: str) -> Callable[..., te.Tensor]:
+    """Return the operator of that name and docstring, called as (data, axis=None, keepdims=False)."""
+
+    def reduced(data: te.Tensor, axis: Axis = None, keepdims: bool = False) -> te.Tensor:
+        return _back(reduce(combiner, data, axis, keepdims), data.dtype)
+
+    reduced.__name__, reduced.__qualname__, reduced.__doc__ = name, name, said
+    return checked("topi.")(reduced)
 
 
-@checked("topi.")
-def prod(data: te.Tensor, axis: Axis = None, keepdims: bool = False) -> te.Tensor:
-    """Product."""
-    return _back(reduce("prod", data, axis, keepdims), data.dtype)
-
-
-@checked("topi.")
-def max(data: te.Tensor, axis: Axis = None, keepdims: bool = False) -> te.Tensor:
-    """Greatest element; NaN where there is one."""
-    return _back(reduce("max", data, axis, keepdims), data.dtype)
-
-
-@checked("topi.")
-def min(data: te.Tensor, axis: Axis = None, keepdims: bool = False) -> te.Tensor:
-    """Smallest element; NaN where there is one."""
-    return _back(reduce("min", data, axis, keepdims), data.dtype)
-
-
-@checked("topi.")
-def all(data: te.Tensor, axis: Axis = None, keepdims: bool = False) -> te.Tensor:
-    """Whether all elements of a bool tensor are true."""
-    return reduce("min", data, axis, keepdims)
-
-
-@checked("topi.")
-def any(data: te.Tensor, axis: Axis = None, keepdims: bool = False) -> te.Tensor:
-    """Whether some element of a bool tensor is true."""
-    return reduce("max", data, axis, keepdims)
+sum = _named("sum", "sum", "Sum.")
+prod = _named("prod", "prod", "Product.")
+max = _named("max", "max", "Greatest element; NaN where there is one.")
+min = _named("min", "min", "Smallest element; NaN where there is one.")
+all = _named("all", "min", "Whether all elements of a bool tensor are true.")
+any = _named("any", "max", "Whether some element of a bool tensor is true.")
 
 
 @checked("topi.")
