@@ -8,6 +8,7 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from renorm.core.absent import ABSENT
 from renorm.te.schedule import Schedule, Stage
@@ -38,8 +39,8 @@ def _absent() -> str:
     return "\n".join(["## Absent", "", told, "", "| name | instead |", "|---|---|", *rows])
 
 
-def _parameters(member: object) -> list[inspect.Parameter]:
-    given = list(inspect.signature(member).parameters.values())[1:]  # type: ignore[arg-type]
+def _parameters(member: Any) -> list[inspect.Parameter]:
+    given = list(inspect.signature(member).parameters.values())[1:]
     return [p.replace(annotation=p.empty) for p in given]
 
 

@@ -149,10 +149,10 @@ class _Function:
             f"{'' if b in written else 'const '}{_TYPES[b.dtype]}* __restrict__ {self._name(b, b.name)}" for b in params
         ]
         self._statement(nest, 1)
-        grid = tuple(self._extents[a] for a in BLOCK_AXES)
-        block = tuple(self._extents[a] for a in THREAD_AXES)
-        self.launch = Launch(name, grid, block, params)  # type: ignore[arg-type]
-        threads = block[0] * block[1] * block[2]
+        grid_x, grid_y, grid_z = (self._extents[a] for a in BLOCK_AXES)
+        x, y, z = (self._extents[a] for a in THREAD_AXES)
+        self.launch = Launch(name, (grid_x, grid_y, grid_z), (x, y, z), params)
+        threads = x * y * z
         head = f'extern "C" __global__ void __launch_bounds__({threads}) {name}({", ".join(shown)}) {{'
         self.text = "\n".join([head, *self._lines, "}"])
 

@@ -9,7 +9,6 @@ import numpy as np
 
 from renorm import te, topi
 from renorm.core import dims, dtypes
-from renorm.core.dims import Dim
 from renorm.core.errors import OperandError
 from renorm.graph.attributes import Attribute, Type
 from renorm.graph.op import OnnxNode, Reject, Sample
@@ -51,8 +50,8 @@ class ConstantOfShape(Injective):
 
     def infer(self, shape: Operand) -> TensorType:
         if shape.known is None:
-            unknown: tuple[Dim | None, ...] = (None,) * dims.static(shape.shape, "the shape operand")[0]
-            return TensorType(self.dtype, unknown)  # type: ignore[arg-type]
+            unknown: Any = (None,) * dims.static(shape.shape, "the shape operand")[0]
+            return TensorType(self.dtype, unknown)
         if any(isinstance(d, int) and d < 0 for d in shape.known):
             raise OperandError(f"constant_of_shape: an extent of {list(shape.known)} is negative")
         return TensorType(self.dtype, tuple(shape.known))

@@ -107,7 +107,8 @@ class Pad(Injective):
     def reference(self, x: Any, pads: Any, value: Any, axes: Any) -> Any:
         x, pairs = np.asarray(x), self.around(np.ndim(x), pads, axes)
         if self.mode != "constant":
-            return np.pad(x, pairs, self.mode)  # type: ignore[call-overload]
+            mode: Any = self.mode  # NumPy's stubs list the literals
+            return np.pad(x, pairs, mode)
         padded = np.full([n + b + a for n, (b, a) in zip(x.shape, pairs)], 0 if value is None else value, x.dtype)
         inner = tuple(slice(max(b, 0), max(b, 0) + n + min(b, 0) + min(a, 0)) for n, (b, a) in zip(x.shape, pairs))
         padded[inner] = x[tuple(slice(max(-b, 0), n - max(-a, 0)) for n, (b, a) in zip(x.shape, pairs))]

@@ -47,10 +47,10 @@ class Range(Injective):
         return start + np.arange(max(0, int(np.ceil((limit - start) / delta)))) * delta
 
     def known_result(self, start: exact.Known, limit: exact.Known, delta: exact.Known) -> np.ndarray[Any, Any] | None:
-        bounds = [None if o[1] is None else o[1].reshape(-1)[0] for o in (start, limit, delta)]
-        if not all(isinstance(b, int) for b in bounds):
+        bounds = [b for o in (start, limit, delta) if o[1] is not None and isinstance(b := o[1].reshape(-1)[0], int)]
+        if len(bounds) < 3:
             return None
-        values = range(*bounds)  # type: ignore[arg-type]
+        values = range(*bounds)
         return np.array(values, dtype=object) if len(values) <= exact.MOST else None
 
     def to_onnx(self, node: Any, opset: int) -> Any:

@@ -46,7 +46,10 @@ def cubic_weight(a: float) -> Callable[[Any], Any]:
 
     def weight(distance: Any) -> Any:
         d = te.abs(distance)
-        number = lambda v: te.const(v, d.dtype)  # noqa: E731
+
+        def number(v: float) -> Any:
+            return te.const(v, d.dtype)
+
         inner = (d * (a + 2) - number(a + 3)) * d * d + number(1.0)
         outer = ((d - number(5.0)) * d + number(8.0)) * d * a - number(4 * a)
         return te.select(d <= number(1.0), inner, te.select(d < number(2.0), outer, number(0.0)))

@@ -1,4 +1,4 @@
-"""What ops that slide a window over spatial axes share: strides, dilations, padding, and the stage that pads.
+"""The base of ops that slide a window over spatial axes: strides, dilations, padding, and the stage that pads.
 
 Spatial axes are all axes behind the first two. Along one of them, window position o covers the elements
 o * stride + k * dilation - before, k = 0 .. kernel - 1, of an axis that is continued by `before` and `after` elements.
@@ -188,6 +188,7 @@ def window_view(x: np.ndarray[Any, Any], spans: Sequence[Span], value: float = 0
     widths = [(0, 0), (0, 0), *((s.before, s.after) for s in spans)]
     padded = np.pad(x, widths, constant_values=value)
     axes = tuple(range(2, x.ndim))
-    every = np.lib.stride_tricks.sliding_window_view(padded, [s.reach for s in spans], axis=axes)  # type: ignore[call-overload]
+    windows: Any = np.lib.stride_tricks.sliding_window_view  # NumPy's stubs know one axis alone
+    every = windows(padded, [s.reach for s in spans], axis=axes)
     take = [slice(None), slice(None), *(slice(None, None, s.stride) for s in spans)]
     return every[(*take, *(slice(None, None, s.dilation) for s in spans))]

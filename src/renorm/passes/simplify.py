@@ -36,7 +36,8 @@ class Drop(Rewrite):
         return op.matching()(*(Variable(p.name, p.is_variadic) for p in op.parsed.operands))
 
     def fits(self, m: Match) -> bool:
-        return m.root.output.type == m.root.inputs[0].type and self.changes_nothing(m.root)  # type: ignore[union-attr]
+        x = m.root.inputs[0]
+        return x is not None and m.root.output.type == x.type and self.changes_nothing(m.root)
 
     def rewrite(self, m: Match) -> Value | None:
         return m.root.inputs[0]

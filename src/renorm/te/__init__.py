@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from renorm.core.absent import missing
 
 if TYPE_CHECKING:
-    from renorm.te.names import *  # noqa: F403
+    from renorm.te.names import *  # noqa: F403 - what __getattr__ finds
 
 
 def __getattr__(name: str) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from renorm.core.errors import InvalidSchedule
 from renorm.expr.nodes import Expr, Load, Reduce, Var, all_of
@@ -34,8 +34,8 @@ def cache_read(
     s: Schedule, tensor: Tensor, scope: str, readers: Sequence[Tensor | Operation] | Tensor | Operation
 ) -> Tensor:
     _check_scope("cache_read", tensor, scope)
-    given = list(readers) if isinstance(readers, (list, tuple)) else [readers]
-    stages = [s[r] for r in given]  # type: ignore[index]
+    given: list[Any] = list(readers) if isinstance(readers, (list, tuple)) else [readers]
+    stages = [s[r] for r in given]
     for stage in stages:
         if tensor not in stage.op.input_tensors:
             raise InvalidSchedule(

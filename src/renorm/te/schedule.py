@@ -511,11 +511,11 @@ def create_schedule(ops: Operation | Tensor | Sequence[Operation | Tensor]) -> S
 
     ops: one operation (T.op) or several. Raises InvalidExpression where two computes share a reduce axis.
     """
-    given = list(ops) if isinstance(ops, (list, tuple)) else [ops]
+    given: list[Any] = list(ops) if isinstance(ops, (list, tuple)) else [ops]
     for x in given:
         if not isinstance(x, (Tensor, Operation)):
             raise InvalidExpression(f"create_schedule: {type(x).__name__} {x!r}", ["expected tensors or operations"])
-    return Schedule([x.op if isinstance(x, Tensor) else x for x in given])  # type: ignore[union-attr]
+    return Schedule([x.op if isinstance(x, Tensor) else x for x in given])
 
 
 def AutoInlineInjective(sch: Schedule) -> None:

@@ -316,8 +316,8 @@ def _evaluate(e: Expr, values: dict[Var, np.ndarray]) -> np.ndarray:
             return np.where(*from_parts)
         case Call(name="likely"):
             return from_parts[0]
-        case _ if not from_parts and hasattr(e, "value"):
-            return np.asarray(e.value)  # pyright: ignore[reportAttributeAccessIssue]
+        case _ if not from_parts and (value := getattr(e, "value", None)) is not None:
+            return np.asarray(value)
         case _:
             raise NotImplementedError
 

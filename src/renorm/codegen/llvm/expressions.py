@@ -17,6 +17,7 @@ from renorm.core import dtypes
 from renorm.core.errors import InternalError
 from renorm.expr.nodes import Binary, Broadcast, Call, Cast, Const, Expr, Load, Not, Ramp, Select, Var
 from renorm.expr.rewrite import children
+from renorm.tir.nodes import Buffer
 
 _SIGNED = {"==": "eq", "!=": "ne", "<": "slt", "<=": "sle", ">": "sgt", ">=": "sge"}
 _UNSIGNED = {"==": "eq", "!=": "ne", "<": "ult", "<=": "ule", ">": "ugt", ">=": "uge"}
@@ -116,7 +117,7 @@ class Expressions:
         if self._mask is not None:
             active = self._mask if index.lanes == self._mask.type.lanes else integers.any_lane(self.f, self._mask)
             mask = active if mask is None else self.f.op("and", mask, active)
-        place = self.memory.places.get(e.source)  # type: ignore[arg-type]
+        place = self.memory.places.get(e.source) if isinstance(e.source, Buffer) else None
         if place is None:
             raise InternalError(f"load from {e.source.name}, which is neither a parameter nor allocated")
         return self.memory.load(place, index, mask)
