@@ -1,4 +1,4 @@
-"""What results say: the figures that the page and its plots show."""
+"""The figures of results that the page and its plots show."""
 
 from __future__ import annotations
 

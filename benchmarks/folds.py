@@ -38,7 +38,8 @@ Outputs = list[np.ndarray[Any, Any]]
 
 @dataclass
 class Score:
-    """What an optimizer made of cases. nodes: that scale or shift, in cases that it got right; removed: of these."""
+    """The score of an optimizer over cases. nodes: that scale or shift, in cases that it got right; removed: of
+    these."""
 
     name: str
     version: str = ""
@@ -143,7 +144,7 @@ def is_close(result: Any, expected: Any, largest: float) -> bool:
 
 
 def judge(name: str, number: int) -> dict[str, int]:
-    """What is to be added to a score."""
+    """Return the score of one case, to be added."""
     net, _ = numbered(number).build()
     model = net.model()
     before = norms(model)

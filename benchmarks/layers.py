@@ -53,7 +53,8 @@ def layers(graph: GraphProto, ours: Sequence[Iterable[str]], peers: Mapping[str,
 
 
 def _placed(kernels: Sequence[tuple[float, int | None]]) -> list[tuple[float, int]]:
-    """What no label places, such as a change of layout, goes with the next kernel that is placed, or with the last."""
+    """Return the kernels, each with a place: what no label places, such as a change of layout, has that of the next
+    kernel that is placed, or of the last."""
     after = next((at for _, at in reversed(kernels) if at is not None), None)
     found = list[tuple[float, int]]()
     for us, at in reversed(kernels):

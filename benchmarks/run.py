@@ -187,7 +187,7 @@ def _layers(
 
 
 def _verb(verb: str, *arguments: str | os.PathLike[str], threads: int, **variables: str) -> dict[str, Any]:
-    """What a verb of renorm prints as JSON, in a process of its own."""
+    """Return what a verb of renorm prints as JSON, run in a process of its own."""
     call = [sys.executable, "-m", "renorm", verb, *map(str, arguments), "--threads", str(threads), "--json"]
     done = subprocess.run(call, capture_output=True, text=True, env=environment(threads) | variables)
     if done.returncode:

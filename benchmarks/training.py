@@ -110,7 +110,7 @@ def _torch(threads: int, shape: Shape) -> Calls:
 
 
 def _measures(runtime: str, threads: int, shape: Shape) -> Measures:
-    """What a process measures: numbers for a case, in about so many seconds."""
+    """Return what a process measures: numbers for a case, in about so many seconds."""
     if runtime in STEPS:
         from benchmarks.steps import peak, shares, step
 

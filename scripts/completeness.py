@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""What an op file still lacks, per op; exit status 1 if there is anything."""
+"""Print what each op file still lacks; exit status 1 if there is anything."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from renorm.graph.op import OpDef
 
 
 def missing(op: type[OpDef]) -> list[str]:
-    """What is not there yet, in words."""
+    """Return what is not there yet, in words."""
     lacking: list[str] = []
     if not (op.__dict__.get("__doc__") or "").strip():
         lacking.append("a docstring that says the formula")

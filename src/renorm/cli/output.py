@@ -1,4 +1,4 @@
-"""What the verbs print: text for people, one JSON object for programs, errors with an exit code either way."""
+"""Output of the verbs: text for people, one JSON object for programs, errors with an exit code either way."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ stderr = Console(stderr=True, highlight=False, soft_wrap=True)
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a verb found. data: as JSON has it. code: the exit code."""
+    """The result of a verb. data: as JSON has it. code: the exit code."""
 
     data: dict[str, Any] = field(default_factory=dict[str, Any])
     code: int = 0

@@ -32,7 +32,7 @@ ALIGNMENT = 64  # bytes: one cache line, and the widest vector register
 
 @dataclass(frozen=True)
 class Access:
-    """What a phase does to the arguments (parameters, then workspaces), by their indices in order.
+    """The accesses of a phase to the arguments (parameters, then workspaces), by their indices in order.
 
     nanoseconds: about how long one iteration takes (codegen.accesses).
     """
@@ -68,7 +68,7 @@ class CompiledKernel:
 
     @staticmethod
     def of_external(name: str, code: ExternalCode, reads: int, writes: int) -> CompiledKernel:
-        """What calls external code. How long that takes is not known; no thread can help."""
+        """Return a phase that calls external code. How long that takes is not known; no thread can help."""
         parameters = tuple(range(reads + writes))
         access = Access(parameters[:reads], parameters[reads:], 0.0)
         return CompiledKernel(name, b"", (1,), (access,), (), (), 0, 0, "", "", code)

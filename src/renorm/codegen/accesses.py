@@ -1,4 +1,4 @@
-"""What each phase of a kernel reads and writes, and about how long it takes.
+"""Accesses of each phase of a kernel, and about how long it takes.
 
 The time is an estimate from the loop program, good to a factor of three: enough to choose how much work a thread takes
 at once, and to tell what is not worth sharing. It counts instructions per vector, not the operands of the machine.

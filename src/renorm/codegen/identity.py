@@ -1,4 +1,4 @@
-"""What the code of a target depends on besides its loops, told without loading LLVM."""
+"""The identity of a target's code: what it depends on besides its loops, told without loading LLVM."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def identity(target: Target) -> tuple[str, ...]:
 
 
 def _cpu() -> str:
-    """What LLVM learns of this machine's CPU: the system says the same, or else LLVM is asked."""
+    """Return what LLVM learns of this machine's CPU: the system says the same, or else LLVM is asked."""
     if found := host_cpu():
         return found
     from renorm.codegen.llvm import machine

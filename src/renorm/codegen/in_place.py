@@ -47,7 +47,7 @@ def in_place(kernel: Kernel) -> tuple[tuple[int, int], ...]:
 
 @dataclass(frozen=True)
 class _Around:
-    """What stands around a statement. loops: outermost first. conditions: all hold."""
+    """The surroundings of a statement. loops: outermost first. conditions: all hold."""
 
     loops: tuple[For, ...] = ()
     conditions: tuple[Expr, ...] = ()

@@ -18,6 +18,7 @@ def encode(compiled: CompiledKernel) -> bytes:
 
 
 def decode(data: bytes, name: str) -> CompiledKernel:
-    """What `encode` wrote, under another name and without texts. Raises ValueError for anything else."""
+    """Return the kernel that `encode` wrote, under another name and without texts. Raises ValueError for anything
+    else."""
     head, _, code = data.partition(b"\n")
     return records.record(CompiledKernel, json.loads(head), object=code, **{**_LEFT_OUT, "name": name})

@@ -1,1 +1,1 @@
-"""What every layer speaks: errors, dtypes, dims, targets. Imports nothing of renorm outside this folder."""
+"""The base of every layer: errors, dtypes, dims, targets. Imports nothing of renorm outside this folder."""

@@ -1,4 +1,4 @@
-"""What networks are compared on, and how far their results are apart.
+"""Inputs that networks are compared on, and how far their results are apart.
 
 Differences are relative to the largest value of what is expected, as all of renorm's promises are; those of integers
 are not, which are counts and indices, of which the next one is another one.

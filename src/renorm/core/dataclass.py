@@ -22,7 +22,7 @@ def dataclass(cls: type[T], /) -> type[T]: ...
 def dataclass(*, frozen: bool = False, eq: bool = True) -> Callable[[type[T]], type[T]]: ...
 @dataclass_transform(field_specifiers=(field,))
 def dataclass(cls: type[Any] | None = None, /, *, frozen: bool = False, eq: bool = True) -> Any:
-    """What `dataclasses.dataclass` makes of a class with these options."""
+    """Return what `dataclasses.dataclass` makes of a class with these options."""
 
     def define(made: type[Any]) -> type[Any]:
         return _define(made, frozen, eq)
@@ -106,7 +106,7 @@ def _hash(compared: Callable[[Any], tuple[Any, ...]]) -> Callable[[Any], int]:
 
 
 def _frozen(cls: type[Any], names: frozenset[str]) -> tuple[Callable[..., None], Callable[..., None]]:
-    """What refuses to set and to delete fields; those that subclasses add are theirs."""
+    """Return the methods that refuse to set and to delete fields; those that subclasses add are theirs."""
 
     def __setattr__(self: Any, name: str, value: Any) -> None:
         if type(self) is cls or name in names:

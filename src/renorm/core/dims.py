@@ -173,7 +173,7 @@ class Typed(Protocol):
 
 
 def fixed_extents(inputs: Sequence[Typed], shapes: Mapping[str, Sequence[int]], network: str) -> dict[str, int]:
-    """What `shapes`, by the names of inputs, says of their symbols; InvalidInput names every contradiction."""
+    """Return what `shapes`, by the names of inputs, says of their symbols; InvalidInput names every contradiction."""
     known = {v.name: v for v in inputs}
     problems = [f"{name!r} is not an input" for name in shapes if name not in known]
     sizes: dict[str, int] = {}

@@ -96,5 +96,5 @@ def from_numpy(dtype: Any) -> str:
 
 
 def compute_dtype(name: str) -> str:
-    """What arithmetic runs in: 16-bit floats are storage only, and widen to float32."""
+    """Return the dtype that arithmetic runs in: 16-bit floats are storage only, and widen to float32."""
     return "float32" if name in ("float16", "bfloat16") else name

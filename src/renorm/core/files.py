@@ -14,10 +14,9 @@ from typing import IO
 from renorm.core.locks import Leaf
 
 TEMPORARY = re.compile(r"\.renorm\.[0-9]+\.[0-9a-f]{8}")
-"""What a file is called while it is written: process and random digits. One of a process that was killed stays."""
+"""The name of a file while it is written: process and random digits. One of a process that was killed stays."""
 
 _OPEN = re.compile("/dev/(std|fd/)|/proc/")  # files that a process has open already
-
 
 _unfinished = set[str]()
 _opening = Leaf("a file that is begun")

@@ -13,7 +13,8 @@ V = TypeVar("V")
 
 
 class Latest(Generic[K, V]):
-    """What was made by key; of more than `most` that which was asked for longest ago goes. name: how errors call one.
+    """Things that were made, by key; of more than `most` that which was asked for longest ago goes. name: how errors
+    call one.
 
     Each is made once, by who asks first; who asks for the same meanwhile waits. What is there is had without waiting,
     also by a signal handler.
@@ -25,7 +26,7 @@ class Latest(Generic[K, V]):
         self._locks = dict[K, Lock]()
 
     def get(self, key: K) -> V | None:
-        """What is there under `key`, which then is the latest."""
+        """Return what is there under `key`, which then is the latest; None where nothing is."""
         try:
             self._made.move_to_end(key)
             return self._made[key]
@@ -33,7 +34,7 @@ class Latest(Generic[K, V]):
             return None
 
     def made(self, key: K, make: Callable[[], V]) -> V:
-        """What is there under `key`, or else what `make` returns, which must not be None. Raises what `make` raises,
+        """Return what is there under `key`, or else what `make` returns, which must not be None. Raises what it raises,
         and ReentrancyError inside of a `make` of the same key."""
         if (found := self.get(key)) is not None:
             return found
@@ -45,7 +46,7 @@ class Latest(Generic[K, V]):
             return found
 
     def last(self) -> V | None:
-        """What was asked for last."""
+        """Return what was asked for last; None where nothing is there."""
         while self._made:
             if (found := self.get(next(reversed(self._made)))) is not None:
                 return found

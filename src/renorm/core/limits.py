@@ -17,8 +17,8 @@ Found = tuple[str, int, str]  # a limit, the number that was found, and where
 
 @dataclass(frozen=True)
 class Limits:
-    """What is more is refused, with one error (LimitExceeded) that says all of it: a file of a few bytes may describe a
-    network that takes all memory, or has no end.
+    """The most that a model may ask for. What is more is refused, with one error (LimitExceeded) that says all of it: a
+    file of a few bytes may describe a network that takes all memory, or has no end.
 
     file_bytes: of one file of a model. nodes: of a model, with those in branches and in functions that are called.
     expansions: nodes that bodies of the model's own functions put in the place of calls. nesting: graphs within each

@@ -2,35 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-_CHANGES = ("append", "clear", "extend", "insert", "pop", "remove")
-_OPERATORS = ("__delitem__", "__iadd__", "__imul__", "__setitem__")
 
 
 class Listed(list[T]):
-    """A list of hashable items. members: the set of them, made anew after a change."""
+    """A list of hashable items, and the set of them, which is made anew after a change."""
 
-    def __init__(self, items: Iterable[T] = ()):
-        super().__init__(items)
-        self.known: set[T] | None = None
+    _members: frozenset[T] | None = None
 
     @property
-    def members(self) -> set[T]:
-        if self.known is None:
-            self.known = set(self)
-        return self.known
+    def members(self) -> frozenset[T]:
+        if self._members is None:
+            self._members = frozenset(self)
+        return self._members
 
 
 def _noticed(change: Callable[..., Any]) -> Callable[..., Any]:
-    def made(self: Listed[Any], *args: Any) -> Any:
-        self.known = None
+    def changed(self: Listed[Any], *args: Any) -> Any:
+        self._members = None
         return change(self, *args)
 
-    return made
+    return changed
 
 
-for _name in (*_CHANGES, *_OPERATORS):
+for _name in ("append", "clear", "extend", "insert", "pop", "remove"):
+    setattr(Listed, _name, _noticed(getattr(list, _name)))
+for _name in ("__delitem__", "__iadd__", "__imul__", "__setitem__"):
     setattr(Listed, _name, _noticed(getattr(list, _name)))

@@ -52,7 +52,7 @@ def _is_row(kind: Any) -> bool:
 
 @cache
 def _record(kind: Any) -> Callable[..., Any]:
-    """What reads a dataclass, from data and from the fields that were left out of it."""
+    """Return the reader of a dataclass, which takes data and the fields that were left out of it."""
     hints = get_type_hints(kind)
     readers = {f.name: _reader(hints[f.name]) for f in fields(kind)}
     in_order, names = tuple(readers.values()), frozenset(readers)
@@ -78,7 +78,7 @@ def _record(kind: Any) -> Callable[..., Any]:
 
 
 def _reader(hint: Any) -> Callable[[Any], Any]:
-    """What reads a field of this type, and raises ValueError for anything else."""
+    """Return the reader of a field of this type, which raises ValueError for anything else."""
     arguments, origin = get_args(hint), get_origin(hint)
     if origin in (Union, types.UnionType):
         read = _reader(next(a for a in arguments if a is not types.NoneType))

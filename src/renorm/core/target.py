@@ -41,7 +41,7 @@ class Target:
 
     @property
     def machine_target(self) -> Target:
-        """What generates code: this target, or the base of a registered one."""
+        """The target that generates code: this one, or the base of a registered one."""
         return replace(parse(self.base).machine_target, spare=self.spare, has=self.has) if self.base else self
 
     @property
@@ -80,7 +80,7 @@ class Target:
 
     @property
     def cache_bytes(self) -> int:
-        """What one core has of second-level cache: the host's, as Linux tells it, and otherwise what servers with such
+        """Bytes of second-level cache of one core: the host's, as Linux tells it, and otherwise what servers with such
         vectors have at least."""
         own = host_cache_bytes() if self.is_host else 0
         return own or (1 << 20 if self.vector_bytes == 64 else 1 << 18)
@@ -168,7 +168,7 @@ _VOLATILE = (
 
 @cache
 def host_cpu() -> str:
-    """What Linux prints of the first processor and tells its kind; empty where it prints nothing."""
+    """Return what Linux prints of the first processor that tells its kind; empty where it prints nothing."""
     try:
         with open("/proc/cpuinfo") as file:
             lines = file.read().partition("\n\n")[0].splitlines()

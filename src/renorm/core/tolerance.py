@@ -69,7 +69,7 @@ class Judged:
 
     @property
     def reservation(self) -> str:
-        """What was not compared, as a part of a sentence; "" where all was."""
+        """A part of a sentence on what was not compared; "" where all was."""
         parts = [f"{self.open} elements are decided by rounding"] if self.open else []
         parts += [f"{self.blind} channels are moved by rounding as far as they are large"] if self.blind else []
         return ", ".join(parts)

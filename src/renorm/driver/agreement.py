@@ -48,7 +48,7 @@ class Tolerance:
 
 @dataclass(frozen=True)
 class Draw:
-    """What went into a network once, by name and in order, and what came out."""
+    """Inputs and outputs of one run of a network, by name and in order."""
 
     inputs: dict[str, Array]
     outputs: Sequence[tuple[str, Array]] = ()
@@ -163,7 +163,7 @@ def inputs_of(
 
 
 def draw(model: Any, inputs: Sequence[Draw], runner: str, **options: Any) -> tuple[list[Draw], str]:
-    """What a model makes of inputs, which are taken by position, and how that was computed."""
+    """Return what a model makes of inputs, which are taken by position, and how that was computed."""
     limits = options.get("limits", DEFAULT)
     graph, said, found = read(model, limits=limits), "", list[Draw]()
     for given in inputs:

@@ -1,4 +1,4 @@
-"""What compiling would do to a model, without generating code: the graph after the passes, and the report."""
+"""Compiling without generating code: the graph after the passes, and the report."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class _Touch:
 
 
 class _Touched:
-    """What was touched since the last barrier."""
+    """Places that were touched since the last barrier."""
 
     def __init__(self) -> None:
         self._by_base: dict[tuple[str, int], Spans[_Touch]] = {}

@@ -28,7 +28,7 @@ from renorm.tir.nodes import Kernel
 
 @dataclass(frozen=True)
 class Loops:
-    """What `lower` gives: str() is the loops, in the article's style (simple) or with the kernel's signature, which
+    """The result of `lower`: str() is the loops, in the article's style (simple) or with the kernel's signature, which
     parses. shapes: of the arrays that its arguments are given as, in order.
     """
 

@@ -141,7 +141,7 @@ def compare(
 
 
 def _expected(model: Any, graph: Graph, inputs: Mapping[str, Array], reference: str | None) -> tuple[str, list[Array]]:
-    """What was used, and its outputs in order."""
+    """Return the name of what was used, and its outputs in order."""
     if reference not in (None, *REFERENCES):
         raise InvalidInput(f"reference {reference!r} is not one", [f"known: {', '.join(REFERENCES)}"])
     if reference == "litert":

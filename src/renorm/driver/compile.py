@@ -113,7 +113,7 @@ def options_of(
     progress: Progress | None = None,
     limits: Limits = DEFAULT,
 ) -> Options:
-    """What `compile` is asked for with these arguments. Raises InvalidInput, InvalidTarget."""
+    """Return what `compile` is asked for with these arguments. Raises InvalidInput, InvalidTarget."""
     if opt_level not in (0, 1, 2, 3):
         raise InvalidInput(f"opt_level is {opt_level!r}", ["known: 0, 1, 2, 3"])
     if precision not in ("fast", "exact"):
@@ -139,7 +139,7 @@ def keep_names(keep: Sequence[str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Options:
-    """What `compile` was asked for."""
+    """The request to `compile`."""
 
     target: Target
     level: int

@@ -12,7 +12,8 @@ from renorm.runtime.report import WorkRecord
 
 
 def external_call(group: Group, external: External) -> tuple[CompiledKernel, Call]:
-    """What runs a group, and what it is called with. Constants are part of the code, and no parameters."""
+    """Return the code of a group, and the values that it is called with. Constants are part of the code, and no
+    parameters."""
     reads, writes = external_values(group, external)
     sizes = tuple(map(nbytes, (*reads, *writes)))
     work = external.code.work or WorkRecord(bytes=sum(sizes))

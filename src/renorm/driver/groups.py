@@ -96,7 +96,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Lowering:
-    """What lowering made of a group, names erased.
+    """A lowered group, names erased.
 
     structure: of its kernel (codegen.structure). reads: of each parameter the number of its value, and the rest as JSON
     has it. writes: numbers of values. nbytes, work: as in Call.
@@ -126,7 +126,7 @@ class Lowering:
 
     @staticmethod
     def decode(data: bytes) -> Lowering:
-        """What `encode` wrote."""
+        """Return the group that `encode` wrote."""
         structure, reads, writes, nbytes, work = json.loads(data)
         parameters = tuple((i, rest) for i, rest in reads)
         return Lowering(structure, parameters, tuple(writes), tuple(nbytes), records.record(WorkRecord, work))

@@ -159,7 +159,7 @@ class Compiler:
         return code, call
 
     def _lowering(self, key: str) -> Lowering | None:
-        """What is known of groups with this key, provided that their code is known too."""
+        """Return what is known of groups with this key, provided that their code is known too."""
         if key not in self._lowerings:
             held = self._cache.get(key)
             found = Lowering.decode(held) if held else None
@@ -201,13 +201,13 @@ def walker(target: Target, cache: Cache) -> bytes:
 
 
 def machine_for(target: Target, cache: Cache) -> Machine:
-    """What a machine must have to run the code of a target, as codegen.llvm.requirements says."""
+    """Return what a machine must have to run the code of a target, as codegen.llvm.requirements says."""
     held = _kept(cache, target, "machine", lambda: json.dumps(records.plain(requirements(target))).encode())
     return records.record(Machine, json.loads(held))
 
 
 def _kept(cache: Cache, target: Target, what: str, make: Callable[[], bytes]) -> bytes:
-    """What is the same for all networks on a target, out of the cache or into it."""
+    """Return what is the same for all networks on a target, out of the cache or into it."""
     text = "\n".join([*_context(target), what, target.machine])
     key = hashlib.sha256(text.encode()).hexdigest()
     usable = cache if _SOURCES else Cache(None)
@@ -219,7 +219,7 @@ def _kept(cache: Cache, target: Target, what: str, make: Callable[[], bytes]) ->
 
 
 def _context(target: Target) -> tuple[str, ...]:
-    """What lowering and code depend on besides the group: the machine as schedules see it, and versions."""
+    """Return what lowering and code depend on besides the group: the machine as schedules see it, and versions."""
     properties = [k for k, v in vars(Target).items() if isinstance(v, property)]
     seen = [f"{k}={getattr(target, k)}" for k in sorted(properties)]
     return (str(target), *seen, *identity(target), _SOURCES, np.__version__, platform.python_version())

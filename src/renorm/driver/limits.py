@@ -1,4 +1,4 @@
-"""What this machine can do at most: multiply-adds with operands in the first cache, and copying of memory.
+"""The most that this machine can do: multiply-adds with operands in the first cache, and copying of memory.
 
 Both are measured with kernels of our own, on as many threads as the network that is held against them.
 """

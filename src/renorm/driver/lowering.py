@@ -172,7 +172,7 @@ def lower_group(graph: Graph, group: Group, target: Target, users: dict[Value, l
 
 
 def expressions(node: Node) -> list[te.Tensor]:
-    """What a node computes, by itself."""
+    """Return what a node computes, by itself."""
     operands = list[Any]()
     for parameter, operand in zip(node.op.parsed.operands, node.operands, strict=True):
         given = [

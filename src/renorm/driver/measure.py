@@ -89,8 +89,8 @@ class _Lost(RenormError):
 
 
 def obstacle(runtime: str) -> str | None:
-    """What must be installed before `runtime` can be measured; None where nothing is missing. Raises InvalidInput for
-    one that is not known."""
+    """Return what must be installed before `runtime` can be measured; None where nothing is missing. Raises
+    InvalidInput for one that is not known."""
     if runtime not in RUNTIMES:
         raise InvalidInput(f"{runtime!r} is not a runtime to compare with", [f"known: {', '.join(PEERS)}"])
     package = _PACKAGES.get(runtime)
@@ -208,7 +208,7 @@ def _started(name: str, job: Job) -> Generator[_Worker]:
 
 
 def latency(name: str, turns: Sequence[Sequence[float]]) -> Latency:
-    """What the calls of all turns, in milliseconds, come to."""
+    """Return the figures of the calls of all turns, in milliseconds."""
     ms = np.concatenate([np.asarray(t, np.float64) for t in turns])
     lower, middle, upper, p90 = (float(v) for v in np.percentile(ms, (25, 50, 75, 90)))
     spread = (upper - lower) / 2 / middle

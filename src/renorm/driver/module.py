@@ -79,7 +79,7 @@ class KernelText:
 
     @property
     def source(self) -> str:
-        """What the code generator wrote: LLVM IR on a CPU, CUDA C on a GPU."""
+        """The text of the code generator: LLVM IR on a CPU, CUDA C on a GPU."""
         return self.llvm
 
 
@@ -91,7 +91,7 @@ class ExternalText:
 
     @property
     def source(self) -> str:
-        """What the target's code generator wrote."""
+        """The text of the target's code generator."""
         return self._code.source
 
     def _refuse(self, what: str) -> str:

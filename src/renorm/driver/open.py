@@ -46,7 +46,7 @@ class OpenProgram:
             )
 
     def values(self, given: Sequence[Any]) -> Values:
-        """What the variables are where these are the arguments of a call. Raises InvalidInput that lists everything
+        """Return the variables where these are the arguments of a call. Raises InvalidInput that lists everything
         that does not fit."""
         if len(given) != len(self.args):
             names = ", ".join(a.name for a in self.args)
@@ -80,7 +80,7 @@ class OpenProgram:
         return te.specialize(self.schedule, self.tensors, values)
 
     def __str__(self) -> str:
-        """What it is called with."""
+        """Return the arguments that it is called with, as text."""
         return ", ".join(
             f"{a.name} {a.dtype}[{', '.join(map(str, a.shape))}]" if isinstance(a, te.Tensor) else a.name
             for a in self.args
@@ -88,7 +88,7 @@ class OpenProgram:
 
 
 class OpenLoops:
-    """What `lower` gives of an open program: str() is its loops for extents of 1024, and says so."""
+    """The result of `lower` for an open program: str() is its loops for extents of 1024, and says so."""
 
     def __init__(self, program: OpenProgram, lower: Callable[[te.Schedule, Sequence[te.Tensor]], Any]):
         self.program, self._lower = program, lower

@@ -1,4 +1,4 @@
-"""What algorithms that round differently cost in accuracy, layer by layer: against the direct algorithm in float64.
+"""Accuracy that algorithms which round differently cost, layer by layer: against the direct algorithm in float64.
 
 Every such layer is compiled by itself and runs on what the network, computed in float64, gives it to read.
 """

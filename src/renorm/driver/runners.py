@@ -1,4 +1,4 @@
-"""What runs a model so that its outputs can be compared: by name, renorm itself or another runtime."""
+"""Runtimes by name, renorm itself among them, that run a model so that its outputs can be compared."""
 
 from __future__ import annotations
 

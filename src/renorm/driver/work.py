@@ -1,4 +1,4 @@
-"""What a kernel must do at least: floating-point operations and bytes, read off its tensor expressions.
+"""The least that a kernel must do: floating-point operations and bytes, read off its tensor expressions.
 
 Every stage is counted once per element that its consumers ask for, however a schedule recomputes or blocks it: a
 convolution costs 2 * results * (channels * kernel) operations. Bytes are those of the elements that are read of each

@@ -117,7 +117,8 @@ class Intervals:
                 yield from self._of_quotient(Binary("//", atom.a, m), int(m.value), facts)
 
     def _of_quotient(self, quotient: Binary, m: int, facts: tuple[Form, ...]) -> Iterator[Form]:
-        """What facts +-x + m*y + c <= 0 say of x//m: it is at most -y + floor(-c/m), or at least y + floor(c/m)."""
+        """Return what facts +-x + m*y + c <= 0 say of x//m: it is at most -y + floor(-c/m), or at least y +
+        floor(c/m)."""
         x = form_of(quotient.a, self.identity)
         for fact in facts:
             for sign in (1, -1):
@@ -222,7 +223,7 @@ class Intervals:
                 return _EVERYTHING
 
     def _within_type(self, e: Expr, found: _Span) -> _Span:
-        """What may leave a type that wraps is anywhere in it."""
+        """Return the span, or that of its type where it may leave one that wraps."""
         limits = _of_type(e.dtype)
         if type(e) is Cast and dtypes.is_float(e.a.dtype):
             return limits

@@ -20,8 +20,8 @@ from renorm.expr.rewrite import key
 
 
 def interval(e: Expr, bounds: Bounds | None = None, facts: Iterable[Expr] = ()) -> Interval:
-    """What `bounds.interval` gives of an integer expression without lanes, tighter: dear, for where nothing less will
-    do."""
+    """Return the interval of an integer expression without lanes, tighter than `bounds.interval`: dear, for where
+    nothing less will do."""
     intervals = Intervals(bounds)
     form, given = form_of(e), [f for fact in facts for f in intervals.nonpositive_forms(fact)]
     digits = _Digits((form, *given))
@@ -137,7 +137,7 @@ class _Digits:
         return result
 
     def facts(self, intervals: Intervals) -> Iterator[Form]:
-        """What the bounds of single atoms do not say: forms f with f <= 0."""
+        """Return what the bounds of single atoms do not say: forms f with f <= 0."""
         for e, unit in self._bounded:
             low, high = intervals.span(e)
             digits = self.rewritten(Form({key(e): (e, 1)}))

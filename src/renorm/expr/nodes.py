@@ -49,7 +49,7 @@ LOGICAL = frozenset({"&&", "||"})
 
 
 class Source(Protocol):
-    """What can be read from: a te Tensor, or a buffer of the loop IR."""
+    """The source of a read: a te Tensor, or a buffer of the loop IR."""
 
     @property
     def name(self) -> str: ...
@@ -487,7 +487,7 @@ def _fold_logic(op: str, conditions: Sequence[ExprLike], empty: bool) -> Expr:
 
 
 def identity_element(combiner: str, dtype: str) -> Const:
-    """What a reduction over nothing gives: 0, 1, the least or the greatest value of the type."""
+    """Return the result of a reduction over nothing: 0, 1, the least or the greatest value of the type."""
     if combiner in ("sum", "prod"):
         return const(0 if combiner == "sum" else 1, dtype)
     if dtypes.is_float(dtype):

@@ -83,7 +83,7 @@ def text(e: Expr, name: Naming = _own_name) -> str:
 
 
 def access_text(index: str, predicate: Expr | None, name: Naming) -> str:
-    """What stands between the brackets of an access."""
+    """Return the text between the brackets of an access."""
     return index if predicate is None else f"{index} if {text(predicate, name)}"
 
 

@@ -1,4 +1,4 @@
-"""What is wrong with the norms of a model that can be read: found at import, recorded in the graph.
+"""Faults in the norms of a model that can be read: found at import, recorded in the graph.
 
 Each check looks at one norm and says what it found with the figures, and what to do. Results that are not numbers are
 warned of; what is likely a mistake of whoever trained or converted the network waits for `renorm doctor` and

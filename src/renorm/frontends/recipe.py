@@ -128,7 +128,7 @@ def _pieces(content: bytes) -> list[bytes]:
 
 @dataclass(frozen=True)
 class Change:
-    """What optimising changed: `operators` of the original by region, and the keys of those in their place."""
+    """Changes that optimizing made: `operators` of the original by region, and the keys of those in their place."""
 
     operators: list[Operator]
     regions: tuple[Region, ...]
@@ -231,8 +231,8 @@ class _Groups:
 
 @dataclass(frozen=True)
 class Undone:
-    """What unfolding did. restored: kind and name of each original operator that is back. left: operators of the file
-    that stayed because they were changed since, with a sentence each."""
+    """The result of unfolding. restored: kind and name of each original operator that is back. left: operators of the
+    file that stayed because they were changed since, with a sentence each."""
 
     restored: tuple[tuple[str, str], ...] = ()
     left: tuple[tuple[str, str], ...] = ()
@@ -287,7 +287,7 @@ def unfolding(label: str) -> Generator[None]:
 
 
 def missing(label: str) -> InvalidModel:
-    """What to raise for a file without a recipe."""
+    """Return the error for a file without a recipe."""
     return InvalidModel(
         f"{label} has no recipe that leads back to the model before folding",
         do="write it by renorm optimize --reversible",
@@ -295,7 +295,7 @@ def missing(label: str) -> InvalidModel:
 
 
 def refusal(label: str, undone: Undone) -> InvalidModel:
-    """What to raise where not all can be restored."""
+    """Return the error where not all can be restored."""
     return InvalidModel(
         f"{label}: {len(undone.left)} of its folds cannot be undone",
         [f"{name}: {reason}" for name, reason in undone.left[:8]],

@@ -188,8 +188,8 @@ def packed(content: bytes) -> bytes:
 
 
 def unpacked(part: bytes, most: int | None = None) -> bytes:
-    """What was compressed. most: how many bytes it can be; None for what `packed` gave. Raises ValueError for more: a
-    small file could ask for all memory there is."""
+    """Return what was compressed. most: how many bytes it can be; None for what `packed` gave. Raises ValueError for
+    more: a small file could ask for all memory there is."""
     most = _most(part) if most is None else most
     unpacker = zlib.decompressobj()
     found = unpacker.decompress(part, most + 1)

@@ -45,7 +45,7 @@ STYLE = (
 
 @dataclass(eq=False)
 class _Place:
-    """What stands in a row: a node, a value, or (neither) an edge that passes."""
+    """One place of a row: a node, a value, or (neither) an edge that passes."""
 
     lines: tuple[str, ...] = ()
     kind: str = ""

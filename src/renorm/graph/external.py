@@ -43,7 +43,8 @@ def standalone(nodes: Sequence[Node], name: str) -> Standalone:
 
 
 def external_values(group: Group, external: External) -> tuple[list[Value], list[Value]]:
-    """What the code of a group reads, in the order of the inputs of its standalone graph, and what it writes."""
+    """Return the values that the code of a group reads, in the order of its standalone graph's inputs, and that it
+    writes."""
     by_name = {n.name: n for n in group.nodes}
     reads = [by_name[name].inputs[i] for name, i in external.reads]
     return [v for v in reads if v is not None], group.nodes[-1].outputs

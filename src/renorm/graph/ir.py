@@ -157,7 +157,7 @@ class Node:
         return [None if v is None else v.type for v in self.inputs]
 
     def failed(self, part: str, error: Exception) -> UserCodeError:
-        """What to raise where `part` of this node's op (its compute, its reference, ...) raised `error`."""
+        """Return the error to raise where `part` of this node's op (its compute, its reference, ...) raised `error`."""
         what = error.headline if isinstance(error, RenormError) else f"{type(error).__name__}: {error}"
         types = ", ".join("-" if t is None else str(t) for t in self.operand_types())
         headline = f"node {self.name!r}: {part} of {self.op.name} failed: {what}"
@@ -561,7 +561,7 @@ _printer: Callable[[Graph], str] = _unprinted  # graph.text puts the real one in
 
 
 def set_printer(printer: Callable[[Graph], str]) -> None:
-    """What str(graph) gives."""
+    """Return the graph as text."""
     global _printer
     _printer = printer
 
@@ -588,5 +588,5 @@ def _within(known: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any, Any]:
 
 
 def _knowledge(v: Value | None) -> Any:
-    """What `known_result` of an op is given for an operand: (shape, known elements or None)."""
+    """Return an operand as `known_result` of an op sees it: (shape, known elements or None)."""
     return None if v is None else (v.shape, v.known)

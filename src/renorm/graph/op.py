@@ -73,9 +73,9 @@ def boxes_along(axis: int, whole: Value, parts: Sequence[Value]) -> list[Box]:
 
 @dataclass(frozen=True)
 class Demand:
-    """What data must be for a result to be defined; kernels give some number otherwise. operand: indices, along whose
-    last axis there is one for each of `axes` (of the operand that they are of, with these extents), or a single one;
-    without axes a divisor, which must not be 0."""
+    """A demand on data, without which a result is not defined; kernels give some number otherwise. operand: indices,
+    along whose last axis there is one for each of `axes` (of the operand that they are of, with these extents), or a
+    single one; without axes a divisor, which must not be 0."""
 
     operand: Value
     axes: tuple[int, ...] = ()
@@ -286,7 +286,7 @@ class OpDef:
         return None
 
     def demands(self, node: Node) -> Sequence[Demand]:
-        """What a node of this op (of fixed shapes) demands of the data of its operands."""
+        """Return what a node of this op (of fixed shapes) demands of the data of its operands."""
         return ()
 
     # --- what it computes ---------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ _ONNX: dict[str, list[tuple[int, type[OpDef]]]] = {}
 
 @dataclass(frozen=True)
 class Override:
-    """What `renorm.override` replaces for one op on one target; None leaves the op's own."""
+    """The parts that `renorm.override` replaces for one op on one target; None leaves the op's own."""
 
     compute: Callable[..., Any] | None = None
     schedule: Callable[..., Any] | None = None
@@ -109,7 +109,8 @@ def is_overridden(op: type[OpDef]) -> bool:
 
 
 def overridden(name: str, target: Target) -> Override:
-    """What is replaced for an op on a target, or else on the target's base; an empty Override where nothing is."""
+    """Return what is replaced for an op on a target, or else on the target's base; an empty Override where nothing
+    is."""
     found = (_OVERRIDES.get((name, kind)) for kind in (target.kind, *target.base.split()[:1]))
     return next((o for o in found if o), Override())
 

@@ -294,17 +294,18 @@ class Refused:
 
 @dataclass
 class Log:
-    """What happened to a graph, in order. refused: by rule and node, only as long as the node is there and nothing has
+    """The history of a graph, in order. refused: by rule and node, only as long as the node is there and nothing has
     changed the reason. reverted: rewrites that a probe found to change the numbers, declined: what a target's code
     generator did not take; these stay in the log."""
 
     applied: list[Applied] = field(default_factory=list[Applied])
     refused: dict[tuple[str, str], Refused] = field(default_factory=dict[tuple[str, str], Refused])
-    _at: dict[str, dict[str, None]] = field(default_factory=dict[str, dict[str, None]])  # rules, by node
-    _about: dict[str, dict[tuple[str, str], int]] = field(default_factory=dict[str, dict[tuple[str, str], int]])
-    _count: int = 0
     reverted: dict[tuple[str, str], Refused] = field(default_factory=dict[tuple[str, str], Refused])
     declined: dict[tuple[str, str], Refused] = field(default_factory=dict[tuple[str, str], Refused])
+    _at: dict[str, dict[str, None]] = field(default_factory=dict[str, dict[str, None]])  # rules, by node
+    # when each of `refused` was entered, by source nodes that it is about
+    _about: dict[str, dict[tuple[str, str], int]] = field(default_factory=dict[str, dict[tuple[str, str], int]])
+    _count: int = 0
 
     @property
     def refusals(self) -> list[Refused]:
@@ -407,8 +408,8 @@ class Driver:
         return []
 
     def objection(self, rule: Rewrite, m: Match) -> str | None:
-        """What no rule may do: touch a kept node, take a value away that somebody else reads, change what the graph
-        gives."""
+        """Return why a rule may not fire: it would touch a kept node, take a value away that somebody else reads, or
+        change what the graph gives. None where it may."""
         inside = set(m.nodes)
         for n in m.nodes:
             if n is not m.root and rule.shares:

@@ -34,7 +34,7 @@ class Parameter:
 
 @dataclass
 class Bindings:
-    """What unification has found. dtypes: type variables; extents: one Dim, or a tuple of them for a starred name."""
+    """The result of unification. dtypes: type variables; extents: one Dim, or a tuple of them for a starred name."""
 
     dtypes: dict[str, str] = field(default_factory=dict[str, str])
     extents: dict[str, Dim] = field(default_factory=dict[str, Dim])

@@ -59,7 +59,7 @@ class Operand:
 
 @dataclass(frozen=True)
 class Spec:
-    """What a Sample says of one operand: its type, and what to fill it with."""
+    """One operand of a Sample: its type, and what to fill it with."""
 
     type: TensorType
     low: float = -2.0

@@ -22,7 +22,7 @@ def verify(graph: Graph) -> None:
 
 
 def violations(graph: Graph) -> list[str]:
-    """What `verify` raises, one sentence each."""
+    """Return the problems that `verify` raises, one sentence each."""
     return [*_names(graph), *_order(graph), *_readers(graph), *_types(graph), *_groups(graph), *_layouts(graph)]
 
 

@@ -18,7 +18,7 @@ from renorm.te import tag
 
 @dataclass(frozen=True)
 class Gradient:
-    """What the gradient of a batch norm is computed from, as tensors of te. invstd: 1 / sqrt(var + epsilon); y: the
+    """Operands of the gradient of a batch norm, as tensors of te. invstd: 1 / sqrt(var + epsilon); y: the
     result of a ReLU behind the norm, which lets dy pass where it is above 0; frozen: mean and invstd are constants, not
     functions of x."""
 
@@ -113,8 +113,8 @@ def _zero(e: Any) -> Any:
 
 
 def lost_mean(sums: Any, count: Any, mean: Any) -> Any:
-    """What `mean` lost when it was rounded, by the sums of `Gradient`; 0 where it is off by more than that, and for
-    float64."""
+    """Return what `mean` lost when it was rounded, by the sums of `Gradient`; 0 where it is off by more than that, and
+    for float64."""
     if mean.dtype == np.float64:
         return np.zeros(mean.shape)
     off = sums[2] / np.maximum(count, 1)

@@ -1,4 +1,4 @@
-"""What the ops of batch norm in training compute, by NumPy in float64."""
+"""The ops of batch norm in training, computed by NumPy in float64."""
 
 from __future__ import annotations
 

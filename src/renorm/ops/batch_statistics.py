@@ -25,7 +25,7 @@ PerChannel = Callable[[Any], Any]
 
 
 def statistics_dtype(data: str) -> str:
-    """What statistics and parameters of data of a dtype are kept in."""
+    """Return the dtype in which statistics and parameters of data of a dtype are kept."""
     return compute_dtype(data)
 
 

@@ -1,4 +1,4 @@
-"""What is derived from the op classes: their registration, and one function per op that applies it."""
+"""Derived from the op classes: their registration, and one function per op that applies it."""
 
 from __future__ import annotations
 

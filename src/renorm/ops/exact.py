@@ -16,7 +16,7 @@ from renorm.core.dims import Shape, Sym
 from renorm.expr.nodes import fold_integers
 
 Known = tuple[Shape, "np.ndarray[Any, Any] | None"]
-"""What `known_result` sees of an operand: its shape, and its elements where they are known."""
+"""An operand as `known_result` sees it: its shape, and its elements where they are known."""
 
 MOST = 1024  # elements of one value that are tracked; real chains have fewer than 20
 

@@ -80,12 +80,12 @@ def unabsorbed(op: OpDef, m: ChannelMap, w: Any, b: Any) -> str | None:
 
 
 def with_bias(rest: Array, b: Array | None) -> Array:
-    """What is added to a result [N, M, ..], with a bias per channel."""
+    """Return what is added to a result [N, M, ..], with a bias per channel."""
     return rest if b is None else rest + b.reshape(-1, *[1] * (rest.ndim - 2))
 
 
 def border(taps: Array, hits: Sequence[Array]) -> Array:
-    """What a constant 1 in front of a window gives at each position, channel by channel: [1, M, *positions].
+    """Return what a constant 1 in front of a window gives at each position, channel by channel: [1, M, *positions].
 
     taps: [M, *K], the window's weights; hits: for each axis, [K, positions], 1 where a tap reads an element and 0 where
     it reads padding.

@@ -48,7 +48,7 @@ class GroupNormGradient(GroupedNorm):
         inverse = narrow("inverse", lambda at: invstd[at])
 
         def rounding(at: Any) -> Any:
-            """What that of the mean adds to xhat."""
+            """Return what the gradient of the mean adds to xhat."""
             return (mean[at] - mean[at].astype(dtype).astype(ACCUMULATOR)) * invstd[at]
 
         lost = narrow("lost", rounding)

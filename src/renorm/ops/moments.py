@@ -37,7 +37,7 @@ At = Callable[..., Any]
 """An element of a tensor seen as slices: indices of the slice, then indices inside the slice."""
 
 Of = Callable[..., tuple[Sequence[Any], Any, Any]]
-"""What belongs to a part of a slice: the index of the slice, and scale and bias there."""
+"""A part of a slice: the index of the slice, and scale and bias there."""
 
 
 @dataclass(frozen=True)

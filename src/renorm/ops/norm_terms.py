@@ -1,4 +1,4 @@
-"""What a normalization does to each channel, from the moments of tiles."""
+"""Scale and shift of each channel in a normalization, from the moments of tiles."""
 
 from __future__ import annotations
 

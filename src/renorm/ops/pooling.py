@@ -1,4 +1,4 @@
-"""What pools share beside their windows: which padding they take, where ceil_mode ends, and sums over windows."""
+"""The base of pools, beside their windows: which padding they take, where ceil_mode ends, and sums over windows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What reductions over axes share. `axes` is an attribute here; ONNX moved it to an operand at opset 13 and 18."""
+"""The base of reductions over axes. `axes` is an attribute here; ONNX moved it to an operand at opset 13 and 18."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Reduction(OpDef):
         )
 
     def accumulated(self, dtype: str) -> str | None:
-        """What the reduction runs in; None for the default."""
+        """Return the dtype that is accumulated in; None for the default."""
         if dtype == "bool":
             return "uint8"
         return "float64" if self.floating and not is_float(dtype) else None

@@ -1,4 +1,4 @@
-"""What Winograd's algorithm makes of a weight: U = G w G^T (see ops.winograd), whole or in parts."""
+"""The weight as Winograd's algorithm transforms it: U = G w G^T (see ops.winograd), whole or in parts."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def exact(value: Value) -> Array:
 
 
 def normalization(node: Node) -> ChannelMap | str:
-    """What a batch norm in inference does to each channel, or why that is not known."""
+    """Return what a batch norm in inference does to each channel, or why that is not known."""
     parameters = [v for v in node.inputs[1:] if v is not None]
     if getattr(node.op, "training_mode", False):
         return FROM_BATCH

@@ -140,8 +140,8 @@ def _costs(
     convolution: Convolution,
     target: Target,
 ) -> tuple[float, Mapping[Way, int], Mapping[Way, float]]:
-    """What a convolution costs directly; and for each way by tiles how many products a tile has, and what it costs, or
-    at least costs where it is not worth it. Networks have many convolutions that are alike."""
+    """Return what a convolution costs directly; and for each way by tiles how many products a tile has, and what it
+    costs, or at least costs where it is not worth it. Networks have many convolutions that are alike."""
     direct = convolution.direct(target)
     planes: dict[Way, int] = {}
     costs: dict[Way, float] = {}
@@ -243,7 +243,7 @@ def _may_change(node: Node) -> bool:
 
 
 def convolution_of(node: Node) -> Convolution:
-    """What the cost of a convolution depends on."""
+    """Return what the cost of a convolution depends on."""
     (x, w), op = node.inputs[:2], node.op
     assert x is not None
     assert w is not None

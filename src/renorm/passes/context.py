@@ -1,4 +1,4 @@
-"""What all passes of one run share: the target, what must stay whole, and the log."""
+"""State that all passes of one run share: the target, what must stay whole, and the log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a convolution over two axes costs, computed directly or by tiles: what algorithms are chosen by.
+"""The cost of a convolution over two axes, computed directly or by tiles, by which algorithms are chosen.
 
 The unit is one multiply-add of a whole vector register. An estimate counts what surely takes time on any CPU with
 vector registers: multiply-adds, with what does not fill tiles; transforms, per tile and vector of channels; weights

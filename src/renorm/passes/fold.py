@@ -35,7 +35,7 @@ class Fold(Rewrite):
     fate = "folded"
 
     def affine(self, m: Match) -> ChannelMap | str:
-        """What follows the producer, or why it is no scale and shift per channel, as a sentence."""
+        """Return the map that follows the producer, or a sentence on why it is no scale and shift per channel."""
         raise NotImplementedError
 
     def fits(self, m: Match) -> bool:
@@ -76,7 +76,7 @@ class Fold(Rewrite):
 
     @staticmethod
     def scaled(m: Match) -> Value:
-        """What the map falls upon."""
+        """Return the value that the map falls upon."""
         return next(v for v in m.root.inputs if v is not None and v.producer is m.producer)
 
     def rewrite(self, m: Match) -> Value:

@@ -36,7 +36,7 @@ class Holders:
         ]
 
     def records(self, node: Node) -> list[ConstantRecord]:
-        """What became of them."""
+        """Return the record of each: what it was, and became."""
         types, made = node.operand_types(), list[ConstantRecord]()
         for i, v in self.of(node):
             weight = _Weight(v, node.op.channel_axis(i, types), _groups(node))

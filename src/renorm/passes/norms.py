@@ -1,4 +1,4 @@
-"""What became of each normalization of the source model: the records of `report.norms`, and where tensors went.
+"""The fate of each normalization of the source model: the records of `report.norms`, and where tensors went.
 
 What there was is taken down before the first pass; what happened is read off the log of rewrites and the graph: a node
 knows the source nodes that it stands for (`Node.origin`), a value the source values that it is (`Value.origin`). What
@@ -40,7 +40,7 @@ class Norm:
 
 
 def estimate(node: Node) -> float:
-    """What rounding its constants, or its result, may cost, relative to the largest result.
+    """Return what rounding its constants, or its result, may cost, relative to the largest result.
 
         u * max_c (|k mean| + |scale| + |bias|) / max_c (|scale| + |bias|),  k = scale / sqrt(var + epsilon)
 

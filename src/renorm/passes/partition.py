@@ -69,7 +69,8 @@ class ClaimGroups:
 
 
 def external(nodes: list[Node], target: Target) -> External | str | None:
-    """What runs nodes that a target has matched, or its reason not to. None: its base, or it cannot be asked yet.
+    """Return what runs nodes that a target has matched, or its reason not to. None: its base, or it cannot be asked
+    yet.
 
     Raises UserCodeError where the target's code generator fails.
     """

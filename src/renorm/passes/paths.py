@@ -29,7 +29,7 @@ Made = Callable[[Match], Value]
 """Makes the value that a plan is of."""
 
 Leaf = Callable[[Node, ChannelMap], "Made | str"]
-"""What takes a map behind a node into the node's constants, or why it cannot."""
+"""Takes a map behind a node into the node's constants, or says why it cannot."""
 
 
 def carry_to(node: Node, index: int, axis: int, result: int) -> Carry | None:
@@ -79,7 +79,8 @@ class Step:
 
 @dataclass
 class Plan:
-    """What gives a value with a map. steps: from back to front; a Made is of a node whose constants take the map."""
+    """The nodes that make a value with a map. steps: from back to front; a Made is of a node whose constants take the
+    map."""
 
     value: Value
     steps: dict[Node, Step | Made] = field(default_factory=dict[Node, "Step | Made"])
@@ -97,13 +98,13 @@ class Plan:
 
 @dataclass(frozen=True, eq=False)
 class Asked:
-    """What a value has to become. of: the channels for which somebody asks; for others any map would do."""
+    """The map that a value has to take in. of: the channels for which somebody asks; for others any map would do."""
 
     map: ChannelMap
     of: Array
 
     def joined(self, other: Asked) -> Asked | None:
-        """What is asked twice; None where the two differ."""
+        """Return one demand for two; None where they differ."""
         if other.map.axis != self.map.axis:
             if not other.map.is_identity:
                 return other.joined(self) if self.map.is_identity else None
@@ -254,7 +255,7 @@ class _Search:
 
 
 def _left_alone(node: Node, index: int, asked: Asked) -> Asked | None:
-    """What a node asks of an operand so that its results stay what they are; None where it does not say."""
+    """Return what a node asks of an operand so that its results stay what they are; None where it does not say."""
     of = np.zeros_like(asked.of)
     for number, y in enumerate(node.outputs):
         carry = carry_to(node, index, asked.map.axis, number)
@@ -275,7 +276,7 @@ def _parted(node: Node, v: Value, wanted: ChannelMap) -> tuple[ChannelMap, Array
 
 
 def _pulled(node: Node, v: Value, wanted: ChannelMap) -> dict[int, Asked] | str | None:
-    """What is asked of operands so that they are together the map on a result; None where the op does not carry
+    """Return what is asked of operands so that they are together the map on a result; None where the op does not carry
     channels."""
     found: dict[int, Asked] = {}
     reason, is_sum = None, False
@@ -311,7 +312,7 @@ def _ways(node: Node, index: int, operand: Value, v: Value, along: int) -> Itera
 
 
 def _own(carry: Carry, wanted: ChannelMap, axis: int, operand: Value) -> Asked | str:
-    """What is asked of an operand. One channel of a constant becomes as many as the map has."""
+    """Return what is asked of an operand. One channel of a constant becomes as many as the map has."""
     if not (operand.is_constant and carry.joined) or carry.pairs[:, 1].any():
         extent = int(str(operand.shape[axis]))
         made, of = pulled(carry, wanted, axis, extent), np.zeros(extent, bool)

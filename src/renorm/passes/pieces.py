@@ -208,7 +208,7 @@ def _difference(v: Value) -> Moment | None:
 
 
 def _bounded(node: Node) -> tuple[Value, float | None] | None:
-    """What a node bounds below, and by what; None where it does nothing else."""
+    """Return the value that a node bounds below, and the bound; None where it does anything else."""
     x = node.inputs[0] if node.inputs else None
     if node.op.name == "relu" and x is not None:
         return x, 0.0
@@ -220,7 +220,7 @@ def _bounded(node: Node) -> tuple[Value, float | None] | None:
 
 
 def _under(v: Value) -> Root | None:
-    """What a root is drawn of: a moment, and epsilon."""
+    """Return the terms under a root: a moment, and epsilon."""
     moment, node = _moment(v), v.producer
     if moment is not None:
         return Root(moment, 0.0, False, moment.nodes)
@@ -298,7 +298,7 @@ def _rooted(found: Root | None, is_inverse: bool, node: Node) -> Root | None:
 
 
 def _factors(node: Node, power: int = 1, depth: int = _DEPTH) -> tuple[list[tuple[Value, int]], list[Node]]:
-    """What a product consists of, and the nodes that multiply; 1 or -1 for what is divided by."""
+    """Return the factors of a product, and the nodes that multiply; 1 or -1 for what is divided by."""
     leaves, nodes = list[tuple[Value, int]](), [node]
     for i, v in enumerate(node.inputs):
         assert v is not None

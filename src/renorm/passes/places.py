@@ -51,7 +51,7 @@ Part = tuple[Value, Value, Place]  # a value, another one, and where the first l
 
 
 def parts_of(node: Node) -> list[Part]:
-    """What `OpDef.boxes` says, where shapes are fixed and memory lets both sides lie so; else nothing."""
+    """Return the boxes of `OpDef.boxes` where shapes are fixed and memory lets both sides lie so; else none."""
     values = [v for v in (*node.inputs, *node.outputs) if v is not None]
     if not all(is_static(v.shape) for v in values):
         return []

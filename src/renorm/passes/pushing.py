@@ -21,7 +21,7 @@ from renorm.graph.rewrite import Match
 from renorm.passes.paths import Made, applied_again, carry_to
 
 Affine = Callable[[Node], "tuple[Value, ChannelMap] | None"]
-"""What a node is that scales and shifts one of its operands; None for others."""
+"""Gives the operand that a node scales and shifts, and the map; None for others."""
 
 Absorb = Callable[[Node, int, ChannelMap], Any]
 """A node with the map on one of its operands in its constants, or a sentence why it cannot take it."""

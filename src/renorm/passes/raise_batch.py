@@ -88,7 +88,7 @@ class RaiseBatchNorm(Rewrite):
 
 
 def _parameters(steps: Sequence[Step]) -> dict[str, Any]:
-    """What batch norm calls the constants of a chain, in its order."""
+    """Return the constants of a chain as batch norm has them, in its order."""
     count, dtype = steps[0].c.size, dtypes.numpy_dtype(steps[0].x.dtype)
     mean, std, scale, bias = (np.full(count, v, np.float64) for v in (0.0, 1.0, 1.0, 0.0))
     smallest, greatest = (float(v) ** 0.5 for v in (np.finfo(dtype).tiny, np.finfo(dtype).max))

@@ -81,7 +81,7 @@ def _over(found: Standard) -> str | None:
 
 
 def _is_last(found: Standard) -> bool:
-    """Whether it is over all axes from one on."""
+    """Return whether the axes are the last ones."""
     return found.moment.axes == tuple(range(found.moment.axes[0], found.moment.x.rank))
 
 

@@ -40,7 +40,7 @@ class RaiseNorms:
 
 
 def _near_norms(graph: Graph, rules: Sequence[Rewrite], context: Context) -> Iterator[NearNorm]:
-    """What stayed though a rule took it for a norm."""
+    """Yield what stayed though a rule took it for a norm."""
     for node in graph.nodes:
         for rule in rules:
             refused = context.log.refused.get((rule.name, node.name))

@@ -132,7 +132,7 @@ def absorb_front(consumer: Node, index: int, before: ChannelMap) -> Absorbed | s
 
 
 def _given(node: Node) -> list[Any]:
-    """What `OpDef.scaled` and `OpDef.absorbed` are given for the operands of a node."""
+    """Return the operands of a node as `OpDef.scaled` and `OpDef.absorbed` are given them."""
     types, given, at = node.operand_types(), list[Any](), 0
     for o in node.operands:
         given.append(_elements(o, node.op.channel_axis(at, types) is not None))
@@ -153,7 +153,7 @@ def _checked(found: Absorbed) -> Absorbed | str:
 
 
 def _elements(operand: Any, is_weight: bool) -> Any:
-    """What `OpDef.scaled` is given for an operand."""
+    """Return an operand as `OpDef.scaled` is given it."""
     if isinstance(operand, list):
         return [_elements(o, is_weight) for o in operand]
     if operand is None or not operand.is_constant:

@@ -163,7 +163,7 @@ def _type(spec: TensorSpec) -> str:
 
 
 def _mismatch(array: Array, slot: Slot) -> str:
-    """What an array is where it differs from what it must be; "" where it fits."""
+    """Return how an array differs from what it must be; "" where it fits."""
     if array.dtype == slot.dtype and array.shape == slot.shape:
         return ""
     order = "" if array.dtype.isnative else " of foreign byte order"

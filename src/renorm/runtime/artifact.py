@@ -72,7 +72,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a file says of itself."""
+    """The manifest of a file."""
 
     program: Program
     walker: Span
@@ -87,8 +87,8 @@ class Manifest:
 
 @dataclass(frozen=True)
 class Artifact:
-    """What a file holds. weights: a read-only array over the mapped file, which it keeps open, or a copy. externals:
-    what the code of Program.externals saved. state: the elements of Program.state, row-major."""
+    """The content of a file. weights: a read-only array over the mapped file, which it keeps open, or a copy.
+    externals: what the code of Program.externals saved. state: the elements of Program.state, row-major."""
 
     program: Program
     walker: bytes
@@ -169,7 +169,7 @@ def read(
     mapped: whether weights stay in the file; without it they are read at once, and the file may change from here on.
     Whether the program contradicts itself is Module's to check.
     Raises InvalidArtifact for a file that cannot be read, is damaged, of another version, for another machine, or not
-    the one that digest and key ask for.
+    the one that digest and key ask for, OutOfMemory where weights are copied and there is none for them.
     """
     path = os.fspath(path)
     try:
@@ -216,9 +216,9 @@ def _copied(file: BufferedReader, header: Header, path: str) -> Memory:
 
 
 def inspect(path: str | os.PathLike[str], digest: str | None = None, key: Key | None = None) -> tuple[Header, Manifest]:
-    """What a file says of itself, as data: reads header and manifest and checks these; nothing else of the file is
-    looked at, and the machine may be another one. digest, key, errors: as for `read`; a program that contradicts itself
-    is refused too."""
+    """Return header and manifest of a file, as data: reads header and manifest and checks these; nothing else of the
+    file is looked at, and the machine may be another one. digest, key, errors: as for `read`; a program that
+    contradicts itself is refused too."""
     path = os.fspath(path)
     try:
         with _opened(path) as file:

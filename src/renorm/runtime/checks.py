@@ -1,4 +1,4 @@
-"""What a network that was compiled with checks asks of its data while it runs: indices within their axes, and divisors
+"""Checks of data while a network runs that was compiled with them: indices within their axes, and divisors
 that are not zero."""
 
 from __future__ import annotations

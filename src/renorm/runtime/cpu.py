@@ -1,4 +1,4 @@
-"""What the CPU of this machine can run, compared with what code was generated for."""
+"""Features of the CPU of this machine, compared with what code was generated for."""
 
 from __future__ import annotations
 

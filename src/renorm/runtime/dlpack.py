@@ -39,7 +39,7 @@ _pointer.restype, _pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes
 
 
 class _Borrowed:
-    """What NumPy asks for the memory, and what keeps it alive."""
+    """An object that NumPy asks for memory, and that keeps it alive."""
 
     def __init__(self, capsule: Any, interface: dict[str, Any]):
         self.capsule = capsule

@@ -31,7 +31,7 @@ _PAUSE_S, _LONGEST_S = 2e-5, 2e-3  # between two looks at whether external code 
 
 
 class ExternalCode:
-    """What the code generator of a target gives for a group of nodes. Derive from it.
+    """The code that the generator of a target makes of a group of nodes. Derive from it.
 
     `run` is all it must have. With `save` and `loader` it goes into artifacts, where the compiler is not needed again:
     `loader` is the name under which a function from what `save` gave to an ExternalCode is known, to this process
@@ -78,7 +78,8 @@ def register_loader(name: str, load: Loader) -> None:
 
 
 def _loader(name: str) -> Loader | None:
-    """What is known under a name. A file says no more than the name: it cannot choose what is imported."""
+    """Return the loader that is known under a name. A file says no more than the name: it cannot choose what is
+    imported."""
     if name in _registered:
         return _registered[name]
     from importlib.metadata import EntryPoint, entry_points  # only who has external code pays for it
@@ -111,7 +112,7 @@ def load(external: External, data: bytes, name: str) -> ExternalCode:
 
 
 def saved(code: ExternalCode, name: str) -> bytes:
-    """What `code.save` gives. Raises InvalidArtifact where the code cannot be saved."""
+    """Return the bytes of `code.save`. Raises InvalidArtifact where the code cannot be saved."""
     headline = f"{name} cannot be saved: external code of {type(code).__name__} does not go into files"
     if not code.loader:
         raise InvalidArtifact(headline, ["it names no loader"], "give it `loader` and `save` (renorm.ExternalCode)")
@@ -174,7 +175,8 @@ class Entry:
             self._turns.remove(turn)
 
     def _is_free(self, mine: _Turn) -> bool:
-        """Whether it is its turn: nobody computes here and nobody came before, or who computes waits for its thread."""
+        """Return whether its turn has come: nobody computes here or came before, or who computes waits for its
+        thread."""
         holder = self._holder
         if holder is None:
             return next((t for t in list(self._turns) if t.walk.lasts), mine) is mine
@@ -265,7 +267,8 @@ def _seen() -> Calls | None:
 
 @contextmanager
 def watched() -> Generator[Calls]:
-    """What external code reads and writes where this thread runs it inside the block: copies, a pair for each call."""
+    """Record what external code reads and writes where this thread runs it inside the block: copies, a pair for each
+    call."""
     outer, _failures.seen = _seen(), Calls()
     try:
         yield _failures.seen

@@ -181,8 +181,8 @@ class Module:
         return bind(self.name, self._inputs, args, named)
 
     def evaluate(self, arrays: Sequence[Array]) -> list[Array]:
-        """What one run gives of the inputs and, behind them, a state: the outputs, and behind them what the state
-        becomes. That of the module is neither read nor changed."""
+        """Return what one run makes of the inputs and, behind them, a state: the outputs, and behind them what the
+        state becomes. That of the module is neither read nor changed."""
         inputs = self._bind(arrays[: len(self._inputs)], {})
         results = [*(s.allocate() for s in (*self._outputs, *self._checked)), *self._state.fresh()]
         self.run_at([address(a) for a in (*inputs, *arrays[len(inputs) :], *results)])
@@ -258,7 +258,7 @@ class Module:
         return run
 
     def recorded(self, /, *args: Any, repeats: int = 1, **named: Any) -> list[Recording]:
-        """What each thread did when, in each of `repeats` runs on the inputs given as for `run`."""
+        """Return what each thread did when, in each of `repeats` runs on the inputs given as for `run`."""
         context = self._own_context(args, named)
         times = context.record(self._team.threads)
         found = list[Recording]()
@@ -279,7 +279,7 @@ class Module:
         return context
 
     def parts(self) -> tuple[Program, tuple[bytes, ...], bytes, bytes]:
-        """What another process makes an equal module of, that has neither external code nor state."""
+        """Return the parts of which another process makes an equal module, that has neither external code nor state."""
         return self.program, self._objects, self._weights.tobytes(), self._walker
 
     def save(self, path: str | os.PathLike[str], key: Key | None = None) -> str:
@@ -317,7 +317,7 @@ def load(
     replaced, as `save` does; without it they are read at once into memory of the module's own.
     External code is loaded by what is registered under the name in the file (runtime.external).
     Raises InvalidArtifact for a file that cannot be read, is damaged, of another version, for another machine, or
-    refused.
+    refused, OutOfMemory where there is no memory for it.
     """
     held = artifact.read(path, verify, digest, key, mapped)
     return Module(held.program, held.objects, held.weights, held.walker, threads, held.externals, held.state)

@@ -110,4 +110,4 @@ def _rounded(nbytes: int) -> int:
 
 
 RESULTS = Pool(cgroups.memory() // 8)  # of what this process may use
-"""What `Module.run` puts its results into."""
+"""The memory of results of `Module.run`."""

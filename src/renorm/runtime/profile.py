@@ -20,7 +20,7 @@ from renorm.runtime.table import Recording
 
 @dataclass(frozen=True)
 class Limits:
-    """What a machine can do at most, per second: floating-point operations, and bytes copied (read and written)."""
+    """The most that a machine can do per second: floating-point operations, and bytes copied (read and written)."""
 
     flops: float
     bytes: float
@@ -50,8 +50,8 @@ class StepTime:
         return self.work.bytes / self.seconds if self.seconds else 0.0
 
     def of_limit(self, limits: Limits) -> float:
-        """What part of the time is unavoidable. It may be above 1: where operands lie in a cache, which is faster than
-        memory, or where the kernel needs fewer operations than are counted (`work.is_nominal`)."""
+        """Return the part of the time that is unavoidable. It may be above 1: where operands lie in a cache, which is
+        faster than memory, or where the kernel needs fewer operations than are counted (`work.is_nominal`)."""
         return limits.seconds(self.work) / self.seconds if self.seconds else 0.0
 
     def to_json(self, limits: Limits | None = None) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What became of a network, as data and as text: norms, kernels, memory. Kept in an artifact (core.records)."""
+"""Reports on networks, as data and as text: norms, kernels, memory. Kept in an artifact (core.records)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Extreme:
 
 @dataclass(frozen=True)
 class ConstantRecord:
-    """What a constant became that holds a norm, with all that was folded into it.
+    """The constant that holds a norm now, with all that was folded into it.
 
     node: which reads it. name: the constant's; before: its name in the source model, "" where it was made. growth:
     largest magnitude after / before; shrunk, grown: the same of single channels, the least and the most (None where
@@ -123,9 +123,9 @@ class NearNorm:
 
 @dataclass(frozen=True)
 class WorkRecord:
-    """What a kernel must do at least. flops: additions, multiplications, functions, ..., each counted as one; bytes: to
-    read and to write, each element once. is_nominal: flops are those of the textbook algorithm, while the kernel runs
-    one that needs fewer."""
+    """The least that a kernel must do. flops: additions, multiplications, functions, ..., each counted as one; bytes:
+    to read and to write, each element once. is_nominal: flops are those of the textbook algorithm, while the kernel
+    runs one that needs fewer."""
 
     flops: int = 0
     bytes: int = 0
@@ -202,7 +202,8 @@ class OutputRecord:
 
 @dataclass(frozen=True)
 class VerifiedRecord:
-    """What `verify=True` compared with the network's definition, and what it did not: a sentence each."""
+    """Outputs that `verify=True` compared with the network's definition, and what it did not compare: a sentence
+    each."""
 
     outputs: Sequence[OutputRecord] = ()
     unchecked: Sequence[str] = ()
@@ -215,10 +216,11 @@ class VerifiedRecord:
 
 @dataclass(frozen=True)
 class Report:
-    """What compiling did. near_norms: what resembles a norm and is none. renamed: output names of the source model that
-    are named otherwise now. names: for each tensor of the source model (constants aside) the name under which it is
-    computed now, None where it is not computed any more. refusals: rewrites that did not fire, as (rule, node, reason).
-    diagnoses: what looked wrong in the source model. assumptions: what its file leaves open, and how it was taken."""
+    """The report on one compilation. near_norms: what resembles a norm and is none. renamed: output names of the source
+    model that are named otherwise now. names: for each tensor of the source model (constants aside) the name under
+    which it is computed now, None where it is not computed any more. refusals: rewrites that did not fire, as (rule,
+    node, reason). diagnoses: what looked wrong in the source model. assumptions: what its file leaves open, and how it
+    was taken."""
 
     norms: Sequence[NormRecord] = ()
     near_norms: Sequence[NearNorm] = ()

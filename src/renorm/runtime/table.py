@@ -94,7 +94,7 @@ def plan(program: Program, image: Image, entries: Sequence[Entry] = ()) -> Plan:
 
 @dataclass(frozen=True)
 class Recording:
-    """What threads did in one run, in nanoseconds of one clock (time.perf_counter_ns).
+    """The phases of threads in one run, in nanoseconds of one clock (time.perf_counter_ns).
 
     begin, end: of the run, as its caller saw it. parts: [threads, records, 2], when each thread began and ended its
     part of each phase; 0, 0 where it had none. steps: first record of each step, and the end.

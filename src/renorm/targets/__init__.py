@@ -17,9 +17,9 @@ PROVIDED = {"onednn": "renorm.targets.onednn.target", "tandem": "renorm.targets.
 
 
 def find(text: str | Target) -> Target:
-    """What core.target.parse finds, or a target that comes with renorm; "package.module:name" imports that module and
-    takes the Target of that name. Of a CPU that it names, or that its base names, it knows what LLVM knows. Raises
-    InvalidTarget."""
+    """Return what core.target.parse finds, or a target that comes with renorm; "package.module:name" imports that
+    module and takes the Target of that name. Of a CPU that it names, or that its base names, it knows what LLVM knows.
+    Raises InvalidTarget."""
     found = _found(text)
     if found.base:
         has = find(found.base).has

@@ -184,7 +184,7 @@ def tail_guards(
 
 
 def root_values(nest: Nest, values: Mapping[IterVar, Linear]) -> dict[Var, Linear]:
-    """What the variables of a body are: axes counted from the start of the region, or of the reduce axis."""
+    """Return what the variables of a body are: axes counted from the start of the region, or of the reduce axis."""
     env = {a.var: affine.add(r.low, values[a]) for a, r in zip(nest.stage.op.axis, nest.region, strict=True)}
     env.update({a.var: affine.offset(values[a], a.min) for a in nest.stage.op.reduce_axis})
     return env

@@ -160,7 +160,7 @@ def _truncated(a: Array, b: Array) -> Array:
 
 
 def _identity(body: Reduce) -> Any:
-    """What leaves the other operand of the combiner as it is."""
+    """Return the identity of a combiner, which leaves its other operand as it is."""
     if body.combiner in ("sum", "prod"):
         return 0 if body.combiner == "sum" else 1
     kind = dtypes.lookup(body.dtype).kind

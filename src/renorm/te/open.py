@@ -46,7 +46,7 @@ def open_variables(s: Schedule, args: Sequence[Tensor | OpenVar]) -> list[OpenVa
 
 
 def evaluate(extent: int | Expr, values: Mapping[OpenVar, int]) -> int:
-    """What an extent is where open variables have these values. Raises InvalidExpression where that is no number."""
+    """Return an extent where open variables have these values. Raises InvalidExpression where that is no number."""
     if isinstance(extent, int):
         return extent
     e = _with_values(extent, {v: const(n, v.dtype) for v, n in values.items()})
@@ -101,7 +101,7 @@ def specialize(s: Schedule, args: Sequence[Tensor], values: Mapping[OpenVar, int
 
 
 class _Copy:
-    """What stands for tensors and axes of one program in another."""
+    """Tensors and axes of one program, and those that stand for them in another."""
 
     def __init__(self, values: Mapping[OpenVar, int]):
         self.values = values

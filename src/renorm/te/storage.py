@@ -38,7 +38,7 @@ def reuse(s: Stmt) -> Stmt:
 
 @dataclass(eq=False)
 class _Memory:
-    """What one or several buffers live in. first: the buffer it is named after."""
+    """Memory that one or several buffers live in. first: the buffer it is named after."""
 
     first: Buffer
     size: int
@@ -80,7 +80,7 @@ def _places(s: Stmt) -> Iterator[tuple[list[Buffer], tuple[Stmt, ...]]]:
 
 @dataclass
 class _Use:
-    """What one statement does with a buffer. stores: all of them; loads: how many, of distinct nodes per store."""
+    """One statement's accesses to a buffer. stores: all of them; loads: how many, of distinct nodes per store."""
 
     stores: list[Store] = field(default_factory=list[Store])
     loads: list[tuple[Load, Store | None]] = field(default_factory=list["tuple[Load, Store | None]"])

@@ -150,7 +150,7 @@ class IterVar:
 
 
 class Operation:
-    """What defines a tensor. Each operation has one result, `output(0)`."""
+    """The definition of a tensor. Each operation has one result, `output(0)`."""
 
     tensor: Tensor
     name: str

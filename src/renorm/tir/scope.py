@@ -1,4 +1,4 @@
-"""What is known at a place in a loop program: bounds of variables, and conditions that hold there."""
+"""Knowledge at a place in a loop program: bounds of variables, and conditions that hold there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What GPU axes ask of loops: bound stages, sizes of blocks, and barriers that all threads reach."""
+"""Demands of GPU axes on loops: bound stages, sizes of blocks, and barriers that all threads reach."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def root_stages(s: Stmt, name: str = "") -> Iterator[tuple[str, Stmt]]:
 
 
 def gpu_problems(kernel: Kernel) -> Iterator[str]:
-    """What keeps a kernel from running on a GPU."""
+    """Return what keeps a kernel from running on a GPU."""
     for name, nest in root_stages(kernel.body):
         unbound = list(dict.fromkeys(s.buffer.name for s in _unbound_stores(nest)))
         if unbound:

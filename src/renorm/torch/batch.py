@@ -20,7 +20,7 @@ from renorm.training.forward import report_overflow
 
 
 class Settings(NamedTuple):
-    """What batch norm does beside its operands. uses_batch: with the statistics of the batch, and running statistics,
+    """Attributes of batch norm. uses_batch: with the statistics of the batch, and running statistics,
     if there are some, are updated in place; else with the running ones. convention: as in renorm.training; momentum: of
     the update, None where there are no running statistics; relu: max(y, 0) is the result; comm: the ranks whose batches
     are one; mask: where x counts, an array that broadcasts to x in the order of memory, without its channels; name: of

@@ -38,7 +38,7 @@ _WORD = 8
 
 
 class _Form(NamedTuple):
-    """What the kernels of a layer depend on. shape: in the order of memory."""
+    """The key of a layer's kernels. shape: in the order of memory."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype

@@ -1,4 +1,4 @@
-"""What happens when a layer first meets a shape: its kernels must be compiled.
+"""A layer's first call with a shape, whose kernels must be compiled.
 
 Meanwhile it computes with torch's function, and kernels are compiled in the background, unless somebody has to have the
 same bits in each run.

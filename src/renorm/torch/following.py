@@ -1,4 +1,4 @@
-"""What the forward of a module does with its children, as a graph of torch.fx, and while what that graph holds.
+"""The forward of a module as a graph of torch.fx: what it does with its children, and while what that holds.
 
 torch.fx runs a forward once on stand-ins for tensors and writes down what is done with them. What Python decides
 meanwhile is decided for good. So it is recorded what the forward read of its module, and the graph holds while that is
@@ -180,7 +180,7 @@ def _with_lists(m: nn.Module) -> Iterator[nn.Module]:
 
 
 def _constant(name: str, value: Any) -> Any:
-    """What stands for the value of an attribute: equal to it while it is the same."""
+    """Return what stands for the value of an attribute: equal to it while it is the same."""
     if isinstance(value, _PLAIN) or inspect.isroutine(value):
         return value
     if isinstance(value, (list, tuple, set, frozenset)):

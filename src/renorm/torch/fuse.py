@@ -32,7 +32,7 @@ _SUM_IN_PLACE: set[Any] = {operator.iadd, "add_"}
 
 @dataclass(frozen=True)
 class Chain:
-    """What one call computes. nodes: the norm and what follows it, in order; residual: what is added."""
+    """One call of a fused kernel. nodes: the norm and what follows it, in order; residual: what is added."""
 
     nodes: list[fx.Node]
     residual: fx.Node | None

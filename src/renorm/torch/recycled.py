@@ -53,7 +53,7 @@ class _Held:
         return self.references() == _ALONE
 
     def is_intact(self) -> bool:
-        """Whether it is what it was: storages can be resized, and moved to memory that processes share."""
+        """Return whether the storage is as it was: it can be resized, and moved to memory that processes share."""
         return self.storage.nbytes() == self.nbytes and not self.storage.is_shared()
 
 

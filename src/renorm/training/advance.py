@@ -152,7 +152,7 @@ class Advance:
         return _Batch(extents, 0, values)
 
     def _advanced(self, batch: _Batch, p: int, known: Known) -> tuple[list[Array], _Batch]:
-        """What stage p measures of a batch, and the batch behind it."""
+        """Return what stage p measures of a batch, and the batch behind it."""
         found, values = list[Array](), dict(batch.values)
         stages = self._cut(batch.extents)
         for q in range(batch.stage, p + 1):

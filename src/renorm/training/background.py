@@ -44,7 +44,7 @@ class Background:
         self._read = bytearray()
 
     def answer(self, key: tuple[Any, ...]) -> bytes | None:
-        """What came for `key`, a request. b"": it is for this process to compile. None: nothing yet."""
+        """Return what came for `key`, a request. b"": it is for this process to compile. None: nothing yet."""
         if not self._lock.take():
             return None
         try:

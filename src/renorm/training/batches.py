@@ -12,7 +12,7 @@ from renorm.core.errors import InvalidInput
 
 
 def arguments(batch: Any) -> tuple[Sequence[Any], Mapping[str, Any]]:
-    """What `run` is called with: arrays by name, in order, or the only one."""
+    """Return the arguments for `run`: arrays by name, in order, or the only one."""
     if isinstance(batch, Mapping):
         return (), {str(name): array for name, array in batch.items()}
     return (batch if isinstance(batch, (tuple, list)) else (batch,)), {}

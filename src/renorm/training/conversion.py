@@ -55,7 +55,7 @@ def convert(state: Mapping[str, Any], source: str, target: str) -> dict[str, Any
 
 
 def _correction(count: Any, is_unbiased: bool, where: str) -> float:
-    """What a variance is multiplied by that becomes the unbiased one, or the population's."""
+    """Return the factor that makes a variance the unbiased one, or the population's."""
     if count is None:
         raise InvalidInput(
             f"the running variance changes by n / (n - 1) {where}, and n is not known",

@@ -21,7 +21,8 @@ from renorm.training.operands import FLOAT64, Batch, Channels, array_of, per_cha
 
 
 class BatchNorm(NamedTuple):
-    """What batch norm makes of a batch. Statistics are float32, or float64 for float64, in the shape of the channels.
+    """The results of batch norm for a batch. Statistics are float32, or float64 for float64, in the shape of the
+    channels.
 
     y: like x. running_mean, running_var: the new ones; None where there were none. saved_mean, saved_invstd: what the
     backward pass wants, the mean and 1 / sqrt(variance + epsilon) of the batch. batch_mean, batch_var: of the batch;

@@ -138,7 +138,7 @@ class Framed(Communicator):
         )
 
     def _quietly(self, ask: Any) -> set[int]:
-        """What `ask` returns; nothing where the engine is broken."""
+        """Return the answer of `ask`; nothing where the engine is broken."""
         try:
             return set(ask() or ())
         except Exception:

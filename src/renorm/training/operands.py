@@ -1,4 +1,4 @@
-"""What callers give, as the kernels see it: data as [N, C] or [N, C, S] without a copy, parameters as [C]."""
+"""Operands of callers, as the kernels see them: data as [N, C] or [N, C, S] without a copy, parameters as [C]."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def channels_for(x: Array, axis: Any, mode: str, has_modes: bool = True) -> Chan
 
 
 def array_of(name: str, given: Any) -> Array:
-    """What a caller gives, over the same memory."""
+    """Return the array of a caller, over the same memory."""
     a = given if type(given) is np.ndarray else view_of(given)
     if isinstance(a, str):
         raise InvalidInput(f"{name} is {a}")
@@ -174,7 +174,7 @@ class Batch:
 
     @property
     def named(self) -> str:
-        """What its parts on all ranks have in common. Their layout and size they need not."""
+        """That which its parts on all ranks have in common. Their layout and size they need not."""
         return f"{self.channels.count} channels of {self.x.dtype.name}"
 
     @property

@@ -1,4 +1,4 @@
-"""What the batch norms of an imported network say about training, and what that is in another convention."""
+"""Training parameters of the batch norms of an imported network, in its convention and in others."""
 
 from __future__ import annotations
 

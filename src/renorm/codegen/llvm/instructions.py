@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 
 class Kind(Enum):
-    """What an instruction does, of what matters here."""
+    """The effects of an instruction that matter here."""
 
     OTHER = auto()
     JUMP = auto()
@@ -45,7 +45,7 @@ _STACK_OPERAND = re.compile(rb"(?:\xc5.|\xc4..|\x62...).[\x04-\xbc]\x24", re.DOT
 
 
 def may_use_stack(code: bytes, machine: str) -> bool:
-    """Whether it is worth looking for vector instructions on the stack; quick."""
+    """Return whether vector instructions on the stack are worth looking for; quick."""
     return machine != "x86_64" or _STACK_OPERAND.search(code) is not None
 
 

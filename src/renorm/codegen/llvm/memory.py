@@ -49,7 +49,7 @@ class Memory:
         self._epochs: dict[Value, int] = {}
 
     def forget(self, places: Iterable[Place]) -> None:
-        """What was loaded from these places may have been overwritten."""
+        """Forget what was loaded from these places, which may have been overwritten."""
         for place in places:
             self._epochs[place.pointer] = self._epochs.get(place.pointer, 0) + 1
 

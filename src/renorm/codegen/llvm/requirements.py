@@ -1,4 +1,4 @@
-"""What a CPU must have to run the code of a target: stored with a program, compared when it is loaded."""
+"""Requirements of a target's code on a CPU: stored with a program, compared when it is loaded."""
 
 from __future__ import annotations
 

@@ -331,7 +331,7 @@ class Function:
         return value
 
     def recall(self, key: str) -> Value | None:
-        """What was noted under `key` in a region that is visible here."""
+        """Return what was noted under `key` in a region that is visible here."""
         for region in self.regions:
             found = region.known.get(key)
             if found is not None:

@@ -15,12 +15,12 @@ _MEMORY = {"float64": "double", "float32": "float", "float16": "i16", "bfloat16"
 
 
 def register_type(dtype: str, lanes: int = 1) -> Type:
-    """What a value of this dtype is while one computes with it."""
+    """Return the type of a value of this dtype in registers."""
     return vector(_REGISTER.get(dtype) or f"i{dtypes.lookup(dtype).bits}", lanes)
 
 
 def memory_type(dtype: str, lanes: int = 1) -> Type:
-    """What it is in memory."""
+    """Return the type of a value of this dtype in memory."""
     return vector(_MEMORY.get(dtype) or f"i{dtypes.lookup(dtype).bits}", lanes)
 
 

@@ -1,4 +1,4 @@
-"""What renorm reads of the messages in an ONNX file: their fields, by the names and numbers of onnx.proto.
+"""The messages of an ONNX file as far as renorm reads them: their fields, by the names and numbers of onnx.proto.
 
 Of an onnx.ModelProto the same names are read, so that it may come in the place of a ModelProto of this file. What is
 not here (documentation, types of values in between, names of dimensions) is passed over.

@@ -1,4 +1,4 @@
-"""What could not be read of a model, collected node by node and raised as one error."""
+"""Problems in reading a model, collected node by node and raised as one error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a graph remembers of the ONNX file it was read from, so that it can be written back in the file's own terms."""
+"""A graph's memory of the ONNX file it was read from, so that it can be written back in the file's own terms."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ class Message:
         return next((name for name in self.fields if name in self.__dict__), None)
 
     def SerializeToString(self) -> bytes:
-        """What it was read from; of one that stands several times the last part."""
+        """Return the bytes that it was read from; of one that stands several times the last part."""
         data, begin, end = self._span
         return data[begin:end]
 

@@ -88,7 +88,7 @@ class Form:
         return made
 
     def values(self) -> dict[int, list[tuple[Value, bool]]]:
-        """What each tensor is: values, and whether it has their channels last."""
+        """Return each tensor's values, and whether it has their channels last."""
         found: dict[int, list[tuple[Value, bool]]] = {}
         for is_last, held in ((False, self._plain), (True, self._last)):
             for v, tensor in held.items():

@@ -1,4 +1,4 @@
-"""What a graph remembers of the TensorFlow Lite or Circle file it was read from, so that it can be written back."""
+"""A graph's memory of the TensorFlow Lite or Circle file it was read from, so that it can be written back."""
 
 from __future__ import annotations
 

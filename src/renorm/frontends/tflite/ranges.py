@@ -65,7 +65,7 @@ def _of(tensor: Tensor) -> Range:
 
 
 def of_integers(scale: Scale, dtype: str) -> Range:
-    """What the integers of a dtype stand for, of all channels."""
+    """Return the least and greatest number that integers of a dtype stand for, of all channels."""
     ends = np.outer(limits(dtype), np.ones(scale.zero_point.size)) - scale.zero_point
     real = (ends * scale.scale.astype(np.float64)).astype(np.float32)
     return float(real.min()), float(real.max())

@@ -35,7 +35,7 @@ class Field:
 
 @dataclass
 class Schema:
-    """What files of one identifier consist of. tables: fields by slot, None for a slot out of use. unions: tables by
+    """The schema of files of one identifier. tables: fields by slot, None for a slot out of use. unions: tables by
     number. enums: numbers by name."""
 
     tables: dict[str, tuple[Field | None, ...]] = field(default_factory=dict[str, tuple[Field | None, ...]])

@@ -92,7 +92,7 @@ def nests(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
 
 
 def is_free(s: te.Schedule, t: te.Tensor) -> bool:
-    """Whether it does not matter when `t` is computed, once all is there that it needs: a result that nobody reads."""
+    """Return whether `t` may be computed at any time, once all is there that it needs: a result that nobody reads."""
     return s[t].is_output and not any(t is u for stage in s.stages for u in stage.op.input_tensors)
 
 

@@ -23,7 +23,7 @@ PANEL = 8192  # vectors of weights that stay in the second-level cache beside wh
 
 @dataclass(frozen=True)
 class PhaseTile:
-    """What one register tile holds: `columns` elements of each of `phases` phases along the last axis, from `rows`
+    """One register tile: `columns` elements of each of `phases` phases along the last axis, from `rows`
     rows, in `vectors` vectors of channels."""
 
     rows: int

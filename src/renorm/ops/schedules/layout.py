@@ -93,7 +93,7 @@ class Form:
 
 
 def view(held: te.Tensor, shape: tuple[int, ...], form: Form) -> te.Tensor:
-    """What memory holds in `form`, in its own shape."""
+    """Return the elements as memory holds them in `form`, in its own shape."""
     return te.compute(shape, lambda *i: held[form.index(i)], name=f"{held.name}_view", tag=VIEW, attrs={"form": form})
 
 

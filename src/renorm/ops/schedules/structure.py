@@ -62,9 +62,9 @@ def reads(t: te.Tensor) -> list[Load]:
 
 
 def read_alike(t: te.Tensor, other: te.Tensor) -> te.Tensor | None:
-    """What to compute `t` with in a loop of `other`: something of its shape of which each element of `t` reads the one
-    at its own place, and `other` reads each element for one element of its own, or for one term of a sum. None where
-    there is no such thing, or where `t` needs `other`."""
+    """Return what to compute `t` with in a loop of `other`: something of its shape of which each element of `t` reads
+    the one at its own place, and `other` reads each element for one element of its own, or for one term of a sum. None
+    where there is no such thing, or where `t` needs `other`."""
     assert isinstance(t.op, te.ComputeOp)
     assert isinstance(other.op, te.ComputeOp)
     if any(u is other for u in stages([t])):

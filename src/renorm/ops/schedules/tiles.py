@@ -7,7 +7,7 @@ from renorm.core.dataclass import dataclass
 
 @dataclass(frozen=True)
 class Tile:
-    """What one kernel call computes. pixels: R; vectors: N; each vector holds the lanes of the target."""
+    """The tile of one kernel call. pixels: R; vectors: N; each vector holds the lanes of the target."""
 
     pixels: int
     vectors: int

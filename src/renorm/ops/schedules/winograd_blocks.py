@@ -85,9 +85,9 @@ def _boxes(counts: Sequence[int], most: int) -> Iterator[tuple[int, int, int]]:
 
 @dataclass(frozen=True)
 class Work:
-    """What blocks are chosen for. planes: products of a tile. counts: images, rows and columns of tiles. channels are
-    summed over; results: channels of the result. lanes: of one of so many vector registers. cache_bytes: of one core.
-    transforms_weights: whether the kernel does; then threads share result channels."""
+    """The problem that blocks are chosen for. planes: products of a tile. counts: images, rows and columns of tiles.
+    channels are summed over; results: channels of the result. lanes: of one of so many vector registers. cache_bytes:
+    of one core. transforms_weights: whether the kernel does; then threads share result channels."""
 
     planes: int
     counts: tuple[int, int, int]
@@ -118,7 +118,7 @@ class Work:
                 yield Blocks(register, register.images, rows, register.columns, by_channels)
 
     def waits(self, b: Blocks) -> float:
-        """What a product pays beside itself."""
+        """Return what a product costs beside itself."""
         batch, down, across = self.counts
         wide, every = b.register.vectors * self.lanes, batch * down * across
         blocks = -(-batch // b.images) * -(-down // b.rows) * -(-across // b.columns)

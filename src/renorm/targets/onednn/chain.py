@@ -23,7 +23,7 @@ LINE = 64  # bytes of a line of memory, which vectors that are aligned do not cr
 
 @dataclass(frozen=True)
 class Window:
-    """What a convolution is besides its weight, axis by axis. before, behind: elements of padding."""
+    """A convolution besides its weight, axis by axis. before, behind: elements of padding."""
 
     strides: tuple[int, ...]
     dilations: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""What the target makes of a group of nodes: a chain of primitives, and the recipe it was made by, for artifacts."""
+"""The code of a group of nodes: a chain of primitives, and the recipe it was made by, for artifacts."""
 
 from __future__ import annotations
 

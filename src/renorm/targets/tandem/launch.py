@@ -45,6 +45,6 @@ class Launch(ExternalCode):
 
 
 def load(data: bytes) -> Launch:
-    """What `Launch.save` wrote."""
+    """Return the launch that `Launch.save` wrote."""
     with np.load(io.BytesIO(data), allow_pickle=False) as held:
         return Launch(parse(held["program"].tobytes().decode()), held["weights"], held["parameters"])

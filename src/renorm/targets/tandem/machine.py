@@ -36,7 +36,7 @@ class Cost:
 
     @property
     def bound(self) -> str:
-        """What the launch waits for."""
+        """The engine that the launch waits for, or memory."""
         engines = {"the convolution engine": self.convolution, "the per-channel engine": self.per_channel}
         return max({**engines, "memory": self.transfer}.items(), key=lambda e: e[1])[0]
 
@@ -54,7 +54,7 @@ class Cost:
 
 
 def cost(program: Program) -> Cost:
-    """What a program costs, instruction by instruction."""
+    """Return the cost of a program, instruction by instruction."""
     weights, costs = LoadW((0, 0), (0, 0)), list[Cost]()
     for i in program.instructions:
         weights = i if isinstance(i, LoadW) else weights

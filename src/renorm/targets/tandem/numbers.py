@@ -32,7 +32,7 @@ def weights(w: Array) -> tuple[Array, Array]:
 
 
 def per_channel(sums: Array, k: Array, t: Array, e: int, relu: bool) -> Array:
-    """What the per-channel engine makes of sums [M, ...]: each operation rounds to float32."""
+    """Return what the per-channel engine makes of sums [M, ...]: each operation rounds to float32."""
     shape = (-1, *[1] * (sums.ndim - 1))
     with np.errstate(over="ignore", under="ignore"):
         y = np.ldexp(sums.astype(np.float32) * k.reshape(shape), np.int32(e)) + t.reshape(shape)

@@ -50,7 +50,7 @@ def run(program: Program, weights: Array, parameters: Array, x: Array, y: Array)
 
 
 class _StopError(Exception):
-    """What the machine cannot do."""
+    """The machine cannot do this."""
 
 
 @dataclass

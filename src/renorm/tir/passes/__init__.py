@@ -1,4 +1,4 @@
-"""What happens to loops between a schedule and a code generator: the list below, in this order."""
+"""Passes over loops between a schedule and a code generator: the list below, in this order."""
 
 from __future__ import annotations
 

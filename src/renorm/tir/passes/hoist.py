@@ -54,7 +54,7 @@ def _visit(s: Stmt) -> Stmt:
 
 @dataclass
 class _Loop:
-    """What a loop changes, and what was found in it that it does not."""
+    """A loop: variables and buffers that it changes, and what was found in it that it does not."""
 
     loop: For
     moved: dict[Hashable, tuple[Var, Expr]] = field(default_factory=dict[Hashable, tuple[Var, Expr]])

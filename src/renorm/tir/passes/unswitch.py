@@ -35,7 +35,7 @@ def _visit(s: Stmt) -> Stmt:
 
 
 def _for_all(condition: Expr, rows: For, round_: Var) -> Expr | None:
-    """What holds where the condition does for all of `rows`; None where that cannot be said before the loop."""
+    """Return what holds where the condition does for all of `rows`; None where that cannot be said before the loop."""
     first, extent = constant(rows.start), constant(rows.extent)
     if first is None or extent is None or extent < 2 or any(v is round_ for v in variables(condition)):
         return None
