@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +15,7 @@ import pytest
 from renorm.core import cgroups
 
 Ask = Callable[..., Any]
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -33,19 +37,16 @@ def test_cpus_of_version_2(system: Ask) -> None:
     assert system(cgroups.cpus, "0::/a/b\n") is None
     assert system(cgroups.cpus, "0::/a/b\n", a__b__cpu_dot_max="max 100000\n") is None
     assert system(cgroups.cpus, "0::/a/b\n", a__b__cpu_dot_max="250000 100000\n") == 2.5
-    assert (
-        system(cgroups.cpus, "0::/a/b\n", a__cpu_dot_max="150000 100000\n") == 1.5
-    )  # a parent's limit holds for its children
+    # a parent's limit holds for its children
+    assert system(cgroups.cpus, "0::/a/b\n", a__cpu_dot_max="150000 100000\n") == 1.5
     assert system(cgroups.cpus, "0::/elsewhere\n", cpu_dot_max="50000 100000\n") == 0.5
 
 
 def test_cpus_of_version_1(system: Ask) -> None:
     line = "5:cpuset:/c\n4:cpu,cpuacct:/c\n"
     assert system(cgroups.cpus, line) is None
-    assert (
-        system(cgroups.cpus, line, cpu__c__cpu_dot_cfs_quota_us="-1\n", cpu__c__cpu_dot_cfs_period_us="100000\n")
-        is None
-    )
+    unlimited = {"cpu__c__cpu_dot_cfs_quota_us": "-1\n", "cpu__c__cpu_dot_cfs_period_us": "100000\n"}
+    assert system(cgroups.cpus, line, **unlimited) is None
     assert system(cgroups.cpus, line, cpu__c__cpu_dot_cfs_quota_us="300000\n") == 3
 
 
@@ -57,3 +58,28 @@ def test_memory_is_the_least_of_all(system: Ask) -> None:
     line = "9:memory:/c\n"
     assert system(cgroups.memory, line, memory__memory_dot_limit_in_bytes="9223372036854771712\n") == machine
     assert system(cgroups.memory, line, memory__c__memory_dot_limit_in_bytes="1048576\n") == 1 << 20
+
+
+def test_pool_and_arena_keep_to_the_memory_of_the_group() -> None:
+    """Of a process that is in a group with 256 MiB from the start: its files are put in the place of the system's."""
+    script = """
+from pathlib import Path
+read, group = Path.read_text, {"/proc/self/cgroup": "0::/a", "/sys/fs/cgroup/a/memory.max": f"{256 << 20}"}
+Path.read_text = lambda path, **how: group.get(str(path)) or read(path, **how)
+import numpy as np
+from tests.frontends.models import model
+import renorm
+from renorm.errors import LimitExceeded
+from renorm.runtime import pool
+print(pool.RESULTS.most >> 20)
+body = "between (float[8192, 1] x) => (float y) { a = Expand (x, s) b = Softmax <axis = 0> (a) y = ReduceSum (b) }"
+try:
+    renorm.compile(model(body, s=np.int64([8192, 16384])), threads=1)
+except LimitExceeded as error:
+    print(*error.facts)
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    pool, arena = done.stdout.splitlines()
+    assert pool == "32"
+    assert re.fullmatch("bytes: .*, at most 268,435,456; .* between kernels, and weights", arena), arena

@@ -11,6 +11,7 @@ import weakref
 
 import numpy as np
 import pytest
+from tests.stress._children import in_child
 
 from renorm.codegen.llvm import walk, walk_waiting
 from renorm.core import cgroups
@@ -76,6 +77,21 @@ def test_a_change_of_affinity_is_seen(monkeypatch):
     finally:
         os.sched_setaffinity(0, before)
     assert threads.default() == len(before)
+
+
+def test_a_child_asks_again(monkeypatch):
+    """It may be in another group."""
+    monkeypatch.delenv("RENORM_NUM_THREADS", raising=False)
+    monkeypatch.setattr(cgroups, "cpus", lambda: None)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(1000, 1008)))
+    assert threads.default() == 8
+
+    def check():
+        assert threads.default() == 3
+
+    monkeypatch.setattr(cgroups, "cpus", lambda: 3.5)
+    in_child(check, 20)
+    assert threads.default() == 8
 
 
 def test_one_team_per_number_of_threads(walker):
