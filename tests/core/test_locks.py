@@ -19,6 +19,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.stress._children import in_child
 
 import renorm
 from renorm.core import locks
@@ -81,22 +82,13 @@ def held(guard: Any) -> Iterator[threading.Event]:
         thread.join()
 
 
-def in_child(function: Callable[[], bool], limit_s: float = 20) -> None:
+def true_in_child(function: Callable[[], bool]) -> None:
     """Asserts that `function` is true in a child of fork(), in time."""
-    if not (child := os.fork()):
-        code = 2
-        try:
-            code = 0 if function() else 1
-        finally:
-            os._exit(code)
-    until = time.monotonic() + limit_s
-    while (ended := os.waitpid(child, os.WNOHANG)) == (0, 0):
-        if time.monotonic() > until:
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-            pytest.fail("the child hangs")
-        time.sleep(0.01)
-    assert ended[1] == 0
+
+    def check() -> None:
+        assert function()
+
+    in_child(check, 20)
 
 
 def test_nobody_else_takes_it_meanwhile():
@@ -309,7 +301,7 @@ def test_locks_that_nobody_refers_to_are_forgotten():
 def test_a_child_has_what_other_threads_held():
     guard = lock()
     with held(guard):
-        in_child(guard.take)
+        true_in_child(guard.take)
         assert not guard.take()  # the thread of the parent goes on
     assert guard.take()
 
@@ -324,7 +316,7 @@ def test_a_child_goes_on_with_what_the_thread_that_forked_held():
         return had and guard.take() and waits.take()
 
     with guard, waits:
-        in_child(is_held_and_given_back)
+        true_in_child(is_held_and_given_back)
         assert guard._is_owned()
         assert waits._is_owned()
     assert in_another_thread(guard.take)
@@ -343,7 +335,7 @@ def test_a_fork_waits_for_what_is_in_between():
 
     thread = in_thread(change)
     begun.wait()
-    in_child(lambda: whole[0] and guard.take())
+    true_in_child(lambda: whole[0] and guard.take())
     thread.join()
     assert guard.take()
 
@@ -352,7 +344,7 @@ def test_a_fork_waits_no_longer_than_it_must(monkeypatch):
     monkeypatch.setattr(locks, "FORK_PATIENCE_S", 0.1)
     guard = lock(Rank.MAKING, fork_waits=True)
     with held(guard):
-        in_child(guard.take)
+        true_in_child(guard.take)
     assert guard.take()
 
 
@@ -375,7 +367,7 @@ def beside(tmp_path, monkeypatch):
 
 def test_a_fork_waits_for_imports_of_other_threads(beside):
     threading.Timer(0.1, beside.go.set).start()
-    in_child(lambda: import_module("beside").done, 10)
+    true_in_child(lambda: import_module("beside").done)
 
 
 def test_what_is_imported_can_take_what_forks_take(beside):
@@ -388,16 +380,16 @@ def test_what_is_imported_can_take_what_forks_take(beside):
     beside.end = end
     threading.Timer(0.1, beside.go.set).start()
     begin = time.monotonic()
-    in_child(lambda: True)
+    true_in_child(lambda: True)
     assert time.monotonic() - begin < locks.FORK_PATIENCE_S / 2
 
 
 def test_a_fork_waits_once_for_an_import_without_an_end(beside, monkeypatch):
     monkeypatch.setattr(locks, "FORK_PATIENCE_S", 0.1)
-    in_child(lambda: True)
+    true_in_child(lambda: True)
     monkeypatch.setattr(locks, "FORK_PATIENCE_S", 60.0)
     begin = time.monotonic()
-    in_child(lambda: True)
+    true_in_child(lambda: True)
     assert time.monotonic() - begin < 30
 
 
@@ -415,7 +407,7 @@ def test_a_fork_waits_for_who_is_about_to_import():
 
     thread = in_thread(ask)
     about.wait()
-    in_child(done.is_set)
+    true_in_child(done.is_set)
     thread.join()
 
 
@@ -424,7 +416,7 @@ def test_locks_of_another_library(monkeypatch):
     locks.adopt(guard := threading.RLock())
     with held(guard) as go:
         threading.Timer(0.2, go.set).start()
-        in_child(lambda: guard.acquire(blocking=False))
+        true_in_child(lambda: guard.acquire(blocking=False))
     assert guard.acquire(blocking=False)
 
 

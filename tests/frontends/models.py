@@ -21,6 +21,15 @@ def model(body: str, *, opset: int = 17, ir: int = 8, **initializers: np.ndarray
     return parsed
 
 
+def running(*shape: int) -> onnx.ModelProto:
+    """One BatchNormalization in training mode, whose running statistics `m` and `v` go half of the way from 0 and 1 to
+    those of a batch."""
+    ones, zeros, extents = np.ones(shape[1], np.float32), np.zeros(shape[1], np.float32), ", ".join(map(str, shape))
+    body = f"""running (float[{extents}] x) => (float[{extents}] y)
+        {{ y, mean, var = BatchNormalization <training_mode = 1, momentum = 0.5> (x, s, b, m, v) }}"""
+    return model(body, s=ones, b=zeros, m=zeros, v=ones)
+
+
 def batch_norm(var: list[float], epsilon: float = 1e-5) -> onnx.ModelProto:
     """One BatchNormalization with these stored variances."""
     c = len(var)

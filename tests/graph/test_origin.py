@@ -13,7 +13,6 @@ def test_names_stand_once_in_the_order_of_their_parts() -> None:
     assert both == ("b", "a", "c", "d")
     assert both == Origin(("b", "a", "c"), ("d",))
     assert (len(both), both[0], both[1:], "d" in both, {*both}) == (4, "b", ("a", "c", "d"), True, set("abcd"))
-    assert not Origin()
     assert repr(both) == "('b', 'a', 'c', 'd')"
 
 
@@ -25,5 +24,6 @@ def test_parts_may_be_deeper_than_python_calls_and_have_parts_in_common() -> Non
 
 
 def test_of_nothing_there_is_none() -> None:
+    assert not Origin()
     assert not Origin((), Origin(), ())
     assert Origin((), ("a",))

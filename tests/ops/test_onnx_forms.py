@@ -44,11 +44,6 @@ def is_double(case: OneNode) -> bool:
     return any(a.dtype == np.float64 for a in case.arrays)
 
 
-MAXIMA = {"arg_max", "arg_min", "global_max_pool", "max_pool", "reduce_max", "reduce_min"}
-NORMS = {"batch_norm", "instance_norm", "layer_norm", "group_norm", "rms_norm"}
-
-
-# ops, for which of their samples, and in what ONNX Runtime differs
 def is_beyond_integers(case: OneNode) -> bool:
     (a,), (v,) = case.arrays, case.graph.outputs
     if a.dtype.kind not in "fV" or not dtypes.is_int(v.dtype):
@@ -58,6 +53,9 @@ def is_beyond_integers(case: OneNode) -> bool:
     return not bool(((wide >= low) & (wide < high)).all())
 
 
+MAXIMA = {"arg_max", "arg_min", "global_max_pool", "max_pool", "reduce_max", "reduce_min"}
+NORMS = {"batch_norm", "instance_norm", "layer_norm", "group_norm", "rms_norm"}
+# ops, for which of their samples, and in what ONNX Runtime differs
 DIFFERENT: list[tuple[set[str], Callable[[OneNode], bool], str]] = [
     (MAXIMA | {"thresholded_relu"}, has_nan, "gives a number where an operand is NaN"),
     (NORMS, is_ill_conditioned, "loses the digits of a small variance"),

@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 import numpy as np
 import onnx
 from click.testing import CliRunner
+from tests.frontends.models import model, running
 from tests.stress.attack import attack
 
 import renorm
@@ -103,14 +104,7 @@ def _broken(rng: random.Random) -> Generator[str]:
         del faked.open
 
 
-@cache
-def _network() -> onnx.ModelProto:
-    from tests.frontends.models import model
-
-    ones = np.ones(3, np.float32)
-    body = """small (float[8, 3, 4] x) => (float[8, 3, 4] y) {
-        y, mean, var = BatchNormalization <training_mode = 1, momentum = 0.5> (x, s, b, m, v) }"""
-    return model(body, s=ones, b=ones * 0, m=ones * 0, v=ones)
+NETWORK = running(8, 3, 4)
 
 
 def _command(*arguments: object) -> None:
@@ -125,7 +119,7 @@ def _command(*arguments: object) -> None:
 
 @cache
 def _compiled() -> Any:
-    return renorm.compile(_network(), train_state=True)
+    return renorm.compile(NETWORK, train_state=True)
 
 
 def _state() -> dict[str, Any]:
@@ -135,7 +129,7 @@ def _state() -> dict[str, Any]:
 _WRITERS: dict[str, Callable[[Path, Path], object]] = {
     "a.renorm": lambda path, network: _compiled().save(path),
     "a.onnx": lambda path, network: renorm.optimize(network, path),
-    "b.onnx": lambda path, network: onnx_files.write(renorm.read(_network()), path, inline_limit=10),
+    "b.onnx": lambda path, network: onnx_files.write(renorm.read(NETWORK), path, inline_limit=10),
     "c.onnx": lambda path, network: renorm.write_state(network, _state(), path),
     "d.onnx": lambda path, network: _command("optimize", network, path),
     "a.npz": lambda path, network: _command("run", network, "--train-state", "-o", path),
@@ -150,9 +144,9 @@ _WRITERS: dict[str, Callable[[Path, Path], object]] = {
 def writers(seed: int) -> None:
     """Where a write fails the old file is there, nothing else is, and one error says why."""
     rng = random.Random(seed)
-    with tempfile.TemporaryDirectory() as name:
-        network, folder = Path(name, "network.onnx"), Path(name, "folder")
-        onnx.save(_network(), network)
+    with tempfile.TemporaryDirectory() as place:
+        network, folder = Path(place, "network.onnx"), Path(place, "folder")
+        onnx.save(NETWORK, network)
         _compiled()
         for name, write in rng.sample([*_WRITERS.items()], 4):
             folder.mkdir()
@@ -192,7 +186,7 @@ def caches(seed: int) -> None:
                 x = np.random.default_rng(seed).standard_normal((n, 5)).astype(np.float32)
                 body = f"affine (float[{n}, 5] x) => (float[{n}, 5] y) {{ a = Add (x, x) y = Relu (a) }}"
                 with _broken(rng):
-                    (found,) = renorm.compile(_parsed(body)).run(x)
+                    (found,) = renorm.compile(model(body)).run(x)
                 np.testing.assert_array_equal(found, np.maximum(x + x, 0))
                 entries = [p for p in Path(name).rglob("*") if p.is_file()]
                 cache = Cache(Path(name))
@@ -203,16 +197,12 @@ def caches(seed: int) -> None:
                 os.environ |= {} if value is None else {name: value}
 
 
-def _parsed(body: str) -> onnx.ModelProto:
-    return onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]>\n{body}')
-
-
 @attack(limit_s=60, in_gate=2)
 def without_temporary_files(seed: int) -> None:
     """Where no directory takes temporary files, and no file descriptor is left, a network is compiled or one error."""
     rng = random.Random(seed)
     x = np.ones((3, rng.randrange(1, 9)), np.float32)
-    model = _parsed(f"m (float[3, {x.shape[1]}] x) => (float[3, {x.shape[1]}] y) {{ y = Neg (x) }}")
+    negative = model(f"m (float[3, {x.shape[1]}] x) => (float[3, {x.shape[1]}] y) {{ y = Neg (x) }}")
 
     def none() -> NoReturn:
         raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found")
@@ -228,10 +218,10 @@ def without_temporary_files(seed: int) -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (here + left, limit[1]))
         subtarget._subtarget.cache_clear()
         with nullcontext() if left is None else suppress(RenormError, OSError):
-            np.testing.assert_array_equal(renorm.compile(model, threads=2).run(x)[0], -x)
+            np.testing.assert_array_equal(renorm.compile(negative, threads=2).run(x)[0], -x)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limit)
         faked._get_default_tempdir, tempfile.tempdir = kept, held
     assert len(os.listdir("/proc/self/fd")) - 1 <= here + 2  # imports may keep some
     os.write(2, b"")  # still open
-    np.testing.assert_array_equal(renorm.compile(model, threads=2).run(x)[0], -x)
+    np.testing.assert_array_equal(renorm.compile(negative, threads=2).run(x)[0], -x)

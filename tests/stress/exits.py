@@ -66,6 +66,7 @@ _AT_EXIT = {
 _SCRIPT = """
 import atexit, os, random, signal, sys, threading, time
 import numpy as np, onnx
+from tests.frontends.models import running
 import renorm
 from renorm import training
 random.seed({seed})
@@ -83,7 +84,7 @@ x = np.linspace(-1, 1, 32, dtype=np.float32).reshape(4, 8)
 m, y = renorm.compile(network(4), threads=2), np.maximum(x, 0)
 grows = renorm.compile(network("N"))
 data = np.ones((16, 3, 8), np.float32)
-stateful = renorm.compile(onnx.parser.parse_model('''{running}'''), train_state=True)
+stateful = renorm.compile(running(16, 3, 8), train_state=True)
 def work():
     {work}
 def at_exit():
@@ -94,10 +95,6 @@ for _ in range({threads}):
 time.sleep({after})
 {end}
 """
-
-_RUNNING = """<ir_version: 8, opset_import: ["" : 17]> running (float[16, 3, 8] x) => (float[16, 3, 8] y)
-  <float[3] s = {1, 1, 1}, float[3] b = {0, 0, 0}, float[3] m = {0, 0, 0}, float[3] v = {1, 1, 1}>
-  { y, mean, var = BatchNormalization <training_mode = 1, momentum = 0.5> (x, s, b, m, v) }"""
 
 
 def _indented(text: str) -> str:
@@ -129,7 +126,6 @@ def while_it_works(seed: int) -> None:
         at_exit=_AT_EXIT[at_exit] or "pass",
         threads=rng.randint(0, 2),
         end=end.format(work=_WORK[work].strip(), after=after + 1e-3),
-        running=_RUNNING,
     )
     what = f"{work}, {name}, at exit {at_exit or 'nothing'}, after {after:.3f} s"
     with tempfile.TemporaryDirectory() as folder:

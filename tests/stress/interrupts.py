@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Any
 
 import numpy as np
-import onnx
+from tests.frontends.models import running
 from tests.stress.attack import attack
 
 import renorm
@@ -71,10 +71,6 @@ def _exception(after: float) -> None:
     threading.Timer(after, send, (me, ctypes.py_object(Interrupted))).start()
 
 
-_RUNNING = """<ir_version: 8, opset_import: ["" : 17]>
-  running (float[64, 3, 16] x) => (float[64, 3, 16] y)
-  <float[3] s = {1, 1, 1}, float[3] b = {0, 0, 0}, float[3] m = {0, 0, 0}, float[3] v = {1, 1, 1}>
-  { y, mean, var = BatchNormalization <training_mode = 1, momentum = 0.5> (x, s, b, m, v) }"""
 WAYS = (_signal_once, _kill, _main, _exception)
 
 
@@ -170,7 +166,7 @@ def first_runs(seed: int) -> None:
 def states(seed: int) -> None:
     """A state is that of before a run or of after it, all of it."""
     rng = _begin(seed)
-    m = renorm.compile(onnx.parser.parse_model(_RUNNING), train_state=True, threads=rng.randint(1, 4))
+    m = renorm.compile(running(64, 3, 16), train_state=True, threads=rng.randint(1, 4))
     x = np.random.default_rng(seed).standard_normal((64, 3, 16)).astype(np.float32)
     orbit = [m.state.copy()]
     for _ in range(4):

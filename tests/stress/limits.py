@@ -21,8 +21,8 @@ from functools import cache
 from typing import Any, NoReturn
 
 import numpy as np
-import onnx
 import pytest
+from tests.frontends.models import running
 from tests.stress._children import in_child
 from tests.stress.attack import attack
 
@@ -32,17 +32,17 @@ from renorm.core.dims import Sym
 from renorm.driver.cache import SWITCH
 from renorm.errors import LimitExceeded, RenormError
 from renorm.graph.ir import Graph
+from renorm.runtime import threads as teams
 
 Array = np.ndarray[Any, Any]
 
 
 def _network(channels: int, batch: Any, side: int = 12) -> Graph:
     g, rng, c = Graph("limited"), np.random.default_rng(0), 8
-    x = v = g.input("x", "float32", (batch, c, side, side))
+    v = g.input("x", "float32", (batch, c, side, side))
     for size in (3, 1):
         w = rng.standard_normal((channels, c, size, size)).astype(np.float32) / 8
         v, c = ops.relu(ops.conv(v, w, None, pads=(size // 2,) * 4)), channels
-    assert x.rank == 4
     g.outputs = [ops.softmax(ops.global_average_pool(v), axis=1), v]
     return g
 
@@ -154,13 +154,6 @@ def address_space(seed: int) -> None:
     )
 
 
-def _running() -> onnx.ModelProto:
-    body = """<ir_version: 8, opset_import: ["" : 17]> running (float[16, 3, 8] x) => (float[16, 3, 8] y)
-      <float[3] s = {1, 1, 1}, float[3] b = {0, 0, 0}, float[3] m = {0, 0, 0}, float[3] v = {1, 1, 1}>
-      { y, mean, var = BatchNormalization <training_mode = 1, momentum = 0.5> (x, s, b, m, v) }"""
-    return onnx.parser.parse_model(body)
-
-
 @attack(limit_s=60, in_gate=3)
 def threads_and_processes(seed: int) -> None:
     """Where only some threads and processes can be made, all is computed as with more of them, or an error says so."""
@@ -172,7 +165,7 @@ def threads_and_processes(seed: int) -> None:
     def attempt() -> None:
         nonlocal left
         os.environ |= {SWITCH: "0", "RENORM_NUM_THREADS": str(rng.randint(1, 6))}
-        start, faked, threaded = _thread.start_new_thread, subprocess, threading
+        start = _thread.start_new_thread
 
         def few(*args: Any) -> int:
             nonlocal left
@@ -184,19 +177,14 @@ def threads_and_processes(seed: int) -> None:
         def none(*_: Any, **__: Any) -> NoReturn:
             raise BlockingIOError(11, "Resource temporarily unavailable")
 
-        from renorm.runtime import threads as teams
-
-        for place, name in (
-            (threaded, "_start_new_thread"),
-            (_thread, "start_new_thread"),
-            (teams, "start_new_thread"),
-        ):
-            setattr(place, name, few)
-        if rng.random() < 0.5:
-            vars(faked)["Popen"] = none
+        fakes: list[tuple[Any, str, Any]] = [(threading, "_start_new_thread", few)]
+        fakes += [(place, "start_new_thread", few) for place in (_thread, teams)]
+        fakes += [(subprocess, "Popen", none)] if rng.random() < 0.5 else []
+        for place, name, fake in fakes:
+            setattr(place, name, fake)
         for found, wanted in zip(renorm.compile(_network(8, 5)).run(x), expected, strict=True):
             np.testing.assert_array_equal(found, wanted)
-        m = renorm.compile(_running(), train_state=True)
+        m = renorm.compile(running(16, 3, 8), train_state=True)
         m.run(data)
         np.testing.assert_allclose(m.state["m"], data.mean((0, 2)) / 2, atol=1e-5)
         since, n = time.monotonic(), rng.randint(1, 4)

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
-import onnx
+from tests.frontends.models import running
 from tests.stress.attack import attack
 from tests.stress.interrupts import Interrupted, _batch, _begin, _network, _whole
 
@@ -80,11 +80,6 @@ def _signals(rng: random.Random, handle: Handler, least: float, most: float) -> 
             process.wait()
 
 
-_RUNNING = """<ir_version: 8, opset_import: ["" : 17]> running (float[64, 3, 16] x) => (float[64, 3, 16] y)
-  <float[3] s = {1, 1, 1}, float[3] b = {0, 0, 0}, float[3] m = {0, 0, 0}, float[3] v = {1, 1, 1}>
-  { y, mean, var = BatchNormalization <training_mode = 1, momentum = 0.5> (x, s, b, m, v) }"""
-
-
 class _Wrong(list[str]):
     """What was wrong inside of handlers."""
 
@@ -100,7 +95,7 @@ def handlers(seed: int) -> None:
     x, m = _batch(rng), renorm.compile(_network(), threads=rng.randint(1, 4))
     (expected,) = renorm.compile(_network(), threads=1).run(x)
     data = np.random.default_rng(seed).standard_normal((64, 3, 16)).astype(np.float32)
-    stateful = renorm.compile(onnx.parser.parse_model(_RUNNING), train_state=True, threads=rng.randint(1, 3))
+    stateful = renorm.compile(running(64, 3, 16), train_state=True, threads=rng.randint(1, 3))
     start = stateful.state.copy()
     (normal,) = stateful.run(data)
     mean = training.moments(data).mean

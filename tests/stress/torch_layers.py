@@ -31,9 +31,9 @@ from renorm.training.background import BACKGROUND
 # of the largest value: some layers one after the other, each of which rounds and divides by what may be small
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 3e-4, torch.float16: 6e-2, torch.bfloat16: 0.4}
 DTYPES = (torch.float32,) * 5 + (torch.float64, torch.bfloat16, torch.float16)
-CONVS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+CONVS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-INSTANCE_NORMS = (None, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
+INSTANCE_NORMS = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
 LAZY = (nn.LazyBatchNorm1d, nn.LazyBatchNorm1d, nn.LazyBatchNorm2d, nn.LazyBatchNorm3d)
 
 
@@ -86,7 +86,7 @@ def _norm(rng: random.Random, shape: Sequence[int]) -> nn.Module:
         lambda: OwnNorm(last, eps, affine),
     ]
     if axes:
-        kinds += [lambda: INSTANCE_NORMS[axes](channels, eps, momentum or 0.1, affine, tracks)] * 2  # type: ignore
+        kinds += [lambda: INSTANCE_NORMS[axes - 1](channels, eps, momentum or 0.1, affine, tracks)] * 2
     made = rng.choice(kinds)()
     if rng.random() < 0.08 and type(getattr(made, "weight", None)) is nn.Parameter:
         parametrize.register_parametrization(made, "weight", Squares())
@@ -100,7 +100,7 @@ def _layer(rng: random.Random, shape: Sequence[int], depth: int) -> nn.Module:
     if rng.random() < 0.6:
         return _norm(rng, shape)
     if axes and rng.random() < 0.5:
-        return CONVS[axes](channels, channels, 3, padding=1, bias=rng.random() < 0.5)
+        return CONVS[axes - 1](channels, channels, 3, padding=1, bias=rng.random() < 0.5)
     return rng.choice((nn.ReLU(), nn.ReLU(inplace=True), nn.Linear(shape[-1], shape[-1]), nn.Identity(), nn.Tanh()))
 
 

@@ -364,7 +364,7 @@ def _result(call: Callable[[], Tensor]) -> Tensor | str:
     try:
         y = call()
         return y.to_dense() if y.layout is torch.sparse_coo else y
-    except (RuntimeError, NotImplementedError, ValueError) as error:
+    except (RuntimeError, ValueError) as error:  # what torch raises of dtypes and epsilons, compared word for word
         return f"{type(error).__name__}: {str(error).splitlines()[0]}"
 
 

@@ -47,16 +47,14 @@ def test_ranks(threads_left: Callable[[int], None], left: int, monkeypatch: pyte
 
 
 def test_branches(threads_left: Callable[[int], None], monkeypatch: pytest.MonkeyPatch) -> None:
-    def both(comm: training.Communicator) -> list[object]:
-        if comm.rank == 0:
-            threads_left(1)  # for the first branch of two
-        branch = lambda comm: training.moments(X[4 * comm.rank :][:4], comm=comm)  # noqa: E731
-        return training.together(comm, branch, branch)
+    def branch(comm: training.Communicator) -> object:
+        return training.moments(X, comm=comm)
 
     (alone,) = training.Threads(1)
     before = threading.active_count()
+    threads_left(1)  # for the first branch of two
     with pytest.raises(SynchronizationError, match="a branch cannot start: the system gives no more threads"):
-        both(alone)
+        training.together(alone, branch, branch)
     monkeypatch.undo()
     until = time.monotonic() + 10
     while threading.active_count() > before and time.monotonic() < until:
