@@ -258,6 +258,20 @@ def test_an_interrupt_at_any_line_of_taking_it_leaves_it_free():
         guard.release()
 
 
+def test_an_interrupt_behind_what_takes_it_leaves_it_free():
+    """It comes between native calls: with the lock taken, and nobody who would give it back."""
+
+    class Interrupted(Leaf):
+        def acquire(self, blocking=True, timeout=-1.0):
+            super().acquire(blocking, timeout)
+            raise KeyboardInterrupt
+
+    guard = Interrupted("what is taken without waiting")
+    with pytest.raises(KeyboardInterrupt):
+        guard.take()
+    assert not guard._is_owned()
+
+
 def test_an_interrupt_at_any_line_of_a_fork_leaves_nothing_taken(monkeypatch):
     monkeypatch.setattr(sys, "unraisablehook", lambda _: None)  # Python prints what hooks raise
     leaf = Leaf("what forks take")

@@ -86,8 +86,16 @@ class _Registered(RLock):
         _living[key] = weakref.ref(self, lambda _: _living.pop(key, None))
 
     def take(self) -> bool:
-        """Takes it if nobody has it, this thread included; never waits. To be given back by `release`."""
-        return not self._is_owned() and self.acquire(False)
+        """Takes it if nobody has it, this thread included, and returns whether it did; never waits. To be given back by
+        `release`, in a try right behind it: an interrupt leaves it taken there, or here free."""
+        if self._is_owned():
+            return False
+        try:
+            return self.acquire(False)
+        except BaseException:
+            if self._is_owned():
+                self.release()
+            raise
 
 
 class Leaf(_Registered):
