@@ -207,6 +207,31 @@ def test_data_with_another_name_is_refused(reader: str, tmp_path: Path) -> None:
         READERS[reader](path)
 
 
+DAMAGED = {
+    "no file": {"location": "w2.bin"},
+    "no name": {"location": ""},
+    "outside": {"location": "../w.bin"},
+    "negative": {"offset": "-5"},
+    "no number": {"offset": "x"},
+    "too long": {"length": "9999999"},
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_what_a_model_says_of_its_data_may_be_wrong(reader: str, damage: str, tmp_path: Path) -> None:
+    path = with_data_outside(tmp_path)
+    proto = onnx.load(path, load_external_data=False)
+    (tensor,) = proto.graph.initializer
+    said = {e.key: e.value for e in tensor.external_data} | DAMAGED[damage]
+    del tensor.external_data[:]
+    for key, value in said.items():
+        tensor.external_data.add(key=key, value=value)
+    path.write_bytes(proto.SerializeToString())
+    with pytest.raises(InvalidModel):
+        READERS[reader](path)
+
+
 @pytest.mark.parametrize("reader", READERS)
 def test_all_who_read_models_take_limits(reader: str, tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"

@@ -13,10 +13,9 @@ from typing import Any, cast
 import numpy as np
 import onnx
 import onnx.inliner
-from google.protobuf.message import DecodeError
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 
-from renorm.core.errors import InvalidModel, UnsupportedOp
+from renorm.core.errors import InvalidModel, RenormError, UnsupportedOp
 from renorm.core.limits import Limits
 from renorm.frontends.files import opened
 from renorm.frontends.listing import Array, Listing, Operator
@@ -53,7 +52,9 @@ def _parsed(source: Any, limits: Limits, is_slim: bool) -> ModelProto:
             model = onnx.load(os.fspath(source), load_external_data=False)
             return model if is_slim else _with_data(model, Path(source), limits)
         return onnx.load_from_string(bytes(source))
-    except (OSError, DecodeError) as error:
+    except (RenormError, MemoryError):
+        raise
+    except Exception as error:  # of the system, of protobuf, or of onnx over what is said of data in other files
         raise InvalidModel(f"{source if isinstance(source, (str, Path)) else 'bytes'}: {error}") from error
 
 
