@@ -14,7 +14,7 @@ import pytest
 from renorm.codegen.llvm import subtarget
 from renorm.codegen.llvm.requirements import requirements
 from renorm.core.errors import InternalError, InvalidTarget
-from renorm.core.features import FEATURES
+from renorm.core.features import FEATURES, NEEDED
 from renorm.core.target import Target, parse
 from renorm.runtime import cpu
 from renorm.targets import find
@@ -182,3 +182,13 @@ def test_what_others_print_meanwhile_is_passed_on(capfd: pytest.CaptureFixture[s
     complaints = subtarget._complaints(call)
     assert (complaints.cpus, complaints.features) == (("i99",), ())
     assert capfd.readouterr().err == "before\nbehind"
+
+
+def test_what_a_cpu_lacks_is_said_of_its_architecture() -> None:
+    lacks = {f"llvm -mtriple={X86} -mcpu=nehalem": "x86-64-v3", f"llvm -mtriple={ARM} -mattr=-neon": "generic"}
+    for target, other in lacks.items():
+        with pytest.raises(InvalidTarget) as error:
+            find(target)
+        arch = target.split("=")[1].split("-")[0]
+        assert error.value.facts[0].startswith(f"needed on {arch}: {', '.join(NEEDED[arch]).upper()}; ")
+        assert str(error.value.do).endswith(f"-mcpu={other}")

@@ -28,6 +28,7 @@ from renorm.core.dataclass import dataclass
 from renorm.core.errors import InvalidTarget, suggest
 from renorm.core.features import FEATURES, NEEDED
 from renorm.core.room import require
+from renorm.core.system import SINCE
 from renorm.core.target import Target
 from renorm.runtime import cpu
 
@@ -107,8 +108,8 @@ def _subtarget(triple: str, named: str, features: tuple[str, ...]) -> Subtarget:
     if missing := [f.upper() for f in NEEDED[arch] if f not in has]:
         raise InvalidTarget(
             f"target {target}: the CPU {tuned} has no {', '.join(missing)}",
-            ["needed on x86-64: AVX2, FMA, F16C (CPUs since 2013)"],
-            do="choose a CPU that has them, such as -mcpu=x86-64-v3",
+            [f"needed on {arch}: {', '.join(f.upper() for f in NEEDED[arch])}; {SINCE[arch]}"],
+            do=f"choose a CPU that has them, such as -mcpu={_UNNAMED[arch]}",
         )
     return Subtarget(triple, tuned, tuple(sorted(has)), others)
 
