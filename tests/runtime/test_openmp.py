@@ -1,14 +1,10 @@
-"""Runs on a parallel region of OpenMP: torch's, or a library written here, whose threads come as a test says; and
-where the system gives no threads for one."""
+"""Runs on a parallel region of OpenMP: torch's, or a library written here, whose threads come as a test says."""
 
 from __future__ import annotations
 
 import ctypes
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -165,35 +161,6 @@ def test_functions_of_two_libraries_are_no_region(torchs, monkeypatch):
     monkeypatch.setattr(openmp, "_base", lambda address: address)
     assert openmp.region(2, "libm.so.6") is None
     openmp.region.cache_clear()
-
-
-_NO_THREADS = """
-import numpy as np, torch, renorm, sys
-from renorm import ops
-from renorm.graph.ir import Graph
-from renorm.runtime import openmp, threads
-from tests.limited import without_threads
-
-threads.working = lambda threads: threads  # however few cores there are
-g = Graph("rows")
-g.outputs = [ops.softmax(g.input("x", "float32", (512, 4096)))]
-x = np.random.default_rng(0).standard_normal((512, 4096)).astype(np.float32)
-expected = renorm.compile(g, threads=1).run(x)[0]
-m = renorm.compile(g, threads=openmp.region(2, torch._C.__file__))
-assert m._team._region, "this run needs no region"
-without_threads()
-assert (m.run(x)[0] == expected).all()
-print("right")
-"""
-
-
-def test_a_thread_that_may_have_no_others_enters_no_region() -> None:
-    """libgomp ends the process there."""
-    pytest.importorskip("torch", reason="PyTorch is not installed")
-    done = subprocess.run(
-        [sys.executable, "-c", _NO_THREADS], cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=120
-    )
-    assert done.stdout == "right\n", done.stderr
 
 
 def test_each_thread_asks_for_each_larger_region_once(monkeypatch: pytest.MonkeyPatch) -> None:

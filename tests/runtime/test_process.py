@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.limited import without_threads
 
 import renorm
 
@@ -166,6 +168,25 @@ LIMITS = [{"OMP_THREAD_LIMIT": "1"}, {"OMP_THREAD_LIMIT": "2"}, {"OMP_DYNAMIC": 
 def test_openmp_gives_fewer_threads(python, limit):
     pytest.importorskip("torch", reason="PyTorch is not installed")
     python(TORCH, **limit)
+
+
+def test_a_thread_that_may_have_no_others_enters_no_region(python):
+    """libgomp ends the process there."""
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    python(f"""
+{TORCH}
+go, found = threading.Event(), []
+def run():
+    go.wait()
+    found.append(np.array_equal(with_region.run(x)[0], y))
+other = threading.Thread(target=run)  # for which OpenMP has no threads yet
+other.start()
+{inspect.getsource(without_threads)}
+without_threads()
+go.set()
+other.join()
+assert found == [True]
+""")
 
 
 def test_where_no_library_has_openmp(python):

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import ctypes.util
+import inspect
 import itertools
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from tests.limited import without_threads
 
 import renorm
 from renorm import ops
@@ -317,13 +318,12 @@ def test_without_the_library(monkeypatch):
         dnnl.path()
 
 
-_NO_THREADS = """
-import sys, threading
+_NO_THREADS = f"""
+import os, threading
 import numpy as np, renorm
 from renorm import ops
 from renorm.errors import OutOfMemory, UserCodeError
 from renorm.graph.ir import Graph
-from tests.limited import without_threads
 
 x = np.ones((1, 16, 64, 64), np.float32)
 g = Graph("conv")
@@ -339,6 +339,7 @@ def run():
         print(error.__cause__.facts[0])
 
 (other := threading.Thread(target=run)).start()  # for which OpenMP has no threads yet
+{inspect.getsource(without_threads)}
 without_threads()
 go.set()
 other.join()
@@ -349,7 +350,6 @@ def test_where_openmp_gets_no_threads() -> None:
     """It would end the process."""
     done = subprocess.run(
         [sys.executable, "-c", _NO_THREADS],
-        cwd=Path(__file__).parents[2],
         env=os.environ | {"OMP_NUM_THREADS": "3"},
         capture_output=True,
         text=True,

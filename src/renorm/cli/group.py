@@ -67,7 +67,7 @@ class _Verbs(click.Group):
 
 
 def _summary(verb: str) -> str:
-    """Return the first line of a verb's file, read without importing it."""
+    """Return what the file of a verb says it is for, read without importing it."""
     spec = find_spec(f"renorm.cli.{verb}")
     assert spec is not None
     assert spec.origin is not None

@@ -26,7 +26,7 @@ def read(node: OnnxNode, position: int = 1) -> list[int] | None:
 
 
 def write(op_type: str, node: Any, axes: Sequence[int] | None, opset: int, since: int = 13, **attributes: Any) -> Any:
-    """Return what `OpDef.to_onnx` does for a node whose axes (counted from the front) are an operand since an opset."""
+    """Return the `OpDef.to_onnx` of a node whose axes (counted from the front) are an operand since an opset."""
     if axes is None:
         return op_type, attributes, [node.operands[0]]
     if opset < since:

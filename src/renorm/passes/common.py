@@ -54,7 +54,7 @@ class ShareCommon:
 
 
 def _glance(v: Value) -> Hashable:
-    """Return elements that tell most constants of one type apart; all of them where nothing is computed yet."""
+    """Return a key that tells most constants of one type apart, and all where nothing is computed yet."""
     return v.deferred.key() if v.deferred else _bits(v.part(0, 0, 1) if v.rank else v.data)[:_GLANCE].tobytes()
 
 

@@ -29,7 +29,7 @@ class Timings:
 
 
 class Entry:
-    """A function to call with one array per argument of a kernel, and timed."""
+    """A kernel to be called with one array per argument, and timed."""
 
     @property
     def entry_name(self) -> str:

@@ -13,7 +13,7 @@ from renorm.core.target import Target
 from renorm.runtime import elf
 
 # Bytes that LLVM takes at most for any kernel, and for each byte of its text; where there are none, it ends the process
-ROOM, TIMES = 8 << 20, 64
+ROOM, ROOM_PER_BYTE = 8 << 20, 64
 
 # What the emitter leaves to LLVM, in order. Not in it, on purpose: the loop and SLP vectorizers and unrolling
 # (schedules decide), loop-idiom and memcpy-opt (they call the C library).
@@ -42,7 +42,7 @@ def machine(target: Target) -> Any:
 
 
 def _optimised(text: str, target: Target, name: str) -> Any:
-    require(ROOM + TIMES * len(text), f"no memory to compile kernel {name}")
+    require(ROOM + ROOM_PER_BYTE * len(text), f"no memory to compile kernel {name}")
     made = machine(target)
     try:
         module = llvm.parse_assembly(text, llvm.create_context())

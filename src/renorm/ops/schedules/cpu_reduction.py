@@ -213,7 +213,7 @@ def _partials(s: te.Schedule, t: te.Tensor, lane: te.IterVar, lanes: int) -> lis
 
 
 def _behind(t: te.Tensor) -> list[Load]:
-    """Return the stages that a reduction reads, through those that are inlined."""
+    """Return the reads of a reduction, through stages that are inlined."""
     return structure.reached(t, lambda u: structure.is_reduction(u) or u.op.tag in structure.KEPT)
 
 
