@@ -20,9 +20,10 @@ from onnx import TensorProto, helper, numpy_helper, parser
 from tests.frontends.models import DIGITS, batch_norm, model
 
 import renorm
-from renorm import frontends
+from renorm import Limits, frontends
 from renorm.core.dims import Sym
-from renorm.core.errors import InvalidModel, RenormError, UnsupportedOp, UserCodeError
+from renorm.core.errors import InvalidModel, LimitExceeded, RenormError, UnsupportedOp, UserCodeError
+from renorm.frontends.onnx import reader
 from renorm.graph import interpret, registry
 from renorm.graph.op import OpDef
 from renorm.graph.verify import verify
@@ -474,3 +475,63 @@ def test_the_digits_network() -> None:
         x = held["images"][:16, None].astype(np.float32) / 16
     theirs = onnxruntime.InferenceSession(DIGITS / "model.onnx").run(None, {"pixels": x})[0]
     np.testing.assert_allclose(interpret.run(g, [x])[0], theirs, atol=1e-5 * np.abs(theirs).max())
+
+
+def _branching(result: str, body: list[Any], of: str) -> onnx.NodeProto:
+    made = helper.make_tensor_value_info(of, 1, None)
+    other = helper.make_graph(
+        [helper.make_node("Neg", ["x"], ["n"])], "else", [], [helper.make_tensor_value_info("n", 1, None)]
+    )
+    return helper.make_node(
+        "If", ["c"], [result], then_branch=helper.make_graph(body, "then", [], [made]), else_branch=other
+    )
+
+
+def _with_condition(nodes: list[Any], output: str, **constants: np.ndarray) -> onnx.ModelProto:
+    held = {"c": np.array([True]), **constants}
+    inits = [numpy_helper.from_array(np.asarray(a), name) for name, a in held.items()]
+    x, y = helper.make_tensor_value_info("x", 1, [2]), helper.make_tensor_value_info(output, 1, None)
+    graph = helper.make_graph(nodes, "net", [x], [y], inits)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+def test_branches_read_what_the_graph_around_them_holds_and_may_use_the_same_names() -> None:
+    """An initializer of the graph that two branches read is one constant."""
+    one = helper.make_node("Constant", [], ["k"], value_float=1.0)
+    inner = [one, helper.make_node("Add", ["q", "k"], ["p"])]
+    nodes = [_branching("a", [helper.make_node("Add", ["x", "w"], ["q"]), *inner], "p")]
+    nodes += [_branching("y", [helper.make_node("Mul", ["a", "w"], ["q"]), *inner], "p")]
+    g = frontends.read(_with_condition(nodes, "y", w=np.float32([3, 5])))
+    verify(g)
+    np.testing.assert_array_equal(interpret.run(g, [np.float32([1, 2])])[0], [16, 41])
+    assert len(g.constants) == 4  # c, w, and k of each branch
+
+
+@pytest.mark.parametrize("depth", [3, 400])
+def test_branches_within_branches_are_read_however_deep_they_are(depth: int) -> None:
+    """Files are no deeper than some 30 graphs; models in memory may be."""
+    made = _with_condition([], "y")
+    graph = made.graph
+    for i in range(depth):
+        held = graph.node.add(op_type="If", input=["c"], output=[f"v{i}" if i else "y"])
+        taken, other = (
+            held.attribute.add(name=f"{n}_branch", type=onnx.AttributeProto.GRAPH) for n in ("then", "else")
+        )
+        other.g.output.add(name="x")
+        graph = taken.g
+        graph.output.add(name=f"v{i + 1}")
+    graph.node.add(op_type="Neg", input=["x"], output=[f"v{depth}"])
+    with pytest.raises(LimitExceeded, match=f"nesting: {depth}, at most 2"):
+        frontends.read(made, limits=Limits(nesting=2))
+    g = frontends.read(made, limits=Limits(nesting=1000))
+    assert [(n.op.name, n.output.name) for n in g.nodes] == [("neg", "y")]
+
+
+def test_names_that_are_missing_are_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    suggested, suggest = list[str](), reader.suggest
+    monkeypatch.setattr(reader, "suggest", lambda name, known: suggested.append(name) or suggest(name, known))
+    nodes = [helper.make_node("Add", ["x", f"no{i}"], [f"y{i}"]) for i in range(300)]
+    with pytest.raises(InvalidModel, match=r"reads 'no0', which nothing makes\n.*nearest") as error:
+        frontends.read(_with_condition(nodes, "y0"))
+    assert "reads 'no50'" in str(error.value)
+    assert suggested == ["no0"]

@@ -116,3 +116,17 @@ def test_names_are_escaped_and_results_of_several_are_named():
 
 def test_an_empty_graph_is_a_picture():
     assert xml.fromstring(svg(Graph("nothing"))).tag == f"{SVG}svg"
+
+
+def test_edges_past_very_many_rows_go_straight() -> None:
+    g = Graph()
+    x = g.input("x", "float32", (4,))
+    made = [x]
+    for _ in range(400):
+        made.append(ops.relu(made[-1]))
+    g.outputs = [ops.sum(made)]
+    picture = svg(g)
+    assert len(picture) < 4_000_000  # 80,000 places that edges pass, of some 100 characters each
+    root = xml.fromstring(picture)
+    assert len(boxes(root)) == 403
+    assert len([*root.iter(f"{SVG}path")]) == 400 + 401 + 1

@@ -9,7 +9,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from renorm.graph.place import Place
+from renorm import ops
+from renorm.graph.ir import Graph, Within
+from renorm.graph.place import Place, root
 
 
 def elements(p: Place) -> list[int]:
@@ -73,3 +75,17 @@ def test_places_that_share_bytes(a: Place, b: Place, alike: bool) -> None:
     assert a.overlaps(b) == b.overlaps(a)
     assert a.overlaps(b) or not shares
     assert shares or not a.overlaps(b) or is_guessed or not (a.run and b.run)
+
+
+def test_values_may_lie_within_values_thousands_deep() -> None:
+    g = Graph()
+    values = [g.input("x", "float32", (64,))]
+    for i in range(5000):
+        values.append(ops.relu(values[-1]))
+        if i:
+            values[-1].within = Within(values[-2], Place(0, 256))
+    assert root(values[-1]) == (values[1], Place(0, 256))
+    whole = ops.concat([values[1], values[0]], axis=0)
+    values[1].within = Within(whole, Place(256, 256))  # and with it all others
+    for v in (values[-1], values[2], values[1]):
+        assert root(v) == (whole, Place(256, 256))

@@ -275,3 +275,17 @@ def test_the_order_of_rules_does_not_matter_and_numbers_stay(steps: list[tuple[s
         texts.add(str(g))
         np.testing.assert_allclose(interpret.run(g, inputs)[0], expected, rtol=1e-12)
     assert len(texts) == 1
+
+
+def test_a_rule_that_moves_a_node_past_many_is_not_tried_on_all_each_time() -> None:
+    g, x = network()
+    for _ in range(300):
+        x = ops.relu(x)
+    g.outputs = [ops.transpose(x)]
+    tried = list[str]()
+    moves = rule(lambda x: ops.transpose(ops.relu(x)), lambda m: ops.relu(ops.transpose(m.x)))
+    grows = rule(lambda x: ops.relu(x), fits=lambda self, m: tried.append(m.root.name))
+    assert Driver([moves, grows]).run(g) == 300
+    assert [n.op.name for n in g.nodes] == ["transpose", *["relu"] * 300]
+    assert len(tried) < 1500
+    verify(g)

@@ -166,3 +166,9 @@ def test_mistakes_have_line_and_column(old: str, new: str, where: str, what: str
     with pytest.raises(ParseError, match=what) as error:
         parse(GOOD.replace(old, new))
     assert where in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["graph g(x: f32[" + "(" * 100_000, "graph g() -> () {a = " + "[" * 100_000])
+def test_brackets_within_brackets_without_end_are_an_error(text: str) -> None:
+    with pytest.raises(ParseError, match="too many brackets within each other"):
+        parse(text)

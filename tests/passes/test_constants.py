@@ -180,3 +180,45 @@ def test_one_result_per_level_zero_kernel() -> None:
     g = Graph()
     g.outputs = [ops.relu(Noisy()(g.input("x", "float32", (2,))))]
     assert [k.name for k in optimize(g, level=0)[0].groups] == ["noisy", "relu"]
+
+
+def test_each_node_of_a_shape_chain_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many ways lead through it, and however long they are."""
+    g = Graph()
+    x = g.input("x", "float32", (2, 3))
+    shape = ops.abs(ops.shape(x))
+    for _ in range(100):
+        shape = ops.sub(ops.abs(shape), ops.sub(shape, ops.abs(shape)))
+    g.outputs = [ops.relu(ops.reshape(x, shape))]
+    computed, apply = list[str](), interpret.apply
+    monkeypatch.setattr(interpret, "apply", lambda node, *a, **k: computed.append(node.name) or apply(node, *a, **k))
+    FixStaticOperands().run(g, Context())
+    assert op_names(g) == ["reshape", "relu"]
+    assert g.outputs[0].shape == (2, 3)
+    assert len(computed) == len(set(computed)) <= 402
+
+
+def test_shapes_that_depend_on_shapes_just_fixed_are_inferred_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    g = Graph()
+    x = g.input("x", "float32", (2, 3))
+    for _ in range(50):
+        x = ops.neg(ops.reshape(x, ops.abs(ops.shape(x))))
+    g.outputs = [x]
+    inferred, infer = list[str](), Graph.infer
+    monkeypatch.setattr(Graph, "infer", lambda self, node: inferred.append(node.name) or infer(self, node))
+    FixStaticOperands().run(g, Context())
+    assert op_names(g) == ["reshape", "neg"] * 50
+    assert x.shape == (2, 3)
+    assert max(map(inferred.count, inferred)) == 1
+
+
+def test_constants_that_begin_alike_are_not_compared_in_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    g = Graph()
+    x = g.input("x", "float32", (2, 100))
+    arrays = [np.stack([np.zeros(100), np.full(100, i % 40)]).astype(np.float32) for i in range(200)]
+    g.outputs = [ops.sum([ops.mul(x, a) for a in arrays])]
+    compared, equal = list[int](), np.array_equal
+    monkeypatch.setattr(np, "array_equal", lambda *a, **k: compared.append(1) or equal(*a, **k))
+    ShareCommon().run(g, Context())
+    assert len(g.constants) == 40
+    assert not compared

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from renorm.passes import memory
 from renorm.passes.memory import Lifetime, plan
 from renorm.runtime.program import align
 
@@ -25,10 +26,14 @@ def buffers(draw: st.DrawFn) -> list[list[Lifetime]]:
     return found
 
 
+@pytest.mark.parametrize("is_long", [False, True])
 @settings(deadline=None, max_examples=150)
-@given(buffers())
-def test_bytes_that_live_together_do_not_overlap(given: list[list[Lifetime]]) -> None:
-    p = plan(given)
+@given(given=buffers())
+def test_bytes_that_live_together_do_not_overlap(is_long: bool, given: list[list[Lifetime]]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        if is_long:
+            patch.setattr(memory, "_PAIRS", -1)
+        p = plan(given)
     assert len(p.offsets) == len(given)
     assert all(at % 64 == 0 for at in p.offsets)
     placed = [(at + part.offset, part) for at, parts in zip(p.offsets, given) for part in parts]
@@ -92,3 +97,13 @@ def test_what_lives_long_goes_first_where_that_is_better(unit: int) -> None:
 def test_one_buffer_whose_parts_live_apart() -> None:
     found = plan([[Lifetime(128, 0, 1, 0), Lifetime(128, 2, 3, 128)]])
     assert (found.offsets, found.size, found.lower_bound) == ((0,), 256, 128)
+
+
+def test_very_many_that_live_together_are_not_compared_in_pairs() -> None:
+    sizes = [64 * (1 + i % 7) for i in range(20_000)]
+    p = plan([[Lifetime(size, i, 2 * len(sizes) - i % 3)] for i, size in enumerate(sizes)])
+    assert p.size == p.lower_bound == sum(sizes)
+    # waves: of each a third lives on to the end of the next one
+    waves = [(w, i) for w in range(8) for i in range(1500)]
+    p = plan([[Lifetime(64 * (1 + i % 5), w, w + (i % 3 == 0))] for w, i in waves])
+    assert p.size <= 1.25 * p.lower_bound

@@ -147,3 +147,8 @@ def test_precedence_stands_in_for_parentheses() -> None:
     loose = GOOD.replace("(X[i] + 1f)", "X[i]*2f + X[7 - i % 3*2]/4f - 1f")
     tight = "(((X[i]*2f) + (X[(7 - ((i % 3)*2))]/4f)) - 1f)"
     assert tight in str(parse(loose))
+
+
+def test_brackets_within_brackets_without_end_are_an_error() -> None:
+    with pytest.raises(ParseError, match="within each other"):
+        parse("kernel k(X: float32[4]) -> (X) {\n  X[" + "(" * 100_000)

@@ -23,7 +23,7 @@ from renorm.driver import bounds, runners
 from renorm.frontends import read, tflite
 from renorm.graph import interpret
 from renorm.graph.ir import Graph, Value
-from renorm.passes.sensitivity import Sensitivity, tolerance_of
+from renorm.passes.sensitivity import Sensitivity, tolerances
 
 Array = np.ndarray[Any, Any]
 
@@ -199,10 +199,11 @@ def _judges(model: Any, old: Draw) -> list[Callable[[Array], Judged]]:
     graph, held = _fixed(model, old)
     sensitivity = Sensitivity.of(graph, held)
 
-    def judge_of(place: int, v: Value, expected: Array) -> Callable[[Array], Judged]:
-        return lambda after: judge(after, expected, tolerance_of(v), sensitivity.movements(place))
+    def judge_of(place: int, expected: Array, allowed: float) -> Callable[[Array], Judged]:
+        return lambda after: judge(after, expected, allowed, sensitivity.movements(place))
 
-    return [judge_of(i, v, a) for i, (v, (_, a)) in enumerate(zip(graph.outputs, old.outputs, strict=True))]
+    pairs = zip(old.outputs, tolerances(graph.outputs), strict=True)
+    return [judge_of(i, a, allowed) for i, ((_, a), allowed) in enumerate(pairs)]
 
 
 def _fixed(model: Any, given: Draw) -> tuple[Graph, dict[str, Array]]:

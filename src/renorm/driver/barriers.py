@@ -14,7 +14,7 @@ from math import ceil
 
 from renorm.codegen.abi import Access, CompiledKernel
 from renorm.core.dataclass import dataclass
-from renorm.core.spans import Spans
+from renorm.driver.overlaps import Places
 from renorm.graph.place import Place
 from renorm.runtime.program import Argument
 
@@ -45,31 +45,30 @@ class _Touch:
     writes: bool
     is_serial: bool
 
-    def orders(self, later: _Touch) -> bool:
-        """Whether `later`, of the same base, must come after this one and threads alone do not see to it."""
-        return (
-            (self.writes or later.writes)
-            and self.place.overlaps(later.place)
-            and not (self.is_serial and later.is_serial)
-        )
-
 
 class _Touched:
     """Places that were touched since the last barrier."""
 
     def __init__(self) -> None:
-        self._by_base: dict[tuple[str, int], Spans[_Touch]] = {}
+        self._places: dict[tuple[tuple[str, int], bool, bool], Places] = {}  # by base, whether written, whether serial
         self._held: set[_Touch] = set()
 
     def add(self, touch: _Touch) -> None:
         if touch not in self._held:  # a long row of phases touches the same places again and again
             self._held.add(touch)
-            self._by_base.setdefault(touch.base, Spans()).add(touch.place.offset, touch.place.end, touch)
+            self._places.setdefault((touch.base, touch.writes, touch.is_serial), Places()).add(touch.place)
 
     def orders(self, later: _Touch) -> bool:
-        """Whether something of it must be over before `later`."""
-        held = self._by_base.get(later.base)
-        return held is not None and any(t.orders(later) for t in held.meeting(later.place.offset, later.place.end))
+        """Whether something of it must be over before `later`, and threads alone do not see to it. Only what would be
+        so is looked at: of thread 0's alone there may be thousands at one place."""
+        return any(
+            (writes or later.writes)
+            and not (is_serial and later.is_serial)
+            and (held := self._places.get((later.base, writes, is_serial))) is not None
+            and any(True for _ in held.overlapping(later.place))
+            for writes in (True, False)
+            for is_serial in (True, False)
+        )
 
 
 def waits(launches: Sequence[Launch]) -> list[tuple[bool, ...]]:

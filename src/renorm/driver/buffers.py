@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from renorm.codegen.abi import CompiledKernel
-from renorm.core.spans import Spans
 from renorm.driver.groups import Call
+from renorm.driver.overlaps import Places
 from renorm.graph.ir import Graph, Value
 from renorm.graph.place import Place, nbytes, root
 from renorm.passes.memory import Lifetime
@@ -28,18 +28,18 @@ class _Touched:
 
     def __init__(self) -> None:
         self.steps: dict[Place, list[int]] = {}
-        self._places = Spans[Place]()
+        self._places = Places()
 
     def add(self, place: Place, step: int) -> None:
         if place not in self.steps:
             self.steps[place] = []
             if place.nbytes:
-                self._places.add(place.offset, place.end, place)
+                self._places.add(place)
         insort(self.steps[place], step)
 
     def over(self, place: Place) -> list[list[int]]:
         """Steps of all places that share bytes with one."""
-        return [self.steps[p] for p in self._places.meeting(place.offset, place.end) if p.overlaps(place)]
+        return [self.steps[p] for p in self._places.overlapping(place)]
 
 
 class Buffers:

@@ -25,7 +25,7 @@ from renorm.driver.runners import session
 from renorm.frontends import read, tflite
 from renorm.graph import interpret
 from renorm.graph.ir import Graph, Node, Value
-from renorm.passes.sensitivity import Sensitivity, tolerance_of
+from renorm.passes.sensitivity import Sensitivity, tolerance_of, tolerances
 
 Array = np.ndarray[Any, Any]
 REFERENCES = ("ort", "litert", "interpreter")
@@ -67,17 +67,17 @@ class Comparison:
 
 
 def _compared(
-    name: str, v: Value, ours: Array, theirs: Array, tolerance: float | None, sensitivity: Sensitivity, place: int = 0
+    v: Value, ours: Array, theirs: Array, tolerance: float | None, own: float, sensitivity: Sensitivity, place: int = 0
 ) -> Difference:
-    """tolerance: None for that of the value. sensitivity: of the network, where the value is result number `place`."""
+    """own: the value's tolerance, where `tolerance` is None. sensitivity: of the network, where the value is result
+    number `place`."""
     theirs = interpret.narrow(theirs, v.dtype)
     if tolerance is None:
-        tolerance = tolerance_of(v)
-        found = judge(ours, theirs, tolerance, sensitivity.movements(place))
+        tolerance, found = own, judge(ours, theirs, own, sensitivity.movements(place))
     else:
         error = difference(ours, theirs)
         found = Judged(error, differing=int(not error <= tolerance))
-    return Difference(name, found.error, largest(theirs), tolerance, found.agrees, found.reservation)
+    return Difference(v.name, found.error, largest(theirs), tolerance, found.agrees, found.reservation)
 
 
 def _in_steps(name: str, ours: Array, theirs: Array) -> Difference:
@@ -117,16 +117,17 @@ def compare(
     ours = module.run(*[inputs[v.name] for v in fixed.inputs])
     sensitivity = Sensitivity.of(fixed, inputs)
     is_rounded = chosen == "litert" and fixed.metadata[tflite.KEY].is_quantized
+    by_dtype = tolerances(fixed.outputs)
     outputs = tuple(
         _in_steps(v.name, a, b)
         if is_rounded and tolerance is None
-        else _compared(v.name, v, a, b, tolerance, sensitivity, i)
-        for i, (v, a, b) in enumerate(zip(fixed.outputs, ours, expected, strict=True))
+        else _compared(v, a, b, tolerance, own, sensitivity, i)
+        for i, (v, a, b, own) in enumerate(zip(fixed.outputs, ours, expected, by_dtype, strict=True))
     )
     if chosen != "interpreter" and not is_rounded and not all(d.agrees for d in outputs):
         defined = interpret.run(fixed, inputs)
         outputs = tuple(
-            d if d.agrees else _third(d, *(_compared(d.name, v, x, c, tolerance, sensitivity, i) for x in (a, b)))
+            d if d.agrees else _third(d, *(_compared(v, x, c, tolerance, by_dtype[i], sensitivity, i) for x in (a, b)))
             for i, (d, v, a, b, c) in enumerate(zip(outputs, fixed.outputs, ours, expected, defined, strict=True))
         )
     same = {name: options[name] for name in ("target", "opt_level", "keep") if name in options}
@@ -174,7 +175,9 @@ def _first_diverging(
         if node.name not in asked:
             ours = _ending_at(graph, node.output, inputs, options)
             sensitivity = Sensitivity([*_ancestors(graph, node), node], values, [node.output])
-            asked[node.name] = _compared(node.name, node.output, ours, values[node.output], tolerance, sensitivity)
+            y = node.output
+            found = _compared(y, ours, values[y], tolerance, tolerance_of(y), sensitivity)
+            asked[node.name] = replace(found, name=node.name)
         return asked[node.name]
 
     current = wrong

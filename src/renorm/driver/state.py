@@ -5,12 +5,11 @@ graph, behind those of the network, which each run reads and replaces.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
 
-from renorm.core import dtypes
 from renorm.core.dims import static
 from renorm.core.errors import InvalidInput
 from renorm.core.limits import DEFAULT, Limits
@@ -35,12 +34,15 @@ def hold(graph: Graph) -> tuple[Graph, State]:
     share mean, variance, scale and bias.
     """
     made = graph.copy()
-    stored = {v: data for n in made.nodes if _is_training(n) for v in _stored(n) if (data := _known(v)) is not None}
+    computed = interpret.Known(lambda v: v.data)
+    read = dict.fromkeys(v for n in made.nodes if _is_training(n) for v in _stored(n))
+    stored = {v: data for v in read if (data := _known(v, computed)) is not None}
     updated = [n for n in made.nodes if _is_training(n) and all(v in stored for v in _stored(n))]
     if not updated:
         raise InvalidInput(
             f"{graph.name}: no batch norm in training mode has running statistics that are constants of the network",
-            [_said(n) for n in made.nodes if isinstance(n.op, (BatchNorm, BatchNormTraining))] or ["it has none"],
+            [_said(n, stored) for n in made.nodes if isinstance(n.op, (BatchNorm, BatchNormTraining))]
+            or ["it has none"],
             "export it for training (torch.onnx.export: training=TrainingMode.TRAINING), or leave train_state out",
         )
     _check(made, updated)
@@ -90,30 +92,16 @@ def _unshaped(v: Value | None) -> Value | None:
     return maker.inputs[0] if maker is not None and isinstance(maker.op, Reshape) else v
 
 
-def _known(v: Value) -> Array | None:
+def _known(v: Value, computed: interpret.Known) -> Array | None:
     """Elements of a value that depends on constants alone, and is no output; None for others."""
-    return None if v.graph.is_output(v) and not v.is_constant else _computed(v)
+    return None if v.graph.is_output(v) and not v.is_constant else computed(v)
 
 
-def _computed(v: Value) -> Array | None:
-    node = v.producer
-    if v.is_constant or node is None:
-        return v.data
-    env = dict[Value, Array]()
-    for o in [o for o in node.inputs if o is not None]:
-        found = _computed(o)
-        if found is None:
-            return None
-        env[o] = interpret.widen(found)
-    results = interpret.apply(node, env, rounded=True)
-    return results[node.outputs.index(v)].astype(dtypes.numpy_dtype(v.dtype))
-
-
-def _said(node: Node) -> str:
+def _said(node: Node, stored: Collection[Value]) -> str:
     """Why a norm has no state."""
     if not _is_training(node):
         return f"{node.name}: it normalizes with stored statistics"
-    return f"{node.name}: " + ", ".join(f"{v.name!r} is no constant" for v in _stored(node) if _known(v) is None)
+    return f"{node.name}: " + ", ".join(f"{v.name!r} is no constant" for v in _stored(node) if v not in stored)
 
 
 def _check(graph: Graph, norms: list[Node]) -> None:

@@ -20,7 +20,7 @@ from renorm.graph import interpret
 from renorm.graph.external import external_values
 from renorm.graph.ir import Graph, Group, Value
 from renorm.passes.probe import differing, drawn
-from renorm.passes.sensitivity import Sensitivity, tolerance_of
+from renorm.passes.sensitivity import Sensitivity, tolerances
 from renorm.runtime.external import Calls, watched
 from renorm.runtime.report import OutputRecord, VerifiedRecord
 
@@ -83,8 +83,8 @@ def _compared(
     """Return what was compared, and a sentence where something differs. defined: has the outputs as its first
     results."""
     records, reason = list[OutputRecord](), None
-    for i, (v, ours, theirs) in enumerate(zip(outputs, found, expected, strict=True)):
-        allowed = tolerance_of(v)
+    pairs = zip(outputs, found, expected, tolerances(outputs), strict=True)
+    for i, (v, ours, theirs, allowed) in enumerate(pairs):
         judged = judge(ours, interpret.narrow(theirs, v.dtype), allowed, defined.movements(i))
         records.append(OutputRecord(v.name, judged.error, allowed, judged.reservation))
         if not judged.agrees:

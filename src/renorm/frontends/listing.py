@@ -78,6 +78,13 @@ class Listing:
     def producers(self) -> dict[str, Operator]:
         return {name: o for o in self.operators for name in o.results}
 
+    def readers(self) -> dict[str, list[Operator]]:
+        found: dict[str, list[Operator]] = {}
+        for o in self.operators:
+            for name in o.operands:
+                found.setdefault(name, []).append(o)
+        return found
+
     def available(self) -> set[str]:
         return {*self.inputs, *self.constants, *self.producers()}
 

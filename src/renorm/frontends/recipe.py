@@ -17,6 +17,7 @@ from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import field, replace
 from hashlib import blake2b
+from itertools import islice
 from typing import Any
 
 from renorm.core.dataclass import dataclass
@@ -172,11 +173,12 @@ class _Constants:
 
     def add(self, restored: Sequence[Operator], gone: Sequence[Operator]) -> None:
         """Those of one region."""
+        likely = _Likely(gone, self.after)
         for o in restored:
             for place, name in enumerate(o.reads):
                 if name in self.before.constants and name not in self.found:
                     self.found[name] = self._equal(name) or _predicted(
-                        self.before.constants[name], self._likely(o, place, gone), o.groups, self.after
+                        self.before.constants[name], likely.for_operand(o, place), o.groups, self.after
                     )
             for name in o.captures:
                 if name in self.before.constants and name not in self.found:
@@ -188,13 +190,27 @@ class _Constants:
             return Constant(None, name, digest)
         return Constant(None, self.equal[digest], digest) if digest in self.equal else None
 
-    def _likely(self, o: Operator, place: int, gone: Sequence[Operator]) -> list[str]:
-        """Constants that may have been made of the one which `o` reads at that place: what the operator with its name
-        or result reads there now comes first, and then all others of the region."""
-        same = [n for n in gone if n.kind == o.kind and (n.name == o.name or n.makes == o.makes)]
-        first = [n.reads[place] for n in same if place < len(n.reads)]
-        found = [n for n in dict.fromkeys([*first, *(n for g in gone for n in g.reads)]) if n in self.after.constants]
-        return found[:_TRIED]
+
+class _Likely:
+    """Constants that those which are to be restored may have been made into. gone: the operators of a region that read
+    them."""
+
+    def __init__(self, gone: Sequence[Operator], after: Listing):
+        self._gone, self._constants = gone, after.constants
+        self._alike: dict[Any, list[int]] = {}  # places in `gone`, by kind and name, and by kind and results
+        for i, g in enumerate(gone):
+            for called in (g.name, g.makes):
+                self._alike.setdefault((g.kind, called), []).append(i)
+        read = dict.fromkeys(n for g in gone for n in g.reads if n in after.constants)
+        self._others = [*islice(read, 2 * _TRIED)]
+
+    def for_operand(self, o: Operator, place: int) -> list[str]:
+        """For what `o` reads at that place: what the operator with its name or result reads there now comes first, and
+        then all others of the region."""
+        same = sorted({i for called in (o.name, o.makes) for i in self._alike.get((o.kind, called), ())})
+        reads = (self._gone[i].reads for i in same)
+        first = (r[place] for r in reads if place < len(r) and r[place] in self._constants)
+        return [*islice(dict.fromkeys([*first, *self._others]), _TRIED)]
 
 
 def _predicted(array: Array, likely: Sequence[str], groups: int, after: Listing) -> Constant:
@@ -242,13 +258,14 @@ def undo(file: Listing, recipe: Recipe, fragment: Listing) -> tuple[Listing, Und
     """The listing with every region restored that is still as it was made, and the recipe that it has then: of the
     regions that are left, or the one that the original had."""
     keys = {file.key(o): o for o in file.operators}
+    present = _Present(file)
     left, going, coming = list[tuple[str, str]](), list[Operator](), list[Operator]()
     further = list[Region]()
     constants: dict[str, Array] = {}
     for region in recipe.regions:
         gone = [keys.get(key) for _, key in region.gone]
         back = [fragment.operators[i] for i in region.restored]
-        reason = _objection(file, region, [o for o in gone if o is not None], back)
+        reason = present.objection(region, [o for o in gone if o is not None], back)
         if reason is None:
             try:
                 needed = {n for o in back for n in o.operands if n in recipe.constants}
@@ -261,7 +278,8 @@ def undo(file: Listing, recipe: Recipe, fragment: Listing) -> tuple[Listing, Und
             continue
         going += [o for o in gone if o is not None]
         coming += back
-    staying = [o for o in file.operators if o not in set(going)]
+    leaving = set(going)
+    staying = [o for o in file.operators if o not in leaving]
     rank = {name: i for i, (name, _) in enumerate(recipe.order)}
     operators = in_order([*staying, *coming], rank)
     read = {n for o in operators for n in o.operands} | {*file.outputs}
@@ -303,21 +321,25 @@ def refusal(label: str, undone: Undone) -> InvalidModel:
     )
 
 
-def _objection(file: Listing, region: Region, gone: Sequence[Operator], back: Sequence[Operator]) -> str | None:
-    """Why a region cannot be restored; None where it can."""
-    if len(gone) < len(region.gone):
-        here = file.producers()
-        names = [n for makes, _ in region.gone for n in makes if n]
-        missing = [n for n in names if n not in here]
-        if missing:
-            return f"{', '.join(map(repr, missing[:3]))} is not in the file any more"
-        return f"what makes {', '.join(map(repr, names[:3]))} was changed since: its operator, or its weights"
-    made = {n for o in back for n in o.results}
-    lost = {n for o in gone for n in o.results} - made
-    readers = [o for o in file.operators if o not in gone and not lost.isdisjoint(o.operands)]
-    if readers or not lost.isdisjoint(file.outputs):
-        return f"{', '.join(map(repr, sorted(lost)[:3]))} is read by what was added since"
-    return None
+class _Present:
+    """What stands in a file: who makes and who reads each name, and which of them are outputs."""
+
+    def __init__(self, file: Listing):
+        self._makers, self._readers, self._ends = file.producers(), file.readers(), frozenset(file.outputs)
+
+    def objection(self, region: Region, gone: Sequence[Operator], back: Sequence[Operator]) -> str | None:
+        """Why a region cannot be restored; None where it can."""
+        if len(gone) < len(region.gone):
+            names = [n for makes, _ in region.gone for n in makes if n]
+            missing = [n for n in names if n not in self._makers]
+            if missing:
+                return f"{', '.join(map(repr, missing[:3]))} is not in the file any more"
+            return f"what makes {', '.join(map(repr, names[:3]))} was changed since: its operator, or its weights"
+        own, made = set(gone), {n for o in back for n in o.results}
+        lost = {n for o in gone for n in o.results} - made
+        if any(n in self._ends or not own.issuperset(self._readers.get(n, ())) for n in lost):
+            return f"{', '.join(map(repr, sorted(lost)[:3]))} is read by what was added since"
+        return None
 
 
 def _decoded(file: Listing, constant: Constant) -> Array:

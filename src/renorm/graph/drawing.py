@@ -4,12 +4,13 @@ Values that are drawn are inputs, outputs, and what somebody reads of a node wit
 only result of the node where it begins. Constants are not drawn. What is drawn stands in rows, each node below all that
 it reads (longest path); an edge that passes rows goes through a place of its own in each of them. Rows are ordered by
 the mean place of what their members are joined to, in sweeps down and up (Sugiyama, Tagawa, Toda 1981), and then moved
-towards it as far as their neighbours leave room. So no edge touches a box but those that it joins.
+towards it as far as their neighbours leave room. So no edge touches a box but those that it joins, as long as the
+edges do not pass more rows in all than anybody would look at.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_right, insort
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from itertools import pairwise
@@ -22,6 +23,7 @@ CHARACTER, LINE = 7.3, 16.0  # of 12 px monospace
 GAP, BETWEEN = 22.0, 44.0  # of neighbours in a row, of rows
 MARGIN = 14.0
 SWEEPS = 12
+PASSING = 20_000  # places of edges that pass rows, in all: longer ones go straight, behind what they meet
 
 # Colours by class of text and fill; of strokes. A page behind the picture lets it be read on any background, and a
 # reader who asks for dark colours has them.
@@ -82,7 +84,7 @@ def svg(graph: Graph) -> str:
         '<marker id="end" viewBox="0 0 6 6" refX="6" refY="3" markerWidth="7" markerHeight="7" orient="auto">'
         '<polygon points="0,0 6,3 0,6"/></marker>',
         f'<rect class="page" width="{width:.0f}" height="{height:.0f}" rx="6"/>',
-        *(_edge(places) for places in edges),
+        *_paths(edges),
         *(_box(p) for row in rows for p in row if p.lines),
         "</svg>",
     ]
@@ -102,6 +104,9 @@ def _rows(graph: Graph) -> tuple[list[list[_Place]], list[list[_Place]]]:
     bottom = 1 + max(depth.values(), default=0)
     for value in graph.inputs:  # next to its first reader
         depth[value] = min((depth[n] for n in readers.get(value, [])), default=bottom) - 1
+    passed = [depth[n] - depth[start] - 1 for n in graph.nodes for start in _starts(n, depth)]
+    passed += [bottom - depth[_start(v, depth)] - 1 for v in graph.outputs if not v.is_constant]
+    far = _far(passed)
 
     rows: list[list[_Place]] = [[] for _ in range(bottom + 1)]
     place: dict[Node | Value, _Place] = {}
@@ -112,6 +117,9 @@ def _rows(graph: Graph) -> tuple[list[list[_Place]], list[list[_Place]]]:
         rows[depth[of]].append(made)
 
     def join(start: Node | Value, end: _Place, row: int) -> None:
+        if row - depth[start] - 1 > far:
+            edges.append([place[start], end])
+            return
         through = [place[start]]
         for between in range(depth[start] + 1, row):
             through.append(_Place())
@@ -132,7 +140,7 @@ def _rows(graph: Graph) -> tuple[list[list[_Place]], list[list[_Place]]]:
         assert value.producer is not None
         join(value.producer, place[value], depth[value])
     for node in graph.nodes:
-        for start in dict.fromkeys(_start(v, depth) for v in _read(node)):
+        for start in _starts(node, depth):
             join(start, place[node], depth[node])
     for value in graph.outputs:
         end = _value_place(value, "output")
@@ -145,6 +153,21 @@ def _rows(graph: Graph) -> tuple[list[list[_Place]], list[list[_Place]]]:
 def _start(value: Value, depth: Mapping[Node | Value, int]) -> Node | Value:
     """Where its edges begin: at the value where it has a place of its own, else at its producer."""
     return value if value in depth or value.producer is None else value.producer
+
+
+def _starts(node: Node, depth: Mapping[Node | Value, int]) -> Iterable[Node | Value]:
+    """Where the edges to a node begin, each once."""
+    return dict.fromkeys(_start(v, depth) for v in _read(node))
+
+
+def _far(passed: Sequence[int]) -> int:
+    """How many rows an edge may pass, of edges that would pass so many each."""
+    left = PASSING
+    for count in sorted(passed):
+        left -= count
+        if left < 0:
+            return count - 1
+    return max(passed, default=0)
 
 
 def _read(node: Node) -> Iterable[Value]:
@@ -187,7 +210,8 @@ def _crossings(rows: Sequence[Sequence[_Place]]) -> int:
         for p in row:
             own = sorted(index[id(q)] for q in p.below)
             count += sum(len(ends) - bisect_right(ends, end) for end in own)
-            ends = sorted(ends + own)
+            for end in own:
+                insort(ends, end)
     return count
 
 
@@ -245,10 +269,22 @@ def _ends(p: _Place, joined: Sequence[_Place]) -> dict[int, float]:
     return {id(q): p.x + wide * ((i + 1) / (len(there) + 1) - 0.5) for i, q in enumerate(there)}
 
 
-def _edge(places: Sequence[_Place]) -> str:
+def _paths(edges: Iterable[Sequence[_Place]]) -> Iterable[str]:
+    """All edges; of each place where they end on it is found once."""
+    below, above = dict[int, dict[int, float]](), dict[int, dict[int, float]]()
+    for places in edges:
+        for p in places:
+            if id(p) not in below:
+                below[id(p)], above[id(p)] = _ends(p, p.below), _ends(p, p.above)
+        yield _edge(places, below, above)
+
+
+def _edge(
+    places: Sequence[_Place], below: Mapping[int, Mapping[int, float]], above: Mapping[int, Mapping[int, float]]
+) -> str:
     path = list[str]()
     for a, b in pairwise(places):
-        x, to = _ends(a, a.below)[id(b)], _ends(b, b.above)[id(a)]
+        x, to = below[id(a)].get(id(b), a.x), above[id(b)].get(id(a), b.x)
         middle = (a.bottom + b.top) / 2
         path.append(f"{'L' if path else 'M'}{x:.1f},{a.bottom:.1f}")
         path.append(f"C{x:.1f},{middle:.1f} {to:.1f},{middle:.1f} {to:.1f},{b.top:.1f}")

@@ -6,7 +6,7 @@ network that is run kernel by kernel rounds; constants always have the elements 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -69,6 +69,45 @@ def _result(node: Node, v: Value, result: Any, rounded: bool) -> Array:
         return array.astype(dtype, copy=False)
     with np.errstate(all="ignore"):
         return widen(array.astype(dtype)) if rounded else array.astype(np.float64, copy=False)
+
+
+class Known:
+    """Elements of values that can be told before a network runs, each computed once, however many ways lead to it, and
+    however long they are; each step rounds to its dtype, as the network itself would.
+
+    given: the elements that a value has by itself; None where a node would have to be computed for them. may_compute:
+    whether that may be done.
+    """
+
+    def __init__(self, given: Callable[[Value], Array | None], may_compute: Callable[[Value], bool] = lambda v: True):
+        self._given, self._may_compute = given, may_compute
+        self._found = dict[Value, Array | None]()
+
+    def __call__(self, v: Value) -> Array | None:
+        """The elements, in the value's dtype; None where they are not known."""
+        waiting = [v]
+        while waiting:
+            if waiting[-1] in self._found or not (before := self._look(waiting[-1])):
+                waiting.pop()
+            else:
+                waiting += before
+        return self._found[v]
+
+    def _look(self, v: Value) -> list[Value]:
+        """Finds elements, unless others must be found first, which it gives."""
+        own, node = self._given(v), v.producer
+        operands = [] if node is None else [o for o in node.inputs if o is not None]
+        if own is not None or node is None or not operands or not self._may_compute(v):
+            self._found[v] = own
+            return []
+        before = [o for o in operands if o not in self._found]
+        if before:
+            return before
+        env = {o: widen(a) for o in operands if (a := self._found[o]) is not None}
+        results = apply(node, env, rounded=True) if env.keys() >= {*operands} else [None] * len(node.outputs)
+        for y, a in zip(node.outputs, results):
+            self._found.setdefault(y, None if a is None else a.astype(dtypes.numpy_dtype(y.dtype)))
+        return []
 
 
 def narrow(array: Array, dtype: str) -> Array:

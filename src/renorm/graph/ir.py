@@ -13,7 +13,7 @@ one flat graph. The text form is in graph.text.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, KeysView, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import field
 from math import prod
@@ -30,6 +30,7 @@ from renorm.core.errors import InvalidGraph, OperandError, RenormError, UserCode
 from renorm.core.listed import Listed
 from renorm.graph.deferred import LARGE, Deferred, cut
 from renorm.graph.layout import Blocked
+from renorm.graph.names import Names
 from renorm.graph.op import OpDef
 from renorm.graph.origin import Origin
 from renorm.graph.place import Place
@@ -117,6 +118,11 @@ class Value:
         """Nodes that read this value, each once, in the order in which they came to read it."""
         return list(self._readers)
 
+    @property
+    def readers(self) -> KeysView[Node]:
+        """The same without a list of them, of which there may be thousands; for who changes nothing meanwhile."""
+        return self._readers.keys()
+
     def apply_op(self, op: OpDef, operands: Sequence[Any], name: str | None) -> Any:
         return self.graph.apply(op, operands, name=name)
 
@@ -124,23 +130,27 @@ class Value:
         return f"%{self.name}: {self.type}"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Within:
-    """A place in the memory of another value."""
+    """A place in the memory of another value. root: what graph.place.root found last; no longer so where that value has
+    come to lie within another one."""
 
     value: Value
     place: Place
+    root: tuple[Value, Place] | None = field(default=None, repr=False)
 
 
 class Node:
     """An application of an op. operands: by parameter of the signature (None where left out, a list for a variadic
     one).
-    origin: names of the source model's nodes that this one stands for."""
+    origin: names of the source model's nodes that this one stands for. notes: what passes remember of it, by keys of
+    their own, as long as it has these operands."""
 
     def __init__(self, op: OpDef, operands: list[Any], name: str, origin: Sequence[str] = ()):
         self.op, self.operands, self.name = op, operands, name
         self.outputs: list[Value] = []
         self.origin: Sequence[str] = origin or (name,)
+        self.notes: dict[Any, Any] = {}
         self._order = 0.0  # see Graph.place_of
 
     @property
@@ -168,6 +178,7 @@ class Node:
             [new if v is old else v for v in o] if isinstance(o, list) else new if o is old else o
             for o in self.operands
         ]
+        self.notes.clear()
         if self in old._readers:  # a node that is not in its graph yet reads nothing
             del old._readers[self]
             new._readers[self] = None
@@ -199,32 +210,6 @@ class Group:
 
 
 @dataclass
-class Names:
-    """Names in use, those set aside for who asks for exactly them, and how often each hint was numbered."""
-
-    taken: set[str] = field(default_factory=set[str])
-    reserved: set[str] = field(default_factory=set[str])
-    numbered: dict[str, int] = field(default_factory=dict[str, int])
-
-    def claim(self, name: str) -> bool:
-        """Takes exactly `name`; False if it is in use."""
-        if name in self.taken:
-            return False
-        self.taken.add(name)
-        self.reserved.discard(name)
-        return True
-
-    def fresh(self, hint: str) -> str:
-        """Takes `hint`, or `hint` with a number."""
-        name = hint
-        while not name or name in self.taken or name in self.reserved:
-            self.numbered[hint] = self.numbered.get(hint, 0) + 1
-            name = f"{hint}_{self.numbered[hint]}"
-        self.taken.add(name)
-        return name
-
-
-@dataclass
 class Graph:
     """A network. metadata: what a frontend keeps of the source model (its opset, for example), so that it can be
     written back."""
@@ -250,15 +235,20 @@ class Graph:
         """Sets names aside for those who ask for exactly them: inputs, named results, exact constants, `rename`."""
         self._names.reserved.update(names)
 
+    def is_free(self, name: str) -> bool:
+        """Whether no value has that name."""
+        return name not in self._names.taken
+
     def rename(self, value: Value, name: str) -> None:
         """Gives a value another name, which must be unused; its old one is free again."""
         self._take_name(value, self._claim(name))
 
     def _take_name(self, value: Value, name: str) -> None:
         self._names.taken.discard(value.name)
-        value.name = name
         if value.is_constant:
-            self.constants = {v.name: v for v in self.constants.values()}
+            del self.constants[value.name]
+            self.constants[name] = value
+        value.name = name
 
     def input_for(self, value: Value) -> Value:
         """A new input with the name and type of a value, which gets another name and keeps its readers."""
@@ -492,20 +482,24 @@ class Graph:
                 if v is not None:
                     v._readers.pop(n, None)
 
-    def sort(self) -> None:
-        """Puts every node behind those that make what it reads, and otherwise leaves the order as it is."""
-        found: dict[Node, None] = {}
-        for n in self.nodes:
+    def sort(self, begin: int = 0, end: int | None = None) -> None:
+        """Puts every node of nodes[begin:end] behind those that make what it reads, and otherwise leaves the order as
+        it is. All that they read is made in front of `end`, the end of all nodes where it is None."""
+        unsorted = self.nodes[begin:end]
+        own, found = set(unsorted), dict[Node, None]()
+        for n in unsorted:
             waiting = [n]
             while waiting:
                 last = waiting[-1]
-                before = [v.producer for v in last.inputs if v is not None and v.producer is not None]
+                before = [v.producer for v in last.inputs if v is not None and v.producer in own]
                 missing = [p for p in before if p not in found]
                 if missing:
                     waiting += missing[::-1]
                 else:
                     found[waiting.pop()] = None
-        self.nodes = list(found)
+        for n, order in zip(found, [n._order for n in unsorted]):
+            n._order = order
+        self.nodes = [*self.nodes[:begin], *found, *(self.nodes[end:] if end is not None else ())]
 
     def discard_constants(self) -> None:
         """Takes out constants that nobody reads."""
@@ -513,10 +507,11 @@ class Graph:
         for v in unread:
             del self.constants[v.name]
 
-    def infer_again(self) -> None:
-        """Types and known elements of all results, from operands as they are now; for after operands became
-        constants."""
-        for n in self.nodes:
+    def infer_again(self, nodes: Iterable[Node] | None = None) -> None:
+        """Types and known elements of all results (of some nodes), from operands as they are now; for after operands
+        became constants."""
+        for n in self.nodes if nodes is None else nodes:
+            n.notes.clear()
             for v, t in zip(n.outputs, self.infer(n)):
                 v.type, v.known = t, None
             self._learn(n)

@@ -35,6 +35,9 @@ class Origin(Sequence[str]):
                 waiting += reversed(part._parts)
         return tuple(found)
 
+    def __contains__(self, name: object) -> bool:
+        return name in self.names
+
     def __bool__(self) -> bool:
         return bool(self._parts or self._names)  # no need to list them
 

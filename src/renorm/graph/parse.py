@@ -47,7 +47,10 @@ def parse(
     """The graph that `text` writes. constants: elements of those that are written as a digest, by name. ops: by name,
     beside those that are registered. Raises ParseError with line and column; constants that are missing are named all
     at once."""
-    return _Parser(text, constants or {}, ops or {}).graph()
+    try:
+        return _Parser(text, constants or {}, ops or {}).graph()
+    except RecursionError:
+        raise ParseError("the text has too many brackets within each other") from None
 
 
 class _Parser:

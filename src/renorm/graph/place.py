@@ -17,7 +17,7 @@ from renorm.core.dims import static
 from renorm.core.dtypes import itemsize
 
 if TYPE_CHECKING:
-    from renorm.graph.ir import Value
+    from renorm.graph.ir import Value, Within
 
 
 @dataclass(frozen=True)
@@ -122,12 +122,18 @@ def memory_shape(v: Value) -> tuple[int, ...]:
 
 def root(v: Value) -> tuple[Value, Place]:
     """The value whose memory holds `v`, and where."""
-    if v.within is None:
-        return v, Place(0, nbytes(v))
-    holder, outer = root(v.within.value)
-    place = v.within.place.inside(outer)
-    assert place is not None, f"{v!r} has no place in {holder!r}"
-    return holder, place
+    way: list[Within] = []
+    at = v  # values may lie within values thousands deep
+    while at.within is not None and (at.within.root is None or at.within.root[0].within is not None):
+        way.append(at.within)
+        at = at.within.value
+    known = at.within.root if at.within is not None else None
+    holder, outer = known or (at, Place(0, nbytes(at)))
+    for within in reversed(way):
+        place = within.place.inside(outer)
+        assert place is not None, f"{v!r} has no place in {holder!r}"
+        within.root = holder, outer = holder, place
+    return holder, outer
 
 
 def strides(v: Value) -> tuple[int, ...] | None:

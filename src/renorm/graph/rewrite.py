@@ -26,6 +26,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import field
+from itertools import islice
 from typing import Any, ClassVar
 
 import numpy as np
@@ -372,40 +373,44 @@ class Driver:
                 raise InvalidGraph(f"rewrite {rule.name}: the root of its pattern must be an op")
             by_root.setdefault(type(rule.root.op), []).append(rule)
         total, limit = 0, 1000 + 100 * len(graph.nodes)
+        waiting, is_all = graph.nodes.copy(), True
         while True:
-            fired = 0
-            gone: set[Node] = set()
-            for node in list(graph.nodes):
+            gone, new = set[Node](), list[Node]()
+            for node in waiting:
                 if node in gone:
                     continue
                 for rule in by_root.get(type(node.op), ()):
-                    removed = self._attempt(graph, rule, node)
+                    removed, made = self._attempt(graph, rule, node)
                     if removed:
                         gone.update(removed)
-                        fired += 1
+                        new += made
+                        total += 1
                         break
-            total += fired
-            if not fired:
+            if not gone and is_all:
                 return total
+            # what was made first, until there is nothing new: a rule may move a node past many, one by one
+            waiting, is_all = [n for n in new if n not in gone], False
+            if not gone:
+                waiting, is_all = graph.nodes.copy(), True
             if total > limit:
                 last = self.log.applied[-1]
                 raise InternalError(
                     f"rewrites of {graph.name} do not come to an end", [f"last: {last.rule} at {last.nodes[-1]}"]
                 )
 
-    def _attempt(self, graph: Graph, rule: Rewrite, node: Node) -> list[Node]:
-        """Nodes that went; none where the rule did not fire."""
+    def _attempt(self, graph: Graph, rule: Rewrite, node: Node) -> tuple[list[Node], list[Node]]:
+        """Nodes that went, and those that came; none where the rule did not fire."""
         m = rule.matches(graph, node)
         if m is None:
             self.log.withdraw(rule.name, node.name)
-            return []
+            return [], []
         reason = self.objection(rule, m) or rule.refuse(m) or self.objection(rule, m)
         if reason is None:
-            removed, reason = self._apply(graph, rule, m)
+            removed, made, reason = self._apply(graph, rule, m)
             if reason is None:
-                return removed
+                return removed, made
         self.log.refuse(Refused(rule.name, node.name, merged_origin(m.about), reason))
-        return []
+        return [], []
 
     def objection(self, rule: Rewrite, m: Match) -> str | None:
         """Return why a rule may not fire: it would touch a kept node, take a value away that somebody else reads, or
@@ -422,12 +427,12 @@ class Driver:
                     continue
                 if m.graph.is_output(v):
                     return f"{v.name!r} is an output of the graph"
-                others = [u for u in v.users if u not in inside]
+                others = [*islice((u for u in v.readers if u not in inside), 3)]
                 if others:
-                    return f"{v.name!r} is also read by {', '.join(repr(u.name) for u in others[:3])}"
+                    return f"{v.name!r} is also read by {', '.join(repr(u.name) for u in others)}"
         return None
 
-    def _apply(self, graph: Graph, rule: Rewrite, m: Match) -> tuple[list[Node], str | None]:
+    def _apply(self, graph: Graph, rule: Rewrite, m: Match) -> tuple[list[Node], list[Node], str | None]:
         with graph.at(m.root, m.origin) as made:
             result = rule.rewrite(m)
         results = list(result) if isinstance(result, (tuple, list)) else [result]
@@ -453,13 +458,14 @@ class Driver:
                 self.log.reverted[rule.name, m.root.name] = Refused(rule.name, m.root.name, about, reason)
         if reason is not None:
             graph.discard(made)
-            return [], reason
+            return [], [], reason
         for old, new in pairs:
             graph.replace(old, new)
             if new.producer in made and not graph.is_output(new):  # an output has taken its name over already
                 graph.swap_names(old, new)
-        if beside:
-            graph.sort()
+        if beside:  # who reads what was made beside may stand in front of it
+            end = graph.place_of(m.root) + 1
+            graph.sort(min([end, *(graph.place_of(u) for _, new in beside for u in new.readers)]), end)
         removed = self._remove_unread(graph, m)
         names = [n.name for n in removed]
         into = self._name(graph, m.root, removed, made)
@@ -468,7 +474,7 @@ class Driver:
         instead = tuple(dict.fromkeys(r.reason for r in others))
         self.log.applied.append(Applied(rule.name, tuple(names), m.origin, about, into, rule.fate, error, instead))
         self.log.forget(names)
-        return removed, None
+        return removed, made, None
 
     @staticmethod
     def _remove_unread(graph: Graph, m: Match) -> list[Node]:
@@ -476,7 +482,7 @@ class Driver:
         removed: list[Node] = []
         waiting = m.nodes
         while waiting:
-            unread = [n for n in waiting if not any(v.users or graph.is_output(v) for v in n.outputs)]
+            unread = [n for n in waiting if not any(v.readers or graph.is_output(v) for v in n.outputs)]
             if not unread:
                 break
             graph.discard(unread)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field
 from functools import cache
+from heapq import heapify, heappop, heapreplace
 from itertools import product
 from math import prod
 from typing import Any
@@ -119,16 +120,21 @@ class ChooseAlgorithms:
         target = context.target.machine_target
         choices = [_Choice(n, target) for n in graph.nodes if _may_change(n) and not context.kept(n)]
         choices = [c for c in choices if c.costs]
-        waiting = [c for c in choices if c.better()]
+        waiting = [(-c.density(), i) for i, c in enumerate(choices) if c.better()]
+        heapify(waiting)
         while waiting:
-            best = max(waiting, key=_Choice.density)
+            i = waiting[0][1]
+            best = choices[i]
             way = best.better()[0]
             if best.bytes_more(way) <= left:
                 left -= best.bytes_more(way)
                 best.way = way
             else:
                 best.refused.add(way)
-            waiting = [c for c in waiting if c.better()]
+            if best.better():
+                heapreplace(waiting, (-best.density(), i))
+            else:
+                heappop(waiting)
         return {c.node: c.way or c.reason() for c in choices}
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
 
 from renorm.core.dataclass import dataclass
 from renorm.graph.ir import Graph, Node, Value
+from renorm.graph.origin import Origin
 from renorm.passes.context import Context
 
 _GLANCE = 256  # bytes that tell most constants of one type apart
@@ -34,7 +36,7 @@ class ShareCommon:
                 continue
             for old, new in zip(node.outputs, other.outputs):
                 graph.replace(old, new)
-            other.origin = tuple(dict.fromkeys((*other.origin, *node.origin)))
+            other.origin = Origin(other.origin, node.origin)
             gone.append(node)
         graph.discard(gone)
         graph.discard_constants()
@@ -45,12 +47,10 @@ class ShareCommon:
             if not graph.is_output(v):
                 alike.setdefault((v.type, _glance(v)), []).append(v)
         for values in alike.values():
-            while values:
-                first = values.pop(0)
-                same = [v for v in values if _is_same(v, first)]
-                for v in same:
-                    graph.replace(v, first)
-                values = [v for v in values if v not in same]
+            first: dict[Hashable, Value] = {}
+            for v in values if len(values) > 1 else ():
+                if (same := first.setdefault(_content(v), v)) is not v:
+                    graph.replace(v, same)
 
 
 def _glance(v: Value) -> Hashable:
@@ -58,14 +58,17 @@ def _glance(v: Value) -> Hashable:
     return v.deferred.key() if v.deferred else _bits(v.part(0, 0, 1) if v.rank else v.data)[:_GLANCE].tobytes()
 
 
-def _is_same(v: Value, other: Value) -> bool:
-    """Whether two constants of one glance are equal to the last bit, also before rounding where that is known."""
-    if v.deferred or other.deferred:
-        return True
-    if not np.array_equal(_bits(v.data), _bits(other.data)):
-        return False
-    a, b = v.exact, other.exact
-    return a is b if a is None or b is None else np.array_equal(_bits(a), _bits(b))
+def _content(v: Value) -> Hashable:
+    """Equal for constants of one type and glance that are equal to the last bit, also before rounding where that is
+    known."""
+    if v.deferred:
+        return None
+    exact = v.exact
+    return _digest(v.data), None if exact is None else _digest(exact)
+
+
+def _digest(array: np.ndarray[Any, Any] | None) -> bytes:
+    return sha256(_bits(array).data).digest()
 
 
 def _bits(array: np.ndarray[Any, Any] | None) -> np.ndarray[Any, Any]:

@@ -13,7 +13,9 @@ from renorm.core.dims import static
 from renorm.graph import interpret
 from renorm.graph.ir import Graph, Node, Value
 from renorm.passes.context import Context
+from renorm.passes.dead_code import discard_dead
 
+_SMALL = 1024  # elements of what is computed for an operand that must be known
 _FREE = 1 << 20  # bytes that a folded constant may have in any case
 _IN_ALL = 1 << 28  # bytes that all constants folded in one go may have in any case
 _GROWTH = 2  # how many times larger than its operands it may be otherwise; Expand and ConstantOfShape stay computed
@@ -29,57 +31,38 @@ class FixStaticOperands:
     """
 
     def run(self, graph: Graph, context: Context) -> None:
-        unread = set(_unread(graph))
-        while self._fix(graph):
-            graph.infer_again()  # extents that depend on the operands just fixed, which later chains may read
-        while going := [n for n in _unread(graph) if n not in unread]:
-            graph.discard(going)
-        graph.discard_constants()
-
-    def _fix(self, graph: Graph) -> bool:
-        changed = False
+        unread = [n for n in graph.nodes if not any(v.readers or graph.is_output(v) for v in n.outputs)]
+        known, changed = interpret.Known(_given, _is_small), set[Value]()
         for node in graph.nodes:
-            for parameter, v in zip(node.op.parsed.operands, node.operands, strict=True):
-                if parameter.is_static and isinstance(v, Value) and not v.is_constant:
-                    data = _known(v)
-                    if data is not None:
-                        node.replace_operand(v, graph.constant(data, v.name, f"computed by {_producer(v)}"))
-                        changed = True
-        return changed
+            # extents that depend on operands just fixed, which later nodes read
+            if self._fix(graph, node, known) or not changed.isdisjoint(v for v in node.inputs if v is not None):
+                graph.infer_again([node])
+                changed.update(node.outputs)
+        discard_dead(graph, wanted=unread)
+
+    def _fix(self, graph: Graph, node: Node, known: interpret.Known) -> bool:
+        """Whether there was something to do."""
+        before = node.operands
+        for parameter, v in zip(node.op.parsed.operands, before, strict=True):
+            if parameter.is_static and isinstance(v, Value) and not v.is_constant:
+                data = known(v)
+                if data is not None:
+                    maker = v.producer.name if v.producer else v.name
+                    node.replace_operand(v, graph.constant(data, v.name, f"computed by {maker}"))
+        return node.operands is not before
 
 
-def _unread(graph: Graph) -> list[Node]:
-    return [n for n in graph.nodes if not any(v.users or graph.is_output(v) for v in n.outputs)]
-
-
-def _producer(v: Value) -> str:
-    return v.producer.name if v.producer else v.name
-
-
-def _known(v: Value, depth: int = 64) -> np.ndarray[Any, Any] | None:
-    """Elements of a shape computation: tracked ones, or those of a chain that begins at constants and static shapes."""
+def _given(v: Value) -> np.ndarray[Any, Any] | None:
+    """Elements of a constant, or those that shape inference has found."""
     if v.data is not None:
         return v.data
-    dtype = dtypes.numpy_dtype(v.dtype)
     if v.known is not None and all(isinstance(e, (int, float)) for e in v.known.reshape(-1)):
-        return v.known.astype(dtype)
-    if v.producer is None or not v.type.is_static or prod(static(v.shape)) > 1024 or not depth:
-        return None
-    operands = [_known(o, depth - 1) for o in v.producer.inputs if o is not None]
-    if not operands or any(o is None for o in operands):
-        return None
-    return _evaluate(v.producer)[v.producer.outputs.index(v)].astype(dtype)
+        return v.known.astype(dtypes.numpy_dtype(v.dtype))
+    return None
 
 
-def _evaluate(node: Node) -> list[np.ndarray[Any, Any]]:
-    """Results of a node whose operands can all be known; each step rounds to its dtype, as the network itself would."""
-    env: dict[Value, np.ndarray[Any, Any]] = {}
-    for v in node.inputs:
-        if v is not None:
-            data = _known(v)
-            assert data is not None
-            env[v] = interpret.widen(data)
-    return interpret.apply(node, env, rounded=True)
+def _is_small(v: Value) -> bool:
+    return v.type.is_static and prod(static(v.shape)) <= _SMALL
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,8 @@ from renorm.passes import paths, pushing
 from renorm.passes.affine import ARITHMETIC, FAR, normalization, per_channel, scaling, together
 from renorm.passes.taking import VANISH, Scaled, absorb, absorb_front
 
+_LONGEST = 64  # scales and shifts in a row that are looked at as one
+
 
 class Fold(Rewrite):
     """f(x; w, b) * k + shift -> f(x; w', b')
@@ -61,9 +63,9 @@ class Fold(Rewrite):
                     return None
                 reasons.append(m.found)
             m.bound, m.alongside, node = pattern, {}, y.producer
-            before = None if node is None or len(y.users) > 1 or m.graph.is_output(y) else scaling(node)
+            before = None if node is None or len(y.readers) > 1 or m.graph.is_output(y) else scaling(node)
             both = None if before is None else together(before[1], found, before[0])
-            if node is None or before is None or both is None:
+            if node is None or before is None or both is None or len(m.about) > _LONGEST:
                 break
             m.bound[f"on the way: {node.name}"] = node
             m.about.append(node)

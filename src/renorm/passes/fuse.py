@@ -23,11 +23,13 @@ from collections.abc import Iterable
 from dataclasses import field
 from math import inf, prod
 
+from renorm.core.ancestry import Ancestry
 from renorm.core.dataclass import dataclass
 from renorm.core.dims import is_static, static
 from renorm.core.target import Target
 from renorm.graph import registry
-from renorm.graph.ir import External, Graph, Group, Names, Node, Value
+from renorm.graph.ir import External, Graph, Group, Node, Value
+from renorm.graph.names import Names
 from renorm.graph.op import BROADCAST, INJECTIVE, OPAQUE, REDUCTION, Fusion
 from renorm.ops.transpose import Transpose
 from renorm.passes.context import Claim, Context
@@ -135,25 +137,15 @@ class _Partition:
 
     def _post_dominators(self) -> dict[Node, Node | None]:
         """The immediate post-dominator of every node; None stands for what lies behind the outputs."""
-        found: dict[Node, Node | None] = {}
-        depth: dict[Node | None, int] = {None: 0}
+        tree = Ancestry[Node]()
         for node in reversed(self.graph.nodes):
-            readers = self.readers(node)
             meet: Node | None = None
-            if readers and not any(v in self._outputs for v in node.outputs):
-                meet = readers[0]
-                for other in readers[1:]:
-                    a: Node | None = meet
-                    b: Node | None = other
-                    while a is not b:
-                        if depth[a] >= depth[b]:
-                            a = found[a] if a is not None else None
-                        else:
-                            b = found[b] if b is not None else None
-                    meet = a
-            found[node] = meet
-            depth[node] = depth[meet] + 1
-        return found
+            if not any(v in self._outputs for v in node.outputs):
+                meet, *others = self.readers(node) or [None]
+                for other in others:
+                    meet = tree.meet(meet, other)
+            tree.add(node, meet)
+        return tree.above
 
     def _between(self, node: Node, end: Node) -> list[Node] | None:
         """Nodes on paths from `node` to `end`, without both; None where they are more than a group may have."""

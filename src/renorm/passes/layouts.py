@@ -32,7 +32,7 @@ class ChooseLayouts:
         regions = Regions(graph, graph.groups, context, layout)
         inside = {v: g.name for g in graph.groups for n in g.nodes for v in n.outputs}
         for v, group in inside.items():
-            leaves = graph.is_output(v) or any(inside[u.output] != group for u in v.users)
+            leaves = graph.is_output(v) or any(inside[u.output] != group for u in v.readers)
             if leaves and regions.is_blocked(v):
                 v.layout = layout
 

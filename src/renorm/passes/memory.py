@@ -6,18 +6,21 @@ A buffer may be alive in parts: the place of a concat is one buffer, and until i
 may lie there. Greedy in an order: each buffer at the lowest offset where nothing that lives with it is in the way. The
 first orders are by size, by how long a buffer lives, and by both; from the best of them on, whoever sticks out most
 goes first, again and again, until the plan is as small as any can be or enough was tried. The lower bound is the most
-bytes alive at one step, which no plan can go below.
+bytes alive at one step, which no plan can go below. Where too many live together to compare them in pairs, each is
+placed when it comes to be, in the smallest gap.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Callable, Sequence
+from heapq import heappop, heappush
 
 from renorm.core.dataclass import dataclass
 from renorm.core.spans import Spans
 from renorm.runtime.program import align
 
-_TRIES, _PAIRS = 100, 1_000_000  # at most: orders, and pairs of buffers compared in all, which takes some 0.2 s
+_TRIES, _PAIRS = 100, 1_000_000  # at most: orders, and pairs of buffers compared for them, which takes some 0.2 s
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,9 @@ def plan(buffers: Sequence[Buffer]) -> Plan:
     """Aligned offsets for all buffers; one of no bytes lies at 0."""
     held = [_Held(parts) for parts in buffers]
     bound = _most_alive([part for h in held for part in h.parts])
+    if _living_together(held) > _PAIRS:
+        best, size = _placed_in_time(held)
+        return Plan(tuple(best), size, bound)
     order = _by_measure(held, _MEASURES[0])
     best, size = _placed(held, order)
     for measure in _MEASURES[1:]:
@@ -83,7 +89,8 @@ class _Held:
             if p.bytes
         ]
         self.first = min((p.first for p in self.parts), default=0)
-        self.steps = max((p.last for p in self.parts), default=0) - self.first + 1
+        self.last = max((p.last for p in self.parts), default=0)
+        self.steps = self.last - self.first + 1
 
 
 # what makes a buffer go before others
@@ -117,6 +124,68 @@ def _placed(held: Sequence[_Held], order: Sequence[int]) -> tuple[list[int], int
             placed.add(p.first, p.last + 1, (at + p.offset, at + p.offset + p.bytes))
         end = max(end, at + own.size)
     return offsets, end
+
+
+def _living_together(held: Sequence[_Held]) -> int:
+    """Pairs of buffers of which both are alive at one step, at least in parts."""
+    ends = sorted(h.last for h in held)
+    begins = sorted(h.first for h in held)
+    return sum(i - bisect_left(ends, begin) for i, begin in enumerate(begins))
+
+
+def _placed_in_time(held: Sequence[_Held]) -> tuple[list[int], int]:
+    """Offsets of all buffers, placed as they come to be, larger ones first, and the size of the arena."""
+    offsets, alive, gaps = [0] * len(held), list[tuple[int, int]](), _Gaps()
+    for i in sorted(range(len(held)), key=lambda i: (held[i].first, -held[i].size)):
+        while alive and alive[0][0] < held[i].first:
+            gone = heappop(alive)[1]
+            gaps.give(offsets[gone], held[gone].size)
+        if held[i].size:
+            offsets[i] = gaps.take(held[i].size)
+            heappush(alive, (held[i].last, i))
+    return offsets, gaps.end
+
+
+class _Gaps:
+    """Free bytes before `end`, the end of the arena. No two gaps touch."""
+
+    def __init__(self) -> None:
+        self.end = 0
+        self._by_size: list[tuple[int, int]] = []  # size, begin; sorted
+        self._ends: dict[int, int] = {}  # by begin
+        self._begins: dict[int, int] = {}  # by end
+
+    def take(self, size: int) -> int:
+        """Where `size` bytes are free: in the smallest gap that has them, else at the end."""
+        at = bisect_left(self._by_size, (size,))
+        begin = self._by_size[at][1] if at < len(self._by_size) else self._begins.get(self.end, self.end)
+        end = self._ends.get(begin, begin)
+        if end > begin:
+            self._close(begin)
+        self.end = max(self.end, begin + size)
+        if end > begin + size:
+            self._open(begin + size, end)
+        return begin
+
+    def give(self, begin: int, size: int) -> None:
+        """Makes bytes free again."""
+        end = begin + size
+        if begin in self._begins:
+            self._close(begin := self._begins[begin])
+        if end in self._ends:
+            end = self._close(end)
+        self._open(begin, end)
+
+    def _open(self, begin: int, end: int) -> None:
+        self._ends[begin], self._begins[end] = end, begin
+        insort(self._by_size, (end - begin, begin))
+
+    def _close(self, begin: int) -> int:
+        """Where the gap ended that began there."""
+        end = self._ends.pop(begin)
+        del self._begins[end]
+        del self._by_size[bisect_left(self._by_size, (end - begin, begin))]
+        return end
 
 
 def _most_alive(parts: Sequence[Lifetime]) -> int:

@@ -13,7 +13,7 @@ from dataclasses import field, replace
 from renorm.core import dtypes
 from renorm.core.dataclass import dataclass
 from renorm.graph.channels import cancellation
-from renorm.graph.ir import Graph, Node
+from renorm.graph.ir import Graph, Group, Node
 from renorm.graph.op import BROADCAST
 from renorm.graph.rewrite import Applied
 from renorm.passes.affine import FROM_BATCH, exact
@@ -114,7 +114,7 @@ class Ledger:
     def records(self, graph: Graph, context: Context) -> tuple[NormRecord, ...]:
         """One record per normalization, in the order of the source model."""
         names = {n.name for n in self.norms}
-        kernel = {n: g.name for g in graph.groups for n in g.nodes}
+        kernel = {n: g for g in graph.groups for n in g.nodes}
         steps: dict[str, list[Applied]] = {}
         for one in context.log.applied:
             for name in names.intersection(one.root) if one.fate else ():
@@ -124,7 +124,7 @@ class Ledger:
             for name in names.intersection(n.origin):
                 standing.setdefault(name, []).append(n)
         return tuple(
-            self._record(norm, names, standing.get(norm.name, []), steps.get(norm.name, []), graph, kernel, context)
+            self._record(norm, names, standing.get(norm.name, []), steps.get(norm.name, []), kernel, context)
             for norm in self.norms
         )
 
@@ -134,8 +134,7 @@ class Ledger:
         names: set[str],
         mine: Sequence[Node],
         steps: Sequence[Applied],
-        graph: Graph,
-        kernel: dict[Node, str],
+        kernel: dict[Node, Group],
         context: Context,
     ) -> NormRecord:
         error = max((a.error for a in steps if a.error is not None), default=None)
@@ -144,7 +143,7 @@ class Ledger:
         whole = [n for n in mine if n.op.is_normalization and (n.name == norm.name or not steps)]
         if whole:
             kept = context.kept(whole[0])
-            into = (kernel[whole[0]],) if whole[0] in kernel else ()
+            into = (kernel[whole[0]].name,) if whole[0] in kernel else ()
             reason = kept or _why_whole(norm, whole[0], context)
             once = dtypes.unit_roundoff(
                 whole[0].output.dtype
@@ -160,12 +159,12 @@ class Ledger:
                 through=tuple(self.through.get(norm.name, ())),
                 constants=tuple(self.held.get(norm.name, ())),
             )
-        kernels = tuple(dict.fromkeys(kernel[n] for n in alone if n in kernel))
-        others = [n for g in graph.groups if g.name in kernels for n in g.nodes if norm.name not in n.origin]
+        groups = {g.name: g for n in alone if (g := kernel.get(n)) is not None}
+        is_alone = all(norm.name in n.origin for g in groups.values() for n in g.nodes)
         return replace(
             record,
-            fate="fused" if others else "unpacked",
-            into=kernels,
+            fate="unpacked" if is_alone else "fused",
+            into=tuple(groups),
             reason=_why_not_folded(norm, steps, context),
             constants=tuple(r for n in alone for r in self.holders.records(n)),
         )

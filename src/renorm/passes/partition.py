@@ -127,7 +127,7 @@ def _matches(graph: Graph, target: Target) -> Iterator[list[Node]]:
         for node in graph.nodes:
             m = unit.matches(graph, node)
             if m is not None and driver.objection(unit, m) is None:
-                yield sorted(m.nodes, key=graph.nodes.index)
+                yield sorted(m.nodes, key=graph.place_of)
     names = _names(target)
     for node in graph.nodes:
         if node.op.name in names:

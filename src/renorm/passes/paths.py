@@ -20,11 +20,15 @@ import numpy as np
 from renorm import ops
 from renorm.core import dtypes
 from renorm.core.dataclass import dataclass
-from renorm.graph.channels import MOST, Carry, ChannelMap, pulled
+from renorm.graph.channels import MOST as CHANNELS
+from renorm.graph.channels import Carry, ChannelMap, pulled
 from renorm.graph.ir import Node, Value
 from renorm.graph.rewrite import Match
 
 Array = np.ndarray[Any, Any]
+
+FARTHEST, MOST = 32, 256  # nodes that carry one map, and nodes that are made anew for it
+MANY = 64  # readers of a value, and results of a node, from which on it is not asked what becomes of the others
 Made = Callable[[Match], Value]
 """Makes the value that a plan is of."""
 
@@ -36,11 +40,15 @@ def carry_to(node: Node, index: int, axis: int, result: int) -> Carry | None:
     """Where channels of an operand are in one of the results; None where there are more than maps go through."""
     v = node.inputs[index]
     extent = v.shape[axis] if v is not None and -v.rank <= axis < v.rank else 1  # others are broadcast
-    if isinstance(extent, int) and extent > MOST:
+    if isinstance(extent, int) and extent > CHANNELS:
         return None
-    found = node.op.carried(node, index, axis)
-    several = found if isinstance(found, Sequence) else [found]
-    return next((c for c in several if c is not None and c.result == result), None)
+    key = "carried", index, axis
+    found = node.notes[key] if key in node.notes else node.op.carried(node, index, axis)
+    if isinstance(found, Sequence):  # one for each result, of which there may be many
+        found = node.notes[key] = {c.result: c for c in reversed(found) if c is not None}
+    if isinstance(found, dict):
+        return found.get(result)
+    return found if found is not None and found.result == result else None
 
 
 def applied_again(m: Match, node: Node, inputs: Sequence[Value | None]) -> list[Value]:
@@ -158,14 +166,20 @@ class _Search:
 
     def run(self) -> str | None:
         """Plans for all nodes that wait, the last one of the graph first; a sentence where one of them cannot."""
+        carriers = 0
         while self.waiting:
             node = max(self.waiting, key=self.m.graph.place_of) if len(self.waiting) > 1 else next(iter(self.waiting))
             del self.waiting[node]
+            if len(node.outputs) > MANY:
+                return f"{node.op.name} has more than {MANY} results (node {node.name!r})"
             for v in node.outputs:
                 self._make_beside(v)
             self.m.bound[f"on the way: {node.name}"] = node
             if reason := self._plan(node):
                 return reason
+            carriers += isinstance(self.plan.steps[node], Step)
+            if carriers > FARTHEST or len(self.plan.steps) > MOST:
+                return "it is too far from what could take it: too many nodes would have to be made anew"
         return None
 
     def _plan(self, node: Node) -> str | None:
@@ -179,7 +193,7 @@ class _Search:
         for number, v in enumerate(node.outputs):
             if not self._changes(v):
                 self.m.alongside[v] = None
-                if not v.users and not self.m.graph.is_output(v):
+                if not v.readers and not self.m.graph.is_output(v):
                     continue
             reason = self._pull(step, number, v, found)
             if reason:
@@ -239,10 +253,10 @@ class _Search:
 
     def _make_beside(self, v: Value) -> None:
         """Plans to make readers anew that are not on the way, where what is asked of a value is nothing to them."""
-        if not self._changes(v) or len(v.users) < 2:
+        if not self._changes(v) or not 2 <= len(v.readers) <= MANY:
             return
         asked, inside = self.asked[v], {*self.m.nodes, *self.plan.steps}
-        for u in v.users:
+        for u in v.readers:
             if u in inside or [i for i in u.inputs if i is not None and not i.is_constant] != [v]:
                 continue
             own = _left_alone(u, u.inputs.index(v), asked)
@@ -261,7 +275,7 @@ def _left_alone(node: Node, index: int, asked: Asked) -> Asked | None:
         carry = carry_to(node, index, asked.map.axis, number)
         if carry is None:
             return None
-        of[carry.pairs[:, 1]] |= bool(y.users) or y.graph.is_output(y)
+        of[carry.pairs[:, 1]] |= bool(y.readers) or y.graph.is_output(y)
     return Asked(ChannelMap(asked.map.axis, None, None), of)
 
 

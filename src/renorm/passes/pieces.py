@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from math import isclose, prod
 
 import numpy as np
@@ -304,7 +305,12 @@ def _factors(node: Node, power: int = 1, depth: int = _DEPTH) -> tuple[list[tupl
         assert v is not None
         own = -power if i == 1 and node.op.name == "div" else power
         inner = v.producer
-        alone = inner is not None and inner.op.name in ("mul", "div") and v.users == [node] and root_of(v) is None
+        alone = (
+            inner is not None
+            and inner.op.name in ("mul", "div")
+            and [*islice(v.readers, 2)] == [node]
+            and root_of(v) is None
+        )
         if depth and inner is not None and alone and node.inputs[0] is not node.inputs[1]:
             more = _factors(inner, own, depth - 1)
             leaves, nodes = leaves + more[0], nodes + more[1]

@@ -149,11 +149,16 @@ class _Places:
 
     def _can_lie(self, v: Value, place: Place | None) -> bool:
         """Whether kernels can read and write `v`, and all that lies in it, with the strides that it would have."""
-        if place is None or place.strides(memory_shape(v), itemsize(v.dtype)) is None:
-            return False
-        if place.rows > 1 and v in self._dense:
-            return False
-        return all(self._can_lie(inner, at.inside(place)) for inner, at in self._lying.get(v, ()))
+        waiting = [(v, place)]
+        while waiting:
+            v, place = waiting.pop()
+            if place is None or place.strides(memory_shape(v), itemsize(v.dtype)) is None:
+                return False
+            if place.rows > 1:  # else what lies in it has the strides that it has there already
+                if v in self._dense:
+                    return False
+                waiting += [(inner, at.inside(place)) for inner, at in self._lying.get(v, ())]
+        return True
 
     def _put(self, v: Value, within: Within) -> None:
         v.within = within

@@ -23,7 +23,7 @@ from renorm.core.tolerance import Judged, judge, tolerance
 from renorm.graph import interpret
 from renorm.graph.ir import Graph, Node, Value
 from renorm.graph.rewrite import Match
-from renorm.passes.sensitivity import Sensitivity, tolerance_of
+from renorm.passes.sensitivity import Sensitivity, tolerances
 
 Array = np.ndarray[Any, Any]
 
@@ -95,7 +95,7 @@ class Probes:
         self.inputs, self.values = drawn(self.graph)
         self.expected = [self.values[v] for v in self.graph.outputs]
         source = self.graph.copy()
-        self.tolerances = [tolerance_of(v) for v in source.outputs]
+        self.tolerances = tolerances(source.outputs)
         self.sensitivity = Sensitivity.of(source, self.inputs)
 
     def evaluate(self, graph: Graph) -> None:
@@ -119,15 +119,20 @@ class Probes:
 
     def value(self, v: Value) -> Array:
         """The array of a value, computed when somebody asks for it first."""
-        if v not in self.values:
-            if v.data is not None:
-                self.values[v] = interpret.widen(v.data)
+        waiting = [v]
+        while waiting:
+            last, node = waiting[-1], waiting[-1].producer
+            before = [o for o in node.inputs if o is not None and o not in self.values] if node is not None else []
+            if last in self.values or not before:
+                waiting.pop()
+            if last in self.values:
+                continue
+            if node is None:
+                assert last.data is not None
+                self.values[last] = interpret.widen(last.data)
+            elif before:
+                waiting += before
             else:
-                node = v.producer
-                assert node is not None
-                for operand in node.inputs:
-                    if operand is not None:
-                        self.value(operand)
                 self.values.update(zip(node.outputs, interpret.apply(node, self.values)))
         return self.values[v]
 

@@ -8,7 +8,7 @@ nothing is changed for those that do not take it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import field
 from typing import Any
 
@@ -19,6 +19,8 @@ from renorm.graph.channels import ChannelMap, pushed
 from renorm.graph.ir import Graph, Node, Value
 from renorm.graph.rewrite import Match
 from renorm.passes.paths import Made, applied_again, carry_to
+
+FARTHEST = 100  # nodes in a row that a map is looked for behind, and nodes that may carry it to all who read it
 
 Affine = Callable[[Node], "tuple[Value, ChannelMap] | None"]
 """Gives the operand that a node scales and shifts, and the map; None for others."""
@@ -46,26 +48,29 @@ class Same:
         return self.value
 
 
-@dataclass(frozen=True)
+@dataclass
 class Past:
-    """A result of a node on other operands, counted flat."""
+    """A result of a node on other operands, counted flat. made: once it is; several ways may lead to it."""
 
     node: Node
     changed: dict[int, Made]
     result: int
+    made: Value | None = None
 
     def __call__(self, m: Match) -> Value:
-        operands = [*self.node.inputs]
-        for i, make in self.changed.items():
-            operands[i] = make(m)
-        twin = _twin(m, self.node, operands)
-        return (twin.outputs if twin is not None else applied_again(m, self.node, operands))[self.result]
+        if self.made is None:
+            operands = [*self.node.inputs]
+            for i, make in self.changed.items():
+                operands[i] = make(m)
+            twin = _twin(m, self.node, operands)
+            self.made = (twin.outputs if twin is not None else applied_again(m, self.node, operands))[self.result]
+        return self.made
 
 
 def _twin(m: Match, node: Node, operands: list[Value | None]) -> Node | None:
     """A node in front of the root that already is `node` on these operands."""
     read = [v for v in operands if v is not None]
-    for other in read[0].users if read else ():
+    for other in read[0].readers if read else ():
         same = type(other.op) is type(node.op) and other.op == node.op and len(other.inputs) == len(operands)
         if other is node or not same or any(a is not b for a, b in zip(other.inputs, operands)):
             continue
@@ -77,7 +82,7 @@ def _twin(m: Match, node: Node, operands: list[Value | None]) -> Node | None:
 def front(m: Match, v: Value, affine: Affine) -> Front | str | None:
     """The map that stands in front of a value, with what carries it on the way, which then is in the match; None where
     there is none, a sentence where it cannot come."""
-    return _Search(m, affine).front(v)
+    return _Search(m, affine).front(v, FARTHEST)
 
 
 @dataclass
@@ -86,24 +91,25 @@ class _Search:
     affine: Affine
     found: dict[Value, Front | str | None] = field(default_factory=dict[Value, "Front | str | None"])
 
-    def front(self, v: Value) -> Front | str | None:
+    def front(self, v: Value, left: int) -> Front | str | None:
+        """left: nodes that the way there may have."""
         if v not in self.found:
-            self.found[v] = self._front(v)
+            self.found[v] = self._front(v, left - 1) if left else None
         return self.found[v]
 
-    def _front(self, v: Value) -> Front | str | None:
+    def _front(self, v: Value, left: int) -> Front | str | None:
         node = v.producer
         if node is None:
             return None
         own = self.affine(node)
         if own is not None:
-            return self._norm(node, *own)
+            return self._norm(node, *own, left)
         fronts: dict[int, Front] = {}
         result = node.outputs.index(v)
         for index, operand in enumerate(node.inputs):
             if operand is None or operand.is_constant or not _may_carry(node, index, result):
                 continue
-            found = self.front(operand)
+            found = self.front(operand, left)
             if isinstance(found, str):
                 return found
             if found is not None:
@@ -117,12 +123,12 @@ class _Search:
         norms = dict.fromkeys(n for f in fronts.values() for n in f.norms)
         return Front(Past(node, {i: f.made for i, f in fronts.items()}, result), together, [*norms])
 
-    def _norm(self, node: Node, x: Value, step: ChannelMap) -> Front:
+    def _norm(self, node: Node, x: Value, step: ChannelMap, left: int) -> Front:
         """A norm, with those before it that nobody else reads."""
         self._bind(node)
         known = dict(self.m.bound), dict(self.found)
-        is_alone = len(x.users) == 1 and not self.m.graph.is_output(x)
-        before = self.front(x) if is_alone else None
+        is_alone = len(x.readers) == 1 and not self.m.graph.is_output(x)
+        before = self.front(x, left) if is_alone else None
         both = _composed(before.map, step, x) if isinstance(before, Front) else None
         if isinstance(before, Front) and both is not None:
             return Front(before.made, both, [*before.norms, node])
@@ -218,38 +224,64 @@ def is_taken_by_all(m: Match, norms: list[Node], affine: Affine, absorb: Absorb)
     their constants, too: one after the other they will, and then the norms are gone."""
     inside = set(m.nodes)
     between = [v for n in inside if n is not m.root for v in n.outputs]
-    if all(u in inside for v in between for u in v.users):
+    if all(u in inside for v in between for u in v.readers):
         return False
+    readers = _Readers(m.graph, affine, absorb)
     steps = {n.output: step[1] for n in norms if (step := affine(n)) is not None}
-    return all(_is_taken(m.graph, v, step, affine, absorb) for v, step in steps.items())
+    return all(readers.take(v, step) for v, step in steps.items())
 
 
-def _is_taken(graph: Graph, v: Value, step: ChannelMap, affine: Affine, absorb: Absorb) -> bool:
-    if graph.is_output(v):
-        return False
-    return all(
-        any(not isinstance(absorb(u, i, one), str) for one in _ways(step, v))
-        or _goes_on(graph, u, i, step, affine, absorb)
-        for u in v.users
-        for i, operand in enumerate(u.inputs)
-        if operand is v
-    )
+@dataclass
+class _Readers:
+    """Who reads what carries a map. known: whether all who read a value take a map of it. carriers: nodes looked at
+    that only carry it on."""
 
+    graph: Graph
+    affine: Affine
+    absorb: Absorb
+    known: dict[Hashable, bool] = field(default_factory=dict[Hashable, bool])
+    carriers: int = 0
 
-def _goes_on(graph: Graph, node: Node, index: int, step: ChannelMap, affine: Affine, absorb: Absorb) -> bool:
-    """Whether a node is another norm, or carries the map, to readers who all take it."""
-    x, own = node.inputs[index], affine(node)
-    assert x is not None
-    if own is not None:
-        both = _composed(step, own[1], x) if own[0] is x else None
-        return both is not None and _is_taken(graph, node.output, both, affine, absorb)
-    for number, y in enumerate(node.outputs):
-        if not y.users and not graph.is_output(y):
-            continue
-        moved = (_moved(node, index, one, number) for one in _ways(step, x))
-        if not any(one is not None and _is_taken(graph, y, one, affine, absorb) for one in moved):
+    def take(self, v: Value, step: ChannelMap) -> bool:
+        key = v, _key(step)
+        if key not in self.known:
+            ways = [(one, _key(one)) for one in _ways(step, v)]
+            self.known[key] = not self.graph.is_output(v) and all(
+                any(self._absorbs(u, i, *one) for one in ways) or self._goes_on(u, i, step)
+                for u in v.readers
+                for i, operand in enumerate(u.inputs)
+                if operand is v
+            )
+        return self.known[key]
+
+    def _absorbs(self, node: Node, index: int, step: ChannelMap, key: Hashable) -> bool:
+        """Whether a node takes the map into its constants: asked once, though for each reader all others are asked."""
+        of = "absorbs", index, key
+        if of not in node.notes:
+            node.notes[of] = not isinstance(self.absorb(node, index, step), str)
+        return node.notes[of]
+
+    def _goes_on(self, node: Node, index: int, step: ChannelMap) -> bool:
+        """Whether a node is another norm, or carries the map, to readers who all take it."""
+        self.carriers += 1
+        x, own = node.inputs[index], self.affine(node)
+        assert x is not None
+        if self.carriers > FARTHEST:
             return False
-    return True
+        if own is not None:
+            both = _composed(step, own[1], x) if own[0] is x else None
+            return both is not None and self.take(node.output, both)
+        for number, y in enumerate(node.outputs):
+            if not y.readers and not self.graph.is_output(y):
+                continue
+            moved = (_moved(node, index, one, number) for one in _ways(step, x))
+            if not any(one is not None and self.take(y, one) for one in moved):
+                return False
+        return True
+
+
+def _key(m: ChannelMap) -> Hashable:
+    return m.axis, *(None if v is None else v.tobytes() for v in (m.k, m.shift))
 
 
 def _moved(node: Node, index: int, step: ChannelMap, number: int) -> ChannelMap | None:

@@ -8,6 +8,7 @@ channels in one axis, as an instance norm with stored statistics is written: bat
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -55,7 +56,7 @@ class RaiseBatchNorm(Rewrite):
 
     def fits(self, m: Match) -> bool:
         steps = _steps(m.root)
-        if not steps or (len(users := m.root.output.users) == 1 and _step(users[0]) is not None):
+        if not steps or (len(m.root.output.readers) == 1 and _step(*m.root.output.readers) is not None):
             return False  # the chain goes on
         if not _is_norm(steps):
             return False
@@ -129,7 +130,11 @@ def _steps(root: Node) -> list[Step]:
     """The chain that ends at a node, first step first; inner ones have no other reader."""
     found = list[Step]()
     node: Node | None = root
-    while node is not None and len(found) <= _LONGEST and (not found or node.output.users == [found[-1].node]):
+    while (
+        node is not None
+        and len(found) <= _LONGEST
+        and (not found or [*islice(node.output.readers, 2)] == [found[-1].node])
+    ):
         step = _step(node)
         if step is None:
             break

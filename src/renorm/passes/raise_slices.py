@@ -104,7 +104,7 @@ def _variation(found: Standard, root: Node) -> set[int]:
     """The axes along which constants run that scale and shift the result."""
     constants, y = [v for v, _ in found.rest], root.output
     for _ in range(2):
-        reader = y.users[0] if len(y.users) == 1 else None
+        reader = next(iter(y.readers)) if len(y.readers) == 1 else None
         if reader is None or reader.op.name not in ("mul", "div", "add", "sub"):
             break
         constants += [v for v in reader.inputs if v is not None and v is not y]

@@ -48,5 +48,5 @@ def _near_norms(graph: Graph, rules: Sequence[Rewrite], context: Context) -> Ite
                 continue
             m = rule.matches(graph, node)
             if m is not None:
-                pieces = tuple(merged_origin(n for n in graph.nodes if n in m.nodes))
+                pieces = tuple(merged_origin(sorted(m.nodes, key=graph.place_of)))
                 yield NearNorm(node.name, rule.kind(m), refused.reason, pieces)

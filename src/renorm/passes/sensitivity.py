@@ -9,7 +9,7 @@ others go on, as a kernel does that goes on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from math import sqrt
 from typing import Any
 
@@ -30,18 +30,25 @@ Array = np.ndarray[Any, Any]
 _TILES = 8.0  # units of the largest element: what 4 x 4 results of a Winograd convolution are off by, docs/semantics.md
 
 
+def tolerances(values: Iterable[Value]) -> list[float]:
+    """The tolerance of each: that of the dtype with the fewest digits among all results that it is computed from."""
+    found, wanted = dict[Value, float](), [*values]  # of what is computed, up to each value
+    waiting = wanted[::-1]
+    while waiting:
+        v = waiting[-1]
+        operands = [o for o in v.producer.inputs if o is not None] if v.producer is not None else []
+        before = [o for o in operands if o not in found] if v not in found else []
+        if not before:
+            found[v] = max((found[o] for o in operands), default=0.0)
+            found[v] = max(found[v], tolerance(v.dtype)) if v.producer is not None else 0.0
+            waiting.pop()
+        waiting += before
+    return [max(found[v], tolerance(v.dtype)) if dtypes.is_float(v.dtype) else 0.0 for v in wanted]
+
+
 def tolerance_of(v: Value) -> float:
-    """The tolerance of a value: that of the dtype with the fewest digits among all results that it is computed from."""
-    if not dtypes.is_float(v.dtype):
-        return 0.0
-    seen, reached = {v}, [v]
-    while reached:
-        node = reached.pop().producer
-        operands = {o for o in node.inputs if o is not None} if node is not None else set[Value]()
-        reached += operands - seen
-        seen |= operands
-    made = {o.dtype for o in seen if o.producer is not None and dtypes.is_float(o.dtype)}
-    return max(map(tolerance, made | {v.dtype}))
+    """The tolerance of one value."""
+    return tolerances([v])[0]
 
 
 class Sensitivity:
@@ -77,7 +84,7 @@ class Sensitivity:
             if node is not None and node not in nodes:
                 nodes[node] = None
                 reached += [v.producer for v in node.inputs if v is not None and v not in first]
-        ordered = [n for n in last[0].graph.nodes if n in nodes]
+        ordered = sorted(nodes, key=last[0].graph.place_of)
         made = {v for n in ordered for v in n.outputs}
         read = dict.fromkeys(v for n in ordered for v in n.inputs if v is not None and v not in made)
         known = {v: value(v) for v in (*read, *last) if v not in made}

@@ -70,7 +70,7 @@ class _OfTiles(Rewrite):
         m.found = self.tile(m)
         if m.found is None:
             return f"no kernel computes {m.x.name!r} in tiles of whole channels"
-        if all(u in m.nodes for u in m.x.users) and not m.graph.is_output(m.x):
+        if all(u in m.nodes for u in m.x.readers) and not m.graph.is_output(m.x):
             return self.why_not_alone(m)
         return None
 
@@ -241,21 +241,20 @@ def _maker(graph: Graph, x: Value) -> Node | None:
             continue
         if node.op.fusion_of(node.operand_types()) > BROADCAST:
             found.append(node)
-        elif node.output is x or all(u in chain for u in node.output.users):
+        elif node.output is x or all(u in chain for u in node.output.readers):
             chain.add(node)
             waiting += [u for u in node.inputs if u is not None]
-    found = [n for n in found if n.output is x or all(u in chain for u in n.output.users)]
-    return max(found, key=graph.nodes.index, default=None)
+    found = [n for n in found if n.output is x or all(u in chain for u in n.output.readers)]
+    return max(found, key=graph.place_of, default=None)
 
 
 def is_copied(v: Value) -> bool:
     """Whether elementwise nodes before `v` cost no pass over memory: its only reader, behind more of them, copies what
     it reads, or is a kernel of its own that does nothing but move elements."""
     while True:
-        readers = list(dict.fromkeys(v.users))
-        if len(readers) != 1:
+        if len(v.readers) != 1:
             return False
-        (reader,) = readers
+        (reader,) = v.readers
         kind = reader.op.fusion_of(reader.operand_types())
         if kind <= BROADCAST and reader.output.shape == v.shape:
             v = reader.output

@@ -62,7 +62,10 @@ _LOOPS = {"for": "serial"} | {kind: kind for kind in KINDS if kind != "serial"}
 
 def parse(source: str) -> Kernel:
     """The kernel that the text describes; raises ParseError with line, column and what was expected."""
-    return _Parser(source).kernel()
+    try:
+        return _Parser(source).kernel()
+    except RecursionError:
+        raise ParseError("the text has too many brackets or blocks within each other") from None
 
 
 @dataclass(frozen=True)

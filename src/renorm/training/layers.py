@@ -67,12 +67,12 @@ def _constant(node: Node, index: int) -> Value:
 def passes(graph: Graph, layers: Sequence[Layer]) -> list[list[Layer]]:
     """Layers in the order in which they can be measured, those of one pass together: what stands before a layer was
     measured in an earlier pass. Layers that stand before each other, since their norms take turns, share a pass."""
-    before = _before(graph, layers)
-    left, order = [*range(len(layers))], list[list[Layer]]()
-    while left:
-        ready = [k for k in left if all(k in before[j] for j in before[k] if j in left and j != k)]
-        order.append([layers[k] for k in ready])
-        left = [k for k in left if k not in ready]
+    before, number = _before(graph, layers), dict[int, int]()
+    for k in sorted(range(len(layers)), key=lambda k: len(before[k] | {k})):  # fewer stand before what is earlier
+        number[k] = max((number[j] + 1 for j in before[k] if j != k and k not in before[j]), default=0)
+    order: list[list[Layer]] = [[] for _ in range(1 + max(number.values(), default=-1))]
+    for k, layer in enumerate(layers):
+        order[number[k]].append(layer)
     return order
 
 
@@ -87,7 +87,7 @@ def _before(graph: Graph, layers: Sequence[Layer]) -> list[set[int]]:
             found[place[node.name]] |= mine
             mine |= {place[node.name]}
         reached.update((v, mine) for v in node.outputs)
-    changed = True
+    changed = any(len(layer.nodes) > 1 for layer in layers)
     while changed:  # through layers of several norms
         wider = [b.union(*(found[j] for j in b)) for b in found]
         changed, found = wider != found, wider

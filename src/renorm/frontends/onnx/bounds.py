@@ -73,9 +73,12 @@ def _sizes(model: ModelProto, label: str) -> dict[_Key, _Size]:
         waiting = [first]
         while waiting:
             key = waiting[-1]
+            if key in sizes:
+                waiting.pop()
+                continue
             kinds, nesting = bodies[key]
             missing = [k for k in kinds if k in bodies and k not in sizes]
-            if key in sizes or not missing:
+            if not missing:
                 waiting.pop()
                 open_.pop(key, None)
                 called = {k: sizes[k] for k in kinds if k in bodies}

@@ -146,10 +146,13 @@ class ModelProto(Message):
 
 def graphs(proto: GraphProto) -> list[GraphProto]:
     """A graph and the graphs nested in it."""
-    found = [proto]
-    for n in proto.node:
-        for a in n.attribute:
-            if a.type in (AttributeType.GRAPH, AttributeType.GRAPHS):
-                for g in (a.g,) if a.type == AttributeType.GRAPH else a.graphs:
-                    found.extend(graphs(g))
+    found, waiting = list[GraphProto](), [proto]
+    while waiting:
+        found.append(waiting.pop())
+        inner = list[GraphProto]()
+        for n in found[-1].node:
+            for a in n.attribute:
+                if a.type in (AttributeType.GRAPH, AttributeType.GRAPHS):
+                    inner += (a.g,) if a.type == AttributeType.GRAPH else a.graphs
+        waiting += reversed(inner)
     return found

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import zip_longest
@@ -70,12 +70,29 @@ def _touch(content: mmap) -> None:
 
 
 class _Scope:
-    """The names seen at one place: values made so far, and initializers, which become constants when first read."""
+    """The names of one graph: values made so far, and initializers, which become constants when first read. Those of
+    the graph around it can be seen too."""
 
     def __init__(self, outer: _Scope | None = None):
-        self.values: dict[str, Value | None] = dict(outer.values) if outer else {}  # None: its node could not be read
-        self.initializers: dict[str, Elements] = dict(outer.initializers) if outer else {}
+        self.outer = outer
+        self.values: dict[str, Value | None] = {}  # None: its node could not be read
+        self.initializers: dict[str, Elements] = {}
         self.names: dict[str, str] = {}  # of results of a branch: the names that the If gives them
+
+    def holding(self, name: str) -> _Scope | None:
+        """The innermost scope that has that name."""
+        at: _Scope | None = self
+        while at is not None and name not in at.values and name not in at.initializers:
+            at = at.outer
+        return at
+
+    def seen(self) -> list[str]:
+        """All names."""
+        at, found = self, list[str]()
+        while at is not None:
+            found += (*at.values, *at.initializers)
+            at = at.outer
+        return found
 
 
 class _Reader:
@@ -182,25 +199,37 @@ class _Reader:
 
     def _find(self, name: str, scope: _Scope, reader: str) -> Value | None:
         """The value called `name`; None if its node could not be read."""
-        if name in scope.values:
-            return scope.values[name]
-        held = scope.initializers.get(name)
+        held = scope.holding(name)
         if held is None:
-            known = [*scope.values, *scope.initializers]
+            known = [] if self.problems else scope.seen()  # the first fault alone has facts
             raise InvalidModel(
                 f"{reader} reads {name!r}, which nothing makes", [f"nearest: {suggest(name, known)}"] if known else []
             )
-        what = f"{self.source.label}: initializer {name!r}"
-        scope.values[name] = None
-        try:
-            scope.values[name] = self.graph.constant(held(what), name, f"initializer {name!r}", exact=True)
-        except RenormError as error:
-            self._fault(error)
-        return scope.values[name]
+        if name not in held.values:
+            held.values[name] = None
+            what = f"{self.source.label}: initializer {name!r}"
+            try:
+                elements = held.initializers[name](what)
+                exact = held.outer is None or self.graph.is_free(name)  # branches may use the same names
+                held.values[name] = self.graph.constant(elements, name, f"initializer {name!r}", exact=exact)
+            except RenormError as error:
+                self._fault(error)
+        return held.values[name]
 
     # --- nodes --------------------------------------------------------------------------------------------------------
 
     def _nodes(self, nodes: Sequence[NodeProto], scope: _Scope) -> None:
+        """Reads nodes, those of branches when it comes to them: without recursion, branches may be deep."""
+        waiting = [self._steps(nodes, scope)]
+        while waiting:
+            branch = next(waiting[-1], None)
+            if branch is None:
+                waiting.pop()
+            else:
+                waiting.append(self._steps(*branch))
+
+    def _steps(self, nodes: Sequence[NodeProto], scope: _Scope) -> Iterator[tuple[Sequence[NodeProto], _Scope]]:
+        """Reads nodes; gives those of each branch that is taken, which have to be read before it goes on."""
         order, ring = topological(nodes)
         if len(order) < len(nodes):
             names = [repr(_name(nodes[place], place)) for place in ring]
@@ -218,10 +247,12 @@ class _Reader:
             if any(v is None and n for v, n in zip(operands, proto.input)):
                 self._note_missing(proto, name, [])
                 results: Sequence[Value | None] = [None] * len(proto.output)
-            elif twice := [out for out in proto.output if out and (out in scope.values or out in scope.initializers)]:
+            elif twice := [out for out in proto.output if out and scope.holding(out) is not None]:
                 error = InvalidModel(f"it makes {twice[0]!r}, which exists already")
                 self.problems.append(Problem(proto, name, operands, error))
                 continue
+            elif proto.op_type == "If" and not standard_domain(proto.domain):
+                results = yield from self._branch(proto, name, operands, scope)
             else:
                 results = self._results(proto, name, operands, scope)
             for i, out in enumerate(proto.output):
@@ -255,8 +286,6 @@ class _Reader:
                 return [self._constant(proto, name, scope)]
             if not domain and proto.op_type == "Identity" and operands and operands[0] and operands[0].is_constant:
                 return [operands[0]]
-            if not domain and proto.op_type == "If":
-                return self._branch(proto, name, operands[0] if operands else None, scope)
             if self._note_missing(proto, name, operands):
                 return [None] * len(proto.output)
             return self._apply(proto, name, operands, scope)
@@ -318,7 +347,9 @@ class _Reader:
             value = result if isinstance(result, Value) else self.graph.constant(result, out, f"node {name!r}")
             if out and value in owned:
                 owned.discard(value)  # a second output that is the same value stays an alias
-                self._rename(value, str(scope.names.get(out, out)))
+                wanted = str(scope.names.get(out, out))
+                if value.name != wanted and (scope.outer is None or self.graph.is_free(wanted)):
+                    self.graph.rename(value, wanted)
             values.append(value)
         for n in new:
             n.origin = (name,)
@@ -327,10 +358,6 @@ class _Reader:
             attributes = tuple(a.SerializeToString() for a in proto.attribute)
             self.provenance.forms[new[0].name] = Form(new[0].op, proto.op_type, domain, attributes, present)
         return values
-
-    def _rename(self, value: Value, name: str) -> None:
-        if value.name != name:
-            self.graph.rename(value, name)
 
     def _constant(self, proto: NodeProto, name: str, scope: _Scope) -> Value:
         """The value of a Constant node, in whichever of its attributes it stands."""
@@ -355,7 +382,8 @@ class _Reader:
             case _:
                 raise UnsupportedOp(f"a constant given as {held.name} is not one renorm computes with")
         out = str(scope.names.get(proto.output[0], proto.output[0]))
-        return self.graph.constant(array, out, f"node {name!r}", exact=True)
+        exact = scope.outer is None or self.graph.is_free(out)
+        return self.graph.constant(array, out, f"node {name!r}", exact=exact)
 
     def _attribute(self, attribute: AttributeProto, node: str) -> Any:
         """An attribute as Python has it: strings decoded, tensors as arrays."""
@@ -380,8 +408,24 @@ class _Reader:
             case _:
                 raise UnsupportedOp(f"{what} is a {AttributeType(attribute.type).name.lower()}")
 
-    def _branch(self, proto: NodeProto, name: str, condition: Value | None, scope: _Scope) -> list[Value | None]:
+    def _branch(
+        self, proto: NodeProto, name: str, operands: list[Value | None], scope: _Scope
+    ) -> Generator[tuple[Sequence[NodeProto], _Scope], None, Sequence[Value | None]]:
         """The results of the branch that an If takes, read into this graph."""
+        try:
+            taken = self._taken(proto, operands[0] if operands else None)
+            branch = taken.g
+            inner = _Scope(scope)
+            inner.names = {made.name: str(scope.names.get(out, out)) for made, out in zip(branch.output, proto.output)}
+            self._initializers(branch, inner)
+            yield branch.node, inner
+            return [self._find(o.name, inner, f"its {taken.name}") for o in branch.output]
+        except RenormError as error:
+            self.problems.append(Problem(proto, name, operands, error))
+            return [None] * len(proto.output)
+
+    def _taken(self, proto: NodeProto, condition: Value | None) -> AttributeProto:
+        """The branch of an If that its condition says, which must be known."""
         if condition is None:
             raise InvalidModel("If has no condition")
         known = condition.known if condition.known is not None else condition.data
@@ -394,14 +438,10 @@ class _Reader:
                 do="export for one case, or fix the shapes that the condition depends on (onnxsim folds it)",
             )
         wanted = "then_branch" if chosen else "else_branch"
-        branch = next((a.g for a in proto.attribute if a.name == wanted), None)
+        branch = next((a for a in proto.attribute if a.name == wanted), None)
         if branch is None:
             raise InvalidModel(f"If has no {wanted}")
-        inner = _Scope(scope)
-        inner.names = {made.name: str(scope.names.get(out, out)) for made, out in zip(branch.output, proto.output)}
-        self._initializers(branch, inner)
-        self._nodes(branch.node, inner)
-        return [self._find(o.name, inner, f"its {wanted}") for o in branch.output]
+        return branch
 
 
 def _name(node: NodeProto, place: int) -> str:

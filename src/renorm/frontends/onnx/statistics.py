@@ -114,18 +114,26 @@ class File:
 
     def _handed_on(self, name: str) -> tuple[int, ...]:
         """Extents of a constant, also of one that Identity nodes hand on; empty where something else computes it."""
-        held = self._tensor(name)
-        if held is not None:
-            return tuple(held.dims)
-        _, maker = self._makers.get(name, (None, None))
-        return self._handed_on(maker.input[0]) if maker is not None and maker.op_type == "Identity" else ()
+        seen = set[str]()
+        while (held := self._tensor(name)) is None:
+            _, maker = self._makers.get(name, (None, None))
+            if maker is None or maker.op_type != "Identity" or name in seen:
+                return ()
+            seen.add(name)
+            name = maker.input[0]
+        return tuple(held.dims)
 
     def _is_computed(self, name: str) -> bool:
         """Whether nodes make it of nothing but constants."""
-        _, maker = self._makers.get(name, (None, None))
-        if maker is None or not maker.input:
-            return False
-        return all(not i or self._tensor(i) is not None or self._is_computed(i) for i in maker.input)
+        seen, waiting = {name}, [name]
+        while waiting:
+            _, maker = self._makers.get(waiting.pop(), (None, None))
+            if maker is None or not maker.input:
+                return False
+            further = {i for i in maker.input if i and self._tensor(i) is None} - seen
+            seen |= further
+            waiting += further
+        return True
 
     def _unmake(self, name: str) -> None:
         """Takes away what computes `name`: its node, or one of the results of that."""

@@ -62,13 +62,14 @@ def assemble(identifier: bytes, model: Table, found: Listing, label: str, metada
         array = found.constants.get(name)
         held = 0 if array is None else buffer(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
         tensors.append(Table("Tensor", schema, {**tensor.fields, "name": name, "buffer": held}))
-    codes, operators = dict[bytes, Table](), list[Table]()
+    codes, numbers, operators = list[Table](), dict[bytes, int](), list[Table]()
     for o in found.operators:
         body, code = o.native
         key = encode(identifier, code, label)
-        codes.setdefault(key, code)
+        if numbers.setdefault(key, len(codes)) == len(codes):
+            codes.append(code)
         fields = {
-            "opcode_index": [*codes].index(key),
+            "opcode_index": numbers[key],
             "inputs": np.asarray([number[n] if n else -1 for n in o.reads], np.int32),
             "outputs": np.asarray([number[n] for n in o.makes], np.int32),
         }
@@ -79,7 +80,7 @@ def assemble(identifier: bytes, model: Table, found: Listing, label: str, metada
         "SubGraph", schema, {**(main.fields if main else {}), **ends, "tensors": tensors, "operators": operators}
     )
     entries = [Table("Metadata", schema, {"name": n, "buffer": buffer(raw)}) for n, raw in metadata.items()]
-    fields = {"operator_codes": [*codes.values()], "subgraphs": [main], "buffers": buffers, "metadata": entries}
+    fields = {"operator_codes": codes, "subgraphs": [main], "buffers": buffers, "metadata": entries}
     if signatures := _signatures(model, number):
         fields["signature_defs"] = signatures
     dropped = ("signature_defs", "metadata_buffer")
