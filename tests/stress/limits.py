@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from functools import cache
+from importlib.util import find_spec
 from typing import Any, NoReturn
 
 import numpy as np
@@ -199,6 +200,57 @@ def threads_and_processes(seed: int) -> None:
         assert time.monotonic() - since < 20
 
     in_child(attempt, 50)
+
+
+_REGIONS = """
+import os, resource, sys, threading, time
+import numpy as np, torch, renorm
+from renorm import ops
+from renorm.graph.ir import Graph
+from renorm.runtime import openmp, threads
+
+threads.working, openmp.AGAIN_S = lambda threads: threads, 0.0
+left, user = map(int, sys.argv[1:])
+g = Graph("rows")
+g.outputs = [ops.softmax(g.input("x", "float32", (256, 2048)))]
+x = np.random.default_rng(left).standard_normal((256, 2048)).astype(np.float32)
+expected = renorm.compile(g, threads=1).run(x)[0]
+modules = [renorm.compile(g, threads=openmp.region(n, torch._C.__file__)) for n in (2, 3, 4)]
+os.setuid(user)
+most = len(os.listdir("/proc/self/task")) + left
+resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
+wrong = []
+
+def run(k):
+    for m in (modules[k % 3], modules[(k + 1) % 3]):
+        if not (m.run(x)[0] == expected).all():
+            wrong.append(k)
+
+until, k = time.monotonic() + 3, 0
+while time.monotonic() < until:
+    callers = []
+    for k in range(k, k + 2):
+        try:
+            (caller := threading.Thread(target=run, args=(k,))).start()
+            callers.append(caller)
+        except RuntimeError:
+            pass
+    for caller in callers:
+        caller.join()
+sys.exit(bool(wrong))
+"""
+
+
+@attack(limit_s=120, in_gate=1)
+def regions(seed: int) -> None:
+    """Threads that come and go enter regions of OpenMP where the system gives them threads, and are right anyway."""
+    if os.geteuid() or find_spec("torch") is None:  # who is not root shares the limit with all of their processes
+        return
+    left, user = random.Random(seed).randrange(1, 20), 60_000 + os.getpid() % 5000
+    done = subprocess.run(
+        [sys.executable, "-c", _REGIONS, str(left), str(user)], capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 0, f"{left} threads: {done.returncode} {done.stderr}"
 
 
 @attack(limit_s=60, in_gate=4)

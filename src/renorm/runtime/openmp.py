@@ -4,7 +4,7 @@ After a parallel region the threads of libgomp spin for some milliseconds (GOMP_
 finds them awake. Threads of ours that wake meanwhile compete with them for cores. Inside of a region they are ours.
 
 Each thread that enters regions has a team of its own there, whose members are made at its first one. Where one of them
-cannot be made, the library ends the process: so a thread asks before (`Entrance`).
+cannot be made, the library ends the process: so a thread asks before, and has them made at once (`Entrance`).
 """
 
 from __future__ import annotations
@@ -16,9 +16,13 @@ from functools import cache
 from math import inf
 from typing import Any, NamedTuple
 
+from renorm.core.locks import Leaf
 from renorm.core.room import are_there
 
 AGAIN_S = 1.0  # until a thread that was refused asks again
+_PARALLEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
+_NOTHING = ctypes.CDLL(None).free  # does nothing with a null pointer
+_making = Leaf("threads that OpenMP makes")
 
 
 class Region(NamedTuple):
@@ -35,22 +39,25 @@ class Region(NamedTuple):
 
 
 class Entrance(threading.local):
-    """Whether a thread may enter regions of one OpenMP library. size: of the region that it entered last."""
+    """Whether a thread may enter regions of the OpenMP library that has GOMP_parallel at an address. size: of the
+    region that it entered last."""
 
-    def __init__(self) -> None:
-        self.size, self._refused = 1, -inf
+    def __init__(self, parallel: int) -> None:
+        self.size, self._refused, self._parallel = 1, -inf, _PARALLEL(parallel)
 
     def admits(self, threads: int) -> bool:
         """Return whether the system gives the threads that a region of so many needs and the last one had not; where it
-        does, the region counts as entered. There must be room for twice as many: those that are made to find out may be
-        counted for some microseconds more."""
+        does, they are there. There must be room for twice as many: those that are made to find out may be counted for
+        some microseconds more."""
         if threads > self.size:
             now = time.monotonic()
             if now < self._refused + AGAIN_S:
                 return False
-            if not are_there(2 * (threads - 1)):
-                self._refused = now
-                return False
+            with _making:  # two threads that ask at once would both be told of the same room
+                if not are_there(2 * (threads - 1)):
+                    self._refused = now
+                    return False
+                self._parallel(ctypes.cast(_NOTHING, ctypes.c_void_p), None, threads, 0)
         self.size = threads
         return True
 
@@ -58,7 +65,7 @@ class Entrance(threading.local):
 @cache
 def entrance(parallel: int) -> Entrance:
     """Return that of the library which has GOMP_parallel at this address."""
-    return Entrance()
+    return Entrance(parallel)
 
 
 @cache
