@@ -9,6 +9,10 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
+# Every core runs tests: more threads of NumPy's would wait for each other, and spin meanwhile. It reads this when it is
+# imported.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 import pytest
 from hypothesis import HealthCheck, settings
 from tests import kept_kernels

@@ -65,6 +65,7 @@ def by_onnxruntime(proto: onnx.ModelProto, operands: dict[str, Array | None]) ->
         o.type.tensor_type.elem_type = o.type.tensor_type.elem_type or TensorProto.FLOAT
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
+    options.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
     return list(session.run(None, {i.name: operands[i.name] for i in session.get_inputs()}))
 
