@@ -82,6 +82,7 @@ def at_work(seed: int) -> None:
     """A child that is made while threads compile, specialise, run with state and train does all of that, right."""
     global _alone
     rng = random.Random(seed)
+    os.environ["RENORM_CACHE"] = "0"  # LLVM has to be asked
     _compiles(rng)  # imports are the other attack's
     stop, errors = threading.Event(), list[BaseException]()
 

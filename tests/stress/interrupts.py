@@ -21,6 +21,7 @@ import renorm
 from renorm import ops, training
 from renorm.core import locks
 from renorm.core.dims import Sym
+from renorm.driver.cache import SWITCH
 from renorm.errors import Cancelled, ReentrancyError, TimeLimit
 from renorm.graph.ir import Graph
 from renorm.runtime import layout, module, threads
@@ -208,6 +209,7 @@ def training_kernels(seed: int) -> None:
 def compiling(seed: int) -> None:
     """Compiling that is interrupted, of a network or of a new shape, succeeds the next time, with the same results."""
     rng = _begin(seed)
+    os.environ[SWITCH] = "0"  # LLVM has to be asked
     x = _batch(rng, 3)
     (expected,) = renorm.compile(_network(3), threads=1).run(x)
     for _ in range(3):

@@ -7,6 +7,7 @@ from tests.stress.attack import attacks, named
 from tests.stress.batch import attempts
 
 
+@pytest.mark.usefixtures("kept_code")
 @pytest.mark.parametrize("name", attacks())
 def test_attack(name: str) -> None:
     one = attacks()[name]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import os
 import pickle
 import random
 import threading
@@ -26,6 +27,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 import renorm.torch
+from renorm.driver.cache import SWITCH
 from renorm.training.background import BACKGROUND
 
 # of the largest value: some layers one after the other, each of which rounds and divides by what may be small
@@ -428,6 +430,7 @@ def background(seed: int) -> None:
     """While kernels are compiled in the background threads call their layers in other shapes, replace and delete them,
     the process forks, and the one that compiles may die: all results are right."""
     rng = random.Random(seed)
+    os.environ[SWITCH] = "0"  # so that compiling takes its time
     renorm.torch.set_background(True)
     torch.set_num_threads(rng.choice((1, 2)))
     layers, stop, errors = list[tuple[nn.Module, nn.Module]](), threading.Event(), list[BaseException]()
