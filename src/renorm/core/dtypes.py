@@ -36,6 +36,7 @@ _TABLE = [
 BY_NAME = {d.name: d for d in _TABLE}
 BY_SHORT = {d.short: d for d in _TABLE}
 ALIASES = {"float": "float32", "int": "int32", "uint": "uint32"}  # as TVM reads them
+_BY_SPELLING = BY_SHORT | BY_NAME | {alias: BY_NAME[name] for alias, name in ALIASES.items()}
 
 FLOATS = ("float32", "float64", "float16", "bfloat16")
 INTS = ("int32", "int64", "int8", "int16", "uint8", "uint16", "uint32", "uint64")
@@ -45,10 +46,12 @@ ALL = (*NUMBERS, "bool")
 
 def lookup(name: object) -> DType:
     """The record of a dtype given by its long or short name, by an alias, or as NumPy's."""
-    key = name if isinstance(name, str) else ""
-    if isinstance(name, np.dtype) or (isinstance(name, type) and issubclass(name, np.generic)):
-        key = np.dtype(name).name
-    found = BY_NAME.get(key) or BY_SHORT.get(key) or BY_NAME.get(ALIASES.get(key, ""))
+    if isinstance(name, str):
+        found = _BY_SPELLING.get(name)
+    elif isinstance(name, np.dtype) or (isinstance(name, type) and issubclass(name, np.generic)):
+        found = BY_NAME.get(np.dtype(name).name)
+    else:
+        found = None
     if found is None:
         raise InvalidExpression(f"{name!r} is not a dtype", [f"known: {suggest(str(name), BY_NAME)}"])
     return found
