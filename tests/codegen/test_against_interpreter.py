@@ -33,6 +33,7 @@ from renorm.expr.nodes import (
 )
 from renorm.tir import interpret
 from renorm.tir.nodes import Allocate, Buffer, For, If, Kernel, Let, Seq, Stmt, Store
+from renorm.tir.parse import parse
 
 N = 48  # elements of every buffer; divisible by the lanes used here
 Array = np.ndarray[Any, Any]
@@ -484,3 +485,20 @@ def test_an_axis_that_was_fused_and_taken_apart_is_read_as_vectors() -> None:
     )
     assert "load <16 x float>" in compile_kernel(kernel, HOST).llvm
     check(kernel, [fill("float32", 1), np.zeros(N, np.float32)])
+
+
+def test_indices_are_compared_in_64_bits() -> None:
+    """Whatever they are written in: a bound may be beyond the type of its index."""
+    text = """kernel k(Y: float32[8]) -> (Y) {
+  for (k, 0, 8) {
+    if (((k*1073741824) >= 4294967296)) {
+      Y[k] = 1f
+    } else {
+      Y[k] = 0f
+    }
+  }
+}"""
+    ours, theirs = np.full(8, 7, np.float32), np.full(8, 7, np.float32)
+    run_native(parse(text), [ours])
+    interpret.run(parse(text), [theirs])
+    assert ours.tolist() == theirs.tolist() == [0, 0, 0, 0, 1, 1, 1, 1]

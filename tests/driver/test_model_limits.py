@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
+import tracemalloc
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -301,3 +302,34 @@ def test_limits_on_the_command_line(verb: list[str], tmp_path: Path) -> None:
     ran = CliRunner().invoke(main, [*verb, str(path), *out, "--limit", "notes=1"])
     assert ran.exit_code == 2
     assert "limits are file_bytes, nodes" in ran.output
+
+
+def test_loops_of_more_rounds_than_32_bits_count_are_compiled() -> None:
+    """Bounds of an index are of its type, also where they are beyond that."""
+    for size in (2**31 + 1, 2**40 + 1):
+        file = model([node("LRN", ["x"], ["y"], size=size)], [1, 8, 4, 4])
+        renorm.compile(file, limits=Limits(operations=1 << 62), threads=1)
+
+
+def test_a_batch_of_a_thousand_million_is_refused_or_costs_nothing_but_its_results() -> None:
+    """Nothing is allocated for each sample before it is known that it may be."""
+    w, s = np.ones((3, 2, 1, 1), np.float32), np.arange(1, 4, dtype=np.float32)
+    small = np.ones(2, np.float32)
+    networks = (
+        [node("Conv", ["x", "w"], ["c"]), node("BatchNormalization", ["c", "s", "s", "s", "s"], ["y"])],
+        [node("BatchNormalization", ["x", "p", "p", "p", "p"], ["b"]), node("Conv", ["b", "w"], ["y"])],
+        [node("InstanceNormalization", ["x", "p", "p"], ["y"])],
+        [node("Transpose", ["x"], ["t"], perm=[1, 0, 2, 3]), node("Mul", ["t", "k"], ["y"])],
+        [node("Conv", ["x", "w"], ["c"]), node("Reshape", ["c", "flat"], ["r"]), node("Mul", ["r", "k"], ["y"])],
+    )
+    constants = {"w": w, "s": s, "p": small, "k": np.float32([3]), "flat": np.int64([-1, 3])}
+    limits = Limits(bytes=1 << 50, elements=1 << 40, operations=1 << 60)
+    for nodes in networks:
+        file = model(nodes, [10**9, 2, 1, 1], **constants)
+        with pytest.raises(LimitExceeded, match="bytes"):
+            renorm.compile(file, limits=Limits(bytes=1 << 30))
+        tracemalloc.start()
+        m = renorm.compile(file, limits=limits, threads=1)
+        assert tracemalloc.get_traced_memory()[1] < 200 << 20
+        tracemalloc.stop()
+        assert m.inputs[0].shape == (10**9, 2, 1, 1)

@@ -15,7 +15,7 @@ import numpy as np
 
 from renorm.core import dtypes
 from renorm.core.dims import format_shape
-from renorm.graph.channels import ChannelMap
+from renorm.graph.channels import MOST, ChannelMap
 from renorm.graph.deferred import Deferred
 from renorm.graph.ir import Node, Value
 
@@ -64,13 +64,14 @@ def per_channel(c: Value, y: Value, result: Value) -> tuple[int, Array] | str:
     axes = [a for a, extent in enumerate(spread) if extent != 1]
     if len(axes) > 1:
         return f"constant {c.name!r} is {format_shape(c.shape)}, which is not per channel"
-    free = [
-        a for a in (1, *range(y.rank)) if a < y.rank and isinstance(y.shape[a], int)
-    ]  # for a constant of one number
+    # for a constant of one number
+    free = [a for a in (1, *range(y.rank)) if a < y.rank and isinstance(d := y.shape[a], int) and d <= MOST]
     axis = axes[0] if axes else free[0] if free else y.rank - 1
     extent = y.shape[axis] if y.rank else 1
     if not isinstance(extent, int):
         return f"the number of channels of {y.name!r} is not known: {extent}"
+    if extent > MOST:
+        return f"{y.name!r} has {extent} channels, and maps go through {MOST} at most"
     return axis, np.broadcast_to(exact(c).reshape(-1), (extent,))
 
 

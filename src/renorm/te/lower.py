@@ -292,7 +292,7 @@ class _Lowering:
     def _condition(self, guard: Guard, form: Linear) -> Expr:
         form, bound = self.algebra.without_division(form, guard.bound)
         moved = self.algebra.expr(affine.offset(form, -form.constant))
-        return Binary(">=" if guard.is_lower else "<", moved, const(bound - form.constant))
+        return Binary(">=" if guard.is_lower else "<", moved, const(bound - form.constant, moved.dtype))
 
     # -- nests
 

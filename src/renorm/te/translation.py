@@ -182,7 +182,9 @@ class Translation:
         form, bound = self.algebra.without_division(parts, least)
         if (form, bound) == (parts, least):
             return None
-        return Binary("<" if e.op in ("<", "<=") else ">=", self.algebra.expr(form), const(bound))
+        index = self.algebra.expr(form)
+        # a bound of the index's type, also where it is beyond that: indices are exact in 64 bits
+        return Binary("<" if e.op in ("<", "<=") else ">=", index, const(bound, index.dtype))
 
     def _chosen(self, e: Expr) -> Expr | None:
         """The part that `e` always equals: a branch of a decided condition, or a condition beside one that holds."""
