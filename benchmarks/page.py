@@ -81,7 +81,7 @@ def text(results: dict[Path, dict[str, Any]]) -> str:
 
 
 def _folder(result: dict[str, Any]) -> str:
-    """Where the plots of a machine lie, below PLOTS."""
+    """Return the name of the folder below PLOTS that has the plots of a machine."""
     return re.sub(r"\W+", "-", label(result).lower())
 
 

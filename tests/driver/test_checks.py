@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
+from onnx import ModelProto
 from tests.frontends.models import model
 
 import renorm
@@ -102,9 +103,9 @@ def test_checks_wait_for_shapes_and_leave_state_and_results_alone() -> None:
         module.run(X[:2], np.asarray([2]))
 
 
-def test_guards_are_no_verified_outputs() -> None:
-    """They are compared, as what a module gives and what its state becomes is."""
-    m = model(
+def checked_and_trained() -> ModelProto:
+    """A batch norm whose state a run replaces, beside an index that is checked."""
+    return model(
         """g (float[2, 3] x, int64[1] i) => (float[2, 3] y, float[1] z) {
             y, rm, rv = BatchNormalization <training_mode = 1> (x, s, b, m, v)
             [g] z = Gather(s, i)
@@ -112,6 +113,11 @@ def test_guards_are_no_verified_outputs() -> None:
         opset=15, s=np.ones(3, np.float32), b=np.zeros(3, np.float32), m=np.zeros(3, np.float32),
         v=np.ones(3, np.float32),
     )  # fmt: skip
+
+
+def test_guards_are_no_verified_outputs() -> None:
+    """They are compared, as what a module gives and what its state becomes is."""
+    m = checked_and_trained()
     of = {}
     for checked in (False, True):
         module = renorm.compile(m, threads=1, train_state=True, verify=True, checked=checked)
@@ -136,14 +142,7 @@ def test_constants_that_are_safe_are_not_looked_at() -> None:
 
 
 def test_a_run_that_breaks_a_check_leaves_the_state_as_it_was() -> None:
-    m = model(
-        """g (float[2, 3] x, int64[1] i) => (float[2, 3] y, float[1] z) {
-            y, rm, rv = BatchNormalization <training_mode = 1> (x, s, b, m, v)
-            [g] z = Gather(s, i)
-        }""",
-        opset=15, s=np.ones(3, np.float32), b=np.zeros(3, np.float32), m=np.zeros(3, np.float32),
-        v=np.ones(3, np.float32),
-    )  # fmt: skip
+    m = checked_and_trained()
     module = renorm.compile(m, threads=1, train_state=True, checked=True)
     x = np.arange(6, dtype=np.float32).reshape(2, 3)
     before = module.state.copy()

@@ -59,8 +59,8 @@ class _Touched:
             self._places.setdefault((touch.base, touch.writes, touch.is_serial), Places()).add(touch.place)
 
     def orders(self, later: _Touch) -> bool:
-        """Whether something of it must be over before `later`, and threads alone do not see to it. Only what would be
-        so is looked at: of thread 0's alone there may be thousands at one place."""
+        """Return whether something of it must be over before `later`, and threads alone do not see to it. Only what
+        would be so is looked at: of thread 0's alone there may be thousands at one place."""
         return any(
             (writes or later.writes)
             and not (is_serial and later.is_serial)

@@ -322,13 +322,13 @@ def refusal(label: str, undone: Undone) -> InvalidModel:
 
 
 class _Present:
-    """What stands in a file: who makes and who reads each name, and which of them are outputs."""
+    """The names of a file: who makes and who reads each, and which of them are outputs."""
 
     def __init__(self, file: Listing):
         self._makers, self._readers, self._ends = file.producers(), file.readers(), frozenset(file.outputs)
 
     def objection(self, region: Region, gone: Sequence[Operator], back: Sequence[Operator]) -> str | None:
-        """Why a region cannot be restored; None where it can."""
+        """Return why a region cannot be restored; None where it can."""
         if len(gone) < len(region.gone):
             names = [n for makes, _ in region.gone for n in makes if n]
             missing = [n for n in names if n not in self._makers]

@@ -156,12 +156,12 @@ def _start(value: Value, depth: Mapping[Node | Value, int]) -> Node | Value:
 
 
 def _starts(node: Node, depth: Mapping[Node | Value, int]) -> Iterable[Node | Value]:
-    """Where the edges to a node begin, each once."""
+    """Return where the edges to a node begin, each once."""
     return dict.fromkeys(_start(v, depth) for v in _read(node))
 
 
 def _far(passed: Sequence[int]) -> int:
-    """How many rows an edge may pass, of edges that would pass so many each."""
+    """Return how many rows an edge may pass, of edges that would pass so many each."""
     left = PASSING
     for count in sorted(passed):
         left -= count
