@@ -81,6 +81,19 @@ def _little_memory(rng: random.Random) -> Generator[None]:
         resource.setrlimit(resource.RLIMIT_AS, unlimited)
 
 
+def _says_no_memory(error: BaseException | None) -> bool:
+    """Whether an error is what Python raises where it gets no memory."""
+    match error:
+        case OSError():  # it looked for a module that is imported late
+            return error.errno == errno.ENOMEM
+        case SystemError():  # CPython 3.11 has no memory for the frame of a call, and forgets to say so
+            return str(error) == "error return without exception set"
+        case RenormError() if not isinstance(error, MemoryError):
+            return isinstance(error.__cause__, OSError) or _says_no_memory(error.__cause__)
+        case _:
+            return isinstance(error, MemoryError)
+
+
 @attack(limit_s=120, in_gate=4)
 def memory(seed: int) -> None:
     """With little memory a network is compiled and runs right, or raises MemoryError; later all is right."""
@@ -109,13 +122,8 @@ def memory(seed: int) -> None:
             with _little_memory(rng):
                 try:
                     call()
-                except MemoryError:
-                    pass
-                except OSError as error:  # of Python, which looks for a module that is imported late
-                    if error.errno != errno.ENOMEM:
-                        raise
-                except RenormError as error:
-                    if not isinstance(error.__cause__, (MemoryError, OSError)):
+                except Exception as error:
+                    if not _says_no_memory(error):
                         raise
         for call in calls:
             call()
