@@ -1,0 +1,102 @@
+"""python -m benchmarks.replay: what compiling gives, as digests, and what changed since another commit."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.progress import Progress
+
+from benchmarks.machine import ROOT, commit
+from benchmarks.replay import compare, subjects
+from benchmarks.replay.record import TARGETS, read, record, write
+
+BUILD = ROOT / "build" / "replay"
+
+
+@click.command()
+@click.option("--against", metavar="REV", help="Compare with this commit, which is replayed where it was not yet.")
+@click.option(
+    "--only", metavar="TEXT", default="", help="Subjects whose name contains this: 'op conv', 'file resnet50'."
+)
+@click.option("--targets", default=",".join(TARGETS), show_default=True)
+@click.option(
+    "--loops", is_flag=True, help="Stop before machine code: a minute or two instead of a quarter of an hour."
+)
+@click.option("--json", "is_json", is_flag=True, help="Differences as JSON.")
+@click.option("--models", type=click.Path(path_type=Path), default=BUILD / "models", help="The folder of files.")
+@click.option("--into", type=click.Path(path_type=Path), help="The file of digests.")
+def main(
+    against: str | None, only: str, targets: str, loops: bool, is_json: bool, models: Path, into: Path | None
+) -> None:
+    """Compiles networks, examples and samples of all ops for several targets, and writes a digest of each kernel."""
+    console = Console(stderr=True)
+    chosen_targets = targets.split(",")
+    if unknown := [t for t in chosen_targets if t not in TARGETS]:
+        raise click.BadParameter(f"{', '.join(unknown)}; known: {', '.join(TARGETS)}", param_hint="--targets")
+    subjects.make_files(models, console.print)
+    chosen = [name for name in subjects.names(models) if only in name]
+    if not chosen:
+        raise click.BadParameter(f"no subject's name contains {only!r}", param_hint="--only")
+    arguments = [*(["--only", only] if only else []), "--targets", targets, *(["--loops"] if loops else [])]
+    old = None if against is None else _replayed(against, arguments, models)
+    path = into or BUILD / f"{_label(commit(), arguments)}.json"
+    with Progress(console=console, transient=True) as progress:
+        bar = progress.add_task("compiling", total=None)
+        made = record(
+            models,
+            None if loops else BUILD / "cache",
+            chosen,
+            chosen_targets,
+            lambda done, of: progress.update(bar, completed=done, total=of),
+        )
+    write(path, made)
+    if old is None:
+        print(f"{path}: {len(made)} programs, {sum(len(p.kernels) for p in made.values())} kernels")
+        return
+    before = read(old)
+    found = compare.differences(before, made)
+    print(json.dumps([vars(d) for d in found], indent=1) if is_json else "\n".join(compare.lines(found, before, made)))
+    sys.exit(bool(found))
+
+
+def _replayed(rev: str, arguments: list[str], models: Path) -> Path:
+    """The file of digests of a commit, made by its own replay in a work tree of it."""
+    found = subprocess.run(
+        ["git", "-C", ROOT, "rev-parse", "--verify", f"{rev}^{{commit}}"], capture_output=True, text=True
+    )
+    if found.returncode:
+        raise click.BadParameter(f"git knows no commit {rev!r}", param_hint="--against")
+    name = found.stdout.strip()
+    path = BUILD / f"{_label({'id': name, 'changed': False}, arguments)}.json"
+    if path.exists():
+        return path
+    tree = BUILD / "tree"
+    subprocess.run(["git", "-C", ROOT, "worktree", "prune"], check=True)
+    shutil.rmtree(tree, ignore_errors=True)
+    subprocess.run(["git", "-C", ROOT, "worktree", "prune"], check=True)
+    subprocess.run(["git", "-C", ROOT, "worktree", "add", "--quiet", "--detach", tree, name], check=True)
+    try:
+        if not (tree / "benchmarks" / "replay").is_dir():
+            raise click.BadParameter(f"{rev} has no benchmarks/replay", param_hint="--against")
+        call = [sys.executable, "-m", "benchmarks.replay", *arguments, "--models", str(models), "--into", str(path)]
+        subprocess.run(call, cwd=tree, env={**os.environ, "PYTHONPATH": f"{tree}/src{os.pathsep}{tree}"}, check=True)
+    finally:
+        subprocess.run(["git", "-C", ROOT, "worktree", "remove", "--force", tree], check=False)
+    return path
+
+
+def _label(at: dict[str, object], arguments: list[str]) -> str:
+    """The name of a file of digests: the commit, or "changed" where sources differ from it, and what was replayed."""
+    what = "_".join(a.strip("-").replace(" ", "-").replace(",", "-") for a in arguments)
+    return f"{'changed' if at['changed'] else str(at['id'])[:12]}_{what}"
+
+
+if __name__ == "__main__":
+    main()
