@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import click
 from rich.console import Console
 from rich.progress import Progress
 
-from benchmarks.machine import ROOT, commit
+from benchmarks.machine import ROOT
 from benchmarks.replay import compare, subjects
 from benchmarks.replay.record import TARGETS, read, record, write
 
@@ -40,13 +40,14 @@ def main(
     chosen_targets = targets.split(",")
     if unknown := [t for t in chosen_targets if t not in TARGETS]:
         raise click.BadParameter(f"{', '.join(unknown)}; known: {', '.join(TARGETS)}", param_hint="--targets")
+    models = models.resolve()
     subjects.make_files(models, console.print)
     chosen = [name for name in subjects.names(models) if only in name]
     if not chosen:
         raise click.BadParameter(f"no subject's name contains {only!r}", param_hint="--only")
     arguments = [*(["--only", only] if only else []), "--targets", targets, *(["--loops"] if loops else [])]
     old = None if against is None else _replayed(against, arguments, models)
-    path = into or BUILD / f"{_label(commit(), arguments)}.json"
+    path = into or _file("changed" if _git("status", "--porcelain") else _git("rev-parse", "HEAD"), arguments)
     with Progress(console=console, transient=True) as progress:
         bar = progress.add_task("compiling", total=None)
         made = record(
@@ -68,34 +69,35 @@ def main(
 
 def _replayed(rev: str, arguments: list[str], models: Path) -> Path:
     """The file of digests of a commit, made by its own replay in a work tree of it."""
-    found = subprocess.run(
-        ["git", "-C", ROOT, "rev-parse", "--verify", f"{rev}^{{commit}}"], capture_output=True, text=True
-    )
-    if found.returncode:
-        raise click.BadParameter(f"git knows no commit {rev!r}", param_hint="--against")
-    name = found.stdout.strip()
-    path = BUILD / f"{_label({'id': name, 'changed': False}, arguments)}.json"
+    try:
+        name = _git("rev-parse", "--verify", f"{rev}^{{commit}}")
+        _git("cat-file", "-e", f"{name}:benchmarks/replay")
+    except subprocess.CalledProcessError as error:
+        raise click.BadParameter(f"{rev}: {error.stderr.strip()}", param_hint="--against") from error
+    path = _file(name, arguments)
     if path.exists():
         return path
-    tree = BUILD / "tree"
-    subprocess.run(["git", "-C", ROOT, "worktree", "prune"], check=True)
-    shutil.rmtree(tree, ignore_errors=True)
-    subprocess.run(["git", "-C", ROOT, "worktree", "prune"], check=True)
-    subprocess.run(["git", "-C", ROOT, "worktree", "add", "--quiet", "--detach", tree, name], check=True)
-    try:
-        if not (tree / "benchmarks" / "replay").is_dir():
-            raise click.BadParameter(f"{rev} has no benchmarks/replay", param_hint="--against")
-        call = [sys.executable, "-m", "benchmarks.replay", *arguments, "--models", str(models), "--into", str(path)]
-        subprocess.run(call, cwd=tree, env={**os.environ, "PYTHONPATH": f"{tree}/src{os.pathsep}{tree}"}, check=True)
-    finally:
-        subprocess.run(["git", "-C", ROOT, "worktree", "remove", "--force", tree], check=False)
+    with TemporaryDirectory(dir=BUILD) as folder:
+        tree = Path(folder) / "tree"
+        _git("worktree", "add", "--quiet", "--detach", str(tree), name)
+        try:
+            call = [sys.executable, "-m", "benchmarks.replay", *arguments, "--models", str(models), "--into", str(path)]
+            subprocess.run(
+                call, cwd=tree, env={**os.environ, "PYTHONPATH": f"{tree}/src{os.pathsep}{tree}"}, check=True
+            )
+        finally:
+            _git("worktree", "remove", "--force", str(tree))
     return path
 
 
-def _label(at: dict[str, object], arguments: list[str]) -> str:
-    """The name of a file of digests: the commit, or "changed" where sources differ from it, and what was replayed."""
+def _file(at: str, arguments: list[str]) -> Path:
+    """Where digests are kept. at: a commit, or "changed"."""
     what = "_".join(a.strip("-").replace(" ", "-").replace(",", "-") for a in arguments)
-    return f"{'changed' if at['changed'] else str(at['id'])[:12]}_{what}"
+    return BUILD / f"{at[:12]}_{what}.json"
+
+
+def _git(*arguments: str) -> str:
+    return subprocess.run(["git", "-C", ROOT, *arguments], check=True, capture_output=True, text=True).stdout.strip()
 
 
 if __name__ == "__main__":

@@ -35,6 +35,8 @@ def record(
     chosen: subjects. targets: of TARGETS. done: told how many of how many jobs are. cache: a directory; None stops
     before machine code.
     """
+    if cache:
+        cache.mkdir(parents=True, exist_ok=True)
     jobs = [(subject, target) for subject in chosen for target in targets]
     found: Programs = {}
     os.environ["RENORM_NUM_THREADS"] = "1"  # of each child: they are as many as there are cores
