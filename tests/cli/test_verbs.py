@@ -231,13 +231,15 @@ def test_check_names_the_first_node_that_diverges() -> None:
 
 
 def test_inspect_draws_the_graph_after_the_passes(artifact: Path, tmp_path: Path) -> None:
-    run("inspect", MODEL, "--svg", tmp_path / "folded.svg")
-    picture = (tmp_path / "folded.svg").read_text()
-    assert "instance_norm" in picture
-    assert ">batch_norm<" not in picture
-    failed = run("inspect", artifact, "--svg", tmp_path / "none.svg", code=2)
+    run("inspect", MODEL, "--draw", tmp_path / "folded.dot")
+    picture = (tmp_path / "folded.dot").read_text()
+    assert '"instance_norm\\n' in picture
+    assert '"batch_norm\\n' not in picture
+    failed = run("inspect", artifact, "--draw", tmp_path / "none.mmd", code=2)
     assert "has no graph to draw" in failed.stderr
-    assert not (tmp_path / "none.svg").exists()
+    failed = run("inspect", MODEL, "--draw", tmp_path / "none.png", code=2)
+    assert "a drawing is not written to .png" in failed.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["folded.dot"]
 
 
 def test_inspect_prints_the_fate_of_each_norm(artifact: Path) -> None:

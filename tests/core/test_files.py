@@ -204,7 +204,7 @@ WRITERS: dict[str, Callable[[Path, Path], object]] = {
     "b.onnx.data": lambda path, network: external(path.with_suffix("")),
     "a.tflite": lambda path, network: tflite_writer.save(bytes(1000), path),
     "a.npz": lambda path, network: command("run", network, "-o", path),
-    "a.svg": lambda path, network: command("inspect", network, "--svg", path),
+    "a.dot": lambda path, network: command("inspect", network, "--draw", path),
     "a.json": lambda path, network: command("profile", network, "--repeats", 1, "--trace", path),
     "draws.npz": lambda path, network: expected.save(path, [Draw({"y": np.ones(100)})]),
 }

@@ -62,12 +62,14 @@ def test_page(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Non
         shell = ["bash", "-euxc", 'renorm() { python -m renorm "$@"; }\n' + block]
         result = subprocess.run(shell, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
         assert result.returncode == 0, f"{page.name}:\n{result.stdout}{result.stderr}"
-    for drawn in tmp_path.glob("*.svg"):  # a picture on a page is what its program draws
-        kept = page.parent / page.stem / drawn.name
+    for drawn in tmp_path.glob("*.mmd"):  # a picture on a page is what its program draws
+        text = page.read_text()
+        block = re.search(rf"<!-- {drawn.name} -->\n```mermaid\n(.*?)```\n", text, re.DOTALL)
+        assert block, f"{page.name} has no mermaid block after <!-- {drawn.name} -->"
         if request.config.getoption("--update-golden"):
-            kept.parent.mkdir(exist_ok=True)
-            shutil.copy(drawn, kept)
-        assert kept.read_text() == drawn.read_text(), f"{page.name} draws another {drawn.name}: --update-golden"
+            page.write_text(text[: block.start(1)] + drawn.read_text() + text[block.end(1) :])
+        else:
+            assert block[1] == drawn.read_text(), f"{page.name} draws another {drawn.name}: --update-golden"
 
 
 def test_the_readme_has_programs() -> None:
@@ -78,7 +80,7 @@ def test_the_readme_has_programs() -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_what_is_to_be_typed_stands_in_a_block_that_runs(page: Path) -> None:
     text = page.read_text()
-    assert set(re.findall(r"^ *```(\w+)$", text, re.MULTILINE)) <= {"python", "sh", "text"}
+    assert set(re.findall(r"^ *```(\w+)$", text, re.MULTILINE)) <= {"python", "sh", "text", "mermaid"}
     verbs = "|".join(VERBS)
     typed = re.compile(
         rf"^ *(?:\$ |renorm (?:{verbs}) |python -?\w|pip install |mpiexec |torchrun |>>> )", re.MULTILINE

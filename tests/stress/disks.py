@@ -133,7 +133,7 @@ _WRITERS: dict[str, Callable[[Path, Path], object]] = {
     "c.onnx": lambda path, network: renorm.write_state(network, _state(), path),
     "d.onnx": lambda path, network: _command("optimize", network, path),
     "a.npz": lambda path, network: _command("run", network, "--train-state", "-o", path),
-    "a.svg": lambda path, network: _command("inspect", network, "--svg", path),
+    "a.dot": lambda path, network: _command("inspect", network, "--draw", path),
     "a.json": lambda path, network: _command("profile", network, "--train-state", "--repeats", 1, "--trace", path),
     "b.renorm": lambda path, network: _command("compile", network, "--train-state", "-o", path),
     "draws.npz": lambda path, network: expected.save(path, [Draw({"y": np.ones(100)})]),

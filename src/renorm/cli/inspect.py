@@ -30,7 +30,11 @@ from renorm.training.settings import Settings, settings_of
 @click.option("--graph", "with_graph", is_flag=True, help="Print the graph after the passes, cut into kernels.")
 @click.option("--names", "with_names", is_flag=True, help="Print which tensors have other names now, or are gone.")
 @click.option("--refusals", "with_refusals", is_flag=True, help="Print every rewrite that did not fire, and why.")
-@click.option("--svg", type=click.Path(path_type=Path), help="Draw the graph after the passes into this file.")
+@click.option(
+    "--draw",
+    type=click.Path(path_type=Path),
+    help="Write the graph after the passes as a drawing: .dot or .gv for Graphviz, .mmd for Mermaid.",
+)
 @click.option(
     "--convention",
     type=click.Choice(tuple(CONVENTIONS)),
@@ -43,7 +47,7 @@ def command(
     with_graph: bool,
     with_names: bool,
     with_refusals: bool,
-    svg: Path | None,
+    draw: Path | None,
     convention: str | None,
     options: dict[str, Any],
     trust: dict[str, Any],
@@ -61,13 +65,14 @@ def command(
         source = renorm.read(model, limits=options["limits"])
         options.pop("threads")
         graph, report = analyze(source, **options)
-    if svg:
+    if draw:
         if graph is None:
             raise InvalidInput(
-                f"{model.name}, an artifact, has no graph to draw", do="give --svg with the model it is from"
+                f"{model.name}, an artifact, has no graph to draw", do="give --draw with the model it is from"
             )
-        with replacing(svg) as file:
-            file.write(drawing.svg(graph).encode())
+        drawn = drawing.text(graph, draw.suffix).encode()
+        with replacing(draw) as file:
+            file.write(drawn)
     ops = Counter(n.op.name for n in source.nodes) if source else Counter[str]()
     if not as_json:
         if source:
