@@ -51,6 +51,14 @@ def make_files(models: Path, tell: Callable[[str], None]) -> None:
             architectures.export(name, Path(folder))
             (Path(folder) / f"{name}.onnx").rename(path)
 
+    def fixed(network: random_networks.RandomNetwork) -> onnx.ModelProto:
+        """Open extents get those of its arrays: some are right for these alone."""
+        for given in network.model.graph.input:
+            shape = network.feeds[given.name].shape if given.name in network.feeds else ()  # not of an initializer
+            for dim, extent in zip(given.type.tensor_type.shape.dim, shape):
+                dim.dim_value = extent
+        return network.model
+
     models.mkdir(parents=True, exist_ok=True)
     for name in networks.NETWORKS:
         made(name, lambda path, name=name: shutil.copyfile(networks.export(name, EXPORTED)[0], path))
@@ -59,7 +67,7 @@ def make_files(models: Path, tell: Callable[[str], None]) -> None:
     for name in architectures.NETWORKS:
         made(f"small_{name}", lambda path, name=name: small(name, path))
     for seed in RANDOM:
-        made(f"random_{seed}", lambda path, seed=seed: onnx.save(random_networks.network(seed).model, path))
+        made(f"random_{seed}", lambda path, seed=seed: onnx.save(fixed(random_networks.network(seed)), path))
 
 
 def names(models: Path) -> list[str]:
