@@ -6,6 +6,7 @@ scripts/size --check      exit status 1 where a room or a file has more than it 
 
 from __future__ import annotations
 
+import re
 import sys
 import tomllib
 from pathlib import Path
@@ -54,7 +55,21 @@ def table(found: dict[str, dict[str, int]], budget: dict[str, Any]) -> list[str]
     ]
 
 
+def lowered(found: dict[str, dict[str, int]], text: str) -> str:
+    """Return the text of the budget, rooms without what they do not use."""
+
+    def line(match: re.Match[str]) -> str:
+        room = match[1].strip('"')
+        used = sum(found[room].values()) if room in found else int(match[2])
+        return f"{match[1]} = {min(used, int(match[2]))}"
+
+    head, rooms = text.split("[rooms]")
+    return f"{head}[rooms]{re.sub(r'(\S+) = (\d+)', line, rooms)}"
+
+
 if __name__ == "__main__":
+    if "--lower" in sys.argv:
+        BUDGET.write_text(lowered(lines_of(ROOT), BUDGET.read_text()))
     budget, found = tomllib.loads(BUDGET.read_text()), lines_of(ROOT)
     problems = excesses(found, budget)
     print("\n".join(problems if "--check" in sys.argv else [*table(found, budget), *problems]))

@@ -41,6 +41,8 @@ def test_what_has_more_lines_than_it_may_is_named(tmp_path: Path) -> None:
         [".", "1", "3", "3", "0"],
     ]
     assert size.table(found, budget)[-1] == "goal 20: 6 lines too many"
+    text = 'goal = 99\n[rooms]\nops = 10  # a reason\nte = 20\n"." = 9\n'
+    assert size.lowered(found, text) == 'goal = 99\n[rooms]\nops = 10  # a reason\nte = 11\n"." = 3\n'
 
 
 def test_the_budget_names_every_room() -> None:
