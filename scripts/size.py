@@ -64,7 +64,7 @@ def lowered(found: dict[str, dict[str, int]], text: str) -> str:
         return f"{match[1]} = {min(used, int(match[2]))}"
 
     head, rooms = text.split("[rooms]")
-    return f"{head}[rooms]{re.sub(r'(\S+) = (\d+)', line, rooms)}"
+    return head + "[rooms]" + re.sub(r"(\S+) = (\d+)", line, rooms)
 
 
 if __name__ == "__main__":
