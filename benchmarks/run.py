@@ -25,8 +25,8 @@ from benchmarks import norms
 from benchmarks.kernels import PROFILERS, PeerKernel, medians, profiled
 from benchmarks.layers import layers
 from benchmarks.machine import ROOT, commit, machine, now
-from renorm.core.comparison import random_inputs
 from renorm.core.errors import InvalidInput, RenormError
+from renorm.core.random_inputs import random_inputs
 from renorm.driver.measure import Contender, Measured, environment, obstacle, side_by_side
 
 RUNTIMES = ("renorm", "renorm_compiling", "ort", "openvino", "inductor", "torch")

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from renorm.core import dtypes
-from renorm.core.tolerance import judge, tolerance
+from renorm.core.difference import judge
+from renorm.core.tolerance import tolerance
 
 SEMANTICS = Path(__file__).parents[2] / "docs/semantics.md"
 
@@ -61,8 +62,8 @@ def test_what_roundings_decide_is_counted_and_not_compared() -> None:
     """Integers within what was measured, and nothing else of them; a channel within its deviation."""
     expected, moved = np.array([3, 4, 5]), [np.array([0.0, 1.0, 0.0])] * 16
     judged = judge(expected + np.array([0, 1, 0]), expected, 0.0, lambda n: moved[:n])
-    assert (judged.agrees, judged.open) == (True, 1)
-    assert "1 elements are decided by rounding" in judged.reservation
+    assert (judged.agrees, judged.undecided) == (True, 1)
+    assert "1 elements are decided by rounding" in judged.unchecked
     assert not judge(expected + np.array([0, 2, 0]), expected, 0.0, lambda n: moved[:n]).agrees
     assert not judge(expected + np.array([1, 0, 0]), expected, 0.0, lambda n: moved[:n]).agrees
     floats = image()
@@ -70,6 +71,21 @@ def test_what_roundings_decide_is_counted_and_not_compared() -> None:
     assert judge(floats + 3 * deviation[0], floats, 1e-8, lambda n: deviation[:n]).agrees
     assert not judge(floats + 5 * deviation[0], floats, 1e-8, lambda n: deviation[:n]).agrees
     assert not judge(floats + 1e-6, floats, 1e-8, lambda n: deviation[:n]).agrees
+
+
+def test_what_roundings_decide_in_few_measurements_is_counted_with_what_they_decide_in_many() -> None:
+    moved = [np.array([1.0, 0.0])] * 4 + [np.array([0.0, 1.0])] * 12
+    judged = judge(np.array([4, 5]), np.array([3, 4]), 0.0, lambda n: moved[:n])
+    assert (judged.agrees, judged.undecided) == (True, 2)
+
+
+@pytest.mark.parametrize(("found", "expected"), [((2, 3), (0, 3)), ((3, 0), (0, 3)), ((3,), (1, 3))])
+def test_shapes_that_differ_are_a_difference_also_of_empty_arrays(
+    found: tuple[int, ...], expected: tuple[int, ...]
+) -> None:
+    judged = judge(np.zeros(found), np.zeros(expected), 1.0)
+    assert not judged.agrees
+    assert "shapes differ" in judged.sentence("'y'", "float64")
 
 
 def test_channels_in_which_nothing_can_be_seen_are_counted() -> None:

@@ -16,9 +16,11 @@ from tests.frontends.tflite_files import File
 
 import renorm
 from renorm.cli import main
-from renorm.core.comparison import difference
-from renorm.driver import expected
-from renorm.driver.agreement import Draw, Tolerance, agree, compared
+from renorm.core.difference import differ, relative_error
+from renorm.core.tolerance import Tolerance
+from renorm.driver import golden_files
+from renorm.driver.compare import compare_draws
+from renorm.driver.draws import Draw
 from renorm.errors import InvalidInput
 
 
@@ -82,7 +84,7 @@ def test_a_limit_is_absolute_or_relative(before: Path):
     after = before.with_name("after.onnx")
     onnx.save(network(bias=0.01), after)
     found = check(before, after, "-d", 0.011)
-    assert found["outputs"][0]["error"] == pytest.approx(0.01, abs=1e-6)
+    assert found["outputs"][0]["distance"] == pytest.approx(0.01, abs=1e-6)
     worst = check(before, after, "-d", 0.009, code=1)["outputs"][0]
     assert (worst["differing"], worst["count"]) == (40, 40)
     relative = 0.01 / worst["largest"]
@@ -96,11 +98,34 @@ def test_the_first_tensor_that_diverges_is_named(before: Path):
     after = before.with_name("after.onnx")
     onnx.save(network(weight=1.5), after)
     found = check(before, after, code=1)
-    assert (found["first"]["name"], found["first_node"]) == ("s", "first (conv)")
+    assert (found["first"]["name"], found["first_node"], found["first_op"]) == ("s", "first", "conv")
     assert "first diverging tensor: 's', made by first (conv)" in shown(before, after)
     onnx.save(network(bias=1.0), after)
     found = check(before, after, "--draws", 3, "--seed", 5, code=1)
     assert (found["first"]["name"], found["draws"]) == ("y", 3)
+
+
+def test_rounding_of_folded_weights_is_not_the_first_divergence(before: Path):
+    """Every layer computes the same but for rounding, and the last one another bias."""
+    scaled, folded = (network(weight=1.0), network(weight=1.0))
+    node = scaled.graph.node[0]
+    assert node.name == "first"
+    scale = onnx.numpy_helper.from_array(np.array([1.1, 0.7, 1.3, 0.9], np.float32).reshape(4, 1, 1), "scale")
+    scaled.graph.initializer.append(scale)
+    node.output[0] = "unscaled"
+    scaled.graph.node.insert(1, onnx.helper.make_node("Mul", ["unscaled", "scale"], ["s"], name="scaling"))
+    w = next(t for t in folded.graph.initializer if t.name == "w")
+    factor = onnx.numpy_helper.to_array(scale)[..., None]
+    w.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(w) * factor, "w"))
+    b = next(t for t in folded.graph.initializer if t.name == "b")
+    after = before.with_name("after.onnx")
+    onnx.save(scaled, before)
+    onnx.save(folded, after)
+    assert check(before, after)["first"] is None
+    b.CopyFrom(onnx.numpy_helper.from_array(np.full(2, 0.5, np.float32), "b"))
+    onnx.save(folded, after)
+    found = check(before, after, code=1)
+    assert (found["first"]["name"], found["first_node"]) == ("y", "second")
 
 
 def test_files_of_different_formats(tmp_path: Path):
@@ -139,14 +164,14 @@ def test_networks_that_cannot_be_compared(before: Path):
     ],
 )
 def test_what_else_differs(a: np.ndarray, b: np.ndarray, said: str):
-    found = compared("t", a, b, Tolerance(1.0))
+    found = differ("t", a, b, Tolerance(1.0))
     assert (found.why, found.agrees) == (said, not said)
 
 
 def test_infinities_and_nan_differ_from_numbers():
     a = np.array([np.nan, np.inf, 1.0, np.inf, np.nan])
     b = np.array([1.0, -np.inf, 1.0, np.inf, np.nan])
-    assert compared("t", a, b, Tolerance(1e9)).differing == 2
+    assert differ("t", a, b, Tolerance(1e9)).differing == 2
 
 
 def test_inputs_of_the_same_names_are_taken_by_name(tmp_path: Path):
@@ -156,7 +181,7 @@ def test_inputs_of_the_same_names_are_taken_by_name(tmp_path: Path):
     assert found["names"] == [["input 0", "p", "q"], ["input 1", "q", "p"]]
     np.savez(tmp_path / "in.npz", q=np.ones(2, np.float32), p=np.zeros(2, np.float32))
     check(tmp_path / "a.onnx", "--inputs", tmp_path / "in.npz", "--save", tmp_path / "kept.npz")
-    np.testing.assert_array_equal(expected.load(tmp_path / "kept.npz")[0].outputs[0][1], [-1, -1])
+    np.testing.assert_array_equal(golden_files.load(tmp_path / "kept.npz")[0].outputs[0][1], [-1, -1])
 
 
 @pytest.mark.parametrize("suffix", [".h5", ".npz"])
@@ -166,7 +191,7 @@ def test_values_are_kept_and_compared_later(suffix: str, before: Path):
     kept, after = before.with_name(f"kept{suffix}"), before.with_name("after.onnx")
     told = check(before, "--save", kept, "--draws", 2, "--shape", "x=3x3x7x6", "--with", "ort")
     assert (told["draws"], told["by"]) == (2, "ONNX Runtime")
-    draws = expected.load(kept)
+    draws = golden_files.load(kept)
     assert [[*d.inputs] for d in draws] == [["x"], ["x"]]
     assert [[(n, a.shape) for n, a in d.outputs] for d in draws] == [[("y", (3, 2, 5, 4)), ("s", (3, 4, 5, 4))]] * 2
     assert not np.array_equal(draws[0].inputs["x"], draws[1].inputs["x"])
@@ -190,7 +215,7 @@ def test_files_as_other_tools_keep_them(before: Path):
     found = check(before, "--expected", directory / "out.h5", "--inputs", directory / "in.h5", "-d", 1e-5)
     assert found["names"] == [["output 0", "other", "y"]]
     np.savez(directory / "in.npz", x=x)
-    np.testing.assert_array_equal(expected.load(directory / "in.npz")[0].inputs["x"], x)
+    np.testing.assert_array_equal(golden_files.load(directory / "in.npz")[0].inputs["x"], x)
 
 
 @pytest.mark.parametrize("dtype", ["int64", "uint64", "int32", "uint8", "bool"])
@@ -200,24 +225,25 @@ def test_integers_are_compared_exactly(dtype: str, tmp_path: Path):
     x = np.array([large, 0, 1]).astype(dtype)
     y = x.copy()
     y[0] += 1
-    same, apart = (compared("y", x, other, Tolerance(relative=1.0)) for other in (x.copy(), y))
+    same, apart = (differ("y", x, other, Tolerance(relative=1.0)) for other in (x.copy(), y))
     assert same.agrees
     assert (apart.differing, apart.error, apart.worst) == (1, 1.0, (0,))
-    assert (difference(x, x.copy()), difference(y, x)) == (0.0, 1.0)
+    assert (relative_error(x, x.copy()), relative_error(y, x)) == (0.0, 1.0)
     for name, held in (("before", x), ("after", y)):
-        expected.save(tmp_path / f"{name}.npz", [Draw({"x": x}, [("y", held)])])
-    found = agree(*(expected.load(tmp_path / f"{n}.npz") for n in ("before", "after")), Tolerance(0.5, 1.0), ("", ""))
+        golden_files.save(tmp_path / f"{name}.npz", [Draw({"x": x}, [("y", held)])])
+    draws = [(golden_files.load(tmp_path / f"{n}.npz"), "") for n in ("before", "after")]
+    found = compare_draws(*draws, Tolerance(0.5, 1.0))
     assert not found.agrees
 
 
 def test_files_that_cannot_be_kept_or_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     draw = [Draw({"x": np.zeros(2)}, [("y", np.ones(2))])]
     with pytest.raises(InvalidInput, match=r"known: \.h5, \.hdf5, \.npz"):
-        expected.save(tmp_path / "kept.txt", draw)
+        golden_files.save(tmp_path / "kept.txt", draw)
     (tmp_path / "bad.npz").write_bytes(b"PK nothing")
     with pytest.raises(InvalidInput, match=r"bad\.npz"):
-        expected.load(tmp_path / "bad.npz")
+        golden_files.load(tmp_path / "bad.npz")
     monkeypatch.setitem(sys.modules, "h5py", None)
     with pytest.raises(InvalidInput, match=r"renorm\[hdf5\]"):
-        expected.save(tmp_path / "kept.h5", draw)
+        golden_files.save(tmp_path / "kept.h5", draw)
     assert [p.name for p in tmp_path.iterdir()] == ["bad.npz"]

@@ -12,7 +12,7 @@ import pytest
 
 import renorm
 from renorm import ops
-from renorm.core.comparison import difference
+from renorm.core.difference import relative_error
 from renorm.graph import interpret
 from renorm.graph.ir import Graph, Value
 from renorm.passes import fuse, memory, paths, pushing
@@ -250,7 +250,7 @@ def test_a_network_of_very_many_parts_is_right(name: str, level: int) -> None:
     rng = np.random.default_rng(1)
     feeds = {v.name: rng.normal(size=v.shape).astype(np.float32) for v in g.inputs}
     for got, expected in zip(m.run(**feeds), interpret.run(g, feeds), strict=True):
-        assert difference(got, expected) < 1e-4
+        assert relative_error(got, expected) < 1e-4
 
 
 def seconds(build: Build, n: int) -> float:

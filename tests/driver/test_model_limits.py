@@ -305,6 +305,18 @@ def test_limits_on_the_command_line(verb: list[str], tmp_path: Path) -> None:
     assert "limits are file_bytes, nodes" in ran.output
 
 
+def test_a_limit_that_is_raised_holds_wherever_check_reads_a_file(tmp_path: Path) -> None:
+    """Two files that differ, nested deeper than by default: they are read again to find where they begin to differ."""
+    for kind in ("Neg", "Abs"):
+        bodies = [function("f0", kind), *(function(f"f{i}", f"f{i - 1}") for i in range(1, 40))]
+        (tmp_path / f"{kind}.onnx").write_bytes(model([node("f39", ["x"], ["y"], domain="own")], [2], *bodies))
+    files = [str(tmp_path / f"{kind}.onnx") for kind in ("Neg", "Abs")]
+    assert CliRunner().invoke(main, ["check", *files]).exit_code == 3
+    ran = CliRunner().invoke(main, ["check", *files, "--limit", "nesting=50"])
+    assert ran.exit_code == 1, ran.output
+    assert "first diverging tensor" in ran.output
+
+
 def test_loops_of_more_rounds_than_32_bits_count_are_compiled() -> None:
     """Bounds of an index are of its type, also where they are beyond that."""
     for size in (2**31 + 1, 2**40 + 1):

@@ -11,7 +11,7 @@ from tests.conftest import Zoo
 from tests.shared_files import shared
 
 import renorm
-from renorm.core.comparison import difference
+from renorm.core.difference import relative_error
 from renorm.core.tolerance import tolerance
 from renorm.driver.analysis import analyze
 from renorm.driver.runners import session
@@ -28,7 +28,7 @@ def assert_close(ours: list[Array], theirs: list[Array]) -> None:
     for a, b in zip(ours, theirs, strict=True):
         assert a.dtype == b.dtype
         assert np.isfinite(b).all()
-        assert difference(a, b) <= tolerance("float32")  # of the largest: one row has no channels to compare by
+        assert relative_error(a, b) <= tolerance("float32")  # of the largest: one row has no channels to compare by
 
 
 class Faces:

@@ -27,7 +27,8 @@ from tests.driver.random_networks import RandomNetwork, network
 from tests.passes.networks import networks
 
 import renorm
-from renorm.core.tolerance import judge, tolerance
+from renorm.core.difference import judge
+from renorm.core.tolerance import tolerance
 from renorm.graph import interpret
 from renorm.ops.schedules import cpu_injective
 from renorm.ops.schedules.cpu_injective import PARALLEL_FROM

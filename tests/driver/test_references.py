@@ -90,3 +90,21 @@ def test_a_fault_of_ours_differs_from_the_definition_too(monkeypatch: pytest.Mon
     assert found.own is not None
     assert found.departs is not None
     assert found.departs < 1e-5 < found.own
+
+
+def test_a_wrong_second_result_is_where_it_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The node that computes it is named, not the one that reads it."""
+    m = model("g (float[2, 6] x) => (float[2, 3] y) { [halves] a, b = Split <axis = 1> (x) [last] y = Tanh(b) }")
+    x = {"x": np.random.default_rng(0).standard_normal((2, 6)).astype(np.float32)}
+    op = renorm.read(m).nodes[0].op
+    right = type(op).compute
+
+    def compute(self: Any, *operands: Any) -> Any:
+        a, _ = right(self, *operands)
+        return a, a
+
+    monkeypatch.setattr(type(op), "compute", compute)
+    monkeypatch.setenv("RENORM_CACHE", "0")
+    found = compare(m, x, reference="interpreter", opt_level=0)
+    assert not found.agrees
+    assert found.first_node == "halves"

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from renorm import ops
 from renorm.cli import main
-from renorm.core.comparison import random_inputs
+from renorm.core.random_inputs import random_inputs
 from renorm.driver.compare import compare
 from renorm.frontends import onnx as onnx_frontend
 from renorm.graph.ir import Graph

@@ -165,7 +165,8 @@ def test_code_that_is_wrong_whatever_is_left_out_is_an_error(monkeypatch: pytest
     g.outputs = [ops.relu(x, name="y")]
     expected = interpret.evaluate(g, [normal(1, 3, 4)])
     monkeypatch.setattr(
-        "renorm.driver.verified.drawn", lambda source: ({"x": normal(2, 3, 4)}, expected_of(source, expected))
+        "renorm.driver.verified.evaluate_on_random_inputs",
+        lambda source: ({"x": normal(2, 3, 4)}, expected_of(source, expected)),
     )
     with pytest.raises(VerificationError, match="compiled, it gives other results than the interpreter"):
         renorm.compile(g, verify=True)

@@ -10,7 +10,7 @@ from tests.passes.folding.cases import numbered
 
 from renorm import ops
 from renorm.core import records
-from renorm.core.comparison import difference
+from renorm.core.difference import relative_error
 from renorm.core.tolerance import tolerance
 from renorm.frontends import read
 from renorm.graph import interpret
@@ -223,7 +223,7 @@ def test_a_tensor_is_what_the_report_says_it_is_now(seed: int) -> None:
         assert all(report.names[v.name] == v.name for v in g.outputs)
         for name, now in report.names.items():
             if now is not None:
-                assert difference(after[now], before[name]) < tolerance(net.dtype)
+                assert relative_error(after[now], before[name]) < tolerance(net.dtype)
 
 
 def test_a_report_comes_back_from_json() -> None:

@@ -11,7 +11,8 @@ from onnx import TensorProto, helper
 from tests.passes.folding.cases import PLAIN, Case
 from tests.passes.folding.check import LAYERS
 
-from renorm.core.tolerance import judge, tolerance
+from renorm.core.difference import judge
+from renorm.core.tolerance import tolerance
 from renorm.frontends import read
 from renorm.graph import interpret
 from renorm.graph.ir import Graph

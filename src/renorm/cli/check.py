@@ -12,10 +12,12 @@ import renorm
 from renorm.cli import output
 from renorm.cli.options import arrays, compiling, given, model, seed, verb
 from renorm.cli.progress import progress
-from renorm.core.comparison import random_inputs
-from renorm.driver import expected
-from renorm.driver.agreement import Agreement, Compared, Tolerance, agree, draw, first_diverging, inputs_of
-from renorm.driver.compare import REFERENCES, Difference, compare
+from renorm.core.difference import Difference
+from renorm.core.random_inputs import random_inputs
+from renorm.core.tolerance import Tolerance
+from renorm.driver import golden_files
+from renorm.driver.compare import REFERENCES, Comparison, compare, compare_draws
+from renorm.driver.draws import random_draws, run
 from renorm.driver.runners import RUNNERS
 from renorm.errors import InvalidInput
 
@@ -81,70 +83,40 @@ def command(
         return _compiled(model, inputs, seed, reference, tolerance, options, as_json)
     if after is not None and expected_file is not None:
         raise InvalidInput("--expected takes the place of one of two files", do="name one model")
-    shapes = options.pop("shapes")
+    shapes, limits = options.pop("shapes"), options["limits"]
     if expected_file is not None:
-        before, said = expected.load(expected_file, inputs_file), f"kept in {expected_file.name}"
+        before = golden_files.load(expected_file, inputs_file), f"kept in {expected_file.name}"
     else:
         if inputs_file is not None:
-            drawn = expected.load(inputs_file)
+            drawn = golden_files.load(inputs_file)
         else:
-            named = arrays(inputs, [v.name for v in renorm.read(model).inputs])
-            drawn = inputs_of(model, seed=seed, draws=draws, shapes=shapes, given=named)
+            named = arrays(inputs, [v.name for v in renorm.read(model, limits=limits).inputs])
+            drawn = random_draws(model, named, seed=seed, count=draws, shapes=shapes, limits=limits)
         with progress(f"running {model.name}", as_json):
-            before, said = draw(model, drawn, runner, **options)
+            before = run(model, drawn, runner, **options)
     if save_to is not None:
-        expected.save(save_to, before)
+        golden_files.save(save_to, before[0])
         if not as_json:
-            output.line(f"{save_to}: inputs and outputs, {len(before)} times; computed by {said}")
+            output.line(f"{save_to}: inputs and outputs, {len(before[0])} times; computed by {before[1]}")
         if after is None and expected_file is None:
-            return output.Outcome({"saved": str(save_to), "draws": len(before), "by": said})
+            return output.Outcome({"saved": str(save_to), "draws": len(before[0]), "by": before[1]})
     last = after or model
     with progress(f"running {last.name}", as_json):
-        found, last_said = draw(last, before, runner, **options)
-        result = agree(before, found, allowed, (said, last_said), model)
-        if not result.agrees and after is not None:
-            result = first_diverging(result, model, after, before)
+        found = compare_draws(before, run(last, before[0], runner, **options), allowed, model, after, limits)
     if not as_json:
-        _print(result)
-    agrees = result.agrees and not (names_count and result.names)
-    return output.Outcome(asdict(result) | {"agrees": agrees}, 0 if agrees else 1)
-
-
-def _print(found: Agreement) -> None:
-    """Values, then names, then where it begins."""
-    output.line(f"before: {found.before}")
-    output.line(f"after:  {found.after}")
-    rows = [
-        (i, o.name, o.before_type, o.error, o.largest, o.differing, _verdict(o)) for i, o in enumerate(found.outputs)
-    ]
-    title = f"values, {found.draws} draw{'s' if found.draws > 1 else ''} of inputs"
-    output.table(title, ("", "output", "type", "largest error", "largest value", "differ", ""), rows)
-    output.line("names: the same" if not found.names else f"names: {len(found.names)} differ")
-    output.table("names that differ", ("", "before", "after"), found.names)
-    if found.first is not None:
-        f = found.first
-        output.line(
-            f"first diverging tensor: {f.name!r}, made by {found.first_node}: {f.error:.3g} of {f.largest:.3g} "
-            f"at {list(f.worst)}"
-        )
-    elif not found.agrees and found.is_searched:
-        output.line("no tensor that has the same name and shape in both diverges where the interpreter computes both")
-
-
-def _verdict(o: Compared) -> str:
-    moved = f", axes moved: {o.moved}" if o.moved else ""
-    return (
-        o.why or (("agrees" if o.largest else "agrees, all zero") if o.agrees else f"DIFFERS, most at {list(o.worst)}")
-    ) + moved
-
-
-def _said(found: Difference, reference: str) -> str:
-    verdict = "agrees" if found.agrees else "DIFFERS"
-    if found.own is not None and found.departs is not None:
-        errors = f"by {found.departs:.3g}, renorm by {found.own:.3g}"
-        how = "agrees with the definition" if found.agrees else verdict
-        verdict = f"{how}: from float64 {reference} is off {errors}"
-    return f"{verdict}; not compared: {found.unchecked}" if found.unchecked else verdict
+        output.line(f"before: {found.before}")
+        output.line(f"after:  {found.after}")
+        _print(found, f"values, {found.draws} draw{'s' if found.draws > 1 else ''} of inputs")
+        output.line("names: the same" if not found.names else f"names: {len(found.names)} differ")
+        output.table("names that differ", ("", "before", "after"), found.names)
+        if (f := found.first) is not None:
+            output.line(
+                f"first diverging tensor: {f.name!r}, made by {found.first_node} ({found.first_op}): "
+                f"{f.distance:.3g} of {f.largest:.3g} at {list(f.worst)}"
+            )
+        elif not found.agrees and after is not None:
+            output.line("no tensor that has the same name and shape in both diverges where the interpreter runs both")
+    return _outcome(found, found.agrees and not (names_count and found.names))
 
 
 def _compiled(
@@ -156,21 +128,43 @@ def _compiled(
     options: dict[str, Any],
     as_json: bool,
 ) -> output.Outcome:
-    graph = renorm.read(model)
+    graph = renorm.read(model, limits=options["limits"])
     held = arrays(inputs, [v.name for v in graph.inputs])
     shapes = {**(options.pop("shapes") or {}), **{n: a.shape for n, a in held.items()}}
     held = {**random_inputs(graph.inputs, seed, shapes), **held}
     with progress(f"checking {model.name}", as_json) as tell:
         found = compare(model, held, reference=reference, tolerance=tolerance, progress=tell, **options)
     if not as_json:
-        rows = [(d.name, d.error, d.largest, d.tolerance, _said(d, found.reference)) for d in found.outputs]
-        columns = ("output", "relative error", "largest value", "tolerance", "")
-        output.table(f"against {found.reference}", columns, rows)
+        _print(found, f"against {found.reference}")
         if found.roundings:
             layers = [(r.node, r.algorithm, r.l2, r.largest) for r in found.roundings]
             output.table("layers that round differently", ("node", "algorithm", "relative L2 error", "largest"), layers)
         if found.first:
             output.line(
-                f"first diverging node: {found.first.name!r} ({found.first_op}), relative error {found.first.error:.3g}"
+                f"first diverging node: {found.first_node!r} ({found.first_op}), relative error {found.first.error:.3g}"
             )
-    return output.Outcome(asdict(found) | {"agrees": found.agrees}, 0 if found.agrees else 1)
+    return _outcome(found, found.agrees)
+
+
+def _print(found: Comparison, title: str) -> None:
+    columns = ("", "output", "type", "relative error", "largest error", "allowed", "largest value", "differ", "")
+    rows = [
+        (i, d.name, d.before_type, d.error, d.distance, d.limit, d.largest, d.differing, _verdict(d, found.reference))
+        for i, d in enumerate(found.outputs)
+    ]
+    output.table(title, columns, rows)
+
+
+def _verdict(d: Difference, reference: str) -> str:
+    verdict = ("agrees" if d.largest else "agrees, all zero") if d.agrees else f"DIFFERS, most at {list(d.worst)}"
+    if d.own is not None and d.departs is not None:
+        verdict = "agrees with the definition" if d.agrees else verdict
+        verdict += f": from float64 {reference} is off by {d.departs:.3g}, renorm by {d.own:.3g}"
+    verdict = d.why or verdict
+    verdict += f"; not compared: {d.unchecked}" if d.unchecked else ""
+    return verdict + (f", axes moved: {d.moved}" if d.moved else "")
+
+
+def _outcome(found: Comparison, agrees: bool) -> output.Outcome:
+    outputs = [asdict(d) | {"agrees": d.agrees, "unchecked": d.unchecked} for d in found.outputs]
+    return output.Outcome(asdict(found) | {"outputs": outputs, "agrees": agrees}, 0 if agrees else 1)

@@ -8,8 +8,8 @@ from typing import Any
 
 import renorm
 from renorm.cli.progress import progress
-from renorm.core.comparison import random_inputs
 from renorm.core.dims import is_static
+from renorm.core.random_inputs import random_inputs
 from renorm.errors import InvalidInput
 
 

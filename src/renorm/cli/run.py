@@ -13,8 +13,8 @@ import numpy as np
 import renorm
 from renorm.cli import network, output
 from renorm.cli.options import arrays, checked, compiling, given, model, seed, train_state, trusting, verb
-from renorm.core.comparison import random_inputs
 from renorm.core.files import replacing
+from renorm.core.random_inputs import random_inputs
 from renorm.errors import InvalidInput, StatisticsWarning
 from renorm.training.batches import Files, arguments
 

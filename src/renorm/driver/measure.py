@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 import renorm
-from renorm.core.comparison import difference
+from renorm.core.difference import relative_error
 from renorm.core.errors import InvalidInput, RenormError
 from renorm.driver.worker import RUNTIMES, Job
 
@@ -81,7 +81,7 @@ class Measured:
         are more or fewer."""
         if len(self.outputs) != len(reference.outputs):
             return float("inf")
-        return max((difference(a, b) for a, b in zip(self.outputs, reference.outputs, strict=True)), default=0.0)
+        return max((relative_error(a, b) for a, b in zip(self.outputs, reference.outputs, strict=True)), default=0.0)
 
 
 class _Lost(RenormError):

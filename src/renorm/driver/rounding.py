@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from renorm.core.comparison import difference
+from renorm.core.difference import relative_error
 from renorm.core.target import Target
 from renorm.driver.analysis import analyze
 from renorm.driver.compile import compile
@@ -58,4 +58,4 @@ def _rounding(node: Node, direct: Node, values: Mapping[Value, Array], target: s
     alone.outputs = [alone.apply(node.op, [alone.input("x", x.dtype, x.shape), *constants])]
     (got,) = compile(alone, target=target, opt_level=2).run(given)
     l2 = float(np.linalg.norm(got - expected) / (np.linalg.norm(expected) or 1.0))
-    return Rounding(node.name, node.op.label(node.operand_types()), l2, difference(got, expected))
+    return Rounding(node.name, node.op.label(node.operand_types()), l2, relative_error(got, expected))

@@ -1,4 +1,4 @@
-"""Compiled code held against the interpreter: what passes annotate, no interpreter of graphs can see.
+"""verify=True: compiled code is compared with the interpreter, which cannot see what passes only annotate.
 
 Layouts, places in memory and fusion change no node; whether kernels keep to them shows when they run. Where results
 differ these passes are left out, one more each time, until they do not.
@@ -12,15 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from renorm.core.comparison import difference
+from renorm.core.difference import relative_error
 from renorm.core.errors import VerificationError
-from renorm.core.tolerance import judge
 from renorm.driver.module import CompiledModule
 from renorm.graph import interpret
 from renorm.graph.external import external_values
 from renorm.graph.ir import Graph, Group, Value
-from renorm.passes.probe import differing, drawn
-from renorm.passes.sensitivity import Sensitivity, tolerances
+from renorm.passes.probe import evaluate_on_random_inputs
+from renorm.passes.sensitivity import Sensitivity
 from renorm.runtime.external import Calls, watched
 from renorm.runtime.report import OutputRecord, VerifiedRecord
 
@@ -36,93 +35,86 @@ def verified(source: Graph, make: Callable[[tuple[str, ...]], CompiledModule]) -
 
     Raises VerificationError where the results of every one differ.
     """
-    inputs, values = drawn(source)
-    defined = Sensitivity.of(source, inputs)
-    first, without = "", tuple[str, ...]()
-    while True:
-        module = make(without)
+    inputs, values = evaluate_on_random_inputs(source)
+    definition = Sensitivity(source.outputs, source.nodes, values)
+    first = ""
+    for left_out in range(len(UNSEEN) + 1):
+        module = make(UNSEEN[:left_out])
         if not module.runs_here:
             required = module.program.machine
             said = f"the compiled code, which is for {required.arch} {required.cpu}".rstrip()
-            return _told(module, VerifiedRecord(unchecked=(f"{said}, and this machine cannot run it",)))
+            return _reported(module, VerifiedRecord(unchecked=(f"{said}, and this machine cannot run it",)))
         with watched() as calls:
             found = module.evaluate([*inputs.values()])
         if calls:
-            told, reason = _beside_external_code(module.graph, source, inputs, found, calls)
+            record, reason = _compare_around_external_code(module.graph, source, inputs, found, calls)
         else:
-            told, reason = _compared(source.outputs, found, [values[v] for v in source.outputs], defined)
+            record, reason = _compare(source.outputs, found, definition)
         if reason is None:
-            break
+            refused = (UNSEEN[left_out - 1], source.name, f"reverted: compiled, {first}")
+            return _reported(module, record, [refused] if left_out else [])
         first = first or reason
-        if len(without) == len(UNSEEN):
-            raise VerificationError(
-                f"{source.name}: compiled, it gives other results than the interpreter",
-                [first, f"also without {', '.join(UNSEEN)}"],
-                "report this with the model; `renorm check MODEL` names the first node that differs",
-            )
-        without = UNSEEN[: len(without) + 1]
-    if without:
-        report = module.program.report
-        refused = (without[-1], source.name, f"reverted: compiled, {first}")
-        module.program = replace(module.program, report=replace(report, refusals=(*report.refusals, refused)))
-    return _told(module, told)
+    raise VerificationError(
+        f"{source.name}: compiled, it gives other results than the interpreter",
+        [first, f"also without {', '.join(UNSEEN)}"],
+        "report this with the model; `renorm check MODEL` names the first node that differs",
+    )
 
 
-def _told(module: CompiledModule, told: VerifiedRecord) -> CompiledModule:
+def _reported(
+    module: CompiledModule, record: VerifiedRecord, refused: Sequence[tuple[str, str, str]] = ()
+) -> CompiledModule:
     """Return the module with the record in its report, where guards, which no caller sees, are no outputs."""
-    outputs = list(told.outputs)
+    outputs, report = list(record.outputs), module.program.report
     del outputs[module.program.guards]
-    report = replace(module.program.report, verified=replace(told, outputs=tuple(outputs)))
+    record = replace(record, outputs=tuple(outputs))
+    report = replace(report, verified=record, refusals=(*report.refusals, *refused))
     module.program = replace(module.program, report=report)
     return module
 
 
-def _compared(
-    outputs: Sequence[Value], found: Sequence[Array], expected: Sequence[Array], defined: Sensitivity
+def _compare(
+    results: Sequence[Value], found: Sequence[Array], definition: Sensitivity
 ) -> tuple[VerifiedRecord, str | None]:
-    """Return what was compared, and a sentence where something differs. defined: has the outputs as its first
-    results."""
+    """Return what was compared, and a sentence where something differs. definition: of `results`."""
     records, reason = list[OutputRecord](), None
-    pairs = zip(outputs, found, expected, tolerances(outputs), strict=True)
-    for i, (v, ours, theirs, allowed) in enumerate(pairs):
-        judged = judge(ours, interpret.narrow(theirs, v.dtype), allowed, defined.movements(i))
-        records.append(OutputRecord(v.name, judged.error, allowed, judged.reservation))
-        if not judged.agrees:
-            reason = reason or differing(f"output {v.name!r}", judged, v.dtype)
+    for i, (v, array) in enumerate(zip(results, found, strict=True)):
+        difference = definition.judge(i, array)
+        records.append(OutputRecord(v.name, difference.error, definition.tolerances[i], difference.unchecked))
+        if not difference.agrees:
+            reason = reason or difference.sentence(f"output {v.name!r}", v.dtype)
     return VerifiedRecord(tuple(records)), reason
 
 
-def _beside_external_code(
+def _compare_around_external_code(
     graph: Graph, source: Graph, inputs: Mapping[str, Array], found: Sequence[Array], calls: Calls
 ) -> tuple[VerifiedRecord, str | None]:
-    """The same for a network parts of which external code runs, which may have a number format of its own: what it
-    reads is compared, and what the network makes of that which it wrote. How far that is from its definition is said.
+    """Return the same for a network parts of which external code runs, which may have a number format of its own: what
+    it reads is compared, and what the network makes of that which it wrote. How far that is from its definition is
+    reported.
 
     graph: after the passes. calls: what external code read and wrote, in the order of the launches.
     """
     groups = [g for g in graph.launches if g.external]
-    given = {v: interpret.widen(a) for v, a in zip(graph.inputs, inputs.values(), strict=True)}
-    given |= {v: interpret.widen(v.data) for v in graph.constants.values() if v.data is not None}
-    read, written = list[tuple[Value, Array]](), dict[Value, Array]()
+    known = interpret.known(graph, [*inputs.values()])
+    read = list[tuple[Value, Array]]()
     for group, (operands, results) in zip(groups, calls, strict=True):
         assert group.external is not None
         reads, writes = external_values(group, group.external)
         read += zip(reads, operands, strict=True)
-        written |= zip(writes, map(interpret.widen, results), strict=True)
+        known |= zip(writes, map(interpret.widen, results), strict=True)
     ours = [n for n in graph.nodes if not any(n in g.nodes for g in groups)]
     results = [*graph.outputs, *(v for v, _ in read)]
-    defined = Sensitivity(ours, given | written, results)
-    expected = [defined.plain[v] for v in results]
-    told, reason = _compared(results, [*found, *(a for _, a in read)], expected, defined)
-    records = [replace(told.outputs[i], name=v.name) for i, v in enumerate(source.outputs)]
-    return VerifiedRecord(tuple(records), tuple(_measured(g, defined.plain) for g in groups)), reason
+    definition = Sensitivity(results, ours, known)
+    record, reason = _compare(results, [*found, *(a for _, a in read)], definition)
+    records = [replace(record.outputs[i], name=v.name) for i, v in enumerate(source.outputs)]
+    return VerifiedRecord(tuple(records), tuple(_external_error(g, definition.plain) for g in groups)), reason
 
 
-def _measured(group: Group, values: Mapping[Value, Array]) -> str:
-    """How far external code is from what its nodes say."""
+def _external_error(group: Group, values: Mapping[Value, Array]) -> str:
+    """Return how far external code is from the definition of its nodes."""
     defined = dict(values)
-    for node in group.nodes:
-        defined.update(zip(node.outputs, interpret.apply(node, defined)))
-    error = max(difference(values[v], defined[v]) for v in group.nodes[-1].outputs)
+    interpret.compute(group.nodes, defined)
+    error = max(relative_error(values[v], defined[v]) for v in group.nodes[-1].outputs)
     nodes = ", ".join(n.name for n in group.nodes)
     return f"external code of kernel {group.name!r} ({nodes}); it is {error:.2g} of its largest result off"

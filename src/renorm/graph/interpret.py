@@ -6,7 +6,7 @@ network that is run kernel by kernel rounds; constants always have the elements 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,13 @@ def run(graph: Graph, inputs: Sequence[Any] | Mapping[str, Any], *, rounded: boo
 
 def evaluate(graph: Graph, inputs: Sequence[Any] | Mapping[str, Any], *, rounded: bool = False) -> dict[Value, Array]:
     """Every value of the graph; floats as float64."""
+    env = known(graph, inputs)
+    compute(graph.nodes, env, rounded=rounded)
+    return env
+
+
+def known(graph: Graph, inputs: Sequence[Any] | Mapping[str, Any]) -> dict[Value, Array]:
+    """Return inputs and constants of the graph; floats as float64."""
     given = (
         dict(inputs) if isinstance(inputs, Mapping) else dict(zip((v.name for v in graph.inputs), inputs, strict=True))
     )
@@ -35,11 +42,25 @@ def evaluate(graph: Graph, inputs: Sequence[Any] | Mapping[str, Any], *, rounded
     if wrong:
         raise InvalidInput(f"graph {graph.name}: inputs do not fit", wrong)
     env = {v: widen(narrow(np.asarray(given[v.name]), v.dtype)) for v in graph.inputs}
-    env |= {v: widen(v.data) for v in graph.constants.values() if v.data is not None}
-    for node in graph.nodes:
-        for v, array in zip(node.outputs, apply(node, env, rounded=rounded)):
-            env[v] = array
-    return env
+    return env | {v: widen(v.data) for v in graph.constants.values() if v.data is not None}
+
+
+def compute(nodes: Iterable[Node], env: dict[Value, Array], *, rounded: bool = False) -> None:
+    """Add the results of nodes, in order, to `env`, which has what they read apart from constants."""
+    for node in nodes:
+        env |= {v: widen(v.data) for v in node.inputs if v is not None and v not in env and v.data is not None}
+        env.update(zip(node.outputs, apply(node, env, rounded=rounded)))
+
+
+def ancestors(values: Sequence[Value], known: Container[Value] = ()) -> list[Node]:
+    """Return the nodes that compute values of one graph from those that are `known`, in order."""
+    reached, nodes = [v.producer for v in values if v not in known], dict[Node, None]()
+    while reached:
+        node = reached.pop()
+        if node is not None and node not in nodes:
+            nodes[node] = None
+            reached += [v.producer for v in node.inputs if v is not None and v not in known]
+    return sorted(nodes, key=values[0].graph.place_of) if nodes else []
 
 
 def apply(node: Node, env: Mapping[Value, Array], *, rounded: bool = False) -> list[Array]:

@@ -1,4 +1,5 @@
-"""How far rounding moves the results of a network: measured, by computing it in float64 with roundings drawn at random.
+"""How far rounding moves the results of a network: measured, by computing it in float64 with roundings drawn at random
+(Monte Carlo arithmetic).
 
 What is rounded: every element of a floating result that its dtype does not hold exactly, by up to AMPLITUDE units; what
 a sum of n terms reads, by sqrt(n) units of the dtype it is summed in, which is what its partial sums are off by; images
@@ -9,14 +10,14 @@ others go on, as a kernel does that goes on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from math import sqrt
 from typing import Any
 
 import numpy as np
 
 from renorm.core import dtypes
-from renorm.core.comparison import distances
+from renorm.core.difference import Difference, distances, judge
 from renorm.core.errors import RenormError
 from renorm.core.lazy import cached_property
 from renorm.core.tolerance import AMPLITUDE, Movements, tolerance
@@ -30,76 +31,64 @@ Array = np.ndarray[Any, Any]
 _TILES = 8.0  # units of the largest element: what 4 x 4 results of a Winograd convolution are off by, docs/semantics.md
 
 
-def tolerances(values: Iterable[Value]) -> list[float]:
-    """The tolerance of each: that of the dtype with the fewest digits among all results that it is computed from."""
-    found, wanted = dict[Value, float](), [*values]  # of what is computed, up to each value
-    waiting = wanted[::-1]
-    while waiting:
-        v = waiting[-1]
-        operands = [o for o in v.producer.inputs if o is not None] if v.producer is not None else []
-        before = [o for o in operands if o not in found] if v not in found else []
-        if not before:
-            found[v] = max((found[o] for o in operands), default=0.0)
-            found[v] = max(found[v], tolerance(v.dtype)) if v.producer is not None else 0.0
-            waiting.pop()
-        waiting += before
-    return [max(found[v], tolerance(v.dtype)) if dtypes.is_float(v.dtype) else 0.0 for v in wanted]
-
-
-def tolerance_of(v: Value) -> float:
-    """The tolerance of one value."""
-    return tolerances([v])[0]
-
-
 class Sensitivity:
-    """Results of some nodes when they are rounded otherwise. Nothing is computed before somebody asks.
+    """Results of nodes by their definition in float64, and how far rounding moves these. Nothing is computed before it
+    is needed.
 
-    nodes: in order; known: what they read from outside, in float64; results: those of interest. stored: known values
-    that are rounded too.
+    results: values of one graph; nodes: what computes them, in order; values: what the nodes read from outside, in
+    float64, constants aside; it may have more. stored: values that are rounded before they are read.
     """
 
     def __init__(
         self,
-        nodes: Sequence[Node],
-        known: Mapping[Value, Array],
         results: Sequence[Value],
+        nodes: Sequence[Node],
+        values: Mapping[Value, Array],
         stored: Collection[Value] = (),
     ):
-        self._nodes, self._known, self._results, self._stored = nodes, known, results, stored
+        self._results, self._nodes, self._values, self._stored = results, nodes, values, stored
         self._draws = list[list[Array]]()
 
     @staticmethod
     def of(graph: Graph, inputs: Mapping[str, Array]) -> Sensitivity:
-        """Of the outputs of a whole graph, which nobody changes from here on."""
-        known = {v: interpret.widen(interpret.narrow(np.asarray(inputs[v.name]), v.dtype)) for v in graph.inputs}
-        known |= {v: interpret.widen(v.data) for v in graph.constants.values() if v.data is not None}
-        return Sensitivity(graph.nodes, known, graph.outputs)
-
-    @staticmethod
-    def between(first: Collection[Value], last: Sequence[Value], value: Callable[[Value], Array]) -> Sensitivity:
-        """Of some values of a graph, by what lies behind other ones. value: elements of any value."""
-        reached, nodes = [v.producer for v in last if v not in first], dict[Node, None]()
-        while reached:
-            node = reached.pop()
-            if node is not None and node not in nodes:
-                nodes[node] = None
-                reached += [v.producer for v in node.inputs if v is not None and v not in first]
-        ordered = sorted(nodes, key=last[0].graph.place_of)
-        made = {v for n in ordered for v in n.outputs}
-        read = dict.fromkeys(v for n in ordered for v in n.inputs if v is not None and v not in made)
-        known = {v: value(v) for v in (*read, *last) if v not in made}
-        return Sensitivity(ordered, known, last, {v for v in known if not v.is_constant and dtypes.is_float(v.dtype)})
+        """Return that of the outputs of a graph, which does not change from here on."""
+        return Sensitivity(graph.outputs, graph.nodes, interpret.known(graph, inputs))
 
     @cached_property
     def plain(self) -> dict[Value, Array]:
-        """All values as they are without any rounding, in float64."""
-        values = dict(self._known)
-        for node in self._nodes:
-            values.update(zip(node.outputs, interpret.apply(node, values)))
+        """All values without any rounding, in float64."""
+        values = dict(self._values)
+        interpret.compute((n for n in self._nodes if any(v not in values for v in n.outputs)), values)
         return values
 
+    @cached_property
+    def tolerances(self) -> list[float]:
+        """The tolerance of each result: that of the dtype with the fewest digits among all results that it is computed
+        from."""
+        widest = dict[Value, float]()
+        for node in interpret.ancestors(self._results):
+            most = max((widest.get(v, 0.0) for v in node.inputs if v is not None), default=0.0)
+            widest |= {v: max(most, tolerance(v.dtype)) for v in node.outputs}
+        return [max(widest.get(v, 0.0), tolerance(v.dtype)) if dtypes.is_float(v.dtype) else 0.0 for v in self._results]
+
+    def expected(self, place: int) -> Array:
+        """Return result number `place` in its dtype."""
+        v = self._results[place]
+        return interpret.narrow(self.plain[v], v.dtype)
+
+    def judge(
+        self, place: int, found: Array, expected: Array | None = None, relative: float | None = None
+    ) -> Difference:
+        """Compare an array with result number `place`, before rounding where `found` is float64. expected: what to
+        compare with instead, for instance of another runtime. relative: the tolerance, None for that of the dtype."""
+        if expected is None:
+            is_wide = found.dtype == np.float64
+            expected = self.plain[self._results[place]] if is_wide else self.expected(place)
+        allowed = self.tolerances[place] if relative is None else relative
+        return judge(found, expected, allowed, self.movements(place))
+
     def movements(self, place: int) -> Movements:
-        """Those of result number `place`, as `core.tolerance.judge` asks for them."""
+        """Return those of result number `place`, as `core.difference.judge` asks for them."""
 
         def drawn(count: int) -> list[Array]:
             with np.errstate(all="ignore"):
@@ -110,19 +99,19 @@ class Sensitivity:
         return drawn
 
     def _draw(self, number: int) -> list[Array]:
-        rng, values, fixed = np.random.default_rng(number), dict(self._known), _extents(self._nodes)
+        rng, values, fixed = np.random.default_rng(number), dict(self.plain), _extents(self._nodes)
         values |= {v: _off(values[v], dtypes.unit_roundoff(v.dtype), rng) for v in self._stored}
         for node in self._nodes:
             plain = [self.plain[v] for v in node.outputs]
             made = plain if node in fixed else self._moved(node, values, plain, rng, is_stored=number % 2 == 0)
             values.update(zip(node.outputs, made))
         narrow = interpret.narrow
-        return [distances(narrow(values[v], v.dtype), narrow(self.plain[v], v.dtype)) for v in self._results]
+        return [distances(narrow(values[v], v.dtype), self.expected(i)) for i, v in enumerate(self._results)]
 
     def _moved(
         self, node: Node, values: Mapping[Value, Array], plain: list[Array], rng: np.random.Generator, is_stored: bool
     ) -> list[Array]:
-        """The results of a node, rounded otherwise. Where it refuses operands that are, those that it has otherwise."""
+        """Return the results of a node, rounded otherwise; without rounding where it refuses such operands."""
         operands = {v: values[v] for v in node.inputs if v is not None}
         is_same = all(a is self.plain[v] for v, a in operands.items())
         if is_same and all(_is_exact(a, v.dtype).all() for v, a in zip(node.outputs, plain)):
@@ -140,7 +129,7 @@ class Sensitivity:
 
 
 def _extents(nodes: Sequence[Node]) -> set[Node]:
-    """Nodes that compute with the extents of values, and not with their elements."""
+    """Return the nodes that compute with extents of values, not with their elements."""
     of_data, found = set[Value](), set[Node]()
     made = {v for n in nodes for v in n.outputs}
     for node in nodes:
@@ -154,7 +143,7 @@ def _extents(nodes: Sequence[Node]) -> set[Node]:
 
 
 def _terms(node: Node, operands: Mapping[Value, Array], result: Array) -> float:
-    """How many terms go into an element of a result; an estimate from above where the op is no product."""
+    """Return how many terms go into an element of a result; an upper estimate where the op is no product."""
     if node.op.fusion_of(node.operand_types()) < Fusion.REDUCTION:
         return 1.0
     sizes = sorted((float(a.size) for v, a in operands.items() if dtypes.is_float(v.dtype)), reverse=True)[:2]
@@ -180,13 +169,13 @@ def _rounded(node: Node, v: Value, array: Array, terms: float, rng: np.random.Ge
 
 
 def _off(array: Array, unit: float, rng: np.random.Generator) -> Array:
-    """Each element off by up to AMPLITUDE such units of itself."""
+    """Return the array with each element off by up to AMPLITUDE such units of itself."""
     return array * (1.0 + AMPLITUDE * unit * rng.uniform(-1.0, 1.0, array.shape))
 
 
 def _is_exact(array: Array, dtype: str) -> Array:
-    """Elements that are not rounded when they are stored. The float64 that all is computed in says nothing of itself:
-    what float32 holds too is counted as exact."""
+    """Return which elements are not rounded when they are stored. Everything is computed in float64, which cannot tell
+    its own rounding: of float64, what float32 holds too counts as exact."""
     if not dtypes.is_float(dtype):
         return np.ones(array.shape, bool)
     narrower = "float32" if dtype == "float64" else dtype

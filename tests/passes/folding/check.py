@@ -14,8 +14,9 @@ from tests.passes.folding.network import Network
 from tests.passes.folding.verdict import Bound
 
 import renorm
+from renorm.core.difference import judge
 from renorm.core.errors import RenormError
-from renorm.core.tolerance import Movements, judge, tolerance
+from renorm.core.tolerance import Movements, tolerance
 from renorm.frontends import read
 from renorm.graph import interpret
 from renorm.graph.ir import Graph

@@ -19,7 +19,7 @@ import numpy as np
 
 from renorm.core.errors import InvalidInput
 from renorm.core.files import replacing
-from renorm.driver.agreement import Draw
+from renorm.driver.draws import Draw
 
 Array = np.ndarray[Any, Any]
 Tree = dict[str, Any]  # by path: an array, or a name

@@ -1,0 +1,235 @@
+"""The difference of two arrays: how large it is, which elements are off by too much, and by how much.
+
+Errors are relative to the largest expected value, as all of renorm's promises are; those of integers are absolute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from renorm.core import dtypes
+from renorm.core.dims import Shape, format_shape
+from renorm.core.tolerance import DRAWS, MARGIN, Movements, Tolerance, tolerance
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The difference of an array from the expected one.
+
+    error: the largest |found - expected| among elements that were compared, relative to the largest expected value
+    (absolute for integers, and where that value is 0). differing: elements that are off by more than is allowed; worst:
+    index of the one farthest beyond. undecided: elements that rounding decides (integers, NaN and infinities), which
+    were not compared. blind: channels that rounding moves as far as their values are large, so that zeros could not be
+    told from results. why: a sentence, where shapes or types differ.
+
+    Of a tensor of two networks (see `differ`), `name` and `after` are its names in them, `moved` says how its axes were
+    moved, `distance` is the largest |before - after|, `largest` the largest |before|, and `limit` what is allowed where
+    the tensor is largest. own, departs: where it differs from a runtime, the errors of renorm and of the runtime beside
+    the definition in float64; is_excused: renorm is right by that and the runtime is not.
+    """
+
+    error: float
+    differing: int = 0
+    worst: tuple[int, ...] = ()
+    undecided: int = 0
+    blind: int = 0
+    why: str = ""
+    name: str = ""
+    after: str = ""
+    before_type: str = ""
+    after_type: str = ""
+    moved: str = ""
+    count: int = 0
+    distance: float = 0.0
+    largest: float = 0.0
+    limit: float = 0.0
+    own: float | None = None
+    departs: float | None = None
+    is_excused: bool = False
+
+    @property
+    def agrees(self) -> bool:
+        return self.is_excused or not (self.differing or self.why)
+
+    @property
+    def unchecked(self) -> str:
+        """What was not compared, as a part of a sentence; "" where all was."""
+        parts = [f"{self.undecided} elements are decided by rounding"] if self.undecided else []
+        parts += [f"{self.blind} channels are moved by rounding as far as they are large"] if self.blind else []
+        return ", ".join(parts)
+
+    def sentence(self, what: str, dtype: str) -> str:
+        """Return what a report says of a result `what` that differs on random inputs."""
+        if self.why:
+            return f"on random inputs {what} differs: {self.why}"
+        far = f"{self.error:.2g} of its largest element" if dtypes.is_float(dtype) else f"{self.error:g}"
+        return f"on random inputs {what} differs by {far} ({self.differing} elements, most at {list(self.worst)})"
+
+
+def largest(array: Array) -> float:
+    """Return the largest finite absolute value; 0.0 where there is none."""
+    return float(_finite(array).max(initial=0.0))
+
+
+def distances(a: Array, b: Array) -> Array:
+    """Return |a - b| element by element, without rounding for integers: 0 where both are NaN or the same infinity, inf
+    where only one is. Shapes are equal."""
+    # float64 has fewer digits than 64-bit integers, long double has 64 or more on every machine that code runs on
+    dtype = np.longdouble if any(_is_counted(x) and x.itemsize == 8 for x in (a, b)) else np.float64
+    wide, other = np.asarray(a, dtype), np.asarray(b, dtype)
+    with np.errstate(invalid="ignore"):
+        found = np.where((wide == other) | (np.isnan(wide) & np.isnan(other)), 0.0, np.abs(wide - other))
+    return np.where(np.isnan(found), np.inf, found)
+
+
+def relative_error(found: Array, expected: Array) -> float:
+    """Return `Difference.error`; inf where shapes differ, or NaN and infinities do not stand in the same places."""
+    return judge(found, expected, 0.0).error
+
+
+def judge(
+    found: Array,
+    expected: Array,
+    relative: float,
+    movements: Movements | None = None,
+    *,
+    limit: float | None = None,
+) -> Difference:
+    """Compare an array with the expected one, element by element.
+
+    relative: to the largest value of each channel, see `core.tolerance.tolerance`. movements: of what is expected; None
+    where the sensitivity of the network is not known, and nothing but `relative` is allowed. limit: allowed in the
+    whole array, in the place of both.
+    """
+    is_counted, size = _is_counted(expected), largest(expected)
+    if found.shape != expected.shape:
+        why = f"shapes differ: {format_shape(expected.shape)} and {format_shape(found.shape)}"
+        none = float("inf")
+        return Difference(none, expected.size, why=why, count=expected.size, distance=none, largest=size)
+    errors = distances(found, expected)
+    if limit is not None or is_counted:
+        within: Array = np.asarray(limit or 0.0)
+    else:
+        within = reduce(np.minimum, (relative * _size(expected, others) for others in _channels(errors)))
+    is_beyond = is_wrong = errors > within
+    is_undecided, blind = np.zeros((), bool), 0
+    for moved in map(movements, DRAWS) if movements is not None and limit is None and is_beyond.any() else ():
+        if is_counted:
+            is_undecided = is_beyond & (errors <= np.max(moved, axis=0))
+            is_wrong = is_beyond & ~is_undecided
+        else:
+            is_undecided = np.isinf(moved).any(axis=0)
+            deviation = np.where(is_undecided, 0.0, np.sqrt(np.mean(np.square(moved), axis=0)))
+            is_wrong, blind = _beyond(np.where(is_undecided, 0.0, errors), deviation, expected, relative)
+        if not is_wrong.any():
+            break
+    farthest = np.where(is_wrong, errors - within, -1.0) if is_wrong.any() else errors
+    return Difference(
+        float(np.where(is_undecided, 0.0, errors).max(initial=0.0)) / (1.0 if is_counted else size or 1.0),
+        int(is_wrong.sum()),
+        tuple(map(int, np.unravel_index(int(farthest.argmax()), errors.shape))) if errors.size else (),
+        int(is_undecided.sum()),
+        blind,
+        count=errors.size,
+        distance=float(errors.max(initial=0.0)),
+        largest=size,
+        limit=float(within) if within.ndim == 0 else relative * size,
+    )
+
+
+def differ(
+    name: str,
+    before: Array,
+    after: Array,
+    allowed: Tolerance,
+    judged: Callable[[Array], Difference] | None = None,
+    after_name: str = "",
+) -> Difference:
+    """Return the difference of a tensor of two networks, one of which may have channels last and the other first.
+
+    judged: compares `after` with `before` where `allowed` leaves that to dtype and sensitivity; None where the
+    sensitivity is not known, and the dtype alone says what is allowed.
+    """
+    after, moved = move_axes(after, before.shape) or (after, "")
+    if allowed.relative is not None:
+        share = allowed.steps if _is_counted(before) else allowed.relative * largest(before)
+        found = judge(after, before, 0.0, limit=max(allowed.absolute, share))
+    elif judged is not None:
+        found = judged(after)
+    else:
+        found = judge(after, before, tolerance(dtypes.from_numpy(before.dtype)))
+    return replace(
+        found,
+        why=found.why or (f"types differ: {before.dtype} and {after.dtype}" if before.dtype != after.dtype else ""),
+        name=name,
+        after=after_name or name,
+        before_type=type_of(before),
+        after_type=type_of(after),
+        moved=moved,
+    )
+
+
+def move_axes(array: Array, shape: Shape) -> tuple[Array, str] | None:
+    """Return the array with its axes in the order of `shape`, whose open extents fit anything, and what was moved; None
+    where neither order fits."""
+
+    def fits(found: Sequence[int]) -> bool:
+        return len(found) == len(shape) and all(not isinstance(d, int) or d == e for d, e in zip(shape, found))
+
+    orders = [(array, "")]
+    if array.ndim > 2:
+        orders += [(np.moveaxis(array, -1, 1), "channels last to first")]
+        orders += [(np.moveaxis(array, 1, -1), "channels first to last")]
+    return next((order for order in orders if fits(order[0].shape)), None)
+
+
+def type_of(array: Array) -> str:
+    """Return dtype and shape, as types of graphs are printed."""
+    return f"{dtypes.short(dtypes.from_numpy(array.dtype))}{format_shape(array.shape)}"
+
+
+def _is_counted(array: Array) -> bool:
+    """Whether elements are integers or truths, whose differences are not relative to anything."""
+    return array.dtype.kind in "iub"
+
+
+def _finite(array: Array) -> Array:
+    """Absolute values, 0 for NaN and infinities."""
+    wide = np.abs(np.asarray(array, np.float64))
+    return np.where(np.isfinite(wide), wide, 0.0)
+
+
+def _channels(array: Array) -> Iterator[tuple[int, ...]]:
+    """All axes but that of the channels, for each axis that may be theirs: the second of images, the last of rows and
+    sequences."""
+    for axis in dict.fromkeys((min(1, array.ndim - 1), array.ndim - 1)):
+        yield tuple(a for a in range(array.ndim) if a != axis)
+
+
+def _size(array: Array, others: tuple[int, ...]) -> Array:
+    """The largest finite absolute value of each channel."""
+    return _finite(array).max(axis=others, keepdims=True, initial=0.0)
+
+
+def _beyond(errors: Array, deviation: Array, expected: Array, relative: float) -> tuple[Array, int]:
+    """Return which elements are too far off, and how many channels are blind.
+
+    A channel may be off by `relative` anywhere. Errors beyond that may exceed neither MARGIN deviations of the element
+    that moves most, nor, as the root of the sum of their squares, MARGIN of those of the whole channel.
+    """
+    is_wrong, blind = np.zeros(errors.shape, bool), errors.size
+    for others in _channels(errors):
+        size, most = _size(expected, others), MARGIN * deviation.max(axis=others, keepdims=True, initial=0.0)
+        is_beyond = errors > relative * size
+        total = np.square(np.where(is_beyond, errors, 0.0)).sum(axis=others, keepdims=True)
+        squares = MARGIN**2 * np.square(deviation).sum(axis=others, keepdims=True)
+        is_wrong |= is_beyond & ((errors > most) | (total > squares))
+        blind = min(blind, int(((size <= most) & (size > 0)).sum()))
+    return is_wrong, blind

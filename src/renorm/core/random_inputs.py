@@ -1,0 +1,29 @@
+"""Random inputs on which networks are compared and measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from renorm.core import dtypes
+from renorm.core.dims import Typed, fixed_extents, static, substitute_shape, symbols_of
+
+Array = np.ndarray[Any, Any]
+
+
+def random_inputs(
+    inputs: Sequence[Typed], seed: int = 0, shapes: Mapping[str, Sequence[int]] | None = None
+) -> dict[str, Array]:
+    """Return an array for each input, by name and in order: standard normal floats; integers 0 and 1, which are legal
+    indices more often than others. Open extents are those of `shapes`, and 1 where it has none. Raise InvalidInput
+    where `shapes` contradicts the inputs."""
+    rng, arrays = np.random.default_rng(seed), dict[str, Array]()
+    sizes = fixed_extents(inputs, shapes or {}, "the network")
+    for v in inputs:
+        open_ = {s: 1 for d in v.shape for s in symbols_of(d)}
+        shape = static(substitute_shape(v.shape, open_ | sizes), f"input {v.name}")
+        drawn = rng.standard_normal(shape) if dtypes.is_float(v.dtype) else rng.integers(0, 2, shape)
+        arrays[v.name] = drawn.astype(dtypes.numpy_dtype(v.dtype))
+    return arrays

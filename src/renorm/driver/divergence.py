@@ -1,0 +1,94 @@
+"""The first place where two computations of a network differ: a node of compiled code, or a tensor of another file."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+
+from renorm.core.difference import Difference, differ
+from renorm.core.limits import DEFAULT, Limits
+from renorm.core.tolerance import Tolerance
+from renorm.driver.compile import compile
+from renorm.driver.draws import Draw, fit
+from renorm.frontends import read, tflite
+from renorm.graph import interpret
+from renorm.graph.ir import Graph, Node, Value
+from renorm.passes.sensitivity import Sensitivity
+
+Array = np.ndarray[Any, Any]
+
+
+def first_diverging_node(
+    graph: Graph, wrong: Node, inputs: Mapping[str, Array], allowed: Tolerance, options: Mapping[str, Any]
+) -> tuple[Node, Difference]:
+    """Return a node whose compiled result differs while all that it reads agrees, among those that lead to `wrong`.
+
+    The network that ends at a node is compiled by itself, so each question costs a compilation; bisection over the
+    topological order asks few of them. Where branches make it miss, it starts anew from a node that does diverge.
+    """
+    values = interpret.evaluate(graph, inputs)
+
+    @cache
+    def at(node: Node) -> Difference:
+        part = graph.copy()
+        part.outputs = part.node(node.name).outputs
+        found = compile(part, **options).run(*[inputs[v.name] for v in part.inputs])
+        differences = [_differ(v, array, values, allowed) for v, array in zip(node.outputs, found, strict=True)]
+        return replace(max(differences, key=badness), name=node.name)
+
+    while True:
+        before = interpret.ancestors([v for v in wrong.inputs if v is not None])
+        first = bisect_left(before, True, key=lambda n: not at(n).agrees)
+        wrong = before[first] if first < len(before) else wrong
+        producers = [v.producer for v in wrong.inputs if v is not None and v.producer is not None]
+        further = next((n for n in producers if not at(n).agrees), None)
+        if further is None:
+            return wrong, at(wrong)
+        wrong = further
+
+
+def first_diverging_tensor(
+    before: Any, after: Any, draws: Sequence[Draw], allowed: Tolerance, limits: Limits = DEFAULT
+) -> tuple[Node, Difference] | None:
+    """Return the first tensor of `after` that differs from the one of its name and shape in `before`, and the node that
+    makes it; None where there is none. The interpreter computes both."""
+    for draw in draws:
+        old, new = (_evaluate(model, draw, limits) for model in (before, after))
+        known = {(name, old[v].shape): v for name, v in _named(old) if not v.is_constant}
+        for name, v in _named(new):
+            same = known.get((name, new[v].shape))
+            if v.producer is None or same is None:
+                continue
+            found = _differ(same, interpret.narrow(new[v], v.dtype), old, allowed)
+            if not found.agrees:
+                return v.producer, replace(found, name=name, after=name)
+    return None
+
+
+def badness(found: Difference) -> tuple[bool, float]:
+    """Return by what differences are ordered, from those that agree to the worst."""
+    return not found.agrees, found.error
+
+
+def _differ(v: Value, found: Array, values: Mapping[Value, Array], allowed: Tolerance) -> Difference:
+    """Return the difference of a value from its definition. values: all of its graph."""
+    definition = Sensitivity([v], interpret.ancestors([v]), values)
+    return differ(v.name, definition.expected(0), found, allowed, partial(definition.judge, 0))
+
+
+def _evaluate(model: Any, draw: Draw, limits: Limits) -> dict[Value, Array]:
+    """Return every value of a model as the interpreter computes it."""
+    return interpret.evaluate(*fit(read(model, limits=limits), draw.inputs, limits))
+
+
+def _named(values: Mapping[Value, Array]) -> Iterator[tuple[str, Value]]:
+    """Return every value and the name that the file has for it, which may be that of several."""
+    for v in values:
+        source: Any = v.graph.metadata.get(tflite.KEY)
+        name, _ = source.forms.get(v.name, (v.name, False)) if source is not None else (v.name, False)
+        yield name, v
