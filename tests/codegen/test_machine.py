@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import subprocess
+import sys
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
@@ -169,3 +172,19 @@ def test_what_a_cpu_does_not_have_is_refused() -> None:
     kernel = double()
     with pytest.raises(InvalidLoops, match="barrier"):
         compile_kernel(program("b", kernel.params, Seq((kernel.body, Barrier()))), Target())
+
+
+@pytest.mark.parametrize("cpu", ["ampere1b", "oryon-1"])
+def test_timings_that_llvm_lacks_do_not_end_the_process(cpu: str) -> None:
+    """A convolution in blocks loads one element into four registers, for which LLVM aborts on these CPUs."""
+    script = f"""
+from tests.stress.cpus import _network
+import renorm
+renorm.compile(_network(), target="llvm -mtriple=aarch64-linux-gnu -mcpu={cpu}", threads=1)
+"""
+    environment = {**os.environ, "RENORM_CACHE": "0", "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    has = find(f"llvm -mtriple=aarch64-linux-gnu -mcpu={cpu}").has
+    assert has is not None  # its own features, not those of the CPU whose timings count
+    assert has >= {"fullfp16", "dotprod"}

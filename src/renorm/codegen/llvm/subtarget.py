@@ -42,6 +42,9 @@ _COMPLAINT = re.compile(r"^'(.*)' is not a recognized (processor|feature) for th
 
 BASES = {"x86_64": "x86-64", "aarch64": "generic"}  # what every CPU of an architecture has, by LLVM's names
 _UNNAMED = {"x86_64": "x86-64-v3", "aarch64": "generic"}  # for a triple that comes without a CPU
+# CPUs whose timings LLVM 22 has not for all instructions (LD1R of four registers lacks), though it says so: where
+# it is built with assertions, as llvmlite's is, it ends the process. The nearest CPUs that it has them for
+_TIMED_AS = {"ampere1b": "ampere1a", "oryon-1": "apple-m1"}
 _MODES = {"16bit-mode", "32bit-mode", "64bit-mode", "64bit"}  # LLVM ends the process where they are not of 64 bits
 
 
@@ -111,7 +114,7 @@ def _subtarget(triple: str, named: str, features: tuple[str, ...]) -> Subtarget:
             [f"needed on {arch}: {', '.join(f.upper() for f in NEEDED[arch])}; {SINCE[arch]}"],
             do=f"choose a CPU that has them, such as -mcpu={_UNNAMED[arch]}",
         )
-    return Subtarget(triple, tuned, tuple(sorted(has)), others)
+    return Subtarget(triple, _TIMED_AS.get(tuned, tuned), tuple(sorted(has)), others)
 
 
 def _is_taste(triple: str, feature: str) -> bool:
