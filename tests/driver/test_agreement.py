@@ -243,6 +243,16 @@ def test_files_that_cannot_be_kept_or_read(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "bad.npz").write_bytes(b"PK nothing")
     with pytest.raises(InvalidInput, match=r"bad\.npz"):
         golden_files.load(tmp_path / "bad.npz")
+    with (tmp_path / "bad.npz").open("wb") as file:
+        np.save(file, np.zeros(2))
+    with pytest.raises(InvalidInput, match=r"bad\.npz: it is one array"):
+        golden_files.load(tmp_path / "bad.npz")
+    np.savez_compressed(tmp_path / "bad.npz", x=np.zeros(100))
+    content = (tmp_path / "bad.npz").read_bytes()
+    at = content.index(b"x.npy") + 40
+    (tmp_path / "bad.npz").write_bytes(content[:at] + b"\xff" * 8 + content[at + 8 :])
+    with pytest.raises(InvalidInput, match=r"bad\.npz"):
+        golden_files.load(tmp_path / "bad.npz")
     monkeypatch.setitem(sys.modules, "h5py", None)
     with pytest.raises(InvalidInput, match=r"renorm\[hdf5\]"):
         golden_files.save(tmp_path / "kept.h5", draw)

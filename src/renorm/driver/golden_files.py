@@ -1,4 +1,4 @@
-"""Inputs and outputs of a network kept in a file, .h5 or .npz, to compare with later.
+"""Golden files: inputs and outputs of a network kept in .h5 or .npz, to compare with later.
 
 A file is a tree: `value/I` is output I and `name/I` its name; `input/value/I` and `input/name/I` the same of inputs.
 What belongs to a second draw of inputs stands below `1/`, to a third below `2/`. In HDF5 names are attributes of the
@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import os
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from importlib import import_module
+from itertools import count, takewhile
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
@@ -23,30 +25,37 @@ from renorm.driver.draws import Draw
 
 Array = np.ndarray[Any, Any]
 Tree = dict[str, Any]  # by path: an array, or a name
+_File = str | os.PathLike[str]
 
-_SUFFIXES = (".h5", ".hdf5", ".npz")
 
-
-def save(path: str | os.PathLike[str], draws: Sequence[Draw]) -> None:
-    """Writes draws to a file: whole or not at all. Raises InvalidInput for another suffix, without h5py for HDF5, and
-    for elements that such files do not hold."""
+def save(path: _File, draws: Sequence[Draw]) -> None:
+    """Write draws to a file: whole or not at all. Raise InvalidInput for another suffix, without h5py for HDF5, and for
+    elements that such files do not hold."""
     tree: Tree = {}
     for i, draw in enumerate(draws):
         top = f"{i}/" if i else ""
-        for side, held in ((top, draw.outputs), (f"{top}input/", [*draw.inputs.items()])):
+        for side, held in ((top, draw.outputs), (f"{top}input/", draw.inputs.items())):
             for place, (name, array) in enumerate(held):
                 if array.dtype.kind == "V":  # of ml_dtypes
                     raise InvalidInput(f"{path}: {name!r} is {array.dtype}, which files of arrays do not hold")
                 tree |= {f"{side}name/{place}": name, f"{side}value/{place}": array}
-    write = _save_npz if _suffix(path) == ".npz" else _save_h5
-    h5py = None if _suffix(path) == ".npz" else _h5py()
+    h5py = _h5py(path)
     with replacing(path) as file:
-        write(file, tree, h5py)
+        if h5py is None:
+            np.savez(file, **tree)
+            return
+        with h5py.File(file, "w") as root:
+            for key, held in tree.items():
+                if isinstance(held, str):
+                    group, _, place = key.rpartition("/")
+                    root.require_group(group).attrs[place] = held
+                else:
+                    root.create_dataset(key, data=held)
 
 
-def load(path: str | os.PathLike[str], inputs: str | os.PathLike[str] | None = None) -> list[Draw]:
-    """The draws of a file. An .npz file with other keys is the inputs of one draw, by name. inputs: a file of their
-    own, for outputs that were kept without."""
+def load(path: _File, inputs: _File | None = None) -> list[Draw]:
+    """Return the draws of a file. An .npz file with other keys is the inputs of one draw, by name. inputs: a file of
+    their own, for outputs that were kept without. Raise InvalidInput for a file that cannot be read, or has neither."""
     found = _draws(path)
     if inputs is None:
         return found
@@ -56,68 +65,48 @@ def load(path: str | os.PathLike[str], inputs: str | os.PathLike[str] | None = N
     return [Draw(g.inputs, f.outputs) for g, f in zip(given, found)]
 
 
-def _draws(path: str | os.PathLike[str]) -> list[Draw]:
-    suffix = _suffix(path)
+def _draws(path: _File) -> list[Draw]:
+    h5py = _h5py(path)
     try:
-        tree = _load_npz(Path(path)) if suffix == ".npz" else _load_h5(Path(path), _h5py())
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        tree = _load_npz(path) if h5py is None else _load_h5(path, h5py)
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise InvalidInput(f"{path}: {error}") from error
-    if suffix == ".npz" and not any("value/" in key for key in tree):
+    if h5py is None and not any("value/" in key for key in tree):
         return [Draw(tree)]
-    draws = list[Draw]()
-    while True:
-        top = f"{len(draws)}/" if draws else ""
-        inputs, outputs = _side(tree, f"{top}input/"), _side(tree, top)
-        if not inputs and not outputs:
-            break
-        draws.append(Draw(dict(inputs), outputs))
+    tops = (f"{i}/" if i else "" for i in count())
+    sides = ((_side(tree, f"{top}input/"), _side(tree, top)) for top in tops)
+    draws = [Draw(dict(inputs), outputs) for inputs, outputs in takewhile(any, sides)]
     if not draws:
         raise InvalidInput(f"{path}: neither inputs nor outputs are in it", [f"it has {', '.join([*tree][:5])}"])
     return draws
 
 
 def _side(tree: Mapping[str, Any], top: str) -> list[tuple[str, Array]]:
-    found = list[tuple[str, Array]]()
-    while (value := tree.get(f"{top}value/{len(found)}")) is not None:
-        found.append((str(tree.get(f"{top}name/{len(found)}", len(found))), value))
-    return found
+    places = takewhile(lambda i: f"{top}value/{i}" in tree, count())
+    return [(str(tree.get(f"{top}name/{i}", i)), tree[f"{top}value/{i}"]) for i in places]
 
 
-def _suffix(path: str | os.PathLike[str]) -> str:
+def _h5py(path: _File) -> Any:
+    """Return the library that reads and writes HDF5; None for .npz. Raise InvalidInput for other suffixes."""
+    suffixes = (".h5", ".hdf5", ".npz")
     suffix = Path(path).suffix.lower()
-    if suffix not in _SUFFIXES:
-        raise InvalidInput(f"{path}: values are kept in files of other suffixes", [f"known: {', '.join(_SUFFIXES)}"])
-    return suffix
-
-
-def _h5py() -> Any:
+    if suffix not in suffixes:
+        raise InvalidInput(f"{path}: values are kept in files of other suffixes", [f"known: {', '.join(suffixes)}"])
     try:
-        return import_module("h5py")
+        return None if suffix == ".npz" else import_module("h5py")
     except ImportError:
         raise InvalidInput("h5py is not installed", do='pip install "renorm[hdf5]", or use an .npz file') from None
 
 
-def _save_npz(into: IO[bytes], tree: Tree, _: Any) -> None:
-    arrays: Tree = {key: np.asarray(held) for key, held in tree.items()}
-    np.savez(into, **arrays)
+def _load_npz(path: _File) -> Tree:
+    file = np.load(path, allow_pickle=False)
+    if isinstance(file, np.ndarray):
+        raise ValueError("it is one array, not a file of several")
+    with file:
+        return dict(file)
 
 
-def _load_npz(path: Path) -> Tree:
-    with np.load(path, allow_pickle=False) as file:
-        return {key: file[key] for key in file.files}
-
-
-def _save_h5(into: IO[bytes], tree: Tree, h5py: Any) -> None:
-    with h5py.File(into, "w") as file:
-        for key, held in tree.items():
-            if isinstance(held, str):
-                group, _, place = key.rpartition("/")
-                file.require_group(group).attrs[place] = held
-            else:
-                file.create_dataset(key, data=held)
-
-
-def _load_h5(path: Path, h5py: Any) -> Tree:
+def _load_h5(path: _File, h5py: Any) -> Tree:
     tree: Tree = {}
 
     def visit(key: str, item: Any) -> None:
