@@ -16,6 +16,7 @@ LABELS = {
     "torch": "PyTorch eager",
 }
 OURS = ("renorm", "renorm_compiling")
+STEPS = "step, norms of torch", "step, norms of renorm"  # older files of results have a third one
 Network = dict[str, Any]
 
 

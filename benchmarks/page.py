@@ -12,6 +12,7 @@ from typing import Any
 from benchmarks.figures import (
     LABELS,
     OURS,
+    STEPS,
     Behind,
     behind,
     error,
@@ -172,8 +173,7 @@ _STEP = """\
 A step of training of a small ResNet (`benchmarks/steps.py`) with torch's norms and with those of
 `renorm.torch.replace_norms`: norms took {share} of a step with torch's by its profiler, with renorm's a step is
 {faster} shorter. Less what renorm's norms take themselves, {expected} were to be gained.
-ReLUs and additions took {others}; with `fuse=True`, which computes them with the norms, a step is {fused} shorter.
-Behind each median stand the quartiles. Beside torch's norms, memory changes by {memory}."""
+The quartiles stand beside each median. Beside torch's norms, memory changes by {memory}."""
 
 _KERNELS = """\
 Each kernel launch alone, in order (`renorm profile`). GFLOP/s count the operations that are needed at least, GB/s the
@@ -255,13 +255,11 @@ def _training(found: dict[str, Any]) -> Iterable[str]:
     rows.insert(0, ("copy", _pm(copy), *[""] * (len(runtimes) - 1 + len(ratios)), "2: 100%"))
     yield _table(["ms", *runtimes, *ratios, "tensors moved: of the copy"], rows)
     if step := found.get("step"):
-        parts = {"share": step["share"], "expected": step["expected"], "others": step["fused"]["share"]}
-        said = {name: f"{part:.0%}" for name, part in parts.items()}
-        gains = {"faster": step["faster"], "fused": step["fused"]["faster"]}
-        yield _STEP.format(**said, **{n: percent(g) for n, g in gains.items()}, memory=growth(step["megabytes"]))
-        rows = [("a step, ms", *(_pm(v) for v in step["ms"].values()))]
-        rows.append(("memory at most, MB", *map(str, step["megabytes"].values())))
-        yield _table(["", *step["ms"]], rows)
+        parts = {name: f"{step[name]:.0%}" for name in ("share", "expected")}
+        yield _STEP.format(**parts, faster=percent(step["faster"]), memory=growth(step["megabytes"]))
+        rows = [("a step, ms", *(_pm(step["ms"][s]) for s in STEPS))]
+        rows.append(("memory at most, MB", *(str(step["megabytes"][s]) for s in STEPS)))
+        yield _table(["", *STEPS], rows)
 
 
 def _pm(spread: dict[str, float]) -> str:

@@ -1,5 +1,4 @@
-"""A step of training of a small ResNet on the CPU: with torch's norms, with renorm's, with ReLUs and additions in them;
-what part each had of it."""
+"""A step of training of a small ResNet on the CPU, with torch's norms or with renorm's; what part of it they had."""
 
 from __future__ import annotations
 
@@ -13,8 +12,8 @@ from benchmarks.networks.residual import ResNet
 BATCH, SIZE, DEPTHS = 16, 112, (1, 1, 1, 1)
 
 
-def step(threads: int, replaced: bool, fused: bool = False) -> Callable[[], None]:
-    """Forward, backward and SGD on random images. replaced: with renorm's norms; fused: and what follows them."""
+def step(threads: int, replaced: bool) -> Callable[[], None]:
+    """Return forward, backward and SGD on random images. replaced: with renorm's norms."""
     torch.set_num_threads(threads)
     torch.manual_seed(0)
     model = ResNet(DEPTHS).train()
@@ -22,7 +21,7 @@ def step(threads: int, replaced: bool, fused: bool = False) -> Callable[[], None
         from renorm.torch import replace_norms, set_background
 
         set_background(False)
-        replace_norms(model, fuse=fused)
+        replace_norms(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     images, labels = torch.randn(BATCH, 3, SIZE, SIZE), torch.randint(0, 1000, (BATCH,))
 
@@ -34,9 +33,9 @@ def step(threads: int, replaced: bool, fused: bool = False) -> Callable[[], None
     return run
 
 
-def shares(run: Callable[[], None], times: int = 5) -> list[float]:
-    """The parts of a step that go into batch norms, torch's or ours, and into ReLUs and additions of what they gave,
-    forward and backward, by torch's profiler."""
+def share(run: Callable[[], None], times: int = 5) -> float:
+    """Return the part of a step that goes into batch norms, torch's or ours, forward and backward, by torch's
+    profiler."""
     run()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         for _ in range(times):
@@ -44,8 +43,7 @@ def shares(run: Callable[[], None], times: int = 5) -> list[float]:
     found = profile.key_averages()
     total = sum(event.self_cpu_time_total for event in found)
     norms = [e for e in found if "batch_norm" in e.key or "BatchNorm" in e.key]
-    others = [e for e in found if e.key in ("aten::add", "aten::add_", "aten::clamp_min", "aten::threshold_backward")]
-    return [sum(e.self_cpu_time_total for e in part) / total for part in (norms, others)]
+    return sum(event.self_cpu_time_total for event in norms) / total
 
 
 def peak() -> float:

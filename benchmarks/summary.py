@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from benchmarks.figures import LABELS, OURS, geometric_mean, mebibytes, milliseconds, to_best
+from benchmarks.figures import LABELS, OURS, STEPS, geometric_mean, mebibytes, milliseconds, to_best
 from benchmarks.machine import ROOT, label
 
 README = ROOT / "README.md"
@@ -86,11 +86,10 @@ def _training(found: dict[str, Any]) -> str:
         said.append(f"{name} {ours} ms, PyTorch {torch} ({kept} with its memory kept)")
     text = f"{'; '.join(said)}."
     if step := found.get("step"):
-        theirs, ours, fused = (_pm(one, 0) for one in step["ms"].values())
+        theirs, ours = (_pm(step["ms"][s], 0) for s in STEPS)
         text += (
-            f" A whole step of a small ResNet, {step['share']:.0%} of it norms: {ours} ms, {fused} with ReLUs"
-            f" and additions in the norms' kernels, PyTorch {theirs}: {percent(step['faster'])} and"
-            f" {percent(step['fused']['faster'])} shorter, with {growth(step['megabytes'])} of memory."
+            f" A whole step of a small ResNet, {step['share']:.0%} of it norms: {ours} ms, PyTorch {theirs}:"
+            f" {percent(step['faster'])} shorter, with {growth(step['megabytes'])} of memory."
         )
     return text
 
@@ -100,9 +99,9 @@ def percent(spread: dict[str, float]) -> str:
 
 
 def growth(megabytes: dict[str, int]) -> str:
-    """The memory that renorm's norms add to a training step, in both forms."""
-    theirs, *ours = megabytes.values()
-    return " and ".join(f"{mb / theirs - 1:+.0%}" for mb in ours)
+    """Return the memory that renorm's norms add to a training step."""
+    theirs, ours = (megabytes[s] for s in STEPS)
+    return f"{ours / theirs - 1:+.0%}"
 
 
 def _pm(spread: dict[str, float], digits: int) -> str:

@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.figures import STEPS
 from benchmarks.machine import ROOT, commit, machine, now
 from renorm.driver.worker import timed
 from renorm.runtime.threads import VARIABLE as THREADS
@@ -36,7 +37,6 @@ EPSILON = 1e-5
 TENSORS = {"forward": 3, "backward": 5, "instance norm": 2}
 KEEPS_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "100000000000"}  # of glibc's malloc
 RUNTIMES = ("renorm", "renorm, fresh results", "torch", "torch, memory kept")
-STEPS = ("step, norms of torch", "step, norms of renorm", "step, norms of renorm fused with what follows")
 GAP = 0.05  # seconds in which the threads of the runtime before come to rest
 TURN = 2.0  # seconds of steps: what a process lost of its memory while others ran it gets back in the first
 
@@ -112,16 +112,16 @@ def _torch(threads: int, shape: Shape) -> Calls:
 def _measures(runtime: str, threads: int, shape: Shape) -> Measures:
     """Return what a process measures: numbers for a case, in about so many seconds."""
     if runtime in STEPS:
-        from benchmarks.steps import peak, shares, step
+        from benchmarks.steps import peak, share, step
 
-        run = step(threads, replaced=runtime != STEPS[0], fused=runtime == STEPS[2])
+        run = step(threads, replaced=runtime != STEPS[0])
 
         def memory(_: float) -> list[float]:
             peak()
             run()
             return [peak()]
 
-        return {"step": lambda seconds: timed(run, seconds), "memory": memory, "shares": lambda _: shares(run)}
+        return {"step": lambda seconds: timed(run, seconds), "memory": memory, "share": lambda _: [share(run)]}
     calls = _torch(threads, shape) if runtime.startswith("torch") else _renorm(threads, "fresh" in runtime, shape)
     return {name: lambda seconds, call=call: timed(call, seconds) for name, call in calls.items()}
 
@@ -184,10 +184,9 @@ def measure(threads: int, rounds: int, seconds: float, shape: Shape, tell: Calla
 
 
 def measure_step(threads: int, rounds: int, tell: Callable[[str], None]) -> dict[str, Any]:
-    """A step of training with torch's norms, with ours, and with ours fused, in turns. share: the part that torch's
+    """Return what a step of training takes with torch's norms and with ours, in turns. share: the part that torch's
     norms had; expected: that, less what ours take themselves; faster: by which part of it a step is shorter with ours;
-    fused: the share of ReLUs and additions, and by how much a step is shorter with ours fused; megabytes: at most, of a
-    process that runs a step."""
+    megabytes: at most, of a process that runs a step."""
     times: dict[str, list[float]] = {}
     with _processes(STEPS, threads, ()) as processes:
         for number in range(rounds):
@@ -197,16 +196,14 @@ def measure_step(threads: int, rounds: int, tell: Callable[[str], None]) -> dict
                 times.setdefault(runtime, []).append(median(process.measured("step", TURN)))
         megabytes = {runtime: round(process.measured("memory", 0.0)[0]) for runtime, process in processes.items()}
         # last: the profiler takes memory
-        (norms, others), (own, _) = (processes[s].measured("shares", 0.0) for s in STEPS[:2])
-    theirs, *ours = (times[s] for s in STEPS)
-    faster, fused = ([1 - a / b for a, b in zip(each, theirs, strict=True)] for each in ours)
+        norms, own = (process.measured("share", 0.0)[0] for process in processes.values())
+    faster = [1 - ours / theirs for theirs, ours in zip(*times.values(), strict=True)]
     return {
-        "ms": {s: _spread(times[s]) for s in STEPS},
+        "ms": {s: _spread(each) for s, each in times.items()},
         "megabytes": megabytes,
         "share": round(norms, 3),
         "expected": round(norms - own * (1 - median(faster)), 3),
         "faster": _spread(faster),
-        "fused": {"share": round(others, 3), "faster": _spread(fused)},
     }
 
 

@@ -47,8 +47,8 @@ def unchecked(monkeypatch):
     monkeypatch.setattr(locks, "strict", False)
 
 
-def lock(rank: Rank = Rank.EXCHANGE, fork_waits: bool = False, name: str = "the state") -> Lock:
-    return Lock(name, rank, fork_waits)
+def lock(rank: Rank = Rank.EXCHANGE, name: str = "the state") -> Lock:
+    return Lock(name, rank)
 
 
 def in_thread(function: Callable[[], object]) -> threading.Thread:
@@ -205,10 +205,10 @@ def test_a_handler_waits_for_no_ring():
 
 
 def test_an_interrupt_while_waiting_leaves_nothing_behind():
-    guard, main = lock(), threading.main_thread().ident
+    guard, main = lock(Rank.MAKING), threading.main_thread().ident
     assert main is not None
     with held(guard):
-        for outer in (None, lock(Rank.FOLLOWING), lock(Rank.MAKING)):  # waits in all three ways
+        for outer in (None, lock(), lock(Rank.MAKING)):  # waits in all three ways
             threading.Timer(0.1, signal.pthread_kill, (main, signal.SIGINT)).start()
             with pytest.raises(KeyboardInterrupt), outer or nullcontext(), guard:
                 pass
@@ -321,7 +321,7 @@ def test_a_child_has_what_other_threads_held():
 
 
 def test_a_child_goes_on_with_what_the_thread_that_forked_held():
-    guard, waits = lock(), lock(Rank.MAKING, fork_waits=True)
+    guard, waits = lock(), Leaf("the state")
 
     def is_held_and_given_back() -> bool:
         had = guard._is_owned() and waits._is_owned()
@@ -338,7 +338,7 @@ def test_a_child_goes_on_with_what_the_thread_that_forked_held():
 
 
 def test_a_fork_waits_for_what_is_in_between():
-    guard, begun, whole = lock(Rank.MAKING, fork_waits=True), threading.Event(), [True]
+    guard, begun, whole = Leaf("the state"), threading.Event(), [True]
 
     def change() -> None:
         with guard:
@@ -356,7 +356,7 @@ def test_a_fork_waits_for_what_is_in_between():
 
 def test_a_fork_waits_no_longer_than_it_must(monkeypatch):
     monkeypatch.setattr(locks, "FORK_PATIENCE_S", 0.1)
-    guard = lock(Rank.MAKING, fork_waits=True)
+    guard = Leaf("the state")
     with held(guard):
         true_in_child(guard.take)
     assert guard.take()

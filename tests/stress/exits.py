@@ -30,13 +30,14 @@ while True:
     training.Threads(3).run(lambda comm: training.moments(np.ones((4, 3)), comm=comm))""",
     "saves": "while True: m.save(os.environ['PLACE'] + '/saved.renorm')",
     "in_the_background": """
+from renorm.ops.batch_moments import BatchMoments
 from renorm.training import kernels
 while True:
-    with kernels.threads(1, waits=False):
-        try:
-            training.moments(np.ones((random.randrange(2, 300), 3)))
-        except kernels.NotYet:
-            time.sleep(1e-3)""",
+    types = ((random.randrange(2, 300), 3), np.dtype(float)), None
+    try:
+        kernels.early((BatchMoments, (), 1, types))
+    except kernels.NotYet:
+        time.sleep(1e-3)""",
 }
 
 _ENDS = {

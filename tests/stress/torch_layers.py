@@ -380,7 +380,7 @@ def modes(seed: int) -> None:
     name = rng.choice(list(MODES))
     # lazy ones cannot be copied
     (theirs, x), (ours, _), *others = (_case(random.Random(seed), name in MAY_BE_LAZY) for _ in range(4))
-    rows = renorm.torch.replace_norms(ours, fuse=rng.random() < 0.3)
+    rows = renorm.torch.replace_norms(ours)
     if rng.random() < 0.1:
         renorm.torch.SyncBatchNorm.convert_sync_batchnorm(ours)
     expected = _outcome(MODES[name], theirs, x)

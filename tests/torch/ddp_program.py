@@ -79,9 +79,11 @@ def trained(model: Any, part: slice) -> None:
 
 def converted(kind: str) -> nn.Module:
     convert = (nn.SyncBatchNorm if kind == "replaced" else ours.SyncBatchNorm).convert_sync_batchnorm
-    model: nn.Module = convert(Network(kind))
-    if kind in ("replaced", "checkpointed"):
-        assert [r.fused for r in ours.replace_norms(model, fuse=True)][:1] == [("ReLU",)]
+    model: Any = convert(Network(kind))
+    if kind == "replaced":
+        ours.replace_norms(model)
+    elif kind == "checkpointed":
+        model.blocks[0][1].relu = True  # in the norm's kernels; the ReLU after it changes nothing
     return model
 
 

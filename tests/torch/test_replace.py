@@ -44,11 +44,10 @@ def network() -> Any:
 
 
 @pytest.mark.parametrize("memory", [torch.contiguous_format, torch.channels_last], ids=str)
-@pytest.mark.parametrize("fuse", [False, True])
-def test_a_network_learns_the_same(memory: Any, fuse: bool) -> None:
+def test_a_network_learns_the_same(memory: Any) -> None:
     theirs = network().to(memory_format=memory)
     mine = copy.deepcopy(theirs)
-    ours.replace_norms(mine, fuse=fuse)
+    ours.replace_norms(mine)
     draw = torch.Generator().manual_seed(3)
     losses: dict[str, list[float]] = {}
     optimizers = {n: torch.optim.SGD(m.parameters(), 0.05) for n, m in (("theirs", theirs), ("mine", mine))}
@@ -119,24 +118,6 @@ def test_norms_that_stay_have_a_row() -> None:
     lazy(torch.zeros(2, 3, 4, 4))
     assert [r.now for r in ours.replace_norms(model) if r.name == "1"] == ["renorm.BatchNorm2d"]
     assert [r.name for r in ours.restore(model)] == ["1", "4.1"]
-
-
-def test_norms_that_are_ours_already_have_a_row_where_they_are_not_fused() -> None:
-    class Adds(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.norm = nn.BatchNorm1d(3)
-
-        def forward(self, x: Any) -> Any:
-            y = self.norm(x)
-            return y + torch.relu(y)
-
-    fresh, again = (Adds().train() for _ in range(2))
-    ours.replace_norms(again)
-    (told,), (once_more,) = (ours.replace_norms(m, fuse=True) for m in (fresh, again))
-    assert told.refusal
-    assert once_more.refusal == told.refusal
-    assert str(once_more) == f"norm: renorm.BatchNorm1d stays: {told.refusal}"
 
 
 def test_the_model_itself() -> None:

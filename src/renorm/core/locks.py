@@ -12,9 +12,8 @@ guard is in the middle of a change; leaves are, and never wait for more than som
 
 - A lock that is held while something long goes on, as compiling, guards what is replaced by a single assignment at
   the end. A fork does not wait. In the child the lock is free, and what the lost thread was doing has never begun.
-- Where what it guards is in between two states meanwhile (data of several parts, a file descriptor, a method of a
-  class), a fork waits (`fork_waits`), FORK_PATIENCE_S at most, and holds the lock on both sides while it happens. Most
-  of these are leaves, held for a few statements.
+- Where what it guards is in between two states meanwhile (data of several parts, a file descriptor), the lock is a
+  leaf, held for a few statements: a fork waits, FORK_PATIENCE_S at most, and holds it on both sides while it happens.
 
 A fork waits as long for imports by other threads: Python keeps a lock for each module while it is imported, which in a
 child nobody gives back. Who imports may need what a fork has taken, so that is given back between two looks. One that
@@ -69,19 +68,18 @@ _LOOK_S = 0.02  # between two looks at who waits for whom
 class Rank(IntEnum):
     """In the order in which locks are taken."""
 
-    FOLLOWING = 0  # a forward that torch.fx follows
-    EXCHANGE = 1  # with other ranks
-    MAKING = 2  # a module that is compiled when it is first needed
-    LEAF = 3
+    EXCHANGE = 0  # with other ranks
+    MAKING = 1  # a module that is compiled when it is first needed
+    LEAF = 2
 
 
 class _Registered(RLock):
-    """name: how an error calls what it guards. fork_waits: see above."""
+    """name: how an error calls what it guards."""
 
-    __slots__ = ("fork_waits", "name", "rank")
+    __slots__ = ("name", "rank")
 
-    def __init__(self, name: str, rank: Rank, fork_waits: bool):
-        self.name, self.rank, self.fork_waits = name, rank, fork_waits
+    def __init__(self, name: str, rank: Rank):
+        self.name, self.rank = name, rank
         key = id(self)
         _living[key] = weakref.ref(self, lambda _: _living.pop(key, None))
 
@@ -105,16 +103,13 @@ class Leaf(_Registered):
     __slots__ = ()
 
     def __init__(self, name: str):
-        super().__init__(name, Rank.LEAF, True)
+        super().__init__(name, Rank.LEAF)
 
 
 class Lock(_Registered):
     """A lock to be used by `with`, which an interrupt leaves either taken and released, or never taken."""
 
     __slots__ = ()
-
-    def __init__(self, name: str, rank: Rank, fork_waits: bool = False):
-        super().__init__(name, rank, fork_waits)
 
     def __enter__(self) -> bool:  # Python's __exit__ is native: no interrupt comes between
         if self._is_owned():
@@ -231,8 +226,8 @@ def check_imports() -> None:
 def _before_fork() -> None:
     until = time.monotonic() + FORK_PATIENCE_S
     while True:
-        waits = sorted((lock for lock in _locks() if lock.fork_waits), key=lambda lock: lock.rank)
-        taken = [lock for lock in (*waits, *_adopted) if not lock._is_owned()]
+        leaves = [lock for lock in _locks() if isinstance(lock, Leaf)]
+        taken = [lock for lock in (*leaves, *_adopted) if not lock._is_owned()]
         released = map(RLock.release, filter(RLock._is_owned, taken))
         _taken[get_ident()] = chain(released, map(call, [_imp.release_lock]))
         for lock in taken:

@@ -1,30 +1,51 @@
-"""Batch norm as a function with a gradient: over a batch, over the batches of all ranks, or with running statistics."""
+"""Batch norm of tensors with gradients: over a batch, over the batches of all ranks, or with running statistics.
+
+One rank calls one kernel for each pass with the addresses of tensors (`_Kernels`). Between the operations of a network,
+which leave little of Python in the caches, a call takes several times what it takes in a loop: so what shapes and
+dtypes decide is decided once for each form. Several ranks exchange sums between kernels, which is the work of
+renorm.training: they call it with arrays over the same memory (`_OverRanks`).
+"""
 
 from __future__ import annotations
 
+from ctypes import memmove
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch.autograd.graph import increment_version
 
 from renorm import training
-from renorm.torch.arrays import Array, Order, array_of, array_or_none, copied
-from renorm.torch.direct import DirectBatchNorm, direct
-from renorm.torch.first import waits
-from renorm.torch.once import once_differentiable
+from renorm.core.errors import InvalidInput
+from renorm.graph.op import OpDef
+from renorm.ops.batch_norm_gradient import BatchNormGradient
+from renorm.ops.batch_norm_training import BatchNormTraining
+from renorm.ops.normalize import Normalize
+from renorm.runtime.arrays import Array, address
+from renorm.runtime.module import Module
+from renorm.torch.arrays import DTYPES, Order, array_of, array_or_none, copied
+from renorm.torch.calls import compiled
 from renorm.torch.reach import is_ours
-from renorm.torch.threads import torch_threads
+from renorm.torch.recycled import CPU
+from renorm.torch.threads import team
 from renorm.torch.twice import of_batch_norm
+from renorm.training import kernels
 from renorm.training.communicators import guarded
-from renorm.training.forward import report_overflow
+from renorm.training.conventions import epsilon_of, find, momentum_of
+from renorm.training.forward import check_single, inverse_root, report_overflow, sense
+from renorm.training.operands import FLOAT64, channels_of, mask_of, per_channel
+
+_LINE, _WORD = 64, 8  # bytes of a cache line, and of the numbers that small results are counted in
+_BOOL = np.dtype(np.bool_)
 
 
 class Settings(NamedTuple):
-    """Attributes of batch norm. uses_batch: with the statistics of the batch, and running statistics,
-    if there are some, are updated in place; else with the running ones. convention: as in renorm.training; momentum: of
-    the update, None where there are no running statistics; relu: max(y, 0) is the result; comm: the ranks whose batches
-    are one; mask: where x counts, an array that broadcasts to x in the order of memory, without its channels; name: of
-    the layer, for warnings; counted: where batches are counted, with the update of running statistics."""
+    """Attributes of batch norm. uses_batch: with the statistics of the batch, and running statistics, if there are
+    some, are updated in place; else with the running ones. convention: as in renorm.training; momentum: of the update,
+    None where there are no running statistics; relu: max(y, 0) is the result; comm: the ranks whose batches are one;
+    mask: where x counts, an array that broadcasts to x in the order of memory, without its channels; name: of the
+    layer, for warnings; counted: where batches are counted, with the update of running statistics."""
 
     epsilon: float
     uses_batch: bool
@@ -36,14 +57,9 @@ class Settings(NamedTuple):
     name: str = ""
     counted: Tensor | None = None
 
-    @property
-    def is_torchs(self) -> bool:
-        """Whether torch has a function for it."""
-        return self.comm is None and self.mask is None and self.convention == "torch"
 
-    def waits(self) -> bool:
-        """Whether kernels that are not there are waited for."""
-        return not self.is_torchs or waits()
+# x, weight, bias, residual, running mean and variance
+Operands = tuple[Tensor, Tensor | None, Tensor | None, Tensor | None, Tensor | None, Tensor | None, Settings]
 
 
 def is_like(residual: object, x: Tensor) -> bool:
@@ -62,85 +78,270 @@ def normalize_batch(
     settings: Settings,
     residual: Tensor | None = None,
 ) -> Tensor:
-    """Batch norm of x [N, C, *S], plus residual, if there is one. Raises NotYet where torch has a function for it."""
+    """Return the batch norm of x [N, C, *S], plus residual, if there is one. Raises NotYet where torch has a function
+    for it, and InvalidInput, before anything has changed, for parameters that are not [C]."""
     operands = x, weight, bias, residual, running_mean, running_var, settings
-    plain = direct(*operands)
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in operands[:4]):
-        return _BatchNorm.apply(*operands) if plain is None else DirectBatchNorm.apply(*operands, plain)
-    return _BatchNorm.forward(None, *operands) if plain is None else plain.forward(*operands)[0]
+        return _BatchNorm.apply(*operands)
+    return _BatchNorm.forward(None, *operands)
 
 
 class _BatchNorm(torch.autograd.Function):
-    """Of the result the gradient wants the sign alone, and only behind a ReLU: it is what the next layer keeps anyway,
+    """Of the result the gradient wants the sign alone, and only after a ReLU: it is what the next layer keeps anyway,
     so that neither x plus its residual nor what a ReLU would keep takes memory."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        weight: Tensor | None,
-        bias: Tensor | None,
-        residual: Tensor | None,
-        running_mean: Tensor | None,
-        running_var: Tensor | None,
-        settings: Settings,
-    ) -> Tensor:
-        running = running_mean, running_var
-        with guarded(settings.comm, "batch_norm forward"), torch_threads(settings.waits()):
-            order = Order.of(x)
-            operands = order.array(x), *map(array_or_none, (weight, bias, *running))
-            added = None if residual is None else order.array(residual)
-            y = order.empty(x.shape, x.dtype)
-            same: Any = {"axis": order.axis, "epsilon": settings.epsilon, "relu": settings.relu, "residual": added}
-            same["out"] = order.array(y)
-            if settings.uses_batch:
-                own: Any = {k: getattr(settings, k) for k in ("convention", "momentum", "mask", "comm", "name")}
-                r = training.batch_norm(*operands, **same, **own)
-                new, saved = (r.running_mean, r.running_var), (r.saved_mean, r.saved_invstd)
-            else:
-                training.batch_norm_inference(*operands, **same)
-                new, saved = (None, None), None
-        for kept, moved in zip(running, new):
-            if kept is not None and moved is not None:
-                kept.copy_(copied(moved))
-                if kept is running_var and kept.dtype is torch.float16:  # wider ones overflow in float32
-                    report_overflow(array_of(kept), moved, settings.name)
+    def forward(ctx: Any, *operands: Any) -> Tensor:
+        x, weight, bias, _, *running, settings = operands
+        passes = _over_ranks if settings.comm is not None else _kernels(operands)
+        y, saved = passes.forward(operands)
         if settings.counted is not None:
             settings.counted.add_(1)
         if ctx is not None:
-            constants = (None, None) if settings.uses_batch else running
+            constants = () if settings.uses_batch else running
             ctx.save_for_backward(x, weight, y if settings.relu else None, *constants)
-            ctx.order, ctx.settings, ctx.saved = order, settings, saved
+            ctx.passes, ctx.saved, ctx.settings = passes, saved, settings
             ctx.bias = None if bias is None else bias.dtype
         return y
 
     @staticmethod
     @of_batch_norm
-    @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        order, settings, wanted = ctx.order, ctx.settings, ctx.needs_input_grad
-        with guarded(settings.comm, "batch_norm backward"), torch_threads(settings.waits()):
-            x, weight, y, *running = ctx.saved_tensors
-            operands = order.array(dy), order.array(x), array_or_none(weight)
-            through_relu = wanted[3] and y is not None  # else the residual's gradient is dy
-            results = [order.empty(x.shape, x.dtype) for _ in range(1 + through_relu)]
-            dx, *added = map(order.array, results)
-            same: Any = {"axis": order.axis, "residual": through_relu, "y": None if y is None else order.array(y)}
-            same["out"] = dx, None, None, *added
-            if settings.uses_batch:
-                own: Any = {"mask": settings.mask, "comm": settings.comm, "local": settings.comm is not None}
-                _, dscale, dbias, *_ = training.batch_norm_backward(*operands, *ctx.saved, **same, **own)
+        wanted = ctx.needs_input_grad
+        through_relu = wanted[3] and ctx.settings.relu  # else the residual's gradient is dy
+        found = ctx.passes.backward(ctx, dy, through_relu)  # autograd rounds them to the dtypes of parameters
+        given = [gradient if is_wanted else None for gradient, is_wanted in zip(found, wanted[:3])]
+        return *given, (found[3] if through_relu else dy) if wanted[3] else None, None, None, None
+
+
+class _Form(NamedTuple):
+    """The key of a layer's kernels. shape: in the order of memory; has_...: which operands are given."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    axis: int
+    has_scale: bool
+    has_bias: bool
+    has_residual: bool
+    has_mean: bool
+    has_var: bool
+    has_mask: bool
+    uses_batch: bool
+    epsilon: float
+    convention: str
+    relu: bool
+    team: Any
+
+
+def _kernels(operands: Operands) -> _Kernels:
+    """Return the kernels for these operands on one rank. Raises NotYet and InvalidInput."""
+    x, weight, bias, residual, mean, var, settings = operands
+    shape, order = x.shape, Order.of(x)
+    form = _Form(
+        shape if order.axis == 1 else (shape[0], *shape[2:], shape[1]),
+        x.dtype,
+        order.axis,
+        weight is not None,
+        bias is not None,
+        residual is not None,
+        mean is not None,
+        var is not None,
+        settings.mask is not None,
+        settings.uses_batch,
+        settings.epsilon,
+        settings.convention,
+        settings.relu,
+        team(),
+    )
+    found = _known.get(form)
+    if found is None:
+        found = _known[form] = _Kernels(form)
+        while len(_known) > kernels.KEPT:
+            _known.pop(next(iter(_known)), None)
+    return found
+
+
+class _Kernels:
+    """The kernels of a form on one rank: that of the forward pass, and those of the backward pass, which are made when
+    that first comes."""
+
+    def __init__(self, form: _Form):
+        if form.has_mean != form.has_var or not (form.has_mean or form.uses_batch):
+            raise InvalidInput(
+                f"running_mean is {'given' if form.has_mean else 'None'}, running_var "
+                f"{'given' if form.has_var else 'None'}",
+                ["they go together, and are needed where statistics are not those of the batch"],
+            )
+        self._form, self._rule, self._order = form, find(form.convention), Order(form.axis)
+        self._channels = channels_of(tuple(form.shape), form.axis)
+        self._check_single(self._channels.values)
+        self._wide = torch.float64 if form.dtype is torch.float64 else torch.float32
+        self._data = self._channels.kernel, DTYPES[form.dtype]
+        self._vector = (self._channels.count,), DTYPES[self._wide]
+        self._mask = (self._channels.mask, _BOOL) if form.has_mask and form.uses_batch else None
+        given = form.has_scale, form.has_bias, form.has_mean, form.has_var
+        scale, bias, *running = (self._vector if has else None for has in given)
+        residual = self._data if form.has_residual else None
+        attributes = ("epsilon", epsilon_of(self._rule, form.epsilon)), ("relu", form.relu)
+        if form.uses_batch:
+            momentum = ((1,), FLOAT64) if form.has_mean else None
+            types = self._data, scale, bias, *running, momentum, self._mask, residual
+            self._forward = self._compiled(BatchNormTraining, (*attributes, *sense(self._rule)), form.team, types)
+        else:
+            types = self._data, *running, scale, bias, residual
+            self._forward = self._compiled(Normalize, attributes, form.team, types)
+        # momentum and the small results lie in one piece of memory, each on cache lines of its own
+        sizes = [_WORD, *(spec.nbytes for spec in self._forward.outputs[1:])]
+        self._nbytes = self._channels.count * self._vector[1].itemsize
+        begins = np.cumsum([0, *(-(-size // _LINE) * _LINE for size in sizes)])
+        self._words, self._offsets = int(begins[-1]) // _WORD, tuple(begins[1:-1].tolist())
+        self._backward = dict[Any, Module]()
+
+    def _compiled(self, op: type[OpDef], attributes: Any, team: Any, types: Any) -> Module:
+        is_torchs = self._rule.name == "torch" and self._mask is None
+        return compiled((op, attributes, team, types), is_torchs)
+
+    def _check_single(self, count: int) -> None:
+        if self._form.uses_batch:
+            check_single(count, self._rule, f"x {str(self._form.dtype)[6:]}{list(self._form.shape)}")
+
+    def _read(self, name: str, given: Tensor | None) -> Tensor | None:
+        """Return a parameter [C] as kernels read it: itself, or a copy in the dtype of statistics."""
+        if given is None or (given.dtype is self._wide and given.shape == self._vector[0] and given.is_contiguous()):
+            return given
+        return copied(per_channel(name, array_of(given), self._channels, self._vector[1]))
+
+    def forward(self, operands: Operands) -> tuple[Tensor, Any]:
+        """Return y, and what `backward` wants. Running statistics are those after this batch then."""
+        x, weight, bias, residual, mean, var, settings = operands
+        scale, shift = self._read("weight", weight), self._read("bias", bias)
+        old_mean, old_var = self._read("running_mean", mean), self._read("running_var", var)
+        small, y = np.empty(self._words), self._order.empty(x.shape, x.dtype)
+        at, ordered, mask = address(small), self._order.contiguous, None
+        x, residual = ordered(x), None if residual is None else ordered(residual)
+        affine = [t.data_ptr() for t in (scale, shift) if t is not None]
+        running = [t.data_ptr() for t in (old_mean, old_var) if t is not None]
+        if settings.uses_batch:
+            addresses = [x.data_ptr(), *affine, *running]
+            if running:
+                small[0] = momentum_of(self._rule, settings.momentum, 0)
+                addresses.append(at)
+            if self._mask is not None:
+                mask = mask_of(settings.mask, self._channels)
+                self._check_single(int(np.count_nonzero(mask)))
+                addresses.append(address(mask))
+        else:
+            addresses = [x.data_ptr(), *running, *affine]
+        if residual is not None:
+            addresses.append(residual.data_ptr())
+        self._forward.run_at([*addresses, y.data_ptr(), *[at + offset for offset in self._offsets]])
+        if settings.uses_batch and mean is not None and var is not None and old_var is not None:
+            new_var = np.ndarray(*self._vector, small, self._offsets[1])
+            if not np.maximum.reduce(new_var) < np.inf:
+                report_overflow(new_var, array_of(old_var), settings.name)
+            if old_mean is mean and old_var is var:
+                for old, offset in zip((mean, var), self._offsets):
+                    memmove(old.data_ptr(), at + offset, self._nbytes)
+                increment_version((mean, var))
             else:
-                own = map(array_of, running)
-                _, dscale, dbias, *_ = training.batch_norm_backward_frozen(
-                    *operands, *own, **same, epsilon=settings.epsilon
-                )
-        return (
-            results[0] if wanted[0] else None,
-            copied(dscale) if wanted[1] else None,
-            copied(dbias).to(ctx.bias) if wanted[2] else None,
-            results[-1] if through_relu else dy if wanted[3] else None,
-            None,
-            None,
-            None,
+                _store(mean, var, np.ndarray(*self._vector, small, self._offsets[0]), new_var, settings.name)
+        return y, (small, mask)
+
+    def backward(self, ctx: Any, dy: Tensor, residual: bool) -> list[Tensor]:
+        """Return the gradients of x, weight, bias and, where that is asked for, the residual."""
+        (small, mask), (x, weight, y, *running) = ctx.saved, ctx.saved_tensors
+        key = team(), y is not None, residual
+        module = self._backward.get(key) or self._gradient(*key)
+        dx, *added = [self._order.empty(x.shape, x.dtype) for _ in range(1 + residual)]
+        sums = [torch.empty(self._vector[0], dtype=self._wide, device=CPU) for _ in range(2)]
+        ordered, scale = self._order.contiguous, self._read("weight", weight)
+        dy, x = ordered(dy), ordered(x)
+        addresses = [dy.data_ptr(), x.data_ptr()]
+        if scale is not None:
+            addresses.append(scale.data_ptr())
+        if running:
+            means, variances = (array_of(t).astype(FLOAT64) for t in running)
+            roots = inverse_root(variances, self._form.epsilon)
+            addresses += address(means), address(roots)
+        else:
+            at = address(small)
+            addresses += [at + offset for offset in self._offsets[2:5:2]]
+        if mask is not None:
+            addresses.append(address(mask))
+        if y is not None:
+            y = ordered(y)
+            addresses.append(y.data_ptr())
+        results = [dx, *sums, *added]
+        module.run_at(addresses + [t.data_ptr() for t in results])
+        return results
+
+    def _gradient(self, team: Any, is_rectified: bool, residual: bool) -> Module:
+        form = self._form
+        statistic = self._vector if form.uses_batch else (self._vector[0], FLOAT64)
+        scale, y = self._vector if form.has_scale else None, self._data if is_rectified else None
+        types = self._data, self._data, scale, statistic, statistic, self._mask, y
+        attributes = *(() if form.uses_batch else (("frozen", True),)), ("residual", residual)
+        found = self._backward[team, is_rectified, residual] = self._compiled(
+            BatchNormGradient, attributes, team, types
         )
+        return found
+
+
+_known = dict[_Form, _Kernels]()
+
+
+class _OverRanks:
+    """Both passes over several ranks, by renorm.training on arrays over the memory of tensors."""
+
+    def forward(self, operands: Operands) -> tuple[Tensor, Any]:
+        x, weight, bias, residual, mean, var, settings = operands
+        with guarded(settings.comm, "batch_norm forward"), kernels.threads(team()):
+            order = Order.of(x)
+            y = order.empty(x.shape, x.dtype)
+            same: Any = {k: getattr(settings, k) for k in ("epsilon", "convention", "momentum", "relu", "name")}
+            r = training.batch_norm(
+                order.array(x),
+                *map(array_or_none, (weight, bias, mean, var)),
+                axis=order.axis,
+                mask=settings.mask,
+                comm=settings.comm,
+                out=order.array(y),
+                residual=None if residual is None else order.array(residual),
+                **same,
+            )
+        if mean is not None and var is not None:
+            _store(mean, var, r.running_mean, r.running_var, settings.name)
+        return y, (order, r.saved_mean, r.saved_invstd)
+
+    def backward(self, ctx: Any, dy: Tensor, residual: bool) -> list[Tensor]:
+        settings: Settings = ctx.settings
+        with guarded(settings.comm, "batch_norm backward"), kernels.threads(team()):
+            (order, mean, invstd), (x, weight, y) = ctx.saved, ctx.saved_tensors
+            dx, *added = [order.empty(x.shape, x.dtype) for _ in range(1 + residual)]
+            _, dscale, dbias, *_ = training.batch_norm_backward(
+                order.array(dy),
+                order.array(x),
+                array_or_none(weight),
+                mean,
+                invstd,
+                axis=order.axis,
+                mask=settings.mask,
+                comm=settings.comm,
+                out=[None if t is None else order.array(t) for t in (dx, None, None, *added)],
+                y=None if y is None else order.array(y),
+                residual=residual,
+                local=True,
+            )
+        return [dx, copied(dscale), copied(dbias), *added]
+
+
+_over_ranks = _OverRanks()
+
+
+def _store(mean: Tensor, var: Tensor, new_mean: Any, new_var: Any, name: str) -> None:
+    """Write the statistics after a batch, arrays [C], into tensors of any dtype. Warn of a variance that float16 cannot
+    hold."""
+    mean.copy_(copied(new_mean))
+    var.copy_(copied(new_var))
+    if var.dtype is torch.float16:
+        report_overflow(array_of(var), new_var, name)

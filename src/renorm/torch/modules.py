@@ -61,11 +61,7 @@ class _BatchNorm(nn.modules.batchnorm._BatchNorm):
     def forward(self, input: Tensor, residual: Tensor | None = None) -> Tensor:
         if is_inner_node(self, input):
             return node_of(self, *(operand for operand in (input, residual) if operand is not None))
-        return self.normalized(input, residual, self.relu)
-
-    def normalized(self, x: Tensor, residual: Tensor | None, relu: bool) -> Tensor:
-        """max(norm(x) + residual, 0), each of the two where it is asked for. What cannot be added here, as another
-        shape or dtype, torch adds."""
+        x, relu = input, self.relu
         self._check_input_dim(x)
         counted = self.num_batches_tracked if self.training and self.track_running_stats else None
         factor = self._share(counted)
@@ -78,7 +74,7 @@ class _BatchNorm(nn.modules.batchnorm._BatchNorm):
         y = None
         if is_ours and not (group is None and self._is_odd(x, uses_batch, factor)):
             momentum, name = factor if running[0] is not None else 0.0, self.label or type(self).__name__
-            fits = residual is None or is_like(residual, x)
+            fits = residual is None or is_like(residual, x)  # what does not, as another shape or dtype, torch adds
             settings = Settings(
                 self.eps, uses_batch, momentum, relu=relu and fits, comm=group, name=name, counted=counted
             )

@@ -13,64 +13,48 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.utils import parametrize
 
 from renorm.core.dataclass import dataclass
-from renorm.torch.fuse import fuse_norms, unfuse
 from renorm.torch.modules import OURS, _BatchNorm, _InstanceNorm
 
 
 @dataclass(frozen=True)
 class Replaced:
     """name: of a layer in the model, "" for the model itself; was, now: names of classes, the same for a norm that
-    stays; fused: what its kernel computes too, "addition" and "ReLU"; refusal: why nothing, where that was asked for,
-    or why the norm stays."""
+    stays; refusal: why it stays."""
 
     name: str
     was: str
     now: str
-    fused: tuple[str, ...] = ()
     refusal: str | None = None
 
     def __str__(self) -> str:
-        if self.was == self.now and not self.fused:
-            return f"{self.name or '(the model)'}: {self.was} stays: {self.refusal}"
-        more = "".join(f" + {f}" for f in self.fused) + (f" alone: {self.refusal}" if self.refusal else "")
-        return f"{self.name or '(the model)'}: {self.was} -> {self.now}{more}"
+        became = f"-> {self.now}" if self.refusal is None else f"stays: {self.refusal}"
+        return f"{self.name or '(the model)'}: {self.was} {became}"
 
 
 _THEIRS = {ours: theirs for theirs, ours in OURS.items()}
 
 
-def replace_norms(model: nn.Module, *, fuse: bool = False) -> list[Replaced]:
-    """Makes renorm's of torch's normalization layers, in place; tells which, and which stay and why. `restore` undoes
-    it.
+def replace_norms(model: nn.Module) -> list[Replaced]:
+    """Make renorm's layers of torch's normalization layers, in place. Return a row for each, and for each norm that
+    stays, with the reason. `restore` undoes it.
 
-    Layers of exactly torch's classes are replaced: a subclass may compute something else. fuse: what a forward adds to
-    the result of a batch norm, and a ReLU behind that, are computed with it. For this torch.fx follows the forward of
-    each module that calls one, as far as nn.Sequential leads, and the module gets a subclass of its class whose forward
-    is the same without these additions and ReLUs. What Python decides in a forward by anything but attributes of self
-    is decided once; where torch.fx cannot follow, or a rewrite would change a number, all stays, and the rows say why.
+    Layers of exactly torch's classes are replaced: a subclass may compute something else.
     """
-    before = {m: type(m) for m in model.modules()}
-    for name, m in model.named_modules():
-        if type(m) in OURS:
-            m.__class__ = OURS[type(m)]
-            if isinstance(m, (_BatchNorm, _InstanceNorm)):
-                m.label = name
-    found = fuse_norms(model) if fuse else {}
     rows = list[Replaced]()
     for name, m in model.named_modules():
-        fused, refusal = (f, None) if isinstance(f := found.get(m, ()), tuple) else ((), f)
-        if fuse and isinstance(m, _BatchNorm) and m not in found:
-            refusal = "no forward that is followed calls it"
-        stays = _why_it_stays(m) if before[m] is type(m) else None
-        if stays:
-            rows.append(Replaced(name, _shown(before[m]), _shown(before[m]), refusal=stays))
-        elif before[m] in OURS or m in found:
-            rows.append(Replaced(name, _shown(before[m]), _shown(type(m)), fused, refusal))
+        was = type(m)
+        if was in OURS:
+            m.__class__ = OURS[was]
+            if isinstance(m, (_BatchNorm, _InstanceNorm)):
+                m.label = name
+            rows.append(Replaced(name, _shown(was), _shown(type(m))))
+        elif stays := _why_it_stays(m):
+            rows.append(Replaced(name, _shown(was), _shown(was), stays))
     return rows
 
 
 def _why_it_stays(m: nn.Module) -> str | None:
-    """None: it is ours, or no norm, as far as its classes and their name tell."""
+    """Return why a module stays; None: it is ours, or no norm, as far as its classes and their name tell."""
     cls = type(m)
     if issubclass(cls, tuple(_THEIRS)):
         return None
@@ -86,11 +70,10 @@ def _why_it_stays(m: nn.Module) -> str | None:
 
 
 def restore(model: nn.Module) -> list[Replaced]:
-    """Makes torch's of renorm's normalization layers, in place, and gives modules their own forwards back; tells which
-    layers. One that was made with relu=True stays: torch's has none."""
+    """Make torch's layers of renorm's normalization layers, in place. Return a row for each. One that was made with
+    relu=True stays: torch's has none."""
     rows = list[Replaced]()
     for name, m in model.named_modules():
-        unfuse(m)
         was = type(m)
         if was in _THEIRS and not getattr(m, "relu", False):
             m.__class__ = _THEIRS[was]

@@ -1,8 +1,9 @@
-"""Gradients by torch's own operations, which can be differentiated again, and seen.
+"""Gradients of gradients.
 
 Kernels compute gradients, not the gradients of gradients. Where autograd is to follow the backward pass (create_graph,
-as for a penalty on gradients), it is given one that is made of what it knows; and so is who watches
-(reach.is_watched), and who would wait for a kernel (first.py).
+as for a penalty on gradients), it is given one that is made of torch's own operations, which can be differentiated
+again, and seen; and so is who watches (reach.is_watched), and who would wait for a kernel (first.py). Where torch has
+no such operation, over several ranks or with a mask, a derivative of what the backward pass gives is an error.
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ from torch import Tensor
 from renorm.torch.first import NotYet
 from renorm.torch.reach import is_ours
 
+Gradients = tuple[Tensor | None, ...]
+
 
 def gradients(
     function: Callable[..., Tensor], operands: Sequence[Tensor | None], wanted: Sequence[bool], dy: Tensor
 ) -> list[Tensor | None]:
-    """Of function(*operands), where they are wanted; where autograd is to follow, as functions of the operands and of
-    dy."""
+    """Return the gradients of function(*operands), where they are wanted; where autograd is to follow, as functions of
+    the operands and of dy."""
     again = torch.is_grad_enabled()
     with torch.enable_grad():
         # views: an operand may be computed from another, and no gradient takes that way
@@ -34,19 +37,20 @@ def gradients(
 
 
 def any_bias(x: Tensor, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """In place of a bias, which no gradient reads."""
+    """Return zeros in place of a bias, which no gradient reads."""
     return torch.zeros(shape, dtype=dtype, device=x.device, requires_grad=True)
 
 
-def of_batch_norm(backward: Callable[..., Any]) -> Callable[..., Any]:
-    """`backward` of a batch norm, where nobody need see it, or the batch is masked or that of several ranks.
-    ctx keeps x, weight, the result behind a ReLU and, frozen, running statistics; settings; the dtype of a bias."""
+def of_batch_norm(backward: Callable[..., Gradients]) -> Callable[..., Gradients]:
+    """Return `backward` of a batch norm where nobody need see it, torch's otherwise. ctx keeps x, weight, the result
+    after a ReLU and, frozen, running statistics; settings; the dtype of a bias."""
 
     @wraps(backward)
-    def chosen(ctx: Any, dy: Tensor) -> Any:
+    def chosen(ctx: Any, dy: Tensor) -> Gradients:
         settings = ctx.settings
-        is_only_ours = settings.comm is not None or settings.mask is not None
-        if is_only_ours or (not torch.is_grad_enabled() and is_ours(dy)):
+        if settings.comm is not None or settings.mask is not None:
+            return _once(backward, ctx, dy)
+        if not torch.is_grad_enabled() and is_ours(dy):
             with suppress(NotYet):
                 return backward(ctx, dy)
         x, weight, y, *running = ctx.saved_tensors
@@ -61,3 +65,34 @@ def of_batch_norm(backward: Callable[..., Any]) -> Callable[..., Any]:
         return (*found, passed if wanted[3] else None, *[None] * (len(wanted) - 4))
 
     return chosen
+
+
+class _Given(torch.autograd.Function):
+    """The first `count` tensors. On its way to the others, on which these depend, autograd comes by here."""
+
+    @staticmethod
+    def forward(ctx: Any, count: int, *tensors: Tensor) -> tuple[Tensor, ...]:
+        return tuple(t.detach() for t in tensors[:count])
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor) -> Gradients:
+        raise RuntimeError(
+            "a second derivative through a batch norm over several ranks, or with a mask: renorm has first ones"
+        )
+
+
+def _once(backward: Callable[..., Gradients], ctx: Any, dy: Tensor) -> Gradients:
+    """Return backward(ctx, dy), computed with arrays, which autograd does not see; a derivative of it is an error.
+
+    torch.autograd.function.once_differentiable misses two cases where numbers come out wrong without an error: dy is a
+    constant, or torch.autograd.grad asks for operands of the layer only.
+    """
+    with torch.no_grad():
+        results = backward(ctx, dy.resolve_neg())  # arrays over its memory would not see that it is negated
+    if not torch.is_grad_enabled():  # no create_graph=True
+        return results
+    of = [t for t in (dy, *ctx.saved_tensors) if t is not None and t.requires_grad]
+    known = [r for r in results if r is not None]
+    given: Any = _Given.apply(len(known), *known, *of)
+    linked = iter(given)
+    return tuple(None if r is None else next(linked) for r in results)

@@ -16,7 +16,7 @@ from renorm.runtime.arrays import Array
 from renorm.training import kernels
 from renorm.training.communicators import guarded
 from renorm.training.conventions import nonnegative
-from renorm.training.forward import moments_of
+from renorm.training.forward import inverse_root, moments_of
 from renorm.training.merging import summed
 from renorm.training.operands import Batch, array_of
 
@@ -93,7 +93,7 @@ def batch_norm_backward_frozen(
     if running_mean is None or running_var is None:
         raise InvalidInput("running_mean and running_var are needed: frozen, the gradient is by them")
     mean, var = batch.wide("running_mean", running_mean), batch.wide("running_var", running_var)
-    invstd = _inverse(var, nonnegative("epsilon", epsilon))
+    invstd = inverse_root(var, nonnegative("epsilon", epsilon))
     found = kernels.run(
         BatchNormGradient,
         (("frozen", True), ("residual", residual)),
@@ -135,12 +135,7 @@ def _statistics(batch: Batch, mean: Any, invstd: Any, epsilon: float | None, com
             "give epsilon= as in the forward call, or what batch_norm saved",
         )
     m = moments_of(batch, comm, "batch_norm backward, moments")
-    return m.mean, _inverse(m.m2 / max(m.count, 1), nonnegative("epsilon", epsilon))
-
-
-def _inverse(var: Array, epsilon: float) -> Array:
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return 1.0 / np.sqrt(var + epsilon)
+    return m.mean, inverse_root(m.var, nonnegative("epsilon", epsilon))
 
 
 def _local(own: Array, sums: Array, count: Array, mean: Array, invstd: Array, batch: Batch) -> list[Array]:

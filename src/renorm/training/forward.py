@@ -105,17 +105,17 @@ def batch_norm(
         layer = f"batch_norm forward as {rule.name} (epsilon {settings[0][1]}{kept})"  # the same on all ranks
         m = None if fused and comm is None else moments_of(batch, comm, layer)
     count = batch.count if m is None else m.count
-    _check_single(count, rule, batch if comm is None or comm.size == 1 else f"the batch of all {comm.size} ranks")
+    check_single(count, rule, batch if comm is None or comm.size == 1 else f"the batch of all {comm.size} ranks")
     if m is None:
         given = (batch.kernel, *affine, *running, None if running[0] is None else rate, batch.mask, added)
         outs = None if into is None else [into, *[None] * 6]
         y, *new, mean, var, invstd, _ = kernels.run(BatchNormTraining, (*settings, *sense(rule)), given, outs)
     else:
-        wide = m.m2 / max(count, 1)
-        new = _updated(rule, count, m.mean, wide, rate, *running)
-        y = _normalized(settings, (batch.kernel, m.mean, wide, *affine, added), into)
-        with np.errstate(over="ignore", divide="ignore"):
-            mean, var, invstd = (v.astype(batch.dtype) for v in (m.mean, wide, 1 / np.sqrt(wide + settings[0][1])))
+        new = _updated(rule, count, m.mean, m.var, rate, *running)
+        y = _normalized(settings, (batch.kernel, m.mean, m.var, *affine, added), into)
+        with np.errstate(over="ignore"):
+            root = inverse_root(m.var, settings[0][1])
+            mean, var, invstd = (v.astype(batch.dtype) for v in (m.mean, m.var, root))
     if running[1] is None:
         kept = None, None
     else:
@@ -152,7 +152,7 @@ def moments(x: Any, *, axis: int | tuple[int, ...] = 1, mask: Any = None, comm: 
     with guarded(comm, "moments"):
         batch = Batch(x, axis, mask=mask)
         m = moments_of(batch, comm, "moments")
-    return Moments(batch.of_channels(m.mean), batch.of_channels(m.m2 / max(m.count, 1)), m.count)
+    return Moments(batch.of_channels(m.mean), batch.of_channels(m.var), m.count)
 
 
 def update(
@@ -177,7 +177,7 @@ def update(
     running = [per_channel(n, v, like, dtype) for n, v in (("running_mean", old), ("running_var", running_var))]
     batch = [per_channel(n, v, like, FLOAT64) for n, v in (("mean", mean), ("var", var))]
     count = count_of(count, "count", "how many values the statistics are of")
-    _check_single(count, rule, "what these statistics are of")
+    check_single(count, rule, "what these statistics are of")
     new = _updated(rule, count, *batch, rate, *running)
     report_overflow(new[1], running[1])
     return new[0].reshape(old.shape), new[1].reshape(old.shape)
@@ -230,7 +230,14 @@ def sense(rule: Convention) -> tuple[tuple[str, Any], ...]:
     return ("momentum_multiplies", rule.momentum_multiplies), ("corrected", rule.corrected)
 
 
-def _check_single(count: int, rule: Convention, what: object) -> None:
+def inverse_root(var: Array, epsilon: float) -> Array:
+    """Return 1 / sqrt(var + epsilon); inf where that is 0, NaN where it is negative."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return 1.0 / np.sqrt(var + epsilon)
+
+
+def check_single(count: int, rule: Convention, what: object) -> None:
+    """Raise InvalidInput where `what` has one value per channel, and the convention's library refuses that."""
     if count == 1 and rule.refuses_single:
         raise InvalidInput(
             f"{what} has one value per channel",
@@ -240,5 +247,5 @@ def _check_single(count: int, rule: Convention, what: object) -> None:
 
 
 def report_overflow(new: Array, old: Array, name: str = "") -> None:
-    """Warns of running variances of the layer `name` that have just become infinite."""
+    """Warn of running variances of the layer `name` that have just become infinite."""
     beyond(new, old, f"{name}: running_var" if name else "running_var", stacklevel=4)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,6 @@ KEPT = 512  # modules; that which was not called for longest goes first
 
 _modules = Latest[Any, Module]("a kernel that is compiled", KEPT)
 _threads = ContextVar[int | Region | None]("threads", default=None)
-_waits = ContextVar[bool]("waits", default=True)
 
 
 class NotYet(Exception):
@@ -34,10 +34,10 @@ class NotYet(Exception):
 def run(
     op: type[OpDef], attributes: tuple[tuple[str, Any], ...], operands: Sequence[Array | None], out: Any
 ) -> list[Any]:
-    """Results of `op` on arrays (None: left out). out: None, or for each result an array or None."""
+    """Return the results of `op` on arrays (None: left out). out: None, or for each result an array or None."""
     given = [a for a in operands if a is not None]
     key = op, attributes, _threads.get(), tuple([None if a is None else (a.shape, a.dtype) for a in operands])
-    return (module if _waits.get() else early)(key).run(*given, out=out)
+    return module(key).run(*given, out=out)
 
 
 def module(key: Any) -> Module:
@@ -60,25 +60,18 @@ def early(key: Any) -> Module:
     return _modules.made(key, lambda: Module(program, objects, weights, walker, count))
 
 
-class threads:
-    """Inside, kernels run on so many threads, or a region's; without it on as many as modules take by default. If it
-    does not wait, `run` raises NotYet for what must be compiled first, which goes on in the background."""
-
-    __slots__ = ("_count", "_tokens", "_waits")
-
-    def __init__(self, count: int | Region | None, waits: bool = True):
-        self._count, self._waits = count, waits
-
-    def __enter__(self) -> None:
-        self._tokens = _threads.set(self._count), _waits.set(self._waits)
-
-    def __exit__(self, *_: object) -> None:
-        _threads.reset(self._tokens[0])
-        _waits.reset(self._tokens[1])
+@contextmanager
+def threads(count: int | Region | None) -> Generator[None]:
+    """Inside, `run` computes on so many threads, or a region's; without it on as many as modules take by default."""
+    token = _threads.set(count)
+    try:
+        yield
+    finally:
+        _threads.reset(token)
 
 
 def compiled(op: type[OpDef], attributes: Any, count: int | Region | None, types: Any) -> CompiledModule:
-    """The module of a key, whether it is there or not."""
+    """Return a new module for a key."""
     from renorm import targets
     from renorm.driver.compile import Options, specialize  # who only converts or merges is spared the compiler
 

@@ -30,6 +30,11 @@ class Statistics(NamedTuple):
     mean: Float64
     m2: Float64
 
+    @property
+    def var(self) -> Float64:
+        """The variance of the population; 0 of no values."""
+        return self.m2 / max(self.count, 1)
+
 
 def merge(parts: Sequence[Statistics]) -> Statistics:
     """The statistics of what all parts hold together. Parts without values (count 0) are passed over.
