@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from renorm.core.absent import ABSENT
+from renorm.core.absent_names import ABSENT
 from renorm.te.schedule import Schedule, Stage
 
 PAGE = Path(__file__).parents[1] / "docs" / "schedules.md"
-MARK = "<!-- what follows is written by scripts/schedules_page.py from docstrings and core/absent.py -->\n"
+MARK = "<!-- what follows is written by scripts/schedules_page.py from docstrings and core/absent_names.py -->\n"
 
 
 def page() -> str:

@@ -12,7 +12,7 @@ import pickle
 from dataclasses import replace
 from pathlib import Path
 
-from renorm.codegen import structure
+from renorm.codegen import structural_hash
 from renorm.codegen.abi import CompiledKernel
 from renorm.codegen.llvm import compiler
 from renorm.core.target import Target
@@ -31,7 +31,7 @@ def keep(root: Path) -> None:
     kept = Cache(root, MIB << 20)
 
     def look_first(kernel: Kernel, target: Target) -> CompiledKernel:
-        if not is_on or not structure.SOURCES:
+        if not is_on or not structural_hash.SOURCES:
             return compile_kernel(kernel, target)
         key = compiler.structure(kernel, target)
         if held := kept.get(key):

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from renorm.codegen import cuda, llvm, structure
+from renorm.codegen import cuda, llvm, structural_hash
 from renorm.core.errors import RenormError
 from renorm.core.target import Target
 from renorm.driver.assemble import assemble
@@ -130,7 +130,7 @@ def _lowered(graph: Graph, target: Target) -> dict[str, KernelDigest]:
 
 def _kernel(kernel: Kernel, target: Target) -> KernelDigest:
     """Loops, and the CUDA text of a GPU, which costs nothing."""
-    loops = _text(structure.text(kernel))
+    loops = _text(structural_hash.text(kernel))
     if not target.is_gpu:
         return KernelDigest(loops)
     made = cuda.generate(kernel, target)

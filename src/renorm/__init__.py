@@ -146,7 +146,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name not in _PUBLIC:
-        from renorm.core.absent import missing
+        from renorm.core.absent_names import missing
 
         raise missing("renorm", name)
     module, inside = _PUBLIC[name]

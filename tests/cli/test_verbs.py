@@ -20,7 +20,7 @@ from onnx import helper, parser
 import renorm
 from renorm.cli import main
 from renorm.cli.group import VERBS
-from renorm.codegen import structure
+from renorm.codegen import structural_hash
 from renorm.driver import kernels
 from renorm.driver.measure import Measured, side_by_side
 from renorm.graph.ir import Graph
@@ -89,7 +89,7 @@ def test_compiling_again_compiles_nothing(tmp_path: Path, monkeypatch: pytest.Mo
     assert "RENORM_CACHE says so" in run("cache").stdout
     monkeypatch.setenv("RENORM_CACHE", "1")
     monkeypatch.setattr(kernels, "_SOURCES", "sources")  # also while somebody edits them
-    monkeypatch.setattr(structure, "SOURCES", "sources")
+    monkeypatch.setattr(structural_hash, "SOURCES", "sources")
     monkeypatch.setenv("RENORM_CACHE_DIR", str(tmp_path / "cache"))
     arguments = ("compile", MODEL, "-o", tmp_path / "m.renorm", *FIXED)
     assert re.search(r"(\d+) different kernels: \1 compiled in \d processes, 0 from the cache", run(*arguments).stdout)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from renorm.codegen import llvm, structure, workers
+from renorm.codegen import llvm, structural_hash, workers
 from renorm.codegen.abi import CompiledKernel
 from renorm.core import sources
 from renorm.core.errors import InvalidLoops
@@ -54,9 +54,9 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def settle() -> None:
     """Waits until sources that have just been written count as known: without that no worker is used."""
-    while not structure.SOURCES:
+    while not structural_hash.SOURCES:
         time.sleep(0.1)
-        structure.SOURCES = sources.digest.__wrapped__("core", "expr", "tir", "codegen")
+        structural_hash.SOURCES = sources.digest.__wrapped__("core", "expr", "tir", "codegen")
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ GREETING = f"""
 import sys
 from renorm.codegen import worker
 requests, answers = sys.stdin.buffer, sys.stdout.buffer
-worker.send(answers, {structure.SOURCES!r}.encode())
+worker.send(answers, {structural_hash.SOURCES!r}.encode())
 """
 WORKERS = {
     "dies at once": "",
@@ -113,7 +113,7 @@ WORKERS = {
     "fails at everything": GREETING + "while worker.receive(requests): worker.send(answers, b'')",
     "does not answer": GREETING + "import time; time.sleep(100)",
     "never greets": "import time; time.sleep(100)",
-    "runs other sources": GREETING.replace(repr(structure.SOURCES), "'other'") + "raise SystemExit",
+    "runs other sources": GREETING.replace(repr(structural_hash.SOURCES), "'other'") + "raise SystemExit",
 }
 
 

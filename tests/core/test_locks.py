@@ -37,7 +37,7 @@ WAITING = {
 }
 ELSEWHERE = {
     "core/locks.py": "the registry",
-    "training/branches.py": "semaphores that hand the turn from thread to thread guard no data",
+    "training/coalescing.py": "semaphores that hand the turn from thread to thread guard no data",
 }
 
 

@@ -15,7 +15,7 @@ from tests.driver.random_networks import network
 
 import renorm
 from renorm import te
-from renorm.codegen import llvm, structure
+from renorm.codegen import llvm, structural_hash
 from renorm.codegen.abi import bytes_of
 from renorm.core import target as targets
 from renorm.driver import cache as caches
@@ -39,7 +39,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cache:
     monkeypatch.setenv(caches.SWITCH, "1")
     monkeypatch.setenv(caches.DIRECTORY, str(tmp_path / "cache"))
     monkeypatch.setattr(kernels, "_SOURCES", "sources")  # also while somebody edits them
-    monkeypatch.setattr(structure, "SOURCES", "sources")
+    monkeypatch.setattr(structural_hash, "SOURCES", "sources")
     return caches.default()
 
 
@@ -141,7 +141,7 @@ def test_other_targets_and_versions_find_nothing(monkeypatch: pytest.MonkeyPatch
         patch.setattr(kernels, "_SOURCES", "an op or a schedule has changed")
         assert compiled() == (all_of_them[0], 0)  # the loops are made again: code for the same loops is there
     with monkeypatch.context() as patch:
-        patch.setattr(structure, "SOURCES", "the code generator has changed")
+        patch.setattr(structural_hash, "SOURCES", "the code generator has changed")
         patch.setattr(kernels, "_SOURCES", "and so has the sum of all")
         assert compiled() == all_of_them
     assert compiled() == (0, 0)

@@ -18,7 +18,7 @@ from renorm.graph.layout import Blocked
 from renorm.graph.rewrite import Match, Rewrite
 from renorm.ops import winograd_weight
 from renorm.passes import decompose, pipeline, statistics
-from renorm.passes.common import ShareCommon
+from renorm.passes.common_subexpressions import ShareCommon
 from renorm.passes.constants import FixStaticOperands, FoldConstants
 from renorm.passes.context import Context
 from renorm.passes.dead_code import RemoveDeadCode

@@ -9,7 +9,7 @@ from renorm.graph import interpret
 from renorm.graph.ir import Graph
 from renorm.graph.op import OpDef
 from renorm.graph.verify import verify
-from renorm.passes.common import ShareCommon
+from renorm.passes.common_subexpressions import ShareCommon
 from renorm.passes.constants import FixStaticOperands, FoldConstants
 from renorm.passes.context import Context
 from renorm.passes.dead_code import RemoveDeadCode

@@ -20,7 +20,7 @@ from renorm.graph.op import OPAQUE
 from renorm.graph.parse import parse
 from renorm.graph.verify import verify
 from renorm.passes import decompose, fold, products, simplify, unpack
-from renorm.passes.common import ShareCommon
+from renorm.passes.common_subexpressions import ShareCommon
 from renorm.passes.constants import FixStaticOperands, FoldConstants
 from renorm.passes.context import Context, Pass
 from renorm.passes.dead_code import RemoveDeadCode

@@ -12,7 +12,7 @@ import pytest
 
 import renorm as tvm
 from renorm import te, topi
-from renorm.core.absent import ABSENT
+from renorm.core.absent_names import ABSENT
 from renorm.errors import AbsentName, InvalidExpression, InvalidInput, InvalidSchedule, InvalidTarget, RenormError
 from renorm.te.schedule import Schedule, Stage
 

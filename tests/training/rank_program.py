@@ -17,7 +17,7 @@ from tests.training.splits import computed, drawn
 from renorm import training
 from renorm.errors import RenormError, SynchronizationError
 from renorm.training.communicators import Communicator
-from renorm.training.frames import Bytes, Framed
+from renorm.training.padded_collectives import Bytes, Framed
 
 SPLITS = {  # samples on each of three ranks, shape of the whole, mean / standard deviation, masked
     "uneven": ((1, 4, 2), (7, 3, 5), 100.0, False),

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from renorm import training
 from renorm.errors import SynchronizationError
-from renorm.training import communicators, meeting, merging
+from renorm.training import communicators, merging, thread_ranks
 from renorm.training.communicators import Communicator
 
 
@@ -42,14 +42,14 @@ def test_each_rank_gets_all_arrays_in_rank_order() -> None:
 
 
 def test_several_arrays_travel_in_one_message() -> None:
-    class Counting(meeting._Thread):
+    class Counting(thread_ranks._Thread):
         exchanges = 0
 
         def exchange(self, message: bytes, timeout: float) -> Sequence[bytes]:
             self.exchanges += 1
             return super().exchange(message, timeout)
 
-    room = meeting._Room(2)
+    room = thread_ranks._Room(2)
     ranks = [Counting(room, rank, 2, 10.0) for rank in range(2)]
     sent = [("a", np.arange(3)), ("b", np.ones((2, 1))), ("c", np.zeros((0, 4), np.float16))]
     got: list[Any] = [None, None]

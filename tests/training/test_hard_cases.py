@@ -9,7 +9,7 @@ import pytest
 from tests.training.oracle import Forward, near
 
 from renorm import training
-from renorm.core.latest import Latest
+from renorm.core.lru import Latest
 from renorm.errors import InvalidInput, StatisticsWarning
 from renorm.training.conventions import CONVENTIONS
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from renorm import training
-from renorm.core.latest import Latest
+from renorm.core.lru import Latest
 from renorm.training import kernels
 
 

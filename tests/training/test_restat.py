@@ -25,8 +25,8 @@ from renorm.graph.ir import Graph
 from renorm.training import layers
 from renorm.training.batches import Files
 from renorm.training.layers import Layer
-from renorm.training.meeting import Threads
 from renorm.training.reestimation import restat
+from renorm.training.thread_ranks import Threads
 
 Array = np.ndarray[Any, Any]
 Norm = Callable[[str, Array], Array]

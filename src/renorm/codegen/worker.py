@@ -3,7 +3,7 @@ standard output, and ends with its input. The other side is codegen.workers.
 
     greeting ::= digest of the sources    once, when all is imported: whether both sides run the same code
     request  ::= pickle of (kernel, target)    the other end of the pipe is the process that started this one
-    answer   ::= compiled kernel as in codegen.stored; nothing where it cannot be compiled
+    answer   ::= compiled kernel as in codegen.serialization; nothing where it cannot be compiled
 
 Each comes after its length: 8 bytes, little-endian.
 """
@@ -40,16 +40,16 @@ def main() -> None:
     silent = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1):  # nothing else reads from or writes to the pipes
         os.dup2(silent, standard)
-    from renorm.codegen import llvm, stored, structure
+    from renorm.codegen import llvm, serialization, structural_hash
 
-    send(answers, structure.SOURCES.encode())
+    send(answers, structural_hash.SOURCES.encode())
     while True:
         try:
             request = receive(requests)
         except EOFError:
             return
         try:
-            answer = stored.encode(llvm.compile_kernel(*pickle.loads(request)))
+            answer = serialization.encode(llvm.compile_kernel(*pickle.loads(request)))
         except Exception:  # the process that asked compiles it again, and gets the error where its user sees it
             answer = b""
         send(answers, answer)

@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from renorm.codegen import llvm, stored, structure, worker
+from renorm.codegen import llvm, serialization, structural_hash, worker
 from renorm.codegen.abi import CompiledKernel
 from renorm.core.locks import condition
 from renorm.core.room import start_thread
@@ -101,7 +101,7 @@ class _Work:
         assert process.stdin is not None
         assert process.stdout is not None
         with suppress(Exception):  # it died, or says what makes no sense
-            if worker.receive(process.stdout).decode() != structure.SOURCES:
+            if worker.receive(process.stdout).decode() != structural_hash.SOURCES:
                 return
             with self._news:
                 self._joined += 1
@@ -110,7 +110,7 @@ class _Work:
                 try:
                     worker.send(process.stdin, pickle.dumps((self._kernels[i], self._target)))
                     answer = worker.receive(process.stdout)
-                    compiled = stored.decode(answer, self._kernels[i].name) if answer else None
+                    compiled = serialization.decode(answer, self._kernels[i].name) if answer else None
                 finally:
                     with self._news:
                         self._found[i] = compiled

@@ -98,8 +98,8 @@ class Call:
 class Lowering:
     """A lowered group, names erased.
 
-    structure: of its kernel (codegen.structure). reads: of each parameter the number of its value, and the rest as JSON
-    has it. writes: numbers of values. nbytes, work: as in Call.
+    structure: of its kernel (codegen.structural_hash). reads: of each parameter the number of its value, and the rest
+    as JSON has it. writes: numbers of values. nbytes, work: as in Call.
     """
 
     structure: str

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from renorm.codegen import llvm, stored
+from renorm.codegen import llvm, serialization
 from renorm.codegen.abi import CompiledKernel, bytes_of
 from renorm.codegen.identity import identity
 from renorm.codegen.llvm.requirements import requirements
@@ -118,7 +118,7 @@ class Compiler:
         )
         for s, code in zip(missing, made):
             self._codes[s] = code
-            self._cache.put(s, stored.encode(code))
+            self._cache.put(s, serialization.encode(code))
         self._made.update(missing)
         self._processes = max(self._processes, processes)
 
@@ -171,7 +171,7 @@ class Compiler:
     def _has_code(self, structure: str) -> bool:
         """Whether the cache has the code of that structure, which is then in `_codes`."""
         if structure not in self._codes and (held := self._cache.get(structure)):
-            self._codes[structure] = stored.decode(held, "")
+            self._codes[structure] = serialization.decode(held, "")
         return structure in self._codes
 
     def _text(self, group: Group, structure: str) -> KernelText | ExternalText:

@@ -13,8 +13,8 @@ from renorm.codegen.abi import CompiledKernel
 from renorm.core.dataclass import dataclass
 from renorm.core.dims import Shape, fixed_extents
 from renorm.core.errors import InvalidInput, suggest
-from renorm.core.latest import Latest
 from renorm.core.lazy import cached_property
+from renorm.core.lru import Latest
 from renorm.core.target import Target
 from renorm.graph.ir import Graph, Value
 from renorm.runtime.arrays import shape_of
@@ -35,7 +35,7 @@ SPECIALIZATIONS = 8
 class KernelText:
     """A kernel, to be read. Code from the cache came without its texts: they are made when somebody asks.
 
-    lower: makes the loops. structure: of the loops that were compiled (codegen.structure).
+    lower: makes the loops. structure: of the loops that were compiled (codegen.structural_hash).
     """
 
     def __init__(self, name: str, lower: Callable[[], Kernel], structure: str, target: Target):

@@ -10,7 +10,7 @@ import numpy as np
 
 from renorm import te
 from renorm.core.errors import InvalidInput, InvalidSchedule
-from renorm.core.latest import Latest
+from renorm.core.lru import Latest
 from renorm.expr.nodes import OpenVar
 from renorm.runtime.arrays import shape_of
 from renorm.runtime.function import Entry, Function

@@ -12,7 +12,7 @@ from renorm.core.target import Target
 from renorm.driver import bounds
 from renorm.driver.compile import keep_names
 from renorm.frontends import read, vocabulary, write, write_reversibly
-from renorm.passes import chosen, pipeline
+from renorm.passes import pipeline, selection
 from renorm.runtime.report import Report
 
 
@@ -62,6 +62,6 @@ def passes() -> dict[str, str]:
     """Return what `optimize(passes=)` takes: names, and what each does. A rule that exists once per op stands there
     once."""
     found: dict[str, str] = {}
-    for name, one in chosen.named([one for _, one in pipeline.MODEL]).items():
-        found.setdefault(name.partition("(")[0], chosen.algebra(one))
+    for name, one in selection.named([one for _, one in pipeline.MODEL]).items():
+        found.setdefault(name.partition("(")[0], selection.algebra(one))
     return found

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import chain
 
-from renorm.core.spans import Spans
+from renorm.core.intervals import Spans
 from renorm.graph.place import Place
 
 

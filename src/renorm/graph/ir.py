@@ -27,7 +27,7 @@ from renorm.core.conversion import limits, wrapped
 from renorm.core.dataclass import dataclass
 from renorm.core.dims import Shape, substitute_shape
 from renorm.core.errors import InvalidGraph, OperandError, RenormError, UserCodeError, raised_at
-from renorm.core.listed import Listed
+from renorm.core.indexed_list import Listed
 from renorm.graph.deferred import LARGE, Deferred, cut
 from renorm.graph.layout import Blocked
 from renorm.graph.names import Names

@@ -4,7 +4,7 @@
     f(x * k + shift; w, b) -> f(x; w', b') + rest
 
 What k and shift are is read in affine.py, how they come to constants that are far away in paths.py and pushing.py, and
-what these become in taking.py.
+what these become in weight_folding.py.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from renorm.graph.ir import Value
 from renorm.graph.rewrite import Match, Rewrite, Variable, any_result
 from renorm.passes import paths, pushing
 from renorm.passes.affine import ARITHMETIC, FAR, normalization, per_channel, scaling, together
-from renorm.passes.taking import VANISH, Scaled, absorb, absorb_front
+from renorm.passes.weight_folding import VANISH, Scaled, absorb, absorb_front
 
 _LONGEST = 64  # scales and shifts in a row that are looked at as one
 

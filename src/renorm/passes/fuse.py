@@ -23,7 +23,7 @@ from collections.abc import Iterable
 from dataclasses import field
 from math import inf, prod
 
-from renorm.core.ancestry import Ancestry
+from renorm.core.common_ancestor import Ancestry
 from renorm.core.dataclass import dataclass
 from renorm.core.dims import is_static, static
 from renorm.core.target import Target

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 
 from renorm.core.dataclass import dataclass
-from renorm.core.spans import Spans
+from renorm.core.intervals import Spans
 from renorm.runtime.program import align
 
 _TRIES, _PAIRS = 100, 1_000_000  # at most: orders, and pairs of buffers compared for them, which takes some 0.2 s

@@ -15,7 +15,7 @@ from renorm.graph.rewrite import Match, Rewrite
 from renorm.ops.conv import Conv
 from renorm.ops.folding import border, window_hits
 from renorm.ops.pad import Pad
-from renorm.passes.taking import BORDER, exact
+from renorm.passes.weight_folding import BORDER, exact
 
 
 class PadIntoConv(Rewrite):

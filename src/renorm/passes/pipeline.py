@@ -17,26 +17,26 @@ from renorm.graph import verify as verifier
 from renorm.graph.ir import Graph
 from renorm.graph.rewrite import Refused
 from renorm.passes import (
-    chosen,
+    collapse_pixels,
     contractions,
     decompose,
     dilation,
     fold,
-    many,
     padding,
-    pixels,
     products,
+    selection,
     simplify,
+    split_variadic,
     unpack,
 )
 from renorm.passes.algorithms import ChooseAlgorithms
-from renorm.passes.common import ShareCommon
+from renorm.passes.common_subexpressions import ShareCommon
 from renorm.passes.constants import FixStaticOperands, FoldConstants
 from renorm.passes.context import Context, Pass, check_keep
 from renorm.passes.dead_code import RemoveDeadCode
 from renorm.passes.fuse import Fuse, OneNodePerKernel
 from renorm.passes.layouts import ChooseLayouts
-from renorm.passes.norms import Ledger
+from renorm.passes.norm_fates import Ledger
 from renorm.passes.partition import ClaimGroups, KeepUnits
 from renorm.passes.probe import Probes, fingerprint
 from renorm.passes.raising import RaiseNorms
@@ -63,8 +63,8 @@ MODEL: list[tuple[int, Pass]] = [
 
 # Passes towards kernels.
 KERNELS: list[tuple[int, Pass]] = [
-    (0, ApplyRules((*unpack.RULES, *many.RULES))),
-    (2, ApplyRules((*contractions.RULES, *decompose.RULES, *pixels.RULES, *simplify.RULES))),
+    (0, ApplyRules((*unpack.RULES, *split_variadic.RULES))),
+    (2, ApplyRules((*contractions.RULES, *decompose.RULES, *collapse_pixels.RULES, *simplify.RULES))),
     (1, FoldConstants()),
     (1, ShareCommon()),
     (0, RemoveDeadCode()),  # at every level: a kernel whose result nobody reads has nothing to write
@@ -101,7 +101,7 @@ def optimize(
     with what was there before, on random inputs; one that differs too much is reverted and named among the refusals.
     precision: "fast", or "exact" without algorithms that round differently. for_export: only the passes whose result
     is a model again; admits: whether its format has an op that a pass would bring in. passes: names of passes or
-    rules of MODEL (passes.chosen), which are run instead, in that order. watch: told what each pass does. without:
+    rules of MODEL (passes.selection), which are run instead, in that order. watch: told what each pass does. without:
     names of passes towards kernels that are left out. Raises InvalidInput for an unknown name in `keep` or `passes`,
     and where `verify` finds no inputs.
     """
@@ -109,7 +109,7 @@ def optimize(
     ledger = Ledger(graph)
     names = [v.name for v in graph.outputs]
     probes = Probes(graph) if verify else None
-    model = chosen.choose(passes, [p for _, p in MODEL]) if passes else _named(MODEL, level)
+    model = selection.choose(passes, [p for _, p in MODEL]) if passes else _named(MODEL, level)
     kernels = [(name, one) for name, one in _named(KERNELS, level) if name not in without]
     for stage in [model] if passes or for_export else [model, kernels]:
         for name, one in stage:

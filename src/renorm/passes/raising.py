@@ -1,9 +1,9 @@
 """Raising: norms that an exporter has written in pieces become one op each.
 
-pieces.py        reads means, moments and roots off nodes
-raise_slices.py  layer, instance, group (of one group) and RMS norm
-grouped.py       group norm: a norm between two reshapes
-raise_batch.py   batch norm in inference
+norm_patterns.py      reads means, moments and roots off nodes
+raise_slice_norms.py  layer, instance, group (of one group) and RMS norm
+raise_group_norm.py   group norm: a norm between two reshapes
+raise_batch_norm.py   batch norm in inference
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from renorm.core.dataclass import dataclass
 from renorm.graph.ir import Graph
 from renorm.graph.rewrite import Driver, Rewrite, merged_origin
-from renorm.passes import grouped, raise_batch, raise_slices, simplify
+from renorm.passes import raise_batch_norm, raise_group_norm, raise_slice_norms, simplify
 from renorm.passes.context import Context
 from renorm.runtime.report import NearNorm
 
@@ -25,11 +25,11 @@ class RaiseNorms:
     def run(self, graph: Graph, context: Context) -> None:
         source = {n.name: n.op.name for n in graph.nodes if n.op.is_normalization}
         position = {name: i for i, name in enumerate(source)}
-        groups = grouped.RULES if context.admits("group_norm") else ()
-        whole = (*raise_slices.rules(context.admits), *groups, *simplify.RULES)
-        for rules in (whole, raise_batch.RULES):  # what scales a norm belongs to that, and is no batch norm
+        groups = raise_group_norm.RULES if context.admits("group_norm") else ()
+        whole = (*raise_slice_norms.rules(context.admits), *groups, *simplify.RULES)
+        for rules in (whole, raise_batch_norm.RULES):  # what scales a norm belongs to that, and is no batch norm
             Driver(rules, context.kept, context.probe, context.log).run(graph)
-        context.near_norms = [*_near_norms(graph, (*whole, *raise_batch.RULES), context)]
+        context.near_norms = [*_near_norms(graph, (*whole, *raise_batch_norm.RULES), context)]
         for node in (n for n in graph.nodes if n.op.is_normalization):
             before = sorted(position.keys() & set(node.origin), key=position.__getitem__)
             if not before:
@@ -44,7 +44,9 @@ def _near_norms(graph: Graph, rules: Sequence[Rewrite], context: Context) -> Ite
     for node in graph.nodes:
         for rule in rules:
             refused = context.log.refused.get((rule.name, node.name))
-            if refused is None or not isinstance(rule, raise_slices.RaiseStandard | raise_batch.RaiseBatchNorm):
+            if refused is None or not isinstance(
+                rule, raise_slice_norms.RaiseStandard | raise_batch_norm.RaiseBatchNorm
+            ):
                 continue
             m = rule.matches(graph, node)
             if m is not None:

@@ -66,7 +66,7 @@ class NormRecord:
     sentence, always there when not folded. max_error: largest difference seen on probe inputs relative to the
     largest value, when verified. raised: names of the nodes in which the source model spelled it out, where it is no
     node there. through: nodes that carried it to where it went. constants: what it became part of. estimate: what
-    rounding its constants may cost relative to the largest result; see passes.norms.estimate.
+    rounding its constants may cost relative to the largest result; see passes.norm_fates.estimate.
     """
 
     name: str

@@ -9,7 +9,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from renorm.core.absent import missing
+from renorm.core.absent_names import missing
 
 if TYPE_CHECKING:
     from renorm.te.names import *  # noqa: F403 - what __getattr__ finds

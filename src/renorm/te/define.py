@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from renorm.core import dtypes
-from renorm.core.absent import ABSENT
+from renorm.core.absent_names import ABSENT
 from renorm.core.errors import InvalidExpression, suggest
 from renorm.expr.nodes import (
     COMBINERS,

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ParamSpec, TypeVar
 
-from renorm.core.absent import missing
+from renorm.core.absent_names import missing
 from renorm.core.errors import InvalidExpression, InvalidSchedule, suggest
 from renorm.expr.nodes import Expr
 from renorm.te import rewriting

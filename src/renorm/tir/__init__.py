@@ -7,7 +7,7 @@ names too; te has them of tensors as well.
 from functools import partial
 from typing import Any
 
-from renorm.core.absent import missing
+from renorm.core.absent_names import missing
 from renorm.expr.nodes import INTRINSICS, Expr, Var, as_expr, binary, call, const, if_then_else
 from renorm.expr.nodes import all_of as all
 from renorm.expr.nodes import any_of as any

@@ -19,7 +19,7 @@ import numpy as np
 from renorm.core import dtypes
 from renorm.core.errors import InvalidLoops
 from renorm.core.target import Target
-from renorm.expr import digits
+from renorm.expr import mixed_radix
 from renorm.expr.bounds import interval, is_exact
 from renorm.expr.nodes import Binary, Broadcast, Call, Expr, Load, Not, Ramp, Select, Var
 from renorm.expr.rewrite import children as parts_of
@@ -180,7 +180,7 @@ class _Checker:
         low, high = guarded.intervals().interval(simple)
         if _fits(low, high, buffer.size):
             return
-        low, high = digits.interval(simple, guarded.bounds, guarded.facts)
+        low, high = mixed_radix.interval(simple, guarded.bounds, guarded.facts)
         if _fits(low, high, buffer.size):
             return
         tried, widened = _without_data(simple, guarded)

@@ -3,7 +3,7 @@ them."""
 
 from typing import Any
 
-from renorm.core.absent import missing
+from renorm.core.absent_names import missing
 from renorm.te import tag
 from renorm.topi import nn
 from renorm.topi.broadcast import (

@@ -8,7 +8,7 @@ from typing import Any
 
 from renorm import te
 from renorm.core import dims, dtypes
-from renorm.core.absent import missing
+from renorm.core.absent_names import missing
 from renorm.core.errors import OperandError
 from renorm.expr import nodes
 from renorm.expr.nodes import Expr, call, select

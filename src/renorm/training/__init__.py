@@ -15,15 +15,15 @@ from renorm.core.lazy import imported
 
 if TYPE_CHECKING:
     from renorm.training.backward import batch_norm_backward, batch_norm_backward_frozen
-    from renorm.training.branches import together
+    from renorm.training.coalescing import together
     from renorm.training.communicators import Alone, Communicator
     from renorm.training.conventions import CONVENTIONS, DEFAULT, Convention
     from renorm.training.conversion import convert
     from renorm.training.drift import LayerDrift, Restated
     from renorm.training.forward import BatchNorm, Moments, batch_norm, batch_norm_inference, moments, normalize, update
-    from renorm.training.meeting import Threads
     from renorm.training.mpi import Mpi
     from renorm.training.reestimation import restat
+    from renorm.training.thread_ranks import Threads
     from renorm.training.torch_group import TorchGroup
 
 # public name -> module of this room that has it
@@ -44,12 +44,12 @@ _PUBLIC = {
     "Alone": "communicators",
     "Communicator": "communicators",
     "Mpi": "mpi",
-    "Threads": "meeting",
+    "Threads": "thread_ranks",
     "TorchGroup": "torch_group",
     "LayerDrift": "drift",
     "Restated": "drift",
     "restat": "reestimation",
-    "together": "branches",
+    "together": "coalescing",
 }
 
 __all__ = [

@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from renorm.core import system
-from renorm.core.latest import Latest
+from renorm.core.lru import Latest
 from renorm.graph import registry
 from renorm.graph.ir import Graph
 from renorm.graph.op import OpDef

@@ -8,7 +8,7 @@ import numpy as np
 
 from renorm.core.errors import SynchronizationError
 from renorm.training.communicators import TIMEOUT
-from renorm.training.frames import Bytes, Framed
+from renorm.training.padded_collectives import Bytes, Framed
 
 try:
     from mpi4py import MPI

@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 
 from renorm.core.errors import SynchronizationError
 from renorm.training.communicators import TIMEOUT, missing
-from renorm.training.frames import Bytes, Framed
+from renorm.training.padded_collectives import Bytes, Framed
 
 try:
     import torch

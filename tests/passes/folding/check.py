@@ -22,7 +22,7 @@ from renorm.graph import interpret
 from renorm.graph.ir import Graph
 from renorm.passes.pipeline import optimize
 from renorm.passes.sensitivity import Sensitivity
-from renorm.passes.taking import VANISH
+from renorm.passes.weight_folding import VANISH
 from renorm.runtime.report import Report
 
 LAYERS = 16  # one behind the other, at most

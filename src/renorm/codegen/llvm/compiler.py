@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from renorm.codegen import structure as structures
+from renorm.codegen import structural_hash as structures
 from renorm.codegen.abi import CompiledKernel, bytes_of
 from renorm.codegen.accesses import access
 from renorm.codegen.identity import identity

@@ -16,7 +16,7 @@ import renorm
 from renorm.cli import main
 from renorm.driver.optimize import passes
 from renorm.errors import InvalidInput
-from renorm.passes import chosen, pipeline
+from renorm.passes import pipeline, selection
 
 
 @pytest.fixture
@@ -77,11 +77,11 @@ def test_every_listed_pass_has_a_name_that_chooses_it_and_says_what_it_does(path
     assert {"FoldBatchNorm", "FoldInFront", "RemoveDeadCode"} <= set(listed)
     for name, said in listed.items():
         assert "->" in said, name
-        ((_, one),) = chosen.choose([name.upper()], models)
-        assert chosen.algebra(one) == said
+        ((_, one),) = selection.choose([name.upper()], models)
+        assert selection.algebra(one) == said
         assert name in optimize("--list-passes")
-    assert len(chosen.choose(["FoldInFront"], models)[0][1].rules) == len(
-        [n for n in chosen.named(models) if n.startswith("FoldInFront(")]
+    assert len(selection.choose(["FoldInFront"], models)[0][1].rules) == len(
+        [n for n in selection.named(models) if n.startswith("FoldInFront(")]
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from renorm.core.listed import Listed
+from renorm.core.indexed_list import Listed
 
 CHANGES = {
     "append": lambda a, x: a.append(x),

@@ -15,7 +15,7 @@ from renorm.graph import interpret
 from renorm.graph.ir import Graph
 from renorm.graph.rewrite import Driver
 from renorm.graph.verify import verify
-from renorm.passes import grouped
+from renorm.passes import raise_group_norm
 
 RNG = np.random.default_rng(5)
 
@@ -44,7 +44,7 @@ def test_it_computes_the_same(case: tuple[tuple[int, ...], int]) -> None:
     g = between_reshapes(shape, (shape[0], groups, -1), shape, "float64")
     x = RNG.standard_normal(shape)
     (before,) = interpret.run(g, [x])
-    Driver(grouped.RULES).run(g)
+    Driver(raise_group_norm.RULES).run(g)
     verify(g)
     assert [n.op.name for n in g.nodes] == ["group_norm"]
     np.testing.assert_allclose(interpret.run(g, [x])[0], before, rtol=0, atol=1e-12)
@@ -60,7 +60,7 @@ def test_it_computes_the_same(case: tuple[tuple[int, ...], int]) -> None:
 )
 def test_what_is_no_group_normalization_stays(shape: Any, inside: Any, back: Any) -> None:
     g = between_reshapes(shape, inside, back, "float32")
-    Driver(grouped.RULES).run(g)
+    Driver(raise_group_norm.RULES).run(g)
     assert [n.op.name for n in g.nodes] == ["reshape", "instance_norm", "reshape"]
 
 

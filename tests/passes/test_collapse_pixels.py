@@ -12,7 +12,7 @@ from renorm.graph import interpret
 from renorm.graph.ir import Graph
 from renorm.graph.rewrite import Driver
 from renorm.graph.verify import verify
-from renorm.passes import pixels
+from renorm.passes import collapse_pixels
 
 
 def rewritten(x: Any, w: Any, b: Any, **attributes: Any) -> tuple[list[str], Any, Any]:
@@ -20,7 +20,7 @@ def rewritten(x: Any, w: Any, b: Any, **attributes: Any) -> tuple[list[str], Any
     g = Graph()
     g.outputs = [ops.conv_transpose(g.input("x", "float64", x.shape), w, b, **attributes)]
     (before,) = interpret.run(g, [x])
-    Driver(pixels.RULES).run(g)
+    Driver(collapse_pixels.RULES).run(g)
     verify(g)
     return [n.op.name for n in g.nodes], before, interpret.run(g, [x])[0]
 

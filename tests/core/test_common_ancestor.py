@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from renorm.core.ancestry import Ancestry
+from renorm.core.common_ancestor import Ancestry
 
 
 def above(tree: Ancestry[int], member: int | None) -> list[int | None]:

@@ -18,7 +18,7 @@ from renorm.graph.op import BROADCAST
 from renorm.graph.rewrite import Applied
 from renorm.passes.affine import FROM_BATCH, exact
 from renorm.passes.context import Context
-from renorm.passes.holders import Holders
+from renorm.passes.weight_provenance import Holders
 from renorm.runtime.report import ConstantRecord, NormRecord
 
 _DYNAMIC = "its statistics come from what it reads, so that constants cannot hold it"

@@ -19,7 +19,7 @@ from renorm.graph.deferred import fits, largest
 from renorm.graph.ir import Node, Value
 from renorm.graph.rewrite import Match, Rewrite
 from renorm.passes.affine import exact
-from renorm.passes.pieces import Standard, mean_of, standard_of
+from renorm.passes.norm_patterns import Standard, mean_of, standard_of
 
 Admits = Callable[[str], bool]
 """Whether an op may come: where the graph goes into a file, whether its format has the op."""

@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tests.expr.expressions import BOUNDS, conditions, environments, indices, value
 
-from renorm.expr.digits import interval
+from renorm.expr.mixed_radix import interval
 from renorm.expr.nodes import Binary, Expr, Not, Var, const
 
 f, i, k = (Var(name) for name in "fik")

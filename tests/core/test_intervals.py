@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from renorm.core.spans import Spans
+from renorm.core.intervals import Spans
 
 RANGES = st.tuples(st.integers(-50, 1 << 40), st.integers(1, 200) | st.integers(1, 1 << 40)).map(
     lambda r: (r[0], r[0] + r[1])

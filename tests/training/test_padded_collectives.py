@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from renorm import training
 from renorm.errors import SynchronizationError
-from renorm.training import frames
+from renorm.training import padded_collectives
 from renorm.training.communicators import Communicator
-from renorm.training.frames import Bytes, Framed
+from renorm.training.padded_collectives import Bytes, Framed
 
 
 class Strict(Framed):
@@ -78,7 +78,7 @@ def test_small_messages_stay_small_beside_long_ones() -> None:
         return comm.lengths[-2:]
 
     for small, long in on(2, work):
-        assert small <= 8 + frames._SMALLEST
+        assert small <= 8 + padded_collectives._SMALLEST
         assert long > 80_000
 
 
@@ -110,7 +110,7 @@ def test_what_the_engine_says_is_in_the_error(monkeypatch: pytest.MonkeyPatch) -
         def present(self) -> set[int]:
             return {0}
 
-    monkeypatch.setattr(frames, "GRACE", 0.05)
+    monkeypatch.setattr(padded_collectives, "GRACE", 0.05)
     with pytest.raises(SynchronizationError) as caught:
         Broken(training.Threads(2)[0]).gather("bn1", np.zeros(1))
     assert "rank 1 did not come to 'bn1'" in str(caught.value)
