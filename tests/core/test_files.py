@@ -22,8 +22,7 @@ from tests.frontends.models import model
 import renorm
 from renorm.cli import main
 from renorm.core.files import TEMPORARY, replacing
-from renorm.driver import golden_files
-from renorm.driver.draws import Draw
+from renorm.driver.draws import Draw, save_draws
 from renorm.errors import RenormError
 from renorm.frontends import onnx as onnx_files
 from renorm.frontends.tflite import writer as tflite_writer
@@ -206,7 +205,7 @@ WRITERS: dict[str, Callable[[Path, Path], object]] = {
     "a.npz": lambda path, network: command("run", network, "-o", path),
     "a.dot": lambda path, network: command("inspect", network, "--draw", path),
     "a.json": lambda path, network: command("profile", network, "--repeats", 1, "--trace", path),
-    "draws.npz": lambda path, network: golden_files.save(path, [Draw({"y": np.ones(100)})]),
+    "draws.npz": lambda path, network: save_draws(path, [Draw({"y": np.ones(100)})]),
 }
 
 

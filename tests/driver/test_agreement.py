@@ -18,9 +18,8 @@ import renorm
 from renorm.cli import main
 from renorm.core.difference import differ, relative_error
 from renorm.core.tolerance import Tolerance
-from renorm.driver import golden_files
 from renorm.driver.compare import compare_draws
-from renorm.driver.draws import Draw
+from renorm.driver.draws import Draw, load_draws, save_draws
 from renorm.errors import InvalidInput
 
 
@@ -98,7 +97,7 @@ def test_the_first_tensor_that_diverges_is_named(before: Path):
     after = before.with_name("after.onnx")
     onnx.save(network(weight=1.5), after)
     found = check(before, after, code=1)
-    assert (found["first"]["name"], found["first_node"], found["first_op"]) == ("s", "first", "conv")
+    assert [found["first"][key] for key in ("name", "node", "op")] == ["s", "first", "conv"]
     assert "first diverging tensor: 's', made by first (conv)" in shown(before, after)
     onnx.save(network(bias=1.0), after)
     found = check(before, after, "--draws", 3, "--seed", 5, code=1)
@@ -125,7 +124,7 @@ def test_rounding_of_folded_weights_is_not_the_first_divergence(before: Path):
     b.CopyFrom(onnx.numpy_helper.from_array(np.full(2, 0.5, np.float32), "b"))
     onnx.save(folded, after)
     found = check(before, after, code=1)
-    assert (found["first"]["name"], found["first_node"]) == ("y", "second")
+    assert (found["first"]["name"], found["first"]["node"]) == ("y", "second")
 
 
 def test_files_of_different_formats(tmp_path: Path):
@@ -181,7 +180,7 @@ def test_inputs_of_the_same_names_are_taken_by_name(tmp_path: Path):
     assert found["names"] == [["input 0", "p", "q"], ["input 1", "q", "p"]]
     np.savez(tmp_path / "in.npz", q=np.ones(2, np.float32), p=np.zeros(2, np.float32))
     check(tmp_path / "a.onnx", "--inputs", tmp_path / "in.npz", "--save", tmp_path / "kept.npz")
-    np.testing.assert_array_equal(golden_files.load(tmp_path / "kept.npz")[0].outputs[0][1], [-1, -1])
+    np.testing.assert_array_equal(load_draws(tmp_path / "kept.npz")[0].outputs[0][1], [-1, -1])
 
 
 @pytest.mark.parametrize("suffix", [".h5", ".npz"])
@@ -191,7 +190,7 @@ def test_values_are_kept_and_compared_later(suffix: str, before: Path):
     kept, after = before.with_name(f"kept{suffix}"), before.with_name("after.onnx")
     told = check(before, "--save", kept, "--draws", 2, "--shape", "x=3x3x7x6", "--with", "ort")
     assert (told["draws"], told["by"]) == (2, "ONNX Runtime")
-    draws = golden_files.load(kept)
+    draws = load_draws(kept)
     assert [[*d.inputs] for d in draws] == [["x"], ["x"]]
     assert [[(n, a.shape) for n, a in d.outputs] for d in draws] == [[("y", (3, 2, 5, 4)), ("s", (3, 4, 5, 4))]] * 2
     assert not np.array_equal(draws[0].inputs["x"], draws[1].inputs["x"])
@@ -215,7 +214,7 @@ def test_files_as_other_tools_keep_them(before: Path):
     found = check(before, "--expected", directory / "out.h5", "--inputs", directory / "in.h5", "-d", 1e-5)
     assert found["names"] == [["output 0", "other", "y"]]
     np.savez(directory / "in.npz", x=x)
-    np.testing.assert_array_equal(golden_files.load(directory / "in.npz")[0].inputs["x"], x)
+    np.testing.assert_array_equal(load_draws(directory / "in.npz")[0].inputs["x"], x)
 
 
 @pytest.mark.parametrize("dtype", ["int64", "uint64", "int32", "uint8", "bool"])
@@ -230,8 +229,8 @@ def test_integers_are_compared_exactly(dtype: str, tmp_path: Path):
     assert (apart.differing, apart.error, apart.worst) == (1, 1.0, (0,))
     assert (relative_error(x, x.copy()), relative_error(y, x)) == (0.0, 1.0)
     for name, held in (("before", x), ("after", y)):
-        golden_files.save(tmp_path / f"{name}.npz", [Draw({"x": x}, [("y", held)])])
-    draws = [(golden_files.load(tmp_path / f"{n}.npz"), "") for n in ("before", "after")]
+        save_draws(tmp_path / f"{name}.npz", [Draw({"x": x}, [("y", held)])])
+    draws = [(load_draws(tmp_path / f"{n}.npz"), "") for n in ("before", "after")]
     found = compare_draws(*draws, Tolerance(0.5, 1.0))
     assert not found.agrees
 
@@ -239,21 +238,21 @@ def test_integers_are_compared_exactly(dtype: str, tmp_path: Path):
 def test_files_that_cannot_be_kept_or_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     draw = [Draw({"x": np.zeros(2)}, [("y", np.ones(2))])]
     with pytest.raises(InvalidInput, match=r"known: \.h5, \.hdf5, \.npz"):
-        golden_files.save(tmp_path / "kept.txt", draw)
+        save_draws(tmp_path / "kept.txt", draw)
     (tmp_path / "bad.npz").write_bytes(b"PK nothing")
     with pytest.raises(InvalidInput, match=r"bad\.npz"):
-        golden_files.load(tmp_path / "bad.npz")
+        load_draws(tmp_path / "bad.npz")
     with (tmp_path / "bad.npz").open("wb") as file:
         np.save(file, np.zeros(2))
     with pytest.raises(InvalidInput, match=r"bad\.npz: it is one array"):
-        golden_files.load(tmp_path / "bad.npz")
+        load_draws(tmp_path / "bad.npz")
     np.savez_compressed(tmp_path / "bad.npz", x=np.zeros(100))
     content = (tmp_path / "bad.npz").read_bytes()
     at = content.index(b"x.npy") + 40
     (tmp_path / "bad.npz").write_bytes(content[:at] + b"\xff" * 8 + content[at + 8 :])
     with pytest.raises(InvalidInput, match=r"bad\.npz"):
-        golden_files.load(tmp_path / "bad.npz")
+        load_draws(tmp_path / "bad.npz")
     monkeypatch.setitem(sys.modules, "h5py", None)
     with pytest.raises(InvalidInput, match=r"renorm\[hdf5\]"):
-        golden_files.save(tmp_path / "kept.h5", draw)
+        save_draws(tmp_path / "kept.h5", draw)
     assert [p.name for p in tmp_path.iterdir()] == ["bad.npz"]

@@ -24,9 +24,8 @@ import renorm
 from renorm.cli import main
 from renorm.codegen.llvm import subtarget
 from renorm.core import files
-from renorm.driver import golden_files
 from renorm.driver.cache import DIRECTORY, SWITCH, Cache
-from renorm.driver.draws import Draw
+from renorm.driver.draws import Draw, save_draws
 from renorm.errors import RenormError
 from renorm.frontends import onnx as onnx_files
 
@@ -136,7 +135,7 @@ _WRITERS: dict[str, Callable[[Path, Path], object]] = {
     "a.dot": lambda path, network: _command("inspect", network, "--draw", path),
     "a.json": lambda path, network: _command("profile", network, "--train-state", "--repeats", 1, "--trace", path),
     "b.renorm": lambda path, network: _command("compile", network, "--train-state", "-o", path),
-    "draws.npz": lambda path, network: golden_files.save(path, [Draw({"y": np.ones(100)})]),
+    "draws.npz": lambda path, network: save_draws(path, [Draw({"y": np.ones(100)})]),
 }
 
 

@@ -15,10 +15,9 @@ from renorm.cli.progress import progress
 from renorm.core.difference import Difference
 from renorm.core.random_inputs import random_inputs
 from renorm.core.tolerance import Tolerance
-from renorm.driver import golden_files
 from renorm.driver.compare import REFERENCES, Comparison, compare, compare_draws
-from renorm.driver.draws import random_draws, run
-from renorm.driver.runners import RUNNERS
+from renorm.driver.draws import load_draws, random_draws, save_draws
+from renorm.driver.runners import RUNNERS, run_draws
 from renorm.errors import InvalidInput
 
 _RUNNER = "interpreter"  # the default of --with
@@ -85,24 +84,24 @@ def command(
         raise InvalidInput("--expected takes the place of one of two files", do="name one model")
     shapes, limits = options.pop("shapes"), options["limits"]
     if expected_file is not None:
-        before = golden_files.load(expected_file, inputs_file), f"kept in {expected_file.name}"
+        before = load_draws(expected_file, inputs_file), f"kept in {expected_file.name}"
     else:
         if inputs_file is not None:
-            drawn = golden_files.load(inputs_file)
+            drawn = load_draws(inputs_file)
         else:
             named = arrays(inputs, [v.name for v in renorm.read(model, limits=limits).inputs])
             drawn = random_draws(model, named, seed=seed, count=draws, shapes=shapes, limits=limits)
         with progress(f"running {model.name}", as_json):
-            before = run(model, drawn, runner, **options)
+            before = run_draws(model, drawn, runner, **options)
     if save_to is not None:
-        golden_files.save(save_to, before[0])
+        save_draws(save_to, before[0])
         if not as_json:
             output.line(f"{save_to}: inputs and outputs, {len(before[0])} times; computed by {before[1]}")
         if after is None and expected_file is None:
             return output.Outcome({"saved": str(save_to), "draws": len(before[0]), "by": before[1]})
     last = after or model
     with progress(f"running {last.name}", as_json):
-        found = compare_draws(before, run(last, before[0], runner, **options), allowed, model, after, limits)
+        found = compare_draws(before, run_draws(last, before[0], runner, **options), allowed, model, after, limits)
     if not as_json:
         output.line(f"before: {found.before}")
         output.line(f"after:  {found.after}")
@@ -111,7 +110,7 @@ def command(
         output.table("names that differ", ("", "before", "after"), found.names)
         if (f := found.first) is not None:
             output.line(
-                f"first diverging tensor: {f.name!r}, made by {found.first_node} ({found.first_op}): "
+                f"first diverging tensor: {f.name!r}, made by {f.node} ({f.op}): "
                 f"{f.distance:.3g} of {f.largest:.3g} at {list(f.worst)}"
             )
         elif not found.agrees and after is not None:
@@ -139,10 +138,8 @@ def _compiled(
         if found.roundings:
             layers = [(r.node, r.algorithm, r.l2, r.largest) for r in found.roundings]
             output.table("layers that round differently", ("node", "algorithm", "relative L2 error", "largest"), layers)
-        if found.first:
-            output.line(
-                f"first diverging node: {found.first_node!r} ({found.first_op}), relative error {found.first.error:.3g}"
-            )
+        if f := found.first:
+            output.line(f"first diverging node: {f.node!r} ({f.op}), relative error {f.error:.3g}")
     return _outcome(found, found.agrees)
 
 

@@ -5,9 +5,8 @@ Errors are relative to the largest expected value, as all of renorm's promises a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -25,14 +24,15 @@ class Difference:
 
     error: the largest |found - expected| among elements that were compared, relative to the largest expected value
     (absolute for integers, and where that value is 0). differing: elements that are off by more than is allowed; worst:
-    index of the one farthest beyond. undecided: elements that rounding decides (integers, NaN and infinities), which
+    index of the worst of them. undecided: elements that rounding decides (integers, NaN and infinities), which
     were not compared. blind: channels that rounding moves as far as their values are large, so that zeros could not be
     told from results. why: a sentence, where shapes or types differ.
 
     Of a tensor of two networks (see `differ`), `name` and `after` are its names in them, `moved` says how its axes were
     moved, `distance` is the largest |before - after|, `largest` the largest |before|, and `limit` what is allowed where
-    the tensor is largest. own, departs: where it differs from a runtime, the errors of renorm and of the runtime beside
-    the definition in float64; is_excused: renorm is right by that and the runtime is not.
+    the tensor is largest. node, op: what computes it, where that was searched for. own, departs: where it differs from
+    a runtime, the errors of renorm and of the runtime beside the definition in float64; is_excused: renorm is right by
+    that and the runtime is not.
     """
 
     error: float
@@ -46,6 +46,8 @@ class Difference:
     before_type: str = ""
     after_type: str = ""
     moved: str = ""
+    node: str = ""
+    op: str = ""
     count: int = 0
     distance: float = 0.0
     largest: float = 0.0
@@ -57,6 +59,11 @@ class Difference:
     @property
     def agrees(self) -> bool:
         return self.is_excused or not (self.differing or self.why)
+
+    @property
+    def badness(self) -> tuple[bool, float]:
+        """What differences are ordered by."""
+        return not self.agrees, self.error
 
     @property
     def unchecked(self) -> str:
@@ -115,11 +122,10 @@ def judge(
         return Difference(none, expected.size, why=why, count=expected.size, distance=none, largest=size)
     errors = distances(found, expected)
     if limit is not None or is_counted:
-        within: Array = np.asarray(limit or 0.0)
+        is_beyond = errors > (limit or 0.0)
     else:
-        within = reduce(np.minimum, (relative * _size(expected, others) for others in _channels(errors)))
-    is_beyond = is_wrong = errors > within
-    is_undecided, blind = np.zeros((), bool), 0
+        is_beyond, _ = _beyond(errors, np.zeros(errors.shape), expected, relative)
+    is_wrong, is_undecided, blind = is_beyond, np.zeros((), bool), 0
     for moved in map(movements, DRAWS) if movements is not None and limit is None and is_beyond.any() else ():
         if is_counted:
             is_undecided = is_beyond & (errors <= np.max(moved, axis=0))
@@ -130,17 +136,17 @@ def judge(
             is_wrong, blind = _beyond(np.where(is_undecided, 0.0, errors), deviation, expected, relative)
         if not is_wrong.any():
             break
-    farthest = np.where(is_wrong, errors - within, -1.0) if is_wrong.any() else errors
+    worst = np.where(is_wrong | ~is_wrong.any(), errors, -1.0).argmax() if errors.size else None
     return Difference(
         float(np.where(is_undecided, 0.0, errors).max(initial=0.0)) / (1.0 if is_counted else size or 1.0),
         int(is_wrong.sum()),
-        tuple(map(int, np.unravel_index(int(farthest.argmax()), errors.shape))) if errors.size else (),
+        () if worst is None else tuple(map(int, np.unravel_index(int(worst), errors.shape))),
         int(is_undecided.sum()),
         blind,
         count=errors.size,
         distance=float(errors.max(initial=0.0)),
         largest=size,
-        limit=float(within) if within.ndim == 0 else relative * size,
+        limit=limit if limit is not None else 0.0 if is_counted else relative * size,
     )
 
 
@@ -206,27 +212,17 @@ def _finite(array: Array) -> Array:
     return np.where(np.isfinite(wide), wide, 0.0)
 
 
-def _channels(array: Array) -> Iterator[tuple[int, ...]]:
-    """All axes but that of the channels, for each axis that may be theirs: the second of images, the last of rows and
-    sequences."""
-    for axis in dict.fromkeys((min(1, array.ndim - 1), array.ndim - 1)):
-        yield tuple(a for a in range(array.ndim) if a != axis)
-
-
-def _size(array: Array, others: tuple[int, ...]) -> Array:
-    """The largest finite absolute value of each channel."""
-    return _finite(array).max(axis=others, keepdims=True, initial=0.0)
-
-
 def _beyond(errors: Array, deviation: Array, expected: Array, relative: float) -> tuple[Array, int]:
-    """Return which elements are too far off, and how many channels are blind.
+    """Return which elements are too far off, and how many channels are blind. deviation: of what rounding moves.
 
     A channel may be off by `relative` anywhere. Errors beyond that may exceed neither MARGIN deviations of the element
-    that moves most, nor, as the root of the sum of their squares, MARGIN of those of the whole channel.
+    that moves most, nor, as the root of the sum of their squares, MARGIN of those of the whole channel. Channels are
+    those of the second axis, as in images, and those of the last one, as in rows and sequences.
     """
-    is_wrong, blind = np.zeros(errors.shape, bool), errors.size
-    for others in _channels(errors):
-        size, most = _size(expected, others), MARGIN * deviation.max(axis=others, keepdims=True, initial=0.0)
+    is_wrong, blind, sizes = np.zeros(errors.shape, bool), errors.size, _finite(expected)
+    for axis in dict.fromkeys((min(1, errors.ndim - 1), errors.ndim - 1)):
+        others = tuple(a for a in range(errors.ndim) if a != axis)
+        size, most = (a.max(axis=others, keepdims=True, initial=0.0) for a in (sizes, MARGIN * deviation))
         is_beyond = errors > relative * size
         total = np.square(np.where(is_beyond, errors, 0.0)).sum(axis=others, keepdims=True)
         squares = MARGIN**2 * np.square(deviation).sum(axis=others, keepdims=True)

@@ -12,19 +12,20 @@ from typing import Any
 
 import numpy as np
 
-from renorm.core.difference import Difference, differ, largest
-from renorm.core.dims import fixed_extents
+from renorm.core.difference import Difference, differ, largest, relative_error
 from renorm.core.errors import InvalidInput
 from renorm.core.limits import DEFAULT, Limits
 from renorm.core.tolerance import STEPS, Tolerance
-from renorm.driver import bounds, runners
+from renorm.driver import runners
+from renorm.driver.analysis import analyze
 from renorm.driver.compile import compile
-from renorm.driver.divergence import badness, first_diverging_node, first_diverging_tensor
-from renorm.driver.draws import Draw, fit
-from renorm.driver.rounding import Rounding, roundings
+from renorm.driver.divergence import first_diverging_node, first_diverging_tensor
+from renorm.driver.draws import Draw
+from renorm.driver.runners import fit
 from renorm.frontends import read, tflite
 from renorm.graph import interpret
 from renorm.graph.ir import Graph
+from renorm.ops.tiled import Tiled
 from renorm.passes.sensitivity import Sensitivity
 
 Array = np.ndarray[Any, Any]
@@ -32,11 +33,23 @@ REFERENCES = ("ort", "litert", "interpreter")
 
 
 @dataclass(frozen=True)
+class Rounding:
+    """The error of a layer whose algorithm rounds differently. node: as the network names it; algorithm: its label.
+    l2: norm of the error relative to the norm of the result; largest: the largest error relative to the largest
+    element."""
+
+    node: str
+    algorithm: str
+    l2: float
+    largest: float
+
+
+@dataclass(frozen=True)
 class Comparison:
     """before, after: how each was computed; reference: the name of the runtime before. outputs: the worst of all draws,
     by position. names: (what, before, after) of inputs and outputs that are named otherwise. first: where outputs
-    differ, the first tensor or node that does, if one was found; first_node, first_op: the node that computes it, and
-    its op. roundings: the error of each layer whose algorithm rounds differently."""
+    differ, the first tensor that does, if one was found. roundings: the error of each layer whose algorithm rounds
+    differently."""
 
     before: str
     after: str
@@ -45,8 +58,6 @@ class Comparison:
     draws: int = 1
     names: tuple[tuple[str, str, str], ...] = ()
     first: Difference | None = None
-    first_node: str = ""
-    first_op: str = ""
     roundings: tuple[Rounding, ...] = ()
 
     @property
@@ -71,9 +82,7 @@ def compare(
     reference that is asked for cannot run the model.
     """
     limits, allowed = options.get("limits", DEFAULT), Tolerance(relative=tolerance, steps=tolerance or 0.0)
-    source = read(model, limits=limits)
-    graph = source.copy(fixed_extents(source.inputs, {name: a.shape for name, a in inputs.items()}, source.name))
-    bounds.check(graph, limits)
+    graph, inputs = fit(read(model, limits=limits), inputs, limits)
     chosen, (expected, by) = _run_reference(model, graph, inputs, reference)
     module = compile(graph, **options)
     ours = module.run(*[inputs[v.name] for v in graph.inputs])
@@ -94,14 +103,11 @@ def compare(
             own, other = (output(i, array, definition.expected(i)) for array in (ours[i], expected[i]))
             excused = own.agrees and not other.agrees
             outputs[i] = replace(found, own=own.error, departs=other.error, is_excused=excused)
+    wrong = next((v.producer for v, d in zip(graph.outputs, outputs) if not d.agrees), None)
+    first = first_diverging_node(graph, wrong, inputs, allowed, options) if wrong is not None else None
     same = {name: options[name] for name in ("target", "opt_level", "keep") if name in options}
-    layers = roundings(graph, module.graph, inputs, **same)
-    result = Comparison(by, "renorm", tuple(outputs), chosen, roundings=layers)
-    wrong = next((v for v, d in zip(graph.outputs, outputs) if not d.agrees), None)
-    if wrong is None or wrong.producer is None:
-        return result
-    node, first = first_diverging_node(graph, wrong.producer, inputs, allowed, options)
-    return replace(result, first=first, first_node=node.name, first_op=node.op.name)
+    layers = _roundings(graph, module.graph, inputs, **same)
+    return Comparison(by, "renorm", tuple(outputs), chosen, first=first, roundings=layers)
 
 
 def compare_draws(
@@ -131,16 +137,11 @@ def compare_draws(
             differ(n, a, b, allowed, definition and partial(definition.judge, i, expected=a), m)
             for i, ((n, a), (m, b)) in enumerate(zip(old.outputs, new.outputs))
         ]
-        outputs = [max(pair, key=badness) for pair in zip(outputs, found)] if outputs else found
-    renamed = _renamed(before[0][0], after[0][0])
-    result = Comparison(before[1], after[1], tuple(outputs), draws=len(after[0]), names=tuple(renamed))
-    if result.agrees or changed is None:
-        return result
-    first = first_diverging_tensor(model, changed, before[0], allowed, limits)
-    if first is None:
-        return result
-    node, difference = first
-    return replace(result, first=difference, first_node=node.name, first_op=node.op.name)
+        outputs = [max(pair, key=lambda d: d.badness) for pair in zip(outputs, found)] if outputs else found
+    differs = changed is not None and not all(d.agrees for d in outputs)
+    first = first_diverging_tensor(model, changed, before[0], allowed, limits) if differs else None
+    names = tuple(_renamed(before[0][0], after[0][0]))
+    return Comparison(before[1], after[1], tuple(outputs), draws=len(after[0]), names=names, first=first)
 
 
 def _run_reference(
@@ -157,6 +158,32 @@ def _run_reference(
             return "ort", runners.run("ort", model, graph, inputs)
     reference = reference or "interpreter"
     return reference, runners.run(reference, model, graph, inputs)
+
+
+def _roundings(source: Graph, compiled: Graph, inputs: Mapping[str, Array], **options: Any) -> tuple[Rounding, ...]:
+    """Return one record for each node that `precision="exact"` would have computed otherwise, in their order. A node
+    reads what the network, computed in float64, gives it to read, rounded to float32.
+
+    source: with fixed extents; compiled: what the passes made of it. options: `target`, `opt_level` and `keep` that it
+    was compiled with.
+    """
+    tiled, found = [n for n in compiled.nodes if isinstance(n.op, Tiled)], list[Rounding]()
+    if not tiled:
+        return ()
+    direct = analyze(source, **options, precision="exact")[0]
+    values, nodes = interpret.evaluate(direct, inputs), {n.name: n for n in direct.nodes}
+    for node in tiled:
+        x = nodes[node.name].inputs[0]
+        assert x is not None
+        given = values[x].astype(np.float32)
+        expected = interpret.apply(nodes[node.name], {**values, x: given.astype(np.float64)})[0]
+        alone = Graph(node.name)
+        constants = [None if v is None else alone.constant(v.data) for v in node.inputs[1:]]
+        alone.outputs = [alone.apply(node.op, [alone.input("x", x.dtype, x.shape), *constants])]
+        (got,) = compile(alone, target=options.get("target", "llvm"), opt_level=2).run(given)
+        l2 = float(np.linalg.norm(got - expected) / (np.linalg.norm(expected) or 1.0))
+        found.append(Rounding(node.name, node.op.label(node.operand_types()), l2, relative_error(got, expected)))
+    return tuple(found)
 
 
 def _renamed(before: Draw, after: Draw) -> list[tuple[str, str, str]]:

@@ -14,7 +14,8 @@ from renorm.core.difference import Difference, differ
 from renorm.core.limits import DEFAULT, Limits
 from renorm.core.tolerance import Tolerance
 from renorm.driver.compile import compile
-from renorm.driver.draws import Draw, fit
+from renorm.driver.draws import Draw
+from renorm.driver.runners import fit
 from renorm.frontends import read, tflite
 from renorm.graph import interpret
 from renorm.graph.ir import Graph, Node, Value
@@ -25,8 +26,9 @@ Array = np.ndarray[Any, Any]
 
 def first_diverging_node(
     graph: Graph, wrong: Node, inputs: Mapping[str, Array], allowed: Tolerance, options: Mapping[str, Any]
-) -> tuple[Node, Difference]:
-    """Return a node whose compiled result differs while all that it reads agrees, among those that lead to `wrong`.
+) -> Difference:
+    """Return the difference of a node whose compiled result differs while all that it reads agrees, among those that
+    lead to `wrong`.
 
     The network that ends at a node is compiled by itself, so each question costs a compilation; bisection over the
     topological order asks few of them. Where branches make it miss, it starts anew from a node that does diverge.
@@ -39,7 +41,7 @@ def first_diverging_node(
         part.outputs = part.node(node.name).outputs
         found = compile(part, **options).run(*[inputs[v.name] for v in part.inputs])
         differences = [_differ(v, array, values, allowed) for v, array in zip(node.outputs, found, strict=True)]
-        return replace(max(differences, key=badness), name=node.name)
+        return replace(max(differences, key=lambda d: d.badness), name=node.name, node=node.name, op=node.op.name)
 
     while True:
         before = interpret.ancestors([v for v in wrong.inputs if v is not None])
@@ -48,15 +50,15 @@ def first_diverging_node(
         producers = [v.producer for v in wrong.inputs if v is not None and v.producer is not None]
         further = next((n for n in producers if not at(n).agrees), None)
         if further is None:
-            return wrong, at(wrong)
+            return at(wrong)
         wrong = further
 
 
 def first_diverging_tensor(
     before: Any, after: Any, draws: Sequence[Draw], allowed: Tolerance, limits: Limits = DEFAULT
-) -> tuple[Node, Difference] | None:
-    """Return the first tensor of `after` that differs from the one of its name and shape in `before`, and the node that
-    makes it; None where there is none. The interpreter computes both."""
+) -> Difference | None:
+    """Return the difference of the first tensor of `after` that differs from the one of its name and shape in `before`;
+    None where there is none. The interpreter computes both."""
     for draw in draws:
         old, new = (_evaluate(model, draw, limits) for model in (before, after))
         known = {(name, old[v].shape): v for name, v in _named(old) if not v.is_constant}
@@ -66,13 +68,8 @@ def first_diverging_tensor(
                 continue
             found = _differ(same, interpret.narrow(new[v], v.dtype), old, allowed)
             if not found.agrees:
-                return v.producer, replace(found, name=name, after=name)
+                return replace(found, name=name, after=name, node=v.producer.name, op=v.producer.op.name)
     return None
-
-
-def badness(found: Difference) -> tuple[bool, float]:
-    """Return by what differences are ordered, from those that agree to the worst."""
-    return not found.agrees, found.error
 
 
 def _differ(v: Value, found: Array, values: Mapping[Value, Array], allowed: Tolerance) -> Difference:

@@ -1,25 +1,35 @@
-"""Draws of inputs: random or given ones, fitted to the inputs of a network, and the outputs that a runtime computes."""
+"""Draws of inputs, random or given, with the outputs of a network; and files that keep them, .h5 or .npz, to compare
+with later.
+
+A file is a tree: `value/I` is output I and `name/I` its name; `input/value/I` and `input/name/I` the same of inputs.
+What belongs to a second draw of inputs stands below `1/`, to a third below `2/`. In HDF5 names are attributes of the
+group `name` (so that `h5diff` tells names from values, as in the value tests of Samsung ONE, whose files are read too:
+they hold one side each); in .npz they are strings, and paths are the keys.
+"""
 
 from __future__ import annotations
 
+import os
+import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
+from importlib import import_module
+from itertools import count, takewhile
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from renorm.core import dtypes
-from renorm.core.difference import move_axes, type_of
-from renorm.core.dims import fixed_extents
 from renorm.core.errors import InvalidInput
+from renorm.core.files import replacing
 from renorm.core.limits import DEFAULT, Limits
 from renorm.core.random_inputs import random_inputs
-from renorm.driver import bounds, runners
 from renorm.frontends import read
-from renorm.graph.ir import Graph
 
 Array = np.ndarray[Any, Any]
+Tree = dict[str, Any]  # by path: an array, or a name
+_File = str | os.PathLike[str]
 
 
 @dataclass(frozen=True)
@@ -46,36 +56,93 @@ def random_draws(
     return [Draw({**random_inputs(inputs, seed + i, shapes), **given}) for i in range(count)]
 
 
-def run(model: Any, draws: Sequence[Draw], runner: str, **options: Any) -> tuple[list[Draw], str]:
-    """Return inputs, by the names that the model has for them, with its outputs, and how these were computed. runner:
-    see `driver.runners`; options: of `compile`."""
-    limits, by, found = options.get("limits", DEFAULT), "", list[Draw]()
-    graph = read(model, limits=limits)
-    for draw in draws:
-        fixed, inputs = fit(graph, draw.inputs, limits)
-        arrays, by = runners.run(runner, model, fixed, inputs, **options)
-        found.append(Draw(inputs, [(v.name, a) for v, a in zip(fixed.outputs, arrays, strict=True)]))
-    return found, by
+def save_draws(path: _File, draws: Sequence[Draw]) -> None:
+    """Write draws to a file: whole or not at all. Raise InvalidInput for another suffix, without h5py for HDF5, and for
+    elements that such files do not hold."""
+    tree: Tree = {}
+    for i, draw in enumerate(draws):
+        top = f"{i}/" if i else ""
+        for side, held in ((top, draw.outputs), (f"{top}input/", draw.inputs.items())):
+            for place, (name, array) in enumerate(held):
+                if array.dtype.kind == "V":  # of ml_dtypes
+                    raise InvalidInput(f"{path}: {name!r} is {array.dtype}, which files of arrays do not hold")
+                tree |= {f"{side}name/{place}": name, f"{side}value/{place}": array}
+    h5py = _h5py(path)
+    with replacing(path) as file:
+        if h5py is None:
+            np.savez(file, **tree)
+            return
+        with h5py.File(file, "w") as root:
+            for key, held in tree.items():
+                if isinstance(held, str):
+                    group, _, place = key.rpartition("/")
+                    root.require_group(group).attrs[place] = held
+                else:
+                    root.create_dataset(key, data=held)
 
 
-def fit(graph: Graph, inputs: Mapping[str, Array], limits: Limits = DEFAULT) -> tuple[Graph, dict[str, Array]]:
-    """Return the graph for inputs of these shapes, and the inputs under its names: by name where all names are the
-    same, otherwise by position; axes are moved where one has channels last. Raise InvalidInput where they do not fit.
-    """
-    problems, held = list[str](), dict[str, Array]()
-    if {v.name for v in graph.inputs} == {*inputs}:
-        inputs = {v.name: inputs[v.name] for v in graph.inputs}
-    for i, (v, name) in enumerate(zip_longest(graph.inputs, inputs)):
-        if v is None or name is None:
-            problems.append(f"input {i}: {'there is none' if v is None else v.type}, {name or 'nothing'} is given")
-            continue
-        arranged = move_axes(inputs[name], v.shape)
-        if arranged is None or dtypes.from_numpy(inputs[name].dtype) != v.dtype:
-            problems.append(f"input {i} {v.name!r} is {v.type}; what is given is {type_of(inputs[name])}")
-        else:
-            held[v.name] = arranged[0]
-    if problems:
-        raise InvalidInput(f"{graph.name}: inputs do not fit", problems, "compare networks that take the same inputs")
-    graph = graph.copy(fixed_extents(graph.inputs, {n: a.shape for n, a in held.items()}, graph.name))
-    bounds.check(graph, limits)
-    return graph, held
+def load_draws(path: _File, inputs: _File | None = None) -> list[Draw]:
+    """Return the draws of a file. An .npz file with other keys is the inputs of one draw, by name. inputs: a file of
+    their own, for outputs that were kept without. Raise InvalidInput for a file that cannot be read, or has neither."""
+    found = _draws(path)
+    if inputs is None:
+        return found
+    given = [Draw(d.inputs or dict(d.outputs)) for d in _draws(inputs)]
+    if len(given) != len(found):
+        raise InvalidInput(f"{inputs} has {len(given)} draws of inputs, {path} has {len(found)} of outputs")
+    return [Draw(g.inputs, f.outputs) for g, f in zip(given, found)]
+
+
+def _draws(path: _File) -> list[Draw]:
+    h5py = _h5py(path)
+    try:
+        tree = _load_npz(path) if h5py is None else _load_h5(path, h5py)
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise InvalidInput(f"{path}: {error}") from error
+    if h5py is None and not any("value/" in key for key in tree):
+        return [Draw(tree)]
+    tops = (f"{i}/" if i else "" for i in count())
+    sides = ((_side(tree, f"{top}input/"), _side(tree, top)) for top in tops)
+    draws = [Draw(dict(inputs), outputs) for inputs, outputs in takewhile(any, sides)]
+    if not draws:
+        raise InvalidInput(f"{path}: neither inputs nor outputs are in it", [f"it has {', '.join([*tree][:5])}"])
+    return draws
+
+
+def _side(tree: Mapping[str, Any], top: str) -> list[tuple[str, Array]]:
+    places = takewhile(lambda i: f"{top}value/{i}" in tree, count())
+    return [(str(tree.get(f"{top}name/{i}", i)), tree[f"{top}value/{i}"]) for i in places]
+
+
+def _h5py(path: _File) -> Any:
+    """Return the library that reads and writes HDF5; None for .npz. Raise InvalidInput for other suffixes."""
+    suffixes = (".h5", ".hdf5", ".npz")
+    suffix = Path(path).suffix.lower()
+    if suffix not in suffixes:
+        raise InvalidInput(f"{path}: values are kept in files of other suffixes", [f"known: {', '.join(suffixes)}"])
+    try:
+        return None if suffix == ".npz" else import_module("h5py")
+    except ImportError:
+        raise InvalidInput("h5py is not installed", do='pip install "renorm[hdf5]", or use an .npz file') from None
+
+
+def _load_npz(path: _File) -> Tree:
+    file = np.load(path, allow_pickle=False)
+    if isinstance(file, np.ndarray):
+        raise ValueError("it is one array, not a file of several")
+    with file:
+        return dict(file)
+
+
+def _load_h5(path: _File, h5py: Any) -> Tree:
+    tree: Tree = {}
+
+    def visit(key: str, item: Any) -> None:
+        if isinstance(item, h5py.Dataset):
+            tree[key] = np.asarray(item[()])
+        for place, name in item.attrs.items():
+            tree[f"{key}/{place}"] = name.decode() if isinstance(name, bytes) else str(name)
+
+    with h5py.File(path, "r") as file:
+        file.visititems(visit)
+    return tree

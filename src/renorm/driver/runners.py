@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from renorm.core import dtypes
+from renorm.core.difference import move_axes, type_of
+from renorm.core.dims import fixed_extents
 from renorm.core.errors import InvalidInput
+from renorm.core.limits import DEFAULT, Limits
+from renorm.driver import bounds
 from renorm.driver.compile import compile
+from renorm.driver.draws import Draw
 from renorm.driver.worker import onnxruntime_session
 from renorm.frontends import onnx as onnx_frontend
-from renorm.frontends import tflite
+from renorm.frontends import read, tflite
 from renorm.graph import interpret
 from renorm.graph.ir import Graph
 
@@ -37,6 +44,41 @@ def run(name: str, model: Any, graph: Graph, inputs: Inputs, **options: Any) -> 
         raise InvalidInput(f"{package} is not installed", do=f"pip install {package}") from None
     except Exception as error:  # runtimes have exception trees of their own
         raise InvalidInput(f"{name} does not run {graph.name}", str(error).splitlines()) from error
+
+
+def run_draws(model: Any, draws: Sequence[Draw], runner: str, **options: Any) -> tuple[list[Draw], str]:
+    """Return inputs, by the names that the model has for them, with its outputs, and how these were computed. options:
+    of `compile`."""
+    limits, by, found = options.get("limits", DEFAULT), "", list[Draw]()
+    graph = read(model, limits=limits)
+    for draw in draws:
+        fixed, inputs = fit(graph, draw.inputs, limits)
+        arrays, by = run(runner, model, fixed, inputs, **options)
+        found.append(Draw(inputs, [(v.name, a) for v, a in zip(fixed.outputs, arrays, strict=True)]))
+    return found, by
+
+
+def fit(graph: Graph, inputs: Mapping[str, Array], limits: Limits = DEFAULT) -> tuple[Graph, dict[str, Array]]:
+    """Return the graph for inputs of these shapes, and the inputs under its names: by name where all names are the
+    same, otherwise by position; axes are moved where one has channels last. Raise InvalidInput where they do not fit.
+    """
+    problems, held = list[str](), dict[str, Array]()
+    if {v.name for v in graph.inputs} == {*inputs}:
+        inputs = {v.name: inputs[v.name] for v in graph.inputs}
+    for i, (v, name) in enumerate(zip_longest(graph.inputs, inputs)):
+        if v is None or name is None:
+            problems.append(f"input {i}: {'there is none' if v is None else v.type}, {name or 'nothing'} is given")
+            continue
+        arranged = move_axes(inputs[name], v.shape)
+        if arranged is None or dtypes.from_numpy(inputs[name].dtype) != v.dtype:
+            problems.append(f"input {i} {v.name!r} is {v.type}; what is given is {type_of(inputs[name])}")
+        else:
+            held[v.name] = arranged[0]
+    if problems:
+        raise InvalidInput(f"{graph.name}: inputs do not fit", problems, "compare networks that take the same inputs")
+    graph = graph.copy(fixed_extents(graph.inputs, {n: a.shape for n, a in held.items()}, graph.name))
+    bounds.check(graph, limits)
+    return graph, held
 
 
 def _interpreter(model: Any, graph: Graph, inputs: Inputs, **options: Any) -> Run:
