@@ -31,7 +31,7 @@ _AS_NUMPY = {torch.float32: "<f4", torch.float64: "<f8", torch.float16: "<f2", t
 
 
 class _Memory:
-    """Of a tensor, which NumPy keeps as long as an array over it."""
+    """The memory of a tensor, which NumPy keeps as long as an array over it."""
 
     __slots__ = ("__array_interface__", "tensor")
 
@@ -47,7 +47,7 @@ class _Memory:
 
 
 def array_of(x: Tensor) -> Array:
-    """The memory of a tensor, with its strides; of booleans too."""
+    """Return the memory of a tensor, with its strides; of booleans too."""
     seen = np.asarray(_Memory(x)) if x.numel() else np.empty(tuple(x.shape), _AS_NUMPY[x.dtype])
     return seen.view(_BFLOAT16) if x.dtype is torch.bfloat16 else seen
 
@@ -57,14 +57,14 @@ def array_or_none(x: Tensor | None) -> Array | None:
 
 
 def copied(array: Array) -> Tensor:
-    """A fresh tensor with the elements of a C-contiguous array."""
+    """Return a fresh tensor with the elements of a C-contiguous array."""
     fresh = torch.empty(array.shape, dtype=TORCH_DTYPES[array.dtype.name], device=CPU)
     np.copyto(array_of(fresh), array)
     return fresh
 
 
 class Order(NamedTuple):
-    """In which order memory holds a tensor [N, C, *S]: as that (axis 1), or as [N, *S, C] (axis -1)."""
+    """The order in which memory holds a tensor [N, C, *S]: as that (axis 1), or as [N, *S, C] (axis -1)."""
 
     axis: int
 
@@ -73,15 +73,15 @@ class Order(NamedTuple):
         return Order(1 if x.is_contiguous() or not _last(x).is_contiguous() else -1)
 
     def array(self, x: Tensor) -> Array:
-        """C-contiguous; a copy only where memory is in another order."""
+        """Return x as a C-contiguous array; a copy only where memory is in another order."""
         return array_of(self.contiguous(x))
 
     def contiguous(self, x: Tensor) -> Tensor:
-        """Over the same memory as `array`: with its axes in the order of memory."""
+        """Return the tensor over the same memory as `array`: its axes are in the order of memory."""
         return (x if self.axis == 1 else _last(x)).contiguous()
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        """A fresh [N, C, *S] in this order."""
+        """Return a fresh tensor [N, C, *S] in this order, whose elements are undefined."""
         rank = len(shape)
         steps, step = [1] * rank, 1
         for a in reversed((0, *range(2, rank), 1)[:rank] if self.axis == -1 else range(rank)):

@@ -2,7 +2,7 @@
 
 One rank calls one kernel for each pass with the addresses of tensors (`_Kernels`). Between the operations of a network,
 which leave little of Python in the caches, a call takes several times what it takes in a loop: so what shapes and
-dtypes decide is decided once for each form. Several ranks exchange sums between kernels, which is the work of
+dtypes decide is decided once for each of them. Several ranks exchange sums between kernels, which is the work of
 renorm.training: they call it with arrays over the same memory (`_OverRanks`).
 """
 
@@ -63,7 +63,7 @@ Operands = tuple[Tensor, Tensor | None, Tensor | None, Tensor | None, Tensor | N
 
 
 def is_like(residual: object, x: Tensor) -> bool:
-    """Whether `normalize_batch` adds it: its sum with x has the shape and the dtype of both."""
+    """Return whether `normalize_batch` adds it: its sum with x has the shape and the dtype of both."""
     return (
         isinstance(residual, Tensor) and residual.shape == x.shape and residual.dtype is x.dtype and is_ours(residual)
     )
@@ -114,7 +114,7 @@ class _BatchNorm(torch.autograd.Function):
         return *given, (found[3] if through_relu else dy) if wanted[3] else None, None, None, None
 
 
-class _Form(NamedTuple):
+class _Key(NamedTuple):
     """The key of a layer's kernels. shape: in the order of memory; has_...: which operands are given."""
 
     shape: tuple[int, ...]
@@ -137,7 +137,7 @@ def _kernels(operands: Operands) -> _Kernels:
     """Return the kernels for these operands on one rank. Raises NotYet and InvalidInput."""
     x, weight, bias, residual, mean, var, settings = operands
     shape, order = x.shape, Order.of(x)
-    form = _Form(
+    key = _Key(
         shape if order.axis == 1 else (shape[0], *shape[2:], shape[1]),
         x.dtype,
         order.axis,
@@ -153,43 +153,43 @@ def _kernels(operands: Operands) -> _Kernels:
         settings.relu,
         team(),
     )
-    found = _known.get(form)
+    found = _known.get(key)
     if found is None:
-        found = _known[form] = _Kernels(form)
+        found = _known[key] = _Kernels(key)
         while len(_known) > kernels.KEPT:
             _known.pop(next(iter(_known)), None)
     return found
 
 
 class _Kernels:
-    """The kernels of a form on one rank: that of the forward pass, and those of the backward pass, which are made when
+    """The kernels of a key on one rank: that of the forward pass, and those of the backward pass, which are made when
     that first comes."""
 
-    def __init__(self, form: _Form):
-        if form.has_mean != form.has_var or not (form.has_mean or form.uses_batch):
+    def __init__(self, key: _Key):
+        if key.has_mean != key.has_var or not (key.has_mean or key.uses_batch):
             raise InvalidInput(
-                f"running_mean is {'given' if form.has_mean else 'None'}, running_var "
-                f"{'given' if form.has_var else 'None'}",
+                f"running_mean is {'given' if key.has_mean else 'None'}, running_var "
+                f"{'given' if key.has_var else 'None'}",
                 ["they go together, and are needed where statistics are not those of the batch"],
             )
-        self._form, self._rule, self._order = form, find(form.convention), Order(form.axis)
-        self._channels = channels_of(tuple(form.shape), form.axis)
+        self._key, self._rule, self._order = key, find(key.convention), Order(key.axis)
+        self._channels = channels_of(tuple(key.shape), key.axis)
         self._check_single(self._channels.values)
-        self._wide = torch.float64 if form.dtype is torch.float64 else torch.float32
-        self._data = self._channels.kernel, DTYPES[form.dtype]
+        self._wide = torch.float64 if key.dtype is torch.float64 else torch.float32
+        self._data = self._channels.kernel, DTYPES[key.dtype]
         self._vector = (self._channels.count,), DTYPES[self._wide]
-        self._mask = (self._channels.mask, _BOOL) if form.has_mask and form.uses_batch else None
-        given = form.has_scale, form.has_bias, form.has_mean, form.has_var
+        self._mask = (self._channels.mask, _BOOL) if key.has_mask and key.uses_batch else None
+        given = key.has_scale, key.has_bias, key.has_mean, key.has_var
         scale, bias, *running = (self._vector if has else None for has in given)
-        residual = self._data if form.has_residual else None
-        attributes = ("epsilon", epsilon_of(self._rule, form.epsilon)), ("relu", form.relu)
-        if form.uses_batch:
-            momentum = ((1,), FLOAT64) if form.has_mean else None
+        residual = self._data if key.has_residual else None
+        attributes = ("epsilon", epsilon_of(self._rule, key.epsilon)), ("relu", key.relu)
+        if key.uses_batch:
+            momentum = ((1,), FLOAT64) if key.has_mean else None
             types = self._data, scale, bias, *running, momentum, self._mask, residual
-            self._forward = self._compiled(BatchNormTraining, (*attributes, *sense(self._rule)), form.team, types)
+            self._forward = self._compiled(BatchNormTraining, (*attributes, *sense(self._rule)), key.team, types)
         else:
             types = self._data, *running, scale, bias, residual
-            self._forward = self._compiled(Normalize, attributes, form.team, types)
+            self._forward = self._compiled(Normalize, attributes, key.team, types)
         # momentum and the small results lie in one piece of memory, each on cache lines of its own
         sizes = [_WORD, *(spec.nbytes for spec in self._forward.outputs[1:])]
         self._nbytes = self._channels.count * self._vector[1].itemsize
@@ -202,8 +202,8 @@ class _Kernels:
         return compiled((op, attributes, team, types), is_torchs)
 
     def _check_single(self, count: int) -> None:
-        if self._form.uses_batch:
-            check_single(count, self._rule, f"x {str(self._form.dtype)[6:]}{list(self._form.shape)}")
+        if self._key.uses_batch:
+            check_single(count, self._rule, f"x {str(self._key.dtype)[6:]}{list(self._key.shape)}")
 
     def _read(self, name: str, given: Tensor | None) -> Tensor | None:
         """Return a parameter [C] as kernels read it: itself, or a copy in the dtype of statistics."""
@@ -261,7 +261,7 @@ class _Kernels:
             addresses.append(scale.data_ptr())
         if running:
             means, variances = (array_of(t).astype(FLOAT64) for t in running)
-            roots = inverse_root(variances, self._form.epsilon)
+            roots = inverse_root(variances, self._key.epsilon)
             addresses += address(means), address(roots)
         else:
             at = address(small)
@@ -276,18 +276,18 @@ class _Kernels:
         return results
 
     def _gradient(self, team: Any, is_rectified: bool, residual: bool) -> Module:
-        form = self._form
-        statistic = self._vector if form.uses_batch else (self._vector[0], FLOAT64)
-        scale, y = self._vector if form.has_scale else None, self._data if is_rectified else None
+        key = self._key
+        statistic = self._vector if key.uses_batch else (self._vector[0], FLOAT64)
+        scale, y = self._vector if key.has_scale else None, self._data if is_rectified else None
         types = self._data, self._data, scale, statistic, statistic, self._mask, y
-        attributes = *(() if form.uses_batch else (("frozen", True),)), ("residual", residual)
+        attributes = *(() if key.uses_batch else (("frozen", True),)), ("residual", residual)
         found = self._backward[team, is_rectified, residual] = self._compiled(
             BatchNormGradient, attributes, team, types
         )
         return found
 
 
-_known = dict[_Form, _Kernels]()
+_known = dict[_Key, _Kernels]()
 
 
 class _OverRanks:

@@ -18,16 +18,16 @@ from renorm.training import kernels
 
 
 def compiled(key: Any, is_torchs: bool = True) -> Module:
-    """The module of a key of renorm.training.kernels. Raises NotYet where it is compiled in the background, and torch
-    has a function in its place."""
+    """Return the module of a key of renorm.training.kernels. Raises NotYet where it is compiled in the background, and
+    torch has a function in its place."""
     return (kernels.module if not is_torchs or waits() else kernels.early)(key)
 
 
 def run(
     op: type[OpDef], attributes: tuple[tuple[str, Any], ...], operands: Sequence[Tensor | None], into: Tensor
 ) -> list[Tensor]:
-    """Runs `op` on contiguous tensors (None: left out). into: has the memory of its first result, in whatever shape.
-    Gives the others, which are small. Raises NotYet as `compiled`."""
+    """Run `op` on contiguous tensors (None: left out). into: has the memory of its first result, in whatever shape.
+    Return the others, which are small. Raises NotYet as `compiled`."""
     types = tuple([None if t is None else (tuple(t.shape), DTYPES[t.dtype]) for t in operands])
     module = compiled((op, attributes, team(), types))
     rest = [torch.empty(r.shape, dtype=TORCH_DTYPES[r.dtype], device=CPU) for r in module.outputs[1:]]

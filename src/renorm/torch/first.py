@@ -18,7 +18,7 @@ _is_on = True
 
 
 def set_background(enabled: bool) -> None:
-    """Whether layers compute with torch's functions while kernels for a shape that they meet for the first time are
+    """Set whether layers compute with torch's functions while kernels for a shape that they meet for the first time are
     compiled in the background (the default); otherwise such a call takes until they are, some tenths of a second.
 
     When renorm's kernels take over depends on time, and they round otherwise: without it a run repeats bit by bit. It
@@ -28,11 +28,11 @@ def set_background(enabled: bool) -> None:
 
 
 def wait(timeout: float | None = None) -> bool:
-    """Waits until all that is compiled in the background is, at most `timeout` seconds; whether it is."""
+    """Wait until all that is compiled in the background is, at most `timeout` seconds. Return whether it is."""
     return BACKGROUND.finish(timeout)
 
 
 def waits() -> bool:
-    """Whether a kernel that is not there is waited for. So it is where what a forward pass saves is handed to others:
-    a checkpoint is compared with that of a second pass."""
+    """Return whether a kernel that is not there is waited for. So it is where what a forward pass saves is handed to
+    others: a checkpoint is compared with that of a second pass."""
     return not _is_on or torch.are_deterministic_algorithms_enabled() or bool(_top_saved_tensors_default_hooks(True))

@@ -24,7 +24,7 @@ from renorm.torch.first import NotYet
 from renorm.torch.nodes import is_inner_node, node_of
 from renorm.torch.ranks import world
 from renorm.torch.reach import is_epsilon, is_ours_in_batches, is_ours_in_slices
-from renorm.torch.slices import Form, normalize, normalized
+from renorm.torch.slices import Slices, normalized
 from renorm.training.communicators import Communicator, guarded
 from renorm.training.forward import report_overflow
 
@@ -90,18 +90,18 @@ class _BatchNorm(nn.modules.batchnorm._BatchNorm):
         return y.relu() if relu else y
 
     def _is_odd(self, x: Tensor, uses_batch: bool, factor: float) -> bool:
-        """Whether torch has words, or numbers of its own, for this."""
+        """Return whether torch refuses this, or has numbers of its own for it."""
         single = uses_batch and x.numel() <= x.shape[1]
         return single or x.shape[1] != self.num_features or not 0 <= factor <= 1 or not 0 < self.eps < inf
 
     def _share(self, counted: Tensor | None) -> float:
-        """That the batch has in the running statistics after it. counted: the batches before it."""
+        """Return the weight of the batch in the running statistics after it. counted: the batches before it."""
         if self.momentum is not None:
             return self.momentum
         return 0.0 if counted is None else 1.0 / float(counted + 1)  # torch adds: a tracer sees what it depends on
 
     def _group(self) -> Any:
-        """The ranks whose batches are one; None: this one alone."""
+        """Return the ranks whose batches are one; None: this one alone."""
         return None
 
     def _by_torch(
@@ -194,8 +194,8 @@ class SyncBatchNorm(_BatchNorm):
 
     @classmethod
     def convert_sync_batchnorm(cls, module: nn.Module, process_group: Any = None) -> nn.Module:
-        """Makes a SyncBatchNorm of every batch norm in `module`, torch's or ours: each stays the same object, with its
-        parameters and buffers. Gives `module`. What errors call a layer is its name in `module`, which is the same on
+        """Make a SyncBatchNorm of every batch norm in `module`, torch's or ours: each stays the same object, with its
+        parameters and buffers. Return `module`. What errors call a layer is its name in `module`, which is the same on
         all ranks."""
         for name, m in module.named_modules():
             if type(m) in _BATCH_NORMS:
@@ -218,23 +218,23 @@ class _InstanceNorm(nn.modules.instancenorm._InstanceNorm):
         known = [r for r in running if r is not None]
         if not (is_ours_in_batches(input, self.weight, self.bias, *known) and self._fits(input, known)):
             return super()._apply_instance_norm(input)
-        form, y, weight = Form.of_channels(input, input.shape[1], self.eps), None, _apart(self.weight)
+        slices, y, weight = Slices.of_channels(input, input.shape[1], self.eps), None, _apart(self.weight)
         with suppress(NotYet):
             if not uses_input:
                 mean, var = map(_apart, running)
                 return normalize_batch(input, mean, var, weight, self.bias, Settings(self.eps, False))
-            y, mean, invstd = normalized(input, weight, self.bias, form)
+            y, mean, invstd = normalized(input, weight, self.bias, slices)
             if known and self.training:
                 self._update(mean, invstd, prod(input.shape[2:]))
         return super()._apply_instance_norm(input) if y is None else y
 
     def _fits(self, x: Tensor, running: list[Tensor]) -> bool:
-        """Whether torch has neither words, nor numbers of its own, for this."""
+        """Return whether torch neither refuses this nor has numbers of its own for it."""
         fits = all(r.numel() == x.shape[1] for r in running) and is_epsilon(self.eps)
         return fits and prod(x.shape[2:]) > 1 and x.numel() > 0
 
     def _update(self, mean: Tensor, invstd: Tensor, size: int) -> None:
-        """Running statistics follow the mean over the samples; the variance is that of size - 1."""
+        """Move running statistics to the mean over the samples; the variance is that of size - 1."""
         assert self.running_mean is not None
         assert self.running_var is not None
         var = (invstd**-2 - self.eps).clamp_(min=0) * (size / (size - 1))
@@ -247,8 +247,8 @@ class _InstanceNorm(nn.modules.instancenorm._InstanceNorm):
 
 
 def _apart(t: Tensor | None) -> Tensor | None:
-    """A copy, where a backward pass may read it: torch repeats what instance norm reads for each sample, so that it may
-    be changed before that."""
+    """Return a copy, where a backward pass may read it: torch repeats what instance norm reads for each sample, so that
+    it may be changed before that."""
     return t.clone() if t is not None and torch.is_grad_enabled() else t
 
 
@@ -274,7 +274,8 @@ class LayerNorm(nn.LayerNorm):
         if not (is_ours and _are_rows(input, self.normalized_shape, self.eps)):
             return super().forward(input)
         with suppress(NotYet):
-            return normalize(input, self.weight, self.bias, Form.of_rows(input, len(self.normalized_shape), self.eps))
+            slices = Slices.of_rows(input, len(self.normalized_shape), self.eps)
+            return normalized(input, self.weight, self.bias, slices).y
         return super().forward(input)
 
 
@@ -290,7 +291,8 @@ class RMSNorm(nn.RMSNorm):
         if not (is_ours_in_slices(x, self.weight) and _are_rows(x, self.normalized_shape, epsilon)):
             return super().forward(x)
         with suppress(NotYet):
-            return normalize(x, self.weight, None, Form.of_rows(x, len(self.normalized_shape), epsilon, centered=False))
+            slices = Slices.of_rows(x, len(self.normalized_shape), epsilon, centered=False)
+            return normalized(x, self.weight, None, slices).y
         return super().forward(x)
 
 
@@ -303,7 +305,7 @@ class GroupNorm(nn.GroupNorm):
         if not (is_ours_in_slices(input, self.weight, self.bias) and self._fits(input)):
             return super().forward(input)
         with suppress(NotYet):
-            return normalize(input, self.weight, self.bias, Form.of_channels(input, self.num_groups, self.eps))
+            return normalized(input, self.weight, self.bias, Slices.of_channels(input, self.num_groups, self.eps)).y
         return super().forward(input)
 
     def _fits(self, x: Tensor) -> bool:
@@ -312,7 +314,7 @@ class GroupNorm(nn.GroupNorm):
 
 
 def _are_rows(x: Tensor, shape: Sequence[int], epsilon: float) -> bool:
-    """Whether the last axes of x are `shape`, and there are some."""
+    """Return whether the last axes of x are `shape`, and there are some."""
     axes = len(shape)
     fits = x.dim() >= axes > 0 and tuple(x.shape[x.dim() - axes :]) == tuple(shape)
     return fits and x.numel() > 0 and is_epsilon(epsilon)

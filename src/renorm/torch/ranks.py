@@ -13,7 +13,7 @@ _communicators: WeakKeyDictionary[Any, Communicator] = WeakKeyDictionary()
 
 
 def world(group: Any = None) -> Communicator | None:
-    """The ranks of a process group, without one all of torch.distributed, or those of a communicator of
+    """Return the ranks of a process group, without one all of torch.distributed, or those of a communicator of
     renorm.training; None where there is one rank. One communicator for each group, until it is destroyed: ranks make
     them in the same order, that of their first layers."""
     if isinstance(group, Communicator):
@@ -31,7 +31,7 @@ def world(group: Any = None) -> Communicator | None:
 
 
 def _is_alive(group: Any) -> bool:
-    """Whether nobody has destroyed it."""
+    """Return whether nobody has destroyed it."""
     try:
         return dist.get_rank(group) >= 0
     except ValueError:

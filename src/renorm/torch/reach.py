@@ -31,8 +31,8 @@ _VMAP: Any = _parse_dispatch_key("VmapMode")  # of gradients that come in batche
 
 
 def is_watched() -> bool:
-    """Whether somebody sees what is called, and may do something else: torch.compile, tracers, transforms of
-    torch.func, batches of gradients, modes (TorchDispatchMode, TorchFunctionMode). A default device is none of them:
+    """Return whether somebody sees what is called, and may do something else: torch.compile, tracers, transforms
+    of torch.func, batches of gradients, modes (TorchDispatchMode, TorchFunctionMode). A default device is none of them:
     it concerns new tensors only."""
     return bool(
         is_compiling()
@@ -49,8 +49,8 @@ def _sees_functions() -> bool:
 
 
 def is_ours(x: Tensor, *others: Tensor | None) -> bool:
-    """Whether nobody watches, and these are no more than memory of the CPU, strided, of a dtype that renorm has:
-    neither subclasses nor tangents of forward mode, nothing that is negated when it is read, or has no memory."""
+    """Return whether nobody watches, and these are no more than memory of the CPU, strided, of a dtype that renorm
+    has: neither subclasses nor tangents of forward mode, nothing that is negated when it is read, or has no memory."""
     if is_watched():
         return False
     has_tangents = forward_ad._current_level >= 0
@@ -67,7 +67,7 @@ def is_ours(x: Tensor, *others: Tensor | None) -> bool:
 
 
 def is_ours_in_batches(x: Tensor, *parameters: Tensor | None) -> bool:
-    """Whether batch norm takes these: parameters in the dtype of x, or wider than a narrow one."""
+    """Return whether batch norm takes these: parameters in the dtype of x, or wider than a narrow one."""
     if not is_ours(x, *parameters) or x.dim() < 2:
         return False
     wide = torch.float64 if x.dtype is torch.float64 else torch.float32
@@ -75,12 +75,12 @@ def is_ours_in_batches(x: Tensor, *parameters: Tensor | None) -> bool:
 
 
 def is_ours_in_slices(x: Tensor, *parameters: Tensor | None) -> bool:
-    """Whether norms of slices take these: the dtypes that torch takes together."""
+    """Return whether norms of slices take these: the dtypes that torch takes together."""
     return is_ours(x, *parameters) and all(
         p is None or p.dtype is x.dtype or (p.dtype is torch.float32 and x.dtype in _NARROW) for p in parameters
     )
 
 
 def is_epsilon(epsilon: float) -> bool:
-    """Whether kernels take it; with others torch computes what it may."""
+    """Return whether kernels take it; with others torch computes what it may."""
     return 0 <= epsilon < float("inf")

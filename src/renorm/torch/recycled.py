@@ -27,8 +27,8 @@ _lazy_clone: Any = getattr(torch, "_lazy_clone", None)
 
 
 def empty(shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """A tensor that nobody else refers to, whose elements are undefined. It is no view of another, so that autograd
-    lets operations in place follow."""
+    """Return a tensor that nobody else refers to, whose elements are undefined. It is no view of another, so that
+    autograd lets operations in place follow."""
     nbytes = prod(shape) * dtype.itemsize
     if nbytes < FROM or _counts is None or _lazy_clone is None:
         return torch.empty_strided(shape, strides, dtype=dtype, device=CPU)
@@ -46,7 +46,7 @@ class _Held:
         self.nbytes = self.storage.nbytes()
 
     def references(self) -> tuple[int, int]:
-        """To the storage, of tensors and of Python."""
+        """Return the references to the storage, of tensors and of Python."""
         return _counts(self.storage._cdata), sys.getrefcount(self.storage)
 
     def is_idle(self) -> bool:
@@ -70,7 +70,7 @@ class _Recycled:
         self._swept = 0.0
 
     def get(self, nbytes: int) -> Tensor:
-        """Bytes [nbytes] in a storage of their own, but for what is held here."""
+        """Return bytes [nbytes] in a storage that nobody but this refers to."""
         if not self._lock.take():
             return torch.empty(nbytes, dtype=torch.uint8, device=CPU)
         try:
@@ -89,7 +89,7 @@ class _Recycled:
             self._lock.release()
 
     def _sweep(self, now: float) -> None:
-        """Drops what was not used for a while, and the oldest where too much is idle."""
+        """Drop what was not used for a while, and the oldest where too much is idle."""
         self._swept, idle, kept = now, 0, list[_Held]()
         for held in reversed(self._held):
             if not held.is_idle():

@@ -23,9 +23,9 @@ from renorm.torch.reach import is_ours
 from renorm.torch.twice import any_bias, gradients
 
 
-class Form(NamedTuple):
-    """How a norm sees a tensor. order: of memory; shape: that the kernel is given, of the memory's axes; groups: of
-    channels."""
+class Slices(NamedTuple):
+    """How a norm cuts a tensor into slices. order: of memory; shape: that the kernel is given, of the memory's axes;
+    groups: of channels."""
 
     order: Order
     shape: tuple[int, ...]
@@ -34,21 +34,21 @@ class Form(NamedTuple):
     centered: bool = True
 
     @staticmethod
-    def of_channels(x: Tensor, groups: int, epsilon: float) -> Form:
-        """Slices are groups of channels of a sample [N, C, *S]."""
+    def of_channels(x: Tensor, groups: int, epsilon: float) -> Slices:
+        """Return those of groups of channels of each sample of x [N, C, *S]."""
         order, (batch, channels, *rest) = Order.of(x), x.shape
         size = prod(rest)
         shape = (batch, channels, size) if order.axis == 1 else (batch, size, channels)
-        return Form(order, shape if rest else (batch, channels), groups, epsilon)
+        return Slices(order, shape if rest else (batch, channels), groups, epsilon)
 
     @staticmethod
-    def of_rows(x: Tensor, axes: int, epsilon: float, centered: bool = True) -> Form:
-        """Slices are the last `axes` axes."""
+    def of_rows(x: Tensor, axes: int, epsilon: float, centered: bool = True) -> Slices:
+        """Return those of the last `axes` axes."""
         size = prod(x.shape[x.dim() - axes :])
-        return Form(Order(1), (prod(x.shape[: x.dim() - axes]), size), 1, epsilon, centered)
+        return Slices(Order(1), (prod(x.shape[: x.dim() - axes]), size), 1, epsilon, centered)
 
     def flat(self, x: Tensor) -> Tensor:
-        """x in the order of memory, as the kernel is given it."""
+        """Return x in the order of memory, as the kernel is given it."""
         return self.order.contiguous(x).view(self.shape)
 
     def by_torch(self, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
@@ -64,47 +64,47 @@ class Form(NamedTuple):
 
 
 class Normalized(NamedTuple):
-    """y: like x. mean, invstd: float64, of each slice of the form [N, groups]."""
+    """y: like x. mean, invstd: float64, of each slice [N, groups]."""
 
     y: Tensor
     mean: Tensor
     invstd: Tensor
 
 
-def _normalize(x: Tensor, weight: Tensor | None, bias: Tensor | None, form: Form) -> Normalized:
+def _normalize(x: Tensor, weight: Tensor | None, bias: Tensor | None, slices: Slices) -> Normalized:
     scale, shift = (None if p is None else p.reshape(-1) for p in (weight, bias))
-    y, settings = form.order.empty(x.shape, x.dtype), (*form.attributes, ("epsilon", form.epsilon))
-    return Normalized(y, *run(GroupNormTraining, settings, (form.flat(x), scale, shift), y))
+    y, settings = slices.order.empty(x.shape, x.dtype), (*slices.attributes, ("epsilon", slices.epsilon))
+    return Normalized(y, *run(GroupNormTraining, settings, (slices.flat(x), scale, shift), y))
 
 
 class _Normalize(torch.autograd.Function):
-    """y; the statistics are appended to `kept`."""
+    """Computes y, and appends the statistics to `kept`."""
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, form: Form, kept: list[Tensor]
+        ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, slices: Slices, kept: list[Tensor]
     ) -> Tensor:
-        y, mean, invstd = _normalize(x, weight, bias, form)
+        y, mean, invstd = _normalize(x, weight, bias, slices)
         kept += [mean, invstd]
         ctx.save_for_backward(x, weight)
-        ctx.form, ctx.mean, ctx.invstd = form, mean, invstd
+        ctx.slices, ctx.mean, ctx.invstd = slices, mean, invstd
         ctx.scale, ctx.bias = (None if p is None else (p.shape, p.dtype) for p in (weight, bias))
         return y
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
-        form: Form = ctx.form
+        slices: Slices = ctx.slices
         wanted: Sequence[bool] = ctx.needs_input_grad
         found = None
         if not torch.is_grad_enabled() and is_ours(dy):
-            scale, dx = None if weight is None else weight.reshape(-1), form.order.empty(x.shape, x.dtype)
-            operands = form.flat(dy), form.flat(x), ctx.mean, ctx.invstd, scale
+            scale, dx = None if weight is None else weight.reshape(-1), slices.order.empty(x.shape, x.dtype)
+            operands = slices.flat(dy), slices.flat(x), ctx.mean, ctx.invstd, scale
             with suppress(NotYet):
-                found = dx, *run(GroupNormGradient, form.attributes, operands, dx)
+                found = dx, *run(GroupNormGradient, slices.attributes, operands, dx)
         if found is None:
             bias = None if ctx.bias is None else any_bias(x, *ctx.bias)
-            return (*gradients(form.by_torch, (x, weight, bias), wanted[:3], dy), None, None)
+            return (*gradients(slices.by_torch, (x, weight, bias), wanted[:3], dy), None, None)
         dx, sums = found
         dbias, dscale = sums.sum(0, dtype=torch.float64)
         return (
@@ -116,16 +116,10 @@ class _Normalize(torch.autograd.Function):
         )
 
 
-def normalized(x: Tensor, weight: Tensor | None, bias: Tensor | None, form: Form) -> Normalized:
-    """scale * (x - mean) / sqrt(var + epsilon) + bias over the slices of `form`, and their statistics. Raises
-    NotYet."""
+def normalized(x: Tensor, weight: Tensor | None, bias: Tensor | None, slices: Slices) -> Normalized:
+    """Return scale * (x - mean) / sqrt(var + epsilon) + bias over the slices, and their statistics. Raises NotYet."""
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, weight, bias)):
         kept = list[Tensor]()
-        y: Any = _Normalize.apply(x, weight, bias, form, kept)
+        y: Any = _Normalize.apply(x, weight, bias, slices, kept)
         return Normalized(y, *kept)
-    return _normalize(x, weight, bias, form)
-
-
-def normalize(x: Tensor, weight: Tensor | None, bias: Tensor | None, form: Form) -> Tensor:
-    """`normalized` without the statistics."""
-    return normalized(x, weight, bias, form).y
+    return _normalize(x, weight, bias, slices)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from renorm.core.errors import InvalidInput
+from renorm.graph.op import OpDef
 from renorm.ops.batch_gradient import lost_mean
 from renorm.ops.batch_norm_gradient import BatchNormGradient
 from renorm.ops.batch_norm_gradient_elements import BatchNormGradientElements
@@ -38,10 +39,10 @@ def batch_norm_backward(
     residual: bool = False,
     local: bool = False,
 ) -> tuple[Array, ...]:
-    """(dx, dscale, dbias) of `batch_norm`, from the gradient dy of a loss by y.
+    """Return (dx, dscale, dbias) of `batch_norm`, from the gradient dy of a loss by y.
 
     dy, x: of one dtype and shape. saved_mean, saved_invstd: what `batch_norm` saved; without both they are computed
-    again from x and epsilon. axis, mask, mode: as in the forward call. dscale and dbias have the dtype of scale, or of
+    again from x and epsilon. axis, mask, mode: as in the forward run. dscale and dbias have the dtype of scale, or of
     statistics where scale is None.
     comm: dscale and dbias are the sums over all ranks, after one collective (two where nothing was saved); with `local`
     those of this rank, for an optimizer that adds them up itself, as torch's SyncBatchNorm.
@@ -49,29 +50,18 @@ def batch_norm_backward(
     a fourth result. out: an array for dx, or one for each result, None in the place of those that shall be fresh.
     """
     with guarded(comm, "batch_norm backward"):
-        batch, operands, into = _operands(dy, x, scale, axis, mode, mask, y, residual, out)
-        mean, invstd = _statistics(batch, saved_mean, saved_invstd, epsilon, comm)
-        given, scaled, result = operands
+        backward = _BackwardPass(dy, x, scale, axis, mode, mask, y, residual, out)
+        batch = backward.batch
+        statistics = mean, invstd = _statistics(batch, saved_mean, saved_invstd, epsilon, comm)
         if comm is None:
-            found = kernels.run(
-                BatchNormGradient,
-                (("residual", residual),),
-                (given, batch.kernel, scaled, mean, invstd, batch.mask, result),
-                into,
-            )
-            return _finished(batch, found, scale, out)
-        (own,) = kernels.run(BatchNormGradientSums, (), (given, batch.kernel, mean, batch.mask, result), None)
+            return backward.gradients(statistics)
+        (own,) = kernels.run(BatchNormGradientSums, (), (backward.dy, batch.kernel, mean, batch.mask, backward.y), None)
         label = f"batch_norm backward, {batch.named}"
         count, sums = summed(comm, label, np.array([float(batch.count)]), own)
-    found = kernels.run(
-        BatchNormGradientElements,
-        (("residual", residual),),
-        (given, batch.kernel, scaled, mean, invstd, sums, count, batch.mask, result),
-        into,
-    )
+    found = backward.run(BatchNormGradientElements, (*statistics, sums, count))
     if local:
         found[1:3] = _local(own, sums, count, mean, invstd, batch)
-    return _finished(batch, found, scale, out)
+    return backward.finished(found)
 
 
 def batch_norm_backward_frozen(
@@ -87,40 +77,55 @@ def batch_norm_backward_frozen(
     y: Any = None,
     residual: bool = False,
 ) -> tuple[Array, ...]:
-    """(dx, dscale, dbias) of `batch_norm_inference`: the running statistics are constants. Operands as for
+    """Return (dx, dscale, dbias) of `batch_norm_inference`: the running statistics are constants. Operands as for
     `batch_norm_backward`."""
-    batch, (given, scaled, result), into = _operands(dy, x, scale, axis, "spatial", None, y, residual, out)
+    backward = _BackwardPass(dy, x, scale, axis, "spatial", None, y, residual, out)
     if running_mean is None or running_var is None:
         raise InvalidInput("running_mean and running_var are needed: frozen, the gradient is by them")
-    mean, var = batch.wide("running_mean", running_mean), batch.wide("running_var", running_var)
-    invstd = inverse_root(var, nonnegative("epsilon", epsilon))
-    found = kernels.run(
-        BatchNormGradient,
-        (("frozen", True), ("residual", residual)),
-        (given, batch.kernel, scaled, mean, invstd, None, result),
-        into,
-    )
-    return _finished(batch, found, scale, out)
+    mean, var = backward.batch.wide("running_mean", running_mean), backward.batch.wide("running_var", running_var)
+    root = inverse_root(var, nonnegative("epsilon", epsilon))
+    return backward.gradients((mean, root), ("frozen", True))
 
 
-def _operands(
-    dy: Any, x: Any, scale: Any, axis: Any, mode: str, mask: Any, y: Any, residual: bool, out: Any
-) -> tuple[Batch, tuple[Any, Any, Any], list[Array | None] | None]:
-    """The batch, (dy, scale, y) as kernels see them, and where results go."""
-    batch = Batch(x, axis, mode, mask)
-    operands = batch.tensor("dy", dy), batch.per_channel("scale", scale), batch.tensor("y", y)
-    if operands[0] is None:
-        raise InvalidInput("dy is None")
-    if out is None:
-        return batch, operands, None
-    given = [out] if not isinstance(out, (list, tuple)) else list(out)
-    count = 3 + residual
-    if len(given) > count:
-        raise InvalidInput(f"out has {len(given)} arrays", [f"expected at most {count}: dx, dscale, dbias, ..."])
-    if any(a is not None for a in given[1:3]):
-        raise InvalidInput("out has an array for dscale or dbias", ["expected None: they are small, and always fresh"])
-    given += [None] * (count - len(given))
-    return batch, operands, [batch.output(f"out[{i}]", a) for i, a in enumerate(given)]
+class _BackwardPass:
+    """The operands of a backward pass as kernels see them. results: of the caller, None where one shall be fresh."""
+
+    def __init__(self, dy: Any, x: Any, scale: Any, axis: Any, mode: str, mask: Any, y: Any, residual: bool, out: Any):
+        self.batch = batch = Batch(x, axis, mode, mask)
+        self.dy, self.scale, self.y = batch.tensor("dy", dy), batch.per_channel("scale", scale), batch.tensor("y", y)
+        if self.dy is None:
+            raise InvalidInput("dy is None")
+        self.residual = residual
+        self.results: list[Any] = list(out) if isinstance(out, (list, tuple)) else [out]
+        count = 3 + residual
+        if len(self.results) > count:
+            raise InvalidInput(
+                f"out has {len(self.results)} arrays", [f"expected at most {count}: dx, dscale, dbias, ..."]
+            )
+        if any(a is not None for a in self.results[1:3]):
+            raise InvalidInput(
+                "out has an array for dscale or dbias", ["expected None: they are small, and always fresh"]
+            )
+        self.results += [None] * (count - len(self.results))
+        self._into = [batch.output(f"out[{i}]", a) for i, a in enumerate(self.results)]
+        self._dtype = batch.dtype if scale is None else array_of("scale", scale).dtype
+
+    def run(self, op: type[OpDef], between: Sequence[Array], *attributes: tuple[str, Any]) -> list[Array]:
+        """Return the results of `op` on dy, x, scale, `between`, mask and y."""
+        operands = self.dy, self.batch.kernel, self.scale, *between, self.batch.mask, self.y
+        return kernels.run(op, (*attributes, ("residual", self.residual)), operands, self._into)
+
+    def gradients(self, statistics: Sequence[Array], *attributes: tuple[str, Any]) -> tuple[Array, ...]:
+        """Return the gradients of this batch alone. statistics: mean and 1 / sqrt(variance + epsilon)."""
+        return self.finished(self.run(BatchNormGradient, statistics, *attributes))
+
+    def finished(self, found: Sequence[Array]) -> tuple[Array, ...]:
+        """Return results in the shapes and dtypes of what they are gradients of; those of the caller as they came."""
+        dx, dscale, dbias, *rest = found
+        with np.errstate(over="ignore"):  # who scales a loss looks for inf
+            parameters = [self.batch.of_channels(a).astype(self._dtype, copy=False) for a in (dscale, dbias)]
+        results = [self.batch.shaped(dx), *parameters, *map(self.batch.shaped, rest)]
+        return tuple([r if given is None else given for given, r in zip(self.results, results)])
 
 
 def _statistics(batch: Batch, mean: Any, invstd: Any, epsilon: float | None, comm: Any) -> tuple[Any, Any]:
@@ -139,21 +144,9 @@ def _statistics(batch: Batch, mean: Any, invstd: Any, epsilon: float | None, com
 
 
 def _local(own: Array, sums: Array, count: Array, mean: Array, invstd: Array, batch: Batch) -> list[Array]:
-    """dscale and dbias of this rank alone."""
+    """Return dscale and dbias of this rank alone."""
     along = own[1] - lost_mean(sums, count, mean) * own[0]
     factor = np.where((count == 0) & (along == 0), 1.0, invstd)  # of no values invstd may be infinite
     dscale = along * factor.astype(np.float64)
     with np.errstate(over="ignore"):
         return [dscale.astype(batch.dtype), own[0].astype(batch.dtype)]
-
-
-def _finished(batch: Batch, found: Sequence[Array], scale: Any, out: Any) -> tuple[Array, ...]:
-    """Results in the shapes and dtypes of what they are gradients of; those of `out` as they came."""
-    given = list(out) if isinstance(out, (list, tuple)) else [out]
-    given += [None] * (len(found) - len(given))
-    dx, dscale, dbias, *rest = found
-    dtype = batch.dtype if scale is None else array_of("scale", scale).dtype
-    with np.errstate(over="ignore"):  # who scales a loss looks for inf
-        parameters = [batch.of_channels(a).astype(dtype, copy=False) for a in (dscale, dbias)]
-    results = [batch.shaped(dx), *parameters, *map(batch.shaped, rest)]
-    return tuple([r if g is None else g for g, r in zip(given, results)])

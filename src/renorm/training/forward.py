@@ -70,8 +70,8 @@ def batch_norm(
     residual: Any = None,
     name: str = "",
 ) -> BatchNorm:
-    """y = scale * (x - mean) / sqrt(var + epsilon) + bias with the statistics of the batch, and the running statistics
-    after it. Nothing that is given is modified but `out`.
+    """Return y = scale * (x - mean) / sqrt(var + epsilon) + bias with the statistics of the batch, and the running
+    statistics after it. Nothing that is given is modified but `out`.
 
     x: float16, bfloat16, float32 or float64, C-contiguous, of rank 2 or more. scale, bias, running_mean, running_var:
     one number per channel, float32 (float64 for float64) or narrower; None for scale is 1, for bias 0, for running
@@ -138,7 +138,7 @@ def batch_norm_inference(
     relu: bool = False,
     residual: Any = None,
 ) -> Array:
-    """y = scale * (x - running_mean) / sqrt(running_var + epsilon) + bias; operands, relu and residual as for
+    """Return y = scale * (x - running_mean) / sqrt(running_var + epsilon) + bias; operands, relu and residual as for
     `batch_norm`."""
     return normalize(
         x, running_mean, running_var, scale, bias, epsilon=epsilon, axis=axis, out=out, relu=relu, residual=residual
@@ -146,7 +146,7 @@ def batch_norm_inference(
 
 
 def moments(x: Any, *, axis: int | tuple[int, ...] = 1, mask: Any = None, comm: Any = None) -> Moments:
-    """(mean, var, count) of each channel: the first part of `batch_norm`. mean and the population's variance are
+    """Return (mean, var, count) of each channel: the first part of `batch_norm`. mean and the population's variance are
     float64 whatever x is, so that nothing is lost before `update` and `normalize`; 0 of no values. mask, comm: as for
     `batch_norm`."""
     with guarded(comm, "moments"):
@@ -166,8 +166,8 @@ def update(
     momentum: Any = DEFAULT,
     num_batches_tracked: int = 0,
 ) -> tuple[Array, Array]:
-    """(running_mean, running_var) after a batch with these moments: the second part of `batch_norm`. In the shape
-    of running_mean; float64 if that is, else float32. var: the population's; count: of how many values, which a
+    """Return (running_mean, running_var) after a batch with these moments: the second part of `batch_norm`. In the
+    shape of running_mean; float64 if that is, else float32. var: the population's; count: of how many values, which a
     correction needs; where it is 0 nothing changes."""
     rule = find(convention)
     rate = np.array([momentum_of(rule, momentum, count_of(num_batches_tracked))])
@@ -196,7 +196,7 @@ def normalize(
     relu: bool = False,
     residual: Any = None,
 ) -> Array:
-    """y = scale * (x - mean) / sqrt(var + epsilon) + bias: the third part of `batch_norm`. mean, var: float64 as
+    """Return y = scale * (x - mean) / sqrt(var + epsilon) + bias: the third part of `batch_norm`. mean, var: float64 as
     `moments` gives them, or of the dtype of running statistics."""
     batch = Batch(x, axis)
     given = batch.wide("mean", mean), batch.wide("var", var)
@@ -207,14 +207,14 @@ def normalize(
 
 
 def moments_of(batch: Batch, comm: Any, label: str) -> Statistics:
-    """Count, mean, and sum of squared distances: of this batch, or of that of all ranks."""
+    """Return count, mean, and sum of squared distances: of this batch, or of that of all ranks."""
     count, mean, squares = kernels.run(BatchMoments, (), (batch.kernel, batch.mask), None)
     own = Statistics(int(count[0]), mean, squares)
     return own if comm is None else merged(comm, f"{label}, {batch.named}", *own)
 
 
 def _normalized(settings: Any, operands: tuple[Array | None, ...], into: Array | None) -> Array:
-    """Operands and result as kernels see them."""
+    """Return y; operands and result are as kernels see them."""
     (y,) = kernels.run(Normalize, settings, operands, None if into is None else [into])
     return y
 

@@ -41,13 +41,13 @@ def run(
 
 
 def module(key: Any) -> Module:
-    """The module of a key, compiled if it is not there yet."""
+    """Return the module of a key, compiled if it is not there yet."""
     return _modules.get(key) or _modules.made(key, lambda: compiled(*key))
 
 
 def early(key: Any) -> Module:
-    """The module of a key, if it is there; otherwise it is compiled in the background, and until then this raises
-    NotYet. Compiled here where that cannot be."""
+    """Return the module of a key, if it is there; otherwise it is compiled in the background, and until then this
+    raises NotYet. It is compiled here where that cannot be."""
     if (found := _modules.get(key)) is not None:
         return found
     op, attributes, count, types = key

@@ -37,7 +37,7 @@ class Statistics(NamedTuple):
 
 
 def merge(parts: Sequence[Statistics]) -> Statistics:
-    """The statistics of what all parts hold together. Parts without values (count 0) are passed over.
+    """Return the statistics of what all parts hold together. Parts without values (count 0) are passed over.
 
     All parts empty: count 0, mean 0 and M2 0.
     """
@@ -58,7 +58,8 @@ def merge(parts: Sequence[Statistics]) -> Statistics:
 
 
 def merged(comm: Communicator, label: str, count: int, mean: ArrayLike, m2: ArrayLike) -> Statistics:
-    """`merge` of one layer over all ranks, in one collective: each gives count, mean and M2 of its part of the batch.
+    """Return `merge` of one layer over all ranks, in one collective: each gives count, mean and M2 of its part of the
+    batch.
 
     label: names layer, direction and channels (`Communicator.gather`). Raises SynchronizationError.
     """
@@ -66,7 +67,7 @@ def merged(comm: Communicator, label: str, count: int, mean: ArrayLike, m2: Arra
 
 
 def merged_all(comm: Communicator, layers: Sequence[tuple[str, int, ArrayLike, ArrayLike]]) -> list[Statistics]:
-    """`merged` of several layers that do not need each other, (label, count, mean, M2) each, in one message."""
+    """Return `merged` of several layers that do not need each other, (label, count, mean, M2) each, in one message."""
     own = [Statistics(int(count), _float64(mean), _float64(m2)) for _, count, mean, m2 in layers]
     for (label, *_), part in zip(layers, own, strict=True):
         if part.mean.shape != part.m2.shape or part.count < 0:
@@ -86,7 +87,8 @@ def merged_all(comm: Communicator, layers: Sequence[tuple[str, int, ArrayLike, A
 
 
 def summed(comm: Communicator, label: str, *sums: ArrayLike) -> list[Float64]:
-    """Each of `sums` (by channel: of dy, and of dy * xhat) over all ranks, added in rank order, in one collective."""
+    """Return each of `sums` (by channel: of dy, and of dy * xhat) over all ranks, added in rank order, in one
+    collective."""
     own = [_float64(one) for one in sums]
     if comm.size == 1:
         return own
@@ -104,7 +106,7 @@ def _float64(array: ArrayLike) -> Float64:
 
 
 def _packed(part: Statistics) -> Float64:
-    """[count, mean..., M2...]; a count is exact in float64 up to 2^53."""
+    """Return [count, mean..., M2...]; a count is exact in float64 up to 2^53."""
     return np.concatenate([[float(part.count)], part.mean.ravel(), part.m2.ravel()])
 
 

@@ -20,7 +20,7 @@ FLOAT32, FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 @dataclass(frozen=True)
 class Channels:
     """How a shape falls into channels. outer, count, inner: what stands before the channels, they themselves, what
-    stands behind; shape: of the channels; others: the shape without them; kernel: as kernels see it."""
+    stands after them; shape: of the channels; others: the shape without them; kernel: as kernels see it."""
 
     outer: int
     count: int
@@ -32,13 +32,14 @@ class Channels:
 
     @property
     def values(self) -> int:
-        """Per channel."""
+        """The number of values per channel."""
         return self.outer * self.inner
 
 
 @lru_cache(maxsize=1024)
 def channels_of(shape: tuple[int, ...], axis: int | tuple[int, ...]) -> Channels:
-    """axis: the channels' axis, or neighbouring axes that name a channel together; counted from the end if negative."""
+    """Return how `shape` falls into channels. axis: theirs, or neighbouring axes that name a channel together; counted
+    from the end if negative. Raises InvalidInput."""
     rank = len(shape)
     axes = (axis,) if isinstance(axis, int) else tuple(axis)
     if rank < 2 or not axes or not all(-rank <= a < rank for a in axes):
@@ -56,7 +57,7 @@ def channels_of(shape: tuple[int, ...], axis: int | tuple[int, ...]) -> Channels
 
 
 def channels_for(x: Array, axis: Any, mode: str, has_modes: bool = True) -> Channels:
-    """Channels of x. mode: "spatial", or "per_activation": all axes but the first name a channel."""
+    """Return the channels of x. mode: "spatial", or "per_activation": all axes but the first name a channel."""
     if mode == "per_activation" and has_modes:
         return channels_of(x.shape, tuple(range(1, x.ndim)))
     if mode != "spatial":
@@ -78,7 +79,7 @@ def array_of(name: str, given: Any) -> Array:
 
 
 def data(name: str, given: Any, like: Array | None = None) -> Array:
-    """A floating tensor where it lies. like: what it must have the shape and dtype of."""
+    """Return a floating tensor where it lies. like: what it must have the shape and dtype of. Raises InvalidInput."""
     a = array_of(name, given)
     if not _is_float(a.dtype):
         raise InvalidInput(f"{name} is {a.dtype}", [f"expected one of {', '.join(FLOATS)}"])
@@ -89,7 +90,7 @@ def data(name: str, given: Any, like: Array | None = None) -> Array:
 
 
 def output(name: str, given: Any, like: Array) -> Array:
-    """An array of the caller's to write into."""
+    """Return an array of the caller's to write into. Raises InvalidInput."""
     a = data(name, given, like)
     if not a.flags.writeable:
         raise InvalidInput(f"{name} is read-only", [f"expected writable {_type(like)}"])
@@ -112,12 +113,13 @@ def _check_layout(name: str, a: Array) -> None:
 
 
 def statistics_dtype(x: Array) -> np.dtype[Any]:
-    """Of statistics of x: float64 for float64, else float32."""
+    """Return the dtype of statistics of x: float64 for float64, else float32."""
     return FLOAT64 if x.dtype == FLOAT64 else FLOAT32
 
 
 def per_channel(name: str, given: Any, channels: Channels, dtype: np.dtype[Any]) -> Array:
-    """One number per channel, as [C] of `dtype`; narrower floats are widened, which is exact."""
+    """Return one number per channel, as [C] of `dtype`; narrower floats are widened, which is exact. Raises
+    InvalidInput."""
     a = array_of(name, given)
     if a.shape != channels.shape and a.shape != (channels.count,):
         raise InvalidInput(
@@ -135,7 +137,7 @@ def per_channel(name: str, given: Any, channels: Channels, dtype: np.dtype[Any])
 
 
 def mask_of(given: Any, channels: Channels) -> Array:
-    """The mask as bool[N] or bool[N, S]."""
+    """Return the mask as bool[N] or bool[N, S]. Raises InvalidInput."""
     a = np.asarray(given) if isinstance(given, (list, tuple)) else array_of("mask", given)
     if a.dtype != np.bool_:
         is_binary = a.dtype.kind in "iuf" and bool(np.isin(a, (0, 1)).all())
@@ -174,7 +176,7 @@ class Batch:
 
     @property
     def named(self) -> str:
-        """That which its parts on all ranks have in common. Their layout and size they need not."""
+        """What its parts on all ranks have in common. Their layout and size they need not."""
         return f"{self.channels.count} channels of {self.x.dtype.name}"
 
     @property
@@ -186,24 +188,24 @@ class Batch:
         return None if given is None else per_channel(name, given, self.channels, self.dtype)
 
     def wide(self, name: str, given: Any) -> Array:
-        """As `per_channel`, in float64."""
+        """Return `per_channel` in float64."""
         return per_channel(name, given, self.channels, FLOAT64)
 
     def tensor(self, name: str, given: Any) -> Array | None:
-        """Another tensor of the type of x, as kernels see it."""
+        """Return another tensor of the type of x, as kernels see it."""
         return None if given is None else data(name, given, self.x).reshape(self.channels.kernel)
 
     def output(self, name: str, given: Any) -> Array | None:
         return None if given is None else output(name, given, self.x).reshape(self.channels.kernel)
 
     def shaped(self, array: Array) -> Array:
-        """A result of a kernel in the shape of x."""
+        """Return a result of a kernel in the shape of x."""
         return array.reshape(self.x.shape)
 
     def result(self, array: Array, out: Any) -> Any:
-        """`out`, which a kernel has written, or where it is None a result of a kernel in the shape of x."""
+        """Return `out`, which a kernel has written, or where it is None a result of a kernel in the shape of x."""
         return self.shaped(array) if out is None else out
 
     def of_channels(self, array: Array) -> Array:
-        """A result [C] in the shape of the channels."""
+        """Return a result [C] in the shape of the channels."""
         return array.reshape(self.channels.shape)
