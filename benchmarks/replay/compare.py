@@ -83,8 +83,9 @@ def lines(found: list[Difference], old: Programs, new: Programs) -> Iterator[str
         yield f"  {each.what}: {each.said}"
     pairs = [(k, _by_nodes(new[name]).get(nodes, {})) for name in old.keys() & new.keys()
              for nodes, k in _by_nodes(old[name]).items()]  # fmt: skip
-    same = {part: sum(k[part] == other.get(part) for k, other in pairs) for part in ("loops", "code")}
+    parts = [part for part in ("loops", "code") if any(k[part] for k, _ in pairs)]
+    same = [f"{sum(k[part] == other.get(part) for k, other in pairs)} have the same {part}" for part in parts]
     yield (
         f"{len({d.program for d in found})} of {len(old.keys() | new.keys())} programs differ; of {len(pairs)} kernels "
-        f"{same['loops']} have the same loops, {same['code']} the same code"
+        + ", ".join(same)
     )

@@ -87,7 +87,7 @@ def test_every_kind_of_difference_is_told() -> None:
     ]
     lines = list(compare.lines(found, old_programs, new_programs))
     assert lines[0] == "p"
-    assert lines[-1] == "3 of 4 programs differ; of 4 kernels 3 have the same loops, 2 the same code"
+    assert lines[-1] == "3 of 4 programs differ; of 4 kernels 3 have the same loops, 2 have the same code"
 
 
 def test_a_record_is_what_was_written(tmp_path: Path) -> None:

@@ -88,6 +88,8 @@ def _says_no_memory(error: BaseException | None) -> bool:
             return error.errno == errno.ENOMEM
         case SystemError():  # CPython 3.11 has no memory for the frame of a call, and forgets to say so
             return str(error) == "error return without exception set"
+        case SyntaxError():  # its parser has none for a token of a file, which is read without error later
+            return True
         case RenormError() if not isinstance(error, MemoryError):
             return isinstance(error.__cause__, OSError) or _says_no_memory(error.__cause__)
         case _:
