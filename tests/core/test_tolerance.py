@@ -52,6 +52,13 @@ def test_not_a_number_and_infinities_stand_where_they_are_expected() -> None:
             assert judge(found, expected, 1e-4).agrees == np.array_equal(found, expected, equal_nan=True)
 
 
+@pytest.mark.parametrize("found", [-1.7e308, 0.0, 1e200])
+def test_numbers_near_the_largest_are_compared_without_warnings(found: float) -> None:
+    expected = np.array([[1.7e308, 1.0]])
+    moved = [np.array([[1e300, 1e-9]])] * 16
+    assert judge(np.array([[found, 1.0]]), expected, 1e-4, lambda n: moved[:n]).differing == 1
+
+
 def test_an_integer_off_by_one_differs() -> None:
     expected = np.array([2**60, 5, -3])
     assert judge(expected.copy(), expected, 0.0).agrees

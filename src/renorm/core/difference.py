@@ -85,14 +85,14 @@ def largest(array: Array) -> float:
     return float(_finite(array).max(initial=0.0))
 
 
+@np.errstate(all="ignore")
 def distances(a: Array, b: Array) -> Array:
     """Return |a - b| element by element, without rounding for integers: 0 where both are NaN or the same infinity, inf
     where only one is. Shapes are equal."""
     # float64 has fewer digits than 64-bit integers, long double has 64 or more on every machine that code runs on
     dtype = np.longdouble if any(_is_counted(x) and x.itemsize == 8 for x in (a, b)) else np.float64
     wide, other = np.asarray(a, dtype), np.asarray(b, dtype)
-    with np.errstate(invalid="ignore"):
-        found = np.where((wide == other) | (np.isnan(wide) & np.isnan(other)), 0.0, np.abs(wide - other))
+    found = np.where((wide == other) | (np.isnan(wide) & np.isnan(other)), 0.0, np.abs(wide - other))
     return np.where(np.isnan(found), np.inf, found)
 
 
@@ -101,13 +101,9 @@ def relative_error(found: Array, expected: Array) -> float:
     return judge(found, expected, 0.0).error
 
 
+@np.errstate(all="ignore")
 def judge(
-    found: Array,
-    expected: Array,
-    relative: float,
-    movements: Movements | None = None,
-    *,
-    limit: float | None = None,
+    found: Array, expected: Array, relative: float, movements: Movements | None = None, *, limit: float | None = None
 ) -> Difference:
     """Compare an array with the expected one, element by element.
 
@@ -117,9 +113,8 @@ def judge(
     """
     is_counted, size = _is_counted(expected), largest(expected)
     if found.shape != expected.shape:
-        why = f"shapes differ: {format_shape(expected.shape)} and {format_shape(found.shape)}"
-        none = float("inf")
-        return Difference(none, expected.size, why=why, count=expected.size, distance=none, largest=size)
+        why, far = f"shapes differ: {format_shape(expected.shape)} and {format_shape(found.shape)}", float("inf")
+        return Difference(far, expected.size, why=why, count=expected.size, distance=far, largest=size)
     errors = distances(found, expected)
     if limit is not None or is_counted:
         is_beyond = errors > (limit or 0.0)
@@ -127,12 +122,13 @@ def judge(
         is_beyond, _ = _beyond(errors, np.zeros(errors.shape), expected, relative)
     is_wrong, is_undecided, blind = is_beyond, np.zeros((), bool), 0
     for moved in map(movements, DRAWS) if movements is not None and limit is None and is_beyond.any() else ():
+        most: Array = np.max(moved, axis=0)
         if is_counted:
-            is_undecided = is_beyond & (errors <= np.max(moved, axis=0))
+            is_undecided = is_beyond & (errors <= most)
             is_wrong = is_beyond & ~is_undecided
         else:
-            is_undecided = np.isinf(moved).any(axis=0)
-            deviation = np.where(is_undecided, 0.0, np.sqrt(np.mean(np.square(moved), axis=0)))
+            is_undecided, scale = np.isinf(most), np.where(most > 0, most, 1.0)  # squares of 1e200 are infinite
+            deviation = np.where(is_undecided, 0.0, scale * np.sqrt(np.mean(np.square(moved / scale), axis=0)))
             is_wrong, blind = _beyond(np.where(is_undecided, 0.0, errors), deviation, expected, relative)
         if not is_wrong.any():
             break
@@ -167,10 +163,8 @@ def differ(
     if allowed.relative is not None:
         share = allowed.steps if _is_counted(before) else allowed.relative * largest(before)
         found = judge(after, before, 0.0, limit=max(allowed.absolute, share))
-    elif judged is not None:
-        found = judged(after)
     else:
-        found = judge(after, before, tolerance(dtypes.from_numpy(before.dtype)))
+        found = judged(after) if judged else judge(after, before, tolerance(dtypes.from_numpy(before.dtype)))
     return replace(
         found,
         why=found.why or (f"types differ: {before.dtype} and {after.dtype}" if before.dtype != after.dtype else ""),
@@ -224,8 +218,9 @@ def _beyond(errors: Array, deviation: Array, expected: Array, relative: float) -
         others = tuple(a for a in range(errors.ndim) if a != axis)
         size, most = (a.max(axis=others, keepdims=True, initial=0.0) for a in (sizes, MARGIN * deviation))
         is_beyond = errors > relative * size
-        total = np.square(np.where(is_beyond, errors, 0.0)).sum(axis=others, keepdims=True)
-        squares = MARGIN**2 * np.square(deviation).sum(axis=others, keepdims=True)
+        scale = np.where(size > 0, size, 1.0)
+        total = np.square(np.where(is_beyond, errors, 0.0) / scale).sum(axis=others, keepdims=True)
+        squares = np.square(MARGIN * deviation / scale).sum(axis=others, keepdims=True)
         is_wrong |= is_beyond & ((errors > most) | (total > squares))
         blind = min(blind, int(((size <= most) & (size > 0)).sum()))
     return is_wrong, blind

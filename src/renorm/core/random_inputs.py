@@ -14,16 +14,21 @@ Array = np.ndarray[Any, Any]
 
 
 def random_inputs(
-    inputs: Sequence[Typed], seed: int = 0, shapes: Mapping[str, Sequence[int]] | None = None
+    inputs: Sequence[Typed],
+    seed: int = 0,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    integers: tuple[int, int] = (0, 1),
 ) -> dict[str, Array]:
-    """Return an array for each input, by name and in order: standard normal floats; integers 0 and 1, which are legal
-    indices more often than others. Open extents are those of `shapes`, and 1 where it has none. Raise InvalidInput
-    where `shapes` contradicts the inputs."""
+    """Return an array for each input, by name and in order: standard normal floats, truths, and integers from the first
+    to the last of `integers`; 0 and 1 are legal indices more often than others. Open extents are those of `shapes`, and
+    1 where it has none. Raise InvalidInput where `shapes` contradicts the inputs."""
     rng, arrays = np.random.default_rng(seed), dict[str, Array]()
     sizes = fixed_extents(inputs, shapes or {}, "the network")
     for v in inputs:
         open_ = {s: 1 for d in v.shape for s in symbols_of(d)}
         shape = static(substitute_shape(v.shape, open_ | sizes), f"input {v.name}")
-        drawn = rng.standard_normal(shape) if dtypes.is_float(v.dtype) else rng.integers(0, 2, shape)
-        arrays[v.name] = drawn.astype(dtypes.numpy_dtype(v.dtype))
+        dtype, (least, most) = dtypes.numpy_dtype(v.dtype), integers if dtypes.is_int(v.dtype) else (0, 1)
+        least = max(least, 0) if dtype.kind == "u" else least
+        drawn = rng.standard_normal(shape) if dtypes.is_float(v.dtype) else rng.integers(least, most + 1, shape)
+        arrays[v.name] = drawn.astype(dtype)
     return arrays

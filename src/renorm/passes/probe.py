@@ -40,13 +40,8 @@ def evaluate_on_random_inputs(graph: Graph) -> tuple[dict[str, Array], dict[Valu
     for extent in _EXTENTS if symbols else (1,):
         sizes = dict.fromkeys(symbols, extent)
         shapes = {v.name: static(substitute_shape(v.shape, sizes)) for v in graph.inputs}
-        bits = random_inputs(graph.inputs, shapes=shapes)
-        rng = np.random.default_rng(1)
-        wide = {
-            n: rng.integers(0 if a.dtype.kind == "u" else -4, 9, a.shape).astype(a.dtype) if a.dtype.kind in "iu" else a
-            for n, a in bits.items()
-        }
-        for inputs in (wide, bits):
+        for integers in ((-4, 8), (0, 1)):
+            inputs = random_inputs(graph.inputs, shapes=shapes, integers=integers)
             try:
                 return inputs, interpret.evaluate(graph, inputs)
             except RenormError as failed:
