@@ -60,7 +60,7 @@ def first_diverging_tensor(
     """Return the difference of the first tensor of `after` that differs from the one of its name and shape in `before`;
     None where there is none. The interpreter computes both."""
     for draw in draws:
-        old, new = (_evaluate(model, draw, limits) for model in (before, after))
+        old, new = (interpret.evaluate(*fit(read(m, limits=limits), draw.inputs, limits)) for m in (before, after))
         known = {(name, old[v].shape): v for name, v in _named(old) if not v.is_constant}
         for name, v in _named(new):
             same = known.get((name, new[v].shape))
@@ -74,13 +74,12 @@ def first_diverging_tensor(
 
 def _differ(v: Value, found: Array, values: Mapping[Value, Array], allowed: Tolerance) -> Difference:
     """Return the difference of a value from its definition. values: all of its graph."""
-    definition = Sensitivity([v], interpret.ancestors([v]), values)
-    return differ(v.name, definition.expected(0), found, allowed, partial(definition.judge, 0))
-
-
-def _evaluate(model: Any, draw: Draw, limits: Limits) -> dict[Value, Array]:
-    """Return every value of a model as the interpreter computes it."""
-    return interpret.evaluate(*fit(read(model, limits=limits), draw.inputs, limits))
+    definition = interpret.narrow(values[v], v.dtype)
+    by_dtype = differ(v.name, definition, found, allowed)
+    if by_dtype.agrees or allowed.relative is not None:
+        return by_dtype
+    sensitivity = Sensitivity([v], interpret.ancestors([v]), values)
+    return differ(v.name, definition, found, allowed, partial(sensitivity.judge, 0))
 
 
 def _named(values: Mapping[Value, Array]) -> Iterator[tuple[str, Value]]:

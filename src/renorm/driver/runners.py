@@ -31,8 +31,8 @@ Run = tuple[list[Array], str]
 
 
 def run(name: str, model: Any, graph: Graph, inputs: Inputs, **options: Any) -> Run:
-    """Runs a model on one array per input. graph: the model as it was read, of fixed shapes. options: of `compile`, for
-    "renorm". Raises InvalidInput where a runtime is not installed, or does not run the model."""
+    """Run a model on one array per input. graph: the model as it was read, of fixed shapes. options: of `compile`, for
+    "renorm". Raise InvalidInput where a runtime is not installed, or does not run the model."""
     if name not in RUNNERS:
         raise InvalidInput(f"nothing that runs a model is called {name!r}", [f"known: {', '.join(RUNNERS)}"])
     if name in ("interpreter", "renorm"):
@@ -91,7 +91,7 @@ def _renorm(model: Any, graph: Graph, inputs: Inputs, **options: Any) -> Run:
 
 
 def session(model: Any, threads: int = 0) -> Any:
-    """An onnxruntime session for a model: a path, bytes, a ModelProto, or a Graph, which is written as ONNX first."""
+    """Return an onnxruntime session for a model: a path, bytes, a ModelProto, or a Graph, which is written as ONNX."""
     if isinstance(model, Graph):
         model = onnx_frontend.write(model)
     if hasattr(model, "SerializeToString"):
@@ -106,7 +106,7 @@ def _ort(model: Any, graph: Graph, inputs: Inputs) -> Run:
 
 
 def _litert(model: Any, graph: Graph, inputs: Inputs) -> Run:
-    """LiteRT without delegates, whose kernels would round differently."""
+    """Run LiteRT without delegates, whose kernels would round differently."""
     runtime: Any = import_module("ai_edge_litert.interpreter")
     content, said = _flat(model, graph, b"TFL3")
     plain = runtime.OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
@@ -129,7 +129,7 @@ def _circle(model: Any, graph: Graph, inputs: Inputs) -> Run:
 
 
 def _flat(model: Any, graph: Graph, identifier: bytes) -> tuple[bytes, str]:
-    """The content of a file with that identifier: the model's own where it has it."""
+    """Return the content of a file with that identifier, the model's own where it has it, and what was written."""
     held: Any = graph.metadata.get(tflite.KEY)
     if held is None or held.identifier != identifier or isinstance(model, Graph):
         return tflite.write(graph, identifier=identifier), f", of the network written as {tflite.FORMATS[identifier]}"

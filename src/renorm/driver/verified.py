@@ -29,11 +29,11 @@ UNSEEN = ("ChooseLayouts", "place", "Fuse")  # in the order in which they are le
 
 
 def verified(source: Graph, make: Callable[[tuple[str, ...]], CompiledModule]) -> CompiledModule:
-    """Return what `make` compiles without passes, as few as give the results of `source`, which has fixed
-    shapes. Those that were left out stand among the report's refusals, and `report.verified` has what was compared and
-    what was not.
+    """Return what `make` compiles without the fewest passes that must be left out to give the results of `source`,
+    which has fixed shapes. These stand among the report's refusals; `report.verified` says what was compared, and what
+    was not.
 
-    Raises VerificationError where the results of every one differ.
+    Raise VerificationError where the results differ without any of them.
     """
     inputs, values = evaluate_on_random_inputs(source)
     definition = Sensitivity(source.outputs, source.nodes, values)

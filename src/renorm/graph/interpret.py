@@ -1,4 +1,4 @@
-"""Runs a graph in NumPy by the references of its ops: the oracle of passes and kernels.
+"""Run a graph in NumPy by the references of its ops: the oracle of passes and kernels.
 
 Floating values are float64 throughout. With rounded=True each result is rounded to its dtype before it is read, as a
 network that is run kernel by kernel rounds; constants always have the elements of their dtype.
@@ -19,20 +19,20 @@ Array = np.ndarray[Any, Any]
 
 
 def run(graph: Graph, inputs: Sequence[Any] | Mapping[str, Any], *, rounded: bool = False) -> list[Array]:
-    """The outputs, in order, in their dtypes. inputs: arrays in order, or by name."""
+    """Return the outputs, in order, in their dtypes. inputs: arrays in order, or by name."""
     env = evaluate(graph, inputs, rounded=rounded)
     return [narrow(env[v], v.dtype) for v in graph.outputs]
 
 
 def evaluate(graph: Graph, inputs: Sequence[Any] | Mapping[str, Any], *, rounded: bool = False) -> dict[Value, Array]:
-    """Every value of the graph; floats as float64."""
+    """Return every value of the graph; floats as float64."""
     env = known(graph, inputs)
     compute(graph.nodes, env, rounded=rounded)
     return env
 
 
 def known(graph: Graph, inputs: Sequence[Any] | Mapping[str, Any]) -> dict[Value, Array]:
-    """Return inputs and constants of the graph; floats as float64."""
+    """Return inputs and constants of the graph; floats as float64. Raise InvalidInput where inputs do not fit."""
     given = (
         dict(inputs) if isinstance(inputs, Mapping) else dict(zip((v.name for v in graph.inputs), inputs, strict=True))
     )
@@ -64,8 +64,8 @@ def ancestors(values: Sequence[Value], known: Container[Value] = ()) -> list[Nod
 
 
 def apply(node: Node, env: Mapping[Value, Array], *, rounded: bool = False) -> list[Array]:
-    """Results of one node on the arrays of its operands. Raises UserCodeError where the op's reference fails, or gives
-    another shape than the types say."""
+    """Return the results of one node on the arrays of its operands. Raise UserCodeError where the op's reference fails,
+    or gives another shape than the types say."""
     operands = [[env[v] for v in o] if isinstance(o, list) else None if o is None else env[o] for o in node.operands]
     try:
         with np.errstate(all="ignore"):
@@ -105,7 +105,7 @@ class Known:
         self._found = dict[Value, Array | None]()
 
     def __call__(self, v: Value) -> Array | None:
-        """The elements, in the value's dtype; None where they are not known."""
+        """Return the elements, in the value's dtype; None where they are not known."""
         waiting = [v]
         while waiting:
             if waiting[-1] in self._found or not (before := self._look(waiting[-1])):
@@ -115,7 +115,7 @@ class Known:
         return self._found[v]
 
     def _look(self, v: Value) -> list[Value]:
-        """Finds elements, unless others must be found first, which it gives."""
+        """Find the elements of a value, or return operands whose elements must be found first."""
         own, node = self._given(v), v.producer
         operands = [] if node is None else [o for o in node.inputs if o is not None]
         if own is not None or node is None or not operands or not self._may_compute(v):
@@ -132,11 +132,11 @@ class Known:
 
 
 def narrow(array: Array, dtype: str) -> Array:
-    """Rounded to a dtype; what is beyond it becomes infinite."""
+    """Return the array rounded to a dtype; what is beyond its range becomes infinite."""
     with np.errstate(all="ignore"):
         return array.astype(dtypes.numpy_dtype(dtype))
 
 
 def widen(array: Array) -> Array:
-    """Floats as float64, others as they are."""
+    """Return floats as float64, others as they are."""
     return array.astype(np.float64, copy=False) if dtypes.is_float(dtypes.from_numpy(array.dtype)) else array

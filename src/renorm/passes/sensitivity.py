@@ -32,8 +32,7 @@ _TILES = 8.0  # units of the largest element: what 4 x 4 results of a Winograd c
 
 
 class Sensitivity:
-    """Results of nodes by their definition in float64, and how far rounding moves these. Nothing is computed before it
-    is needed.
+    """Results of nodes by their definition in float64, and how far rounding moves these; computed when first needed.
 
     results: values of one graph; nodes: what computes them, in order; values: what the nodes read from outside, in
     float64, constants aside; it may have more. stored: values that are rounded before they are read.
@@ -51,7 +50,7 @@ class Sensitivity:
 
     @staticmethod
     def of(graph: Graph, inputs: Mapping[str, Array]) -> Sensitivity:
-        """Return that of the outputs of a graph, which does not change from here on."""
+        """Return the sensitivity of a graph's outputs. The graph must not change afterwards."""
         return Sensitivity(graph.outputs, graph.nodes, interpret.known(graph, inputs))
 
     @cached_property
@@ -88,7 +87,7 @@ class Sensitivity:
         return judge(found, expected, allowed, self.movements(place))
 
     def movements(self, place: int) -> Movements:
-        """Return those of result number `place`, as `core.difference.judge` asks for them."""
+        """Return a function that measures how far result number `place` moves, for `core.difference.judge`."""
 
         def drawn(count: int) -> list[Array]:
             with np.errstate(all="ignore"):
