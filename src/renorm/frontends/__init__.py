@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from renorm.core.errors import InvalidInput, InvalidModel, RenormError
 from renorm.core.limits import DEFAULT, Limits
 from renorm.core.room import out_of_memory
+from renorm.frontends.onnx.library import required
 from renorm.graph.ir import Graph
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def write_reversibly(graph: Graph, path: str | os.PathLike[str], before: Any, li
             f"{before.name}: a graph in memory has no file to go back to", do="write it, and optimize that"
         )
     _check_suffix(module, path)
-    import_module(f"{module}.reversal").write(graph, path, before, limits)
+    _part(module, "reversal").write(graph, path, before, limits)
 
 
 def unfold(source: Any, path: str | os.PathLike[str], *, partial: bool = False, limits: Limits = DEFAULT) -> Undone:
@@ -71,7 +72,7 @@ def unfold(source: Any, path: str | os.PathLike[str], *, partial: bool = False, 
     if module is None or isinstance(source, Graph):
         raise _unreadable(source)
     _check_suffix(module, path)
-    return import_module(f"{module}.reversal").unfold(source, path, partial=partial, limits=limits)
+    return _part(module, "reversal").unfold(source, path, partial=partial, limits=limits)
 
 
 def statistics_of(source: Any, limits: Limits = DEFAULT) -> Any:
@@ -88,7 +89,13 @@ def statistics_of(source: Any, limits: Limits = DEFAULT) -> Any:
             ["TensorFlow Lite and Circle have no batch norm: converters folded it into a scale and a shift"],
             "estimate them in the model that this one was converted from",
         )
-    return import_module(f"{module}.statistics").File(source, limits)
+    return _part(module, "statistics").File(source, limits)
+
+
+def _part(package: str | None, name: str) -> Any:
+    """Return a module of the package of a format."""
+    with required(f"the {name} of ONNX files"):
+        return import_module(f"{package}.{name}")
 
 
 def _check_suffix(module: str | None, path: str | os.PathLike[str]) -> None:

@@ -1,10 +1,11 @@
-"""ONNX files, read and written. The only package of renorm that imports onnx: to write, and to read what its functions
-define."""
+"""ONNX files, read and written. The only package of renorm that imports onnx (`library.py`): to write, and to read what
+functions define."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from renorm.frontends.onnx.library import required
 from renorm.frontends.onnx.provenance import KEY
 from renorm.frontends.onnx.reader import read
 
@@ -17,6 +18,7 @@ __all__ = ["KEY", "read", "vocabulary", "write"]
 def __getattr__(name: str) -> Any:
     if name not in ("vocabulary", "write"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from renorm.frontends.onnx import writer
+    with required("writing ONNX files"):
+        from renorm.frontends.onnx import writer
 
     return getattr(writer, name)

@@ -1,12 +1,14 @@
 """From a file to a checked ModelProto: what every later step may rely on.
 
 Promises: the bytes parse, the model has a graph, opset versions are known or assumed, functions are inlined. The onnx
-package is loaded for what it alone knows: bodies of functions, and definitions newer than renorm's.
+package, where it is installed, is loaded for what it alone knows: bodies of functions, and definitions newer than
+renorm's.
 """
 
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from renorm.core.dataclass import dataclass
 from renorm.core.errors import InvalidModel, UnsupportedOp
 from renorm.core.limits import DEFAULT, Limits
 from renorm.frontends.onnx import bounds, wire
+from renorm.frontends.onnx.library import INSTALL, is_installed, required
 from renorm.frontends.onnx.messages import GraphProto, ModelProto, NodeProto, graphs
 from renorm.frontends.onnx.order import topological
 from renorm.graph import registry
@@ -163,14 +166,16 @@ def _check_opsets(source: Source) -> None:
     opsets = source.opsets
     if 1 <= opsets.get("", 1) <= NEWEST_OPSET:
         return
-    import onnx
+    newest, does = NEWEST_OPSET, INSTALL
+    with suppress(ModuleNotFoundError):
+        import onnx
 
-    newest = max(NEWEST_OPSET, onnx.defs.onnx_opset_version())
+        newest, does = max(NEWEST_OPSET, onnx.defs.onnx_opset_version()), "install a newer onnx"
     if not 1 <= opsets[""] <= newest:
         raise InvalidModel(
-            f"{source.label}: ai.onnx {opsets['']} is not a version that this onnx package knows",
+            f"{source.label}: ai.onnx {opsets['']} is not a version that renorm, or the onnx package, knows",
             [f"known: 1 to {newest}"],
-            "export at an older opset, or install a newer onnx",
+            f"export at an older opset, or {does}",
         )
 
 
@@ -181,7 +186,8 @@ def _inlined(source: Source) -> Source:
     wanted = list(dict.fromkeys(_with_body(source, local)))
     if not local and not wanted:
         return source
-    import onnx.inliner
+    with required(f"{source.label}: a model with functions of its own"):
+        import onnx.inliner
 
     try:
         model = source.proto()
@@ -229,6 +235,8 @@ def _with_body(source: Source, local: set[tuple[str, str]]) -> list[tuple[str, s
 
 
 def _has_body(node: NodeProto, version: int) -> bool:
+    if not is_installed():
+        return False
     import onnx
 
     try:

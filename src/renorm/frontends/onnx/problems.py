@@ -11,6 +11,7 @@ from renorm.core.dataclass import dataclass
 from renorm.core.dtypes import BY_NAME
 from renorm.core.errors import InvalidModel, RenormError, UnsupportedOp
 from renorm.frontends.onnx import tensors
+from renorm.frontends.onnx.library import INSTALL, is_installed
 from renorm.frontends.onnx.messages import NodeProto
 from renorm.frontends.onnx.model import Source, standard_domain
 from renorm.graph.ir import Value
@@ -54,6 +55,8 @@ def _missing(missing: Sequence[Problem], failed: Sequence[Problem], source: Sour
         listed = ", ".join(f"{op} ({n} {'node' if n == 1 else 'nodes'})" for op, n in others.items())
         facts.append(f"also missing in this model: {listed}")
     facts += _further(failed, source)
+    if not is_installed():
+        facts.append(f"the onnx package is not installed, which has functions for some of them: {INSTALL}")
     return UnsupportedOp(
         f"{source.label}: node {first.name!r} is {_op(first, source)}, which renorm does not define",
         facts,
@@ -117,10 +120,10 @@ def _results(problem: Problem, source: Source) -> list[str]:
 
 
 def _inferred_types(source: Source) -> dict[str, str]:
-    import onnx.shape_inference
-
     model: Any = source.model
     with suppress(Exception):  # only a courtesy in a message: a model too large or damaged for onnx has its error
+        import onnx.shape_inference
+
         model = source.proto()
         model = onnx.shape_inference.infer_shapes(model)
     return {v.name: _type(v) for v in (*getattr(model.graph, "value_info", ()), *model.graph.output)}
