@@ -9,9 +9,12 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
+from renorm.core.tolerance import tolerance
 from renorm.torch.modules import OURS
 
-TOLERANCE = {torch.float64: 1e-11, torch.float32: 3e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
+LAYERS = 16  # that a layer with its backward pass, run twice, may count for
+FLOATS = ("float64", "float32", "float16", "bfloat16")
+TOLERANCE = {getattr(torch, dtype): tolerance(dtype, LAYERS) for dtype in FLOATS}
 
 
 def pair(kind: str, *args: Any, **settings: Any) -> tuple[Any, Any]:
