@@ -5,7 +5,7 @@ import pytest
 
 from renorm import ops
 from renorm.graph import interpret
-from renorm.graph.channels import Carry, ChannelMap, every, pulled, taken
+from renorm.graph.channels import Carry, ChannelMap, every, pulled
 from renorm.graph.ir import Graph
 
 RANDOM = np.random.default_rng(5)
@@ -52,7 +52,7 @@ def test_a_map_is_parted_into_what_goes_and_what_stays(number: float) -> None:
 
 def test_pieces_and_what_is_subtracted() -> None:
     m = ChannelMap(1, np.array([2.0, 3.0]), np.array([4.0, 5.0]))
-    piece = pulled(taken(range(1, 3), 1, result=1), m, 1, 4)
+    piece = pulled(Carry(1, np.array([[0, 1], [1, 2]]), result=1), m, 1, 4)
     assert isinstance(piece, ChannelMap)
     assert (piece.k == [1, 2, 3, 1]).all()
     assert (piece.shift == [0, 4, 5, 0]).all()

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import importlib.util
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.codegen.native import run_native
 from tests.ops.one_node import OneNode
 
 import renorm.ops
-from renorm.core.dims import Sym, substitute_shape
+from renorm.core import dtypes
+from renorm.core.dims import Sym, static, substitute_shape
 from renorm.core.dtypes import is_float
 from renorm.core.errors import OperandError, RenormError
 from renorm.core.target import Target
-from renorm.graph import registry
+from renorm.graph import interpret, registry
+from renorm.graph.channels import Carry, ChannelMap, pulled, pushed
 from renorm.graph.op import OpDef, Reject, Sample
 from renorm.targets import find
+
+Array = np.ndarray[Any, Any]
 
 
 def load(path: Path) -> ModuleType:
@@ -110,6 +116,77 @@ def test_known_elements_are_those_of_the_reference(op: type[OpDef], sample: Samp
     narrow = expected.dtype.itemsize < 4  # integers that wrap are no extents
     if not narrow:
         assert known.tolist() == expected.tolist()
+
+
+def along(m: ChannelMap, x: Array) -> Array:
+    """x * k + shift, by NumPy."""
+    k, shift = (np.asarray(n if v is None else v, np.float64) for n, v in ((1, m.k), (0, m.shift)))
+    spread = [-1 if a == m.axis else 1 for a in range(x.ndim)]
+    return x * (k.reshape(spread) if k.ndim else k) + (shift.reshape(spread) if shift.ndim else shift)
+
+
+def maps_through(carry: Carry, axis: int, extent: int, count: int) -> tuple[ChannelMap, ChannelMap]:
+    """Some map of an operand, of as many channels as can differ, and the one of a result that it becomes. extent,
+    count: channels of the operand, and of the result."""
+    rng = np.random.default_rng(7)
+
+    def drawn(along: int, k: Array) -> ChannelMap:
+        fixed = rng.uniform(-1, 1, k.size) if carry.fixed is None else carry.fixed * (1 - k) if carry.fixed else None
+        return ChannelMap(along, k, fixed if fixed is not None and np.isfinite(fixed).all() else None)
+
+    for front in (drawn(axis, rng.uniform(0.5, 2, extent)), ChannelMap(axis, np.full(extent, 2.0), None)):
+        behind = pushed(carry, front, count)
+        if not isinstance(behind, str):
+            return front, behind
+        k = np.ones(count)
+        k[carry.pairs[:, 0]] = rng.uniform(0.5, 2, len(carry.pairs))
+        behind = drawn(carry.axis, k) if carry.fixed is not None else ChannelMap(carry.axis, k, None)
+        pulling = pulled(carry, behind, axis, extent)
+        if not isinstance(pulling, str):
+            return pulling, behind
+    raise AssertionError(f"{carry} lets nothing through")
+
+
+def carried(case: OneNode, index: int) -> list[tuple[int, Carry]]:
+    """Where channels of an operand go, by the axis that they are along."""
+    v, found = case.node.inputs[index], list[tuple[int, Carry]]()
+    for axis in range(0 if v is None else v.rank):
+        carries = case.op.carried(case.node, index, axis) or []
+        found += [(axis, c) for c in (carries if isinstance(carries, Sequence) else [carries])]
+    return found
+
+
+@pytest.mark.parametrize(("op", "sample"), CASES)
+def test_channels_are_where_they_are_said_to_be_carried(op: type[OpDef], sample: Sample) -> None:
+    """f(x * k + shift) = f(x) * k' + shift', by the reference. Operands beside x take what the result asks of them."""
+    case = OneNode(op, sample)
+    results, inputs = case.reference(), case.graph.inputs
+    fed = {i: inputs.index(v) for i, v in enumerate(case.node.inputs) if v in inputs and is_float(v.dtype) and v.rank}
+    for index, (axis, carry) in ((i, c) for i in fed for c in carried(case, i)):
+        shape, y = inputs[fed[index]].shape, results[carry.result]
+        if carry.joined or 0 in shape:
+            continue  # what goes to one of two sums: tests/passes/test_paths.py
+        front, behind = maps_through(carry, axis, static(shape)[axis], y.shape[carry.axis])
+        arrays = list(case.arrays)
+        for i, at in fed.items():
+            ways = [(a, c) for a, c in carried(case, i) if c.axis == carry.axis]
+            for a, c in [(axis, carry)] if i == index else ways:
+                own = front if i == index else pulled(c, behind, a, arrays[at].shape[a])
+                assert isinstance(own, ChannelMap)
+                arrays[at] = along(own, case.arrays[at]).astype(arrays[at].dtype)
+        changed = interpret.evaluate(case.graph, arrays)[case.graph.outputs[carry.result]]
+        tolerance = 1e-2 if dtypes.itemsize(case.graph.outputs[0].dtype) == 2 else 1e-5
+        np.testing.assert_allclose(changed, along(behind, y), tolerance, tolerance)
+
+
+@pytest.mark.parametrize(("op", "sample"), CASES)
+def test_values_lie_in_others_as_boxes_say(op: type[OpDef], sample: Sample) -> None:
+    case = OneNode(op, sample)
+    held = interpret.evaluate(case.graph, case.arrays)
+    for box in case.op.boxes(case.node) or ():
+        part, whole = held[box.part], held[box.whole]
+        cut = None if box.starts is None else tuple(slice(s, s + n) for s, n in zip(box.starts, part.shape))
+        np.testing.assert_array_equal(part, whole.reshape(part.shape) if cut is None else whole[cut])
 
 
 @pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)

@@ -17,6 +17,7 @@ from renorm.passes.pipeline import optimize
 RANDOM = np.random.default_rng(11)
 LINEAR = ("conv", "conv_transpose", "gemm", "matmul")
 PADS = np.array([0, 0, 1, 0, 0, 0, 2, 1])
+CHANNELS = np.array([0, 1, 0, 0, 0, 2, 0, 0])
 
 
 def w(*shape: int) -> Any:
@@ -77,6 +78,13 @@ BEHIND: dict[str, Callable[[Value], Value]] = {
     "reflect": lambda x: norm(ops.pad(conv(x), PADS, mode="reflect")),
     "flatten": lambda x: ops.mul(ops.flatten(conv(x)), np.repeat(w(6), 20), name="norm"),
     "reshape": lambda x: norm(ops.reshape(conv(x), np.array([2, 6, 20]))),
+    "reshape into groups": lambda x: ops.mul(ops.reshape(conv(x), np.array([2, 3, 2, 20])), w(3, 1, 1), name="norm"),
+    "pad of channels": lambda x: norm(ops.pad(conv(x), CHANNELS)),
+    "expand": lambda x: norm(ops.expand(ops.global_average_pool(conv(x)), np.array([2, 6, 3, 5]))),
+    "tile": lambda x: norm(ops.tile(conv(x), np.array([1, 1, 2, 3]))),
+    "tile of channels": lambda x: ops.mul(
+        ops.tile(conv(x), np.array([1, 2, 1, 1])), np.tile(w(6, 1, 1), (2, 1, 1)), name="norm"
+    ),
     "resize": lambda x: norm(ops.resize(conv(x), sizes=np.array([2, 6, 9, 7]), mode="linear")),
     "resize by scales": lambda x: norm(ops.resize(conv(x), None, np.array([1, 1, 1.5, 2], np.float32), mode="cubic")),
     "sum of three": lambda x: norm(ops.sum(conv(x), conv(x), w(1, 6, 4, 5))),
@@ -118,6 +126,9 @@ IN_FRONT: dict[str, Callable[[Value], Value]] = {
     "pooled gemm": lambda x: ops.gemm(ops.flatten(ops.global_average_pool(norm(x))), w(5, 4), transB=True),
     "matmul": lambda x: ops.matmul(ops.mul(x, w(7), name="norm"), w(7, 3)),
     "pad": lambda x: conv(ops.pad(norm(x), PADS)),
+    "pad of channels": lambda x: conv(ops.pad(ops.mul(x, w(4, 1, 1), name="norm"), CHANNELS)),
+    "tile of channels": lambda x: conv(ops.tile(norm(x), np.array([1, 2, 1, 1]))),
+    "space to batch": lambda x: conv(ops.space_to_batch(norm(x), blocks=(2, 1), pads=(0, 0, 0, 0))),
     "stored instance norm": lambda x: conv(stored(x)),
     "slice": lambda x: conv(sliced(norm(x), 1, 1, 3), pads=(1, 1, 1, 1)),
     "concat": lambda x: conv(ops.concat([norm(x), ops.relu(x)], axis=1), pads=(1, 1, 1, 1)),

@@ -7,7 +7,7 @@ sum of products with integer coefficients, so equality is structural: N*2 + N ==
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol, Union
+from typing import Any, Protocol, Union
 
 from renorm.core.errors import InvalidInput, OperandError
 
@@ -250,6 +250,33 @@ def broadcast(*shapes: Sequence[Dim]) -> Shape:
         # an unknown extent that meets a known one other than 1 must equal it, or be 1: either way the result is known
         result.append(integers.pop() if integers else next(iter(sorted(others, key=str)), 1))
     return tuple(result)
+
+
+def regrouping(before: Sequence[Any], after: Sequence[Any]) -> list[tuple[range, range]]:
+    """Cut two shapes of one size into the shortest runs of axes (of `before`, of `after`) with equal products.
+
+        [N, 6, 4] and [N, 2, 12]   ->   N | N,  6 4 | 2 12
+
+    An index of a run is one number in mixed radix, on both sides. From extents on that cannot be compared (symbols,
+    unknown ones, products that are 0), all axes are one run.
+    """
+    found: list[tuple[range, range]] = []
+    i = j = 0
+    while i < len(before) and j < len(after):
+        first, (left, right) = (i, j), (before[i], after[j])
+        i, j = i + 1, j + 1
+        while left != right:
+            is_known = isinstance(left, int) and isinstance(right, int)
+            if is_known and left < right and i < len(before) and isinstance(before[i], int):
+                left, i = left * before[i], i + 1
+            elif is_known and right < left and j < len(after) and isinstance(after[j], int):
+                right, j = right * after[j], j + 1
+            else:
+                i, j, left = len(before), len(after), right
+        found.append((range(first[0], i), range(first[1], j)))
+    if i < len(before) or j < len(after):
+        found.append((range(i, len(before)), range(j, len(after))))
+    return found
 
 
 def convolution_extent(extent: Dim, kernel: int, stride: int, dilation: int, before: int, after: int) -> Dim:

@@ -135,12 +135,6 @@ def every(extent: Any, axis: int, **asked: Any) -> Carry | None:
     return Carry(axis, np.repeat(np.arange(extent)[:, None], 2, axis=1), **asked)
 
 
-def taken(channels: Sequence[int] | Array, axis: int, offset: int = 0, result: int = 0) -> Carry:
-    """Channel offset + o of the result is channel channels[o] of the operand."""
-    chosen = np.asarray(channels, np.int64)
-    return Carry(axis, np.stack([offset + np.arange(chosen.size), chosen], axis=1), result)
-
-
 def pushed(carry: Carry, m: ChannelMap, extent: int) -> ChannelMap | str:
     """The map on a result of `extent` channels; channels that do not come from the operand have factor 1, shift 0."""
     return carry.objection(m) or _moved(carry.pairs[:, 0], carry.pairs[:, 1], m, carry.axis, extent)
@@ -168,53 +162,3 @@ def _moved(to: Array, of: Array, m: ChannelMap, axis: int, extent: int) -> Chann
             return "brings channels together whose factors differ"
         found.append(made)
     return ChannelMap(axis, found[0], found[1])
-
-
-def regrouped(before: Sequence[Any], after: Sequence[Any], axis: int) -> Carry | None:
-    """Where an axis goes when the same elements are cut into other axes: it must stay one axis, or become part of a
-    larger one. None where it does not, or where extents are not known."""
-    inner, start = _cut(before, after, axis)
-    if inner is None:
-        return None
-    extent, count = before[axis], after[start]
-    if not isinstance(extent, int) or not isinstance(count, int) or extent == 0:
-        return None
-    channels = np.arange(count) // inner % extent
-    return Carry(start, np.stack([np.arange(count), channels], axis=1))
-
-
-def _cut(before: Sequence[Any], after: Sequence[Any], axis: int) -> tuple[int | None, int]:
-    """The axis of `after` that holds `axis` of `before` whole, and how many elements each step along it has there;
-    (None, 0) where no axis does."""
-    i = j = 0
-    while i < len(before) and j < len(after):
-        left, right = [i], [j]
-        sizes = [before[i], after[j]]
-        i, j = i + 1, j + 1
-        while sizes[0] != sizes[1]:
-            if not all(isinstance(s, int) for s in sizes):
-                return None, 0
-            if sizes[0] < sizes[1] and i < len(before):
-                sizes[0] = sizes[0] * before[i]
-                left.append(i)
-                i += 1
-            elif sizes[1] < sizes[0] and j < len(after):
-                sizes[1] = sizes[1] * after[j]
-                right.append(j)
-                j += 1
-            else:
-                return None, 0
-        if axis in left:
-            return _inside(before, after, axis, left, right)
-    return None, 0
-
-
-def _inside(
-    before: Sequence[Any], after: Sequence[Any], axis: int, left: Sequence[int], right: Sequence[int]
-) -> tuple[int | None, int]:
-    """As `_cut`, for axes `left` of one that are axes `right` of the other."""
-    wide = [a for a in right if after[a] != 1] or [right[-1]]
-    if len(wide) == 1:
-        behind = [before[a] for a in left if a > axis]
-        return int(np.prod(behind, dtype=np.int64)), wide[0]
-    return None, 0

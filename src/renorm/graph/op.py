@@ -10,12 +10,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from enum import IntEnum
-from itertools import accumulate
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from renorm.core import dtypes
 from renorm.core.dataclass import dataclass
-from renorm.core.dims import Sym, static
+from renorm.core.dims import Sym
 from renorm.core.errors import OperandError, suggest
 from renorm.core.target import Target
 from renorm.graph import signature as signatures
@@ -59,16 +58,6 @@ class Box:
     part: Value
     whole: Value
     starts: tuple[int, ...] | None = None
-
-
-def boxes_along(axis: int, whole: Value, parts: Sequence[Value]) -> list[Box]:
-    """Parts that lie one after the other along an axis."""
-    extents = [static(v.shape)[axis] for v in parts]
-    rest = (0,) * (whole.rank - axis - 1)
-    return [
-        Box(v, whole, (*(0,) * axis, end - extent, *rest))
-        for v, extent, end in zip(parts, extents, accumulate(extents))
-    ]
 
 
 @dataclass(frozen=True)

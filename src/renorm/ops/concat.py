@@ -8,21 +8,19 @@ from typing import Any
 
 import numpy as np
 
-from renorm import te, topi
 from renorm.core import dims
 from renorm.core.dims import Dim
 from renorm.core.errors import OperandError
 from renorm.graph.attributes import Int
-from renorm.graph.channels import Carry, every, taken
+from renorm.graph.index_map import Joined
 from renorm.graph.ir import Node
 from renorm.graph.layout import Accepts
-from renorm.graph.op import Box, OnnxNode, Reject, Sample, boxes_along
-from renorm.graph.types import Operand, boolean, f16, f32, i64
-from renorm.ops import exact
-from renorm.ops.family import Injective
+from renorm.graph.op import OnnxNode, Reject, Sample
+from renorm.graph.types import boolean, f16, f32, i64
+from renorm.ops.movement import Movement
 
 
-class Concat(Injective):
+class Concat(Movement):
     """y = x0, x1, ... one after the other along axis; all other extents are equal."""
 
     signature = "*xs: T[...] -> y: T[...]"
@@ -37,15 +35,15 @@ class Concat(Injective):
             node = replace(node, attributes={**node.attributes, "axis": 1})
         return super().from_onnx(node)
 
-    def infer(self, xs: Sequence[Operand]) -> tuple[Dim | None, ...]:
+    def index_map(self, xs: Sequence[Any]) -> Joined:
         if not xs:
             raise OperandError("concat needs at least one operand")
-        rank = xs[0].rank
+        rank = len(xs[0].shape)
         axis = dims.normalize_axis(self.axis, rank)
         shape: list[Dim] = list(xs[0].shape)
         for x in xs[1:]:
-            if x.rank != rank:
-                raise OperandError(f"concat: {x} has rank {x.rank} but {xs[0]} has rank {rank}")
+            if len(x.shape) != rank:
+                raise OperandError(f"concat: {x} has rank {len(x.shape)} but {xs[0]} has rank {rank}")
             for k, (own, extent) in enumerate(zip(shape, x.shape)):
                 if k == axis:
                     shape[k] = own + extent
@@ -53,36 +51,13 @@ class Concat(Injective):
                     raise OperandError(f"concat along axis {axis}: {x} and {xs[0]} differ in axis {k}")
                 elif isinstance(extent, int):
                     shape[k] = extent
-        return tuple(shape)
-
-    def carried(self, node: Node, index: int, axis: int) -> Carry | None:
-        along = dims.normalize_axis(self.axis, node.output.rank)
-        extents = [v.shape[along] for v in node.inputs if v is not None]
-        own = node.inputs[index]
-        if own is None or not isinstance(own.shape[axis], int):
-            return None
-        if axis != along:
-            return every(own.shape[axis], axis)
-        before = extents[:index]
-        if not all(isinstance(e, int) for e in before):
-            return None
-        return taken(range(int(str(own.shape[axis]))), axis, offset=sum(int(str(e)) for e in before))
+        return Joined(axis, xs, tuple(shape))
 
     def in_blocks(self, node: Node, index: int | None, lanes: int) -> Accepts:
         return Accepts.ALIKE
 
-    def boxes(self, node: Node) -> list[Box]:
-        parts = [v for v in node.inputs if v is not None]
-        return boxes_along(dims.normalize_axis(self.axis, node.output.rank), node.output, parts)
-
-    def compute(self, xs: Sequence[te.Tensor]) -> te.Tensor:
-        return topi.concatenate(xs, self.axis)
-
     def reference(self, xs: Sequence[Any]) -> Any:
         return np.concatenate(xs, self.axis)
-
-    def known_result(self, xs: Sequence[exact.Known]) -> np.ndarray[Any, Any] | None:
-        return exact.moved(lambda *arrays: np.concatenate(arrays, self.axis), *xs)
 
     samples = [
         Sample([f32[2, 3, 5]], axis=0),

@@ -38,14 +38,6 @@ def elementwise(f: Callable[..., Any], *operands: Known) -> np.ndarray[Any, Any]
     return result
 
 
-def moved(f: Callable[..., Any], *operands: Known | None) -> np.ndarray[Any, Any] | None:
-    """`f` over whole arrays of known elements, for ops that only move them."""
-    arrays = [o[1] for o in operands if o is not None]
-    if any(a is None or a.size > MOST for a in arrays):
-        return None
-    return np.asarray(f(*arrays), dtype=object)
-
-
 def _arithmetic(f: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     def apply(a: Any, b: Any) -> Any:
         if isinstance(a, Sym) or isinstance(b, Sym):  # a float that meets an extent must be whole

@@ -6,19 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from renorm import te, topi
 from renorm.core import dims
-from renorm.core.dims import Shape
 from renorm.core.errors import OperandError
 from renorm.graph.attributes import Int
-from renorm.graph.channels import Carry, regrouped
-from renorm.graph.ir import Node
-from renorm.graph.op import Box, Reject, Sample
-from renorm.graph.types import Operand, f32, i64
-from renorm.ops.family import Injective
+from renorm.graph.index_map import Moved, Regrouped
+from renorm.graph.op import Reject, Sample
+from renorm.graph.types import f32, i64
+from renorm.ops.movement import Movement
 
 
-class Flatten(Injective):
+class Flatten(Movement):
     """y[r, c]: r runs over the axes of x before `axis`, c over the others."""
 
     signature = "x: T[...] -> y: T[...]"
@@ -29,24 +26,12 @@ class Flatten(Injective):
         """The axis counted from the front; unlike other axes it may be the rank."""
         return self.axis + rank if self.axis < 0 else self.axis
 
-    def infer(self, x: Operand) -> Shape:
-        if not -x.rank <= self.axis <= x.rank:
-            raise OperandError(f"flatten({x}): axis {self.axis} is outside [{-x.rank}, {x.rank}]")
-        axis = self._from_front(x.rank)
-        return (dims.size(x.shape[:axis]), dims.size(x.shape[axis:]))
-
-    def boxes(self, node: Node) -> list[Box]:
-        x = node.inputs[0]
-        assert x is not None
-        return [Box(node.output, x)]
-
-    def carried(self, node: Node, index: int, axis: int) -> Carry | None:
-        x = node.inputs[0]
-        return None if x is None or index else regrouped(x.shape, node.output.shape, axis)
-
-    def compute(self, x: te.Tensor) -> te.Tensor:
-        axis = self._from_front(x.ndim)
-        return topi.reshape(x, dims.static((dims.size(x.shape[:axis]), dims.size(x.shape[axis:]))))
+    def index_map(self, x: Any) -> Moved:
+        rank = len(x.shape)
+        if not -rank <= self.axis <= rank:
+            raise OperandError(f"flatten({x}): axis {self.axis} is outside [{-rank}, {rank}]")
+        axis = self._from_front(rank)
+        return Moved(x, Regrouped((dims.size(x.shape[:axis]), dims.size(x.shape[axis:]))))
 
     def reference(self, x: Any) -> Any:
         rows = int(np.prod(np.shape(x)[: self.axis])) if self.axis else 1

@@ -6,21 +6,18 @@ from typing import Any
 
 import numpy as np
 
-from renorm import te, topi
 from renorm.core import dims, dtypes
-from renorm.core.dims import Dim
 from renorm.core.errors import OperandError
-from renorm.expr.nodes import cast
 from renorm.graph.attributes import String
-from renorm.graph.channels import Carry, every
+from renorm.graph.index_map import Moved, Padded
 from renorm.graph.ir import Node
 from renorm.graph.layout import Accepts
 from renorm.graph.op import OnnxNode, Reject, Sample
-from renorm.graph.types import Operand, boolean, f16, f32, i64
-from renorm.ops.family import Injective
+from renorm.graph.types import boolean, f16, f32, i64
+from renorm.ops.movement import Movement
 
 
-class Pad(Injective):
+class Pad(Movement):
     """y = x with elements before and after each axis (of `axes`, or of all): pads = [before.., after..].
 
     Mode constant adds `value` (0 where not given) and takes elements away where a pad is negative; edge repeats the
@@ -55,23 +52,19 @@ class Pad(Injective):
         number = {} if value is None else {"value": float(value.data.reshape(()))}
         return "Pad", {"pads" if opset >= 2 else "paddings": pads.data.tolist(), **attributes, **number}, [x]
 
-    def infer(self, x: Operand, pads: Operand, value: Operand | None, axes: Operand | None) -> tuple[Dim | None, ...]:
+    def index_map(self, x: Any, pads: Any, value: Any, axes: Any) -> Moved:
         if value is not None and value.shape not in ((), (1,)):
             raise OperandError(f"pad: {value} is not a scalar")
-        if pads.known is None or (axes is not None and axes.known is None):
-            return (None,) * x.rank
-        pairs = self.around(x.rank, pads.known, None if axes is None else axes.known)
-        shape: list[Dim] = []
-        for a, (extent, (before, after)) in enumerate(zip(x.shape, pairs)):
-            if self.mode != "constant" and any(isinstance(p, int) and p < 0 for p in (before, after)):
+        pairs = self.around(len(x.shape), pads.tolist(), axes)
+        found = Moved(x, Padded(tuple(pairs), value, self.mode))
+        for a, (extent, padded, pair) in enumerate(zip(x.shape, found.shape, pairs)):
+            if self.mode != "constant" and any(isinstance(p, int) and p < 0 for p in pair):
                 raise OperandError(f"pad({x}): negative pads need mode constant, not {self.mode}")
-            if self.mode != "constant" and extent == 0 and (before or after):
+            if self.mode != "constant" and extent == 0 and any(pair):
                 raise OperandError(f"pad({x}): axis {a} is empty, so there is nothing to repeat")
-            padded = extent + before + after
             if isinstance(padded, int) and padded < 0:
                 raise OperandError(f"pad({x}): axis {a} would have extent {padded}")
-            shape.append(padded)
-        return tuple(shape)
+        return found
 
     def around(self, rank: int, pads: Any, axes: Any) -> list[tuple[Any, Any]]:
         """(before, after) of each axis of x."""
@@ -83,26 +76,10 @@ class Pad(Injective):
             found[a] = (pads[k], pads[k + len(chosen)])
         return found
 
-    def carried(self, node: Node, index: int, axis: int) -> Carry | None:
-        x, pads, value, axes = node.inputs
-        if index or x is None or pads is None or pads.data is None or (axes is not None and axes.data is None):
-            return None
-        around = self.around(x.rank, pads.data, None if axes is None else axes.data)
-        if any(around[axis]) or (value is not None and value.data is None):
-            return None
-        fills = self.mode == "constant" and any(p > 0 for pair in around for p in pair)
-        number = 0.0 if value is None or value.data is None else float(value.data.item())
-        return every(x.shape[axis], axis, fixed=number if fills else None)
-
     def in_blocks(self, node: Node, index: int | None, lanes: int) -> Accepts:
         x = node.inputs[0]
         assert x is not None
         return Accepts.ALIKE if index in (None, 0) and x.shape[1] == node.output.shape[1] else Accepts.ROW_MAJOR
-
-    def compute(self, x: te.Tensor, pads: Any, value: te.Tensor | None, axes: Any) -> te.Tensor:
-        pairs = self.around(x.ndim, pads.tolist(), axes)
-        element = 0 if value is None else cast(x.dtype, value[(0,) * value.ndim])
-        return topi.pad(x, [b for b, _ in pairs], [a for _, a in pairs], element, "pad", mode=self.mode)
 
     def reference(self, x: Any, pads: Any, value: Any, axes: Any) -> Any:
         x, pairs = np.asarray(x), self.around(np.ndim(x), pads, axes)

@@ -7,20 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from renorm import te, topi
 from renorm.core import dims
 from renorm.core.dims import Dim, Sym
 from renorm.core.errors import OperandError
 from renorm.graph.attributes import Bool
-from renorm.graph.channels import Carry, regrouped
-from renorm.graph.ir import Node
-from renorm.graph.op import Box, OnnxNode, Reject, Sample
-from renorm.graph.types import Operand, f16, f32, i64
-from renorm.ops import exact
-from renorm.ops.family import Injective
+from renorm.graph.index_map import Moved, Regrouped
+from renorm.graph.op import OnnxNode, Reject, Sample
+from renorm.graph.types import f16, f32, i64
+from renorm.ops.movement import Movement
 
 
-class Reshape(Injective):
+class Reshape(Movement):
     """y = the elements of x in order; an extent of 0 keeps that of x (unless allowzero), and one -1 stands for what is
     left."""
 
@@ -38,10 +35,11 @@ class Reshape(Injective):
         shape = np.asarray(attributes.pop("shape", ()), np.int64)
         return super().from_onnx(replace(node, operands=(node.operands[0], shape), attributes=attributes))
 
-    def infer(self, x: Operand, shape: Operand) -> tuple[Dim | None, ...]:
-        if shape.known is None:
-            return (None,) * dims.static(shape.shape, "the shape operand of reshape, of shape")[0]
-        return self.shape_of(x.shape, shape.known.tolist())
+    def rank(self, x: Any, *static: Any) -> int:
+        return dims.static(static[0].shape, "the shape operand of reshape, of shape")[0]
+
+    def index_map(self, x: Any, shape: Any) -> Moved:
+        return Moved(x, Regrouped(self.shape_of(x.shape, shape.tolist())))
 
     def shape_of(self, old: dims.Shape, wanted: list[Any]) -> tuple[Dim | None, ...]:
         """The result's extents; None for one that cannot be known yet."""
@@ -66,31 +64,12 @@ class Reshape(Injective):
             raise OperandError(f"{shown}: {total} elements are not a multiple of {rest}")
         return tuple(left if isinstance(d, int) and d == -1 else d for d in found)
 
-    def boxes(self, node: Node) -> list[Box]:
-        x = node.inputs[0]
-        assert x is not None
-        return [Box(node.output, x)]
-
-    def carried(self, node: Node, index: int, axis: int) -> Carry | None:
-        x = node.inputs[0]
-        return None if x is None or index else regrouped(x.shape, node.output.shape, axis)
-
-    def compute(self, x: te.Tensor, shape: np.ndarray[Any, Any]) -> te.Tensor:
-        return topi.reshape(x, dims.static([-1 if d is None else d for d in self.shape_of(x.shape, shape.tolist())]))
-
     def reference(self, x: Any, shape: Any) -> Any:
         to = [d if d or self.allowzero else np.shape(x)[k] for k, d in enumerate(shape)]
         if -1 in to and np.size(x) == 0:  # NumPy leaves this open: an axis that is not kept takes what is left
             rest = [n for k, n in enumerate(np.shape(x)) if k >= len(shape) or shape[k]]
             to[to.index(-1)] = int(np.prod(rest)) // -int(np.prod([d for d in shape if d]))
         return np.reshape(x, to)
-
-    def known_result(self, x: exact.Known, shape: exact.Known) -> np.ndarray[Any, Any] | None:
-        if x[1] is None or shape[1] is None:
-            return None
-        to = self.shape_of(x[0], shape[1].tolist())
-        extents = [d for d in to if isinstance(d, int)]
-        return np.reshape(x[1], extents) if len(extents) == len(to) else None
 
     def to_onnx(self, node: Any, opset: int) -> Any:
         x, shape = node.operands

@@ -7,20 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from renorm import te, topi
 from renorm.core import dims
 from renorm.core.dims import Dim, Sym
 from renorm.core.errors import OperandError
-from renorm.graph.channels import Carry, taken
+from renorm.graph.index_map import Moved, Strided
 from renorm.graph.ir import Node
 from renorm.graph.layout import Accepts
-from renorm.graph.op import Box, OnnxNode, Reject, Sample
+from renorm.graph.op import OnnxNode, Reject, Sample
 from renorm.graph.types import Operand, f32, i32, i64
-from renorm.ops import exact
-from renorm.ops.family import Injective
+from renorm.ops.movement import Movement
 
 
-class Slice(Injective):
+class Slice(Movement):
     """y = x[start:end:step] along axes (all of them where not given), with Python's rules for negative and too large
     bounds."""
 
@@ -75,40 +73,13 @@ class Slice(Injective):
         taken = range(x.shape[1])[self.slices(x.rank, *bounds)[1]]
         return Accepts.ALIKE if taken.step == 1 and taken.start % lanes == 0 else Accepts.ROW_MAJOR
 
-    def boxes(self, node: Node) -> list[Box] | None:
-        x, *bounds = node.inputs
-        if x is None or any(v is not None and v.data is None for v in bounds):
+    def index_map(self, x: Any, *bounds: Any) -> Moved | None:
+        if any(isinstance(e, Sym) for b in bounds if b is not None for e in b.tolist()):
             return None
-        slices = self.slices(x.rank, *(None if v is None else v.data for v in bounds))
-        taken = [range(n)[s] for n, s in zip(dims.static(x.shape), slices)]
-        if any(r.step != 1 for r in taken if len(r) > 1):
-            return None
-        return [Box(node.output, x, tuple(r[0] if r else 0 for r in taken))]
-
-    def carried(self, node: Node, index: int, axis: int) -> Carry | None:
-        x, *given = node.inputs
-        if index or x is None or any(v is not None and v.data is None for v in given):
-            return None
-        extent = x.shape[axis]
-        if not isinstance(extent, int):
-            return None
-        bounds = [None if v is None else v.data for v in given]
-        return taken(range(extent)[self.slices(x.rank, *bounds)[axis]], axis)
-
-    def compute(self, x: te.Tensor, starts: Any, ends: Any, axes: Any, steps: Any) -> te.Tensor:
-        slices = self.slices(x.ndim, starts, ends, axes, steps)
-        return topi.gather_ranges(x, [range(n)[s] for n, s in zip(x.shape, slices)])
+        return Moved(x, Strided(tuple(self.slices(len(x.shape), *bounds))))
 
     def reference(self, x: Any, starts: Any, ends: Any, axes: Any, steps: Any) -> Any:
         return np.asarray(x)[tuple(self.slices(np.ndim(x), starts, ends, axes, steps))]
-
-    def known_result(self, x: exact.Known, starts: Any, ends: Any, axes: Any, steps: Any) -> Any:
-        bounds = [None if o is None else o[1] for o in (starts, ends, axes, steps)]
-        if any(o is not None and b is None for o, b in zip((starts, ends, axes, steps), bounds)):
-            return None
-        if any(isinstance(e, Sym) for b in bounds if b is not None for e in b):
-            return None
-        return exact.moved(lambda a: a[tuple(self.slices(a.ndim, *bounds))], x)
 
     def to_onnx(self, node: Any, opset: int) -> Any:
         if opset >= 10:

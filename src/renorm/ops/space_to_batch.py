@@ -8,21 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from renorm import te
-from renorm.core.dims import Dim
 from renorm.core.errors import OperandError
-from renorm.expr.nodes import Expr
 from renorm.graph.attributes import Ints
-from renorm.graph.channels import Carry, every
-from renorm.graph.ir import Node
+from renorm.graph.index_map import Moved, Padded, Permuted, Regrouped
 from renorm.graph.op import Reject, Sample
-from renorm.graph.types import Operand, f16, f32
-from renorm.ops.family import Injective
+from renorm.graph.types import f16, f32
+from renorm.ops.movement import Movement
 
 
-def _checked(op: Any, x: Operand, edges: tuple[int, ...]) -> int:
+def _checked(op: Any, x: Any, edges: tuple[int, ...]) -> int:
     """The number of spatial axes, for which op must have blocks and edges."""
-    rank = x.rank - 2
+    rank = len(x.shape) - 2
     if len(op.blocks) != rank or len(edges) != 2 * rank or rank < 1:
         raise OperandError(
             f"{op.name}({x}): {len(op.blocks)} blocks and {len(edges)} edges for {rank} spatial axes",
@@ -33,16 +29,7 @@ def _checked(op: Any, x: Operand, edges: tuple[int, ...]) -> int:
     return rank
 
 
-def _block(blocks: tuple[int, ...], number: Any) -> list[Any]:
-    """Coordinates of a sample's block, the last axis fastest."""
-    found: list[Any] = []
-    for a in range(len(blocks)):
-        inner = prod(blocks[a + 1 :])
-        found.append(number // inner % blocks[a])
-    return found
-
-
-class SpaceToBatch(Injective):
+class SpaceToBatch(Movement):
     """y[b*N + n, c, *s] = x[n, c, *(s * blocks + coordinates of b - before)], 0 outside; b counts positions in a block.
 
     pads: all elements before, axis by axis, then all elements behind.
@@ -52,32 +39,17 @@ class SpaceToBatch(Injective):
     blocks = Ints()
     pads = Ints()
 
-    def carried(self, node: Node, index: int, axis: int) -> Carry | None:
-        return every(node.output.shape[1], 1, fixed=0.0 if any(self.pads) else None) if axis == 1 else None
-
-    def infer(self, x: Operand) -> tuple[Dim, ...]:
+    def index_map(self, x: Any) -> Moved:
         rank = _checked(self, x, self.pads)
-        spatial: list[Dim] = []
-        for a, (extent, block) in enumerate(zip(x.shape[2:], self.blocks)):
-            whole = extent + (self.pads[a] + self.pads[rank + a])
-            if isinstance(whole, int) and whole % block:
-                raise OperandError(f"space_to_batch({x}): {whole} padded elements are no multiple of block {block}")
-            spatial.append(whole // block)
-        return (x.shape[0] * prod(self.blocks), x.shape[1], *spatial)
-
-    def compute(self, x: te.Tensor) -> te.Tensor:
-        n, c, *spatial = x.shape
-        rank = len(spatial)
-        counts = [(e + self.pads[a] + self.pads[rank + a]) // self.blocks[a] for a, e in enumerate(spatial)]
-
-        def element(sample: Expr, channel: Expr, *index: Expr) -> Expr:
-            block = _block(self.blocks, sample // max(n, 1))
-            at = [i * b + o - p for i, b, o, p in zip(index, self.blocks, block, self.pads)]
-            inside = [t for p, e in zip(at, spatial) for t in (p >= 0, p < e)]
-            return te.if_then_else(te.all(*inside), x[(sample % max(n, 1), channel, *at)], te.const(0, x.dtype))
-
-        shape = (n * prod(self.blocks), c, *counts)
-        return te.compute(shape, element, name="space_to_batch", tag=te.tag.INJECTIVE)
+        padded = Padded(((0, 0), (0, 0), *zip(self.pads[:rank], self.pads[rank:])))
+        n, c, *spatial = padded.extents(x.shape)
+        for extent, block in zip(spatial, self.blocks):
+            if isinstance(extent, int) and extent % block:
+                raise OperandError(f"space_to_batch({x}): {extent} padded elements are no multiple of block {block}")
+        counts = [e // b for e, b in zip(spatial, self.blocks)]
+        cut = Regrouped((n, c, *(e for pair in zip(counts, self.blocks) for e in pair)))
+        order = Permuted((*range(3, 3 + 2 * rank, 2), 0, 1, *range(2, 2 + 2 * rank, 2)))
+        return Moved(x, padded, cut, order, Regrouped((n * prod(self.blocks), c, *counts)))
 
     def reference(self, x: Any) -> Any:
         n, c, *spatial = np.shape(x)
@@ -101,7 +73,7 @@ class SpaceToBatch(Injective):
     ]
 
 
-class BatchToSpace(Injective):
+class BatchToSpace(Movement):
     """y[n, c, *s] = x[b*N + n, c, *((s + before) // blocks)], where b is the position of s + before in its block.
 
     crops: all elements cut off before, axis by axis, then all elements behind.
@@ -111,36 +83,22 @@ class BatchToSpace(Injective):
     blocks = Ints()
     crops = Ints()
 
-    def carried(self, node: Node, index: int, axis: int) -> Carry | None:
-        return every(node.output.shape[1], 1) if axis == 1 else None
-
-    def infer(self, x: Operand) -> tuple[Dim, ...]:
-        rank, count = _checked(self, x, self.crops), prod(self.blocks)
-        if isinstance(x.shape[0], int) and x.shape[0] % count:
-            raise OperandError(
-                f"batch_to_space({x}): {x.shape[0]} samples are no multiple of {count}, the blocks' size"
-            )
-        spatial = [
-            e * b - (self.crops[a] + self.crops[rank + a]) for a, (e, b) in enumerate(zip(x.shape[2:], self.blocks))
-        ]
-        if any(isinstance(e, int) and e < 0 for e in spatial):
+    def index_map(self, x: Any) -> Moved:
+        rank, (n, c, *spatial) = _checked(self, x, self.crops), x.shape
+        count = prod(self.blocks)
+        if isinstance(n, int) and n % count:
+            raise OperandError(f"batch_to_space({x}): {n} samples are no multiple of {count}, the blocks' size")
+        order = [a for i in range(rank) for a in (rank + 2 + i, i)]
+        found = Moved(
+            x,
+            Regrouped((*self.blocks, n // count, c, *spatial)),
+            Permuted((rank, rank + 1, *order)),
+            Regrouped((n // count, c, *(e * b for e, b in zip(spatial, self.blocks)))),
+            Padded(((0, 0), (0, 0), *((-b, -a) for b, a in zip(self.crops, self.crops[rank:])))),
+        )
+        if any(isinstance(e, int) and e < 0 for e in found.shape):
             raise OperandError(f"batch_to_space({x}): crops {list(self.crops)} leave less than nothing")
-        return (x.shape[0] // count, x.shape[1], *spatial)
-
-    def compute(self, x: te.Tensor) -> te.Tensor:
-        n, c, *spatial = x.shape
-        rank, samples = len(spatial), n // prod(self.blocks)
-        counts = [e * self.blocks[a] - self.crops[a] - self.crops[rank + a] for a, e in enumerate(spatial)]
-
-        def element(sample: Expr, channel: Expr, *index: Expr) -> Expr:
-            number: Any = 0
-            at: list[Expr] = []
-            for i, b, before in zip(index, self.blocks, self.crops):
-                number = number * b + (i + before) % b
-                at.append((i + before) // b)
-            return x[(number * samples + sample, channel, *at)]
-
-        return te.compute((samples, c, *counts), element, name="batch_to_space", tag=te.tag.INJECTIVE)
+        return found
 
     def reference(self, x: Any) -> Any:
         n, c, *spatial = np.shape(x)

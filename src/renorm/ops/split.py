@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
 
-from renorm import te, topi
 from renorm.core import dims
 from renorm.core.dims import Dim
 from renorm.core.errors import OperandError
 from renorm.graph.attributes import Int
-from renorm.graph.channels import Carry, taken
+from renorm.graph.index_map import IndexMap, Moved, Strided
 from renorm.graph.ir import Node
 from renorm.graph.layout import Accepts
-from renorm.graph.op import Box, OnnxNode, Reject, Sample, boxes_along
+from renorm.graph.op import OnnxNode, Reject, Sample
 from renorm.graph.types import Operand, f16, f32, i64
-from renorm.ops.family import Injective
+from renorm.ops.movement import Movement
 
 
-class Split(Injective):
+class Split(Movement):
     """ys = pieces of x along axis: of the extents in sizes, or num_outputs pieces of ceil(extent / num_outputs), the
     last smaller."""
 
@@ -73,29 +71,17 @@ class Split(Injective):
             raise OperandError(f"split({x}): sizes add up to {total}, but axis {axis} has {extent}")
         return [(*x.shape[:axis], piece, *x.shape[axis + 1 :]) for piece in pieces]
 
-    def carried(self, node: Node, index: int, axis: int) -> Sequence[Carry] | None:
-        """Along other axes than the one that is cut, each channel is in all results: nothing is said of several."""
-        x, extents = node.inputs[0], [v.shape[axis] for v in node.outputs] if not index else []
-        along = x is not None and axis == dims.normalize_axis(self.axis, x.rank)
-        if not dims.is_static(extents) or not (along or len(extents) == 1):
+    def index_map(self, x: Any, sizes: Any) -> list[IndexMap] | None:
+        axis = dims.normalize_axis(self.axis, len(x.shape))
+        pieces = self.extents(x.shape[axis], None if sizes is None else sizes.tolist())
+        if any(not isinstance(p, int) for p in pieces):
             return None
-        ends = accumulate(dims.static(extents))
-        return [
-            taken(range(end - e, end), axis, result=i) for i, (e, end) in enumerate(zip(dims.static(extents), ends))
-        ]
+        before, behind = (slice(None),) * axis, (slice(None),) * (len(x.shape) - axis - 1)
+        ends = accumulate(dims.static(p for p in pieces if p is not None), initial=0)
+        return [Moved(x, Strided((*before, slice(*cut), *behind))) for cut in pairwise(ends)]
 
     def in_blocks(self, node: Node, index: int | None, lanes: int) -> Accepts:
         return Accepts.ALIKE
-
-    def boxes(self, node: Node) -> list[Box]:
-        x = node.inputs[0]
-        assert x is not None
-        return boxes_along(dims.normalize_axis(self.axis, x.rank), x, node.outputs)
-
-    def compute(self, x: te.Tensor, sizes: np.ndarray[Any, Any] | None) -> list[te.Tensor]:
-        axis = dims.normalize_axis(self.axis, x.ndim)
-        pieces = [int(str(p)) for p in self.extents(x.shape[axis], None if sizes is None else sizes.tolist())]
-        return topi.split(x, np.cumsum(pieces)[:-1].tolist(), axis)
 
     def reference(self, x: Any, sizes: Any) -> Any:
         if sizes is not None:

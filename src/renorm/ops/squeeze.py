@@ -6,20 +6,17 @@ from typing import Any
 
 import numpy as np
 
-from renorm import te, topi
 from renorm.core import dims
-from renorm.core.dims import Shape
 from renorm.core.errors import OperandError
 from renorm.graph.attributes import Ints
-from renorm.graph.channels import Carry, regrouped
-from renorm.graph.ir import Node
-from renorm.graph.op import Box, OnnxNode, Reject, Sample
-from renorm.graph.types import Operand, f16, f32, i64
-from renorm.ops import axes_operand, exact
-from renorm.ops.family import Injective
+from renorm.graph.index_map import Moved, Regrouped
+from renorm.graph.op import OnnxNode, Reject, Sample
+from renorm.graph.types import f16, f32, i64
+from renorm.ops import axes_operand
+from renorm.ops.movement import Movement
 
 
-class Squeeze(Injective):
+class Squeeze(Movement):
     """y = x without these axes, whose extents are 1; without `axes`, without all of extent 1."""
 
     signature = "x: T[...] -> y: T[...]"
@@ -35,34 +32,19 @@ class Squeeze(Injective):
         axes = None if self.axes is None else sorted({dims.normalize_axis(a, rank) for a in self.axes})
         return axes_operand.write("Squeeze", node, axes, opset)
 
-    def infer(self, x: Operand) -> Shape:
-        if self.axes is None:
-            if not dims.is_static(x.shape):
-                raise OperandError(f"squeeze({x}): without axes, all extents must be known")
-            return tuple(d for d in x.shape if d != 1)
-        gone = {dims.normalize_axis(a, x.rank) for a in self.axes}
-        for a in sorted(gone):
-            if isinstance(x.shape[a], int) and x.shape[a] != 1:
-                raise OperandError(f"squeeze({x}): axis {a} has extent {x.shape[a]}, not 1")
-        return tuple(d for a, d in enumerate(x.shape) if a not in gone)
-
-    def boxes(self, node: Node) -> list[Box]:
-        x = node.inputs[0]
-        assert x is not None
-        return [Box(node.output, x)]
-
-    def carried(self, node: Node, index: int, axis: int) -> Carry | None:
-        x = node.inputs[0]
-        return None if x is None or index else regrouped(x.shape, node.output.shape, axis)
-
-    def compute(self, x: te.Tensor) -> te.Tensor:
-        return topi.squeeze(x, self.axes)
+    def index_map(self, x: Any) -> Moved:
+        shape = tuple(x.shape)
+        if self.axes is None and not dims.is_static(shape):
+            raise OperandError(f"squeeze({x}): without axes, all extents must be known")
+        ones = [a for a, d in enumerate(shape) if d == 1]
+        gone = ones if self.axes is None else sorted({dims.normalize_axis(a, len(shape)) for a in self.axes})
+        for a in gone:
+            if isinstance(shape[a], int) and shape[a] != 1:
+                raise OperandError(f"squeeze({x}): axis {a} has extent {shape[a]}, not 1")
+        return Moved(x, Regrouped(tuple(d for a, d in enumerate(shape) if a not in gone)))
 
     def reference(self, x: Any) -> Any:
         return np.squeeze(x, self.axes)
-
-    def known_result(self, x: exact.Known) -> np.ndarray[Any, Any] | None:
-        return exact.moved(lambda a: np.squeeze(a, self.axes), x)
 
     samples = [
         Sample(f32[1, 3, 1, 5], axes=[0]),

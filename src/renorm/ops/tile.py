@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from math import prod
 from typing import Any
 
 import numpy as np
 
-from renorm import te, topi
-from renorm.core.dims import Dim
 from renorm.core.errors import OperandError
+from renorm.graph.index_map import Moved, Repeated
 from renorm.graph.op import OnnxNode, Reject, Sample
 from renorm.graph.types import Operand, boolean, f32, i64
-from renorm.ops import exact
-from renorm.ops.family import Injective
+from renorm.ops.movement import Movement
 
 
-class Tile(Injective):
+class Tile(Movement):
     """y = x repeated repeats[k] times along each axis k."""
 
     signature = "x: T[...], repeats!: i64[R] -> y: T[...]"
@@ -36,25 +33,18 @@ class Tile(Injective):
         repeats[int(axis.data.reshape(()))] = int(tiles.data.reshape(()))
         return cls()(x, repeats, name=node.name)
 
-    def infer(self, x: Operand, repeats: Operand) -> tuple[Dim | None, ...]:
+    def infer(self, x: Operand, repeats: Operand) -> Any:
         if repeats.shape != (x.rank,):
             raise OperandError(f"tile: {repeats} needs one element for each of {x.rank} axes of x")
-        if repeats.known is None:
-            return (None,) * x.rank
-        if any(isinstance(r, int) and r < 0 for r in repeats.known):
-            raise OperandError(f"tile: a repeat of {list(repeats.known)} is negative")
-        return tuple(d * r for d, r in zip(x.shape, repeats.known))
+        return super().infer(x, repeats)
 
-    def compute(self, x: te.Tensor, repeats: np.ndarray[Any, Any]) -> te.Tensor:
-        return topi.tile(x, repeats.tolist())
+    def index_map(self, x: Any, repeats: Any) -> Moved:
+        if any(isinstance(r, int) and r < 0 for r in repeats):
+            raise OperandError(f"tile: a repeat of {list(repeats)} is negative")
+        return Moved(x, Repeated(tuple(repeats.tolist())))
 
     def reference(self, x: Any, repeats: Any) -> Any:
         return np.tile(x, repeats)
-
-    def known_result(self, x: exact.Known, repeats: exact.Known) -> np.ndarray[Any, Any] | None:
-        if x[1] is None or repeats[1] is None or not all(isinstance(r, int) for r in repeats[1]):
-            return None
-        return np.tile(x[1], repeats[1].tolist()) if prod(repeats[1].tolist()) * x[1].size <= exact.MOST else None
 
     samples = [
         Sample(f32[2, 3], i64[2].of([2, 3])),

@@ -6,19 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from renorm import te, topi
-from renorm.core.dims import Shape
 from renorm.core.errors import OperandError
 from renorm.graph.attributes import Ints
-from renorm.graph.channels import Carry, every
-from renorm.graph.ir import Node
+from renorm.graph.index_map import Moved, Permuted
 from renorm.graph.op import Reject, Sample
-from renorm.graph.types import Operand, f16, f32, i64
-from renorm.ops import exact
-from renorm.ops.family import Injective
+from renorm.graph.types import f16, f32, i64
+from renorm.ops.movement import Movement
 
 
-class Transpose(Injective):
+class Transpose(Movement):
     """Axis k of y is axis perm[k] of x; without perm the order is reversed."""
 
     signature = "x: T[...] -> y: T[...]"
@@ -30,24 +26,14 @@ class Transpose(Injective):
         """Which axis of x each axis of y is."""
         return tuple(range(rank))[::-1] if self.perm is None else tuple(self.perm)
 
-    def infer(self, x: Operand) -> Shape:
-        order = self.order(x.rank)
-        if sorted(order) != list(range(x.rank)):
-            raise OperandError(f"transpose({x}): perm {list(order)} does not name each of {x.rank} axes once")
-        return tuple(x.shape[a] for a in order)
-
-    def carried(self, node: Node, index: int, axis: int) -> Carry | None:
-        perm = self.perm or tuple(reversed(range(node.output.rank)))
-        return every(node.output.shape[perm.index(axis)], perm.index(axis))
-
-    def compute(self, x: te.Tensor) -> te.Tensor:
-        return topi.transpose(x, self.perm)
+    def index_map(self, x: Any) -> Moved:
+        order, rank = self.order(len(x.shape)), len(x.shape)
+        if sorted(order) != list(range(rank)):
+            raise OperandError(f"transpose({x}): perm {list(order)} does not name each of {rank} axes once")
+        return Moved(x, Permuted(tuple(order)))
 
     def reference(self, x: Any) -> Any:
         return np.transpose(x, self.perm)
-
-    def known_result(self, x: exact.Known) -> np.ndarray[Any, Any] | None:
-        return exact.moved(lambda a: np.transpose(a, self.perm), x)
 
     samples = [
         Sample(f32[2, 3]),

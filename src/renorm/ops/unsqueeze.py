@@ -6,20 +6,17 @@ from typing import Any
 
 import numpy as np
 
-from renorm import te, topi
 from renorm.core import dims
-from renorm.core.dims import Shape
 from renorm.core.errors import OperandError
 from renorm.graph.attributes import Ints
-from renorm.graph.channels import Carry, regrouped
-from renorm.graph.ir import Node
-from renorm.graph.op import Box, OnnxNode, Reject, Sample
-from renorm.graph.types import Operand, f16, f32, i64
-from renorm.ops import axes_operand, exact
-from renorm.ops.family import Injective
+from renorm.graph.index_map import Moved, Regrouped
+from renorm.graph.op import OnnxNode, Reject, Sample
+from renorm.graph.types import f16, f32, i64
+from renorm.ops import axes_operand
+from renorm.ops.movement import Movement
 
 
-class Unsqueeze(Injective):
+class Unsqueeze(Movement):
     """y = x with axes of extent 1 at these places of y."""
 
     signature = "x: T[...] -> y: T[...]"
@@ -40,29 +37,14 @@ class Unsqueeze(Injective):
             raise OperandError(f"unsqueeze: axes {list(self.axes)} name a place twice")
         return new
 
-    def infer(self, x: Operand) -> Shape:
+    def index_map(self, x: Any) -> Moved:
         shape = list(x.shape)
-        for a in self.places(x.rank):
+        for a in self.places(len(shape)):
             shape.insert(a, 1)
-        return tuple(shape)
-
-    def boxes(self, node: Node) -> list[Box]:
-        x = node.inputs[0]
-        assert x is not None
-        return [Box(node.output, x)]
-
-    def carried(self, node: Node, index: int, axis: int) -> Carry | None:
-        x = node.inputs[0]
-        return None if x is None or index else regrouped(x.shape, node.output.shape, axis)
-
-    def compute(self, x: te.Tensor) -> te.Tensor:
-        return topi.unsqueeze(x, self.axes)
+        return Moved(x, Regrouped(tuple(shape)))
 
     def reference(self, x: Any) -> Any:
         return np.expand_dims(x, self.axes)
-
-    def known_result(self, x: exact.Known) -> np.ndarray[Any, Any] | None:
-        return exact.moved(lambda a: np.expand_dims(a, self.axes), x)
 
     samples = [
         Sample(f32[3, 5], axes=[0]),

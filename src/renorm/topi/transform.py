@@ -51,36 +51,20 @@ def reshape(a: te.Tensor, newshape: Sequence[int]) -> te.Tensor:
         to[to.index(-1)] = prod(a.shape) // known if known else 0
     if prod(to) != prod(a.shape):
         raise OperandError(f"cannot reshape {list(a.shape)} to {to}", [f"{prod(a.shape)} elements and {prod(to)}"])
-    runs = _runs(a.shape, to)
+    runs = dims.regrouping(a.shape, to)
+    only_ones = [n for n in a.shape if n != 1] == [n for n in to if n != 1]  # come and go
 
     def element(*index: Expr) -> Expr:
         source: list[Expr] = []
         for old, new in runs:
-            source += unravel(
-                ravel(index[new.start : new.stop], to[new.start : new.stop]), a.shape[old.start : old.stop]
-            )
+            own = index[new.start : new.stop]
+            if only_ones and len(old) == len(new) == 1:  # also at extent 1: all indices together are one number again
+                source += own
+            else:
+                source += unravel(ravel(own, to[new.start : new.stop]), a.shape[old.start : old.stop])
         return a[tuple(source)]
 
     return te.compute(tuple(to), element, name="T_reshape", tag=tag.INJECTIVE)
-
-
-def _runs(a: Sequence[int], b: Sequence[int]) -> list[tuple[range, range]]:
-    """Shapes of equal size cut into the shortest runs of axes with equal products: no index needs more // and % than it
-    must."""
-    if 0 in a:
-        return [(range(len(a)), range(len(b)))]
-    runs: list[tuple[range, range]] = []
-    i = j = 0
-    while i < len(a) or j < len(b):
-        from_i, from_j = i, j
-        left = right = 1
-        while left != right or (i == from_i and j == from_j):
-            if (left <= right and i < len(a)) or j == len(b):
-                left, i = left * a[i], i + 1
-            else:
-                right, j = right * b[j], j + 1
-        runs.append((range(from_i, i), range(from_j, j)))
-    return runs
 
 
 def ravel(index: Sequence[Expr], shape: Sequence[int]) -> Expr:
@@ -124,13 +108,7 @@ def unsqueeze(x: te.Tensor, axes: Sequence[int]) -> te.Tensor:
     if len(new) != len(axes):
         raise OperandError(f"topi.unsqueeze: axes {list(axes)} name one place twice")
     old = iter(x.shape)
-    shape = tuple(1 if k in new else next(old) for k in range(rank))
-    return te.compute(
-        shape,
-        lambda *i: x[tuple(v for k, v in enumerate(i) if k not in new)],
-        name="T_expand_dims",
-        tag=tag.INJECTIVE,
-    )
+    return reshape(x, [1 if k in new else next(old) for k in range(rank)])
 
 
 @checked("topi.")
@@ -144,12 +122,7 @@ def squeeze(a: te.Tensor, axis: int | Sequence[int] | None = None) -> te.Tensor:
     wide = [k for k in sorted(gone) if a.shape[k] != 1]
     if wide:
         raise OperandError(f"cannot squeeze axis {wide[0]} of {list(a.shape)}", ["its extent is not 1"])
-    kept = [k for k in range(rank) if k not in gone]
-
-    def element(*index: Expr) -> Expr:
-        return a[tuple(index[kept.index(k)] if k in kept else const(0) for k in range(rank))]
-
-    return te.compute(tuple(a.shape[k] for k in kept), element, name="T_squeeze", tag=tag.INJECTIVE)
+    return reshape(a, [extent for k, extent in enumerate(a.shape) if k not in gone])
 
 
 @checked("topi.")
@@ -222,19 +195,8 @@ def split(ary: te.Tensor, indices_or_sections: int | Sequence[int], axis: int = 
     starts, stops = [0, *indices_or_sections], [*indices_or_sections, extent]
     if any(b < a for a, b in zip(starts, stops)):
         raise OperandError(f"topi.split: cuts at {indices_or_sections} are not in order within 0 .. {extent}")
-    return [section(ary, at, a, b - a) for a, b in zip(starts, stops)]
-
-
-def section(x: te.Tensor, axis: int, start: int, count: int) -> te.Tensor:
-    """`count` slices of x from `start` on."""
-    shape = list(x.shape)
-    shape[axis] = count
-    return te.compute(
-        tuple(shape),
-        lambda *i: x[tuple(v + start if k == axis and start else v for k, v in enumerate(i))],
-        name="T_split",
-        tag=tag.INJECTIVE,
-    )
+    whole = [range(n) for n in ary.shape]
+    return [gather_ranges(ary, [*whole[:at], range(a, b), *whole[at + 1 :]]) for a, b in zip(starts, stops)]
 
 
 @checked("topi.")
