@@ -7,6 +7,7 @@ import io
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from tests.shared_files import article, between
 
 import renorm
 from renorm import te
+from renorm.driver.build import CudaModule
 from renorm.tir import interpret
 
 
@@ -28,7 +30,7 @@ def test_program_of_the_article_runs_as_it_stands() -> None:
             between(seed, "data, mean, var, gamma, beta, out = get_bn_data(c, n, tvm.nd.array)", "mod(data"),
         ]
     )
-    names: dict = {}
+    names: dict[str, Any] = {}
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         exec(compile(program, "<seed 000>", "exec"), names)
@@ -99,6 +101,7 @@ def tiled_product(n: int, m: int, k: int):
 def test_cuda_source_and_its_loops(shape, tmp_path: Path) -> None:
     s, args = tiled_product(*shape)
     built = renorm.build(s, args, target="cuda -arch=sm_90")
+    assert isinstance(built, CudaModule)
     source = built.imported_modules[0].get_source()
     assert source.count("__global__") == 1
     (launch,) = built.generated.launches
@@ -106,10 +109,14 @@ def test_cuda_source_and_its_loops(shape, tmp_path: Path) -> None:
     assert launch.block == (4, 4, 1)
     rng = np.random.default_rng(1)
     arrays = [rng.normal(size=t.shape).astype(np.float32) for t in args]
-    interpret.run(renorm.lower(s, args).kernel, arrays)
+    interpret.run(te.lower(s, args), arrays)
     np.testing.assert_allclose(arrays[2], arrays[0].astype(np.float64) @ arrays[1], rtol=1e-5, atol=1e-5)
-    with pytest.raises(renorm.errors.InvalidTarget, match="does not launch it yet"):
-        built(*arrays)
+    with pytest.raises(renorm.errors.InvalidInput, match="known: cu"):
+        built.get_source("ll")
+    evaluator = built.time_evaluator(built.entry_name, number=1)
+    for call in (lambda: built(*arrays), lambda: evaluator(*arrays), lambda: built.export_library(tmp_path / "f")):
+        with pytest.raises(renorm.errors.InvalidTarget, match="does not launch it yet"):
+            call()
     if shutil.which("nvcc"):
         assert_compiles(source, tmp_path)
 

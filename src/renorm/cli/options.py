@@ -15,7 +15,7 @@ from renorm.core import limits
 from renorm.errors import InvalidInput
 
 
-class Shape(click.ParamType):
+class Shape(click.ParamType):  # pyright: ignore[reportMissingTypeArgument]  # generic in new versions of click only
     """`x=1x3x224x224`: an input's name and its shape; `x=` is the shape of a scalar."""
 
     name = "NAME=SHAPE"
@@ -35,7 +35,7 @@ class Shape(click.ParamType):
         return name, shape
 
 
-class Limit(click.ParamType):
+class Limit(click.ParamType):  # pyright: ignore[reportMissingTypeArgument]
     """`operations=1e15`: a limit and what it is raised or lowered to."""
 
     name = "NAME=NUMBER"

@@ -17,7 +17,7 @@ from renorm.core.locks import check_imports
 from renorm.core.target import Target
 from renorm.driver.open import OpenFunction, OpenLoops, OpenProgram
 from renorm.expr.nodes import OpenVar
-from renorm.runtime.function import Function
+from renorm.runtime.function import Entry, Function
 from renorm.runtime.module import Module
 from renorm.runtime.program import Argument, Code, Program, Step, TensorSpec, align
 from renorm.te.arguments import checked
@@ -144,24 +144,21 @@ class BuiltModule(Function):
             raise InvalidInput(f"{fmt!r} is not a form of source", ["known: ll, asm, loops"])
         return forms[fmt]()
 
-    @property
-    def imported_modules(self) -> list[Any]:
-        """Modules for devices; none on a CPU."""
-        return []
 
-
-class CudaModule:
-    """A kernel as CUDA C. Launching it needs CUDA, which this version does not do yet."""
+class CudaModule(Entry):
+    """A kernel as CUDA C. Launching it needs CUDA, which this version does not do yet: calls raise InvalidTarget."""
 
     def __init__(self, generated: cuda.CudaKernel):
-        self.generated = generated
+        self.generated, self.imported_modules = generated, [self]
 
     @property
-    def imported_modules(self) -> list[CudaModule]:
-        return [self]
+    def entry_name(self) -> str:
+        return self.generated.name
 
-    def get_source(self) -> str:
+    def get_source(self, fmt: str = "cu") -> str:
         """CUDA C of all launches."""
+        if fmt != "cu":
+            raise InvalidInput(f"{fmt!r} is not a form of source", ["known: cu"])
         return self.generated.source
 
     def __call__(self, *arrays: Any) -> None:
@@ -170,3 +167,8 @@ class CudaModule:
             [f"launches: {', '.join(f'{x.name} {x.grid} x {x.block}' for x in self.generated.launches)}"],
             "compile get_source() with nvcc, or build for target='llvm'",
         )
+
+    def export_library(self, file_name: Any) -> None:
+        self()
+
+    save = export_library

@@ -22,7 +22,7 @@ from renorm.runtime.external import ExternalCode
 from renorm.runtime.module import Module
 from renorm.runtime.openmp import Region
 from renorm.runtime.program import Program
-from renorm.runtime.report import Report
+from renorm.runtime.report import KernelRecord, Report
 from renorm.runtime.state import State
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ class CompiledModule(Module):
         self.graph = graph
         self._texts = dict(texts)
 
-    def kernel(self, name: str) -> KernelText | ExternalText:
+    def kernel(self, name: str | KernelRecord) -> KernelText | ExternalText:
         """The kernel of that name, as in `report.kernels`; InvalidInput lists the nearest."""
         if str(name) not in self._texts:
             raise InvalidInput(f"there is no kernel {str(name)!r}", [f"nearest: {suggest(str(name), self._texts)}"])
@@ -190,9 +190,7 @@ class SpecializingModule:
         key = tuple(sorted(sizes.items()))
         return self._made.made(key, lambda: self._specialize(sizes))
 
-    def run(
-        self, /, *args: Any, out: Sequence[Any] | None = None, timeout: float | None = None, **named: Any
-    ) -> list[np.ndarray[Any, Any]]:
+    def run(self, /, *args: Any, out: Any = None, timeout: float | None = None, **named: Any) -> list[Any]:
         """As Module.run, on the specialisation for the shapes of these arrays, whose compilation has no time limit."""
         given = {v.name: a for v, a in zip(self._inputs, args)} | named
         shapes = {v.name: shape_of(given[v.name]) for v in self._inputs if v.name in given}
@@ -203,7 +201,7 @@ class SpecializingModule:
         for module in self._made.all():
             module.cancel()
 
-    def kernel(self, name: str) -> KernelText | ExternalText:
+    def kernel(self, name: str | KernelRecord) -> KernelText | ExternalText:
         """A kernel of the specialisation used last."""
         last = self._made.last()
         if last is None:

@@ -130,10 +130,6 @@ class OpenFunction(Entry):
         """As a module's, of the combination used last."""
         return self._last().get_source(fmt)
 
-    @property
-    def imported_modules(self) -> list[Any]:
-        return []
-
     def export_library(self, file_name: str | os.PathLike[str]) -> None:
         """Write the only combination there is: a file has fixed extents."""
         if len(self._made) != 1:

@@ -143,7 +143,7 @@ def serve(job: Job, asked: Iterable[str], told: TextIO) -> None:
         tell(ms=timed(call, float(line)), peak_bytes=peak_bytes())
 
 
-def timed(call: Call, seconds: float) -> list[float]:
+def timed(call: Callable[[], object], seconds: float) -> list[float]:
     """Milliseconds of each call, as many as fit, at least one. One more goes first: it finds the caches full of what
     others did meanwhile, and its threads asleep."""
     call()

@@ -147,8 +147,8 @@ class Node:
     their own, as long as it has these operands."""
 
     def __init__(self, op: OpDef, operands: list[Any], name: str, origin: Sequence[str] = ()):
-        self.op, self.operands, self.name = op, operands, name
-        self.outputs: list[Value] = []
+        self.op, self.name, self.outputs = op, name, list[Value]()
+        self.operands: list[Any] = operands
         self.origin: Sequence[str] = origin or (name,)
         self.notes: dict[Any, Any] = {}
         self._order = 0.0  # see Graph.place_of

@@ -369,10 +369,10 @@ class OpDef:
             own = given if given is not None else found[i]
             if own is None:
                 raise OperandError(f"{self.name}: neither signature nor infer gives the shape of result {i}")
-            if not isinstance(own, TensorType):
-                own = TensorType(dtypes.lookup(dtypes_of[i]).name, tuple(own))
-            fresh = tuple(Sym(f"?{hint}.{i}.{axis}") if d is None else d for axis, d in enumerate(own.shape))
-            types.append(TensorType(own.dtype, fresh))
+            is_typed = isinstance(own, TensorType)
+            extents = list[Any](own.shape if is_typed else own)  # None is one that infer does not know
+            fresh = tuple(Sym(f"?{hint}.{i}.{axis}") if d is None else d for axis, d in enumerate(extents))
+            types.append(TensorType(own.dtype if is_typed else dtypes.lookup(dtypes_of[i]).name, fresh))
         return types
 
 

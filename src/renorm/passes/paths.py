@@ -45,7 +45,7 @@ def carry_to(node: Node, index: int, axis: int, result: int) -> Carry | None:
     key = "carried", index, axis
     found = node.notes[key] if key in node.notes else node.op.carried(node, index, axis)
     if isinstance(found, Sequence):  # one for each result, of which there may be many
-        found = node.notes[key] = {c.result: c for c in reversed(found) if c is not None}
+        found = node.notes[key] = {c.result: c for c in reversed(found)}
     if isinstance(found, dict):
         return found.get(result)
     return found if found is not None and found.result == result else None

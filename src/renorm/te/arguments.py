@@ -20,7 +20,7 @@ from renorm.expr.rewrite import walk
 P = ParamSpec("P")
 R = TypeVar("R")
 
-Extent = Annotated[int, OpenVar]
+Extent = Annotated[int | OpenVar, "an extent"]
 """An int, or an expression of open variables, which counts as one until the program is specialised."""
 
 Check = Callable[[Any], Any]  # gives the value as the function shall see it, or raises _Unfit

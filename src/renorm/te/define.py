@@ -86,8 +86,8 @@ def reduce_axis(dom: Sequence[Extent], name: str = "rv") -> IterVar:
     """An axis lo .. hi - 1 to reduce over. Each compute needs axes of its own."""
     if len(dom) != 2:
         raise InvalidExpression(f"reduce axis {name}: {dom!r} is not a pair (from, to)")
-    low, high = dom
-    if isinstance(low, Expr) or isinstance(high, Expr):
+    low, high = bounds = list[Any](dom)  # open ones count as ints
+    if any(isinstance(bound, Expr) for bound in bounds):
         return IterVar(name, high if same_extent(low, 0) else high - low, "reduce", low)
     if high < low:
         raise InvalidExpression(f"reduce axis {name}: it ends at {high}, before its start {low}")

@@ -441,7 +441,7 @@ def compute_over(
     return ComputeOp(name, axis, as_expr(f(*(a.var for a in axis))), tag, attrs).tensor
 
 
-def same_extent(a: int, b: int) -> bool:
+def same_extent(a: Extent, b: Extent) -> bool:
     """Whether two extents are equal; open ones, where they are the same expression."""
     return same(a, b) if isinstance(a, Expr) and isinstance(b, Expr) else not isinstance(a == b, Expr) and a == b
 
@@ -450,7 +450,7 @@ def same_extent(a: int, b: int) -> bool:
 def broadcast_shape(what: str, *shapes: Sequence[Extent]) -> tuple[int, ...]:
     """The shape that operands of these shapes broadcast to, by NumPy's rules."""
     rank = max((len(s) for s in shapes), default=0)
-    result = [1] * rank
+    result: list[Any] = [1] * rank
     for shape in shapes:
         for position, extent in enumerate(shape, start=rank - len(shape)):
             if same_extent(extent, 1):

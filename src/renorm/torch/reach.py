@@ -39,7 +39,7 @@ def is_watched() -> bool:
         or _len_torch_dispatch_stack()
         or (_len_torch_function_stack() and _sees_functions())
         or _are_functorch_transforms_active()
-        or _get_tracing_state() is not None
+        or _get_tracing_state() is not None  # pyright: ignore[reportUnnecessaryComparison]  # None where nobody traces
         or _dispatch_tls_is_dispatch_key_included(_VMAP)
     )
 

@@ -166,7 +166,7 @@ class _Writer:
         if schema.deprecated or any(a.name not in schema.attributes for a in written.attribute):
             return False
         if any(
-            _kind(schema, a) == AttributeProto.INT and isinstance(v, float) and v != int(v)
+            _kind(schema, a) == AttributeProto.INT and isinstance(v, float) and not v.is_integer()
             for a, v in attributes.items()
         ):
             return False
