@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from click.testing import CliRunner, Result
 from onnx import helper, parser
+from tests.frontends import onnx_runtime
 
 import renorm
 from renorm.cli import main
@@ -67,7 +67,7 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_compile_writes_an_artifact_that_loads(artifact: Path) -> None:
     x = np.zeros((2, 1, 8, 8), np.float32)
-    theirs = onnxruntime.InferenceSession(MODEL).run(None, {"pixels": x})[0]
+    theirs = onnx_runtime.run(MODEL, x)[0]
     (ours,) = renorm.load(artifact, threads=1).run(x)
     np.testing.assert_allclose(ours, theirs, atol=1e-4 * np.abs(theirs).max())
 
@@ -111,7 +111,7 @@ def test_run_reads_and_writes_arrays(artifact: Path, tmp_path: Path) -> None:
     x = np.random.default_rng(0).random((2, 1, 8, 8), np.float32)
     np.save(tmp_path / "x.npy", x)
     np.savez(tmp_path / "x.npz", pixels=x)
-    theirs = onnxruntime.InferenceSession(MODEL).run(None, {"pixels": x})[0]
+    theirs = onnx_runtime.run(MODEL, x)[0]
     for given in (tmp_path / "x.npy", f"pixels={tmp_path / 'x.npy'}", tmp_path / "x.npz"):
         out = tmp_path / "out.npz"
         found = run_json("run", artifact, "--input", given, "-o", out, "--threads", 1)

@@ -11,6 +11,7 @@ import pytest
 import unicorn
 import unicorn.arm64_const as arm64
 from tests.codegen.native import HOST, Native, program
+from unicorn.unicorn_py3 import Uc
 
 from renorm.codegen.llvm import compile_kernel
 from renorm.core import dtypes
@@ -37,7 +38,7 @@ def emulate(kernel: Kernel, arrays: list[Array]) -> None:
     table, stack, end = Memory(PAGE), Memory(STACK), Memory(PAGE)
     addresses = [m.address for m in (*held, *extra)]
     table.array.view(np.uint64)[: len(addresses)] = addresses
-    core = unicorn.Uc(unicorn.UC_ARCH_ARM64, unicorn.UC_MODE_ARM)
+    core = Uc(unicorn.UC_ARCH_ARM64, unicorn.UC_MODE_ARM)
     core.ctl_set_cpu_model(arm64.UC_CPU_ARM64_MAX)  # with half-precision instructions, as the target has them
     for m in (image._memory, *held, *extra, table, stack, end):
         core.mem_map_ptr(m.address, -(-max(m.nbytes, 1) // PAGE) * PAGE, unicorn.UC_PROT_ALL, m.address)

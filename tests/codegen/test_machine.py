@@ -112,7 +112,9 @@ def test_rejected_ir_names_the_kernel_and_shows_the_ir() -> None:
         ("cuda", "the kind llvm only"),
     ],
 )
-def test_a_target_without_code_generator_is_refused(target: str, message: str, capfd: pytest.CaptureFixture) -> None:
+def test_a_target_without_code_generator_is_refused(
+    target: str, message: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(InvalidTarget, match=message):
         compile_kernel(double(), find(target))
     assert "not a recognized" not in capfd.readouterr().err

@@ -106,7 +106,7 @@ def test_the_error_is_what_the_docstring_promises(name: str, dtype: str) -> None
 @pytest.mark.parametrize("name", ["exp", "log", "tanh", "erf", "sigmoid"])
 def test_every_exponent_and_many_mantissas_in_float32(name: str) -> None:
     step = 257  # coprime to the period of the mantissa: all signs and exponents, spread mantissas
-    x = np.arange(0, 2**32, step, np.uint64).astype(np.uint32).view(np.float32)
+    x = np.arange(0, 2**32, step, dtype=np.uint64).astype(np.uint32).view(np.float32)
     native = None
     for chunk in np.array_split(x[: len(x) // 16 * 16], 16):
         chunk = np.ascontiguousarray(chunk[: len(chunk) // 16 * 16])

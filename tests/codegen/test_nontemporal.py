@@ -10,6 +10,7 @@ from renorm import te
 from renorm.codegen import llvm
 from renorm.core import target
 from renorm.core.errors import InvalidLoops, InvalidSchedule
+from renorm.driver.build import Loops
 from renorm.ops import schedules
 from renorm.targets import find
 from renorm.tir import parse, verify
@@ -45,6 +46,7 @@ def test_values_are_those_of_plain_stores_at_any_address(dtype: str, lanes: int,
 def test_the_hint_reaches_the_machine_and_survives_text():
     s, args = scaled(256, "float32", 16)
     loops = renorm.lower(s, args)
+    assert isinstance(loops, Loops)
     assert "nontemporal B[" in str(loops)
     assert str(parse.parse(str(loops))) == str(loops)
     haswell = find("llvm -mcpu=haswell -mtriple=x86_64-unknown-linux-gnu")

@@ -238,7 +238,8 @@ def writes(node: ast.AST) -> bool:
         case ast.Call(func=ast.Name("open") | ast.Attribute(attr="open" | "fdopen"), args=args, keywords=named):
             modes = [a.value for a in (*args, *(k.value for k in named)) if isinstance(a, ast.Constant)]
             return any(isinstance(m, str) and len(m) < 4 and set(m) & set("wxa+") for m in modes)
-    return False
+        case _:
+            return False
 
 
 def test_nothing_is_written_beside_it():

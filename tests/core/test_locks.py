@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, nullcontext
 from importlib import import_module
 from pathlib import Path
@@ -64,7 +64,7 @@ def all_end(*threads: threading.Thread) -> None:
 
 
 @contextmanager
-def held(guard: Any) -> Iterator[threading.Event]:
+def held(guard: Any) -> Generator[threading.Event]:
     """Inside, another thread has the lock, until the event is set."""
     has, go = threading.Event(), threading.Event()
 

@@ -8,15 +8,17 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import numpy_helper
+from tests.frontends import onnx_runtime
 from tests.frontends.models import model
 
 import renorm
 from renorm.core import dtypes
+from renorm.driver.module import SpecializingModule
 from renorm.errors import InvalidArtifact, InvalidInput, StatisticsWarning, TimeLimit
 from renorm.runtime import artifact
+from renorm.runtime.memory import Memory
 
 Array = np.ndarray[Any, Any]
 RNG = np.random.default_rng(11)
@@ -37,7 +39,7 @@ BODY = """training (float[N, 2, 4, 5] x) => (float[N, 3, 4, 5] y, float[3] after
 
 
 def network() -> onnx.ModelProto:
-    return model(BODY, w=WEIGHT, **HELD)
+    return model(BODY, HELD, w=WEIGHT)
 
 
 def images(*sizes: int, seed: int = 0) -> list[Array]:
@@ -81,17 +83,12 @@ def test_statistics_are_outputs_at_every_level(level: int) -> None:
     )
     y, after = step(BEFORE, x)
     expected = [y, after["a_m"], after["a_v"]]
-    for ours, wanted, theirs in zip(m.run(x), expected, by_onnxruntime(network(), x), strict=True):
+    for ours, wanted, theirs in zip(m.run(x), expected, onnx_runtime.run(network(), x), strict=True):
         np.testing.assert_allclose(ours, wanted, rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
     assert not m.state
     assert {n.name: n.fate for n in m.report.norms} == {"a": "unit", "b": "unit"}  # whatever results they have
     assert all("keep holds every batch_norm" in n.reason for n in m.report.norms)
-
-
-def by_onnxruntime(proto: onnx.ModelProto, x: Array) -> list[Array]:
-    session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
-    return list(session.run(None, {"x": x}))
 
 
 def test_a_norm_in_training_mode_is_never_folded_and_the_ledger_says_why() -> None:
@@ -151,19 +148,20 @@ def test_each_run_reads_and_replaces_the_state() -> None:
     assert [v.name for v in m.inputs] == ["x"]
     assert [v.name for v in m.outputs] == ["y", "after_mean", "after_var"]
     agree(m.state, BEFORE)
-    expected = BEFORE
-    for x in images(3, 1, 3):  # the state is the same whatever the batch
+    expected, batches = BEFORE, images(3, 1, 3)
+    for x in batches:  # the state is the same whatever the batch
         results = m.run(x)
         y, expected = step(expected, x)
         agree(m.state, expected)
         np.testing.assert_allclose(results[0], y, rtol=1e-4, atol=1e-5)
         np.testing.assert_array_equal(results[1], m.state["a_m"])
         np.testing.assert_array_equal(results[2], m.state["a_v"])
+    assert isinstance(m, SpecializingModule)
     special = m.specialized(x=(3, 2, 4, 5))
     assert special.state is m.state
-    into = [np.empty((3, 3, 4, 5), np.float32), np.empty(3, np.float32), None]
-    y, expected = step(expected, x)
-    assert special.run(x, out=into)[0] is into[0]
+    into: list[Any] = [np.empty((3, 3, 4, 5), np.float32), np.empty(3, np.float32), None]
+    y, expected = step(expected, batches[-1])
+    assert special.run(batches[-1], out=into)[0] is into[0]
     agree(m.state, expected)
     np.testing.assert_allclose(into[0], y, rtol=1e-4, atol=1e-5)
     np.testing.assert_array_equal(into[1], m.state["a_m"])
@@ -239,6 +237,7 @@ def test_state_at_every_level_and_verified(level: int) -> None:
     m.run(x)
     agree(m.state, step(BEFORE, x)[1])
     before = m.state.copy()
+    assert isinstance(m, renorm.Module)
     m.exclusive(x)(0)
     m.recorded(x)
     assert all(m.state[n] is a for n, a in before.items())
@@ -353,8 +352,10 @@ def test_a_state_that_does_not_fit_its_program_is_noticed(tmp_path: Path) -> Non
     m = renorm.compile(network(), train_state=True, shapes={"x": x.shape}, threads=1)
     m.save(tmp_path / "good.renorm")
     held = artifact.read(tmp_path / "good.renorm")
+    state = [held.state[0][:-4], *held.state[1:]]
+    assert not isinstance(held.weights, Memory)
     parts = (held.program, held.walker, held.objects, held.weights, held.externals)
-    artifact.write(tmp_path / "bad.renorm", *parts, [held.state[0][:-4], *held.state[1:]])
+    artifact.write(tmp_path / "bad.renorm", *parts, state)
     with pytest.raises(InvalidArtifact, match=r"state a_m f32\[3\] has 8 bytes, not 12"):
         renorm.load(tmp_path / "bad.renorm")
 
@@ -443,7 +444,7 @@ def test_what_has_no_state_is_refused() -> None:
         renorm.compile(inference, train_state=True)
     assert error.value.facts == tuple(f"{n}: it normalizes with stored statistics" for n in "ab")
     for alike, said in (("a_m, b_v)", "mean 'a_m', var 'b_v'"), ("a_m, a_v)", "mean 'a_m', var 'a_v'")):
-        mixed = model(BODY.replace("b_m, b_v)", alike), w=WEIGHT, **HELD)
+        mixed = model(BODY.replace("b_m, b_v)", alike), HELD, w=WEIGHT)
         with pytest.raises(InvalidInput, match="cannot be one state") as error:
             renorm.compile(mixed, train_state=True)
         assert error.value.facts == (f"b: {said}",)

@@ -38,7 +38,7 @@ def value(e: Expr, env: Mapping[Var, Any]) -> Any:
 
 
 def _apply(op: str, a: Any, b: Any) -> Any:
-    if isinstance(a, np.float32):
+    if isinstance(a, np.floating):
         return {
             "+": lambda: a + b, "-": lambda: a - b, "*": lambda: a * b, "/": lambda: a / b,
             "min": lambda: np.minimum(a, b), "max": lambda: np.maximum(a, b),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from renorm.core import dtypes
 from renorm.expr.nodes import Binary, Broadcast, Call, Cast, Const, Expr, Load, Not, Ramp, Var, const, select
 from renorm.expr.text import constant_text
-from renorm.tir.nodes import Buffer
+from renorm.tir.nodes import Buffer, Store
 from renorm.tir.parse import parse
 
 a, b = Var("ax0"), Var("ax1")
@@ -52,6 +52,8 @@ def test_float_constants_come_back(dtype: str, number: float) -> None:
     with np.errstate(all="ignore"):
         rounded = narrow(number)
     kernel = parse(f"kernel k(Y: {dtype}[1]) -> (Y) {{ Y[0] = {constant_text(Const(float(rounded), dtype))} }}")
+    assert isinstance(kernel.body, Store)
+    assert isinstance(kernel.body.value, Const)
     with np.errstate(all="ignore"):
         back = narrow(kernel.body.value.value)
     assert back.tobytes() == rounded.tobytes() or (np.isnan(back) and np.isnan(rounded))

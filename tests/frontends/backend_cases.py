@@ -71,7 +71,7 @@ def is_defined(model: onnx.ModelProto) -> bool:
     values = (*model.graph.input, *model.graph.output)
     return all(_is_tensor(v.type) for v in values) and all(
         not standard_domain(n.domain)
-        and not is_newer(n, opset)
+        and not is_newer(n, opset)  # pyright: ignore[reportArgumentType]  # onnx's nodes have the same fields
         and (n.op_type == "Constant" or registry.find_onnx(n.op_type, opset) is not None)
         for n in model.graph.node
     )

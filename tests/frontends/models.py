@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +14,13 @@ DIGITS = ROOT / "examples" / "digits"
 SHARED = ROOT.parent / "shared"  # trained networks and the benchmark's; not part of the repository
 
 
-def model(body: str, *, opset: int = 17, ir: int = 8, **initializers: np.ndarray) -> onnx.ModelProto:
-    """A model from ONNX's text form: its graph, and initializers beside those that the text holds."""
+def model(
+    body: str, held: Mapping[str, np.ndarray] = {}, *, opset: int = 17, ir: int = 8, **more: np.ndarray
+) -> onnx.ModelProto:
+    """Return a model from ONNX's text form: its graph, and the initializers `held` and `more` beside those that the
+    text holds."""
     parsed = parser.parse_model(f'<ir_version: {ir}, opset_import: ["" : {opset}]>\n{body}')
-    for name, array in initializers.items():
+    for name, array in {**held, **more}.items():
         parsed.graph.initializer.append(numpy_helper.from_array(array, name))
     return parsed
 

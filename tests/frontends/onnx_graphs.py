@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import onnxruntime
 from onnx import helper, numpy_helper
+from tests.frontends import onnx_runtime
 
 CHANNELS = 4
 SHAPE = (1, CHANNELS, 4, 4)
@@ -76,7 +77,9 @@ def network(seed: int) -> onnx.ModelProto:
         nodes += _nodes(draw, draw.choice(_KINDS), draw.choice(near), f"t{i}", values, opset)
         values.append(f"t{i}")
     made = [v for v in values if v.startswith("t")]
-    outputs = dict.fromkeys((made[-1], *draw.sample(made, draw.randint(0, min(3, len(made))))), SHAPE)
+    outputs: dict[str, tuple[int, ...]] = dict.fromkeys(
+        (made[-1], *draw.sample(made, draw.randint(0, min(3, len(made))))), SHAPE
+    )
     if draw.random() < 0.5:
         nodes.append(helper.make_node("MaxPool", [draw.choice(made)], ["pooled"], kernel_shape=[4, 4]))
         nodes.append(helper.make_node("Flatten", ["pooled"], ["flat"]))
@@ -96,6 +99,6 @@ def inputs(seed: int) -> dict[str, Any]:
 
 
 def by_onnxruntime(model: onnx.ModelProto, given: Mapping[str, Any]) -> list[Any]:
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    session = onnx_runtime.session(model)
     wanted = {i.name for i in session.get_inputs()}
-    return session.run([o.name for o in model.graph.output], {n: a for n, a in given.items() if n in wanted})
+    return onnx_runtime.run(session, {n: a for n, a in given.items() if n in wanted})

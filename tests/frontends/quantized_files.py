@@ -29,7 +29,7 @@ class Quantized:
             zero, self.scale[name] = self.zero[like], self.scale[like]
         else:
             reach = float(self.rng.uniform(1.0, 4.0)) * deviation
-            self.scale[name] = np.float32(reach / (high - low if is_positive else (high - low) / 2))
+            self.scale[name] = float(np.float32(reach / (high - low if is_positive else (high - low) / 2)))
             zero = low if is_positive else int(self.rng.integers(-20, 20)) + (low + high + 1) // 2
             zero = 0 if self.dtype == "int16" else zero  # as the format has it
         self.zero[name] = zero

@@ -100,7 +100,8 @@ def test_a_norm_that_was_never_trained_is_told_from_one_whose_statistics_stood_s
         sound(),
         at("scale", 0, slice(0, 3)),  # dead channels, as weight decay leaves them
         at("var", 0, 2),
-        at("var", 1e-30, slice(0, 6)) | {"mean": np.float32([0] * 6 + [0.5, -1])},  # inputs that are always zero
+        at("var", 1e-30, slice(0, 6))
+        | {"mean": np.array([0] * 6 + [0.5, -1], np.float32)},  # inputs that are always zero
         at("scale", -1.5, slice(0, 4)),
         at("mean", 40, 2),
         {n: v.astype(np.float16) for n, v in sound().items()},
@@ -173,7 +174,7 @@ def test_other_norms_are_looked_at_too() -> None:
     g = Graph()
     x = g.input("x", "float32", (2, 4, 5))
     g.outputs = [
-        ops.instance_norm(x, np.float32([1, np.inf, 1, 1]), np.zeros(4, np.float32), name="a"),
+        ops.instance_norm(x, np.array([1, np.inf, 1, 1], np.float32), np.zeros(4, np.float32), name="a"),
         ops.layer_norm(x, np.zeros(5, np.float32), np.ones(5, np.float32), name="b"),
         ops.layer_norm(x, np.full(5, 0.7, np.float32), np.ones(5, np.float32), name="c"),
     ]

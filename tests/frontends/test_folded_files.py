@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
+from tests.frontends import onnx_runtime
 from tests.frontends.test_circle_reader import NETWORKS, exported
 from tests.frontends.test_tflite_writer import operators, seed_001
 from tests.frontends.test_unfold import random_network
@@ -42,16 +42,12 @@ def test_onnx_files(seed: int, reversible: bool, tmp_path: Path):
     source = random_network(seed)
     renorm.optimize(source, tmp_path / "folded.onnx", reversible=reversible)
     onnx.checker.check_model(tmp_path / "folded.onnx", full_check=True)
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    before, after = (
-        onnxruntime.InferenceSession(m, options) for m in (source.SerializeToString(), tmp_path / "folded.onnx")
-    )
+    before, after = (onnx_runtime.session(m) for m in (source, tmp_path / "folded.onnx"))
     names = [[o.name for o in s.get_outputs()] for s in (before, after)]
     assert names[0] == names[1]
     (given,) = before.get_inputs()
     x = np.random.default_rng(seed).standard_normal(given.shape).astype(np.float32)
-    for y, e in zip(after.run(None, {"x": x}), before.run(None, {"x": x}), strict=True):
+    for y, e in zip(onnx_runtime.run(after, x), onnx_runtime.run(before, x), strict=True):
         np.testing.assert_allclose(y, e, atol=2e-4 * np.abs(e).max())
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import helper, numpy_helper, parser
+from tests.frontends import onnx_runtime
 from tests.frontends.models import model
 
 import renorm
@@ -30,11 +30,6 @@ BRANCHES = """g (float[2, 3] x) => (float[2, 3] y) {
     b = Neg(a)
     a = Sin(x)
 }"""
-
-
-def run_by_onnxruntime(m: onnx.ModelProto, x: Any) -> Any:
-    session = onnxruntime.InferenceSession(m.SerializeToString(), providers=["CPUExecutionProvider"])
-    return session.run(None, {session.get_inputs()[0].name: x})
 
 
 def assumptions(g: Any) -> tuple[str, ...]:
@@ -98,7 +93,7 @@ def test_a_version_that_is_not_stated_is_the_newest() -> None:
     graph = frontends.read(m)
     assert "states no version of ai.onnx: 26 is assumed" in assumptions(graph)[0]
     m.opset_import.append(helper.make_opsetid("com.microsoft", 1))  # with none at all ONNX Runtime refuses the file
-    np.testing.assert_allclose(interpret.run(graph, [x])[0], run_by_onnxruntime(m, x)[0], rtol=1e-5)
+    np.testing.assert_allclose(interpret.run(graph, [x])[0], onnx_runtime.run(m, x)[0], rtol=1e-5)
 
 
 def test_the_version_of_another_domain_may_be_missing_too() -> None:
@@ -136,13 +131,13 @@ def test_layer_norm_before_its_first_version(opset: int, tmp_path: Path) -> None
         f"LayerNormalization (1 node) is an op of ai.onnx since 17, the model states {opset}: it is taken as 17 "
         "defines it",
     )
-    expected = run_by_onnxruntime(m, X)[0]
+    expected = onnx_runtime.run(m, X)[0]
     np.testing.assert_allclose(interpret.run(graph, [X])[0], expected, rtol=1e-5, atol=1e-6)
     report = renorm.optimize(m, tmp_path / "out.onnx")  # folds k into a scale, so that the node is written anew
     assert report.assumptions == assumptions(graph)
     written = onnx.load(tmp_path / "out.onnx")
     assert [n.op_type for n in written.graph.node] == ["LayerNormalization"]
-    np.testing.assert_allclose(run_by_onnxruntime(written, X)[0], expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(onnx_runtime.run(written, X)[0], expected, rtol=1e-5, atol=1e-6)
 
 
 def test_an_op_whose_meaning_changed_is_not_guessed() -> None:
@@ -184,7 +179,7 @@ def test_dropout_in_training_mode_drops_nothing_and_says_so(mode: str) -> None:
         declared = "" if mode == "constant" else ", bool t"
         held = {"t": np.asarray(True)} if mode == "constant" else {}
         body = f"g (float[2, 3] x{declared}) => (float[2, 3] y, bool[2, 3] mask) {{ [d] y, mask = Dropout(x, r, t) }}"
-        m = model(body, r=np.asarray(0.4, np.float32), **held)
+        m = model(body, held, r=np.asarray(0.4, np.float32))
     graph = frontends.read(m)
     assert len(assumptions(graph)) == 1
     assert "Dropout 'd'" in assumptions(graph)[0]
@@ -199,7 +194,7 @@ def test_dropout_of_ratio_0_is_exact_and_no_assumption() -> None:
     m = model(body, r=np.asarray(0, np.float32), t=np.asarray(True))
     graph = frontends.read(m)
     assert not assumptions(graph)
-    for ours, theirs in zip(interpret.run(graph, [X]), run_by_onnxruntime(m, X), strict=True):
+    for ours, theirs in zip(interpret.run(graph, [X]), onnx_runtime.run(m, X), strict=True):
         np.testing.assert_array_equal(ours, theirs)
 
 

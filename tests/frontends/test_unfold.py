@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from click.testing import CliRunner
 from onnx import ModelProto, NodeProto, helper, numpy_helper
+from tests.frontends import onnx_runtime
 from tests.frontends.models import DIGITS, model
 from tests.frontends.test_tflite_writer import seed_001
 from tests.frontends.tflite_files import File, litert
@@ -83,9 +83,9 @@ class Network:
         return self.node("ConvTranspose", [x, w], shape, group=groups, strides=[2] * self.rank)
 
     def model(self, *outputs: str) -> ModelProto:
-        ends = [[helper.make_tensor_value_info(n, 1, self.shape[n]) for n in side] for side in (("x",), outputs)]
+        x, *results = (helper.make_tensor_value_info(n, 1, self.shape[n]) for n in ("x", *outputs))
         initializers = [numpy_helper.from_array(a, n) for n, a in self.constants.items()]
-        graph = helper.make_graph(self.nodes, "net", *ends, initializers)
+        graph = helper.make_graph(self.nodes, "net", [x], results, initializers)
         made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
         onnx.checker.check_model(made, full_check=True)
         return made
@@ -132,9 +132,7 @@ def constants(m: ModelProto) -> dict[str, tuple[Any, ...]]:
 
 
 def outputs(m: ModelProto, x: np.ndarray) -> list[np.ndarray]:
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    return onnxruntime.InferenceSession(m.SerializeToString(), options).run(None, {m.graph.input[0].name: x})
+    return onnx_runtime.run(m, x)
 
 
 def there_and_back(source: ModelProto, directory: Path, **options: Any) -> tuple[ModelProto, ModelProto]:
@@ -426,7 +424,7 @@ def test_a_file_converted_since_is_restored_where_definitions_are_the_same(versi
         m = ReduceMean <axes = [-1]> (x) d = Sub(x, m) q = Mul(d, d) v = ReduceMean <axes = [-1]> (q)
         e = Add(v, eps) s = Sqrt(e) n = Div(d, s) f = Mul(n, w) y = Add(f, w)
     }"""
-    source = model(body, w=np.linspace(1, 2, 8, dtype=np.float32), eps=np.float32(1e-5))
+    source = model(body, w=np.linspace(1, 2, 8, dtype=np.float32), eps=np.array(1e-5, np.float32))
     renorm.optimize(source, tmp_path / "m.onnx", reversible=True)
     made = onnx.load(tmp_path / "m.onnx")
     assert [n.op_type for n in made.graph.node] == ["LayerNormalization"]

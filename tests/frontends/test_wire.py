@@ -48,7 +48,7 @@ def every_field() -> ModelProto:
     """A small model with something in every field that is read."""
     body = helper.make_graph([helper.make_node("Neg", ["a"], ["b"])], "body", [], [])
     indices = numpy_helper.from_array(np.array([1, 5]), "indices")
-    sparse = helper.make_sparse_tensor(numpy_helper.from_array(np.float32([5, 7]), "sparse"), indices, [2, 3])
+    sparse = helper.make_sparse_tensor(numpy_helper.from_array(np.array([5, 7], np.float32), "sparse"), indices, [2, 3])
     given: dict[str, Any] = {
         "f": 1.1, "i": -5, "s": "text", "t": indices, "g": body, "floats": [0.1, 1e30], "ints": [3, -(2**63)],
         "strings": ["a", "b"], "graphs": [body, body], "sparse_tensor": sparse,
@@ -197,7 +197,7 @@ def test_elements_are_those_that_onnx_gives(dtype: Any, is_raw: bool) -> None:
     held = np.asarray(values).astype(kind)
     tensor = helper.make_tensor("w", code, (3, 5), held.tobytes() if is_raw else held.ravel(), raw=is_raw)
     ours = tensors.to_array(messages.TensorProto.read(tensor.SerializeToString()), None, "w")
-    theirs = tensors.to_array(tensor, None, "w")
+    theirs = tensors.to_array(tensor, None, "w")  # pyright: ignore[reportArgumentType]  # onnx's own
     for array in (ours, theirs):
         assert array.dtype == held.dtype
         np.testing.assert_array_equal(array, numpy_helper.to_array(tensor))

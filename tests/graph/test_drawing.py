@@ -93,18 +93,18 @@ def graphs(draw: Any) -> Graph:
 @given(graph=graphs())
 def test_everything_is_drawn_once_and_joined(draw: Any, graph: Graph) -> None:
     labels, edges, frames = READ[draw](draw(graph))
-    several = [v for n in graph.nodes if len(n.outputs) > 1 for v in n.outputs if graph.user_map().get(v)]
-    values = [*graph.inputs, *several, *graph.outputs]
+    makers = {v: n.name for n in graph.nodes if len(n.outputs) > 1 for v in n.outputs if graph.user_map().get(v)}
+    values = [*graph.inputs, *makers, *graph.outputs]
     expected = [f"{v.name}\n{v.type}" for v in values]
     expected += [n.op.name if n.op.name == n.name else f"{n.op.name}\n{n.name}" for n in graph.nodes]
     assert sorted(labels.values()) == sorted(expected)
 
     def told(v: Any) -> str:
-        return f"{v.name}\n{v.type}" if v in several or v.producer is None else v.producer.name
+        return f"{v.name}\n{v.type}" if v in makers or v.producer is None else v.producer.name
 
     names = {key: label if key[0] != "n" or "_" in key else label.splitlines()[-1] for key, label in labels.items()}
     read = {(told(v), n.name) for n in graph.nodes for v in n.inputs if v is not None}
-    read |= {(v.producer.name, told(v)) for v in several}
+    read |= {(maker, told(v)) for v, maker in makers.items()}
     read |= {(told(v), f"{v.name}\n{v.type}") for v in graph.outputs}
     assert sorted((names[a], names[b]) for a, b in edges) == sorted(read)
     inside = {kernel: [names[key] for key in members] for kernel, members in frames.items() if kernel}

@@ -13,8 +13,8 @@ from renorm.graph.op import OpDef
 def test_floats_are_float64_inside_and_rounded_where_asked() -> None:
     g = Graph()
     x = g.input("x", "float32", (1,))
-    g.outputs = [ops.sub(ops.add(x, g.constant(np.float32([1e8]))), g.constant(np.float32([1e8])))]
-    exact, rounded = (interpret.run(g, [np.float32([1.0])], rounded=r)[0] for r in (False, True))
+    g.outputs = [ops.sub(ops.add(x, g.constant(np.array([1e8], np.float32))), g.constant(np.array([1e8], np.float32)))]
+    exact, rounded = (interpret.run(g, [np.array([1.0], np.float32)], rounded=r)[0] for r in (False, True))
     assert exact.tolist() == [1.0]
     assert rounded.tolist() == [0.0]
     assert exact.dtype == rounded.dtype == np.float32
@@ -60,4 +60,4 @@ def test_a_failing_reference_is_named(x: float, what: str) -> None:
     g = Graph()
     g.outputs = [Faulty()(g.input("x", "float32", (2,)), name="mine")]
     with pytest.raises(UserCodeError, match=f"node 'mine': reference of faulty .*{what}"):
-        interpret.run(g, [np.float32([x, 0])])
+        interpret.run(g, [np.array([x, 0], np.float32)])

@@ -209,7 +209,7 @@ def test_large_graphs_are_edited_quickly() -> None:
     start = time.perf_counter()
     g = chain(4000)
     for node in list(g.nodes)[1:-1:2]:
-        g.replace(node.output, node.inputs[0])
+        g.replace(node.output, node.operands[0])
         g.discard([node])
     assert len(g.nodes) == 4000 - 1999
     assert len(g.copy().nodes) == len(g.nodes)

@@ -42,7 +42,7 @@ def test_how_a_graph_reads() -> None:
     g.outputs = [ops.relu(y, name="Relu_1")]
     assert text(g).splitlines() == [
         "graph net(x: f32[1, 3, 8, 8]) -> (%Relu_1_out) {opset=17} {",
-        f"  const %w: f32[4, 3, 3, 3] = #{digest(w.data)}  // conv1.weight",
+        f"  const %w: f32[4, 3, 3, 3] = #{digest(np.asarray(w.data))}  // conv1.weight",
         "  %input.4: f32[1, 4, 3, 3] = conv(%x, %w) {strides=[2, 2]}  // Conv_0",
         "  %Relu_1_out: f32[1, 4, 3, 3] = relu(%input.4)  // Relu_1",
         "}",
@@ -82,7 +82,7 @@ NAMES = st.text(min_size=1, max_size=12).filter(lambda n: n.isprintable())
 def test_any_name_survives(names: list[str]) -> None:
     g = Graph(names[0])
     x = g.input(names[1], "float32", (2,))
-    c = g.constant(np.float32([1, 2]), names[2], names[0], exact=True)
+    c = g.constant(np.array([1, 2], np.float32), names[2], names[0], exact=True)
     y = g.apply(registry.find("add")(), [x, c], name=names[3], outputs=[names[4]], origin=(names[0],))
     g.outputs = [y]
     again = parse(str(g))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 from onnx import TensorProto, helper
+from tests.frontends import onnx_runtime
 from tests.ops.one_node import OneNode
 
 from renorm import frontends
@@ -23,7 +24,7 @@ Array = np.ndarray[Any, Any]
 def model(
     op_type: str,
     opset: int,
-    operands: dict[str, Array | None],
+    operands: Mapping[str, Array | None],
     outputs: tuple[str, ...] = ("y",),
     constant: tuple[str, ...] = (),
     read: tuple[str, ...] | None = None,
@@ -54,20 +55,17 @@ def read(proto: onnx.ModelProto) -> Graph:
     return frontends.read(proto)
 
 
-def by_renorm(proto: onnx.ModelProto, operands: dict[str, Array | None]) -> list[Array]:
+def by_renorm(proto: onnx.ModelProto, operands: Mapping[str, Array | None]) -> list[Array]:
     """What the references of the ops give that the reader makes of the model."""
     graph = read(proto)
     return interpret.run(graph, {v.name: operands[v.name] for v in graph.inputs})
 
 
-def by_onnxruntime(proto: onnx.ModelProto, operands: dict[str, Array | None]) -> list[Array]:
+def by_onnxruntime(proto: onnx.ModelProto, operands: Mapping[str, Array | None]) -> list[Array]:
     for o in proto.graph.output:
         o.type.tensor_type.elem_type = o.type.tensor_type.elem_type or TensorProto.FLOAT
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return list(session.run(None, {i.name: operands[i.name] for i in session.get_inputs()}))
+    session = onnx_runtime.session(proto)
+    return onnx_runtime.run(session, {i.name: operands[i.name] for i in session.get_inputs()})
 
 
 def case(op: type[OpDef], *arrays: Array | None, **attributes: Any) -> OneNode:

@@ -32,7 +32,7 @@ class OneNode:
     def __init__(self, op: type[OpDef], sample: Sample, shapes: dict[int, Any] | None = None):
         self.op, self.sample = op(**sample.attributes), sample
         rng = np.random.default_rng(zlib.crc32(f"{op.name} {sample.attributes}".encode()))
-        self.graph, self.arrays, self._shapes = Graph(op.name), list[Array](), shapes
+        self.graph, self.arrays, self._shapes = Graph(op.name), list[Array](), shapes or {}
         specs = op.arrange([o for given in sample.operands for o in (given if isinstance(given, list) else [given])])
         operands: list[Any] = []
         for parameter, given in zip(op.parsed.operands, specs):
@@ -48,7 +48,7 @@ class OneNode:
         array = spec.draw(rng)
         if is_static:
             return self.graph.constant(array, name)
-        shape = [self._shapes.get(d, d) for d in spec.type.shape] if self._shapes else spec.type.shape
+        shape = [self._shapes.get(d, d) if isinstance(d, int) else d for d in spec.type.shape]
         self.arrays.append(array)
         return self.graph.input(name, spec.type.dtype, shape)
 

@@ -49,7 +49,7 @@ def module(op: OpDef, operands: dict[str, Array]) -> Any:
 def run(tmp_path: Path) -> Run:
     """Gives results, which are the same on any number of threads."""
 
-    def run(op: OpDef, operands: dict[str, Array]) -> list[Array]:
+    def run(op: OpDef, operands: dict[str, Any]) -> list[Array]:
         path = tmp_path / f"{op.name}.renorm"
         module(op, operands).save(path)
         first, *others = [renorm.load(path, threads=n).run(**operands) for n in (1, 2, 3)]

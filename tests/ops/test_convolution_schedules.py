@@ -248,7 +248,7 @@ def test_whole_groups_are_shuffled_not_gathered() -> None:
     assert not re.findall(r"insertelement <16 x float> %\w+, float %\w+, i32 [1-9]", text)
 
 
-SHAPES = {
+SHAPES: dict[str, tuple[Any, ...]] = {
     "1x1": ("conv", (1, 64, 14, 14), 64, (1, 1)),
     "3x3": ("conv", (1, 32, 14, 14), 64, (3, 3)),
     "a row that tiles do not divide": ("conv", (1, 32, 9, 17), 48, (3, 3)),
@@ -266,8 +266,11 @@ SHAPES = {
     "transposed 2x2": ("conv_transpose", (1, 32, 8, 15), 32, (2, 2), (2, 2)),
     "transposed 4x4 to few channels": ("conv_transpose", (1, 32, 16, 16), 3, (4, 4), (2, 2), None, 1, (1, 1, 1, 1)),
 }
-CPUS = ["llvm -mtriple=x86_64-linux-gnu -mcpu=znver4", "llvm -mtriple=x86_64-linux-gnu -mcpu=haswell"]
-CPUS += ["llvm -mtriple=aarch64-linux-gnu"]
+CPUS = [
+    "llvm -mtriple=x86_64-linux-gnu -mcpu=znver4",
+    "llvm -mtriple=x86_64-linux-gnu -mcpu=haswell",
+    "llvm -mtriple=aarch64-linux-gnu",
+]
 
 
 @pytest.mark.slow

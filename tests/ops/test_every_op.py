@@ -40,7 +40,8 @@ def load(path: Path) -> ModuleType:
 
 completeness: Any = load(Path(__file__).parents[2] / "scripts" / "completeness.py")
 OPS = [op for op in registry.all_ops() if op.__module__.startswith("renorm.ops")]
-CASES = [pytest.param(op, s, id=f"{op.name}-{i}") for op in OPS for i, s in enumerate(op.samples)]
+SAMPLES = [(op, s, f"{op.name}-{i}") for op in OPS for i, s in enumerate(op.samples)]
+CASES = [pytest.param(op, s, id=name) for op, s, name in SAMPLES]
 REJECTS = [pytest.param(op, r, id=f"{op.name}-{i}") for op in OPS for i, r in enumerate(op.rejects)]
 TARGETS = [find("llvm -mcpu=haswell"), find("cuda -arch=sm_80")]
 
@@ -102,7 +103,9 @@ def is_followed(op: type[OpDef], sample: Sample) -> bool:
     return hasattr(op, "known_result") and not any(is_float(s.type.dtype) for s in specs)
 
 
-@pytest.mark.parametrize(("op", "sample"), [c for c in CASES if is_followed(*c.values)])
+@pytest.mark.parametrize(
+    ("op", "sample"), [pytest.param(op, s, id=name) for op, s, name in SAMPLES if is_followed(op, s)]
+)
 def test_known_elements_are_those_of_the_reference(op: type[OpDef], sample: Sample) -> None:
     case = OneNode(op, sample)
     for value, array in zip(case.graph.inputs, case.arrays):

@@ -123,7 +123,8 @@ def test_stated_extents_of_conv_transpose_are_those_of_onnxruntime(
 ) -> None:
     rng = np.random.default_rng(stride)
     operands = {"x": normal(rng, 1, 2, 3), "w": normal(rng, 2, 3, 4)}
-    attributes = {"strides": [stride], "auto_pad": auto_pad} | ({"output_shape": output_shape} if output_shape else {})
+    attributes: dict[str, Any] = {"strides": [stride], "auto_pad": auto_pad}
+    attributes |= {"output_shape": output_shape} if output_shape else {}
     proto = model("ConvTranspose", opset, operands, **attributes)
     expected = by_onnxruntime(proto, operands)[0]
     np.testing.assert_allclose(by_renorm(proto, operands)[0], expected, rtol=1e-5, atol=1e-5)

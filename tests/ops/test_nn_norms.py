@@ -101,6 +101,7 @@ def test_training_mode_normalizes_with_the_batch(opset: int, attributes: dict[st
     expected = F.batch_norm(x, None, None, scale, bias, training=True).numpy()
     np.testing.assert_allclose(by_renorm(proto, operands)[0], expected, rtol=1e-5, atol=1e-5)
     (node,) = read(proto).nodes
+    assert isinstance(node.op, BatchNorm)
     assert node.op.training_mode
     values = [operands[n] for n in ("x", *STATISTICS)]
     np.testing.assert_allclose(by_loops(BatchNorm, *values, training_mode=True), expected, rtol=1e-4, atol=1e-5)
@@ -165,9 +166,8 @@ def test_updated_statistics_have_the_dtype_of_those_that_are_given(opset: int, n
     operands = batch_norm_operands((8, 3, 4))
     operands = {n: a.astype(np.float16) if n in ("x", *narrow) else a for n, a in operands.items()}
     outputs = ("y", "m", "v", "sm", "sv")[: 5 if opset < 14 else 3]
-    proto = model(
-        "BatchNormalization", opset, operands, outputs, STATISTICS, **({"training_mode": 1} if opset > 13 else {})
-    )
+    mode: dict[str, Any] = {"training_mode": 1} if opset > 13 else {}
+    proto = model("BatchNormalization", opset, operands, outputs, STATISTICS, **mode)
     kinds = [operands["x"].dtype, *[operands["mean"].dtype] * 2, *[operands["x"].dtype] * 2]
     for ours, expected, kind in zip(by_renorm(proto, operands), updated(operands), kinds):
         assert ours.dtype == kind
@@ -179,7 +179,9 @@ def test_is_test_alone_chooses_until_opset_6() -> None:
     for opset in (1, 6):
         proto = model("BatchNormalization", opset, operands, constant=STATISTICS)
         np.testing.assert_allclose(by_renorm(proto, operands)[0], updated(operands)[0], rtol=1e-5, atol=1e-5)
-        assert read(proto).nodes[0].op.training_mode
+        (node,) = read(proto).nodes
+        assert isinstance(node.op, BatchNorm)
+        assert node.op.training_mode
 
 
 @pytest.mark.parametrize(
@@ -206,7 +208,7 @@ def affine(shape: tuple[int, ...], *parameters: int) -> dict[str, Any]:
 @pytest.mark.parametrize("shape", [(2, 3, 4, 5), (2, 3, 7), (1, 3, 2, 3, 4)])
 def test_instance_norm(opset: int, shape: tuple[int, ...]) -> None:
     o = affine(shape, shape[1])
-    extra = {"consumed_inputs": [0, 0, 0]} if opset == 1 else {}
+    extra: dict[str, Any] = {"consumed_inputs": [0, 0, 0]} if opset == 1 else {}
     proto = model("InstanceNormalization", opset, o, epsilon=1e-3, **extra)
     x, scale, bias = torch_of(o)
     expected = F.instance_norm(x, weight=scale, bias=bias, eps=1e-3).numpy()

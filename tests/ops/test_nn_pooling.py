@@ -77,7 +77,7 @@ def test_average_pool_agrees_with_torch(case: tuple[Any, dict[str, Any]], counte
 @pytest.mark.parametrize("opset", [7, 11, 19])
 def test_automatic_padding_is_that_of_onnxruntime(op: str, auto_pad: str, kernel: int, stride: int, opset: int) -> None:
     operands = {"x": normal(np.random.default_rng(kernel), 2, 3, 9, 8)}
-    attributes = {"kernel_shape": [kernel, 2], "strides": [stride, 2], "auto_pad": auto_pad}
+    attributes: dict[str, Any] = {"kernel_shape": [kernel, 2], "strides": [stride, 2], "auto_pad": auto_pad}
     proto = model(op, opset, operands, **attributes)
     expected = by_onnxruntime(proto, operands)[0]
     np.testing.assert_allclose(by_renorm(proto, operands)[0], expected, rtol=1e-5, atol=1e-6)
@@ -88,7 +88,12 @@ def test_automatic_padding_is_that_of_onnxruntime(op: str, auto_pad: str, kernel
 @pytest.mark.parametrize("dilation", [1, 2])
 def test_dilated_average_pool_is_that_of_onnxruntime(counted: int, ceil: int, dilation: int) -> None:
     operands = {"x": normal(np.random.default_rng(0), 2, 3, 10, 9)}
-    attributes = {"kernel_shape": [3, 2], "strides": [2, 2], "pads": [1, 1, 1, 0], "dilations": [dilation, 1]}
+    attributes: dict[str, Any] = {
+        "kernel_shape": [3, 2],
+        "strides": [2, 2],
+        "pads": [1, 1, 1, 0],
+        "dilations": [dilation, 1],
+    }
     proto = model("AveragePool", 19, operands, ceil_mode=ceil, count_include_pad=counted, **attributes)
     expected = by_onnxruntime(proto, operands)[0]
     np.testing.assert_allclose(by_renorm(proto, operands)[0], expected, rtol=1e-5, atol=1e-6)

@@ -44,10 +44,10 @@ def drawn(*shape: int) -> Any:
 def test_gemm_at_every_opset(opset: int, c: tuple[int, ...] | None, turns: tuple[int, int]) -> None:
     if c is None and opset < 11:
         c = (5, 3)  # was not optional
-    o = {"a": drawn(5, 7), "b": drawn(7, 3), "c": None if c is None else drawn(*c)}
+    o: dict[str, Any] = {"a": drawn(5, 7), "b": drawn(7, 3), "c": None if c is None else drawn(*c)}
     expected = 0.5 * (o["a"].astype(np.float64) @ o["b"]) + (0 if c is None else 2.0 * o["c"])
     operands = o | {"a": o["a"].T.copy() if turns[0] else o["a"], "b": o["b"].T.copy() if turns[1] else o["b"]}
-    old = {"broadcast": 1} if opset < 7 else {}
+    old: dict[str, Any] = {"broadcast": 1} if opset < 7 else {}
     proto = model("Gemm", opset, operands, transA=turns[0], transB=turns[1], alpha=0.5, beta=2.0, **old)
     np.testing.assert_allclose(by_renorm(proto, operands)[0], expected, rtol=1e-5, atol=1e-5)
     loops = by_loops(Gemm, *operands.values(), transA=turns[0], transB=turns[1], alpha=0.5, beta=2.0)
@@ -68,13 +68,14 @@ def test_gemm_before_opset_7_broadcasts_only_where_it_says_so() -> None:
     ("c", "attributes"), [(np.zeros(3, np.float32), {}), (np.full(3, np.nan, np.float32), {"beta": 0.0})]
 )
 @pytest.mark.parametrize("is_constant", [True, False])
-def test_gemm_without_a_bias_as_it_was_written_in_2018(c: Any, attributes: dict[str, float], is_constant: bool) -> None:
+def test_gemm_without_a_bias_as_it_was_written_in_2018(c: Any, attributes: dict[str, Any], is_constant: bool) -> None:
     o = {"a": drawn(5, 7), "b": drawn(7, 3), "c": c}
     proto = model("Gemm", 7, o, constant=("c",) if is_constant else (), **attributes)
     np.testing.assert_allclose(by_renorm(proto, o)[0], o["a"] @ o["b"], rtol=1e-4, atol=1e-5)
     (node,) = read(proto).nodes
     if is_constant or attributes:
         assert node.operands[2] is None
+        assert isinstance(node.op, Gemm)
         assert node.op.beta == 1
 
 

@@ -13,6 +13,7 @@ from renorm.core.dims import Sym
 from renorm.core.errors import RenormError
 from renorm.graph.ir import Graph
 from renorm.ops.arg_extreme import ArgMax
+from renorm.ops.dropout import Dropout
 from renorm.ops.reduce_log_sum_exp import ReduceLogSumExp
 from renorm.ops.softmax import LogSoftmax, Softmax
 
@@ -77,7 +78,9 @@ def test_log_sum_exp_neither_overflows_nor_makes_nan() -> None:
 @pytest.mark.parametrize("axis", [0, 1, 2])
 def test_extremes_at_every_opset(kind: str, opset: int, last: int, axis: int) -> None:
     o = {"x": np.random.default_rng(0).integers(0, 3, (3, 4, 5)).astype(np.float32)}
-    attributes = {"axis": axis, "keepdims": axis % 2} | ({"select_last_index": last} if opset >= 12 else {})
+    attributes: dict[str, Any] = {"axis": axis, "keepdims": axis % 2} | (
+        {"select_last_index": last} if opset >= 12 else {}
+    )
     proto = model(kind, opset, o, **attributes)
     for out in proto.graph.output:
         out.type.tensor_type.elem_type = 7  # int64
@@ -98,7 +101,8 @@ def test_softmax_flattens_before_opset_13(kind: str, opset: int, axis: int | Non
     if axis == -1 and opset < 11:
         axis = 3
     o = {"x": normal(np.random.default_rng(0), *shape)}
-    proto = model(kind, opset, o, **({} if axis is None else {"axis": axis}))
+    stated: dict[str, Any] = {} if axis is None else {"axis": axis}
+    proto = model(kind, opset, o, **stated)
     np.testing.assert_allclose(by_renorm(proto, o)[0], by_onnxruntime(proto, o)[0], rtol=1e-5, atol=1e-6)
     (node,) = read(proto).nodes
     loops = by_loops(type(node.op), o["x"], **node.op.values)
@@ -148,6 +152,6 @@ def test_dropout_passes_everything(
     for m in mask:
         assert m.dtype == (np.float32 if opset < 10 else bool)
         np.testing.assert_array_equal(m, np.ones((2, 3)))
-    node = next(n for n in read(proto).nodes if n.op.name == "dropout")
+    (op,) = (n.op for n in read(proto).nodes if isinstance(n.op, Dropout))
     ratio = operands.get("ratio", attributes.get("ratio", 0.5))
-    assert node.op.ratio == pytest.approx(float(ratio))
+    assert op.ratio == pytest.approx(float(ratio))

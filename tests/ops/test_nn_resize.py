@@ -82,7 +82,7 @@ def test_cubic(a: float, exclude: int) -> None:
 @pytest.mark.parametrize("sizes", [(3, 6), (1, 1)], ids=str)
 def test_crop_and_resize(mode: str, roi: tuple[float, ...], sizes: tuple[int, int]) -> None:
     o = operands(normal(np.random.default_rng(0), 1, 1, 6, 7), sizes=(1, 1, *sizes), roi=roi)
-    rule = {"coordinate_transformation_mode": "tf_crop_and_resize", "extrapolation_value": 10.0}
+    rule: dict[str, Any] = {"coordinate_transformation_mode": "tf_crop_and_resize", "extrapolation_value": 10.0}
     ours, theirs = both(13, o, mode=mode, **rule)
     np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
 
@@ -98,8 +98,10 @@ def test_policies_for_the_aspect_ratio(policy: str, mode: str) -> None:
 
 LARGER: list[tuple[float, float]] = [(2, 2), (1.5, 3), (1, 2.3)]
 SMALLER: list[tuple[float, float]] = [(0.6, 0.6), (0.75, 1.5)]
-OLD = [(*form, s) for form in ((7, "Upsample"), (9, "Upsample"), (10, "Resize")) for s in LARGER]
-OLD += [(10, "Resize", s) for s in SMALLER]
+OLD = [
+    *((opset, op, s) for opset, op in ((7, "Upsample"), (9, "Upsample"), (10, "Resize")) for s in LARGER),
+    *((10, "Resize", s) for s in SMALLER),
+]
 
 
 @pytest.mark.parametrize(("opset", "op", "scales"), OLD, ids=str)

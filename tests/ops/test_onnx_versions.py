@@ -72,7 +72,7 @@ def draw(*shape: int, dtype: str = "float32") -> Array:
 )
 def test_broadcast_by_attributes(op_type: str, f: Any, b: Any, axis: Any, as_numpy: Any, opset: int) -> None:
     x, y = np.abs(draw(2, 3, 4, 5)) + 0.5, draw(*b)
-    given = {} if axis is None else {"axis": axis}
+    given: dict[str, Any] = {} if axis is None else {"axis": axis}
     graph = read(op_type, opset, x, y, broadcast=1, **given)
     np.testing.assert_allclose(results(graph, x, y)[0], f(x, y.reshape(as_numpy)), rtol=1e-5)
 
@@ -112,9 +112,10 @@ def test_reshape_by_attribute() -> None:
 
 @pytest.mark.parametrize(("opset", "name"), [(1, "paddings"), (2, "pads"), (10, "pads")])
 @pytest.mark.parametrize("mode", ["constant", "reflect", "edge"])
-def test_pad_by_attributes(opset: int, name: str, mode: str) -> None:
+def test_pad_by_attributes(opset: int, name: str, mode: Any) -> None:
     x = draw(3, 4)
-    graph = read("Pad", opset, x, mode=mode, **{name: [1, 0, 2, 3]})
+    attributes: dict[str, Any] = {"mode": mode, name: [1, 0, 2, 3]}
+    graph = read("Pad", opset, x, **attributes)
     np.testing.assert_array_equal(results(graph, x)[0], np.pad(x, ((1, 2), (0, 3)), mode))
 
 

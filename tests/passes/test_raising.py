@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime as ort
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.frontends import onnx_runtime
 
 import renorm
 from renorm import ops
 from renorm.core import records
+from renorm.core.dims import static
 from renorm.graph import interpret
 from renorm.graph.ir import Graph, Value
 from renorm.graph.verify import verify
@@ -63,8 +65,8 @@ SQUARES: dict[str, Callable[[Value], Value]] = {
 
 MEANS: dict[str, Callable[[Value, tuple[int, ...]], Value]] = {
     "reduce_mean": mean,
-    "sum_by_count": lambda x, axes: ops.div(ops.reduce_sum(x, axes=axes), f32(np.prod([x.shape[a] for a in axes]))),
-    "sum_times": lambda x, axes: ops.mul(ops.reduce_sum(x, axes=axes), f32(1 / np.prod([x.shape[a] for a in axes]))),
+    "sum_by_count": lambda x, axes: ops.div(ops.reduce_sum(x, axes=axes), f32(prod(static(x.shape[a] for a in axes)))),
+    "sum_times": lambda x, axes: ops.mul(ops.reduce_sum(x, axes=axes), f32(1 / prod(static(x.shape[a] for a in axes)))),
     "unsqueezed": lambda x, axes: ops.unsqueeze(mean(x, axes, False), axes=axes),
     "reshaped": lambda x, axes: ops.reshape(mean(x, axes, False), np.array(mean(x, axes).shape)),
 }  # fmt: skip
@@ -287,8 +289,7 @@ def test_norms_over_other_axes_than_the_last(shape: Any, axes: Any, centred: boo
     np.testing.assert_allclose(found, expected(x), rtol=1e-5, atol=1e-5)
     if centred:
         renorm.optimize(g, tmp_path / "y.onnx")
-        session = ort.InferenceSession(str(tmp_path / "y.onnx"), providers=["CPUExecutionProvider"])
-        np.testing.assert_allclose(session.run(None, {"x": x})[0], expected(x), rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(onnx_runtime.run(tmp_path / "y.onnx", x)[0], expected(x), rtol=1e-5, atol=1e-5)
 
 
 def test_a_global_average_is_a_mean():
@@ -421,11 +422,10 @@ def test_instance_norms_of_float64_are_layer_norms(tmp_path: Path):
 
     g = network(build, (2, 3, 5, 4), "float64")
     renorm.optimize(g, tmp_path / "y.onnx")
-    session = ort.InferenceSession(str(tmp_path / "y.onnx"), providers=["CPUExecutionProvider"])
     x = np.random.default_rng(5).standard_normal((2, 3, 5, 4))
     c = x - x.mean(axis=(2, 3), keepdims=True)
     expected = c / np.sqrt((c * c).mean(axis=(2, 3), keepdims=True) + EPSILON) * np.array([[[1.0]], [[-2.0]], [[0.5]]])
-    np.testing.assert_allclose(np.asarray(session.run(None, {"x": x})[0]), expected, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(onnx_runtime.run(tmp_path / "y.onnx", x)[0], expected, rtol=1e-6, atol=1e-6)
 
 
 def refused(g: Graph, words: str) -> None:

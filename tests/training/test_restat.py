@@ -30,7 +30,7 @@ from renorm.training.thread_ranks import Threads
 
 Array = np.ndarray[Any, Any]
 Norm = Callable[[str, Array], Array]
-FAST = {"opt_level": 1, "threads": 1}
+FAST: dict[str, Any] = {"opt_level": 1, "threads": 1}
 
 
 def parameters(*names: str, channels: int, seed: int) -> dict[str, Array]:
@@ -111,7 +111,7 @@ BRANCHED_HELD = parameters("a", "b", "c", "d", channels=4, seed=1)
 
 
 def branched() -> onnx.ModelProto:
-    return model(BRANCHED, **WEIGHTS, **BRANCHED_HELD)
+    return model(BRANCHED, WEIGHTS | BRANCHED_HELD)
 
 
 def walk_branched(x: Array, norm: Norm) -> None:
@@ -129,7 +129,7 @@ CHAIN_HELD = parameters("a", "b", channels=3, seed=7)
 
 
 def chain() -> onnx.ModelProto:
-    return model(CHAIN, **CHAIN_HELD)
+    return model(CHAIN, CHAIN_HELD)
 
 
 def images(*sizes: int, seed: int = 0) -> list[Array]:
@@ -241,7 +241,7 @@ def test_dead_channels_are_told() -> None:
     for b in batches:
         b[:, 1] = 0.3
     found = [
-        restat(model(CHAIN, **(CHAIN_HELD | {"a_b": np.full(3, bias, np.float32)})), batches, method="one_pass", **FAST)
+        restat(model(CHAIN, CHAIN_HELD, a_b=np.full(3, bias, np.float32)), batches, method="one_pass", **FAST)
         for bias in (0, -100)
     ]
     assert [[d.dead for d in r.layers] for r in found] == [[(1,), (1,)], [(1,), (0, 1, 2)]]
@@ -274,7 +274,7 @@ def test_random_networks_level_by_level(seed: int) -> None:
     }
     body = [text[kind].format(k=k, a=a, b=b, to=k + 1) for k, (kind, a, b) in enumerate(steps)]
     last = len(steps)
-    proto = model(f"random (float[N, 4] v0) => (float[N, 4] v{last}) {{\n" + "\n".join(body) + "}", w=PRODUCT, **held)
+    proto = model(f"random (float[N, 4] v0) => (float[N, 4] v{last}) {{\n" + "\n".join(body) + "}", held, w=PRODUCT)
 
     def walk(x: Array, norm: Norm) -> None:
         values = [x]
@@ -309,7 +309,7 @@ def test_norms_that_share_all_of_theirs_are_measured_together() -> None:
         f"""shared {ROW} {{ u = Neg(x) p = MatMul(u, w)
         [one] q = BatchNormalization(x, a_s, a_b, a_m, a_v)
         [two] r = BatchNormalization(p, a_s, a_b, a_m, a_v) y = Add(q, r) }}""",
-        w=PRODUCT, **held,
+        held, w=PRODUCT,
     )  # fmt: skip
     batches = rows(5, 2)
     (d,) = restat(proto, batches, **FAST).layers
@@ -328,7 +328,7 @@ def test_norms_that_take_turns_share_a_pass() -> None:
         [two] r = BatchNormalization(q, b_s, b_b, b_m, b_v) s = MatMul(r, w)
         [three] t = BatchNormalization(s, a_s, a_b, a_m, a_v) u = MatMul(t, w)
         [four] y = BatchNormalization(u, c_s, c_b, c_m, c_v) }}""",
-        w=PRODUCT, **held, **parameters("c", channels=4, seed=4),
+        held | parameters("c", channels=4, seed=4), w=PRODUCT,
     )  # fmt: skip
     batches = rows(5, 3)
 
@@ -426,7 +426,7 @@ def test_several_inputs_and_integers() -> None:
     proto = model(
         """two (int64[N] i, float[N, 4] x) => (float[N, 4] y) {
         e = Gather(table, i) p = Add(e, x) [bn] y = BatchNormalization(p, a_s, a_b, a_m, a_v) }""",
-        table=table, **parameters("a", channels=4, seed=2),
+        parameters("a", channels=4, seed=2), table=table,
     )  # fmt: skip
     x, i = rows(3, 4), [np.array([1, 9, 1]), np.array([0, 0, 5, 2])]
     data = np.concatenate([table[at] + a for at, a in zip(i, x)]).astype(np.float64)
@@ -444,7 +444,7 @@ def test_statistics_are_stored_in_the_dtype_that_they_had(dtype: str) -> None:
     kind = {"float16": "float16", "float64": "double"}[dtype]
     held = {n: a.astype(dtype) for n, a in parameters("a", channels=4, seed=2).items()}
     proto = model(
-        f"g ({kind}[N, 4] x) => ({kind}[N, 4] y) {{ [bn] y = BatchNormalization(x, a_s, a_b, a_m, a_v) }}", **held
+        f"g ({kind}[N, 4] x) => ({kind}[N, 4] y) {{ [bn] y = BatchNormalization(x, a_s, a_b, a_m, a_v) }}", held
     )
     batches = [b.astype(dtype) for b in rows(5, 2)]
     (d,) = restat(proto, batches, **FAST).layers
@@ -462,7 +462,7 @@ def test_every_activation_by_itself() -> None:
     proto = model(
         """g (float[N, 2, 3] x) => (float[N, 2, 3] y) {
         [bn] y = BatchNormalization <spatial = 0> (x, a_s, a_b, a_m, a_v) }""",
-        opset=7, **held,
+        held, opset=7,
     )  # fmt: skip
     x = np.random.default_rng(1).standard_normal((5, 2, 3)).astype(np.float32)
     r = restat(proto, [x[:2], x[2:]], **FAST)
@@ -474,7 +474,7 @@ def test_every_activation_by_itself() -> None:
 
 def test_means_of_many_deviations_keep_their_digits() -> None:
     proto = model(
-        f"g {ROW} {{ [bn] y = BatchNormalization(x, a_s, a_b, a_m, a_v) }}", **parameters("a", channels=4, seed=2)
+        f"g {ROW} {{ [bn] y = BatchNormalization(x, a_s, a_b, a_m, a_v) }}", parameters("a", channels=4, seed=2)
     )
     batches = [(b + np.float32(10000)).astype(np.float32) for b in rows(50, 1, 3)]
     (d,) = restat(proto, batches, **FAST).layers
@@ -486,30 +486,30 @@ def test_means_of_many_deviations_keep_their_digits() -> None:
 # --- peers and ranks --------------------------------------------------------------------------------------------------
 
 
-def in_torch() -> torch.nn.Sequential:
-    """The chain."""
+def in_torch() -> tuple[torch.nn.Sequential, list[torch.nn.BatchNorm2d]]:
+    """Return the chain, and its norms."""
     a, b = torch.nn.BatchNorm2d(3), torch.nn.BatchNorm2d(3)
     with torch.no_grad():
         for name, norm in (("a", a), ("b", b)):
             norm.weight.copy_(torch.from_numpy(CHAIN_HELD[f"{name}_s"]))
             norm.bias.copy_(torch.from_numpy(CHAIN_HELD[f"{name}_b"]))
-    return torch.nn.Sequential(a, torch.nn.ReLU(), b).double()
+    return torch.nn.Sequential(a, torch.nn.ReLU(), b).double(), [a, b]
 
 
 def test_one_pass_beside_update_bn_of_torch() -> None:
     """update_bn averages over batches: equal ones give the same means. Its variances are means of those of batches,
     corrected; ours have the spread of their means in addition. With one batch nothing is left to average."""
     batches = images(3, 3)
-    theirs = in_torch()
+    theirs, norms = in_torch()
     torch.optim.swa_utils.update_bn([torch.from_numpy(b).double() for b in batches], theirs)
-    for d, norm in zip(restat(chain(), batches, method="one_pass", **FAST).layers, theirs[::2]):
-        np.testing.assert_allclose(d.mean, norm.running_mean.numpy(), rtol=1e-5, atol=1e-6)
+    for d, norm in zip(restat(chain(), batches, method="one_pass", **FAST).layers, norms, strict=True):
+        np.testing.assert_allclose(d.mean, norm.get_buffer("running_mean").numpy(), rtol=1e-5, atol=1e-6)
         n = d.count // 2
-        assert (d.var > norm.running_var.numpy() * (n - 1) / n * (1 - 1e-6)).all()
+        assert (d.var > norm.get_buffer("running_var").numpy() * (n - 1) / n * (1 - 1e-6)).all()
     torch.optim.swa_utils.update_bn([torch.from_numpy(batches[0]).double()], theirs)
     found = restat(chain(), batches[:1], method="one_pass", correction=1, **FAST)
-    for d, norm in zip(found.layers, theirs[::2]):
-        np.testing.assert_allclose(d.var, norm.running_var.numpy(), rtol=1e-5)
+    for d, norm in zip(found.layers, norms, strict=True):
+        np.testing.assert_allclose(d.var, norm.get_buffer("running_var").numpy(), rtol=1e-5)
 
 
 @pytest.mark.parametrize("method", ["exact", "one_pass"])
@@ -561,7 +561,7 @@ def test_batches_that_are_given_once_or_in_one_array() -> None:
         """deep (float[N, 4] x, float[N, 4] late) => (float[N, 4] y) {
         [one] p = BatchNormalization(x, a_s, a_b, a_m, a_v) q = MatMul(p, w) r = Add(q, late)
         [two] y = BatchNormalization(r, b_s, b_b, b_m, b_v) }""",
-        w=PRODUCT, **parameters("a", "b", channels=4, seed=2),
+        parameters("a", "b", channels=4, seed=2), w=PRODUCT,
     )  # fmt: skip
     data = list(zip(rows(3, 3, 3), rows(3, 3, 3, seed=9)))
 
@@ -628,7 +628,7 @@ def test_refusals(tmp_path: Path) -> None:
         proto = model(
             f"""g (float[N, 4] x{condition and f", {condition}"}) => (float[N, 4] y)
             {{ y = {branch} else_branch = e () => (float[N, 4] q) {{ q = Neg(x) }}> }}""",
-            **parameters("a", channels=4, seed=2), **({} if condition else {"c": np.array(True)}),
+            parameters("a", channels=4, seed=2) | ({} if condition else {"c": np.array(True)}),
         )  # fmt: skip
         if condition:
             with pytest.raises(UnsupportedOp, match="the condition 'c' of If is computed when the network runs"):
@@ -648,7 +648,7 @@ def test_refusals(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="only ONNX files hold statistics"):
         restat(flat, [])
     single = model(
-        f"g {ROW} {{ [bn] y = BatchNormalization(x, a_s, a_b, a_m, a_v) }}", **parameters("a", channels=4, seed=2)
+        f"g {ROW} {{ [bn] y = BatchNormalization(x, a_s, a_b, a_m, a_v) }}", parameters("a", channels=4, seed=2)
     )
     with pytest.raises(InvalidInput, match="there is one value per channel"):
         restat(single, rows(1), correction=1, **FAST)
