@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import resource
-from collections import Counter
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -43,14 +43,14 @@ class Measured:
             LONG.write_text("".join(f"{test}\n" for test, s in sorted(self._found.items()) if s > LIMIT_S))
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        files, quick = Counter[str](), Counter[str]()
+        files, quick = defaultdict[str, float](float), defaultdict[str, float](float)
         for test, seconds in self._found.items():
             file = test.partition("::")[0]
             files[file] += seconds
             quick[file] += seconds if seconds <= LIMIT_S else 0
         write = terminalreporter.write_line
         write(f"{sum(files.values()):.0f} s of processor time, {sum(quick.values()):.0f} s in short tests; most in")
-        for file, seconds in files.most_common(MOST):
+        for file, seconds in sorted(files.items(), key=lambda item: -item[1])[:MOST]:
             write(f"{seconds:8.1f} s, {quick[file]:6.1f} s in short tests  {file}")
 
 

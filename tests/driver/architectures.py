@@ -238,8 +238,8 @@ def export(name: str, folder: Path) -> None:
     network, shape = NETWORKS[name]()
     for part in network.modules():
         if isinstance(part, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d):
-            nn.init.normal_(part.running_mean, std=0.2)
-            nn.init.uniform_(part.running_var, 0.5, 2)
+            nn.init.normal_(part.get_buffer("running_mean"), std=0.2)
+            nn.init.uniform_(part.get_buffer("running_var"), 0.5, 2)
             nn.init.uniform_(part.weight, 0.5, 1.5)
             nn.init.normal_(part.bias, std=0.2)
     torch.onnx.export(

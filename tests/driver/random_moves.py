@@ -61,11 +61,12 @@ def batch_norm(w: Walk) -> None:
 
 def norm(w: Walk) -> None:
     """Any norm; those over a slice only where a slice holds several values."""
-    c, rank = w.shape[1] if len(w.shape) > 1 else 1, len(w.shape)
+    rank = len(w.shape)
+    c, last = (w.shape[1], w.shape[-1]) if rank > 1 else (1, 1)
     kinds = ["batch"] * 3 if rank >= 2 else []
     if rank >= 3 and prod(_spatial(w)) >= 4:
         kinds += ["instance", "group"]
-    if rank >= 2 and w.shape[-1] >= 4:
+    if last >= 4:
         kinds += ["layer", "rms"]
     if rank == 4 and c >= 4:
         kinds += ["channels_last", "lrn"]
@@ -84,7 +85,7 @@ def norm(w: Walk) -> None:
         w.current = squares
         mean = w.axes_node("ReduceMean", [-1], since=18, keepdims=1)
         root = w.node("Sqrt", [w.node("Add", [mean, w.const(1e-3)])])
-        w.node("Mul", [w.node("Div", [x, root]), w.near(1, w.shape[-1])])
+        w.node("Mul", [w.node("Div", [x, root]), w.near(1, last)])
     elif kind == "channels_last":
         w.transpose(0, 2, 3, 1)
         layer_norm(w)

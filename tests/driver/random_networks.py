@@ -31,7 +31,7 @@ class RandomNetwork:
 
     seed: int
     model: onnx.ModelProto
-    feeds: dict[str, Array]
+    feeds: dict[str, Any]
     norms: int
 
     def __str__(self) -> str:

@@ -230,8 +230,8 @@ def test_integers_are_compared_exactly(dtype: str, tmp_path: Path):
     assert (relative_error(x, x.copy()), relative_error(y, x)) == (0.0, 1.0)
     for name, held in (("before", x), ("after", y)):
         save_draws(tmp_path / f"{name}.npz", [Draw({"x": x}, [("y", held)])])
-    draws = [(load_draws(tmp_path / f"{n}.npz"), "") for n in ("before", "after")]
-    found = compare_draws(*draws, Tolerance(0.5, 1.0))
+    before, after = ((load_draws(tmp_path / f"{n}.npz"), "") for n in ("before", "after"))
+    found = compare_draws(before, after, Tolerance(0.5, 1.0))
     assert not found.agrees
 
 

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import onnx
@@ -14,7 +14,8 @@ import pytest
 
 import renorm
 from renorm import te
-from renorm.core.dims import Sym
+from renorm.core.dims import Dim, Sym
+from renorm.driver.module import SpecializingModule
 from renorm.graph import interpret, registry
 from renorm.graph.ir import Graph
 from renorm.graph.op import ELEMENTWISE
@@ -22,7 +23,7 @@ from renorm.graph.op import ELEMENTWISE
 DIGITS = Path(__file__).parents[2] / "examples" / "digits" / "model.onnx"
 
 
-def small(batch=2, height=9) -> Graph:
+def small(batch: Dim = 2, height: Dim = 9) -> Graph:
     """conv -> batch norm -> relu -> instance norm -> mean -> gemm."""
     rng = np.random.default_rng(0)
 
@@ -93,6 +94,7 @@ def test_symbolic_extents_specialize_and_are_bounded() -> None:
     for batch, height in [(1, 5), (2, 9), (3, 1), (2, 9)]:
         x = inputs(batch, height)
         np.testing.assert_allclose(m.run(x)[0], expected(g, x), rtol=1e-4, atol=1e-5)
+    assert isinstance(m, SpecializingModule)
     assert m.specialized(x=(2, 3, 9, 8)) is m.specialized(x=(2, 3, 9, 8))
     for batch in range(1, 12):
         m.specialized(x=(batch, 3, 4, 8))
@@ -252,13 +254,14 @@ def test_a_schedule_that_cannot_be_lowered_names_kernel_and_node(monkeypatch: py
 
 def test_what_is_asked_wrongly_is_refused() -> None:
     g = small()
-    for options, words in [
+    cases: list[tuple[dict[str, Any], str]] = [
         ({"opt_level": 4}, "known: 0, 1, 2, 3"),
         ({"precision": "low"}, 'known: "fast", "exact"'),
         ({"target": "npu"}, "known: "),
         ({"target": "cuda -arch=sm_90"}, 'use target="llvm"'),
         ({"keep": ["batchnorm"]}, "batch_norm"),
-    ]:
+    ]
+    for options, words in cases:
         with pytest.raises(renorm.errors.RenormError, match=words):
             renorm.compile(g, **options)
     with pytest.raises(renorm.errors.InvalidModel, match=r"(?i)no such file"):
@@ -299,10 +302,9 @@ def test_an_input_may_have_any_name() -> None:
     a, b = (g.input(name, "float32", (Sym("N"), 3)) for name in ("self", "x.1"))
     g.outputs = [renorm.ops.add(a, b)]
     one = np.ones((2, 3), np.float32)
-    np.testing.assert_array_equal(renorm.compile(g).run(**{"self": one, "x.1": one})[0], 2 * one)
-    np.testing.assert_array_equal(
-        renorm.compile(g, shapes={"self": (2, 3)}).run(**{"self": one, "x.1": one})[0], 2 * one
-    )
+    given: dict[str, Any] = {"self": one, "x.1": one}
+    for m in (renorm.compile(g), renorm.compile(g, shapes={"self": (2, 3)})):
+        np.testing.assert_array_equal(m.run(**given)[0], 2 * one)
 
 
 def test_kernels_can_be_read() -> None:
@@ -326,6 +328,7 @@ def test_equal_kernels_are_compiled_once() -> None:
     g.outputs = [x]
     m = renorm.compile(g)
     assert len(m.report.kernels) == 3
+    assert isinstance(m, renorm.Module)
     assert len(m.program.codes) == 1
 
 

@@ -9,6 +9,7 @@ import sys
 import threading
 import traceback
 from dataclasses import replace
+from importlib import import_module
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,7 @@ def test_what_is_claimed_runs_as_a_step_and_the_rest_on_the_base(level: int, thr
     assert [n.fate for n in m.report.norms[:2]] == ["unit", "unit"]
     assert [n.into for n in m.report.norms[:2]] == [(FUSED,), (f"{FUSED}_1",)]
     assert m.report.norms[2].fate == ("folded" if level >= 2 else "unpacked")
+    assert isinstance(m, renorm.Module)
     times = profile(m, array(0, 2, 5, 9, 7), repeats=15)
     assert [t.kernel for t in times] == names
     assert all(t.seconds > 0 for t in times[:2])
@@ -188,7 +190,7 @@ def test_an_error_in_codegen_names_node_op_types_file_and_line() -> None:
     assert "f32[2, 5, 9, 7]" in text
     assert f"{Path(__file__).name}:{broken.__code__.co_firstlineno + 1} in broken" in text
     with pytest.raises(renorm.errors.UserCodeError, match="gave int"):
-        renorm.compile(residual(), target=target([conv_norm_relu], lambda group: 3))
+        renorm.compile(residual(), target=target([conv_norm_relu], lambda group: 3))  # pyright: ignore[reportArgumentType]
 
 
 class Failing(Interpreted):
@@ -447,6 +449,7 @@ def test_a_base_may_be_another_machine(tmp_path: Path) -> None:
     m = renorm.compile(residual(), target=where)
     m.save(tmp_path / "m.renorm")
     assert [k.target for k in m.report.kernels] == ["board", "board", "", ""]
+    assert isinstance(m, renorm.Module)
     if m.program.machine.arch != os.uname().machine:
         with pytest.raises(renorm.errors.InvalidTarget, match="another machine"):
             m.run(array(0, 2, 5, 9, 7))
@@ -499,16 +502,14 @@ def engine(tmp_path: Path, monkeypatch: Any) -> Any:
     text = "\n".join(["[renorm.external]", *points, "bytes = os:fsencode"])
     (tmp_path / "engine-1.dist-info" / "entry_points.txt").write_text(text)
     monkeypatch.syspath_prepend(str(tmp_path))
-    import engine
-
-    yield engine
+    yield import_module("engine")
     del sys.modules["engine"]
 
 
 def test_an_artifact_needs_the_loader_and_no_compiler(engine: Any, tmp_path: Path) -> None:
     g = Graph("scaled")
     x = g.input("x", "float32", (4, 6))
-    g.outputs = [ops.exp(ops.mul(ops.sigmoid(x), np.float32([1.5])))]
+    g.outputs = [ops.exp(ops.mul(ops.sigmoid(x), np.array([1.5], np.float32)))]
     m = renorm.compile(g, target=target(["mul"], engine.codegen))
     path = tmp_path / "m.renorm"
     m.save(path)
@@ -532,7 +533,7 @@ assert not {{"llvmlite", "onnx", "renorm.graph", "renorm.driver"}} & set(sys.mod
 
 def test_what_cannot_be_saved_or_loaded_says_so(engine: Any, tmp_path: Path, monkeypatch: Any) -> None:
     g = Graph("scaled")
-    g.outputs = [ops.mul(g.input("x", "float32", (4, 6)), np.float32([1.5]))]
+    g.outputs = [ops.mul(g.input("x", "float32", (4, 6)), np.array([1.5], np.float32))]
     m = renorm.compile(g, target=target(["mul"], engine.codegen))
     path = tmp_path / "m.renorm"
     m.save(path)
@@ -566,6 +567,7 @@ def test_a_file_does_not_choose_what_is_imported(tmp_path: Path, monkeypatch: An
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "chosen.py").write_text("import os\nos.environ['CHOSEN'] = 'yes'\n")
     m = renorm.compile(residual(), target=target([conv_norm_relu]))
+    assert isinstance(m, renorm.Module)
     path = tmp_path / "m.renorm"
     loaders = ["os:system", "chosen:load", "builtins:eval", "chosen", ""]
     for loader in loaders:
@@ -580,8 +582,6 @@ def test_a_file_does_not_choose_what_is_imported(tmp_path: Path, monkeypatch: An
 
 
 def test_the_targets_that_come_with_renorm_have_a_loader() -> None:
-    from importlib import import_module
-
     for name in PROVIDED:
         module, _, function = LOADERS[name].partition(":")
         assert getattr(import_module(module), function)
@@ -589,6 +589,7 @@ def test_the_targets_that_come_with_renorm_have_a_loader() -> None:
 
 def test_a_program_whose_external_code_reaches_outside_is_refused() -> None:
     m = renorm.compile(residual(), target=target([conv_norm_relu]))
+    assert isinstance(m, renorm.Module)
     program = m.program
     first, *others = program.externals
     wide = replace(first.outputs[0], shape=(1 << 20,))

@@ -10,7 +10,7 @@ import pytest
 import renorm
 from renorm import ops
 from renorm.core.target import parse
-from renorm.driver.module import CompiledModule
+from renorm.driver.module import CompiledModule, KernelText
 from renorm.graph import interpret
 from renorm.graph.ir import Graph, Value
 from renorm.tir.passes import prepare
@@ -170,7 +170,9 @@ def test_vectors_of_channels_lie_side_by_side() -> None:
         reads = [v for n in group.nodes for v in n.inputs if v is not None and v.producer not in group.nodes]
         activations = [v for v in reads if not v.is_constant]
         if all(v.layout for v in (*activations, group.nodes[-1].output)):
-            text = str(prepare(module.kernel(group.name).kernel))
+            kernel = module.kernel(group.name)
+            assert isinstance(kernel, KernelText)
+            text = str(prepare(kernel.kernel))
             strides = set(re.findall(r"ramp\([^\n]*?, (\d+), 16\)", text))
             assert strides == {"1"}, text
             seen += 1
@@ -188,6 +190,7 @@ def test_single_blocks_side_by_side_in_a_batch() -> None:
     x = rng.standard_normal((130, 16, 8, 8)).astype(np.float32)
     module = renorm.compile(g, target="llvm -mcpu=skylake-avx512", precision="exact")
     assert [n.output.layout is not None for n in module.graph.nodes if n.op.name == "concat"] == [True]
+    assert isinstance(module, CompiledModule)
     if module._obstacles:
         pytest.skip("; ".join(map(str, module._obstacles)))
     (expected,), (found,) = interpret.run(g, [x]), module.run(x)

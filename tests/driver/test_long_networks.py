@@ -13,6 +13,7 @@ import pytest
 import renorm
 from renorm import ops
 from renorm.core.difference import relative_error
+from renorm.core.dims import static
 from renorm.graph import interpret
 from renorm.graph.ir import Graph, Value
 from renorm.passes import fuse, memory, paths, pushing
@@ -231,8 +232,10 @@ def network(build: Build, n: int) -> Graph:
     return g
 
 
-MANY = {name: many(getattr(ops, name)) for name in ("sum", "mean", "max", "min")}
-MANY |= {f"concat_{axis}": many(ops.concat, axis=axis) for axis in (0, 1, -1)}
+MANY = {
+    **{name: many(getattr(ops, name)) for name in ("sum", "mean", "max", "min")},
+    **{f"concat_{axis}": many(ops.concat, axis=axis) for axis in (0, 1, -1)},
+}
 ROWS = {
     b.__name__: b
     for b in (
@@ -248,7 +251,7 @@ def test_a_network_of_very_many_parts_is_right(name: str, level: int) -> None:
     g = network({**ROWS, **MANY}[name], 250)
     m = renorm.compile(g, threads=2, opt_level=level)
     rng = np.random.default_rng(1)
-    feeds = {v.name: rng.normal(size=v.shape).astype(np.float32) for v in g.inputs}
+    feeds: dict[str, Any] = {v.name: rng.normal(size=static(v.shape)).astype(np.float32) for v in g.inputs}
     for got, expected in zip(m.run(**feeds), interpret.run(g, feeds), strict=True):
         assert relative_error(got, expected) < 1e-4
 
@@ -307,7 +310,7 @@ def test_16_bit_sums_in_parts_are_rounded_once(op: Any) -> None:
     g = Graph()
     xs = [g.input(f"x{i}", "float16", (3,)) for i in range(200)]
     g.outputs = [op(xs)]
-    feeds = {v.name: np.float16([1, 1e-3, -7]) * (i % 7) for i, v in enumerate(g.inputs)}
+    feeds: dict[str, Any] = {v.name: np.array([1, 1e-3, -7], np.float16) * (i % 7) for i, v in enumerate(g.inputs)}
     [got] = renorm.compile(g, threads=1).run(**feeds)
     exact = sum(a.astype(np.float64) for a in feeds.values()) / (200 if op is ops.mean else 1)
     assert np.all(np.abs(got - exact) <= np.abs(exact) * 2**-10)

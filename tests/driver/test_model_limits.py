@@ -60,22 +60,25 @@ SUM = [node("Expand", ["x", "s"], ["e"]), node("ReduceSum", ["e"], ["y"])]
 RANGE = [node("Range", ["a", "b", "d"], ["r"]), node("Cast", ["r"], ["c"], to=1), ADD]
 POOL = node("MaxPool", ["x"], ["y"], kernel_shape=[2**31] * 2, pads=[2**30] * 4)
 DOUBLED = [node("Concat", [f"c{i}"] * 2, [f"c{i + 1}"], axis=0) for i in range(34)]
-FAR = np.int64([2**40])
+FAR = np.array([2**40], np.int64)
 
 LARGE = {
     "operations, window": (lambda: model([node("LRN", ["x"], ["y"], size=2**40 + 1)], [1, 8, 4, 4]), "operations"),
-    "operations, sum": (lambda: model(SUM, [1], s=np.int64([2**31, 2**31])), "elements operations"),
+    "operations, sum": (lambda: model(SUM, [1], s=np.array([2**31, 2**31], np.int64)), "elements operations"),
     "operations, pool": (lambda: model([POOL], [1, 1, 4, 4]), "operations"),
     "expansions": (lambda: doubling(25), "nodes expansions nesting"),
     "expansions without end": (lambda: doubling(1100), "nodes expansions nesting"),
     "nesting": (lambda: branches(6), "nesting"),
     "constant": (lambda: model([node("ConstantOfShape", ["s"], ["c"]), ADD], [1], s=FAR), "elements bytes"),
     "repeated": (lambda: model([node("Tile", ["x", "s"], ["y"])], [1], s=FAR), "elements bytes"),
-    "padded": (lambda: model([node("Pad", ["x", "p"], ["y"])], [1], p=np.int64([0, 2**41])), "elements bytes"),
+    "padded": (
+        lambda: model([node("Pad", ["x", "p"], ["y"])], [1], p=np.array([0, 2**41], np.int64)),
+        "elements bytes",
+    ),
     "counted": (lambda: model(RANGE, [1], a=np.int64(0), b=np.int64(10**12), d=np.int64(1)), "elements bytes"),
-    "beyond 64 bits": (lambda: model(SUM, [1], s=np.int64([2**22] * 3)), "elements operations"),
+    "beyond 64 bits": (lambda: model(SUM, [1], s=np.array([2**22] * 3, np.int64)), "elements operations"),
     "constants that double": (
-        lambda: model([*DOUBLED, node("Add", ["x", "c34"], ["y"])], [1], c0=np.float32([1])),
+        lambda: model([*DOUBLED, node("Add", ["x", "c34"], ["y"])], [1], c0=np.array([1], np.float32)),
         "bytes",
     ),
     "input": (lambda: model([node("ReduceSum", ["x"], ["y"])], [2**34]), "bytes"),
@@ -263,8 +266,8 @@ def test_data_is_an_ordinary_file(tmp_path: Path) -> None:
 
 
 def test_a_dense_array_of_a_sparse_one_is_counted() -> None:
-    values = onnx.numpy_helper.from_array(np.float32([1]), "w")
-    sparse = h.make_sparse_tensor(values, onnx.numpy_helper.from_array(np.int64([3])), [1 << 38])
+    values = onnx.numpy_helper.from_array(np.array([1], np.float32), "w")
+    sparse = h.make_sparse_tensor(values, onnx.numpy_helper.from_array(np.array([3], np.int64)), [1 << 38])
     proto = onnx.load_from_string(model([node("Add", ["x", "w"], ["y"])], [1]))
     proto.graph.sparse_initializer.append(sparse)
     with pytest.raises(LimitExceeded, match="elements: 274,877,906,944"):
@@ -335,7 +338,7 @@ def test_a_batch_of_a_thousand_million_is_refused_or_costs_nothing_but_its_resul
         [node("Transpose", ["x"], ["t"], perm=[1, 0, 2, 3]), node("Mul", ["t", "k"], ["y"])],
         [node("Conv", ["x", "w"], ["c"]), node("Reshape", ["c", "flat"], ["r"]), node("Mul", ["r", "k"], ["y"])],
     )
-    constants = {"w": w, "s": s, "p": small, "k": np.float32([3]), "flat": np.int64([-1, 3])}
+    constants = {"w": w, "s": s, "p": small, "k": np.array([3], np.float32), "flat": np.array([-1, 3], np.int64)}
     limits = Limits(bytes=1 << 50, elements=1 << 40, operations=1 << 60)
     for nodes in networks:
         file = model(nodes, [10**9, 2, 1, 1], **constants)

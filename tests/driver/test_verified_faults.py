@@ -95,6 +95,7 @@ def test_what_stands_beside_external_code_is_compared(name: str) -> None:
     m = renorm.compile(g, target="tandem", verify=True)
     (said,) = unchecked(m)
     assert "outside" in said
+    assert m.report.verified is not None
     assert len(m.report.verified.outputs) == 2
     with faulty(name, FAULTS[name], target="tandem"), pytest.raises(VerificationError):
         renorm.compile(g, target="tandem", verify=True)
@@ -105,7 +106,9 @@ def test_integers_that_rounding_decides_are_counted() -> None:
     g = Graph("ties")
     x = g.input("x", "float32", (64, 64))
     third = np.float32(1 / 3)
-    at_ties = ops.add(ops.mul(ops.mul(ops.round(x), third), np.float32(3)), np.tile(np.float32([0.5, 0.25]), 32))
+    at_ties = ops.add(
+        ops.mul(ops.mul(ops.round(x), third), np.float32(3)), np.tile(np.array([0.5, 0.25], np.float32), 32)
+    )
     g.outputs = [ops.cast(ops.floor(ops.add(at_ties, np.float32(0.5))), to="int32")]
     m = renorm.compile(g, verify=True)
     assert m.report.verified is not None

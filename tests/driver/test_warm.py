@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 
 import renorm
-from renorm.core.dims import Sym
+from renorm.core.dims import Sym, static
 from renorm.core.target import host_cpu, parse
 from renorm.driver import weights
 from renorm.driver.lowering import Parameter
@@ -58,7 +59,7 @@ def network(height: Any = 12) -> Graph:
     y = renorm.ops.reduce_mean(y, axes=(2, 3), keepdims=False)
     y = renorm.ops.gemm(y, array(500, 35), array(500), transB=True, alpha=0.7)
     g.outputs = [y]
-    assert sum(v.data.size >= LARGE for v in g.constants.values()) == 4
+    assert sum(prod(static(v.shape)) >= LARGE for v in g.constants.values()) == 4
     return g
 
 
@@ -92,9 +93,9 @@ def test_from_the_cache_it_has_the_same_bits_and_loads_no_compiler(tmp_path: Pat
 def test_the_graph_of_a_module_reads_the_weights_of_its_program(tmp_path: Path) -> None:
     for model in (network(), written(network(), tmp_path)):
         m = renorm.compile(model)
-        large = [v for v in m.graph.constants.values() if np.prod(v.shape) >= LARGE]
+        large = [v for v in m.graph.constants.values() if prod(static(v.shape)) >= LARGE]
         assert len(large) == 4
-        x = RNG.normal(size=m.inputs[0].shape).astype(np.float32)
+        x = RNG.normal(size=static(m.inputs[0].shape)).astype(np.float32)
         (expected,) = interpret.run(m.graph, [x])
         (y,) = m.run(x)
         np.testing.assert_allclose(y, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
@@ -113,8 +114,9 @@ def test_the_file_may_change_when_compiling_is_done(height: Any, tmp_path: Path)
     np.testing.assert_array_equal(y, expected)
     assert str(m.graph)
     for v in m.graph.constants.values():
+        assert v.data is not None
         assert np.isfinite(v.data).all()
-    assert sum(float(np.abs(v.data).sum()) for v in read.constants.values()) > 0
+    assert sum(float(np.abs(v.data).sum()) for v in read.constants.values() if v.data is not None) > 0
 
 
 def test_constants_of_any_dtype_are_read_back() -> None:
@@ -130,7 +132,7 @@ def test_constants_of_any_dtype_are_read_back() -> None:
     left = g.input("a", "int64", (2, 170))
     g.outputs.append(renorm.ops.gemm(left, g.constant(tables[0])))
     m = renorm.compile(g)
-    held = [v.data for v in m.graph.constants.values() if v.shape == (170, 100)]
+    held = [v.data for v in m.graph.constants.values() if v.data is not None and v.shape == (170, 100)]
     assert all(any(np.array_equal(h, t) and h.dtype == t.dtype for h in held) for t in tables)
 
 

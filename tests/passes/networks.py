@@ -6,10 +6,13 @@ import numpy as np
 from hypothesis import strategies as st
 
 from renorm import ops
+from renorm.core.dims import static
 from renorm.graph.ir import Graph, Value
 
-ACTIVATIONS = ["relu", "sigmoid", "neg", "identity", "dropout", "swish", "gelu", "hard_swish", "leaky_relu", "elu"]
-ACTIVATIONS += ["softplus", "tanh", "erf", "abs"]
+ACTIVATIONS = [
+    "relu", "sigmoid", "neg", "identity", "dropout", "swish", "gelu", "hard_swish", "leaky_relu", "elu", "softplus",
+    "tanh", "erf", "abs",
+]  # fmt: skip
 
 
 class Builder:
@@ -166,7 +169,7 @@ class Builder:
         x = self.image()
         if int(str(x.shape[2])) < 8:
             mode = self.draw(st.sampled_from(["nearest", "linear"]))
-            self.images.append(ops.resize(x, None, np.float32([1, 1, 2, 2]), None, mode=mode))
+            self.images.append(ops.resize(x, None, np.array([1, 1, 2, 2], np.float32), None, mode=mode))
 
     def layer_norm(self) -> None:
         x = self.image()
@@ -209,8 +212,8 @@ class Builder:
         self.rows.append(ops.softmax(ops.mul(self.row(), self.scalar(0.5)), axis=1))
 
 
-STEPS = [n for n, f in vars(Builder).items() if callable(f) and n[0] != "_"]
-STEPS = [n for n in STEPS if n not in ("normal", "scalar", "image", "row", "number", "parameters")]
+DRAWS = ("normal", "scalar", "image", "row", "number", "parameters")
+STEPS = [n for n, f in vars(Builder).items() if callable(f) and n[0] != "_" and n not in DRAWS]
 
 
 @st.composite
@@ -223,4 +226,4 @@ def networks(draw: st.DrawFn, dtype: str = "float64") -> tuple[Graph, list[np.nd
     outputs = draw(st.lists(st.sampled_from(values), max_size=2, unique_by=id)) if values else []
     last = values[-1] if values else ops.relu(b.images[0])
     b.g.outputs = list(dict.fromkeys([*outputs, last]))
-    return b.g, [np.random.default_rng(1).standard_normal(b.images[0].shape).astype(dtype)]
+    return b.g, [np.random.default_rng(1).standard_normal(static(b.images[0].shape)).astype(dtype)]

@@ -23,23 +23,25 @@ def op_names(g: Graph) -> list[str]:
 def test_folding_rounds_once_and_integers_are_exact() -> None:
     g = Graph()
     x = g.input("x", "float32", (3,))
-    c = ops.mul(g.constant(np.float32([1.1, 2.2, 3.3])), np.float32([0.1, 0.2, 0.3]))
+    c = ops.mul(g.constant(np.array([1.1, 2.2, 3.3], np.float32)), np.array([0.1, 0.2, 0.3], np.float32))
     n = ops.add(g.constant(np.array([2**60])), np.array([1]))
     g.outputs = [ops.add(x, c), ops.mul(g.input("i", "int64", (1,)), n)]
     FoldConstants().run(g, Context())
     verify(g)
     assert op_names(g) == ["add", "mul"]
-    exact = np.float32([1.1, 2.2, 3.3]).astype(np.float64) * np.float32([0.1, 0.2, 0.3]).astype(np.float64)
+    exact = np.array([1.1, 2.2, 3.3], np.float32).astype(np.float64) * np.array([0.1, 0.2, 0.3], np.float32).astype(
+        np.float64
+    )
     np.testing.assert_array_equal(g.nodes[0].operands[1].data, exact.astype(np.float32))
     assert g.nodes[1].operands[1].data.tolist() == [2**60 + 1]
 
 
 def test_outputs_kept_nodes_and_large_results_stay() -> None:
     g = Graph()
-    big = ops.expand(g.constant(np.float32([1])), np.array([2000, 2000]))
+    big = ops.expand(g.constant(np.array([1], np.float32)), np.array([2000, 2000]))
     also = ops.constant_of_shape(g.constant(np.array([3000, 3000])))
-    kept = ops.relu(g.constant(np.float32([-1, 1])), name="mine")
-    g.outputs = [ops.neg(big), ops.neg(also), ops.neg(kept), ops.exp(g.constant(np.float32([1])))]
+    kept = ops.relu(g.constant(np.array([-1, 1], np.float32)), name="mine")
+    g.outputs = [ops.neg(big), ops.neg(also), ops.neg(kept), ops.exp(g.constant(np.array([1], np.float32)))]
     before = op_names(g)
     FoldConstants().run(g, Context(keep=frozenset(["mine"])))
     assert op_names(g) == before
@@ -62,7 +64,7 @@ def view_chain(g: Graph, n: object, h: object) -> None:
     x = g.input("x", "float32", (n, 3, h, h))
     rows = ops.unsqueeze(ops.gather(ops.shape(x), np.array(0)), axes=(0,))
     size = ops.slice(ops.shape(x), *(np.array([i]) for i in (2, 4, 0)))
-    doubled = ops.cast(ops.floor(ops.mul(ops.cast(size, to="float32"), np.float32([2, 2]))), to="int64")
+    doubled = ops.cast(ops.floor(ops.mul(ops.cast(size, to="float32"), np.array([2, 2], np.float32))), to="int64")
     sizes = ops.concat([ops.slice(ops.shape(x), *(np.array([i]) for i in (0, 2, 0))), doubled], axis=0)
     larger = ops.resize(x, None, None, sizes, mode="nearest", coordinate_transformation_mode="asymmetric")
     g.outputs = [ops.reshape(x, ops.concat([rows, np.array([-1])], axis=0)), ops.relu(larger)]
@@ -135,7 +137,7 @@ def test_common_nodes_and_constants_are_shared_and_kept_ones_are_not() -> None:
     def build() -> Graph:
         g = Graph()
         x = g.input("x", "float32", (2,))
-        parts = [ops.mul(ops.exp(x, name=f"exp{i}"), np.float32([2, 3])) for i in range(3)]
+        parts = [ops.mul(ops.exp(x, name=f"exp{i}"), np.array([2, 3], np.float32)) for i in range(3)]
         g.outputs = [ops.add(ops.add(parts[0], parts[1]), parts[2])]
         return g
 
@@ -153,7 +155,7 @@ def test_common_nodes_and_constants_are_shared_and_kept_ones_are_not() -> None:
 def test_zeros_of_either_sign_are_different_constants() -> None:
     g = Graph()
     x = g.input("x", "float32", (1,))
-    g.outputs = [ops.div(x, np.float32([0.0])), ops.div(x, np.float32([-0.0]))]
+    g.outputs = [ops.div(x, np.array([0.0], np.float32)), ops.div(x, np.array([-0.0], np.float32))]
     ShareCommon().run(g, Context())
     assert len(g.constants) == 2
 
@@ -161,7 +163,7 @@ def test_zeros_of_either_sign_are_different_constants() -> None:
 def test_dead_code_goes_with_its_constants() -> None:
     g = Graph()
     x = g.input("x", "float32", (2,))
-    ops.add(ops.exp(x), np.float32([1, 2]))
+    ops.add(ops.exp(x), np.array([1, 2], np.float32))
     g.outputs = [ops.relu(x)]
     RemoveDeadCode().run(g, Context())
     verify(g)

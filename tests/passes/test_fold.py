@@ -335,7 +335,7 @@ def test_a_shared_weight_is_copied() -> None:
     rng, g = rng_for(4), Graph()
     x = g.input("x", "float64", (1, 3, 4))
     w = g.constant(rng.standard_normal((3, 3, 1)), "shared")
-    data = w.data.copy()
+    data = np.array(w.data)
     first = ops.batch_norm(ops.conv(x, w), *statistics(rng, 3, "float64"))
     g.outputs = [ops.relu(first), ops.relu(ops.conv(x, w))]
     inputs = [rng.standard_normal((1, 3, 4))]
@@ -389,11 +389,14 @@ def test_factors_that_would_vanish_in_float16_stay():
     """The scale of a norm of little variance may be tiny; times another tiny factor it is no number of float16."""
     graph = Graph("tiny")
     x = graph.input("x", "float16", (2, 2, 3))
-    half = np.float16
+
+    def half(numbers: Any) -> np.ndarray:
+        return np.array(numbers, np.float16)
+
     parameters = [half([-2e-5, -5.6e-5]), half([0.2, -0.1]), half([0.5, 2.2]), half([0.5, 0.0])]
     y = ops.batch_norm(x, *(graph.constant(p, n) for p, n in zip(parameters, "sbmv")), epsilon=1e-12, name="norm")
     graph.outputs = [ops.mul(y, graph.constant(half([[1.6], [1e-4]]), "c"), name="factor")]
-    data = np.random.default_rng(0).standard_normal((2, 2, 3)).astype(half)
+    data = np.random.default_rng(0).standard_normal((2, 2, 3)).astype(np.float16)
     before = interpret.evaluate(graph, [data])[graph.outputs[0]]
     folded, report = optimize(graph.copy(), level=2)
     after = interpret.evaluate(folded, [data])[folded.outputs[0]]

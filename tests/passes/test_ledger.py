@@ -123,7 +123,7 @@ def test_an_estimate_is_of_the_size_that_is_measured() -> None:
     """Where a mean is 3000 standard deviations, folding loses that many roundings; data have that mean."""
     g, p = Graph(), parameters(4)
     w = normal(1, 4, 3, 1, 1)
-    y = ops.conv(g.input("x", "float32", (1, 3, 16, 16)), w, np.float32([300, 20, -700, 30]), name="f")
+    y = ops.conv(g.input("x", "float32", (1, 3, 16, 16)), w, np.array([300, 20, -700, 30], np.float32), name="f")
     p[0][:], p[1][:], p[2][:] = 1, 0, [300, 20, -700, 30]
     p[3][:] = np.square(w.reshape(4, 3)).sum(1)
     g.outputs = [ops.batch_norm(y, *p, name="norm")]
@@ -216,7 +216,8 @@ def test_a_tensor_is_what_the_report_says_it_is_now(seed: int) -> None:
     net = numbered(seed).build()[0]
     g = read(net.model())
     before = {v.name: a for v, a in interpret.evaluate(g, net.inputs).items()}
-    for options in ({"level": 2, "for_export": True}, {"level": 3}, {"level": 3, "verify": True}):
+    ways: list[dict[str, Any]] = [{"level": 2, "for_export": True}, {"level": 3}, {"level": 3, "verify": True}]
+    for options in ways:
         done, report = optimize(g.copy(), **options)
         after = {v.name: a for v, a in interpret.evaluate(done, net.inputs).items()}
         assert {n.name for n in report.norms if n.fate != "folded" and not n.reason} == set()

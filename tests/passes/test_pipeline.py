@@ -280,7 +280,10 @@ def test_verify_reverts_a_rule_that_is_wrong(monkeypatch: pytest.MonkeyPatch) ->
 
     def wrong(self: Any, m: Any) -> Any:
         found = right(self, m)
-        return found if isinstance(found, str) else ChannelMap(found.axis, found.k * 1.001, found.shift)
+        if isinstance(found, str):
+            return found
+        assert found.k is not None
+        return ChannelMap(found.axis, found.k * 1.001, found.shift)
 
     monkeypatch.setattr(fold.FoldBatchNorm, "affine", wrong)
     x = np.random.default_rng(0).standard_normal((2, 3, 6, 6)).astype(np.float32)

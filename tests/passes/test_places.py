@@ -9,6 +9,7 @@ import pytest
 
 import renorm
 from renorm import ops
+from renorm.core.dims import static
 from renorm.graph import interpret
 from renorm.graph.ir import Graph, Value
 
@@ -20,7 +21,7 @@ def graph() -> Graph:
 
 
 def conv(x: Value, channels: int, seed: int = 0) -> Value:
-    w = np.random.default_rng(seed).standard_normal((channels, x.shape[1], 3, 3)).astype(np.float32) * 0.2
+    w = np.random.default_rng(seed).standard_normal((channels, static(x.shape)[1], 3, 3)).astype(np.float32) * 0.2
     return ops.conv(x, w, pads=(1, 1, 1, 1))
 
 
@@ -28,7 +29,7 @@ def check(g: Graph, threads: int = 2, gap: float = 0) -> Any:
     """The module at level 3, whose numbers are those of the interpreter, for every run; its arena is as small as it can
     be, up to alignment and a part `gap`: between rows that are free at other times there may be too little room."""
     rng = np.random.default_rng(1)
-    feeds = {v.name: rng.standard_normal(v.shape).astype(np.float32) for v in g.inputs}
+    feeds: dict[str, Any] = {v.name: rng.standard_normal(static(v.shape)).astype(np.float32) for v in g.inputs}
     expected = interpret.run(g, feeds)
     m = renorm.compile(g, threads=threads)
     for _ in range(2):

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from tests.passes.folding.network import Network, conv
 from renorm.frontends import read
 from renorm.passes.sensitivity import Sensitivity
 
-CONV = {"pads": [0] * 4, "strides": [1, 1], "dilations": [1, 1], "group": 1}
+CONV: dict[str, Any] = {"pads": [0] * 4, "strides": [1, 1], "dilations": [1, 1], "group": 1}
 
 
 SENSITIVE = 0.06  # of all cases, at most, are judged by their own sensitivity; 13 of 2200 were

@@ -194,8 +194,8 @@ def test_the_network_of_the_article(form: str) -> None:
     _, w, b = node.inputs
     assert w is not None
     assert b is not None
-    np.testing.assert_allclose(w.data, np.full((1, 1, 3, 3), MUL), rtol=1e-7)
-    np.testing.assert_allclose(b.data, [ADD], rtol=2e-7)  # what the digits of the article give
+    np.testing.assert_allclose(np.asarray(w.data), np.full((1, 1, 3, 3), MUL), rtol=1e-7)
+    np.testing.assert_allclose(np.asarray(b.data), [ADD], rtol=2e-7)  # what the digits of the article give
     x = np.arange(1.0, 5.0).reshape(1, 1, 2, 2)
     sums = np.array([[1, 3, 3, 2], [4, 10, 10, 6], [4, 10, 10, 6], [3, 7, 7, 4]])  # of the elements that ones reach
     (y,) = interpret.run(done, [x.astype(np.float32)])

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import unicorn
 import unicorn.arm64_const as arm64
+from unicorn.unicorn_py3 import Uc
 
 from renorm.codegen.llvm.walk import compile_walker
 from renorm.core.target import Target
@@ -23,7 +24,7 @@ class Core:
     """An emulated core that shares pieces of this process's memory."""
 
     def __init__(self, memories: list[Memory]):
-        self.core = unicorn.Uc(unicorn.UC_ARCH_ARM64, unicorn.UC_MODE_ARM)
+        self.core = Uc(unicorn.UC_ARCH_ARM64, unicorn.UC_MODE_ARM)
         self.stack, self.end = Memory(1 << 16), Memory(PAGE)
         for m in (*memories, self.stack, self.end):
             size = -(-max(m.nbytes, 1) // PAGE) * PAGE

@@ -9,6 +9,7 @@ import sys
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -282,7 +283,7 @@ def sealed(content: bytes, manifest: bytes) -> bytes:
     return header + sha256(header).digest() + manifest + code + held
 
 
-def manifest_of(content: bytes) -> dict:
+def manifest_of(content: bytes) -> dict[str, Any]:
     return json.loads(content[256 : 256 + struct.unpack_from("<Q", content, 24)[0]])
 
 

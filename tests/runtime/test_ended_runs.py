@@ -6,7 +6,7 @@ import ctypes
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 import numpy as np
@@ -39,7 +39,7 @@ def short(mirrors):
 
 
 @contextmanager
-def ends(error: type[BaseException], after: float) -> Iterator[None]:
+def ends(error: type[BaseException], after: float) -> Generator[None]:
     """The block raises this, not long after so many seconds."""
     begin = time.monotonic()
     with pytest.raises(error):
@@ -58,7 +58,7 @@ def usable(m: Module, short, mirrored) -> None:
 
 
 @contextmanager
-def alarm(after: float, handler) -> Iterator[None]:
+def alarm(after: float, handler) -> Generator[None]:
     before = signal.signal(signal.SIGALRM, handler)
     signal.setitimer(signal.ITIMER_REAL, after)
     try:
@@ -115,7 +115,7 @@ def test_a_worker_about_to_sleep_as_its_run_ends_does_not(mirrors, walker):
     m, process = mirrors(N, LENGTH, 2), Memory(layout.PROCESS_BYTES)
     m._team = team = threads.Team(2, walker, "x86_64")
     process.array[:] = threads._process.array
-    words = {layout.PATIENT: 0, layout.HASTY: 0, layout.SYSCALL: ctypes.cast(syscall, ctypes.c_void_p).value}
+    words = {layout.PATIENT: 0, layout.HASTY: 0, layout.SYSCALL: ctypes.cast(syscall, ctypes.c_void_p).value or 0}
     for field, value in words.items():
         threads._word(process, field).value = value
     threads._word(team.pool, layout.PROCESS).value = process.address
@@ -236,7 +236,7 @@ def test_an_exception_for_another_thread_comes_when_the_run_is_over(mirrors, mir
     thread = threading.Thread(target=run)
     thread.start()
     time.sleep(0.05)
-    assert ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(Stop)) == 1
+    assert ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(Stop)) == 1
     thread.join(60)
     assert ended == [Stop]
     np.testing.assert_array_equal(m.run(x)[0], mirrored(x, 100))

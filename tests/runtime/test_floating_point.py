@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, contextmanager
 
 import numpy as np
 import pytest
@@ -13,6 +13,7 @@ from tests.driver.external_targets import Interpreted, target
 
 import renorm
 from renorm import ops, training
+from renorm.driver.module import CompiledModule, SpecializingModule
 from renorm.graph.ir import Graph
 from renorm.runtime import loader, openmp
 
@@ -33,7 +34,7 @@ define i32 @change(i32 %to) {
 }
 """
 CONTROL = 0xFFC0  # without the flags of what has happened
-Inside = Callable[[int], contextmanager]
+Inside = Callable[[int], AbstractContextManager[None]]
 
 
 @pytest.fixture
@@ -43,7 +44,7 @@ def inside(assemble) -> Inside:
     change = ctypes.PYFUNCTYPE(ctypes.c_uint32, ctypes.c_uint32)(image.address(0, "change"))
 
     @contextmanager
-    def inside(environment: int) -> Iterator[None]:
+    def inside(environment: int) -> Generator[None]:
         before = change(environment)
         try:
             yield
@@ -55,12 +56,12 @@ def inside(assemble) -> Inside:
     return inside
 
 
-def network(threads) -> renorm.Module:
+def network(threads) -> CompiledModule | SpecializingModule:
     """Sums of products that round, some of them denormal."""
     g = Graph("sums")
     x = g.input("x", "float32", (64, 300))
-    scaled = ops.mul(x, g.constant(np.float32([1e-39])))
-    g.outputs = [scaled, ops.softmax(x, axis=1), ops.div(ops.add(x, x), g.constant(np.float32([3])))]
+    scaled = ops.mul(x, g.constant(np.array([1e-39], np.float32)))
+    g.outputs = [scaled, ops.softmax(x, axis=1), ops.div(ops.add(x, x), g.constant(np.array([3], np.float32)))]
     return renorm.compile(g, threads=threads)
 
 
@@ -124,7 +125,7 @@ def test_of_torch(kept_code) -> None:
 
 def test_of_training_kernels(inside: Inside, kept_code) -> None:
     x = np.random.default_rng(0).standard_normal((8, 3, 17)).astype(np.float32) * np.float32(1e-38)
-    scale = np.float32([1e-3, 1, 2])
+    scale = np.array([1e-3, 1, 2], np.float32)
     expected = training.batch_norm(x, scale)
     for environment in ENVIRONMENTS[:4]:
         with inside(environment):
@@ -141,7 +142,7 @@ def test_external_code_sees_that_of_the_caller(inside: Inside, kept_code, thread
             flushed.append(not np.any(np.full(8, 1e-30, np.float32) * np.float32(1e-10)))
             outputs[0][...] = inputs[0]
 
-    scale = g.constant(np.float32([1e-39]))
+    scale = g.constant(np.array([1e-39], np.float32))
     g.outputs = [ops.mul(ops.exp(ops.mul(g.input("x", "float32", x.shape), scale)), scale)]
     m = renorm.compile(g, target=target(["exp"], Looking), threads=threads, opt_level=0)
     large = x * 1000
@@ -158,7 +159,7 @@ def test_of_who_compiles(inside: Inside, kept_code) -> None:
     w = (np.random.default_rng(0).standard_normal((4, 4, 3, 3)) * 1e-20).astype(np.float32)
     scale, zero, one = np.full(4, 1e-19, np.float32), np.zeros(4, np.float32), np.ones(4, np.float32)
 
-    def folded() -> renorm.Module:
+    def folded() -> CompiledModule | SpecializingModule:
         g = Graph("folded")
         y = ops.conv(g.input("x", "float32", (2, 4, 6, 6)), w, None)
         g.outputs = [ops.batch_norm(y, scale, zero, zero, one)]

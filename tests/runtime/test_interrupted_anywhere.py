@@ -254,9 +254,8 @@ def test_the_pool(opcodes: bool) -> None:
 
     def use() -> None:
         held = [p.array((n,), np.dtype(np.uint8), n) for n in (1 << 12, 1 << 16, 1 << 12)]
-        for k, a in enumerate(held):
-            a[:] = k
-        del a
+        for k in range(len(held)):
+            held[k][:] = k
         held.clear()
 
     for _ in moments(use, opcodes):

@@ -102,11 +102,12 @@ def test_weights_are_read_from_aligned_memory(build, phase):
   store float %v, ptr %y"""
     values = np.arange(40, dtype=np.float32)
     steps = [(0, [("weight", 64), ("output", 0)])]
-    for weights in (values.tobytes(), bytearray(values.tobytes())):
+    changed = bytearray(values.tobytes())
+    for weights in (values.tobytes(), changed):
         m = build([(phase(0, 2, body), (24,))], steps, [], [("y", "float32", (24,))], weights=weights)
         np.testing.assert_array_equal(m.run()[0], values[16:])
     assert m._weights_address % 64 == 0
-    weights[:] = bytes(len(weights))  # a copy was taken
+    changed[:] = bytes(len(changed))  # a copy was taken
     np.testing.assert_array_equal(m.run()[0], values[16:])
     with pytest.raises(ValueError, match="read-only"):
         m._weights[0] = 1

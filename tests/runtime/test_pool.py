@@ -55,7 +55,7 @@ def test_about_the_same_size_is_used_again() -> None:
     assert place(array(p, 999_000)) == first
 
 
-HOLDERS: dict[str, Callable[[Array], Any]] = {
+HOLDERS: dict[str, Callable[[Any], Any]] = {
     "itself": lambda a: a,
     "view": lambda a: a[5:],
     "view of views": lambda a: a.reshape(-1, 2).T[0, ::3][1:],
@@ -156,12 +156,13 @@ def test_garbage_that_is_collected_inside_of_the_pool() -> None:
     old = gc.get_threshold()
     gc.set_threshold(1)
     try:
+        cycle: list[Any] = []
         for _ in range(200):
-            cycle: list[Any] = [array(p, 1 << 14)]
+            cycle = [array(p, 1 << 14)]
             cycle.append(cycle)
+        del cycle
     finally:
         gc.set_threshold(*old)
-    del cycle
     gc.collect()
     assert p.idle_bytes > 0
     assert place(array(p, 1 << 14))
@@ -199,11 +200,10 @@ def test_results_of_a_module_are_recycled_and_those_held_are_not() -> None:
     m = renorm.compile(model("relu (float[1, 65536] x) => (float[1, 65536] y) { y = Relu (x) }"))
     x = np.random.default_rng(0).standard_normal((1, 65536)).astype(np.float32)
     held = [m.run(x * k)[0] for k in range(4)]
-    for k, y in enumerate(held):
-        np.testing.assert_array_equal(y, np.maximum(x * k, 0))
+    for k in range(len(held)):
+        np.testing.assert_array_equal(held[k], np.maximum(x * k, 0))
     places = {place(y) for y in held}
     assert len(places) == 4
     held.clear()
-    del y
     again = [m.run(x)[0] for _ in range(4)]
     assert {place(y) for y in again} == places

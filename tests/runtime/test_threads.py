@@ -8,6 +8,7 @@ import os
 import threading
 import time
 import weakref
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,7 +29,8 @@ def busy() -> int:
 
 def test_argument(monkeypatch):
     assert threads.resolve(3) == 3
-    for wrong in (0, -1, 1.5, "2", True, 5000):
+    wrongs: list[Any] = [0, -1, 1.5, "2", True, 5000]
+    for wrong in wrongs:
         with pytest.raises(InvalidInput, match="expected an integer from 1 to 1024"):
             threads.resolve(wrong)
 
@@ -197,7 +199,7 @@ def test_workers_that_sleep_are_woken_for_much_work_or_for_runs_that_follow_each
         process = Memory(layout.PROCESS_BYTES)
         process.array[:] = threads._process.array
         for field, function in ((layout.CLOCK, clock), (layout.SYSCALL, syscall)):
-            threads._word(process, field).value = ctypes.cast(function, ctypes.c_void_p).value
+            threads._word(process, field).value = ctypes.cast(function, ctypes.c_void_p).value or 0
         threads._word(team.pool, layout.PROCESS).value = process.address
         threads._word(team.pool, layout.PARKED).value = 1
         told = list[bool]()

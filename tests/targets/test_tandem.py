@@ -16,7 +16,7 @@ from tests.targets import tandem_oracle as oracle
 
 import renorm
 from renorm import ops
-from renorm.core.dims import symbols_of
+from renorm.core.dims import static, symbols_of
 from renorm.graph import interpret
 from renorm.graph.ir import Graph
 from renorm.targets.tandem import machine, numbers, simulate
@@ -123,13 +123,17 @@ def test_how_close_the_numbers_come() -> None:
 def test_integers_and_their_exponents() -> None:
     rng = np.random.default_rng(0)
     values = rng.normal(size=300).astype(np.float32) * np.float32(2.0) ** rng.integers(-126, 127, 300)
-    values = np.concatenate([values, np.float32([0, -0.0, 1e-45, 3.4e38, 1, 2, 0.5, -0.99999994])]).astype(np.float32)
+    values = np.concatenate([values, np.array([0, -0.0, 1e-45, 3.4e38, 1, 2, 0.5, -0.99999994], np.float32)]).astype(
+        np.float32
+    )
     for v in values:
         e = oracle.exponent(float(abs(v)))
         assert int(numbers.exponent(abs(v))) == e
-        near = (np.float32([v, v / 2, v / 3, -v / 65536]) if np.isfinite(v) else values[:0]).astype(np.float32)
+        near = (np.array([v, v / 2, v / 3, -v / 65536], np.float32) if np.isfinite(v) else values[:0]).astype(
+            np.float32
+        )
         np.testing.assert_array_equal(numbers.integers(near, e), oracle.integers(near, e))
-    ties = np.float32([0.5, 1.5, 2.5, -0.5, -1.5, 32767.5, 40000, -40000])
+    ties = np.array([0.5, 1.5, 2.5, -0.5, -1.5, 32767.5, 40000, -40000], np.float32)
     np.testing.assert_array_equal(numbers.integers(ties, 0), [0, 2, 2, 0, -2, 32767, 32767, -32767])
 
 
@@ -172,6 +176,7 @@ def test_a_program_as_text_and_what_it_costs() -> None:
     assert cost.per_channel == 1200 // 16
     assert cost.transfer == cost.bytes // 16
     assert cost.bound == "the convolution engine"
+    assert launch.work is not None
     assert launch.work.flops == 2 * cost.products
     assert launch.source.startswith(f"; {cost.products} products, {cost.bytes} bytes; at least 2160 cycles, bound by")
 
@@ -228,12 +233,12 @@ def test_text_that_is_no_program(line: str, words: str) -> None:
 )
 def test_what_the_machine_cannot_do_stops_the_simulator(lines: list[str], words: str) -> None:
     program = parse(".input 1x8x6x6\n.weights 8x8x3x3\n.output 1x8x4x4\n" + "\n".join(lines))
-    arrays = [np.ones(s, t) for s, t in (((8, 8, 3, 3), np.int16), ((2, 8), np.float32), ((1, 8, 6, 6), np.float32))]
+    w, p, x = (np.ones(s, t) for s, t in (((8, 8, 3, 3), np.int16), ((2, 8), np.float32), ((1, 8, 6, 6), np.float32)))
     with pytest.raises(renorm.errors.InvalidArtifact, match=words) as caught:
-        simulate.run(program, *arrays, np.zeros((1, 8, 4, 4), np.float32))
+        simulate.run(program, w, p, x, np.zeros((1, 8, 4, 4), np.float32))
     assert f"instruction {len(lines) - 1}, `{lines[-1]}`" in str(caught.value)
     with pytest.raises(renorm.errors.InvalidArtifact, match="do not fit"):
-        simulate.run(program, *arrays, np.zeros((1, 8, 4, 5), np.float32))
+        simulate.run(program, w, p, x, np.zeros((1, 8, 4, 5), np.float32))
 
 
 def test_large_layers_are_cut_along_every_axis() -> None:
@@ -374,7 +379,7 @@ def test_what_it_refuses_runs_on_the_base_and_says_why() -> None:
         ops.conv(image, np.full((3, 4, 1, 1), np.inf, np.float32), name="infinite"),
         ops.conv(ops.mul(image, np.float32(1e-36)), np.full((3, 4, 1, 1), 7e36, np.float32), name="far"),
     ]
-    inputs = [array(*v.shape).astype(v.dtype) for v in g.inputs]
+    inputs = [array(*static(v.shape)).astype(v.dtype) for v in g.inputs]
     m = renorm.compile(g, target="tandem")
     reasons = {node: reason for rule, node, reason in m.report.refusals if rule == "target tandem"}
     assert "two dimensions" in reasons["rank"]

@@ -167,21 +167,21 @@ def test_every_absent_name_says_what_to_do() -> None:
     ("mistake", "error", "message"),
     [
         (lambda: tvm.device("gpux"), InvalidTarget, "'gpux' is not a kind of device"),
-        (lambda: tvm.device(3), InvalidTarget, "3 is not a kind of device"),
+        (lambda: tvm.device(3), InvalidTarget, "3 is not a kind of device"),  # pyright: ignore[reportArgumentType]
         (lambda: tvm.cpu(-1), InvalidTarget, "-1 is not the number"),
         (lambda: tvm.nd.array(np.zeros(3), tvm.cuda(0)), InvalidTarget, "no arrays on cuda(0)"),
-        (lambda: tvm.nd.array(np.zeros(3), "int8"), InvalidInput, "'int8' is not a device"),
+        (lambda: tvm.nd.array(np.zeros(3), "int8"), InvalidInput, "'int8' is not a device"),  # pyright: ignore[reportArgumentType]
         (lambda: tvm.nd.array([[1], [2, 3]]), InvalidInput, "is no array"),
         (lambda: tvm.nd.empty((-1,)), InvalidInput, "is not a shape"),
         (lambda: tvm.target.Target("avr"), InvalidTarget, "'avr' is not a target"),
-        (lambda: tvm.target.Target(3), InvalidTarget, "int 3 is not a target"),
-        (lambda: tvm.build(3, []), InvalidSchedule, "inputs is int 3"),
-        (lambda: tvm.lower(None, []), InvalidSchedule, "inputs is NoneType"),
-        (lambda: te.create_schedule([3]), InvalidExpression, "expected tensors or operations"),
+        (lambda: tvm.target.Target(3), InvalidTarget, "int 3 is not a target"),  # pyright: ignore[reportArgumentType]
+        (lambda: tvm.build(3, []), InvalidSchedule, "inputs is int 3"),  # pyright: ignore[reportArgumentType]
+        (lambda: tvm.lower(None, []), InvalidSchedule, "inputs is NoneType"),  # pyright: ignore[reportArgumentType]
+        (lambda: te.create_schedule([3]), InvalidExpression, "expected tensors or operations"),  # pyright: ignore[reportArgumentType]
         (lambda: te.placeholder((2,), "handle"), InvalidExpression, "'handle' is not a dtype"),
         (lambda: te.placeholder((2,), ["f4"]), InvalidExpression, "is not a dtype"),
-        (lambda: te.placeholder((2,), "float32", 7), InvalidExpression, "name is int 7"),
-        (lambda: te.compute((2,), 7), InvalidExpression, "expected a function"),
+        (lambda: te.placeholder((2,), "float32", 7), InvalidExpression, "name is int 7"),  # pyright: ignore[reportArgumentType]
+        (lambda: te.compute((2,), 7), InvalidExpression, "expected a function"),  # pyright: ignore[reportArgumentType]
     ],
 )  # fmt: skip
 def test_what_does_not_fit(mistake: Any, error: type[RenormError], message: str) -> None:

@@ -229,7 +229,7 @@ def test_a_repeated_copy_waits_for_its_readers(run: Any) -> None:
     c = te.compute((n, n), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name="C")
     s = te.create_schedule(c.op)
     copies = [s.cache_read(t, "shared", [c]) for t in (a, b)]
-    by, bx, ty, tx = s[c].tile(*c.op.axis, 4, 4)
+    by, bx, ty, tx = s[c].tile(c.op.axis[0], c.op.axis[1], 4, 4)
     outer, inner = s[c].split(k, factor=3)
     s[c].reorder(by, bx, ty, tx, outer, inner)
     y, x = te.thread_axis((0, 4), "threadIdx.y"), te.thread_axis((0, 4), "threadIdx.x")

@@ -50,7 +50,7 @@ def blocked_product(n: Any, m: Any, k: Any) -> tuple[te.Schedule, list[te.Tensor
     s = te.create_schedule(d.op)
     s[twice].compute_inline()
     held = s.cache_read(b, "global", [c])
-    i, j, _, _ = s[d].tile(*d.op.axis, 4, 5)
+    i, j, _, _ = s[d].tile(d.op.axis[0], d.op.axis[1], 4, 5)
     fused = s[d].fuse(i, j)
     s[d].parallel(fused)
     s[c].compute_at(s[d], fused)

@@ -94,7 +94,7 @@ def test_tile() -> None:
     a, p, c = chain()
     s = te.create_schedule(c.op)
     s[p].compute_inline()
-    s[c].tile(*c.op.axis, 4, 3)
+    s[c].tile(c.op.axis[0], c.op.axis[1], 4, 3)
     assert loops(s, a, c)[:4] == [
         "for (i.outer, 0, 2)", "for (j.outer, 0, 3)", "for (i.inner, 0, 4)", "for (j.inner, 0, 3)",
     ]  # fmt: skip

@@ -18,6 +18,7 @@ from renorm.tir.parse import parse as parse_kernel
 from renorm.tir.verify import verify
 
 Array = np.ndarray[Any, Any]
+EVERY_CHECK: Any = list(HealthCheck)
 DTYPES = ("float64", "int64", "float32", "int32")
 
 
@@ -346,7 +347,7 @@ def check(run: Any, p: Program, s: te.Schedule, outputs: list[te.Tensor], target
         np.testing.assert_array_equal(result, p.arrays[t], err_msg=t.name)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150, deadline=None, suppress_health_check=EVERY_CHECK)
 @given(data=st.data())
 def test_any_schedule_of_a_random_program(run_on_cpu: Any, data: st.DataObject) -> None:
     p = draw_program(data.draw)
@@ -357,7 +358,7 @@ def test_any_schedule_of_a_random_program(run_on_cpu: Any, data: st.DataObject) 
     check(run_on_cpu, p, draw_schedule(data.draw, p, outputs, gpu=False), outputs, "llvm")
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150, deadline=None, suppress_health_check=EVERY_CHECK)
 @given(data=st.data())
 def test_any_schedule_on_blocks_and_threads(run: Any, data: st.DataObject) -> None:
     p = draw_program(data.draw)

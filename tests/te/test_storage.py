@@ -121,6 +121,7 @@ def test_random_programs_at_root(data: st.DataObject) -> None:
     n = 6
     a = te.placeholder((n,), "int64", name="a")
     arrays = {a: np.arange(n)}
+    t = a
     for step in range(data.draw(st.integers(1, 7), label="stages")):
         x, y = (data.draw(st.sampled_from(list(arrays)), label="operand") for _ in range(2))
         turned = data.draw(st.booleans(), label="mirrored")

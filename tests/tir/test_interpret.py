@@ -38,7 +38,7 @@ quick = settings(max_examples=100, deadline=None)
 @quick
 @given(any_float, any_float)
 def test_float32_rounds_at_every_operation(x: float, y: float) -> None:
-    a, b = np.float32([x]), np.float32([y])
+    a, b = np.array([x], np.float32), np.array([y], np.float32)
     with np.errstate(all="ignore"):
         np.testing.assert_array_equal(value_of("(A[i]*B[i] + A[i])/B[i]", "float32", a, b), (a * b + a) / b)
         np.testing.assert_array_equal(
@@ -49,7 +49,7 @@ def test_float32_rounds_at_every_operation(x: float, y: float) -> None:
 @quick
 @given(any_float)
 def test_transcendental_functions_round_once(x: float) -> None:
-    a = np.float32([x])
+    a = np.array([x], np.float32)
     with np.errstate(all="ignore"):
         for name, exact in (("exp", np.exp), ("tanh", np.tanh), ("log", np.log), ("sin", np.sin)):
             expected = exact(a.astype(np.float64)).astype(np.float32)
@@ -63,14 +63,11 @@ def test_fma_rounds_once(x: float, y: float, z: float) -> None:
     from fractions import Fraction
 
     exact = Fraction(x) * Fraction(y) + Fraction(z)
-    got = (
-        Fraction(float(r))
-        if np.isfinite(r := value_of("fma(A[i], B[i], C[i])", "float32", *(np.float32([v]) for v in (x, y, z)))[0])
-        else None
-    )
-    if got is None:
+    (r,) = value_of("fma(A[i], B[i], C[i])", "float32", *(np.array([v], np.float32) for v in (x, y, z)))
+    if not np.isfinite(r):
         assert abs(exact) >= Fraction(float(np.finfo(np.float32).max))
         return
+    got = Fraction(float(r))
     with np.errstate(over="ignore"):  # the neighbour of the largest float32 is infinity
         neighbours = [np.nextafter(np.float32(r), np.float32(d)) for d in (-np.inf, np.inf)]
     for n in neighbours:
@@ -79,11 +76,11 @@ def test_fma_rounds_once(x: float, y: float, z: float) -> None:
 
 
 def test_sixteen_bit_floats_are_storage() -> None:
-    a = np.float16([2048, 0.1])
+    a = np.array([2048, 0.1], np.float16)
     # 2048 + 1 + 1 is 2050 in float32, but 2048 if every sum were rounded to float16
-    np.testing.assert_array_equal(value_of("A[0] + 1h + 1h", "float16", a, extent=1), np.float16([2050]))
+    np.testing.assert_array_equal(value_of("A[0] + 1h + 1h", "float16", a, extent=1), np.array([2050], np.float16))
     np.testing.assert_array_equal(value_of("float32(A[1])", "float32", a, extent=1), [np.float32(np.float16(0.1))])
-    b = np.array([1 / 3], ml_dtypes.bfloat16)
+    b: Array = np.array([1 / 3], ml_dtypes.bfloat16)
     np.testing.assert_array_equal(value_of("A[i]*A[i]", "bfloat16", b), b * b)
 
 
@@ -107,16 +104,16 @@ def test_index_arithmetic_is_wider_than_its_type() -> None:
 
 
 def test_casts_and_division_truncate_toward_zero() -> None:
-    a = np.float32([-2.7, 2.7, -0.5])
+    a = np.array([-2.7, 2.7, -0.5], np.float32)
     np.testing.assert_array_equal(value_of("int32(A[i])", "int32", a), [-2, 2, 0])
-    i = np.int32([-7, 7, -8])
+    i = np.array([-7, 7, -8], np.int32)
     np.testing.assert_array_equal(value_of("A[i]/2", "int32", i), [-3, 3, -4])
     np.testing.assert_array_equal(value_of("A[i]//2", "int32", i), [-4, 3, -4])
     np.testing.assert_array_equal(value_of("A[i] % 3", "int32", i), [2, 1, 1])
 
 
 def test_round_goes_to_even_and_nan_passes() -> None:
-    a = np.float32([0.5, 1.5, -2.5, np.nan])
+    a = np.array([0.5, 1.5, -2.5, np.nan], np.float32)
     np.testing.assert_array_equal(value_of("round(A[i])", "float32", a), [0, 2, -2, np.nan])
     np.testing.assert_array_equal(value_of("max(A[i], 0f)", "float32", a), [0.5, 1.5, 0, np.nan])
     np.testing.assert_array_equal(value_of("isnan(A[i]) && !(A[i] == A[i])", "bool", a), [False, False, False, True])

@@ -81,7 +81,7 @@ IMAGE, KERNEL = te.placeholder((1, 2, 8, 8), name="image"), te.placeholder((4, 2
     [
         (lambda: topi.pad(X, (1, 1), mode="mirror"), "'mirror' is not a mode"),
         (lambda: topi.pad(X, (1,)), "do not fit X of 2 axes"),
-        (lambda: topi.pad(X, (1, 1), (1, 1), "zero"), "pad_value is str 'zero'"),
+        (lambda: topi.pad(X, (1, 1), (1, 1), "zero"), "pad_value is str 'zero'"),  # pyright: ignore[reportArgumentType]
         (lambda: topi.nn.global_pool(IMAGE, "median"), "'median'"),
         (lambda: topi.nn.global_pool(IMAGE, "max", "NCWH"), "'NCWH'"),
         (lambda: topi.nn.conv2d_nchw(IMAGE, KERNEL, 1, "same"), "padding is 'same'"),
@@ -95,9 +95,9 @@ IMAGE, KERNEL = te.placeholder((1, 2, 8, 8), name="image"), te.placeholder((4, 2
         (lambda: topi.sum(X, "rows"), "expected an int or a sequence of ints or None"),
         (lambda: topi.sum(X, axis=0, keep_dims=True), "it is sum(data, axis=None, keepdims=False)"),
         (lambda: topi.sum(X, 0, "yes"), "expected True or False"),
-        (lambda: topi.clip(X, 0), "missing a required argument: 'a_max'"),
+        (lambda: topi.clip(X, 0), "missing a required argument: 'a_max'"),  # pyright: ignore[reportCallIssue]
         (lambda: topi.reshape(X, (-1, -1)), "-1 at most once"),
-        (lambda: topi.reshape(X, 2.5), "newshape is float 2.5"),
+        (lambda: topi.reshape(X, 2.5), "newshape is float 2.5"),  # pyright: ignore[reportArgumentType]
         (lambda: topi.transpose(X, (0, 0)), "expected each axis once"),
         (lambda: topi.concatenate([]), "there are no tensors"),
         (lambda: topi.concatenate([X, te.placeholder((2, 4))]), "do not fit along axis 0"),

@@ -85,7 +85,7 @@ def in_float64(graph: Graph, inputs: dict[str, Array]) -> list[Array]:
 
 
 def compiled(net: Network, model: ModelProto, level: int) -> list[Array]:
-    return renorm.compile(model, opt_level=level).run(**net.inputs)
+    return renorm.compile(model, opt_level=level).run(*net.inputs.values())
 
 
 def verified(model: ModelProto, found: Found) -> None:

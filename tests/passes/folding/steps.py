@@ -155,7 +155,7 @@ def gemm(net: Network, v: str, **said: Any) -> tuple[str, list[Link]]:
         y = y + beta * net.values[operands[-1]]
     elif net.opset < 11:
         operands.append(net.constant("c", np.zeros(1)))
-    flags = {"transA": int(turned), "transB": int(said["transB"])}
+    flags: dict[str, Any] = {"transA": int(turned), "transB": int(said["transB"])}
     made = net.apply("Gemm", operands, y, alpha=alpha, beta=beta, **flags)
     if how == "shared":
         net.also(net.apply("MatMul", [net.constant("rows", net.rng.standard_normal((2, w.shape[0]))), b],
@@ -245,7 +245,7 @@ def batch_norm(net: Network, v: str, k: np.ndarray, shift: np.ndarray, epsilon: 
     k_, rows = scale / torch.sqrt(var_ + epsilon), (-1, *[1] * (x.ndim - 2))
     s_ = bias - mean_ * k_
     y = (x - mean_.reshape(rows)) * k_.reshape(rows) + bias.reshape(rows)
-    old = {"is_test": 1} if net.opset < 7 else {}
+    old: dict[str, Any] = {"is_test": 1} if net.opset < 7 else {}
     made = net.apply("BatchNormalization", [v, *names], y, "norm", epsilon=epsilon, **old)
     return made, k_.numpy(), s_.numpy()
 
@@ -312,8 +312,10 @@ def stored(net: Network, v: str, k: np.ndarray, shift: np.ndarray, shape: list[i
     return net.apply("Reshape", [v, net.constant("to", np.array([n, c, *spatial]))], y), k[:c], shift[:c]
 
 
-FORMS = {"mul_add": mul_add, "add_mul": add_mul, "sub_div": sub_div, "mul": mul, "sub_from": sub_from}
-FORMS |= {"channels_last": channels_last, "stored": stored}
+FORMS = {
+    "mul_add": mul_add, "add_mul": add_mul, "sub_div": sub_div, "mul": mul, "sub_from": sub_from,
+    "channels_last": channels_last, "stored": stored,
+}  # fmt: skip
 
 
 @step
@@ -355,7 +357,7 @@ def instance(net: Network, v: str) -> tuple[str, list[Link]]:
 def activation(net: Network, v: str, which: str) -> tuple[str, list[Link]]:
     x = net.values[v]
     f = {"Relu": torch.relu, "LeakyRelu": lambda t: F.leaky_relu(t, 0.125), "Sigmoid": torch.sigmoid}[which]
-    said = {"alpha": 0.125} if which == "LeakyRelu" else {}
+    said: dict[str, Any] = {"alpha": 0.125} if which == "LeakyRelu" else {}
     does = "blocks" if which == "Sigmoid" else "scaled"
     return net.apply(which, [v], f(x), **said), [Link(which, does, does, None)]
 
@@ -503,7 +505,7 @@ def pool(net: Network, v: str, which: str, padded: bool) -> tuple[str, list[Link
     f = (F.avg_pool1d, F.avg_pool2d, F.avg_pool3d)[rank - 1]
     counted = which == "counted"
     y = f(x, 2, 1, int(padded), count_include_pad=counted)
-    said = {"kernel_shape": [2] * rank, "pads": [int(padded)] * 2 * rank}
+    said: dict[str, Any] = {"kernel_shape": [2] * rank, "pads": [int(padded)] * 2 * rank}
     made = net.apply("AveragePool", [v], y, count_include_pad=int(counted), **said)
     does = "beside" if counted and padded else "carries"
     return made, [Link(which, does, does)]
