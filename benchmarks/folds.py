@@ -6,6 +6,9 @@ relative to the largest number: optimized models are evaluated in float64 by ren
 itself.
 """
 
+# the optimizers are installed for this alone
+# pyright: reportMissingImports=false
+
 from __future__ import annotations
 
 import json
@@ -78,7 +81,9 @@ def by_onnxruntime(net: Network, model: ModelProto) -> tuple[ModelProto, Outputs
     with tempfile.TemporaryDirectory() as folder:
         options.optimized_model_filepath = f"{folder}/optimized.onnx"
         session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-        return onnx.load(options.optimized_model_filepath), session.run(net.outputs, net.inputs)
+        return onnx.load(options.optimized_model_filepath), [
+            np.asarray(a) for a in session.run(net.outputs, net.inputs)
+        ]
 
 
 def by_onnxscript(net: Network, model: ModelProto) -> tuple[ModelProto, Outputs]:

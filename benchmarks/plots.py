@@ -1,5 +1,8 @@
 """Plots of results as SVG, small enough to be kept beside the page."""
 
+# matplotlib is in the extra bench
+# pyright: reportMissingImports=false
+
 from __future__ import annotations
 
 from pathlib import Path

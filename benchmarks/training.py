@@ -17,7 +17,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from math import prod
 from statistics import median, quantiles
@@ -154,7 +154,7 @@ class Process:
 
 
 @contextmanager
-def _processes(runtimes: tuple[str, ...], threads: int, shape: Shape) -> Iterator[dict[str, Process]]:
+def _processes(runtimes: tuple[str, ...], threads: int, shape: Shape) -> Generator[dict[str, Process]]:
     with ExitStack() as stack:
         found = dict[str, Process]()
         for runtime in runtimes:

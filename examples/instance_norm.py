@@ -124,7 +124,7 @@ def the_cuda_schedule() -> None:
 
     rng = np.random.default_rng(2)
     arrays = [rng.normal(size=t.shape).astype(np.float32) for t in args]
-    interpret.run(renorm.lower(s, args).kernel, arrays)
+    interpret.run(te.lower(s, args), arrays)
     expected = oracle(arrays[0], arrays[1].astype(np.float64), arrays[2].astype(np.float64))
     error = np.abs(arrays[3] - expected).max() / np.abs(expected).max()
     print(f"run by the interpreter of blocks and threads: error {error:.1e}")

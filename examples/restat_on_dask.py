@@ -15,6 +15,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -57,7 +58,8 @@ class Dask(training.Communicator):
 
     def exchange(self, message: bytes, timeout: float) -> list[bytes]:
         self.number += 1
-        came = self.board.exchange(self.rank, self.number, message, timeout).result()
+        exchanged: Any = self.board.exchange(self.rank, self.number, message, timeout)  # of an actor: a future
+        came: dict[int, bytes] = exchanged.result()
         if absent := [rank for rank in range(self.size) if rank not in came]:
             raise missing(absent, places(message), timeout)
         return [came[rank] for rank in range(self.size)]
@@ -108,7 +110,7 @@ def main(client: Client) -> None:
     for rank, worker in enumerate(workers):  # ranks wait for each other: each has a worker of its own, and runs once
         part = Part(IMAGES, rank, size, 50 + rank)
         ranks.append(client.submit(restat, rank, size, board, model, part, workers=[worker], pure=False, retries=0))
-    found = client.gather(ranks)
+    found: Any = client.gather(ranks)  # a list, as the client is no coroutine's
     print(f"{size} workers, which read {[one.batches for one in found]} batches in each of {found[0].passes} passes")
     print(found[0])
 
@@ -128,7 +130,7 @@ if __name__ == "__main__":
         main(Client(sys.argv[1]))
     else:
         with (
-            LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
+            LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,  # pyright: ignore[reportArgumentType]
             Client(cluster) as client,
         ):
             main(client)

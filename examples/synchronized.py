@@ -43,6 +43,8 @@ def step(comm: training.Communicator) -> str:
 
     np.testing.assert_allclose(r.batch_mean, MEAN, rtol=2e-6)
     np.testing.assert_allclose(r.batch_var, VARIANCE, rtol=2e-6)
+    assert r.running_mean is not None
+    assert r.running_var is not None
     np.testing.assert_allclose(r.running_mean, MOVING_MEAN, rtol=2e-6)
     np.testing.assert_allclose(r.running_var, MOVING_VARIANCE, rtol=2e-6)
     two_passes = ((x - x.mean((0, 1, 2), np.float64)) ** 2).sum((0, 1, 2)) / 8

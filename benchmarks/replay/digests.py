@@ -65,7 +65,9 @@ class Program:
     @staticmethod
     def of(data: dict[str, Any]) -> Program:
         """Return the program of which `plain` gave the data."""
-        return Program(**{**data, "kernels": {name: KernelDigest(**k) for name, k in data.get("kernels", {}).items()}})
+        kernels = {name: KernelDigest(**k) for name, k in data.get("kernels", {}).items()}
+        given: dict[str, Any] = {**data, "kernels": kernels}
+        return Program(**given)
 
 
 def network(source: Graph, target: Target, level: int, cache: Cache | None) -> Program:

@@ -11,6 +11,9 @@ Data: `sklearn.datasets.load_digits`, 1797 handwritten digits of 8x8 pixels with
 of "Optical Recognition of Handwritten Digits" (E. Alpaydin, C. Kaynak, UCI Machine Learning Repository, 1998), CC BY
 4.0: see README.md."""
 
+# scikit-learn is in the extra train
+# pyright: reportMissingImports=false
+
 from __future__ import annotations
 
 import warnings

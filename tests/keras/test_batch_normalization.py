@@ -135,7 +135,7 @@ def test_synchronized_over_uneven_ranks() -> None:
     expected = whole(x, training=True)
     (expected * data(7, 3, seed=1)).sum().backward()
     parts = [slice(0, 2), slice(2, 3), slice(3, 7)]
-    layers = [BatchNormalization(synchronized=True) for _ in parts]
+    layers: list[Any] = [BatchNormalization(synchronized=True) for _ in parts]
     for layer in layers:
         layer.build((7, 3))
         layer.set_weights(pair((7, 3))[1].get_weights())
@@ -197,7 +197,8 @@ def test_a_moving_variance_that_overflows_is_reported() -> None:
 
 def test_stateless_call_takes_arrays() -> None:
     x, found = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32), []
-    for layer in (keras.layers.BatchNormalization(), BatchNormalization()):
+    both: list[Any] = [keras.layers.BatchNormalization(), BatchNormalization()]
+    for layer in both:
         layer.build(x.shape)
         state = [[v.value for v in vs] for vs in (layer.trainable_variables, layer.non_trainable_variables)]
         y, new = layer.stateless_call(*state, x, training=True)

@@ -50,7 +50,7 @@ def objects(seed: int) -> None:
     def forged(rng: random.Random, file: bytes) -> bytes:
         head, size = struct.unpack_from("<QQ", file, 16)
         begin, data = -(-(256 + size) // 64) * 64, bytearray(file)
-        starts = [i for i in range(begin, head, 64) if data[i : i + 4] == b"\x7fELF"]
+        starts = [i for i in range(begin, head, 64) if data.startswith(b"\x7fELF", i)]
         for _ in range(rng.choice((1, 2, 8))):
             at = rng.choice(starts)
             tables = at + struct.unpack_from("<Q", data, at + 40)[0]

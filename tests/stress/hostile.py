@@ -19,6 +19,7 @@ from onnx import helper, numpy_helper
 from tests.stress.attack import attack
 
 import renorm
+from renorm.core.dims import static
 from renorm.errors import InternalError, RenormError
 
 MEMORY = 3 << 30  # bytes of addresses beyond those that the process has already
@@ -81,7 +82,7 @@ def _computes(d: Drawn) -> None:
     kind = d.rng.choice(["LRN", "MaxPool", "AveragePool", "Conv", "CumSum", "ReduceSum", "LpPool", "Softmax", "MatMul"])
     rank = int(d.rng.integers(1, 4))
     sizes = {"kernel_shape": d.integers(rank, 1), "strides": d.integers(rank, 1), "pads": d.integers(2 * rank)}
-    kept = {k: v for k, v in sizes.items() if k == "kernel_shape" or d.rng.random() < 0.5}
+    kept: dict[str, Any] = {k: v for k, v in sizes.items() if k == "kernel_shape" or d.rng.random() < 0.5}
     match kind:
         case "LRN":
             d.node(kind, d.x, size=min(d.huge(1), 2**63 - 1))
@@ -109,11 +110,11 @@ def _makes(d: Drawn) -> None:
             d.node("Cast", d.x, to=1)
         case "OneHot":
             ids = d.constant(np.array([1, 2], np.int64))
-            d.node("OneHot", ids, d.constant(np.int64(d.integers(1)[0])), d.constant(np.float32([0, 1])))
+            d.node("OneHot", ids, d.constant(np.int64(d.integers(1)[0])), d.constant(np.array([0, 1], np.float32)))
         case "EyeLike":
             d.node("EyeLike", d.x)
         case _:  # constants that double
-            d.x = d.constant(np.float32([1, 2]))
+            d.x = d.constant(np.array([1, 2], np.float32))
             for _ in range(int(d.rng.integers(1, 60))):
                 d.node("Concat", d.x, d.x, axis=0)
     d.node(str(d.rng.choice(["Add", "Mul", "Max"])), d.x, before)
@@ -132,7 +133,7 @@ def _branches(d: Drawn) -> None:
     result, other = helper.make_tensor_value_info("r", 1, None), helper.make_node("Neg", [d.x], ["r"])
     inner = other
     for _ in range(int(d.rng.choice([1, 5, 20, 28]))):  # protobuf's own limit is 33
-        sides = {
+        sides: dict[str, Any] = {
             f"{side}_branch": helper.make_graph([n], side, [], [result])
             for side, n in (("then", inner), ("else", other))
         }
@@ -180,7 +181,7 @@ def _refused_or_right(use: Callable[[], None]) -> None:
     if not child:
         try:
             held = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-            resource.setrlimit(resource.RLIMIT_AS, (held + MEMORY,) * 2)
+            resource.setrlimit(resource.RLIMIT_AS, (held + MEMORY, held + MEMORY))
             resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS + 5))
             use()
         except RenormError as error:
@@ -209,7 +210,7 @@ def small_models_that_ask_for_much(seed: int) -> None:
         m = renorm.compile(
             file, opt_level=level, verify=verify, threads=1, limits=renorm.Limits(bytes=1 << 28, operations=1 << 34)
         )
-        m.run(*(np.ones(v.shape, v.dtype) for v in m.inputs))
+        m.run(*(np.ones(static(v.shape), v.dtype) for v in m.inputs))
 
     _refused_or_right(use)
 

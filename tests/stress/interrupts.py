@@ -143,6 +143,7 @@ def first_runs(seed: int) -> None:
     x = _batch(rng)
     (expected,) = renorm.compile(_network(), threads=1).run(x)
     made = renorm.compile(_network(), threads=2)
+    assert isinstance(made, renorm.Module)
     parts = made.program, made._objects, made._weights, made._walker
     for _ in range(10):
         threads._teams = {}  # so that the next module has a new team
@@ -200,7 +201,7 @@ def training_kernels(seed: int) -> None:
 
     def check() -> None:
         found = training.batch_norm(x, scale, scale)
-        assert all(np.array_equal(a, b) for a, b in zip(found, expected) if isinstance(a, np.ndarray))
+        assert all(np.array_equal(a, np.asarray(b)) for a, b in zip(found, expected) if isinstance(a, np.ndarray))
 
     _attacked(rng, lambda: training.batch_norm(x, scale, scale), check)
 

@@ -114,17 +114,19 @@ def _primitive(rng: random.Random, s: te.Schedule, tensors: list[te.Tensor], axe
     """One primitive on axes and stages by chance, with numbers by chance; axes: all that there have been."""
     stage, other = (s[rng.choice(tensors)] for _ in range(2))
     own = [*stage.leaf_iter_vars] if rng.random() < 0.9 else axes
-    axis = rng.choice(own) if own else None
-    number = rng.choice((1, 2, 3, 4, 7, 100, 2.0, 0, -1, 1.5, "3", None, 1 << 40))
+    axis: Any = rng.choice(own) if own else None
+    number: Any = rng.choice((1, 2, 3, 4, 7, 100, 2.0, 0, -1, 1.5, "3", None, 1 << 40))
     scope = rng.choice(("global", "local", "shared", "texture"))
+    second: Any = rng.choice(own) if own else None
+    inside: Any = rng.choice(other.leaf_iter_vars or [None])
     acts: list[Callable[[], Any]] = [
         lambda: stage.split(axis, number),
         lambda: stage.split(axis, nparts=number),
         lambda: stage.fuse(*rng.sample(own, min(2, len(own)))),
         lambda: stage.reorder(*rng.sample(own, rng.randint(0, len(own)))),
-        lambda: stage.tile(*rng.choices(own or [None], k=2), number, 2),
+        lambda: stage.tile(axis, second, number, 2),
         lambda: rng.choice((stage.vectorize, stage.unroll, stage.parallel))(axis),
-        lambda: stage.compute_at(other, rng.choice(other.leaf_iter_vars or [None])),
+        lambda: stage.compute_at(other, inside),
         lambda: rng.choice((stage.compute_inline, stage.compute_root, stage.store_root))(),
         lambda: stage.bind(axis, te.thread_axis(rng.choice((None, (0, 4))), rng.choice(("blockIdx.x", "threadIdx.x")))),
         lambda: stage.set_scope(scope),

@@ -74,8 +74,8 @@ class Case(NamedTuple):
 def _norm(rng: random.Random, shape: Sequence[int]) -> nn.Module:
     axes, channels = len(shape) - 2, shape[1]
     eps, affine = rng.choice((1e-5, 1e-5, 1e-3, 0.1)), rng.random() < 0.8
-    momentum, tracks = rng.choice((0.1, 0.1, None, 0.5, 1.0, 0.0)), rng.random() < 0.8
-    last = tuple(shape[rng.randint(1, len(shape) - 1) :])
+    momentum: Any = rng.choice((0.1, 0.1, None, 0.5, 1.0, 0.0))
+    tracks, last = rng.random() < 0.8, [*shape[rng.randint(1, len(shape) - 1) :]]
     kinds: list[Callable[[], nn.Module]] = [
         lambda: BATCH_NORMS[axes](channels, eps, momentum, affine, tracks),
         lambda: BATCH_NORMS[axes](channels, eps, momentum, affine, tracks),
@@ -185,7 +185,7 @@ def _tangents(m: nn.Module, x: Tensor) -> Result:
     return list(jvp(m.eval(), (x,), (torch.cos(x),)))
 
 
-def _traced(m: nn.Module, x: Tensor, mode: str) -> Result:
+def _traced(m: nn.Module, x: Tensor, mode: Any) -> Result:
     def gradient(x: Tensor) -> Tensor:
         return torch.autograd.grad(m(x).pow(2).sum(), x)[0]
 

@@ -113,7 +113,7 @@ def sharded(kind: str, part: slice) -> dict[str, Any]:
     model = norms(kind)
     if kind == "fully_shard":
         mesh = init_device_mesh("cpu", (RANKS,))
-        for child in model:
+        for child in model.children():
             if next(child.parameters(), None) is not None:
                 fully_shard(child, mesh=mesh)
         fully_shard(model, mesh=mesh)

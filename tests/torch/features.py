@@ -55,7 +55,7 @@ FEATURES["views: strided, expanded"] = lambda m, x: [
     *step(m, torch.stack([x, x], -1)[..., 0]),
     *step(m, x[:1].expand(x.shape)),
 ]
-FEATURES["views that negate or conjugate"] = lambda m, x: [m(torch._neg_view(x)), m(torch.complex(x, x).conj().imag)]
+FEATURES["views that negate or conjugate"] = lambda m, x: [m(torch._neg_view(x)), m(torch.complex(x, x).conj().imag)]  # pyright: ignore[reportPrivateImportUsage]
 FEATURES["`float16`, `bfloat16`"] = lambda m, x: step(m.bfloat16(), x.bfloat16())
 FEATURES["`copy.deepcopy`, `pickle`, `torch.save`"] = lambda m, x: [
     *step(copy.deepcopy(m), x),
@@ -76,7 +76,7 @@ FEATURES["`jacobian(vectorize=True)`, `is_grads_batched`"] = lambda m, x: _in_ba
 FEATURES["`torch.compile(fullgraph=True)`"] = lambda m, x: _compiled(m, x)
 FEATURES["sizes that depend on data in `torch.compile`"] = lambda m, x: _compiled_open(m, x)
 FEATURES["`torch.export`"] = lambda m, x: [torch.export.export(m.eval(), (x,)).module()(2 * x)]
-FEATURES["`torch.jit.trace`"] = lambda m, x: [torch.jit.trace(m.eval(), x, check_trace=False)(2 * x)]
+FEATURES["`torch.jit.trace`"] = lambda m, x: [torch.jit.trace(m.eval(), x, check_trace=False)(2 * x)]  # pyright: ignore[reportCallIssue]
 FEATURES["tensors of other devices, dtypes and layouts"] = lambda m, x: _elsewhere(m, x)
 FEATURES["an epsilon that is negative, infinite or no number"] = lambda m, x: _any_epsilon(m, 5 * x)
 FEATURES["subclasses of `Tensor` and `Parameter`, `DTensor`"] = lambda m, x: _subclassed(m, x)
@@ -370,7 +370,7 @@ def _result(call: Callable[[], Tensor]) -> Tensor | str:
 
 def _elsewhere(m: Layer, x: Tensor) -> list[Tensor | str]:
     plain = [x.int(), x > 0, x + 0j, x.to_sparse(), x.to(torch.float8_e4m3fn)]
-    return [_result(lambda given=given: m(given)) for given in (*plain, torch._efficientzerotensor(x.shape))]
+    return [_result(lambda given=given: m(given)) for given in (*plain, torch._efficientzerotensor(x.shape))]  # pyright: ignore[reportPrivateImportUsage]
 
 
 def _any_epsilon(m: Layer, x: Tensor) -> list[Tensor | str]:

@@ -23,7 +23,7 @@ def data(seed: int, *shape: int, dtype: Any = torch.float32) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
-def operands(channels: int, **changed: Any) -> list[Any]:
+def operands(channels: int, **changed: Any) -> Any:
     """x, weight, bias, residual, running mean and variance, settings."""
     named: dict[str, Any] = {
         "x": data(0, 4, channels, 5, 7),
@@ -34,7 +34,7 @@ def operands(channels: int, **changed: Any) -> list[Any]:
         "var": data(4, channels).abs(),
         "settings": SETTINGS,
     }
-    return list((named | changed).values())
+    return tuple((named | changed).values())
 
 
 def trained(layer: Any, x: Tensor, residual: Tensor | None, dy: Tensor) -> list[Tensor]:
@@ -113,7 +113,8 @@ def test_a_mask(last: bool, dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None
         given = [data(k, 6, dtype=wide) for k in range(2)]
         kept = [data(k, 6, dtype=wide).abs() for k in range(2, 4)]
         found = [t.detach().requires_grad_() for t in (x, *given)]
-        y = batch.normalize_batch(found[0], *kept, *found[1:], SETTINGS._replace(mask=mask, convention="keras"))
+        settings = SETTINGS._replace(mask=mask, convention="keras")
+        y = batch.normalize_batch(found[0], kept[0], kept[1], found[1], found[2], settings)
         y.backward(dy)
         return [y.detach(), *[t.grad for t in found], *kept]
 
@@ -145,7 +146,7 @@ def test_running_statistics_as_constants(dtype: Any, shape: tuple[int, ...]) -> 
     settings = batch.Settings(1e-3, False, relu=True)
     found = [t.to(wide).requires_grad_() for t in (weight, bias)]
     given = [t.detach().requires_grad_() for t in (x, residual)]
-    y = batch.normalize_batch(given[0], mean, var, *found, settings, given[1])
+    y = batch.normalize_batch(given[0], mean, var, found[0], found[1], settings, given[1])
     y.backward(dy)
     exact = [t.detach().double().requires_grad_() for t in (*given, *found)]
     plain = torch.nn.functional.batch_norm(exact[0], mean.double(), var.double(), exact[2], exact[3], False, 0, 1e-3)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +36,7 @@ pytestmark = [
 
 
 @pytest.fixture
-def ran(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+def ran(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the kernels' ops."""
     names, run = list[str](), Module._run
 

@@ -75,7 +75,8 @@ def test_instance_norm(shape: Any, rank: int, last: bool, affine: bool, tracked:
     x = data(*shape[:rank], seed=seed, last=last and rank > 3)
     agree(theirs, mine, x)
     theirs.load_state_dict(mine.state_dict())
-    theirs.eval(), mine.eval()
+    for m in (theirs, mine):
+        m.eval()
     agree(theirs, mine, x)
 
 
@@ -354,7 +355,7 @@ def test_operations_in_place_may_follow(kind: str, dtype: Any, last: bool) -> No
         x = data(2, 3, 4, 5, dtype=dtype, last=last).requires_grad_()
         m(x).relu_().sum().backward()
         found.append(x.grad)
-    close(*found, dtype)
+    close(found[0], found[1], dtype)
 
 
 def test_views_that_are_not_contiguous() -> None:
@@ -427,7 +428,7 @@ def test_group_norm_in_channels_last_of_what_wants_no_gradient() -> None:
 
 def test_a_layer_norm_of_no_axes_is_refused() -> None:
     with pytest.raises(RuntimeError, match="at least 1-dimensional"):
-        ours.LayerNorm(())(data(2, 3))
+        ours.LayerNorm([])(data(2, 3))
 
 
 # in training torch keeps running statistics too, which no gradient needs

@@ -75,7 +75,8 @@ def test_fused_batch_norm(
         theirs.running_var.copy_(torch.arange(shape[1]) + 0.5)
     mine = getattr(ours, type(theirs).__name__)(shape[1], **options, relu=relu)
     mine.load_state_dict(theirs.state_dict())
-    theirs.train(is_training), mine.train(is_training)
+    for m in (theirs, mine):
+        m.train(is_training)
     x, dy = data(shape, seed, last), data(shape, seed + 1, last)
     residual = data(shape, seed + 2, last_residual) if adds else None
     expected, found = results(theirs, x, residual, dy, relu), results(mine, x, residual, dy, None)

@@ -164,9 +164,9 @@ def test_what_is_computed_again_meets_again(reentrant: bool, ranks: Any) -> None
 
     whole = network()
     ours.restore(whole)
-    for m in whole.modules():
-        if type(m) is nn.SyncBatchNorm:  # which torch has on no CPU
-            m.__class__ = nn.BatchNorm2d
+    synchronized: list[Any] = [m for m in whole.modules() if type(m) is nn.SyncBatchNorm]
+    for m in synchronized:  # which torch has on no CPU
+        m.__class__ = nn.BatchNorm2d
     expected = trained(whole, x)
     models = [network(), network()]  # by the one generator of torch: not in threads
     found = ranks(2, lambda rank: trained(models[rank], x[parts[rank]]))

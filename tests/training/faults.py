@@ -29,7 +29,12 @@ def batch(rank: int) -> Batch:
 
 
 def forward(comm: Communicator, b: Batch, name: str, **changed: Any) -> training.BatchNorm:
-    given = {"running_mean": b.running_mean, "running_var": b.running_var, "momentum": 0.3, "epsilon": EPSILON}
+    given: dict[str, Any] = {
+        "running_mean": b.running_mean,
+        "running_var": b.running_var,
+        "momentum": 0.3,
+        "epsilon": EPSILON,
+    }
     given |= {"x": b.x, "scale": b.scale, "bias": b.bias} | changed
     return training.batch_norm(given.pop("x"), comm=comm.named(name), **given)
 

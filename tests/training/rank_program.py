@@ -94,10 +94,10 @@ def subgroup(comm: Communicator, folder: Path) -> Any:
     else:
         import torch.distributed as dist
 
-        own = dist.new_group([2, 0], sort_ranks=False)
+        own: Any = dist.new_group([2, 0], sort_ranks=False)
     if comm.rank == 1:
-        return {} if isinstance(comm, training.Mpi) else {"no rank": type(comm)(own)}
-    SUBGROUPS.append(type(comm)(own))
+        return {} if isinstance(comm, training.Mpi) else {"no rank": training.TorchGroup(own)}
+    SUBGROUPS.append(training.Mpi(own) if isinstance(comm, training.Mpi) else training.TorchGroup(own))
     whole = drawn(31, (5, 3, 7), 10.0)
     part = whole.part(0, 2) if comm.rank == 2 else whole.part(2, 5)
     return {"rank": np.array(SUBGROUPS[0].rank)} | computed(part, SUBGROUPS[0])

@@ -38,11 +38,11 @@ def drawn(seed: int, shape: tuple[int, ...], ratio: float, dtype: Any = np.float
     spread, centre = rng.uniform(0.5, 1, channel), ratio * rng.uniform(-1, 1, channel)
     x = (rng.standard_normal(shape) * spread + centre).astype(dtype)
     dy = rng.standard_normal(shape).astype(dtype)
-    of_channels: Any = [rng.uniform(0.5, 2, shape[1]).astype(parameters) for _ in range(4)]
+    scale, bias, mean, var = (rng.uniform(0.5, 2, shape[1]).astype(parameters) for _ in range(4))
     mask = rng.random((shape[0], *shape[2:])) < 0.6 if masked else None
     if mask is not None:
         mask[: 1 if mask.ndim > 1 else 2] = True  # two values at least
-    return Batch(x, dy, *of_channels, mask)
+    return Batch(x, dy, scale, bias, mean, var, mask)
 
 
 def computed(b: Batch, comm: Communicator | None = None, convention: str = "torch", axis: int = 1) -> dict[str, Any]:

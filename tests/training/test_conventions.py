@@ -58,6 +58,7 @@ def test_torch(case: dict[str, Any], momentum: Any, fused: bool) -> None:
         mean, var, tracked = r.running_mean, r.running_var, r.num_batches_tracked
         near(mean, layer.running_mean, 1e-6)
         near(var, layer.running_var, 1e-6)
+        assert layer.num_batches_tracked is not None
         assert tracked == int(layer.num_batches_tracked)
     layer.eval()
     y = training.batch_norm_inference(case["x"], case["scale"], case["bias"], mean, var, epsilon=layer.eps)
@@ -78,7 +79,7 @@ def training_node(**attributes: Any) -> onnx.ModelProto:
 
 @pytest.mark.parametrize("given", [{}, {"momentum": 0.25, "epsilon": 0.01}])
 @pytest.mark.parametrize("library", ["onnx", "onnxruntime"])
-def test_onnx(case: dict[str, Any], library: str, given: dict[str, float]) -> None:
+def test_onnx(case: dict[str, Any], library: str, given: dict[str, Any]) -> None:
     model = training_node(**given)
     if library == "onnx":
         results = ReferenceEvaluator(model).run(None, case)
@@ -93,7 +94,7 @@ def test_onnx(case: dict[str, Any], library: str, given: dict[str, float]) -> No
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # Keras' own
 @pytest.mark.parametrize("given", [{}, {"momentum": 0.25, "epsilon": 0.1}])
 @pytest.mark.parametrize("is_masked", [False, True])
-def test_keras(given: dict[str, float], is_masked: bool) -> None:
+def test_keras(given: dict[str, Any], is_masked: bool) -> None:
     """A step in training, with its defaults, channels last."""
     os.environ.setdefault("KERAS_BACKEND", "torch")
     keras = pytest.importorskip("keras", reason="Keras is not installed")
@@ -242,6 +243,7 @@ def test_convert_takes_what_libraries_hold() -> None:
             assert isinstance(moved[key], np.ndarray)
             assert str(dtype)[6:] == moved[key].dtype.name
         moved["running_mean"][:] = 7  # a copy
+    assert norm.running_mean is not None
     assert norm.running_mean[0] == pytest.approx(0.2 * 4.5)
     cumulative = {"momentum": None, "num_batches_tracked": norm.num_batches_tracked}
     assert training.convert(cumulative, "torch", "cudnn")["momentum"] is None

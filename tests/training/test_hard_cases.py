@@ -26,7 +26,8 @@ def both_ways(x: Any, dy: Any, tolerance: float, epsilon: float = 1e-5, **given:
     r = training.batch_norm(x, scale, bias, epsilon=epsilon, **given)
     near(r.y, wanted.y, tolerance)
     near(r.saved_invstd, wanted.invstd, 1e-6)
-    for saved in ({"saved_mean": r.saved_mean, "saved_invstd": r.saved_invstd}, {"epsilon": epsilon}):
+    ways: list[dict[str, Any]] = [{"saved_mean": r.saved_mean, "saved_invstd": r.saved_invstd}, {"epsilon": epsilon}]
+    for saved in ways:
         found = training.batch_norm_backward(dy, x, scale, **saved)
         for got, right in zip(found, wanted.gradient(dy), strict=True):
             near(got, right, tolerance)
@@ -73,9 +74,12 @@ def test_values_of_1e30(fused: bool) -> None:
     both_ways(x[:, 1:].copy(), dy[:, 1:].copy(), 3e-6, fused=fused)
     with pytest.warns(StatisticsWarning, match=r"^bn3: running_var of channel 1, 2, 3 is beyond float32"):
         r = training.batch_norm(x, None, None, np.zeros(4, f32), np.ones(4, f32), fused=fused, name="bn3")
+    assert r.running_mean is not None
+    assert r.running_var is not None
     assert np.isinf(r.running_var).tolist() == [False, True, True, True]
     assert np.isfinite(r.running_mean).all()
     again = training.batch_norm(x, None, None, r.running_mean, r.running_var, fused=fused)  # said once
+    assert again.running_var is not None
     assert np.isinf(again.running_var[1])
 
 
@@ -96,7 +100,7 @@ def test_one_value_per_channel(convention: str, fused: bool) -> None:
     """PyTorch refuses it; elsewhere y is the bias, and the variance 0."""
     x = np.array([[3.5, -2.0]], f32)
     mean, var, bias = np.zeros(2, f32), np.ones(2, f32), np.array([0.25, 7], f32)
-    given = {"convention": convention, "fused": fused, **CALLER.get(convention, {})}
+    given: dict[str, Any] = {"convention": convention, "fused": fused, **CALLER.get(convention, {})}
     if convention == "torch":
         with pytest.raises(InvalidInput, match="one value per channel"):
             training.batch_norm(x, None, bias, mean, var, **given)
@@ -124,16 +128,18 @@ def test_one_value_per_channel(convention: str, fused: bool) -> None:
 def test_empty_batch(convention: str, shape: tuple[int, ...], fused: bool) -> None:
     x = np.empty(shape, f32)
     mean, var = np.array([1, -2, 3], f32), np.array([2, 0.5, 1], f32)
-    given = {"convention": convention, "fused": fused, **CALLER.get(convention, {})}
+    given: dict[str, Any] = {"convention": convention, "fused": fused, **CALLER.get(convention, {})}
     r = training.batch_norm(x, None, None, mean, var, num_batches_tracked=4, **given)
     assert (r.y.shape, r.count, r.num_batches_tracked) == (shape, 0, 4)
     np.testing.assert_array_equal(r.running_mean, mean)
     np.testing.assert_array_equal(r.running_var, var)
-    for saved in ({"saved_mean": r.saved_mean, "saved_invstd": r.saved_invstd}, {"epsilon": 1e-5}):
+    ways: list[dict[str, Any]] = [{"saved_mean": r.saved_mean, "saved_invstd": r.saved_invstd}, {"epsilon": 1e-5}]
+    for saved in ways:
         dx, dscale, dbias = training.batch_norm_backward(x, x, None, **saved)
         assert dx.shape == shape
         np.testing.assert_array_equal([dscale, dbias], 0)
-    r = training.batch_norm(x, **{**given, "epsilon": 0.0})
+    given["epsilon"] = 0.0
+    r = training.batch_norm(x, **given)
     for comm in (None, training.Alone()):
         found = training.batch_norm_backward(
             x, x, None, r.saved_mean, r.saved_invstd, comm=comm, local=comm is not None
@@ -185,6 +191,7 @@ def test_nan_and_infinity_propagate_as_in_numpy(fused: bool) -> None:
     near(r.y, wanted.y, 1e-6)
     near(r.batch_mean[2:], wanted.mean[2:], 1e-6)
     np.testing.assert_array_equal(r.batch_mean[:2], [np.nan, np.inf])
+    assert r.running_var is not None
     np.testing.assert_array_equal(np.isnan(r.running_var), [True, True, False])
     mask = np.ones((4, 5), bool)
     mask[1, 2] = mask[2, 4] = False

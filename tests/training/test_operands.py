@@ -62,7 +62,7 @@ def read_only(a: Any) -> Any:
     ],
 )  # fmt: skip
 def test_forward_refuses(changed: dict[str, Any], said: str) -> None:
-    given = {"x": X, "scale": C3, "bias": C3, "running_mean": C3, "running_var": C3, **changed}
+    given: dict[str, Any] = {"x": X, "scale": C3, "bias": C3, "running_mean": C3, "running_var": C3, **changed}
     before = {k: np.array(v) for k, v in given.items() if isinstance(v, np.ndarray) and k != "out"}
     with pytest.raises(InvalidInput, match=said):
         training.batch_norm(given.pop("x"), **given)
@@ -86,7 +86,7 @@ def test_forward_refuses(changed: dict[str, Any], said: str) -> None:
     ],
 )
 def test_backward_refuses(changed: dict[str, Any], said: str) -> None:
-    given = {"dy": X, "x": X, "scale": C3, "saved_mean": C3, "saved_invstd": C3, **changed}
+    given: dict[str, Any] = {"dy": X, "x": X, "scale": C3, "saved_mean": C3, "saved_invstd": C3, **changed}
     with pytest.raises(InvalidInput, match=said):
         training.batch_norm_backward(given.pop("dy"), **given)
 
@@ -106,7 +106,8 @@ def test_frozen_and_parts_refuse() -> None:
 
 def test_operands_are_not_modified_and_results_are_fresh() -> None:
     mask = np.random.default_rng(1).random((4, 5)) < 0.5
-    given = {k: v.copy() for k, v in {"x": X, "scale": C3, "bias": C3, "running_mean": C3, "running_var": C3}.items()}
+    given: dict[str, Any] = {"x": X, "scale": C3, "bias": C3, "running_mean": C3, "running_var": C3}
+    given = {k: v.copy() for k, v in given.items()}
     for v in given.values():
         v.flags.writeable = False  # what is only read may be read-only
     r = training.batch_norm(**given, mask=mask)
@@ -181,6 +182,7 @@ def test_tensors_of_torch_are_used_where_they_lie() -> None:
     np.testing.assert_array_equal(out.numpy(), training.batch_norm(X, C3, C3).y)
     narrow, c3 = torch.from_numpy(X).bfloat16(), scale.bfloat16()  # NumPy has no bfloat16, DLPack has
     r = training.batch_norm(narrow, c3, c3, c3, c3)
+    assert r.running_mean is not None
     assert [v.dtype.name for v in (r.y, r.running_mean)] == ["bfloat16", "float32"]
     found = training.batch_norm_backward(narrow, narrow, c3, r.saved_mean, r.saved_invstd)
     assert [v.dtype.name for v in found] == ["bfloat16"] * 3

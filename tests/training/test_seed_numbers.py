@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -33,7 +35,7 @@ ESTIMATED = [0.72269297, 0.63172865, 0.62922215], [0.29549128, 0.28121024, 0.252
 ONES, ZEROS = np.ones(3, f32), np.zeros(3, f32)
 
 
-def close(got: object, printed: object) -> None:
+def close(got: Any, printed: Any) -> None:
     """As near as the digits that are printed allow. The variance 0.00027721 has five of them."""
     np.testing.assert_allclose(got, printed, rtol=2e-6, atol=5e-9)
 
@@ -75,7 +77,8 @@ def test_inference_with_the_estimated_statistics() -> None:
 @pytest.mark.parametrize("is_saved", [True, False])
 def test_gradient_of_the_sum(is_saved: bool) -> None:
     r = training.batch_norm(X0, ONES, ZEROS, axis=-1, epsilon=1e-3)
-    saved = {"saved_mean": r.saved_mean, "saved_invstd": r.saved_invstd} if is_saved else {"epsilon": 1e-3}
+    saved: dict[str, Any] = {"saved_mean": r.saved_mean, "saved_invstd": r.saved_invstd}
+    saved = saved if is_saved else {"epsilon": 1e-3}
     dx, dscale, dbias = training.batch_norm_backward(np.ones_like(X0), X0, ONES, **saved, axis=-1)
     np.testing.assert_allclose(dx, 0, atol=1e-6)
     np.testing.assert_allclose(dscale, 0, atol=1e-6)

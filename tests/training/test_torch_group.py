@@ -12,6 +12,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore
 from torch.testing._internal.distributed import fake_pg  # noqa: F401  # registers the backend "fake"
 
 from renorm import training
@@ -23,7 +24,7 @@ def start() -> Iterator[Callable[[int], None]]:
     """Makes this process rank 0 of torch.distributed over a backend whose collectives do nothing."""
 
     def begin(size: int) -> None:
-        dist.init_process_group("fake", store=dist.HashStore(), rank=0, world_size=size)
+        dist.init_process_group("fake", store=HashStore(), rank=0, world_size=size)
 
     yield begin
     if dist.is_initialized():
