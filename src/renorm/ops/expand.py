@@ -20,7 +20,7 @@ class Expand(Movement):
     onnx = {"Expand": 8}
     fusion = BROADCAST
 
-    def rank(self, x: Any, *static: Any) -> int:
+    def open_rank(self, x: Any, *static: Any) -> int:
         return max(len(x.shape), dims.static(static[0].shape, "the shape operand")[0])
 
     def index_map(self, x: Any, shape: Any) -> Moved:

@@ -37,14 +37,14 @@ class Movement(Injective):
         """
         raise NotImplementedError(f"{self.name} has no index_map")
 
-    def rank(self, x: Any, *static: Any) -> int:
+    def open_rank(self, x: Any, *static: Any) -> int:
         """Return the rank of the result where a static operand is not known, which leaves its extents open."""
         return len(x.shape)
 
     def infer(self, *operands: Any) -> Any:
         found = self._map(operands)
         if found is None:
-            return (None,) * self.rank(*operands)
+            return (None,) * self.open_rank(*operands)
         return [m.shape for m in found] if isinstance(found, list) else found.shape
 
     def compute(self, *operands: Any) -> Any:

@@ -35,7 +35,7 @@ class Reshape(Movement):
         shape = np.asarray(attributes.pop("shape", ()), np.int64)
         return super().from_onnx(replace(node, operands=(node.operands[0], shape), attributes=attributes))
 
-    def rank(self, x: Any, *static: Any) -> int:
+    def open_rank(self, x: Any, *static: Any) -> int:
         return dims.static(static[0].shape, "the shape operand of reshape, of shape")[0]
 
     def index_map(self, x: Any, shape: Any) -> Moved:
