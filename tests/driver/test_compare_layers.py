@@ -16,8 +16,8 @@ from renorm.core.random_inputs import random_inputs
 from renorm.driver.compare import compare
 from renorm.frontends import onnx as onnx_frontend
 from renorm.graph.ir import Graph
-from renorm.ops import winograd_weight
-from renorm.ops.winograd_weight import transformed_weight
+from renorm.ops.shared import winograd_weight
+from renorm.ops.shared.winograd_weight import transformed_weight
 from renorm.passes import convolution_cost
 
 

@@ -16,7 +16,7 @@ from renorm.graph import interpret, registry
 from renorm.graph.ir import Graph, Value
 from renorm.graph.layout import Blocked
 from renorm.graph.rewrite import Match, Rewrite
-from renorm.ops import winograd_weight
+from renorm.ops.shared import winograd_weight
 from renorm.passes import decompose, pipeline, statistics
 from renorm.passes.common_subexpressions import ShareCommon
 from renorm.passes.constants import FixStaticOperands, FoldConstants

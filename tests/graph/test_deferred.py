@@ -9,8 +9,8 @@ import pytest
 from renorm.graph import deferred
 from renorm.graph.deferred import LARGE, Deferred, Product, largest, parts, times
 from renorm.graph.ir import Graph
-from renorm.ops.filtering import Filter, convolution
-from renorm.ops.winograd_weight import TransformedWeight
+from renorm.ops.shared.filtering import Filter, convolution
+from renorm.ops.shared.winograd_weight import TransformedWeight
 
 RNG = np.random.default_rng()
 

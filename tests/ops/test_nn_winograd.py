@@ -18,10 +18,10 @@ from renorm.ops import schedules
 from renorm.ops.schedules import cpu_winograd, layout
 from renorm.ops.schedules.layout import Form
 from renorm.ops.schedules.winograd_blocks import Blocks, Register, Work, choose
-from renorm.ops.tiled import Tiled
+from renorm.ops.shared.tiled import Tiled
+from renorm.ops.shared.winograd_weight import transformed_weight
 from renorm.ops.winograd_conv import WinogradConv
 from renorm.ops.winograd_conv_transpose import WinogradConvTranspose
-from renorm.ops.winograd_weight import transformed_weight
 from renorm.targets import find
 from renorm.tir.verify import verify
 

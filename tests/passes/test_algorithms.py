@@ -13,8 +13,8 @@ from renorm.core.dims import Sym, static
 from renorm.core.target import Target
 from renorm.graph import interpret
 from renorm.graph.ir import Graph, Value
-from renorm.ops.filtering import convolution
-from renorm.ops.tiled import Tiled
+from renorm.ops.shared.filtering import convolution
+from renorm.ops.shared.tiled import Tiled
 from renorm.ops.winograd_conv import WinogradConv
 from renorm.ops.winograd_conv_transpose import WinogradConvTranspose
 from renorm.passes import algorithms

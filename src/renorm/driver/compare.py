@@ -25,7 +25,7 @@ from renorm.driver.runners import fit
 from renorm.frontends import read, tflite
 from renorm.graph import interpret
 from renorm.graph.ir import Graph
-from renorm.ops.tiled import Tiled
+from renorm.ops.shared.tiled import Tiled
 from renorm.passes.sensitivity import Sensitivity
 
 Array = np.ndarray[Any, Any]

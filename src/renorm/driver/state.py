@@ -19,7 +19,7 @@ from renorm.graph.ir import Graph, Node, Value
 from renorm.ops.batch_norm import BatchNorm
 from renorm.ops.batch_norm_training import BatchNormTraining
 from renorm.ops.reshape import Reshape
-from renorm.ops.reshaping import reshaped, reshaped_like
+from renorm.ops.shared.reshaping import reshaped, reshaped_like
 from renorm.runtime.program import TensorSpec
 from renorm.runtime.state import Array, State
 

@@ -1,6 +1,6 @@
 """Constants that are computed when somebody asks for them, whole or in parts.
 
-    deferred ::= times(array | deferred, factor)     and what ops make of weights (ops.winograd_weight)
+    deferred ::= times(array | deferred, factor)     and what ops make of weights (ops.shared.winograd_weight)
 
 A large weight goes from the model to where its kernel reads it in parts that stay in cache: what folding and algorithms
 make of it is computed in float64 on the way and rounded once, and nothing in between is ever held as a whole.

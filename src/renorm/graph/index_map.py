@@ -5,8 +5,8 @@
     step ::= Regrouped | Permuted            the index as one number in mixed radix, cut elsewhere; the order of axes
            | Strided | Padded | Repeated     each axis by itself: start and step; elements around; periods
 
-An op states its map once (`ops.movement.Movement.index_map`). Shapes, tensor expressions, where channels go (`carry`)
-and which bytes are shared (`boxes`) are read off it. Operands are whatever has a shape: types, values, tensors, arrays.
+An op states its map once (`ops.shared.movement`). Shapes, tensor expressions, where channels go (`carry`) and which
+bytes are shared (`boxes`) are read off it. Operands are whatever has a shape: types, values, tensors, arrays.
 """
 
 from __future__ import annotations

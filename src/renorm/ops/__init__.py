@@ -1,4 +1,5 @@
-"""All ops, one file each (or one elementwise family). A new file here is a new op: nothing else needs an edit.
+"""All ops, one file each (or one elementwise family). A new file here is a new op: nothing else needs an edit. What
+several ops share is in `shared/`, their schedules are in `schedules/`.
 
 `renorm.ops.conv(x, w, b, strides=(2, 2))` applies an op to values of a graph, or to pattern variables. The functions
 are derived from the classes; ops that a user registers appear here too. A file may share its name with its op:
@@ -7,7 +8,7 @@ are derived from the classes; ops that a user registers appear here too. A file 
 
 from typing import Any
 
-from renorm.ops import builders
+from renorm.ops.shared import builders
 
 builders.register_package(__name__, __path__)
 globals().update(builders.all_builders())

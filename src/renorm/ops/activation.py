@@ -12,7 +12,7 @@ from renorm.expr.nodes import Expr, call, const, maximum, minimum, select
 from renorm.graph.attributes import Attribute, Float, String
 from renorm.graph.op import OpDef, Reject, Sample
 from renorm.graph.types import f16, f32, f64, i32
-from renorm.ops.family import HOMOGENEOUS, Elementwise, entry, method
+from renorm.ops.shared.family import HOMOGENEOUS, Elementwise, entry, method
 from renorm.ops.unary import SPECIAL, erf
 from renorm.topi import formulas
 

@@ -20,9 +20,9 @@ from renorm.graph.layout import Accepts
 from renorm.graph.op import OUT_ELEMENTWISE_FUSABLE, Reject, Sample
 from renorm.graph.types import Operand, TensorType, bf16, f16, f32, f64
 from renorm.ops import schedules
-from renorm.ops.pooling import check_padding, covering, window_sum
-from renorm.ops.precision import rounded
-from renorm.ops.window import Span, Windowed, window_view
+from renorm.ops.shared.pooling import check_padding, covering, window_sum
+from renorm.ops.shared.precision import rounded
+from renorm.ops.shared.window import Span, Windowed, window_view
 from renorm.te import tag
 
 

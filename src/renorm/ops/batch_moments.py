@@ -13,8 +13,8 @@ from renorm.core.target import Target
 from renorm.graph.op import OPAQUE, OpDef, Reject, Sample
 from renorm.graph.types import bf16, boolean, f16, f32, f64
 from renorm.ops import schedules
-from renorm.ops.batch_references import moments_reference
-from renorm.ops.batch_statistics import batch_moments
+from renorm.ops.shared.batch_references import moments_reference
+from renorm.ops.shared.batch_statistics import batch_moments
 from renorm.te import tag
 
 

@@ -17,10 +17,10 @@ from renorm.graph.types import TensorType, bf16, f16, f32, f64
 from renorm.ops import schedules
 from renorm.ops.batch_norm_training import BatchNormTraining
 from renorm.ops.cast import Cast
-from renorm.ops.folding import scaled_affine
-from renorm.ops.moments import inverse_root, moments
-from renorm.ops.precision import rounded
-from renorm.ops.reshaping import flattened, reshaped, reshaped_like
+from renorm.ops.shared.folding import scaled_affine
+from renorm.ops.shared.moments import inverse_root, moments
+from renorm.ops.shared.precision import rounded
+from renorm.ops.shared.reshaping import flattened, reshaped, reshaped_like
 from renorm.te import tag
 
 

@@ -12,9 +12,9 @@ from renorm.graph.attributes import Bool
 from renorm.graph.op import OPAQUE, OpDef, Reject, Sample
 from renorm.graph.types import Operand, TensorType, boolean, f16, f32, f64
 from renorm.ops import schedules
-from renorm.ops.batch_gradient import Gradient
-from renorm.ops.batch_references import passed_reference, results_reference
-from renorm.ops.batch_statistics import statistics_dtype
+from renorm.ops.shared.batch_gradient import Gradient
+from renorm.ops.shared.batch_references import passed_reference, results_reference
+from renorm.ops.shared.batch_statistics import statistics_dtype
 
 
 class BatchNormGradientElements(OpDef):

@@ -12,8 +12,8 @@ from renorm.graph.attributes import Bool
 from renorm.graph.op import OPAQUE, OpDef, Reject, Sample
 from renorm.graph.types import bf16, boolean, f16, f32, f64
 from renorm.ops import schedules
-from renorm.ops.batch_gradient import Gradient
-from renorm.ops.batch_references import passed_reference, sums_reference
+from renorm.ops.shared.batch_gradient import Gradient
+from renorm.ops.shared.batch_references import passed_reference, sums_reference
 
 
 class BatchNormGradientSums(OpDef):

@@ -12,8 +12,8 @@ from renorm.core.dtypes import ALL, NUMBERS
 from renorm.expr.nodes import Binary, Expr, binary
 from renorm.graph.op import OpDef, Reject, Sample
 from renorm.graph.types import Spec, boolean, f16, f32, f64, i32, i64, u8
-from renorm.ops import exact
-from renorm.ops.family import DIFFERENCE, LINEAR, Aligned, divided, entry, method
+from renorm.ops.shared import exact
+from renorm.ops.shared.family import DIFFERENCE, LINEAR, Aligned, divided, entry, method
 
 NAN = math.nan
 

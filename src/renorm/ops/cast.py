@@ -12,8 +12,8 @@ from renorm.core.dims import Sym
 from renorm.graph.attributes import Type
 from renorm.graph.op import OnnxNode, Reject, Sample
 from renorm.graph.types import Operand, TensorType, bf16, boolean, f16, f32, f64, i8, i32, i64, u8
-from renorm.ops import exact
-from renorm.ops.family import Elementwise
+from renorm.ops.shared import exact
+from renorm.ops.shared.family import Elementwise
 
 
 class Cast(Elementwise):

@@ -14,7 +14,7 @@ from renorm.core.errors import OperandError
 from renorm.expr.nodes import Expr, maximum, minimum
 from renorm.graph.op import OnnxNode, Reject, Sample
 from renorm.graph.types import Operand, f16, f32, f64, i8, i64
-from renorm.ops.family import Elementwise
+from renorm.ops.shared.family import Elementwise
 
 
 class Clip(Elementwise):

@@ -13,8 +13,8 @@ from renorm.core.errors import OperandError
 from renorm.graph.attributes import Attribute, Type
 from renorm.graph.op import OnnxNode, Reject, Sample
 from renorm.graph.types import Operand, TensorType, i64
-from renorm.ops import exact
-from renorm.ops.family import Injective
+from renorm.ops.shared import exact
+from renorm.ops.shared.family import Injective
 
 
 class Number(Attribute):

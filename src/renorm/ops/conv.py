@@ -19,10 +19,10 @@ from renorm.graph.layout import Accepts, Blocked
 from renorm.graph.op import OUT_ELEMENTWISE_FUSABLE, Reject, Sample
 from renorm.graph.types import Operand, TensorType, bf16, f16, f32, f64
 from renorm.ops import schedules
-from renorm.ops.folding import border, in_float64, scaled_product, unabsorbed, window_hits, with_bias
-from renorm.ops.precision import add_channels, rounded, wide
 from renorm.ops.schedules import cpu_convolution, cpu_depthwise, cpu_tiles, products
-from renorm.ops.window import Windowed, check_group, inside, pad, window_view
+from renorm.ops.shared.folding import border, in_float64, scaled_product, unabsorbed, window_hits, with_bias
+from renorm.ops.shared.precision import add_channels, rounded, wide
+from renorm.ops.shared.window import Windowed, check_group, inside, pad, window_view
 
 
 class Conv(Windowed):

@@ -32,11 +32,11 @@ from renorm.graph.layout import Accepts
 from renorm.graph.op import OUT_ELEMENTWISE_FUSABLE, Reject, Sample
 from renorm.graph.types import Operand, TensorType, bf16, f16, f32, f64
 from renorm.ops import schedules
-from renorm.ops.folding import in_float64, scaled_product, transposed_border, unabsorbed, with_bias
-from renorm.ops.phases import gathered, sub_pixel
-from renorm.ops.precision import add_channels, rounded
 from renorm.ops.schedules import products
-from renorm.ops.window import Span, Windowed, check_group
+from renorm.ops.shared.folding import in_float64, scaled_product, transposed_border, unabsorbed, with_bias
+from renorm.ops.shared.phases import gathered, sub_pixel
+from renorm.ops.shared.precision import add_channels, rounded
+from renorm.ops.shared.window import Span, Windowed, check_group
 
 
 class ConvTranspose(Windowed):

@@ -11,7 +11,7 @@ from renorm.graph.attributes import Int, String
 from renorm.graph.index_map import Moved, Permuted, Regrouped
 from renorm.graph.op import Reject, Sample
 from renorm.graph.types import f16, f32
-from renorm.ops.movement import Movement
+from renorm.ops.shared.movement import Movement
 
 
 class DepthToSpace(Movement):

@@ -14,7 +14,8 @@ from renorm.core.target import Target
 from renorm.graph.attributes import Float
 from renorm.graph.op import ELEMENTWISE, OnnxNode, OpDef, Reject, Sample
 from renorm.graph.types import bf16, f16, f32, f64
-from renorm.ops import builders, schedules
+from renorm.ops import schedules
+from renorm.ops.shared import builders
 
 
 class Dropout(OpDef):

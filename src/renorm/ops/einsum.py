@@ -19,7 +19,7 @@ from renorm.graph.ir import Node
 from renorm.graph.op import OUT_ELEMENTWISE_FUSABLE, OpDef, Reject, Sample
 from renorm.graph.types import Operand, bf16, f16, f32, f64, i64
 from renorm.ops import schedules
-from renorm.ops.precision import rounded, wide
+from renorm.ops.shared.precision import rounded, wide
 from renorm.te import tag
 
 Axes = list[str]

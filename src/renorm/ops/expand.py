@@ -10,7 +10,7 @@ from renorm.core import dims
 from renorm.graph.index_map import Moved, Regrouped, Repeated
 from renorm.graph.op import BROADCAST, Reject, Sample
 from renorm.graph.types import boolean, f16, f32, i64
-from renorm.ops.movement import Movement
+from renorm.ops.shared.movement import Movement
 
 
 class Expand(Movement):

@@ -12,7 +12,7 @@ from renorm.graph.attributes import Int
 from renorm.graph.index_map import Moved, Regrouped
 from renorm.graph.op import Reject, Sample
 from renorm.graph.types import f32, i64
-from renorm.ops.movement import Movement
+from renorm.ops.shared.movement import Movement
 
 
 class Flatten(Movement):

@@ -18,8 +18,8 @@ from renorm.graph.attributes import Int
 from renorm.graph.ir import Node
 from renorm.graph.op import Demand, Reject, Sample
 from renorm.graph.types import Operand, boolean, f16, f32, i32, i64
-from renorm.ops import exact
-from renorm.ops.family import Injective
+from renorm.ops.shared import exact
+from renorm.ops.shared.family import Injective
 
 INDICES = ("int64", "int32")
 

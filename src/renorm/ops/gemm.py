@@ -21,9 +21,9 @@ from renorm.graph.ir import Node
 from renorm.graph.op import OUT_ELEMENTWISE_FUSABLE, OnnxNode, OpDef, Reject, Sample
 from renorm.graph.types import Operand, TensorType, bf16, f16, f32, f64, i32
 from renorm.ops import schedules
-from renorm.ops.folding import ALONG, in_float64, is_known, scaled_bias
 from renorm.ops.matmul import product
-from renorm.ops.precision import rounded, wide
+from renorm.ops.shared.folding import ALONG, in_float64, is_known, scaled_bias
+from renorm.ops.shared.precision import rounded, wide
 from renorm.te import tag
 
 

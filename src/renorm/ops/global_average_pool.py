@@ -16,7 +16,7 @@ from renorm.graph.layout import Accepts
 from renorm.graph.op import REDUCTION, OpDef, Reject, Sample
 from renorm.graph.types import Operand, bf16, f16, f32, f64
 from renorm.ops import schedules
-from renorm.ops.precision import rounded, wide
+from renorm.ops.shared.precision import rounded, wide
 from renorm.te import tag
 
 

@@ -14,11 +14,12 @@ from renorm.core.target import Target
 from renorm.graph.attributes import Float, Int
 from renorm.graph.op import REDUCTION, OnnxNode, OpDef, Reject, Sample
 from renorm.graph.types import Operand, bf16, f16, f32, f64
-from renorm.ops import builders, schedules
-from renorm.ops.folding import scaled_affine
-from renorm.ops.moments import moments
-from renorm.ops.precision import rounded
-from renorm.ops.reshaping import reshaped
+from renorm.ops import schedules
+from renorm.ops.shared import builders
+from renorm.ops.shared.folding import scaled_affine
+from renorm.ops.shared.moments import moments
+from renorm.ops.shared.precision import rounded
+from renorm.ops.shared.reshaping import reshaped
 from renorm.te import tag
 
 

@@ -11,10 +11,10 @@ from renorm import te
 from renorm.core.dtypes import FLOATS, compute_dtype
 from renorm.graph.op import Reject, Sample
 from renorm.graph.types import Operand, TensorType, bf16, f16, f32, f64
-from renorm.ops.batch_statistics import statistics_dtype
-from renorm.ops.groups import GroupedNorm, Groups
-from renorm.ops.moments import ACCUMULATOR, statistic
-from renorm.ops.precision import rounded, wide
+from renorm.ops.shared.batch_statistics import statistics_dtype
+from renorm.ops.shared.groups import GroupedNorm, Groups
+from renorm.ops.shared.moments import ACCUMULATOR, statistic
+from renorm.ops.shared.precision import rounded, wide
 from renorm.te import tag
 
 

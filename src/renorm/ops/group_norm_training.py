@@ -11,9 +11,9 @@ from renorm import te
 from renorm.graph.attributes import Float
 from renorm.graph.op import Reject, Sample
 from renorm.graph.types import Operand, bf16, f16, f32, f64
-from renorm.ops.groups import GroupedNorm, moments_of_slices
-from renorm.ops.moments import ACCUMULATOR, inverse_root, statistic
-from renorm.ops.precision import rounded, wide
+from renorm.ops.shared.groups import GroupedNorm, moments_of_slices
+from renorm.ops.shared.moments import ACCUMULATOR, inverse_root, statistic
+from renorm.ops.shared.precision import rounded, wide
 from renorm.te import tag
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from renorm.expr.nodes import Expr
 from renorm.graph.op import Reject, Sample
 from renorm.graph.types import boolean, f16, f32, i64
-from renorm.ops.family import LINEAR, Elementwise, method
+from renorm.ops.shared.family import LINEAR, Elementwise, method
 
 
 class Identity(Elementwise):

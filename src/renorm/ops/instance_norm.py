@@ -16,9 +16,9 @@ from renorm.graph.layout import Accepts
 from renorm.graph.op import REDUCTION, OpDef, Reject, Sample
 from renorm.graph.types import bf16, f16, f32, f64
 from renorm.ops import schedules
-from renorm.ops.folding import scaled_affine
-from renorm.ops.moments import moments
-from renorm.ops.precision import rounded
+from renorm.ops.shared.folding import scaled_affine
+from renorm.ops.shared.moments import moments
+from renorm.ops.shared.precision import rounded
 from renorm.te import tag
 
 

@@ -11,7 +11,7 @@ from renorm.expr.nodes import Expr, any_of, const
 from renorm.graph.attributes import Bool
 from renorm.graph.op import Reject, Sample
 from renorm.graph.types import f16, f32, f64, i32
-from renorm.ops.family import Elementwise, method
+from renorm.ops.shared.family import Elementwise, method
 from renorm.ops.unary import SPECIAL
 
 

@@ -17,7 +17,7 @@ from renorm.graph.op import REDUCTION, OpDef, Reject, Sample
 from renorm.graph.types import Operand, bf16, f16, f32, f64
 from renorm.ops import schedules
 from renorm.ops.lp_pool import powered, rooted
-from renorm.ops.precision import wide
+from renorm.ops.shared.precision import wide
 from renorm.te import tag
 from renorm.topi.reduction import reduce
 

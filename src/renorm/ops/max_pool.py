@@ -20,8 +20,8 @@ from renorm.graph.layout import Accepts
 from renorm.graph.op import OUT_ELEMENTWISE_FUSABLE, OnnxNode, Reject, Sample
 from renorm.graph.types import Operand, TensorType, bf16, f16, f32, f64, i8, u8
 from renorm.ops import schedules
-from renorm.ops.pooling import check_padding, covering
-from renorm.ops.window import Span, Windowed, pad, window_view
+from renorm.ops.shared.pooling import check_padding, covering
+from renorm.ops.shared.window import Span, Windowed, pad, window_view
 
 
 class MaxPool(Windowed):

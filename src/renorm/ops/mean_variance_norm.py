@@ -12,8 +12,8 @@ from renorm.graph.attributes import Ints
 from renorm.graph.op import REDUCTION, OpDef, Reject, Sample
 from renorm.graph.types import Operand, bf16, f16, f32, f64
 from renorm.ops import schedules
-from renorm.ops.moments import ACCUMULATOR, moments
-from renorm.ops.precision import rounded
+from renorm.ops.shared.moments import ACCUMULATOR, moments
+from renorm.ops.shared.precision import rounded
 from renorm.te import tag
 from renorm.topi.reduction import reduced_axes
 

@@ -14,8 +14,8 @@ from renorm.graph.attributes import Bool
 from renorm.graph.ir import Node
 from renorm.graph.op import Demand, Reject, Sample
 from renorm.graph.types import Operand, f32, f64, i32, i64, u8
-from renorm.ops import exact
-from renorm.ops.family import Elementwise, divided
+from renorm.ops.shared import exact
+from renorm.ops.shared.family import Elementwise, divided
 
 
 class Mod(Elementwise):

@@ -17,9 +17,9 @@ from renorm.graph.attributes import Float, Int, Ints
 from renorm.graph.op import OPAQUE, OpDef, Reject, Sample
 from renorm.graph.types import Operand, f16, f32, f64
 from renorm.ops import schedules
-from renorm.ops.moments import ACCUMULATOR, Moments, statistic
-from renorm.ops.precision import rounded
-from renorm.ops.tile_statistics import counts, elements
+from renorm.ops.shared.moments import ACCUMULATOR, Moments, statistic
+from renorm.ops.shared.precision import rounded
+from renorm.ops.shared.tile_statistics import counts, elements
 
 
 class NormTerms(OpDef):

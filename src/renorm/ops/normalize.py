@@ -14,8 +14,8 @@ from renorm.graph.attributes import Bool, Float
 from renorm.graph.op import OPAQUE, OpDef, Reject, Sample
 from renorm.graph.types import bf16, f16, f32, f64
 from renorm.ops import schedules
-from renorm.ops.batch_references import normalized_reference
-from renorm.ops.batch_statistics import double, normalized
+from renorm.ops.shared.batch_references import normalized_reference
+from renorm.ops.shared.batch_statistics import double, normalized
 
 
 class Normalize(OpDef):

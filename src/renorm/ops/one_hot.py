@@ -15,7 +15,7 @@ from renorm.expr.nodes import Expr, cast, select
 from renorm.graph.attributes import Int
 from renorm.graph.op import Reject, Sample
 from renorm.graph.types import Operand, f32, i32, i64
-from renorm.ops.family import Injective
+from renorm.ops.shared.family import Injective
 
 
 class OneHot(Injective):

@@ -10,8 +10,8 @@ from renorm.core.dtypes import NUMBERS, is_float
 from renorm.expr.nodes import Expr, binary, cast
 from renorm.graph.op import Reject, Sample
 from renorm.graph.types import boolean, f16, f32, f64, i32, i64
-from renorm.ops import exact
-from renorm.ops.family import Aligned
+from renorm.ops.shared import exact
+from renorm.ops.shared.family import Aligned
 
 
 class Pow(Aligned):

@@ -14,8 +14,8 @@ from renorm.core.errors import OperandError
 from renorm.expr.nodes import Expr, select
 from renorm.graph.op import OnnxNode, Reject, Sample
 from renorm.graph.types import Operand, f16, f32, i32
-from renorm.ops import builders
-from renorm.ops.family import Elementwise
+from renorm.ops.shared import builders
+from renorm.ops.shared.family import Elementwise
 
 
 class Prelu(Elementwise):

@@ -14,8 +14,8 @@ from renorm.core.errors import OperandError
 from renorm.expr.nodes import Expr, cast, const
 from renorm.graph.op import Reject, Sample
 from renorm.graph.types import Operand, f32, f64, i32, i64
-from renorm.ops import exact
-from renorm.ops.family import Injective
+from renorm.ops.shared import exact
+from renorm.ops.shared.family import Injective
 
 
 class Range(Injective):

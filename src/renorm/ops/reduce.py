@@ -13,9 +13,9 @@ from renorm.core.dtypes import NUMBERS
 from renorm.expr.nodes import binary, call, const, identity_element
 from renorm.graph.op import OpDef, Reject, Sample
 from renorm.graph.types import bf16, boolean, f16, f32, f64, i32, i64
-from renorm.ops.exact import Known
-from renorm.ops.family import entry, method
-from renorm.ops.reduction import Reduction
+from renorm.ops.shared.exact import Known
+from renorm.ops.shared.family import entry, method
+from renorm.ops.shared.reduction import Reduction
 from renorm.topi.reduction import reduced_axes
 
 

@@ -12,7 +12,7 @@ from renorm.core.dtypes import NUMBERS
 from renorm.expr.nodes import Expr, cast, const
 from renorm.graph.op import Reject, Sample
 from renorm.graph.types import f16, f32, f64, i32
-from renorm.ops.reduction import Reduction
+from renorm.ops.shared.reduction import Reduction
 from renorm.te import tag
 from renorm.topi.reduction import reduce, reduced_axes
 

@@ -14,7 +14,7 @@ from renorm.graph.attributes import Bool
 from renorm.graph.index_map import Moved, Regrouped
 from renorm.graph.op import OnnxNode, Reject, Sample
 from renorm.graph.types import f16, f32, i64
-from renorm.ops.movement import Movement
+from renorm.ops.shared.movement import Movement
 
 
 class Reshape(Movement):

@@ -18,9 +18,10 @@ from renorm.graph.ir import Node
 from renorm.graph.layout import Accepts
 from renorm.graph.op import INJECTIVE, OUT_ELEMENTWISE_FUSABLE, REDUCTION, Fusion, OnnxNode, OpDef, Reject, Sample
 from renorm.graph.types import Operand, TensorType, bf16, f16, f32, f64, i64, u8
-from renorm.ops import resampling, schedules
-from renorm.ops.positions import POSITIONS, Line, position_line, resized, stays
-from renorm.ops.precision import rounded
+from renorm.ops import schedules
+from renorm.ops.shared import resampling
+from renorm.ops.shared.positions import POSITIONS, Line, position_line, resized, stays
+from renorm.ops.shared.precision import rounded
 from renorm.te import tag
 
 
@@ -156,9 +157,8 @@ class Resize(OpDef):
             return ("Resize" if opset == 10 else "Upsample", {"mode": self.mode}, [x, scales]) if fits else None
         if self.nearest_mode == "ceil_if_shrunk" and self.mode == "nearest":
             return None
-        empty = np.zeros(0, np.float32)
         _, attributes, _ = super().to_onnx(node, opset) or ("", {}, [])
-        return "Resize", attributes, [x, empty if roi is None else roi, empty if scales is None else scales, sizes]
+        return "Resize", attributes, [x, *(np.zeros(0, np.float32) if v is None else v for v in (roi, scales)), sizes]
 
     samples = [
         Sample(f32[1, 2, 3, 4], None, f32[4].of([1, 1, 2, 2])),

@@ -15,10 +15,10 @@ from renorm.graph.attributes import Float, Int
 from renorm.graph.op import REDUCTION, OpDef, Reject, Sample
 from renorm.graph.types import Operand, bf16, f16, f32, f64
 from renorm.ops import schedules
-from renorm.ops.folding import is_known
 from renorm.ops.layer_norm import check_spread
-from renorm.ops.moments import ACCUMULATOR, average, inverse_root, statistic
-from renorm.ops.precision import rounded, spread, wide
+from renorm.ops.shared.folding import is_known
+from renorm.ops.shared.moments import ACCUMULATOR, average, inverse_root, statistic
+from renorm.ops.shared.precision import rounded, spread, wide
 from renorm.te import tag
 
 

@@ -13,8 +13,8 @@ from renorm.expr.nodes import Expr, const, select
 from renorm.graph.attributes import Int
 from renorm.graph.op import Reject, Sample
 from renorm.graph.types import Operand, boolean, f32, i64
-from renorm.ops import exact
-from renorm.ops.family import Injective
+from renorm.ops.shared import exact
+from renorm.ops.shared.family import Injective
 
 
 class Shape(Injective):

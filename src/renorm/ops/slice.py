@@ -15,7 +15,7 @@ from renorm.graph.ir import Node
 from renorm.graph.layout import Accepts
 from renorm.graph.op import OnnxNode, Reject, Sample
 from renorm.graph.types import Operand, f32, i32, i64
-from renorm.ops.movement import Movement
+from renorm.ops.shared.movement import Movement
 
 
 class Slice(Movement):

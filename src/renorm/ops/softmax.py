@@ -17,10 +17,10 @@ from renorm.graph.ir import Node
 from renorm.graph.op import REDUCTION, OnnxNode, OpDef, Reject, Sample
 from renorm.graph.types import Operand, bf16, f16, f32, f64
 from renorm.ops import schedules
-from renorm.ops.moments import statistic
-from renorm.ops.precision import wide
-from renorm.ops.reshaping import flattened, reshaped_like
 from renorm.ops.schedules.structure import REUSED
+from renorm.ops.shared.moments import statistic
+from renorm.ops.shared.precision import wide
+from renorm.ops.shared.reshaping import flattened, reshaped_like
 from renorm.te import tag
 from renorm.topi.reduction import reduce
 

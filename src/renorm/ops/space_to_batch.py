@@ -13,7 +13,7 @@ from renorm.graph.attributes import Ints
 from renorm.graph.index_map import Moved, Padded, Permuted, Regrouped
 from renorm.graph.op import Reject, Sample
 from renorm.graph.types import f16, f32
-from renorm.ops.movement import Movement
+from renorm.ops.shared.movement import Movement
 
 
 def _checked(op: Any, x: Any, edges: tuple[int, ...]) -> int:

@@ -10,7 +10,7 @@ from renorm.core.errors import OperandError
 from renorm.graph.index_map import Moved, Repeated
 from renorm.graph.op import OnnxNode, Reject, Sample
 from renorm.graph.types import Operand, boolean, f32, i64
-from renorm.ops.movement import Movement
+from renorm.ops.shared.movement import Movement
 
 
 class Tile(Movement):

@@ -11,8 +11,8 @@ from renorm.core.dims import Dim
 from renorm.core.dtypes import compute_dtype
 from renorm.graph.op import Reject, Sample
 from renorm.graph.types import Operand, bf16, f16, f32, f64
-from renorm.ops.precision import rounded, wide
-from renorm.ops.tile_statistics import TileStatistics, counts, elements
+from renorm.ops.shared.precision import rounded, wide
+from renorm.ops.shared.tile_statistics import TileStatistics, counts, elements
 from renorm.te import tag
 
 

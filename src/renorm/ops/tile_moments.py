@@ -12,9 +12,9 @@ from renorm.core.dims import Dim
 from renorm.core.dtypes import compute_dtype
 from renorm.graph.op import Reject, Sample
 from renorm.graph.types import Operand, bf16, f16, f32, f64
-from renorm.ops.moments import ACCUMULATOR
 from renorm.ops.schedules.structure import STATISTIC
-from renorm.ops.tile_statistics import TileStatistics, counts, elements
+from renorm.ops.shared.moments import ACCUMULATOR
+from renorm.ops.shared.tile_statistics import TileStatistics, counts, elements
 from renorm.te import tag
 
 SCALE = 2.0**-64  # what brings distances from 2^64 on into the range of those whose squares are finite

@@ -11,7 +11,7 @@ from renorm.graph.attributes import Ints
 from renorm.graph.index_map import Moved, Permuted
 from renorm.graph.op import Reject, Sample
 from renorm.graph.types import f16, f32, i64
-from renorm.ops.movement import Movement
+from renorm.ops.shared.movement import Movement
 
 
 class Transpose(Movement):

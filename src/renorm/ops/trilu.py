@@ -13,7 +13,7 @@ from renorm.expr.nodes import Expr, const, select
 from renorm.graph.attributes import Bool
 from renorm.graph.op import Reject, Sample
 from renorm.graph.types import Operand, boolean, f32, i64
-from renorm.ops.family import Injective
+from renorm.ops.shared.family import Injective
 
 
 class Trilu(Injective):

@@ -13,7 +13,7 @@ from renorm.core.dtypes import FLOATS, NUMBERS
 from renorm.expr.nodes import Expr, Not, call, const, maximum, minimum
 from renorm.graph.op import OpDef, Reject, Sample
 from renorm.graph.types import boolean, f16, f32, f64, i8, i32, i64
-from renorm.ops.family import HOMOGENEOUS, Elementwise, entry, method
+from renorm.ops.shared.family import HOMOGENEOUS, Elementwise, entry, method
 from renorm.topi import formulas
 
 SPECIAL = (0.0, -0.0, 1.0, -1.0, math.inf, -math.inf, math.nan)

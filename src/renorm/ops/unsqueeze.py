@@ -12,8 +12,8 @@ from renorm.graph.attributes import Ints
 from renorm.graph.index_map import Moved, Regrouped
 from renorm.graph.op import OnnxNode, Reject, Sample
 from renorm.graph.types import f16, f32, i64
-from renorm.ops import axes_operand
-from renorm.ops.movement import Movement
+from renorm.ops.shared import axes_operand
+from renorm.ops.shared.movement import Movement
 
 
 class Unsqueeze(Movement):

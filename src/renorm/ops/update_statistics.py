@@ -14,8 +14,8 @@ from renorm.graph.attributes import Bool, String
 from renorm.graph.op import OPAQUE, OpDef, Reject, Sample
 from renorm.graph.types import f16, f32, f64
 from renorm.ops import schedules
-from renorm.ops.batch_references import moved_reference
-from renorm.ops.batch_statistics import double, moved
+from renorm.ops.shared.batch_references import moved_reference
+from renorm.ops.shared.batch_statistics import double, moved
 from renorm.te import tag
 
 MULTIPLIES = ("batch", "old")

@@ -16,8 +16,8 @@ from renorm.core.errors import OperandError
 from renorm.expr.nodes import Expr, const, maximum, minimum
 from renorm.graph.op import OpDef, Reject, Sample
 from renorm.graph.types import Operand, f16, f32, i64
-from renorm.ops import exact
-from renorm.ops.family import LINEAR, Elementwise, entry, method
+from renorm.ops.shared import exact
+from renorm.ops.shared.family import LINEAR, Elementwise, entry, method
 
 
 class Variadic(Elementwise):

@@ -10,7 +10,7 @@ from renorm import te, topi
 from renorm.core.dtypes import ALL
 from renorm.graph.op import Reject, Sample
 from renorm.graph.types import boolean, f16, f32, i64
-from renorm.ops.family import Elementwise
+from renorm.ops.shared.family import Elementwise
 
 
 class Where(Elementwise):

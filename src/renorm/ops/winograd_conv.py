@@ -8,8 +8,8 @@ from renorm.core.dims import Dim
 from renorm.graph.op import Reject, Sample
 from renorm.graph.types import f32, f64
 from renorm.ops.conv import Conv
-from renorm.ops.filtering import Filter, convolution
-from renorm.ops.tiled import OPERANDS, Tiled
+from renorm.ops.shared.filtering import Filter, convolution
+from renorm.ops.shared.tiled import OPERANDS, Tiled
 
 
 class WinogradConv(Tiled, Conv):

@@ -10,8 +10,8 @@ from renorm.graph.attributes import Ints
 from renorm.graph.op import Reject, Sample
 from renorm.graph.types import TensorType, f32, f64
 from renorm.ops.conv_transpose import ConvTranspose
-from renorm.ops.filtering import Filter, transposed
-from renorm.ops.tiled import OPERANDS, Tiled
+from renorm.ops.shared.filtering import Filter, transposed
+from renorm.ops.shared.tiled import OPERANDS, Tiled
 
 
 class WinogradConvTranspose(Tiled, ConvTranspose):

@@ -24,11 +24,11 @@ from renorm.graph.ir import Graph, Node, Value
 from renorm.graph.rewrite import Driver, Match, Rewrite
 from renorm.ops.conv import Conv
 from renorm.ops.conv_transpose import ConvTranspose
-from renorm.ops.filtering import has_points, points
-from renorm.ops.tiled import Tiled
+from renorm.ops.shared.filtering import has_points, points
+from renorm.ops.shared.tiled import Tiled
+from renorm.ops.shared.winograd_weight import TransformedWeight
 from renorm.ops.winograd_conv import WinogradConv
 from renorm.ops.winograd_conv_transpose import WinogradConvTranspose
-from renorm.ops.winograd_weight import TransformedWeight
 from renorm.passes.affine import given
 from renorm.passes.context import Context
 from renorm.passes.convolution_cost import Convolution

@@ -15,7 +15,7 @@ from renorm.graph import registry
 from renorm.graph.ir import Value
 from renorm.graph.rewrite import Match, Rewrite
 from renorm.ops.conv_transpose import ConvTranspose
-from renorm.ops.window import Span
+from renorm.ops.shared.window import Span
 from renorm.passes.affine import exact
 
 

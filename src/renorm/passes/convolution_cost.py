@@ -13,8 +13,8 @@ from math import inf, prod
 
 from renorm.core.dataclass import dataclass
 from renorm.core.target import Target
-from renorm.ops.filtering import Filter
 from renorm.ops.schedules.winograd_blocks import Work, choose, registers
+from renorm.ops.shared.filtering import Filter
 
 TRANSFORM = 6.0  # units per element of a tile, of input and result alike: loads, sums and stores, measured on AVX-512
 WEIGHT = 3.5  # units per vector of weights that the kernel transforms and stores, likewise

@@ -8,7 +8,7 @@ from renorm import ops
 from renorm.graph.ir import Value
 from renorm.graph.rewrite import Match, Rewrite, any_op
 from renorm.ops.conv import Conv
-from renorm.ops.family import Elementwise
+from renorm.ops.shared.family import Elementwise
 from renorm.ops.space_to_batch import BatchToSpace, SpaceToBatch
 
 

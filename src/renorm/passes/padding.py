@@ -13,8 +13,8 @@ from renorm.core.dtypes import itemsize
 from renorm.graph.ir import Value
 from renorm.graph.rewrite import Match, Rewrite
 from renorm.ops.conv import Conv
-from renorm.ops.folding import border, window_hits
 from renorm.ops.pad import Pad
+from renorm.ops.shared.folding import border, window_hits
 from renorm.passes.weight_folding import BORDER, exact
 
 

@@ -24,7 +24,7 @@ from renorm.core.tolerance import AMPLITUDE, Movements, tolerance
 from renorm.graph import interpret
 from renorm.graph.ir import Graph, Node, Value
 from renorm.graph.op import Fusion
-from renorm.ops.window import Windowed
+from renorm.ops.shared.window import Windowed
 
 Array = np.ndarray[Any, Any]
 

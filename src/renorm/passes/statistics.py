@@ -23,9 +23,9 @@ from renorm.graph.op import BROADCAST, INJECTIVE
 from renorm.graph.rewrite import Driver, Match, Rewrite
 from renorm.ops.norm_terms import NormTerms
 from renorm.ops.schedules import cpu_tiles
+from renorm.ops.shared.tile_statistics import counts
 from renorm.ops.tile_means import TileMeans
 from renorm.ops.tile_moments import TileMoments
-from renorm.ops.tile_statistics import counts
 from renorm.passes.context import Context
 from renorm.passes.layouts import Regions, layout_of_blocks
 

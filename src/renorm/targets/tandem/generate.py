@@ -21,7 +21,7 @@ import numpy as np
 from renorm.core.dims import static
 from renorm.graph.ir import Graph, Node
 from renorm.ops.conv import Conv as ConvOp
-from renorm.ops.window import Span
+from renorm.ops.shared.window import Span
 from renorm.targets.tandem import machine, numbers
 from renorm.targets.tandem.instructions import (
     Conv,

@@ -16,7 +16,7 @@ from renorm.frontends.tflite.emission import Emission, Writer
 from renorm.frontends.tflite.tensors import Array, First
 from renorm.graph.ir import Value
 from renorm.ops.conv_transpose import ConvTranspose
-from renorm.ops.window import Windowed
+from renorm.ops.shared.window import Windowed
 
 
 def _auto_pad(call: Call) -> str:

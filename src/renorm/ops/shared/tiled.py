@@ -1,4 +1,4 @@
-"""Base of convolutions that need fewer products by tiles of their result (ops.filtering, ops.winograd)."""
+"""Base of convolutions that need fewer products by tiles of their result (filtering.py, winograd.py)."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from renorm.graph.layout import Accepts, Blocked
 from renorm.graph.op import OUT_ELEMENTWISE_FUSABLE
 from renorm.graph.types import Operand, TensorType
 from renorm.ops import schedules
-from renorm.ops.filtering import Filter, has_points
 from renorm.ops.schedules.winograd_blocks import Work, choose
-from renorm.ops.window import Windowed
-from renorm.ops.winograd import tiled
+from renorm.ops.shared.filtering import Filter, has_points
+from renorm.ops.shared.window import Windowed
+from renorm.ops.shared.winograd import tiled
 
 OPERANDS = "x: T[N, C, H, W], w: T[...], b?: T[M] -> y: T[...]"
 
@@ -30,7 +30,7 @@ class Tiled(Windowed):
     """A mixin before the op that computes the same directly: two spatial axes, one group, dilations of 1.
 
     w: the weight as the direct op has it, transformed in the kernel; or U[P, C, M] that it becomes
-    (ops.winograd_weight), with kernel_shape. tile: results of one tile along both axes; of a transposed convolution, of
+    (winograd_weight.py), with kernel_shape. tile: results of one tile along both axes; of a transposed convolution, of
     each phase. It equals the direct op in exact arithmetic, for finite numbers: an infinity or a NaN in x spreads over
     all results of every tile that reads it, and so does what overflows in a transform, whose sums exceed x up to 33
     times for 4 results of 3 taps.

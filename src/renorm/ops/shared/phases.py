@@ -15,8 +15,8 @@ from typing import Any
 
 from renorm import te
 from renorm.core.dataclass import dataclass
-from renorm.ops.precision import wide
-from renorm.ops.window import Span, pad
+from renorm.ops.shared.precision import wide
+from renorm.ops.shared.window import Span, pad
 from renorm.te import tag
 
 

@@ -1,4 +1,4 @@
-"""The weight as Winograd's algorithm transforms it: U = G w G^T (see ops.winograd), whole or in parts."""
+"""The weight as Winograd's algorithm transforms it: U = G w G^T (see winograd.py), whole or in parts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Hashable
 import numpy as np
 
 from renorm.graph.deferred import Array, Deferred, cut, largest, parts, source_key
-from renorm.ops.filtering import Filter
+from renorm.ops.shared.filtering import Filter
 
 
 def transformed_weight(w: Array, filters: tuple[Filter, Filter], out: Array | None = None) -> Array:

@@ -14,7 +14,7 @@ import numpy as np
 from renorm.graph.channels import ChannelMap
 from renorm.graph.deferred import Deferred
 from renorm.graph.op import OpDef
-from renorm.ops.window import Span
+from renorm.ops.shared.window import Span
 
 Array = Any
 

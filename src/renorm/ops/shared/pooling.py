@@ -7,8 +7,8 @@ from typing import Any
 
 from renorm import te
 from renorm.core.errors import OperandError
-from renorm.ops.precision import wide
-from renorm.ops.window import Span, Windowed, pad
+from renorm.ops.shared.precision import wide
+from renorm.ops.shared.window import Span, Windowed, pad
 
 
 def check_padding(op: Windowed, kernel: Sequence[int]) -> None:

@@ -19,7 +19,8 @@ from renorm.graph.ir import Node
 from renorm.graph.layout import Accepts
 from renorm.graph.op import REDUCTION, OnnxNode, OpDef
 from renorm.graph.types import Operand
-from renorm.ops import axes_operand, schedules
+from renorm.ops import schedules
+from renorm.ops.shared import axes_operand
 from renorm.te import tag
 from renorm.topi.reduction import reduce, reduced_axes
 

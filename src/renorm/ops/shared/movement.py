@@ -22,8 +22,8 @@ from renorm.graph.channels import Carry
 from renorm.graph.index_map import IndexMap, Joined, Padded, Permuted, Regrouped, Repeated, Step, Strided
 from renorm.graph.ir import Node, Value
 from renorm.graph.op import Box
-from renorm.ops import exact
-from renorm.ops.family import Injective
+from renorm.ops.shared import exact
+from renorm.ops.shared.family import Injective
 
 
 class Movement(Injective):

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from renorm.core.dims import is_static
-from renorm.ops import builders
+from renorm.ops.shared import builders
 
 
 def flattened(x: Any, axis: int) -> Any:

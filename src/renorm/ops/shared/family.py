@@ -19,7 +19,8 @@ from renorm.graph.channels import Carry, every
 from renorm.graph.ir import Node
 from renorm.graph.op import BROADCAST, ELEMENTWISE, INJECTIVE, Demand, Formula, Fusion, OnnxNode, OpDef
 from renorm.graph.types import Operand, TensorType
-from renorm.ops import exact, schedules
+from renorm.ops import schedules
+from renorm.ops.shared import exact
 
 HOMOGENEOUS = "homogeneous"  # f(x * k) = f(x) * k for k above zero
 LINEAR = "linear"  # f(x * k + shift, y * k) = f(x * k, y * k + shift) = f(x, y) * k + shift
@@ -31,7 +32,7 @@ class Elementwise(OpDef):
 
     A subclass gives `element`, a scalar formula over expressions, and `numpy`, the same independently over arrays.
     16-bit floats are widened around the formula. known_element: the formula over elements of a shape chain (see
-    ops.exact), where that makes sense.
+    ops.shared.exact), where that makes sense.
     """
 
     fusion = ELEMENTWISE

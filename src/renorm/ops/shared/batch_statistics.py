@@ -1,6 +1,6 @@
 """Formulas over the channels of a batch: what batch norm in training, its parts and its gradient have in common.
 
-Statistics of a channel are in float64 whatever the data, and stable (ops/moments.py). Elements stay in the dtype of
+Statistics of a channel are in float64 whatever the data, and stable (moments.py). Elements stay in the dtype of
 arithmetic: distances are taken from `centre`, the mean rounded to it, and what that rounding lost is added where it
 does not overflow.
 """
@@ -16,8 +16,8 @@ import numpy as np
 from renorm import te
 from renorm.core.dataclass import dataclass
 from renorm.core.dtypes import compute_dtype
-from renorm.ops.moments import ACCUMULATOR, inverse_root, moments, statistic
-from renorm.ops.precision import rounded, wide
+from renorm.ops.shared.moments import ACCUMULATOR, inverse_root, moments, statistic
+from renorm.ops.shared.precision import rounded, wide
 from renorm.te import tag
 
 PerChannel = Callable[[Any], Any]

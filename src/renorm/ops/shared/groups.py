@@ -18,7 +18,7 @@ from renorm.graph.attributes import Bool, Int
 from renorm.graph.op import OPAQUE, OpDef
 from renorm.graph.types import Operand
 from renorm.ops import schedules
-from renorm.ops.moments import ACCUMULATOR, Moments, average, moments, statistic
+from renorm.ops.shared.moments import ACCUMULATOR, Moments, average, moments, statistic
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Convolutions over two axes by tiles with fewer products (ops.filtering), as a tensor program.
+"""Convolutions over two axes by tiles with fewer products (filtering.py), as a tensor program.
 
     y = b + A^T M A,   M = sum over channels of U * V,   U = G w G^T,   V = B^T d B        of each tile d of x
 
@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from renorm import te
-from renorm.ops.filtering import Array, Filter
-from renorm.ops.precision import add_channels
-from renorm.ops.window import pad
+from renorm.ops.shared.filtering import Array, Filter
+from renorm.ops.shared.precision import add_channels
+from renorm.ops.shared.window import pad
 
 BLOCK = 16  # channels side by side in what is transformed: a cache line of float32, whole vectors of any CPU
 

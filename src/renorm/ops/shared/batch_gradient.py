@@ -10,9 +10,9 @@ import numpy as np
 from renorm import te
 from renorm.core.dataclass import dataclass
 from renorm.core.dtypes import compute_dtype, unit_roundoff
-from renorm.ops.batch_statistics import double, number
-from renorm.ops.moments import ACCUMULATOR, statistic
-from renorm.ops.precision import rounded, wide
+from renorm.ops.shared.batch_statistics import double, number
+from renorm.ops.shared.moments import ACCUMULATOR, statistic
+from renorm.ops.shared.precision import rounded, wide
 from renorm.te import tag
 
 
