@@ -77,6 +77,7 @@ def _replayed(rev: str, arguments: list[str], models: Path) -> Path:
     path = _file(name, arguments)
     if path.exists():
         return path
+    BUILD.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=BUILD) as folder:
         tree = Path(folder) / "tree"
         _git("worktree", "add", "--quiet", "--detach", str(tree), name)

@@ -181,7 +181,7 @@ def settings_table(settings: Sequence[Settings], convention: str | None) -> None
 
 
 def _named(nodes: Sequence[str]) -> str:
-    """How many, and the first of them."""
+    """Return how many, and the first of them."""
     return f"{len(nodes)}: {', '.join(nodes[:3])}{', ...' if len(nodes) > 3 else ''}"
 
 

@@ -120,7 +120,7 @@ def _inputs(
 
 
 def _run(opened: Any, batches: Iterable[Any]) -> tuple[int, dict[str, Any]]:
-    """How many batches there were, and the outputs for the last one by name."""
+    """Return how many batches there were, and the outputs for the last one by name."""
     count, results = 0, list[Array]()
     for count, batch in enumerate(batches, 1):
         args, named = arguments(batch)

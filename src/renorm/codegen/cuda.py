@@ -49,7 +49,7 @@ _WIDEN = {"float16": "__half2float", "bfloat16": "__bfloat162float"}
 _NARROW = {"float16": "__float2half_rn", "bfloat16": "__float2bfloat16_rn"}
 _HEADERS = {"float16": "cuda_fp16.h", "bfloat16": "cuda_bf16.h"}
 
-# intrinsics whose C name differs from ours; float gets an `f` behind it
+# intrinsics whose C name differs from ours; float gets an `f` after it
 _C_NAMES = {"abs": "fabs", "round": "rint"}
 _OWN = {
     "sigmoid": "{t} renorm_sigmoid({t} x) {{ return 1 / (1 + exp{f}(-x)); }}",

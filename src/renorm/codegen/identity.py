@@ -28,7 +28,7 @@ def _cpu() -> str:
 
 @cache
 def _llvm() -> str:
-    """Which llvmlite is installed: size and time of its libraries and modules, which no two builds share."""
+    """Return which llvmlite is installed: size and time of its libraries and modules, which no two builds share."""
     found = find_spec("llvmlite")
     folders = (
         [] if found is None else [f for at in found.submodule_search_locations or () for f in (at, f"{at}/binding")]

@@ -77,7 +77,7 @@ class _Accesses:
 
 
 def _stores_once(store: Store, around: _Around) -> bool:
-    """Whether no two rounds of the loops store the same element.
+    """Return whether no two rounds of the loops store the same element.
 
     In a sum of multiples of atoms, each coefficient exceeds all that the terms with smaller ones can add up to. Then
     equal sums have equal atoms, and those determine the variables of the loops: v itself, or v // c and v % c.

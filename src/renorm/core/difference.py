@@ -62,12 +62,12 @@ class Difference:
 
     @property
     def badness(self) -> tuple[bool, float]:
-        """What differences are ordered by."""
+        """Return what differences are ordered by."""
         return not self.agrees, self.error
 
     @property
     def unchecked(self) -> str:
-        """What was not compared, as a part of a sentence; "" where all was."""
+        """Return what was not compared, as a part of a sentence; "" where all was."""
         parts = [f"{self.undecided} elements are decided by rounding"] if self.undecided else []
         parts += [f"{self.blind} channels are moved by rounding as far as they are large"] if self.blind else []
         return ", ".join(parts)
@@ -196,7 +196,7 @@ def type_of(array: Array) -> str:
 
 
 def _is_counted(array: Array) -> bool:
-    """Whether elements are integers or truths, whose differences are not relative to anything."""
+    """Return whether elements are integers or truths, whose differences are not relative to anything."""
     return array.dtype.kind in "iub"
 
 

@@ -20,7 +20,7 @@ child nobody gives back. Who imports may need what a fork has taken, so that is 
 does not end in that time is not waited for again.
 
 What the thread that forks holds itself it holds in the child too, and goes on with. What it has taken for the fork it
-gives back natively, on both sides: the first statement of Python behind a fork raises an interrupt that came meanwhile.
+gives back natively, on both sides: the first statement of Python after a fork raises an interrupt that came meanwhile.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class _Registered(RLock):
 
     def take(self) -> bool:
         """Takes it if nobody has it, this thread included, and returns whether it did; never waits. To be given back by
-        `release`, in a try right behind it: an interrupt leaves it taken there, or here free."""
+        `release`, in a try right after it: an interrupt leaves it taken there, or here free."""
         if self._is_owned():
             return False
         try:
@@ -192,7 +192,7 @@ def _held() -> list[_Registered]:
 
 
 def _is_ring(wanted: _Registered, held: list[_Registered]) -> bool:
-    """Whether who has `wanted` waits, for whom others wait or directly, for one of `held`."""
+    """Return whether who has `wanted` waits, for whom others wait or directly, for one of `held`."""
     waiting = list(_waiting.values())
     for _ in waiting:
         following = next((w for w, has in waiting if any(wanted is lock for lock in has)), None)

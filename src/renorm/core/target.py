@@ -75,7 +75,7 @@ class Target:
 
     @property
     def vector_registers(self) -> int:
-        """How many vector registers there are for schedules to fill."""
+        """Return how many vector registers there are for schedules to fill."""
         return (32 if self.vector_bytes == 64 or self.machine == "aarch64" else 16) - self.spare
 
     @property
@@ -107,7 +107,7 @@ def register_target(target: Target) -> None:
 
 
 def is_registered(kind: str) -> bool:
-    """Whether `parse` knows a target of that kind, which is neither llvm nor cuda."""
+    """Return whether `parse` knows a target of that kind, which is neither llvm nor cuda."""
     return kind in _REGISTERED
 
 

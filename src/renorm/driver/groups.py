@@ -85,7 +85,7 @@ def _elements(v: Value) -> Any:
 @dataclass(frozen=True)
 class Call:
     """A kernel of the program and what its parameters are: first what it reads, then what it writes. nbytes: of the
-    memory behind each parameter. work: what it must do at least."""
+    memory of each parameter. work: what it must do at least."""
 
     name: str
     reads: tuple[Parameter, ...]
@@ -115,7 +115,7 @@ class Lowering:
         return Lowering(structure, reads, tuple(numbers[v] for v in call.writes), call.nbytes, call.work)
 
     def call(self, group: Group) -> Call:
-        """How a group of the same key is run."""
+        """Return how a group of the same key is run."""
         values = group_values(group)
         reads = tuple(records.record(Parameter, rest, value=values[i]) for i, rest in self.reads)
         return Call(group.name, reads, tuple(values[i] for i in self.writes), self.nbytes, self.work)

@@ -169,7 +169,7 @@ class Compiler:
         return self._lowerings[key]
 
     def _has_code(self, structure: str) -> bool:
-        """Whether the cache has the code of that structure, which is then in `_codes`."""
+        """Return whether the cache has the code of that structure, which is then in `_codes`."""
         if structure not in self._codes and (held := self._cache.get(structure)):
             self._codes[structure] = serialization.decode(held, "")
         return structure in self._codes

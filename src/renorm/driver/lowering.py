@@ -194,8 +194,8 @@ def identifier(name: str) -> str:
 
 
 def _weight_form(node: Node, index: int, value: Value, target: Target) -> Form | None:
-    """How a constant weight is stored: blocks of result channels one after the other; within, the channels that are
-    summed over in blocks too where the data has them so."""
+    """Return how a constant weight is stored: blocks of result channels one after the other; within, the channels that
+    are summed over in blocks too where the data has them so."""
     axis = node.op.channel_axis(index, node.operand_types()) if value.is_constant else None
     machine = target.machine_target
     if axis is None or machine.is_gpu or registry.overridden(node.op.name, target).compute is not None:

@@ -74,7 +74,8 @@ class KernelText:
 
     @property
     def spills(self) -> int:
-        """How many instructions of hot loops move vector registers to or from the stack: 0 where tiles fit them."""
+        """Return how many instructions of hot loops move vector registers to or from the stack: 0 where tiles fit
+        them."""
         return self._compiled.spills
 
     @property

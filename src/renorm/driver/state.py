@@ -1,5 +1,5 @@
 """Running statistics as the state of a module: what norms in training mode update becomes inputs and outputs of the
-graph, behind those of the network, which each run reads and replaces.
+graph, after those of the network, which each run reads and replaces.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def _known(v: Value, computed: interpret.Known) -> Array | None:
 
 
 def _said(node: Node, stored: Collection[Value]) -> str:
-    """Why a norm has no state."""
+    """Return why a norm has no state."""
     if not _is_training(node):
         return f"{node.name}: it normalizes with stored statistics"
     return f"{node.name}: " + ", ".join(f"{v.name!r} is no constant" for v in _stored(node) if v not in stored)

@@ -100,7 +100,7 @@ def _loads(body: Expr) -> list[Load]:
 
 
 def _distinct(load: Load, source: te.Tensor, extents: Mapping[Var, int]) -> int:
-    """How many elements a load can read at most: an index takes no more values than the axes in it."""
+    """Return how many elements a load can read at most: an index takes no more values than the axes in it."""
     bounds = (
         min(extent, prod(extents.get(v, extent) for v in _nodes(index) if isinstance(v, Var)))
         for index, extent in zip(load.indices, source.shape)

@@ -260,7 +260,8 @@ def negated(op: str) -> str:
 
 
 def reads(e: Expr) -> bool:
-    """Whether the value depends on memory: such integers wrap in their type, other index arithmetic never does."""
+    """Return whether the value depends on memory: such integers wrap in their type, other index arithmetic never
+    does."""
     match e:
         case Var() | Const():
             return False
@@ -283,7 +284,7 @@ def reads(e: Expr) -> bool:
 
 
 def is_exact(e: Expr) -> bool:
-    """Whether e means the same as index arithmetic and as a value: it cannot wrap."""
+    """Return whether e means the same as index arithmetic and as a value: it cannot wrap."""
     if e.dtype not in INDEX_TYPES or e.lanes != 1:
         return False
     if type(e) is Load:

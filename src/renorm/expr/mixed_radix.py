@@ -52,7 +52,7 @@ class _Part:
 
     @property
     def places(self) -> tuple[int, ...]:
-        """Where its digits begin and end."""
+        """Return where its digits begin and end."""
         return (self.divisor,) if self.modulus is None else (self.divisor, self.divisor * self.modulus)
 
     @property

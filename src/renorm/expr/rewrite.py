@@ -110,7 +110,7 @@ def walk(e: Expr) -> Iterator[Expr]:
 
 
 def levels(e: Expr) -> int:
-    """How many nodes stand within each other at most."""
+    """Return how many nodes stand within each other at most."""
     found: dict[int, int] = {}
     stack = [e]
     while stack:

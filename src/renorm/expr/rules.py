@@ -93,7 +93,7 @@ def _fold_floats(s: Simplifier, op: str, a: float, b: float, dtype: str) -> Expr
 
 
 def _is_number(e: Expr, value: float) -> bool:
-    """Whether e is `value` (in all lanes); 0.0 and -0.0 count as equal."""
+    """Return whether e is `value` (in all lanes); 0.0 and -0.0 count as equal."""
     while type(e) is Broadcast:
         e = e.value
     return type(e) is Const and e.dtype != "bool" and e.value == value
@@ -106,7 +106,7 @@ def _is_negative_zero(e: Expr) -> bool:
 
 
 def never_negative_zero(e: Expr) -> bool:
-    """Whether a float expression is known not to be -0.0."""
+    """Return whether a float expression is known not to be -0.0."""
     match e:
         case Const():
             return repr(e.value) != "-0.0"
@@ -389,7 +389,7 @@ def double_cast(s: Simplifier, e: Cast) -> Expr | None:
 
 
 def _holds(wide: str, narrow: str) -> bool:
-    """Whether every value of `narrow` is a value of `wide`."""
+    """Return whether every value of `narrow` is a value of `wide`."""
     w, n = dtypes.lookup(wide), dtypes.lookup(narrow)
     if w.kind == n.kind:
         return w.bits >= n.bits and {wide, narrow} != {"float16", "bfloat16"}

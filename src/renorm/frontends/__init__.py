@@ -38,7 +38,7 @@ def write(graph: Graph, path: str | os.PathLike[str]) -> None:
 
 
 def vocabulary(graph: Graph, path: str | os.PathLike[str]) -> Callable[[str], bool]:
-    """Whether the format that `write` would choose has an op, by the op's name, at the version of the graph."""
+    """Return whether the format that `write` would choose has an op, by the op's name, at the version of the graph."""
     return _module_of(graph, path).vocabulary(graph, path)
 
 

@@ -90,7 +90,7 @@ class Listing:
 
 
 def in_order(operators: Iterable[Operator], rank: Mapping[str, int]) -> list[Operator]:
-    """Operators so that each stands behind those whose results it reads, and otherwise by the rank of their first
+    """Operators so that each stands after those whose results it reads, and otherwise by the rank of their first
     result, those without rank last. What reads its own result, even indirectly, is left out."""
     listed = sorted(operators, key=lambda o: rank.get(next(iter(o.results), ""), len(rank)))
     producer = {name: i for i, o in enumerate(listed) for name in o.results}

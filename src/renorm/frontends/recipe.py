@@ -137,7 +137,7 @@ class Change:
 
 
 def changes(before: Listing, after: Listing) -> Change:
-    """How `before` differs from `after`, the file that was made of it."""
+    """Return how `before` differs from `after`, the file that was made of it."""
     old, new = {before.key(o): o for o in before.operators}, {after.key(o): o for o in after.operators}
     changed = [o for k, o in old.items() if k not in new]
     gone = [(o, k) for k, o in new.items() if k not in old]

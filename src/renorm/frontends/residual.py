@@ -46,7 +46,7 @@ class Code:
 
     @property
     def is_small(self) -> bool:
-        """Whether there is no need to look for a better one."""
+        """Return whether there is no need to look for a better one."""
         return self.size * _ENOUGH <= dtypes.itemsize(self.dtype) * prod(self.shape)
 
 
@@ -87,7 +87,7 @@ _TURNED = "transposed: "  # before a way: it is the transposed of `near` that is
 
 
 def _ways(array: Array, near: Array) -> list[str]:
-    """How one may predict the other. Rows are the first axis, columns the second, or the last one."""
+    """Return how one may predict the other. Rows are the first axis, columns the second, or the last one."""
     if array.ndim < 2 or array.size == 0 or not all(dtypes.is_float(dtypes.from_numpy(a.dtype)) for a in (array, near)):
         return []
     ways = ["rows", "columns", "both"] + (["last", "rows and last"] if array.ndim > 2 else [])

@@ -31,7 +31,7 @@ class ChannelMap:
     shift: Array | None
 
     def objection(self) -> str | None:
-        """Why constants cannot take the map: a sentence; None where they can."""
+        """Return why constants cannot take the map: a sentence; None where they can."""
         for values in (self.k, self.shift):
             if values is not None and not np.isfinite(values).all():
                 return f"its scale or shift is not finite in channel {int(np.flatnonzero(~np.isfinite(values))[0])}"
@@ -85,7 +85,7 @@ class Carry:
     fixed: float | None = None
 
     def objection(self, m: ChannelMap) -> str | None:
-        """Why the op does not commute with a map, after "it"."""
+        """Return why the op does not commute with a map, after "it"."""
         if self.positive and m.k is not None and not (m.k > 0).all():
             return "does not commute with factors that are not above zero"
         if self.fixed is not None and not self._stays(self.fixed, m):
@@ -94,7 +94,7 @@ class Carry:
 
     @staticmethod
     def _stays(number: float, m: ChannelMap) -> bool:
-        """Whether a map leaves a number what it is, but for the roundings of two operations."""
+        """Return whether a map leaves a number what it is, but for the roundings of two operations."""
         k = np.asarray(_or(m.k, 1.0))
         with np.errstate(invalid="ignore"):
             moved = number * k + _or(m.shift, 0.0)
@@ -102,7 +102,7 @@ class Carry:
             return bool(np.all((moved == number) | (np.abs(moved - number) <= rounding)))
 
     def parted(self, m: ChannelMap) -> tuple[ChannelMap, Array | None]:
-        """A map that the op may commute with, and the shift that then comes behind it: x * k + shift is the two, one
+        """A map that the op may commute with, and the shift that then comes after it: x * k + shift is the two, one
         after the other. None where nothing would be left behind, or nothing but a shift would go."""
         if self.fixed is None or m.k is None or (m.k == 1).all():
             return m, None
@@ -114,8 +114,9 @@ class Carry:
 
 
 def cancellation(scale: Array, bias: Array, mean: Array, var: Array, epsilon: float) -> float:
-    """How many times the rounding of one number x * k + shift may round, k = scale / sqrt(var + epsilon), relative to
-    the largest result of a batch norm, which is about bias +- scale: k * x and shift cancel where k * mean is large."""
+    """Return how many times the rounding of one number x * k + shift may round, k = scale / sqrt(var + epsilon),
+    relative to the largest result of a batch norm, which is about bias +- scale: k * x and shift cancel where k * mean
+    is large."""
     with np.errstate(all="ignore"):
         results = np.abs(scale) + np.abs(bias)
         terms = np.abs(scale * mean) / np.sqrt(var + epsilon) + results

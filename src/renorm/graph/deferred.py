@@ -57,7 +57,7 @@ class Deferred:
         return made
 
     def is_finite(self, dtype: str) -> bool:
-        """Whether all elements are finite, and stay so when they are rounded to a dtype."""
+        """Return whether all elements are finite, and stay so when they are rounded to a dtype."""
         return fits(self.bound(), dtype) or bool(np.isfinite(self.rounded(dtype)).all())
 
 
@@ -116,13 +116,13 @@ def cut(source: Array | Deferred, axis: int, begin: int, end: int) -> Array:
 
 
 def fits(number: float, dtype: str) -> bool:
-    """Whether a number is finite, and stays so when it is rounded to a dtype."""
+    """Return whether a number is finite, and stays so when it is rounded to a dtype."""
     with np.errstate(over="ignore"):
         return bool(np.isfinite(np.asarray(number).astype(dtypes.numpy_dtype(dtype)).astype(np.float64)))
 
 
 def survives(number: float, dtype: str) -> bool:
-    """Whether a number keeps two thirds of its digits when it is rounded to a dtype, or is 0."""
+    """Return whether a number keeps two thirds of its digits when it is rounded to a dtype, or is 0."""
     kept = dtypes.unit_roundoff(dtype) ** (-2 / 3)
     return fits(number, dtype) and (number == 0 or abs(number) >= kept * dtypes.smallest_number(dtype))
 

@@ -236,7 +236,7 @@ class Graph:
         self._names.reserved.update(names)
 
     def is_free(self, name: str) -> bool:
-        """Whether no value has that name."""
+        """Return whether no value has that name."""
         return name not in self._names.taken
 
     def rename(self, value: Value, name: str) -> None:
@@ -341,8 +341,8 @@ class Graph:
         self.nodes.insert(place, node)
 
     def place_of(self, node: Node) -> int:
-        """Where a node stands, found without going over all of them: numbers grow along the list, and are given anew
-        where they turn out not to, since whoever assigns `nodes` may change the order."""
+        """Return where a node stands, found without going over all of them: numbers grow along the list, and are given
+        anew where they turn out not to, since whoever assigns `nodes` may change the order."""
         place = bisect_left(self.nodes, node._order, key=_order)
         if place == len(self.nodes) or self.nodes[place] is not node:
             for i, n in enumerate(self.nodes):
@@ -444,8 +444,8 @@ class Graph:
             self.outputs = [new if o is old else o for o in self.outputs]
 
     def why_not_replace(self, old: Value, new: Value) -> str | None:
-        """Why `old` cannot give way to `new` everywhere, as a sentence; None where it can. Names of outputs are a
-        promise to the user, so an output gives way only to the result of a node that is not an output itself."""
+        """Return why `old` cannot give way to `new` everywhere, as a sentence; None where it can. Names of outputs are
+        a promise to the user, so an output gives way only to the result of a node that is not an output itself."""
         if old.type.rank != new.type.rank or old.dtype != new.dtype:
             return f"their types differ, {old.type} and {new.type}"
         if self.is_output(old) and new.producer is None:
@@ -483,7 +483,7 @@ class Graph:
                     v._readers.pop(n, None)
 
     def sort(self, begin: int = 0, end: int | None = None) -> None:
-        """Puts every node of nodes[begin:end] behind those that make what it reads, and otherwise leaves the order as
+        """Puts every node of nodes[begin:end] after those that make what it reads, and otherwise leaves the order as
         it is. All that they read is made in front of `end`, the end of all nodes where it is None."""
         unsorted = self.nodes[begin:end]
         own, found = set(unsorted), dict[Node, None]()

@@ -21,7 +21,7 @@ class Blocked:
     lanes: int
 
     def refuses(self, shape: Shape) -> str | None:
-        """Why a value of this shape cannot lie so, as a sentence; None where it can."""
+        """Return why a value of this shape cannot lie so, as a sentence; None where it can."""
         if not 0 <= self.axis < len(shape):
             return f"{self} cuts axis {self.axis}, but {format_shape(shape)} has {len(shape)}"
         extent = shape[self.axis]

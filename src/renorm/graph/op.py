@@ -107,7 +107,7 @@ class OnnxNode:
 
     @property
     def is_asked(self) -> tuple[bool, ...]:
-        """Which outputs somebody may read: those that have a name."""
+        """Return which outputs somebody may read: those that have a name."""
         return tuple(bool(o) for o in self.outputs)
 
 
@@ -207,7 +207,7 @@ class OpDef:
         return self.name
 
     def fusion_of(self, operands: Sequence[TensorType | None]) -> Fusion:
-        """How this very application may share a kernel."""
+        """Return how this very application may share a kernel."""
         return self.fusion
 
     def formula(self, operands: Sequence[TensorType | None]) -> Formula:
@@ -227,20 +227,20 @@ class OpDef:
         return f"{self.name} has no constants that could take a scale per channel"
 
     def channel_axis(self, index: int, operands: Sequence[TensorType | None]) -> int | None:
-        """Which axis of operand `index` (counted flat) carries the result's channels, where that operand is a weight;
-        else None."""
+        """Return which axis of operand `index` (counted flat) carries the result's channels, where that operand is a
+        weight; else None."""
         return None
 
     def summed_axis(self, index: int, operands: Sequence[TensorType | None]) -> int | None:
-        """Which axis of a weight (operand `index`, counted flat) runs along axis 1 of the first operand, both summed
-        over; None where there is no such axis."""
+        """Return which axis of a weight (operand `index`, counted flat) runs along axis 1 of the first operand, both
+        summed over; None where there is no such axis."""
         return None
 
     def carried(self, node: Node, index: int, axis: int) -> Carry | Sequence[Carry] | None:
-        """Where the channels along an axis of operand `index` (counted flat) are in a result, if the op leaves them
-        apart: what a scale and a shift per channel need to move through it. None where it does not. One for each result
-        where they are cut into several, so that no channel is in two of them. A negative axis counts from the end, of
-        constants too that do not have as many."""
+        """Return where the channels along an axis of operand `index` (counted flat) are in a result, if the op leaves
+        them apart: what a scale and a shift per channel need to move through it. None where it does not. One for each
+        result where they are cut into several, so that no channel is in two of them. A negative axis counts from the
+        end, of constants too that do not have as many."""
         return None
 
     def absorbed(self, node: Node, operands: Sequence[Any], index: int, m: ChannelMap) -> Any:
@@ -250,8 +250,8 @@ class OpDef:
         return f"{self.name} has no weight that could take a scale per channel of what it reads"
 
     def in_blocks(self, node: Node, index: int | None, lanes: int) -> Accepts:
-        """Whether operand `index` of a node of this op (counted flat; None: its results) may lie in blocks of `lanes`
-        channels, which are axis 1. Operands that are constants or small are not asked about, nor are ops whose
+        """Return whether operand `index` of a node of this op (counted flat; None: its results) may lie in blocks of
+        `lanes` channels, which are axis 1. Operands that are constants or small are not asked about, nor are ops whose
         schedule is a user's unless this method is too."""
         if self.fusion_of(node.operand_types()) > BROADCAST:
             return Accepts.ROW_MAJOR
@@ -265,13 +265,13 @@ class OpDef:
         return None
 
     def copies(self, node: Node) -> bool:
-        """Whether a kernel of this node copies the first operand before it reads it often, so that elementwise nodes
-        may be computed as it does."""
+        """Return whether a kernel of this node copies the first operand before it reads it often, so that elementwise
+        nodes may be computed as it does."""
         return False
 
     def boxes(self, node: Node) -> Sequence[Box] | None:
-        """How operands lie in the result, or results in an operand, where that is all that a node of this op (of fixed
-        shapes) says; else None."""
+        """Return how operands lie in the result, or results in an operand, where that is all that a node of this op (of
+        fixed shapes) says; else None."""
         return None
 
     def demands(self, node: Node) -> Sequence[Demand]:
@@ -324,8 +324,8 @@ class OpDef:
         return since[0], written, list(node.inputs)
 
     def onnx_outputs(self, opset: int) -> int:
-        """How many outputs the ONNX node must list, where that is more than this op has results; they get names that
-        nobody reads."""
+        """Return how many outputs the ONNX node must list, where that is more than this op has results; they get names
+        that nobody reads."""
         return 0
 
     # --- derived ------------------------------------------------------------------------------------------------------

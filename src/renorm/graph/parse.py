@@ -152,7 +152,7 @@ class _Parser:
         return self._is("{") and self._tokens[self._at + 2].text == "=" and self._tokens[self._at + 1].kind == "word"
 
     def _results_named(self) -> list[str]:
-        """All names behind a %, so that no name that is made up on the way takes one of them."""
+        """All names after a %, so that no name that is made up on the way takes one of them."""
         return [_plain(b) for a, b in zip(self._tokens, self._tokens[1:]) if a.text == "%" and a.kind == "mark"]
 
     def _define(self, token: _Token, name: str, value: Value) -> None:

@@ -2,7 +2,7 @@
 
     place ::= `rows` runs of `run` bytes, `pitch` bytes from the beginning of one to that of the next
 
-So lie the parts of a concat, the pieces of a split, and what is sliced, along any axis: what an axis has behind it is a
+So lie the parts of a concat, the pieces of a split, and what is sliced, along any axis: what an axis has after it is a
 run, what stands before it makes rows.
 """
 
@@ -59,20 +59,20 @@ class Place:
 
     @property
     def end(self) -> int:
-        """Where the last run ends."""
+        """Return where the last run ends."""
         return self.offset + (self.rows - 1) * self.pitch + self.run
 
     @property
     def begins(self) -> list[int]:
-        """Where each run begins."""
+        """Return where each run begins."""
         return [self.offset + row * self.pitch for row in range(self.rows)]
 
     def shifted(self, offset: int) -> Place:
         return Place(self.offset + offset, self.run, self.rows, self.pitch)
 
     def inside(self, outer: Place) -> Place | None:
-        """Where this place of a value is in the memory of another one, in which that value lies at `outer`; None where
-        the bytes have no single pitch there."""
+        """Return where this place of a value is in the memory of another one, in which that value lies at `outer`; None
+        where the bytes have no single pitch there."""
         row, at = divmod(self.offset, outer.run) if outer.run else (0, self.offset)
         begin = outer.offset + row * outer.pitch + at
         if outer.rows == 1 or not self.run:
@@ -84,7 +84,7 @@ class Place:
         return None
 
     def overlaps(self, other: Place) -> bool:
-        """Whether they share a byte; where rows of both have different pitches, whether they may."""
+        """Return whether they share a byte; where rows of both have different pitches, whether they may."""
         if not (self.offset < other.end and other.offset < self.end):
             return False
         if self.rows > 1 < other.rows and self.pitch != other.pitch:

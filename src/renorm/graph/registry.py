@@ -74,7 +74,7 @@ def newest_onnx(domain: str) -> int:
 
 
 def is_own(definition: Any) -> bool:
-    """Whether a class or a function is renorm's, not one from a user's file."""
+    """Return whether a class or a function is renorm's, not one from a user's file."""
     return definition.__module__.partition(".")[0] == __name__.partition(".")[0]
 
 
@@ -104,7 +104,7 @@ def override(
 
 
 def is_overridden(op: type[OpDef]) -> bool:
-    """Whether something replaces a part of it, on whatever target."""
+    """Return whether something replaces a part of it, on whatever target."""
     return any(op.name in key for key in _OVERRIDES)
 
 
@@ -121,6 +121,6 @@ def scheduler(nodes: Sequence[Node], target: Target) -> Node:
 
 
 def fusion_kind(node: Node, target: Target) -> Fusion:
-    """How a node may share a kernel on a target: what a user has put there, or else what its op says."""
+    """Return how a node may share a kernel on a target: what a user has put there, or else what its op says."""
     own = overridden(node.op.name, target).fusion
     return node.op.fusion_of(node.operand_types()) if own is None else own

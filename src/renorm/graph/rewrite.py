@@ -220,11 +220,12 @@ class Rewrite:
     pattern: Callable[..., Any]
 
     def fits(self, m: Match) -> bool:
-        """Whether the rule has anything to say of this match; where not, it is as if the pattern did not match."""
+        """Return whether the rule has anything to say of this match; where not, it is as if the pattern did not
+        match."""
         return True
 
     def refuse(self, m: Match) -> str | None:
-        """Why this match must stay as it is, as a sentence that a user can read; None where it may go."""
+        """Return why this match must stay as it is, as a sentence that a user can read; None where it may go."""
         return None
 
     def rewrite(self, m: Match) -> Any:
@@ -247,7 +248,7 @@ class Rewrite:
 
     @cached_property
     def replaces_all(self) -> bool:
-        """Whether all results of the root are replaced, not only the first."""
+        """Return whether all results of the root are replaced, not only the first."""
         op = self.root.op
         results = op.parsed.results if op is not None else ()
         return len(results) > 1 or any(r.is_variadic for r in results)

@@ -13,7 +13,7 @@
     extent   ::= sum of products of integers and symbols; "(a)//(b)", "(a)%(b)"
 
 Elements stand in the text where there are few of them; otherwise a digest of their bytes, and the arrays are given to
-the parser. The comment behind a node is its name, and, in parentheses, the nodes of the source model that it stands for
+the parser. The comment after a node is its name, and, in parentheses, the nodes of the source model that it stands for
 when these are others. Attributes that have their default are not written.
 """
 

@@ -30,7 +30,7 @@ class AveragePool(Windowed):
     """y[n, c, o] = mean over k of x[n, c, o*strides + k*dilations - pads].
 
     The mean is over the elements of the window that lie in x; with count_include_pad also over those in the padding,
-    which are 0. What ceil_mode adds behind the padding never counts.
+    which are 0. What ceil_mode adds after the padding never counts.
     """
 
     signature = "x: T[N, C, *S] -> y: T[...]"
@@ -71,7 +71,7 @@ class AveragePool(Windowed):
         return rounded(te.compute(total.shape, mean, name="average_pool", tag=tag.ELEMWISE), x.dtype)
 
     def size(self, o: Any, s: Span, count: int) -> Any:
-        """How many elements of window o count along one axis: an int where all windows are alike."""
+        """Return how many elements of window o count along one axis: an int where all windows are alike."""
         # the range of elements that count, from the first element of window 0 on
         low, high = (0, s.before + s.extent + s.after) if self.count_include_pad else (s.before, s.before + s.extent)
         if low == 0 and (count - 1) * s.stride + s.reach <= high:

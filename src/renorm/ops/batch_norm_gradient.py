@@ -20,10 +20,10 @@ from renorm.ops.shared.batch_statistics import counted, statistics_dtype
 class BatchNormGradient(OpDef):
     """dx = scale * invstd * (g - (sum(g) + xhat * sum(g * xhat)) / count), xhat = (x - mean) * invstd, per channel.
 
-    g is dy, or, where y is given (the result of a ReLU behind the norm), dy where y is above 0, and 0 elsewhere. Sums
+    g is dy, or, where y is given (the result of a ReLU after the norm), dy where y is above 0, and 0 elsewhere. Sums
     run over all elements, count is the number of those where mask is true. Where it is false, and with frozen (mean and
     invstd are constants, not statistics of x), dx = scale * invstd * g. dscale = sum(g * xhat), dbias = sum(g).
-    residual: g is a result too, the gradient of what was added behind the norm.
+    residual: g is a result too, the gradient of what was added after the norm.
     """
 
     signature = (

@@ -22,7 +22,7 @@ class BatchNormGradientElements(OpDef):
 
     g as in BatchNormGradientSums, whose result `sums` is; count: how many values a channel has. Where mask is false,
     and with frozen (mean and invstd are constants), dx = scale * invstd * g.
-    dscale = sum(g * xhat), dbias = sum(g). residual: g is a result too, the gradient of what was added behind the norm.
+    dscale = sum(g * xhat), dbias = sum(g). residual: g is a result too, the gradient of what was added after the norm.
     """
 
     signature = (

@@ -19,7 +19,7 @@ from renorm.ops.shared.batch_references import passed_reference, sums_reference
 class BatchNormGradientSums(OpDef):
     """sums[0] = sum of g, sums[1] = sum of g * (x - mean), sums[2] = sum of (x - mean), per channel, in float64.
 
-    g is dy, or, where y is given (the result of a ReLU behind the norm), dy where y is above 0, and 0 elsewhere. The
+    g is dy, or, where y is given (the result of a ReLU after the norm), dy where y is above 0, and 0 elsewhere. The
     first two run over all elements, the third over those where mask is true; frozen: it is 0.
     """
 

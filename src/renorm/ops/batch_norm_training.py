@@ -112,7 +112,7 @@ class BatchNormTraining(OpDef):
 
     def to_onnx(self, node: Node, opset: int) -> tuple[str, dict[str, Any], list[Any]] | None:
         """BatchNormalization in training mode, which `training_mode` chooses, before opset 14 the number of outputs,
-        and before opset 7 `is_test`. It has neither a correction, nor a mask, nor what this op does behind the norm."""
+        and before opset 7 `is_test`. It has neither a correction, nor a mask, nor what this op does after the norm."""
         *operands, momentum, mask, residual = node.inputs
         if self.corrected or self.relu or mask or residual or momentum is None or momentum.data is None:
             return None

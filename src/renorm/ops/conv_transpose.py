@@ -64,7 +64,7 @@ class ConvTranspose(Windowed):
         return (x.shape[0], result, *(extent for extent, _, _ in self.results(x.shape[2:], kernel)))
 
     def results(self, spatial: Sequence[Dim], kernel: Sequence[int | None]) -> list[tuple[Dim | None, int, int]]:
-        """Along every axis (extent of y, padding before, padding behind).
+        """Along every axis (extent of y, padding before, padding after).
 
         Padding is never negative: what the products do not reach of a stated extent holds the bias alone, and auto_pad
         gives e * s elements only where they reach as many. An odd element of it is taken off at the front, with
@@ -157,7 +157,7 @@ class ConvTranspose(Windowed):
     def reference(self, x: Any, w: Any, b: Any) -> Any:
         spans, extents = self.transposed(x.shape[2:], w.shape[2:])
         whole = [(s.extent - 1) * s.stride + s.reach for s in spans]
-        room = [n + s.before + e for n, s, e in zip(whole, spans, extents)]  # behind the products: output_padding
+        room = [n + s.before + e for n, s, e in zip(whole, spans, extents)]  # after the products: output_padding
         y = np.zeros((x.shape[0], w.shape[1] * self.group, *room))
         inputs, outputs = w.shape[0] // self.group, w.shape[1]
         for g, taps in product(range(self.group), np.ndindex(w.shape[2:])):

@@ -192,7 +192,7 @@ def _number(value: float, like: te.Tensor) -> Any:
 
 
 def _spreads(shape: Sequence[Dim], result: Sequence[Dim]) -> bool:
-    """Whether `shape` broadcasts to `result` without making it larger."""
+    """Return whether `shape` broadcasts to `result` without making it larger."""
     try:
         spread = broadcast(shape, result)
     except OperandError:

@@ -24,7 +24,7 @@ from renorm.te import tag
 
 
 class LayerNorm(OpDef):
-    """y = (x - mean) / sqrt(var + epsilon) * scale + bias; mean and population variance over axis and all axes behind
+    """y = (x - mean) / sqrt(var + epsilon) * scale + bias; mean and population variance over axis and all axes after
     it.
 
     scale and bias broadcast to x. stash_type: the ONNX number of the dtype in which a file wants statistics; ours are

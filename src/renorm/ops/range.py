@@ -75,7 +75,7 @@ class Range(Injective):
 
 
 def _count(start: Any, limit: Any, delta: Any) -> Dim | None:
-    """How many elements; None where that is not known yet."""
+    """Return how many elements; None where that is not known yet."""
     if delta is None or isinstance(delta, Sym):
         return None
     if delta == 0:

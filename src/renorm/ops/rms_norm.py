@@ -23,7 +23,7 @@ from renorm.te import tag
 
 
 class RmsNorm(OpDef):
-    """y = x / sqrt(mean(x*x) + epsilon) * scale; the mean is over axis and all axes behind it. scale broadcasts to
+    """y = x / sqrt(mean(x*x) + epsilon) * scale; the mean is over axis and all axes after it. scale broadcasts to
     x."""
 
     signature = "x: T[*S], scale: U[...] -> y: U[*S]"

@@ -32,7 +32,7 @@ def _checked(op: Any, x: Any, edges: tuple[int, ...]) -> int:
 class SpaceToBatch(Movement):
     """y[b*N + n, c, *s] = x[n, c, *(s * blocks + coordinates of b - before)], 0 outside; b counts positions in a block.
 
-    pads: all elements before, axis by axis, then all elements behind.
+    pads: all elements before, axis by axis, then all elements after.
     """
 
     signature = "x: T[N, C, *S] -> y: T[...]"
@@ -76,7 +76,7 @@ class SpaceToBatch(Movement):
 class BatchToSpace(Movement):
     """y[n, c, *s] = x[b*N + n, c, *((s + before) // blocks)], where b is the position of s + before in its block.
 
-    crops: all elements cut off before, axis by axis, then all elements behind.
+    crops: all elements cut off before, axis by axis, then all elements after.
     """
 
     signature = "x: T[N, C, *S] -> y: T[...]"

@@ -23,7 +23,7 @@ class Transpose(Movement):
     onnx = {"Transpose": 1}
 
     def order(self, rank: int) -> tuple[int, ...]:
-        """Which axis of x each axis of y is."""
+        """Return which axis of x each axis of y is."""
         return tuple(range(rank))[::-1] if self.perm is None else tuple(self.perm)
 
     def index_map(self, x: Any) -> Moved:

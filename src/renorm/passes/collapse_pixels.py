@@ -20,7 +20,7 @@ from renorm.passes.affine import exact
 
 
 def _is_pixel(m: Match) -> bool:
-    """Whether x is one pixel, and everything else known."""
+    """Return whether x is one pixel, and everything else known."""
     known = all(v is None or v.is_constant for v in (m.w, m.b))
     return known and m.x.type.is_static and m.root.output.type.is_static and prod(static(m.x.shape[2:])) == 1
 

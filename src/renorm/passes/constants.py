@@ -41,7 +41,7 @@ class FixStaticOperands:
         discard_dead(graph, wanted=unread)
 
     def _fix(self, graph: Graph, node: Node, known: interpret.Known) -> bool:
-        """Whether there was something to do."""
+        """Return whether there was something to do."""
         before = node.operands
         for parameter, v in zip(node.op.parsed.operands, before, strict=True):
             if parameter.is_static and isinstance(v, Value) and not v.is_constant:

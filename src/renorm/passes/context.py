@@ -53,7 +53,7 @@ class Context:
     near_norms: list[NearNorm] = field(default_factory=list[NearNorm])
 
     def kept(self, node: Node) -> str | None:
-        """Why no rewrite may touch a node; None where it may."""
+        """Return why no rewrite may touch a node; None where it may."""
         held = [name for name in (node.op.name, node.op.form_of) if name in self.keep]
         if held:
             return f"keep holds every {held[0]}"

@@ -1,4 +1,4 @@
-"""Folding: a scale and a shift per channel become part of the constants of the node before them, or behind them.
+"""Folding: a scale and a shift per channel become part of the constants of the node before them, or after them.
 
     f(x; w, b) * k + shift -> f(x; w', b')
     f(x * k + shift; w, b) -> f(x; w', b') + rest
@@ -86,8 +86,8 @@ class Fold(Rewrite):
 
 
 def _cancels(both: ChannelMap, last: Any) -> bool:
-    """Whether x * k + shift rounds far more coarsely than (x + c) * k + shift', where x is near -c: a guess, as x is
-    not known."""
+    """Return whether x * k + shift rounds far more coarsely than (x + c) * k + shift', where x is near -c: a guess, as
+    x is not known."""
     if both.k is None or both.shift is None:
         return False
     own = 0.0 if last.shift is None else np.abs(last.shift).max()

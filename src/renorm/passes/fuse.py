@@ -78,8 +78,8 @@ class Fuse:
 
 
 def kind_of(node: Node, context: Context) -> Fusion:
-    """How a node may share a kernel on the target, what a user has overridden included. Nodes with several results
-    stay alone."""
+    """Return how a node may share a kernel on the target, what a user has overridden included. Nodes with several
+    results stay alone."""
     return registry.fusion_kind(node, context.target) if len(node.outputs) == 1 else OPAQUE
 
 
@@ -95,7 +95,7 @@ def name_groups(graph: Graph) -> None:
 
 
 def _turns(node: Node) -> bool:
-    """Whether another axis is the last one of the result than of the operand."""
+    """Return whether another axis is the last one of the result than of the operand."""
     x = node.inputs[0]
     if not isinstance(node.op, Transpose) or x is None:
         return False
@@ -136,7 +136,7 @@ class _Partition:
         return [u for v in node.outputs for u in self._users.get(v, ())]
 
     def _post_dominators(self) -> dict[Node, Node | None]:
-        """The immediate post-dominator of every node; None stands for what lies behind the outputs."""
+        """The immediate post-dominator of every node; None stands for what lies after the outputs."""
         tree = Ancestry[Node]()
         for node in reversed(self.graph.nodes):
             meet: Node | None = None
@@ -184,7 +184,8 @@ class _Partition:
             self.kinds[n] = OPAQUE
 
     def is_place(self, node: Node) -> bool:
-        """Whether others can write their results straight into that of `node`, and no kernel behind takes it in."""
+        """Return whether others can write their results straight into that of `node`, and no kernel after takes it
+        in."""
         end = self._dominator[node]
         if end is not None and (self.kinds[end] <= INJECTIVE or self.kinds[end] == REDUCTION):
             between = self._between(node, end)
@@ -196,7 +197,7 @@ class _Partition:
     # --- growing
 
     def grow_tail(self, anchor: Node) -> None:
-        """Lets elementwise and broadcast nodes behind a reduction, convolution or product join its kernel."""
+        """Lets elementwise and broadcast nodes after a reduction, convolution or product join its kernel."""
         if self.kinds[anchor] >= OPAQUE:
             return
         while True:
@@ -212,7 +213,7 @@ class _Partition:
                 return
 
     def grow_past_moves(self, anchor: Node) -> None:
-        """Lets a normalization write its result where a transpose or a concatenation would put it, and the nodes behind
+        """Lets a normalization write its result where a transpose or a concatenation would put it, and the nodes after
         that join. What comes from another kernel is not drawn in: that kernel may write it to its place itself."""
         while anchor.op.is_normalization and self.kinds[anchor] == REDUCTION:
             exit = self.sets[anchor].exit
@@ -247,7 +248,8 @@ class _Partition:
             self._join(node, [*between, end])
 
     def _copies(self, node: Node) -> bool:
-        """Whether what elementwise nodes make of the first operand of `node` may be computed as that is copied."""
+        """Return whether what elementwise nodes make of the first operand of `node` may be computed as that is
+        copied."""
         return self.kinds[node] < OPAQUE and node.op.copies(node) and self.sets[node].anchor is node
 
     def join_statistic(self, node: Node, target: Target) -> bool:
@@ -300,8 +302,8 @@ class _Partition:
         return terms[exit], levels[exit]
 
     def _repetition(self, nodes: Iterable[Node], exit: Node) -> float:
-        """How often the node of a group that is repeated most computes one element: inlining computes it anew for
-        each read.
+        """Return how often the node of a group that is repeated most computes one element: inlining computes it anew
+        for each read.
 
         Readers that need it at the same index share what they compute; LLVM sees that they do.
         """
@@ -318,9 +320,9 @@ class _Partition:
         return max((t for n, t in times.items() if self.kinds[n] < INJECTIVE), default=1.0)
 
     def _turns_rows(self, nodes: Iterable[Node], end: Node) -> bool:
-        """Whether `nodes` put other elements side by side than memory does, before a reduction that writes a result as
-        large as what it reads and in that new order: it would read across memory several times, a kernel that only
-        turns does so once."""
+        """Return whether `nodes` put other elements side by side than memory does, before a reduction that writes a
+        result as large as what it reads and in that new order: it would read across memory several times, a kernel that
+        only turns does so once."""
         x = end.inputs[0]
         if self.kinds[end] != REDUCTION or x is None or end.output.shape != x.shape:
             return False
@@ -328,7 +330,7 @@ class _Partition:
         return any(_turns(n) for n in nodes) and not any(_turns(n) for n in behind)
 
     def _reads(self, reader: Node, v: Value) -> float:
-        """How often `reader` reads each element of `v` to compute its result once, on the average."""
+        """Return how often `reader` reads each element of `v` to compute its result once, on the average."""
         if self.kinds[reader] > INJECTIVE:
             return 1.0 if reader.inputs[0] is v and all(o is not v for o in reader.inputs[1:]) else inf
         if reader.output.shape == v.shape:

@@ -99,14 +99,14 @@ class Regions:
 
 
 def _is_foreign(node: Node, target: Target) -> bool:
-    """Whether the schedule of a node is a user's, who has not said what it takes: blocks are a fifth axis."""
+    """Return whether the schedule of a node is a user's, who has not said what it takes: blocks are a fifth axis."""
     replaced, op = registry.overridden(node.op.name, target), type(node.op)
     is_silent = registry.is_own(op.in_blocks) and not registry.is_own(op.schedule)
     return replaced.compute is not None or replaced.schedule is not None or is_silent
 
 
 def _is_small(v: Value) -> bool:
-    """Whether blocks of channels make no difference: one channel, or nothing but channels."""
+    """Return whether blocks of channels make no difference: one channel, or nothing but channels."""
     if v.rank < 3 or v.shape[1] == 1:
         return True
     return is_static(v.shape) and prod(static(v.shape[2:])) == 1

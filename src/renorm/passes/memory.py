@@ -156,7 +156,7 @@ class _Gaps:
         self._begins: dict[int, int] = {}  # by end
 
     def take(self, size: int) -> int:
-        """Where `size` bytes are free: in the smallest gap that has them, else at the end."""
+        """Return where `size` bytes are free: in the smallest gap that has them, else at the end."""
         at = bisect_left(self._by_size, (size,))
         begin = self._by_size[at][1] if at < len(self._by_size) else self._begins.get(self.end, self.end)
         end = self._ends.get(begin, begin)
@@ -181,7 +181,7 @@ class _Gaps:
         insort(self._by_size, (end - begin, begin))
 
     def _close(self, begin: int) -> int:
-        """Where the gap ended that began there."""
+        """Return where the gap ended that began there."""
         end = self._ends.pop(begin)
         del self._begins[end]
         del self._by_size[bisect_left(self._by_size, (end - begin, begin))]

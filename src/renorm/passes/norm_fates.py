@@ -57,7 +57,7 @@ def estimate(node: Node) -> float:
 
 
 def is_dynamic(node: Node) -> bool:
-    """Whether statistics come from what a norm reads."""
+    """Return whether statistics come from what a norm reads."""
     return node.op.fusion_of(node.operand_types()) > BROADCAST
 
 
@@ -190,7 +190,7 @@ def _why_whole(norm: Norm, node: Node, context: Context) -> str:
 
 
 def _sentence(norm: Norm, reasons: list[str]) -> str:
-    """Why rules refused; with what no rule says, because none matches there."""
+    """Return why rules refused; with what no rule says, because none matches there."""
     if norm.is_dynamic:
         if not any(r.startswith("its statistics") for r in reasons):
             reasons.insert(0, FROM_BATCH if norm.kind.startswith("batch_norm") else _DYNAMIC)

@@ -93,7 +93,7 @@ def number(v: Value | None) -> float | None:
 
 
 def is_kept(shape: Sequence[Dim], x: Sequence[Dim], axes: Sequence[int]) -> bool:
-    """Whether a result of a reduction of x over axes stands beside x as if the axes were still there."""
+    """Return whether a result of a reduction of x over axes stands beside x as if the axes were still there."""
     found = (*[1] * (len(x) - len(shape)), *shape)
     return found == tuple(1 if a in axes else d for a, d in enumerate(x))
 
@@ -346,7 +346,7 @@ def standard_of(node: Node) -> Standard | None:
 
 
 def _mismatch(centred: Centred, moment: Moment) -> str | None:
-    """Why a distance from a mean and a variance do not belong together."""
+    """Return why a distance from a mean and a variance do not belong together."""
     mean = centred.mean
     if centred.x is not moment.x:
         return f"the variance is that of {moment.x.name!r}, not of {centred.x.name!r}"
@@ -360,7 +360,7 @@ def _mismatch(centred: Centred, moment: Moment) -> str | None:
 
 
 def _unlike(root: Value, c: Value, moment: Moment) -> str | None:
-    """Why a moment is no variance, or no mean square, of what is divided by its root."""
+    """Return why a moment is no variance, or no mean square, of what is divided by its root."""
     if moment.mean is not None:
         if moment.mean.x is not moment.x:
             return f"the mean is that of {moment.mean.x.name!r}, not of {moment.x.name!r}"

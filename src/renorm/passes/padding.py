@@ -62,7 +62,7 @@ class PadIntoConv(Rewrite):
 
     @staticmethod
     def _no_image(m: Match) -> str | None:
-        """Why what it adds cannot be a constant."""
+        """Return why what it adds cannot be a constant."""
         shape = m.root.output.shape[1:]
         if not m.w.is_constant or not np.isfinite(m.value.data).all():
             return "convolutions pad with 0"

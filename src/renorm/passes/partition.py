@@ -50,7 +50,7 @@ class ClaimGroups:
                 claimed.update(nodes)
 
     def _claim(self, graph: Graph, nodes: list[Node], context: Context) -> bool:
-        """Whether the target runs these nodes as one."""
+        """Return whether the target runs these nodes as one."""
         target, root = context.target, nodes[-1]
         found = external(nodes, target)
         if isinstance(found, str):

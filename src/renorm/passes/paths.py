@@ -1,4 +1,4 @@
-"""Paths: a scale and a shift behind a value, back through what leaves channels apart to constants that take them.
+"""Paths: a scale and a shift after a value, back through what leaves channels apart to constants that take them.
 
     g(f(x; w)) * k + shift -> g(f(x; w'))        where g carries channels and f takes the map that g pulls
 
@@ -37,7 +37,7 @@ Leaf = Callable[[Node, ChannelMap], "Made | str"]
 
 
 def carry_to(node: Node, index: int, axis: int, result: int) -> Carry | None:
-    """Where channels of an operand are in one of the results; None where there are more than maps go through."""
+    """Return where channels of an operand are in one of the results; None where there are more than maps go through."""
     v = node.inputs[index]
     extent = v.shape[axis] if v is not None and -v.rank <= axis < v.rank else 1  # others are broadcast
     if isinstance(extent, int) and extent > CHANNELS:
@@ -66,7 +66,7 @@ def applied_again(m: Match, node: Node, inputs: Sequence[Value | None]) -> list[
 @dataclass
 class Step:
     """A node made anew on what its operands have become. constants: what new constants hold, by operand, counted flat;
-    rests: shifts that stay behind results, by their number."""
+    rests: shifts that stay after results, by their number."""
 
     node: Node
     constants: dict[int, Array] = field(default_factory=dict[int, Array])
@@ -280,7 +280,7 @@ def _left_alone(node: Node, index: int, asked: Asked) -> Asked | None:
 
 
 def _parted(node: Node, v: Value, wanted: ChannelMap) -> tuple[ChannelMap, Array | None]:
-    """The part of a map that may go through a node of one operand, and the shift that stays behind it."""
+    """The part of a map that may go through a node of one operand, and the shift that stays after it."""
     x = node.inputs[0]
     for axis in range(0 if x is None else x.rank):
         carry = carry_to(node, 0, axis, node.outputs.index(v))
@@ -314,7 +314,7 @@ def _pulled(node: Node, v: Value, wanted: ChannelMap) -> dict[int, Asked] | str 
 
 
 def _ways(node: Node, index: int, operand: Value, v: Value, along: int) -> Iterator[tuple[Carry, int]]:
-    """How channels of an operand come to be along an axis of a result; of a constant that is spread, too."""
+    """Return how channels of an operand come to be along an axis of a result; of a constant that is spread, too."""
     axes = list(range(operand.rank))
     if operand.is_constant and along - v.rank < -operand.rank:
         axes.append(along - v.rank)

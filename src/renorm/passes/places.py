@@ -129,7 +129,7 @@ class _Places:
         return True
 
     def _within(self, held: Value, at: Place, y: Value, place: Place) -> Within | None:
-        """Where in `y` all of `held` would lie, if what lies there at `at` lay in `y` at `place`."""
+        """Return where in `y` all of `held` would lie, if what lies there at `at` lay in `y` at `place`."""
         rows, run = (at.rows, at.pitch) if at.rows > 1 else (place.rows, nbytes(held) // place.rows)
         row, begin = divmod(at.offset, run) if run else (0, 0)
         offset = place.offset - row * place.pitch - begin
@@ -138,7 +138,7 @@ class _Places:
         return Within(y, Place.of(offset, run, rows, place.pitch))
 
     def _fits(self, held: Value, within: Within, parts: Sequence[tuple[Value, Place]]) -> bool:
-        """Whether all that lies in `held` stands among the parts as it would if `held` lay there."""
+        """Return whether all that lies in `held` stands among the parts as it would if `held` lay there."""
         if not self._is_free(held) or not self._can_lie(held, within.place):
             return False
         if any(root(part) == (held, Place(0, nbytes(held))) and place == within.place for part, place in parts):
@@ -148,7 +148,8 @@ class _Places:
         )
 
     def _can_lie(self, v: Value, place: Place | None) -> bool:
-        """Whether kernels can read and write `v`, and all that lies in it, with the strides that it would have."""
+        """Return whether kernels can read and write `v`, and all that lies in it, with the strides that it would
+        have."""
         waiting = [(v, place)]
         while waiting:
             v, place = waiting.pop()

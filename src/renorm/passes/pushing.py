@@ -20,7 +20,7 @@ from renorm.graph.ir import Graph, Node, Value
 from renorm.graph.rewrite import Match
 from renorm.passes.paths import Made, applied_again, carry_to
 
-FARTHEST = 100  # nodes in a row that a map is looked for behind, and nodes that may carry it to all who read it
+FARTHEST = 100  # nodes in a row that a map is looked for after, and nodes that may carry it to all who read it
 
 Affine = Callable[[Node], "tuple[Value, ChannelMap] | None"]
 """Gives the operand that a node scales and shifts, and the map; None for others."""
@@ -220,8 +220,8 @@ def _at(node: Node, index: int, m: ChannelMap, number: int, result: int | None) 
 
 
 def is_taken_by_all(m: Match, norms: list[Node], affine: Affine, absorb: Absorb) -> bool:
-    """Whether somebody outside of a match reads what norms give, or what carries it, and all who do take the maps into
-    their constants, too: one after the other they will, and then the norms are gone."""
+    """Return whether somebody outside of a match reads what norms give, or what carries it, and all who do take the
+    maps into their constants, too: one after the other they will, and then the norms are gone."""
     inside = set(m.nodes)
     between = [v for n in inside if n is not m.root for v in n.outputs]
     if all(u in inside for v in between for u in v.readers):
@@ -255,14 +255,15 @@ class _Readers:
         return self.known[key]
 
     def _absorbs(self, node: Node, index: int, step: ChannelMap, key: Hashable) -> bool:
-        """Whether a node takes the map into its constants: asked once, though for each reader all others are asked."""
+        """Return whether a node takes the map into its constants: asked once, though for each reader all others are
+        asked."""
         of = "absorbs", index, key
         if of not in node.notes:
             node.notes[of] = not isinstance(self.absorb(node, index, step), str)
         return node.notes[of]
 
     def _goes_on(self, node: Node, index: int, step: ChannelMap) -> bool:
-        """Whether a node is another norm, or carries the map, to readers who all take it."""
+        """Return whether a node is another norm, or carries the map, to readers who all take it."""
         self.carriers += 1
         x, own = node.inputs[index], self.affine(node)
         assert x is not None

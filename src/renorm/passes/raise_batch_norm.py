@@ -144,8 +144,8 @@ def _steps(root: Node) -> list[Step]:
 
 
 def _is_norm(steps: Sequence[Step]) -> bool:
-    """Whether a chain is more than arithmetic that happens to be there: it centres and scales per channel, or scales
-    and shifts what a linear op makes. Factors of 1 are no scale: what is left is an addition."""
+    """Return whether a chain is more than arithmetic that happens to be there: it centres and scales per channel, or
+    scales and shifts what a linear op makes. Factors of 1 are no scale: what is left is an addition."""
     kinds = [s.is_shift for s in steps]
     if len(set(kinds)) < 2 or len(steps) > _LONGEST or not _scales(steps):
         return False

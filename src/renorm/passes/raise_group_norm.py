@@ -1,5 +1,5 @@
 """Group normalization out of what exporters write for it, a norm of groups between two reshapes: channels stay where
-they are, and what stands before and behind can join its kernel."""
+they are, and what stands before and after can join its kernel."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class GroupNormOfReshaped(Rewrite):
         return groups > 0 and channels % groups == 0 and (m.bias is None or m.bias.is_constant)
 
     def _groups(self, m: Match) -> int:
-        """How many slices of one sample are normalized; 0 where samples are not apart, or not whole."""
+        """Return how many slices of one sample are normalized; 0 where samples are not apart, or not whole."""
         (n, *_), grouped = static(m.x.shape), static(m.grouping.output.shape)
         slices = int(np.prod(grouped[: self._first(m)], dtype=np.int64))
         return slices // n if n and slices % n == 0 else 0
@@ -123,7 +123,7 @@ class AffineBehindReshape(Rewrite):
 
 
 def _is_of_norm(node: Node) -> bool:
-    """Whether a node is a norm, or scales or shifts one."""
+    """Return whether a node is a norm, or scales or shifts one."""
     made = [v.producer for v in node.inputs if v is not None and v.producer is not None]
     return node.op.is_normalization or (
         node.op.name in ("mul", "add") and len(made) == 1 and made[0].op.is_normalization

@@ -78,7 +78,7 @@ class _OfTiles(Rewrite):
         return tile_of(m.graph, m.x, self.target)
 
     def why_not_alone(self, m: Match) -> str | None:
-        """Why not, where nobody else reads x."""
+        """Return why not, where nobody else reads x."""
         return f"nobody else reads {m.x.name!r}"
 
 
@@ -233,7 +233,7 @@ def tile_of(graph: Graph, x: Value, target: Target) -> tuple[int, ...] | None:
 
 
 def _maker(graph: Graph, x: Value) -> Node | None:
-    """The node that elementwise nodes behind it, up to x, will join in its kernel: the last one of several."""
+    """The node that elementwise nodes after it, up to x, will join in its kernel: the last one of several."""
     found, chain, waiting = list[Node](), set[Node](), [x]
     while waiting:
         node = waiting.pop().producer
@@ -249,8 +249,8 @@ def _maker(graph: Graph, x: Value) -> Node | None:
 
 
 def is_copied(v: Value) -> bool:
-    """Whether elementwise nodes before `v` cost no pass over memory: its only reader, behind more of them, copies what
-    it reads, or is a kernel of its own that does nothing but move elements."""
+    """Return whether elementwise nodes before `v` cost no pass over memory: its only reader, after more of them, copies
+    what it reads, or is a kernel of its own that does nothing but move elements."""
     while True:
         if len(v.readers) != 1:
             return False

@@ -1,4 +1,4 @@
-"""Constants that take a scale and a shift per channel: those of the node before them, or of the node behind them.
+"""Constants that take a scale and a shift per channel: those of the node before them, or of the node after them.
 
     f(x; w, b) * k + shift -> f(x; w', b')            for every op f whose `scaled` gives w' and b'
     f(x * k + shift; w, b) -> f(x; w', b') + rest     for every op f whose `absorbed` gives them
@@ -77,7 +77,7 @@ class Scaled:
         return (self.map.k is not None) + (self.map.shift is not None)
 
     def fits(self) -> bool:
-        """Whether the constants are numbers of the dtype; no product with what is not finite is what it was."""
+        """Return whether the constants are numbers of the dtype; no product with what is not finite is what it was."""
         k, shift = (0.0 if v is None else largest(v) for v in (self.map.k, self.map.shift))
         return survives(k, self.x.dtype) and fits(shift, self.x.dtype)
 

@@ -56,7 +56,7 @@ class Slot:
 
 
 def address(array: Any) -> int:
-    """Where the first element lies."""
+    """Return where the first element lies."""
     try:
         return ctypes.addressof(ctypes.c_char.from_buffer(array))  # a fifth of the time of array.ctypes.data
     except (TypeError, ValueError):  # read-only, without elements, or of a dtype that the buffer protocol lacks
@@ -113,7 +113,8 @@ def _bind(module: str, slots: Sequence[Slot], args: Sequence[Any], named: Mappin
 
 
 def bind_out(module: str, slots: Sequence[Slot], out: Any) -> list[Array | None]:
-    """Where the results go: for each output an array over the caller's memory, or None where a fresh one is wanted.
+    """Return where the results go: for each output an array over the caller's memory, or None where a fresh one is
+    wanted.
 
     Raises InvalidInput that lists everything that does not fit.
     """
@@ -151,7 +152,7 @@ def bind_out(module: str, slots: Sequence[Slot], out: Any) -> list[Array | None]
 
 
 def overlap(a: Array, b: Array | None) -> bool:
-    """Whether two C-contiguous arrays have a byte in common."""
+    """Return whether two C-contiguous arrays have a byte in common."""
     if b is None or not a.nbytes or not b.nbytes:
         return False
     first, second = address(a), address(b)

@@ -12,13 +12,14 @@ from renorm.runtime.program import Machine
 
 
 def missing_features(arch: str, features: Sequence[str]) -> list[str]:
-    """Which of LLVM's `features` this CPU does not have, or nothing tells that it has them."""
+    """Return which of LLVM's `features` this CPU does not have, or nothing tells that it has them."""
     flags, names = host_flags(), FEATURES.get(arch, {})
     return [f for f in features if names.get(f) not in flags]
 
 
 def obstacles(machine: Machine, arch: str) -> list[str]:
-    """Why this machine, an `arch`, cannot run code for `machine`, actual beside expected; an empty list when it can."""
+    """Return why this machine, an `arch`, cannot run code for `machine`, actual beside expected; an empty list when it
+    can."""
     if sys.platform != "linux":
         return [f"this system is {sys.platform}, expected linux"]
     if machine.arch != arch:

@@ -20,7 +20,7 @@ class Device:
 
     @property
     def exist(self) -> bool:
-        """Whether code can be run on it."""
+        """Return whether code can be run on it."""
         return self.kind == "cpu" and self.index == 0
 
     def sync(self) -> None:

@@ -1,6 +1,6 @@
 """Puts machine code into memory: many relocatable objects into one mapping, relocated, then never writable again.
 
-Code comes first, constants behind it on pages of their own. The mapping is written while it is neither readable as
+Code comes first, constants after it on pages of their own. The mapping is written while it is neither readable as
 code nor shared, then its pages become executable, or read-only: no page is ever writable and executable at a time. On
 aarch64 the kernel brings the instruction cache up to date when fresh pages become executable.
 """

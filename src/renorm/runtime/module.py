@@ -92,7 +92,7 @@ class Module:
 
     @property
     def runs_here(self) -> bool:
-        """Whether this machine can run it."""
+        """Return whether this machine can run it."""
         return not self._obstacles
 
     def _external_entries(self) -> tuple[Entry, ...]:
@@ -125,7 +125,7 @@ class Module:
 
     @property
     def threads(self) -> int:
-        """How many threads run it at most: no more than there are cores, and one where there is little to do."""
+        """Return how many threads run it at most: no more than there are cores, and one where there is little to do."""
         return self._threads
 
     def _useful_threads(self) -> int:
@@ -181,7 +181,7 @@ class Module:
         return bind(self.name, self._inputs, args, named)
 
     def evaluate(self, arrays: Sequence[Array]) -> list[Array]:
-        """Return what one run makes of the inputs and, behind them, a state: the outputs, and behind them what the
+        """Return what one run makes of the inputs and, after them, a state: the outputs, and after them what the
         state becomes. That of the module is neither read nor changed."""
         inputs = self._bind(arrays[: len(self._inputs)], {})
         results = [*(s.allocate() for s in (*self._outputs, *self._checked)), *self._state.fresh()]

@@ -103,7 +103,7 @@ def address(function: Any) -> int:
 
 
 def _base(address: int) -> int | None:
-    """Where the library begins that this address is in."""
+    """Return where the library begins that this address is in."""
     found = _Symbol()
     ctypes.CDLL(None).dladdr(ctypes.c_void_p(address), ctypes.byref(found))
     return found.base

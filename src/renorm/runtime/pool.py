@@ -52,7 +52,7 @@ class Pool:
 
     @property
     def idle_bytes(self) -> int:
-        """How much memory it keeps that nobody uses."""
+        """Return how much memory it keeps that nobody uses."""
         self._sweep()
         return self._bytes()
 

@@ -166,7 +166,7 @@ class Program:
 
     @property
     def guards(self) -> slice:
-        """Where among the outputs those stand that `checks` are told by: two for each, in front of the state."""
+        """Return where among the outputs those stand that `checks` are told by: two for each, in front of the state."""
         return slice(len(self.results), len(self.outputs) - self.states)
 
     def verify(self, objects: int, weight_bytes: int, externals: int = 0) -> None:

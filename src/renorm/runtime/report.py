@@ -42,7 +42,7 @@ class ConstantRecord:
 
     @property
     def objection(self) -> str:
-        """Why float16 could not hold it, as a sentence; "" where it could."""
+        """Return why float16 could not hold it, as a sentence; "" where it could."""
         if self.largest and not self.largest.value <= FLOAT16_LARGEST:
             return (
                 f"{self.name!r} of {self.node!r} reaches {self.largest.value:.3g} in channel {self.largest.channel}, "
@@ -98,7 +98,7 @@ class NormRecord:
 
     @property
     def float16(self) -> str:
-        """Why its constants would not survive in float16, as a sentence; "" where they would."""
+        """Return why its constants would not survive in float16, as a sentence; "" where they would."""
         return next((c.objection for c in self.constants if c.objection), "")
 
     def __str__(self) -> str:

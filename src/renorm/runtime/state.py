@@ -2,7 +2,7 @@
 
 There is no lock, so that nobody who interrupts a run (a handler of a signal, an exception that comes from outside)
 meets one or leaves one behind: a version of the state, once replaced, names the one that follows it, in one step that
-cannot be halved. A run that finds another run's version behind the one that it read has computed in vain, and begins
+cannot be halved. A run that finds another run's version after the one that it read has computed in vain, and begins
 anew. Arrays that were set meanwhile are no obstacle: they were set after the run.
 """
 
@@ -33,7 +33,7 @@ class Version:
         self.arrays, self.given, self.followed = arrays, given, dict[None, Version]()
 
     def follow(self, after: Version) -> bool:
-        """Makes `after` the version behind this one, unless there is one."""
+        """Makes `after` the version after this one, unless there is one."""
         return self.followed.setdefault(None, after) is after  # one call, which nothing comes between
 
 

@@ -62,7 +62,7 @@ def resolve(threads: int | Region | None) -> int:
 
 
 def working(threads: int) -> int:
-    """How many of `threads` are put to work: one per core at most."""
+    """Return how many of `threads` are put to work: one per core at most."""
     return min(threads, _cores())
 
 
@@ -200,7 +200,7 @@ class Walk:
 
     @property
     def lasts(self) -> bool:
-        """Whether the thread is in it, or in one that came in its place."""
+        """Return whether the thread is in it, or in one that came in its place."""
         return self._words[layout.DEPTH // 8] >= self._depth
 
 

@@ -196,7 +196,7 @@ class Algebra:
                 yield from self.atoms(atom.base)
 
     def _fixed(self, atom: Atom, moving: Collection[Var]) -> bool:
-        """Whether an atom keeps its value while the variables in `moving` run, and reads no memory."""
+        """Return whether an atom keeps its value while the variables in `moving` run, and reads no memory."""
         if isinstance(atom, Var):
             return atom not in moving
         if isinstance(atom, Opaque):
@@ -446,7 +446,7 @@ class Algebra:
         return opaque(e)
 
     def decide(self, e: Expr, env: Mapping[Var, Linear], opaque: Callable[[Expr], Linear]) -> bool | None:
-        """Whether a condition over integers is always true (True), never true (False), or neither (None)."""
+        """Return whether a condition over integers is always true (True), never true (False), or neither (None)."""
         if isinstance(e, Const):
             return bool(e.value)
         if not isinstance(e, Binary):
@@ -486,8 +486,8 @@ class Algebra:
             b, n = self.recombine(add(scale(rest, found.divisor), found.base)), n * found.divisor
 
     def covers(self, low: Linear, span: int, extent: int, loops: Iterable[tuple[Var, int]]) -> tuple[bool, set[Digit]]:
-        """Whether [low, low + span], over all values of the loop variables, covers 0 .. extent - 1 with no gap and each
-        value once up to the ends; and the digits of variables that it takes. loops: variables with extents."""
+        """Return whether [low, low + span], over all values of the loop variables, covers 0 .. extent - 1 with no gap
+        and each value once up to the ends; and the digits of variables that it takes. loops: variables with extents."""
         extents = dict(loops)
         parts = [(k, self._digit(atom, extents)) for atom, k in low.terms.items()]
         taken = {digit for _, digit in parts if digit is not None}
@@ -523,7 +523,7 @@ class Digit:
 
 
 def are_separate(digits: Iterable[Digit]) -> bool:
-    """Whether digits take all combinations of values, each determined by its variable."""
+    """Return whether digits take all combinations of values, each determined by its variable."""
     end: dict[Var, int] = {}
     for d in sorted(digits, key=lambda d: d.unit):
         if d.unit % end.get(d.var, 1):

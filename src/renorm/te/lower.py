@@ -7,7 +7,7 @@ Stages come out producers first, each as a nest
 with the stages computed inside it in their places. A reduction is its start values, then its rounds:
 
     for (data loops before the first reduce loop) {
-      for (data loops behind it, again) { T[index] = identity }
+      for (data loops after it, again) { T[index] = identity }
       for (leaves from there on) { T[index] = T[index] + value }
     }
 
@@ -130,7 +130,7 @@ class _Lowering:
 
     def _order(self) -> list[Stage]:
         """Stages that have loops, producers first. Who reads what has its whole array outside of the loop that computes
-        it, but stands outside too, comes behind that loop.
+        it, but stands outside too, comes after that loop.
         """
         stages = {x.tensor: x for x in self.s.stages}
         if not self.kept:
@@ -165,7 +165,7 @@ class _Lowering:
 
     def _guests(self, stages: Mapping[Tensor, Stage]) -> dict[Stage, list[Stage]]:
         """Stages that are computed with others, by those: whose loops they stand in, and who reads there what they are
-        like. Regions are known of readers first, and so these come behind."""
+        like. Regions are known of readers first, and so these come after."""
         found: dict[Stage, list[Stage]] = {}
         for guest in self.s.stages:
             if guest.like is None or guest.attach is None:
@@ -178,7 +178,7 @@ class _Lowering:
         return found
 
     def _window(self, argument: Tensor) -> Window | None:
-        """Where an argument lies in memory that holds more; None where it lies alone."""
+        """Return where an argument lies in memory that holds more; None where it lies alone."""
         if isinstance(argument.op, PlaceholderOp):
             return argument.op.window
         return next((stage.window for stage in self.s.stages if stage.tensor is argument), None)
@@ -229,7 +229,7 @@ class _Lowering:
     # -- reads
 
     def _place_of(self, t: Tensor) -> tuple[list[Linear], Sequence[int]]:
-        """Where the array of a tensor begins, and its extents."""
+        """Return where the array of a tensor begins, and its extents."""
         nest = self.inference.nests.get(t)
         if nest is None or nest.is_argument:
             return [NUMBER_0] * len(t.shape), t.shape
@@ -257,7 +257,8 @@ class _Lowering:
         return conditions
 
     def _conditions(self, e: Load, terms: Translation, nest: Nest) -> list[Expr]:
-        """When a stage that computes beyond its tensor may read: where the axes that could lead outside are inside."""
+        """Return when a stage that computes beyond its tensor may read: where the axes that could lead outside are
+        inside."""
         blamed: set[Var] = set()
         for index, (first, extent) in zip(terms.indices(e), self._stored(source_of(e)), strict=True):
             if extent is not None:
@@ -418,7 +419,7 @@ class _Lowering:
     # -- places
 
     def _with_places(self, nests: Sequence[Nest], rest: Stmt, path: tuple[Loop, ...]) -> Stmt:
-        """`rest` behind the stages computed in the same place, with their memory around all; path: the loops around."""
+        """`rest` after the stages computed in the same place, with their memory around all; path: the loops around."""
         on_gpu = any(loop.kind in GPU_AXES for loop in path)
         is_repeated = any(loop.is_emitted and loop.kind not in GPU_AXES for loop in path)
         stmts: list[Stmt] = []
@@ -476,7 +477,7 @@ def _root(stage: Stage) -> Stage:
 
 
 def _row_major(extents: Sequence[int], order: Sequence[int]) -> dict[int, int]:
-    """How far apart neighbours along each axis lie, where memory runs through the axes in this order."""
+    """Return how far apart neighbours along each axis lie, where memory runs through the axes in this order."""
     strides, stride = dict[int, int](), 1
     for i in reversed(order):
         strides[i] = stride

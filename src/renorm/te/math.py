@@ -59,7 +59,7 @@ popcount = _unary("popcount", "Number of one bits of an integer.")
 
 
 def isfinite(x: Any) -> Any:
-    """Whether x is neither NaN nor an infinity, as bool."""
+    """Return whether x is neither NaN nor an infinity, as bool."""
     if isinstance(x, Tensor) and x.shape:
         return elementwise(isfinite, x)
     e = as_expr(x)
@@ -156,17 +156,17 @@ def _scalar(x: Any) -> Any:
 
 
 def all(*conditions: Any) -> Expr:
-    """Whether all conditions hold; true when there are none."""
+    """Return whether all conditions hold; true when there are none."""
     return nodes.all_of(*_flat(conditions))
 
 
 def any(*conditions: Any) -> Expr:
-    """Whether some condition holds; false when there are none."""
+    """Return whether some condition holds; false when there are none."""
     return nodes.any_of(*_flat(conditions))
 
 
 def logical_not(condition: Any) -> Any:
-    """Whether the condition does not hold."""
+    """Return whether the condition does not hold."""
     if isinstance(condition, Tensor) and condition.shape:
         return elementwise(logical_not, condition)
     e = as_expr(condition)

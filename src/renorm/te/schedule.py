@@ -286,7 +286,7 @@ class Stage:
             for (i, 0, 8)                                              S[0] += A[i]
               D[i] = A[i] * 2
 
-        What both read is then read from memory once. The result is stored whole, and may be read behind the loops of
+        What both read is then read from memory once. The result is stored whole, and may be read after the loops of
         `parent`; what rounds of a parallel loop compute of it must be disjoint.
         """
         if like.shape != self.tensor.shape:
@@ -327,7 +327,7 @@ class Stage:
 
     @_primitive("s[T].")
     def set_scope(self, scope: str) -> None:
-        """Where a stage under compute_at keeps its region: "global", "shared", "local" or "register".
+        """Return where a stage under compute_at keeps its region: "global", "shared", "local" or "register".
 
             allocate P[float32 * 9]   s[P].set_scope("register")     // attr [P] storage_scope = "register"
                                                                      allocate P[float32 * 9]
@@ -340,7 +340,7 @@ class Stage:
         self.scope = scope
 
     def store_root(self) -> None:
-        """Keeps the whole array of a stage under compute_at, so that loops behind those it is computed in read it too.
+        """Keeps the whole array of a stage under compute_at, so that loops after those it is computed in read it too.
 
             for (i, 0, 8)             s[M].compute_at(s[C], i)       allocate M[8]
               M[i] = ...              s[M].store_root()              for (i, 0, 8)
@@ -377,14 +377,14 @@ class Stage:
                 T[i*8 + j] = A[i*8 + j]                                  T[i*10 + j] = A[i*8 + j]
 
         What lies between is left as it is. The caller gives the address of the first element. Where strides are equal
-        to those of a row-major array up to some axis, axes behind it still run over memory as one (`joint_axes`).
+        to those of a row-major array up to some axis, axes after it still run over memory as one (`joint_axes`).
         """
         if not self.is_output:
             raise InvalidSchedule(f"{self.name} cannot be stored within a larger array: it is no output")
         self.window = Window.of(self.name, [a.extent for a in self.op.axis], strides)
 
     def joint_axes(self) -> int:
-        """How many of the last axes lie in memory as those of a row-major array do."""
+        """Return how many of the last axes lie in memory as those of a row-major array do."""
         shape = [a.extent for a in self.op.axis]
         return len(shape) if self.window is None else self.window.joint_axes(shape)
 

@@ -142,7 +142,7 @@ class IterVar:
     __lshift__ = __rlshift__ = __rshift__ = __rrshift__ = __invert__ = _bitwise
 
     def equal(self, other: Any) -> Expr:
-        """Whether the values are equal, also of two axes, as an expression."""
+        """Return whether the values are equal, also of two axes, as an expression."""
         return self.var.equal(other)
 
     def astype(self, dtype: str) -> Expr:
@@ -442,7 +442,7 @@ def compute_over(
 
 
 def same_extent(a: Extent, b: Extent) -> bool:
-    """Whether two extents are equal; open ones, where they are the same expression."""
+    """Return whether two extents are equal; open ones, where they are the same expression."""
     return same(a, b) if isinstance(a, Expr) and isinstance(b, Expr) else not isinstance(a == b, Expr) and a == b
 
 

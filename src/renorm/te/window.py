@@ -34,7 +34,7 @@ class Window(NamedTuple):
         )
 
     def joint_axes(self, shape: Sequence[int]) -> int:
-        """How many of the last axes lie in memory as those of a row-major array do."""
+        """Return how many of the last axes lie in memory as those of a row-major array do."""
         stride = 1
         for k, (extent, own) in enumerate(zip(reversed(shape), reversed(self.strides))):
             if own != stride and extent != 1:

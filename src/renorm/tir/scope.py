@@ -46,7 +46,7 @@ class Scope:
         return Scope(bounds, self.facts, self.written)
 
     def assuming(self, condition: Expr, holds: bool = True) -> Scope:
-        """Where the condition holds, or where it does not."""
+        """Return where the condition holds, or where it does not."""
         new = tuple(c for c in conjuncts(condition if holds else Not(condition)) if self._lasts(c))
         return Scope(self.bounds, self.facts + new, self.written) if new else self
 

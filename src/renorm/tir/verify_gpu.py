@@ -141,7 +141,7 @@ class _Where:
     divergent: str = ""
 
     def varies(self, e: Expr) -> bool:
-        """Whether threads of one block may see different values."""
+        """Return whether threads of one block may see different values."""
         return any(
             (isinstance(x, Var) and x in self.varying)
             or (isinstance(x, Load) and isinstance(x.source, Buffer) and x.source.scope in ("local", "register"))

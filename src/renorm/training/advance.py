@@ -92,7 +92,7 @@ class Advance:
             del self._modules[key]
 
     def _gone_through(self, p: int, known: Known) -> Iterator[list[Array]]:
-        """`measured` from the batches themselves, all of which are kept behind stage p if there is room."""
+        """`measured` from the batches themselves, all of which are kept after stage p if there is room."""
         kept, size, count = list[_Batch](), 0, 0
         for count, given in enumerate(self._batches, 1):
             try:
@@ -152,7 +152,7 @@ class Advance:
         return _Batch(extents, 0, values)
 
     def _advanced(self, batch: _Batch, p: int, known: Known) -> tuple[list[Array], _Batch]:
-        """Return what stage p measures of a batch, and the batch behind it."""
+        """Return what stage p measures of a batch, and the batch after it."""
         found, values = list[Array](), dict(batch.values)
         stages = self._cut(batch.extents)
         for q in range(batch.stage, p + 1):

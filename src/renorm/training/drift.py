@@ -59,7 +59,7 @@ class LayerDrift:
 
     @property
     def is_dead(self) -> bool:
-        """Whether all channels are."""
+        """Return whether all channels are."""
         return len(self.dead) == self.var.size > 0
 
     def to_json(self) -> dict[str, Any]:
@@ -116,7 +116,7 @@ class Restated:
 
     @property
     def passage(self) -> str:
-        """How the data were gone through, in words."""
+        """Return how the data were gone through, in words."""
         said = f"{self.batches} batches in {self.passes} passes"
         if self.work == 1:
             return said

@@ -176,7 +176,7 @@ class Batch:
 
     @property
     def named(self) -> str:
-        """What its parts on all ranks have in common. Their layout and size they need not."""
+        """Return what its parts on all ranks have in common. Their layout and size they need not."""
         return f"{self.channels.count} channels of {self.x.dtype.name}"
 
     @property

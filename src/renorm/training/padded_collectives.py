@@ -37,7 +37,7 @@ class Collective(Protocol):
     """A collective under way."""
 
     def is_done(self) -> bool:
-        """Whether the frames of all ranks are here. Never waits."""
+        """Return whether the frames of all ranks are here. Never waits."""
         ...
 
     def frames(self) -> Bytes:
@@ -102,7 +102,7 @@ class Framed(Communicator):
         raise self._roll_call(places(message), timeout, engine)
 
     def _wait(self, collective: Collective, until: float) -> bool:
-        """Whether the collective ended; not in time, or another rank has given up: False."""
+        """Return whether the collective ended; not in time, or another rank has given up: False."""
         started = time.monotonic()
         listen = started + _LISTEN
         while not collective.is_done():

@@ -74,7 +74,7 @@ class Stages:
         return norms
 
     def _left(self) -> list[tuple[str, ...]]:
-        """Return the values that are alive behind each stage: those that are final there and read later."""
+        """Return the values that are alive after each stage: those that are final there and read later."""
         final = self._final()
         last = self._read(final)
         return [tuple(v.name for v in final if final[v] <= p < last[v]) for p in range(len(self.passes))]

@@ -55,7 +55,7 @@ class Linear:
         return Linear({t: (a, c * k) for t, (a, c) in self.terms.items()}, self.const * k) if k else Linear({})
 
     def is_parallel(self, other: Linear) -> bool:
-        """Whether both differ by a constant only."""
+        """Return whether both differ by a constant only."""
         return {t: c for t, (_, c) in self.terms.items()} == {t: c for t, (_, c) in other.terms.items()}
 
     def split(self, divisor: int) -> tuple[Linear, Linear]:
@@ -77,7 +77,7 @@ class Linear:
 
 
 def is_index(e: Expr) -> bool:
-    """Whether `e` is made of loop variables and constants only, so that it is computed in 64 bits everywhere."""
+    """Return whether `e` is made of loop variables and constants only, so that it is computed in 64 bits everywhere."""
     match e:
         case Const() | Var():
             return e.dtype in INDEX_TYPES
@@ -258,7 +258,7 @@ class Indices:
         return first, steps.pop() if steps else 0
 
     def truth(self, op: str, a: Linear, b: Linear) -> bool | None:
-        """Whether `a op b` holds, where the ranges tell."""
+        """Return whether `a op b` holds, where the ranges tell."""
         bounds = self.range(a.plus(b, -1))
         if bounds is None:
             return None

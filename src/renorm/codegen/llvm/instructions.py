@@ -88,7 +88,7 @@ class _X86:
                 return self._plain(short)
 
     def _vector(self, opcodes: int, prefix: int) -> tuple[int, Kind, int]:
-        """VEX or EVEX. opcodes: number of their map. Bits 5 and 6 behind the escape are not set where the base or the
+        """VEX or EVEX. opcodes: number of their map. Bits 5 and 6 after the escape are not set where the base or the
         index is one of r8 to r15; the short form has neither."""
         code = self._code
         opcode, low = code[self._at + prefix], prefix == 2 or code[self._at + 1] & 0x60 == 0x60
@@ -144,7 +144,7 @@ class _X86:
         return self._at, Kind.OTHER, 0
 
     def _operand(self, at: int) -> int:
-        """Where the operand of the ModRM byte at `at` ends."""
+        """Return where the operand of the ModRM byte at `at` ends."""
         form, register = self._code[at] >> 6, self._code[at] & 7
         at += 1
         if form == 3:

@@ -58,7 +58,7 @@ def power(f: Function, base: Value, exponent: Value, unsigned: bool) -> Value:
 
 
 def any_lane(f: Function, condition: Value) -> Value:
-    """Whether any lane of an i1 vector is set."""
+    """Return whether any lane of an i1 vector is set."""
     if condition.type.lanes == 1:
         return condition
     text = f"call i1 @llvm.vector.reduce.or.{condition.type.suffix}({condition.typed})"

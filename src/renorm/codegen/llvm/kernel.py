@@ -68,7 +68,7 @@ def _on_stack(buffer: Buffer) -> bool:
 
 
 def _scratch_offsets(phases: Sequence[Phase]) -> dict[Buffer, int]:
-    """Where in scratch each large buffer of a phase lives; buffers that are not alive together share."""
+    """Return where in scratch each large buffer of a phase lives; buffers that are not alive together share."""
     offsets: dict[Buffer, int] = {}
 
     def visit(s: Stmt, used: int) -> None:

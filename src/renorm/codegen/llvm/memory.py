@@ -189,7 +189,8 @@ class Memory:
         return f.select(condition, value, constant(t, 0))
 
     def _is_inside(self, place: Place, first: Linear, lanes: int) -> bool:
-        """Whether all lanes are private memory: then a mask is a choice, and the buffer can become a register."""
+        """Return whether all lanes are private memory: then a mask is a choice, and the buffer can become a
+        register."""
         bounds = self._indices.range(first)
         return place.is_private and bounds is not None and bounds[0] >= 0 and bounds[1] + lanes <= place.size
 

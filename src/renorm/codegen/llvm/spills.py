@@ -11,7 +11,7 @@ _PRODUCT = (Kind.PRODUCT, Kind.STACK_PRODUCT)
 
 
 def spills(code: bytes, name: str = "object") -> int:
-    """How many instructions of hot loops move a vector register to or from the stack, in an ELF object.
+    """Return how many instructions of hot loops move a vector register to or from the stack, in an ELF object.
 
     A loop is what lies between a jump back and its target; it is hot where it is innermost and multiplies and adds.
     """

@@ -413,7 +413,7 @@ class Function:
         return self.pure(f"shufflevector {a.typed}, {other.typed}, <{len(lanes)} x i32> <{mask}>", to, a, other)
 
     def offset(self, pointer: Value, element: str, index: Value) -> Value:
-        """The address `index` elements behind `pointer`; it may lie outside the buffer, as a step to one inside."""
+        """The address `index` elements after `pointer`; it may lie outside the buffer, as a step to one inside."""
         if index.number == 0:
             return pointer
         return self.pure(f"getelementptr {element}, ptr {pointer.text}, {index.typed}", PTR, pointer, index)

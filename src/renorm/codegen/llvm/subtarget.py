@@ -118,14 +118,14 @@ def _subtarget(triple: str, named: str, features: tuple[str, ...]) -> Subtarget:
 
 
 def _is_taste(triple: str, feature: str) -> bool:
-    """Whether LLVM itself makes no difference between a CPU that has it and one that has not: it changes which
+    """Return whether LLVM itself makes no difference between a CPU that has it and one that has not: it changes which
     instructions are preferred, not which there are. On aarch64 LLVM makes one for these too."""
     return feature not in _MODES and bool(_held(triple, BASES[triple.split("-")[0]], f"-{feature}", [feature]))
 
 
 def _held(triple: str, named: str, given: str, asked: Sequence[str]) -> list[str]:
-    """Which of the features `asked` for a CPU has, with the features `given` to it. A feature that this LLVM does not
-    know is one that its CPUs do not have."""
+    """Return which of the features `asked` for a CPU has, with the features `given` to it. A feature that this LLVM
+    does not know is one that its CPUs do not have."""
     mode = "+64bit," if triple.startswith("x86_64") else ""  # LLVM ends the process over a CPU of 32 bits
     given = f"{mode}{given}".rstrip(",")
     lines = ["define void @caller(ptr %p) #0 {", *(f"  call void @f{i}(ptr %p)" for i in range(len(asked)))]
@@ -213,7 +213,7 @@ def _complaints(call: Callable[[], object]) -> _Complaints:
         try:
             os.dup2(file.fileno(), 2)
             call()
-        finally:  # an interrupt comes behind a call: none before the next one
+        finally:  # an interrupt comes after a call: none before the next one
             if kept < 0:
                 os.close(2)
             else:

@@ -1,4 +1,4 @@
-"""A run as its caller has it: what of the thread is put back behind it, and what may end it before it is done.
+"""A run as its caller has it: what of the thread is put back after it, and what may end it before it is done.
 
 `call` lies on the stack of the thread that called `renorm_run`, which alone looks for what may end a run: that another
 thread cancels it, that the state it reads was replaced, its time limit, signals. It looks between phases, between

@@ -45,7 +45,8 @@ def check(model: ModelProto, label: str, limits: Limits) -> None:
 
 
 def _kinds(nodes: Sequence[NodeProto]) -> tuple[Counter[_Key], int]:
-    """How often each op or function is applied, branches included, and how deep these stand within each other."""
+    """Return how often each op or function is applied, branches included, and how deep these stand within each
+    other."""
     found, deepest = Counter[_Key](), 0
     waiting = [(nodes, 0)]
     while waiting:

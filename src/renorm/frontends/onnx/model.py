@@ -77,7 +77,7 @@ def op_key(domain: str, op_type: str) -> str:
 
 
 def is_newer(node: NodeProto, opset: int) -> bool:
-    """Whether a node follows a definition that is newer than those renorm's ops were compared with."""
+    """Return whether a node follows a definition that is newer than those renorm's ops were compared with."""
     if standard_domain(node.domain) or opset <= NEWEST_OPSET:
         return False
     import onnx

@@ -9,7 +9,7 @@ from renorm.frontends.onnx.messages import AttributeType, NodeProto, graphs
 
 
 def topological(nodes: Sequence[NodeProto]) -> tuple[list[int], list[int]]:
-    """Places of the nodes, each behind those whose results it reads, in the order of the file where that allows it.
+    """Places of the nodes, each after those whose results it reads, in the order of the file where that allows it.
     Then those of nodes in a ring, each of which reads a result of the next one and the last of the first; nothing is
     in one as a rule. Nodes that read results of a ring are in neither.
     """

@@ -294,7 +294,7 @@ class _Reader:
             return [None] * len(proto.output)
 
     def _note_missing(self, proto: NodeProto, name: str, operands: list[Value | None]) -> bool:
-        """Whether renorm does not define this node's op; noted if so."""
+        """Return whether renorm does not define this node's op; noted if so."""
         domain = standard_domain(proto.domain)
         known = self._definition(proto) is not None and not is_newer(proto, self.opsets[domain])
         if known or (not domain and proto.op_type in BUILT_IN):
@@ -455,5 +455,5 @@ def _shortest(stored: float) -> float:
 
 
 def _keeps_operands(node: Node, operands: list[Value | None]) -> bool:
-    """Whether a node has the operands of the ONNX node it was made of, position by position."""
+    """Return whether a node has the operands of the ONNX node it was made of, position by position."""
     return all(a is b for a, b in zip_longest(node.inputs, operands))

@@ -124,7 +124,7 @@ class File:
         return tuple(held.dims)
 
     def _is_computed(self, name: str) -> bool:
-        """Whether nodes make it of nothing but constants."""
+        """Return whether nodes make it of nothing but constants."""
         seen, waiting = {name}, [name]
         while waiting:
             _, maker = self._makers.get(waiting.pop(), (None, None))

@@ -242,7 +242,7 @@ class Several(Nested):
 
 
 def _behind(data: Buffer, at: int) -> int:
-    """Where the varint that lies there ends."""
+    """Return where the varint that lies there ends."""
     while data[at] > 127:
         at += 1
     return at + 1

@@ -77,7 +77,8 @@ def save(
 
 
 def vocabulary(graph: Graph, path: str | os.PathLike[str]) -> Callable[[str], bool]:
-    """Whether ONNX has an op at the graph's opset, also for files without it, and ONNX Runtime a kernel of it."""
+    """Return whether ONNX has an op at the graph's opset, also for files without it, and ONNX Runtime a kernel of
+    it."""
     provenance: Provenance = graph.metadata.get(KEY) or Provenance.default()
     opset = provenance.opsets.get("", 0)
 
@@ -159,7 +160,7 @@ class _Writer:
     def _is_defined(
         self, node: Node, written: NodeProto, attributes: Mapping[str, Any], operands: Sequence[Any]
     ) -> bool:
-        """Whether ONNX defines this op at the graph's opset, with these attributes, for these types."""
+        """Return whether ONNX defines this op at the graph's opset, with these attributes, for these types."""
         schema = self._schema(written)
         if schema is None:
             return bool(written.domain)  # a domain of which nothing is known here
@@ -279,7 +280,7 @@ def _kind(schema: onnx.defs.OpSchema | None, attribute: str) -> int | None:
 def _admits(
     parameters: Sequence[onnx.defs.OpSchema.FormalParameter], dtypes: Sequence[str | None], bound: dict[str, str]
 ) -> bool:
-    """Whether values of these dtypes may stand at the places of a schema; None stands for one that is left out.
+    """Return whether values of these dtypes may stand at the places of a schema; None stands for one that is left out.
     bound: dtypes of type variables so far."""
     for place, dtype in enumerate(dtypes):
         if dtype is None or not parameters:
@@ -303,7 +304,7 @@ def _is_named(value: Value) -> bool:
 
 
 def _is_needed(results: Sequence[onnx.defs.OpSchema.FormalParameter], place: int) -> bool:
-    """Whether a node has to list its result at a place, also where nobody reads it."""
+    """Return whether a node has to list its result at a place, also where nobody reads it."""
     option = onnx.defs.OpSchema.FormalParameterOption
     if place < len(results):
         return results[place].option != option.Optional
@@ -382,7 +383,7 @@ def _check(model: ModelProto, path: Path | None) -> None:
         except onnx.shape_inference.InferenceError:
             if not any(a.name == "ceil_mode" and a.i for n in model.graph.node for a in n.attribute):
                 raise
-            # up to opset 21 onnx counts windows that begin behind x; PyTorch and ONNX Runtime do not
+            # up to opset 21 onnx counts windows that begin after x; PyTorch and ONNX Runtime do not
             onnx.checker.check_model(str(path) if path else model)
     except Exception as error:  # the checker raises ValidationError, InferenceError and plain RuntimeError
         raise InternalError(

@@ -79,7 +79,7 @@ class Emission:
         return self.form.constant(np.moveaxis(spread, 1, -1), v.name)
 
     def place(self, axis: int, rank: int, is_last: bool) -> int:
-        """Where an axis of the graph is in the file."""
+        """Return where an axis of the graph is in the file."""
         if not is_last or axis == 0 or rank <= 2:
             return axis
         return rank - 1 if axis == 1 else axis - 1

@@ -93,7 +93,7 @@ class _Decoder:
         return struct.unpack_from(code, self.data, at)[0]
 
     def target(self, at: int) -> int:
-        """Where the unsigned offset written at `at` leads."""
+        """Return where the unsigned offset written at `at` leads."""
         offset = self.number(at, "uint32")
         self.left -= 1
         if offset == 0 or at + offset >= len(self.data) or self.left < 0:
@@ -169,9 +169,9 @@ class _Encoder:
         self.out = bytearray()
         self.vtables: dict[bytes, int] = {}
 
-    def align(self, to: int, behind: int = 0) -> None:
-        """Moves on until what is written `behind` bytes later is aligned."""
-        self.out += bytes(-(len(self.out) + behind) % to)
+    def align(self, to: int, after: int = 0) -> None:
+        """Moves on until what is written `after` bytes later is aligned."""
+        self.out += bytes(-(len(self.out) + after) % to)
 
     def point(self, at: int, target: int) -> None:
         struct.pack_into("<I", self.out, at, target - at)
@@ -221,7 +221,7 @@ class _Encoder:
     def vector(self, elements: Any, type: str) -> int:
         if type in SCALARS:
             array = np.ascontiguousarray(elements, np.dtype(type).newbyteorder("<"))
-            self.align(max(4, _ALIGNED if type == "uint8" else array.itemsize), behind=4)
+            self.align(max(4, _ALIGNED if type == "uint8" else array.itemsize), after=4)
             at = len(self.out)
             self.out += struct.pack("<I", array.size)
             self.out += array.tobytes()
@@ -241,6 +241,6 @@ def _default(f: Field) -> Any:
 
 
 def _is_written(table: Table, f: Field) -> bool:
-    """Whether a field is stored: scalars that are their default are not."""
+    """Return whether a field is stored: scalars that are their default are not."""
     value = table.fields.get(f.name)
     return value is not None and not (f.is_scalar and value == _default(f))

@@ -126,7 +126,7 @@ class Form:
         return self._last[v]
 
     def is_last(self, v: Value) -> bool:
-        """Whether a value exists with channels last only."""
+        """Return whether a value exists with channels last only."""
         return v in self._last and v not in self._plain
 
     def make(self, v: Value, is_last: bool = False) -> int:
@@ -142,7 +142,7 @@ class Form:
         self.names[tensor].append(v.name)
 
     def turn(self, v: Value, x: Value, perm: Sequence[int]) -> bool:
-        """Whether v = transpose(x, perm) is x in its other order, so that no operator has to make it."""
+        """Return whether v = transpose(x, perm) is x in its other order, so that no operator has to make it."""
         if tuple(perm) == to_stored(x.rank) and (self.is_last(x) or x.data is not None):
             self.same(v, self.last(x))
             return True

@@ -133,7 +133,7 @@ def _elements(table: Table, buffers: list[Table], content: memoryview, label: st
         return None
     held = buffers[place]
     raw = held["data"]
-    if held["offset"] > 1:  # behind the tables, in large files
+    if held["offset"] > 1:  # after the tables, in large files
         raw = np.frombuffer(content, np.uint8, held["size"], held["offset"])
     dtype = DTYPES.get(table.schema.names("TensorType").get(table["type"], ""))
     shape = [int(d) for d in table.items("shape")]

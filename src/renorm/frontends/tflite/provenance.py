@@ -23,7 +23,8 @@ class Provenance:
 
     @property
     def is_quantized(self) -> bool:
-        """Whether operators make tensors of integers that stand for real numbers, which runtimes round to them."""
+        """Return whether operators make tensors of integers that stand for real numbers, which runtimes round to
+        them."""
         main = self.model.items("subgraphs")[0]
         made = {int(i) for o in main.items("operators") for i in o.items("outputs")}
         tables = main.items("tensors")

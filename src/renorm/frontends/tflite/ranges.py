@@ -46,7 +46,7 @@ _WITHIN: dict[str, Range] = {
 
 
 def of_result(call: Call) -> Range:
-    """Where the results of an operator lie."""
+    """Return where the results of an operator lie."""
     at = _BETWEEN.get(call.kind, ())
     read = call.inputs if at is None else [call.inputs[i] for i in at if i < len(call.inputs)]
     held = [_of(t) for t in read if t is not None]

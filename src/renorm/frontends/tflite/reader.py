@@ -196,7 +196,7 @@ class _Reader:
         return array.astype(np.float32) if dtype in ("float16", "bfloat16") else array
 
     def _bytes(self, buffer: Table) -> Array | None:
-        """The content of a buffer: in it, or behind the tables in large files."""
+        """The content of a buffer: in it, or after the tables in large files."""
         if buffer["offset"] > 1:
             end = buffer["offset"] + buffer["size"]
             if end > len(self.data):

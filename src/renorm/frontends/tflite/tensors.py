@@ -70,7 +70,7 @@ class Scale:
 
 
 def scale_of(table: Table, dtype: str, label: str) -> Scale | None:
-    """How the elements of a quantized tensor are to be read; None for one that is not quantized."""
+    """Return how the elements of a quantized tensor are to be read; None for one that is not quantized."""
     q = table["quantization"]
     if q is None or not q.items("scale") or not dtype.startswith(("int", "uint")):
         return None
@@ -118,7 +118,7 @@ class Tensor:
 
     @property
     def is_first(self) -> bool:
-        """Whether only the form with channels first exists, so that asking for the other costs a transpose."""
+        """Return whether only the form with channels first exists, so that asking for the other costs a transpose."""
         return self._stored is None and self._first is not None
 
     @property

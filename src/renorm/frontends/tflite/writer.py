@@ -50,7 +50,7 @@ def identifier_of(path: str | os.PathLike[str]) -> bytes | None:
 
 
 def vocabulary(graph: Graph, path: str | os.PathLike[str]) -> Callable[[str], bool]:
-    """Whether the format has an op: norms with statistics of their own are Circle's."""
+    """Return whether the format has an op: norms with statistics of their own are Circle's."""
     codes = schema(_identifier(graph, path)).enums["BuiltinOperator"]
     return lambda op: op in WRITERS and (op not in _OF_CIRCLE or _OF_CIRCLE[op] in codes)
 

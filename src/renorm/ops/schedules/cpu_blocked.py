@@ -14,7 +14,7 @@ from renorm.ops.schedules import cpu_injective, layout, structure
 
 
 def takes(outs: Sequence[te.Tensor]) -> bool:
-    """Whether this is the schedule for these results: some reduction reads a block of channels at once."""
+    """Return whether this is the schedule for these results: some reduction reads a block of channels at once."""
     return len(outs) == 1 and any(_channels(t) for t in structure.stages(outs) if structure.is_reduction(t))
 
 

@@ -34,8 +34,8 @@ REGISTERS = 16
 
 
 def takes(t: te.Tensor) -> bool:
-    """Whether `t` is several sums of columns that are tall, or of several matrices: one sum alone is finished in its
-    reader."""
+    """Return whether `t` is several sums of columns that are tall, or of several matrices: one sum alone is finished in
+    its reader."""
     assert isinstance(t.op, te.ComputeOp)
     terms = structure.terms(t)
     rows = prod(a.extent for a in t.op.reduce_axis) * prod(e for k, e in enumerate(t.shape[:-1]) if k not in terms)

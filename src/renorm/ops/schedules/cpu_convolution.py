@@ -1,4 +1,4 @@
-"""CPU: convolutions, phases of transposed convolutions and matrix products, with what stands before and behind them:
+"""CPU: convolutions, phases of transposed convolutions and matrix products, with what stands before and after them:
 which kernel computes the sum of products, and where padding is computed.
 """
 
@@ -15,7 +15,7 @@ from renorm.ops.schedules.products import MAIN_TAGS
 
 
 def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
-    """Convolutions of any rank and matrix products, with elementwise stages before and behind them, and statistics of
+    """Convolutions of any rank and matrix products, with elementwise stages before and after them, and statistics of
     the result."""
     outs, statistics = cpu_tiles.split(outs)
     chain = structure.stages(outs)
@@ -31,7 +31,7 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
         return
     out = outs[0]
     pads = [t for t in chain if t.op.tag == "pad"]
-    # behind a shuffle (sub-pixel results of a transposed convolution) the product is a stage of its own
+    # after a shuffle (sub-pixel results of a transposed convolution) the product is a stage of its own
     own_shape = layout.source(out).shape if layout.is_result(out) else out.shape
     tail = out if len(mains) == 1 and own_shape == mains[0].shape else None
     cpu_injective.inline(s, outs, keep=[*pads, *mains])
@@ -50,10 +50,10 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
 
 
 def leaves_out_padding(x: te.Tensor, weight: te.Tensor, groups: int) -> bool:
-    """Whether taps that fall on padding are left out, in place of a copy of x with zeros around it: where vectors are
-    of channels, so that whole vectors fall on it, and, of channels that are convolved by themselves, where tiles at an
-    edge, which are code of their own, are short. A copy costs up to a half of such a convolution. Of others it costs
-    0 to 10 %, with the products that it adds up to 25 % in three dimensions."""
+    """Return whether taps that fall on padding are left out, in place of a copy of x with zeros around it: where
+    vectors are of channels, so that whole vectors fall on it, and, of channels that are convolved by themselves, where
+    tiles at an edge, which are code of their own, are short. A copy costs up to a half of such a convolution. Of others
+    it costs 0 to 10 %, with the products that it adds up to 25 % in three dimensions."""
     form = layout.form_of(x)
     if form is None or not form.cuts_only(1):
         return False

@@ -28,14 +28,14 @@ UNROLLED = 160  # multiply-adds of one tile beyond which rows of taps are a loop
 
 
 def is_depthwise(main: te.Tensor) -> bool:
-    """Whether every channel of the result is made of the channel of its own number alone."""
+    """Return whether every channel of the result is made of the channel of its own number alone."""
     assert isinstance(main.op, te.ComputeOp)
     groups = int((main.op.attrs or {}).get("groups", 1))
     return main.op.tag == "conv" and groups == main.shape[1] > 1 and main.op.reduce_axis[0].extent == 1
 
 
 def is_lanewise(main: te.Tensor, lanes: int) -> bool:
-    """Whether every vector of channels of the result is made of the vector of x at its own place alone."""
+    """Return whether every vector of channels of the result is made of the vector of x at its own place alone."""
     assert isinstance(main.op, te.ComputeOp)
     groups = int((main.op.attrs or {}).get("groups", 1))
     return main.op.tag == "conv" and has_lanewise_groups(
@@ -90,8 +90,8 @@ def rows_of(extents: Sequence[int], strides: Sequence[int], lanes: int) -> int:
 
 
 def choose_tile(main: te.Tensor, axis: int, registers: int) -> int:
-    """How many accumulators along a spatial axis (counted from the end) of `main`. Beside each live the vectors of x
-    that a later tap reads again, and a few registers are left for weights. Of the tiles that fit, the one with the
+    """Return how many accumulators along a spatial axis (counted from the end) of `main`. Beside each live the vectors
+    of x that a later tap reads again, and a few registers are left for weights. Of the tiles that fit, the one with the
     least work: what it computes, beyond the extent too, and about one element more for what surrounds it."""
     assert isinstance(main.op, te.ComputeOp)
     extent, step, taps = main.shape[axis], main.op.attrs["strides"][axis], main.op.reduce_axis[axis].extent

@@ -23,7 +23,7 @@ KEPT = 2048
 
 def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
     """Threads over slices; statistics of a slice, then its elements. Results beside the elements are made from those
-    statistics behind the loops over slices. Falls back to nests of their own where there are no slices.
+    statistics after the loops over slices. Falls back to nests of their own where there are no slices.
     """
     out = max(outs, key=lambda t: prod(t.shape))
     chain = structure.stages([out])
@@ -49,8 +49,8 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
 
 
 def _is_tall(slices: Slices, chain: Sequence[te.Tensor], target: Target) -> bool:
-    """Whether slices that memory runs across are so long that no cache keeps a tile of neighbours, and are summed up by
-    `cpu_columns`, which reads rows as a whole."""
+    """Return whether slices that memory runs across are so long that no cache keeps a tile of neighbours, and are
+    summed up by `cpu_columns`, which reads rows as a whole."""
     tile = slices.size * min(slices.shape[-1], 4 * target.lanes(4))
     sums = [t for t in chain if structure.is_reduction(t) and prod(t.shape) > 1]
     return slices.run_across_memory and tile > LONG and all(cpu_columns.takes(t) for t in sums)
@@ -103,7 +103,7 @@ def _rows(
 
 
 def _cut(s: te.Schedule, out: te.Tensor, slices: Slices) -> tuple[list[te.IterVar], list[te.IterVar]]:
-    """Loops over slices, and behind them the loops inside one."""
+    """Loops over slices, and after them the loops inside one."""
     outer, inner = list[te.IterVar](), list[te.IterVar]()
     for axis, block in zip(list(s[out].op.axis), slices.blocks):
         if block > 1:
@@ -165,7 +165,7 @@ def _tile(extent: int, lanes: int) -> tuple[int, int]:
 
 
 def _lane_axis(out: te.Tensor, t: te.Tensor) -> int:
-    """Which axis of `t` follows the last axis of `out`."""
+    """Return which axis of `t` follows the last axis of `out`."""
     assert isinstance(out.op, te.ComputeOp)
     last = out.op.axis[-1].var
     for load in structure.reached(out, lambda u: u is t):

@@ -27,7 +27,7 @@ FEW, LONG = 16, 1 << 14
 
 
 def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
-    """Each reduction is a nest of its own, statistics and elementwise stages behind it too; those before it are
+    """Each reduction is a nest of its own, statistics and elementwise stages after it too; those before it are
     inlined.
     """
     if cpu_blocked.takes(outs):
@@ -71,12 +71,12 @@ def _beside(t: te.Tensor, outs: Sequence[te.Tensor]) -> list[tuple[te.Tensor, te
 
 
 def is_of_columns(t: te.Tensor) -> bool:
-    """Whether `cpu_columns` is the schedule for a reduction that does not run along memory."""
+    """Return whether `cpu_columns` is the schedule for a reduction that does not run along memory."""
     return cpu_columns.takes(t) and _contiguous_data(t)
 
 
 def _is_few_and_long(t: te.Tensor, lanes: int) -> bool:
-    """Whether results, `lanes` of which are computed at once, are too few for threads to share."""
+    """Return whether results, `lanes` of which are computed at once, are too few for threads to share."""
     return prod(t.shape) < FEW * lanes and structure.work(t) >= FEW * lanes * LONG
 
 
@@ -232,7 +232,7 @@ def _blocked_reduction(t: te.Tensor) -> tuple[te.IterVar, int] | None:
 
 
 def _contiguous_reduction(t: te.Tensor) -> int:
-    """How many of the last reduce axes run over memory as one in the largest operand; 0 where none does."""
+    """Return how many of the last reduce axes run over memory as one in the largest operand; 0 where none does."""
     assert isinstance(t.op, te.ComputeOp)
     axes = [axis.var for axis in t.op.reduce_axis]
     loads = [x for x in _behind(t) if any(structure.coefficient(x.indices[-1], v) for v in axes if x.indices)]
@@ -254,7 +254,7 @@ def _contiguous_reduction(t: te.Tensor) -> int:
 
 
 def _contiguous_data(t: te.Tensor) -> bool:
-    """Whether the last data axis runs along memory in some operand."""
+    """Return whether the last data axis runs along memory in some operand."""
     assert isinstance(t.op, te.ComputeOp)
     last = t.op.axis[-1].var
     return any(x.indices and structure.coefficient(x.indices[-1], last) for x in _behind(t))

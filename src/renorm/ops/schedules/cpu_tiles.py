@@ -97,7 +97,7 @@ class Statistics:
         s[result].compute_at(s[self.out], cpu_injective.share(s, self.out, loops)[-1])
 
     def nest(self, s: te.Schedule, target: Target) -> None:
-        """Nests of their own, behind that of the result."""
+        """Nests of their own, after that of the result."""
         self._inline(s)
         for t in self.inner:
             if structure.is_reduction(t):
@@ -108,7 +108,7 @@ class Statistics:
 
     @property
     def _tiles(self) -> int:
-        """How many axes run over tiles."""
+        """Return how many axes run over tiles."""
         return self.rows.op.attrs["channel"] - 2
 
     def _axes(self, s: te.Schedule) -> tuple[list[te.IterVar], list[te.IterVar]]:

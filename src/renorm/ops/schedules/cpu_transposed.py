@@ -64,7 +64,7 @@ def choose_tile(lengths: tuple[int, int], vectors: int, phases: int, depth: int,
 
 
 def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
-    """Transposed convolutions of any rank, with elementwise stages before and behind them."""
+    """Transposed convolutions of any rank, with elementwise stages before and after them."""
     chain = structure.stages(outs)
     mains = [t for t in chain if t.op.tag == "conv_transpose"]
     if len(outs) != 1 or 0 in outs[0].shape or not all(_is_phased(t) for t in mains):
@@ -113,7 +113,7 @@ def _lanes(main: te.Tensor, target: Target) -> int:
 
 
 def _is_phased(main: te.Tensor) -> bool:
-    """Whether a product is some phases of several."""
+    """Return whether a product is some phases of several."""
     assert isinstance(main.op, te.ComputeOp)
     return any(stride > 1 for stride in (main.op.attrs or {}).get("strides", ()))
 

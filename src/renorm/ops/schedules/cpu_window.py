@@ -13,7 +13,7 @@ from renorm.ops.schedules import cpu_injective, structure
 
 def schedule(s: te.Schedule, t: te.Tensor, tail: te.Tensor, target: Target) -> None:
     """A reduction across memory (a pool, a sum over the first axis): one vector of results at a time, in registers,
-    finished in `tail`, which is `t` itself or an elementwise stage behind it."""
+    finished in `tail`, which is `t` itself or an elementwise stage after it."""
     if tail is t:
         accumulator = s.cache_write(t, "register")
     else:
@@ -59,7 +59,7 @@ SIDE_BY_SIDE = 8
 
 
 def _side_by_side(t: te.Tensor, vectors: int, most: int) -> int:
-    """How many vectors of results, `most` at most, one tile holds: several where each is a long sum over rows of
+    """Return how many vectors of results, `most` at most, one tile holds: several where each is a long sum over rows of
     memory, and where enough tiles are left for threads to share. Windows overlap, so that their rows are still in
     cache."""
     assert isinstance(t.op, te.ComputeOp)

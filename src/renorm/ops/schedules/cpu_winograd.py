@@ -37,7 +37,7 @@ def transforms(outs: Sequence[te.Tensor]) -> list[te.Tensor]:
 
 
 def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
-    """A Winograd convolution with elementwise stages behind it, and statistics of the result."""
+    """A Winograd convolution with elementwise stages after it, and statistics of the result."""
     outs, statistics = cpu_tiles.split(outs)
     kept = transforms(outs)
     if statistics is not None and (len(outs) != 1 or not layout.is_result(outs[0])):

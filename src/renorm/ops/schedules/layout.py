@@ -32,11 +32,11 @@ class Form:
 
     @staticmethod
     def of(layout: Blocked) -> Form:
-        """How a value of the graph lies in memory."""
+        """Return how a value of the graph lies in memory."""
         return Form(((layout.axis, layout.lanes),))
 
     def cuts_only(self, axis: int) -> bool:
-        """Whether memory is row-major but for blocks along `axis`."""
+        """Return whether memory is row-major but for blocks along `axis`."""
         return self.first is None and [a for a, _ in self.cuts] == [axis]
 
     def _order(self, rank: int) -> list[int]:
@@ -51,7 +51,7 @@ class Form:
         return (*outer, *(n for _, n in self.cuts))
 
     def index(self, index: Sequence[Any]) -> tuple[Any, ...]:
-        """Where in memory the element at `index` lies."""
+        """Return where in memory the element at `index` lies."""
         lanes = dict(self.cuts)
         outer = [index[a] // lanes[a] if a in lanes else index[a] for a in self._order(len(index))]
         return (*outer, *(index[a] % n for a, n in self.cuts))

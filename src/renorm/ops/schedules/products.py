@@ -14,14 +14,14 @@ MAIN_TAGS = frozenset({"conv", "conv_transpose", "matmul"})
 
 
 def fills_vectors(channels: int, groups: int, lanes: int) -> bool:
-    """Whether vectors run over channels of the result; where these do not fill them, vectors run over pixels."""
+    """Return whether vectors run over channels of the result; where these do not fill them, vectors run over pixels."""
     per_group = channels // groups
     return per_group >= lanes // 2 if groups == 1 else per_group % lanes == 0
 
 
 def vector_lanes(channels: int, groups: int, lanes: int) -> int:
-    """How many channels of a result in blocks one vector holds: half of a block where groups are not whole blocks but
-    whole halves. CPUs begin two vectors of 32 bytes per cycle, so that nothing is lost."""
+    """Return how many channels of a result in blocks one vector holds: half of a block where groups are not whole
+    blocks but whole halves. CPUs begin two vectors of 32 bytes per cycle, so that nothing is lost."""
     is_half = groups > 1 and lanes == 2 * tiles.HALF and channels // groups % lanes == tiles.HALF
     return tiles.HALF if is_half else lanes
 
@@ -54,7 +54,7 @@ def sum_loops(s: te.Schedule, stage: te.Tensor, blocks: Sequence[int]) -> list[t
 
 
 def groups_of(main: te.Tensor) -> int:
-    """How many parts of the channels are summed by themselves."""
+    """Return how many parts of the channels are summed by themselves."""
     return int((main.op.attrs or {}).get("groups", 1))
 
 
@@ -66,7 +66,7 @@ def register_tile(shape: Sequence[int], groups: int, lanes: int, target: Target)
 
 
 def depth(tail: te.Tensor) -> int:
-    """Terms of the sum behind one element."""
+    """Terms of the sum for one element."""
     for t in structure.stages([tail]):
         if t.op.tag in MAIN_TAGS and isinstance(t.op, te.ComputeOp):
             return prod(a.extent for a in t.op.reduce_axis)

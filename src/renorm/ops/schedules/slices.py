@@ -62,7 +62,7 @@ class Slices:
 
     @property
     def are_interleaved(self) -> bool:
-        """Whether each has a few of the neighbours along the last axis, again and again."""
+        """Return whether each has a few of the neighbours along the last axis, again and again."""
         return bool(self.blocks) and 1 < self.blocks[-1] < self.shape[-1]
 
     @property
@@ -76,8 +76,8 @@ def _axes(t: te.Tensor) -> Sequence[te.IterVar]:
 
 
 def _agree(reductions: Sequence[te.Tensor], among: Callable[[te.Tensor], bool]) -> bool:
-    """Whether reductions read each other only at their own slice, or at parts of it: k neighbours of which each slice
-    has its own."""
+    """Return whether reductions read each other only at their own slice, or at parts of it: k neighbours of which each
+    slice has its own."""
     for t in reductions:
         for load in structure.reached(t, among):
             read = isinstance(load.source, te.Tensor) and among(load.source)

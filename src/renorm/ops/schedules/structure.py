@@ -39,7 +39,7 @@ def is_reduction(t: te.Tensor) -> bool:
 
 
 def is_statistic(t: te.Tensor) -> bool:
-    """Whether `t` holds few elements, made from reductions, that many read: computed once, never inlined."""
+    """Return whether `t` holds few elements, made from reductions, that many read: computed once, never inlined."""
     return t.op.tag == STATISTIC
 
 
@@ -95,7 +95,7 @@ def depends_on(index: Expr, var: Var) -> bool:
 
 
 def coefficient(index: Expr, var: Var) -> int | None:
-    """How far `index` moves when `var` grows by one; None where that is no constant."""
+    """Return how far `index` moves when `var` grows by one; None where that is no constant."""
     if index is var:
         return 1
     if not depends_on(index, var):
@@ -113,7 +113,7 @@ def coefficient(index: Expr, var: Var) -> int | None:
 
 
 def reached(t: te.Tensor, among: Callable[[te.Tensor], bool]) -> list[Load]:
-    """Reads of tensors in `among` behind one element of `t`, through the stages between: indices are functions of the
+    """Reads of tensors in `among` for one element of `t`, through the stages between: indices are functions of the
     axes of `t`, simplified. Inputs of the program are always among them."""
     assert isinstance(t.op, te.ComputeOp)
     ranges = {a.var: (0, a.extent - 1) for a in (*t.op.axis, *t.op.reduce_axis)}
@@ -141,8 +141,8 @@ def reached(t: te.Tensor, among: Callable[[te.Tensor], bool]) -> list[Load]:
 
 
 def blocks(index: Expr, var: Var) -> int | None:
-    """How far `var` may move, from a multiple of that, before `index` changes: 1, or k where it is read as var // k; 0
-    where `index` does not depend on it, None where that is no constant."""
+    """Return how far `var` may move, from a multiple of that, before `index` changes: 1, or k where it is read as var
+    // k; 0 where `index` does not depend on it, None where that is no constant."""
     if index is var:
         return 1
     if not depends_on(index, var):
@@ -161,8 +161,8 @@ def blocks(index: Expr, var: Var) -> int | None:
 
 
 def is_apart(index: Expr, t: te.Tensor) -> bool:
-    """Whether no two results of a reduction read the same along an axis indexed so, but for those that read all of
-    it alike: the reduction does not run along it, or through k neighbours of which each result has its own."""
+    """Return whether no two results of a reduction read the same along an axis indexed so, but for those that read all
+    of it alike: the reduction does not run along it, or through k neighbours of which each result has its own."""
     assert isinstance(t.op, te.ComputeOp)
     extents = {axis.var: axis.extent for axis in t.op.reduce_axis}
     match index:
@@ -184,8 +184,8 @@ def terms(t: te.Tensor) -> list[int]:
 
 
 def joint_axes(out: te.Tensor) -> int:
-    """How many of the last axes of `out` run over memory as one: each operand is read at exactly those axes in order
-    and whole, or does not depend on them."""
+    """Return how many of the last axes of `out` run over memory as one: each operand is read at exactly those axes in
+    order and whole, or does not depend on them."""
     assert isinstance(out.op, te.ComputeOp)
     own = [axis.var for axis in out.op.axis]
     behind = reached(out, lambda t: is_reduction(t) or t.op.tag in KEPT)
@@ -193,8 +193,8 @@ def joint_axes(out: te.Tensor) -> int:
 
 
 def joint_rows(out: te.Tensor) -> int:
-    """How many axes before the last run over memory as one, whatever the last one does: each operand is read at exactly
-    those and whole behind the first of them, or does not depend on them."""
+    """Return how many axes before the last run over memory as one, whatever the last one does: each operand is read at
+    exactly those and whole after the first of them, or does not depend on them."""
     assert isinstance(out.op, te.ComputeOp)
     own = [axis.var for axis in out.op.axis]
     found = len(own) - 1
@@ -216,7 +216,7 @@ def joint_rows(out: te.Tensor) -> int:
 
 
 def _in_memory(t: te.Tensor) -> int:
-    """How many of the last axes lie in memory as those of a row-major array do."""
+    """Return how many of the last axes lie in memory as those of a row-major array do."""
     window = t.op.window if isinstance(t.op, te.PlaceholderOp) else None
     return len(t.shape) if window is None else window.joint_axes(t.shape)
 

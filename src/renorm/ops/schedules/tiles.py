@@ -50,8 +50,8 @@ def choose_tile(
 
 
 def _spreads_apart(registers: int) -> bool:
-    """Whether a number is spread by an instruction of its own, as with AVX2, which has 16 registers; otherwise FMAs do
-    it themselves."""
+    """Return whether a number is spread by an instruction of its own, as with AVX2, which has 16 registers; otherwise
+    FMAs do it themselves."""
     return registers <= 16
 
 

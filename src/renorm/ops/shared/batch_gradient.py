@@ -19,7 +19,7 @@ from renorm.te import tag
 @dataclass(frozen=True)
 class Gradient:
     """Operands of the gradient of a batch norm, as tensors of te. invstd: 1 / sqrt(var + epsilon); y: the
-    result of a ReLU behind the norm, which lets dy pass where it is above 0; frozen: mean and invstd are constants, not
+    result of a ReLU after the norm, which lets dy pass where it is above 0; frozen: mean and invstd are constants, not
     functions of x."""
 
     dy: te.Tensor

@@ -104,7 +104,7 @@ def _masked_moments(x: te.Tensor, mask: te.Tensor, count: Any) -> BatchMoments:
 
 
 def counted(x: te.Tensor, mask: te.Tensor | None) -> Any:
-    """How many values a channel of x has, as a float64."""
+    """Return how many values a channel of x has, as a float64."""
     if mask is None:
         return number(float(x.shape[0] * prod(x.shape[2:])))
     axes = [te.reduce_axis((0, extent), name=f"r{i}") for i, extent in enumerate(mask.shape)]

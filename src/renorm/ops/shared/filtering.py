@@ -126,7 +126,7 @@ def _spread(matrix: Array, width: int, columns: list[int]) -> Array:
 
 
 def has_points(m: int, taps: int, stride: int) -> bool:
-    """Whether there are filters of m results of an axis: every phase has taps, and points are known for it."""
+    """Return whether there are filters of m results of an axis: every phase has taps, and points are known for it."""
     if m < 1 or taps < stride:
         return False
     most = -(-taps // stride)

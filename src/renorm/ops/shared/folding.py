@@ -1,4 +1,4 @@
-"""How factors and shifts per channel become part of an op's constants: the arithmetic behind `OpDef.scaled`.
+"""How factors and shifts per channel become part of an op's constants: the arithmetic of `OpDef.scaled`.
 
 Arrays come and go in float64, weights in the dtype they are stored in or as a Deferred. k, shift: one number per
 channel of the result, or None where there is nothing to multiply or add.
@@ -20,7 +20,7 @@ Array = Any
 
 
 def is_known(operand: Any) -> bool:
-    """Whether an operand of `scaled` is a constant."""
+    """Return whether an operand of `scaled` is a constant."""
     return isinstance(operand, (np.ndarray, Deferred))
 
 
@@ -70,7 +70,7 @@ ALONG = "the map in front runs along axis {}, not along the channels that are su
 
 
 def unabsorbed(op: OpDef, m: ChannelMap, w: Any, b: Any) -> str | None:
-    """Why a convolution cannot take a map in front of it; None where it can."""
+    """Return why a convolution cannot take a map in front of it; None where it can."""
     if m.axis != 1:
         return ALONG.format(m.axis)
     for what, held in (("weight", w), ("bias", b)):

@@ -56,8 +56,9 @@ class Groups:
 
     @property
     def by_channel(self) -> bool:
-        """Whether memory runs along channels, across all others: what is read of a slice then are short runs, and of a
-        channel nothing is; so that statistics are made, and read, for all channels of a sample side by side."""
+        """Return whether memory runs along channels, across all others: what is read of a slice then are short runs,
+        and of a channel nothing is; so that statistics are made, and read, for all channels of a sample side by
+        side."""
         return self.axis == len(self.shape) - 1 > 1 and self.size > 0
 
     @property

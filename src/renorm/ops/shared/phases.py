@@ -37,7 +37,7 @@ def phases_of(span: Span) -> list[Phases]:
 
 
 def lead(span: Span, r: Any) -> Any:
-    """How far ahead of q phase r starts to read."""
+    """Return how far ahead of q phase r starts to read."""
     return (span.before + span.stride - 1 - r) // span.stride
 
 
@@ -81,7 +81,7 @@ def _product(
     depth, outputs = w.shape[0] // group, w.shape[1]
 
     def phase(index: Sequence[Any], i: int) -> Any:
-        """Which phase an index stands for along axis i, given the phase part of an index."""
+        """Return which phase an index stands for along axis i, given the phase part of an index."""
         return index[phased.index(i)] + chosen[i].first if i in phased else 0
 
     def weight(oc: Any, ic: Any, *rest: Any) -> Any:

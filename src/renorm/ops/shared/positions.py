@@ -159,7 +159,8 @@ def resized(
 def stays(
     shape: Sequence[Dim], axis: int, axes: Sequence[int], scales: Any, sizes: Any, rule: str, policy: str
 ) -> bool:
-    """Whether elements along an axis stay where they are; arguments as those of `resized` and `position_line`."""
+    """Return whether elements along an axis stay where they are; arguments as those of `resized` and
+    `position_line`."""
     extent = shape[axis]
     if not isinstance(extent, int) or not extent or (scales is None and sizes is None) or rule == "tf_crop_and_resize":
         return False  # the last one puts a number outside

@@ -26,12 +26,12 @@ from renorm.te import tag
 
 
 def counts(extents: Sequence[int], tile: Sequence[int]) -> tuple[int, ...]:
-    """How many tiles there are along each axis."""
+    """Return how many tiles there are along each axis."""
     return tuple(-(-e // t) for e, t in zip(extents, tile, strict=True))
 
 
 def elements(extents: Sequence[int], tile: Sequence[int], at: Sequence[Any], dtype: str) -> Any:
-    """How many elements tile number `at` has, as an expression of `dtype`."""
+    """Return how many elements tile number `at` has, as an expression of `dtype`."""
     ragged = [bool(e % min(t, e)) for e, t in zip(extents, tile, strict=True)]
     count = te.const(float(prod(min(t, e) for e, t, cut in zip(extents, tile, ragged) if not cut)), dtype)
     for e, t, i, cut in zip(extents, tile, at, ragged):
@@ -48,7 +48,7 @@ class TileStatistics(OpDef):
     tile = Ints()
 
     def tiles(self, x: Operand) -> tuple[int, ...]:
-        """How many tiles there are along each spatial axis of x; OperandError where that cannot be said."""
+        """Return how many tiles there are along each spatial axis of x; OperandError where that cannot be said."""
         if len(self.tile) != x.rank - 2 or any(t < 1 for t in self.tile):
             raise OperandError(
                 f"{self.name}: tile {list(self.tile)} needs one number from 1 up for each of {x.rank - 2} spatial axes"

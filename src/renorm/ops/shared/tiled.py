@@ -75,7 +75,7 @@ class Tiled(Windowed):
         raise NotImplementedError(f"{self.name} has no extents")
 
     def filters(self, spatial: Sequence[int], kernel: Sequence[int]) -> tuple[Filter, Filter]:
-        """How tiles are computed along both axes."""
+        """Return how tiles are computed along both axes."""
         raise NotImplementedError(f"{self.name} has no filters")
 
     def label(self, operands: Sequence[TensorType | None]) -> str:

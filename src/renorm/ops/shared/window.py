@@ -1,6 +1,6 @@
 """The base of ops that slide a window over spatial axes: strides, dilations, padding, and the stage that pads.
 
-Spatial axes are all axes behind the first two. Along one of them, window position o covers the elements
+Spatial axes are all axes after the first two. Along one of them, window position o covers the elements
 o * stride + k * dilation - before, k = 0 .. kernel - 1, of an axis that is continued by `before` and `after` elements.
 """
 
@@ -44,7 +44,7 @@ class Span:
 class Windowed(OpDef):
     """Base of ops with a window. Attributes that are not given are 1 (strides, dilations) or 0 (pads) along every axis.
 
-    pads: all elements before, axis by axis, then all elements behind, as ONNX has them. auto_pad: overrules pads.
+    pads: all elements before, axis by axis, then all elements after, as ONNX has them. auto_pad: overrules pads.
     """
 
     kernel_shape = Ints(None)
@@ -104,7 +104,8 @@ class Windowed(OpDef):
     def positions(
         self, spatial: Sequence[Dim], kernel: Sequence[int | None], ceil_mode: bool = False
     ) -> list[Dim | None]:
-        """How many positions the window has along every axis; extents may be symbolic, an unknown window gives None."""
+        """Return how many positions the window has along every axis; extents may be symbolic, an unknown window gives
+        None."""
         rank, found = len(spatial), list[Dim | None]()
         pads = self.explicit_pads(rank)
         for i, (e, k, s, d) in enumerate(

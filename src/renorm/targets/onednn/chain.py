@@ -23,12 +23,12 @@ LINE = 64  # bytes of a line of memory, which vectors that are aligned do not cr
 
 @dataclass(frozen=True)
 class Window:
-    """A convolution besides its weight, axis by axis. before, behind: elements of padding."""
+    """A convolution besides its weight, axis by axis. before, after: elements of padding."""
 
     strides: tuple[int, ...]
     dilations: tuple[int, ...]
     before: tuple[int, ...]
-    behind: tuple[int, ...]
+    after: tuple[int, ...]
     group: int
 
 
@@ -126,7 +126,7 @@ class Chain:
             *(c_int(dnnl.FORWARD_INFERENCE), c_int(algorithm)),
             *(any_layout(self._shape), any_layout(weight.shape), biases, any_layout(shape)),
             *(dnnl.dims(window.strides), dnnl.dims([d - 1 for d in window.dilations])),
-            *(dnnl.dims(window.before), dnnl.dims(window.behind)),
+            *(dnnl.dims(window.before), dnnl.dims(window.after)),
             self._relu() if has_relu else None,
         )
         wanted = self._dnnl.chosen(description, dnnl.SRC)

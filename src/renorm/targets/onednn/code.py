@@ -18,7 +18,7 @@ from renorm.targets.onednn.chain import Chain, FloatArray, Window
 
 @dataclass(frozen=True)
 class Stage:
-    """One product or norm of a chain, and a ReLU behind it if has_relu.
+    """One product or norm of a chain, and a ReLU after it if has_relu.
 
     kind: an op's name: "conv", "conv_transpose" (arrays: weight, perhaps bias; with a window), or "batch_norm" (arrays:
     scale, bias, mean, variance; with an epsilon). shape: of its result.

@@ -38,7 +38,7 @@ _QUERY_IMPLEMENTATION = 8
 
 class Unimplemented(Exception):
     """oneDNN has no implementation of a primitive for these shapes and attributes on this machine, or forbids them, as
-    padding of less than nothing behind a deconvolution of stride 1."""
+    padding of less than nothing after a deconvolution of stride 1."""
 
 
 class _Argument(Structure):
@@ -66,7 +66,7 @@ def dims(values: Sequence[int]) -> Any:
 
 
 def path() -> str:
-    """Where the library is. InvalidTarget when it is not installed."""
+    """Return where the library is. InvalidTarget when it is not installed."""
     beside = [os.path.join(prefix, "lib", "libdnnl.so.3") for prefix in (sys.prefix, sys.base_prefix)]
     found = next((p for p in beside if os.path.exists(p)), None) or ctypes.util.find_library("dnnl")
     if found is None:
@@ -143,7 +143,7 @@ class Library:
         return self.layout(shape, strides)
 
     def is_same(self, a: Opaque, b: Opaque) -> bool:
-        """Whether two descriptors describe the same layout."""
+        """Return whether two descriptors describe the same layout."""
         return bool(self._c.dnnl_memory_desc_equal(a, b))
 
     def size(self, layout: Opaque) -> int:

@@ -1,4 +1,4 @@
-"""The target "onednn": convolutions and batch norms, with the ReLU behind them, run on oneDNN's primitives.
+"""The target "onednn": convolutions and batch norms, with the ReLU after them, run on oneDNN's primitives.
 
 A bridge to a library in the sense of "bring your own code generation": batch norm stays one primitive with its four
 parameters, and what the library does not have runs on llvm.
@@ -71,7 +71,7 @@ def _stage(node: Node, before: list[Stage]) -> list[Stage] | str:
 
 
 def _window(node: Node, op: Conv | ConvTranspose) -> Window | str:
-    """The window of a convolution as oneDNN has it. Padding behind of a transposed one is what makes up its extent."""
+    """The window of a convolution as oneDNN has it. Padding after of a transposed one is what makes up its extent."""
     x, w = node.inputs[:2]
     assert x is not None
     assert w is not None
@@ -81,19 +81,19 @@ def _window(node: Node, op: Conv | ConvTranspose) -> Window | str:
         return f"a window over {rank} axes: oneDNN has windows over 1 to 3"
     strides, dilations = op.along("strides", rank), op.along("dilations", rank)
     if isinstance(op, Conv):
-        before, behind = zip(*((s.before, s.after) for s in op.spans(spatial, kernel)), strict=True)
+        before, after = zip(*((s.before, s.after) for s in op.spans(spatial, kernel)), strict=True)
     else:
         before = tuple(b for _, b, _ in op.results(spatial, kernel))
         extents = static(node.output.shape[2:])
-        behind = tuple(
+        after = tuple(
             (e - 1) * s + (k - 1) * d + 1 - b - y
             for e, s, k, d, b, y in zip(spatial, strides, kernel, dilations, before, extents, strict=True)
         )
-    return Window(strides, dilations, before, behind, op.group)
+    return Window(strides, dilations, before, after, op.group)
 
 
 def _products(product: Callable[[Any, Any, Any], Any]) -> tuple[Pattern, ...]:
-    """A product alone, and with a norm behind it. b stands for no bias too."""
+    """A product alone, and with a norm after it. b stands for no bias too."""
 
     def alone(x: Any, w: Any, b: Any) -> Any:
         return product(x, w, b)

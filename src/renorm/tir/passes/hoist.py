@@ -104,7 +104,7 @@ class _Loop:
 
 
 def _is_dear(e: Expr) -> bool:
-    """Whether the operation itself, not its operands, takes tens of cycles."""
+    """Return whether the operation itself, not its operands, takes tens of cycles."""
     if not dtypes.is_float(e.dtype):
         return False
     if isinstance(e, Binary):

@@ -168,7 +168,7 @@ def _plus(base: Expr | None, offset: int, dtype: str) -> Expr:
 
 
 def _truth(e: Expr | None) -> bool | None:
-    """Whether a condition is always or never true; None: neither. No condition is always true."""
+    """Return whether a condition is always or never true; None: neither. No condition is always true."""
     while isinstance(e, Broadcast):
         e = e.value
     return True if e is None else bool(e.value) if isinstance(e, Const) else None

@@ -191,7 +191,7 @@ class _Vectorizing:
         return k
 
     def _varies(self, e: Expr) -> bool:
-        """Whether the lanes of e differ (or may)."""
+        """Return whether the lanes of e differ (or may)."""
         found = self._depends.get(id(e))
         if found is None:
             varies = any(
@@ -313,7 +313,7 @@ class _Vectorizing:
                 raise _StaysSerial(f"{type(e).__name__} inside")
 
     def _position(self, buffer: Buffer, index: Expr, mask: Expr | None) -> Expr:
-        """Where the lanes find their elements."""
+        """Return where the lanes find their elements."""
         if buffer not in self._private:
             return self._vector(index, mask)
         lanes = Const(self._n, index.dtype)
@@ -323,7 +323,8 @@ class _Vectorizing:
         return Binary("+", Binary("*", self._vector(index, mask), Broadcast(lanes, self._n)), own)
 
     def _is_inside(self, e: Load) -> bool:
-        """Whether the access stays inside its buffer in every lane and round, whatever the conditions around it say."""
+        """Return whether the access stays inside its buffer in every lane and round, whatever the conditions around it
+        say."""
         if not isinstance(e.source, Buffer) or e.predicate is not None:
             return False
         low, high = self._unmasked.interval(e.indices[0])

@@ -29,7 +29,7 @@ _FAR_DOUBLE = (
 def erf(x: Lanes) -> Lanes:
     """Error below 6 ulp in float32 (0.8 on average; near 1 that is 3.6e-7), below 2 ulp in float64.
 
-    In float32 it is one quotient, about half of the instructions that one ulp takes: 1x1 convolutions with GELU behind
+    In float32 it is one quotient, about half of the instructions that one ulp takes: 1x1 convolutions with GELU after
     them take a fifth less time.
     """
     a = x.intrinsic("fabs")

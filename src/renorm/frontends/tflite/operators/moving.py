@@ -150,7 +150,7 @@ def _pad(call: Call) -> Value | First:
 
 
 def _pads(call: Call, view: _View) -> Array:
-    """All elements before, axis by axis, then all elements behind."""
+    """All elements before, axis by axis, then all elements after."""
     rows = call.array(1, "its padding")
     if rows.shape != (len(view.order), 2):
         raise InvalidModel(f"its padding has shape {list(rows.shape)}, expected {[len(view.order), 2]}")
@@ -169,18 +169,18 @@ def _mirror_pad(call: Call) -> Value | First:
     return view.result(x)
 
 
-def _mirrored(x: Value, axis: int, before: int, behind: int) -> Value:
-    """x with elements in front of its first and behind its last along an axis, in reverse, the edge repeated."""
-    if not before and not behind:
+def _mirrored(x: Value, axis: int, before: int, after: int) -> Value:
+    """x with elements in front of its first and after its last along an axis, in reverse, the edge repeated."""
+    if not before and not after:
         return x
     extent = x.shape[axis]
-    if not isinstance(extent, int) or not 0 <= min(before, behind) <= max(before, behind) <= extent:
-        raise UnsupportedOp(f"SYMMETRIC padding of {before} and {behind} along an axis of {extent}")
+    if not isinstance(extent, int) or not 0 <= min(before, after) <= max(before, after) <= extent:
+        raise UnsupportedOp(f"SYMMETRIC padding of {before} and {after} along an axis of {extent}")
     parts = [x]
     if before:
         parts.insert(0, _reversed(x, axis, before - 1, _BEFORE))
-    if behind:
-        parts.append(_reversed(x, axis, _BEHIND, extent - 1 - behind if behind < extent else _BEFORE))
+    if after:
+        parts.append(_reversed(x, axis, _BEHIND, extent - 1 - after if after < extent else _BEFORE))
     return ops.concat(parts, axis=axis)
 
 

@@ -20,7 +20,7 @@ from renorm.ops.shared.window import Windowed
 
 
 def _auto_pad(call: Call) -> str:
-    """SAME has the more elements behind where their number is odd."""
+    """SAME has the more elements after where their number is odd."""
     return "SAME_UPPER" if call.option("padding", 0) == _padding(call, "SAME") else "VALID"
 
 
@@ -85,18 +85,18 @@ def transpose_conv(call: Call) -> First:
     extents, kernel = [int(str(d)) for d in x.shape[2:]], [int(str(d)) for d in w.shape[2:]]
     if len(shape) != 4:
         raise InvalidModel(f"the shape of its result has {len(shape)} elements, expected 4")
-    before, behind, rest = list[int](), list[int](), list[int]()
+    before, after, rest = list[int](), list[int](), list[int]()
     for out, extent, k, stride in zip(shape[1:3], extents, kernel, strides):
         full = (extent - 1) * stride + k
         is_same = call.option("padding", 0) == _padding(call, "SAME")
         cut = max(full - out, 0) if is_same else 0
         before.append(cut // 2)
-        behind.append(cut - cut // 2)
+        after.append(cut - cut // 2)
         rest.append(out - (full - cut))
     if min(rest) < 0:
         raise InvalidModel(f"the shape of its result, {shape}, cuts what VALID leaves whole")
     y = ops.conv_transpose(
-        x, w, call.bias(3), strides=strides, pads=(*before, *behind), output_padding=tuple(rest),
+        x, w, call.bias(3), strides=strides, pads=(*before, *after), output_padding=tuple(rest),
     )  # fmt: skip
     return First(y)
 
@@ -182,7 +182,7 @@ def _window(e: Emission, kernel: Sequence[int], pad_value: float | None = 0.0) -
     if op.auto_pad == "SAME_LOWER":
         raise UnsupportedOp("auto_pad = SAME_LOWER is not one the formats have", do="write the pads")
     pads = op.explicit_pads(2)
-    if not any(before or behind for before, behind in pads):
+    if not any(before or after for before, after in pads):
         return _Window(at, enum["VALID"], strides, dilations)
     extents = x.shape[2:]
     if all(isinstance(d, int) for d in extents):
@@ -199,7 +199,7 @@ def _window(e: Emission, kernel: Sequence[int], pad_value: float | None = 0.0) -
 def padded(e: Emission, at: int, x: Value, pads: Sequence[tuple[int, int]], value: float) -> int:
     """A tensor of x, channels last, with elements around its spatial axes."""
     form = e.form
-    extents = [d + before + behind if isinstance(d, int) else d for d, (before, behind) in zip(x.shape[2:], pads)]
+    extents = [d + before + after if isinstance(d, int) else d for d, (before, after) in zip(x.shape[2:], pads)]
     made = form.tensor(x.dtype, (x.shape[0], *extents, x.shape[1]), f"{e.node.name}.padded")
     rows = form.constant(np.asarray([(0, 0), *pads, (0, 0)], np.int32), "pads")
     if value == 0:
@@ -231,7 +231,7 @@ def _conv_written(e: Emission) -> None:
 
 
 def _conv_transpose_written(e: Emission) -> None:
-    """Where SAME and VALID cut off other elements, VALID leaves all of them and a slice cuts."""
+    """Return where SAME and VALID cut off other elements, VALID leaves all of them and a slice cuts."""
     x, w, b = e.operand(0), e.operand(1), e.optional(2)
     op, y = e.node.op, e.node.output
     assert isinstance(op, ConvTranspose)
@@ -253,7 +253,7 @@ def _conv_transpose_written(e: Emission) -> None:
         return [shape, weight, e.form.last(x), *([] if b is None else [e.form.plain(b)])]
 
     def fits(spatial: Sequence[int], padding: str) -> bool:
-        """Whether a convolution of that result with that padding would have x's extents, as the formats ask."""
+        """Return whether a convolution of that result with that padding would have x's extents, as the formats ask."""
         less = [k - 1 if padding == "VALID" else 0 for k in kernel]
         return all(-(-(o - k) // s) == n for o, k, s, n in zip(spatial, less, strides, extents))
 
@@ -290,7 +290,7 @@ def _pool_written(kind: str, pad_value: float | None) -> Writer:
 
 
 def _rounded(extents: Sequence[Any], sizes: Sequence[Any], scales: Array) -> bool:
-    """Whether new extents are not exactly old ones times scales."""
+    """Return whether new extents are not exactly old ones times scales."""
     return any(not isinstance(d, int) or d * float(s) != n for d, n, s in zip(extents, sizes, scales))
 
 
