@@ -6,11 +6,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 
 from renorm import te
 from renorm.core.errors import InvalidSchedule
-from renorm.tir import text
+from renorm.tir import interpret, text
 
 
 def scale(n: int = 10) -> tuple[te.Tensor, te.Tensor]:
@@ -374,3 +375,21 @@ def test_a_stage_inside_a_kernel_does_not_share_out_its_blocks() -> None:
     s[p].compute_at(s[c], c.op.axis[0])
     s[p].bind(p.op.axis[0], te.thread_axis("blockIdx.x"))
     assert "P is computed inside C, whose kernel shares out blockIdx.x already" in refusal(lambda: te.lower(s, [a, c]))
+
+
+def test_stages_are_not_computed_inside_each_other() -> None:
+    """Found by an attack: lowering went round and round."""
+    x = te.placeholder((8,), name="x")
+    a = te.compute((8,), lambda i: x[i] + 1, name="a")
+    b = te.compute((8,), lambda i: a[i] * 2, name="b")
+    c = te.compute((8,), lambda i: b[i] - 1, name="c")
+    s = te.create_schedule(c.op)
+    s[a].compute_at(s[b], b.op.axis[0])
+    with pytest.raises(InvalidSchedule, match="b cannot be computed inside a, which is computed inside it"):
+        s[b].compute_at(s[a], a.op.axis[0])
+    s[b].compute_at(s[c], c.op.axis[0])
+    with pytest.raises(InvalidSchedule, match="c cannot be computed inside a, which is computed inside it"):
+        s[c].compute_at(s[a], a.op.axis[0])
+    data, y = np.arange(8, dtype=np.float32), np.zeros(8, np.float32)
+    interpret.run(te.lower(s, [x, c]), [data, y])
+    np.testing.assert_array_equal(y, 2 * data + 1)

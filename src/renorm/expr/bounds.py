@@ -117,7 +117,7 @@ class Intervals:
                 yield from self._of_quotient(Binary("//", atom.a, m), int(m.value), facts)
 
     def _of_quotient(self, quotient: Binary, m: int, facts: tuple[Form, ...]) -> Iterator[Form]:
-        """Return what facts +-x + m*y + c <= 0 say of x//m: it is at most -y + floor(-c/m), or at least y +
+        """Yield what facts +-x + m*y + c <= 0 say of x//m: it is at most -y + floor(-c/m), or at least y +
         floor(c/m)."""
         x = form_of(quotient.a, self.identity)
         for fact in facts:

@@ -137,7 +137,7 @@ class _Digits:
         return result
 
     def facts(self, intervals: Intervals) -> Iterator[Form]:
-        """Return what the bounds of single atoms do not say: forms f with f <= 0."""
+        """Yield what the bounds of single atoms do not say: forms f with f <= 0."""
         for e, unit in self._bounded:
             low, high = intervals.span(e)
             digits = self.rewritten(Form({key(e): (e, 1)}))

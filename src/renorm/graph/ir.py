@@ -556,7 +556,7 @@ _printer: Callable[[Graph], str] = _unprinted  # graph.text puts the real one in
 
 
 def set_printer(printer: Callable[[Graph], str]) -> None:
-    """Return the graph as text."""
+    """Make `printer` what gives a graph as text."""
     global _printer
     _printer = printer
 

@@ -314,7 +314,7 @@ def _pulled(node: Node, v: Value, wanted: ChannelMap) -> dict[int, Asked] | str 
 
 
 def _ways(node: Node, index: int, operand: Value, v: Value, along: int) -> Iterator[tuple[Carry, int]]:
-    """Return how channels of an operand come to be along an axis of a result; of a constant that is spread, too."""
+    """Yield how channels of an operand come to be along an axis of a result; of a constant that is spread, too."""
     axes = list(range(operand.rank))
     if operand.is_constant and along - v.rank < -operand.rank:
         axes.append(along - v.rank)

@@ -271,8 +271,12 @@ class Stage:
 
         Everything that reads this stage must be inside that loop. Overlapping regions are computed again.
         """
-        if parent is self:
-            raise InvalidSchedule(f"{self.name} cannot be computed inside itself")
+        around: Stage | None = parent
+        while around is not None and around is not self:
+            around = around.attach[0] if around.attach else None
+        if around is self:
+            inside = "itself" if parent is self else f"{parent.name}, which is computed inside it"
+            raise InvalidSchedule(f"{self.name} cannot be computed inside {inside}")
         parent._loop(scope, "compute_at")
         self.is_inline, self.attach, self.like = False, (parent, scope), None
 
@@ -327,7 +331,7 @@ class Stage:
 
     @_primitive("s[T].")
     def set_scope(self, scope: str) -> None:
-        """Return where a stage under compute_at keeps its region: "global", "shared", "local" or "register".
+        """Keeps the region of a stage under compute_at in a memory: "global", "shared", "local" or "register".
 
             allocate P[float32 * 9]   s[P].set_scope("register")     // attr [P] storage_scope = "register"
                                                                      allocate P[float32 * 9]

@@ -48,7 +48,7 @@ def root_stages(s: Stmt, name: str = "") -> Iterator[tuple[str, Stmt]]:
 
 
 def gpu_problems(kernel: Kernel) -> Iterator[str]:
-    """Return what keeps a kernel from running on a GPU."""
+    """Yield what keeps a kernel from running on a GPU."""
     for name, nest in root_stages(kernel.body):
         unbound = list(dict.fromkeys(s.buffer.name for s in _unbound_stores(nest)))
         if unbound:

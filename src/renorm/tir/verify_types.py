@@ -26,7 +26,7 @@ _OF_BOOLS = ("min", "max")  # arithmetic that conditions may take part in: "any"
 
 
 def type_problems(s: Stmt) -> Iterator[str]:
-    """Return what is ill-typed in a statement; its inner statements are not looked at."""
+    """Yield what is ill-typed in a statement; its inner statements are not looked at."""
     for e in expressions(s):
         for x in walk(e):
             problem = _problem(x)

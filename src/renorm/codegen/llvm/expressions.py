@@ -42,7 +42,7 @@ class Expressions:
         self._generation = 0
 
     def renew(self) -> None:
-        """Return where bindings or memory have changed: values emitted so far no longer stand for their expressions."""
+        """Called where bindings or memory have changed: values emitted so far no longer stand for their expressions."""
         self._generation += 1
 
     def value(self, e: Expr) -> Value:

@@ -231,7 +231,7 @@ def _conv_written(e: Emission) -> None:
 
 
 def _conv_transpose_written(e: Emission) -> None:
-    """Return where SAME and VALID cut off other elements, VALID leaves all of them and a slice cuts."""
+    """Where SAME and VALID cut off other elements, VALID leaves all of them and a slice cuts."""
     x, w, b = e.operand(0), e.operand(1), e.optional(2)
     op, y = e.node.op, e.node.output
     assert isinstance(op, ConvTranspose)
