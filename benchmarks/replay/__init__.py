@@ -1,1 +1,1 @@
-"""What compiling gives, as digests: shows that a redesign changed nothing, or which kernels it changed."""
+"""Replay: digests of compiled programs, which show that a redesign changed nothing, or which kernels it changed."""

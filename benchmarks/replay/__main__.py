@@ -1,4 +1,4 @@
-"""python -m benchmarks.replay: what compiling gives, as digests, and what changed since another commit."""
+"""python -m benchmarks.replay: digests of compiled programs, and what changed since another commit."""
 
 from __future__ import annotations
 
@@ -26,9 +26,7 @@ BUILD = ROOT / "build" / "replay"
     "--only", metavar="TEXT", default="", help="Subjects whose name contains this: 'op conv', 'file resnet50'."
 )
 @click.option("--targets", default=",".join(TARGETS), show_default=True)
-@click.option(
-    "--loops", is_flag=True, help="Stop before machine code: a minute or two instead of a quarter of an hour."
-)
+@click.option("--loops", is_flag=True, help="Stop before machine code, which takes most of the time.")
 @click.option("--json", "is_json", is_flag=True, help="Differences as JSON.")
 @click.option("--models", type=click.Path(path_type=Path), default=BUILD / "models", help="The folder of files.")
 @click.option("--into", type=click.Path(path_type=Path), help="The file of digests.")
@@ -68,7 +66,7 @@ def main(
 
 
 def _replayed(rev: str, arguments: list[str], models: Path) -> Path:
-    """The file of digests of a commit, made by its own replay in a work tree of it."""
+    """Return the file of digests of a commit, made by its own replay in a work tree of it."""
     try:
         name = _git("rev-parse", "--verify", f"{rev}^{{commit}}")
         _git("cat-file", "-e", f"{name}:benchmarks/replay")
@@ -92,7 +90,7 @@ def _replayed(rev: str, arguments: list[str], models: Path) -> Path:
 
 
 def _file(at: str, arguments: list[str]) -> Path:
-    """Where digests are kept. at: a commit, or "changed"."""
+    """Return the file that keeps the digests. at: a commit, or "changed"."""
     what = "_".join(a.strip("-").replace(" ", "-").replace(",", "-") for a in arguments)
     return BUILD / f"{at[:12]}_{what}.json"
 

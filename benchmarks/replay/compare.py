@@ -24,7 +24,7 @@ class Difference:
 
 
 def differences(old: Programs, new: Programs) -> list[Difference]:
-    """All of them, in order of programs. A program that only one record has is one difference."""
+    """Return all differences, in order of programs. A program that only one record has is one difference."""
     found = list[Difference]()
     for name in sorted(old.keys() | new.keys()):
         if name in old and name in new:
@@ -56,7 +56,7 @@ def _of_program(old: Program, new: Program) -> Iterator[tuple[str, str]]:
 
 
 def _by_nodes(program: Program) -> dict[str, dict[str, Any]]:
-    """Kernels by what they run: their names count, so one that comes or goes renames others."""
+    """Return kernels by what they run: their names count, so one that comes or goes renames others."""
     return {k.nodes or name: {"name": name, **vars(k)} for name, k in program.kernels.items()}
 
 
@@ -76,7 +76,7 @@ def _shown(x: Any) -> str:
 
 
 def lines(found: list[Difference], old: Programs, new: Programs) -> Iterator[str]:
-    """The differences, program by program, and a summary."""
+    """Yield the differences, program by program, and a summary."""
     for i, each in enumerate(found):
         if not i or found[i - 1].program != each.program:
             yield each.program

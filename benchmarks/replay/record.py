@@ -50,7 +50,7 @@ def record(
 
 
 def _programs(subject: str, target: str, models: Path, cache: Path | None) -> Programs:
-    """What one subject becomes on one target."""
+    """Return the programs of one subject on one target."""
     chosen = find(TARGETS[target])
     kept = Cache(cache, CACHE_BYTES) if cache else None
     if kernels := subjects.kernels(subject):

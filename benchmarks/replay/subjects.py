@@ -1,4 +1,4 @@
-"""What is compiled again: benchmark networks, models and kernels of examples/, small networks, and every op alone.
+"""Subjects of a replay: benchmark networks, models and kernels of examples/, small networks, and every op alone.
 
     file NAME      models/NAME.onnx: benchmark networks, known architectures (small), random networks, examples/
     op NAME        each sample of an op, as a graph of one node
@@ -13,11 +13,14 @@ import contextlib
 import importlib.util
 import io
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from unittest.mock import patch
 
+import renorm
 from benchmarks.machine import ROOT
+from renorm import te
 from renorm.core.dims import symbols_of
 from renorm.driver import build
 from renorm.frontends import read
@@ -71,7 +74,7 @@ def make_files(models: Path, tell: Callable[[str], None]) -> None:
 
 
 def names(models: Path) -> list[str]:
-    """All subjects, the longest first."""
+    """Return all subjects, the longest first."""
     files = sorted(models.glob("*.onnx"), key=lambda path: -path.stat().st_size)
     examples = [path.stem for path in sorted(EXAMPLES.glob("*.py")) if "create_schedule" in path.read_text()]
     ops = sorted(op.name for op in registry.all_ops() if registry.is_own(op))
@@ -79,7 +82,7 @@ def names(models: Path) -> list[str]:
 
 
 def graphs(subject: str, models: Path) -> Iterator[tuple[str, Graph]]:
-    """The graphs of a file or an op, by names that no other has."""
+    """Yield the graphs of a file or an op, by names that no other has."""
     kind, _, name = subject.partition(" ")
     if kind == "file":
         graph = read(models / f"{name}.onnx", is_mapped=True)
@@ -93,7 +96,7 @@ def graphs(subject: str, models: Path) -> Iterator[tuple[str, Graph]]:
 
 
 def kernels(subject: str) -> list[Kernel]:
-    """The kernels that an example builds: its `main` is run for that."""
+    """Return the kernels that an example builds: its `main` is run for that."""
     kind, _, name = subject.partition(" ")
     if kind != "kernels":
         return []
@@ -101,17 +104,17 @@ def kernels(subject: str) -> list[Kernel]:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    built, compiled = list[Kernel](), build._compiled
+    built = list[Kernel]()
 
-    def record(loops: build.Loops, *rest: object) -> object:
+    def record(s: te.Schedule, args: Sequence[te.Tensor]) -> build.BuiltModule:
+        loops = build.lower(s, args)
+        assert isinstance(loops, build.Loops)
         built.append(loops.kernel)
-        return compiled(loops, *rest)  # type: ignore[arg-type]
+        module = build.build(loops)
+        assert isinstance(module, build.BuiltModule)
+        return module
 
-    build._compiled = record  # type: ignore[assignment]
-    try:
-        with contextlib.redirect_stdout(io.StringIO()):
-            spec.loader.exec_module(module)
-            module.main()
-    finally:
-        build._compiled = compiled
+    with patch.object(renorm, "build", record), contextlib.redirect_stdout(io.StringIO()):
+        spec.loader.exec_module(module)
+        module.main()
     return built

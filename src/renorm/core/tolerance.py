@@ -1,4 +1,4 @@
-"""How far results may be from the definition of their network in float64. Whoever compares results asks here.
+"""Tolerances: the distance of results from the definition of their network in float64. All who compare ask here.
 
     tolerance(d) = sqrt(LAYERS) * (u(d) + sqrt(TERMS) * u(a))        a: the dtype in which arithmetic on d runs
 
@@ -48,7 +48,7 @@ def tolerance(dtype: str, layers: int = LAYERS) -> float:
 
 @dataclass(frozen=True)
 class Tolerance:
-    """What a user allows: an element differs where |before - after| exceeds both `absolute` and `relative` times the
+    """A user's allowance: an element differs where |before - after| exceeds both `absolute` and `relative` times the
     largest value that the tensor has before, or `steps` in the place of the latter for integers and truths. relative:
     None for what the dtype and the sensitivity of the network allow in each channel. Raise InvalidInput for a negative
     number and for NaN."""

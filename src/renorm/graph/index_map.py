@@ -11,6 +11,7 @@ bytes are shared (`boxes`) are read off it. Operands are whatever has a shape: t
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import reduce
 from itertools import accumulate
@@ -35,19 +36,26 @@ Labels = list[Array | None]
 for an axis that says nothing of it."""
 
 
-class Step:
-    """What happens to indices; here, along each axis by itself."""
+class Step(ABC):
+    """A change of indices."""
 
+    @abstractmethod
     def extents(self, shape: Extents) -> Extents:
         """Return the shape after the step."""
-        raise NotImplementedError
 
-    def along(self, axis: int, labels: Array) -> Array:
-        """Return the labels of an axis after the step."""
-        raise NotImplementedError
-
+    @abstractmethod
     def labels(self, shape: Extents, labels: Labels) -> Labels | None:
         """Return the labels of all axes; None where they are no such sum, or more than `MOST`."""
+
+
+class AxisStep(Step):
+    """A change of indices along each axis by itself."""
+
+    @abstractmethod
+    def along(self, axis: int, labels: Array) -> Array:
+        """Return the labels of an axis after the step."""
+
+    def labels(self, shape: Extents, labels: Labels) -> Labels | None:
         extents = zip(labels, self.extents(shape))
         if any(own is not None and (not isinstance(e, int) or e > MOST) for own, e in extents):
             return None
@@ -87,7 +95,7 @@ class Permuted(Step):
 
 
 @dataclass(frozen=True)
-class Strided(Step):
+class Strided(AxisStep):
     """x[slices], one for each axis."""
 
     slices: tuple[slice, ...]
@@ -100,7 +108,7 @@ class Strided(Step):
 
 
 @dataclass(frozen=True)
-class Padded(Step):
+class Padded(AxisStep):
     """Elements (before, after) each axis, taken away where negative. mode: as numpy.pad has it; fill: an operand whose
     only element is put there at mode constant, 0 without one."""
 
@@ -127,7 +135,7 @@ class Padded(Step):
 
 
 @dataclass(frozen=True)
-class Repeated(Step):
+class Repeated(AxisStep):
     """times[k] copies along axis k."""
 
     times: tuple[Dim, ...]

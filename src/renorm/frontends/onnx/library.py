@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import contextmanager
+from importlib.util import find_spec
 
 from renorm.core.errors import InvalidInput
 
@@ -12,11 +13,7 @@ INSTALL = 'pip install "renorm[onnx]"'
 
 def is_installed() -> bool:
     """Return whether the package can be imported."""
-    try:
-        import onnx  # noqa: F401  # pyright: ignore[reportUnusedImport]
-    except ModuleNotFoundError:
-        return False
-    return True
+    return find_spec("onnx") is not None
 
 
 @contextmanager

@@ -17,6 +17,7 @@ import numpy as np
 
 from renorm import te, topi
 from renorm.core import dims
+from renorm.core.errors import InternalError
 from renorm.expr.nodes import cast
 from renorm.graph.channels import Carry
 from renorm.graph.index_map import IndexMap, Joined, Padded, Permuted, Regrouped, Repeated, Step, Strided
@@ -117,4 +118,4 @@ def _after(x: te.Tensor, step: Step) -> te.Tensor:
             value = 0 if fill is None else cast(x.dtype, fill[(0,) * fill.ndim])
             return topi.pad(x, [b for b, _ in pads], [a for _, a in pads], value, "pad", mode=mode)
         case _:
-            raise NotImplementedError(f"no tensor expression for {step}")
+            raise InternalError(f"no tensor expression for {step}")
