@@ -16,7 +16,6 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 from unittest.mock import patch
 
 import renorm
@@ -107,11 +106,13 @@ def kernels(subject: str) -> list[Kernel]:
     module = importlib.util.module_from_spec(spec)
     built = list[Kernel]()
 
-    def record(s: te.Schedule, args: Sequence[te.Tensor], target: str | None = None) -> Any:
+    def record(s: te.Schedule, args: Sequence[te.Tensor]) -> build.BuiltModule:
         loops = build.lower(s, args)
         assert isinstance(loops, build.Loops)
         built.append(loops.kernel)
-        return build.build(loops, target=target)
+        module = build.build(loops)
+        assert isinstance(module, build.BuiltModule)
+        return module
 
     with patch.object(renorm, "build", record), contextlib.redirect_stdout(io.StringIO()):
         spec.loader.exec_module(module)

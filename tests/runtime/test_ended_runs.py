@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from renorm.codegen.llvm import walk_waiting
+from renorm.codegen.llvm import walk_system
 from renorm.errors import Cancelled, InvalidInput, TimeLimit
 from renorm.runtime import layout, openmp, threads
 from renorm.runtime.memory import Memory
@@ -102,7 +102,7 @@ def test_a_worker_about_to_sleep_as_its_run_ends_does_not(mirrors, walker):
 
     @ctypes.CFUNCTYPE(word, word, ctypes.c_void_p, word, word, ctypes.c_void_p, word, word)
     def syscall(number, address, operation, value, *rest):
-        if address != done or operation == walk_waiting.WAKE:
+        if address != done or operation == walk_system.WAKE:
             return library.syscall(*map(word, (number, address, operation, value)), ctypes.c_void_p(rest[0]), *rest[1:])
         if threading.get_ident() != caller:
             m.cancel()

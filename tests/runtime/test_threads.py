@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from tests.stress._children import in_child
 
-from renorm.codegen.llvm import walk, walk_waiting
+from renorm.codegen.llvm import walk, walk_system
 from renorm.core import cgroups
 from renorm.errors import InvalidInput
 from renorm.runtime import Memory, layout, module, threads
@@ -185,7 +185,7 @@ def test_workers_that_sleep_are_woken_for_much_work_or_for_runs_that_follow_each
 
     @ctypes.CFUNCTYPE(word, word, ctypes.c_void_p, word, word)
     def syscall(number, address, operation, value):
-        woken.append(operation == walk_waiting.WAKE and address == team.pool.address + layout.GENERATION)
+        woken.append(operation == walk_system.WAKE and address == team.pool.address + layout.GENERATION)
         return 0
 
     for nanoseconds, expected in (

@@ -161,11 +161,20 @@ class Region:
 
 
 class Function:
-    """Builds `define void @name(parameters)`. Instructions go to the innermost region's current block. scales: whether
-    there is an instruction for vectors of x * 2**n (AVX-512); elsewhere llvm.ldexp is a call per lane."""
+    """Builds `define result @name(parameters)`. Instructions go to the innermost region's current block. scales:
+    whether there is an instruction for vectors of x * 2**n (AVX-512); elsewhere llvm.ldexp is a call per lane."""
 
-    def __init__(self, name: str, parameters: list[str], attributes: str, scales: bool = False):
+    def __init__(
+        self,
+        name: str,
+        parameters: list[str],
+        attributes: str,
+        scales: bool = False,
+        result: Type = VOID,
+        linkage: str = "",
+    ):
         self.name, self.parameters, self.attributes, self.scales = name, parameters, attributes, scales
+        self.result, self.linkage = result, linkage
         self.entry = Block("entry")
         self.blocks: list[Block] = [self.entry]
         self.allocations: list[str] = []
@@ -435,7 +444,8 @@ class Function:
         if self.depth != 0:
             raise InternalError(f"{self.name}: {self.depth} regions are still open")
         self.block.terminator = self.block.terminator or "ret void"
-        lines = [f"define void @{self.name}({', '.join(self.parameters)}) {self.attributes} {{"]
+        head = f"define {self.linkage} {self.result}" if self.linkage else f"define {self.result}"
+        lines = [f"{head} @{self.name}({', '.join(self.parameters)}) {self.attributes} {{"]
         for block in self.blocks:
             lines.append(f"{block.label}:")
             body = [*block.phis, *(self.allocations if block is self.entry else ()), *block.lines, block.terminator]

@@ -22,485 +22,335 @@ worker that the system wakes late, or not at all, costs no more than its help: t
 worker counts itself in, then looks whether a run is OPEN; thread 0 closes it, then waits until nobody is inside: either
 thread 0 sees a worker inside, or the worker sees that nothing is open.
 
+    thread 0 (`_together`)         worker (`work`)
+      OPEN = 1                       wait until GENERATION is another
+      GENERATION += 1                OUTSIDE -= 1
+      walk                           if OPEN: walk
+      wait until all is DONE         OUTSIDE += 1
+      OPEN = 0
+      wait until OUTSIDE = 0
+
 Workers that sleep come to a run unless it is short: then only where runs follow each other.
 
 Where the context says so, each thread writes down when it began and ended its part of each phase; what lies between two
 parts is waiting. Otherwise that costs a comparison of registers.
-
-There is no inline assembly: pausing and the floating-point environment are intrinsics; system call, clock and
-interpreter are called at addresses that the process's memory holds; so the object has no external symbols and can be
-made for any target that LLVM knows.
 """
 
 from __future__ import annotations
 
 from functools import cache
 
-from renorm.codegen.llvm import walk_call, walk_waiting
+from renorm.codegen.llvm import walk_call
+from renorm.codegen.llvm.lanes import where
 from renorm.codegen.llvm.library import llvm
-from renorm.codegen.llvm.walk_fields import field
+from renorm.codegen.llvm.routine import (
+    INT,
+    ORDERED,
+    RELAXED,
+    Number,
+    Pointer,
+    Routine,
+    Truth,
+    Word,
+    module_text,
+    routine,
+)
+from renorm.codegen.llvm.ssa import VOID
+from renorm.codegen.llvm.walk_call import CALL_BYTES, Run, begin, end, ends, finish, foreign
+from renorm.codegen.llvm.walk_system import (
+    MONOTONIC,
+    TRIPLES,
+    advance,
+    clock,
+    environment,
+    set_environment,
+    set_standard_environment,
+    this_thread,
+)
+from renorm.codegen.llvm.walk_waiting import occupy, until, vacate, wait
 from renorm.core.errors import InvalidTarget
 from renorm.core.target import Target
 from renorm.runtime import layout
 
-# triple, system call number of futex, statement that pauses, its declaration
-_MACHINES = {
-    "x86_64": (
-        "x86_64-unknown-linux-gnu",
-        202,
-        "call void @llvm.x86.sse2.pause()",
-        "declare void @llvm.x86.sse2.pause()",
-    ),
-    "aarch64": (
-        "aarch64-unknown-linux-gnu",
-        98,
-        "call void @llvm.aarch64.isb(i32 15)",  # takes some tens of cycles, where yield takes one
-        "declare void @llvm.aarch64.isb(i32)",
-    ),
-}
 CLOSELY = 100_000  # ns between runs that follow each other: about as long as waking a thread takes
+_PASSES = (  # routines are inlined unless they stand apart, and variables become values: the rest is small
+    "always_inliner",
+    "global_dead_code_eliminate",
+    "sroa",
+    "simplify_cfg",
+    "instruction_combine",
+    "simplify_cfg",
+)
+
+
+# a thread's part of a phase ------------------------------------------------------------------------------------------
+
+
+@routine()
+def _stamp(f: Routine, pool: Pointer, moments: Pointer, offset: Number) -> None:
+    """Write down what time it is, where something is recorded."""
+    with f.when(~moments.is_null):
+        clock(f, pool, MONOTONIC, moments + offset)
+
+
+def share(extent: Word, thread: Word, threads: Word) -> Word:
+    """Return where the share of a thread begins; that of the thread after it is where it ends."""
+    return (extent * thread + threads - 1) // threads
+
+
+def _lesser(a: Word, b: Word) -> Word:
+    return where(a < b, a, b)
+
+
+def _call_phase(record: Word, first: Word, last: Word, thread: Word | int) -> None:
+    record.pointer(layout.FUNCTION).call(VOID, record.pointer(layout.ARGS), first, last, thread)
+
+
+@routine(apart=True)
+def take(f: Routine, run: Run, record: Pointer, thread: Number, threads: Number, moments: Pointer) -> Number:
+    """Run chunks of the thread's own share, then of the next thread's, and so on round, unless the run is to end;
+    return how many iterations it ran.
+
+        for owner in thread, thread + 1, ..., thread - 1:
+            while (first = begin(owner) + fetch_add(counter(owner), chunk)) < end(owner):
+                function(args, first, min(first + chunk, end(owner)), thread)
+    """
+    extent, chunk = record.load(layout.EXTENT), record.load(layout.CHUNK)
+    counters, row = run.context.pointer(layout.COUNTERS), run.context.load(layout.ROW)
+    ran = f.variable(0)
+    with f.count(threads) as k:
+        shifted = thread + k
+        owner = where(shifted < threads, shifted, shifted - threads)
+        begin, end = share(extent, owner, threads), share(extent, owner + 1, threads)
+        counter = counters + (owner * row + record.load(layout.TAKEN))
+        with f.forever():
+            f.stop(begin + counter.load_atomic(RELAXED) >= end)  # takes no cache line from others
+            first = begin + counter.fetch_add(RELAXED, chunk)
+            f.stop(first >= end)
+            with f.when(ran.value.equals(0)):
+                _stamp(f, run.pool, moments, 0)
+            last = _lesser(first + chunk, end)
+            _call_phase(record, first, last, thread)
+            ran.value += last - first
+            f.give(ran.value, when=ends(f, run, False))
+    with f.when(ran.value.differs(0)):
+        _stamp(f, run.pool, moments, layout.MOMENT)
+    return ran.value
+
+
+@routine()
+def _run_whole(f: Routine, run: Run, record: Pointer, is_watched: Truth, moments: Pointer) -> Truth:
+    """Run all iterations of a phase, piece by piece where the run is watched; return whether they are done, and not
+    the run to end before."""
+    extent = record.load(layout.EXTENT)
+    _stamp(f, run.pool, moments, 0)
+    with f.branch((record.load(layout.FLAGS) & layout.FOREIGN).differs(0).value) as sides:
+        with sides.then():
+            foreign(f, run, record.pointer(layout.FUNCTION), record.pointer(layout.ARGS), extent)
+        with sides.otherwise():
+            piece = where(is_watched, record.load(layout.PIECE), extent)
+            first = f.variable(0)
+            with f.forever():
+                last = _lesser(first.value + piece, extent)
+                _call_phase(record, first.value, last, 0)
+                f.stop(last.equals(extent))
+                f.give(False, when=ends(f, run, False))
+                first.value = last
+    _stamp(f, run.pool, moments, layout.MOMENT)
+    return f.word(True)
+
+
+# a thread's walk -----------------------------------------------------------------------------------------------------
+
+
+@routine(apart=True)
+def walk(f: Routine, run: Run, thread: Number, threads: Number) -> Number:
+    """Return how many iterations stand before the end of the walk: all that the run has, unless it is to end.
+
+        for record in table:
+            if record.flags & BARRIER: tell what is done; wait for all before
+            if record.chunk:           take chunks
+            else:                      thread 0 runs the whole
+
+    A thread that is alone runs each phase whole, and waits for nothing.
+    """
+    pool, context, call = run
+    table, count, times = context.pointer(layout.TABLE), context.load(layout.PHASES), context.pointer(layout.TIMES)
+    f.give(0, when=count.equals(0))
+    is_alone, is_first = threads.equals(1), thread.equals(0)
+    step = where(times.is_null, f.word(0), 2 * layout.MOMENT)  # null stays null
+    is_watched = f.variable(False)
+    with f.when(~call.is_null):
+        is_watched.value = call.load(walk_call.WATCHED).differs(0)
+    at, moments = f.variable(table), f.variable(times + count * step * thread)
+    own, start = f.variable(0), table.load(layout.BEFORE)  # own: iterations that it has not said are done
+    with f.forever():
+        record = at.value
+        before, extent = record.load(layout.BEFORE) - start, record.load(layout.EXTENT)
+        after = before + extent
+        with f.when((record.load(layout.FLAGS) & layout.BARRIER).differs(0) & ~is_alone):
+            finish(f, pool, own.value)
+            own.value = 0
+            until(f, run, before)
+            f.give(after, when=ends(f, run, False))  # iterations that it waited for may be missing
+        with f.branch((is_alone | record.load(layout.CHUNK).equals(0)).value) as sides:
+            with sides.then(), f.when(is_first):
+                own.value += extent
+                f.give(after, when=~_run_whole(f, run, record, is_watched.value, moments.value))
+            with sides.otherwise():
+                own.value += take(f, run, record, thread, threads, moments.value)
+        at.value += layout.RECORD
+        moments.value += step
+        f.stop(at.value.equals(table + count * layout.RECORD))
+        f.give(after, when=ends(f, run, False))
+    with f.when(~is_alone):
+        finish(f, pool, own.value)
+    return after
+
+
+# a run ---------------------------------------------------------------------------------------------------------------
+
+
+@routine()
+def prepare(f: Routine, context: Pointer, threads: Number) -> None:
+    """Write the addresses of the caller's arrays where the phases read them, and set the counters of chunks back."""
+    patches, bases = context.pointer(layout.PATCHES), context.pointer(layout.BASES)
+    with f.count(context.load(layout.PATCH_COUNT)) as i:
+        patch = patches + i * layout.PATCH
+        slot, base, offset = patch.pointer(), patch.load(8), patch.load(16)
+        slot.store(0, (bases + base * 8).load() + offset)
+    counters, words = context.pointer(layout.COUNTERS), context.load(layout.ROW) * threads // 8
+    with f.when(threads.differs(1)), f.count(words) as i:
+        (counters + i * 8).store_atomic(RELAXED, 0)
+
+
+def _publish(f: Routine, pool: Word) -> None:
+    """Let the workers see that there is something new, and wake those that sleep."""
+    advance(f, pool, pool + layout.GENERATION, 1, pool + layout.PARKED)
+
+
+@routine()
+def _wakes(f: Routine, run: Run) -> Truth:
+    """Return whether it is worth waking workers: the run is long, or has begun right after another."""
+    f.give(True, when=run.context.load(layout.IS_SHORT).equals(0))
+    return clock(f, run.pool, MONOTONIC, run.call + walk_call.NOW) - run.pool.load(layout.ENDED_AT) < CLOSELY
+
+
+@routine(apart=True)
+def _together(f: Routine, run: Run, threads: Number) -> None:
+    """Walk with the team, which is this call's."""
+    pool, context, call = run
+    pool.store(layout.CONTEXT, context)
+    pool.store(layout.CALL, call)
+    pool.store(layout.WALKING, threads)
+    (pool + layout.DONE).store_atomic(RELAXED, 0)
+    call.store(walk_call.WIDE, 1)
+    parallel = pool.pointer(layout.PARALLEL)
+    with f.when(~parallel.is_null):
+        body = pool.pointer(layout.BODY)  # to take its address here would be a relocation
+        parallel.call(VOID, body, pool, pool.load(layout.REGION).convert("trunc", "i32"), f.word(0, INT))
+        f.give()
+
+    (pool + layout.OPEN).store_atomic(ORDERED, 1)
+    with f.branch(_wakes(f, run).value) as sides:
+        with sides.then():
+            _publish(f, pool)
+        with sides.otherwise():
+            (pool + layout.GENERATION).fetch_add(ORDERED, 1)
+    until(f, run, walk(f, run, 0, threads))
+    (pool + layout.OPEN).store_atomic(ORDERED, 0)
+    wait(f, Run(pool, f.null, f.null), pool + layout.OUTSIDE, 0, pool + layout.LEAVING)
+    pool.store(layout.ENDED_AT, clock(f, pool, MONOTONIC, call + walk_call.NOW))
+
+
+@routine(layout.RUN)
+def enter(
+    f: Routine, pool: Pointer, context: Pointer, caller: Pointer, deadline: Number, cancels: Number, version: Number
+) -> Number:
+    """Run the table of `context`; return why the run ended before it was done, or 0."""
+    run = Run(pool, context, f.stack(CALL_BYTES))
+    begin(f, run, caller, deadline, cancels, version)
+    depth = caller.load(layout.DEPTH)
+    caller.store(layout.DEPTH, depth + 1)
+    threads = where(depth.equals(0), context.load(layout.SHARES), 1)
+    prepare(f, context, threads)
+    busy = pool.pointer(layout.PROCESS) + layout.BUSY
+    with f.when(~ends(f, run, False)), f.branch(threads.equals(1).value) as sides:
+        with sides.then():
+            busy.fetch_add(RELAXED, 1)
+            walk(f, run, 0, 1)
+            busy.fetch_add(RELAXED, -1)
+        with sides.otherwise(), f.when(occupy(f, run)):
+            busy.fetch_add(RELAXED, threads)
+            _together(f, run, threads)
+            vacate(f, pool)
+            busy.fetch_add(RELAXED, -threads)
+    caller.store(layout.DEPTH, depth)
+    return end(f, run)
+
+
+# other threads -------------------------------------------------------------------------------------------------------
+
+
+@routine(layout.JOIN)
+def join(f: Routine, pool: Pointer) -> None:
+    """Do what each thread of a region of OpenMP does; its number need not be 0 where it called the run."""
+    thread = pool.pointer(layout.NUMBER).call(INT).convert("zext", "i64")
+    walking = pool.load(layout.WALKING)
+    with f.when(thread < walking):
+        call = pool.pointer(layout.CALL)
+        is_caller = this_thread(f).equals(call.pointer(walk_call.SELF))
+        before = environment(f)
+        set_standard_environment(f)
+        walk(f, Run(pool, pool.pointer(layout.CONTEXT), where(is_caller, call, f.null)), thread, walking)
+        set_environment(f, before)
+
+
+@routine()
+def _number(f: Routine, pool: Pointer) -> Number:
+    """Return the next number that no worker of the team has had, 0 where there is none."""
+    entered = pool + layout.ENTERED
+    with f.forever():
+        last = entered.load_atomic(RELAXED)
+        f.stop(last + 1 >= pool.load(layout.THREADS))
+        f.give(last + 1, when=entered.exchange(last, last + 1))
+    return f.word(0)
+
+
+@routine(layout.WORK)
+def work(f: Routine, pool: Pointer) -> None:
+    """Be a worker of the team until it is told to stop; return at once where no number is left."""
+    set_standard_environment(f)
+    thread = _number(f, pool)
+    f.give(when=thread.equals(0))
+    generation, outside = pool + layout.GENERATION, pool + layout.OUTSIDE
+    seen = f.variable(0)
+    with f.forever():
+        wait(f, Run(pool, f.null, f.null), generation, seen.value + 1, pool + layout.PARKED)
+        seen.value = generation.load_atomic(ORDERED)  # runs may have come and gone
+        f.stop((pool + layout.STOP).load_atomic(ORDERED, INT).differs(0))
+        outside.fetch_add(ORDERED, -1)
+        with f.when((pool + layout.OPEN).load_atomic(ORDERED).differs(0)):
+            walk(f, Run(pool, pool.pointer(layout.CONTEXT), f.null), thread, pool.load(layout.THREADS))
+        advance(f, pool, outside, 1, pool + layout.LEAVING)
+    (pool + layout.LEFT).fetch_add(ORDERED, 1)
+
+
+@routine(layout.STOP_WORK)
+def stop_work(f: Routine, pool: Pointer) -> None:
+    """Have the workers return, once they are through with what they do."""
+    (pool + layout.STOP).store_atomic(ORDERED, 1, INT)
+    _publish(f, pool)
+
+
+# the object ----------------------------------------------------------------------------------------------------------
 
 
 def walker_text(arch: str) -> str:
     """LLVM IR of the native entry for "x86_64" or "aarch64". Raises InvalidTarget for another machine."""
-    if arch not in _MACHINES:
-        raise InvalidTarget(f"no native entry for {arch!r}", [f"known: {', '.join(_MACHINES)}"])
-    triple, futex, pause, declaration = _MACHINES[arch]
-    return f"""\
-target triple = "{triple}"
-
-{declaration}
-
-{walk_waiting.text(futex, pause)}
-{walk_call.ENVIRONMENTS[arch]}
-{walk_call.TEXT}
-; writes down what time it is, where something is recorded
-define internal void @stamp(ptr %pool, ptr %moments, i64 %offset) {{
-entry:
-  %nothing = icmp eq ptr %moments, null
-  br i1 %nothing, label %done, label %look
-look:
-  %moment = getelementptr i8, ptr %moments, i64 %offset
-  %now = call i64 @clock(ptr %pool, i32 {walk_call.MONOTONIC}, ptr %moment)
-  br label %done
-done:
-  ret void
-}}
-
-; where the share of a thread begins; that of the thread after it is where it ends
-define internal i64 @share(i64 %extent, i64 %thread, i64 %threads) {{
-  %part = mul i64 %extent, %thread
-  %less = sub i64 %threads, 1
-  %part.up = add i64 %part, %less
-  %begin = udiv i64 %part.up, %threads
-  ret i64 %begin
-}}
-
-; runs chunks of the thread's own share, then of the next thread's, and so on round, unless the run is to end; gives how
-; many iterations it ran
-define internal i64 @take(ptr %pool, ptr %record, ptr %context, ptr %call, i64 %thread, i64 %threads,
-                          ptr %moments) noinline {{
-entry:
-  %function = load ptr, ptr %record
-  {field("args", "record", layout.ARGS, "ptr")}
-  {field("extent", "record", layout.EXTENT)}
-  {field("chunk", "record", layout.CHUNK)}
-  {field("taken", "record", layout.TAKEN)}
-  {field("counters", "context", layout.COUNTERS, "ptr")}
-  {field("row", "context", layout.ROW)}
-  br label %owner
-owner:
-  %k = phi i64 [ 0, %entry ], [ %k.next, %gone ]
-  %ran = phi i64 [ 0, %entry ], [ %ran.now, %gone ]
-  %shifted = add i64 %thread, %k
-  %beyond = icmp uge i64 %shifted, %threads
-  %wrapped = sub i64 %shifted, %threads
-  %whose = select i1 %beyond, i64 %wrapped, i64 %shifted
-  %begin = call i64 @share(i64 %extent, i64 %whose, i64 %threads)
-  %up = add i64 %whose, 1
-  %end = call i64 @share(i64 %extent, i64 %up, i64 %threads)
-  %row.offset = mul i64 %whose, %row
-  %offset = add i64 %row.offset, %taken
-  %counter = getelementptr i8, ptr %counters, i64 %offset
-  br label %look
-look:
-  %ran.now = phi i64 [ %ran, %owner ], [ %ran.more, %goes.on ]
-  %seen = load atomic i64, ptr %counter monotonic, align 8
-  %seen.first = add i64 %begin, %seen
-  %open = icmp ult i64 %seen.first, %end
-  br i1 %open, label %claim, label %gone
-claim:
-  %before = atomicrmw add ptr %counter, i64 %chunk monotonic, align 8
-  %first = add i64 %begin, %before
-  %left = icmp ult i64 %first, %end
-  br i1 %left, label %piece, label %gone
-piece:
-  %last = add i64 %first, %chunk
-  %over = icmp ugt i64 %last, %end
-  %stop = select i1 %over, i64 %end, i64 %last
-  %fresh = icmp eq i64 %ran.now, 0
-  br i1 %fresh, label %begun, label %work
-begun:
-  call void @stamp(ptr %pool, ptr %moments, i64 0)
-  br label %work
-work:
-  call void %function(ptr %args, i64 %first, i64 %stop, i64 %thread)
-  %length = sub i64 %stop, %first
-  %ran.more = add i64 %ran.now, %length
-  %ends = call i1 @ends(ptr %pool, ptr %context, ptr %call, i1 0)
-  br i1 %ends, label %return, label %goes.on
-goes.on:
-  br label %look
-gone:
-  %k.next = add i64 %k, 1
-  %all = icmp eq i64 %k.next, %threads
-  br i1 %all, label %done, label %owner
-done:
-  %some = icmp ne i64 %ran.now, 0
-  br i1 %some, label %ended, label %return
-ended:
-  call void @stamp(ptr %pool, ptr %moments, i64 {layout.MOMENT})
-  br label %return
-return:
-  %ran.all = phi i64 [ %ran.now, %done ], [ %ran.now, %ended ], [ %ran.more, %work ]
-  ret i64 %ran.all
-}}
-
-; call: of the thread that called, null in others; gives how many iterations the run has
-define internal i64 @walk(ptr %pool, ptr %context, ptr %call, i64 %thread, i64 %threads) noinline {{
-entry:
-  {field("table", "context", layout.TABLE, "ptr")}
-  {field("count", "context", layout.PHASES)}
-  %end = getelementptr [{layout.RECORD} x i8], ptr %table, i64 %count
-  {field("times", "context", layout.TIMES, "ptr")}
-  %silent = icmp eq ptr %times, null
-  %step = select i1 %silent, i64 0, i64 {2 * layout.MOMENT}
-  %row = mul i64 %count, %step
-  %row.offset = mul i64 %row, %thread
-  %moments.first = getelementptr i8, ptr %times, i64 %row.offset
-  %alone = icmp eq i64 %threads, 1
-  %caller = icmp eq i64 %thread, 0
-  %empty = icmp eq i64 %count, 0
-  br i1 %empty, label %nothing, label %who
-nothing:
-  ret i64 0
-who:
-  %other = icmp eq ptr %call, null
-  br i1 %other, label %begin, label %look
-look:
-  %watched.at = getelementptr i8, ptr %call, i64 {walk_call.WATCHED}
-  %watched.word = load i64, ptr %watched.at
-  %watched.call = icmp ne i64 %watched.word, 0
-  br label %begin
-begin:
-  %watched = phi i1 [ 0, %who ], [ %watched.call, %look ]
-  {field("before.first", "table", layout.BEFORE)}
-  br label %phase
-phase:
-  %record = phi ptr [ %table, %begin ], [ %record.next, %go ]
-  %moments = phi ptr [ %moments.first, %begin ], [ %moments.next, %go ]
-  %own = phi i64 [ 0, %begin ], [ %own.next, %go ]  ; iterations that it has not said are done
-  %function = load ptr, ptr %record
-  {field("args", "record", layout.ARGS, "ptr")}
-  {field("extent", "record", layout.EXTENT)}
-  %before.at = getelementptr i8, ptr %record, i64 {layout.BEFORE}
-  %before.all = load i64, ptr %before.at
-  %before = sub i64 %before.all, %before.first
-  {field("flags", "record", layout.FLAGS)}
-  br i1 %alone, label %whole, label %meet
-meet:
-  %barrier = and i64 %flags, {layout.BARRIER}
-  %must = icmp ne i64 %barrier, 0
-  br i1 %must, label %sync, label %share
-sync:
-  call void @finish(ptr %pool, i64 %own)
-  call void @until(ptr %pool, i64 %before, ptr %context, ptr %call)
-  %in.vain = call i1 @ends(ptr %pool, ptr %context, ptr %call, i1 0)  ; iterations that it waited for may be missing
-  br i1 %in.vain, label %return, label %share
-share:
-  %left = phi i64 [ %own, %meet ], [ 0, %sync ]
-  {field("chunk", "record", layout.CHUNK)}
-  %parallel = icmp ne i64 %chunk, 0
-  br i1 %parallel, label %take, label %serial
-serial:
-  br i1 %caller, label %whole, label %next
-whole:
-  %left.serial = phi i64 [ 0, %phase ], [ %left, %serial ]
-  %own.serial = add i64 %left.serial, %extent
-  call void @stamp(ptr %pool, ptr %moments, i64 0)
-  %foreign = and i64 %flags, {layout.FOREIGN}
-  %is.foreign = icmp ne i64 %foreign, 0
-  br i1 %is.foreign, label %others, label %ours
-others:
-  call void @foreign(ptr %pool, ptr %context, ptr %call, ptr %function, ptr %args, i64 %extent)
-  br label %ran
-ours:
-  %piece.at = getelementptr i8, ptr %record, i64 {layout.PIECE}
-  %piece.long = load i64, ptr %piece.at
-  %piece = select i1 %watched, i64 %piece.long, i64 %extent
-  br label %piece.run
-piece.run:
-  %first = phi i64 [ 0, %ours ], [ %stop, %piece.look ]
-  %last = add i64 %first, %piece
-  %over = icmp ugt i64 %last, %extent
-  %stop = select i1 %over, i64 %extent, i64 %last
-  call void %function(ptr %args, i64 %first, i64 %stop, i64 0)
-  %whole.done = icmp eq i64 %stop, %extent
-  br i1 %whole.done, label %ran, label %piece.look
-piece.look:
-  %piece.ends = call i1 @ends(ptr %pool, ptr %context, ptr %call, i1 0)
-  br i1 %piece.ends, label %return, label %piece.run
-ran:
-  call void @stamp(ptr %pool, ptr %moments, i64 {layout.MOMENT})
-  br label %next
-take:
-  %ran.own = call i64 @take(ptr %pool, ptr %record, ptr %context, ptr %call, i64 %thread, i64 %threads, ptr %moments)
-  %own.taken = add i64 %left, %ran.own
-  br label %next
-next:
-  %own.next = phi i64 [ %own.serial, %ran ], [ %own.taken, %take ], [ %left, %serial ]
-  %record.next = getelementptr i8, ptr %record, i64 {layout.RECORD}
-  %moments.next = getelementptr i8, ptr %moments, i64 %step
-  %last.record = icmp eq ptr %record.next, %end
-  br i1 %last.record, label %finish, label %go
-go:
-  %ends = call i1 @ends(ptr %pool, ptr %context, ptr %call, i1 0)
-  br i1 %ends, label %return, label %phase
-finish:
-  br i1 %alone, label %return, label %tell
-tell:
-  call void @finish(ptr %pool, i64 %own.next)
-  br label %return
-return:
-  %all = add i64 %before, %extent
-  ret i64 %all
-}}
-
-; writes the addresses of the caller's arrays where the phases read them, and sets the counters of chunks back
-define internal void @prepare(ptr %context, i64 %threads) {{
-entry:
-  {field("patches", "context", layout.PATCHES, "ptr")}
-  {field("count", "context", layout.PATCH_COUNT)}
-  {field("bases", "context", layout.BASES, "ptr")}
-  %nothing = icmp eq i64 %count, 0
-  br i1 %nothing, label %fresh, label %patch
-patch:
-  %i = phi i64 [ 0, %entry ], [ %i.next, %patch ]
-  %this = getelementptr [{layout.PATCH} x i8], ptr %patches, i64 %i
-  %slot = load ptr, ptr %this
-  %base.at = getelementptr i8, ptr %this, i64 8
-  %base = load i64, ptr %base.at
-  %offset.at = getelementptr i8, ptr %this, i64 16
-  %offset = load i64, ptr %offset.at
-  %array.at = getelementptr i64, ptr %bases, i64 %base
-  %array = load i64, ptr %array.at
-  %address = add i64 %array, %offset
-  store i64 %address, ptr %slot
-  %i.next = add i64 %i, 1
-  %patched = icmp eq i64 %i.next, %count
-  br i1 %patched, label %fresh, label %patch
-fresh:
-  {field("counters", "context", layout.COUNTERS, "ptr")}
-  {field("row", "context", layout.ROW)}
-  %bytes = mul i64 %row, %threads
-  %end = getelementptr i8, ptr %counters, i64 %bytes
-  %none = icmp eq i64 %bytes, 0
-  %alone = icmp eq i64 %threads, 1
-  %skip = or i1 %none, %alone
-  br i1 %skip, label %done, label %reset
-reset:
-  %counter = phi ptr [ %counters, %fresh ], [ %counter.next, %reset ]
-  store atomic i64 0, ptr %counter monotonic, align 8
-  %counter.next = getelementptr i8, ptr %counter, i64 8
-  %all = icmp eq ptr %counter.next, %end
-  br i1 %all, label %done, label %reset
-done:
-  ret void
-}}
-
-; what each thread of a region of OpenMP does; its number need not be 0 where it called the run
-define void @{layout.JOIN}(ptr %pool) {{
-entry:
-  {field("number", "pool", layout.NUMBER, "ptr")}
-  %thread.short = call i32 %number()
-  %thread = zext i32 %thread.short to i64
-  {field("walking", "pool", layout.WALKING)}
-  %one = icmp ult i64 %thread, %walking
-  br i1 %one, label %work, label %done
-work:
-  {field("context", "pool", layout.CONTEXT, "ptr")}
-  %call.at = getelementptr i8, ptr %pool, i64 {layout.CALL}
-  %call.run = load ptr, ptr %call.at
-  {field("caller", "call.run", walk_call.SELF, "ptr")}
-  %self = call ptr @llvm.thread.pointer()
-  %mine = icmp eq ptr %self, %caller
-  %call = select i1 %mine, ptr %call.run, ptr null
-  %environment = call i64 @environment()
-  call void @standard()
-  %0 = call i64 @walk(ptr %pool, ptr %context, ptr %call, i64 %thread, i64 %walking)
-  call void @become(i64 %environment)
-  br label %done
-done:
-  ret void
-}}
-
-; walks with the team, which is this call's
-define internal void @together(ptr %pool, ptr %context, ptr %call, i64 %threads) noinline {{
-entry:
-  %context.at = getelementptr i8, ptr %pool, i64 {layout.CONTEXT}
-  store ptr %context, ptr %context.at
-  %call.at = getelementptr i8, ptr %pool, i64 {layout.CALL}
-  store ptr %call, ptr %call.at
-  %walking = getelementptr i8, ptr %pool, i64 {layout.WALKING}
-  store i64 %threads, ptr %walking
-  %done = getelementptr i8, ptr %pool, i64 {layout.DONE}
-  store atomic i64 0, ptr %done monotonic, align 8
-  %wide = getelementptr i8, ptr %call, i64 {walk_call.WIDE}
-  store i64 1, ptr %wide
-  {field("parallel", "pool", layout.PARALLEL, "ptr")}
-  %own = icmp eq ptr %parallel, null
-  br i1 %own, label %begin, label %region
-region:
-  %region.at = getelementptr i8, ptr %pool, i64 {layout.REGION}
-  %size = load i64, ptr %region.at
-  %size.short = trunc i64 %size to i32
-  {field("body", "pool", layout.BODY, "ptr")}  ; to take its address here would be a relocation
-  call void %parallel(ptr %body, ptr %pool, i32 %size.short, i32 0)
-  ret void
-begin:
-  %open = getelementptr i8, ptr %pool, i64 {layout.OPEN}
-  store atomic i64 1, ptr %open seq_cst, align 8
-  %generation = getelementptr i8, ptr %pool, i64 {layout.GENERATION}
-  %parked = getelementptr i8, ptr %pool, i64 {layout.PARKED}
-  %moment = getelementptr i8, ptr %call, i64 {walk_call.NOW}
-  %ended.at = getelementptr i8, ptr %pool, i64 {layout.ENDED_AT}
-  {field("short", "context", layout.IS_SHORT)}
-  %long = icmp eq i64 %short, 0
-  br i1 %long, label %wake, label %ask
-ask:
-  %now = call i64 @clock(ptr %pool, i32 {walk_call.MONOTONIC}, ptr %moment)
-  %before = load i64, ptr %ended.at
-  %since = sub i64 %now, %before
-  %follows = icmp slt i64 %since, {CLOSELY}
-  br i1 %follows, label %wake, label %show
-show:
-  %0 = atomicrmw add ptr %generation, i64 1 seq_cst, align 8
-  br label %walk
-wake:
-  call void @advance(ptr %pool, ptr %generation, i64 1, ptr %parked)
-  br label %walk
-walk:
-  %all = call i64 @walk(ptr %pool, ptr %context, ptr %call, i64 0, i64 %threads)
-  call void @until(ptr %pool, i64 %all, ptr %context, ptr %call)
-  store atomic i64 0, ptr %open seq_cst, align 8
-  %outside = getelementptr i8, ptr %pool, i64 {layout.OUTSIDE}
-  %leaving = getelementptr i8, ptr %pool, i64 {layout.LEAVING}
-  call void @await(ptr %pool, ptr %outside, i64 0, ptr %leaving, ptr null, ptr null)
-  %then = call i64 @clock(ptr %pool, i32 {walk_call.MONOTONIC}, ptr %moment)
-  store i64 %then, ptr %ended.at
-  ret void
-}}
-
-define i64 @{layout.RUN}(ptr %pool, ptr %context, ptr %caller, i64 %deadline, i64 %cancels, i64 %version) {{
-entry:
-  %call = alloca [{walk_call.CALL_BYTES} x i8], align 16
-  call void @begin(ptr %pool, ptr %context, ptr %caller, ptr %call, i64 %deadline, i64 %cancels, i64 %version)
-  %depth = load i64, ptr %caller
-  %deeper = add i64 %depth, 1
-  store i64 %deeper, ptr %caller
-  %inside = icmp ne i64 %depth, 0
-  {field("shares", "context", layout.SHARES)}
-  %threads = select i1 %inside, i64 1, i64 %shares
-  call void @prepare(ptr %context, i64 %threads)
-  %process.at = getelementptr i8, ptr %pool, i64 {layout.PROCESS}
-  %busy = load ptr, ptr %process.at
-  %in.vain = call i1 @ends(ptr %pool, ptr %context, ptr %call, i1 0)
-  br i1 %in.vain, label %return, label %how
-how:
-  %alone = icmp eq i64 %threads, 1
-  br i1 %alone, label %only, label %turn
-only:
-  %0 = atomicrmw add ptr %busy, i64 1 monotonic, align 8
-  %1 = call i64 @walk(ptr %pool, ptr %context, ptr %call, i64 0, i64 1)
-  br label %leave
-turn:
-  %mine = call i1 @occupy(ptr %pool, ptr %context, ptr %call)
-  br i1 %mine, label %all, label %return
-all:
-  %2 = atomicrmw add ptr %busy, i64 %threads monotonic, align 8
-  call void @together(ptr %pool, ptr %context, ptr %call, i64 %threads)
-  call void @vacate(ptr %pool)
-  br label %leave
-leave:
-  %3 = atomicrmw sub ptr %busy, i64 %threads monotonic, align 8
-  br label %return
-return:
-  store i64 %depth, ptr %caller
-  %ended = call i64 @end(ptr %pool, ptr %context, ptr %call)
-  ret i64 %ended
-}}
-
-; a thread takes the next number that nobody has had; one for which there is none returns at once
-define void @{layout.WORK}(ptr %pool) {{
-entry:
-  %generation = getelementptr i8, ptr %pool, i64 {layout.GENERATION}
-  %parked = getelementptr i8, ptr %pool, i64 {layout.PARKED}
-  %stop.at = getelementptr i8, ptr %pool, i64 {layout.STOP}
-  %context.at = getelementptr i8, ptr %pool, i64 {layout.CONTEXT}
-  %open.at = getelementptr i8, ptr %pool, i64 {layout.OPEN}
-  %outside = getelementptr i8, ptr %pool, i64 {layout.OUTSIDE}
-  %leaving = getelementptr i8, ptr %pool, i64 {layout.LEAVING}
-  %entered = getelementptr i8, ptr %pool, i64 {layout.ENTERED}
-  %left = getelementptr i8, ptr %pool, i64 {layout.LEFT}
-  {field("threads", "pool", layout.THREADS)}
-  call void @standard()
-  br label %number
-number:
-  %last = load atomic i64, ptr %entered monotonic, align 8
-  %thread = add i64 %last, 1
-  %one = icmp ult i64 %thread, %threads
-  br i1 %one, label %claim, label %none
-claim:
-  %pair = cmpxchg ptr %entered, i64 %last, i64 %thread seq_cst seq_cst, align 8
-  %mine = extractvalue {{ i64, i1 }} %pair, 1
-  br i1 %mine, label %rest, label %number
-rest:
-  %seen = phi i64 [ 0, %claim ], [ %now, %leave ]
-  %next = add i64 %seen, 1
-  call void @await(ptr %pool, ptr %generation, i64 %next, ptr %parked, ptr null, ptr null)
-  %now = load atomic i64, ptr %generation seq_cst, align 8  ; runs may have come and gone
-  %stop = load atomic i32, ptr %stop.at seq_cst, align 4
-  %home = icmp ne i32 %stop, 0
-  br i1 %home, label %done, label %enter
-enter:
-  %0 = atomicrmw sub ptr %outside, i64 1 seq_cst, align 8
-  %open = load atomic i64, ptr %open.at seq_cst, align 8
-  %late = icmp eq i64 %open, 0
-  br i1 %late, label %leave, label %work
-work:
-  %context = load ptr, ptr %context.at
-  %1 = call i64 @walk(ptr %pool, ptr %context, ptr null, i64 %thread, i64 %threads)
-  br label %leave
-leave:
-  call void @advance(ptr %pool, ptr %outside, i64 1, ptr %leaving)
-  br label %rest
-done:
-  %2 = atomicrmw add ptr %left, i64 1 seq_cst, align 8
-  ret void
-none:
-  ret void
-}}
-
-; workers return once they are through with what they do
-define void @{layout.STOP_WORK}(ptr %pool) {{
-  %stop.at = getelementptr i8, ptr %pool, i64 {layout.STOP}
-  store atomic i32 1, ptr %stop.at seq_cst, align 4
-  %generation = getelementptr i8, ptr %pool, i64 {layout.GENERATION}
-  %parked = getelementptr i8, ptr %pool, i64 {layout.PARKED}
-  call void @advance(ptr %pool, ptr %generation, i64 1, ptr %parked)
-  ret void
-}}
-"""
+    if arch not in TRIPLES:
+        raise InvalidTarget(f"no native entry for {arch!r}", [f"known: {', '.join(TRIPLES)}"])
+    return f'target triple = "{TRIPLES[arch]}"\n\n{module_text(arch, enter, work, stop_work, join)}\n'
 
 
 def compile_walker(target: Target) -> bytes:
@@ -513,11 +363,11 @@ def _compile(arch: str) -> bytes:
     text = walker_text(arch)
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
-    triple = _MACHINES[arch][0]
-    machine = llvm.Target.from_triple(triple).create_target_machine(opt=2, reloc="pic", codemodel="small")
+    machine = llvm.Target.from_triple(TRIPLES[arch]).create_target_machine(opt=2, reloc="pic", codemodel="small")
     module = llvm.parse_assembly(text)
     module.verify()
-    options = llvm.create_pipeline_tuning_options(speed_level=2)
-    passes = llvm.create_pass_builder(machine, options)
-    passes.getModulePassManager().run(module, passes)
+    passes = llvm.create_new_module_pass_manager()
+    for step in _PASSES:
+        getattr(passes, f"add_{step}_pass")()
+    passes.run(module, llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options()))
     return machine.emit_object(module)

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from renorm.codegen.llvm.lanes import Lanes, where
 from renorm.codegen.llvm.math import error_function, exponential, remainder, trigonometric
 from renorm.codegen.llvm.math import power as powers
-from renorm.codegen.llvm.math.lanes import Lanes, where
 from renorm.codegen.llvm.math.power import constant_power
 from renorm.codegen.llvm.ssa import Function, Value
 from renorm.core.errors import InternalError

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from renorm.codegen.llvm.lanes import Lanes, fma, polynomial, where
 from renorm.codegen.llvm.math.exponential import exp_small
 from renorm.codegen.llvm.math.formats import is_double
-from renorm.codegen.llvm.math.lanes import Lanes, fma, polynomial, where
 
 # p and q of erf(x) = x p(x*x) / q(x*x), |x| <= 3.92: 2**-25, and beyond it goes on growing: at 4.1 to 1 + 6.4e-7. All
 # positive, and so rounded that evaluation errs least

@@ -7,6 +7,7 @@ from the lowest up with the rest fitted again; the comments give the relative er
 
 from __future__ import annotations
 
+from renorm.codegen.llvm.lanes import Lanes, fma, polynomial, where
 from renorm.codegen.llvm.math.formats import (
     format_of,
     is_double,
@@ -15,7 +16,6 @@ from renorm.codegen.llvm.math.formats import (
     scale,
     split_exponent,
 )
-from renorm.codegen.llvm.math.lanes import Lanes, fma, polynomial, where
 
 _LOG2_E = 1.4426950408889634
 _INFINITY = float("inf")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from renorm.codegen.llvm.math.lanes import Lanes, fma, where
+from renorm.codegen.llvm.lanes import Lanes, fma, where
 
 
 @dataclass(frozen=True)

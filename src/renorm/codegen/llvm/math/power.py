@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from renorm.codegen.llvm.lanes import Lanes, fma, polynomial, where
 from renorm.codegen.llvm.math.exponential import exp, exp_of_sum, log
 from renorm.codegen.llvm.math.formats import split_exponent
-from renorm.codegen.llvm.math.lanes import Lanes, fma, polynomial, where
 from renorm.codegen.llvm.ssa import Function, Value, constant
 
 MULTIPLIED = 64  # integer exponents up to this one become multiplications

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from renorm.codegen.llvm.lanes import Lanes, where
 from renorm.codegen.llvm.math.formats import format_of, power_of_two
-from renorm.codegen.llvm.math.lanes import Lanes, where
 
 _INFINITY = float("inf")
 

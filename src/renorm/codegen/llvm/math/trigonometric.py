@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+from renorm.codegen.llvm.lanes import Lanes, fma, polynomial, where
 from renorm.codegen.llvm.math.formats import round_to_integer
-from renorm.codegen.llvm.math.lanes import Lanes, fma, polynomial, where
 from renorm.codegen.llvm.ssa import I64, Function, Value, constant, poison, vector
 
 _TWO_OVER_PI = 0.6366197723675814

@@ -1,5 +1,4 @@
-"""Notation for formulas over vectors: a Lanes is an SSA value with Python's operators, so that an algorithm reads as
-in a book.
+"""Notation for formulas: a Lanes is an SSA value with Python's operators, so that an algorithm reads as in a book.
 
 Numbers take the type of the operand they meet. Comparisons are ordered (false for NaN) and give truth values; `!=` is
 not provided: `is_nan` and `differs` say which of its two readings is meant. Nothing is contracted unless `fma` says
@@ -8,12 +7,13 @@ so."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Union
+from typing import Self, TypeVar, Union
 
 from renorm.codegen.llvm.integers import any_lane
 from renorm.codegen.llvm.ssa import Function, Type, Value, constant
 
 Operand = Union["Lanes", float, int]
+L = TypeVar("L", bound="Lanes")
 
 
 class Lanes:
@@ -28,96 +28,99 @@ class Lanes:
     def type(self) -> Type:
         return self.value.type
 
-    def like(self, other: Operand) -> Lanes:
+    def _new(self, value: Value) -> Self:
+        return type(self)(self.f, value)
+
+    def like(self, other: Operand) -> Self:
         """A number as a constant of this type; a Lanes as it is."""
-        return other if isinstance(other, Lanes) else Lanes(self.f, constant(self.type, other))
+        return self._new(other.value if isinstance(other, Lanes) else constant(self.type, other))
 
-    def _op(self, name: str, other: Operand) -> Lanes:
-        return Lanes(self.f, self.f.op(name, self.value, self.like(other).value))
+    def _op(self, name: str, other: Operand) -> Self:
+        return self._new(self.f.op(name, self.value, self.like(other).value))
 
-    def _arithmetic(self, name: str, other: Operand) -> Lanes:
+    def _arithmetic(self, name: str, other: Operand) -> Self:
         return self._op(("f" if self.type.is_float else "") + name, other)
 
-    def __add__(self, other: Operand) -> Lanes:
+    def __add__(self, other: Operand) -> Self:
         return self._arithmetic("add", other)
 
-    def __sub__(self, other: Operand) -> Lanes:
+    def __sub__(self, other: Operand) -> Self:
         return self._arithmetic("sub", other)
 
-    def __mul__(self, other: Operand) -> Lanes:
+    def __mul__(self, other: Operand) -> Self:
         return self._arithmetic("mul", other)
 
-    def __radd__(self, other: Operand) -> Lanes:
+    def __radd__(self, other: Operand) -> Self:
         return self.like(other) + self
 
-    def __rsub__(self, other: Operand) -> Lanes:
+    def __rsub__(self, other: Operand) -> Self:
         return self.like(other) - self
 
-    def __rmul__(self, other: Operand) -> Lanes:
+    def __rmul__(self, other: Operand) -> Self:
         return self.like(other) * self
 
-    def __truediv__(self, other: Operand) -> Lanes:
+    def __truediv__(self, other: Operand) -> Self:
         return self._op("fdiv", other)
 
-    def __rtruediv__(self, other: Operand) -> Lanes:
+    def __rtruediv__(self, other: Operand) -> Self:
         return self.like(other) / self
 
-    def __neg__(self) -> Lanes:
-        return Lanes(self.f, self.f.negate(self.value)) if self.type.is_float else self.like(0) - self
+    def __neg__(self) -> Self:
+        return self._new(self.f.negate(self.value)) if self.type.is_float else self.like(0) - self
 
-    def __and__(self, other: Operand) -> Lanes:
+    def __and__(self, other: Operand) -> Self:
         return self._op("and", other)
 
-    def __or__(self, other: Operand) -> Lanes:
+    def __or__(self, other: Operand) -> Self:
         return self._op("or", other)
 
-    def __xor__(self, other: Operand) -> Lanes:
+    def __xor__(self, other: Operand) -> Self:
         return self._op("xor", other)
 
-    def __invert__(self) -> Lanes:
+    def __invert__(self) -> Self:
         return self ^ (1 if self.type.element == "i1" else -1)
 
-    def __lshift__(self, other: Operand) -> Lanes:
+    def __lshift__(self, other: Operand) -> Self:
         return self._op("shl", other)
 
-    def __rshift__(self, other: Operand) -> Lanes:
+    def __rshift__(self, other: Operand) -> Self:
         """Arithmetic: keeps the sign."""
         return self._op("ashr", other)
 
-    def logical_shift(self, other: Operand) -> Lanes:
+    def logical_shift(self, other: Operand) -> Self:
         """To the right, with zeros."""
         return self._op("lshr", other)
 
-    def _compare(self, name: str, other: Operand) -> Lanes:
+    def _compare(self, name: str, other: Operand) -> Self:
         kind = f"fcmp o{name}" if self.type.is_float else f"icmp {name if name in ('eq', 'ne') else 's' + name}"
-        return Lanes(self.f, self.f.compare(kind, self.value, self.like(other).value))
+        return self._new(self.f.compare(kind, self.value, self.like(other).value))
 
-    def __lt__(self, other: Operand) -> Lanes:
+    def __lt__(self, other: Operand) -> Self:
         return self._compare("lt", other)
 
-    def __le__(self, other: Operand) -> Lanes:
+    def __le__(self, other: Operand) -> Self:
         return self._compare("le", other)
 
-    def __gt__(self, other: Operand) -> Lanes:
+    def __gt__(self, other: Operand) -> Self:
         return self._compare("gt", other)
 
-    def __ge__(self, other: Operand) -> Lanes:
+    def __ge__(self, other: Operand) -> Self:
         return self._compare("ge", other)
 
-    def equals(self, other: Operand) -> Lanes:
+    def equals(self, other: Operand) -> Self:
         return self._compare("eq", other)
 
-    def differs(self, other: Operand) -> Lanes:
+    def differs(self, other: Operand) -> Self:
         """Less or greater; false for NaN."""
         return self._compare("ne", other)
 
-    def below(self, other: Operand) -> Lanes:
+    def below(self, other: Operand) -> Self:
         """Less, as unsigned integers."""
-        return Lanes(self.f, self.f.compare("icmp ult", self.value, self.like(other).value))
+        return self._new(self.f.compare("icmp ult", self.value, self.like(other).value))
 
     @property
-    def is_nan(self) -> Lanes:
-        return Lanes(self.f, self.f.compare("fcmp uno", self.value, self.value))
+    def is_nan(self) -> Self:
+        return self._new(self.f.compare("fcmp uno", self.value, self.value))
 
     @property
     def any(self) -> Value:
@@ -127,23 +130,23 @@ class Lanes:
     # conversions ---------------------------------------------------------------------------------------------------
 
     @property
-    def bits(self) -> Lanes:
+    def bits(self) -> Self:
         """The representation of floats as integers of their size."""
         return self.convert("bitcast", f"i{self.type.bits}")
 
     @property
-    def floats(self) -> Lanes:
+    def floats(self) -> Self:
         """The floats with this representation."""
         return self.convert("bitcast", {32: "float", 64: "double"}[self.type.bits])
 
-    def convert(self, name: str, element: str) -> Lanes:
-        return Lanes(self.f, self.f.convert(name, self.value, element))
+    def convert(self, name: str, element: str) -> Self:
+        return self._new(self.f.convert(name, self.value, element))
 
-    def intrinsic(self, name: str) -> Lanes:
-        return Lanes(self.f, self.f.intrinsic(name, self.value))
+    def intrinsic(self, name: str) -> Self:
+        return self._new(self.f.intrinsic(name, self.value))
 
-    def with_sign_of(self, other: Lanes) -> Lanes:
-        return Lanes(self.f, self.f.intrinsic("copysign", self.value, other.value))
+    def with_sign_of(self, other: Lanes) -> Self:
+        return self._new(self.f.intrinsic("copysign", self.value, other.value))
 
 
 def fma(a: Operand, b: Operand, c: Operand) -> Lanes:
@@ -152,10 +155,10 @@ def fma(a: Operand, b: Operand, c: Operand) -> Lanes:
     return Lanes(first.f, first.f.intrinsic("fma", *(first.like(x).value for x in (a, b, c))))
 
 
-def where(condition: Lanes, a: Operand, b: Operand) -> Lanes:
+def where(condition: Lanes, a: L | float, b: L | float) -> L:
     first = a if isinstance(a, Lanes) else b
     assert isinstance(first, Lanes)
-    return Lanes(first.f, first.f.select(condition.value, first.like(a).value, first.like(b).value))
+    return type(first)(first.f, first.f.select(condition.value, first.like(a).value, first.like(b).value))
 
 
 def polynomial(x: Lanes, coefficients: Sequence[float]) -> Lanes:
