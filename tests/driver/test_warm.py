@@ -15,8 +15,10 @@ import pytest
 
 import renorm
 from renorm.core.dims import Sym, static
-from renorm.core.target import host_cpu, parse
-from renorm.driver import weights
+from renorm.core.host import host_cpu
+from renorm.core.limits import Limits
+from renorm.core.target import parse
+from renorm.driver import bounds, lowering, weights
 from renorm.driver.lowering import Parameter
 from renorm.frontends import onnx as onnx_frontend
 from renorm.graph import interpret
@@ -88,6 +90,15 @@ def test_from_the_cache_it_has_the_same_bits_and_loads_no_compiler(tmp_path: Pat
     heavy = {"llvmlite", "renorm.tir", "renorm.te.lower", "renorm.te.schedule", "renorm.codegen.structural_hash"}
     assert heavy <= loaded
     assert not (heavy | {"onnx", "google.protobuf"}) & needed
+
+
+def test_what_a_network_of_usual_size_asks_for_is_found_without_te(monkeypatch: pytest.MonkeyPatch) -> None:
+    g = Graph("depthwise")
+    y = g.input("x", "float32", (1, 96, 112, 112))
+    y = renorm.ops.conv(y, array(96, 1, 3, 3), pads=(1,) * 4, strides=(2, 2), group=96)
+    g.outputs = [renorm.ops.conv(y, array(512, 96, 1, 1))]
+    monkeypatch.setattr(lowering, "_user_code", lambda *_: pytest.fail("an expression is made"))
+    bounds.check(g, Limits())
 
 
 def test_the_graph_of_a_module_reads_the_weights_of_its_program(tmp_path: Path) -> None:

@@ -18,10 +18,10 @@ workspaces and the scratch base are aligned to ALIGNMENT bytes.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from renorm.core import dtypes
-from renorm.core.dataclass import dataclass
 from renorm.runtime.external import ExternalCode
 
 if TYPE_CHECKING:

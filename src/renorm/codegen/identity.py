@@ -7,7 +7,8 @@ import sys
 from functools import cache
 from importlib.util import find_spec
 
-from renorm.core.target import Target, host_cpu
+from renorm.core.host import host_cpu
+from renorm.core.target import Target
 
 
 def identity(target: Target) -> tuple[str, ...]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from renorm.core.dataclass import dataclass
 from renorm.core.errors import InvalidExpression, suggest
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import field, fields
+from dataclasses import dataclass, field, fields
 from math import log10
 
 from renorm.core import cgroups
-from renorm.core.dataclass import dataclass
 from renorm.core.errors import InvalidInput, LimitExceeded
 
 _ADDRESSES = 1 << 62  # elements from which on indices do not fit into 64 bits with their signs and strides

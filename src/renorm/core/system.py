@@ -7,7 +7,8 @@ import sys
 
 from renorm.core.errors import InvalidTarget
 from renorm.core.features import FEATURES, NEEDED
-from renorm.core.target import Target, host_flags
+from renorm.core.host import host_flags
+from renorm.core.target import Target
 
 SINCE = {
     "x86_64": "CPUs that have them: Intel since Haswell (2013), AMD since Excavator (2015)",

@@ -5,12 +5,11 @@ from __future__ import annotations
 import platform
 import shlex
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import field, replace
-from functools import cache
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from renorm.core.dataclass import dataclass
 from renorm.core.errors import InternalError, InvalidTarget, suggest
+from renorm.core.host import host_cache_bytes, host_flags
 
 _AVX512 = {"avx512f", "avx512dq", "avx512bw", "avx512vl"}  # what kernels of 64-byte vectors use, to LLVM and to Linux
 
@@ -144,47 +143,3 @@ def parse(text: str | Target, others: Iterable[str] = ()) -> Target:
                     ["known for llvm: -mcpu= -mtriple= -mattr=; for cuda: -arch="],
                 )
     return Target(kind, **chosen)
-
-
-@cache
-def host_flags() -> frozenset[str]:
-    """CPU flags as Linux prints them."""
-    try:
-        with open("/proc/cpuinfo") as lines:
-            for line in lines:
-                if line.startswith(("flags", "Features")):
-                    return frozenset(line.split(":", 1)[1].split())
-    except OSError:
-        pass
-    return frozenset()
-
-
-# What Linux prints of a processor that is not the same for all of one kind, or not at all times
-_VOLATILE = (
-    *("processor", "physical id", "siblings", "core id", "cpu cores", "apicid"),
-    *("cpu MHz", "bogomips", "BogoMIPS"),
-)
-
-
-@cache
-def host_cpu() -> str:
-    """Return what Linux prints of the first processor that tells its kind; empty where it prints nothing."""
-    try:
-        with open("/proc/cpuinfo") as file:
-            lines = file.read().partition("\n\n")[0].splitlines()
-    except OSError:
-        return ""
-    return "\n".join(line for line in lines if not line.removeprefix("initial ").startswith(_VOLATILE))
-
-
-@cache
-def host_cache_bytes() -> int:
-    """Size of the first core's second-level cache; 0 where it is not known."""
-    try:
-        with open("/sys/devices/system/cpu/cpu0/cache/index2/size") as line:
-            text = line.read().strip()
-    except OSError:
-        return 0
-    units = {"K": 1 << 10, "M": 1 << 20}
-    number, unit = (text[:-1], units[text[-1]]) if text[-1:] in units else (text, 1)
-    return int(number) * unit if number.isdigit() else 0

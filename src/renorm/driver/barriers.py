@@ -10,10 +10,10 @@ wait for. Anything else may run on any thread, since threads that are done take 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import ceil
 
 from renorm.codegen.abi import Access, CompiledKernel
-from renorm.core.dataclass import dataclass
 from renorm.driver.overlaps import Places
 from renorm.graph.place import Place
 from renorm.runtime.program import Argument

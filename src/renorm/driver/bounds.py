@@ -41,14 +41,20 @@ def _elements(v: Value) -> int:
 
 
 def _at_most(node: Node) -> int:
-    """More than what a node computes, found without its expressions: each element of its results from all of an operand
-    and as often as its attributes may say."""
+    """Return more than what a node computes, found without its expressions: each element of its results from all of its
+    weights, or, of an op without, from all of an operand and as often as its attributes may say."""
     if not all(v.type.is_static for v in (*node.inputs, *node.outputs) if v is not None):
         return 0
+    types, results = node.operand_types(), sum(map(_elements, node.outputs))
+    weights = [
+        _elements(v) for i, v in enumerate(node.inputs) if v is not None and node.op.channel_axis(i, types) is not None
+    ]
+    if weights:
+        return results * max(weights)
     given = [n for value in node.op.values.values() for n in (value if isinstance(value, tuple) else (value,))]
     often = prod(n for n in given if type(n) is int and n > 1)
     read = max((_elements(v) for v in node.inputs if v is not None), default=1)
-    return sum(map(_elements, node.outputs)) * max(1, read) * often
+    return results * max(1, read) * often
 
 
 def _operations(graph: Graph) -> Iterator[tuple[str, int]]:

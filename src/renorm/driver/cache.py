@@ -18,9 +18,9 @@ import stat
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
-from renorm.core.dataclass import dataclass
 from renorm.core.files import TEMPORARY, replacing
 
 SWITCH, DIRECTORY, SIZE = "RENORM_CACHE", "RENORM_CACHE_DIR", "RENORM_CACHE_MIB"

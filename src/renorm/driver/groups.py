@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from renorm.core import records
-from renorm.core.dataclass import dataclass
 from renorm.core.dims import static
 from renorm.core.target import Target
 from renorm.driver.lowering import SCALAR, Parameter, group_results

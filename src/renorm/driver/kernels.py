@@ -14,7 +14,7 @@ import hashlib
 import json
 import platform
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -25,7 +25,6 @@ from renorm.codegen.abi import CompiledKernel, bytes_of
 from renorm.codegen.identity import identity
 from renorm.codegen.llvm.requirements import requirements
 from renorm.core import records, sources
-from renorm.core.dataclass import dataclass
 from renorm.core.target import Target
 from renorm.driver.cache import Cache
 from renorm.driver.external import external_call

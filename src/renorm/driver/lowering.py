@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from renorm import te
-from renorm.core.dataclass import dataclass
 from renorm.core.dims import static
 from renorm.core.errors import InvalidGraph, RenormError, UserCodeError
 from renorm.core.target import Target

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache as cached
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,6 @@ import numpy as np
 
 from renorm.codegen import llvm
 from renorm.codegen.abi import CompiledKernel
-from renorm.core.dataclass import dataclass
 from renorm.core.dims import Shape, fixed_extents
 from renorm.core.errors import InvalidInput, suggest
 from renorm.core.lazy import cached_property

@@ -10,9 +10,9 @@ is exact for every integer x, since // rounds down.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator
+from dataclasses import dataclass
 from math import inf
 
-from renorm.core.dataclass import dataclass
 from renorm.expr.bounds import Bounds, Interval, Intervals, is_exact
 from renorm.expr.linear import Form, form_of
 from renorm.expr.nodes import Binary, Const, Expr

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from renorm.core.dataclass import dataclass
 from renorm.core.dtypes import unit_roundoff
 from renorm.core.lazy import cached_property
 from renorm.graph.channels import cancellation

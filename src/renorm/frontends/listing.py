@@ -6,14 +6,12 @@ What is the format's own stays opaque: it goes in and out as it stands.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from heapq import heappop, heappush
 from typing import Any
 
 import numpy as np
-
-from renorm.core.dataclass import dataclass
 
 Array = np.ndarray[Any, Any]
 

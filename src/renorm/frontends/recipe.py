@@ -15,12 +15,11 @@ import struct
 import zlib
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from itertools import islice
 from typing import Any
 
-from renorm.core.dataclass import dataclass
 from renorm.core.errors import InvalidModel, RenormError, raised_at
 from renorm.frontends.listing import Array, Listing, Operator, in_order
 from renorm.frontends.residual import Code, decode, encode, packed, unpacked

@@ -11,11 +11,10 @@ channel of the result what k has for the channels of x that it comes from. `push
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-
-from renorm.core.dataclass import dataclass
 
 Array = np.ndarray[Any, Any]
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
-from renorm.core.dataclass import dataclass
 from renorm.core.errors import InvalidInput
 from renorm.graph.ir import Graph, Node, Value
 

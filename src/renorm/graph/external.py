@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from renorm.core.dataclass import dataclass
 from renorm.graph.ir import External, Graph, Group, Node, Value
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import reduce
 from itertools import accumulate
 from math import prod
@@ -20,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from renorm.core.dataclass import dataclass
 from renorm.core.dims import Dim, is_static, regrouping, static
 from renorm.graph.channels import MOST, Carry
 from renorm.graph.op import Box

@@ -15,7 +15,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Generator, Iterable, KeysView, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from math import prod
 from operator import attrgetter
 from typing import Any
@@ -24,7 +24,6 @@ import numpy as np
 
 from renorm.core import dtypes
 from renorm.core.conversion import limits, wrapped
-from renorm.core.dataclass import dataclass
 from renorm.core.dims import Shape, substitute_shape
 from renorm.core.errors import InvalidGraph, OperandError, RenormError, UserCodeError, raised_at
 from renorm.core.indexed_list import Listed

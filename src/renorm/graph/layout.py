@@ -7,9 +7,9 @@ position holds 16 channels side by side, which fill a vector register.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import Enum
 
-from renorm.core.dataclass import dataclass
 from renorm.core.dims import Shape, format_shape
 
 

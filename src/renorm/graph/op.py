@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from renorm.core import dtypes
-from renorm.core.dataclass import dataclass
 from renorm.core.dims import Sym
 from renorm.core.errors import OperandError, suggest
 from renorm.core.target import Target

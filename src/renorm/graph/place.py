@@ -9,10 +9,10 @@ run, what stands before it makes rows.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
 
-from renorm.core.dataclass import dataclass
 from renorm.core.dims import static
 from renorm.core.dtypes import itemsize
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from renorm.core.dataclass import dataclass
 from renorm.core.errors import OperandError, UnsupportedOp, suggest
 from renorm.core.target import Target
 from renorm.graph.ir import Node

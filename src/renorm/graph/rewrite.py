@@ -25,13 +25,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, ClassVar
 
 import numpy as np
 
-from renorm.core.dataclass import dataclass
 from renorm.core.dims import is_static
 from renorm.core.errors import InternalError, InvalidGraph
 from renorm.core.lazy import cached_property

@@ -13,10 +13,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from renorm.core import dtypes
-from renorm.core.dataclass import dataclass
 from renorm.core.dims import Dim, Shape, format_shape
 from renorm.core.errors import OperandError
 from renorm.graph.types import Operand, TensorType

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from renorm.core import dtypes
-from renorm.core.dataclass import dataclass
 from renorm.core.dims import Dim, Shape, format_shape, is_static, static
 
 

@@ -9,14 +9,13 @@ process takes anyway.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cache
 from heapq import heapify, heappop, heapreplace
 from itertools import product
 from math import prod
 from typing import Any
 
-from renorm.core.dataclass import dataclass
 from renorm.core.dims import is_static, static
 from renorm.core.dtypes import itemsize
 from renorm.core.target import Target

@@ -3,13 +3,13 @@ multiplied; and that of vectors where a norm is over channels."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from renorm import ops
-from renorm.core.dataclass import dataclass
 from renorm.core.dims import static
 from renorm.graph import registry
 from renorm.graph.ir import Value

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
 import numpy as np
 
-from renorm.core.dataclass import dataclass
 from renorm.graph.ir import Graph, Node, Value
 from renorm.graph.origin import Origin
 from renorm.passes.context import Context

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from renorm.core import dtypes
-from renorm.core.dataclass import dataclass
 from renorm.core.dims import static
 from renorm.graph import interpret
 from renorm.graph.ir import Graph, Node, Value

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Protocol
 
-from renorm.core.dataclass import dataclass
 from renorm.core.errors import InvalidInput, suggest
 from renorm.core.target import Target
 from renorm.graph import registry

@@ -9,9 +9,9 @@ nothing is multiplied.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import inf, prod
 
-from renorm.core.dataclass import dataclass
 from renorm.core.target import Target
 from renorm.ops.schedules.winograd_blocks import Work, choose, registers
 from renorm.ops.shared.filtering import Filter

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
-from renorm.core.dataclass import dataclass
 from renorm.graph.ir import Graph, Node
 from renorm.passes.context import Context
 

@@ -9,14 +9,13 @@ what these become in weight_folding.py.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from renorm import ops
 from renorm.core import dtypes
-from renorm.core.dataclass import dataclass
 from renorm.graph import registry
 from renorm.graph.channels import ChannelMap
 from renorm.graph.ir import Value

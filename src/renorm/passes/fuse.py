@@ -20,11 +20,10 @@ repeatedly, and what would make one expression too long.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import field
+from dataclasses import dataclass, field
 from math import inf, prod
 
 from renorm.core.common_ancestor import Ancestry
-from renorm.core.dataclass import dataclass
 from renorm.core.dims import is_static, static
 from renorm.core.target import Target
 from renorm.graph import registry

@@ -8,9 +8,9 @@ an op can do is said in its own file (`OpDef.in_blocks`).
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from math import prod
 
-from renorm.core.dataclass import dataclass
 from renorm.core.dims import is_static, static
 from renorm.core.target import Target
 from renorm.graph import registry

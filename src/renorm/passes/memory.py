@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from heapq import heappop, heappush
 
-from renorm.core.dataclass import dataclass
 from renorm.core.intervals import Spans
 from renorm.runtime.program import align
 

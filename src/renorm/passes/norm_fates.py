@@ -8,10 +8,9 @@ constants became is read after the passes on models: later ones keep them in oth
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 from renorm.core import dtypes
-from renorm.core.dataclass import dataclass
 from renorm.graph.channels import cancellation
 from renorm.graph.ir import Graph, Group, Node
 from renorm.graph.op import BROADCAST

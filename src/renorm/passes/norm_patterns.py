@@ -13,14 +13,13 @@ is no such norm, though it looks like one. Values are compared as values: equal 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from math import isclose, prod
 
 import numpy as np
 
 from renorm.core import dtypes
-from renorm.core.dataclass import dataclass
 from renorm.core.dims import Dim
 from renorm.graph.ir import Node, Value
 from renorm.passes.simplify import VIEWS

@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
-from renorm.core.dataclass import dataclass
 from renorm.core.errors import RenormError, UserCodeError, raised_at
 from renorm.core.target import Target
 from renorm.graph import registry

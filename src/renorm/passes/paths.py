@@ -12,14 +12,13 @@ each whether it may go.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from renorm import ops
 from renorm.core import dtypes
-from renorm.core.dataclass import dataclass
 from renorm.graph.channels import MOST as CHANNELS
 from renorm.graph.channels import Carry, ChannelMap, pulled
 from renorm.graph.ir import Node, Value

@@ -9,12 +9,11 @@ nothing is changed for those that do not take it.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from renorm.core.dataclass import dataclass
 from renorm.graph.channels import ChannelMap, pushed
 from renorm.graph.ir import Graph, Node, Value
 from renorm.graph.rewrite import Match

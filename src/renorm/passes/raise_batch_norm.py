@@ -8,6 +8,7 @@ channels in one axis, as an instance norm with stored statistics is written: bat
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -15,7 +16,6 @@ import numpy as np
 
 from renorm import ops
 from renorm.core import dtypes
-from renorm.core.dataclass import dataclass
 from renorm.graph.channels import cancellation
 from renorm.graph.deferred import fits, largest
 from renorm.graph.ir import Node, Value

@@ -3,12 +3,12 @@ they are, and what stands before and after can join its kernel."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from renorm import ops
-from renorm.core.dataclass import dataclass
 from renorm.core.dims import static
 from renorm.graph import registry
 from renorm.graph.ir import Node, Value

@@ -6,6 +6,7 @@ Which of them is told by the axes, and by how the constants run that follow: per
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from math import sqrt
 from typing import Any
 
@@ -13,7 +14,6 @@ import numpy as np
 
 from renorm import ops
 from renorm.core import dtypes
-from renorm.core.dataclass import dataclass
 from renorm.graph import registry
 from renorm.graph.deferred import fits, largest
 from renorm.graph.ir import Node, Value

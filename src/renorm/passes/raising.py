@@ -9,8 +9,8 @@ raise_batch_norm.py   batch norm in inference
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
-from renorm.core.dataclass import dataclass
 from renorm.graph.ir import Graph
 from renorm.graph.rewrite import Driver, Rewrite, merged_origin
 from renorm.passes import raise_batch_norm, raise_group_norm, raise_slice_norms, simplify

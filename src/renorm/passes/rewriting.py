@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from renorm.core.dataclass import dataclass
 from renorm.graph.ir import Graph
 from renorm.graph.rewrite import Driver, Rewrite
 from renorm.passes.context import Context

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from renorm import ops
-from renorm.core.dataclass import dataclass
 from renorm.core.dims import normalize_axis, static
 from renorm.core.lazy import cached_property
 from renorm.graph import registry

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from renorm import ops
 from renorm.core import dtypes
-from renorm.core.dataclass import dataclass
 from renorm.graph import registry
 from renorm.graph.ir import Value
 from renorm.graph.rewrite import Match, Rewrite, Variable

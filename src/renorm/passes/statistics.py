@@ -8,13 +8,13 @@ elementwise, and joins whoever copies its result anyway.
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from renorm import ops
-from renorm.core.dataclass import dataclass
 from renorm.core.dims import is_static, static
 from renorm.core.target import Target
 from renorm.graph import registry

@@ -10,13 +10,12 @@ share stays what it is for the other.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from renorm import ops
-from renorm.core.dataclass import dataclass
 from renorm.core.dtypes import itemsize
 from renorm.graph.channels import ChannelMap
 from renorm.graph.deferred import Deferred, fits, largest, survives

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from renorm.core import dtypes
-from renorm.core.dataclass import dataclass
 from renorm.graph.deferred import Deferred, Product, extremes
 from renorm.graph.ir import Graph, Node, Value
 from renorm.runtime.report import ConstantRecord, Extreme

@@ -33,6 +33,7 @@ import platform
 import stat
 import struct
 from collections.abc import Sequence
+from dataclasses import dataclass
 from hashlib import sha256
 from io import BufferedReader
 from itertools import islice
@@ -41,7 +42,6 @@ from typing import Any
 import numpy as np
 
 from renorm.core import records
-from renorm.core.dataclass import dataclass
 from renorm.core.errors import InvalidArtifact
 from renorm.core.files import replacing
 from renorm.runtime import cpu, signing

@@ -4,11 +4,11 @@ that are not zero."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from renorm.core.dataclass import dataclass
 from renorm.core.errors import InvalidInput
 
 Array = np.ndarray[Any, Any]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from renorm.core.errors import InvalidArtifact
 from renorm.core.features import FEATURES
-from renorm.core.target import host_flags
+from renorm.core.host import host_flags
 from renorm.runtime.program import Machine
 
 

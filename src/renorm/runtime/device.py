@@ -4,7 +4,8 @@ asked whether they are there.
 
 from __future__ import annotations
 
-from renorm.core.dataclass import dataclass
+from dataclasses import dataclass
+
 from renorm.core.errors import InvalidTarget, suggest
 
 # kind of device -> other names that programs and targets have for it

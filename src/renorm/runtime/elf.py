@@ -7,8 +7,8 @@ linker are left out: kernels neither throw nor are thrown through.
 from __future__ import annotations
 
 import struct
+from typing import NamedTuple
 
-from renorm.core.dataclass import dataclass
 from renorm.core.errors import InvalidArtifact
 
 ARCHES = {62: "x86_64", 183: "aarch64"}  # e_machine
@@ -26,8 +26,7 @@ _GLOBAL, _WEAK = 1, 2
 _LARGEST_ALIGNMENT = 4096
 
 
-@dataclass(frozen=True)
-class Section:
+class Section(NamedTuple):
     """A section that is loaded. index: in the file. data: its bytes. alignment: a power of two up to a page."""
 
     index: int
@@ -37,8 +36,7 @@ class Section:
     is_code: bool
 
 
-@dataclass(frozen=True)
-class Symbol:
+class Symbol(NamedTuple):
     """name: "" for a section's own symbol.
 
     section: index, or None where it is absolute. value: offset into the section.
@@ -51,8 +49,7 @@ class Symbol:
     is_global: bool
 
 
-@dataclass(frozen=True)
-class Relocation:
+class Relocation(NamedTuple):
     """Patch `section` at `offset` with a value made of symbol and `addend`; `type` says how, per architecture."""
 
     section: int
@@ -62,8 +59,7 @@ class Relocation:
     addend: int
 
 
-@dataclass(frozen=True)
-class Object:
+class Object(NamedTuple):
     """A relocatable object. Relocations are those of the sections kept; their symbols index `symbols`."""
 
     arch: str

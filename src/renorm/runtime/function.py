@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from renorm.core.dataclass import dataclass
 from renorm.core.errors import InvalidArtifact, InvalidInput
 from renorm.runtime import module
 from renorm.runtime.device import Device

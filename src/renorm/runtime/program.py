@@ -12,12 +12,11 @@ Everything here is immutable, checked by `Program.verify`, and goes to JSON and 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from math import prod
 from reprlib import repr as short
 
 from renorm.core import dtypes
-from renorm.core.dataclass import dataclass
 from renorm.core.errors import InvalidArtifact
 from renorm.runtime.checks import Check
 from renorm.runtime.report import Report

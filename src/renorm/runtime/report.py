@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
-
-from renorm.core.dataclass import dataclass
 
 FATES = ("folded", "unit", "fused", "unpacked", "kept")
 FLOAT16_LARGEST, FLOAT16_NORMAL = 65504.0, 2.0**-14  # the smallest normal; smaller ones have fewer digits

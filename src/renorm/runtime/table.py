@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from renorm.core.dataclass import dataclass
 from renorm.runtime import layout
 from renorm.runtime.external import Entry
 from renorm.runtime.loader import Image

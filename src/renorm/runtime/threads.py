@@ -30,10 +30,10 @@ import time
 from _thread import start_new_thread
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 
 from renorm.core import cgroups
 from renorm.core.errors import InvalidInput
+from renorm.core.host import read
 from renorm.core.room import require_for_thread
 from renorm.runtime import layout, loader
 from renorm.runtime.memory import Memory
@@ -87,9 +87,7 @@ def _cores() -> int:
 def _cores_of(cpus: frozenset[int], process: int) -> int:
     quota = cgroups.cpus()
     # a thread per core: two hardware threads of one core share its multipliers
-    cores = {
-        cgroups.read(Path(f"/sys/devices/system/cpu/cpu{c}/topology/thread_siblings_list")) or str(c) for c in cpus
-    }
+    cores = {read(f"/sys/devices/system/cpu/cpu{c}/topology/thread_siblings_list") or str(c) for c in cpus}
     # rounded down: a team that is stopped halfway through each period waits for its slowest member at every barrier
     return max(1, min(len(cores), MOST, int(quota) if quota is not None else MOST))
 

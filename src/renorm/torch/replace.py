@@ -7,12 +7,12 @@ DistributedDataParallel and whoever else refers to it need not know.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 from torch import nn
 from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.utils import parametrize
 
-from renorm.core.dataclass import dataclass
 from renorm.torch.modules import OURS, _BatchNorm, _InstanceNorm
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from operator import length_hint
 from typing import Any
 
 import numpy as np
 
 from renorm.core import dtypes
-from renorm.core.dataclass import dataclass
 from renorm.core.dims import fixed_extents
 from renorm.core.errors import InvalidInput
 from renorm.driver.compile import Options, specialize

@@ -5,9 +5,9 @@ All of them normalize with the population variance of the batch. They differ in 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
-from renorm.core.dataclass import dataclass
 from renorm.core.errors import InvalidInput, suggest
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from renorm.core.dataclass import dataclass
 from renorm.core.dtypes import unit_roundoff
 from renorm.core.errors import InvalidInput
 from renorm.core.lazy import cached_property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 from operator import index
@@ -9,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from renorm.core.dataclass import dataclass
 from renorm.core.dtypes import FLOATS
 from renorm.core.errors import InvalidInput
 from renorm.runtime.arrays import Array, view_of

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
-from renorm.core.dataclass import dataclass
 from renorm.graph.ir import Graph, Node
 from renorm.ops.batch_norm import BatchNorm
 from renorm.ops.batch_norm_training import BatchNormTraining

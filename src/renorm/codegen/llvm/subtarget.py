@@ -18,13 +18,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import IO
 
 from renorm.codegen.llvm.library import llvm
 from renorm.core import locks
-from renorm.core.dataclass import dataclass
 from renorm.core.errors import InvalidTarget, suggest
 from renorm.core.features import FEATURES, NEEDED
 from renorm.core.room import require

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from renorm.core.dataclass import dataclass
 from renorm.core.errors import InvalidModel
 from renorm.core.limits import Limits
 from renorm.frontends.onnx.messages import AttributeType, ModelProto, NodeProto

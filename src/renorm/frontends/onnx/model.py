@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from renorm.core.dataclass import dataclass
 from renorm.core.errors import InvalidModel, UnsupportedOp
 from renorm.core.limits import DEFAULT, Limits
 from renorm.frontends.onnx import bounds, wire

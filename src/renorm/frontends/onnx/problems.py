@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
-from renorm.core.dataclass import dataclass
 from renorm.core.dtypes import BY_NAME
 from renorm.core.errors import InvalidModel, RenormError, UnsupportedOp
 from renorm.frontends.onnx import tensors

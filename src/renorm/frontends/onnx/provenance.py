@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from renorm.core.dataclass import dataclass
 from renorm.graph.op import OpDef
 
 KEY = "onnx"  # in Graph.metadata: a Provenance

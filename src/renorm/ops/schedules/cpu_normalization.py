@@ -8,10 +8,10 @@ neighbouring slices and nothing is added up across lanes.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import prod
 
 from renorm import te
-from renorm.core.dataclass import dataclass
 from renorm.core.dtypes import compute_dtype, itemsize
 from renorm.core.target import Target
 from renorm.ops.schedules import cpu_columns, cpu_injective, cpu_reduction, structure

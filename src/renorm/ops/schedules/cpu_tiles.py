@@ -13,9 +13,9 @@ channels, whose schedule knows how to begin inside of other loops; other results
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from renorm import te
-from renorm.core.dataclass import dataclass
 from renorm.core.target import Target
 from renorm.ops.schedules import cpu_injective, cpu_reduction, structure
 

@@ -9,11 +9,11 @@ The block stays in the first-level cache: no result passes through memory before
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import product
 from math import prod
 
 from renorm import te
-from renorm.core.dataclass import dataclass
 from renorm.core.dtypes import compute_dtype, itemsize
 from renorm.core.target import Target
 from renorm.ops.schedules import cpu_convolution, cpu_injective, layout, products, structure

@@ -9,12 +9,12 @@ out as `result`. Views are always inlined, so all that is left of them is the in
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from renorm import te
-from renorm.core.dataclass import dataclass
 from renorm.graph.layout import Blocked
 
 VIEW = "layout_view"

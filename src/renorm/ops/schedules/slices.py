@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from math import prod
 
 from renorm import te
-from renorm.core.dataclass import dataclass
 from renorm.ops.schedules import structure
 
 # Fewer slices than this, each larger than that many elements, are too few to share out and too long for one thread.

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
 from math import inf
 
-from renorm.core.dataclass import dataclass
 from renorm.core.target import Target
 
 BLOCK = 16  # channels side by side in what is transformed: a cache line of float32, whole vectors of any CPU

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from renorm import te
-from renorm.core.dataclass import dataclass
 from renorm.core.dtypes import compute_dtype, unit_roundoff
 from renorm.ops.shared.batch_statistics import double, number
 from renorm.ops.shared.moments import ACCUMULATOR, statistic

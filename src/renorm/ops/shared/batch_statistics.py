@@ -8,13 +8,13 @@ does not overflow.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from renorm import te
-from renorm.core.dataclass import dataclass
 from renorm.core.dtypes import compute_dtype
 from renorm.ops.shared.moments import ACCUMULATOR, inverse_root, moments, statistic
 from renorm.ops.shared.precision import rounded, wide

@@ -11,12 +11,11 @@ phases side by side.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import numpy as np
-
-from renorm.core.dataclass import dataclass
 
 Array = np.ndarray[Any, Any]
 

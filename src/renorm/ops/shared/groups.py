@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from renorm import te
-from renorm.core.dataclass import dataclass
 from renorm.core.dims import Dim, normalize_axis
 from renorm.core.dtypes import FLOATS, compute_dtype
 from renorm.core.errors import OperandError

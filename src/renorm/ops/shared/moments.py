@@ -20,13 +20,13 @@ centre is the mean rounded to the dtype of arithmetic; what that rounding lost i
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from renorm import te
-from renorm.core.dataclass import dataclass
 from renorm.core.dtypes import compute_dtype
 from renorm.ops.schedules.structure import STATISTIC
 from renorm.te import tag

@@ -10,11 +10,11 @@ r) // stride.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
 from renorm import te
-from renorm.core.dataclass import dataclass
 from renorm.ops.shared.precision import wide
 from renorm.ops.shared.window import Span, pad
 from renorm.te import tag

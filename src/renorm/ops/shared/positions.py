@@ -8,6 +8,7 @@ fraction that rounds to it: 0.6 is 3/5.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from math import floor, gcd, lcm
 from typing import Any
@@ -15,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from renorm import te
-from renorm.core.dataclass import dataclass
 from renorm.core.dims import Dim
 from renorm.core.errors import OperandError
 

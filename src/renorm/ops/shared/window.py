@@ -7,13 +7,13 @@ o * stride + k * dilation - before, k = 0 .. kernel - 1, of an axis that is cont
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from renorm import te
 from renorm.core import dims
-from renorm.core.dataclass import dataclass
 from renorm.core.dims import Dim, Shape, format_shape
 from renorm.core.errors import OperandError
 from renorm.graph.attributes import Ints, String
