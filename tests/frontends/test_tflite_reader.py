@@ -13,7 +13,7 @@ from tests.shared_files import shared
 import renorm
 from renorm.errors import RenormError, UnsupportedOp
 from renorm.frontends.tflite.flatbuffer import encode
-from renorm.frontends.tflite.operators import READERS
+from renorm.frontends.tflite.operators import READ
 from renorm.ops.conv import Conv
 
 RANDOM = np.random.default_rng(7)
@@ -259,7 +259,7 @@ def test_operators_compute_what_litert_computes(case: Case):
 def test_every_operator_has_a_case():
     """Those of Circle alone are tested against its own runtime; both quantizing ones below."""
     apart = {"INSTANCE_NORM", "RMS_NORM", "ROPE", "QUANTIZE", "DEQUANTIZE", "LOGICAL_AND", "LOGICAL_OR", "LOGICAL_NOT"}
-    assert {c.kind for c in CASES} | apart == set(READERS)
+    assert {c.kind for c in CASES} | apart == set(READ)
 
 
 @pytest.mark.parametrize("level", [0, 1, 2, 3])

@@ -12,9 +12,11 @@ from tests.frontends.tflite_files import File, litert
 from tests.shared_files import shared
 
 import renorm
+from renorm import ops
 from renorm.errors import UnsupportedOp
 from renorm.frontends import tflite
 from renorm.frontends.tflite.flatbuffer import decode
+from renorm.graph.ir import Graph
 
 NOT_WRITTEN = {"CONV_3D", "GATHER_ND", "ONE_HOT", "RANGE", "SHAPE", "FLOOR_MOD"}
 """Read only: their ops have no operator that is written, or one of other types."""
@@ -116,6 +118,15 @@ def test_all_that_cannot_be_written_is_named_at_once():
     case = next(c for c in CASES if c.kind == "CONV_3D")
     with pytest.raises(UnsupportedOp, match="CONV_3D_0"):
         tflite.write(renorm.read(build(case)[0]))
+
+
+@pytest.mark.parametrize("op", ["max", "min"])
+def test_the_largest_of_one_is_a_copy(op: str):
+    """MAXIMUM has two operands: LiteRT refuses one of one."""
+    graph, x = Graph("one"), f(2, 3)
+    graph.outputs.append(getattr(ops, op)(graph.input("x", "float32", (2, 3)), name="y"))
+    written = tflite.write(graph)
+    np.testing.assert_array_equal(litert(written, x)[0], x)
 
 
 def test_a_suffix_of_no_format_leaves_the_source_s(tmp_path: Path):

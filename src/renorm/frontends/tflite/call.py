@@ -2,33 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from renorm import ops
+from renorm.core.dims import normalize_axis
 from renorm.core.errors import InvalidModel, UnsupportedOp
+from renorm.frontends.tflite import activations
 from renorm.frontends.tflite.flatbuffer import Table
-from renorm.frontends.tflite.tensors import Array, First, Tensor
+from renorm.frontends.tflite.operator import Operator, Result
+from renorm.frontends.tflite.tensors import Array, First, Tensor, to_first
 from renorm.graph.ir import Graph, Value
 
-Result = Value | First | Sequence[Value | First]
-Reader = Callable[["Call"], Result]
+
+@dataclass(frozen=True)
+class View:
+    """Operands in one order of axes: that of the file, or channels first."""
+
+    values: Sequence[Value]
+    is_first: bool = False
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """The axes of the file."""
+        rank = self.values[0].rank
+        return to_first(rank) if self.is_first else tuple(range(rank))
+
+    def place(self, axis: int) -> int:
+        """Return where an axis of the file is."""
+        return self.order.index(normalize_axis(axis, len(self.order)))
+
+    def result(self, value: Value) -> Value | First:
+        return First(value) if self.is_first else value
 
 
 @dataclass(frozen=True)
 class Call:
-    """kind: the name of its code, `CONV_2D`. name: its node's. inputs: None where left out. options: None if it has
-    none."""
+    """name: its node's. inputs: None where left out. options: None if it has none."""
 
     graph: Graph
-    kind: str
+    operator: Operator
     name: str
     options: Table | None
     inputs: Sequence[Tensor | None]
     outputs: Sequence[Tensor]
+
+    @property
+    def kind(self) -> str:
+        return self.operator.kind
+
+    def op(self, *operands: Any, **attributes: Any) -> Any:
+        """Apply the op that means the same."""
+        return getattr(ops, self.operator.op)(*operands, **attributes)
 
     def option(self, name: str, default: Any = None) -> Any:
         return default if self.options is None else self.options[name]
@@ -50,6 +78,25 @@ class Call:
         """An operand with channels first."""
         return self.tensor(index).first()
 
+    def aligned(self, *indices: int) -> View:
+        """Operands that broadcast against each other (all, where none is named) in one order: with channels first where
+        one of them is so already, and constants are all that has fewer axes."""
+        tensors = [self.tensor(i) for i in indices or range(len(self.inputs))]
+        rank = max(t.value.rank for t in tensors)
+        is_first = any(t.is_first for t in tensors) and all(
+            t.value.rank in (0, rank) or t.value.data is not None for t in tensors
+        )
+        if not is_first:
+            return View([t.stored() for t in tensors])
+        return View([t.first() if t.value.rank in (0, rank) else self._spread(t, rank) for t in tensors], True)
+
+    def _spread(self, tensor: Tensor, rank: int) -> Value:
+        """A constant of fewer axes, which stand under the last of `rank`, with channels first."""
+        held = tensor.stored()
+        assert held.data is not None
+        whole = held.data.reshape([1] * (rank - held.rank) + list(held.data.shape))
+        return self.graph.constant(np.ascontiguousarray(whole.transpose(to_first(rank))), held.name, held.source)
+
     def array(self, index: int, what: str) -> Array:
         """The elements of an operand that must be constant."""
         value = self.tensor(index).stored()
@@ -69,29 +116,18 @@ class Call:
     @property
     def activation(self) -> str:
         """The name of the activation that the operator computes of its result."""
-        names = None if self.options is None else self.options.schema.names("ActivationFunctionType")
-        number = 0 if self.options is None else self.options.fields.get("fused_activation_function", 0)
-        return "NONE" if names is None else names.get(number, str(number))
+        if self.options is None:
+            return "NONE"
+        number = self.options.fields.get("fused_activation_function", 0)
+        return self.options.schema.names("ActivationFunctionType").get(number, str(number))
 
     def activated(self, result: Result) -> Result:
         """The result after the activation that the operator names."""
         kind = self.activation
         if kind == "NONE":
             return result
-        if kind not in ACTIVATIONS or not isinstance(result, (Value, First)):
+        if kind not in activations.NAMES or not isinstance(result, (Value, First)):
             raise UnsupportedOp(f"activation {kind} is not one renorm computes")
-        apply = ACTIVATIONS[kind]
-        return First(apply(result.value)) if isinstance(result, First) else apply(result)
-
-
-ACTIVATIONS: dict[str, Callable[[Value], Value]] = {
-    "RELU": lambda x: ops.relu(x),
-    "RELU_N1_TO_1": lambda x: clipped(x, -1, 1),
-    "RELU_0_TO_1": lambda x: clipped(x, 0, 1),
-    "RELU6": lambda x: clipped(x, 0, 6),
-    "TANH": lambda x: ops.tanh(x),
-}
-
-
-def clipped(x: Value, low: float, high: float) -> Value:
-    return ops.clip(x, np.asarray(low, x.dtype), np.asarray(high, x.dtype))
+        if isinstance(result, First):
+            return First(activations.apply(kind, result.value))
+        return activations.apply(kind, result)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,15 +13,14 @@ from renorm.frontends.tflite.form import Form
 from renorm.frontends.tflite.tensors import Array
 from renorm.graph.ir import Node, Value
 
-Inputs = Sequence[int | None]
-Writer = Callable[["Emission"], None]
-
 
 @dataclass(frozen=True)
 class Emission:
-    """result: what the operator is to make, that of the activation where `activation` names one."""
+    """kind: of the operator that means the same, "" where there is none. result: what it is to make, that of the
+    activation where `activation` names one."""
 
     form: Form
+    kind: str
     node: Node
     result: Value
     activation: str = "NONE"
@@ -44,31 +43,30 @@ class Emission:
             raise UnsupportedOp(f"{what} {value.name!r} is not a constant")
         return value.data
 
-    @property
-    def fused(self) -> int:
-        """The number of the activation."""
-        return self.form.schema.enums["ActivationFunctionType"][self.activation]
+    def number(self, enum: str, name: str) -> int:
+        return self.form.schema.enums[enum][name]
 
-    def plain(self, kind: str, inputs: Inputs, options: str = "", version: int = 1, **fields: Any) -> None:
-        """Makes the result as it is in the graph."""
-        self.form.operator(kind, inputs, [self.form.make(self.result)], options, version, **fields)
-
-    def last(self, kind: str, inputs: Inputs, options: str = "", version: int = 1, **fields: Any) -> None:
-        """Makes the result with channels last."""
-        self.form.operator(kind, inputs, [self.form.make(self.result, True)], options, version, **fields)
-
-    def either(
-        self, is_last: bool, kind: str, inputs: Inputs, options: str = "", version: int = 1, **fields: Any
+    def operator(
+        self, inputs: Sequence[int | None], is_last: bool = False, *, kind: str = "", version: int = 1, **fields: Any
     ) -> None:
-        (self.last if is_last else self.plain)(kind, inputs, options, version, **fields)
+        """Add the operator that makes the result: as it is in the graph, or with channels last. fields: of its options
+        beside the activation."""
+        made = self.form.make(self.result, is_last)
+        self.form.operator(kind or self.kind, inputs, [made], version, self.activation, **fields)
 
-    def aligned(self, values: Sequence[Value]) -> tuple[list[int], bool]:
-        """Operands that broadcast against each other in one order, and whether that has channels last."""
-        rank = max(v.rank for v in values)
-        whole = all(v.rank in (0, rank) or v.data is not None for v in values)
-        if rank <= 2 or not whole or not any(self.form.is_last(v) for v in values):
-            return [self.form.plain(v) for v in values], False
-        return [self._last(v, rank) for v in values], True
+    def reshaped(self, tensor: int) -> None:
+        """Make the result of the elements of a tensor."""
+        self.operator([tensor, self.form.shape(self.result)], kind="RESHAPE")
+
+    def aligned(self, *values: Value) -> tuple[list[int], bool]:
+        """Operands that broadcast against each other (all, where none is named) in one order, and whether that has
+        channels last."""
+        held = values or tuple(v for v in self.node.inputs if v is not None)
+        rank = max(v.rank for v in held)
+        whole = all(v.rank in (0, rank) or v.data is not None for v in held)
+        if rank <= 2 or not whole or not any(self.form.is_last(v) for v in held):
+            return [self.form.plain(v) for v in held], False
+        return [self._last(v, rank) for v in held], True
 
     def _last(self, v: Value, rank: int) -> int:
         if v.rank == rank:

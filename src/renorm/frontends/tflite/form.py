@@ -18,6 +18,8 @@ from renorm.frontends.tflite.schema import Schema
 from renorm.frontends.tflite.tensors import NUMBER, Array, to_first, to_stored
 from renorm.graph.ir import Value
 
+_ACTIVATION = "fused_activation_function"
+
 
 class Form:
     """Tables of one subgraph. tensors: by number."""
@@ -81,10 +83,10 @@ class Form:
         made, rank = self.like(tensor, name), len(self.tensors[tensor].items("shape"))
         signature = self.tensors[tensor].items("shape_signature") or self.tensors[tensor].items("shape")
         if [int(d) for d in signature].count(-1) > 1:
-            self.operator("TRANSPOSE", [tensor, self.integers(range(rank), "order")], [made], "TransposeOptions")
+            self.operator("TRANSPOSE", [tensor, self.integers(range(rank), "order")], [made])
         else:
             shape = self.integers([int(d) for d in signature], "shape")
-            self.operator("RESHAPE", [tensor, shape], [made], "ReshapeOptions")
+            self.operator("RESHAPE", [tensor, shape], [made])
         return made
 
     def values(self) -> dict[int, list[tuple[Value, bool]]]:
@@ -153,16 +155,22 @@ class Form:
 
     def _turned(self, tensor: int, v: Value, perm: Sequence[int], shape: Sequence[Any]) -> int:
         made = self.tensor(v.dtype, shape, f"{v.name}.order")
-        self.operator("TRANSPOSE", [tensor, self.integers(perm, "order")], [made], "TransposeOptions")
+        self.operator("TRANSPOSE", [tensor, self.integers(perm, "order")], [made])
         return made
 
     # --- operators ----------------------------------------------------------------------------------------------------
 
     def operator(
-        self, kind: str, inputs: Sequence[int | None], outputs: Sequence[int], options: str = "", version: int = 1, /,
+        self,
+        kind: str,
+        inputs: Sequence[int | None],
+        outputs: Sequence[int],
+        version: int = 1,
+        activation: str = "NONE",
+        /,
         **fields: Any,
-    ) -> None:  # fmt: skip
-        """Adds an operator; fields are those of its options."""
+    ) -> None:
+        """Add an operator. activation: of its result, where its options name one. fields: the others of its options."""
         number = self.schema.enums["BuiltinOperator"].get(kind)
         if number is None:
             raise UnsupportedOp(f"files of this format have no operator {kind}")
@@ -176,8 +184,9 @@ class Form:
             inputs=np.asarray([-1 if i is None else i for i in inputs], np.int32),
             outputs=np.asarray(outputs, np.int32),
         )
+        tag, options = self.schema.options(kind)
         if options:
-            union = self.schema.unions["BuiltinOptions"]
-            operator["builtin_options_type"] = next(n for n, name in union.items() if name == options)
-            operator["builtin_options"] = self.table(options, **fields)
+            if any(f is not None and f.name == _ACTIVATION for f in self.schema.tables[options]):
+                fields[_ACTIVATION] = self.schema.enums["ActivationFunctionType"][activation]
+            operator["builtin_options_type"], operator["builtin_options"] = tag, self.table(options, **fields)
         self.operators.append(operator)

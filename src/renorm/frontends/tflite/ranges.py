@@ -4,42 +4,23 @@ can stand for, at which runtimes saturate."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 
 from renorm import ops
 from renorm.core.conversion import limits
+from renorm.frontends.tflite.activations import CUTTING
 from renorm.frontends.tflite.call import Call
 from renorm.frontends.tflite.tensors import Range, Scale, Tensor
 from renorm.graph.ir import Value
 
 ALL: Range = (-math.inf, math.inf)
 
-# Operators whose results lie between elements of these operands (None: of all), which are moved or averaged
-_BETWEEN: dict[str, Sequence[int] | None] = {
-    **dict.fromkeys(
-        (
-            "AVERAGE_POOL_2D", "BATCH_TO_SPACE_ND", "BROADCAST_TO", "DEPTH_TO_SPACE", "EXPAND_DIMS", "GATHER",
-            "GATHER_ND", "MAX_POOL_2D", "MEAN", "MIRROR_PAD", "QUANTIZE", "REDUCE_MAX", "REDUCE_MIN", "RELU", "RELU6",
-            "RELU_0_TO_1", "RELU_N1_TO_1", "RESHAPE", "RESIZE_BILINEAR", "RESIZE_NEAREST_NEIGHBOR", "REVERSE_V2",
-            "SLICE", "SPACE_TO_DEPTH", "SPLIT_V", "SQUEEZE", "STRIDED_SLICE", "TILE", "TRANSPOSE", "UNPACK",
-        ),
-        (0,),
-    ),
-    **dict.fromkeys(("CONCATENATION", "MAXIMUM", "MINIMUM", "PACK")),
-    "PADV2": (0, 2),
-    "SELECT_V2": (1, 2),
-    "SPLIT": (1,),
-}  # fmt: skip
 # What operators and activations cut their results to
 _WITHIN: dict[str, Range] = {
+    **CUTTING,
     "L2_NORMALIZATION": (-1, 1),
     "LOGISTIC": (0, 1),
-    "RELU": (0, math.inf),
-    "RELU6": (0, 6),
-    "RELU_0_TO_1": (0, 1),
-    "RELU_N1_TO_1": (-1, 1),
     "SOFTMAX": (0, 1),
     "TANH": (-1, 1),
 }
@@ -47,7 +28,7 @@ _WITHIN: dict[str, Range] = {
 
 def of_result(call: Call) -> Range:
     """Return where the results of an operator lie."""
-    at = _BETWEEN.get(call.kind, ())
+    at = call.operator.between
     read = call.inputs if at is None else [call.inputs[i] for i in at if i < len(call.inputs)]
     held = [_of(t) for t in read if t is not None]
     low, high = (min(r[0] for r in held), max(r[1] for r in held)) if held else ALL

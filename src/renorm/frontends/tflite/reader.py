@@ -27,9 +27,9 @@ from renorm.core.limits import DEFAULT, Limits
 from renorm.frontends.diagnosis import diagnose
 from renorm.frontends.files import opened
 from renorm.frontends.tflite import ranges
-from renorm.frontends.tflite.call import Call, Reader
+from renorm.frontends.tflite.call import Call
 from renorm.frontends.tflite.flatbuffer import Table, decode
-from renorm.frontends.tflite.operators import READERS
+from renorm.frontends.tflite.operators import READ
 from renorm.frontends.tflite.provenance import KEY, Provenance
 from renorm.frontends.tflite.tensors import DTYPES, Array, First, Scale, Tensor, scale_of, tensor_names, to_first
 from renorm.graph.ir import Graph, Node, Value
@@ -236,13 +236,11 @@ class _Reader:
             for i in outputs:
                 if self.tensors[i].is_made:
                     raise InvalidModel(f"it makes {self._called(i)}, which exists already")
-            read = READERS.get(kind)
-            if read is None:
+            if kind not in READ:
                 raise UnsupportedOp(f"renorm does not read {kind}", do="export the model without it")
             if self.unread.isdisjoint(given):
-                self._apply(
-                    Call(self.graph, kind, name, operator["builtin_options"], *self._tensors(given, outputs)), read
-                )
+                options = operator["builtin_options"]
+                self._apply(Call(self.graph, READ[kind], name, options, *self._tensors(given, outputs)))
                 return
         except RenormError as error:
             self.problems.append((name, kind, error))
@@ -264,8 +262,9 @@ class _Reader:
         name = self.schema.names("BuiltinOperator").get(number, f"operator {number}")
         return f"CUSTOM {code['custom_code']!r}" if name == "CUSTOM" else name
 
-    def _apply(self, call: Call, read: Reader) -> None:
-        before = len(self.graph.nodes)
+    def _apply(self, call: Call) -> None:
+        read, before = call.operator.read, len(self.graph.nodes)
+        assert read is not None
         try:
             result = call.activated(read(call))
         except RenormError:

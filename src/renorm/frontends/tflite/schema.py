@@ -17,6 +17,13 @@ SCALARS = {
 """Their codes in `struct`; elements of vectors have the dtype of that name."""
 
 
+_SHARED_OPTIONS = {
+    **dict.fromkeys(("AVERAGE_POOL_2D", "L2_POOL_2D", "MAX_POOL_2D"), "Pool2DOptions"),
+    **dict.fromkeys(("MAXIMUM", "MINIMUM"), "MaximumMinimumOptions"),
+    **dict.fromkeys(("MEAN", "REDUCE_MAX", "REDUCE_MIN", "REDUCE_PROD", "SUM"), "ReducerOptions"),
+}
+
+
 @dataclass(frozen=True)
 class Field:
     """One slot of a table. type: a scalar, `string`, a table, or what a union is of. is_vector: of that type; a union's
@@ -45,6 +52,13 @@ class Schema:
     def names(self, enum: str) -> Mapping[int, str]:
         """Names by number."""
         return {number: name for name, number in self.enums[enum].items()}
+
+    def options(self, operator: str) -> tuple[int, str]:
+        """Return number and name of the table of an operator's options, which is called like it unless several share
+        it; 0 and "" where it has none."""
+        found = _SHARED_OPTIONS.get(operator, operator.replace("_", "") + "Options").lower()
+        held = self.unions["BuiltinOptions"]
+        return next(((number, name) for number, name in held.items() if name.lower() == found), (0, ""))
 
 
 @cache

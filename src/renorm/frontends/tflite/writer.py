@@ -16,11 +16,11 @@ import numpy as np
 
 from renorm.core.errors import InvalidModel, RenormError, UnsupportedOp
 from renorm.core.files import replacing
+from renorm.frontends.tflite.activations import cutting
 from renorm.frontends.tflite.emission import Emission
 from renorm.frontends.tflite.flatbuffer import Table, encode
 from renorm.frontends.tflite.form import Form
-from renorm.frontends.tflite.operators import FUSING, WRITERS
-from renorm.frontends.tflite.operators.arithmetic import clipping
+from renorm.frontends.tflite.operators import WRITTEN
 from renorm.frontends.tflite.provenance import KEY, Provenance
 from renorm.frontends.tflite.schema import schema
 from renorm.graph.ir import Graph, Node, Value
@@ -52,7 +52,7 @@ def identifier_of(path: str | os.PathLike[str]) -> bytes | None:
 def vocabulary(graph: Graph, path: str | os.PathLike[str]) -> Callable[[str], bool]:
     """Return whether the format has an op: norms with statistics of their own are Circle's."""
     codes = schema(_identifier(graph, path)).enums["BuiltinOperator"]
-    return lambda op: op in WRITERS and (op not in _OF_CIRCLE or _OF_CIRCLE[op] in codes)
+    return lambda op: op in WRITTEN and (op not in _OF_CIRCLE or _OF_CIRCLE[op] in codes)
 
 
 _OF_CIRCLE = {"instance_norm": "INSTANCE_NORM", "rms_norm": "RMS_NORM"}
@@ -88,7 +88,8 @@ class _Writer:
             if name is None or x is None or x.producer is None or x.producer in found:
                 continue
             alone = x.users == [node] and not self.graph.is_output(x) and len(x.producer.outputs) == 1
-            if alone and x.producer.op.name in FUSING and activation(x.producer) is None:
+            operator = WRITTEN.get(x.producer.op.name)
+            if alone and operator is not None and operator.fuses and activation(x.producer) is None:
                 found[node] = (x.producer, name)
         return found
 
@@ -100,11 +101,11 @@ class _Writer:
             if node in self.inside:
                 continue
             last, name = behind.get(node, (node, "NONE"))
-            write = WRITERS.get(node.op.name)
+            operator = WRITTEN.get(node.op.name)
             try:
-                if write is None:
+                if operator is None or operator.write is None:
                     raise UnsupportedOp(f"op {node.op.name} has no operator in this format")
-                write(Emission(self.form, node, last.output, name))
+                operator.write(Emission(self.form, operator.kind, node, last.output, name))
             except RenormError as error:
                 problems.append((node, error))
         if problems:
@@ -208,7 +209,5 @@ class _Writer:
 
 def activation(node: Node) -> str | None:
     """The name of an activation that runtimes compute inside operators, None for others: LiteRT leaves TANH out."""
-    if node.op.name == "relu":
-        return "RELU"
-    name = clipping(node) if node.op.name == "clip" else None
+    name = cutting(node)
     return name if name != "RELU_0_TO_1" else None

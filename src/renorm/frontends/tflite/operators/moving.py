@@ -2,44 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 
 from renorm import ops
 from renorm.core.dims import normalize_axis
 from renorm.core.errors import InvalidModel, UnsupportedOp
-from renorm.frontends.tflite.call import Call, Reader
-from renorm.frontends.tflite.emission import Emission, Writer
-from renorm.frontends.tflite.tensors import Array, First, to_first
+from renorm.frontends.tflite.call import Call, View
+from renorm.frontends.tflite.emission import Emission
+from renorm.frontends.tflite.operator import ALL, Operator
+from renorm.frontends.tflite.tensors import Array, First
 from renorm.graph.ir import Value
 from renorm.ops.pad import Pad
 
 _BEFORE, _BEHIND = np.iinfo(np.int64).min, np.iinfo(np.int64).max  # ends of slices that reach beyond the first and last
-
-
-@dataclass(frozen=True)
-class _View:
-    """Operands in one order of axes. place: where an axis of the file is in it."""
-
-    values: Sequence[Value]
-    is_first: bool
-    order: tuple[int, ...]
-
-    def place(self, axis: int) -> int:
-        return self.order.index(normalize_axis(axis, len(self.order)))
-
-    def result(self, value: Value) -> Value | First:
-        return First(value) if self.is_first else value
-
-
-def _view(call: Call, indices: Sequence[int]) -> _View:
-    tensors = [call.tensor(i) for i in indices]
-    rank, is_first = tensors[0].value.rank, any(t.is_first for t in tensors)
-    if is_first:
-        return _View([t.first() for t in tensors], True, to_first(rank))
-    return _View([t.stored() for t in tensors], False, tuple(range(rank)))
 
 
 def _shape(call: Call, index: int) -> Value | Array:
@@ -70,19 +47,19 @@ def _transpose(call: Call) -> Value:
 
 
 def _concatenation(call: Call) -> Value | First:
-    view = _view(call, range(len(call.inputs)))
+    view = call.aligned()
     return view.result(ops.concat(list(view.values), axis=view.place(int(call.option("axis", 0)))))
 
 
 def _split(call: Call) -> Sequence[Value | First]:
     """Inputs: the axis, then x."""
-    view = _view(call, [1])
+    view = call.aligned(1)
     (axis,) = call.integers(0, "its axis")
     return _parts(view, ops.split(view.values[0], axis=view.place(axis), num_outputs=len(call.outputs)))
 
 
 def _split_v(call: Call) -> Sequence[Value | First]:
-    view = _view(call, [0])
+    view = call.aligned(0)
     sizes, (axis,) = call.integers(1, "its sizes"), call.integers(2, "its axis")
     x, place = view.values[0], view.place(axis)
     if sizes.count(-1) == 1:
@@ -90,7 +67,7 @@ def _split_v(call: Call) -> Sequence[Value | First]:
     return _parts(view, ops.split(x, np.asarray(sizes, np.int64), axis=place))
 
 
-def _parts(view: _View, made: Value | Sequence[Value]) -> list[Value | First]:
+def _parts(view: View, made: Value | Sequence[Value]) -> list[Value | First]:
     return [view.result(v) for v in ([made] if isinstance(made, Value) else made)]
 
 
@@ -107,13 +84,13 @@ def _unpack(call: Call) -> list[Value]:
 
 def _slice(call: Call) -> Value | First:
     """Sizes of -1 reach to the end."""
-    view = _view(call, [0])
+    view = call.aligned(0)
     begin, size = call.integers(1, "its begin"), call.integers(2, "its size")
     end = [_BEHIND if s < 0 else b + s for b, s in zip(begin, size, strict=True)]
     return view.result(_cut(view, begin, end, [1] * len(begin)))
 
 
-def _cut(view: _View, begin: Sequence[int], end: Sequence[int], steps: Sequence[int]) -> Value:
+def _cut(view: View, begin: Sequence[int], end: Sequence[int], steps: Sequence[int]) -> Value:
     axes = [view.place(a) for a in range(len(begin))]
     return ops.slice(view.values[0], *(np.asarray(v, np.int64) for v in (begin, end, axes, steps)))
 
@@ -135,13 +112,13 @@ def _strided_slice(call: Call) -> Value | First:
             begin[a] = 0 if step > 0 else _BEHIND
         if masks["end"] >> a & 1:
             end[a] = _BEHIND if step > 0 else _BEFORE
-    view = _view(call, [0]) if not shrunk else _View([call.stored(0)], False, tuple(range(call.stored(0).rank)))
+    view = call.aligned(0) if not shrunk else View([call.stored(0)])
     y = _cut(view, begin, end, steps)
     return view.result(ops.squeeze(y, axes=tuple(shrunk)) if shrunk else y)
 
 
 def _pad(call: Call) -> Value | First:
-    view = _view(call, [0])
+    view = call.aligned(0)
     value: Value | Array | None = call.stored(2) if call.has(2) else None
     if isinstance(value, Value) and value.rank:
         scalar = np.asarray([], np.int64)
@@ -149,7 +126,7 @@ def _pad(call: Call) -> Value | First:
     return view.result(ops.pad(view.values[0], _pads(call, view), value))
 
 
-def _pads(call: Call, view: _View) -> Array:
+def _pads(call: Call, view: View) -> Array:
     """All elements before, axis by axis, then all elements after."""
     rows = call.array(1, "its padding")
     if rows.shape != (len(view.order), 2):
@@ -159,7 +136,7 @@ def _pads(call: Call, view: _View) -> Array:
 
 def _mirror_pad(call: Call) -> Value | First:
     """REFLECT leaves out the edge, SYMMETRIC repeats it."""
-    view = _view(call, [0])
+    view = call.aligned(0)
     pads, x = _pads(call, view), view.values[0]
     if call.option("mode", 0) == 0:
         return view.result(ops.pad(x, pads, mode="reflect"))
@@ -215,7 +192,7 @@ def _one_hot(call: Call) -> Value:
 
 
 def _reverse(call: Call) -> Value | First:
-    view = _view(call, [0])
+    view = call.aligned(0)
     axes = [view.place(a) for a in call.integers(1, "its axes")]
     x = view.values[0]
     for axis in axes:
@@ -227,79 +204,51 @@ def _rank(call: Call) -> Value:
     return call.graph.constant(np.asarray(call.tensor(0).value.rank, np.int32), call.name)
 
 
-def _batches(apply: Callable[..., Value], what: str) -> Reader:
+def _batches(call: Call) -> First:
     """SPACE_TO_BATCH_ND and BATCH_TO_SPACE_ND over all axes between the first and the last."""
-
-    def read(call: Call) -> First:
-        x, blocks = call.first(0), call.integers(1, "its blocks")
-        rows = call.array(2, f"its {what}")
-        if len(blocks) != x.rank - 2 or rows.shape != (len(blocks), 2):
-            raise UnsupportedOp(f"{call.kind} over {len(blocks)} of {x.rank} axes is not read")
-        return First(apply(x, blocks=tuple(blocks), **{what: tuple(int(i) for i in rows.T.reshape(-1))}))
-
-    return read
+    edges = _EDGES[call.kind]
+    x, blocks = call.first(0), call.integers(1, "its blocks")
+    rows = call.array(2, f"its {edges}")
+    if len(blocks) != x.rank - 2 or rows.shape != (len(blocks), 2):
+        raise UnsupportedOp(f"{call.kind} over {len(blocks)} of {x.rank} axes is not read")
+    return First(call.op(x, blocks=tuple(blocks), **{edges: tuple(int(i) for i in rows.T.reshape(-1))}))
 
 
-READERS: dict[str, Reader] = {
-    "BATCH_TO_SPACE_ND": _batches(lambda x, **of: ops.batch_to_space(x, **of), "crops"),
-    "BROADCAST_TO": lambda call: ops.expand(call.stored(0), shape=_shape(call, 1)),
-    "CONCATENATION": _concatenation,
-    "EXPAND_DIMS": _expand_dims,
-    "FILL": _fill,
-    "GATHER": _gather,
-    "GATHER_ND": _gather_nd,
-    "MIRROR_PAD": _mirror_pad,
-    "ONE_HOT": _one_hot,
-    "PACK": _pack,
-    "PAD": _pad,
-    "PADV2": _pad,
-    "RANGE": _range,
-    "RANK": _rank,
-    "RESHAPE": _reshape,
-    "REVERSE_V2": _reverse,
-    "SHAPE": lambda call: ops.cast(ops.shape(call.stored(0)), to=call.outputs[0].dtype),
-    "SLICE": _slice,
-    "SPACE_TO_BATCH_ND": _batches(lambda x, **of: ops.space_to_batch(x, **of), "pads"),
-    "SPLIT": _split,
-    "SPLIT_V": _split_v,
-    "SQUEEZE": _squeeze,
-    "STRIDED_SLICE": _strided_slice,
-    "TILE": lambda call: ops.tile(call.stored(0), repeats=_shape(call, 1)),
-    "TRANSPOSE": _transpose,
-    "UNPACK": _unpack,
-}
+def _broadcast_to(call: Call) -> Value:
+    return ops.expand(call.stored(0), shape=_shape(call, 1))
+
+
+def _extents(call: Call) -> Value:
+    return ops.cast(ops.shape(call.stored(0)), to=call.outputs[0].dtype)
+
+
+def _tile(call: Call) -> Value:
+    return ops.tile(call.stored(0), repeats=_shape(call, 1))
 
 
 # --- written ----------------------------------------------------------------------------------------------------------
 
 
 def _reshape_written(e: Emission) -> None:
-    e.plain("RESHAPE", [e.form.plain(e.operand(0)), e.form.shape(e.result)], "ReshapeOptions")
+    e.reshaped(e.form.plain(e.operand(0)))
 
 
 def _transpose_written(e: Emission) -> None:
     x = e.operand(0)
     perm = tuple(e.attribute("perm") or reversed(range(x.rank)))
     if not e.form.turn(e.result, x, perm):
-        e.plain("TRANSPOSE", [e.form.plain(x), e.form.integers(perm, "order")], "TransposeOptions")
-
-
-def _one_order(e: Emission, values: Sequence[Value]) -> tuple[list[int], bool]:
-    """Operands of one rank, in the order in which the first exists."""
-    is_last = any(e.form.is_last(v) for v in values)
-    return [e.form.last(v) if is_last else e.form.plain(v) for v in values], is_last
+        e.operator([e.form.plain(x), e.form.integers(perm, "order")])
 
 
 def _concat_written(e: Emission) -> None:
-    values = [v for v in e.node.inputs if v is not None]
-    operands, is_last = _one_order(e, values)
-    axis = e.place(normalize_axis(e.attribute("axis"), values[0].rank), values[0].rank, is_last)
-    e.either(is_last, "CONCATENATION", operands, "ConcatenationOptions", 1, axis=axis)
+    operands, is_last = e.aligned()
+    rank = e.result.rank
+    e.operator(operands, is_last, axis=e.place(normalize_axis(e.attribute("axis"), rank), rank, is_last))
 
 
 def _split_written(e: Emission) -> None:
     x = e.operand(0)
-    (at,), is_last = _one_order(e, [x])
+    (at,), is_last = e.aligned(x)
     axis = normalize_axis(e.attribute("axis"), x.rank)
     sizes = [v.shape[axis] for v in e.node.outputs]
     if not all(isinstance(s, int) for s in sizes):
@@ -307,12 +256,12 @@ def _split_written(e: Emission) -> None:
     place = e.form.constant(np.asarray(e.place(axis, x.rank, is_last), np.int32), "axis")
     outputs = [e.form.make(v, is_last) for v in e.node.outputs]
     inputs = [at, e.form.integers([int(str(s)) for s in sizes], "sizes"), place]
-    e.form.operator("SPLIT_V", inputs, outputs, "SplitVOptions", 1, num_splits=len(sizes))
+    e.form.operator(e.kind, inputs, outputs, num_splits=len(sizes))
 
 
 def _slice_written(e: Emission) -> None:
     x = e.operand(0)
-    (at,), is_last = _one_order(e, [x])
+    (at,), is_last = e.aligned(x)
     starts, ends = ([int(i) for i in e.data(i, "its bounds").reshape(-1)] for i in (1, 2))
     axes = [int(a) for a in e.data(3, "its axes").reshape(-1)] if e.optional(3) is not None else [*range(len(starts))]
     steps = [int(a) for a in e.data(4, "its steps").reshape(-1)] if e.optional(4) is not None else [1] * len(starts)
@@ -330,7 +279,7 @@ def _slice_written(e: Emission) -> None:
             end[place], end_mask = 0, end_mask | 1 << place
     inputs = [at, *(e.form.integers(v, "bounds") for v in (begin, end, stride))]
     version = 2 if min(stride) < 0 else 1
-    e.either(is_last, "STRIDED_SLICE", inputs, "StridedSliceOptions", version, begin_mask=begin_mask, end_mask=end_mask)
+    e.operator(inputs, is_last, version=version, begin_mask=begin_mask, end_mask=end_mask)
 
 
 def _pad_written(e: Emission) -> None:
@@ -340,7 +289,7 @@ def _pad_written(e: Emission) -> None:
     around = [(int(b), int(a)) for b, a in op.around(x.rank, e.data(1, "its padding"), axes)]
     if any(min(p) < 0 for p in around):
         raise UnsupportedOp("negative padding is not one the formats have", do="crop with slice instead")
-    (at,), is_last = _one_order(e, [x])
+    (at,), is_last = e.aligned(x)
     rows = [(0, 0)] * x.rank
     for axis, pair in enumerate(around):
         rows[e.place(axis, x.rank, is_last)] = pair
@@ -348,12 +297,12 @@ def _pad_written(e: Emission) -> None:
     value = e.optional(2)
     match e.attribute("mode"):
         case "constant" if value is None:
-            e.either(is_last, "PAD", inputs, "PadOptions")
+            e.operator(inputs, is_last)
         case "constant":
             held = e.form.constant(e.data(2, "its value").reshape(1), "value")
-            e.either(is_last, "PADV2", [*inputs, held], "PadV2Options")
+            e.operator([*inputs, held], is_last, kind="PADV2")
         case "reflect" if all(max(p) < (d if isinstance(d, int) else 0) for p, d in zip(around, x.shape) if any(p)):
-            e.either(is_last, "MIRROR_PAD", inputs, "MirrorPadOptions", 1, mode=0)
+            e.operator(inputs, is_last, kind="MIRROR_PAD", mode=0)
         case mode:
             raise UnsupportedOp(f"padding by {mode} is not one the formats have")
 
@@ -363,41 +312,57 @@ def _gather_written(e: Emission) -> None:
     axis = normalize_axis(e.attribute("axis"), x.rank)
     if indices.data is not None and indices.data.size and indices.data.min() < 0:
         raise UnsupportedOp("negative indices are not written")
-    e.plain("GATHER", [e.form.plain(x), e.form.plain(indices)], "GatherOptions", 1, axis=axis)
+    e.operator([e.form.plain(x), e.form.plain(indices)], axis=axis)
 
 
 def _expand_written(e: Emission) -> None:
-    e.plain("BROADCAST_TO", [e.form.plain(e.operand(0)), e.form.shape(e.result)], "BroadcastToOptions", 2)
+    e.operator([e.form.plain(e.operand(0)), e.form.shape(e.result)], version=2)
 
 
 def _tile_written(e: Emission) -> None:
     repeats = e.form.integers([int(r) for r in e.data(1, "its repeats").reshape(-1)], "repeats")
-    e.plain("TILE", [e.form.plain(e.operand(0)), repeats], "TileOptions")
+    e.operator([e.form.plain(e.operand(0)), repeats])
 
 
-def _batches_written(kind: str, options: str, edges: str) -> Writer:
-    def write(e: Emission) -> None:
-        rank, pairs = e.operand(0).rank - 2, e.attribute(edges)
-        rows = np.asarray([*zip(pairs[:rank], pairs[rank:])], np.int32)
-        inputs = [e.form.last(e.operand(0)), e.form.integers(e.attribute("blocks"), "blocks"), e.form.constant(rows)]
-        e.last(kind, inputs, options)
-
-    return write
+def _batches_written(e: Emission) -> None:
+    rank, pairs = e.operand(0).rank - 2, e.attribute(_EDGES[e.kind])
+    rows = np.asarray([*zip(pairs[:rank], pairs[rank:])], np.int32)
+    inputs = [e.form.last(e.operand(0)), e.form.integers(e.attribute("blocks"), "blocks"), e.form.constant(rows)]
+    e.operator(inputs, True)
 
 
-WRITERS: dict[str, Writer] = {
-    "batch_to_space": _batches_written("BATCH_TO_SPACE_ND", "BatchToSpaceNDOptions", "crops"),
-    "concat": _concat_written,
-    "expand": _expand_written,
-    "flatten": _reshape_written,
-    "gather": _gather_written,
-    "pad": _pad_written,
-    "reshape": _reshape_written,
-    "slice": _slice_written,
-    "space_to_batch": _batches_written("SPACE_TO_BATCH_ND", "SpaceToBatchNDOptions", "pads"),
-    "split": _split_written,
-    "squeeze": _reshape_written,
-    "tile": _tile_written,
-    "transpose": _transpose_written,
-    "unsqueeze": _reshape_written,
-}
+# --- both -------------------------------------------------------------------------------------------------------------
+
+_EDGES = {"BATCH_TO_SPACE_ND": "crops", "SPACE_TO_BATCH_ND": "pads"}  # the attribute that each has
+
+OPERATORS = [
+    Operator("BATCH_TO_SPACE_ND", "batch_to_space", _batches, _batches_written, between=[0]),
+    Operator("BROADCAST_TO", "expand", _broadcast_to, _expand_written, between=[0]),
+    Operator("CONCATENATION", "concat", _concatenation, _concat_written, between=ALL),
+    Operator("EXPAND_DIMS", read=_expand_dims, between=[0]),
+    Operator("FILL", read=_fill),
+    Operator("GATHER", "gather", _gather, _gather_written, between=[0]),
+    Operator("GATHER_ND", read=_gather_nd, between=[0]),
+    Operator("MIRROR_PAD", read=_mirror_pad, between=[0]),
+    Operator("ONE_HOT", read=_one_hot),
+    Operator("PACK", read=_pack, between=ALL),
+    Operator("PAD", "pad", _pad, _pad_written),
+    Operator("PADV2", read=_pad, between=[0, 2]),
+    Operator("RANGE", read=_range),
+    Operator("RANK", read=_rank),
+    Operator("RESHAPE", "reshape", _reshape, _reshape_written, between=[0]),
+    Operator("RESHAPE", "flatten", write=_reshape_written),
+    Operator("RESHAPE", "squeeze", write=_reshape_written),
+    Operator("RESHAPE", "unsqueeze", write=_reshape_written),
+    Operator("REVERSE_V2", read=_reverse, between=[0]),
+    Operator("SHAPE", read=_extents),
+    Operator("SLICE", read=_slice, between=[0]),
+    Operator("SPACE_TO_BATCH_ND", "space_to_batch", _batches, _batches_written),
+    Operator("SPLIT", read=_split, between=[1]),
+    Operator("SPLIT_V", "split", _split_v, _split_written, between=[0]),
+    Operator("SQUEEZE", read=_squeeze, between=[0]),
+    Operator("STRIDED_SLICE", "slice", _strided_slice, _slice_written, between=[0]),
+    Operator("TILE", "tile", _tile, _tile_written, between=[0]),
+    Operator("TRANSPOSE", "transpose", _transpose, _transpose_written, between=[0]),
+    Operator("UNPACK", read=_unpack, between=[0]),
+]

@@ -6,8 +6,9 @@ import numpy as np
 
 from renorm import ops
 from renorm.core.errors import InvalidModel, UnsupportedOp
-from renorm.frontends.tflite.call import Call, Reader
-from renorm.frontends.tflite.emission import Emission, Writer
+from renorm.frontends.tflite.call import Call
+from renorm.frontends.tflite.emission import Emission
+from renorm.frontends.tflite.operator import Operator
 from renorm.frontends.tflite.tensors import Array
 from renorm.graph.ir import Value
 
@@ -41,9 +42,6 @@ def _swapped(call: Call, x: Value) -> Value:
     return ops.transpose(x, perm=(*range(x.rank - 2), x.rank - 1, x.rank - 2))
 
 
-READERS: dict[str, Reader] = {"BATCH_MATMUL": batch_matmul, "FULLY_CONNECTED": fully_connected}
-
-
 # --- written ----------------------------------------------------------------------------------------------------------
 
 
@@ -59,12 +57,12 @@ def _gemm(e: Emission) -> None:
         fields = {"adjoint_lhs": e.attribute("transA"), "adjoint_rhs": e.attribute("transB")}
         inputs = [e.form.plain(a), e.form.plain(b)]
         if c is None and e.activation == "NONE":
-            e.plain("BATCH_MATMUL", inputs, "BatchMatMulOptions", 1, **fields)
+            e.operator(inputs, kind="BATCH_MATMUL", **fields)
             return
         made = e.form.tensor(e.result.dtype, e.result.shape, f"{e.node.name}.product")
-        e.form.operator("BATCH_MATMUL", inputs, [made], "BatchMatMulOptions", 1, **fields)
+        e.form.operator("BATCH_MATMUL", inputs, [made], **fields)
         other = e.form.plain(c) if c is not None else e.form.constant(np.zeros(1, a.dtype))
-        e.plain("ADD", [made, other], "AddOptions", 1, fused_activation_function=e.fused)
+        e.operator([made, other], kind="ADD")
         return
     weight = b.data if e.attribute("transB") else b.data.T
     bias = None
@@ -77,9 +75,8 @@ def _gemm(e: Emission) -> None:
 
 def _fully_connected(e: Emission, x: Value, weight: Array, bias: Array | None, name: str) -> None:
     inputs = [e.form.plain(x), e.form.constant(weight, name), None if bias is None else e.form.constant(bias, "bias")]
-    fields = {"fused_activation_function": e.fused, "keep_num_dims": x.rank > 2}
     version = 6 if bias is None else 5 if x.rank > 2 else 1
-    e.plain("FULLY_CONNECTED", inputs, "FullyConnectedOptions", version, **fields)
+    e.operator(inputs, kind="FULLY_CONNECTED", version=version, keep_num_dims=x.rank > 2)
 
 
 def _matmul(e: Emission) -> None:
@@ -89,8 +86,10 @@ def _matmul(e: Emission) -> None:
     if b.data is not None and b.rank == 2:
         _fully_connected(e, a, b.data.T, None, b.name)
         return
-    e.plain("BATCH_MATMUL", [e.form.plain(a), e.form.plain(b)], "BatchMatMulOptions")
+    e.operator([e.form.plain(a), e.form.plain(b)])
 
 
-WRITERS: dict[str, Writer] = {"gemm": _gemm, "matmul": _matmul}
-FUSING = ("gemm",)
+OPERATORS = [
+    Operator("BATCH_MATMUL", "matmul", batch_matmul, _matmul),
+    Operator("FULLY_CONNECTED", "gemm", fully_connected, _gemm, fuses=True),
+]

@@ -2,36 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from renorm import ops
 from renorm.core.dims import normalize_axis
 from renorm.core.errors import InvalidModel, UnsupportedOp
-from renorm.frontends.tflite.call import Call, Reader
-from renorm.frontends.tflite.emission import Emission, Writer
-from renorm.frontends.tflite.tensors import NUMBER, First, to_first
+from renorm.frontends.tflite.call import Call, View
+from renorm.frontends.tflite.emission import Emission
+from renorm.frontends.tflite.operator import Operator
+from renorm.frontends.tflite.tensors import NUMBER, First
 from renorm.graph.ir import Value
 
 
-def _reduction(apply: Callable[..., Value]) -> Reader:
+def _reduction(call: Call) -> Value | First:
     """Over constant axes. With all axes kept, the order of axes stays; so it does over all spatial axes."""
-
-    def read(call: Call) -> Value | First:
-        tensor, keep = call.tensor(0), bool(call.option("keep_dims", False))
-        rank = tensor.value.rank
-        axes = sorted({normalize_axis(a, rank) for a in call.integers(1, "its axes")})
-        is_spatial = rank > 2 and axes == list(range(1, rank - 1))
-        if not axes:
-            return tensor.stored()
-        if tensor.is_first and (keep or is_spatial):
-            order = to_first(rank)
-            y = apply(tensor.first(), axes=tuple(sorted(order.index(a) for a in axes)), keepdims=keep)
-            return First(y)
-        return apply(tensor.stored(), axes=tuple(axes), keepdims=keep)
-
-    return read
+    tensor, keep = call.tensor(0), bool(call.option("keep_dims", False))
+    rank = tensor.value.rank
+    axes = sorted({normalize_axis(a, rank) for a in call.integers(1, "its axes")})
+    is_spatial = rank > 2 and axes == list(range(1, rank - 1))
+    if not axes:
+        return tensor.stored()
+    view = call.aligned(0) if keep or is_spatial else View([tensor.stored()])
+    return view.result(call.op(view.values[0], axes=tuple(sorted(map(view.place, axes))), keepdims=keep))
 
 
 def _softmax(call: Call) -> Value:
@@ -39,12 +33,13 @@ def _softmax(call: Call) -> Value:
     return ops.softmax(x if beta == 1 else ops.mul(x, np.asarray(beta, x.dtype)), axis=-1)
 
 
-def _arg(apply: Callable[..., Value]) -> Reader:
-    def read(call: Call) -> Value:
-        (axis,) = call.integers(1, "its axis")
-        return ops.cast(apply(call.stored(0), axis=axis, keepdims=False), to=call.outputs[0].dtype)
+def _log_softmax(call: Call) -> Value:
+    return ops.log_softmax(call.stored(0), axis=-1)
 
-    return read
+
+def _arg(call: Call) -> Value:
+    (axis,) = call.integers(1, "its axis")
+    return ops.cast(call.op(call.stored(0), axis=axis, keepdims=False), to=call.outputs[0].dtype)
 
 
 def _l2_normalization(call: Call) -> Value:
@@ -104,82 +99,52 @@ def _rope(call: Call) -> Value:
     return ops.add(ops.mul(x, cos), ops.mul(turned, sin))
 
 
-READERS: dict[str, Reader] = {
-    "ARG_MAX": _arg(lambda x, **axis: ops.arg_max(x, **axis)),
-    "ARG_MIN": _arg(lambda x, **axis: ops.arg_min(x, **axis)),
-    "CUMSUM": _cumsum,
-    "INSTANCE_NORM": _instance_norm,
-    "L2_NORMALIZATION": _l2_normalization,
-    "LOCAL_RESPONSE_NORMALIZATION": _local_response_normalization,
-    "LOG_SOFTMAX": lambda call: ops.log_softmax(call.stored(0), axis=-1),
-    "MEAN": _reduction(lambda x, **axes: ops.reduce_mean(x, **axes)),
-    "REDUCE_MAX": _reduction(lambda x, **axes: ops.reduce_max(x, **axes)),
-    "REDUCE_MIN": _reduction(lambda x, **axes: ops.reduce_min(x, **axes)),
-    "REDUCE_PROD": _reduction(lambda x, **axes: ops.reduce_prod(x, **axes)),
-    "RMS_NORM": _rms_norm,
-    "ROPE": _rope,
-    "SOFTMAX": _softmax,
-    "SUM": _reduction(lambda x, **axes: ops.reduce_sum(x, **axes)),
-}
-
-
 # --- written ----------------------------------------------------------------------------------------------------------
 
 
-def _reduced(kind: str) -> Writer:
-    def write(e: Emission) -> None:
-        x, axes = e.operand(0), e.node.op.values.get("axes")
-        keep = bool(e.node.op.values.get("keepdims", True))
-        rank = x.rank
-        if e.node.op.name == "global_average_pool":
-            axes = tuple(range(2, rank))
-        axes = sorted({normalize_axis(a, rank) for a in axes} if axes is not None else range(rank))
-        is_last = e.form.is_last(x) and (keep or axes == list(range(2, rank)))
-        places = sorted(e.place(a, rank, is_last) for a in axes)
-        inputs = [e.form.last(x) if is_last else e.form.plain(x), e.form.integers(places, "axes")]
-        e.either(is_last, kind, inputs, "ReducerOptions", 1, keep_dims=keep)
-
-    return write
+def _reduced(e: Emission) -> None:
+    x, axes = e.operand(0), e.node.op.values.get("axes")
+    keep = bool(e.node.op.values.get("keepdims", True))
+    rank = x.rank
+    if e.node.op.name == "global_average_pool":
+        axes = tuple(range(2, rank))
+    axes = sorted({normalize_axis(a, rank) for a in axes} if axes is not None else range(rank))
+    is_last = e.form.is_last(x) and (keep or axes == list(range(2, rank)))
+    places = sorted(e.place(a, rank, is_last) for a in axes)
+    at = e.form.last(x) if is_last else e.form.plain(x)
+    e.operator([at, e.form.integers(places, "axes")], is_last, keep_dims=keep)
 
 
-def _softmax_written(kind: str, options: str, **fields: float) -> Writer:
-    def write(e: Emission) -> None:
-        x = e.operand(0)
-        axis = normalize_axis(e.attribute("axis"), x.rank)
-        if e.attribute("flatten") and axis != x.rank - 1:
-            raise UnsupportedOp("softmax over several axes is not written")
-        if axis == 1 and x.rank > 2:
-            e.last(kind, [e.form.last(x)], options, 1, **fields)
-        elif axis == x.rank - 1:
-            e.plain(kind, [e.form.plain(x)], options, 1, **fields)
-        else:
-            raise UnsupportedOp(f"softmax over axis {axis} of {x.rank} is not written, only over the last or channels")
-
-    return write
+def _softmax_written(e: Emission) -> None:
+    x, fields = e.operand(0), dict[str, Any](beta=1.0) if e.kind == "SOFTMAX" else {}
+    axis = normalize_axis(e.attribute("axis"), x.rank)
+    if e.attribute("flatten") and axis != x.rank - 1:
+        raise UnsupportedOp("softmax over several axes is not written")
+    if axis not in (1, x.rank - 1):
+        raise UnsupportedOp(f"softmax over axis {axis} of {x.rank} is not written, only over the last or channels")
+    is_last = axis == 1 and x.rank > 2
+    e.operator([e.form.last(x) if is_last else e.form.plain(x)], is_last, **fields)
 
 
-def _arg_written(kind: str, options: str) -> Writer:
-    def write(e: Emission) -> None:
-        x = e.operand(0)
-        if e.attribute("select_last_index"):
-            raise UnsupportedOp("select_last_index is not one the formats have")
-        axis = e.form.constant(np.asarray(normalize_axis(e.attribute("axis"), x.rank), np.int32), "axis")
-        number = e.form.schema.enums["TensorType"][NUMBER[e.result.dtype]]
-        if not e.attribute("keepdims"):
-            e.plain(kind, [e.form.plain(x), axis], options, 1, output_type=number)
-            return
-        shape = [d for a, d in enumerate(x.shape) if a != normalize_axis(e.attribute("axis"), x.rank)]
-        made = e.form.tensor(e.result.dtype, shape, f"{e.node.name}.flat")
-        e.form.operator(kind, [e.form.plain(x), axis], [made], options, 1, output_type=number)
-        e.plain("RESHAPE", [made, e.form.shape(e.result)], "ReshapeOptions")
-
-    return write
+def _arg_written(e: Emission) -> None:
+    x = e.operand(0)
+    if e.attribute("select_last_index"):
+        raise UnsupportedOp("select_last_index is not one the formats have")
+    place = normalize_axis(e.attribute("axis"), x.rank)
+    axis = e.form.constant(np.asarray(place, np.int32), "axis")
+    number = e.number("TensorType", NUMBER[e.result.dtype])
+    if not e.attribute("keepdims"):
+        e.operator([e.form.plain(x), axis], output_type=number)
+        return
+    made = e.form.tensor(e.result.dtype, [d for a, d in enumerate(x.shape) if a != place], f"{e.node.name}.flat")
+    e.form.operator(e.kind, [e.form.plain(x), axis], [made], output_type=number)
+    e.reshaped(made)
 
 
 def _cum_sum_written(e: Emission) -> None:
     axis = e.form.constant(e.data(1, "its axis").astype(np.int32).reshape(()), "axis")
-    fields = {"exclusive": bool(e.attribute("exclusive")), "reverse": bool(e.attribute("reverse"))}
-    e.plain("CUMSUM", [e.form.plain(e.operand(0)), axis], "CumsumOptions", 1, **fields)
+    inputs = [e.form.plain(e.operand(0)), axis]
+    e.operator(inputs, exclusive=bool(e.attribute("exclusive")), reverse=bool(e.attribute("reverse")))
 
 
 def _local_response_written(e: Emission) -> None:
@@ -187,36 +152,40 @@ def _local_response_written(e: Emission) -> None:
     if size % 2 == 0:
         raise UnsupportedOp(f"a window of {size} channels has no middle")
     fields = {"radius": size // 2, "bias": e.attribute("bias"), "alpha": e.attribute("alpha") / size}
-    options = "LocalResponseNormalizationOptions"
-    x = [e.form.last(e.operand(0))]
-    e.last("LOCAL_RESPONSE_NORMALIZATION", x, options, 1, beta=e.attribute("beta"), **fields)
+    e.operator([e.form.last(e.operand(0))], True, beta=e.attribute("beta"), **fields)
 
 
 def _instance_norm_written(e: Emission) -> None:
     inputs = [e.form.last(e.operand(0)), e.form.plain(e.operand(1)), e.form.plain(e.operand(2))]
-    e.last("INSTANCE_NORM", inputs, "InstanceNormOptions", 1, epsilon=e.attribute("epsilon"))
+    e.operator(inputs, True, epsilon=e.attribute("epsilon"))
 
 
 def _rms_norm_written(e: Emission) -> None:
     x, scale = e.operand(0), e.operand(1)
     if normalize_axis(e.attribute("axis"), x.rank) != x.rank - 1:
         raise UnsupportedOp("RMS_NORM is over the last axis only")
-    e.plain("RMS_NORM", [e.form.plain(x), e.form.plain(scale)], "RmsNormOptions", 1, epsilon=e.attribute("epsilon"))
+    e.operator([e.form.plain(x), e.form.plain(scale)], epsilon=e.attribute("epsilon"))
 
 
-WRITERS: dict[str, Writer] = {
-    "arg_max": _arg_written("ARG_MAX", "ArgMaxOptions"),
-    "arg_min": _arg_written("ARG_MIN", "ArgMinOptions"),
-    "cum_sum": _cum_sum_written,
-    "global_average_pool": _reduced("MEAN"),
-    "instance_norm": _instance_norm_written,
-    "local_response_norm": _local_response_written,
-    "log_softmax": _softmax_written("LOG_SOFTMAX", "LogSoftmaxOptions"),
-    "reduce_max": _reduced("REDUCE_MAX"),
-    "reduce_mean": _reduced("MEAN"),
-    "reduce_min": _reduced("REDUCE_MIN"),
-    "reduce_prod": _reduced("REDUCE_PROD"),
-    "reduce_sum": _reduced("SUM"),
-    "rms_norm": _rms_norm_written,
-    "softmax": _softmax_written("SOFTMAX", "SoftmaxOptions", beta=1.0),
-}
+# --- both -------------------------------------------------------------------------------------------------------------
+
+OPERATORS = [
+    Operator("ARG_MAX", "arg_max", _arg, _arg_written),
+    Operator("ARG_MIN", "arg_min", _arg, _arg_written),
+    Operator("CUMSUM", "cum_sum", _cumsum, _cum_sum_written),
+    Operator("INSTANCE_NORM", "instance_norm", _instance_norm, _instance_norm_written),
+    Operator("L2_NORMALIZATION", read=_l2_normalization),
+    Operator(
+        "LOCAL_RESPONSE_NORMALIZATION", "local_response_norm", _local_response_normalization, _local_response_written
+    ),
+    Operator("LOG_SOFTMAX", "log_softmax", _log_softmax, _softmax_written),
+    Operator("MEAN", "reduce_mean", _reduction, _reduced, between=[0]),
+    Operator("MEAN", "global_average_pool", write=_reduced),
+    Operator("REDUCE_MAX", "reduce_max", _reduction, _reduced, between=[0]),
+    Operator("REDUCE_MIN", "reduce_min", _reduction, _reduced, between=[0]),
+    Operator("REDUCE_PROD", "reduce_prod", _reduction, _reduced),
+    Operator("RMS_NORM", "rms_norm", _rms_norm, _rms_norm_written),
+    Operator("ROPE", read=_rope),
+    Operator("SOFTMAX", "softmax", _softmax, _softmax_written),
+    Operator("SUM", "reduce_sum", _reduction, _reduced),
+]

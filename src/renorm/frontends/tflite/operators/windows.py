@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +11,9 @@ import numpy as np
 from renorm import ops
 from renorm.core.dims import same_padding
 from renorm.core.errors import InvalidModel, UnsupportedOp
-from renorm.frontends.tflite.call import Call, Reader
-from renorm.frontends.tflite.emission import Emission, Writer
+from renorm.frontends.tflite.call import Call
+from renorm.frontends.tflite.emission import Emission
+from renorm.frontends.tflite.operator import Operator
 from renorm.frontends.tflite.tensors import Array, First
 from renorm.graph.ir import Value
 from renorm.ops.conv_transpose import ConvTranspose
@@ -101,51 +102,34 @@ def transpose_conv(call: Call) -> First:
     return First(y)
 
 
-def _pool(apply: Callable[..., Value]) -> Reader:
-    def read(call: Call) -> First:
-        window = {
-            "kernel_shape": _per_axis(call, "filter_{}", ("height", "width")),
-            "strides": _per_axis(call, "stride_{}"),
-            "auto_pad": _auto_pad(call),
-        }
-        return First(apply(call.first(0), **window))
-
-    return read
-
-
-def _resize(mode: str) -> Reader:
-    def read(call: Call) -> First:
-        x, sizes = call.first(0), call.integers(1, "its new size")
-        if call.option("align_corners", False):
-            rule, nearest = "align_corners", "round_prefer_ceil"
-        elif call.option("half_pixel_centers", False):
-            rule, nearest = ("half_pixel", "") if mode == "linear" else ("tf_half_pixel_for_nn", "floor")
-        else:
-            rule, nearest = "asymmetric", "floor"
-        more: dict[str, Any] = {"nearest_mode": nearest} if mode == "nearest" else {}
-        whole = np.asarray(sizes, np.int64)
-        return First(ops.resize(x, sizes=whole, axes=(2, 3), mode=mode, coordinate_transformation_mode=rule, **more))
-
-    return read
+def _pool(call: Call) -> First:
+    window = {
+        "kernel_shape": _per_axis(call, "filter_{}", ("height", "width")),
+        "strides": _per_axis(call, "stride_{}"),
+        "auto_pad": _auto_pad(call),
+    }
+    if call.kind == "L2_POOL_2D":
+        x = call.first(0)
+        return First(ops.sqrt(ops.average_pool(ops.mul(x, x), **window)))
+    return First(call.op(call.first(0), **window))
 
 
-def _blocks(apply: Callable[..., Value]) -> Reader:
-    return lambda call: First(apply(call.first(0), blocksize=int(call.option("block_size", 0))))
+def _resize(call: Call) -> First:
+    x, sizes = call.first(0), call.integers(1, "its new size")
+    mode = "linear" if call.kind == "RESIZE_BILINEAR" else "nearest"
+    if call.option("align_corners", False):
+        rule, nearest = "align_corners", "round_prefer_ceil"
+    elif call.option("half_pixel_centers", False):
+        rule, nearest = ("half_pixel", "") if mode == "linear" else ("tf_half_pixel_for_nn", "floor")
+    else:
+        rule, nearest = "asymmetric", "floor"
+    more: dict[str, Any] = {"nearest_mode": nearest} if mode == "nearest" else {}
+    whole = np.asarray(sizes, np.int64)
+    return First(ops.resize(x, sizes=whole, axes=(2, 3), mode=mode, coordinate_transformation_mode=rule, **more))
 
 
-READERS: dict[str, Reader] = {
-    "AVERAGE_POOL_2D": _pool(lambda x, **window: ops.average_pool(x, **window)),
-    "CONV_2D": conv_2d,
-    "CONV_3D": conv_3d,
-    "DEPTH_TO_SPACE": _blocks(lambda x, **size: ops.depth_to_space(x, **size)),
-    "DEPTHWISE_CONV_2D": depthwise_conv_2d,
-    "L2_POOL_2D": _pool(lambda x, **window: ops.sqrt(ops.average_pool(ops.mul(x, x), **window))),
-    "MAX_POOL_2D": _pool(lambda x, **window: ops.max_pool(x, **window)),
-    "RESIZE_BILINEAR": _resize("linear"),
-    "RESIZE_NEAREST_NEIGHBOR": _resize("nearest"),
-    "SPACE_TO_DEPTH": _blocks(lambda x, **size: ops.space_to_depth(x, **size)),
-    "TRANSPOSE_CONV": transpose_conv,
-}
+def _blocks(call: Call) -> First:
+    return First(call.op(call.first(0), blocksize=int(call.option("block_size", 0))))
 
 
 # --- written ----------------------------------------------------------------------------------------------------------
@@ -203,9 +187,9 @@ def padded(e: Emission, at: int, x: Value, pads: Sequence[tuple[int, int]], valu
     made = form.tensor(x.dtype, (x.shape[0], *extents, x.shape[1]), f"{e.node.name}.padded")
     rows = form.constant(np.asarray([(0, 0), *pads, (0, 0)], np.int32), "pads")
     if value == 0:
-        form.operator("PAD", [at, rows], [made], "PadOptions")
+        form.operator("PAD", [at, rows], [made])
     else:
-        form.operator("PADV2", [at, rows, form.constant(np.asarray([value], x.dtype))], [made], "PadV2Options")
+        form.operator("PADV2", [at, rows, form.constant(np.asarray([value], x.dtype))], [made])
     return made
 
 
@@ -215,19 +199,18 @@ def _conv_written(e: Emission) -> None:
     window = _window(e, kernel)
     group, channels, count = e.attribute("group"), x.shape[1], int(str(w.shape[0]))
     bias = e.form.plain(b) if b is not None else e.form.constant(np.zeros(count, x.dtype), f"{e.node.name}.bias")
-    fields = {
-        "padding": window.padding, "fused_activation_function": e.fused,
-        **_step(window.strides, "stride_{}"), **_step(window.dilations, "dilation_{}_factor"),
-    }  # fmt: skip
+    fields: dict[str, Any] = {
+        "padding": window.padding,
+        **_step(window.strides, "stride_{}"),
+        **_step(window.dilations, "dilation_{}_factor"),
+    }
     if group == channels and group > 1:
         weight = e.form.constant(e.data(1, "its weight").transpose(1, 2, 3, 0), w.name)
         version = 2 if any(d > 1 for d in window.dilations) else 1
-        e.last(
-            "DEPTHWISE_CONV_2D", [window.x, weight, bias], "DepthwiseConv2DOptions", version,
-            depth_multiplier=count // group, **fields,
-        )  # fmt: skip
+        fields["depth_multiplier"] = count // group
+        e.operator([window.x, weight, bias], True, kind="DEPTHWISE_CONV_2D", version=version, **fields)
         return
-    e.last("CONV_2D", [window.x, e.form.last(w), bias], "Conv2DOptions", 1 if group == 1 else 6, **fields)
+    e.operator([window.x, e.form.last(w), bias], True, version=1 if group == 1 else 6, **fields)
 
 
 def _conv_transpose_written(e: Emission) -> None:
@@ -246,7 +229,7 @@ def _conv_transpose_written(e: Emission) -> None:
     weight = e.form.constant(e.data(1, "its weight").transpose(1, 2, 3, 0), w.name)
     n, channels = int(str(x.shape[0])), int(str(y.shape[1]))
     version = 4 if e.activation != "NONE" else 3 if b is not None else 1
-    fields = {"fused_activation_function": e.fused, **_step(strides, "stride_{}")}
+    fields: dict[str, Any] = {**_step(strides, "stride_{}")}
 
     def given(spatial: Sequence[int]) -> list[int]:
         shape = e.form.integers((n, *spatial, channels), "shape")
@@ -260,33 +243,27 @@ def _conv_transpose_written(e: Emission) -> None:
     halves = [max(f - o, 0) // 2 for f, o in zip(full, wanted)]
     for padding, cut in (("VALID", [0, 0]), ("SAME", halves)):
         if before == cut and fits(wanted, padding):
-            e.last("TRANSPOSE_CONV", given(wanted), "TransposeConvOptions", version, padding=enum[padding], **fields)
+            e.operator(given(wanted), True, version=version, padding=enum[padding], **fields)
             return
     ends = [max(f, lo + o) for f, lo, o in zip(full, before, wanted)]
     if not fits(ends, "VALID"):
         raise UnsupportedOp(f"output_padding {list(op.along('output_padding', 2, 0, 0))} is not below the strides")
     made = e.form.tensor(y.dtype, (n, *ends, channels), f"{e.node.name}.whole")
-    e.form.operator(
-        "TRANSPOSE_CONV", given(ends), [made], "TransposeConvOptions", version, padding=enum["VALID"], **fields
-    )
+    e.form.operator(e.kind, given(ends), [made], version, e.activation, padding=enum["VALID"], **fields)
     begin, size = e.form.integers((0, *before, 0), "begin"), e.form.integers((n, *wanted, channels), "size")
-    e.last("SLICE", [made, begin, size], "SliceOptions")
+    e.operator([made, begin, size], True, kind="SLICE")
 
 
-def _pool_written(kind: str, pad_value: float | None) -> Writer:
-    def write(e: Emission) -> None:
-        kernel = e.attribute("kernel_shape")
-        counts = kind == "AVERAGE_POOL_2D" and e.attribute("count_include_pad")
-        window = _window(e, kernel, 0.0 if counts else pad_value)
-        is_same = window.padding == e.form.schema.enums["Padding"]["SAME"]
-        if any(d != 1 for d in window.dilations) or (counts and is_same):
-            raise UnsupportedOp("the formats have no such pooling: its window is dilated, or counts what is padded")
-        e.last(
-            kind, [window.x], "Pool2DOptions", padding=window.padding, **_step(window.strides, "stride_{}"),
-            filter_height=kernel[0], filter_width=kernel[1], fused_activation_function=e.fused,
-        )  # fmt: skip
-
-    return write
+def _pool_written(e: Emission) -> None:
+    kernel, is_average = e.attribute("kernel_shape"), e.node.op.name == "average_pool"
+    counts = is_average and e.attribute("count_include_pad")
+    least = None if is_average else float(np.finfo(np.float32).min)
+    window = _window(e, kernel, 0.0 if counts else least)
+    is_same = window.padding == e.number("Padding", "SAME")
+    if any(d != 1 for d in window.dilations) or (counts and is_same):
+        raise UnsupportedOp("the formats have no such pooling: its window is dilated, or counts what is padded")
+    fields: dict[str, Any] = {"padding": window.padding, **_step(window.strides, "stride_{}")}
+    e.operator([window.x], True, filter_height=kernel[0], filter_width=kernel[1], **fields)
 
 
 def _rounded(extents: Sequence[Any], sizes: Sequence[Any], scales: Array) -> bool:
@@ -315,28 +292,29 @@ def _resize_written(e: Emission) -> None:
     fields = rules.get((rule, nearest))
     if fields is None or mode == "cubic" or e.attribute("antialias"):
         raise UnsupportedOp(f"resizing by {mode}, {rule} {nearest} is not one the formats have")
-    name = "Bilinear" if mode == "linear" else "NearestNeighbor"
     kind = "RESIZE_BILINEAR" if mode == "linear" else "RESIZE_NEAREST_NEIGHBOR"
     inputs = [e.form.last(x), e.form.integers([int(str(d)) for d in sizes], "size")]
-    e.last(kind, inputs, f"Resize{name}Options", 3 if fields else 1, **fields)
+    e.operator(inputs, True, kind=kind, version=3 if fields else 1, **fields)
 
 
-def _blocks_written(kind: str, options: str) -> Writer:
-    def write(e: Emission) -> None:
-        if e.node.op.values.get("mode", "DCR") != "DCR":
-            raise UnsupportedOp("mode CRD is not one the formats have")
-        e.last(kind, [e.form.last(e.operand(0))], options, block_size=e.attribute("blocksize"))
-
-    return write
+def _blocks_written(e: Emission) -> None:
+    if e.node.op.values.get("mode", "DCR") != "DCR":
+        raise UnsupportedOp("mode CRD is not one the formats have")
+    e.operator([e.form.last(e.operand(0))], True, block_size=e.attribute("blocksize"))
 
 
-WRITERS: dict[str, Writer] = {
-    "average_pool": _pool_written("AVERAGE_POOL_2D", None),
-    "conv": _conv_written,
-    "conv_transpose": _conv_transpose_written,
-    "depth_to_space": _blocks_written("DEPTH_TO_SPACE", "DepthToSpaceOptions"),
-    "max_pool": _pool_written("MAX_POOL_2D", float(np.finfo(np.float32).min)),
-    "resize": _resize_written,
-    "space_to_depth": _blocks_written("SPACE_TO_DEPTH", "SpaceToDepthOptions"),
-}
-FUSING = ("average_pool", "conv", "conv_transpose", "max_pool")
+# --- both -------------------------------------------------------------------------------------------------------------
+
+OPERATORS = [
+    Operator("AVERAGE_POOL_2D", "average_pool", _pool, _pool_written, between=[0], fuses=True),
+    Operator("CONV_2D", "conv", conv_2d, _conv_written, fuses=True),
+    Operator("CONV_3D", read=conv_3d),
+    Operator("DEPTH_TO_SPACE", "depth_to_space", _blocks, _blocks_written, between=[0]),
+    Operator("DEPTHWISE_CONV_2D", read=depthwise_conv_2d),
+    Operator("L2_POOL_2D", read=_pool),
+    Operator("MAX_POOL_2D", "max_pool", _pool, _pool_written, between=[0], fuses=True),
+    Operator("RESIZE_BILINEAR", read=_resize, between=[0]),
+    Operator("RESIZE_NEAREST_NEIGHBOR", "resize", _resize, _resize_written, between=[0]),
+    Operator("SPACE_TO_DEPTH", "space_to_depth", _blocks, _blocks_written, between=[0]),
+    Operator("TRANSPOSE_CONV", "conv_transpose", transpose_conv, _conv_transpose_written, fuses=True),
+]

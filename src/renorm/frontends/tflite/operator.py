@@ -1,0 +1,35 @@
+"""An operator of the formats beside the op of a graph that means the same: one entry for both directions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from renorm.frontends.tflite.tensors import First
+from renorm.graph.ir import Value
+
+if TYPE_CHECKING:
+    from renorm.frontends.tflite.call import Call
+    from renorm.frontends.tflite.emission import Emission
+
+Result = Value | First | Sequence[Value | First]
+Reader = Callable[["Call"], Result]
+Writer = Callable[["Emission"], None]
+
+ALL = None  # operands
+
+
+@dataclass(frozen=True)
+class Operator:
+    """kind: the name of its code, "" where an op is written as several operators. op: the op that means the same, or is
+    written so; "" where it is read as several. read, write: None for what goes the other way only. between: operands
+    between whose elements those of the result lie, which are moved or averaged. fuses: the operator may compute an
+    activation of its result."""
+
+    kind: str
+    op: str = ""
+    read: Reader | None = None
+    write: Writer | None = None
+    between: Sequence[int] | None = ()
+    fuses: bool = False
