@@ -32,6 +32,7 @@ from renorm.frontends import recipe, tflite
 from renorm.frontends.onnx import listing as onnx_listing
 from renorm.frontends.recipe import KEY
 from renorm.frontends.tflite.listing import listing
+from renorm.frontends.tflite.model import Model
 
 
 class Network:
@@ -360,7 +361,7 @@ def flat_there_and_back(content: bytes, directory: Path, suffix: str) -> tuple[b
     paths[0].write_bytes(content)
     renorm.optimize(paths[0], paths[1], reversible=True)
     renorm.unfold(paths[1], paths[2])
-    a, b = (listing(memoryview(p.read_bytes()), p.name) for p in (paths[0], paths[2]))
+    a, b = (listing(Model(memoryview(p.read_bytes()), p.name)) for p in (paths[0], paths[2]))
     assert [a.key(o) for o in a.operators] == [b.key(o) for o in b.operators]
     assert {n: a.digest(n) for n in b.constants} == {n: b.digest(n) for n in b.constants}
     assert (a.inputs, a.outputs) == (b.inputs, b.outputs)
@@ -371,9 +372,9 @@ def test_the_network_of_the_article_comes_back(tmp_path: Path):
     content, _ = seed_001()
     folded, back = flat_there_and_back(content, tmp_path, ".circle")
     assert (folded[4:8], back[4:8]) == (b"CIR0", b"CIR0")
-    kinds = [o.kind for o in listing(memoryview(folded), "folded").operators]
+    kinds = [o.kind for o in listing(Model(memoryview(folded), "folded")).operators]
     assert kinds == ["TRANSPOSE_CONV"]
-    kinds = [o.kind for o in listing(memoryview(back), "back").operators]
+    kinds = [o.kind for o in listing(Model(memoryview(back), "back")).operators]
     assert kinds == ["TRANSPOSE_CONV", "MUL", "ADD"]
 
 
@@ -404,7 +405,7 @@ def test_a_chain_with_equal_extents_comes_back(tmp_path: Path):
     file.operator("SOFTMAX", [before], ["y"], "SoftmaxOptions", beta=1.0)
     content = file.written(["x"], ["y"])
     folded, _ = flat_there_and_back(content, tmp_path, ".tflite")
-    held = listing(memoryview(folded), "folded")
+    held = listing(Model(memoryview(folded), "folded"))
     assert [o.makes for o in held.operators] == [("a0",), ("a1",), ("a2",), ("y",)]
     x = rng.standard_normal((4, 4, 4, 4)).astype(np.float32)
     np.testing.assert_allclose(litert(folded, x)[0], litert(content, x)[0], atol=1e-4)

@@ -28,10 +28,10 @@ from renorm.frontends.diagnosis import diagnose
 from renorm.frontends.files import opened
 from renorm.frontends.tflite import ranges
 from renorm.frontends.tflite.call import Call
-from renorm.frontends.tflite.flatbuffer import Table, decode
+from renorm.frontends.tflite.flatbuffer import Table
+from renorm.frontends.tflite.model import KEY, Model
 from renorm.frontends.tflite.operators import READ
-from renorm.frontends.tflite.provenance import KEY, Provenance
-from renorm.frontends.tflite.tensors import DTYPES, Array, First, Scale, Tensor, scale_of, tensor_names, to_first
+from renorm.frontends.tflite.tensors import DTYPES, Array, First, Scale, Tensor, scale_of, to_first
 from renorm.graph.ir import Graph, Node, Value
 from renorm.ops.identity import Identity
 
@@ -40,16 +40,21 @@ def read(
     source: Any, *, shapes: Mapping[str, Sequence[int]] | None = None, is_mapped: bool = False, limits: Limits = DEFAULT
 ) -> Graph:
     """The graph of a .tflite or .circle file: a path or bytes. See `renorm.frontends.read`."""
-    data, label = content(source, is_mapped, limits)
-    reader = _Reader(data, label)
-    limits.check(label, [("nodes", len(reader.main.items("operators")), "")])
-    graph = reader.read()
+    model = load(source, limits, is_mapped)
+    graph = _Reader(model).read()
     diagnose(graph)
     return graph
 
 
-def content(source: Any, is_mapped: bool, limits: Limits) -> tuple[memoryview, str]:
-    """Return the bytes of a file, a path or bytes, and what errors call it. Raises InvalidModel, LimitExceeded."""
+def load(source: Any, limits: Limits, is_mapped: bool = False) -> Model:
+    """Return what a path or bytes hold. Raises InvalidModel, LimitExceeded."""
+    model = Model(*_content(source, is_mapped, limits))
+    limits.check(model.label, [("nodes", len(model.operators), "")])
+    return model
+
+
+def _content(source: Any, is_mapped: bool, limits: Limits) -> tuple[memoryview, str]:
+    """Return the bytes of a file, and what errors call it."""
     if not isinstance(source, (str, os.PathLike)):
         return memoryview(source).cast("B"), "bytes"
     label = os.path.basename(os.fspath(source))
@@ -64,23 +69,16 @@ def content(source: Any, is_mapped: bool, limits: Limits) -> tuple[memoryview, s
 
 
 class _Reader:
-    def __init__(self, data: memoryview, label: str):
-        self.data, self.label = data, label
-        self.identifier, self.model = decode(data, label)
-        self.schema = self.model.schema
-        subgraphs = self.model.items("subgraphs")
-        if not subgraphs:
-            raise InvalidModel(f"{label}: the model has no subgraph")
-        self.main: Table = subgraphs[0]
-        self.graph = Graph(self.main["name"] or os.path.splitext(label)[0] or "main")
-        self.types = self.schema.names("TensorType")
+    def __init__(self, model: Model):
+        self.model, self.label = model, model.label
+        self.graph = Graph(model.main["name"] or os.path.splitext(model.label)[0] or "main")
+        self.graph.metadata[KEY] = model
+        self.types = model.schema.names("TensorType")
         self.problems = list[tuple[str, str, RenormError]]()
         self.unread = set[int]()  # tensors whose operators could not be read
-        self.tables = self.main.items("tensors")
-        self.tensors = [Tensor(self.graph, name) for name in tensor_names(self.tables)]
-        self.graph.reserve(t.name for t in self.tensors)
-        self.provenance = Provenance(self.identifier, self.model, label, tuple(t.name for t in self.tensors))
-        self.graph.metadata[KEY] = self.provenance
+        self.tables = model.tensors
+        self.tensors = [Tensor(self.graph, name) for name in model.names]
+        self.graph.reserve(model.names)
 
     def read(self) -> Graph:
         for i in self._ends("inputs"):
@@ -89,7 +87,7 @@ class _Reader:
             except RenormError as error:
                 self._fault(error)
                 self.unread.update({i} if not self.tensors[i].is_made else ())
-        for place, operator in enumerate(self.main.items("operators")):
+        for place, operator in enumerate(self.model.operators):
             self._operator(place, operator)
         for i in self._ends("outputs"):
             try:
@@ -100,7 +98,7 @@ class _Reader:
         if self.problems:
             raise self._unread()
         for tensor in self.tensors:
-            self.provenance.forms.update((v.name, (tensor.name, is_first)) for v, is_first in tensor.forms())
+            self.model.forms.update((v.name, (tensor.name, is_first)) for v, is_first in tensor.forms())
         self.graph.discard_constants()  # weights are held in the graph's order only
         return self.graph
 
@@ -111,7 +109,7 @@ class _Reader:
     def _ends(self, side: str) -> list[int]:
         """Places of the model's inputs, or outputs; those that there are not are noted."""
         try:
-            return self._places(self.main[side], f"{side} of the model")
+            return self._places(self.model.main[side], f"{side} of the model")
         except RenormError as error:
             self._fault(error)
             return []
@@ -131,7 +129,7 @@ class _Reader:
             raise InvalidModel(f"{self.label}: input {tensor.name!r} is listed twice")
         dtype = self._dtype(i)
         value = self.graph.input(tensor.name, dtype, self._shape(table, tensor.name))
-        tensor.scale = scale_of(table, dtype, self._called(i))
+        tensor.scale = scale_of(table, dtype, self.model.called(i))
         if tensor.scale is not None:
             tensor.range = ranges.of_integers(tensor.scale, dtype)
             scale, zero = tensor.scale.spread(value.rank)
@@ -142,7 +140,7 @@ class _Reader:
     def _output(self, i: int) -> Value:
         tensor = self.tensors[i]
         value = self._operand(i).stored()
-        scale = scale_of(self.tables[i], self._dtype(i), self._called(i))
+        scale = scale_of(self.tables[i], self._dtype(i), self.model.called(i))
         if scale is not None and value.producer is not None:
             real, value = value, self._quantized(value, scale, self._dtype(i))
             if real.name == tensor.name:
@@ -165,51 +163,36 @@ class _Reader:
         if not tensor.is_made:
             array = self._constant(i)
             if array is None:
-                raise InvalidModel(f"{self.label}: {self._called(i)} is read, but nothing before makes it")
+                raise InvalidModel(f"{self.label}: {self.model.called(i)} is read, but nothing before makes it")
             place = self.tables[i]["buffer"]
             tensor.make(self.graph.constant(array, tensor.name, f"buffer {place}", exact=True))
         return tensor
 
     def _constant(self, i: int) -> Array | None:
         """The elements of a tensor that has a buffer, dequantized; None for one without."""
-        table, buffers = self.tables[i], self.model.items("buffers")
-        if not 0 <= table["buffer"] < max(len(buffers), 1):
-            raise InvalidModel(f"{self.label}: {self._called(i)} has buffer {table['buffer']} of {len(buffers)}")
-        raw = self._bytes(buffers[table["buffer"]]) if buffers else None
-        shape = [int(d) for d in table.items("shape")]
-        if raw is None and table["buffer"] and 0 in shape:
-            raw = np.zeros(0, np.uint8)
+        table, raw = self.tables[i], self.model.elements(i)
         if raw is None:
             return None
+        shape = [int(d) for d in table.items("shape")]
         if table["sparsity"] is not None:
-            raise UnsupportedOp(f"{self._called(i)} is sparse", do="export it with dense weights")
+            raise UnsupportedOp(f"{self.model.called(i)} is sparse", do="export it with dense weights")
         dtype = self._dtype(i)
         count = int(np.prod(shape, dtype=object))
         if min(shape, default=0) < 0 or raw.nbytes != count * dtypes.itemsize(dtype):
             raise InvalidModel(
-                f"{self.label}: {self._called(i)} is {dtype}{shape}, but its buffer has {raw.nbytes} bytes"
+                f"{self.label}: {self.model.called(i)} is {dtype}{shape}, but its buffer has {raw.nbytes} bytes"
             )
         array = raw.view(dtypes.numpy_dtype(dtype)).reshape(shape)
-        scale = scale_of(table, dtype, self._called(i))
+        scale = scale_of(table, dtype, self.model.called(i))
         if scale is not None:
             return scale.real(array)
         return array.astype(np.float32) if dtype in ("float16", "bfloat16") else array
-
-    def _bytes(self, buffer: Table) -> Array | None:
-        """The content of a buffer: in it, or after the tables in large files."""
-        if buffer["offset"] > 1:
-            end = buffer["offset"] + buffer["size"]
-            if end > len(self.data):
-                raise InvalidModel(f"{self.label}: a buffer ends at byte {end} of {len(self.data)}")
-            return np.frombuffer(self.data, np.uint8, buffer["size"], buffer["offset"])
-        held = buffer["data"]
-        return held if held is not None and held.size else None
 
     def _dtype(self, i: int) -> str:
         number = self.tables[i]["type"]
         name = self.types.get(number)
         if name not in DTYPES:
-            raise UnsupportedOp(f"{self.label}: {self._called(i)} is of type {name or number}")
+            raise UnsupportedOp(f"{self.label}: {self.model.called(i)} is of type {name or number}")
         return DTYPES[name]
 
     def _shape(self, table: Table, name: str) -> list[Dim]:
@@ -220,22 +203,19 @@ class _Reader:
             raise InvalidModel(f"{self.label}: {name!r} has shape {shape} and signature {signature}")
         return [d if s >= 0 and d >= 0 else Sym(f"?{name}.{axis}") for axis, (d, s) in enumerate(zip(shape, signature))]
 
-    def _called(self, i: int) -> str:
-        return f"tensor {i} {self.tensors[i].name!r}"
-
     # --- operators ----------------------------------------------------------------------------------------------------
 
     def _operator(self, place: int, operator: Table) -> None:
         kind, name, outputs = "operator", f"operator_{place}", list[int]()
         try:
-            kind = self._kind(operator)
+            kind = self.model.kind(operator)
             name = f"{kind}_{place}"
             outputs = self._places(operator["outputs"], f"outputs of {name}")
             given = [int(i) for i in operator.items("inputs")]
             self._places([i for i in given if i >= 0], f"inputs of {name}")
             for i in outputs:
                 if self.tensors[i].is_made:
-                    raise InvalidModel(f"it makes {self._called(i)}, which exists already")
+                    raise InvalidModel(f"it makes {self.model.called(i)}, which exists already")
             if kind not in READ:
                 raise UnsupportedOp(f"renorm does not read {kind}", do="export the model without it")
             if self.unread.isdisjoint(given):
@@ -249,18 +229,8 @@ class _Reader:
     def _tensors(self, given: Sequence[int], outputs: Sequence[int]) -> tuple[list[Tensor | None], list[Tensor]]:
         for i in outputs:
             self.tensors[i].dtype = dtype = self._dtype(i)
-            self.tensors[i].scale = scale_of(self.tables[i], dtype, self._called(i))
+            self.tensors[i].scale = scale_of(self.tables[i], dtype, self.model.called(i))
         return [None if i < 0 else self._operand(i) for i in given], [self.tensors[i] for i in outputs]
-
-    def _kind(self, operator: Table) -> str:
-        """The name of an operator. Codes that did not fit into 8 bits stand in a field of their own."""
-        codes, index = self.model.items("operator_codes"), operator["opcode_index"]
-        if index >= len(codes):
-            raise InvalidModel(f"{self.label}: an operator has code {index} of {len(codes)}")
-        code = codes[index]
-        number = code["builtin_code"] or code["deprecated_builtin_code"]
-        name = self.schema.names("BuiltinOperator").get(number, f"operator {number}")
-        return f"CUSTOM {code['custom_code']!r}" if name == "CUSTOM" else name
 
     def _apply(self, call: Call) -> None:
         read, before = call.operator.read, len(self.graph.nodes)

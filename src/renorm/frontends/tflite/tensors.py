@@ -7,7 +7,6 @@ goes with dead code. Up to two axes there is no difference.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -85,20 +84,6 @@ def scale_of(table: Table, dtype: str, label: str) -> Scale | None:
             f"{label}: {scale.size} scales, {zero.size} zero points along axis {axis} of shape {extents}"
         )
     return Scale(scale, zero, axis)
-
-
-def tensor_names(tables: Sequence[Table]) -> list[str]:
-    """Names of all tensors of a file, which may leave them out, or use one twice."""
-    found, seen = list[str](), Counter[str]()
-    stated = {t["name"] for t in tables}
-    for i, table in enumerate(tables):
-        name = table["name"] or f"tensor_{i}"
-        seen[name] += 1
-        while seen[name] > 1 or (not table["name"] and name in stated):
-            name = f"{name}_{i}"
-            seen[name] += 1
-        found.append(name)
-    return found
 
 
 class Tensor:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,12 +20,11 @@ from renorm.frontends.tflite.activations import cutting
 from renorm.frontends.tflite.emission import Emission
 from renorm.frontends.tflite.flatbuffer import Table, encode
 from renorm.frontends.tflite.form import Form
+from renorm.frontends.tflite.model import KEY, Model, assemble
 from renorm.frontends.tflite.operators import WRITTEN
-from renorm.frontends.tflite.provenance import KEY, Provenance
 from renorm.frontends.tflite.schema import schema
 from renorm.graph.ir import Graph, Node, Value
 
-_SIDES = ("inputs", "outputs")
 _IDENTIFIERS = {".tflite": b"TFL3", ".circle": b"CIR0"}
 
 
@@ -35,7 +34,7 @@ def write(graph: Graph, path: str | os.PathLike[str] | None = None, *, identifie
     The format is that of the identifier or of the path's suffix, otherwise that of the source. Raises
     UnsupportedOp that names every node which the format cannot express.
     """
-    source: Provenance | None = graph.metadata.get(KEY)
+    source: Model | None = graph.metadata.get(KEY)
     if identifier is None:
         identifier = _identifier(graph, path)
     content = encode(identifier, _Writer(graph, identifier, source).model(), graph.name)
@@ -59,7 +58,7 @@ _OF_CIRCLE = {"instance_norm": "INSTANCE_NORM", "rms_norm": "RMS_NORM"}
 
 
 def _identifier(graph: Graph, path: str | os.PathLike[str] | None) -> bytes:
-    source: Provenance | None = graph.metadata.get(KEY)
+    source: Model | None = graph.metadata.get(KEY)
     named = None if path is None else identifier_of(path)
     return named or (source.identifier if source is not None else b"TFL3")
 
@@ -74,7 +73,7 @@ def save(content: bytes, path: str | os.PathLike[str]) -> None:
 
 
 class _Writer:
-    def __init__(self, graph: Graph, identifier: bytes, source: Provenance | None):
+    def __init__(self, graph: Graph, identifier: bytes, source: Model | None):
         self.graph, self.source = graph, source
         self.form = Form(schema(identifier))
         self.is_same_format = source is not None and source.identifier == identifier
@@ -172,39 +171,15 @@ class _Writer:
 
     def _around(self, main: Table) -> Table:
         """The model with that subgraph, and what the source says beside it."""
-        source = self.source.model if self.source is not None and self.is_same_format else self.form.table("Model")
-        held, metadata = source.items("buffers"), list[Table]()
-        for entry in (e for e in source.items("metadata") if e["buffer"] < len(held)):
-            metadata.append(self.form.table("Metadata", name=entry["name"], buffer=len(self.form.buffers)))
-            self.form.buffers.append(
-                held[entry["buffer"]] if entry["buffer"] < len(held) else self.form.table("Buffer")
-            )
-        return self.form.table(
-            "Model",
-            version=source.fields.get("version", 3 if self.form.schema is schema(b"TFL3") else 0),
-            description=source["description"] or "renorm",
-            operator_codes=[*self.form.codes.values()],
-            subgraphs=[main],
-            buffers=self.form.buffers,
-            metadata=metadata or None,
-            signature_defs=self._signatures(source.items("signature_defs")) or None,
-        )
-
-    def _signatures(self, stated: list[Table]) -> list[Table]:
-        """Signatures of the source whose tensors are there still."""
+        source = self.source if self.is_same_format else None
+        stated = self.form.table("Model", version=3 if self.form.schema is schema(b"TFL3") else 0)
+        if source is not None:
+            stated = self.form.table("Model", **source.root.fields)
+        stated["description"] = stated["description"] or "renorm"
         numbers = {t["name"]: i for i, t in enumerate(self.form.tensors)}
-        names: Sequence[str] = self.source.names if self.source is not None else ()
-        found = list[Table]()
-        for signature in stated:
-            moved = {side: [self._mapped(end, names, numbers) for end in signature.items(side)] for side in _SIDES}
-            if not signature["subgraph_index"] and all(end is not None for ends in moved.values() for end in ends):
-                found.append(self.form.table("SignatureDef", signature_key=signature["signature_key"], **moved))
-        return found
-
-    def _mapped(self, end: Table, names: Sequence[str], numbers: Mapping[str, int]) -> Table | None:
-        place = int(end["tensor_index"])
-        number = numbers.get(names[place]) if place < len(names) else None
-        return None if number is None else self.form.table("TensorMap", name=end["name"], tensor_index=number)
+        signatures = [] if source is None else source.signatures(numbers)
+        metadata = [] if source is None else source.metadata
+        return assemble(stated, main, [*self.form.codes.values()], self.form.buffers, metadata, signatures)
 
 
 def activation(node: Node) -> str | None:

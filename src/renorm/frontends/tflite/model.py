@@ -1,0 +1,132 @@
+"""A decoded file: what its tables refer to by number, and what stands beside its operators."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from renorm.core.errors import InvalidModel
+from renorm.frontends.tflite.flatbuffer import Table, decode
+from renorm.frontends.tflite.tensors import Array
+
+KEY = "tflite"  # in Graph.metadata: the Model that the graph was read from, so that it can be written back
+
+
+class Model:
+    """label: how errors call it. main: its first subgraph, with `tensors` and their `names`. forms: of which tensor a
+    value of the graph that was read from it is, by name, and whether it has channels first while the file has them
+    last."""
+
+    def __init__(self, data: memoryview, label: str):
+        """Raise InvalidModel for what is no such file, or a damaged one."""
+        self.data, self.label = data, label
+        self.identifier, self.root = decode(data, label)
+        self.schema, subgraphs = self.root.schema, self.root.items("subgraphs")
+        if not subgraphs:
+            raise InvalidModel(f"{label}: the model has no subgraph")
+        self.main: Table = subgraphs[0]
+        self.operators: list[Table] = self.main.items("operators")
+        self.tensors: list[Table] = self.main.items("tensors")
+        self.buffers: list[Table] = self.root.items("buffers")
+        self.names = _names(self.tensors)
+        self.forms = dict[str, tuple[str, bool]]()
+
+    def code(self, operator: Table) -> Table:
+        codes, index = self.root.items("operator_codes"), operator["opcode_index"]
+        if index >= len(codes):
+            raise InvalidModel(f"{self.label}: an operator has code {index} of {len(codes)}")
+        return codes[index]
+
+    def kind(self, operator: Table) -> str:
+        """Return the name of an operator. Codes that did not fit into 8 bits stand in a field of their own."""
+        code = self.code(operator)
+        number = code["builtin_code"] or code["deprecated_builtin_code"]
+        name = self.schema.names("BuiltinOperator").get(number, f"operator {number}")
+        return f"CUSTOM {code['custom_code']!r}" if name == "CUSTOM" else name
+
+    def called(self, i: int) -> str:
+        return f"tensor {i} {self.names[i]!r}"
+
+    def elements(self, i: int) -> Array | None:
+        """Return the bytes of a tensor's elements; None for one without."""
+        place, count = self.tensors[i]["buffer"], len(self.buffers)
+        if not 0 <= place < max(count, 1):
+            raise InvalidModel(f"{self.label}: {self.called(i)} has buffer {place} of {count}")
+        raw = self._content(self.buffers[place]) if self.buffers else None
+        return np.zeros(0, np.uint8) if raw is None and place and 0 in self.tensors[i].items("shape") else raw
+
+    def _content(self, buffer: Table) -> Array | None:
+        """Return the bytes of a buffer: in it, or after the tables in large files; None where it has none."""
+        if buffer["offset"] > 1:
+            end = buffer["offset"] + buffer["size"]
+            if end > len(self.data):
+                raise InvalidModel(f"{self.label}: a buffer ends at byte {end} of {len(self.data)}")
+            return np.frombuffer(self.data, np.uint8, buffer["size"], buffer["offset"])
+        held = buffer["data"]
+        return held if held is not None and held.size else None
+
+    @property
+    def is_quantized(self) -> bool:
+        """Return whether operators make tensors of integers that stand for real numbers, which runtimes round to
+        them."""
+        made = {int(i) for o in self.operators for i in o.items("outputs")}
+        return any(q is not None and q.items("scale") for q in (self.tensors[i]["quantization"] for i in made))
+
+    @property
+    def metadata(self) -> list[tuple[str | None, bytes]]:
+        """Names and contents, of the entries that have one."""
+        known = [e for e in self.root.items("metadata") if e["buffer"] < len(self.buffers)]
+        found = [(e["name"], self._content(self.buffers[e["buffer"]])) for e in known]
+        return [(name, b"" if raw is None else raw.tobytes()) for name, raw in found]
+
+    def signatures(self, numbers: Mapping[str, int]) -> list[Table]:
+        """Return the signatures of the first subgraph in a file where tensors have these numbers by name, but for those
+        whose tensors are gone."""
+        found = list[Table]()
+        for signature in self.root.items("signature_defs"):
+            ends = {side: [self._end(e, numbers) for e in signature.items(side)] for side in ("inputs", "outputs")}
+            if not signature["subgraph_index"] and all(e is not None for side in ends.values() for e in side):
+                found.append(Table("SignatureDef", self.schema, {**signature.fields, **ends}))
+        return found
+
+    def _end(self, end: Table, numbers: Mapping[str, int]) -> Table | None:
+        place = int(end["tensor_index"])
+        number = numbers.get(self.names[place]) if place < len(self.names) else None
+        return None if number is None else Table("TensorMap", self.schema, {**end.fields, "tensor_index": number})
+
+
+def assemble(
+    around: Table,
+    main: Table,
+    codes: Sequence[Table],
+    buffers: Sequence[Table],
+    metadata: Sequence[tuple[str | None, bytes]],
+    signatures: Sequence[Table],
+) -> Table:
+    """Return the root table of a file with one subgraph, and all else as in `around`."""
+    schema, dropped = around.schema, ("metadata_buffer", "metadata", "signature_defs")
+    held = [Table("Buffer", schema, {"data": np.frombuffer(raw, np.uint8)} if raw else {}) for _, raw in metadata]
+    entries = [
+        Table("Metadata", schema, {"buffer": len(buffers) + i} | ({} if name is None else {"name": name}))
+        for i, (name, _) in enumerate(metadata)
+    ]
+    fields = {k: v for k, v in around.fields.items() if k not in dropped}
+    fields |= {"operator_codes": [*codes], "subgraphs": [main], "buffers": [*buffers, *held]}
+    fields |= {"metadata": entries} if entries else {}
+    return Table("Model", schema, fields | ({"signature_defs": [*signatures]} if signatures else {}))
+
+
+def _names(tensors: Sequence[Table]) -> list[str]:
+    """Names of all tensors of a file, which may leave them out, or use one twice."""
+    found, seen = list[str](), Counter[str]()
+    stated = {t["name"] for t in tensors}
+    for i, table in enumerate(tensors):
+        name = table["name"] or f"tensor_{i}"
+        seen[name] += 1
+        while seen[name] > 1 or (not table["name"] and name in stated):
+            name = f"{name}_{i}"
+            seen[name] += 1
+        found.append(name)
+    return found
