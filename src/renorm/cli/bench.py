@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from renorm.cli import network, output
-from renorm.cli.options import compiling, model, seed, train_state, trusting, verb
+from renorm.cli.options import FILE, compiling, model, seed, train_state, trusting, verb
 from renorm.driver.measure import PEERS, Contender, Measured, obstacle, side_by_side
 from renorm.errors import InvalidInput
 
@@ -23,7 +23,7 @@ _MIB = 2**20
 @click.option(
     "--torch",
     "program",
-    type=click.Path(path_type=Path),
+    type=FILE,
     help="MODEL as torch.export.save wrote it: for torch, inductor.",
 )
 @click.option("--rounds", type=click.IntRange(1), default=7, show_default=True, help="How often they take turns.")
@@ -41,11 +41,10 @@ def command(
     seed: int,
     options: dict[str, Any],
     trust: dict[str, Any],
-    as_json: bool,
 ) -> output.Outcome:
     """Measures the latency of MODEL (.onnx or .renorm) on random inputs, each runtime in a process of its own."""
     peers = [_peer(name.strip(), model, program) for name in against.split(",") if name.strip()]
-    opened, inputs = network.with_inputs(model, options, seed, as_json, trust)
+    opened, inputs = network.with_inputs(model, options, seed, trust)
     with TemporaryDirectory() as folder:
         artifact = Path(folder) / "network.renorm"
         opened.save(artifact)
@@ -53,13 +52,12 @@ def command(
         found = side_by_side(contenders, inputs, opened.threads, rounds=rounds, seconds=seconds)
     reference = found[1] if peers and found[1].latency else None
     errors = [m.error(reference) if m.latency and reference else None for m in found]
-    if not as_json:
-        title = f"{model.name}, {opened.threads} threads, ms per call"
-        columns = ["runtime", "median", "p90", "least", "spread", "calls", "peak MiB"]
-        output.table(title, [*columns, f"error to {peers[0].name}"] if reference else columns, _rows(found, errors))
-        for m in found:
-            if m.failure:
-                output.line(f"{m.name}: {m.failure}")
+    title = f"{model.name}, {opened.threads} threads, ms per call"
+    columns = ["runtime", "median", "p90", "least", "spread", "calls", "peak MiB"]
+    output.table(title, [*columns, f"error to {peers[0].name}"] if reference else columns, _rows(found, errors))
+    for m in found:
+        if m.failure:
+            output.line(f"{m.name}: {m.failure}")
     keys = ("name", "open_seconds", "first_seconds", "peak_bytes", "failure")
     return output.Outcome(
         {

@@ -13,13 +13,13 @@ from renorm.driver import cache
 
 @verb("cache")
 @click.option("--clear", is_flag=True, help="Remove everything that is kept.")
-def command(clear: bool, as_json: bool) -> output.Outcome:
+def command(clear: bool) -> output.Outcome:
     """Shows how much compiled code is kept for the next compilation, where, and how much there may be."""
     kept = cache.default()
     found = kept.clear() if clear else kept.usage()
-    if not as_json and kept.root is None:
+    if kept.root is None:
         output.line(f"there is no cache: {kept.off}")
-    elif not as_json:
+    else:
         done = "removed from" if clear else "in"
         held, most = output.bytes_text(found.bytes), output.bytes_text(kept.size)
         output.line(f"{found.entries} entries, {held} {done} {kept.root} (at most {most})")

@@ -10,7 +10,7 @@ import click
 
 import renorm
 from renorm.cli import output
-from renorm.cli.options import arrays, compiling, given, model, seed, verb
+from renorm.cli.options import FILE, arrays, compiling, given, model, seed, verb
 from renorm.cli.progress import progress
 from renorm.core.difference import Difference
 from renorm.core.random_inputs import random_inputs
@@ -21,12 +21,11 @@ from renorm.driver.runners import RUNNERS, run_draws
 from renorm.errors import InvalidInput
 
 _RUNNER = "interpreter"  # the default of --with
-_PATH = click.Path(path_type=Path)
 
 
 @verb("check")
 @model
-@click.argument("after", metavar="[AFTER]", required=False, type=_PATH)
+@click.argument("after", metavar="[AFTER]", required=False, type=FILE)
 @click.option("-d", "--delta", type=click.FloatRange(0), help="Two files: an element may differ by that, absolute.")
 @click.option(
     "--tolerance",
@@ -35,9 +34,9 @@ _PATH = click.Path(path_type=Path)
 )
 @click.option("--with", "runner", type=click.Choice([*RUNNERS]), default=_RUNNER, help="What runs two files.")
 @click.option("--draws", type=click.IntRange(1), default=1, show_default=True, help="How many random inputs.")
-@click.option("--inputs", "inputs_file", type=_PATH, help="A file that --save wrote, or an .npz: inputs by name.")
-@click.option("--save", "save_to", type=_PATH, help="Keep inputs and MODEL's outputs there, .h5 or .npz.")
-@click.option("--expected", "expected_file", type=_PATH, help="Compare MODEL with what --save kept there.")
+@click.option("--inputs", "inputs_file", type=FILE, help="A file that --save wrote, or an .npz: inputs by name.")
+@click.option("--save", "save_to", type=FILE, help="Keep inputs and MODEL's outputs there, .h5 or .npz.")
+@click.option("--expected", "expected_file", type=FILE, help="Compare MODEL with what --save kept there.")
 @click.option("--names", "names_count", is_flag=True, help="Names that differ count as a difference.")
 @given
 @seed
@@ -58,7 +57,6 @@ def command(
     seed: int,
     reference: str | None,
     options: dict[str, Any],
-    as_json: bool,
 ) -> output.Outcome:
     """Compares MODEL compiled by renorm with ONNX Runtime, or with the reference interpreter, on random inputs
     or given ones; names the first node that diverges. Says how far each layer that is computed by an algorithm which
@@ -79,7 +77,7 @@ def command(
         of_two = {"--inputs": inputs_file, "--draws": draws > 1, "--names": names_count, "--with": runner != _RUNNER}
         if unused := [option for option, is_given in of_two.items() if is_given]:
             raise InvalidInput(f"{', '.join(unused)} is for two files", do="name a second file, or --expected, --save")
-        return _compiled(model, inputs, seed, reference, tolerance, options, as_json)
+        return _compiled(model, inputs, seed, reference, tolerance, options)
     if after is not None and expected_file is not None:
         raise InvalidInput("--expected takes the place of one of two files", do="name one model")
     shapes, limits = options.pop("shapes"), options["limits"]
@@ -91,30 +89,28 @@ def command(
         else:
             named = arrays(inputs, [v.name for v in renorm.read(model, limits=limits).inputs])
             drawn = random_draws(model, named, seed=seed, count=draws, shapes=shapes, limits=limits)
-        with progress(f"running {model.name}", as_json):
+        with progress(f"running {model.name}"):
             before = run_draws(model, drawn, runner, **options)
     if save_to is not None:
         save_draws(save_to, before[0])
-        if not as_json:
-            output.line(f"{save_to}: inputs and outputs, {len(before[0])} times; computed by {before[1]}")
+        output.line(f"{save_to}: inputs and outputs, {len(before[0])} times; computed by {before[1]}")
         if after is None and expected_file is None:
             return output.Outcome({"saved": str(save_to), "draws": len(before[0]), "by": before[1]})
     last = after or model
-    with progress(f"running {last.name}", as_json):
+    with progress(f"running {last.name}"):
         found = compare_draws(before, run_draws(last, before[0], runner, **options), allowed, model, after, limits)
-    if not as_json:
-        output.line(f"before: {found.before}")
-        output.line(f"after:  {found.after}")
-        _print(found, f"values, {found.draws} draw{'s' if found.draws > 1 else ''} of inputs")
-        output.line("names: the same" if not found.names else f"names: {len(found.names)} differ")
-        output.table("names that differ", ("", "before", "after"), found.names)
-        if (f := found.first) is not None:
-            output.line(
-                f"first diverging tensor: {f.name!r}, made by {f.node} ({f.op}): "
-                f"{f.distance:.3g} of {f.largest:.3g} at {list(f.worst)}"
-            )
-        elif not found.agrees and after is not None:
-            output.line("no tensor that has the same name and shape in both diverges where the interpreter runs both")
+    output.line(f"before: {found.before}")
+    output.line(f"after:  {found.after}")
+    _print(found, f"values, {found.draws} draw{'s' if found.draws > 1 else ''} of inputs")
+    output.line("names: the same" if not found.names else f"names: {len(found.names)} differ")
+    output.table("names that differ", ("", "before", "after"), found.names)
+    if (f := found.first) is not None:
+        output.line(
+            f"first diverging tensor: {f.name!r}, made by {f.node} ({f.op}): "
+            f"{f.distance:.3g} of {f.largest:.3g} at {list(f.worst)}"
+        )
+    elif not found.agrees and after is not None:
+        output.line("no tensor that has the same name and shape in both diverges where the interpreter runs both")
     return _outcome(found, found.agrees and not (names_count and found.names))
 
 
@@ -125,21 +121,19 @@ def _compiled(
     reference: str | None,
     tolerance: float | None,
     options: dict[str, Any],
-    as_json: bool,
 ) -> output.Outcome:
     graph = renorm.read(model, limits=options["limits"])
     held = arrays(inputs, [v.name for v in graph.inputs])
     shapes = {**(options.pop("shapes") or {}), **{n: a.shape for n, a in held.items()}}
     held = {**random_inputs(graph.inputs, seed, shapes), **held}
-    with progress(f"checking {model.name}", as_json) as tell:
+    with progress(f"checking {model.name}") as tell:
         found = compare(model, held, reference=reference, tolerance=tolerance, progress=tell, **options)
-    if not as_json:
-        _print(found, f"against {found.reference}")
-        if found.roundings:
-            layers = [(r.node, r.algorithm, r.l2, r.largest) for r in found.roundings]
-            output.table("layers that round differently", ("node", "algorithm", "relative L2 error", "largest"), layers)
-        if f := found.first:
-            output.line(f"first diverging node: {f.node!r} ({f.op}), relative error {f.error:.3g}")
+    _print(found, f"against {found.reference}")
+    if found.roundings:
+        layers = [(r.node, r.algorithm, r.l2, r.largest) for r in found.roundings]
+        output.table("layers that round differently", ("node", "algorithm", "relative L2 error", "largest"), layers)
+    if f := found.first:
+        output.line(f"first diverging node: {f.node!r} ({f.op}), relative error {f.error:.3g}")
     return _outcome(found, found.agrees)
 
 

@@ -10,48 +10,45 @@ import click
 
 import renorm
 from renorm.cli import output
-from renorm.cli.options import checked, compiling, model, train_state, verb
+from renorm.cli.options import FILE, checked, compiling, model, train_state, verb
 from renorm.cli.progress import progress
 
 
 @verb("compile")
 @model
-@click.option(
-    "-o", "--output", "path", type=click.Path(path_type=Path), help="The artifact; default: MODEL with .renorm."
-)
+@click.option("-o", "--output", "path", type=FILE, help="The artifact; default: MODEL with .renorm.")
 @click.option("--sign", metavar="FILE", help="Sign the artifact with this private key of Ed25519, in PEM.")
 @train_state
 @checked
 @compiling
-def command(model: Path, path: Path | None, sign: str | None, options: dict[str, Any], as_json: bool) -> output.Outcome:
+def command(model: Path, path: Path | None, sign: str | None, options: dict[str, Any]) -> output.Outcome:
     """Compiles MODEL (.onnx) into an artifact that `renorm run` and renorm.load run without the compiler."""
     path = path or model.with_suffix(".renorm")
-    with progress(f"compiling {model.name}", as_json) as tell:
+    with progress(f"compiling {model.name}") as tell:
         module = renorm.compile(model, progress=tell, **options)
     since = time.perf_counter()
     digest = module.save(path, sign)
     report = module.report
     seconds = {**report.seconds, "write": round(time.perf_counter() - since, 4)}
-    if not as_json:
-        code, size = report.code, output.bytes_text(path.stat().st_size)
-        output.line(f"{path}: {len(report.kernels)} kernels, {size}, {sum(seconds.values()):.2f} s")
-        output.line(f"  digest {digest}")
-        output.line("  " + ", ".join(f"{stage} {spent:.2f} s" for stage, spent in seconds.items()))
-        output.line(f"  {output.memory_text(report.memory)}")
-        output.line(f"  {report.run}")
-        if module.state:
-            output.line(f"  state: {', '.join(module.state)}")
-        made = f"{code.compiled} compiled in {code.processes} processes" if code.compiled else "none compiled"
-        cached = f"{code.unique - code.compiled} from the cache ({code.cache})"
-        output.line(f"  {code.unique} different kernels: {made}, {cached}")
-        if code.refused:
-            output.line(f"  {code.refused} lowered again for fewer registers, because their hot loops spilled")
-        for line in report.verified.lines if report.verified else ():
-            output.line(f"  {line}")
-        for kernel in report.kernels:
-            if kernel.spills:
-                nodes = ", ".join(kernel.nodes)
-                output.line(f"  {kernel} ({nodes}): no tile of its schedule does with the registers")
+    code, size = report.code, output.bytes_text(path.stat().st_size)
+    output.line(f"{path}: {len(report.kernels)} kernels, {size}, {sum(seconds.values()):.2f} s")
+    output.line(f"  digest {digest}")
+    output.line("  " + ", ".join(f"{stage} {spent:.2f} s" for stage, spent in seconds.items()))
+    output.line(f"  {output.memory_text(report.memory)}")
+    output.line(f"  {report.run}")
+    if module.state:
+        output.line(f"  state: {', '.join(module.state)}")
+    made = f"{code.compiled} compiled in {code.processes} processes" if code.compiled else "none compiled"
+    cached = f"{code.unique - code.compiled} from the cache ({code.cache})"
+    output.line(f"  {code.unique} different kernels: {made}, {cached}")
+    if code.refused:
+        output.line(f"  {code.refused} lowered again for fewer registers, because their hot loops spilled")
+    for line in report.verified.lines if report.verified else ():
+        output.line(f"  {line}")
+    for kernel in report.kernels:
+        if kernel.spills:
+            nodes = ", ".join(kernel.nodes)
+            output.line(f"  {kernel} ({nodes}): no tile of its schedule does with the registers")
     return output.Outcome(
         {
             "artifact": str(path),

@@ -28,7 +28,7 @@ _SECONDS = 1.0  # for which each latency is measured
 @keep
 @verify
 @threads
-def command(as_json: bool, **options: Any) -> output.Outcome:
+def command(**options: Any) -> output.Outcome:
     """Compiles a small trained network that comes with renorm, and prints its accuracy on 540 handwritten digits, what
     became of its normalizations, its latency, and how far it is from ONNX Runtime."""
     directory = next((p for p in _PLACES if (p / "model.onnx").exists()), None)
@@ -37,7 +37,7 @@ def command(as_json: bool, **options: Any) -> output.Outcome:
     with np.load(directory / "test.npz") as held:
         images, labels = held["images"][:, None].astype(np.float32) / 16, held["labels"]
     model = directory / "model.onnx"
-    with progress("compiling", as_json) as tell:
+    with progress("compiling") as tell:
         module = renorm.compile(model, shapes={"pixels": images.shape}, progress=tell, **options)
         single = renorm.compile(model, shapes={"pixels": (1, *images.shape[1:])}, progress=tell, **options)
     scores = module.run(images)[0]
@@ -46,16 +46,15 @@ def command(as_json: bool, **options: Any) -> output.Outcome:
     one = median(timed(lambda: single.run(images[:1]), _SECONDS))
     all_ = median(timed(lambda: module.run(images), _SECONDS))
     error = max(d.error for d in compared.outputs)
-    if not as_json:
-        output.line(f"digits: a network of {len(module.graph.nodes)} nodes in {len(module.report.kernels)} kernels")
-        norms_table(module.report.norms)
-        for line in module.report.verified.lines if module.report.verified else ():
-            output.line(line)
-        output.line(f"accuracy        {accuracy:.2%} of {len(labels)} images it was not trained on")
-        output.line(f"latency         {one * 1e3:.0f} us for one image, {all_:.2f} ms for {len(labels)}")
-        reference = {"ort": "ONNX Runtime", "interpreter": "the reference interpreter"}[compared.reference]
-        verdict = "agrees" if compared.agrees else "DIFFERS"
-        output.line(f"{verdict} with {reference}: largest difference {error:.1e} of the largest score")
+    output.line(f"digits: a network of {len(module.graph.nodes)} nodes in {len(module.report.kernels)} kernels")
+    norms_table(module.report.norms)
+    for line in module.report.verified.lines if module.report.verified else ():
+        output.line(line)
+    output.line(f"accuracy        {accuracy:.2%} of {len(labels)} images it was not trained on")
+    output.line(f"latency         {one * 1e3:.0f} us for one image, {all_:.2f} ms for {len(labels)}")
+    reference = {"ort": "ONNX Runtime", "interpreter": "the reference interpreter"}[compared.reference]
+    verdict = "agrees" if compared.agrees else "DIFFERS"
+    output.line(f"{verdict} with {reference}: largest difference {error:.1e} of the largest score")
     data = {
         "accuracy": accuracy,
         "images": len(labels),

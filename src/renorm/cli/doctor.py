@@ -13,7 +13,7 @@ import click
 
 import renorm
 from renorm.cli import output
-from renorm.cli.options import limit, verb
+from renorm.cli.options import FILE, limit, verb
 from renorm.core import system
 from renorm.core import target as targets
 from renorm.core.limits import Limits
@@ -23,33 +23,32 @@ _PACKAGES = ("numpy", "llvmlite", "onnx", "ml-dtypes", "onnxruntime", "openvino"
 
 
 @verb("doctor")
-@click.argument("model", required=False, type=click.Path(path_type=Path))
+@click.argument("model", required=False, type=FILE)
 @limit
-def command(model: Path | None, limits: Limits, as_json: bool) -> output.Outcome:
+def command(model: Path | None, limits: Limits) -> output.Outcome:
     """Prints what looks wrong in the statistics and parameters of MODEL's norms, with what to do: exit code 1 if there
     is anything; and what its file leaves open, with how it is read. Without MODEL: versions, the processor, and which
     extras are installed."""
-    return _machine(as_json) if model is None else _model(model, limits, as_json)
+    return _machine() if model is None else _model(model, limits)
 
 
-def _model(path: Path, limits: Limits, as_json: bool) -> output.Outcome:
+def _model(path: Path, limits: Limits) -> output.Outcome:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what is found is printed below
         graph = renorm.read(path, limits=limits)
     norms = sum(n.op.is_normalization for n in graph.nodes)
     found: tuple[Diagnosis, ...] = graph.metadata.get(KEY, ())
     assumed: tuple[str, ...] = graph.metadata.get(ASSUMPTIONS, ())
-    if not as_json:
-        for (kind, fix), alike in groupby(sorted(found, key=_rank), lambda d: (d.kind, d.fix)):
-            of_kind = list(alike)
-            output.line(f"{kind}: {len(of_kind)} of {norms} norms")
-            for d in of_kind:
-                output.line(f"  {d.node}: {d.problem}")
-            output.line(f"  do: {fix}")
-        if not found:
-            output.line(f"{graph.name}: {norms} norms, nothing looks wrong")
-        for assumption in assumed:
-            output.line(f"assumption: {assumption}")
+    for (kind, fix), alike in groupby(sorted(found, key=_rank), lambda d: (d.kind, d.fix)):
+        of_kind = list(alike)
+        output.line(f"{kind}: {len(of_kind)} of {norms} norms")
+        for d in of_kind:
+            output.line(f"  {d.node}: {d.problem}")
+        output.line(f"  do: {fix}")
+    if not found:
+        output.line(f"{graph.name}: {norms} norms, nothing looks wrong")
+    for assumption in assumed:
+        output.line(f"assumption: {assumption}")
     data = {"norms": norms, "diagnoses": [asdict(d) for d in found], "assumptions": [*assumed]}
     return output.Outcome(data, 1 if found else 0)
 
@@ -59,7 +58,7 @@ def _rank(d: Diagnosis) -> tuple[bool, str, str]:
     return not d.is_grave, d.kind, d.fix
 
 
-def _machine(as_json: bool) -> output.Outcome:
+def _machine() -> output.Outcome:
     host = targets.parse("llvm")
     facts: dict[str, object] = {
         "renorm": renorm.__version__,
@@ -69,10 +68,9 @@ def _machine(as_json: bool) -> output.Outcome:
         **{name: _version(name) for name in _PACKAGES},
     }
     obstacles = system.obstacles()
-    if not as_json:
-        output.table("this machine", ("", ""), list(facts.items()))
-        if obstacles:
-            output.line(f"networks cannot run on this machine: {'; '.join(obstacles)}")
+    output.table("this machine", ("", ""), list(facts.items()))
+    if obstacles:
+        output.line(f"networks cannot run on this machine: {'; '.join(obstacles)}")
     return output.Outcome(facts | {"supported": not obstacles, "obstacles": obstacles}, 3 if obstacles else 0)
 
 

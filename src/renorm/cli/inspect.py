@@ -13,7 +13,7 @@ import click
 
 import renorm
 from renorm.cli import network, output
-from renorm.cli.options import compiling, model, trusting, verb
+from renorm.cli.options import FILE, compiling, model, trusting, verb
 from renorm.core.errors import InvalidInput
 from renorm.core.files import replacing
 from renorm.driver.analysis import analyze
@@ -32,7 +32,7 @@ from renorm.training.settings import Settings, settings_of
 @click.option("--refusals", "with_refusals", is_flag=True, help="Print every rewrite that did not fire, and why.")
 @click.option(
     "--draw",
-    type=click.Path(path_type=Path),
+    type=FILE,
     help="Write the graph after the passes as a drawing: .dot or .gv for Graphviz, .mmd for Mermaid.",
 )
 @click.option(
@@ -51,7 +51,6 @@ def command(
     convention: str | None,
     options: dict[str, Any],
     trust: dict[str, Any],
-    as_json: bool,
 ) -> output.Outcome:
     """Prints ops, kernels and memory of MODEL (a model or a .renorm), and of each normalization its fate, where it went
     and why, its error (~: estimated), how much weights grew, and how many times they fit into float16."""
@@ -74,42 +73,41 @@ def command(
         with replacing(draw) as file:
             file.write(drawn)
     ops = Counter(n.op.name for n in source.nodes) if source else Counter[str]()
-    if not as_json:
-        if source:
-            output.line(f"{source.name}: {len(source.nodes)} nodes, {len(report.kernels)} kernels")
-            for side, values in (("input", source.inputs), ("output", source.outputs)):
-                for v in values:
-                    output.line(f"  {side} {v.name}: {v.type}")
-        if held:
-            for line in held.lines():
-                output.line(line)
-        output.table("ops", ("op", "nodes"), ops.most_common())
-        norms_table(report.norms)
-        if source:
-            settings_table(settings_of(source), convention)
-        near = [(n.name, n.kind, n.reason, ", ".join(n.nodes)) for n in report.near_norms]
-        output.table("nearly normalizations, left in pieces", ("node", "resembles", "reason", "nodes"), near)
-        # kernels of one kind are numbered
-        kinds = Counter((re.sub(r"_\d+$", "", k.name), k.target or "-") for k in report.kernels)
-        rows = [(name, launches, target) for (name, target), launches in kinds.most_common()]
-        output.table("kernels", ("kernel", "launches", "external code of"), rows)
-        memory = report.memory
-        if memory.weights or memory.arena:
-            output.line(f"memory: {output.memory_text(memory)}")
-        if report.run.phases:
-            output.line(f"run: {report.run}")
-        for line in report.verified.lines if report.verified else ():
+    if source:
+        output.line(f"{source.name}: {len(source.nodes)} nodes, {len(report.kernels)} kernels")
+        for side, values in (("input", source.inputs), ("output", source.outputs)):
+            for v in values:
+                output.line(f"  {side} {v.name}: {v.type}")
+    if held:
+        for line in held.lines():
             output.line(line)
-        for diagnosis in report.diagnoses:
-            output.line(f"diagnosis: {diagnosis}")
-        for assumption in report.assumptions:
-            output.line(f"assumption: {assumption}")
-        if with_names:
-            output.table("tensors", ("in the model", "now"), [(k, v or "-") for k, v in report.names.items() if k != v])
-        if with_refusals:
-            output.table("refusals", ("rewrite", "node", "reason"), report.refusals)
-        if with_graph and graph:
-            output.line(str(graph))
+    output.table("ops", ("op", "nodes"), ops.most_common())
+    norms_table(report.norms)
+    if source:
+        settings_table(settings_of(source), convention)
+    near = [(n.name, n.kind, n.reason, ", ".join(n.nodes)) for n in report.near_norms]
+    output.table("nearly normalizations, left in pieces", ("node", "resembles", "reason", "nodes"), near)
+    # kernels of one kind are numbered
+    kinds = Counter((re.sub(r"_\d+$", "", k.name), k.target or "-") for k in report.kernels)
+    rows = [(name, launches, target) for (name, target), launches in kinds.most_common()]
+    output.table("kernels", ("kernel", "launches", "external code of"), rows)
+    memory = report.memory
+    if memory.weights or memory.arena:
+        output.line(f"memory: {output.memory_text(memory)}")
+    if report.run.phases:
+        output.line(f"run: {report.run}")
+    for line in report.verified.lines if report.verified else ():
+        output.line(line)
+    for diagnosis in report.diagnoses:
+        output.line(f"diagnosis: {diagnosis}")
+    for assumption in report.assumptions:
+        output.line(f"assumption: {assumption}")
+    if with_names:
+        output.table("tensors", ("in the model", "now"), [(k, v or "-") for k, v in report.names.items() if k != v])
+    if with_refusals:
+        output.table("refusals", ("rewrite", "node", "reason"), report.refusals)
+    if with_graph and graph:
+        output.line(str(graph))
     data: dict[str, Any] = {"ops": dict(ops), "report": report.to_json()} | (held.to_json() if held else {"state": []})
     if source:
         data["batch_norms"] = [

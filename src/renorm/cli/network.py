@@ -13,7 +13,7 @@ from renorm.core.random_inputs import random_inputs
 from renorm.errors import InvalidInput
 
 
-def opened(model: Path, options: Mapping[str, Any], as_json: bool, trust: Mapping[str, Any] | None = None) -> Any:
+def opened(model: Path, options: Mapping[str, Any], trust: Mapping[str, Any] | None = None) -> Any:
     """A module that runs. trust: which artifact may be read, as renorm.load takes it."""
     if model.suffix == ".renorm":
         module = renorm.load(model, threads=options["threads"], **(trust or {}))
@@ -21,7 +21,7 @@ def opened(model: Path, options: Mapping[str, Any], as_json: bool, trust: Mappin
             raise InvalidInput(f"{model.name} has no state", do="compile it with --train-state")
         return module
     refuse_trust(model, trust)
-    with progress(f"compiling {model.name}", as_json) as tell:
+    with progress(f"compiling {model.name}") as tell:
         return renorm.compile(model, progress=tell, **options)
 
 
@@ -32,10 +32,10 @@ def refuse_trust(model: Path, trust: Mapping[str, Any] | None) -> None:
 
 
 def with_inputs(
-    model: Path, options: Mapping[str, Any], seed: int, as_json: bool, trust: Mapping[str, Any] | None = None
+    model: Path, options: Mapping[str, Any], seed: int, trust: Mapping[str, Any] | None = None
 ) -> tuple[Any, dict[str, Any]]:
     """A module of fixed shapes, and a random array for each of its inputs, by name and in order."""
-    module = opened(model, options, as_json, trust)
+    module = opened(model, options, trust)
     inputs = random_inputs(module.inputs, seed, options["shapes"])
     if not all(is_static(v.shape) for v in module.inputs):
         module = module.specialized(**{name: a.shape for name, a in inputs.items()})

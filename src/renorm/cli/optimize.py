@@ -12,7 +12,7 @@ import click
 import renorm
 from renorm.cli import output
 from renorm.cli.inspect import norms_table
-from renorm.cli.options import keep, limit, model, verb, verify
+from renorm.cli.options import FILE, keep, limit, model, verb, verify
 from renorm.core.limits import Limits
 from renorm.driver.optimize import passes as known_passes
 
@@ -25,7 +25,7 @@ def _list_passes(context: click.Context, option: click.Parameter, is_given: bool
 
 @verb("optimize")
 @model
-@click.argument("path", metavar="OUT", type=click.Path(path_type=Path))
+@click.argument("path", metavar="OUT", type=FILE)
 @click.option(
     "--opt-level", type=click.IntRange(1, 2), default=2, show_default=True, help="1: constants only; 2: norms too."
 )
@@ -46,15 +46,13 @@ def command(
     keep: tuple[str, ...],
     limits: Limits,
     verify: bool,
-    as_json: bool,
 ) -> output.Outcome:
     """Writes MODEL to OUT with what can be folded folded: same format, versions and output names."""
     names = [name.strip() for name in re.split(r",(?![^(]*\))", passes or "") if name.strip()]
     seen = list[dict[str, Any]]()
 
     def watch(name: str, before: str, after: str) -> None:
-        if not as_json:
-            _print_pass(name, before, after, is_first=not seen)
+        _print_pass(name, before, after, is_first=not seen)
         seen.append({"pass": name, "before": before, "after": after})
 
     report = renorm.optimize(
@@ -68,9 +66,8 @@ def command(
         watch=watch if names else None,
         limits=limits,
     )
-    if not as_json:
-        norms_table(report.norms)
-        output.line(f"{path}: {output.bytes_text(path.stat().st_size)}")
+    norms_table(report.norms)
+    output.line(f"{path}: {output.bytes_text(path.stat().st_size)}")
     return output.Outcome({"model": str(path), "report": report.to_json()} | ({"passes": seen} if names else {}))
 
 

@@ -56,7 +56,9 @@ def _limits(ctx: click.Context, param: click.Parameter, given: tuple[tuple[str, 
     return limits.Limits(**dict(given))
 
 
-model = click.argument("model", type=click.Path(path_type=Path))
+FILE = click.Path(path_type=Path)
+
+model = click.argument("model", type=FILE)
 json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object on standard output.")
 opt_level = click.option(
     "--opt-level", type=click.IntRange(0, 3), default=3, show_default=True, help="How much to optimize."
@@ -78,7 +80,14 @@ precision = click.option(
     show_default=True,
     help="exact: without algorithms that round differently.",
 )
-shape = click.option("--shape", "shapes", multiple=True, type=Shape(), help="An input's shape; may be repeated.")
+shape = click.option(
+    "--shape",
+    "shapes",
+    multiple=True,
+    type=Shape(),
+    callback=lambda ctx, param, given: dict(given) or None,
+    help="An input's shape; may be repeated.",
+)
 limit = click.option(
     "--limit",
     "limits",
@@ -106,21 +115,6 @@ given = click.option(
 )
 
 
-def trusting(command: Callable[..., Any]) -> Callable[..., Any]:
-    """--digest and --key: which artifact may be read; they arrive as one dict `trust`, as renorm.load takes them."""
-
-    @functools.wraps(command)
-    def gathered(*args: Any, digest: str | None, key: str | None, **given: Any) -> Any:
-        return command(*args, trust={"digest": digest, "key": key}, **given)
-
-    for option in (
-        click.option("--key", metavar="FILE", help="An artifact is refused that this public key's owner did not sign."),
-        click.option("--digest", metavar="SHA256", help="An artifact is refused that does not have this digest."),
-    ):
-        gathered = option(gathered)
-    return gathered
-
-
 def arrays(files: Sequence[str], names: Sequence[str]) -> dict[str, Any]:
     """The arrays of --input by the names of a network's inputs: `x=file.npy`, `file.npy` for the next input that is not
     named, `file.npz` for several at once."""
@@ -144,31 +138,46 @@ def arrays(files: Sequence[str], names: Sequence[str]) -> dict[str, Any]:
     return found
 
 
-def compiling(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options of every verb that compiles; they arrive as one dict `options`, as renorm.compile takes them. So do
-    `train_state` and `checked` where a verb has them."""
+def _gathering(into: str, names: Sequence[str], options: Sequence[Any]) -> Callable[[Callable[..., Any]], Any]:
+    """Return what gives a verb these options. The values of those called `names` arrive as one dict, `into`."""
 
-    @functools.wraps(command)
-    def gathered(*args: Any, **given: Any) -> Any:
-        names = ("opt_level", "target", "keep", "verify", "precision", "shapes", "threads", "limits")
-        options = {name: given.pop(name) for name in (*names, "train_state", "checked") if name in given}
-        options["shapes"] = dict(options["shapes"]) or None
-        return command(*args, options=options, **given)
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(command)
+        def gathered(*args: Any, **given: Any) -> Any:
+            held = {name: given.pop(name) for name in names if name in given}
+            return command(*args, **{into: held}, **given)
 
-    for option in (limit, threads, shape, precision, verify, keep, target, opt_level):
-        gathered = option(gathered)
-    return gathered
+        for option in reversed(options):
+            gathered = option(gathered)
+        return gathered
+
+    return decorate
+
+
+compiling = _gathering(
+    "options",  # as renorm.compile takes them
+    ("opt_level", "target", "keep", "verify", "precision", "shapes", "threads", "limits", "train_state", "checked"),
+    (opt_level, target, keep, verify, precision, shape, threads, limit),
+)
+trusting = _gathering(
+    "trust",  # as renorm.load takes it
+    ("digest", "key"),
+    (
+        click.option("--digest", metavar="SHA256", help="An artifact is refused that does not have this digest."),
+        click.option("--key", metavar="FILE", help="An artifact is refused that this public key's owner did not sign."),
+    ),
+)
 
 
 def verb(name: str) -> Callable[[Callable[..., Any]], click.Command]:
     """Makes a function a verb: with --json, and with errors of renorm turned into text and exit codes. The function
-    returns what is to be printed as JSON, and prints the rest itself where `as_json` is false."""
+    returns what is to be printed as JSON, and itself prints what people read, which is silent with --json."""
 
     def decorate(function: Callable[..., Any]) -> click.Command:
         @functools.wraps(function)
         def guarded(*args: Any, as_json: bool, **given: Any) -> None:
             with output.guarded(as_json):
-                output.finish(function(*args, as_json=as_json, **given), as_json)
+                output.finish(function(*args, **given), as_json)
 
         return click.command(name)(json(guarded))
 

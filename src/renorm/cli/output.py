@@ -34,6 +34,7 @@ _UNWRITTEN = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF}
 
 WIDE = 200  # columns where there is no terminal whose width would count
 
+# quiet where a JSON object is asked for
 console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout and sys.stdout.isatty() else WIDE)
 stderr = Console(stderr=True, highlight=False, soft_wrap=True)
 
@@ -52,7 +53,9 @@ def code_of(error: errors.RenormError) -> int:
 
 @contextmanager
 def guarded(as_json: bool) -> Generator[None]:
-    """Turns errors of renorm into their text, or a JSON object, and an exit code."""
+    """Turns errors of renorm into their text, or a JSON object, and an exit code. as_json: inside the block, nothing is
+    printed for people."""
+    console.quiet = as_json
     try:
         yield
         if sys.stdout:
@@ -66,6 +69,8 @@ def guarded(as_json: bool) -> Generator[None]:
             sys.stdout = None  # where the rest of it would be written to when Python ends
         what = "standard output" if is_unprinted else error.filename
         _fail(errors.InvalidInput(f"{what}: {error.strerror}" if what else str(error)), as_json and not is_unprinted)
+    finally:
+        console.quiet = False
 
 
 def _fail(error: errors.RenormError, as_json: bool) -> NoReturn:
@@ -97,7 +102,7 @@ def _plain(value: Any) -> Any:
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     """Prints rows under a title; nothing where there are none."""
-    if not rows:
+    if not rows or console.quiet:
         return
     made = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, header_style="dim")
     for i, name in enumerate(columns):
@@ -114,7 +119,8 @@ def line(text: str = "") -> None:
 
 
 def warning(text: str) -> None:
-    stderr.print(f"warning: {text}".translate(_SHOWN), markup=False)
+    if not console.quiet:
+        stderr.print(f"warning: {text}".translate(_SHOWN), markup=False)
 
 
 def memory_text(memory: MemoryRecord) -> str:

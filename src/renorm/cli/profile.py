@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from renorm.cli import network, output
-from renorm.cli.options import compiling, model, seed, train_state, trusting, verb
+from renorm.cli.options import FILE, compiling, model, seed, train_state, trusting, verb
 from renorm.core.files import replacing
 from renorm.driver import limits
 from renorm.driver.worker import timed
@@ -23,9 +23,7 @@ _SECONDS = 0.3  # for which the whole network is measured
 @verb("profile")
 @model
 @click.option("--repeats", type=click.IntRange(1), default=20, show_default=True, help="How often each kernel runs.")
-@click.option(
-    "--trace", "path", type=click.Path(path_type=Path), help="A JSON file for chrome://tracing or ui.perfetto.dev."
-)
+@click.option("--trace", "path", type=FILE, help="A JSON file for chrome://tracing or ui.perfetto.dev.")
 @seed
 @train_state
 @trusting
@@ -37,7 +35,6 @@ def command(
     seed: int,
     options: dict[str, Any],
     trust: dict[str, Any],
-    as_json: bool,
 ) -> output.Outcome:
     """Measures every kernel launch of MODEL (.onnx or .renorm) on random inputs, in order, one at a time.
 
@@ -47,7 +44,7 @@ def command(
     operations than the textbook algorithm, which is counted. The trace shows one run of the whole network: what each
     thread did, and where it waited for others.
     """
-    opened, inputs = network.with_inputs(model, options, seed, as_json, trust)
+    opened, inputs = network.with_inputs(model, options, seed, trust)
     arrays = list(inputs.values())
     times = profile(opened, *arrays, repeats=repeats)
     whole = median(timed(lambda: opened.run(*arrays), _SECONDS)) / 1e3
@@ -57,12 +54,11 @@ def command(
         runs = sorted(opened.recorded(*arrays, repeats=repeats), key=lambda run: run.end - run.begin)
         with replacing(path) as file:
             file.write(json.dumps(trace(model.name, runs[len(runs) // 2], times, most)).encode())
-    if not as_json:
-        sums = f"{total * 1e6:.0f} us in all, {whole * 1e6:.0f} us when they run as a network"
-        title = f"{model.name}, {opened.threads} threads, us per launch, {sums}"
-        columns = ("kernel", "median", "fastest", "share", "GFLOP/s", "GB/s", "of limit")
-        output.table(title, columns, [_row(t, total, most) for t in times])
-        output.line(f"this machine: {most.flops / 1e9:.0f} GFLOP/s, copies {most.bytes / 1e9:.1f} GB/s")
+    sums = f"{total * 1e6:.0f} us in all, {whole * 1e6:.0f} us when they run as a network"
+    title = f"{model.name}, {opened.threads} threads, us per launch, {sums}"
+    columns = ("kernel", "median", "fastest", "share", "GFLOP/s", "GB/s", "of limit")
+    output.table(title, columns, [_row(t, total, most) for t in times])
+    output.line(f"this machine: {most.flops / 1e9:.0f} GFLOP/s, copies {most.bytes / 1e9:.1f} GB/s")
     data = {"threads": opened.threads, "seconds": total, "network_seconds": whole, "limits": asdict(most)}
     return output.Outcome(data | {"launches": [t.to_json(most) for t in times]})
 

@@ -8,15 +8,15 @@ from contextlib import contextmanager
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from renorm.cli.output import stderr
+from renorm.cli.output import console, stderr
 
 DELAY = 1.0  # seconds before anything is shown
 
 
 @contextmanager
-def progress(title: str, silent: bool = False) -> Generator[Callable[[str, int, int], None] | None]:
+def progress(title: str) -> Generator[Callable[[str, int, int], None] | None]:
     """Gives what renorm.compile takes as `progress`: called with (stage, done, of). None where nobody would see it."""
-    if silent or not stderr.is_terminal:
+    if console.quiet or not stderr.is_terminal:
         yield None
         return
     since = time.perf_counter()

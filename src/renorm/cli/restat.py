@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from renorm.cli import output
-from renorm.cli.options import compiling, model, verb
+from renorm.cli.options import FILE, compiling, model, verb
 from renorm.cli.progress import progress
 from renorm.training.batches import Files
 from renorm.training.reestimation import MEMORY, METHODS, restat
@@ -16,10 +16,8 @@ from renorm.training.reestimation import MEMORY, METHODS, restat
 
 @verb("restat")
 @model
-@click.argument("data", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option(
-    "-o", "--output", "path", required=True, type=click.Path(path_type=Path), help="The model that comes out."
-)
+@click.argument("data", nargs=-1, required=True, type=FILE)
+@click.option("-o", "--output", "path", required=True, type=FILE, help="The model that comes out.")
 @click.option(
     "--method",
     type=click.Choice(METHODS),
@@ -55,23 +53,21 @@ def command(
     correction: int,
     memory: float,
     options: dict[str, Any],
-    as_json: bool,
 ) -> output.Outcome:
     """Writes MODEL (.onnx) with the means and variances that its batch norms have on DATA: .npy files with the array of
     the only input, .npz files with one array per input, by name, and folders of such files. Nothing else of the file
     changes."""
     options |= {"correction": correction, "memory": int(memory * 2**30)}
-    with progress(f"measuring {model.name}", as_json) as tell:
+    with progress(f"measuring {model.name}") as tell:
         found = restat(model, Files(data, batch_size), method=method, progress=tell, **options)
     found.write(path)
-    if not as_json:
-        rows = [
-            (d.name, d.after, d.count, d.shift.value, d.ratios[0].value, d.ratios[1].value, f"{len(d.dead) or ''}")
-            for d in found.layers
-        ]
-        columns = ("norm", "pass", "values", "mean moved by", "var / old, least", "greatest", "dead channels")
-        output.table("drift; means in deviations", columns, rows)
-        output.table("left as they are", ("norm", "because"), found.skipped)
-        output.line(f"furthest: {found.worst.name}; {found.passage}")
-        output.line(f"{path}: {output.bytes_text(path.stat().st_size)}")
+    rows = [
+        (d.name, d.after, d.count, d.shift.value, d.ratios[0].value, d.ratios[1].value, f"{len(d.dead) or ''}")
+        for d in found.layers
+    ]
+    columns = ("norm", "pass", "values", "mean moved by", "var / old, least", "greatest", "dead channels")
+    output.table("drift; means in deviations", columns, rows)
+    output.table("left as they are", ("norm", "because"), found.skipped)
+    output.line(f"furthest: {found.worst.name}; {found.passage}")
+    output.line(f"{path}: {output.bytes_text(path.stat().st_size)}")
     return output.Outcome({"model": str(path)} | found.to_json())

@@ -12,7 +12,7 @@ import numpy as np
 
 import renorm
 from renorm.cli import network, output
-from renorm.cli.options import arrays, checked, compiling, given, model, seed, train_state, trusting, verb
+from renorm.cli.options import FILE, arrays, checked, compiling, given, model, seed, train_state, trusting, verb
 from renorm.core.files import replacing
 from renorm.core.random_inputs import random_inputs
 from renorm.errors import InvalidInput, StatisticsWarning
@@ -27,15 +27,15 @@ Array = np.ndarray[Any, Any]
 @click.option(
     "--batches",
     multiple=True,
-    type=click.Path(path_type=Path),
+    type=FILE,
     help="Runs on each batch of a .npy or .npz file, or of a folder of them, in order; may be repeated.",
 )
 @click.option("--batch-size", type=click.IntRange(1), default=None, help="Cut these files; default: a file is a batch.")
-@click.option("-o", "--output", "path", type=click.Path(path_type=Path), help="A .npz file for the outputs, by name.")
+@click.option("-o", "--output", "path", type=FILE, help="A .npz file for the outputs, by name.")
 @click.option(
     "--write-state",
     "state_path",
-    type=click.Path(path_type=Path),
+    type=FILE,
     help="MODEL with the state after the last run: .onnx, or .renorm for an artifact.",
 )
 @seed
@@ -53,7 +53,6 @@ def command(
     seed: int,
     options: dict[str, Any],
     trust: dict[str, Any],
-    as_json: bool,
 ) -> output.Outcome:
     """Runs MODEL (.onnx or .renorm). Inputs that no --input gives are random.
 
@@ -63,7 +62,7 @@ def command(
     """
     if inputs and batches:
         raise InvalidInput("--input and --batches give the same inputs twice", do="leave one of them out")
-    opened = network.opened(model, options, as_json, trust)
+    opened = network.opened(model, options, trust)
     if state_path is not None:
         _check_state_path(model, state_path, opened)
     before, drawn = opened.state.copy(), list[str]()
@@ -86,14 +85,13 @@ def command(
     state = [(*_row(n, a), _moved(before[n], a)) for n, a in opened.state.items()]
     said = [str(w.message) for w in told if issubclass(w.category, StatisticsWarning)]
     keys = ("name", "dtype", "shape", "min", "mean", "max")
-    if not as_json:
-        columns = ("name", "dtype", "shape", "least", "mean", "greatest")
-        if drawn:
-            output.line(f"random input: {', '.join(drawn)} (seed {seed})")
-        output.table("outputs" + (f" of batch {count}" if batches else ""), columns, rows)
-        output.table(f"state after {count} runs" if batches else "state", (*columns, "moved by"), state)
-        for text in said:
-            output.warning(text)
+    columns = ("name", "dtype", "shape", "least", "mean", "greatest")
+    if drawn:
+        output.line(f"random input: {', '.join(drawn)} (seed {seed})")
+    output.table("outputs" + (f" of batch {count}" if batches else ""), columns, rows)
+    output.table(f"state after {count} runs" if batches else "state", (*columns, "moved by"), state)
+    for text in said:
+        output.warning(text)
     found = {"random": drawn, "runs": count, "outputs": [dict(zip(keys, r)) for r in rows]}
     return output.Outcome(found | {"state": [dict(zip((*keys, "moved"), r)) for r in state], "warnings": said})
 
