@@ -158,6 +158,9 @@ GOOD = """graph g(x: f32[2, 3]) -> (%y) {
         ("// second\n}", "// second\n", "line 4", "the end of the text"),
         ("// second\n}", "// second\n} }", "line 4, column 3", "expected the end"),
         ("add(%a, %x)", "add(%a; %x)", "line 3, column 25", "cannot read ';"),
+        ("x: f32[2, 3]) ->", "x: f32[2., 3]) ->", "line 1, column 16", "expected an extent, found '2.'"),
+        ("x: f32[2, 3]) ->", '"\\x": f32[2, 3]) ->', "line 1, column 9", "cannot read"),
+        ("{\n", "{\n  const %c: f32[N] = [1]\n", "line 2, column 9", "a constant has no open extents"),
     ],
 )
 def test_mistakes_have_line_and_column(old: str, new: str, where: str, what: str) -> None:

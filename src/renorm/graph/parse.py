@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from renorm.core import dtypes
-from renorm.core.dims import Dim, Sym, format_shape
+from renorm.core.dims import Dim, Sym, format_shape, static
 from renorm.core.errors import ParseError, RenormError, suggest
 from renorm.graph import registry
 from renorm.graph.ir import Graph, Group, Node, Value
@@ -26,11 +26,13 @@ from renorm.graph.types import TensorType
 
 _TOKEN = re.compile(
     r"""(?P<space>[ \t\r]+)|(?P<newline>\n)|(?P<comment>//[
-    ](?=[\w"]))|(?P<string>"(?:[^"\\]|\\.)*")|(?P<arrow>->)|(?P<divide>//)
-    |(?P<digest>\#[0-9a-f]+)|(?P<number>-?\d[\d.]*(?:[eE][+-]?\d+)?)|(?P<infinity>-inf)
+    ](?=[\w"]))|(?P<string>"(?:[^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})*")|(?P<arrow>->)|(?P<divide>//)
+    |(?P<digest>\#[0-9a-f]+)|(?P<number>-?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)|(?P<infinity>-inf)
     |(?P<word>[A-Za-z_?][\w.?]*)|(?P<mark>[-%(){}\[\]:,=+*])""",
     re.VERBOSE,
 )
+_INTEGER = re.compile(r"-?\d+")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -90,13 +92,20 @@ class _Parser:
             raise self._fail(f"expected {text!r}, found {self._next.text or 'the end of the text'!r}")
         return self._take()
 
+    def _list(self, item: Callable[[], T], close: str = ")") -> list[T]:
+        """Return items separated by commas, up to the mark that closes them."""
+        found: list[T] = []
+        while not self._accept(close):
+            found.append(item())
+            if not self._is(close):
+                self._expect(",")
+        return found
+
     def _name(self) -> str:
         token = self._take()
-        if token.kind == "string":
-            return json.loads(token.text)
-        if token.kind != "word":
+        if token.kind not in ("string", "word"):
             raise self._fail(f"expected a name, found {token.text!r}", token)
-        return token.text
+        return _plain(token)
 
     # --- grammar
 
@@ -105,21 +114,10 @@ class _Parser:
         self._expect("graph")
         graph.name = self._name()
         self._expect("(")
-        while not self._accept(")"):
-            token = self._next
-            name, type = self._name(), self._type()
-            self._define(token, name, graph.input(name, type.dtype, type.shape))
-            if not self._is(")"):
-                self._expect(",")
+        self._list(self._input)
         self._expect("->")
         self._expect("(")
-        outputs: list[_Token] = []
-        names: list[str] = []
-        while not self._accept(")"):
-            outputs.append(self._expect("%"))
-            names.append(self._name())
-            if not self._is(")"):
-                self._expect(",")
+        outputs = self._list(lambda: (self._expect("%"), self._name()))
         graph.metadata = self._attributes() if self._attributes_follow() else {}
         self._expect("{")
         graph.reserve(self._results_named())
@@ -143,9 +141,13 @@ class _Parser:
                 self._missing,
                 "give them by name: parse(text, constants={name: array})",
             )
-        for token, name in zip(outputs, names):
-            graph.outputs.append(self._known(token, name))
+        graph.outputs += [self._known(token, name) for token, name in outputs]
         return graph
+
+    def _input(self) -> None:
+        token = self._next
+        name, type = self._name(), self._type()
+        self._define(token, name, self._graph.input(name, type.dtype, type.shape))
 
     def _attributes_follow(self) -> bool:
         """Two braces in a row open attributes and the body; one opens the body. Attributes begin with `name =`."""
@@ -171,12 +173,7 @@ class _Parser:
         if token.text not in dtypes.BY_SHORT:
             raise self._fail(f"{token.text!r} is not a dtype", token, f"known: {', '.join(dtypes.BY_SHORT)}")
         self._expect("[")
-        shape: list[Dim] = []
-        while not self._accept("]"):
-            shape.append(self._extent())
-            if not self._is("]"):
-                self._expect(",")
-        return TensorType(dtypes.BY_SHORT[token.text].name, tuple(shape))
+        return TensorType(dtypes.BY_SHORT[token.text].name, tuple(self._list(self._extent, "]")))
 
     def _layout(self) -> Blocked | None:
         if not self._accept("blocked"):
@@ -220,7 +217,7 @@ class _Parser:
             if isinstance(left, int):
                 left = Sym({(): left})
             return left // right if operator.text == "//" else left % right
-        if token.kind == "number":
+        if _INTEGER.fullmatch(token.text):
             return int(token.text)
         if token.kind != "word":
             raise self._fail(f"expected an extent, found {token.text!r}", token)
@@ -231,7 +228,9 @@ class _Parser:
         token = self._expect("%")
         name, type = self._name(), self._type()
         self._expect("=")
-        shape = tuple(int(str(d)) for d in type.shape)
+        if not type.is_static:
+            raise self._fail(f"%{name} is {type}, and a constant has no open extents", token)
+        shape = static(type.shape)
         if self._next.kind == "digest":
             written = self._take().text[1:]
             data = self._given.get(name)
@@ -255,12 +254,9 @@ class _Parser:
 
     def _node(self) -> Node:
         start = self._next
-        results: list[tuple[_Token, str, TensorType, Blocked | None]] = []
-        while True:
-            token = self._expect("%")
-            results.append((token, self._name(), self._type(), self._layout()))
-            if not self._accept(","):
-                break
+        results = [self._result()]
+        while self._accept(","):
+            results.append(self._result())
         self._expect("=")
         at = self._next
         name = self._name()
@@ -270,16 +266,12 @@ class _Parser:
         except RenormError as error:
             raise self._fail(str(error), at) from None
         self._expect("(")
-        operands: list[Any] = []
-        while not self._accept(")"):
-            operands.append(self._operand())
-            if not self._is(")"):
-                self._expect(",")
+        operands = self._list(self._operand)
         attributes = self._attributes() if self._attributes_follow() else {}
         node_name, origin = None, ()
         if self._comment():
             node_name = self._name()
-            origin = self._origin()
+            origin = tuple(self._list(self._name)) if self._accept("(") else ()
         operands += [None] * (len(op.parsed.operands) - len(operands))
         try:
             made = self._graph.apply(
@@ -300,19 +292,15 @@ class _Parser:
         assert node is not None
         return node
 
+    def _result(self) -> tuple[_Token, str, TensorType, Blocked | None]:
+        return self._expect("%"), self._name(), self._type(), self._layout()
+
     def _operand(self) -> Any:
         if self._accept("-"):
             return None
         if self._accept("["):
-            values: list[Value] = []
-            while not self._accept("]"):
-                token = self._expect("%")
-                values.append(self._known(token, self._name()))
-                if not self._is("]"):
-                    self._expect(",")
-            return values
-        token = self._expect("%")
-        return self._known(token, self._name())
+            return self._list(lambda: self._known(self._expect("%"), self._name()), "]")
+        return self._known(self._expect("%"), self._name())
 
     def _comment(self) -> bool:
         if self._next.kind == "comment":
@@ -320,39 +308,23 @@ class _Parser:
             return True
         return False
 
-    def _origin(self) -> tuple[str, ...]:
-        names: list[str] = []
-        if self._accept("("):
-            while not self._accept(")"):
-                names.append(self._name())
-                if not self._is(")"):
-                    self._expect(",")
-        return tuple(names)
-
     def _attributes(self) -> dict[str, Any]:
         self._expect("{")
-        found: dict[str, Any] = {}
-        while not self._accept("}"):
-            name = self._name()
-            self._expect("=")
-            found[name] = self._literal()
-            if not self._is("}"):
-                self._expect(",")
-        return found
+        return dict(self._list(self._attribute, "}"))
+
+    def _attribute(self) -> tuple[str, Any]:
+        name = self._name()
+        self._expect("=")
+        return name, self._literal()
 
     def _literal(self) -> Any:
         token = self._take()
         if token.text == "[" and token.kind == "mark":
-            elements: list[Any] = []
-            while not self._accept("]"):
-                elements.append(self._literal())
-                if not self._is("]"):
-                    self._expect(",")
-            return elements
+            return self._list(self._literal, "]")
         if token.kind == "string":
             return json.loads(token.text)
         if token.kind == "number":
-            return int(token.text) if re.fullmatch(r"-?\d+", token.text) else float(token.text)
+            return int(token.text) if _INTEGER.fullmatch(token.text) else float(token.text)
         words = {"true": True, "false": False, "none": None, "inf": np.inf, "-inf": -np.inf, "nan": np.nan}
         if token.text not in words:
             raise self._fail(f"expected a value, found {token.text!r}", token)
