@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
+import subprocess
+import sys
 import tracemalloc
 import zlib
 from base64 import b64decode, b64encode
@@ -436,3 +439,15 @@ def test_a_file_converted_since_is_restored_where_definitions_are_the_same(versi
     else:
         renorm.unfold(made, tmp_path / "u.onnx")
         assert [n.op_type for n in onnx.load(tmp_path / "u.onnx").graph.node] == [n.op_type for n in source.graph.node]
+
+
+def test_unfolding_writes_the_same_bytes_in_each_process(tmp_path: Path):
+    """Whatever the hashes of names are, which Python draws anew for each process."""
+    folded, script = tmp_path / "folded.onnx", "import sys, renorm; renorm.unfold(sys.argv[1], sys.argv[2])"
+    renorm.optimize(DIGITS / "model.onnx", folded, reversible=True)
+    found = set[bytes]()
+    for seed in ("1", "2", "3"):
+        back, environment = tmp_path / f"{seed}.onnx", {**os.environ, "PYTHONHASHSEED": seed}
+        subprocess.run([sys.executable, "-c", script, str(folded), str(back)], check=True, env=environment)
+        found.add(back.read_bytes())
+    assert len(found) == 1

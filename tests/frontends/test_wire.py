@@ -85,7 +85,7 @@ def every_field() -> ModelProto:
 def assert_same(ours: Any, theirs: Any, where: str = "model") -> None:
     """All fields that ours knows, by what protobuf's message has in them."""
     for name, field in type(ours).fields.items():
-        if isinstance(field, wire.Several):
+        if isinstance(field, wire.Nested) and field.is_repeated:
             assert len(getattr(ours, name)) == len(getattr(theirs, name)), f"{where}.{name}"
             for i, (a, b) in enumerate(zip(getattr(ours, name), getattr(theirs, name))):
                 assert_same(a, b, f"{where}.{name}[{i}]")

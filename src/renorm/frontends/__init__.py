@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from renorm.core.errors import InvalidInput, InvalidModel, RenormError
 from renorm.core.limits import DEFAULT, Limits
 from renorm.core.room import out_of_memory
+from renorm.frontends.files import called
 from renorm.frontends.onnx.library import required
 from renorm.graph.ir import Graph
 
@@ -43,9 +44,8 @@ def vocabulary(graph: Graph, path: str | os.PathLike[str]) -> Callable[[str], bo
 
 
 def _module_of(graph: Graph, path: str | os.PathLike[str]) -> Any:
-    suffix = os.path.splitext(os.fspath(path))[1].lower()
     source = ".tflite" if "tflite" in graph.metadata else ".onnx"
-    return import_module(_BY_SUFFIX.get(suffix) or _BY_SUFFIX[source])
+    return import_module(_BY_SUFFIX.get(_suffix(path)) or _BY_SUFFIX[source])
 
 
 def write_reversibly(graph: Graph, path: str | os.PathLike[str], before: Any, limits: Limits = DEFAULT) -> None:
@@ -72,7 +72,10 @@ def unfold(source: Any, path: str | os.PathLike[str], *, partial: bool = False, 
     if module is None or isinstance(source, Graph):
         raise _unreadable(source)
     _check_suffix(module, path)
-    return _part(module, "reversal").unfold(source, path, partial=partial, limits=limits)
+    from renorm.frontends.recipe import unfolding  # zlib: only who unfolds pays for it
+
+    with unfolding(called(source, "the model")):
+        return _part(module, "reversal").unfold(source, path, partial=partial, limits=limits)
 
 
 def statistics_of(source: Any, limits: Limits = DEFAULT) -> Any:
@@ -99,8 +102,7 @@ def _part(package: str | None, name: str) -> Any:
 
 
 def _check_suffix(module: str | None, path: str | os.PathLike[str]) -> None:
-    suffix = os.path.splitext(os.fspath(path))[1].lower()
-    if module is None or _BY_SUFFIX.get(suffix, module) != module:
+    if module is None or _BY_SUFFIX.get(_suffix(path), module) != module:
         raise InvalidInput(f"{path}: a recipe leads back to a file of the same format", do="keep the source's suffix")
 
 
@@ -130,24 +132,28 @@ def read(
     try:
         return import_module(module).read(source, shapes=shapes, is_mapped=is_mapped, limits=limits)
     except RenormError as error:
-        if not isinstance(source, (str, os.PathLike)) or os.path.basename(os.fspath(source)) in error.headline:
+        name = called(source, "")
+        if name in error.headline:
             raise
-        raise error.within(os.path.basename(os.fspath(source))) from error
+        raise error.within(name) from error
     except MemoryError as error:
         if not isinstance(source, (str, os.PathLike)):
             raise
-        name, nbytes = os.path.basename(os.fspath(source)), os.path.getsize(source)
-        raise out_of_memory(f"{name}: no memory to read it", nbytes) from error
+        raise out_of_memory(f"{called(source, '')}: no memory to read it", os.path.getsize(source)) from error
 
 
 def _module(source: Any) -> str | None:
     """The package that reads a source; None where there is none."""
     if isinstance(source, (str, os.PathLike)):
-        return _BY_SUFFIX.get(os.path.splitext(os.fspath(source))[1].lower())
+        return _BY_SUFFIX.get(_suffix(source))
     if isinstance(source, (bytes, bytearray, memoryview)):
         is_flat = bytes(source[4:8]) in (b"TFL3", b"CIR0")  # where FlatBuffers have their identifier
         return _BY_SUFFIX[".tflite" if is_flat else ".onnx"]
     return _BY_LIBRARY.get(type(source).__module__.split(".")[0])
+
+
+def _suffix(path: str | os.PathLike[str]) -> str:
+    return os.path.splitext(os.fspath(path))[1].lower()
 
 
 def _unreadable(source: Any) -> InvalidModel:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from renorm.core.errors import InvalidModel
 from renorm.core.limits import Limits
@@ -18,10 +18,15 @@ _KINDS = {
 }
 
 
+def called(source: Any, otherwise: str) -> str:
+    """Return what errors call a source: the name of a file, otherwise as given."""
+    return os.path.basename(os.fspath(source)) if isinstance(source, (str, os.PathLike)) else otherwise
+
+
 def opened(path: str | os.PathLike[str], limits: Limits) -> BinaryIO:
     """An ordinary file. What is opened is what was looked at: nobody can put another file there in between, and a pipe
     is not waited for. Raises OSError, InvalidModel for what is no ordinary file, LimitExceeded."""
-    label = os.path.basename(os.fspath(path))
+    label = called(path, "")
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0))
     try:
         state = os.fstat(descriptor)

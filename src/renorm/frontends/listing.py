@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from heapq import heappop, heappush
 from typing import Any
 
 import numpy as np
+
+from renorm.frontends.order import topological
 
 Array = np.ndarray[Any, Any]
 
@@ -88,22 +89,8 @@ class Listing:
 
 
 def in_order(operators: Iterable[Operator], rank: Mapping[str, int]) -> list[Operator]:
-    """Operators so that each stands after those whose results it reads, and otherwise by the rank of their first
+    """Return operators so that each stands after those whose results it reads, and otherwise by the rank of their first
     result, those without rank last. What reads its own result, even indirectly, is left out."""
     listed = sorted(operators, key=lambda o: rank.get(next(iter(o.results), ""), len(rank)))
-    producer = {name: i for i, o in enumerate(listed) for name in o.results}
-    before = [{producer[n] for n in o.operands if n in producer} for o in listed]
-    after: list[list[int]] = [[] for _ in listed]
-    for i, needed in enumerate(before):
-        for p in needed:
-            after[p].append(i)
-    ready = [i for i, needed in enumerate(before) if not needed]
-    found = list[Operator]()
-    while ready:
-        i = heappop(ready)
-        found.append(listed[i])
-        for reader in after[i]:
-            before[reader].discard(i)
-            if not before[reader]:
-                heappush(ready, reader)
-    return found
+    places, _ = topological([o.operands for o in listed], [o.results for o in listed])
+    return [listed[place] for place in places]

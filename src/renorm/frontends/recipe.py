@@ -75,7 +75,12 @@ class Recipe:
 
     @staticmethod
     def unpack(content: bytes, label: str) -> Recipe:
-        """Raises InvalidModel for what is no recipe, or a damaged one."""
+        """Raises InvalidModel for what is no recipe, or a damaged one. content: nothing where a file has none."""
+        if not content:
+            raise InvalidModel(
+                f"{label} has no recipe that leads back to the model before folding",
+                do="write it by renorm optimize --reversible",
+            )
         try:
             if not content.startswith(_MAGIC):
                 raise ValueError(f"it begins with {content[:16]!r}")
@@ -253,9 +258,12 @@ class Undone:
     left: tuple[tuple[str, str], ...] = ()
 
 
-def undo(file: Listing, recipe: Recipe, fragment: Listing) -> tuple[Listing, Undone, bytes]:
-    """The listing with every region restored that is still as it was made, and the recipe that it has then: of the
-    regions that are left, or the one that the original had."""
+def undo(
+    file: Listing, recipe: Recipe, fragment: Listing, label: str = "", *, partial: bool = True
+) -> tuple[Listing, Undone, bytes]:
+    """Return the listing with every region restored that is still as it was made, and the recipe that it has then: of
+    the regions that are left, or the one that the original had. partial: False raises InvalidModel where one is
+    left."""
     keys = {file.key(o): o for o in file.operators}
     present = _Present(file)
     left, going, coming = list[tuple[str, str]](), list[Operator](), list[Operator]()
@@ -267,7 +275,7 @@ def undo(file: Listing, recipe: Recipe, fragment: Listing) -> tuple[Listing, Und
         reason = present.objection(region, [o for o in gone if o is not None], back)
         if reason is None:
             try:
-                needed = {n for o in back for n in o.operands if n in recipe.constants}
+                needed = dict.fromkeys(n for o in back for n in o.operands if n in recipe.constants)
                 constants |= {n: _decoded(file, recipe.constants[n]) for n in needed if n not in constants}
             except LookupError as error:
                 reason = str(error.args[0])
@@ -277,6 +285,12 @@ def undo(file: Listing, recipe: Recipe, fragment: Listing) -> tuple[Listing, Und
             continue
         going += [o for o in gone if o is not None]
         coming += back
+    if left and not partial:
+        raise InvalidModel(
+            f"{label}: {len(left)} of its folds cannot be undone",
+            [f"{name}: {reason}" for name, reason in left[:8]],
+            "restore the others by --partial, and leave these as they are",
+        )
     leaving = set(going)
     staying = [o for o in file.operators if o not in leaving]
     rank = {name: i for i, (name, _) in enumerate(recipe.order)}
@@ -301,23 +315,6 @@ def unfolding(label: str) -> Generator[None]:
         raise
     except Exception as error:  # of NumPy, zlib, protobuf, or of names and numbers that lead nowhere
         raise InvalidModel(f"{label}: the file is damaged: {error}", [raised_at(error)]) from error
-
-
-def missing(label: str) -> InvalidModel:
-    """Return the error for a file without a recipe."""
-    return InvalidModel(
-        f"{label} has no recipe that leads back to the model before folding",
-        do="write it by renorm optimize --reversible",
-    )
-
-
-def refusal(label: str, undone: Undone) -> InvalidModel:
-    """Return the error where not all can be restored."""
-    return InvalidModel(
-        f"{label}: {len(undone.left)} of its folds cannot be undone",
-        [f"{name}: {reason}" for name, reason in undone.left[:8]],
-        "restore the others by --partial, and leave these as they are",
-    )
 
 
 class _Present:

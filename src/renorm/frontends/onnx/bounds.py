@@ -9,7 +9,7 @@ from typing import Any
 
 from renorm.core.errors import InvalidModel
 from renorm.core.limits import Limits
-from renorm.frontends.onnx.messages import AttributeType, ModelProto, NodeProto
+from renorm.frontends.onnx.messages import ModelProto, NodeProto, inner_graphs
 
 _Key = tuple[str, str, str]  # of a function: domain, name, overload
 
@@ -55,10 +55,7 @@ def _kinds(nodes: Sequence[NodeProto]) -> tuple[Counter[_Key], int]:
         for n in held:
             found[_key(n.domain, n.op_type, n)] += 1
             for a in n.attribute:
-                if a.type == AttributeType.GRAPH:
-                    waiting.append((a.g.node, depth + 1))
-                elif a.type == AttributeType.GRAPHS:
-                    waiting += [(g.node, depth + 1) for g in a.graphs]
+                waiting += [(g.node, depth + 1) for g in inner_graphs(a)]
     return found, deepest
 
 

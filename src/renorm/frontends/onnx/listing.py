@@ -17,12 +17,12 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 from renorm.core.errors import InvalidModel, RenormError, UnsupportedOp
 from renorm.core.limits import Limits
-from renorm.frontends.files import opened
+from renorm.frontends.files import called, opened
 from renorm.frontends.listing import Array, Listing, Operator
 from renorm.frontends.onnx import bounds, tensors
-from renorm.frontends.onnx.messages import graphs
+from renorm.frontends.onnx.messages import captured, graphs
 from renorm.frontends.onnx.model import standard_domain
-from renorm.frontends.onnx.writer import to_tensor
+from renorm.frontends.onnx.writer import list_as_inputs, to_tensor
 
 _WHOLE = b"tensor"  # in Listing.types: the constant is a serialized TensorProto, whose elements are no array
 
@@ -31,8 +31,7 @@ def load(source: Any, limits: Limits, is_slim: bool = False) -> ModelProto:
     """Return a model (a path, bytes, or a ModelProto) with all of its data. limits: what it may ask for. is_slim:
     without those in files of their own. Raises InvalidModel, LimitExceeded."""
     model = source if isinstance(source, ModelProto) else _parsed(source, limits, is_slim)
-    label = os.path.basename(os.fspath(source)) if isinstance(source, (str, os.PathLike)) else model.graph.name
-    bounds.check(cast(Any, model), label or "model", limits)
+    bounds.check(cast(Any, model), called(source, model.graph.name) or "model", limits)
     return model
 
 
@@ -98,9 +97,7 @@ def assemble(model: ModelProto, found: Listing) -> ModelProto:
     made.graph.node.extend(o.native for o in found.operators)
     for name, array in found.constants.items():
         made.graph.initializer.append(_tensor(array, name, found.types.get(name) == _WHOLE))
-    if made.ir_version < 4:  # before it, an initializer had to be listed as an input
-        for t in made.graph.initializer:
-            made.graph.input.append(onnx.helper.make_tensor_value_info(t.name, t.data_type, list(t.dims)))
+    list_as_inputs(made, made.graph.initializer)
     ends = {*found.inputs, *found.outputs}
     for name in dict.fromkeys(n for o in found.operators for n in o.results):
         if name in found.types and name not in ends:
@@ -140,26 +137,9 @@ def _operator(node: NodeProto) -> Operator:
         tuple(node.input),
         tuple(node.output),
         node,
-        tuple(_captured(node)),
+        tuple(captured(cast(Any, node))),
         group,
     )
-
-
-def _captured(node: NodeProto) -> list[str]:
-    """Names that graphs within a node read of the graph around it."""
-    found = list[str]()
-    inner: list[Any] = []
-    for a in node.attribute:
-        if a.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS):
-            inner += [
-                g for top in ([a.g] if a.type == AttributeProto.GRAPH else a.graphs) for g in graphs(cast(Any, top))
-            ]
-    made = {v.name for g in inner for v in (*g.input, *g.initializer)}
-    made |= {n for g in inner for x in g.node for n in x.output}
-    for g in inner:
-        found += [n for x in g.node for n in x.input if n and n not in made]
-        found += [v.name for v in g.output if v.name not in made]
-    return list(dict.fromkeys(found))
 
 
 def _elements(tensor: TensorProto, name: str, types: dict[str, bytes]) -> Array:

@@ -9,8 +9,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import IntEnum
 
-from renorm.frontends.onnx import wire
-from renorm.frontends.onnx.wire import Message
+from renorm.frontends import order
+from renorm.frontends.onnx.wire import (
+    FLOAT32,
+    FLOAT64,
+    INT32,
+    INT64,
+    OCTETS,
+    TEXT,
+    UINT64,
+    VIEW,
+    Message,
+    choice,
+    message,
+    messages,
+    one,
+    several,
+)
 
 
 class AttributeType(IntEnum):
@@ -30,129 +45,148 @@ EXTERNAL = 1  # TensorProto.DataLocation: elements are in another file
 
 
 class StringStringEntryProto(Message):
-    key: str = wire.text(1)
-    value: str = wire.text(2)
+    key: str = one(1, TEXT)
+    value: str = one(2, TEXT)
 
 
 class OperatorSetIdProto(Message):
-    domain: str = wire.text(1)
-    version: int = wire.int64(2)
+    domain: str = one(1, TEXT)
+    version: int = one(2, INT64)
 
 
 class TensorProto(Message):
-    dims: Sequence[int] = wire.int64s(1)
-    data_type: int = wire.int32(2)
-    segment: Message = wire.message(3, lambda: Message)
-    float_data: Sequence[float] = wire.float32s(4)
-    int32_data: Sequence[int] = wire.int32s(5)
-    string_data: Sequence[bytes] = wire.lists_of_octets(6)
-    int64_data: Sequence[int] = wire.int64s(7)
-    name: str = wire.text(8)
-    raw_data: bytes | memoryview = wire.view(9)
-    double_data: Sequence[float] = wire.float64s(10)
-    uint64_data: Sequence[int] = wire.uint64s(11)
-    external_data: Sequence[StringStringEntryProto] = wire.messages(13, lambda: StringStringEntryProto)
-    data_location: int = wire.choice(14, 2)
+    dims: Sequence[int] = several(1, INT64)
+    data_type: int = one(2, INT32)
+    segment: Message = message(3, lambda: Message)
+    float_data: Sequence[float] = several(4, FLOAT32)
+    int32_data: Sequence[int] = several(5, INT32)
+    string_data: Sequence[bytes] = several(6, OCTETS)
+    int64_data: Sequence[int] = several(7, INT64)
+    name: str = one(8, TEXT)
+    raw_data: bytes | memoryview = one(9, VIEW)
+    double_data: Sequence[float] = several(10, FLOAT64)
+    uint64_data: Sequence[int] = several(11, UINT64)
+    external_data: Sequence[StringStringEntryProto] = messages(13, lambda: StringStringEntryProto)
+    data_location: int = choice(14, 2)
 
 
 class SparseTensorProto(Message):
-    values: TensorProto = wire.message(1, lambda: TensorProto)
-    indices: TensorProto = wire.message(2, lambda: TensorProto)
-    dims: Sequence[int] = wire.int64s(3)
+    values: TensorProto = message(1, lambda: TensorProto)
+    indices: TensorProto = message(2, lambda: TensorProto)
+    dims: Sequence[int] = several(3, INT64)
 
 
 class Dimension(Message):
     """TensorShapeProto.Dimension."""
 
     exclusive = True
-    dim_value: int = wire.int64(1)
-    dim_param: str = wire.text(2)
+    dim_value: int = one(1, INT64)
+    dim_param: str = one(2, TEXT)
 
 
 class TensorShapeProto(Message):
-    dim: Sequence[Dimension] = wire.messages(1, lambda: Dimension)
+    dim: Sequence[Dimension] = messages(1, lambda: Dimension)
 
 
 class TensorType(Message):
     """TypeProto.Tensor."""
 
-    elem_type: int = wire.int32(1)
-    shape: TensorShapeProto = wire.message(2, lambda: TensorShapeProto)
+    elem_type: int = one(1, INT32)
+    shape: TensorShapeProto = message(2, lambda: TensorShapeProto)
 
 
 class TypeProto(Message):
     exclusive = True
-    tensor_type: TensorType = wire.message(1, lambda: TensorType)
-    sequence_type: Message = wire.message(4, lambda: Message)
-    map_type: Message = wire.message(5, lambda: Message)
-    opaque_type: Message = wire.message(7, lambda: Message)
-    sparse_tensor_type: Message = wire.message(8, lambda: Message)
-    optional_type: Message = wire.message(9, lambda: Message)
+    tensor_type: TensorType = message(1, lambda: TensorType)
+    sequence_type: Message = message(4, lambda: Message)
+    map_type: Message = message(5, lambda: Message)
+    opaque_type: Message = message(7, lambda: Message)
+    sparse_tensor_type: Message = message(8, lambda: Message)
+    optional_type: Message = message(9, lambda: Message)
 
 
 class ValueInfoProto(Message):
-    name: str = wire.text(1)
-    type: TypeProto = wire.message(2, lambda: TypeProto)
+    name: str = one(1, TEXT)
+    type: TypeProto = message(2, lambda: TypeProto)
 
 
 class AttributeProto(Message):
-    name: str = wire.text(1)
-    f: float = wire.float32(2)
-    i: int = wire.int64(3)
-    s: bytes = wire.octets(4)
-    t: TensorProto = wire.message(5, lambda: TensorProto)
-    g: GraphProto = wire.message(6, lambda: GraphProto)
-    floats: Sequence[float] = wire.float32s(7)
-    ints: Sequence[int] = wire.int64s(8)
-    strings: Sequence[bytes] = wire.lists_of_octets(9)
-    graphs: Sequence[GraphProto] = wire.messages(11, lambda: GraphProto)
-    type: int = wire.choice(20, len(AttributeType))
-    sparse_tensor: SparseTensorProto = wire.message(22, lambda: SparseTensorProto)
+    name: str = one(1, TEXT)
+    f: float = one(2, FLOAT32)
+    i: int = one(3, INT64)
+    s: bytes = one(4, OCTETS)
+    t: TensorProto = message(5, lambda: TensorProto)
+    g: GraphProto = message(6, lambda: GraphProto)
+    floats: Sequence[float] = several(7, FLOAT32)
+    ints: Sequence[int] = several(8, INT64)
+    strings: Sequence[bytes] = several(9, OCTETS)
+    graphs: Sequence[GraphProto] = messages(11, lambda: GraphProto)
+    type: int = choice(20, len(AttributeType))
+    sparse_tensor: SparseTensorProto = message(22, lambda: SparseTensorProto)
 
 
 class NodeProto(Message):
-    input: Sequence[str] = wire.texts(1)
-    output: Sequence[str] = wire.texts(2)
-    name: str = wire.text(3)
-    op_type: str = wire.text(4)
-    attribute: Sequence[AttributeProto] = wire.messages(5, lambda: AttributeProto)
-    domain: str = wire.text(7)
-    overload: str = wire.text(8)
+    input: Sequence[str] = several(1, TEXT)
+    output: Sequence[str] = several(2, TEXT)
+    name: str = one(3, TEXT)
+    op_type: str = one(4, TEXT)
+    attribute: Sequence[AttributeProto] = messages(5, lambda: AttributeProto)
+    domain: str = one(7, TEXT)
+    overload: str = one(8, TEXT)
 
 
 class GraphProto(Message):
-    node: Sequence[NodeProto] = wire.messages(1, lambda: NodeProto)
-    name: str = wire.text(2)
-    initializer: Sequence[TensorProto] = wire.messages(5, lambda: TensorProto)
-    input: Sequence[ValueInfoProto] = wire.messages(11, lambda: ValueInfoProto)
-    output: Sequence[ValueInfoProto] = wire.messages(12, lambda: ValueInfoProto)
-    sparse_initializer: Sequence[SparseTensorProto] = wire.messages(15, lambda: SparseTensorProto)
+    node: Sequence[NodeProto] = messages(1, lambda: NodeProto)
+    name: str = one(2, TEXT)
+    initializer: Sequence[TensorProto] = messages(5, lambda: TensorProto)
+    input: Sequence[ValueInfoProto] = messages(11, lambda: ValueInfoProto)
+    output: Sequence[ValueInfoProto] = messages(12, lambda: ValueInfoProto)
+    sparse_initializer: Sequence[SparseTensorProto] = messages(15, lambda: SparseTensorProto)
 
 
 class FunctionProto(Message):
-    name: str = wire.text(1)
-    node: Sequence[NodeProto] = wire.messages(7, lambda: NodeProto)
-    domain: str = wire.text(10)
-    overload: str = wire.text(13)
+    name: str = one(1, TEXT)
+    node: Sequence[NodeProto] = messages(7, lambda: NodeProto)
+    domain: str = one(10, TEXT)
+    overload: str = one(13, TEXT)
 
 
 class ModelProto(Message):
-    ir_version: int = wire.int64(1)
-    graph: GraphProto = wire.message(7, lambda: GraphProto)
-    opset_import: Sequence[OperatorSetIdProto] = wire.messages(8, lambda: OperatorSetIdProto)
-    metadata_props: Sequence[StringStringEntryProto] = wire.messages(14, lambda: StringStringEntryProto)
-    functions: Sequence[FunctionProto] = wire.messages(25, lambda: FunctionProto)
+    ir_version: int = one(1, INT64)
+    graph: GraphProto = message(7, lambda: GraphProto)
+    opset_import: Sequence[OperatorSetIdProto] = messages(8, lambda: OperatorSetIdProto)
+    metadata_props: Sequence[StringStringEntryProto] = messages(14, lambda: StringStringEntryProto)
+    functions: Sequence[FunctionProto] = messages(25, lambda: FunctionProto)
+
+
+def inner_graphs(attribute: AttributeProto) -> Sequence[GraphProto]:
+    """Return the graphs that an attribute is."""
+    if attribute.type == AttributeType.GRAPH:
+        return (attribute.g,)
+    return attribute.graphs if attribute.type == AttributeType.GRAPHS else ()
 
 
 def graphs(proto: GraphProto) -> list[GraphProto]:
-    """A graph and the graphs nested in it."""
+    """Return a graph and the graphs nested in it."""
     found, waiting = list[GraphProto](), [proto]
     while waiting:
         found.append(waiting.pop())
-        inner = list[GraphProto]()
-        for n in found[-1].node:
-            for a in n.attribute:
-                if a.type in (AttributeType.GRAPH, AttributeType.GRAPHS):
-                    inner += (a.g,) if a.type == AttributeType.GRAPH else a.graphs
-        waiting += reversed(inner)
+        waiting += reversed([g for n in found[-1].node for a in n.attribute for g in inner_graphs(a)])
     return found
+
+
+def captured(node: NodeProto) -> list[str]:
+    """Return the names that graphs nested in a node read of the graph around it."""
+    found = list[str]()
+    for top in (g for a in node.attribute for g in inner_graphs(a)):
+        nested = graphs(top)
+        made = {v.name for g in nested for v in (*g.input, *g.initializer)}
+        made |= {name for g in nested for n in g.node for name in n.output}
+        read = [name for g in nested for name in (*(i for n in g.node for i in n.input), *(o.name for o in g.output))]
+        found += [name for name in read if name and name not in made]
+    return list(dict.fromkeys(found))
+
+
+def topological(nodes: Sequence[NodeProto]) -> tuple[list[int], list[int]]:
+    """Return the places of nodes as `order.topological`."""
+    return order.topological([(*n.input, *captured(n)) for n in nodes], [n.output for n in nodes])

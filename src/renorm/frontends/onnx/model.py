@@ -17,8 +17,7 @@ from renorm.core.errors import InvalidModel, UnsupportedOp
 from renorm.core.limits import DEFAULT, Limits
 from renorm.frontends.onnx import bounds, wire
 from renorm.frontends.onnx.library import INSTALL, is_installed, required
-from renorm.frontends.onnx.messages import GraphProto, ModelProto, NodeProto, graphs
-from renorm.frontends.onnx.order import topological
+from renorm.frontends.onnx.messages import GraphProto, ModelProto, NodeProto, graphs, topological
 from renorm.graph import registry
 
 NEWEST_OPSET = 26  # definitions of ai.onnx up to this one have been compared with the ops that claim them

@@ -37,9 +37,9 @@ from renorm.frontends.onnx.messages import (
     TensorProto,
     ValueInfoProto,
     graphs,
+    topological,
 )
 from renorm.frontends.onnx.model import BUILT_IN, Source, is_newer, load, op_key, standard_domain, value_names
-from renorm.frontends.onnx.order import topological
 from renorm.frontends.onnx.problems import Problem, raise_all
 from renorm.frontends.onnx.provenance import KEY, Form, Provenance
 from renorm.graph import registry

@@ -12,6 +12,7 @@ from onnx import ModelProto
 from renorm.core.errors import InvalidModel
 from renorm.core.limits import Limits
 from renorm.frontends import recipe
+from renorm.frontends.files import called
 from renorm.frontends.onnx import writer
 from renorm.frontends.onnx.listing import assemble, fragment, listing, load
 from renorm.frontends.onnx.model import standard_domain
@@ -37,28 +38,22 @@ def attach(model: ModelProto, before: Any, limits: Limits) -> None:
 
 def unfold(source: Any, path: str | os.PathLike[str], *, partial: bool, limits: Limits) -> recipe.Undone:
     """See `renorm.unfold`."""
-    what = os.path.basename(os.fspath(source)) if isinstance(source, (str, os.PathLike)) else "the model"
-    with recipe.unfolding(what):
-        model = load(source, limits)
-        label = os.path.basename(os.fspath(source)) if isinstance(source, (str, os.PathLike)) else model.graph.name
-        held = _held(model, label)
-        if not held:
-            raise recipe.missing(label)
-        found = recipe.Recipe.unpack(held, label)
-        parts = ModelProto()
-        parts.ParseFromString(found.fragment)
-        _check_versions(parts, model, label)
-        back, undone, further = recipe.undo(listing(model, limits), found, listing(parts, limits))
-        if undone.left and not partial:
-            raise recipe.refusal(label, undone)
-        names = {made: name for made, name in found.order if made}
-        made = assemble(model, back)
-        for node in made.graph.node:
-            if node.output and node.output[0] in names:
-                node.name = names[node.output[0]]
-        _hold(made, further)
-        writer.save(made, path)
-        return undone
+    model = load(source, limits)
+    label = called(source, model.graph.name)
+    found = recipe.Recipe.unpack(_held(model, label), label)
+    parts = ModelProto()
+    parts.ParseFromString(found.fragment)
+    _check_versions(parts, model, label)
+    parsed = listing(model, limits), found, listing(parts, limits)
+    back, undone, further = recipe.undo(*parsed, label, partial=partial)
+    names = {made: name for made, name in found.order if made}
+    made = assemble(model, back)
+    for node in made.graph.node:
+        if node.output and node.output[0] in names:
+            node.name = names[node.output[0]]
+    _hold(made, further)
+    writer.save(made, path)
+    return undone
 
 
 def _check_versions(parts: ModelProto, model: ModelProto, label: str) -> None:

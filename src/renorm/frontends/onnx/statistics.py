@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
-import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 from renorm.core import dtypes
@@ -21,6 +20,7 @@ from renorm.frontends.onnx import listing, tensors, writer
 from renorm.frontends.onnx.messages import graphs
 from renorm.frontends.onnx.model import standard_domain
 from renorm.graph.ir import Node
+from renorm.graph.names import Names
 
 Array = np.ndarray[Any, Any]
 
@@ -43,7 +43,7 @@ class File:
         self._makers = {o: (g, n) for g in self._graphs for n in g.node for o in n.output if o}
         self._outputs = {o.name for g in self._graphs for o in g.output}
         self._readers = dict[str, list[tuple[NodeProto, int]]]()
-        self._names = {i.name for g in self._graphs for i in g.input} | {*self._tensors, *self._makers}
+        self._names = Names({i.name for g in self._graphs for i in g.input} | {*self._tensors, *self._makers})
         self._by_name = dict[str, NodeProto | None]()  # None: two nodes have that name
         for g in self._graphs:
             for place, n in enumerate(g.node):
@@ -92,7 +92,7 @@ class File:
         shaped = array.reshape(self._handed_on(name) or array.shape)
         if is_shared:
             first, place = own[0]
-            name = self._fresh(f"{first.output[0]}.{'mean' if place == 3 else 'var'}")
+            name = self._names.fresh(f"{first.output[0]}.{'mean' if place == 3 else 'var'}")
             for n, i in own:
                 n.input[i] = name
         else:
@@ -142,7 +142,7 @@ class File:
             if len([o for o in n.output if o]) == 1:
                 g.node.remove(n)
             else:
-                n.output[list(n.output).index(name)] = self._fresh(f"{name}.unused")
+                n.output[list(n.output).index(name)] = self._names.fresh(f"{name}.unused")
         for g in self._graphs:
             for sparse in [s for s in g.sparse_initializer if s.values.name == name]:
                 g.sparse_initializer.remove(sparse)
@@ -151,13 +151,7 @@ class File:
         made = writer.to_tensor(array, name)
         self.model.graph.initializer.append(made)
         self._tensors[name] = self.model.graph.initializer[-1]
-        if self.model.ir_version < 4:  # before it, an initializer had to be listed as an input
-            self.model.graph.input.append(onnx.helper.make_tensor_value_info(name, made.data_type, list(made.dims)))
-
-    def _fresh(self, hint: str) -> str:
-        found = next(n for i in range(len(self._names) + 1) if (n := f"{hint}_{i}" if i else hint) not in self._names)
-        self._names.add(found)
-        return found
+        writer.list_as_inputs(self.model, [made])
 
 
 def _is_norm(node: NodeProto) -> bool:

@@ -18,6 +18,7 @@ import os
 import struct
 from array import array
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from renorm.core.limits import Limits
@@ -97,7 +98,7 @@ class Message:
                     size, begin = _varint(data, at)
                 at = begin + size
             elif kind == _VARINT:
-                at = at + 1 if data[at] < 128 else _behind(data, at)
+                at = at + 1 if data[at] < 128 else _end_of_varint(data, at)
             elif kind in _SIZES:
                 at += _SIZES[kind]
             else:
@@ -136,30 +137,40 @@ Taker = Callable[[Message, Buffer, int, int, int], None]  # into, data, begin, e
 Read = Callable[[Buffer, int, int], Any]  # data, begin, end
 
 
+@dataclass(frozen=True)
+class Kind:
+    """How one value is encoded. content: the kind of its content. code: how `array` holds several; "" for a list."""
+
+    content: int
+    read: Read
+    default: Any
+    code: str = ""
+
+
 class Field:
     """A field with one value. kind: of its content."""
 
     name = ""
 
-    def __init__(self, number: int, kind: int, read: Read, default: Any = ()):
-        self.number, self.kind, self._read, self._default = number, kind, read, default
+    def __init__(self, number: int, kind: Kind):
+        self.number, self.kind, self._read = number, kind, kind.read
 
     def takers(self) -> dict[int, Taker]:
         """By kind of content: what puts it into a message."""
-        return {self.kind: self.take}
+        return {self.kind.content: self.take}
 
     def take(self, into: Message, data: Buffer, begin: int, end: int, depth: int) -> None:
         into.__dict__[self.name] = self._read(data, begin, end)
 
     def default(self) -> Any:
-        return self._default
+        return self.kind.default
 
 
 class _Choice(Field):
-    """One of so many numbers; others are as if they were not there."""
+    """A member of an enumeration; other numbers are as if they were not there."""
 
     def __init__(self, number: int, count: int):
-        super().__init__(number, _VARINT, _signed32, 0)
+        super().__init__(number, INT32)
         self._count = count
 
     def take(self, into: Message, data: Buffer, begin: int, end: int, depth: int) -> None:
@@ -168,80 +179,62 @@ class _Choice(Field):
 
 
 class _Repeated(Field):
-    """A field with several values, in the order in which they stand."""
-
-    def take(self, into: Message, data: Buffer, begin: int, end: int, depth: int) -> None:
-        into.__dict__.setdefault(self.name, []).append(self._read(data, begin, end))
-
-
-class _Numbers(Field):
-    """Numbers one by one, or all in the content of one field. code: how `array` holds them."""
-
-    def __init__(self, number: int, kind: int, read: Read, code: str):
-        super().__init__(number, kind, read)
-        self._code = code
+    """A field with several values, in the order in which they stand: numbers one by one, or all in the content of one
+    field."""
 
     def takers(self) -> dict[int, Taker]:
-        return {self.kind: self.take, _LENGTH: self._take_all}
+        return super().takers() | ({_LENGTH: self._take_all} if self.kind.code else {})
 
     def take(self, into: Message, data: Buffer, begin: int, end: int, depth: int) -> None:
         self._held(into).append(self._read(data, begin, end))
 
     def _take_all(self, into: Message, data: Buffer, begin: int, end: int, depth: int) -> None:
-        held, size = self._held(into), _SIZES.get(self.kind)
+        held, size = self._held(into), _SIZES.get(self.kind.content)
         if size is not None:
             if (end - begin) % size:
                 raise DamagedError(f"field {self.number} of {type(into).__name__} ends within a number")
             held.frombytes(data[begin:end])
             return
         while begin < end:
-            at = _behind(data, begin)
+            at = _end_of_varint(data, begin)
             if at > end:
                 raise DamagedError(f"field {self.number} of {type(into).__name__} ends within a number")
             held.append(self._read(data, begin, at))
             begin = at
 
-    def _held(self, into: Message) -> array[Any]:
-        return into.__dict__.setdefault(self.name, array(self._code))
+    def _held(self, into: Message) -> Any:
+        return into.__dict__.setdefault(self.name, array(self.kind.code) if self.kind.code else [])
+
+    def default(self) -> Any:
+        return ()
 
 
 class Nested(Field):
-    """A message in a message."""
+    """A message in a message, or several."""
 
-    def __init__(self, number: int, message: Callable[[], type[Message]]):
-        super().__init__(number, _LENGTH, _octets)
-        self.message = message
+    def __init__(self, number: int, message: Callable[[], type[Message]], is_repeated: bool):
+        super().__init__(number, OCTETS)
+        self.message, self.is_repeated = message, is_repeated
 
     def take(self, into: Message, data: Buffer, begin: int, end: int, depth: int) -> None:
-        made = self._place(into)
+        if self.is_repeated:
+            made = self.message()()
+            into.__dict__.setdefault(self.name, []).append(made)
+        else:
+            made = into.__dict__.setdefault(self.name, self.message()())
         if end - begin < LARGE and not isinstance(data, bytes):  # what is small refers to the file no more
             made.merge(data[begin:end], 0, end - begin, depth + 1)
         else:
             made.merge(data, begin, end, depth + 1)
 
     def default(self) -> Any:
-        return self.message()()
-
-    def _place(self, into: Message) -> Message:
-        return into.__dict__.setdefault(self.name, self.message()())
-
-
-class Several(Nested):
-    """Messages in a message."""
-
-    def default(self) -> Any:
-        return ()
-
-    def _place(self, into: Message) -> Message:
-        made = self.message()()
-        into.__dict__.setdefault(self.name, []).append(made)
-        return made
+        return () if self.is_repeated else self.message()()
 
 
 # --- content ----------------------------------------------------------------------------------------------------------
 
 
-def _behind(data: Buffer, at: int) -> int:
+def _end_of_varint(data: Buffer, at: int) -> int:
     """Return where the varint that lies there ends."""
     while data[at] > 127:
         at += 1
@@ -297,36 +290,25 @@ def _double(data: Buffer, begin: int, end: int) -> float:
     return struct.unpack("<d", data[begin:end])[0]
 
 
+TEXT = Kind(_LENGTH, _text, "")
+OCTETS = Kind(_LENGTH, _octets, b"")
+VIEW = Kind(_LENGTH, _view, b"")  # bytes that stay where they are
+INT32 = Kind(_VARINT, _signed32, 0, "i")
+INT64 = Kind(_VARINT, _signed, 0, "q")
+UINT64 = Kind(_VARINT, _unsigned, 0, "Q")
+FLOAT32 = Kind(_FIXED32, _single, 0.0, "f")
+FLOAT64 = Kind(_FIXED64, _double, 0.0, "d")
+
+
 # --- fields as a class of messages states them ------------------------------------------------------------------------
 
 
-def text(number: int) -> Any:
-    return Field(number, _LENGTH, _text, "")
+def one(number: int, kind: Kind) -> Any:
+    return Field(number, kind)
 
 
-def texts(number: int) -> Any:
-    return _Repeated(number, _LENGTH, _text)
-
-
-def octets(number: int) -> Any:
-    return Field(number, _LENGTH, _octets, b"")
-
-
-def lists_of_octets(number: int) -> Any:
-    return _Repeated(number, _LENGTH, _octets)
-
-
-def view(number: int) -> Any:
-    """Bytes that stay where they are."""
-    return Field(number, _LENGTH, _view, b"")
-
-
-def int32(number: int) -> Any:
-    return Field(number, _VARINT, _signed32, 0)
-
-
-def int64(number: int) -> Any:
-    return Field(number, _VARINT, _signed, 0)
+def several(number: int, kind: Kind) -> Any:
+    return _Repeated(number, kind)
 
 
 def choice(number: int, count: int) -> Any:
@@ -334,33 +316,9 @@ def choice(number: int, count: int) -> Any:
     return _Choice(number, count)
 
 
-def int32s(number: int) -> Any:
-    return _Numbers(number, _VARINT, _signed32, "i")
-
-
-def int64s(number: int) -> Any:
-    return _Numbers(number, _VARINT, _signed, "q")
-
-
-def uint64s(number: int) -> Any:
-    return _Numbers(number, _VARINT, _unsigned, "Q")
-
-
-def float32(number: int) -> Any:
-    return Field(number, _FIXED32, _single, 0.0)
-
-
-def float32s(number: int) -> Any:
-    return _Numbers(number, _FIXED32, _single, "f")
-
-
-def float64s(number: int) -> Any:
-    return _Numbers(number, _FIXED64, _double, "d")
-
-
 def message(number: int, kind: Callable[[], type[Message]]) -> Any:
-    return Nested(number, kind)
+    return Nested(number, kind, False)
 
 
 def messages(number: int, kind: Callable[[], type[Message]]) -> Any:
-    return Several(number, kind)
+    return Nested(number, kind, True)

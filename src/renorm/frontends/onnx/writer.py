@@ -7,7 +7,7 @@ open. A node whose op no pass has changed gets its original attributes back, as 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -116,8 +116,6 @@ class _Writer:
         constants = [to_tensor(np.asarray(v.data), v.name) for v in self.used.values()] + self.extra
         proto.initializer.extend(constants)
         proto.input.extend(self._declared(v) for v in self.graph.inputs)
-        if self.provenance.ir_version < 4:  # before it, an initializer had to be listed as an input
-            proto.input.extend(onnx.helper.make_tensor_value_info(t.name, t.data_type, list(t.dims)) for t in constants)
         proto.output.extend(self._declared(v) for v in self.graph.outputs)
         outputs = set(self.graph.outputs)
         proto.value_info.extend(
@@ -127,6 +125,7 @@ class _Writer:
             if v in self.read and v not in outputs and _is_named(v)
         )
         model = ModelProto(ir_version=self.provenance.ir_version, graph=proto)
+        list_as_inputs(model, constants)
         model.producer_name, model.producer_version = "renorm", renorm.__version__
         for domain, version in self.provenance.opsets.items():
             model.opset_import.add(domain=domain, version=version)
@@ -260,6 +259,13 @@ class _Writer:
         if any(s.startswith("?") for s in dim.symbols()):
             return ""
         return self.provenance.dims.get(str(dim), str(dim))
+
+
+def list_as_inputs(model: ModelProto, tensors: Iterable[TensorProto]) -> None:
+    """List initializers as inputs, which they had to be before IR version 4."""
+    if model.ir_version < 4:
+        infos = (onnx.helper.make_tensor_value_info(t.name, t.data_type, list(t.dims)) for t in tensors)
+        model.graph.input.extend(infos)
 
 
 def to_tensor(array: tensors.Array, name: str) -> TensorProto:

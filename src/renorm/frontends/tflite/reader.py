@@ -25,7 +25,7 @@ from renorm.core.dims import Dim, Sym
 from renorm.core.errors import InvalidModel, RenormError, UnsupportedOp, raised_at
 from renorm.core.limits import DEFAULT, Limits
 from renorm.frontends.diagnosis import diagnose
-from renorm.frontends.files import opened
+from renorm.frontends.files import called, opened
 from renorm.frontends.tflite import ranges
 from renorm.frontends.tflite.call import Call
 from renorm.frontends.tflite.flatbuffer import Table
@@ -57,7 +57,7 @@ def _content(source: Any, is_mapped: bool, limits: Limits) -> tuple[memoryview, 
     """Return the bytes of a file, and what errors call it."""
     if not isinstance(source, (str, os.PathLike)):
         return memoryview(source).cast("B"), "bytes"
-    label = os.path.basename(os.fspath(source))
+    label = called(source, "bytes")
     try:
         with opened(source, limits) as file:
             if is_mapped:

@@ -32,20 +32,13 @@ def write(graph: Graph, path: str | os.PathLike[str], before: Any, limits: Limit
 
 def unfold(source: Any, path: str | os.PathLike[str], *, partial: bool, limits: Limits) -> recipe.Undone:
     """See `renorm.unfold`."""
-    what = os.path.basename(os.fspath(source)) if isinstance(source, (str, os.PathLike)) else "the model"
-    with recipe.unfolding(what):
-        model = load(source, limits)
-        held = dict(model.metadata).get(recipe.KEY)
-        if held is None:
-            raise recipe.missing(model.label)
-        found = recipe.Recipe.unpack(held, model.label)
-        parts = Model(memoryview(found.fragment), model.label)
-        back, undone, further = recipe.undo(listing(model), found, listing(parts))
-        if undone.left and not partial:
-            raise recipe.refusal(model.label, undone)
-        entries = [(recipe.KEY, further)] if further else []
-        writer.save(written(back, model, [*_others(model), *entries]), path)
-        return undone
+    model = load(source, limits)
+    found = recipe.Recipe.unpack(dict(model.metadata).get(recipe.KEY, b""), model.label)
+    parts = Model(memoryview(found.fragment), model.label)
+    back, undone, further = recipe.undo(listing(model), found, listing(parts), model.label, partial=partial)
+    entries = [(recipe.KEY, further)] if further else []
+    writer.save(written(back, model, [*_others(model), *entries]), path)
+    return undone
 
 
 def _others(model: Model) -> list[tuple[str | None, bytes]]:

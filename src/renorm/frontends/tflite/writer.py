@@ -24,6 +24,7 @@ from renorm.frontends.tflite.model import KEY, Model, assemble
 from renorm.frontends.tflite.operators import WRITTEN
 from renorm.frontends.tflite.schema import schema
 from renorm.graph.ir import Graph, Node, Value
+from renorm.graph.names import Names
 
 _IDENTIFIERS = {".tflite": b"TFL3", ".circle": b"CIR0"}
 
@@ -147,19 +148,15 @@ class _Writer:
         """Gives each tensor a name: its own where it is an input or output, otherwise that of the tensor which it was
         in the source, otherwise one that no tensor has there."""
         ends = {t: v.name for t, v in zip([*inputs, *outputs], [*self.graph.inputs, *self.graph.outputs])}
-        taken, values = {*ends.values()}, self.form.values()
-        foreign = {*self.source.names} if self.source is not None else set[str]()
+        values = self.form.values()
+        names = Names({*ends.values()}, set() if self.source is None else {*self.source.names})
         for t, table in enumerate(self.form.tensors):
-            name = ends.get(t) or self._stated(values.get(t, ()), taken)
+            name = ends.get(t) or self._stated(values.get(t, ()), names.taken)
             if name is None:
                 stated = self.form.names[t]
-                base = next((n for n in stated if ".order" not in n), stated[0])
-                name, count = base, 0
-                while name in taken or name in foreign:
-                    count += 1
-                    name = f"{base}_{count}"
+                name = names.fresh(next((n for n in stated if ".order" not in n), stated[0]))
             table["name"] = name
-            taken.add(name)
+            names.taken.add(name)
 
     def _stated(self, values: Sequence[tuple[Value, bool]], taken: set[str]) -> str | None:
         """The name that a tensor had in the source, in the same order of axes."""
