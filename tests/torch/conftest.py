@@ -13,4 +13,4 @@ def kernels_are_kept(kept_code: None) -> None:
 @pytest.fixture(autouse=True)
 def kernels_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that what is tested is not torch."""
-    monkeypatch.setattr("renorm.torch.first._is_on", False)
+    monkeypatch.setattr("renorm.torch.kernels._is_background_on", False)

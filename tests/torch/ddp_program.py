@@ -19,7 +19,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.utils.checkpoint import checkpoint
 
 import renorm.torch as ours
-from renorm.torch.ranks import world
+from renorm.torch.process_groups import world
 
 RANKS, SAMPLES, STEPS = 2, 3, 4
 SHARDED = ("FullyShardedDataParallel", "fully_shard")

@@ -41,7 +41,7 @@ def own(monkeypatch: pytest.MonkeyPatch) -> Iterator[background.Background]:
     """A process of this test, which it may end."""
     made = background.Background()
     monkeypatch.setattr(kernels, "BACKGROUND", made)
-    monkeypatch.setattr("renorm.torch.first.BACKGROUND", made)
+    monkeypatch.setattr("renorm.torch.kernels.BACKGROUND", made)
     yield made
     made._lose()
 

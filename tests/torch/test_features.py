@@ -93,6 +93,6 @@ def test_a_check_is_short() -> None:
     """Of what is active: some tenths of a microsecond, beside 100 for a call."""
     from timeit import repeat
 
-    from renorm.torch.reach import is_watched
+    from renorm.torch.eligibility import is_watched
 
     assert min(repeat(is_watched, number=1000, repeat=20)) < 10e-6 * 1000

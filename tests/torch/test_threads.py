@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
 from renorm.runtime.openmp import Region
 from renorm.torch import BatchNorm2d, LayerNorm
-from renorm.torch import threads as torchs
+from renorm.torch import kernels as torchs
 from renorm.training import kernels
 
 
@@ -43,8 +43,8 @@ def test_bits_are_the_same_on_both_teams(build: Any, monkeypatch: pytest.MonkeyP
     layer = build()
     x = torch.randn(6, 37, 21, 19, generator=torch.Generator().manual_seed(3))
     found = list[Any]()
-    for user in (torchs._USER, None):
-        monkeypatch.setattr(torchs, "_USER", user)
+    for user in (torchs._OPENMP_USER, None):
+        monkeypatch.setattr(torchs, "_OPENMP_USER", user)
         for n in (1, 2, 3):
             torch.set_num_threads(n)
             found.append(_trained(layer, x))
@@ -91,6 +91,6 @@ def test_callers_at_once() -> None:
 def test_where_torch_has_no_openmp(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.set_num_threads(2)
     for user, region in ((None, torchs.openmp.region), ("a library", lambda *_: None)):
-        monkeypatch.setattr(torchs, "_USER", user)
+        monkeypatch.setattr(torchs, "_OPENMP_USER", user)
         monkeypatch.setattr(torchs.openmp, "region", region)
         assert _asked() == 2

@@ -10,8 +10,8 @@ import torch
 from renorm.core.errors import InvalidInput
 from renorm.torch.arrays import array_of
 from renorm.torch.batch import Settings, normalize_batch
-from renorm.torch.ranks import world
-from renorm.torch.reach import is_ours_in_batches
+from renorm.torch.eligibility import is_ours_in_batches
+from renorm.torch.process_groups import world
 from renorm.training import Communicator
 from renorm.training.communicators import guarded
 

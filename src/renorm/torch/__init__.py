@@ -7,7 +7,7 @@ Constructors, shapes, state_dict and meaning are those of torch.nn's layers of t
 the two: tensors are seen as arrays where they lie. What renorm has no kernels for goes to torch's own function.
 """
 
-from renorm.torch.first import set_background, wait
+from renorm.torch.kernels import set_background, wait
 from renorm.torch.modules import (
     BatchNorm1d,
     BatchNorm2d,

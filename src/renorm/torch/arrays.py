@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from renorm.core import dtypes
-from renorm.torch import recycled
-from renorm.torch.recycled import CPU
+from renorm.torch import caching_allocator
+from renorm.torch.caching_allocator import CPU
 
 Array = np.ndarray[Any, Any]
 
@@ -86,7 +86,7 @@ class Order(NamedTuple):
         steps, step = [1] * rank, 1
         for a in reversed((0, *range(2, rank), 1)[:rank] if self.axis == -1 else range(rank)):
             steps[a], step = step, step * max(1, shape[a])
-        return recycled.empty(shape, steps, dtype)
+        return caching_allocator.empty(shape, steps, dtype)
 
 
 def _last(x: Tensor) -> Tensor:

@@ -25,11 +25,10 @@ from renorm.ops.normalize import Normalize
 from renorm.runtime.arrays import Array, address
 from renorm.runtime.module import Module
 from renorm.torch.arrays import DTYPES, Order, array_of, array_or_none, copied
-from renorm.torch.calls import compiled
-from renorm.torch.reach import is_ours
-from renorm.torch.recycled import CPU
-from renorm.torch.threads import team
-from renorm.torch.twice import of_batch_norm
+from renorm.torch.caching_allocator import CPU
+from renorm.torch.double_backward import of_batch_norm
+from renorm.torch.eligibility import is_ours
+from renorm.torch.kernels import compiled, team
 from renorm.training import kernels
 from renorm.training.communicators import guarded
 from renorm.training.conventions import epsilon_of, find, momentum_of
@@ -115,16 +114,13 @@ class _BatchNorm(torch.autograd.Function):
 
 
 class _Key(NamedTuple):
-    """The key of a layer's kernels. shape: in the order of memory; has_...: which operands are given."""
+    """The key of a layer's kernels. shape: in the order of memory; given: whether there are a weight, a bias, a
+    residual, a running mean and variance."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
     axis: int
-    has_scale: bool
-    has_bias: bool
-    has_residual: bool
-    has_mean: bool
-    has_var: bool
+    given: tuple[bool, ...]
     has_mask: bool
     uses_batch: bool
     epsilon: float
@@ -135,24 +131,11 @@ class _Key(NamedTuple):
 
 def _kernels(operands: Operands) -> _Kernels:
     """Return the kernels for these operands on one rank. Raises NotYet and InvalidInput."""
-    x, weight, bias, residual, mean, var, settings = operands
-    shape, order = x.shape, Order.of(x)
-    key = _Key(
-        shape if order.axis == 1 else (shape[0], *shape[2:], shape[1]),
-        x.dtype,
-        order.axis,
-        weight is not None,
-        bias is not None,
-        residual is not None,
-        mean is not None,
-        var is not None,
-        settings.mask is not None,
-        settings.uses_batch,
-        settings.epsilon,
-        settings.convention,
-        settings.relu,
-        team(),
-    )
+    x, *others, s = operands
+    order, shape, given = Order.of(x), x.shape, tuple([t is not None for t in others])
+    shape = shape if order.axis == 1 else (shape[0], *shape[2:], shape[1])
+    has_mask = s.mask is not None
+    key = _Key(shape, x.dtype, order.axis, given, has_mask, s.uses_batch, s.epsilon, s.convention, s.relu, team())
     found = _known.get(key)
     if found is None:
         found = _known[key] = _Kernels(key)
@@ -166,10 +149,10 @@ class _Kernels:
     that first comes."""
 
     def __init__(self, key: _Key):
-        if key.has_mean != key.has_var or not (key.has_mean or key.uses_batch):
+        has_scale, has_bias, has_residual, has_mean, has_var = key.given
+        if has_mean != has_var or not (has_mean or key.uses_batch):
             raise InvalidInput(
-                f"running_mean is {'given' if key.has_mean else 'None'}, running_var "
-                f"{'given' if key.has_var else 'None'}",
+                f"running_mean is {'given' if has_mean else 'None'}, running_var {'given' if has_var else 'None'}",
                 ["they go together, and are needed where statistics are not those of the batch"],
             )
         self._key, self._rule, self._order = key, find(key.convention), Order(key.axis)
@@ -179,16 +162,16 @@ class _Kernels:
         self._data = self._channels.kernel, DTYPES[key.dtype]
         self._vector = (self._channels.count,), DTYPES[self._wide]
         self._mask = (self._channels.mask, _BOOL) if key.has_mask and key.uses_batch else None
-        given = key.has_scale, key.has_bias, key.has_mean, key.has_var
-        scale, bias, *running = (self._vector if has else None for has in given)
-        residual = self._data if key.has_residual else None
+        self._scale = self._vector if has_scale else None
+        bias, mean, var = (self._vector if has else None for has in (has_bias, has_mean, has_var))
+        residual = self._data if has_residual else None
         attributes = ("epsilon", epsilon_of(self._rule, key.epsilon)), ("relu", key.relu)
         if key.uses_batch:
-            momentum = ((1,), FLOAT64) if key.has_mean else None
-            types = self._data, scale, bias, *running, momentum, self._mask, residual
+            momentum = ((1,), FLOAT64) if has_mean else None
+            types = self._data, self._scale, bias, mean, var, momentum, self._mask, residual
             self._forward = self._compiled(BatchNormTraining, (*attributes, *sense(self._rule)), key.team, types)
         else:
-            types = self._data, *running, scale, bias, residual
+            types = self._data, mean, var, self._scale, bias, residual
             self._forward = self._compiled(Normalize, attributes, key.team, types)
         # momentum and the small results lie in one piece of memory, each on cache lines of its own
         sizes = [_WORD, *(spec.nbytes for spec in self._forward.outputs[1:])]
@@ -278,8 +261,8 @@ class _Kernels:
     def _gradient(self, team: Any, is_rectified: bool, residual: bool) -> Module:
         key = self._key
         statistic = self._vector if key.uses_batch else (self._vector[0], FLOAT64)
-        scale, y = self._vector if key.has_scale else None, self._data if is_rectified else None
-        types = self._data, self._data, scale, statistic, statistic, self._mask, y
+        y = self._data if is_rectified else None
+        types = self._data, self._data, self._scale, statistic, statistic, self._mask, y
         attributes = *(() if key.uses_batch else (("frozen", True),)), ("residual", residual)
         found = self._backward[team, is_rectified, residual] = self._compiled(
             BatchNormGradient, attributes, team, types

@@ -1,7 +1,7 @@
 """The normalization layers of torch.nn, computed by renorm's kernels.
 
 Each is a subclass of torch's layer of the same name: constructor, parameters, buffers, state_dict and printed form are
-inherited. What renorm does not compute (reach.py says what) and what torch refuses goes to torch's own function.
+inherited. What renorm does not compute (eligibility.py says what) and what torch refuses goes to torch's own function.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from torch.nn import functional as F
 from renorm.core.errors import InvalidInput
 from renorm.torch.arrays import array_of
 from renorm.torch.batch import Settings, is_like, normalize_batch
-from renorm.torch.first import NotYet
-from renorm.torch.nodes import is_inner_node, node_of
-from renorm.torch.ranks import world
-from renorm.torch.reach import is_epsilon, is_ours_in_batches, is_ours_in_slices
+from renorm.torch.eligibility import is_epsilon, is_ours_in_batches, is_ours_in_slices
+from renorm.torch.fx import is_inner_node, node_of
+from renorm.torch.process_groups import world
 from renorm.torch.slices import Slices, normalized
 from renorm.training.communicators import Communicator, guarded
 from renorm.training.forward import report_overflow
+from renorm.training.kernels import NotYet
 
 
 class _BatchNorm(nn.modules.batchnorm._BatchNorm):
@@ -264,60 +264,61 @@ class InstanceNorm3d(_InstanceNorm, nn.InstanceNorm3d):
     """torch.nn.InstanceNorm3d by renorm's kernels: [N, C, D, H, W] or [C, D, H, W]."""
 
 
-class LayerNorm(nn.LayerNorm):
-    """torch.nn.LayerNorm by renorm's kernels: [..., *normalized_shape], over the last axes."""
+class _SliceNorm(nn.Module):
+    """A norm of slices of each sample: `normalized` where it takes the call, and torch's layer, the next base, else."""
+
+    weight: Any
+    eps: Any
 
     def forward(self, input: Tensor) -> Tensor:
         if is_inner_node(self, input):
             return node_of(self, input)
-        is_ours = is_ours_in_slices(input, self.weight, self.bias)
-        if not (is_ours and _are_rows(input, self.normalized_shape, self.eps)):
-            return super().forward(input)
-        with suppress(NotYet):
-            slices = Slices.of_rows(input, len(self.normalized_shape), self.eps)
-            return normalized(input, self.weight, self.bias, slices).y
+        bias = getattr(self, "bias", None)
+        if is_ours_in_slices(input, self.weight, bias) and (slices := self._slices(input)) is not None:
+            with suppress(NotYet):
+                return normalized(input, self.weight, bias, slices).y
         return super().forward(input)
 
+    def _slices(self, x: Tensor) -> Slices | None:
+        """Return the slices that share statistics; None where torch refuses x, or has numbers of its own for it."""
+        raise NotImplementedError
 
-class RMSNorm(nn.RMSNorm):
+
+class LayerNorm(_SliceNorm, nn.LayerNorm):
+    """torch.nn.LayerNorm by renorm's kernels: [..., *normalized_shape], over the last axes."""
+
+    def _slices(self, x: Tensor) -> Slices | None:
+        return _rows(x, self.normalized_shape, self.eps)
+
+
+class RMSNorm(_SliceNorm, nn.RMSNorm):
     """torch.nn.RMSNorm by renorm's kernels: [..., *normalized_shape], over the last axes."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        if is_inner_node(self, x):
-            return node_of(self, x)
+    def forward(self, x: Tensor) -> Tensor:  # which torch calls so
+        return super().forward(x)
+
+    def _slices(self, x: Tensor) -> Slices | None:
         epsilon = self.eps
         if epsilon is None:  # torch's, which computes in float32 at least
             epsilon = torch.finfo(torch.float64 if x.dtype is torch.float64 else torch.float32).eps
-        if not (is_ours_in_slices(x, self.weight) and _are_rows(x, self.normalized_shape, epsilon)):
-            return super().forward(x)
-        with suppress(NotYet):
-            slices = Slices.of_rows(x, len(self.normalized_shape), epsilon, centered=False)
-            return normalized(x, self.weight, None, slices).y
-        return super().forward(x)
+        return _rows(x, self.normalized_shape, epsilon, centered=False)
 
 
-class GroupNorm(nn.GroupNorm):
+class GroupNorm(_SliceNorm, nn.GroupNorm):
     """torch.nn.GroupNorm by renorm's kernels: [N, C, ...], over C / num_groups channels of a sample."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        if is_inner_node(self, input):
-            return node_of(self, input)
-        if not (is_ours_in_slices(input, self.weight, self.bias) and self._fits(input)):
-            return super().forward(input)
-        with suppress(NotYet):
-            return normalized(input, self.weight, self.bias, Slices.of_channels(input, self.num_groups, self.eps)).y
-        return super().forward(input)
-
-    def _fits(self, x: Tensor) -> bool:
+    def _slices(self, x: Tensor) -> Slices | None:
         fits = x.dim() >= 2 and x.shape[1] == self.num_channels and x.numel() > 0 and is_epsilon(self.eps)
-        return fits and prod(x.shape[1:]) != self.num_groups  # torch has words for slices of one element
+        if not fits or prod(x.shape[1:]) == self.num_groups:  # torch has words for slices of one element
+            return None
+        return Slices.of_channels(x, self.num_groups, self.eps)
 
 
-def _are_rows(x: Tensor, shape: Sequence[int], epsilon: float) -> bool:
-    """Return whether the last axes of x are `shape`, and there are some."""
+def _rows(x: Tensor, shape: Sequence[int], epsilon: float, centered: bool = True) -> Slices | None:
+    """Return the slices over the last axes of x, where these are `shape`, and there are some."""
     axes = len(shape)
     fits = x.dim() >= axes > 0 and tuple(x.shape[x.dim() - axes :]) == tuple(shape)
-    return fits and x.numel() > 0 and is_epsilon(epsilon)
+    return Slices.of_rows(x, axes, epsilon, centered) if fits and x.numel() > 0 and is_epsilon(epsilon) else None
 
 
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, BatchNorm1d, BatchNorm2d, BatchNorm3d)

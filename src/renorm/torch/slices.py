@@ -17,10 +17,10 @@ from torch import Tensor
 from renorm.ops.group_norm_gradient import GroupNormGradient
 from renorm.ops.group_norm_training import GroupNormTraining
 from renorm.torch.arrays import Order
-from renorm.torch.calls import run
-from renorm.torch.first import NotYet
-from renorm.torch.reach import is_ours
-from renorm.torch.twice import any_bias, gradients
+from renorm.torch.double_backward import any_bias, gradients
+from renorm.torch.eligibility import is_ours
+from renorm.torch.kernels import run
+from renorm.training.kernels import NotYet
 
 
 class Slices(NamedTuple):

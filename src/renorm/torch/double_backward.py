@@ -2,8 +2,9 @@
 
 Kernels compute gradients, not the gradients of gradients. Where autograd is to follow the backward pass (create_graph,
 as for a penalty on gradients), it is given one that is made of torch's own operations, which can be differentiated
-again, and seen; and so is who watches (reach.is_watched), and who would wait for a kernel (first.py). Where torch has
-no such operation, over several ranks or with a mask, a derivative of what the backward pass gives is an error.
+again, and seen; and so is who watches (eligibility.is_watched), and who would wait for a kernel (kernels.waits). Where
+torch has no such operation, over several ranks or with a mask, a derivative of what the backward pass gives is an
+error.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from renorm.torch.first import NotYet
-from renorm.torch.reach import is_ours
+from renorm.torch.eligibility import is_ours
+from renorm.training.kernels import NotYet
 
 Gradients = tuple[Tensor | None, ...]
 

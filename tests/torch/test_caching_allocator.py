@@ -12,18 +12,18 @@ import pytest
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
 from renorm.runtime import pool
-from renorm.torch import recycled
+from renorm.torch import caching_allocator
 
-N = recycled.FROM // 4
+N = caching_allocator.FROM // 4
 
 
 def fresh(n: int = N) -> Any:
-    return recycled.empty((n,), (1,), torch.float32)
+    return caching_allocator.empty((n,), (1,), torch.float32)
 
 
 @pytest.fixture(autouse=True)
 def nothing_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recycled, "_memory", recycled._Recycled())
+    monkeypatch.setattr(caching_allocator, "_memory", caching_allocator._CachingAllocator())
 
 
 def test_memory_is_used_again() -> None:
@@ -84,7 +84,7 @@ def test_what_is_no_more_what_it_was_is_not(change: str) -> None:
 
 
 def test_what_is_idle_goes(monkeypatch: pytest.MonkeyPatch) -> None:
-    memory = recycled._memory
+    memory = caching_allocator._memory
     for n in (N, 2 * N, 3 * N):
         fresh(n)
     assert len(memory._held) == 3

@@ -60,7 +60,7 @@ class _Held:
 _ALONE = _Held(torch.empty(1, dtype=torch.uint8, device=CPU), 0.0).references() if _counts else None
 
 
-class _Recycled:
+class _CachingAllocator:
     """All memory that was handed out, the oldest first. Nobody waits for another: who comes while it is in use gets
     new memory."""
 
@@ -102,4 +102,4 @@ class _Recycled:
         self._held = kept[::-1]
 
 
-_memory = _Recycled()
+_memory = _CachingAllocator()

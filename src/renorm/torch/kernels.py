@@ -1,0 +1,77 @@
+"""Kernels called on tensors where they lie, and what happens at a layer's first call with a shape.
+
+Then a kernel must be compiled: meanwhile the layer computes with torch's function, and kernels are compiled in the
+background, unless somebody has to have the same bits in each run. Kernels run on as many threads as torch uses itself,
+the same ones where they are OpenMP's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._C._autograd import _top_saved_tensors_default_hooks
+
+from renorm.graph.op import OpDef
+from renorm.runtime import openmp
+from renorm.runtime.module import Module
+from renorm.runtime.openmp import Region
+from renorm.torch.arrays import DTYPES, TORCH_DTYPES
+from renorm.torch.caching_allocator import CPU
+from renorm.training import kernels
+from renorm.training.background import BACKGROUND
+
+_OPENMP_USER = torch._C.__file__ if torch.backends.openmp.is_available() else None  # the library that calls OpenMP
+_is_background_on = True
+
+
+def set_background(enabled: bool) -> None:
+    """Set whether layers compute with torch's functions while kernels for a shape that they meet for the first time are
+    compiled in the background (the default); otherwise such a call takes until they are, some tenths of a second.
+
+    When renorm's kernels take over depends on time, and they round otherwise: without it a run repeats bit by bit. It
+    is off as well where torch.use_deterministic_algorithms(True) was said."""
+    global _is_background_on
+    _is_background_on = bool(enabled)
+
+
+def wait(timeout: float | None = None) -> bool:
+    """Wait until all that is compiled in the background is, at most `timeout` seconds. Return whether it is."""
+    return BACKGROUND.finish(timeout)
+
+
+def waits() -> bool:
+    """Return whether a kernel that is not there is waited for. So it is where what a forward pass saves is handed to
+    others: a checkpoint is compared with that of a second pass."""
+    return (
+        not _is_background_on
+        or torch.are_deterministic_algorithms_enabled()
+        or bool(_top_saved_tensors_default_hooks(True))
+    )
+
+
+def team() -> int | Region:
+    """Return torch.get_num_threads(), of torch's own parallel regions if it has them."""
+    threads = torch.get_num_threads()
+    return (openmp.region(threads, _OPENMP_USER) if _OPENMP_USER else None) or threads
+
+
+def compiled(key: Any, is_torchs: bool = True) -> Module:
+    """Return the module of a key of renorm.training.kernels. Raises NotYet where it is compiled in the background, and
+    torch has a function in its place."""
+    return (kernels.module if not is_torchs or waits() else kernels.early)(key)
+
+
+def run(
+    op: type[OpDef], attributes: tuple[tuple[str, Any], ...], operands: Sequence[Tensor | None], into: Tensor
+) -> list[Tensor]:
+    """Run `op` on contiguous tensors (None: left out). into: has the memory of its first result, in whatever shape.
+    Return the others, which are small. Raises NotYet as `compiled`."""
+    types = tuple([None if t is None else (tuple(t.shape), DTYPES[t.dtype]) for t in operands])
+    module = compiled((op, attributes, team(), types))
+    rest = [torch.empty(r.shape, dtype=TORCH_DTYPES[r.dtype], device=CPU) for r in module.outputs[1:]]
+    addresses = [t.data_ptr() for t in operands if t is not None]
+    module.run_at([*addresses, into.data_ptr(), *[t.data_ptr() for t in rest]])
+    return rest
