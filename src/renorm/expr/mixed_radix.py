@@ -20,7 +20,7 @@ from renorm.expr.rewrite import key
 
 
 def interval(e: Expr, bounds: Bounds | None = None, facts: Iterable[Expr] = ()) -> Interval:
-    """Return the interval of an integer expression without lanes, tighter than `bounds.interval`: dear, for where
+    """Return the interval of an integer expression without lanes, tighter than `bounds.interval`: expensive, for where
     nothing less will do."""
     intervals = Intervals(bounds)
     form, given = form_of(e), [f for fact in facts for f in intervals.nonpositive_forms(fact)]

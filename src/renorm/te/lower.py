@@ -247,7 +247,7 @@ class _Lowering:
 
     def _necessary(self, conditions: list[Expr], position: Expr, size: int) -> list[Expr]:
         """Those conditions that keep a read inside its array: what is read in vain may be any element, and a predicate
-        is dear, above all where it differs between the lanes of a vector that is one number spread.
+        is expensive, above all where it differs between the lanes of a vector that is one number spread.
         """
         for condition in list(conditions):
             others = [c for c in conditions if c is not condition]

@@ -34,7 +34,7 @@ def choose_tile(
     for.
     """
     best, cost = Tile(1, 1), float("inf")
-    # many vectors leave few pixels, which pays only where numbers are dear to spread
+    # many vectors leave few pixels, which pays only where numbers are expensive to spread
     most = most or (MANY if _spreads_apart(registers) else 4)
     for n in range(1, min(vectors, most) + 1):
         if vectors % n and not is_ragged:

@@ -36,7 +36,7 @@ CHEAP_CALLS = frozenset({"abs", "likely", "fma", "if_then_else", "floor", "ceil"
 
 
 def hoist(kernel: Kernel) -> Kernel:
-    """The kernel with dear computations outside the loops that do not change them."""
+    """The kernel with expensive computations outside the loops that do not change them."""
     return Kernel(kernel.name, kernel.params, _visit(kernel.body), kernel.outputs, kernel.attrs)
 
 
@@ -77,20 +77,20 @@ class _Loop:
         return rebuild(s, [self.stmt(c) for c in children(s)], new)
 
     def expr(self, e: Expr) -> Expr:
-        same, dear = self._kind(e)
-        if same and dear:
+        same, expensive = self._kind(e)
+        if same and expensive:
             if isinstance(e, Var):
                 return e
             var, _ = self.moved.setdefault(key(e), (Var("hoisted", e.dtype), e))
             return var
-        if not dear:
+        if not expensive:
             return e
         if isinstance(e, Call) and e.name == "if_then_else":
             return Call(e.name, (self.expr(e.args[0]), *e.args[1:]))
         return rebuild_expr(e, tuple(self.expr(c) for c in parts_of(e)))
 
     def _kind(self, e: Expr) -> tuple[bool, bool]:
-        """(equal in all rounds, dear to compute)."""
+        """(equal in all rounds, expensive to compute)."""
         found = self._kinds.get(id(e))
         if found is None:
             parts = [self._kind(c) for c in parts_of(e)]
@@ -99,11 +99,11 @@ class _Loop:
                 same = e not in self.changing
             elif isinstance(e, Load):
                 same = same and isinstance(e.source, Buffer) and e.source not in self.written
-            found = self._kinds[id(e)] = (e, same, _is_dear(e) or any(p[1] for p in parts))
+            found = self._kinds[id(e)] = (e, same, _is_expensive(e) or any(p[1] for p in parts))
         return found[1:]
 
 
-def _is_dear(e: Expr) -> bool:
+def _is_expensive(e: Expr) -> bool:
     """Return whether the operation itself, not its operands, takes tens of cycles."""
     if not dtypes.is_float(e.dtype):
         return False
