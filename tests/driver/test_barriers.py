@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from renorm.codegen.abi import Access, CompiledKernel
-from renorm.driver.barriers import PIECE, Launch, Operand, chunks, waits
+from renorm.driver.barriers import PIECE, BoundKernel, Operand, chunks, waits
 from renorm.graph.place import Place
 from renorm.runtime.program import Argument
 
@@ -35,8 +35,8 @@ OPERANDS = st.builds(
 
 
 @st.composite
-def launches(draw: st.DrawFn) -> list[Launch]:
-    found = list[Launch]()
+def launches(draw: st.DrawFn) -> list[BoundKernel]:
+    found = list[BoundKernel]()
     for _ in range(draw(st.integers(1, 6))):
         operands = draw(st.lists(OPERANDS, min_size=1, max_size=4))
         writable = [k for k, o in enumerate(operands) if o.at.kind in ("output", "arena")]
@@ -44,7 +44,7 @@ def launches(draw: st.DrawFn) -> list[Launch]:
         written = st.sets(st.sampled_from(writable)) if writable else st.just(set[int]())
         phases = draw(st.lists(st.sampled_from([1, 1, 5]), min_size=1, max_size=3))
         accesses = [Access(draw(some), tuple(sorted(draw(written))), 1.0) for _ in phases]
-        found.append(Launch(kernel(tuple(phases), tuple(accesses)), operands))
+        found.append(BoundKernel(kernel(tuple(phases), tuple(accesses)), operands))
     return found
 
 
@@ -67,7 +67,7 @@ def may_share_cells(a: Operand, b: Operand) -> bool:
 
 @settings(deadline=None, max_examples=100)
 @given(launches())
-def test_against_every_byte(program: list[Launch]) -> None:
+def test_against_every_byte(program: list[BoundKernel]) -> None:
     found = waits(program)
     assert [len(w) for w in found] == [len(launch.kernel.phases) for launch in program]
     phases = [
@@ -92,7 +92,7 @@ def test_against_every_byte(program: list[Launch]) -> None:
 
 def test_serial_phases_follow_each_other_on_one_thread() -> None:
     chain = [
-        Launch(
+        BoundKernel(
             kernel((n,), (Access((0,), (1,), 1.0),)),
             [Operand(Argument("arena", 64 * k), Place(0, 64)) for k in (i, i + 1)],
         )

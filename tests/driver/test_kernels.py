@@ -259,14 +259,14 @@ def test_processes_that_compile_at_once(cache: Cache) -> None:
     assert results == {alone}
 
 
-def lowerings(g: Graph) -> list[tuple[str | None, groups.Lowering, groups.Call]]:
+def lowerings(g: Graph) -> list[tuple[str | None, groups.Lowering, groups.KernelCall]]:
     """Key and Lowering of each group of an optimised graph, and what lowering gave."""
     graph, _ = compiling.optimized(g, {}, compiling.Options(HOST, 3, (), False))
     users, found = graph.user_map(), []
     for group in graph.groups:
         made = lower_group(graph, group, HOST, users)
         nbytes = tuple(map(bytes_of, made.kernel.params))
-        call = groups.Call(group.name, made.reads, made.writes, nbytes, made.work)
+        call = groups.KernelCall(group.name, made.reads, made.writes, nbytes, made.work)
         what = groups.Lowering.of(group, llvm.structure(made.kernel, HOST), call)
         assert groups.Lowering.decode(what.encode()).call(group) == call
         found.append((groups.group_key(graph, group, HOST, users), what, call))

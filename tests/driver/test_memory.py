@@ -11,12 +11,12 @@ from tests.driver.random_networks import network
 
 import renorm
 from renorm.driver import barriers
-from renorm.driver.barriers import Launch
+from renorm.driver.barriers import BoundKernel
 from renorm.runtime.arrays import address
 from renorm.runtime.table import Context
 
 
-def run_poisoned(m: Any, launches: list[Launch], feeds: dict[str, Any]) -> list[Any]:
+def run_poisoned(m: Any, launches: list[BoundKernel], feeds: dict[str, Any]) -> list[Any]:
     """Runs step by step; before each, what no later step reads before it is written is NaN in the arena."""
     inputs = [np.ascontiguousarray(feeds[v.name]) for v in m.inputs]
     results = [
@@ -42,13 +42,13 @@ def run_poisoned(m: Any, launches: list[Launch], feeds: dict[str, Any]) -> list[
 
 
 @pytest.fixture
-def compiled(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Any, list[Launch]]]:
+def compiled(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Any, list[BoundKernel]]]:
     """(model, shapes, level) -> the module for one thread, and its launches."""
-    seen = list[list[Launch]]()
+    seen = list[list[BoundKernel]]()
     waits = barriers.waits
     monkeypatch.setattr(barriers, "waits", lambda launches: seen.append(launches) or waits(launches))
 
-    def compiled(model: Any, feeds: dict[str, Any], level: int) -> tuple[Any, list[Launch]]:
+    def compiled(model: Any, feeds: dict[str, Any], level: int) -> tuple[Any, list[BoundKernel]]:
         shapes = {name: a.shape for name, a in feeds.items()}
         return renorm.compile(model, opt_level=level, threads=1, shapes=shapes), seen[-1]
 
@@ -58,7 +58,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Any, list[L
 @pytest.mark.parametrize(
     "seed", [*range(200, 216), *(pytest.param(s, marks=pytest.mark.slow) for s in range(216, 300))]
 )
-def test_dead_bytes_are_never_read(seed: int, compiled: Callable[..., tuple[Any, list[Launch]]]) -> None:
+def test_dead_bytes_are_never_read(seed: int, compiled: Callable[..., tuple[Any, list[BoundKernel]]]) -> None:
     n = network(seed)
     m, launches = compiled(n.model, n.feeds, seed % 4)
     expected = m.run(**n.feeds)

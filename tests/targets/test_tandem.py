@@ -22,7 +22,7 @@ from renorm.graph.ir import Graph
 from renorm.targets.tandem import machine, numbers, simulate
 from renorm.targets.tandem.generate import codegen
 from renorm.targets.tandem.instructions import Conv, LoadW, LoadX, Program, parse
-from renorm.targets.tandem.launch import Launch, load
+from renorm.targets.tandem.launch import TandemCode, load
 
 Array = np.ndarray[Any, Any]
 
@@ -70,15 +70,15 @@ class Layer:
             self.x, self.w, self.b, self.norm, self.relu, self.strides, self.dilations, self.pads, self.groups
         )
 
-    def run(self, launch: Launch) -> Array:
+    def run(self, launch: TandemCode) -> Array:
         y = np.full(interpret.run(self.group, [self.x])[0].shape, np.nan, np.float32)
         launch.run([self.x], [y])
         return y
 
 
-def made(group: Graph) -> Launch:
+def made(group: Graph) -> TandemCode:
     launch = codegen(group)
-    assert isinstance(launch, Launch), launch
+    assert isinstance(launch, TandemCode), launch
     return launch
 
 

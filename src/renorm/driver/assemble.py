@@ -12,9 +12,9 @@ from renorm.codegen.abi import CompiledKernel
 from renorm.core.dims import static
 from renorm.core.limits import Limits
 from renorm.driver import barriers
-from renorm.driver.barriers import Launch, Operand
+from renorm.driver.barriers import BoundKernel, Operand
 from renorm.driver.buffers import Buffers
-from renorm.driver.groups import Call
+from renorm.driver.groups import KernelCall
 from renorm.driver.lowering import Parameter
 from renorm.driver.weights import Weights
 from renorm.graph.ir import Graph, Value
@@ -26,7 +26,7 @@ from renorm.runtime.report import MemoryRecord, Report, RunRecord
 
 def assemble(
     graph: Graph,
-    lowered: Sequence[Call],
+    lowered: Sequence[KernelCall],
     compiled: Sequence[CompiledKernel],
     codes: Sequence[int],
     machine: Machine,
@@ -53,11 +53,11 @@ def assemble(
             at = replace(where[buffer], offset=place.offset)
         return Operand(at, place)
 
-    launches: list[Launch] = []
+    launches: list[BoundKernel] = []
     for one, kernel in zip(lowered, kernels):
         operands = [operand(p) for p in (*one.reads, *(Parameter(v) for v in one.writes))]
         operands += [Operand(Argument("arena", next(space_offsets)), Place(0, size)) for size in kernel.workspace]
-        launches.append(Launch(kernel, operands))
+        launches.append(BoundKernel(kernel, operands))
     steps = tuple(
         Step(one.name, code, tuple(o.at for o in launch.operands), waits)
         for one, code, launch, waits in zip(lowered, codes, launches, barriers.waits(launches))

@@ -31,7 +31,7 @@ class Operand:
 
 
 @dataclass(frozen=True)
-class Launch:
+class BoundKernel:
     """A kernel with its arguments: parameters, then workspaces."""
 
     kernel: CompiledKernel
@@ -71,7 +71,7 @@ class _Touched:
         )
 
 
-def waits(launches: Sequence[Launch]) -> list[tuple[bool, ...]]:
+def waits(launches: Sequence[BoundKernel]) -> list[tuple[bool, ...]]:
     """For each launch, whether each of its phases needs a barrier before it."""
     since = _Touched()
     pieces: set[int] = set()  # of private memory, in bytes (codegen.abi), that threads have worked in since then
@@ -100,7 +100,7 @@ def chunks(kernel: CompiledKernel) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _touches(launch: Launch, access: Access, is_serial: bool) -> list[_Touch]:
+def _touches(launch: BoundKernel, access: Access, is_serial: bool) -> list[_Touch]:
     def touch(k: int, writes: bool) -> _Touch:
         a, place = launch.operands[k].at, launch.operands[k].place
         if a.kind == "arena":  # buffers may lie where others lay

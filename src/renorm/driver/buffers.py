@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from renorm.codegen.abi import CompiledKernel
-from renorm.driver.groups import Call
+from renorm.driver.groups import KernelCall
 from renorm.driver.overlaps import Places
 from renorm.graph.ir import Graph, Value
 from renorm.graph.place import Place, nbytes, root
@@ -45,7 +45,7 @@ class _Touched:
 class Buffers:
     """calls, kernels: of each step."""
 
-    def __init__(self, graph: Graph, calls: Sequence[Call], kernels: Sequence[CompiledKernel]):
+    def __init__(self, graph: Graph, calls: Sequence[KernelCall], kernels: Sequence[CompiledKernel]):
         self._moved: dict[Value, tuple[Value, int]] = {}
         self._inputs, self._outputs = set(graph.inputs), set(graph.outputs)
         self._touches: dict[Value, _Touched] = {}

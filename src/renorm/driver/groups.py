@@ -83,7 +83,7 @@ def _elements(v: Value) -> Any:
 
 
 @dataclass(frozen=True)
-class Call:
+class KernelCall:
     """A kernel of the program and what its parameters are: first what it reads, then what it writes. nbytes: of the
     memory of each parameter. work: what it must do at least."""
 
@@ -99,7 +99,7 @@ class Lowering:
     """A lowered group, names erased.
 
     structure: of its kernel (codegen.structural_hash). reads: of each parameter the number of its value, and the rest
-    as JSON has it. writes: numbers of values. nbytes, work: as in Call.
+    as JSON has it. writes: numbers of values. nbytes, work: as in KernelCall.
     """
 
     structure: str
@@ -109,16 +109,16 @@ class Lowering:
     work: WorkRecord
 
     @staticmethod
-    def of(group: Group, structure: str, call: Call) -> Lowering:
+    def of(group: Group, structure: str, call: KernelCall) -> Lowering:
         numbers = {v: i for i, v in enumerate(group_values(group))}
         reads = tuple((numbers[p.value], records.plain(p, without=("value",))) for p in call.reads)
         return Lowering(structure, reads, tuple(numbers[v] for v in call.writes), call.nbytes, call.work)
 
-    def call(self, group: Group) -> Call:
+    def call(self, group: Group) -> KernelCall:
         """Return how a group of the same key is run."""
         values = group_values(group)
         reads = tuple(records.record(Parameter, rest, value=values[i]) for i, rest in self.reads)
-        return Call(group.name, reads, tuple(values[i] for i in self.writes), self.nbytes, self.work)
+        return KernelCall(group.name, reads, tuple(values[i] for i in self.writes), self.nbytes, self.work)
 
     def encode(self) -> bytes:
         fields = [self.structure, self.reads, self.writes, self.nbytes, records.plain(self.work)]

@@ -28,7 +28,7 @@ from renorm.core import records, sources
 from renorm.core.target import Target
 from renorm.driver.cache import Cache
 from renorm.driver.external import external_call
-from renorm.driver.groups import Call, Lowering, group_key
+from renorm.driver.groups import KernelCall, Lowering, group_key
 from renorm.driver.lowering import lower_group
 from renorm.driver.module import ExternalText, KernelText
 from renorm.graph.ir import Graph, Group
@@ -52,7 +52,7 @@ Tell = Callable[[str, int, int], None]  # stage, done, of
 class Kernels:
     """calls: one for each group. codes: for each call, the index of its code in `compiled`. texts: by name."""
 
-    calls: tuple[Call, ...]
+    calls: tuple[KernelCall, ...]
     codes: tuple[int, ...]
     compiled: tuple[CompiledKernel, ...]
     texts: dict[str, KernelText | ExternalText]
@@ -78,7 +78,7 @@ class Compiler:
     def lower(self) -> None:
         """Finds what each group reads and writes, and which code it needs."""
         of = len(self._graph.launches)
-        self._found: list[tuple[str, Call]] = []
+        self._found: list[tuple[str, KernelCall]] = []
         for i, group in enumerate(self._graph.launches):
             self._tell("schedule", i, of)
             self._found.append(self._group(group))
@@ -139,7 +139,7 @@ class Compiler:
         """A group's kernel where schedules leave so many vector registers."""
         return lower_group(self._graph, group, replace(self._target, spare=spare), self._users).kernel
 
-    def _group(self, group: Group) -> tuple[str, Call]:
+    def _group(self, group: Group) -> tuple[str, KernelCall]:
         if group.external:
             structure = f"external {group.name}"
             self._codes[structure], call = external_call(group, group.external)
@@ -150,7 +150,7 @@ class Compiler:
             return known.structure, known.call(group)
         lowered = lower_group(self._graph, group, self._target, self._users)
         nbytes = tuple(map(bytes_of, lowered.kernel.params))
-        call = Call(group.name, lowered.reads, lowered.writes, nbytes, lowered.work)
+        call = KernelCall(group.name, lowered.reads, lowered.writes, nbytes, lowered.work)
         code = llvm.structure(lowered.kernel, self._machine)
         self._lowered[group.name] = self._kernels[code] = lowered.kernel
         if key:

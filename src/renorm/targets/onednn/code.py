@@ -5,12 +5,13 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 import numpy as np
 
+from renorm.core import records
 from renorm.runtime.external import ExternalCode
 from renorm.runtime.report import WorkRecord
 from renorm.targets.onednn.chain import Chain, FloatArray, Window
@@ -43,10 +44,8 @@ class Stage:
         """Operations at least; a multiplication and an addition count as two."""
         if self.window is None:
             return 2 * prod(self.shape)
-        positions = (
-            prod(self.shape if self.kind == "conv" else operand) // (self.shape if self.kind == "conv" else operand)[1]
-        )
-        return 2 * positions * self.arrays[0].size
+        shape = self.shape if self.kind == "conv" else operand  # the weight is applied at each of its positions
+        return 2 * prod(shape) // shape[1] * self.arrays[0].size
 
 
 class Code(ExternalCode):
@@ -74,9 +73,7 @@ class Code(ExternalCode):
 
     def save(self) -> bytes:
         """The recipe: constants as they are in the model. oneDNN arranges them anew for the machine that loads them."""
-        recipe = [
-            {k: v for k, v in asdict(s).items() if k != "arrays"} | {"arrays": len(s.arrays)} for s in self._stages
-        ]
+        recipe = [records.plain(s, without=("arrays",)) for s in self._stages]
         arrays: dict[str, Any] = {f"{i}.{j}": a for i, s in enumerate(self._stages) for j, a in enumerate(s.arrays)}
         file = io.BytesIO()
         np.savez(file, recipe=np.array(json.dumps([self._shape, recipe])), **arrays)
@@ -84,14 +81,8 @@ class Code(ExternalCode):
 
 
 def load(data: bytes) -> Code:
-    """The code that `save` wrote."""
+    """Return the code that `save` wrote."""
     with np.load(io.BytesIO(data), allow_pickle=False) as file:
         shape, recipe = json.loads(str(file["recipe"]))
-        stages: list[Stage] = []
-        for i, stage in enumerate(recipe):
-            stage["arrays"] = tuple(file[f"{i}.{j}"] for j in range(stage["arrays"]))
-            if stage["window"]:
-                group = stage["window"].pop("group")
-                stage["window"] = Window(**{k: tuple(v) for k, v in stage["window"].items()}, group=group)
-            stages.append(Stage(**stage | {"shape": tuple(stage["shape"])}))
-    return Code(shape, stages)
+        arrays = [tuple(file[name] for name in file.files if name.startswith(f"{i}.")) for i in range(len(recipe))]
+    return Code(shape, [records.record(Stage, stage, arrays=held) for stage, held in zip(recipe, arrays)])

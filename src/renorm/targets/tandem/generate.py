@@ -36,12 +36,12 @@ from renorm.targets.tandem.instructions import (
     Shape,
     Store,
 )
-from renorm.targets.tandem.launch import Launch
+from renorm.targets.tandem.launch import TandemCode
 
 Array = np.ndarray[Any, Any]
 
 
-def codegen(group: Graph) -> Launch | str:
+def codegen(group: Graph) -> TandemCode | str:
     """The launch that runs conv, conv + relu, conv + batch_norm or conv + batch_norm + relu, or why it cannot."""
     nodes = {n.op.name: n for n in group.nodes}
     conv, norm = nodes["conv"], nodes.get("batch_norm")
@@ -63,7 +63,7 @@ def codegen(group: Graph) -> Launch | str:
     if tiles is None:
         return f"one window of {list(layer.kernel)} over {layer.summed} channels does not fit the buffers"
     instructions = (Scan(), *layer.instructions(tiles, "relu" in nodes))
-    return Launch(Program(layer.input, layer.weights, layer.output, instructions), integers, parameters)
+    return TandemCode(Program(layer.input, layer.weights, layer.output, instructions), integers, parameters)
 
 
 def _objection(group: Graph, conv: Node, norm: Node | None) -> str | None:

@@ -19,7 +19,7 @@ from renorm.targets.tandem.machine import cost
 Array = np.ndarray[Any, Any]
 
 
-class Launch(ExternalCode):
+class TandemCode(ExternalCode):
     """program: what is executed. weights: int16[M, C/groups, KH, KW]. parameters: float32[2, M], k and t."""
 
     loader = "tandem"
@@ -44,7 +44,7 @@ class Launch(ExternalCode):
         return file.getvalue()
 
 
-def load(data: bytes) -> Launch:
-    """Return the launch that `Launch.save` wrote."""
+def load(data: bytes) -> TandemCode:
+    """Return the launch that `TandemCode.save` wrote."""
     with np.load(io.BytesIO(data), allow_pickle=False) as held:
-        return Launch(parse(held["program"].tobytes().decode()), held["weights"], held["parameters"])
+        return TandemCode(parse(held["program"].tobytes().decode()), held["weights"], held["parameters"])
