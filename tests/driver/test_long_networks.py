@@ -16,7 +16,7 @@ from renorm.core.difference import relative_error
 from renorm.core.dims import static
 from renorm.graph import interpret
 from renorm.graph.ir import Graph, Value
-from renorm.passes import fuse, memory, paths, pushing
+from renorm.passes import channel_flow, fuse, memory
 
 pytestmark = pytest.mark.usefixtures("kept_code")
 SHAPE = (1, 4, 4, 4)
@@ -280,7 +280,7 @@ def ends_come_early(monkeypatch: pytest.MonkeyPatch) -> None:
     """Up to the most that a pass looks at, calls may grow faster than the network."""
     for room, name, most in (
         *((fuse, "_LONGEST", 20), (memory, "_PAIRS", 100)),
-        *((paths, "FARTHEST", 6), (paths, "MANY", 8), (pushing, "FARTHEST", 8)),
+        *((channel_flow, "MOST_CARRIERS", 6), (channel_flow, "MANY", 8), (channel_flow, "FARTHEST", 8)),
     ):
         assert getattr(room, name) > most
         monkeypatch.setattr(room, name, most)

@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from renorm import ops
 from renorm.graph import interpret
@@ -79,3 +81,41 @@ def test_sorting_puts_readers_behind_and_leaves_the_rest() -> None:
     g.sort(1, 3)
     assert g.nodes == [order[1], order[0], order[2], order[3]]
     assert [g.place_of(n) for n in g.nodes] == [0, 1, 2, 3]
+
+
+def asked(draw: st.DrawFn, axes: tuple[int, ...]) -> ChannelMap:
+    """A map of 3 channels with few different numbers, of all of them or of some."""
+    numbers = st.lists(st.sampled_from([1.0, 2.0]), min_size=3, max_size=3).map(np.array)
+    of = st.lists(st.booleans(), min_size=3, max_size=3).map(np.array)
+    k, shift, known = (draw(st.none() | s) for s in (numbers, numbers, of))
+    return ChannelMap(draw(st.sampled_from(axes)), k, shift, known)
+
+
+def by_channel(m: ChannelMap) -> list[tuple[float, float] | None]:
+    parts = [(1.0 if m.k is None else m.k[c], 0.0 if m.shift is None else m.shift[c]) for c in range(3)]
+    return [p if m.of is None or m.of[c] else None for c, p in enumerate(parts)]
+
+
+@given(st.data())
+def test_two_maps_of_one_value_join_where_they_agree(data: st.DataObject) -> None:
+    a, b = (data.draw(st.composite(asked)((1,))) for _ in range(2))
+    pairs = list(zip(by_channel(a), by_channel(b)))
+    joined = a.joined(b)
+    if any(p and q and p != q for p, q in pairs):
+        assert joined is None
+    else:
+        assert joined is not None
+        assert by_channel(joined) == [p or q for p, q in pairs]
+
+
+@given(st.data())
+def test_maps_along_different_axes_join_where_one_changes_nothing(data: st.DataObject) -> None:
+    a, b = (data.draw(st.composite(asked)((axis,))).plain() for axis in (1, 2))
+    joined, other = a.joined(b), b.joined(a)
+    if not a.is_identity and not b.is_identity:
+        assert joined is other is None
+        return
+    moved, still = (b, a) if a.is_identity else (a, b)
+    is_asked = still.of is None or still.of.any()
+    fits = moved.is_identity or not is_asked or all(p in (None, (1.0, 0.0)) for p in by_channel(moved))
+    assert (joined is not None) == (other is not None) == fits

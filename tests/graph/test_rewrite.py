@@ -11,7 +11,7 @@ from renorm import ops
 from renorm.core.errors import InternalError
 from renorm.graph import interpret
 from renorm.graph.ir import Graph, Value
-from renorm.graph.rewrite import Driver, Log, Match, Rewrite, any_op
+from renorm.graph.rewrite import Driver, Log, Match, Refusal, Rewrite, any_op
 from renorm.graph.verify import verify
 
 
@@ -23,7 +23,7 @@ def rule(pattern: Any, result: Any = None, **members: Any) -> Rewrite:
 
 
 def matches(pattern: Any, graph: Graph, node: int = -1) -> Match | None:
-    return rule(pattern).matches(graph, graph.nodes[node])
+    return next(rule(pattern).matches(graph, graph.nodes[node]), None)
 
 
 def network(*shape: int) -> tuple[Graph, Value]:
@@ -113,11 +113,11 @@ def test_any_op_and_constants() -> None:
     c = g.constant(np.array([1, 2, 3], np.float32))
     g.outputs = [ops.add(ops.exp(x), c), ops.add(ops.exp(x), x)]
     r = rule(lambda c: ops.add(any_op("producer"), c), constants=("c",))
-    m = r.matches(g, g.nodes[1])
+    m = next(r.matches(g, g.nodes[1]), None)
     assert m is not None
     assert m.producer.op.name == "exp"
     assert m.c is c
-    assert r.matches(g, g.nodes[3]) is None
+    assert not any(r.matches(g, g.nodes[3]))
 
 
 DOUBLE = rule(lambda x: ops.neg(ops.neg(x, name="inner")))
@@ -148,7 +148,7 @@ def test_kept_nodes_are_not_touched_and_refuse_gives_the_reason() -> None:
     driver = Driver([DOUBLE], kept=lambda n: "it is kept" if n.name == "a" else None)
     assert driver.run(g) == 0
     assert [r.reason for r in driver.log.refused.values()] == ["it is kept"]
-    picky = rule(DOUBLE.pattern, refuse=lambda self, m: f"{m.inner.name} is special")
+    picky = rule(DOUBLE.pattern, plan=lambda self, m: Refusal(f"{m.inner.name} is special"))
     assert Driver([picky], log=(log := Log())).run(g) == 0
     assert [r.reason for r in log.refusals_of(["b"])] == ["a is special"]
     assert log.refusals_of(["a", "c"]) == []
@@ -189,7 +189,7 @@ def test_a_probe_reverts() -> None:
     g, x = network()
     g.outputs = [ops.relu(ops.neg(ops.neg(x)))]
     before = str(g)
-    driver = Driver([DOUBLE], probe=lambda m, new, made: (0.5, "it differs by 0.5"))
+    driver = Driver([DOUBLE], probe=lambda replaced, made: (0.5, "it differs by 0.5"))
     assert driver.run(g) == 0
     assert str(g) == before
     assert [r.reason for r in driver.log.refused.values()] == ["reverted: it differs by 0.5"]
@@ -284,7 +284,7 @@ def test_a_rule_that_moves_a_node_past_many_is_not_tried_on_all_each_time() -> N
     g.outputs = [ops.transpose(x)]
     tried = list[str]()
     moves = rule(lambda x: ops.transpose(ops.relu(x)), lambda m: ops.relu(ops.transpose(m.x)))
-    grows = rule(lambda x: ops.relu(x), fits=lambda self, m: tried.append(m.root.name))
+    grows = rule(lambda x: ops.relu(x), plan=lambda self, m: tried.append(m.root.name))
     assert Driver([moves, grows]).run(g) == 300
     assert [n.op.name for n in g.nodes] == ["transpose", *["relu"] * 300]
     assert len(tried) < 1500

@@ -1,6 +1,6 @@
 """Maps per channel, and how they go through ops.
 
-    ChannelMap: x * k + shift along one axis of x
+    ChannelMap: x * k + shift along one axis of x, for all of its channels or for some
     carry ::= result, axis, pairs of channels (of the result, of the operand), and what the op asks of the map
 
 An op that leaves channels apart commutes with such maps: f(x * k + shift) = f(x) * k' + shift', where k' has for each
@@ -23,11 +23,15 @@ MOST = 1 << 20  # channels of one axis that maps go through: a map has numbers f
 
 @dataclass(frozen=True, eq=False)
 class ChannelMap:
-    """x * k + shift along one axis of x; None for a factor of 1 and a shift of 0."""
+    """x * k + shift along one axis of x; None for a factor of 1 and a shift of 0.
+
+    of: the channels of which this is known, where others may have any map; None for all of them.
+    """
 
     axis: int
     k: Array | None
     shift: Array | None
+    of: Array | None = None
 
     def objection(self) -> str | None:
         """Return why constants cannot take the map: a sentence; None where they can."""
@@ -39,7 +43,7 @@ class ChannelMap:
     def plain(self) -> ChannelMap:
         """The same map without factors that are all 1 and shifts that are all 0."""
         k = None if self.k is None or (self.k == 1).all() else self.k
-        return ChannelMap(self.axis, k, None if self.shift is None or not self.shift.any() else self.shift)
+        return ChannelMap(self.axis, k, None if self.shift is None or not self.shift.any() else self.shift, self.of)
 
     @property
     def is_identity(self) -> bool:
@@ -63,6 +67,30 @@ class ChannelMap:
         moved = self.shift if self.shift is None or other.k is None else self.shift * other.k
         shift = other.shift if moved is None else moved if other.shift is None else moved + other.shift
         return ChannelMap(self.axis, k, shift)
+
+    def joined(self, other: ChannelMap) -> ChannelMap | None:
+        """Return one map for two of the same value; None where they differ in a channel of both."""
+        if self.axis != other.axis:
+            if not other.is_identity:
+                return other.joined(self) if self.is_identity else None
+            somewhere = other.of is None or other.of.any()
+            other = ChannelMap(self.axis, None, None, None if somewhere else np.zeros(self.count, bool))
+        both = ChannelMap(self.axis, None, None)
+        if self.is_identity and other.is_identity and (self.of is None or other.of is None):
+            return both
+        count, found = max(self.count, other.count), list[Array]()
+        mine, its = (np.ones(count, bool) if m.of is None else m.of for m in (self, other))
+        for own, others, neutral in ((self.k, other.k, 1.0), (self.shift, other.shift, 0.0)):
+            a, b = (np.full(count, neutral) if v is None else v for v in (own, others))
+            if not np.array_equal(a[mine & its], b[mine & its]):
+                return None
+            found.append(np.where(its, b, a))
+        return ChannelMap(self.axis, found[0], found[1], mine | its).plain()
+
+    @property
+    def count(self) -> int:
+        """Return the number of channels; 1 where nothing says it."""
+        return next((v.size for v in (self.k, self.shift, self.of) if v is not None), 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,13 +164,12 @@ def every(extent: Any, axis: int, **asked: Any) -> Carry | None:
 
 
 def pushed(carry: Carry, m: ChannelMap, extent: int) -> ChannelMap | str:
-    """The map on a result of `extent` channels; channels that do not come from the operand have factor 1, shift 0."""
+    """Return the map on a result of `extent` channels, known for those that come from the operand."""
     return carry.objection(m) or _moved(carry.pairs[:, 0], carry.pairs[:, 1], m, carry.axis, extent)
 
 
 def pulled(carry: Carry, m: ChannelMap, axis: int, extent: int) -> ChannelMap | str:
-    """The map on an operand of `extent` channels along `axis`; channels that are not in the result have factor 1, shift
-    0."""
+    """Return the map on an operand of `extent` channels along `axis`, known for those that are in the result."""
     if carry.negated and m.shift is not None:
         m = ChannelMap(m.axis, m.k, -m.shift)
     return carry.objection(m) or _moved(carry.pairs[:, 1], carry.pairs[:, 0], m, axis, extent)
@@ -151,7 +178,8 @@ def pulled(carry: Carry, m: ChannelMap, axis: int, extent: int) -> ChannelMap | 
 def _moved(to: Array, of: Array, m: ChannelMap, axis: int, extent: int) -> ChannelMap | str:
     if extent > MOST:
         return f"has {extent} channels, and maps go through {MOST} at most"
-    found: list[Array | None] = []
+    found, known = list[Array | None](), np.zeros(extent, bool)
+    known[to] = True
     for values, neutral in ((m.k, 1.0), (m.shift, 0.0)):
         if values is None:
             found.append(None)
@@ -161,4 +189,4 @@ def _moved(to: Array, of: Array, m: ChannelMap, axis: int, extent: int) -> Chann
         if not np.array_equal(made[to], values[of], equal_nan=True):
             return "brings channels together whose factors differ"
         found.append(made)
-    return ChannelMap(axis, found[0], found[1])
+    return ChannelMap(axis, found[0], found[1], known)

@@ -1,10 +1,16 @@
-"""Rewrites of graphs: a pattern, a sentence that refuses, and what comes instead; and the driver that applies them.
+"""Rewrites of graphs: a pattern, a plan of what comes instead, and the driver that carries plans out.
 
     class DropDoubleNegation(Rewrite):
         \"\"\"neg(neg(x)) -> x\"\"\"
         def pattern(self, x): return ops.neg(ops.neg(x, name="inner"))
-        def refuse(self, m): return None
+        def plan(self, m): return Refusal("x is complex") if m.x.dtype == "complex64" else Plan(self.rewrite)
         def rewrite(self, m): return m.x
+
+    pattern ─▶ Match ─plan─▶ None      the rule has nothing to say here
+                          ├▶ Refusal   a sentence, for the log and the report
+                          └▶ Plan      ─objection, make, probe─▶ the graph changes, or a refusal
+
+`plan` decides and has no effects; only `Plan.make` adds nodes, and only the driver takes any away.
 
 A pattern is written by calling the op builders on variables, which are the parameters of `pattern`:
 - a variable matches any value, the same one wherever it stands; in the place of an optional operand it matches absence
@@ -24,7 +30,7 @@ patterns are tried first.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, ClassVar
@@ -171,27 +177,18 @@ def _match_node(p: Application, node: Node, bound: _Bindings) -> Iterator[_Bindi
 
 
 class Match:
-    """Where a pattern fits: variables and nodes by name. found: what `refuse` leaves there for `rewrite`.
-    about: the nodes whose fate the rule decides. `refuse` may add nodes to `bound`: the driver asks of them too whether
-    they may go. alongside: results of inner nodes that others may read, and what `rewrite` puts there with the same
-    numbers; None where the node stays for them."""
+    """Where a pattern fits: variables and nodes by name. nodes: those of the pattern; for `Plan.make`, of the plan."""
 
-    def __init__(self, graph: Graph, root: Node, bound: _Bindings):
+    def __init__(self, graph: Graph, root: Node, bound: _Bindings, nodes: Sequence[Node] | None = None):
         self.graph, self.root, self.bound = graph, root, bound
-        self.found: Any = None
-        self.about: list[Node] = [root]
-        self.alongside: dict[Value, Value | None] = {}
+        matched = (v for v in bound.values() if isinstance(v, Node))
+        self.nodes: Sequence[Node] = list(dict.fromkeys(matched)) if nodes is None else nodes
 
     def __getattr__(self, name: str) -> Any:
         try:
             return self.__dict__["bound"][name]
         except KeyError:
             raise AttributeError(f"the pattern has neither a variable nor a node {name!r}") from None
-
-    @property
-    def nodes(self) -> list[Node]:
-        """Matched nodes, the root among them."""
-        return list(dict.fromkeys(v for v in self.bound.values() if isinstance(v, Node)))
 
     @property
     def origin(self) -> Sequence[str]:
@@ -201,6 +198,30 @@ class Match:
 
 def merged_origin(nodes: Iterable[Node]) -> Sequence[str]:
     return Origin(*(n.origin for n in nodes))
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """What a rule will do at a match.
+
+    make: builds, in front of the root, the value that comes instead of the root's; where the root's op has several
+    results, all of them in order; or a mapping from each value that is replaced to what replaces it. nodes: those that
+    go unless somebody still reads them; None for those of the pattern. about: nodes whose fate is decided; none for the
+    root. beside: results of inner nodes that others may go on reading.
+    """
+
+    make: Callable[[Match], Any]
+    nodes: Sequence[Node] | None = None
+    about: Sequence[Node] = ()
+    beside: Collection[Value] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Refusal:
+    """Why a match must stay as it is: a sentence that a user can read. about: as in `Plan`."""
+
+    reason: str
+    about: Sequence[Node] = ()
 
 
 class Rewrite:
@@ -218,17 +239,13 @@ class Rewrite:
     fate: ClassVar[str] = ""
     pattern: Callable[..., Any]
 
-    def fits(self, m: Match) -> bool:
-        """Return whether the rule has anything to say of this match; where not, it is as if the pattern did not
-        match."""
-        return True
-
-    def refuse(self, m: Match) -> str | None:
-        """Return why this match must stay as it is, as a sentence that a user can read; None where it may go."""
-        return None
+    def plan(self, m: Match) -> Plan | Refusal | None:
+        """Return what to do at a match, or why it must stay as it is; None where it is as if the pattern did not match.
+        Change nothing."""
+        return Plan(self.rewrite)
 
     def rewrite(self, m: Match) -> Any:
-        """The value that comes instead of the root's; where the root's op has several results, all of them in order."""
+        """Build what comes instead, as `Plan.make` does, for rules whose plan needs nothing but the match."""
         raise NotImplementedError
 
     @property
@@ -252,13 +269,18 @@ class Rewrite:
         results = op.parsed.results if op is not None else ()
         return len(results) > 1 or any(r.is_variadic for r in results)
 
-    def matches(self, graph: Graph, node: Node) -> Match | None:
-        """The first way in which the pattern fits with its root at `node`."""
+    def matches(self, graph: Graph, node: Node) -> Iterator[Match]:
+        """Yield the ways in which the pattern fits with its root at `node`."""
         for bound in _match_node(self.root, node, {}):
             if all(isinstance(v := bound.get(c), Value) and v.is_constant for c in self.constants):
-                m = Match(graph, node, bound)
-                if self.fits(m):
-                    return m
+                yield Match(graph, node, bound)
+
+    def decide(self, graph: Graph, node: Node) -> tuple[Match, Plan | Refusal] | None:
+        """Return the first match at `node` that the rule has anything to say of, and what."""
+        for m in self.matches(graph, node):
+            decision = self.plan(m)
+            if decision is not None:
+                return m, decision
         return None
 
 
@@ -346,10 +368,18 @@ class Log:
         return [self.refused[key] for key in sorted(found, key=found.__getitem__)]
 
 
+def _still_read(v: Value, inside: Collection[Node]) -> str | None:
+    """Return who reads a value beside the nodes inside; None where nobody does."""
+    if v.graph.is_output(v):
+        return f"{v.name!r} is an output of the graph"
+    others = [*islice((u for u in v.readers if u not in inside), 3)]
+    return f"{v.name!r} is also read by {', '.join(repr(u.name) for u in others)}" if others else None
+
+
 # --- driver -----------------------------------------------------------------------------------------------------------
 
-Probe = Callable[[Match, Sequence[Value], Sequence[Node]], "tuple[float, str | None]"]
-"""Measures a rewrite before it becomes final: given the match, the new results and the new nodes, the relative
+Probe = Callable[[Mapping[Value, Value], Sequence[Node]], "tuple[float, str | None]"]
+"""Measures a rewrite before it becomes final: given what replaces which value, and the new nodes, the relative
 difference, and a sentence where it is too large."""
 
 
@@ -400,46 +430,44 @@ class Driver:
 
     def _attempt(self, graph: Graph, rule: Rewrite, node: Node) -> tuple[list[Node], list[Node]]:
         """Nodes that went, and those that came; none where the rule did not fire."""
-        m = rule.matches(graph, node)
-        if m is None:
+        found = rule.decide(graph, node)
+        if found is None:
             self.log.withdraw(rule.name, node.name)
             return [], []
-        reason = self.objection(rule, m) or rule.refuse(m) or self.objection(rule, m)
-        if reason is None:
-            removed, made, reason = self._apply(graph, rule, m)
+        m, decision = found
+        about = merged_origin(decision.about or [node])
+        reason = self.objection(rule, m, decision)
+        if reason is None and isinstance(decision, Plan):
+            removed, made, reason = self._apply(rule, m, decision, about)
             if reason is None:
                 return removed, made
-        self.log.refuse(Refused(rule.name, node.name, merged_origin(m.about), reason))
+        assert reason is not None
+        self.log.refuse(Refused(rule.name, node.name, about, reason))
         return [], []
 
-    def objection(self, rule: Rewrite, m: Match) -> str | None:
-        """Return why a rule may not fire: it would touch a kept node, take a value away that somebody else reads, or
-        change what the graph gives. None where it may."""
-        inside = set(m.nodes)
-        for n in m.nodes:
-            if n is not m.root and rule.shares:
-                continue
-            reason = self.kept(n)
-            if reason:
-                return reason
-            for i, v in enumerate(n.outputs):
-                if v in m.alongside or (n is m.root and (i == 0 or rule.replaces_all)):
-                    continue
-                if m.graph.is_output(v):
-                    return f"{v.name!r} is an output of the graph"
-                others = [*islice((u for u in v.readers if u not in inside), 3)]
-                if others:
-                    return f"{v.name!r} is also read by {', '.join(repr(u.name) for u in others)}"
-        return None
+    def objection(self, rule: Rewrite, m: Match, decision: Plan | Refusal) -> str | None:
+        """Return why a rule may not fire: it would touch a kept node, refuses, would take a value away that somebody
+        else reads, or change what the graph gives. None where it may."""
+        is_plan = isinstance(decision, Plan)
+        nodes = decision.nodes if is_plan and decision.nodes is not None else m.nodes
+        own = [n for n in nodes if n is m.root or not rule.shares]
+        reasons = (*(r for n in own if (r := self.kept(n))), *(() if is_plan else (decision.reason,)))
+        if reasons or not is_plan:
+            return reasons[0]
+        inside, stays = set(nodes), {*decision.beside, *(m.root.outputs if rule.replaces_all else m.root.outputs[:1])}
+        return next((r for n in own for v in n.outputs if v not in stays and (r := _still_read(v, inside))), None)
 
-    def _apply(self, graph: Graph, rule: Rewrite, m: Match) -> tuple[list[Node], list[Node], str | None]:
+    def _apply(
+        self, rule: Rewrite, m: Match, plan: Plan, about: Sequence[str]
+    ) -> tuple[list[Node], list[Node], str | None]:
+        graph, m = m.graph, m if plan.nodes is None else Match(m.graph, m.root, m.bound, plan.nodes)
         with graph.at(m.root, m.origin) as made:
-            result = rule.rewrite(m)
-        results = list(result) if isinstance(result, (tuple, list)) else [result]
-        beside = [(old, new) for old, new in m.alongside.items() if new is not None]
-        pairs = [*zip(m.root.outputs, results), *beside]
+            result = plan.make(m)
+        if not isinstance(result, dict):
+            result = dict(zip(m.root.outputs, result if isinstance(result, (tuple, list)) else [result]))
+        pairs: dict[Value, Value] = result
         reason, error = None, None
-        for old, new in pairs:
+        for old, new in pairs.items():
             if (
                 old.dtype != new.dtype
                 or old.rank != new.rank
@@ -451,25 +479,24 @@ class Driver:
                 )
             reason = reason or graph.why_not_replace(old, new)
         if reason is None and self.probe is not None:
-            error, reason = self.probe(m, results, made)
+            error, reason = self.probe(pairs, made)
             if reason:
                 reason = f"reverted: {reason}"
-                about = merged_origin(m.about)
                 self.log.reverted[rule.name, m.root.name] = Refused(rule.name, m.root.name, about, reason)
         if reason is not None:
             graph.discard(made)
             return [], [], reason
-        for old, new in pairs:
+        for old, new in pairs.items():
             graph.replace(old, new)
             if new.producer in made and not graph.is_output(new):  # an output has taken its name over already
                 graph.swap_names(old, new)
+        beside = [new for old, new in pairs.items() if old.producer is not m.root]
         if beside:  # who reads what was made beside may stand in front of it
             end = graph.place_of(m.root) + 1
-            graph.sort(min([end, *(graph.place_of(u) for _, new in beside for u in new.readers)]), end)
+            graph.sort(min([end, *(graph.place_of(u) for new in beside for u in new.readers)]), end)
         removed = self._remove_unread(graph, m)
         names = [n.name for n in removed]
         into = self._name(graph, m.root, removed, made)
-        about = merged_origin(m.about)
         others = sorted(self.log.refusals_of(about), key=lambda r: r.node != m.root.name)
         instead = tuple(dict.fromkeys(r.reason for r in others))
         self.log.applied.append(Applied(rule.name, tuple(names), m.origin, about, into, rule.fate, error, instead))
@@ -480,7 +507,7 @@ class Driver:
     def _remove_unread(graph: Graph, m: Match) -> list[Node]:
         """Takes out matched nodes that nobody reads any more."""
         removed: list[Node] = []
-        waiting = m.nodes
+        waiting = [*m.nodes]
         while waiting:
             unread = [n for n in waiting if not any(v.readers or graph.is_output(v) for v in n.outputs)]
             if not unread:

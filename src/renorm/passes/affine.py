@@ -107,5 +107,19 @@ ARITHMETIC: dict[str, Callable[[int, Array, bool], ChannelMap]] = {
 
 
 def together(first: ChannelMap, second: ChannelMap, x: Value) -> ChannelMap | None:
-    """Two maps of x, one after the other, as one; None where they run along different axes."""
-    return next((a.then(second) for a in first.along(x.shape) if a.axis == second.axis), None)
+    """Return two maps of x, one after the other, as one; None where they run along different axes."""
+    seconds = second.along(x.shape)
+    return next((a.then(b) for a in first.along(x.shape) for b in seconds if a.axis == b.axis), None)
+
+
+def mapped(constant: Value, m: ChannelMap) -> Array:
+    """Return a constant's elements times k plus shift, in float64; a map of a single number is not spread. The axis of
+    the map may count from the end, and stand before the first one of the constant."""
+    inner = constant.rank - 1 - m.axis if m.axis >= 0 else -1 - m.axis  # axes after that of the channels
+    k, shift = (
+        None if v is None else v[0] if v.size and (v == v[0]).all() else v.reshape(-1, *[1] * inner)
+        for v in (m.k, m.shift)
+    )
+    held = exact(constant)
+    held = held if k is None else held * k
+    return held if shift is None else held + shift

@@ -20,7 +20,7 @@ from renorm.core.dims import is_static, static
 from renorm.core.dtypes import itemsize
 from renorm.core.target import Target
 from renorm.graph.ir import Graph, Node, Value
-from renorm.graph.rewrite import Driver, Match, Rewrite
+from renorm.graph.rewrite import Driver, Match, Plan, Refusal, Rewrite
 from renorm.ops.conv import Conv
 from renorm.ops.conv_transpose import ConvTranspose
 from renorm.ops.shared.filtering import has_points, points
@@ -50,34 +50,31 @@ class Way:
 
 
 class _ByTiles(Rewrite):
-    """plan: for each convolution the way that is chosen, or why there is none."""
+    """ways: for each convolution the way that is chosen, or why there is none."""
 
     constants = ("w",)
     direct: type[Conv | ConvTranspose]
 
-    def __init__(self, plan: Mapping[Node, Way | str]):
-        self.plan = plan
+    def __init__(self, ways: Mapping[Node, Way | str]):
+        self.ways = ways
 
     def pattern(self, x: Any, w: Any, b: Any) -> Any:
         return self.direct.matching()(x, w, b)
 
-    def fits(self, m: Match) -> bool:
-        return m.root in self.plan
-
-    def refuse(self, m: Match) -> str | None:
-        way = self.plan[m.root]
-        if isinstance(way, str):
-            return way
+    def plan(self, m: Match) -> Plan | Refusal | None:
+        way = self.ways.get(m.root)
+        if way is None or isinstance(way, str):
+            return None if way is None else Refusal(way)
         filters = way.op.filters(static(m.x.shape[2:]), static(m.w.shape[2:]))
-        m.found = TransformedWeight(given(m.w), filters, way.op.result_axis)
-        return None if m.found.is_finite(m.w.dtype) else "its transformed weights are not finite"
+        weight = TransformedWeight(given(m.w), filters, way.op.result_axis)
+        if not weight.is_finite(m.w.dtype):
+            return Refusal("its transformed weights are not finite")
 
-    def rewrite(self, m: Match) -> Value:
-        way = self.plan[m.root]
-        assert isinstance(way, Way)
-        if way.transforms_weights:
-            return way.op(m.x, m.w, m.b)
-        return way.op(m.x, m.graph.constant(m.found, m.w.name, m.w.source, dtype=m.w.dtype), m.b)
+        def make(m: Match) -> Value:
+            w = m.w if way.transforms_weights else m.graph.constant(weight, m.w.name, m.w.source, dtype=m.w.dtype)
+            return way.op(m.x, w, m.b)
+
+        return Plan(make)
 
 
 class ConvToWinograd(_ByTiles):

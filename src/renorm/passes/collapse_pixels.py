@@ -13,7 +13,7 @@ from renorm import ops
 from renorm.core.dims import static
 from renorm.graph import registry
 from renorm.graph.ir import Value
-from renorm.graph.rewrite import Match, Rewrite
+from renorm.graph.rewrite import Match, Plan, Rewrite
 from renorm.ops.conv_transpose import ConvTranspose
 from renorm.ops.shared.window import Span
 from renorm.passes.affine import exact
@@ -47,11 +47,12 @@ class ConvTransposeOfPixel(Rewrite):
     def pattern(self, x: Any, w: Any, b: Any) -> Any:
         return ConvTranspose.matching()(x, w, b)
 
-    def fits(self, m: Match) -> bool:
+    def plan(self, m: Match) -> Plan | None:
         if not _is_pixel(m) or m.root.op.values["group"] != 1:
-            return False
+            return None
         spans, extents = self._window(m)
-        return all(s.dilation == 1 and s.before + e <= s.kernel for s, e in zip(spans, extents, strict=True))
+        is_inside = all(s.dilation == 1 and s.before + e <= s.kernel for s, e in zip(spans, extents, strict=True))
+        return Plan(self.rewrite) if is_inside else None
 
     def rewrite(self, m: Match) -> Value:
         kept = [slice(s.before, s.before + e) for s, e in zip(*self._window(m), strict=True)]
@@ -81,13 +82,13 @@ class NormOfChannels(Rewrite):
         parameters = (scale,) if self.norm == "rms_norm" else (scale, bias)
         return move(norm(move(x, name="there"), *parameters, name="norm"), name="back")
 
-    def fits(self, m: Match) -> bool:
+    def plan(self, m: Match) -> Plan | None:
         rank, parameters = m.x.rank, (m.scale, m.bound.get("bias"))
         if rank < 4 or not m.x.type.is_static or m.norm.op.values["axis"] not in (-1, rank - 1):
-            return False
+            return None
         there = (0, *range(2, rank), 1)
         moved = m.there.op.order(rank) == there and m.back.op.order(rank) == (0, rank - 1, *range(1, rank - 1))
-        return moved and all(p is None or p.rank < 2 for p in parameters)
+        return Plan(self.rewrite) if moved and all(p is None or p.rank < 2 for p in parameters) else None
 
     def rewrite(self, m: Match) -> Value:
         n, c, *extents = static(m.x.shape)

@@ -10,7 +10,7 @@ from renorm import ops
 from renorm.core.dims import static
 from renorm.graph import registry
 from renorm.graph.ir import Value
-from renorm.graph.rewrite import Match, Rewrite, Variable
+from renorm.graph.rewrite import Match, Plan, Rewrite, Variable
 from renorm.ops.einsum import Axes, Einsum
 
 
@@ -21,15 +21,16 @@ class EinsumToMatmul(Rewrite):
     def pattern(self) -> object:
         return registry.find("einsum").matching()(Variable("xs", True))
 
-    def fits(self, m: Match) -> bool:
+    def plan(self, m: Match) -> Plan | None:
         xs = [v for v in m.root.inputs if v is not None]
         if len(xs) != 2 or not all(v.type.is_static for v in xs):
-            return False
+            return None
         (a, b), result = _axes(m, xs)
         extents = [dict(zip(axes, static(x.shape))) for axes, x in zip((a, b), xs)]
         alike = all(extents[0][n] == extents[1][n] for n in a if n in b)
         distinct = len(set(a)) == len(a) and len(set(b)) == len(b)
-        return distinct and alike and all(n in result or (n in a and n in b) for n in (*a, *b))
+        is_product = distinct and alike and all(n in result or (n in a and n in b) for n in (*a, *b))
+        return Plan(self.rewrite) if is_product else None
 
     def rewrite(self, m: Match) -> Value:
         xs = [v for v in m.root.inputs if v is not None]

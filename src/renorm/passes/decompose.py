@@ -11,7 +11,7 @@ from renorm import ops
 from renorm.core.dims import normalize_axis
 from renorm.graph import registry
 from renorm.graph.ir import Value
-from renorm.graph.rewrite import Match, Rewrite, Variable
+from renorm.graph.rewrite import Match, Plan, Rewrite, Variable
 
 
 class SplitToSlices(Rewrite):
@@ -21,8 +21,8 @@ class SplitToSlices(Rewrite):
         op = registry.find("split")
         return op.matching()(*(Variable(p.name) for p in op.parsed.operands))
 
-    def fits(self, m: Match) -> bool:
-        return all(v.type.is_static for v in m.root.outputs)
+    def plan(self, m: Match) -> Plan | None:
+        return Plan(self.rewrite) if all(v.type.is_static for v in m.root.outputs) else None
 
     def rewrite(self, m: Match) -> list[Value]:
         x = m.root.inputs[0]

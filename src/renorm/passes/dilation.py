@@ -6,7 +6,7 @@ from typing import Any
 
 from renorm import ops
 from renorm.graph.ir import Value
-from renorm.graph.rewrite import Match, Rewrite, any_op
+from renorm.graph.rewrite import Match, Plan, Refusal, Rewrite, any_op
 from renorm.ops.conv import Conv
 from renorm.ops.shared.family import Elementwise
 from renorm.ops.space_to_batch import BatchToSpace, SpaceToBatch
@@ -22,17 +22,18 @@ class ConvOfBlocks(Rewrite):
         inner = SpaceToBatch.matching()(x)
         return BatchToSpace.matching()(ops.conv(inner, w, b))
 
-    def refuse(self, m: Match) -> str | None:
+    def plan(self, m: Match) -> Plan | Refusal:
         conv, rank = m.conv.op, m.x.rank - 2
         if m.batch_to_space.op.blocks != m.space_to_batch.op.blocks:
-            return f"blocks {list(m.space_to_batch.op.blocks)} are put together as {list(m.batch_to_space.op.blocks)}"
+            apart, together = (list(n.op.blocks) for n in (m.space_to_batch, m.batch_to_space))
+            return Refusal(f"blocks {apart} are put together as {together}")
         if any(s != 1 for s in conv.along("strides", rank)):
-            return f"strides {list(conv.along('strides', rank))} leave out elements of each block"
+            return Refusal(f"strides {list(conv.along('strides', rank))} leave out elements of each block")
         if conv.auto_pad not in ("NOTSET", "VALID") and not m.space_to_batch.output.type.is_static:
-            return f"auto_pad = {conv.auto_pad} depends on extents that are not known"
+            return Refusal(f"auto_pad = {conv.auto_pad} depends on extents that are not known")
         if any(p < 0 for p in self._pads(m)):
-            return f"crops {list(m.batch_to_space.op.crops)} go beyond what was padded"
-        return None
+            return Refusal(f"crops {list(m.batch_to_space.op.crops)} go beyond what was padded")
+        return Plan(self.rewrite)
 
     def rewrite(self, m: Match) -> Value:
         conv, rank = m.conv.op, m.x.rank - 2
@@ -59,8 +60,9 @@ class BlocksOfElementwise(Rewrite):
     def pattern(self) -> Any:
         return BatchToSpace.matching()(any_op("f"))
 
-    def fits(self, m: Match) -> bool:
-        return isinstance(m.f.op, Elementwise) and len(m.f.inputs) == 1 and len(m.f.outputs) == 1
+    def plan(self, m: Match) -> Plan | None:
+        is_unary = isinstance(m.f.op, Elementwise) and len(m.f.inputs) == 1 and len(m.f.outputs) == 1
+        return Plan(self.rewrite) if is_unary else None
 
     def rewrite(self, m: Match) -> Value:
         return m.f.op(m.batch_to_space.op(m.f.inputs[0]))

@@ -3,13 +3,15 @@
     f(x; w, b) * k + shift -> f(x; w', b')
     f(x * k + shift; w, b) -> f(x; w', b') + rest
 
-What k and shift are is read in affine.py, how they come to constants that are far away in paths.py and pushing.py, and
-what these become in weight_folding.py.
+What k and shift are is read in affine.py, how they come to constants that are far away in channel_flow.py, and what
+these become in weight_folding.py.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,11 +20,11 @@ from renorm import ops
 from renorm.core import dtypes
 from renorm.graph import registry
 from renorm.graph.channels import ChannelMap
-from renorm.graph.ir import Value
-from renorm.graph.rewrite import Match, Rewrite, Variable, any_result
-from renorm.passes import paths, pushing
+from renorm.graph.ir import Node, Value
+from renorm.graph.rewrite import Match, Plan, Refusal, Rewrite, Variable, any_result
 from renorm.passes.affine import ARITHMETIC, FAR, normalization, per_channel, scaling, together
-from renorm.passes.weight_folding import VANISH, Scaled, absorb, absorb_front
+from renorm.passes.channel_flow import Front, Fronts, Readers, Rewiring, ask
+from renorm.passes.weight_folding import VANISH, Absorbed, Scaled, absorb, absorb_front
 
 _LONGEST = 64  # scales and shifts in a row that are looked at as one
 
@@ -39,49 +41,45 @@ class Fold(Rewrite):
         """Return the map that follows the producer, or a sentence on why it is no scale and shift per channel."""
         raise NotImplementedError
 
-    def fits(self, m: Match) -> bool:
-        if len(m.producer.outputs) > 1:  # what else it gives may stay; the path tells
-            m.alongside |= dict.fromkeys(m.producer.outputs)
-        return True
-
-    def refuse(self, m: Match) -> str | None:
-        """The map itself is tried first, then what it is together with those that stand right before it."""
+    def plan(self, m: Match) -> Plan | Refusal:
+        """Try the map itself first, then what it is together with those that stand right before it."""
         y, found = self.scaled(m), self.affine(m)
         if isinstance(found, str):
-            return found
-        reasons: list[str] = []
-        m.about = [m.root]
+            return Refusal(found)
+        chain, reasons = [m.root], list[str]()
         while True:
-            pattern = dict(m.bound)
             for one in found.plain().along(y.shape):
-                m.bound, m.alongside = dict(pattern), {}
-                if one.is_identity:  # whatever stands before it stays
-                    m.bound = {name: v for name, v in pattern.items() if v is not y.producer}
-                m.found = paths.back(m, y, one, absorb)
-                if not isinstance(m.found, str):
-                    return None
-                reasons.append(m.found)
-            m.bound, m.alongside, node = pattern, {}, y.producer
+                rewiring = ask(m.graph, y, one, absorb, chain)
+                if not isinstance(rewiring, str):
+                    make = partial(self._rewired, y=y, rewiring=rewiring)
+                    return Plan(make, [*chain, *rewiring.steps], chain, rewiring.beside)
+                reasons.append(rewiring)
+            node = y.producer
             before = None if node is None or len(y.readers) > 1 or m.graph.is_output(y) else scaling(node)
             both = None if before is None else together(before[1], found, before[0])
-            if node is None or before is None or both is None or len(m.about) > _LONGEST:
+            if node is None or before is None or both is None or len(chain) > _LONGEST:
                 break
-            m.bound[f"on the way: {node.name}"] = node
-            m.about.append(node)
+            chain.append(node)
             y, found = before[0], both
-        m.found = Scaled(m.root.name, y, found.plain())
-        if m.found.count < len(m.about) and m.found.fits() and not _cancels(m.found.map, self.affine(m)):
-            return None
-        m.about = [m.root]
-        return next((r for r in reasons if VANISH in r), reasons[0])  # a map along several axes has several reasons
+        scaled = Scaled(m.root.name, y, found.plain())
+        if scaled.count < len(chain) and scaled.fits() and not _cancels(scaled.map, self.affine(m)):
+            return Plan(scaled, chain, chain)
+        return Refusal(_nearest(reasons))
+
+    @staticmethod
+    def _rewired(m: Match, y: Value, rewiring: Rewiring) -> dict[Value, Value]:
+        new = rewiring(m)
+        return {m.root.output: new.get(y, y), **{v: new[v] for v in rewiring.beside if v in new}}
 
     @staticmethod
     def scaled(m: Match) -> Value:
         """Return the value that the map falls upon."""
         return next(v for v in m.root.inputs if v is not None and v.producer is m.producer)
 
-    def rewrite(self, m: Match) -> Value:
-        return m.found(m)
+
+def _nearest(reasons: list[str]) -> str:
+    """Return the reason that says most, where a map along several axes has several."""
+    return next((r for r in reasons if VANISH in r), reasons[0])
 
 
 def _cancels(both: ChannelMap, last: Any) -> bool:
@@ -171,38 +169,43 @@ class FoldInFront(Rewrite):
         op = registry.find(self.op)
         return op.matching()(*(Variable(p.name) for p in op.parsed.operands))
 
-    def fits(self, m: Match) -> bool:
-        pattern = dict(m.bound)
+    def plan(self, m: Match) -> Plan | Refusal | None:
+        fronts = Fronts(m.graph, scaling)
         for index, x in enumerate(m.root.inputs):
-            m.bound = dict(pattern)
-            found = None if x is None or x.is_constant else pushing.front(m, x, scaling)
-            if found is None:
-                continue
-            m.found = index, found
-            m.about = [n for n in m.nodes if n.op.name == "batch_norm" or n.op.name in ARITHMETIC] or [m.root]
-            if not isinstance(found, str) and pushing.is_taken_by_all(m, found.norms, scaling, absorb_front):
-                m.alongside = dict.fromkeys(v for n in m.nodes if n is not m.root for v in n.outputs)
-            return True
-        return False
+            front = None if x is None or x.is_constant else fronts.of(x)
+            if isinstance(front, Refusal):
+                return front
+            if front is not None and x is not None:
+                return self._without(m, index, x, front)
+        return None
 
-    def refuse(self, m: Match) -> str | None:
-        index, found = m.found
-        if isinstance(found, str):
-            return found
-        m.about = [*found.norms]
-        x = m.root.inputs[index]
-        assert x is not None
+    def _without(self, m: Match, index: int, x: Value, front: Front) -> Plan | Refusal:
+        """Return the plan of f' without the map in front of its operand x."""
         reasons: list[str] = []
-        for one in found.map.plain().along(x.shape):
+        for one in front.map.plain().along(x.shape):
             taken = absorb_front(m.root, index, one)
             if not isinstance(taken, str):
-                m.found = replace(taken, made={index: found.made})
-                return None
+                carriers = [*front.rewiring.steps]
+                beside = [v for n in carriers for v in n.outputs] if self._goes(m, carriers, front.norms) else ()
+                make = partial(self._rewired, taken=taken, index=index, x=x, rewiring=front.rewiring)
+                return Plan(make, [m.root, *carriers], front.norms, beside)
             reasons.append(taken)
-        return next((r for r in reasons if VANISH in r), reasons[0])
+        return Refusal(_nearest(reasons), front.norms)
 
-    def rewrite(self, m: Match) -> Value:
-        return m.found(m)
+    @staticmethod
+    def _rewired(m: Match, taken: Absorbed, index: int, x: Value, rewiring: Rewiring) -> Value:
+        return taken(m, {index: rewiring(m)[x]})
+
+    @staticmethod
+    def _goes(m: Match, carriers: Sequence[Node], norms: Sequence[Node]) -> bool:
+        """Return whether others read what norms give, or what carries it, and all who do take the maps into their
+        constants, too: one after the other they will, and then the norms are gone."""
+        inside = {m.root, *carriers}
+        if all(u in inside for n in carriers for v in n.outputs for u in v.readers):
+            return False
+        readers = Readers(m.graph, scaling, lambda *asked: not isinstance(absorb_front(*asked), str))
+        steps = {n.output: step[1] for n in norms if (step := scaling(n)) is not None}
+        return all(readers.take(v, step) for v, step in steps.items())
 
 
 RULES: tuple[Rewrite, ...] = (

@@ -11,7 +11,7 @@ from renorm import ops
 from renorm.core.dims import is_static, static
 from renorm.core.dtypes import itemsize
 from renorm.graph.ir import Value
-from renorm.graph.rewrite import Match, Rewrite
+from renorm.graph.rewrite import Match, Plan, Refusal, Rewrite
 from renorm.ops.conv import Conv
 from renorm.ops.pad import Pad
 from renorm.ops.shared.folding import border, window_hits
@@ -27,20 +27,19 @@ class PadIntoConv(Rewrite):
     def pattern(self, x: Any, pads: Any, value: Any, axes: Any, w: Any, b: Any) -> Any:
         return ops.conv(ops.pad(x, pads, value, axes, mode="constant"), w, b)
 
-    def fits(self, m: Match) -> bool:
-        return all(v is None or v.is_constant for v in (m.pads, m.value, m.axes))
-
-    def refuse(self, m: Match) -> str | None:
+    def plan(self, m: Match) -> Plan | Refusal | None:
+        if not all(v is None or v.is_constant for v in (m.pads, m.value, m.axes)):
+            return None
         if m.root.op.values["auto_pad"] not in ("NOTSET", "VALID"):
-            return f"auto_pad = {m.root.op.values['auto_pad']} depends on the padded extents"
+            return Refusal(f"auto_pad = {m.root.op.values['auto_pad']} depends on the padded extents")
         if self._value(m) and (reason := self._no_image(m)):
-            return f"it pads with {self._value(m):g}, and {reason}"
+            return Refusal(f"it pads with {self._value(m):g}, and {reason}")
         around = self._around(m)
         if any(before or after for before, after in around[:2]):
-            return "it pads batch or channels"
+            return Refusal("it pads batch or channels")
         if any(before < 0 or after < 0 for before, after in around):
-            return "it crops, which convolutions cannot"
-        return None
+            return Refusal("it crops, which convolutions cannot")
+        return Plan(self.rewrite)
 
     def rewrite(self, m: Match) -> Value:
         conv = m.root.op

@@ -23,7 +23,7 @@ from renorm.core.target import Target
 from renorm.graph import registry
 from renorm.graph.external import standalone
 from renorm.graph.ir import External, Graph, Node
-from renorm.graph.rewrite import Application, Driver, Literal, Refused, Result, Rewrite, Variable, merged_origin
+from renorm.graph.rewrite import Application, Driver, Literal, Plan, Refused, Result, Rewrite, Variable, merged_origin
 from renorm.passes.context import Claim, Context
 from renorm.runtime.external import ExternalCode
 
@@ -125,8 +125,8 @@ def _matches(graph: Graph, target: Target) -> Iterator[list[Node]]:
     driver = Driver(units)
     for unit in sorted(units, key=lambda u: (-u.root.size(), _text(u.root, {}))):
         for node in graph.nodes:
-            m = unit.matches(graph, node)
-            if m is not None and driver.objection(unit, m) is None:
+            m = next(unit.matches(graph, node), None)
+            if m is not None and driver.objection(unit, m, Plan(unit.rewrite)) is None:
                 yield sorted(m.nodes, key=graph.place_of)
     names = _names(target)
     for node in graph.nodes:

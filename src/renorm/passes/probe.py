@@ -7,7 +7,7 @@ its own nodes cost, because the values around it are known.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,6 @@ from renorm.core.random_inputs import random_inputs
 from renorm.core.tolerance import tolerance
 from renorm.graph import interpret
 from renorm.graph.ir import Graph, Node, Value
-from renorm.graph.rewrite import Match
 from renorm.passes.sensitivity import Sensitivity
 
 Array = np.ndarray[Any, Any]
@@ -81,11 +80,10 @@ class Probes:
         """Compute all values anew, which are those of `graph` from here on."""
         self._values = interpret.evaluate(graph, self._inputs)
 
-    def measure(self, m: Match, results: Sequence[Value], made: Sequence[Node]) -> tuple[float, str | None]:
+    def measure(self, replaced: Mapping[Value, Value], made: Sequence[Node]) -> tuple[float, str | None]:
         """Return the relative error that a rewrite makes, and a sentence where it is more than that of one layer."""
-        pairs = [(old, new) for old, new in [*zip(m.root.outputs, results), *m.alongside.items()] if new is not None]
         worst, reason = 0.0, None
-        for old, new in pairs:
+        for old, new in replaced.items():
             expected, found, relative = self._value(old), self._value(new), tolerance(old.dtype, 1)
             difference = judge(found, expected, relative)
             if not difference.agrees:

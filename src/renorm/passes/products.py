@@ -14,7 +14,7 @@ from renorm import ops
 from renorm.core import dtypes
 from renorm.graph import deferred
 from renorm.graph.ir import Value
-from renorm.graph.rewrite import Match, Rewrite
+from renorm.graph.rewrite import Match, Plan, Refusal, Rewrite
 from renorm.ops.gemm import Gemm
 from renorm.passes.affine import given
 
@@ -27,10 +27,10 @@ class MatmulToGemm(Rewrite):
     def pattern(self, a: Any, b: Any) -> Any:
         return ops.matmul(a, b)
 
-    def refuse(self, m: Match) -> str | None:
+    def plan(self, m: Match) -> Plan | Refusal:
         if m.a.rank != 2 or m.b.rank != 2:
-            return f"operands are of rank {m.a.rank} and {m.b.rank}, and gemm takes matrices"
-        return None
+            return Refusal(f"operands are of rank {m.a.rank} and {m.b.rank}, and gemm takes matrices")
+        return Plan(self.rewrite)
 
     def rewrite(self, m: Match) -> Value:
         return ops.gemm(m.a, m.b)
@@ -69,10 +69,9 @@ class GemmDropsC(Rewrite):
     def pattern(self, a: Any, b: Any, c: Any) -> Any:
         return ops.gemm(a, b, c)
 
-    def fits(self, m: Match) -> bool:
-        if m.c is None:
-            return False
-        return m.root.op.values["beta"] == 0 or (m.c.is_constant and not m.c.data.any())
+    def plan(self, m: Match) -> Plan | None:
+        is_nothing = m.c is not None and (m.root.op.values["beta"] == 0 or (m.c.is_constant and not m.c.data.any()))
+        return Plan(self.rewrite) if is_nothing else None
 
     def rewrite(self, m: Match) -> Value:
         return m.root.op.with_attributes(beta=1.0)(m.a, m.b)
@@ -84,10 +83,11 @@ class GemmFoldsScalars(Rewrite):
     def pattern(self, a: Any, b: Any, c: Any) -> Any:
         return ops.gemm(a, b, c)
 
-    def fits(self, m: Match) -> bool:
+    def plan(self, m: Match) -> Plan | None:
         values, c = m.root.op.values, m.c
         scaled = [v for v, factor in ((m.b, values["alpha"]), (c, values["beta"])) if v is not None and factor != 1]
-        return bool(scaled) and dtypes.is_float(m.a.dtype) and all(v.is_constant for v in scaled)
+        can_be = scaled and dtypes.is_float(m.a.dtype) and all(v.is_constant for v in scaled)
+        return Plan(self.rewrite) if can_be else None
 
     def rewrite(self, m: Match) -> Value:
         alpha, beta = m.root.op.values["alpha"], m.root.op.values["beta"]

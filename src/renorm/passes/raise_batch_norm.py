@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -19,7 +20,7 @@ from renorm.core import dtypes
 from renorm.graph.channels import cancellation
 from renorm.graph.deferred import fits, largest
 from renorm.graph.ir import Node, Value
-from renorm.graph.rewrite import Match, Rewrite
+from renorm.graph.rewrite import Match, Plan, Refusal, Rewrite
 from renorm.passes.affine import FAR, exact, per_channel
 
 _ARITHMETIC = ("add", "sub", "mul", "div")
@@ -54,33 +55,33 @@ class RaiseBatchNorm(Rewrite):
     def pattern(self, a: Any, b: Any) -> Any:
         return getattr(ops, self.op)(a, b)
 
-    def fits(self, m: Match) -> bool:
-        steps = _steps(m.root)
-        if not steps or (len(m.root.output.readers) == 1 and _step(*m.root.output.readers) is not None):
-            return False  # the chain goes on
-        if not _is_norm(steps):
-            return False
-        m.found = steps
-        m.bound.update({f"step {i}": s.node for i, s in enumerate(steps)})
-        return True
+    def pieces(self, root: Node) -> Sequence[Node]:
+        """Return the nodes of the norm that ends at a node; none where there is none."""
+        return [s.node for s in _norm_steps(root)]
 
-    def kind(self, m: Match) -> str:
-        """The norm that it is, or nearly is."""
+    def kind(self, root: Node) -> str:
+        """Return the norm that it is, or nearly is."""
         return "batch_norm"
 
-    def refuse(self, m: Match) -> str | None:
-        x, parameters = m.found[0].x, _parameters(m.found)
-        m.found = x, parameters
+    def plan(self, m: Match) -> Plan | Refusal | None:
+        steps = _norm_steps(m.root)
+        if not steps:
+            return None
+        x, parameters = steps[0].x, _parameters(steps)
         for name, v in parameters.items():
             if not fits(largest(v), x.dtype):
-                return f"its {name} goes beyond {x.dtype}"
+                return Refusal(f"its {name} goes beyond {x.dtype}")
         times = cancellation(**parameters, epsilon=0.0)
         if times > FAR:
-            return f"its mean is so far from 0 that a norm, k * x + shift, may round {times:.3g} times as coarsely"
-        return None
+            return Refusal(
+                f"its mean is so far from 0 that a norm, k * x + shift, may round {times:.3g} times as coarsely"
+            )
+        return Plan(
+            partial(self._norm, x=x, parameters=parameters), nodes=[*dict.fromkeys([m.root, *(s.node for s in steps)])]
+        )
 
-    def rewrite(self, m: Match) -> Value:
-        x, parameters = m.found
+    @staticmethod
+    def _norm(m: Match, x: Value, parameters: dict[str, Any]) -> Value:
         made = [
             m.graph.constant(v, f"{m.root.name}.{name}", f"raised {m.root.name}", dtype=x.dtype)
             for name, v in parameters.items()
@@ -143,6 +144,13 @@ def _steps(root: Node) -> list[Step]:
     return found[::-1]
 
 
+def _norm_steps(root: Node) -> list[Step]:
+    """Return the chain that ends at a node, where it is a norm and does not go on."""
+    steps, readers = _steps(root), root.output.readers
+    goes_on = len(readers) == 1 and _step(*readers) is not None
+    return steps if steps and not goes_on and _is_norm(steps) else []
+
+
 def _is_norm(steps: Sequence[Step]) -> bool:
     """Return whether a chain is more than arithmetic that happens to be there: it centres and scales per channel, or
     scales and shifts what a linear op makes. Factors of 1 are no scale: what is left is an addition."""
@@ -176,21 +184,27 @@ class StoredInstanceNorm(Rewrite):
     def pattern(self, x: Any, to: Any, scale: Any, bias: Any, mean: Any, var: Any) -> Any:
         return ops.batch_norm(ops.reshape(x, to, name="joined"), scale, bias, mean, var)
 
-    def fits(self, m: Match) -> bool:
+    def plan(self, m: Match) -> Plan | Refusal | None:
         x, joined = m.x, m.root.output
         if not (x.type.is_static and joined.type.is_static) or x.rank < 2 or m.root.op.values["training_mode"]:
-            return False
+            return None
         count = x.shape[0] * x.shape[1]
-        return x.shape[0] > 1 and bool(count) and joined.shape[:2] == (1, count)
+        if x.shape[0] < 2 or not count or joined.shape[:2] != (1, count):
+            return None
+        differ = [c.name for c in self._parameters(m) if not ((v := self._by_sample(m, c)) == v[:1]).all()]
+        return Refusal(f"{differ[0]!r} differs from sample to sample") if differ else Plan(self.rewrite)
 
-    def refuse(self, m: Match) -> str | None:
-        m.found = [exact(m.bound[name]).reshape(m.x.shape[0], -1) for name in self.constants]
-        differ = [m.bound[name].name for name, v in zip(self.constants, m.found) if not (v == v[:1]).all()]
-        return f"{differ[0]!r} differs from sample to sample" if differ else None
+    def _parameters(self, m: Match) -> list[Value]:
+        return [m.bound[name] for name in self.constants]
+
+    @staticmethod
+    def _by_sample(m: Match, c: Value) -> Any:
+        return exact(c).reshape(m.x.shape[0], -1)
 
     def rewrite(self, m: Match) -> Value:
-        held = zip((m.bound[name] for name in self.constants), m.found)
-        made = [m.graph.constant(v[0], old.name, old.source, dtype=old.dtype) for old, v in held]
+        made = [
+            m.graph.constant(self._by_sample(m, c)[0], c.name, c.source, dtype=c.dtype) for c in self._parameters(m)
+        ]
         return ops.reshape(ops.batch_norm(m.x, *made, epsilon=m.root.op.values["epsilon"], name=m.root.name), m.to)
 
 

@@ -12,7 +12,7 @@ from renorm import ops
 from renorm.core.dims import static
 from renorm.graph import registry
 from renorm.graph.ir import Node, Value
-from renorm.graph.rewrite import Match, Rewrite, any_op
+from renorm.graph.rewrite import Match, Plan, Refusal, Rewrite, any_op
 from renorm.passes.affine import exact
 
 _LARGEST = 1 << 24  # elements of a view over which its constants are compared, spread
@@ -36,13 +36,31 @@ class GroupNormOfReshaped(Rewrite):
         norm = registry.find(self.norm).matching()(ops.reshape(x, inside, name="grouping"), scale, bias, name="norm")
         return ops.reshape(norm, back)
 
-    def fits(self, m: Match) -> bool:
+    def plan(self, m: Match) -> Plan | Refusal | None:
         x, grouped = m.x, m.grouping.output
         if not (x.type.is_static and grouped.type.is_static) or x.rank < 2 or m.root.output.shape != x.shape:
-            return False
-        channels = static(x.shape)[1]
-        groups = self._groups(m)
-        return groups > 0 and channels % groups == 0 and (m.bias is None or m.bias.is_constant)
+            return None
+        channels, groups = int(static(x.shape)[1]), self._groups(m)
+        if not groups or channels % groups or not (m.bias is None or m.bias.is_constant):
+            return None
+        if np.prod(static(x.shape)[1:], dtype=np.int64) > _LARGEST and self.norm == "layer_norm":
+            return Refusal(f"{grouped.type} is too large to spread scale and bias over it")
+        parameters = list[Any]()
+        for v in (m.scale, m.bias):
+            spread = np.zeros(channels) if v is None else self._per_channel(m, v)
+            if isinstance(spread, str):
+                return Refusal(spread)
+            parameters.append(spread)
+
+        def make(m: Match) -> Value:
+            scale, bias = (
+                m.graph.constant(v, f"{m.norm.name}.{what}_per_channel", m.scale.source, dtype=m.scale.dtype)
+                for what, v in zip(("scale", "bias"), parameters)
+            )
+            epsilon = m.norm.op.values["epsilon"]
+            return ops.group_norm(x, scale, bias, num_groups=groups, epsilon=epsilon, name=m.norm.name)
+
+        return Plan(make)
 
     def _groups(self, m: Match) -> int:
         """Return how many slices of one sample are normalized; 0 where samples are not apart, or not whole."""
@@ -53,15 +71,6 @@ class GroupNormOfReshaped(Rewrite):
     def _first(self, m: Match) -> int:
         """The first axis of a slice."""
         return int(m.norm.op.values.get("axis", 2)) % m.grouping.output.rank
-
-    def refuse(self, m: Match) -> str | None:
-        if np.prod(static(m.x.shape)[1:], dtype=np.int64) > _LARGEST and self.norm == "layer_norm":
-            return f"{m.grouping.output.type} is too large to spread scale and bias over it"
-        spread = [None if v is None else self._per_channel(m, v) for v in (m.scale, m.bias)]
-        if any(isinstance(v, str) for v in spread):
-            return next(v for v in spread if isinstance(v, str))
-        m.found = spread
-        return None
 
     def _per_channel(self, m: Match, v: Value) -> Any:
         """A constant of the norm as one number per channel of x, or why it is not that."""
@@ -76,16 +85,6 @@ class GroupNormOfReshaped(Rewrite):
         if not (spread == spread[:, :1]).all():
             return f"{v.name!r} {v.type} differs within a channel"
         return spread[:, 0] if spread.size else np.zeros(channels)
-
-    def rewrite(self, m: Match) -> Value:
-        count = int(static(m.x.shape)[1])
-        given = m.found[0], np.zeros(count) if m.found[1] is None else m.found[1]
-        scale, bias = (
-            m.graph.constant(v, f"{m.norm.name}.{what}_per_channel", m.scale.source, dtype=m.scale.dtype)
-            for what, v in zip(("scale", "bias"), given)
-        )
-        groups, epsilon = self._groups(m), m.norm.op.values["epsilon"]
-        return ops.group_norm(m.x, scale, bias, num_groups=groups, epsilon=epsilon, name=m.norm.name)
 
 
 @dataclass(frozen=True)
@@ -102,24 +101,24 @@ class AffineBehindReshape(Rewrite):
     def pattern(self, c: Any, back: Any) -> Any:
         return ops.reshape(getattr(ops, self.op)(any_op("norm"), c, name="affine"), back)
 
-    def fits(self, m: Match) -> bool:
+    def plan(self, m: Match) -> Plan | Refusal | None:
         inner, outer = m.affine.output, m.root.output
         if not (inner.type.is_static and outer.type.is_static) or min(inner.rank, outer.rank) < 2:
-            return False
+            return None
         same = inner.shape[0] == outer.shape[0] and m.norm.output.shape == inner.shape and m.c.rank < inner.rank
-        return same and _is_of_norm(m.norm) and int(np.prod(static(inner.shape)[1:], dtype=np.int64)) <= _LARGEST
-
-    def refuse(self, m: Match) -> str | None:
+        if not same or not _is_of_norm(m.norm) or np.prod(static(inner.shape)[1:], dtype=np.int64) > _LARGEST:
+            return None
         spread = np.broadcast_to(exact(m.c), static(m.affine.output.shape)[1:])
         spread = spread.reshape(int(static(m.root.output.shape)[1]), -1)
         if not (spread == spread[:, :1]).all():
-            return f"{m.c.name!r} {m.c.type} differs within a channel"
-        m.found = spread[:, :1].reshape(-1, *[1] * (m.root.output.rank - 2))
-        return None
+            return Refusal(f"{m.c.name!r} {m.c.type} differs within a channel")
+        per_channel = spread[:, :1].reshape(-1, *[1] * (outer.rank - 2))
 
-    def rewrite(self, m: Match) -> Value:
-        c = m.graph.constant(m.found, f"{m.c.name}.per_channel", m.c.source, dtype=m.c.dtype)
-        return m.affine.op(m.root.op(m.norm.output, m.back), c)
+        def make(m: Match) -> Value:
+            c = m.graph.constant(per_channel, f"{m.c.name}.per_channel", m.c.source, dtype=m.c.dtype)
+            return m.affine.op(m.root.op(m.norm.output, m.back), c)
+
+        return Plan(make)
 
 
 def _is_of_norm(node: Node) -> bool:

@@ -5,7 +5,7 @@ Which of them is told by the axes, and by how the constants run that follow: per
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import sqrt
 from typing import Any
@@ -17,7 +17,7 @@ from renorm.core import dtypes
 from renorm.graph import registry
 from renorm.graph.deferred import fits, largest
 from renorm.graph.ir import Node, Value
-from renorm.graph.rewrite import Match, Rewrite
+from renorm.graph.rewrite import Match, Plan, Refusal, Rewrite
 from renorm.passes.affine import exact
 from renorm.passes.norm_patterns import Standard, mean_of, standard_of
 
@@ -42,36 +42,39 @@ class RaiseStandard(Rewrite):
     def pattern(self, a: Any, b: Any) -> Any:
         return getattr(ops, self.op)(a, b)
 
-    def fits(self, m: Match) -> bool:
+    def pieces(self, root: Node) -> Sequence[Node]:
+        """Return the nodes of the norm that ends at a node; none where there is none."""
+        found = standard_of(root)
+        return [] if found is None else [*dict.fromkeys([root, *found.nodes])]
+
+    def kind(self, root: Node) -> str:
+        """Return the norm that it is, or nearly is."""
+        found = standard_of(root)
+        assert found is not None
+        return _kind(found, root)
+
+    def plan(self, m: Match) -> Plan | Refusal | None:
         found = standard_of(m.root)
         if found is None:
-            return False
+            return None
         if (found.problem or _over(found)) and any(n is not m.root and standard_of(n) for n in found.nodes):
-            return False  # a factor of it says the same
-        m.found = found
-        m.bound.update({f"piece {i}": n for i, n in enumerate(found.nodes)})
-        return True
-
-    def kind(self, m: Match) -> str:
-        """The norm that it is, or nearly is."""
-        return _kind(m.found, m.root)
-
-    def refuse(self, m: Match) -> str | None:
-        found: Standard = m.found
-        kind = self.kind(m)
+            return None  # a factor of it says the same
+        kind = _kind(found, m.root)
         reason = found.problem or _over(found)
         if reason is None and found.epsilon < 0:
             reason = f"epsilon is {found.epsilon:g}"
         if reason is None and not self.admits(kind):
             reason = f"the format has no {kind} at this version"
-        return reason
+        if reason is not None:
+            return Refusal(reason)
 
-    def rewrite(self, m: Match) -> Value:
-        found: Standard = m.found
-        y = _made(found, _kind(found, m.root), m)
-        for v, power in found.rest:
-            y = ops.mul(y, v) if power > 0 else ops.div(y, v)
-        return y
+        def make(m: Match) -> Value:
+            y = _made(found, kind, m)
+            for v, power in found.rest:
+                y = ops.mul(y, v) if power > 0 else ops.div(y, v)
+            return y
+
+        return Plan(make, nodes=self.pieces(m.root))
 
 
 def _over(found: Standard) -> str | None:
@@ -148,9 +151,10 @@ class Uncentre(Rewrite):
     def pattern(self, x: Any, f: Any, b: Any, mean: Any) -> Any:
         return ops.add(ops.mul(x, f, name="scaled"), ops.sub(b, ops.mul(mean, f, name="moved")))
 
-    def fits(self, m: Match) -> bool:
+    def plan(self, m: Match) -> Plan | None:
         found = mean_of(m.mean)
-        return found is not None and found.x is m.x and m.scaled.output.shape == m.x.shape == m.root.output.shape
+        is_mean = found is not None and found.x is m.x
+        return Plan(self.rewrite) if is_mean and m.scaled.output.shape == m.x.shape == m.root.output.shape else None
 
     def rewrite(self, m: Match) -> Value:
         return ops.add(ops.mul(ops.sub(m.x, m.mean), m.f), m.b)
@@ -162,9 +166,10 @@ class UncentreWithoutShift(Rewrite):
     def pattern(self, x: Any, f: Any, mean: Any) -> Any:
         return ops.sub(ops.mul(x, f, name="scaled"), ops.mul(mean, f, name="moved"))
 
-    def fits(self, m: Match) -> bool:
+    def plan(self, m: Match) -> Plan | None:
         found = mean_of(m.mean)
-        return found is not None and found.x is m.x and m.scaled.output.shape == m.x.shape
+        is_mean = found is not None and found.x is m.x
+        return Plan(self.rewrite) if is_mean and m.scaled.output.shape == m.x.shape else None
 
     def rewrite(self, m: Match) -> Value:
         return ops.mul(ops.sub(m.x, m.mean), m.f)
@@ -193,18 +198,26 @@ class TakeAffine(Rewrite):
         inner = build(x, scale, bias, name="norm") if self.norm == "layer_norm" else build(x, scale, name="norm")
         return getattr(ops, self.op)(inner, c)
 
-    def fits(self, m: Match) -> bool:
+    def plan(self, m: Match) -> Plan | Refusal | None:
         norm, bias = m.norm, m.bound.get("bias")
         inside = -norm.op.values["axis"] if norm.op.values["axis"] < 0 else m.x.rank - norm.op.values["axis"]
         outside = m.c.shape[: max(0, m.c.rank - inside)]
         is_constant = bias is None or bias.is_constant
-        return is_constant and m.root.output.shape == m.x.shape and all(d == 1 for d in outside) and inside > 1
-
-    def refuse(self, m: Match) -> str | None:
-        m.found = self._taken(m)
-        if all(v is None or fits(largest(v), m.scale.dtype) for v in m.found):
+        if not is_constant or m.root.output.shape != m.x.shape or any(d != 1 for d in outside) or inside < 2:
             return None
-        return f"scale or bias of {m.norm.name!r} would go beyond {m.scale.dtype}"
+        taken = self._taken(m)
+        if not all(v is None or fits(largest(v), m.scale.dtype) for v in taken):
+            return Refusal(f"scale or bias of {m.norm.name!r} would go beyond {m.scale.dtype}")
+
+        def make(m: Match) -> Value:
+            made = [
+                m.graph.constant(v, f"{m.norm.name}.{what}", m.norm.name, dtype=m.scale.dtype)
+                for what, v in zip(("scale", "bias"), taken)
+                if v is not None
+            ]
+            return m.norm.op(m.x, *made, name=m.norm.name)
+
+        return Plan(make)
 
     def _taken(self, m: Match) -> tuple[Any, Any]:
         """Scale and bias with the constant in them."""
@@ -218,14 +231,6 @@ class TakeAffine(Rewrite):
                 return scale * k, None if shift is None else shift * k
         c = c if self.op == "add" else -c
         return scale, c if shift is None else shift + c
-
-    def rewrite(self, m: Match) -> Value:
-        made = [
-            m.graph.constant(v, f"{m.norm.name}.{what}", m.norm.name, dtype=m.scale.dtype)
-            for what, v in zip(("scale", "bias"), m.found)
-            if v is not None
-        ]
-        return m.norm.op(m.x, *made, name=m.norm.name)
 
 
 @dataclass(frozen=True)
@@ -247,11 +252,12 @@ class NormOfNarrow(Rewrite):
         inner = build(wide, scale, name="norm") if self.norm == "rms_norm" else build(wide, scale, bias, name="norm")
         return registry.find("cast").matching()(inner, name="narrow")
 
-    def fits(self, m: Match) -> bool:
+    def plan(self, m: Match) -> Plan | None:
         parameters = [v for v in m.norm.inputs[1:] if v is not None]
-        return m.x.dtype in ("float16", "bfloat16") and m.root.output.dtype == m.x.dtype and all(
+        are_narrow = m.x.dtype in ("float16", "bfloat16") and m.root.output.dtype == m.x.dtype and all(
             v.data is not None and np.array_equal(_narrow(v, m.x.dtype).astype(np.float32), v.data) for v in parameters
         )  # fmt: skip
+        return Plan(self.rewrite) if are_narrow else None
 
     def rewrite(self, m: Match) -> Value:
         parameters = [

@@ -48,7 +48,6 @@ def _near_norms(graph: Graph, rules: Sequence[Rewrite], context: Context) -> Ite
                 rule, raise_slice_norms.RaiseStandard | raise_batch_norm.RaiseBatchNorm
             ):
                 continue
-            m = rule.matches(graph, node)
-            if m is not None:
-                pieces = tuple(merged_origin(sorted(m.nodes, key=graph.place_of)))
-                yield NearNorm(node.name, rule.kind(m), refused.reason, pieces)
+            pieces = sorted(rule.pieces(node), key=graph.place_of)
+            if pieces:
+                yield NearNorm(node.name, rule.kind(node), refused.reason, tuple(merged_origin(pieces)))

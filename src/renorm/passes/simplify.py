@@ -13,7 +13,7 @@ from renorm.core.dims import normalize_axis, static
 from renorm.core.lazy import cached_property
 from renorm.graph import registry
 from renorm.graph.ir import Node, Value
-from renorm.graph.rewrite import Match, Rewrite, Variable, any_op
+from renorm.graph.rewrite import Match, Plan, Rewrite, Variable, any_op
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,10 @@ class Drop(Rewrite):
         op = registry.find(self.op)
         return op.matching()(*(Variable(p.name, p.is_variadic) for p in op.parsed.operands))
 
-    def fits(self, m: Match) -> bool:
+    def plan(self, m: Match) -> Plan | None:
         x = m.root.inputs[0]
-        return x is not None and m.root.output.type == x.type and self.changes_nothing(m.root)
+        is_same = x is not None and m.root.output.type == x.type and self.changes_nothing(m.root)
+        return Plan(self.rewrite) if is_same else None
 
     def rewrite(self, m: Match) -> Value | None:
         return m.root.inputs[0]
@@ -108,8 +109,8 @@ class ViewOfView(Rewrite):
         below = inner.matching()(*(Variable(f"inner_{p.name}") for p in inner.parsed.operands), name="below")
         return outer.matching()(below, *(Variable(f"outer_{p.name}") for p in outer.parsed.operands[1:]))
 
-    def fits(self, m: Match) -> bool:
-        return m.root.output.type.is_static
+    def plan(self, m: Match) -> Plan | None:
+        return Plan(self.rewrite) if m.root.output.type.is_static else None
 
     def rewrite(self, m: Match) -> Value:
         return ops.reshape(m.below.inputs[0], np.asarray(static(m.root.output.shape), np.int64))
@@ -133,10 +134,10 @@ class ViewOfReduction(Rewrite):
         op = registry.find(self.view)
         return op.matching()(any_op("reduction"), *(Variable(p.name) for p in op.parsed.operands[1:]))
 
-    def fits(self, m: Match) -> bool:
+    def plan(self, m: Match) -> Plan | None:
         axes = _reduced_axes(m.reduction)
         rest = [d for a, d in enumerate(m.reduction.output.shape) if a not in axes]
-        return bool(axes) and m.root.output.shape == tuple(rest)
+        return Plan(self.rewrite) if axes and m.root.output.shape == tuple(rest) else None
 
     def rewrite(self, m: Match) -> Value:
         (x,) = m.reduction.inputs

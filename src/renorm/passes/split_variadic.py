@@ -11,7 +11,7 @@ from renorm import ops
 from renorm.core import dtypes
 from renorm.graph import registry
 from renorm.graph.ir import Value
-from renorm.graph.rewrite import Match, Rewrite, Variable
+from renorm.graph.rewrite import Match, Plan, Rewrite, Variable
 
 MOST = 32  # operands of one op; a kernel that reads more is long to compile, and no faster
 
@@ -29,8 +29,8 @@ class TakeInTurn(Rewrite):
     def pattern(self) -> Any:
         return registry.find(self.op).matching()([Variable("xs", True)])
 
-    def fits(self, m: Match) -> bool:
-        return len(m.xs) > MOST
+    def plan(self, m: Match) -> Plan | None:
+        return Plan(self.rewrite) if len(m.xs) > MOST else None
 
     def rewrite(self, m: Match) -> Value:
         dtype = m.root.output.dtype
@@ -52,8 +52,8 @@ class JoinInParts(Rewrite):
     def pattern(self) -> Any:
         return registry.find("concat").matching()([Variable("xs", True)])
 
-    def fits(self, m: Match) -> bool:
-        return len(m.xs) > MOST
+    def plan(self, m: Match) -> Plan | None:
+        return Plan(self.rewrite) if len(m.xs) > MOST else None
 
     def rewrite(self, m: Match) -> Value:
         parts, axis = list(m.xs), m.root.op.values["axis"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -20,7 +21,7 @@ from renorm.core.target import Target
 from renorm.graph import registry
 from renorm.graph.ir import Graph, Group, Node, Value
 from renorm.graph.op import BROADCAST, INJECTIVE
-from renorm.graph.rewrite import Driver, Match, Rewrite
+from renorm.graph.rewrite import Driver, Match, Plan, Refusal, Rewrite
 from renorm.ops.norm_terms import NormTerms
 from renorm.ops.schedules import cpu_tiles
 from renorm.ops.shared.tile_statistics import counts
@@ -49,6 +50,9 @@ class StatisticsOfTiles:
         Driver([rule(target, blocked) for rule in rules], context.kept, context.probe, context.log).run(graph)
 
 
+Tile = tuple[int, ...]
+"""Extents of a tile along the spatial axes of x."""
+
 _MEANS = ("global_average_pool", "reduce_mean")
 
 
@@ -60,46 +64,49 @@ class _OfTiles(Rewrite):
     def __init__(self, target: Target, blocked: Collection[Value]):
         self.target, self.blocked = target, blocked
 
-    def fits(self, m: Match) -> bool:
+    def plan(self, m: Match) -> Plan | Refusal | None:
+        if not self.is_of_planes(m):
+            return None
+        if m.x not in self.blocked:
+            return Refusal(f"{m.x.name!r} does not lie in blocks of channels")
+        tile = self.tile(m)
+        if tile is None:
+            return Refusal(f"no kernel computes {m.x.name!r} in tiles of whole channels")
+        reason = self.why_slower(m)
+        return Plan(partial(self.of_tiles, tile=tile)) if reason is None else Refusal(reason)
+
+    def is_of_planes(self, m: Match) -> bool:
+        """Return whether the op reduces over planes of x that are worth a second kernel."""
         x = m.x
         return is_static(x.shape) and x.rank > 2 and x.dtype == "float32" and prod(static(x.shape[1:])) >= LEAST
 
-    def refuse(self, m: Match) -> str | None:
-        if m.x not in self.blocked:
-            return f"{m.x.name!r} does not lie in blocks of channels"
-        m.found = self.tile(m)
-        if m.found is None:
-            return f"no kernel computes {m.x.name!r} in tiles of whole channels"
-        if all(u in m.nodes for u in m.x.readers) and not m.graph.is_output(m.x):
-            return self.why_not_alone(m)
-        return None
-
-    def tile(self, m: Match) -> tuple[int, ...] | None:
+    def tile(self, m: Match) -> Tile | None:
         return tile_of(m.graph, m.x, self.target)
 
-    def why_not_alone(self, m: Match) -> str | None:
-        """Return why not, where nobody else reads x."""
-        return f"nobody else reads {m.x.name!r}"
+    def why_slower(self, m: Match) -> str | None:
+        """Return why tiles would save nothing; None where they do."""
+        is_alone = all(u in m.nodes for u in m.x.readers) and not m.graph.is_output(m.x)
+        return f"nobody else reads {m.x.name!r}" if is_alone else None
+
+    def of_tiles(self, m: Match, tile: Tile) -> Value:
+        """Build what comes instead."""
+        raise NotImplementedError
 
 
 class _NormToTerms(_OfTiles):
     """Base of rules for normalizations, of which an elementwise op is left."""
 
-    def refuse(self, m: Match) -> str | None:
-        reason = super().refuse(m)
-        if reason or is_copied(m.root.output):
-            return reason
-        size = 4 * prod(static(m.x.shape[2:]))
-        if size <= self.target.cache_bytes:
+    def why_slower(self, m: Match) -> str | None:
+        """A norm reads its elements again, whoever else does."""
+        if not is_copied(m.root.output) and 4 * prod(static(m.x.shape[2:])) <= self.target.cache_bytes:
             return "what is read twice stays in the cache, and nobody copies the result"
         return None
 
-    def why_not_alone(self, m: Match) -> None:
-        return None  # the elements are read again
-
-    def normalized(self, m: Match, scale: Any, bias: Any, groups: int, epsilon: float, channels: int = 0) -> Value:
+    def normalized(
+        self, m: Match, tile: Tile, scale: Any, bias: Any, groups: int, epsilon: float, channels: int = 0
+    ) -> Value:
         """(x - centre) * factor + shift, where the first `channels` have statistics (0: all)."""
-        tile, extents = m.found, static(m.x.shape[2:])
+        extents = static(m.x.shape[2:])
         moments = TileMoments(tile=tile)(m.x)
         terms = NormTerms(tile=tile, extents=extents, num_groups=groups, channels=channels, epsilon=epsilon)
         centre, factor, shift = terms(moments, scale, bias)
@@ -112,8 +119,8 @@ class InstanceNormToTerms(_NormToTerms):
     def pattern(self, x: Any, scale: Any, bias: Any) -> Any:
         return ops.instance_norm(x, scale, bias)
 
-    def rewrite(self, m: Match) -> Value:
-        return self.normalized(m, m.scale, m.bias, static(m.x.shape)[1], m.root.op.values["epsilon"])
+    def of_tiles(self, m: Match, tile: Tile) -> Value:
+        return self.normalized(m, tile, m.scale, m.bias, static(m.x.shape)[1], m.root.op.values["epsilon"])
 
 
 class GroupNormToTerms(_NormToTerms):
@@ -123,18 +130,18 @@ class GroupNormToTerms(_NormToTerms):
     tiles, they are read once more.
     """
 
-    def tile(self, m: Match) -> tuple[int, ...]:
+    def tile(self, m: Match) -> Tile:
         return super().tile(m) or cpu_tiles.rows(static(m.x.shape), self.target.lanes(4))
 
-    def refuse(self, m: Match) -> str | None:
-        return _OfTiles.refuse(self, m)
+    def why_slower(self, m: Match) -> None:
+        return None
 
     def pattern(self, x: Any, scale: Any, bias: Any) -> Any:
         return registry.find("group_norm").matching()(x, scale, bias)
 
-    def rewrite(self, m: Match) -> Value:
+    def of_tiles(self, m: Match, tile: Tile) -> Value:
         values = m.root.op.values
-        return self.normalized(m, m.scale, m.bias, values["num_groups"], values["epsilon"])
+        return self.normalized(m, tile, m.scale, m.bias, values["num_groups"], values["epsilon"])
 
 
 class PartOfInstanceNormToTerms(_NormToTerms):
@@ -150,8 +157,8 @@ class PartOfInstanceNormToTerms(_NormToTerms):
         normal = ops.instance_norm(cut(x, b0, e0, d0, s0, name="first"), scale, bias)
         return registry.find("concat").matching()([normal, cut(x, b1, e1, d1, s1, name="second")])
 
-    def fits(self, m: Match) -> bool:
-        if not super().fits(m) or m.root.op.values["axis"] not in (1, 1 - m.x.rank):
+    def is_of_planes(self, m: Match) -> bool:
+        if not super().is_of_planes(m) or m.root.op.values["axis"] not in (1, 1 - m.x.rank):
             return False
         k, channels = m.first.output.shape[1], static(m.x.shape)[1]
         return [_channels(n) for n in (m.first, m.second)] == [(0, k), (k, channels)]
@@ -160,13 +167,13 @@ class PartOfInstanceNormToTerms(_NormToTerms):
         """By what the other `count` channels are multiplied, and what is added."""
         return np.ones(count, m.scale.data.dtype), np.zeros(count, m.scale.data.dtype)
 
-    def rewrite(self, m: Match) -> Value:
+    def of_tiles(self, m: Match, tile: Tile) -> Value:
         norm, (k, count) = m.instance_norm, (static(n.output.shape)[1] for n in (m.first, m.second))
         scale, bias = (
             m.graph.constant(np.concatenate([v.data, w]), v.name, v.source)
             for v, w in zip((m.scale, m.bias), self.affine(m, count), strict=True)
         )
-        return self.normalized(m, scale, bias, k, norm.op.values["epsilon"], k)
+        return self.normalized(m, tile, scale, bias, k, norm.op.values["epsilon"], k)
 
 
 class InstanceBatchNormToTerms(PartOfInstanceNormToTerms):
@@ -184,9 +191,9 @@ class InstanceBatchNormToTerms(PartOfInstanceNormToTerms):
         other = ops.add(ops.mul(cut(x, b1, e1, d1, s1, name="second"), a), b)
         return registry.find("concat").matching()([normal, other])
 
-    def fits(self, m: Match) -> bool:
+    def is_of_planes(self, m: Match) -> bool:
         per_channel = (m.second.output.shape[1], *[1] * (m.x.rank - 2))
-        return super().fits(m) and all(v.shape in (per_channel, (1, *per_channel)) for v in (m.a, m.b))
+        return super().is_of_planes(m) and all(v.shape in (per_channel, (1, *per_channel)) for v in (m.a, m.b))
 
     def affine(self, m: Match, count: int) -> tuple[Any, Any]:
         return m.a.data.reshape(-1), m.b.data.reshape(-1)
@@ -200,8 +207,8 @@ class PoolToTileMeans(_OfTiles):
     def pattern(self, x: Any) -> Any:
         return ops.global_average_pool(x)
 
-    def rewrite(self, m: Match) -> Value:
-        x, tile = m.x, m.found
+    def of_tiles(self, m: Match, tile: Tile) -> Value:
+        x = m.x
         parts, extents, shape = TileMeans(tile=tile)(x), static(x.shape[2:]), static(m.root.output.shape)
         tiles = counts(extents, tile)
         if prod(tiles) == 1:
@@ -221,12 +228,12 @@ class MeanToTileMeans(PoolToTileMeans):
     def pattern(self, x: Any) -> Any:
         return registry.find("reduce_mean").matching()(x)
 
-    def fits(self, m: Match) -> bool:
+    def is_of_planes(self, m: Match) -> bool:
         axes = m.root.op.values["axes"]
-        return super().fits(m) and axes is not None and {a % m.x.rank for a in axes} == set(range(2, m.x.rank))
+        return super().is_of_planes(m) and axes is not None and {a % m.x.rank for a in axes} == set(range(2, m.x.rank))
 
 
-def tile_of(graph: Graph, x: Value, target: Target) -> tuple[int, ...] | None:
+def tile_of(graph: Graph, x: Value, target: Target) -> Tile | None:
     """The tiles in which the kernel that makes `x` finishes it; None where it does not finish whole tiles."""
     maker = _maker(graph, x)
     return maker.op.finished_tile(maker, target) if maker is not None else None

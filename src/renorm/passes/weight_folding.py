@@ -10,7 +10,8 @@ share stays what it is for the other.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,6 @@ from renorm.graph.ir import Node, Value
 from renorm.graph.rewrite import Match
 from renorm.graph.types import TensorType
 from renorm.passes.affine import exact, given, scaling, together
-from renorm.passes.paths import Made
 
 Array = np.ndarray[Any, Any]
 
@@ -34,16 +34,16 @@ BORDER = 1 << 20  # bytes of an image that takes the place of a norm in front: m
 @dataclass(frozen=True)
 class Absorbed:
     """A node with other constants. given, changed: its operands before and after; rest: a shift that it could not
-    take; made: what makes operands anew."""
+    take."""
 
     producer: Node
     op: Any
     changed: Sequence[Any]
     rest: Array | None
     given: Sequence[Any]
-    made: Mapping[int, Made] = field(default_factory=dict[int, Made])
 
-    def __call__(self, m: Match) -> Value:
+    def __call__(self, m: Match, moved: Mapping[int, Value] = MappingProxyType({})) -> Value:
+        """moved: what operands have become, by their numbers."""
         graph, y = m.graph, self.producer.output
         olds = [*self.producer.operands, *[None] * len(self.changed)]
         given = [*self.given, *[None] * len(self.changed)]
@@ -55,8 +55,8 @@ class Absorbed:
                 operands.append(graph.constant(after, hint, m.origin, dtype=dtype))
             else:
                 operands.append(None if after is None else old)
-        for index, make in self.made.items():
-            operands[index] = make(m)
+        for index, v in moved.items():
+            operands[index] = v
         result = graph.apply(self.op, operands, name=self.producer.name)
         if self.rest is not None:
             result = ops.add(result, graph.constant(self.rest, f"{self.producer.name}.shift", dtype=y.dtype))
