@@ -15,7 +15,6 @@ from renorm import te
 from renorm.graph.attributes import Float
 from renorm.graph.op import OPAQUE, REDUCTION, Reject, Sample
 from renorm.graph.types import f32
-from renorm.ops import schedules
 
 
 # --- one op ---
@@ -27,6 +26,7 @@ class ChannelLengthNorm(renorm.OpDef):
     epsilon = Float(1e-6, at_least=0.0)
     onnx = {"com.example::ChannelLengthNorm": 1}
     fusion = REDUCTION
+    scheduled_as = "reduction"
 
     def compute(self, x: te.Tensor) -> te.Tensor:
         c = te.reduce_axis((0, x.shape[1]), name="c")
@@ -39,9 +39,6 @@ class ChannelLengthNorm(renorm.OpDef):
         return te.compute(
             x.shape, lambda n, k, *s: x[(n, k, *s)] / te.sqrt(square[(n, *s)] + self.epsilon), name="scaled"
         )
-
-    def schedule(self, s, outs, target):
-        schedules.reduction(s, outs, target)
 
     def reference(self, x):
         return x / np.sqrt(np.square(x).sum(axis=1, keepdims=True) + self.epsilon)

@@ -17,6 +17,7 @@ from renorm.graph import interpret
 from renorm.graph.ir import Graph, Node, Value
 from renorm.graph.op import OpDef, Sample
 from renorm.graph.types import Spec
+from renorm.ops import schedules
 from renorm.tir import interpret as loops
 
 Array = np.ndarray[Any, Any]
@@ -76,7 +77,7 @@ class OneNode:
         given, outs = self.tensors()
         schedule = te.create_schedule([o.op for o in outs])
         if schedule_for is not None:
-            schedule = self.op.schedule(schedule, outs, schedule_for) or schedule
+            schedule = schedules.schedule(self.op, schedule, outs, schedule_for) or schedule
         return te.lower(schedule, [*given.values(), *outs], name=self.op.name)
 
     def run(self, kernel: Any, execute: Callable[[Any, list[Array]], None] = loops.run) -> list[Array]:

@@ -20,12 +20,13 @@ from renorm.core.target import Target
 from renorm.driver.kernels import SPARE
 from renorm.graph.layout import Blocked
 from renorm.graph.types import TensorType
+from renorm.ops import schedules
 from renorm.ops.conv import Conv
 from renorm.ops.conv_transpose import ConvTranspose
-from renorm.ops.schedules import layout
-from renorm.ops.schedules.layout import Form
 from renorm.targets import find
 from renorm.tir.passes import prepare
+from renorm.topi import layout
+from renorm.topi.layout import Form
 
 LANES = HOST.lanes(4)
 
@@ -55,7 +56,7 @@ class Case:
         y = te.compute(y.shape, lambda *i: te.maximum(y[i], te.const(0, "float32")), name="relu", tag="elemwise")
         out = layout.result(y, channels) if self.writes else y
         s = te.create_schedule(out.op)
-        self.op.schedule(s, [out], target)
+        schedules.schedule(self.op, s, [out], target)
         arrays = [a.copy() for a in (self.x, self.w, self.b)]
         for i, form in enumerate(forms):
             if form:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from renorm.graph.layout import Blocked
-from renorm.ops.schedules.layout import Form
+from renorm.topi.layout import Form
 
 
 @st.composite

@@ -15,8 +15,7 @@ from renorm.codegen.llvm import compile_kernel
 from renorm.driver.build import build
 from renorm.graph.ir import Graph, Value
 from renorm.ops import schedules
-from renorm.ops.schedules import cpu_winograd, layout
-from renorm.ops.schedules.layout import Form
+from renorm.ops.schedules import cpu_winograd
 from renorm.ops.schedules.winograd_blocks import Blocks, Register, Work, choose
 from renorm.ops.shared.tiled import Tiled
 from renorm.ops.shared.winograd_weight import transformed_weight
@@ -24,6 +23,8 @@ from renorm.ops.winograd_conv import WinogradConv
 from renorm.ops.winograd_conv_transpose import WinogradConvTranspose
 from renorm.targets import find
 from renorm.tir.verify import verify
+from renorm.topi import layout
+from renorm.topi.layout import Form
 
 Array = np.ndarray[Any, Any]
 

@@ -14,7 +14,7 @@ from renorm.core import target
 from renorm.graph.ir import Graph, Value
 from renorm.ops import schedules
 from renorm.ops.instance_norm import InstanceNorm
-from renorm.ops.schedules import layout
+from renorm.topi import layout
 
 Array = np.ndarray[Any, Any]
 

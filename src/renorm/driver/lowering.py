@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -19,9 +20,10 @@ from renorm.expr.nodes import const
 from renorm.graph import deferred, registry
 from renorm.graph.ir import Graph, Group, Node, Value
 from renorm.graph.place import strides
-from renorm.ops.schedules import layout
-from renorm.ops.schedules.layout import Form
+from renorm.ops import schedules
 from renorm.runtime.report import WorkRecord
+from renorm.topi import layout
+from renorm.topi.layout import Form
 
 if TYPE_CHECKING:
     from renorm.tir.nodes import Kernel
@@ -159,7 +161,8 @@ def lower_group(graph: Graph, group: Group, target: Target, users: dict[Value, l
     schedule = te.create_schedule([o.op for o in outs])
     _store_within(schedule, outs, writes)
     override = registry.overridden(anchor.op.name, target)
-    replaced = _user_code(anchor, "schedule", override.schedule or anchor.op.schedule, schedule, outs, machine)
+    scheduled = override.schedule or partial(schedules.schedule, anchor.op)
+    replaced = _user_code(anchor, "schedule", scheduled, schedule, outs, machine)
     loaded = _placeholders(outs)
     held = [t for t in reads if id(t.op) in loaded]  # a compute may ignore an operand, or need only its shape
     chosen = replaced if isinstance(replaced, te.Schedule) else schedule

@@ -16,9 +16,9 @@ from renorm.core.room import WORTH_A_THREAD, out_of_memory, start_thread
 from renorm.driver.lowering import Parameter
 from renorm.graph.deferred import Array, Deferred, cut
 from renorm.graph.ir import Graph
-from renorm.ops.schedules.layout import Form
 from renorm.runtime import threads
 from renorm.runtime.program import ALIGNMENT, Weight, align
+from renorm.topi.layout import Form
 
 # glibc keeps what is freed, instead of giving it back and having it cleared again part by part, once an array was freed
 # that is as large as its threshold may grow. Nothing of that array is ever touched.

@@ -386,10 +386,7 @@ class Graph:
     def _learn(self, node: Node) -> None:
         """Elements of small integer results are computed on the way, over ints and Syms alike, so that the shape chains
         of exporters are known even where extents are symbolic."""
-        extents = getattr(node.op, "known_result", None)
-        if extents is None:
-            return
-        known = extents(
+        known = node.op.known_result(
             *[
                 [None if v is None else _knowledge(v) for v in o] if isinstance(o, list) else _knowledge(o)
                 for o in node.operands

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from renorm.core import dtypes
 from renorm.core.dims import Sym
 from renorm.core.errors import OperandError, suggest
-from renorm.core.target import Target
 from renorm.graph import signature as signatures
 from renorm.graph.attributes import Attribute
 from renorm.graph.channels import Carry, ChannelMap
@@ -123,6 +122,7 @@ class OpDef:
     fusion: ClassVar[Fusion] = OPAQUE
     commutative: ClassVar[bool] = False  # the two operands may be exchanged
     is_normalization: ClassVar[bool] = False  # the report says what became of it
+    scheduled_as: ClassVar[str] = ""  # which schedule of renorm.ops.schedules its kernels get
     form_of: ClassVar[str] = ""  # the op that this is another form of: `keep` of that holds this one too
     is_statistic: ClassVar[bool] = False  # the kernel that makes what it reads may compute it, tile by tile
     moves_axes: ClassVar[bool] = False  # each element of an operand is one of the result; axes stay whole, or parts
@@ -250,27 +250,23 @@ class OpDef:
 
     def in_blocks(self, node: Node, index: int | None, lanes: int) -> Accepts:
         """Return whether operand `index` of a node of this op (counted flat; None: its results) may lie in blocks of
-        `lanes` channels, which are axis 1. Operands that are constants or small are not asked about, nor are ops whose
-        schedule is a user's unless this method is too."""
+        `lanes` channels, which are axis 1: whether the op leaves channels where they are. Ops that sum over channels
+        leave that to their schedule (`renorm.ops.schedules.blocks`). Operands that are constants or small are not asked
+        about, nor are ops whose schedule is a user's unless this method is too."""
         if self.fusion_of(node.operand_types()) > BROADCAST:
             return Accepts.ROW_MAJOR
         operand = None if index is None else node.inputs[index]
         return Accepts.ALIKE if operand is None or operand.rank == node.output.rank else Accepts.ROW_MAJOR
 
-    def finished_tile(self, node: Node, target: Target) -> tuple[int, ...] | None:
-        """Spatial extents of the tiles in which a kernel of this node on `target` finishes its result [N, C, *S], in
-        blocks of channels: all elements of a tile, of a few channels, are in a cache of one core when its last one is
-        there, and `schedule` takes statistics of such tiles as a further result. None where it does not."""
-        return None
-
-    def copies(self, node: Node) -> bool:
-        """Return whether a kernel of this node copies the first operand before it reads it often, so that elementwise
-        nodes may be computed as it does."""
-        return False
-
     def boxes(self, node: Node) -> Sequence[Box] | None:
         """Return how operands lie in the result, or results in an operand, where that is all that a node of this op (of
         fixed shapes) says; else None."""
+        return None
+
+    def known_result(self, *operands: Any) -> Any:
+        """Return the elements of a small integer result from what is known of operands, by which the shape chains of
+        exporters are followed: an array of ints and Syms, or None where they are not known. operands: (shape, known
+        elements or None), a list of those for a variadic one, None where left out."""
         return None
 
     def demands(self, node: Node) -> Sequence[Demand]:
@@ -285,7 +281,8 @@ class OpDef:
         raise NotImplementedError(f"{self.name} has no compute")
 
     def schedule(self, s: Any, outs: Sequence[Any], target: Any) -> None:
-        """Schedules `s`, made for `outs`, in place. A fused group is scheduled by its op of the highest fusion kind."""
+        """Schedule `s`, made for `outs`, in place, where no schedule of renorm fits (`scheduled_as`). A fused group is
+        scheduled by its op of the highest fusion kind."""
         raise NotImplementedError(f"{self.name} has no schedule")
 
     def nominal_flops(self, operands: Sequence[TensorType | None], results: Sequence[TensorType]) -> int | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,11 +11,9 @@ from renorm import te, topi
 from renorm.core.dims import Dim, normalize_axis
 from renorm.core.dtypes import NUMBERS
 from renorm.core.errors import OperandError
-from renorm.core.target import Target
 from renorm.graph.attributes import Bool, Int
 from renorm.graph.op import REDUCTION, OpDef, Reject, Sample
 from renorm.graph.types import Operand, f16, f32, f64, i32, u8
-from renorm.ops import schedules
 
 
 class ArgExtreme(OpDef):
@@ -24,6 +21,7 @@ class ArgExtreme(OpDef):
 
     types = {"T": NUMBERS}
     fusion = REDUCTION
+    scheduled_as = "reduction"
     axis = Int(0)
     keepdims = Bool(True)
     select_last_index = Bool(False)
@@ -38,9 +36,6 @@ class ArgExtreme(OpDef):
     def compute(self, x: te.Tensor) -> te.Tensor:
         find = topi.argmax if self.greatest else topi.argmin
         return find(x, self.axis, self.keepdims, self.select_last_index, dtype="int64")
-
-    def schedule(self, s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
-        schedules.reduction(s, outs, target)
 
     def reference(self, x: Any) -> Any:
         find = np.argmax if self.greatest else np.argmin

@@ -12,14 +12,12 @@ import numpy as np
 from renorm import te
 from renorm.core.dims import Dim
 from renorm.core.dtypes import FLOATS
-from renorm.core.target import Target
 from renorm.graph.attributes import Bool, Ints
 from renorm.graph.channels import Carry, every
 from renorm.graph.ir import Node
 from renorm.graph.layout import Accepts
 from renorm.graph.op import OUT_ELEMENTWISE_FUSABLE, Reject, Sample
 from renorm.graph.types import Operand, TensorType, bf16, f16, f32, f64
-from renorm.ops import schedules
 from renorm.ops.shared.pooling import check_padding, covering, window_sum
 from renorm.ops.shared.precision import rounded
 from renorm.ops.shared.window import Span, Windowed, window_view
@@ -37,6 +35,7 @@ class AveragePool(Windowed):
     types = {"T": FLOATS}
     onnx = {"AveragePool": 1}
     fusion = OUT_ELEMENTWISE_FUSABLE
+    scheduled_as = "reduction"
     kernel_shape = Ints()
     ceil_mode = Bool(False)
     count_include_pad = Bool(False)
@@ -80,9 +79,6 @@ class AveragePool(Windowed):
         first = te.max(low - o * s.stride + (s.dilation - 1), 0) // s.dilation
         behind = te.min((high - o * s.stride + (s.dilation - 1)) // s.dilation, s.kernel)
         return behind - first
-
-    def schedule(self, s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
-        schedules.reduction(s, outs, target)
 
     def reference(self, x: Any) -> Any:
         spans = self.spans(x.shape[2:], self.kernel_shape)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from renorm import te
 from renorm.core.dtypes import FLOATS
-from renorm.core.target import Target
 from renorm.graph.op import OPAQUE, OpDef, Reject, Sample
 from renorm.graph.types import bf16, boolean, f16, f32, f64
-from renorm.ops import schedules
 from renorm.ops.shared.batch_references import moments_reference
 from renorm.ops.shared.batch_statistics import batch_moments
 from renorm.te import tag
@@ -28,6 +25,7 @@ class BatchMoments(OpDef):
     signature = "x: T[N, C, *S], mask?: bool[N, *S] -> count: f64[1], mean: f64[C], squares: f64[C]"
     types = {"T": FLOATS}
     fusion = OPAQUE
+    scheduled_as = "reduction"
 
     def compute(self, x: te.Tensor, mask: te.Tensor | None) -> list[te.Tensor]:
         m = batch_moments(x, mask)
@@ -37,9 +35,6 @@ class BatchMoments(OpDef):
             for t, name in ((m.mean, "batch_mean"), (m.squares, "squared_distances"))
         )
         return [count, mean, squares]
-
-    def schedule(self, s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
-        schedules.reduction(s, outs, target)
 
     def reference(self, x: Any, mask: Any) -> list[Any]:
         count, mean, squares = moments_reference(x, mask)

@@ -10,11 +10,9 @@ import numpy as np
 from renorm import te
 from renorm.core.dtypes import FLOATS, compute_dtype
 from renorm.core.errors import UnsupportedOp
-from renorm.core.target import Target
 from renorm.graph.attributes import Bool, Float
 from renorm.graph.op import BROADCAST, REDUCTION, Fusion, OnnxNode, OpDef, Reject, Sample
 from renorm.graph.types import TensorType, bf16, f16, f32, f64
-from renorm.ops import schedules
 from renorm.ops.batch_norm_training import BatchNormTraining
 from renorm.ops.cast import Cast
 from renorm.ops.shared.folding import scaled_affine
@@ -49,6 +47,7 @@ class BatchNorm(OpDef):
     onnx = {"BatchNormalization": 1}
     onnx_ignored = ("consumed_inputs", "is_test", "spatial")  # read by from_onnx
     fusion = BROADCAST
+    scheduled_as = "normalization"
     is_normalization = True
     epsilon = Float(1e-5, at_least=0.0)
     momentum = Float(0.9)
@@ -77,9 +76,6 @@ class BatchNorm(OpDef):
         m = moments(lambda c, n, *at: x[(n, c, *at)], x.shape[1:2], (x.shape[0], *x.shape[2:]), x.dtype, x.name)
         standard = m.affine(x.shape[1:2], lambda c: ((c,), scale[c], bias[c]), self.epsilon)
         return lambda n, c, *at: standard(x[(n, c, *at)], c)
-
-    def schedule(self, s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
-        (schedules.normalization if self.training_mode else schedules.injective)(s, outs, target)
 
     def reference(self, x: Any, scale: Any, bias: Any, mean: Any, var: Any) -> Any:
         if self.training_mode:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from renorm import te
 from renorm.core.dtypes import FLOATS
-from renorm.core.target import Target
 from renorm.graph.attributes import Bool
 from renorm.graph.op import OPAQUE, OpDef, Reject, Sample
 from renorm.graph.types import Operand, TensorType, bf16, boolean, f16, f32, f64
-from renorm.ops import schedules
 from renorm.ops.shared.batch_gradient import Gradient
 from renorm.ops.shared.batch_references import passed_reference, results_reference, selected, sums_reference
 from renorm.ops.shared.batch_statistics import counted, statistics_dtype
@@ -32,6 +29,7 @@ class BatchNormGradient(OpDef):
     )
     types = {"T": FLOATS, "U": FLOATS, "V": FLOATS}
     fusion = OPAQUE
+    scheduled_as = "normalization"
     frozen = Bool(False)
     residual = Bool(False)
 
@@ -52,9 +50,6 @@ class BatchNormGradient(OpDef):
         gradient = Gradient(dy, x, mean, invstd, mask, y, self.frozen)
         count = counted(x, mask)
         return gradient.results(gradient.sums(), count, scale, statistics_dtype(x.dtype), self.residual)
-
-    def schedule(self, s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
-        schedules.normalization(s, outs, target)
 
     def reference(self, dy: Any, x: Any, scale: Any, mean: Any, invstd: Any, mask: Any, y: Any) -> list[Any]:
         g = passed_reference(dy, y)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from renorm import te
 from renorm.core.dtypes import FLOATS
-from renorm.core.target import Target
 from renorm.graph.attributes import Bool
 from renorm.graph.op import OPAQUE, OpDef, Reject, Sample
 from renorm.graph.types import Operand, TensorType, boolean, f16, f32, f64
-from renorm.ops import schedules
 from renorm.ops.shared.batch_gradient import Gradient
 from renorm.ops.shared.batch_references import passed_reference, results_reference
 from renorm.ops.shared.batch_statistics import statistics_dtype
@@ -31,6 +28,7 @@ class BatchNormGradientElements(OpDef):
     )
     types = {"T": FLOATS, "U": FLOATS, "V": FLOATS}
     fusion = OPAQUE
+    scheduled_as = "reduction"
     frozen = Bool(False)
     residual = Bool(False)
 
@@ -52,9 +50,6 @@ class BatchNormGradientElements(OpDef):
     ) -> list[te.Tensor]:
         gradient = Gradient(dy, x, mean, invstd, mask, y, self.frozen)
         return gradient.results(sums, count[0], scale, statistics_dtype(x.dtype), self.residual)
-
-    def schedule(self, s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
-        schedules.reduction(s, outs, target)
 
     def reference(
         self, dy: Any, x: Any, scale: Any, mean: Any, invstd: Any, sums: Any, count: Any, mask: Any, y: Any

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from renorm import te
 from renorm.core.dtypes import FLOATS
-from renorm.core.target import Target
 from renorm.graph.attributes import Bool
 from renorm.graph.op import OPAQUE, OpDef, Reject, Sample
 from renorm.graph.types import bf16, boolean, f16, f32, f64
-from renorm.ops import schedules
 from renorm.ops.shared.batch_gradient import Gradient
 from renorm.ops.shared.batch_references import passed_reference, sums_reference
 
@@ -26,15 +23,13 @@ class BatchNormGradientSums(OpDef):
     signature = "dy: T[N, C, *S], x: T[N, C, *S], mean: V[C], mask?: bool[N, *S], y?: T[N, C, *S] -> sums: f64[3, C]"
     types = {"T": FLOATS, "V": FLOATS}
     fusion = OPAQUE
+    scheduled_as = "reduction"
     frozen = Bool(False)
 
     def compute(
         self, dy: te.Tensor, x: te.Tensor, mean: te.Tensor, mask: te.Tensor | None, y: te.Tensor | None
     ) -> te.Tensor:
         return Gradient(dy, x, mean, mean, mask, y, self.frozen).sums()
-
-    def schedule(self, s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
-        schedules.reduction(s, outs, target)
 
     def reference(self, dy: Any, x: Any, mean: Any, mask: Any, y: Any) -> Any:
         return sums_reference(passed_reference(dy, y), x, mean, mask, self.frozen)

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from renorm import te
 from renorm.core.dtypes import FLOATS
-from renorm.core.target import Target
 from renorm.graph.attributes import Bool, Float, String
 from renorm.graph.ir import Node
 from renorm.graph.op import OPAQUE, OpDef, Reject, Sample
 from renorm.graph.types import Operand, TensorType, bf16, boolean, f16, f32, f64
-from renorm.ops import schedules
 from renorm.ops.shared.batch_references import moments_reference, moved_reference, normalized_reference
 from renorm.ops.shared.batch_statistics import batch_moments, double, moved, normalized, number, statistics_dtype
 from renorm.ops.shared.moments import inverse_root
@@ -42,6 +39,7 @@ class BatchNormTraining(OpDef):
     )
     types = {"T": FLOATS, "U": FLOATS, "P": FLOATS, "V": FLOATS}
     fusion = OPAQUE
+    scheduled_as = "normalization"
     is_normalization = True
     form_of = "batch_norm"
     epsilon = Float(at_least=0.0)  # nothing that libraries disagree on has a default
@@ -91,9 +89,6 @@ class BatchNormTraining(OpDef):
             channels(lambda c: inverse_root(m.variance(c), self.epsilon), "invstd"),
             te.compute((1,), lambda _: m.count + number(0.0), name="count", tag=tag.ELEMWISE),
         ]
-
-    def schedule(self, s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
-        schedules.normalization(s, outs, target)
 
     def reference(
         self, x: Any, scale: Any, bias: Any, old_mean: Any, old_var: Any, momentum: Any, mask: Any, residual: Any

@@ -8,21 +8,17 @@ from typing import Any
 import numpy as np
 
 from renorm import te
-from renorm.core.dims import Dim, is_static, static
+from renorm.core.dims import Dim
 from renorm.core.dtypes import FLOATS, compute_dtype
-from renorm.core.target import Target
 from renorm.graph.attributes import Int
 from renorm.graph.channels import ChannelMap
 from renorm.graph.deferred import times
 from renorm.graph.ir import Node
-from renorm.graph.layout import Accepts, Blocked
 from renorm.graph.op import OUT_ELEMENTWISE_FUSABLE, Reject, Sample
 from renorm.graph.types import Operand, TensorType, bf16, f16, f32, f64
-from renorm.ops import schedules
-from renorm.ops.schedules import cpu_convolution, cpu_depthwise, cpu_tiles, products
 from renorm.ops.shared.folding import border, in_float64, scaled_product, unabsorbed, window_hits, with_bias
 from renorm.ops.shared.precision import add_channels, rounded, wide
-from renorm.ops.shared.window import Windowed, check_group, inside, pad, window_view
+from renorm.ops.shared.window import Windowed, check_group, pad, window_view
 
 
 class Conv(Windowed):
@@ -36,6 +32,7 @@ class Conv(Windowed):
     types = {"T": FLOATS}
     onnx = {"Conv": 1}
     fusion = OUT_ELEMENTWISE_FUSABLE
+    scheduled_as = "convolution"
     group = Int(1, at_least=1)
 
     def infer(self, x: Operand, w: Operand, b: Operand | None) -> tuple[Dim | None, ...]:
@@ -50,42 +47,6 @@ class Conv(Windowed):
 
     def summed_axis(self, index: int, operands: Sequence[TensorType | None]) -> int | None:
         return 1 if index == 1 and self.group == 1 else None
-
-    def in_blocks(self, node: Node, index: int | None, lanes: int) -> Accepts:
-        x, channels = node.inputs[0], node.output.shape[1]
-        inputs = x.shape[1] if x is not None else None
-        if index not in (None, 0) or not isinstance(channels, int) or not isinstance(inputs, int):
-            return Accepts.ROW_MAJOR
-        if cpu_depthwise.has_lanewise_groups(inputs, channels, self.group, lanes):
-            return Accepts.ALIKE
-        width = products.vector_lanes(channels, self.group, lanes)
-        whole_blocks = self.group == 1 or (inputs // self.group) % width == 0
-        # vectors that run over pixels are read and written as such
-        if not (whole_blocks and products.fills_vectors(channels, self.group, width)):
-            return Accepts.ROW_MAJOR
-        return Accepts.EITHER if width == lanes else Accepts.ALIKE
-
-    def finished_tile(self, node: Node, target: Target) -> tuple[int, ...] | None:
-        x, y, lanes = node.inputs[0], node.output, target.lanes(4)
-        if (
-            x is None
-            or not is_static((x.shape[1], *y.shape))
-            or Blocked(1, lanes).refuses(y.shape)
-            or self.in_blocks(node, None, lanes) is Accepts.ROW_MAJOR
-        ):
-            return None
-        shape, strides = static(y.shape), self.along("strides", y.rank - 2)
-        if cpu_depthwise.has_lanewise_groups(static(x.shape[1:2])[0], shape[1], self.group, lanes):
-            return cpu_tiles.rows(shape, lanes, cpu_depthwise.rows_of(shape[2:], strides, lanes))
-        if products.vector_lanes(shape[1], self.group, lanes) < lanes:
-            return None  # groups begin within blocks of channels, so that tiles of groups hold halves of blocks
-        return cpu_tiles.rows(shape, lanes * products.register_tile(shape, self.group, lanes, target).vectors)
-
-    def copies(self, node: Node) -> bool:
-        x, w = node.inputs[:2]
-        if self.group > 1 or x is None or w is None or not is_static((*x.shape, *w.shape)):
-            return False
-        return any(s.before or s.after for s in self.spans(static(x.shape[2:]), static(w.shape[2:])))
 
     def scaled(self, operands: Sequence[Any], axis: int, k: Any, shift: Any) -> Any:
         return scaled_product(self, operands, axis, k, shift, lambda w, k: times(w, k.reshape(-1, *[1] * (w.ndim - 1))))
@@ -131,18 +92,14 @@ class Conv(Windowed):
     def compute(self, x: te.Tensor, w: te.Tensor, b: te.Tensor | None) -> te.Tensor:
         spans = self.spans(x.shape[2:], w.shape[2:])
         (m, depth), per_group = w.shape[:2], max(1, w.shape[0] // self.group)
-        leaves_out = cpu_convolution.leaves_out_padding(x, w, self.group)
-        before, after = [s.before for s in spans], [s.after for s in spans]
-        data = x if leaves_out else pad(x, before, after)
+        data = pad(x, [s.before for s in spans], [s.after for s in spans])
         ic = te.reduce_axis((0, depth), name="ic")
         ks = [te.reduce_axis((0, s.kernel), name=f"k{i}") for i, s in enumerate(spans)]
 
         def element(n: Any, oc: Any, *out: Any) -> Any:
             channel = ic if self.group == 1 else (oc // per_group) * depth + ic
             at = [o * s.stride + k * s.dilation for o, k, s in zip(out, ks, spans)]
-            where = te.all(*inside(at, x.shape[2:], before, after)) if leaves_out else None
-            own = [i - b for i, b in zip(at, before)] if leaves_out else at
-            return te.sum(wide(data[(n, channel, *own)]) * wide(w[(oc, ic, *ks)]), axis=[ic, *ks], where=where)
+            return te.sum(wide(data[(n, channel, *at)]) * wide(w[(oc, ic, *ks)]), axis=[ic, *ks])
 
         shape = (x.shape[0], m, *self.counts(x.shape[2:], w.shape[2:]))
         attrs = {
@@ -153,9 +110,6 @@ class Conv(Windowed):
         y = te.compute(shape, element, name="conv", tag="conv", attrs=attrs)
         assert y.dtype == compute_dtype(x.dtype)
         return rounded(add_channels(y, b), x.dtype)
-
-    def schedule(self, s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
-        schedules.convolution(s, outs, target)
 
     def reference(self, x: Any, w: Any, b: Any) -> Any:
         spans = self.spans(x.shape[2:], w.shape[2:])

@@ -23,16 +23,12 @@ from renorm.core import dims
 from renorm.core.dims import Dim, is_static, static
 from renorm.core.dtypes import FLOATS
 from renorm.core.errors import OperandError
-from renorm.core.target import Target
 from renorm.graph.attributes import Int, Ints
 from renorm.graph.channels import ChannelMap
 from renorm.graph.deferred import times
 from renorm.graph.ir import Node
-from renorm.graph.layout import Accepts
 from renorm.graph.op import OUT_ELEMENTWISE_FUSABLE, Reject, Sample
 from renorm.graph.types import Operand, TensorType, bf16, f16, f32, f64
-from renorm.ops import schedules
-from renorm.ops.schedules import products
 from renorm.ops.shared.folding import in_float64, scaled_product, transposed_border, unabsorbed, with_bias
 from renorm.ops.shared.phases import gathered, sub_pixel
 from renorm.ops.shared.precision import add_channels, rounded
@@ -51,6 +47,7 @@ class ConvTranspose(Windowed):
     types = {"T": FLOATS}
     onnx = {"ConvTranspose": 1}
     fusion = OUT_ELEMENTWISE_FUSABLE
+    scheduled_as = "transposed_convolution"
     group = Int(1, at_least=1)
     output_padding = Ints(None)
     output_shape = Ints(None)
@@ -109,11 +106,6 @@ class ConvTranspose(Windowed):
     def summed_axis(self, index: int, operands: Sequence[TensorType | None]) -> int | None:
         return 0 if index == 1 and self.group == 1 else None
 
-    def in_blocks(self, node: Node, index: int | None, lanes: int) -> Accepts:
-        channels = node.output.shape[1]
-        over_pixels = isinstance(channels, int) and not products.fills_vectors(channels, self.group, lanes)
-        return Accepts.ROW_MAJOR if self.group > 1 or over_pixels or index not in (None, 0) else Accepts.EITHER
-
     def scaled(self, operands: Sequence[Any], axis: int, k: Any, shift: Any) -> Any:
         def weight_times(w: Any, k: Any) -> Any:
             # [M] as [1, M], or as [C, M/g]: the rows of a group have the factors of that group's results
@@ -150,9 +142,6 @@ class ConvTranspose(Windowed):
         steps = zip(spatial, kernel, self.along("strides", rank), self.along("dilations", rank), strict=True)
         spans = [Span(*step, before, after) for step, (_, before, after) in zip(steps, results)]
         return spans, [int(str(extent)) for extent, _, _ in results]
-
-    def schedule(self, s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
-        schedules.transposed_convolution(s, outs, target)
 
     def reference(self, x: Any, w: Any, b: Any) -> Any:
         spans, extents = self.transposed(x.shape[2:], w.shape[2:])

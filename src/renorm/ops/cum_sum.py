@@ -15,7 +15,6 @@ from renorm.expr.nodes import Expr, cast
 from renorm.graph.attributes import Bool
 from renorm.graph.op import OPAQUE, OpDef, Reject, Sample
 from renorm.graph.types import Operand, f16, f32, i32, i64
-from renorm.ops import schedules
 
 
 class CumSum(OpDef):
@@ -30,6 +29,7 @@ class CumSum(OpDef):
     reverse = Bool(False)
     onnx = {"CumSum": 11}
     fusion = OPAQUE
+    scheduled_as = "reduction"
 
     def infer(self, x: Operand, axis: Operand) -> Shape:
         if axis.known is None or axis.shape not in ((), (1,)):
@@ -52,9 +52,6 @@ class CumSum(OpDef):
         if total.dtype == x.dtype:
             return total
         return te.compute(x.shape, lambda *i: cast(x.dtype, total[i]), name="cum_sum_rounded", tag=te.tag.ELEMWISE)
-
-    def schedule(self, s: te.Schedule, outs: Any, target: Any) -> None:
-        schedules.reduction(s, outs, target)
 
     def reference(self, x: Any, axis: Any) -> Any:
         along = int(np.reshape(axis, ()))

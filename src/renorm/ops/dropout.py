@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,11 +9,9 @@ import numpy as np
 from renorm import te, topi
 from renorm.core import dtypes
 from renorm.core.dims import is_static
-from renorm.core.target import Target
 from renorm.graph.attributes import Float
 from renorm.graph.op import ELEMENTWISE, OnnxNode, OpDef, Reject, Sample
 from renorm.graph.types import bf16, f16, f32, f64
-from renorm.ops import schedules
 from renorm.ops.shared import builders
 
 
@@ -29,13 +26,11 @@ class Dropout(OpDef):
     onnx = {"Dropout": 1}
     onnx_ignored = ("is_test", "consumed_inputs", "seed")
     fusion = ELEMENTWISE
+    scheduled_as = "injective"
     ratio = Float(0.5)
 
     def compute(self, x: te.Tensor) -> te.Tensor:
         return topi.elementwise(lambda e: e, x, name="dropout")
-
-    def schedule(self, s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
-        schedules.injective(s, outs, target)
 
     def reference(self, x: Any) -> Any:
         return x

@@ -13,12 +13,10 @@ from renorm import te
 from renorm.core.dims import Dim, broadcast
 from renorm.core.dtypes import FLOATS
 from renorm.core.errors import OperandError
-from renorm.core.target import Target
 from renorm.graph.attributes import String
 from renorm.graph.ir import Node
 from renorm.graph.op import OUT_ELEMENTWISE_FUSABLE, OpDef, Reject, Sample
 from renorm.graph.types import Operand, bf16, f16, f32, f64, i64
-from renorm.ops import schedules
 from renorm.ops.shared.precision import rounded, wide
 from renorm.te import tag
 
@@ -37,6 +35,7 @@ class Einsum(OpDef):
     types = {"T": (*FLOATS, "int32", "int64", "uint32", "uint64")}
     onnx = {"Einsum": 12}
     fusion = OUT_ELEMENTWISE_FUSABLE
+    scheduled_as = "reduction"
     equation = String()
 
     def axes(self, ranks: Sequence[int]) -> tuple[list[Axes], Axes]:
@@ -108,9 +107,6 @@ class Einsum(OpDef):
         terms = self.equation.replace(" ", "").partition("->")[0].split(",")
         ranks = [v.rank - len(t.replace("...", "")) for t, v in zip(terms, node.inputs) if v is not None and "..." in t]
         return super().to_onnx(node, opset) if len(set(ranks)) <= 1 else None
-
-    def schedule(self, s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
-        schedules.reduction(s, outs, target)
 
     def reference(self, xs: Sequence[Any]) -> Any:
         return np.einsum(self.equation.replace(" ", ""), *xs)

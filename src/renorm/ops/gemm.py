@@ -13,14 +13,12 @@ from renorm.core import dtypes
 from renorm.core.dims import Dim, broadcast
 from renorm.core.dtypes import FLOATS, is_float
 from renorm.core.errors import OperandError
-from renorm.core.target import Target
 from renorm.graph.attributes import Bool, Float
 from renorm.graph.channels import ChannelMap
 from renorm.graph.deferred import times
 from renorm.graph.ir import Node
 from renorm.graph.op import OUT_ELEMENTWISE_FUSABLE, OnnxNode, OpDef, Reject, Sample
 from renorm.graph.types import Operand, TensorType, bf16, f16, f32, f64, i32
-from renorm.ops import schedules
 from renorm.ops.matmul import product
 from renorm.ops.shared.folding import ALONG, in_float64, is_known, scaled_bias
 from renorm.ops.shared.precision import rounded, wide
@@ -38,6 +36,7 @@ class Gemm(OpDef):
     onnx = {"Gemm": 1}
     onnx_ignored = ("broadcast",)  # read by from_onnx
     fusion = OUT_ELEMENTWISE_FUSABLE
+    scheduled_as = "gemm"
     alpha = Float(1.0)
     beta = Float(1.0)
     transA = Bool(False)
@@ -123,9 +122,6 @@ class Gemm(OpDef):
 
             y = te.compute((m, n), element, name="biased", tag=tag.BROADCAST)
         return rounded(y, a.dtype)
-
-    def schedule(self, s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
-        schedules.gemm(s, outs, target)
 
     def reference(self, a: Any, b: Any, c: Any) -> Any:
         alpha, beta = (v if is_float(str(a.dtype)) else int(v) for v in (self.alpha, self.beta))

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import prod
 from typing import Any
 
 from renorm import te
 from renorm.core.dims import Dim
 from renorm.core.dtypes import FLOATS
-from renorm.core.target import Target
 from renorm.graph.channels import Carry, every
 from renorm.graph.ir import Node
 from renorm.graph.layout import Accepts
 from renorm.graph.op import REDUCTION, OpDef, Reject, Sample
 from renorm.graph.types import Operand, bf16, f16, f32, f64
-from renorm.ops import schedules
 from renorm.ops.shared.precision import rounded, wide
 from renorm.te import tag
 
@@ -27,6 +24,7 @@ class GlobalAveragePool(OpDef):
     types = {"T": FLOATS}
     onnx = {"GlobalAveragePool": 1}
     fusion = REDUCTION
+    scheduled_as = "reduction"
 
     def infer(self, x: Operand) -> tuple[Dim, ...]:
         return (*x.shape[:2], *[1] * (x.rank - 2))
@@ -47,9 +45,6 @@ class GlobalAveragePool(OpDef):
         count = te.const(float(prod(spatial)), total.dtype)
         mean = te.compute(shape, lambda *i: total[i] / count, name="mean", tag=tag.ELEMWISE)
         return rounded(mean, x.dtype)
-
-    def schedule(self, s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
-        schedules.reduction(s, outs, target)
 
     def reference(self, x: Any) -> Any:
         return x.mean(axis=tuple(range(2, x.ndim)), keepdims=True)

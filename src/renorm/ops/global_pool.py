@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,6 @@ import numpy as np
 from renorm import te
 from renorm.core.dims import Dim
 from renorm.core.dtypes import FLOATS
-from renorm.core.target import Target
 from renorm.expr.nodes import cast
 from renorm.graph.attributes import Float
 from renorm.graph.channels import Carry, every
@@ -18,7 +16,6 @@ from renorm.graph.ir import Node
 from renorm.graph.layout import Accepts
 from renorm.graph.op import REDUCTION, OpDef, Reject, Sample
 from renorm.graph.types import Operand, bf16, f16, f32, f64
-from renorm.ops import schedules
 from renorm.ops.lp_pool import powered, rooted
 from renorm.te import tag
 from renorm.topi.reduction import reduce
@@ -29,15 +26,13 @@ class GlobalPool(OpDef):
 
     types = {"T": FLOATS}
     fusion = REDUCTION
+    scheduled_as = "reduction"
 
     def infer(self, x: Operand) -> tuple[Dim, ...]:
         return (*x.shape[:2], *[1] * (x.rank - 2))
 
     def in_blocks(self, node: Node, index: int | None, lanes: int) -> Accepts:
         return Accepts.EITHER
-
-    def schedule(self, s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
-        schedules.reduction(s, outs, target)
 
     samples = [
         Sample(f32[2, 3, 5, 7]),

@@ -10,11 +10,9 @@ import numpy as np
 from renorm import te
 from renorm.core.dtypes import FLOATS
 from renorm.core.errors import OperandError, UnsupportedOp
-from renorm.core.target import Target
 from renorm.graph.attributes import Float, Int
 from renorm.graph.op import REDUCTION, OnnxNode, OpDef, Reject, Sample
 from renorm.graph.types import Operand, bf16, f16, f32, f64
-from renorm.ops import schedules
 from renorm.ops.shared import builders
 from renorm.ops.shared.folding import scaled_affine
 from renorm.ops.shared.moments import moments
@@ -32,6 +30,7 @@ class GroupNorm(OpDef):
     onnx_changed = {"GroupNormalization": "its scale is per group at 18 and per channel at 21"}
     onnx = {"GroupNormalization": 18}
     fusion = REDUCTION
+    scheduled_as = "normalization"
     is_normalization = True
     num_groups = Int(at_least=1)
     epsilon = Float(1e-5, at_least=0.0)
@@ -52,9 +51,6 @@ class GroupNorm(OpDef):
         standard = m.affine(x.shape[:2], lambda n, c: ((n, c // width), scale[c], bias[c]), self.epsilon)
         y = te.compute(x.shape, lambda n, c, *at: standard(x[(n, c, *at)], n, c), name="group_norm", tag=tag.BROADCAST)
         return rounded(y, x.dtype)
-
-    def schedule(self, s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
-        schedules.normalization(s, outs, target)
 
     def reference(self, x: Any, scale: Any, bias: Any) -> Any:
         parts = [

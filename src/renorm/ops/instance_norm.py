@@ -9,13 +9,11 @@ import numpy as np
 
 from renorm import te
 from renorm.core.dtypes import FLOATS
-from renorm.core.target import Target
 from renorm.graph.attributes import Float
 from renorm.graph.ir import Node
 from renorm.graph.layout import Accepts
 from renorm.graph.op import REDUCTION, OpDef, Reject, Sample
 from renorm.graph.types import bf16, f16, f32, f64
-from renorm.ops import schedules
 from renorm.ops.shared.folding import scaled_affine
 from renorm.ops.shared.moments import moments
 from renorm.ops.shared.precision import rounded
@@ -30,6 +28,7 @@ class InstanceNorm(OpDef):
     onnx = {"InstanceNormalization": 1}
     onnx_ignored = ("consumed_inputs",)
     fusion = REDUCTION
+    scheduled_as = "normalization"
     is_normalization = True
     epsilon = Float(1e-5, at_least=0.0)
 
@@ -46,9 +45,6 @@ class InstanceNorm(OpDef):
             x.shape, lambda n, c, *at: standard(x[(n, c, *at)], n, c), name="instance_norm", tag=tag.BROADCAST
         )
         return rounded(y, x.dtype)
-
-    def schedule(self, s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
-        schedules.normalization(s, outs, target)
 
     def reference(self, x: Any, scale: Any, bias: Any) -> Any:
         y = np.empty_like(x)

@@ -11,11 +11,9 @@ from renorm import te
 from renorm.core.dims import broadcast, normalize_axis
 from renorm.core.dtypes import FLOATS
 from renorm.core.errors import OperandError
-from renorm.core.target import Target
 from renorm.graph.attributes import Float, Int
 from renorm.graph.op import REDUCTION, OnnxNode, OpDef, Reject, Sample
 from renorm.graph.types import Operand, bf16, f16, f32, f64
-from renorm.ops import schedules
 from renorm.ops.shared import builders
 from renorm.ops.shared.folding import is_known, scaled_bias
 from renorm.ops.shared.moments import moments
@@ -35,6 +33,7 @@ class LayerNorm(OpDef):
     types = {"T": FLOATS}
     onnx = {"LayerNormalization": 17}
     fusion = REDUCTION
+    scheduled_as = "normalization"
     is_normalization = True
     axis = Int(-1)
     epsilon = Float(1e-5, at_least=0.0)
@@ -62,9 +61,6 @@ class LayerNorm(OpDef):
             return y if bias is None else y + spread(bias, index)
 
         return rounded(te.compute(x.shape, element, name="layer_norm", tag=tag.BROADCAST), x.dtype)
-
-    def schedule(self, s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
-        schedules.normalization(s, outs, target)
 
     def reference(self, x: Any, scale: Any, bias: Any) -> Any:
         axes = tuple(range(normalize_axis(self.axis, x.ndim), x.ndim))

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from renorm import te
 from renorm.core.dtypes import FLOATS
-from renorm.core.target import Target
 from renorm.graph.attributes import Float, Int
 from renorm.graph.op import REDUCTION, OpDef, Reject, Sample
 from renorm.graph.types import bf16, f16, f32, f64
-from renorm.ops import schedules
 from renorm.ops.shared.precision import rounded, wide
 from renorm.te import tag
 
@@ -25,6 +22,7 @@ class LocalResponseNorm(OpDef):
     types = {"T": FLOATS}
     onnx = {"LRN": 1}
     fusion = REDUCTION
+    scheduled_as = "reduction"
     is_normalization = True
     size = Int(at_least=1)
     alpha = Float(1e-4)
@@ -48,9 +46,6 @@ class LocalResponseNorm(OpDef):
             return wide(x[index]) / te.power(base, te.const(self.beta, total.dtype))
 
         return rounded(te.compute(x.shape, element, name="local_response_norm", tag=tag.BROADCAST), x.dtype)
-
-    def schedule(self, s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
-        schedules.reduction(s, outs, target)
 
     def reference(self, x: Any) -> Any:
         y = np.empty_like(x)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,11 +10,9 @@ from renorm import te
 from renorm.core.dims import normalize_axis
 from renorm.core.dtypes import FLOATS
 from renorm.core.errors import OperandError
-from renorm.core.target import Target
 from renorm.graph.attributes import Int
 from renorm.graph.op import REDUCTION, OpDef, Reject, Sample
 from renorm.graph.types import Operand, bf16, f16, f32, f64
-from renorm.ops import schedules
 from renorm.ops.lp_pool import powered, rooted
 from renorm.ops.shared.precision import wide
 from renorm.te import tag
@@ -29,6 +26,7 @@ class LpNorm(OpDef):
     types = {"T": FLOATS}
     onnx = {"LpNormalization": 1}
     fusion = REDUCTION
+    scheduled_as = "normalization"
     is_normalization = True
     axis = Int(-1)
     p = Int(2)
@@ -48,9 +46,6 @@ class LpNorm(OpDef):
             return te.select(norm.equal(zero), zero, wide(x[index]) / norm).astype(x.dtype)
 
         return te.compute(x.shape, element, name="lp_norm", tag=tag.BROADCAST)
-
-    def schedule(self, s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
-        schedules.normalization(s, outs, target)
 
     def reference(self, x: Any) -> Any:
         norm = np.linalg.norm(x, self.p, axis=self.axis, keepdims=True)

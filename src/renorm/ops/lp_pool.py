@@ -10,13 +10,11 @@ import numpy as np
 from renorm import te
 from renorm.core.dims import Dim
 from renorm.core.dtypes import FLOATS
-from renorm.core.target import Target
 from renorm.graph.attributes import Bool, Float, Ints
 from renorm.graph.ir import Node
 from renorm.graph.layout import Accepts
 from renorm.graph.op import OUT_ELEMENTWISE_FUSABLE, Reject, Sample
 from renorm.graph.types import Operand, TensorType, bf16, f16, f32, f64
-from renorm.ops import schedules
 from renorm.ops.shared.pooling import check_padding, covering, window_sum
 from renorm.ops.shared.precision import rounded
 from renorm.ops.shared.window import Span, Windowed, window_view
@@ -30,6 +28,7 @@ class LpPool(Windowed):
     types = {"T": FLOATS}
     onnx = {"LpPool": 1}
     fusion = OUT_ELEMENTWISE_FUSABLE
+    scheduled_as = "reduction"
     kernel_shape = Ints()
     ceil_mode = Bool(False)
     p = Float(2.0)
@@ -52,9 +51,6 @@ class LpPool(Windowed):
         )
         root = te.compute(total.shape, lambda *i: rooted(total[i], self.p), name="lp_pool", tag=tag.ELEMWISE)
         return rounded(root, x.dtype)
-
-    def schedule(self, s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
-        schedules.reduction(s, outs, target)
 
     def reference(self, x: Any) -> Any:
         spans = self.spans(x.shape[2:], self.kernel_shape)

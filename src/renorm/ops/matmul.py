@@ -11,14 +11,12 @@ from renorm import te
 from renorm.core.dims import Dim, broadcast, static
 from renorm.core.dtypes import FLOATS
 from renorm.core.errors import OperandError
-from renorm.core.target import Target
 from renorm.graph import registry
 from renorm.graph.channels import ChannelMap
 from renorm.graph.deferred import times
 from renorm.graph.ir import Node
 from renorm.graph.op import OUT_ELEMENTWISE_FUSABLE, OpDef, Reject, Sample
 from renorm.graph.types import Operand, TensorType, bf16, f16, f32, f64, i64, u64
-from renorm.ops import schedules
 from renorm.ops.shared.folding import ALONG, in_float64, is_known
 from renorm.ops.shared.precision import rounded, wide
 from renorm.te import tag
@@ -32,6 +30,7 @@ class Matmul(OpDef):
     types = {"T": (*FLOATS, "int32", "int64", "uint32", "uint64")}
     onnx = {"MatMul": 1}
     fusion = OUT_ELEMENTWISE_FUSABLE
+    scheduled_as = "gemm"
 
     def infer(self, a: Operand, b: Operand) -> tuple[Dim, ...]:
         if not a.rank or not b.rank:
@@ -98,9 +97,6 @@ class Matmul(OpDef):
 
             y = te.compute(shape, element, name="matmul_vector", tag=tag.INJECTIVE)
         return rounded(y, a.dtype)
-
-    def schedule(self, s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
-        schedules.gemm(s, outs, target)
 
     def reference(self, a: Any, b: Any) -> Any:
         return np.matmul(a, b)

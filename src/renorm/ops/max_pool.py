@@ -11,7 +11,6 @@ from renorm import te
 from renorm.core.dims import Dim
 from renorm.core.dtypes import FLOATS
 from renorm.core.errors import UnsupportedOp
-from renorm.core.target import Target
 from renorm.expr.nodes import identity_element
 from renorm.graph.attributes import Bool, Ints
 from renorm.graph.channels import Carry, every
@@ -19,7 +18,6 @@ from renorm.graph.ir import Node
 from renorm.graph.layout import Accepts
 from renorm.graph.op import OUT_ELEMENTWISE_FUSABLE, OnnxNode, Reject, Sample
 from renorm.graph.types import Operand, TensorType, bf16, f16, f32, f64, i8, u8
-from renorm.ops import schedules
 from renorm.ops.shared.pooling import check_padding, covering
 from renorm.ops.shared.window import Span, Windowed, pad, window_view
 
@@ -32,6 +30,7 @@ class MaxPool(Windowed):
     onnx = {"MaxPool": 1}
     onnx_ignored = ("storage_order",)  # order of result 1, which is refused
     fusion = OUT_ELEMENTWISE_FUSABLE
+    scheduled_as = "reduction"
     kernel_shape = Ints()
     ceil_mode = Bool(False)
 
@@ -61,9 +60,6 @@ class MaxPool(Windowed):
             return te.max(data[(n, c, *at)], axis=ks)
 
         return te.compute((*x.shape[:2], *counts), element, name="max_pool", tag="pool")
-
-    def schedule(self, s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
-        schedules.reduction(s, outs, target)
 
     def reference(self, x: Any) -> Any:
         spans = self.spans(x.shape[2:], self.kernel_shape)

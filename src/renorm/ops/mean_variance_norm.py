@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from renorm import te
 from renorm.core.dtypes import FLOATS
-from renorm.core.target import Target
 from renorm.graph.attributes import Ints
 from renorm.graph.op import REDUCTION, OpDef, Reject, Sample
 from renorm.graph.types import Operand, bf16, f16, f32, f64
-from renorm.ops import schedules
 from renorm.ops.shared.moments import ACCUMULATOR, moments
 from renorm.ops.shared.precision import rounded
 from renorm.te import tag
@@ -28,6 +25,7 @@ class MeanVarianceNorm(OpDef):
     types = {"T": FLOATS}
     onnx = {"MeanVarianceNormalization": 9}
     fusion = REDUCTION
+    scheduled_as = "normalization"
     is_normalization = True
     axes = Ints((0, 2, 3))
 
@@ -54,9 +52,6 @@ class MeanVarianceNorm(OpDef):
             return standard(x[index], *(index[a] for a in kept))
 
         return rounded(te.compute(x.shape, element, name="mean_variance_norm", tag=tag.BROADCAST), x.dtype)
-
-    def schedule(self, s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
-        schedules.normalization(s, outs, target)
 
     def reference(self, x: Any) -> Any:
         axes = tuple(a % x.ndim for a in self.axes)

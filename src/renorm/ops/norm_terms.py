@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -12,11 +11,9 @@ from renorm import te
 from renorm.core.dims import Dim
 from renorm.core.dtypes import FLOATS, compute_dtype
 from renorm.core.errors import OperandError
-from renorm.core.target import Target
 from renorm.graph.attributes import Float, Int, Ints
 from renorm.graph.op import OPAQUE, OpDef, Reject, Sample
 from renorm.graph.types import Operand, f16, f32, f64
-from renorm.ops import schedules
 from renorm.ops.shared.moments import ACCUMULATOR, Moments, statistic
 from renorm.ops.shared.precision import rounded
 from renorm.ops.shared.tile_statistics import counts, elements
@@ -36,6 +33,7 @@ class NormTerms(OpDef):
     signature = "m: float64[...], scale: T[C], bias: T[C] -> centre: T[...], factor: T[...], shift: T[...]"
     types = {"T": FLOATS}
     fusion = OPAQUE
+    scheduled_as = "reduction"
     tile = Ints()
     extents = Ints()
     num_groups = Int(at_least=1)
@@ -104,9 +102,6 @@ class NormTerms(OpDef):
             )
             for f, g, name in results
         ]
-
-    def schedule(self, s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
-        schedules.reduction(s, outs, target)
 
     def reference(self, m: Any, scale: Any, bias: Any) -> Any:
         rank, batch, channels = len(self.extents), m.shape[0], self.channels or m.shape[-1]

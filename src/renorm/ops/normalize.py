@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from renorm import te
 from renorm.core.dtypes import FLOATS
-from renorm.core.target import Target
 from renorm.graph.attributes import Bool, Float
 from renorm.graph.op import OPAQUE, OpDef, Reject, Sample
 from renorm.graph.types import bf16, f16, f32, f64
-from renorm.ops import schedules
 from renorm.ops.shared.batch_references import normalized_reference
 from renorm.ops.shared.batch_statistics import double, normalized
 
@@ -29,6 +26,7 @@ class Normalize(OpDef):
     )
     types = {"T": FLOATS, "U": FLOATS, "V": FLOATS}
     fusion = OPAQUE
+    scheduled_as = "reduction"
     epsilon = Float(1e-5, at_least=0.0)
     relu = Bool(False)
 
@@ -44,9 +42,6 @@ class Normalize(OpDef):
         return normalized(
             x, lambda c: double(mean[c]), lambda c: double(var[c]), self.epsilon, scale, bias, residual, self.relu
         )
-
-    def schedule(self, s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
-        schedules.reduction(s, outs, target)
 
     def reference(self, x: Any, mean: Any, var: Any, scale: Any, bias: Any, residual: Any) -> Any:
         y = normalized_reference(x, mean, var, self.epsilon, scale, bias)

@@ -11,14 +11,12 @@ from renorm import te
 from renorm.core.dims import Dim, is_static, normalize_axis
 from renorm.core.dtypes import ALL, is_float
 from renorm.core.errors import OperandError
-from renorm.core.target import Target
 from renorm.graph.attributes import Bool, Float, Ints, String
 from renorm.graph.channels import Carry, every
 from renorm.graph.ir import Node
 from renorm.graph.layout import Accepts
 from renorm.graph.op import INJECTIVE, OUT_ELEMENTWISE_FUSABLE, REDUCTION, Fusion, OnnxNode, OpDef, Reject, Sample
 from renorm.graph.types import Operand, TensorType, bf16, f16, f32, f64, i64, u8
-from renorm.ops import schedules
 from renorm.ops.shared import resampling
 from renorm.ops.shared.positions import POSITIONS, Line, position_line, resized, stays
 from renorm.ops.shared.precision import rounded
@@ -41,6 +39,7 @@ class Resize(OpDef):
     types = {"T": ALL, "R": ("float32", "float64", "float16")}
     onnx, onnx_changed = {"Resize": 10, "Upsample": 1}, {"Resize": "its operands and its positions changed at 11"}
     fusion = INJECTIVE
+    scheduled_as = "reduction"
     mode = String("nearest", among=("nearest", "linear", "cubic"))
     coordinate_transformation_mode = String("half_pixel", among=POSITIONS)
     nearest_mode = String("round_prefer_floor", among=resampling.NEAREST)
@@ -113,9 +112,6 @@ class Resize(OpDef):
         if self.coordinate_transformation_mode == "tf_crop_and_resize":
             y = resampling.cropped(y, lines, self.extrapolation_value)
         return rounded(y, x.dtype)
-
-    def schedule(self, s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
-        (schedules.reduction if self.fusion_of(()) == REDUCTION else schedules.injective)(s, outs, target)
 
     def reference(self, x: Any, roi: Any, scales: Any, sizes: Any) -> Any:
         y, outside = x, np.zeros((), bool)

@@ -10,11 +10,9 @@ import numpy as np
 from renorm import te
 from renorm.core.dims import normalize_axis
 from renorm.core.dtypes import FLOATS, compute_dtype
-from renorm.core.target import Target
 from renorm.graph.attributes import Float, Int
 from renorm.graph.op import REDUCTION, OpDef, Reject, Sample
 from renorm.graph.types import Operand, bf16, f16, f32, f64
-from renorm.ops import schedules
 from renorm.ops.layer_norm import check_spread
 from renorm.ops.shared.folding import is_known
 from renorm.ops.shared.moments import ACCUMULATOR, average, inverse_root, statistic
@@ -30,6 +28,7 @@ class RmsNorm(OpDef):
     types = {"T": FLOATS, "U": FLOATS}
     onnx = {"RMSNormalization": 23}
     fusion = REDUCTION
+    scheduled_as = "normalization"
     is_normalization = True
     axis = Int(-1)
     epsilon = Float(1e-5, at_least=0.0)
@@ -62,9 +61,6 @@ class RmsNorm(OpDef):
             return wide(x[index]) * factor[index[:first]] * spread(scale, index)
 
         return rounded(te.compute(x.shape, element, name="rms_norm", tag=tag.BROADCAST), scale.dtype)
-
-    def schedule(self, s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
-        schedules.normalization(s, outs, target)
 
     def reference(self, x: Any, scale: Any) -> Any:
         axes = tuple(range(normalize_axis(self.axis, x.ndim), x.ndim))

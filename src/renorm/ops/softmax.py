@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,16 +10,14 @@ import numpy as np
 from renorm import te
 from renorm.core.dims import normalize_axis
 from renorm.core.dtypes import FLOATS
-from renorm.core.target import Target
 from renorm.graph.attributes import Bool, Int
 from renorm.graph.ir import Node
 from renorm.graph.op import REDUCTION, OnnxNode, OpDef, Reject, Sample
 from renorm.graph.types import Operand, bf16, f16, f32, f64
-from renorm.ops import schedules
-from renorm.ops.schedules.structure import REUSED
 from renorm.ops.shared.moments import statistic
 from renorm.ops.shared.precision import wide
 from renorm.ops.shared.reshaping import flattened, reshaped_like
+from renorm.ops.shared.tags import REUSED
 from renorm.te import tag
 from renorm.topi.reduction import reduce
 
@@ -30,6 +27,7 @@ class Normalized(OpDef):
 
     types = {"T": FLOATS}
     fusion = REDUCTION
+    scheduled_as = "normalization"
     axis = Int(-1)
     flatten = Bool(False)
 
@@ -50,9 +48,6 @@ class Normalized(OpDef):
 
         powers = te.compute(x.shape, lambda *i: te.exp(distance(*i)), name="powers", tag=REUSED)
         return distance, powers, reduce("sum", powers, axes, True, name="total")
-
-    def schedule(self, s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
-        schedules.normalization(s, outs, target)
 
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> Any:

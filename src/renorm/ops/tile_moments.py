@@ -12,8 +12,8 @@ from renorm.core.dims import Dim
 from renorm.core.dtypes import compute_dtype
 from renorm.graph.op import Reject, Sample
 from renorm.graph.types import Operand, bf16, f16, f32, f64
-from renorm.ops.schedules.structure import STATISTIC
 from renorm.ops.shared.moments import ACCUMULATOR
+from renorm.ops.shared.tags import STATISTIC
 from renorm.ops.shared.tile_statistics import TileStatistics, counts, elements
 from renorm.te import tag
 

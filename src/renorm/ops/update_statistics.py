@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from renorm import te
 from renorm.core.dtypes import FLOATS
-from renorm.core.target import Target
 from renorm.graph.attributes import Bool, String
 from renorm.graph.op import OPAQUE, OpDef, Reject, Sample
 from renorm.graph.types import f16, f32, f64
-from renorm.ops import schedules
 from renorm.ops.shared.batch_references import moved_reference
 from renorm.ops.shared.batch_statistics import double, moved
 from renorm.te import tag
@@ -37,6 +34,7 @@ class UpdateStatistics(OpDef):
     )
     types = {"V": FLOATS, "P": FLOATS}
     fusion = OPAQUE
+    scheduled_as = "injective"
     momentum_multiplies = String(among=MULTIPLIES)
     corrected = Bool()
 
@@ -51,9 +49,6 @@ class UpdateStatistics(OpDef):
             return te.compute(old.shape, element, name=name, tag=tag.BROADCAST)
 
         return [after(running[0], mean, False, "new_mean"), after(running[1], var, self.corrected, "new_var")]
-
-    def schedule(self, s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
-        schedules.injective(s, outs, target)
 
     def reference(self, count: Any, mean: Any, var: Any, momentum: Any, *running: Any) -> list[Any]:
         n, m, which = count[0], momentum[0], self.momentum_multiplies

@@ -30,6 +30,7 @@ from renorm.graph import registry
 from renorm.graph.ir import External, Graph, Group, Node, Value
 from renorm.graph.names import Names
 from renorm.graph.op import BROADCAST, INJECTIVE, OPAQUE, REDUCTION, Fusion
+from renorm.ops.schedules import blocks
 from renorm.ops.transpose import Transpose
 from renorm.passes.context import Claim, Context
 from renorm.passes.places import parts_of
@@ -249,7 +250,7 @@ class _Partition:
     def _copies(self, node: Node) -> bool:
         """Return whether what elementwise nodes make of the first operand of `node` may be computed as that is
         copied."""
-        return self.kinds[node] < OPAQUE and node.op.copies(node) and self.sets[node].anchor is node
+        return self.kinds[node] < OPAQUE and blocks.copies(node) and self.sets[node].anchor is node
 
     def join_statistic(self, node: Node, target: Target) -> bool:
         """Lets a kernel that finishes its result tile by tile compute statistics of these tiles too; says whether it
@@ -262,7 +263,7 @@ class _Partition:
             return False
         if own.has_statistic or self.readers(own.exit) == [node]:
             return False
-        if own.anchor.op.finished_tile(own.anchor, target) != node.op.values["tile"]:
+        if blocks.finished_tile(own.anchor, target) != node.op.values["tile"]:
             return False
         own.nodes.append(node)
         own.has_statistic = True

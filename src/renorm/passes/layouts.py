@@ -2,7 +2,7 @@
 
 A region is what must lie alike: values that ops read and write element by element, whole channels at a time. Regions
 end where an op reads one layout and writes another without loss (a convolution), and at values that are small. What
-an op can do is said in its own file (`OpDef.in_blocks`).
+a kernel can do, the table of schedules says (`ops/schedules/blocks.py`), or the op (`OpDef.in_blocks`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from renorm.core.target import Target
 from renorm.graph import registry
 from renorm.graph.ir import Graph, Group, Node, Value
 from renorm.graph.layout import Accepts, Blocked
+from renorm.ops.schedules import blocks
 from renorm.passes.context import Context
 
 _DTYPES = ("float32", "float16", "bfloat16")  # what is computed in float32, whose lanes blocks have
@@ -88,7 +89,7 @@ class Regions:
             self._above[self._find(v)] = self._find(alike[0])
 
     def _accepts(self, node: Node, index: int | None) -> Accepts:
-        return Accepts.ALIKE if node in self._elementwise else node.op.in_blocks(node, index, self._layout.lanes)
+        return Accepts.ALIKE if node in self._elementwise else blocks.accepts(node, index, self._layout.lanes)
 
     def _find(self, v: Value) -> Value:
         self._above.setdefault(v, v)

@@ -1,7 +1,7 @@
 """Statistics beside their data: what a reduction over planes needs is computed tile by tile where tiles are made.
 
-A kernel that makes a result in blocks of channels says in which tiles it finishes it (`OpDef.finished_tile`); a tile is
-then still in a cache, and its mean, or mean and squares, cost no reading of memory. What is left of a normalization is
+A kernel that makes a result in blocks of channels finishes it in tiles (`blocks.finished_tile`); a tile is then still
+in a cache, and its mean, or mean and squares, cost no reading of memory. What is left of a normalization is
 elementwise, and joins whoever copies its result anyway.
 """
 
@@ -23,7 +23,7 @@ from renorm.graph.ir import Graph, Group, Node, Value
 from renorm.graph.op import BROADCAST, INJECTIVE
 from renorm.graph.rewrite import Driver, Match, Plan, Refusal, Rewrite
 from renorm.ops.norm_terms import NormTerms
-from renorm.ops.schedules import cpu_tiles
+from renorm.ops.schedules import blocks, cpu_tiles
 from renorm.ops.shared.tile_statistics import counts
 from renorm.ops.tile_means import TileMeans
 from renorm.ops.tile_moments import TileMoments
@@ -236,7 +236,7 @@ class MeanToTileMeans(PoolToTileMeans):
 def tile_of(graph: Graph, x: Value, target: Target) -> Tile | None:
     """The tiles in which the kernel that makes `x` finishes it; None where it does not finish whole tiles."""
     maker = _maker(graph, x)
-    return maker.op.finished_tile(maker, target) if maker is not None else None
+    return blocks.finished_tile(maker, target) if maker is not None else None
 
 
 def _maker(graph: Graph, x: Value) -> Node | None:
@@ -266,7 +266,7 @@ def is_copied(v: Value) -> bool:
         if kind <= BROADCAST and reader.output.shape == v.shape:
             v = reader.output
         else:
-            return kind == INJECTIVE or reader.op.copies(reader)
+            return kind == INJECTIVE or blocks.copies(reader)
 
 
 def _channels(node: Node) -> tuple[int, int] | None:

@@ -354,10 +354,8 @@ def pad(
         at = [source(i, n, b, a) for i, n, b, a in zip(index, data.shape, before, after)]
         if mode != "constant":
             return data[tuple(at)]
-        inside: list[Expr] = []
-        for i, n, b, a in zip(index, data.shape, before, after):
-            inside += [i >= b] if b > 0 else []
-            inside += [i < n + b] if a > 0 else []
+        inside = [i >= b for i, b in zip(index, before) if b > 0]
+        inside += [i < n + b for i, n, b, a in zip(index, data.shape, before, after) if a > 0]
         if not inside:
             return data[tuple(at)]
         return if_then_else(all_of(*inside), data[tuple(at)], value)

@@ -1,13 +1,17 @@
-"""Schedules that ops share, chosen by the kind of target. `s` is scheduled in place; outs: results of the fused
-group.
+"""Schedules, chosen by the kind of target and by the name that an op gives (`OpDef.scheduled_as`).
+
+Each is called with (s, outs, target) and schedules `s` in place; outs: results of the fused group.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from renorm import te
+from renorm.core.errors import UnsupportedOp, suggest
 from renorm.core.target import Target
+from renorm.graph.op import OpDef
 from renorm.ops.schedules import (
     cpu_convolution,
     cpu_injective,
@@ -18,35 +22,25 @@ from renorm.ops.schedules import (
     cuda,
 )
 
-
-def injective(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
-    """Elementwise, broadcast and injective results."""
-    (cuda.schedule if target.is_gpu else cpu_injective.schedule)(s, outs, target)
+Schedule = Callable[[te.Schedule, Sequence[te.Tensor], Target], None]
 
 
-def reduction(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
-    """Reductions and windows, with elementwise stages around them."""
-    (cuda.schedule if target.is_gpu else cpu_reduction.schedule)(s, outs, target)
+def _by_target(meaning: str, on_cpu: Schedule) -> Schedule:
+    """Return the schedule that is `on_cpu` on CPUs and CUDA's on GPUs; meaning: its docstring."""
+
+    def scheduled(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
+        (cuda.schedule if target.is_gpu else on_cpu)(s, outs, target)
+
+    scheduled.__doc__ = meaning
+    return scheduled
 
 
-def normalization(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
-    """Statistics of a slice and the elements of that slice: instance, layer, group and RMS norm, softmax."""
-    (cuda.schedule if target.is_gpu else cpu_normalization.schedule)(s, outs, target)
-
-
-def convolution(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
-    """Convolutions of any rank."""
-    (cuda.schedule if target.is_gpu else cpu_convolution.schedule)(s, outs, target)
-
-
-def transposed_convolution(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
-    """Transposed convolutions of any rank."""
-    (cuda.schedule if target.is_gpu else cpu_transposed.schedule)(s, outs, target)
-
-
-def gemm(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
-    """Matrix products."""
-    (cuda.schedule if target.is_gpu else cpu_convolution.schedule)(s, outs, target)
+injective = _by_target("Elementwise, broadcast and injective results.", cpu_injective.schedule)
+reduction = _by_target("Reductions and windows, with elementwise stages around them.", cpu_reduction.schedule)
+normalization = _by_target("Statistics of slices and the elements of these slices.", cpu_normalization.schedule)
+convolution = _by_target("Convolutions of any rank.", cpu_convolution.schedule)
+transposed_convolution = _by_target("Transposed convolutions of any rank.", cpu_transposed.schedule)
+gemm = _by_target("Matrix products.", cpu_convolution.schedule)
 
 
 def winograd(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
@@ -55,3 +49,27 @@ def winograd(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
         cuda.schedule(s, outs, target, keep=cpu_winograd.transforms(outs))
     else:
         cpu_winograd.schedule(s, outs, target)
+
+
+NAMED: dict[str, Schedule] = {
+    "injective": injective,
+    "reduction": reduction,
+    "normalization": normalization,
+    "convolution": convolution,
+    "transposed_convolution": transposed_convolution,
+    "gemm": gemm,
+    "winograd": winograd,
+}
+
+
+def schedule(op: OpDef, s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> Any:
+    """Schedule `s`, made for `outs`, as `op` has it: by its own method, or by the schedule that it names. Return what
+    the method returns."""
+    if type(op).schedule is not OpDef.schedule or not op.scheduled_as:
+        return op.schedule(s, outs, target)
+    if op.scheduled_as not in NAMED:
+        raise UnsupportedOp(
+            f"{op.name} is scheduled as {op.scheduled_as!r}, which is no schedule",
+            [f"nearest: {suggest(op.scheduled_as, NAMED)}"],
+        )
+    return NAMED[op.scheduled_as](s, outs, target)

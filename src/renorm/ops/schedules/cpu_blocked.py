@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 from renorm import te
 from renorm.core.target import Target
-from renorm.ops.schedules import cpu_injective, layout, structure
+from renorm.ops.schedules import cpu_injective, structure
+from renorm.topi import layout
 
 
 def takes(outs: Sequence[te.Tensor]) -> bool:
@@ -23,7 +24,7 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
     where that has the same elements."""
     (out,) = outs
     chain = structure.stages(outs)
-    statistics = [t for t in chain if t.op.tag == structure.STATISTIC]
+    statistics = [t for t in chain if structure.is_statistic(t)]
     reductions = [t for t in chain if structure.is_reduction(t)]
     cpu_injective.inline(s, outs, keep=statistics)
     shape = layout.source(out).shape if layout.is_result(out) else out.shape
@@ -74,7 +75,6 @@ def _vectors(s: te.Schedule, t: te.Tensor, axis: int, lanes: int) -> list[te.Ite
 
 def _channels(t: te.Tensor) -> list[tuple[int, int]]:
     """(axis, lanes): axes of a reduction along which it reads whole blocks; through inlined stages of any shape."""
-    assert isinstance(t.op, te.ComputeOp)
     own = [a.var for a in t.op.axis]
     found: list[tuple[int, int]] = []
     for load in structure.reads(t):

@@ -36,7 +36,6 @@ REGISTERS = 16
 def takes(t: te.Tensor) -> bool:
     """Return whether `t` is several sums of columns that are tall, or of several matrices: one sum alone is finished in
     its reader."""
-    assert isinstance(t.op, te.ComputeOp)
     terms = structure.terms(t)
     rows = prod(a.extent for a in t.op.reduce_axis) * prod(e for k, e in enumerate(t.shape[:-1]) if k not in terms)
     return bool(terms) and rows >= 2 * ROWS and structure.work(t) >= cpu_injective.PARALLEL_FROM
@@ -86,7 +85,7 @@ def _tiles(
 
 def _streams(t: te.Tensor, size: int) -> int:
     """Rows of a block. size: elements of the matrix."""
-    read = structure.reached(t, lambda u: structure.is_reduction(u) or u.op.tag in structure.KEPT)
+    read = structure.stored_reads(t)
     matrices = {id(load.source) for load in read if prod(source_of(load).shape) == size}
     return max(1, STREAMS // max(1, len(matrices)))
 

@@ -9,9 +9,12 @@ from collections.abc import Sequence
 from renorm import te
 from renorm.core.dtypes import compute_dtype, itemsize
 from renorm.core.target import Target
-from renorm.ops.schedules import cpu_depthwise, cpu_injective, cpu_tiles, layout, structure
+from renorm.expr.nodes import Call, Expr, Load, Reduce
+from renorm.expr.rewrite import substitute, transform
+from renorm.ops.schedules import cpu_depthwise, cpu_injective, cpu_tiles, structure
 from renorm.ops.schedules.cpu_products import product
 from renorm.ops.schedules.products import MAIN_TAGS
+from renorm.topi import layout
 
 
 def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
@@ -20,6 +23,13 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
     outs, statistics = cpu_tiles.split(outs)
     chain = structure.stages(outs)
     mains = [t for t in chain if t.op.tag in MAIN_TAGS]
+    pads = list[te.Tensor]()
+    for pad in (t for t in chain if t.op.tag == "pad"):
+        if all(_leaves_out(main, pad) for main in mains):
+            for main in mains:
+                _leave_out(s, main, pad)
+        else:
+            pads.append(pad)
     # the phases of one transposed convolution are products of their own; products of other kinds are not fused
     if not mains or len({t.op.tag for t in mains}) != 1 or len(outs) != 1 or 0 in outs[0].shape:
         cpu_injective.inline(s, outs, keep=mains)
@@ -30,7 +40,6 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
             statistics.nest(s, target)
         return
     out = outs[0]
-    pads = [t for t in chain if t.op.tag == "pad"]
     # after a shuffle (sub-pixel results of a transposed convolution) the product is a stage of its own
     own_shape = layout.source(out).shape if layout.is_result(out) else out.shape
     tail = out if len(mains) == 1 and own_shape == mains[0].shape else None
@@ -49,17 +58,48 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
         cpu_injective.nest(s, out, target)
 
 
-def leaves_out_padding(x: te.Tensor, weight: te.Tensor, groups: int) -> bool:
-    """Return whether taps that fall on padding are left out, in place of a copy of x with zeros around it: where
-    vectors are of channels, so that whole vectors fall on it, and, of channels that are convolved by themselves, where
-    tiles at an edge, which are code of their own, are short. A copy costs up to a half of such a convolution. Of others
-    it costs 0 to 10 %, with the products that it adds up to 25 % in three dimensions."""
-    form = layout.form_of(x)
-    if form is None or not form.cuts_only(1):
+def _leaves_out(main: te.Tensor, pad: te.Tensor) -> bool:
+    """Return whether taps that fall on padding are left out, in place of a copy with zeros around it: where vectors are
+    of channels, so that whole vectors fall on it, and, of channels that are convolved by themselves, where tiles at an
+    edge, which are code of their own, are short. A copy costs up to a half of such a convolution. Of others it costs 0
+    to 10 %, with the products that it adds up to 25 % in three dimensions."""
+    form = next((_form(x) for x in structure.reads(main) if _held(x) is pad), None)
+    if main.op.tag != "conv" or form is None:
         return False
-    outputs, depth, *kernel = weight.shape
-    is_lanewise = cpu_depthwise.has_lanewise_groups(depth * groups, outputs, groups, form.cuts[0][1])
-    return not is_lanewise or depth * kernel[-1] <= cpu_depthwise.EDGE
+    depth, *_, width = (a.extent for a in main.op.reduce_axis)
+    return not cpu_depthwise.is_lanewise(main, form.cuts[0][1]) or depth * width <= cpu_depthwise.EDGE
+
+
+def _leave_out(s: te.Schedule, main: te.Tensor, pad: te.Tensor) -> None:
+    """Sum over taps that meet elements, not padding:
+
+    sum(if_then_else(inside, x, 0) * w)   ->   sum(x * w, where inside)
+    """
+    assert isinstance(pad.op, te.ComputeOp)
+    whole, own, padding = s[main].op.body, [a.var for a in pad.op.axis], pad.op.body
+    assert isinstance(whole, Reduce)
+    assert isinstance(padding, Call)
+    conditions = list[Expr]()
+
+    def inside(e: Expr) -> Expr | None:
+        if not isinstance(e, Load) or _held(e) is not pad:
+            return None
+        form = _form(e)
+        at = dict(zip(own, form.index(e.indices) if form else e.indices, strict=True))
+        conditions.append(substitute(padding.args[0], at))
+        return substitute(padding.args[1], at)
+
+    value = transform(whole.value, inside)
+    s[main].op = s[main].op.with_body(Reduce(whole.combiner, value, whole.axes, *conditions))
+
+
+def _form(load: Load) -> layout.Form | None:
+    return layout.form_of(load.source) if isinstance(load.source, te.Tensor) else None
+
+
+def _held(load: Load) -> te.Tensor | None:
+    """What memory holds of what is read."""
+    return layout.source(load.source) if isinstance(load.source, te.Tensor) else None
 
 
 def _is_lanewise(main: te.Tensor, tail: te.Tensor, target: Target) -> bool:

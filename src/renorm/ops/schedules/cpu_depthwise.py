@@ -19,8 +19,9 @@ from math import prod
 from renorm import te
 from renorm.core.dtypes import compute_dtype, itemsize
 from renorm.core.target import Target
-from renorm.ops.schedules import cpu_injective, layout, tiles
+from renorm.ops.schedules import cpu_injective, tiles
 from renorm.ops.schedules.cpu_tiles import Statistics
+from renorm.topi import layout
 
 STRIP = 32 * 1024  # bytes of padded rows; one more strip passes through the cache meanwhile
 EDGE = 12  # taps of a row, times channels of a group, up to which tiles at an edge are worth code of their own
@@ -29,14 +30,12 @@ UNROLLED = 160  # multiply-adds of one tile beyond which rows of taps are a loop
 
 def is_depthwise(main: te.Tensor) -> bool:
     """Return whether every channel of the result is made of the channel of its own number alone."""
-    assert isinstance(main.op, te.ComputeOp)
     groups = int((main.op.attrs or {}).get("groups", 1))
     return main.op.tag == "conv" and groups == main.shape[1] > 1 and main.op.reduce_axis[0].extent == 1
 
 
 def is_lanewise(main: te.Tensor, lanes: int) -> bool:
     """Return whether every vector of channels of the result is made of the vector of x at its own place alone."""
-    assert isinstance(main.op, te.ComputeOp)
     groups = int((main.op.attrs or {}).get("groups", 1))
     return main.op.tag == "conv" and has_lanewise_groups(
         main.op.reduce_axis[0].extent * groups, main.shape[1], groups, lanes
@@ -75,7 +74,6 @@ def schedule(
 
 def rows_per_strip(main: te.Tensor, lanes: int) -> int:
     """Rows of the result that are computed from one strip of padded rows, which stays in the cache."""
-    assert isinstance(main.op, te.ComputeOp)
     return rows_of(main.shape[2:], main.op.attrs["strides"], lanes)
 
 
@@ -93,7 +91,6 @@ def choose_tile(main: te.Tensor, axis: int, registers: int) -> int:
     """Return how many accumulators along a spatial axis (counted from the end) of `main`. Beside each live the vectors
     of x that a later tap reads again, and a few registers are left for weights. Of the tiles that fit, the one with the
     least work: what it computes, beyond the extent too, and about one element more for what surrounds it."""
-    assert isinstance(main.op, te.ComputeOp)
     extent, step, taps = main.shape[axis], main.op.attrs["strides"][axis], main.op.reduce_axis[axis].extent
     depth, shared = main.op.reduce_axis[0].extent, step if step < taps else 0
     # beyond 16 bytes a shuffle needs its pattern, and shuffled vectors live beside those that they are made of
@@ -107,7 +104,6 @@ def _over_channels(
     s: te.Schedule, main: te.Tensor, tail: te.Tensor, target: Target, lanes: int, statistics: Statistics | None
 ) -> te.IterVar:
     """Vectors of channels; gives the loop over strips."""
-    assert isinstance(main.op, te.ComputeOp)
     n, block, *spatial, lane = list(s[tail].op.axis)
     is_half = main.op.reduce_axis[0].extent == tiles.HALF == lanes // 2
     registers = target.vector_registers
@@ -155,7 +151,6 @@ def _strips(
 
 def _over_pixels(s: te.Schedule, main: te.Tensor, tail: te.Tensor, target: Target, lanes: int) -> te.IterVar:
     """Vectors of pixels, as many rows as registers hold; gives the loop over strips."""
-    assert isinstance(main.op, te.ComputeOp)
     accumulator = s.cache_write(main, "register") if tail is main else main
     s[accumulator].set_scope("register")
     n, channel, *spatial = list(s[tail].op.axis)

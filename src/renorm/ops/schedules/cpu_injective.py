@@ -122,9 +122,8 @@ def _turned(out: te.Tensor, line: int) -> tuple[int, int] | None:
     """(axis before the last of `out`, how many of it to compute vector beside vector), where an operand lies along that
     axis and the last one runs across its memory: a line of memory then is used up while it is in the first cache.
     line: elements of such a line."""
-    assert isinstance(out.op, te.ComputeOp)
     *own, last = [axis.var for axis in out.op.axis]
-    for load in structure.reached(out, lambda t: structure.is_reduction(t) or t.op.tag in structure.KEPT):
+    for load in structure.stored_reads(out):
         across = [i for i in load.indices[:-1] if structure.depends_on(i, last)]
         if not across or structure.depends_on(load.indices[-1], last):
             continue

@@ -16,6 +16,7 @@ from renorm.core.dtypes import compute_dtype, itemsize
 from renorm.core.target import Target
 from renorm.ops.schedules import cpu_columns, cpu_injective, cpu_reduction, structure
 from renorm.ops.schedules.slices import LONG, Slices
+from renorm.ops.shared.tags import REUSED
 
 # Elements of a slice that are kept between two passes over it: a quarter of a first-level cache.
 KEPT = 2048
@@ -35,7 +36,7 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
     if slices.count > 1:  # what all slices share
         behind += [t for t in chain if structure.is_reduction(t) and prod(t.shape) == 1]
         chain = [t for t in chain if not any(t is u for u in behind)]
-    reused = [t for t in chain if t.op.tag == structure.REUSED and t.shape == out.shape and t is not out]
+    reused = [t for t in chain if t.op.tag == REUSED and t.shape == out.shape and t is not out]
     columns = _Columns.of(out, slices, target) if slices.run_across_memory else None
     if columns is not None and not columns.keeps:
         reused = []
@@ -63,7 +64,7 @@ def _behind(
     for t in stages:
         if not (structure.is_reduction(t) or structure.is_statistic(t) or any(t is out for out in outs)):
             continue
-        read = structure.reached(t, lambda u: structure.is_reduction(u) or u.op.tag in structure.KEPT)
+        read = structure.stored_reads(t)
         for u in chain:
             if any(load.source is u for load in read):
                 s[u].store_root()
@@ -166,7 +167,6 @@ def _tile(extent: int, lanes: int) -> tuple[int, int]:
 
 def _lane_axis(out: te.Tensor, t: te.Tensor) -> int:
     """Return which axis of `t` follows the last axis of `out`."""
-    assert isinstance(out.op, te.ComputeOp)
     last = out.op.axis[-1].var
     for load in structure.reached(out, lambda u: u is t):
         for k, index in enumerate(load.indices):

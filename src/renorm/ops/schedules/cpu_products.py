@@ -4,7 +4,7 @@
     the reduction
 
 The R*N accumulators stay in registers over the whole reduction; weights come packed, one block of channels after the
-other (ops.schedules.layout). Where channels do not fill vectors, the roles change: vectors run over pixels and
+other (topi.layout). Where channels do not fill vectors, the roles change: vectors run over pixels and
 weights are spread.
 """
 
@@ -16,7 +16,7 @@ from math import prod
 from renorm import te
 from renorm.core.dtypes import compute_dtype, itemsize
 from renorm.core.target import Target
-from renorm.ops.schedules import cpu_injective, layout
+from renorm.ops.schedules import cpu_injective
 from renorm.ops.schedules.cpu_tiles import Statistics
 from renorm.ops.schedules.products import (
     blocks_summed,
@@ -28,6 +28,7 @@ from renorm.ops.schedules.products import (
     vector_lanes,
 )
 from renorm.ops.schedules.tiles import choose_tile
+from renorm.topi import layout
 
 # Pieces of work that are shared out evenly enough, if more would slow down each
 FEW_PIECES = 8
@@ -39,7 +40,6 @@ def product(
     """Schedules the sum of products `main`, whose elements are finished in `tail` (main itself, or an elementwise
     stage after it). statistics: of `tail`, which then lies in blocks of channels.
     """
-    assert isinstance(main.op, te.ComputeOp)
     lanes = target.lanes(itemsize(compute_dtype(main.dtype)))
     channel = 1 if main.op.tag != "matmul" else len(main.shape) - 1
     if layout.is_result(tail):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from renorm import te
 from renorm.core.dtypes import compute_dtype, itemsize
 from renorm.core.target import Target
-from renorm.expr.nodes import Binary, Const, Load
+from renorm.expr.nodes import Binary, Const
 from renorm.ops.schedules import cpu_blocked, cpu_columns, cpu_injective, cpu_window, structure
 from renorm.te.tensor import source_of
 
@@ -117,7 +117,6 @@ def _final_readers(t: te.Tensor, chain: Sequence[te.Tensor], outs: Sequence[te.T
 
 
 def _runs_along_memory(t: te.Tensor, target: Target) -> bool:
-    assert isinstance(t.op, te.ComputeOp)
     run = _contiguous_reduction(t)
     reduced = t.op.reduce_axis
     extent = prod(axis.extent or 0 for axis in reduced[len(reduced) - run :]) if run else 0
@@ -212,15 +211,9 @@ def _partials(s: te.Schedule, t: te.Tensor, lane: te.IterVar, lanes: int) -> lis
     return partials
 
 
-def _behind(t: te.Tensor) -> list[Load]:
-    """Return the reads of a reduction, through stages that are inlined."""
-    return structure.reached(t, lambda u: structure.is_reduction(u) or u.op.tag in structure.KEPT)
-
-
 def _blocked_reduction(t: te.Tensor) -> tuple[te.IterVar, int] | None:
     """The reduce axis that memory holds in blocks, side by side in a block, and their length."""
-    assert isinstance(t.op, te.ComputeOp)
-    for load in _behind(t):
+    for load in structure.stored_reads(t):
         match load.indices[-1:]:
             case (Binary(op="%", a=a, b=Const(value=width)),):
                 for axis in t.op.reduce_axis:
@@ -233,9 +226,10 @@ def _blocked_reduction(t: te.Tensor) -> tuple[te.IterVar, int] | None:
 
 def _contiguous_reduction(t: te.Tensor) -> int:
     """Return how many of the last reduce axes run over memory as one in the largest operand; 0 where none does."""
-    assert isinstance(t.op, te.ComputeOp)
     axes = [axis.var for axis in t.op.reduce_axis]
-    loads = [x for x in _behind(t) if any(structure.coefficient(x.indices[-1], v) for v in axes if x.indices)]
+    loads = [
+        x for x in structure.stored_reads(t) if any(structure.coefficient(x.indices[-1], v) for v in axes if x.indices)
+    ]
     if not loads:
         return 0
     run = len(axes)
@@ -255,6 +249,5 @@ def _contiguous_reduction(t: te.Tensor) -> int:
 
 def _contiguous_data(t: te.Tensor) -> bool:
     """Return whether the last data axis runs along memory in some operand."""
-    assert isinstance(t.op, te.ComputeOp)
     last = t.op.axis[-1].var
-    return any(x.indices and structure.coefficient(x.indices[-1], last) for x in _behind(t))
+    return any(x.indices and structure.coefficient(x.indices[-1], last) for x in structure.stored_reads(t))

@@ -18,10 +18,7 @@ from dataclasses import dataclass
 from renorm import te
 from renorm.core.target import Target
 from renorm.ops.schedules import cpu_injective, cpu_reduction, structure
-
-# Tags: sums of rows of tiles, and their sums. Those and all that reduces beside them say which of their axes runs over
-# channels (attrs["channel"]).
-ROWS, SUMS = "tile_rows", "tile_sums"
+from renorm.ops.shared.tags import TILE_ROWS
 
 # Bytes of a tile of results, of as many channels as are computed together: half of a small second-level cache, from
 # which a vector comes in the time that its part in a sum takes.
@@ -128,7 +125,7 @@ def split(outs: Sequence[te.Tensor]) -> tuple[list[te.Tensor], Statistics | None
     for out in outs:
         others = [t for t in outs if t is not out]
         mine = _behind(out, others)
-        rows = next((t for t in mine if t.op.tag == ROWS), None)
+        rows = next((t for t in mine if t.op.tag == TILE_ROWS), None)
         if rows is not None and others:
             return others, Statistics(
                 out, rows, [t for t in mine if structure.is_reduction(t) or structure.is_statistic(t)]

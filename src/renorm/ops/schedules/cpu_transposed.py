@@ -16,7 +16,8 @@ from math import prod
 from renorm import te
 from renorm.core.dtypes import compute_dtype, itemsize
 from renorm.core.target import Target
-from renorm.ops.schedules import cpu_convolution, cpu_injective, layout, products, structure
+from renorm.ops.schedules import cpu_convolution, cpu_injective, products, structure
+from renorm.topi import layout
 
 PANEL = 8192  # vectors of weights that stay in the second-level cache beside what else passes through it
 
@@ -114,25 +115,21 @@ def _lanes(main: te.Tensor, target: Target) -> int:
 
 def _is_phased(main: te.Tensor) -> bool:
     """Return whether a product is some phases of several."""
-    assert isinstance(main.op, te.ComputeOp)
     return any(stride > 1 for stride in (main.op.attrs or {}).get("strides", ()))
 
 
 def _groups(main: te.Tensor) -> int:
-    assert isinstance(main.op, te.ComputeOp)
     return int(main.op.attrs["groups"])
 
 
 def _strides(main: te.Tensor) -> tuple[tuple[int, ...], list[int]]:
     """Strides along the spatial axes, and which of these axes have phases."""
-    assert isinstance(main.op, te.ComputeOp)
     strides = tuple(main.op.attrs["strides"])
     return strides, [i for i, stride in enumerate(strides) if stride > 1]
 
 
 def _depth(main: te.Tensor, phased: Sequence[int]) -> int:
     """Weights that one channel of the result has in a product."""
-    assert isinstance(main.op, te.ComputeOp)
     return prod(a.extent for a in main.op.reduce_axis) * prod(main.shape[2 : 2 + len(phased)])
 
 

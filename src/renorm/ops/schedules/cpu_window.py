@@ -62,7 +62,6 @@ def _side_by_side(t: te.Tensor, vectors: int, most: int) -> int:
     """Return how many vectors of results, `most` at most, one tile holds: several where each is a long sum over rows of
     memory, and where enough tiles are left for threads to share. Windows overlap, so that their rows are still in
     cache."""
-    assert isinstance(t.op, te.ComputeOp)
     alone = all(isinstance(i, Var) or structure.is_apart(i, t) for i in _indices(t))
     if not alone or prod(axis.extent for axis in t.op.reduce_axis) < LONG:
         return 1

@@ -21,9 +21,11 @@ from typing import TYPE_CHECKING
 from renorm import te
 from renorm.core.dtypes import itemsize
 from renorm.core.target import Target
-from renorm.ops.schedules import cpu_injective, cpu_tiles, layout, structure
+from renorm.ops.schedules import cpu_injective, cpu_tiles, structure
 from renorm.ops.schedules.cpu_tiles import Statistics
-from renorm.ops.schedules.winograd_blocks import BLOCK, Blocks, Register, Work, choose
+from renorm.ops.schedules.winograd_blocks import Blocks, Register, Work, choose
+from renorm.ops.shared.winograd import BLOCK
+from renorm.topi import layout
 
 STAGES = ("pad", *(f"winograd_{t}" for t in ("rows", "input", "weight_rows", "weights", "products", "sums")))
 
@@ -51,7 +53,6 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
     tagged = {t.op.tag.removeprefix("winograd_"): t for t in structure.stages(outs)}
     (out,), y, products = outs, tagged["winograd"], tagged["products"]
     lanes = target.lanes(itemsize(products.dtype))
-    assert isinstance(products.op, te.ComputeOp)
     channels = products.op.reduce_axis[0].extent
     blocks, _ = choose(Work.of(products.shape, channels, lanes, target, "weights" in tagged))
     cpu_injective.inline(s, outs, keep=[*kept, y])

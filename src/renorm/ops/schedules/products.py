@@ -7,8 +7,9 @@ from math import gcd, prod
 
 from renorm import te
 from renorm.core.target import Target
-from renorm.ops.schedules import layout, structure, tiles
+from renorm.ops.schedules import structure, tiles
 from renorm.ops.schedules.tiles import Tile, choose_tile
+from renorm.topi import layout
 
 MAIN_TAGS = frozenset({"conv", "conv_transpose", "matmul"})
 
@@ -28,7 +29,6 @@ def vector_lanes(channels: int, groups: int, lanes: int) -> int:
 
 def blocks_summed(main: te.Tensor) -> list[int]:
     """For each reduce axis the size of the blocks in which memory holds what is read along it; 1 without blocks."""
-    assert isinstance(main.op, te.ComputeOp)
     found = [1] * len(main.op.reduce_axis)
     for load in structure.reads(main):
         form = layout.form_of(load.source) if isinstance(load.source, te.Tensor) else None

@@ -71,7 +71,6 @@ class Slices:
 
 
 def _axes(t: te.Tensor) -> Sequence[te.IterVar]:
-    assert isinstance(t.op, te.ComputeOp)
     return t.op.axis
 
 

@@ -8,11 +8,8 @@ from math import prod
 from renorm import te
 from renorm.expr.nodes import Binary, Const, Expr, Load, Reduce, Var
 from renorm.expr.rewrite import loads, substitute, variables
+from renorm.ops.shared.tags import KEPT, STATISTIC
 from renorm.te.tensor import source_of
-
-STATISTIC = "statistic"  # tag: few elements, made from reductions, that many read; computed once, never inlined
-REUSED = "reused"  # tag: elements that a reduction and the result both read and that cost more than a load
-KEPT = (STATISTIC, REUSED)
 
 
 def stages(outs: Sequence[te.Tensor]) -> list[te.Tensor]:
@@ -45,7 +42,6 @@ def is_statistic(t: te.Tensor) -> bool:
 
 def work(t: te.Tensor) -> int:
     """Elements that a reduction reads."""
-    assert isinstance(t.op, te.ComputeOp)
     return prod(t.shape) * prod(axis.extent for axis in t.op.reduce_axis)
 
 
@@ -65,17 +61,12 @@ def read_alike(t: te.Tensor, other: te.Tensor) -> te.Tensor | None:
     """Return what to compute `t` with in a loop of `other`: something of its shape of which each element of `t` reads
     the one at its own place, and `other` reads each element for one element of its own, or for one term of a sum. None
     where there is no such thing, or where `t` needs `other`."""
-    assert isinstance(t.op, te.ComputeOp)
-    assert isinstance(other.op, te.ComputeOp)
     if any(u is other for u in stages([t])):
         return None
     moving = [k for k, extent in enumerate(t.shape) if extent > 1]
     extents = {a.var: a.extent for a in (*other.op.axis, *other.op.reduce_axis)}
 
-    def stays(u: te.Tensor) -> bool:
-        return is_reduction(u) or u.op.tag in KEPT
-
-    mine, theirs = ([x for x in reached(u, stays) if source_of(x).shape == t.shape] for u in (t, other))
+    mine, theirs = ([x for x in stored_reads(u) if source_of(x).shape == t.shape] for u in (t, other))
     for load in mine:
         if all(load.indices[k] is t.op.axis[k].var for k in moving):
             for there in theirs:
@@ -115,7 +106,6 @@ def coefficient(index: Expr, var: Var) -> int | None:
 def reached(t: te.Tensor, among: Callable[[te.Tensor], bool]) -> list[Load]:
     """Reads of tensors in `among` for one element of `t`, through the stages between: indices are functions of the
     axes of `t`, simplified. Inputs of the program are always among them."""
-    assert isinstance(t.op, te.ComputeOp)
     ranges = {a.var: (0, a.extent - 1) for a in (*t.op.axis, *t.op.reduce_axis)}
     from renorm.expr.simplify import Simplifier  # a process that makes no schedules is spared its rules
 
@@ -138,6 +128,11 @@ def reached(t: te.Tensor, among: Callable[[te.Tensor], bool]) -> list[Load]:
             values = {axis.var: i for axis, i in zip(source.op.axis, indices, strict=True)}
             pending += [Load(x.source, tuple(substitute(i, values) for i in x.indices)) for x in reads(source)]
     return list(found.values())
+
+
+def stored_reads(t: te.Tensor) -> list[Load]:
+    """Reads of what is in memory, through stages that are inlined."""
+    return reached(t, lambda u: is_reduction(u) or u.op.tag in KEPT)
 
 
 def blocks(index: Expr, var: Var) -> int | None:
@@ -163,7 +158,6 @@ def blocks(index: Expr, var: Var) -> int | None:
 def is_apart(index: Expr, t: te.Tensor) -> bool:
     """Return whether no two results of a reduction read the same along an axis indexed so, but for those that read all
     of it alike: the reduction does not run along it, or through k neighbours of which each result has its own."""
-    assert isinstance(t.op, te.ComputeOp)
     extents = {axis.var: axis.extent for axis in t.op.reduce_axis}
     match index:
         case Binary(op="+", a=Binary(op="*", a=Var(), b=Const(value=k)), b=Var() as part):
@@ -174,7 +168,6 @@ def is_apart(index: Expr, t: te.Tensor) -> bool:
 
 def terms(t: te.Tensor) -> list[int]:
     """Data axes of a reduction on which no read depends: results beside each other that are made from the same data."""
-    assert isinstance(t.op, te.ComputeOp)
     found = reads(t)
     return [
         k
@@ -186,19 +179,17 @@ def terms(t: te.Tensor) -> list[int]:
 def joint_axes(out: te.Tensor) -> int:
     """Return how many of the last axes of `out` run over memory as one: each operand is read at exactly those axes in
     order and whole, or does not depend on them."""
-    assert isinstance(out.op, te.ComputeOp)
     own = [axis.var for axis in out.op.axis]
-    behind = reached(out, lambda t: is_reduction(t) or t.op.tag in KEPT)
+    behind = stored_reads(out)
     return min((_joint(load, own, out.shape) for load in behind), default=len(own))
 
 
 def joint_rows(out: te.Tensor) -> int:
     """Return how many axes before the last run over memory as one, whatever the last one does: each operand is read at
     exactly those and whole after the first of them, or does not depend on them."""
-    assert isinstance(out.op, te.ComputeOp)
     own = [axis.var for axis in out.op.axis]
     found = len(own) - 1
-    for load in reached(out, lambda t: is_reduction(t) or t.op.tag in KEPT):
+    for load in stored_reads(out):
         source_shape = source_of(load).shape
         while found:
             rows = own[-1 - found : -1]

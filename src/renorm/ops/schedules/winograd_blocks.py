@@ -9,8 +9,6 @@ from math import inf
 
 from renorm.core.target import Target
 
-BLOCK = 16  # channels side by side in what is transformed: a cache line of float32, whole vectors of any CPU
-
 # Floating operations that a core could have done while it waits for one byte from beyond its second-level cache: what
 # lies in the cache that cores share and is read from beginning to end; what comes from memory, as do weights that are
 # NEAR times as large as its own cache; transformed data, plane by plane; and transformed weights that it has stored

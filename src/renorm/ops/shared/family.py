@@ -19,7 +19,6 @@ from renorm.graph.channels import Carry, every
 from renorm.graph.ir import Node
 from renorm.graph.op import BROADCAST, ELEMENTWISE, INJECTIVE, Demand, Formula, Fusion, OnnxNode, OpDef
 from renorm.graph.types import Operand, TensorType
-from renorm.ops import schedules
 from renorm.ops.shared import exact
 
 HOMOGENEOUS = "homogeneous"  # f(x * k) = f(x) * k for k above zero
@@ -36,6 +35,7 @@ class Elementwise(OpDef):
     """
 
     fusion = ELEMENTWISE
+    scheduled_as = "injective"
     known_element: ClassVar[Callable[..., Any] | None] = None
     commutes: ClassVar[str] = ""
 
@@ -79,9 +79,6 @@ class Elementwise(OpDef):
         named = {r.dtype: dtypes.BY_SHORT[r.dtype].name for r in self.parsed.results if r.dtype in dtypes.BY_SHORT}
         result = named.get(self.parsed.results[0].dtype, operands[0].dtype)
         return topi.elementwise(self.element, *operands, name=self.name, dtype=result)
-
-    def schedule(self, s: te.Schedule, outs: Sequence[te.Tensor], target: Any) -> None:
-        schedules.injective(s, outs, target)
 
     def reference(self, *operands: Any) -> Any:
         return self.numpy(*operands)
@@ -127,9 +124,7 @@ class Injective(OpDef):
     """Ops that move elements: each result element is one operand element."""
 
     fusion = INJECTIVE
-
-    def schedule(self, s: te.Schedule, outs: Sequence[te.Tensor], target: Any) -> None:
-        schedules.injective(s, outs, target)
+    scheduled_as = "injective"
 
 
 def divided(node: Node) -> list[Demand]:

@@ -13,11 +13,9 @@ from renorm import te
 from renorm.core.dims import Dim, normalize_axis
 from renorm.core.dtypes import FLOATS, compute_dtype
 from renorm.core.errors import OperandError
-from renorm.core.target import Target
 from renorm.graph.attributes import Bool, Int
 from renorm.graph.op import OPAQUE, OpDef
 from renorm.graph.types import Operand
-from renorm.ops import schedules
 from renorm.ops.shared.moments import ACCUMULATOR, Moments, average, moments, statistic
 
 
@@ -138,6 +136,7 @@ class GroupedNorm(OpDef):
 
     types = {"T": FLOATS, "U": FLOATS}
     fusion = OPAQUE
+    scheduled_as = "normalization"
     num_groups = Int(at_least=1)
     axis = Int(1)
     centered = Bool(True)
@@ -157,6 +156,3 @@ class GroupedNorm(OpDef):
             if p is not None and isinstance(p.shape[0], int) and isinstance(channels, int) and p.shape[0] != channels:
                 raise OperandError(f"{self.name}({x}): {p.name} has {p.shape[0]} elements for {channels} channels")
         return channels
-
-    def schedule(self, s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
-        schedules.normalization(s, outs, target)

@@ -28,7 +28,7 @@ import numpy as np
 
 from renorm import te
 from renorm.core.dtypes import compute_dtype
-from renorm.ops.schedules.structure import STATISTIC
+from renorm.ops.shared.tags import STATISTIC
 from renorm.te import tag
 
 ACCUMULATOR = "float64"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,7 +10,6 @@ import numpy as np
 from renorm import te
 from renorm.core.dims import Dim
 from renorm.core.dtypes import is_float
-from renorm.core.target import Target
 from renorm.expr.nodes import Expr, cast
 from renorm.graph.attributes import Bool, Ints
 from renorm.graph.channels import Carry, every
@@ -19,7 +17,6 @@ from renorm.graph.ir import Node
 from renorm.graph.layout import Accepts
 from renorm.graph.op import REDUCTION, OnnxNode, OpDef
 from renorm.graph.types import Operand
-from renorm.ops import schedules
 from renorm.ops.shared import axes_operand
 from renorm.te import tag
 from renorm.topi.reduction import reduce, reduced_axes
@@ -40,6 +37,7 @@ class Reduction(OpDef):
     """
 
     fusion = REDUCTION
+    scheduled_as = "reduction"
     axes = Ints(None)
     keepdims = Bool(True)
     combiner: ClassVar[str] = "sum"
@@ -100,9 +98,6 @@ class Reduction(OpDef):
         if dtype == "bool":
             return "uint8"
         return "float64" if self.floating and not is_float(dtype) else None
-
-    def schedule(self, s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
-        schedules.reduction(s, outs, target)
 
     def reference(self, x: Any) -> Any:
         axes = tuple(range(x.ndim)) if self.axes is None else self.axes

@@ -14,14 +14,12 @@ from typing import Any
 from renorm import te
 from renorm.core.dtypes import FLOATS
 from renorm.core.errors import OperandError
-from renorm.core.target import Target
 from renorm.graph.attributes import Ints
 from renorm.graph.ir import Node
 from renorm.graph.layout import Accepts
 from renorm.graph.op import REDUCTION, OpDef
 from renorm.graph.types import Operand
-from renorm.ops import schedules
-from renorm.ops.schedules.cpu_tiles import ROWS, SUMS
+from renorm.ops.shared.tags import TILE_ROWS, TILE_SUMS
 from renorm.te import tag
 
 
@@ -44,6 +42,7 @@ class TileStatistics(OpDef):
 
     types = {"T": FLOATS}
     fusion = REDUCTION
+    scheduled_as = "reduction"
     is_statistic = True
     tile = Ints()
 
@@ -59,9 +58,6 @@ class TileStatistics(OpDef):
 
     def in_blocks(self, node: Node, index: int | None, lanes: int) -> Accepts:
         return Accepts.EITHER if index == 0 else Accepts.ROW_MAJOR
-
-    def schedule(self, s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
-        schedules.reduction(s, outs, target)
 
     def total(self, x: te.Tensor, terms: Sequence[Callable[[Any, Any], Any]], wide_sums: str) -> te.Tensor:
         """sums[n, t.., k, c] = sum of terms[k](element of x, (n, t.., c)) over each tile: rows of the last axis in the
@@ -84,13 +80,13 @@ class TileStatistics(OpDef):
             return te.sum(value, axis=last, where=te.all(*limits) if limits else None)
 
         attrs = {"channel": rank + 2}
-        rows = te.compute((*shape, *sizes[:-1]), row, name="tile_rows", tag=ROWS, attrs=attrs)
+        rows = te.compute((*shape, *sizes[:-1]), row, name="tile_rows", tag=TILE_ROWS, attrs=attrs)
 
         def tile(*index: Any) -> Any:
             value = rows[(*index, *outer)].astype(wide_sums)
             return te.sum(value, axis=outer) if outer else value
 
-        return te.compute(shape, tile, name="tile_sums", tag=SUMS if outer else tag.ELEMWISE, attrs=attrs)
+        return te.compute(shape, tile, name="tile_sums", tag=TILE_SUMS if outer else tag.ELEMWISE, attrs=attrs)
 
     def pieces(self, x: Any) -> dict[tuple[int, ...], Any]:
         """The elements of each tile of an array."""

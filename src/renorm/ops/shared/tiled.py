@@ -11,14 +11,9 @@ import numpy as np
 from renorm import te
 from renorm.core.dims import Dim, Shape, is_static, static
 from renorm.core.errors import OperandError
-from renorm.core.target import Target
 from renorm.graph.attributes import Ints
-from renorm.graph.ir import Node
-from renorm.graph.layout import Accepts, Blocked
 from renorm.graph.op import OUT_ELEMENTWISE_FUSABLE
 from renorm.graph.types import Operand, TensorType
-from renorm.ops import schedules
-from renorm.ops.schedules.winograd_blocks import Work, choose
 from renorm.ops.shared.filtering import Filter, has_points
 from renorm.ops.shared.window import Windowed
 from renorm.ops.shared.winograd import tiled
@@ -39,6 +34,7 @@ class Tiled(Windowed):
     types = {"T": ("float32", "float64")}
     onnx = {}
     fusion = OUT_ELEMENTWISE_FUSABLE
+    scheduled_as = "winograd"
     tile = Ints((4, 4))
     result_axis: int  # axis of result channels of the direct op's weight; the other one of the first two is that of x
 
@@ -89,33 +85,11 @@ class Tiled(Windowed):
     def summed_axis(self, index: int, operands: Sequence[TensorType | None]) -> int | None:
         return None
 
-    def in_blocks(self, node: Node, index: int | None, lanes: int) -> Accepts:
-        return Accepts.EITHER if index in (None, 0) else Accepts.ROW_MAJOR
-
-    def finished_tile(self, node: Node, target: Target) -> tuple[int, ...] | None:
-        (x, w), y, lanes = node.inputs[:2], node.output, target.lanes(4)
-        if x is None or w is None or not is_static((*x.shape, *y.shape)) or Blocked(1, lanes).refuses(y.shape):
-            return None
-        (batch, channels, *spatial), (_, results, *extents) = static(x.shape), static(y.shape)
-        filters = self.filters(spatial, static(self.kernel(w.shape)))
-        counts = [-(-e // f.results) for e, f in zip(extents, filters, strict=True)]
-        shape = (*(f.products for f in filters), batch, *counts, results)
-        blocks, _ = choose(Work.of(shape, channels, lanes, target, w.rank == 4))
-        if blocks.images > 1:
-            return None
-        return filters[0].results * blocks.rows, filters[1].results * blocks.columns
-
-    def copies(self, node: Node) -> bool:
-        return any(self.pads or ())
-
     def compute(self, x: te.Tensor, w: te.Tensor, b: te.Tensor | None) -> te.Tensor:
         kernel = self.kernel(w.shape)
         results = w.shape[2 if len(w.shape) == 3 else self.result_axis]
         shape = (x.shape[0], results, *(int(str(e)) for e in self.extents(x.shape[2:], kernel)))
         return tiled(x, w, b, self.filters(x.shape[2:], kernel), shape, self.result_axis)
-
-    def schedule(self, s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
-        schedules.winograd(s, outs, target)
 
     def nominal_flops(self, operands: Sequence[TensorType | None], results: Sequence[TensorType]) -> int | None:
         (x, w, *_), (y,) = operands, results

@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from renorm import te
+from renorm import te, topi
 from renorm.core import dims
 from renorm.core.dims import Dim, Shape, format_shape
 from renorm.core.errors import OperandError
 from renorm.graph.attributes import Ints, String
 from renorm.graph.op import OpDef
 from renorm.graph.types import Operand
-from renorm.ops.schedules import layout
+from renorm.topi import layout
 
 AUTO_PAD = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
 
@@ -155,33 +155,13 @@ def pad(x: te.Tensor, before: Sequence[int], after: Sequence[int], value: float 
     if not any(before) and not any(after):
         return x
     form = layout.form_of(x)
-    if form is not None and form.cuts_only(1):
-        padded = _continued(layout.source(x), before, after, value)
-        shape = (*x.shape[:2], *padded.shape[2 : 2 + len(before)])
-        return layout.view(padded, shape, form)
-    return _continued(x, before, after, value)
-
-
-def inside(index: Sequence[Any], extents: Sequence[int], before: Sequence[int], after: Sequence[int]) -> list[Any]:
-    """Conditions under which a spatial index into what is padded meets an element, not padding."""
-    found = [i >= b for i, b in zip(index, before) if b]
-    return found + [i < b + e for i, e, b, a in zip(index, extents, before, after) if a]
-
-
-def _continued(x: te.Tensor, before: Sequence[int], after: Sequence[int], value: float) -> te.Tensor:
-    """`pad` along the axes from the third on, as many as are given."""
-    end = 2 + len(before)
-    extents = x.shape[2:end]
-    shape = (*x.shape[:2], *(e + b + a for e, b, a in zip(extents, before, after, strict=True)), *x.shape[end:])
-
-    def element(*index: Any) -> Any:
-        at = index[2:end]
-        own = [i - b if b else i for i, b in zip(at, before)]
-        return te.if_then_else(
-            te.all(*inside(at, extents, before, after)), x[(*index[:2], *own, *index[end:])], te.const(value, x.dtype)
-        )
-
-    return te.compute(shape, element, name=f"{x.name}_padded", tag="pad")
+    is_blocked = form is not None and form.cuts_only(1)
+    held = layout.source(x) if is_blocked else x
+    lanes = (0,) * (held.ndim - 2 - len(before))
+    padded = topi.pad(held, (0, 0, *before, *lanes), (0, 0, *after, *lanes), value, f"{held.name}_padded")
+    if form is None or not is_blocked:
+        return padded
+    return layout.view(padded, (*x.shape[:2], *padded.shape[2 : 2 + len(before)]), form)
 
 
 def window_view(x: np.ndarray[Any, Any], spans: Sequence[Span], value: float = 0.0) -> np.ndarray[Any, Any]:

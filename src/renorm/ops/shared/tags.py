@@ -1,0 +1,9 @@
+"""Tags by which ops tell schedules what a stage is, beside those of te."""
+
+STATISTIC = "statistic"  # few elements, made from reductions, that many read; computed once, never inlined
+REUSED = "reused"  # elements that a reduction and the result both read and that cost more than a load
+KEPT = (STATISTIC, REUSED)
+
+# Sums of rows of tiles, and their sums. Those and all that reduces beside them say which of their axes runs over
+# channels (attrs["channel"]).
+TILE_ROWS, TILE_SUMS = "tile_rows", "tile_sums"
