@@ -16,6 +16,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 from unittest.mock import patch
 
 import renorm
@@ -106,13 +107,11 @@ def kernels(subject: str) -> list[Kernel]:
     module = importlib.util.module_from_spec(spec)
     built = list[Kernel]()
 
-    def record(s: te.Schedule, args: Sequence[te.Tensor]) -> build.BuiltModule:
+    def record(s: te.Schedule, args: Sequence[te.Tensor], target: str | None = None) -> Any:
         loops = build.lower(s, args)
         assert isinstance(loops, build.Loops)
         built.append(loops.kernel)
-        module = build.build(loops)
-        assert isinstance(module, build.BuiltModule)
-        return module
+        return build.build(loops, target=target)
 
     with patch.object(renorm, "build", record), contextlib.redirect_stdout(io.StringIO()):
         spec.loader.exec_module(module)
