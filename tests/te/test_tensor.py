@@ -39,6 +39,15 @@ def test_operators_name_their_results_as_tvm_does(tensor: te.Tensor, name: str) 
     assert [a.name for a in tensor.op.axis] == ["ax0", "ax1"]
 
 
+def test_operators_of_axes_and_expressions_give_expressions() -> None:
+    i = te.reduce_axis((0, 4), name="i")
+    given = (2 - i, i // 3, 7 % i, -i, i < 2, 2.0 ** X[0, 0], np.float32(2) * X[0, 0])
+    texts = ["(2 - i)", "(i//3)", "(7 % i)", "(0 - i)", "(i < 2)", "pow(2f, X[0, 0])", "(2f*X[0, 0])"]
+    assert [str(e) for e in given] == texts
+    with pytest.raises(InvalidExpression, match="operators on bits are absent: i cannot"):
+        _ = i & 1
+
+
 def test_functions_of_a_tensor_are_called_compute() -> None:
     y = te.sqrt(X)
     assert (y.op.name, [a.name for a in y.op.axis], y.op.tag) == ("compute", ["i0", "i1"], "elemwise")

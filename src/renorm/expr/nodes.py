@@ -29,6 +29,7 @@ import numpy as np
 from renorm.core import dtypes
 from renorm.core.conversion import truncated, wrapped
 from renorm.core.errors import InvalidExpression, suggest
+from renorm.expr.operators import Operators
 
 Scalar = int | float | bool
 ExprLike = Union["Expr", int, float, bool]
@@ -58,54 +59,15 @@ class Source(Protocol):
     def dtype(self) -> str: ...
 
 
-class Expr:
+class Expr(Operators):
     """Base of scalar expressions. dtype: element type; lanes: 1, or the number of vector elements."""
 
     __slots__ = ("dtype", "lanes")
     dtype: str
     lanes: int
 
-    # NumPy must not take over `np.float32(2) * expr`
-    __array_ufunc__ = None
-
-    def __add__(self, other: Any) -> Expr:
-        return _infix("+", self, other)
-
-    def __radd__(self, other: Any) -> Expr:
-        return _infix("+", other, self)
-
-    def __sub__(self, other: Any) -> Expr:
-        return _infix("-", self, other)
-
-    def __rsub__(self, other: Any) -> Expr:
-        return _infix("-", other, self)
-
-    def __mul__(self, other: Any) -> Expr:
-        return _infix("*", self, other)
-
-    def __rmul__(self, other: Any) -> Expr:
-        return _infix("*", other, self)
-
-    def __truediv__(self, other: Any) -> Expr:
-        return _infix("/", self, other)
-
-    def __rtruediv__(self, other: Any) -> Expr:
-        return _infix("/", other, self)
-
-    def __floordiv__(self, other: Any) -> Expr:
-        return _infix("//", self, other)
-
-    def __rfloordiv__(self, other: Any) -> Expr:
-        return _infix("//", other, self)
-
-    def __mod__(self, other: Any) -> Expr:
-        return _infix("%", self, other)
-
-    def __rmod__(self, other: Any) -> Expr:
-        return _infix("%", other, self)
-
-    def __pow__(self, other: Any) -> Expr:
-        return _infix("pow", self, other)
+    def _infix(self, op: str, a: Any, b: Any) -> Any:
+        return infix(op, a, b)
 
     def __neg__(self) -> Expr:
         return (
@@ -114,23 +76,11 @@ class Expr:
             else binary("*", self, const(-1.0, self.dtype))
         )
 
-    def __lt__(self, other: Any) -> Expr:
-        return _infix("<", self, other)
-
-    def __le__(self, other: Any) -> Expr:
-        return _infix("<=", self, other)
-
-    def __gt__(self, other: Any) -> Expr:
-        return _infix(">", self, other)
-
-    def __ge__(self, other: Any) -> Expr:
-        return _infix(">=", self, other)
-
     def __eq__(self, other: Any) -> Any:
-        return _infix("==", self, other)
+        return infix("==", self, other)
 
     def __ne__(self, other: Any) -> Any:
-        return _infix("!=", self, other)
+        return infix("!=", self, other)
 
     def __hash__(self) -> int:
         return id(self)
@@ -141,15 +91,6 @@ class Expr:
             do="use te.if_then_else, te.all or te.any instead of if, and, or",
         )
 
-    def _bitwise(self, *_: Any) -> Any:
-        raise InvalidExpression(
-            f"operators on bits are absent: {self} cannot be one of their operands",
-            do="te.all and te.any combine conditions; multiply, //, % by powers of two move and mask bits",
-        )
-
-    __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = _bitwise
-    __lshift__ = __rlshift__ = __rshift__ = __rrshift__ = __invert__ = _bitwise
-
     def __index__(self) -> int:
         raise InvalidExpression(
             f"the value of the expression {self} is not known while the program is built",
@@ -157,7 +98,7 @@ class Expr:
         )
 
     def equal(self, other: Any) -> Expr:
-        return _infix("==", self, other)
+        return infix("==", self, other)
 
     def astype(self, dtype: str) -> Expr:
         return cast(dtype, self)
@@ -350,7 +291,8 @@ def promote(a: Expr, b: Expr) -> tuple[Expr, Expr]:
     return a, b
 
 
-def _infix(op: str, a: Any, b: Any) -> Any:
+def infix(op: str, a: Any, b: Any) -> Any:
+    """Return a op b of what Python's operators stand between: expressions, axes and numbers."""
     for operand in (a, b):
         if not isinstance(operand, Expr) and hasattr(operand, "__tensor_operand__"):
             return NotImplemented  # te.Tensor broadcasts: its reflected operator takes over

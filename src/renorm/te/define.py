@@ -29,6 +29,11 @@ from renorm.te.tensor import IterVar, PlaceholderOp, Tensor, as_shape, compute_o
 from renorm.te.window import Window
 from renorm.tir.nodes import BLOCK_AXES, THREAD_AXES
 
+__all__ = [
+    "comm_reducer", "compute", "convert", "infinity", "max", "max_value", "min", "min_value", "placeholder", "prod",
+    "reduce_axis", "sum", "thread_axis",
+]  # fmt: skip
+
 
 @checked("te.", InvalidExpression)
 def placeholder(

@@ -16,6 +16,13 @@ from renorm.expr import nodes
 from renorm.expr.nodes import Expr, as_expr, const
 from renorm.te.tensor import NAMES, Tensor, arithmetic, broadcast, elementwise, scalar_arithmetic
 
+__all__ = [
+    "abs", "acos", "acosh", "all", "any", "asin", "asinh", "atan", "atanh", "cast", "ceil", "cos", "cosh", "div",
+    "erf", "exp", "floor", "floordiv", "floormod", "fma", "fmod", "if_then_else", "indexdiv", "indexmod", "isfinite",
+    "isinf", "isnan", "likely", "log", "logical_not", "maximum", "minimum", "popcount", "pow", "power", "round",
+    "rsqrt", "select", "sigmoid", "sign", "sin", "sinh", "sqrt", "tan", "tanh", "trunc", "truncdiv", "truncmod",
+]  # fmt: skip
+
 
 def _unary(name: str, meaning: str) -> Callable[[Any], Any]:
     def function(x: Any) -> Any:

@@ -31,8 +31,10 @@ from renorm.expr.nodes import (
     binary,
     cast,
     const,
+    infix,
     refuse_whole_quotient,
 )
+from renorm.expr.operators import Operators
 from renorm.expr.rewrite import DEEPEST, children, levels, same, variables
 from renorm.te import tag as tags
 from renorm.te.arguments import Extent, checked
@@ -46,7 +48,7 @@ class Range(NamedTuple):
     extent: int
 
 
-class IterVar:
+class IterVar(Operators):
     """An axis of a compute, or of a schedule's loops; stands for its variable in expressions.
 
     kind: "data" (an axis of the result), "reduce", or "thread".
@@ -74,56 +76,11 @@ class IterVar:
     def __repr__(self) -> str:
         return f"<{self.kind} axis {self.name} [{self.min}, {self.min + self.extent})>"
 
-    def __add__(self, other: Any) -> Any:
-        return self.var + other
+    def _infix(self, op: str, a: Any, b: Any) -> Any:
+        return infix(op, *(x.var if isinstance(x, IterVar) else x for x in (a, b)))
 
-    def __radd__(self, other: Any) -> Any:
-        return other + self.var
-
-    def __sub__(self, other: Any) -> Any:
-        return self.var - other
-
-    def __rsub__(self, other: Any) -> Any:
-        return other - self.var
-
-    def __mul__(self, other: Any) -> Any:
-        return self.var * other
-
-    def __rmul__(self, other: Any) -> Any:
-        return other * self.var
-
-    def __truediv__(self, other: Any) -> Any:
-        return self.var / other
-
-    def __rtruediv__(self, other: Any) -> Any:
-        return other / self.var
-
-    def __floordiv__(self, other: Any) -> Any:
-        return self.var // other
-
-    def __rfloordiv__(self, other: Any) -> Any:
-        return other // self.var
-
-    def __mod__(self, other: Any) -> Any:
-        return self.var % other
-
-    def __rmod__(self, other: Any) -> Any:
-        return other % self.var
-
-    def __neg__(self) -> Any:
+    def __neg__(self) -> Expr:
         return -self.var
-
-    def __lt__(self, other: Any) -> Any:
-        return self.var < other
-
-    def __le__(self, other: Any) -> Any:
-        return self.var <= other
-
-    def __gt__(self, other: Any) -> Any:
-        return self.var > other
-
-    def __ge__(self, other: Any) -> Any:
-        return self.var >= other
 
     def __eq__(self, other: Any) -> Any:
         """Of two axes whether they are the same one, as collections need it; else a comparison of values."""
@@ -134,12 +91,6 @@ class IterVar:
 
     def __hash__(self) -> int:
         return id(self)
-
-    def _bitwise(self, *_: Any) -> Any:
-        return ~self.var  # which says what to do
-
-    __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = _bitwise
-    __lshift__ = __rlshift__ = __rshift__ = __rrshift__ = __invert__ = _bitwise
 
     def equal(self, other: Any) -> Expr:
         """Return whether the values are equal, also of two axes, as an expression."""
@@ -256,7 +207,7 @@ def _check_body(
     return tuple(read), tuple(unknown)
 
 
-class Tensor:
+class Tensor(Operators):
     """A multi-dimensional array that an operation defines. shape: Python ints; before te.specialize also expressions of
     open variables, which count as ints. Compared by identity.
 
@@ -264,7 +215,6 @@ class Tensor:
     """
 
     __slots__ = ("dtype", "name", "op", "shape")
-    __array_ufunc__ = None  # `np.float32(2) * T` is T's business
     __tensor_operand__ = True  # expr.nodes leaves `expression * T` to T
 
     def __init__(self, op: Operation, name: str, shape: tuple[int, ...], dtype: str):
@@ -320,71 +270,16 @@ class Tensor:
     def __repr__(self) -> str:
         return f"Tensor(name={self.name}, shape={self.shape}, dtype={self.dtype})"
 
-    def __add__(self, other: Any) -> Any:
-        return arithmetic("+", self, other)
-
-    def __radd__(self, other: Any) -> Any:
-        return arithmetic("+", other, self)
-
-    def __sub__(self, other: Any) -> Any:
-        return arithmetic("-", self, other)
-
-    def __rsub__(self, other: Any) -> Any:
-        return arithmetic("-", other, self)
-
-    def __mul__(self, other: Any) -> Any:
-        return arithmetic("*", self, other)
-
-    def __rmul__(self, other: Any) -> Any:
-        return arithmetic("*", other, self)
-
-    def __truediv__(self, other: Any) -> Any:
-        return _quotient(self, other)
-
-    def __rtruediv__(self, other: Any) -> Any:
-        return _quotient(other, self)
-
-    def __floordiv__(self, other: Any) -> Any:
-        return arithmetic("//", self, other)
-
-    def __rfloordiv__(self, other: Any) -> Any:
-        return arithmetic("//", other, self)
-
-    def __mod__(self, other: Any) -> Any:
-        return arithmetic("%", self, other)
-
-    def __rmod__(self, other: Any) -> Any:
-        return arithmetic("%", other, self)
-
-    def __pow__(self, other: Any) -> Any:
-        return arithmetic("pow", self, other)
-
-    def __rpow__(self, other: Any) -> Any:
-        return arithmetic("pow", other, self)
-
-    def __lt__(self, other: Any) -> Any:
-        return arithmetic("<", self, other)
-
-    def __le__(self, other: Any) -> Any:
-        return arithmetic("<=", self, other)
-
-    def __gt__(self, other: Any) -> Any:
-        return arithmetic(">", self, other)
-
-    def __ge__(self, other: Any) -> Any:
-        return arithmetic(">=", self, other)
+    def _infix(self, op: str, a: Any, b: Any) -> Any:
+        if op == "/":
+            refuse_whole_quotient(*((x if isinstance(x, Tensor) else as_expr(x)).dtype for x in (a, b)))
+        return arithmetic(op, a, b)
 
     def __neg__(self) -> Tensor:
         return elementwise(lambda x: -x, self, name="T_negative")
 
-    def _bitwise(self, *_: Any) -> Any:
-        return ~Load(self, ())  # which says what to do
 
-    __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = _bitwise
-    __lshift__ = __rlshift__ = __rshift__ = __rrshift__ = __invert__ = _bitwise
-
-
-class Row:
+class Row(Operators):
     """A tensor with some of its first indices: A[i] of A[i][j]. It is no value; indexing it with the rest is one."""
 
     __slots__ = ("_indices", "_tensor")
@@ -402,9 +297,7 @@ class Row:
             [f"shape {t.shape}"],
         )
 
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = as_expr
-    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __neg__ = as_expr
-    __lt__ = __le__ = __gt__ = __ge__ = equal = astype = __iter__ = as_expr
+    _infix = __neg__ = equal = astype = __iter__ = as_expr
 
 
 def _count(n: int, one: str, many: str) -> str:
@@ -512,6 +405,7 @@ def arithmetic(op: str, a: Any, b: Any) -> Any:
     A 0-d tensor beside a scalar expression is that one element, so that it can be used inside te.compute; everything
     else gives a tensor.
     """
+    a, b = (x.var if isinstance(x, IterVar) else x for x in (a, b))
     for operand, other in ((a, b), (b, a)):
         if (
             isinstance(operand, Tensor)
@@ -526,12 +420,6 @@ def arithmetic(op: str, a: Any, b: Any) -> Any:
                 do="use tensors, expressions and numbers; arrays are given to the built function",
             )
     return broadcast(lambda x, y: scalar_arithmetic(op, x, y), a, b, name=NAMES[op])
-
-
-def _quotient(a: Any, b: Any) -> Any:
-    """a / b by the operator, which needs a float on one side."""
-    refuse_whole_quotient(*((x if isinstance(x, Tensor) else as_expr(x)).dtype for x in (a, b)))
-    return arithmetic("/", a, b)
 
 
 # up to this, x ** n is written out as multiplications; code generators multiply for greater exponents, too
