@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from renorm.codegen.abi import bytes_of
 from renorm.expr import rewrite
 from renorm.expr.bounds import Intervals
-from renorm.expr.linear import Form, form_of
+from renorm.expr.linear import Linear, linear
 from renorm.expr.nodes import Binary, Expr, Load, Source, Var
 from renorm.tir.nodes import Buffer, For, If, Kernel, Stmt, Store, children, constant, expressions
 
@@ -90,13 +90,13 @@ def _stores_once(store: Store, around: _Around) -> bool:
         bounds[loop.var] = start, start + extent - 1
     predicate = () if store.predicate is None else (store.predicate,)
     intervals = Intervals(bounds, (*around.conditions, *predicate))
-    smaller = Form()
+    smaller = Linear({})
     atoms = list[Expr]()
-    for identity, (atom, k) in sorted(form_of(store.index).terms.items(), key=lambda t: abs(t[1][1])):
+    for atom, k in sorted(linear(store.index, intervals.intern).terms.items(), key=lambda t: abs(t[1])):
         low, high = intervals.form_span(smaller)
         if abs(k) <= high - low:
             return False
-        smaller.add_atom(identity, atom, k)
+        smaller += Linear({atom: k})
         atoms.append(atom)
     known = _determined(atoms)
     return all(rewrite.key(v) in known for v, (low, high) in bounds.items() if low < high)

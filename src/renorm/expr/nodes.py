@@ -21,6 +21,7 @@ compares structure.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, Union
 
@@ -82,8 +83,7 @@ class Expr(Operators):
     def __ne__(self, other: Any) -> Any:
         return infix("!=", self, other)
 
-    def __hash__(self) -> int:
-        return id(self)
+    __hash__ = object.__hash__
 
     def __bool__(self) -> bool:
         raise InvalidExpression(
@@ -323,43 +323,22 @@ def binary(op: str, a: Expr, b: Expr) -> Expr:
     return Binary(op, a, b)
 
 
+OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "//": operator.floordiv, "%": operator.mod,
+    "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
+    "min": min, "max": max,
+}  # fmt: skip
+
+
 def fold_integers(op: str, a: int, b: int) -> int | bool | None:
     """a op b over Python integers; None where it has no value (division by zero) or is not integer arithmetic."""
     if op in ("/", "//", "%") and b == 0:
         return None
-    match op:
-        case "+":
-            return a + b
-        case "-":
-            return a - b
-        case "*":
-            return a * b
-        case "/":
-            return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
-        case "//":
-            return a // b
-        case "%":
-            return a % b
-        case "min":
-            return min(a, b)
-        case "max":
-            return max(a, b)
-        case "pow":
-            return a**b if b >= 0 else None
-        case "==":
-            return a == b
-        case "!=":
-            return a != b
-        case "<":
-            return a < b
-        case "<=":
-            return a <= b
-        case ">":
-            return a > b
-        case ">=":
-            return a >= b
-        case _:
-            return None
+    if op == "/":
+        return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+    if op == "pow":
+        return a**b if b >= 0 else None
+    return OPERATIONS[op](a, b) if op in OPERATIONS else None
 
 
 def cast(dtype: str, a: Expr) -> Expr:
@@ -434,10 +413,16 @@ def identity_element(combiner: str, dtype: str) -> Const:
         return const(0 if combiner == "sum" else 1, dtype)
     if dtypes.is_float(dtype):
         return const(float("-inf") if combiner == "max" else float("inf"), dtype)
+    least, greatest = integer_limits(dtype)
+    return const(least if combiner == "max" else greatest, dtype)
+
+
+def integer_limits(dtype: str) -> tuple[int, int]:
+    """Least and greatest value of an integer or boolean dtype."""
     if dtype == "bool":
-        return const(combiner == "min", dtype)
+        return 0, 1
     limits = np.iinfo(dtypes.numpy_dtype(dtype))
-    return const(int(limits.min if combiner == "max" else limits.max), dtype)
+    return int(limits.min), int(limits.max)
 
 
 # combiner of a reduction -> the operator of one step of it

@@ -14,9 +14,10 @@ import numpy as np
 from renorm.core import dtypes
 from renorm.core.conversion import wrapped
 from renorm.expr.bounds import negated
-from renorm.expr.linear import INDEX_TYPES, Form
+from renorm.expr.linear import INDEX_TYPES, Linear
 from renorm.expr.nodes import (
     COMPARISONS,
+    OPERATIONS,
     Binary,
     Broadcast,
     Call,
@@ -74,22 +75,11 @@ def _fold_floats(s: Simplifier, op: str, a: float, b: float, dtype: str) -> Expr
     number = np.float32 if dtype == "float32" else np.float64
     with np.errstate(all="ignore"):
         x, y = number(a), number(b)
-        match op:
-            case "+":
-                return s.constant(float(x + y), dtype)
-            case "-":
-                return s.constant(float(x - y), dtype)
-            case "*":
-                return s.constant(float(x * y), dtype)
-            case "/":
-                return s.constant(float(x / y), dtype)
-            case "min" | "max" if not (np.isnan(x) or np.isnan(y) or x == y):
-                return s.constant(float(min(x, y) if op == "min" else max(x, y)), dtype)
-            case "==" | "!=" | "<" | "<=" | ">" | ">=":
-                compared = {"==": x == y, "!=": x != y, "<": x < y, "<=": x <= y, ">": x > y, ">=": x >= y}
-                return s.constant(bool(compared[op]), "bool")
-            case _:
-                return None
+        if op in ("+", "-", "*", "/"):
+            return s.constant(float(x / y if op == "/" else OPERATIONS[op](x, y)), dtype)
+        if op in ("min", "max") and not (np.isnan(x) or np.isnan(y) or x == y):
+            return s.constant(float(OPERATIONS[op](x, y)), dtype)
+        return s.constant(bool(OPERATIONS[op](x, y)), "bool") if op in COMPARISONS else None
 
 
 def _is_number(e: Expr, value: float) -> bool:
@@ -160,21 +150,21 @@ def divide_one(s: Simplifier, e: Binary) -> Expr | None:
 def truncating_division(s: Simplifier, e: Binary) -> Expr | None:
     """x / c -> x // c for integers x >= 0, c > 0."""
     if type(e.b) is Const and s.is_index(e.a) and e.b.value > 0 and s.span(e.a)[0] >= 0:
-        return s.floor_divide(e.a, int(e.b.value))
+        return s.expression(s.floor_divide(s.form(e.a), int(e.b.value)), e.dtype)
     return None
 
 
 def floor_division(s: Simplifier, e: Binary) -> Expr | None:
     """(c*q + r) // c -> q + r // c and its kin: Simplifier.floor_divide."""
     if type(e.b) is Const and s.is_index(e.a) and e.b.value > 0:
-        return s.floor_divide(e.a, int(e.b.value))
+        return s.expression(s.floor_divide(s.form(e.a), int(e.b.value)), e.dtype)
     return None
 
 
 def floor_modulo(s: Simplifier, e: Binary) -> Expr | None:
     """(c*q + r) % c -> r % c and its kin: Simplifier.floor_modulo."""
     if type(e.b) is Const and s.is_index(e.a) and e.b.value > 0:
-        return s.floor_modulo(e.a, int(e.b.value))
+        return s.expression(s.floor_modulo(s.form(e.a), int(e.b.value)), e.dtype)
     return None
 
 
@@ -212,9 +202,7 @@ def least_or_greatest(s: Simplifier, e: Binary) -> Expr | None:
     if e.a is e.b:
         return e.a
     if s.is_index(e.a) and s.is_index(e.b):
-        difference = s.form(e.a).copy()
-        difference.add(s.form(e.b), -1)
-        low, high = s.form_span(difference)
+        low, high = s.form_span(s.form(e.a) - s.form(e.b))
         if high <= 0:
             return e.a if e.op == "min" else e.b
         if low >= 0:
@@ -253,51 +241,46 @@ def compare_integers(s: Simplifier, e: Binary) -> Expr | None:
     low, high = s.span(e)
     if low == high:
         return s.constant(bool(low), "bool")
-    form = s.form(e.a).copy()
-    form.add(s.form(e.b), -1)
+    form = s.form(e.a) - s.form(e.b)
     if e.op in ("==", "!="):
         return _equality(s, e, form)
     if e.op in (">", ">="):
-        form = form.times(-1)
+        form = -form
     if e.op in ("<=", ">="):
-        form.constant -= 1
+        form = form.offset(-1)
     return _negative(s, _divided_inequality(s, form), e.a.dtype)
 
 
-def _divided_inequality(s: Simplifier, form: Form) -> Form:
+def _divided_inequality(s: Simplifier, form: Linear) -> Linear:
     """The simplest form that is negative exactly where `form` is."""
     for g in sorted({abs(k) for k in form.coefficients if abs(k) > 1}, reverse=True):
         multiples, small = form.split(g)
-        low, high = s.form_span(small)
-        if np.isfinite(low) and np.isfinite(high) and low // g == high // g:
-            whole = multiples.divided(g)
-            whole.constant += int(low // g)
-            return _divided_inequality(s, whole)
-    g = form.content()
-    return Form({i: (x, k // g) for i, (x, k) in form.terms.items()}, form.constant // g) if g > 1 else form
+        bucket = s.bucket(small, g)
+        if bucket is not None:
+            return _divided_inequality(s, multiples.divided(g).offset(bucket))
+    return form.divided(form.content() or 1)
 
 
-def _sides(form: Form) -> tuple[Form, Form]:
+def _sides(form: Linear) -> tuple[Linear, Linear]:
     """form = left - right, with positive coefficients only and no constant."""
-    left = Form({i: t for i, t in form.terms.items() if t[1] > 0})
-    right = Form({i: (x, -k) for i, (x, k) in form.terms.items() if k < 0})
+    left = Linear({x: k for x, k in form.terms.items() if k > 0})
+    right = Linear({x: -k for x, k in form.terms.items() if k < 0})
     return left, right
 
 
-def _negative(s: Simplifier, form: Form, dtype: str) -> Expr:
+def _negative(s: Simplifier, form: Linear, dtype: str) -> Expr:
     """form < 0, as a reader would write it."""
     left, right = _sides(form)
     c = form.constant
     if not left.terms:  # -x + c < 0
-        return s.intern(Binary(">=", s.from_form(right, dtype), s.constant(c + 1, dtype)))
+        return s.intern(Binary(">=", s.expression(right, dtype), s.constant(c + 1, dtype)))
     op = "<"
     if right.terms and c == -1:  # x - y - 1 < 0
         op, c = "<=", 0
-    (left if right.terms and c > 0 else right).constant = abs(c) if right.terms else -c
-    return s.intern(Binary(op, s.from_form(left, dtype), s.from_form(right, dtype)))
+    return _compared(s, op, left, right, c, dtype)
 
 
-def _equality(s: Simplifier, e: Binary, form: Form) -> Expr | None:
+def _equality(s: Simplifier, e: Binary, form: Linear) -> Expr | None:
     g = form.content()
     if g > 1:
         if form.constant % g:
@@ -305,11 +288,17 @@ def _equality(s: Simplifier, e: Binary, form: Form) -> Expr | None:
         form = form.divided(g)
     left, right = _sides(form)
     if not left.terms:
-        left, right, form = right, left, form.times(-1)
-    (left if right.terms and form.constant > 0 else right).constant = (
-        abs(form.constant) if right.terms else -form.constant
-    )
-    return s.intern(Binary(e.op, s.from_form(left, e.a.dtype), s.from_form(right, e.a.dtype)))
+        left, right, form = right, left, -form
+    return _compared(s, e.op, left, right, form.constant, e.a.dtype)
+
+
+def _compared(s: Simplifier, op: str, left: Linear, right: Linear, c: int, dtype: str) -> Expr:
+    """left + c op right, the constant where it is positive."""
+    if right.terms and c > 0:
+        left = left.offset(c)
+    else:
+        right = right.offset(-c)
+    return s.intern(Binary(op, s.expression(left, dtype), s.expression(right, dtype)))
 
 
 def logic(s: Simplifier, e: Binary) -> Expr | None:

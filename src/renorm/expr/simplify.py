@@ -11,12 +11,13 @@ that of the integer rules only those of modular arithmetic (sums and multiples) 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
-from math import gcd, inf
+from math import gcd
 
-from renorm.expr.bounds import Bounds, Intervals
-from renorm.expr.linear import INDEX_TYPES, Form, collect, expression
+from renorm.expr.algebra import Algebra
+from renorm.expr.bounds import Bounds, Intervals, Span
+from renorm.expr.linear import INDEX_TYPES, Linear, expression, linear_in_parts
 from renorm.expr.nodes import Binary, Broadcast, Call, Const, Expr, Load, Not, Reduce, Scalar, Var
-from renorm.expr.rewrite import children, rebuild
+from renorm.expr.rewrite import children, key, rebuild
 from renorm.expr.rules import RULES
 
 _SUMS = ("+", "-", "*")
@@ -27,44 +28,43 @@ def simplify(e: Expr, bounds: Bounds | None = None, facts: Iterable[Expr] = ()) 
     return Simplifier(bounds, facts)(e)
 
 
-class Simplifier:
+class Simplifier(Algebra):
     """Simplification under fixed bounds and facts; remembers what it did, and gives equal results as one object.
 
     Simplify all expressions of one scope with one Simplifier: that is faster, and identity then means equality.
     """
 
     def __init__(self, bounds: Bounds | None = None, facts: Iterable[Expr] = ()):
-        # keyed by id; every entry also holds the object, so that its id stays its own
-        self._done: dict[int, tuple[Expr, Expr]] = {}
-        self._forms: dict[int, tuple[Expr, Form]] = {}
-        self._reads: dict[int, tuple[Expr, bool]] = {}
+        super().__init__()
+        self._done: dict[Expr, Expr] = {}
+        self._reads: dict[Expr, bool] = {}
         self._interned: dict[Hashable, Expr] = {}
-        self._known: dict[int, bool] = {}
+        self._known: dict[Expr, bool] = {}
         self._bounds: Bounds = bounds or {}
-        self._intervals = Intervals(bounds, (), self._identity)
+        self._intervals = Intervals(bounds, (), self)
         known = [self(fact) for fact in facts]
         if known:
-            self._intervals = Intervals(bounds, known, self._identity)
-            for memory in (self._done, self._forms):
+            self._intervals = Intervals(bounds, known, self)
+            for memory in (self._done, self._forms, self._atoms):
                 memory.clear()
             for fact in known:
                 self._assume(fact)
 
     def __call__(self, e: Expr) -> Expr:
-        done = self._done.get(id(e))
+        done = self._done.get(e)
         if done is not None:
-            return done[1]
+            return done
         if type(e) is Var:
             result = self._fixed(e)
         elif type(e) is Binary and e.op in _SUMS and e.dtype in INDEX_TYPES and e.lanes == 1:
-            result = self.from_form(self.form(e), e.dtype)
+            result = self.expression(self.form(e), e.dtype)
         else:
             plain = self.intern(rebuild(e, tuple(self(c) for c in children(e))))
             # a fact that holds e itself leads back here while its bounds are sought: there e counts as it stands
             self._settle(e, plain)
             result = self._by_rules(plain)
-        if id(result) in self._known:
-            result = self.constant(self._known[id(result)], "bool")
+        if result in self._known:
+            result = self.constant(self._known[result], "bool")
         return self._settle(e, result)
 
     def node(self, e: Expr) -> Expr:
@@ -75,8 +75,7 @@ class Simplifier:
 
     def _settle(self, e: Expr, result: Expr) -> Expr:
         """Remembers that `e` simplifies to `result`, which is simple."""
-        self._done[id(e)] = (e, result)
-        self._done[id(result)] = (result, result)
+        self._done[e] = self._done[result] = result
         return result
 
     def _fixed(self, x: Var) -> Expr:
@@ -100,87 +99,62 @@ class Simplifier:
             self._assume(fact.a)
             self._assume(fact.b)
         elif isinstance(fact, Not):
-            self._known[id(fact.a)] = False
+            self._known[fact.a] = False
         else:
-            self._known[id(fact)] = True
+            self._known[fact] = True
 
     def intern(self, e: Expr) -> Expr:
         """The one object that stands for all expressions equal to `e` (whose children are interned)."""
         if type(e) is Var:
             return e
-        return self._interned.setdefault(_shallow_key(e), e)
-
-    def _identity(self, e: Expr) -> Hashable:
-        return id(e) if type(e) is Var else id(self(e))
+        return self._interned.setdefault(key(e, id), e)
 
     def constant(self, value: Scalar, dtype: str) -> Expr:
         return self.intern(Const(value, dtype))
 
     # ---- integers
 
-    def form(self, e: Expr) -> Form:
+    def form(self, e: Expr) -> Linear:
         """Linear form of an integer expression, over simplified atoms, x//c*c + x%c collapsed."""
-        found = self._forms.get(id(e))
+        found = self._forms.get(e)
         if found is None:
-            form = Form()
-            collect(e, 1, form, self._add_atom)
-            if len(form.terms) > 1:
+            found = linear_in_parts(e, self._part)
+            if len(found.terms) > 1:
                 # bounds are sought, and a fact that holds e leads back here: there e counts as it stands
-                self._forms[id(e)] = (e, form.copy())
-                self._join_quotients(form)
-            found = self._forms[id(e)] = (e, form)
-        return found[1]
+                self._forms[e] = found
+                found = self.rejoined(found)
+            self._forms[e] = found
+        return found
 
-    def _add_atom(self, x: Expr, k: int, into: Form) -> None:
-        if k == 0:
-            return
+    def _part(self, x: Expr) -> Linear:
+        """The form of what is not a sum as it stands."""
         if type(x) is Binary and x.op == "*" and x.dtype in INDEX_TYPES:
-            self._add_product(x, k, into)
-            return
+            return self._product(x)
         y = self(x)
         if type(y) is Const:
-            into.constant += k * int(y.value)
-        elif type(y) is Binary and y.op in _SUMS and y is not x:
-            into.add(self.form(y), k)
-        else:
-            into.add_atom(id(y), y, k)
+            return Linear({}, int(y.value))
+        return self.form(y) if type(y) is Binary and y.op in _SUMS and y is not x else Linear({y: 1})
 
-    def _add_product(self, x: Binary, k: int, into: Form) -> None:
+    def _product(self, x: Binary) -> Linear:
         a, b = self.form(x.a), self.form(x.b)
         if not b.terms:
-            into.add(a, k * b.constant)
-        elif not a.terms:
-            into.add(b, k * a.constant)
-        else:
-            # not linear; constant factors still come out, so that equal products meet
-            ga, gb = _content(a), _content(b)
-            left, right = self.from_form(a.divided(ga), x.dtype), self.from_form(b.divided(gb), x.dtype)
-            product = self.intern(Binary("*", left, right))
-            into.add_atom(id(product), product, k * ga * gb)
+            return a * b.constant
+        if not a.terms:
+            return b * a.constant
+        # not linear; constant factors still come out, so that equal products meet
+        ga, gb = _content(a), _content(b)
+        left, right = self.expression(a.divided(ga), x.dtype), self.expression(b.divided(gb), x.dtype)
+        return Linear({self.intern(Binary("*", left, right)): ga * gb})
 
-    def _join_quotients(self, form: Form) -> None:
-        """(x//c)*c + x%c -> x, for any common factor."""
-        again = True
-        while again:
-            again = False
-            for identity, (atom, k) in form.terms.items():
-                if type(atom) is Binary and atom.op == "%" and type(atom.b) is Const and self.is_index(atom):
-                    c = int(atom.b.value)
-                    if c <= 0:
-                        continue
-                    quotient = self.floor_divide(atom.a, c)
-                    partner = form.terms.get(id(quotient))
-                    if partner is not None and partner[1] == k * c:
-                        _replace(form, (id(quotient), identity), self.form(atom.a), k)
-                        again = True
-                        break
-
-    def from_form(self, form: Form, dtype: str) -> Expr:
-        """The interned expression of a form."""
-        e = expression(form, dtype)
-        result = self._intern_sum(e)
-        self._forms.setdefault(id(result), (result, form))
+    def expression(self, form: Linear, dtype: str = "") -> Expr:
+        """The interned expression of a form. dtype: that of its atoms where there are any."""
+        result = self._intern_sum(expression(form, dtype or next(iter(form.terms)).dtype))
+        self._forms.setdefault(result, form)
         return self._settle(result, result)
+
+    def made(self, e: Binary) -> Expr:
+        atom = self.intern(Binary(e.op, self.intern(e.a), self.intern(e.b)))
+        return self._settle(atom, atom)
 
     def _intern_sum(self, e: Expr) -> Expr:
         if type(e) is Binary and e.op in ("+", "-", "*"):
@@ -191,10 +165,10 @@ class Simplifier:
             return self.intern(e if a is e.a and b is e.b else Binary(e.op, a, b))
         return self.intern(e)
 
-    def span(self, e: Expr) -> tuple[float, float]:
+    def span(self, e: Expr) -> Span:
         return self._intervals.span(e)
 
-    def form_span(self, form: Form) -> tuple[float, float]:
+    def form_span(self, form: Linear) -> Span:
         return self._intervals.form_span(form)
 
     def is_index(self, e: Expr) -> bool:
@@ -202,111 +176,12 @@ class Simplifier:
         return e.lanes == 1 and e.dtype in INDEX_TYPES and not self.reads(e)
 
     def reads(self, e: Expr) -> bool:
-        found = self._reads.get(id(e))
+        found = self._reads.get(e)
         if found is None:
-            found = (e, isinstance(e, (Load, Reduce)) or any(self.reads(c) for c in children(e)))
-            self._reads[id(e)] = found
-        return found[1]
-
-    def floor_divide(self, a: Expr, c: int) -> Expr:
-        """a // c for index arithmetic a (simplified) and a constant c > 0."""
-        if c == 1:
-            return a
-        if type(a) is Binary and type(a.b) is Const and int(a.b.value) > 0:
-            d = int(a.b.value)
-            if a.op == "//":  # x // d // c -> x // (d*c)
-                return self.floor_divide(a.a, d * c)
-            if a.op == "%" and d % c == 0:  # x % (c*m) // c -> x // c % m
-                return self.floor_modulo(self.floor_divide(a.a, c), d // c)
-        quotient, rest = self.form(a).split(c)
-        quotient = quotient.divided(c)
-        bucket = self._bucket(rest, c)
-        if bucket is not None:  # (c*q + r) // c -> q + k where r lies in [k*c, (k+1)*c)
-            quotient.constant += bucket
-            return self.from_form(quotient, a.dtype)
-        for g in _common_factors(rest, c):  # (g*x + r) // (g*e) -> x // e where 0 <= r < g
-            multiples, small = rest.split(g)
-            bucket = self._bucket(small, g)
-            if bucket is not None:
-                whole = multiples.divided(g)
-                whole.constant += bucket
-                inner = self.floor_divide(self.from_form(whole, a.dtype), c // g)
-                quotient.add(self.form(inner))
-                return self.from_form(quotient, a.dtype)
-        atom = self.intern(Binary("//", self.from_form(rest, a.dtype), self.constant(c, a.dtype)))
-        self._settle(atom, atom)
-        if not quotient.terms and not quotient.constant:
-            return atom
-        quotient.add_atom(id(atom), atom, 1)
-        return self.from_form(quotient, a.dtype)
-
-    def floor_modulo(self, a: Expr, c: int) -> Expr:
-        """a % c for index arithmetic a (simplified) and a constant c > 0."""
-        if c == 1:
-            return self.constant(0, a.dtype)
-        if type(a) is Binary and a.op == "%" and type(a.b) is Const and int(a.b.value) % c == 0 and int(a.b.value) > 0:
-            return self.floor_modulo(a.a, c)  # x % (c*m) % c -> x % c
-        _, rest = self.form(a).split(c)  # (c*q + r) % c -> r % c
-        bucket = self._bucket(rest, c)
-        if bucket is not None:
-            shifted = rest.copy()
-            shifted.constant -= bucket * c
-            return self.from_form(shifted, a.dtype)
-        for g in _common_factors(rest, c):  # (g*x + r) % (g*e) -> x % e * g + r where 0 <= r < g
-            multiples, small = rest.split(g)
-            bucket = self._bucket(small, g)
-            if bucket is not None:
-                whole = multiples.divided(g)
-                whole.constant += bucket
-                inner = self.floor_modulo(self.from_form(whole, a.dtype), c // g)
-                result = self.form(inner).times(g)
-                result.add(small)
-                result.constant -= bucket * g
-                return self.from_form(result, a.dtype)
-        atom = self.intern(Binary("%", self.from_form(rest, a.dtype), self.constant(c, a.dtype)))
-        return self._settle(atom, atom)
-
-    def _bucket(self, form: Form, c: int) -> int | None:
-        """k where the form always lies in [k*c, (k+1)*c)."""
-        low, high = self.form_span(form)
-        if low == -inf or high == inf or low // c != high // c:
-            return None
-        return int(low // c)
+            found = self._reads[e] = isinstance(e, (Load, Reduce)) or any(self.reads(c) for c in children(e))
+        return found
 
 
-def _content(form: Form) -> int:
+def _content(form: Linear) -> int:
     """Greatest common divisor of all coefficients and the constant, at least 1."""
-    return gcd(*form.coefficients, form.constant) or 1
-
-
-def _common_factors(form: Form, c: int) -> list[int]:
-    """Factors g of c, 1 < g < c, that some coefficient has in common with c; the largest first."""
-    return sorted({g for k in form.coefficients if 1 < (g := gcd(k, c)) < c}, reverse=True)
-
-
-def _replace(form: Form, gone: tuple[Hashable, Hashable], by: Form, k: int) -> None:
-    """Puts k*by where the first of the terms `gone` stood, so that the order of terms stays natural."""
-    place = min(list(form.terms).index(g) for g in gone)
-    terms = [item for i, item in enumerate(form.terms.items()) if i < place and item[0] not in gone]
-    after = [item for i, item in enumerate(form.terms.items()) if i >= place and item[0] not in gone]
-    form.terms.clear()
-    form.terms.update(terms)
-    form.add(by, k)
-    for identity, (atom, coefficient) in after:
-        form.add_atom(identity, atom, coefficient)
-
-
-def _shallow_key(e: Expr) -> Hashable:
-    match e:
-        case Const():
-            return ("const", e.dtype, repr(e.value))
-        case Binary():
-            return (e.op, id(e.a), id(e.b))
-        case Load():
-            return ("load", id(e.source), tuple(id(i) for i in e.indices), id(e.predicate))
-        case Call():
-            return ("call", e.name, tuple(id(a) for a in e.args))
-        case Reduce():
-            return ("reduce", id(e))
-        case _:
-            return (type(e).__name__, e.dtype, e.lanes, tuple(id(c) for c in children(e)))
+    return gcd(form.content(), form.constant) or 1

@@ -19,9 +19,9 @@ from math import prod
 
 from renorm.core import dtypes
 from renorm.core.errors import InvalidSchedule
+from renorm.expr.linear import Linear
 from renorm.expr.nodes import Binary, Call, Const, Expr, Load, Reduce, Select, Var
-from renorm.te import affine
-from renorm.te.affine import NUMBER_0, Algebra, Linear, Opaque
+from renorm.te.loop_algebra import ZERO, Digit, LoopAlgebra, are_separate
 from renorm.te.relations import Fuse, Split
 from renorm.te.schedule import Stage
 from renorm.te.tensor import ComputeOp, IterVar, Tensor
@@ -45,7 +45,7 @@ class Loop:
 
 
 @dataclass(frozen=True)
-class Region:
+class AxisRegion:
     """low .. low + extent - 1 along one axis. is_whole: not cut to what is read, so that reads may fall outside."""
 
     low: Linear
@@ -86,7 +86,7 @@ class Nest:
     prefix: tuple[Loop, ...]
     scope: str
     root: Stage
-    region: list[Region] = field(default_factory=list["Region"])
+    region: list[AxisRegion] = field(default_factory=list["AxisRegion"])
     extents: dict[IterVar, int] = field(default_factory=dict["IterVar", int])
     loops: list[Loop] = field(default_factory=list["Loop"])
     terms: Translation = field(init=False)
@@ -130,18 +130,18 @@ def axis_extents(stage: Stage, roots: Mapping[IterVar, int]) -> dict[IterVar, in
 
 
 def axis_values(
-    stage: Stage, extents: Mapping[IterVar, int], leaves: Mapping[IterVar, Linear], algebra: Algebra
+    stage: Stage, extents: Mapping[IterVar, int], leaves: Mapping[IterVar, Linear], algebra: LoopAlgebra
 ) -> dict[IterVar, Linear]:
     """Values of all axes, each counted from 0, from those of the loops."""
     values = dict(leaves)
     for relation in reversed(stage.relations):
         if isinstance(relation, Split):
-            scaled = affine.scale(values[relation.outer], extents[relation.inner])
-            values[relation.parent] = algebra.recombine(affine.add(scaled, values[relation.inner]))
+            scaled = values[relation.outer] * extents[relation.inner]
+            values[relation.parent] = algebra.rejoined(scaled + values[relation.inner])
         elif isinstance(relation, Fuse):
             width = max(1, extents[relation.inner])
-            values[relation.outer] = algebra.floordiv(values[relation.fused], width)
-            values[relation.inner] = algebra.modulo(values[relation.fused], width)
+            values[relation.outer] = algebra.floor_divide(values[relation.fused], width)
+            values[relation.inner] = algebra.floor_modulo(values[relation.fused], width)
     return values
 
 
@@ -163,7 +163,7 @@ def layout(stage: Stage, scope: str) -> tuple[int, ...]:
 
 
 def tail_guards(
-    stage: Stage, extents: Mapping[IterVar, int], values: Mapping[IterVar, Linear], algebra: Algebra
+    stage: Stage, extents: Mapping[IterVar, int], values: Mapping[IterVar, Linear], algebra: LoopAlgebra
 ) -> list[Guard]:
     """Conditions that keep every split axis inside its range, where the rounds do not fit it exactly."""
     needed: dict[IterVar, None] = {}
@@ -185,8 +185,8 @@ def tail_guards(
 
 def root_values(nest: Nest, values: Mapping[IterVar, Linear]) -> dict[Var, Linear]:
     """Return what the variables of a body are: axes counted from the start of the region, or of the reduce axis."""
-    env = {a.var: affine.add(r.low, values[a]) for a, r in zip(nest.stage.op.axis, nest.region, strict=True)}
-    env.update({a.var: affine.offset(values[a], a.min) for a in nest.stage.op.reduce_axis})
+    env = {a.var: r.low + values[a] for a, r in zip(nest.stage.op.axis, nest.region, strict=True)}
+    env.update({a.var: values[a].offset(a.min) for a in nest.stage.op.reduce_axis})
     return env
 
 
@@ -199,7 +199,7 @@ class Inference:
 
     def __init__(
         self,
-        algebra: Algebra,
+        algebra: LoopAlgebra,
         inlined: Mapping[Tensor, ComputeOp],
         arguments: Iterable[Tensor],
         load: Callable[[Load, Translation], Expr],
@@ -329,9 +329,9 @@ class Inference:
 
     # -- regions
 
-    def _region(self, nest: Nest) -> list[Region]:
+    def _region(self, nest: Nest) -> list[AxisRegion]:
         shape = nest.stage.tensor.shape
-        whole = [Region(NUMBER_0, extent, True) for extent in shape]
+        whole = [AxisRegion(ZERO, extent, True) for extent in shape]
         if nest.stage.attach is None or 0 in shape:
             return whole
         around = {loop.var for loop in nest.prefix}
@@ -348,7 +348,7 @@ class Inference:
             for tensor, indices in reader.reads:
                 if not any(tensor is t for t in wanted):
                     continue
-                boxes = [self.algebra.relax(self.algebra.recombine(i), moving) for i in indices]
+                boxes = [self.algebra.relax(self.algebra.rejoined(i), moving) for i in indices]
                 found = boxes if found is None else [self._union(a, b) for a, b in zip(found, boxes, strict=True)]
         if found is None:
             return self._argument_region(nest, whole)
@@ -357,7 +357,7 @@ class Inference:
         # what a speculative reader touches beyond an edge is stored, too, unless that would be more than the tensor
         overhangs = not nest.stage.threads and any(r.is_speculative for r in self._readers[nest.stage.tensor])
         return [
-            Region(low, span + 1, False) if overhangs and span < 2 * extent else _clip(low, span, extent)
+            AxisRegion(low, span + 1, False) if overhangs and span < 2 * extent else _clip(low, span, extent)
             for (low, span), extent in zip(found, shape, strict=True)
         ]
 
@@ -373,7 +373,7 @@ class Inference:
             if isinstance(r, Split)
         }
         rounded = [
-            Region(r.low, cut[a], False) if r.extent < cut.get(a, 0) < 2 * r.extent else r
+            AxisRegion(r.low, cut[a], False) if r.extent < cut.get(a, 0) < 2 * r.extent else r
             for a, r in zip(nest.stage.op.axis, nest.region, strict=True)
         ]
         changed = rounded != nest.region
@@ -383,33 +383,33 @@ class Inference:
     def _union(self, a: tuple[Linear, int], b: tuple[Linear, int]) -> tuple[Linear, int]:
         """A box around two: measured from the start of the first."""
         (a_low, a_span), (b_low, b_span) = a, b
-        least, most = self.algebra.bounds(affine.subtract(b_low, a_low))
+        least, most = self.algebra.bounds(b_low - a_low)
         start = min(0, least)
-        return affine.offset(a_low, start), max(a_span, most + b_span) - start
+        return a_low.offset(start), max(a_span, most + b_span) - start
 
-    def _argument_region(self, nest: Nest, cut: list[Region]) -> list[Region]:
+    def _argument_region(self, nest: Nest, cut: list[AxisRegion]) -> list[AxisRegion]:
         """An argument must be written as a whole: by disjoint regions, or else completely in every round."""
         shape = nest.stage.tensor.shape
         loops = [(loop.var, loop.extent) for loop in nest.prefix if loop.extent > 1]
-        digits: list[affine.Digit] = []
+        digits: list[Digit] = []
         disjoint = True
         for region, extent in zip(cut, shape, strict=True):
             covered, used = self.algebra.covers(region.low, region.extent - 1, extent, loops)
             disjoint = disjoint and covered
             digits += used
         taken = {var: prod(d.count for d in digits if d.var is var) for var, _ in loops}
-        if (disjoint and affine.are_separate(digits)) and all(
+        if (disjoint and are_separate(digits)) and all(
             loop.extent in (1, taken.get(loop.var))
             for loop in nest.prefix
             if loop.kind != "serial" and loop.kind != "unrolled"
         ):
-            return [Region(r.low, r.extent, False) for r in cut]
+            return [AxisRegion(r.low, r.extent, False) for r in cut]
         if any(loop.kind == "parallel" or loop.kind in GPU_AXES for loop in nest.prefix):
             raise InvalidSchedule(
                 f"{nest.name} is an argument, and the parts that parallel rounds would compute of it are not disjoint",
                 do="compute it at root, or at a loop that cuts it into separate parts",
             )
-        return [Region(NUMBER_0, extent, True) for extent in shape]
+        return [AxisRegion(ZERO, extent, True) for extent in shape]
 
     # -- loops
 
@@ -516,7 +516,7 @@ class Inference:
                 readers = self._readers.setdefault(source, [])
                 if nest not in readers:
                     readers.append(nest)
-                if any(isinstance(x, Opaque) and x.variables is None for i in indices for x in self.algebra.atoms(i)):
+                if any(self.algebra.reads_memory(i) for i in indices):
                     is_harmless = False  # an index made of garbage
             elif isinstance(e, Select) or (isinstance(e, Call) and e.name == "if_then_else"):
                 nest.is_conditional = True
@@ -525,12 +525,12 @@ class Inference:
         return is_harmless
 
 
-def _clip(low: Linear, span: int, extent: int) -> Region:
+def _clip(low: Linear, span: int, extent: int) -> AxisRegion:
     """The part of low .. low + span that is inside the tensor; all of that where little less is read."""
     if not low.terms:
         first, last = max(0, low.constant), min(extent - 1, low.constant + span)
         if first > last:  # read only where a condition never holds
-            return Region(NUMBER_0, 1, True)
+            return AxisRegion(ZERO, 1, True)
         inside = first == low.constant and last == low.constant + span
-        return Region(affine.number(first), last - first + 1, not inside)
-    return Region(NUMBER_0, extent, True) if span + 1 >= extent else Region(low, span + 1, False)
+        return AxisRegion(Linear({}, first), last - first + 1, not inside)
+    return AxisRegion(ZERO, extent, True) if span + 1 >= extent else AxisRegion(low, span + 1, False)

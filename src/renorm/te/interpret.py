@@ -15,17 +15,12 @@ import numpy as np
 from renorm.core import dtypes
 from renorm.core.conversion import converted
 from renorm.core.errors import InvalidExpression
-from renorm.expr.nodes import Binary, Call, Cast, Const, Expr, Load, Not, Reduce, Select, Var
-from renorm.te.tensor import ComputeOp, IterVar, Tensor
-from renorm.te.text import program
+from renorm.expr.nodes import Binary, Call, Cast, Const, Expr, Load, Not, Reduce, Select, Var, identity_element
+from renorm.te.tensor import ComputeOp, IterVar, Tensor, producers_first
+from renorm.tir.arithmetic import UFUNCS
 
 Array = np.ndarray[Any, Any]
 
-_BINARY = {
-    "+": np.add, "-": np.subtract, "*": np.multiply, "//": np.floor_divide, "%": np.mod, "pow": np.power,
-    "min": np.minimum, "max": np.maximum, "==": np.equal, "!=": np.not_equal, "<": np.less, "<=": np.less_equal,
-    ">": np.greater, ">=": np.greater_equal, "&&": np.logical_and, "||": np.logical_or,
-}  # fmt: skip
 _CALLS = {
     "exp": np.exp, "log": np.log, "sqrt": np.sqrt, "tanh": np.tanh, "abs": np.abs, "sin": np.sin, "cos": np.cos,
     "tan": np.tan, "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan, "sinh": np.sinh, "cosh": np.cosh,
@@ -43,7 +38,7 @@ def run(outs: Sequence[Tensor], arrays: Mapping[Tensor, Array]) -> list[Array]:
     Raises InvalidExpression where a placeholder is missing, or an element outside a tensor is read.
     """
     done: dict[Tensor, Array] = {}
-    for t in program(outs):
+    for t in [op.tensor for op in producers_first(t.op for t in outs)]:
         if isinstance(t.op, ComputeOp):
             with np.errstate(all="ignore"):
                 done[t] = _Element(t, done).result()
@@ -85,7 +80,7 @@ class _Element:
         if not isinstance(body, Reduce):
             return _rounded(np.broadcast_to(self._value(body), self._shape), self._t.dtype)
         combine = _REDUCE[body.combiner]
-        start = identity = _identity(body)
+        start = identity = identity_element(body.combiner, body.dtype).value
         if body.condition is not None:
             condition = self._value(body.condition)
             self._alive.append(condition)
@@ -112,7 +107,7 @@ class _Element:
                 a, b = self._value(e.a), self._value(e.b)
                 if e.op == "/":
                     return a / b if dtypes.is_float(e.dtype) else _truncated(a, b)
-                return np.asarray(_BINARY[e.op](a, b))
+                return np.asarray(UFUNCS[e.op](a, b))
             case Not():
                 return np.logical_not(self._value(e.a))
             case Cast():
@@ -157,16 +152,3 @@ def _truncated(a: Array, b: Array) -> Array:
     """Integer division toward zero; division by zero gives 0 here and is nobody's to rely on."""
     safe = np.where(b == 0, 1, b)
     return np.sign(a) * np.sign(safe) * (np.abs(a) // np.abs(safe))
-
-
-def _identity(body: Reduce) -> Any:
-    """Return the identity of a combiner, which leaves its other operand as it is."""
-    if body.combiner in ("sum", "prod"):
-        return 0 if body.combiner == "sum" else 1
-    kind = dtypes.lookup(body.dtype).kind
-    if kind == "float":
-        return -np.inf if body.combiner == "max" else np.inf
-    if kind == "bool":
-        return body.combiner == "min"
-    limits = np.iinfo(dtypes.numpy_dtype(body.dtype))
-    return limits.min if body.combiner == "max" else limits.max

@@ -23,6 +23,7 @@ from math import prod
 
 from renorm.core.errors import InvalidSchedule, suggest
 from renorm.expr.bounds import Intervals
+from renorm.expr.linear import Linear
 from renorm.expr.nodes import (
     Binary,
     Expr,
@@ -35,10 +36,10 @@ from renorm.expr.nodes import (
     identity_element,
 )
 from renorm.expr.rewrite import DEEPEST, levels
-from renorm.te import affine, storage
-from renorm.te.affine import NUMBER_0, Algebra, Linear
+from renorm.te import storage
 from renorm.te.arguments import checked
 from renorm.te.bounds import GPU_AXES, Guard, Inference, Loop, Nest, axis_values, root_values
+from renorm.te.loop_algebra import ZERO, LoopAlgebra
 from renorm.te.open import open_variables
 from renorm.te.schedule import Schedule, Stage
 from renorm.te.tensor import PlaceholderOp, Tensor
@@ -89,7 +90,7 @@ def _check_depth(s: Schedule) -> None:
 class _Lowering:
     def __init__(self, s: Schedule, args: list[Tensor]):
         self.s, self.args = s, args
-        self.algebra = Algebra()
+        self.algebra = LoopAlgebra()
         self.taken: set[str] = set()
         self._check_arguments()
         self.inlined = {stage.tensor: stage.op for stage in s.stages if stage.is_inline}
@@ -232,7 +233,7 @@ class _Lowering:
         """Return where the array of a tensor begins, and its extents."""
         nest = self.inference.nests.get(t)
         if nest is None or nest.is_argument:
-            return [NUMBER_0] * len(t.shape), t.shape
+            return [ZERO] * len(t.shape), t.shape
         return [r.low for r in nest.region], [r.extent for r in nest.region]
 
     def _load(self, e: Load, terms: Translation) -> Load:
@@ -240,7 +241,7 @@ class _Lowering:
         lows, extents = self._place_of(t)
         indices = terms.indices(e)
         nest = self.owner[terms.outermost]
-        position = self._flat(t, [affine.subtract(i, low) for i, low in zip(indices, lows, strict=True)], extents)
+        position = self._flat(t, [i - low for i, low in zip(indices, lows, strict=True)], extents)
         conditions = self._conditions(e, terms, nest) if nest.is_speculative else []
         conditions = self._necessary(conditions, position, self.buffers[t].size)
         return Load(self.buffers[t], (position,), all_of(*conditions) if conditions else None)
@@ -262,7 +263,7 @@ class _Lowering:
         blamed: set[Var] = set()
         for index, (first, extent) in zip(terms.indices(e), self._stored(source_of(e)), strict=True):
             if extent is not None:
-                low, high = self.algebra.bounds(affine.subtract(index, first))
+                low, high = self.algebra.bounds(index - first)
                 if low < 0 or high >= extent:
                     blamed |= self.algebra.free(index)
         if not blamed:
@@ -277,7 +278,7 @@ class _Lowering:
         """For each axis, start and extent of what a tensor's array holds; None where it holds all that is read."""
         nest = self.inference.nests.get(t)
         if nest is None or nest.is_argument or (nest.domain and not nest.is_speculative):
-            return [(NUMBER_0, extent) for extent in t.shape]
+            return [(ZERO, extent) for extent in t.shape]
         return [(r.low, r.extent if r.is_whole else None) for r in nest.region]
 
     def _flat(self, t: Tensor, indices: Sequence[Linear], extents: Sequence[int]) -> Expr:
@@ -285,14 +286,14 @@ class _Lowering:
         nest, window = self.inference.nests.get(t), self.windows.get(t)
         order = nest.layout if nest is not None and window is None else range(len(extents))
         strides = dict(enumerate(window.strides)) if window else _row_major(extents, order)
-        position = NUMBER_0
+        position = ZERO
         for i in order:
-            position = affine.add(position, affine.scale(indices[i], strides[i]))
-        return self.algebra.expr(self.algebra.recombine(position))
+            position = position.plus(indices[i], strides[i])
+        return self.algebra.value(self.algebra.rejoined(position))
 
     def _condition(self, guard: Guard, form: Linear) -> Expr:
         form, bound = self.algebra.without_division(form, guard.bound)
-        moved = self.algebra.expr(affine.offset(form, -form.constant))
+        moved = self.algebra.value(form.offset(-form.constant))
         return Binary(">=" if guard.is_lower else "<", moved, const(bound - form.constant, moved.dtype))
 
     # -- nests
@@ -310,7 +311,7 @@ class _Lowering:
         if not isinstance(body, Reduce):
             conditions = [(self._level(nest.loops, g.form), self._condition(g, g.form)) for g in nest.guards]
             store = Store(buffer, index, nest.terms.value(body), nontemporal=nest.stage.nontemporal)
-            return self._loops(nest, store, 0, conditions, inside, idle=idle)
+            return self._loops(nest.loops, store, conditions, idle, inside, nest.prefix)
         first = next(i for i, loop in enumerate(nest.loops) if loop.axis.kind == "reduce")
         deepest = max((child.position for child in inside), default=-1)
         lone = max(deepest, _last_gpu_loop(nest.loops))
@@ -327,36 +328,35 @@ class _Lowering:
             if body.condition is not None:
                 rounds += self._conjuncts(nest, body.condition)
             value = combine(body.combiner, Load(buffer, (index,)), nest.terms.value(body.value))
-            update = self._loops(
-                nest, Store(buffer, index, value), first, rounds, inside, idle=idle if lone >= first else ()
-            )
+            store = Store(buffer, index, value)
+            update = self._loops(nest.loops, store, rounds, idle if lone >= first else (), inside, nest.prefix, first)
         both = seq([self._start(nest, body, first, start, idle if lone >= first else ()), update])
-        return self._loops(nest, both, 0, outside, inside, until=first, idle=idle if lone < first else ())
+        return self._loops(nest.loops[:first], both, outside, idle if lone < first else (), inside, nest.prefix)
 
     def _loops(
         self,
-        nest: Nest,
+        loops: Sequence[Loop],
         stmt: Stmt,
-        begin: int,
         conditions: list[tuple[int, Expr]],
-        inside: Sequence[Nest],
-        until: int | None = None,
-        idle: Sequence[tuple[str, int]] = (),
+        idle: Sequence[tuple[str, int]],
+        inside: Sequence[Nest] = (),
+        prefix: tuple[Loop, ...] = (),
+        begin: int = 0,
     ) -> Stmt:
-        """`stmt` inside the loops number begin .. until - 1; conditions: with the number of the loop they stand in (-1:
-        around all); inside: the stages computed in those loops; idle: thread axes of which one thread runs `stmt`."""
-        end = len(nest.loops) if until is None else until
-        mine = [child for child in inside if begin <= child.position < end]
+        """`stmt` inside the loops from number `begin` on; conditions: with the number of the loop they stand in (-1:
+        around all); idle: thread axes of which one thread runs `stmt`; inside: the stages computed in those loops;
+        prefix: the loops around."""
+        mine = [child for child in inside if begin <= child.position < len(loops)]
         deepest = max((child.position for child in mine), default=-1)
-        lone = max(deepest, _last_gpu_loop(nest.loops[:end]))
-        for position in range(end - 1, begin - 1, -1):
+        lone = max(deepest, _last_gpu_loop(loops))
+        for position in range(len(loops) - 1, begin - 1, -1):
             stmt = _guarded(stmt, [c for level, c in conditions if max(level, deepest) == position])
             if position == lone:
                 stmt = _by_one_thread(stmt, idle)
-            loop = nest.loops[position]
+            loop = loops[position]
             children = [child for child in mine if child.position == position]
             if children:
-                stmt = self._with_places(children, stmt, (*nest.prefix, *nest.loops[: position + 1]))
+                stmt = self._with_places(children, stmt, (*prefix, *loops[: position + 1]))
             if loop.is_emitted:
                 stmt = For(loop.var, const(0), const(loop.extent), loop.kind, stmt)
         stmt = _guarded(stmt, [c for level, c in conditions if max(level, deepest) < begin])
@@ -370,7 +370,7 @@ class _Lowering:
         leaves = {loop.axis: loop.value for loop in nest.loops[:first]}
         for position, loop in enumerate(nest.loops[first:], start=first):
             if loop.axis.kind == "reduce":
-                leaves[loop.axis] = NUMBER_0
+                leaves[loop.axis] = ZERO
                 continue
             if loop.is_emitted:
                 var = Var(loop.kind if loop.kind in GPU_AXES else f"{loop.var.name}.init")
@@ -387,21 +387,12 @@ class _Lowering:
         for g in guards:
             form = g.form_in(values, terms.env)
             conditions.append((self._level(loops, form), self._condition(g, form)))
-        lone = _last_gpu_loop(loops)
-        for position in range(len(loops) - 1, -1, -1):
-            stmt = _guarded(stmt, [c for level, c in conditions if level == position])
-            if position == lone:
-                stmt = _by_one_thread(stmt, idle)
-            loop = loops[position]
-            if loop.is_emitted:
-                stmt = For(loop.var, const(0), const(loop.extent), loop.kind, stmt)
-        stmt = _guarded(stmt, [c for level, c in conditions if level < 0])
-        return _by_one_thread(stmt, idle) if lone < 0 else stmt
+        return self._loops(loops, stmt, conditions, idle)
 
     def _own_index(self, nest: Nest, terms: Translation) -> Expr:
         t = nest.stage.tensor
         lows, extents = self._place_of(t)
-        indices = [affine.subtract(terms.env[a.var], low) for a, low in zip(nest.stage.op.axis, lows, strict=True)]
+        indices = [terms.env[a.var] - low for a, low in zip(nest.stage.op.axis, lows, strict=True)]
         return self._flat(t, indices, extents)
 
     def _level(self, loops: Sequence[Loop], form: Linear) -> int:

@@ -21,7 +21,7 @@ from renorm.expr.nodes import Expr
 from renorm.te import rewriting
 from renorm.te.arguments import checked
 from renorm.te.relations import Fuse, Relation, Singleton, Split
-from renorm.te.tensor import ComputeOp, IterVar, Operation, PlaceholderOp, Tensor
+from renorm.te.tensor import ComputeOp, IterVar, Operation, PlaceholderOp, Tensor, producers_first
 from renorm.te.window import Window
 from renorm.tir.nodes import SCOPES
 
@@ -433,7 +433,7 @@ class Schedule:
         self.outputs: list[Operation] = list(outputs)
         self.stages: list[Stage] = []
         self._by_tensor: dict[Tensor, Stage] = {}
-        for op in _producers_first(outputs):
+        for op in producers_first(outputs):
             if isinstance(op, ComputeOp):
                 self.insert(len(self.stages), op)
         _check_reduce_axes(self.stages)
@@ -527,22 +527,6 @@ def AutoInlineInjective(sch: Schedule) -> None:
     for stage in sch.stages:
         if not stage.op.reduce_axis and not stage.is_output:
             stage.compute_inline()
-
-
-def _producers_first(outputs: Sequence[Operation]) -> list[Operation]:
-    """All operations that the outputs depend on, each after its inputs; without recursion, programs may be deep."""
-    order: dict[Operation, None] = {}
-    opened: set[Operation] = set()
-    stack: list[Operation] = list(reversed(outputs))
-    while stack:
-        op = stack[-1]
-        if op in order or op in opened:
-            stack.pop()
-            order[op] = None
-            continue
-        opened.add(op)
-        stack.extend(t.op for t in reversed(op.input_tensors) if t.op not in opened)
-    return list(order)
 
 
 def _check_reduce_axes(stages: Sequence[Stage]) -> None:

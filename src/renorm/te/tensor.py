@@ -12,7 +12,7 @@ Operators on tensors broadcast as NumPy does and define new tensors (`X - Mean` 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 from typing import cast as cast_type
 
@@ -456,3 +456,19 @@ def source_of(e: Load) -> Tensor:
     if not isinstance(e.source, Tensor):
         raise InternalError(f"a compute reads {e.source.name}, which is no tensor")
     return e.source
+
+
+def producers_first(outputs: Iterable[Operation]) -> list[Operation]:
+    """All operations that the outputs depend on, each after its inputs; without recursion, programs may be deep."""
+    order: dict[Operation, None] = {}
+    opened: set[Operation] = set()
+    stack: list[Operation] = list(reversed(list(outputs)))
+    while stack:
+        op = stack[-1]
+        if op in order or op in opened:
+            stack.pop()
+            order[op] = None
+            continue
+        opened.add(op)
+        stack.extend(t.op for t in reversed(op.input_tensors) if t.op not in opened)
+    return list(order)

@@ -11,26 +11,12 @@ from collections.abc import Sequence
 
 from renorm.core import dtypes
 from renorm.expr.nodes import Reduce
-from renorm.te.tensor import ComputeOp, Tensor
-
-
-def program(outs: Sequence[Tensor]) -> list[Tensor]:
-    """All tensors that `outs` depend on, each once, producers first."""
-    found: dict[Tensor, None] = {}
-    stack: list[tuple[Tensor, bool]] = [(t, False) for t in reversed(outs)]
-    while stack:
-        t, is_done = stack.pop()
-        if is_done:
-            found[t] = None
-        elif t not in found:
-            stack.append((t, True))
-            stack.extend((source, False) for source in reversed(t.op.input_tensors))
-    return list(found)
+from renorm.te.tensor import ComputeOp, Tensor, producers_first
 
 
 def show(outs: Sequence[Tensor]) -> str:
     """The program that computes `outs`."""
-    return "\n".join(_line(t) for t in program(outs))
+    return "\n".join(_line(op.tensor) for op in producers_first(t.op for t in outs))
 
 
 def _line(t: Tensor) -> str:

@@ -1,6 +1,6 @@
 """From scalar expressions over tensors to scalar expressions over buffers, for given values of the axes.
 
-Indices and conditions over integers go through the algebra of te.affine, so they come out simplified; what always or
+Indices and conditions over integers go through te.loop_algebra, so they come out simplified; what always or
 never holds is folded. Values are rebuilt as they stand: floats are not touched.
 """
 
@@ -9,13 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from renorm.core import dtypes
-from renorm.expr.nodes import Binary, Call, Cast, Const, Expr, Load, Select, Var, cast, const
+from renorm.expr.linear import INDEX_TYPES, Linear
+from renorm.expr.nodes import Binary, Call, Cast, Const, Expr, Load, Select, Var, cast, const, integer_limits
 from renorm.expr.rewrite import children, key, rebuild
-from renorm.te import affine
-from renorm.te.affine import Algebra, Bounds, Linear, dtype_bounds
+from renorm.te.loop_algebra import IntRange, LoopAlgebra, OpaqueValue
 from renorm.te.tensor import ComputeOp, Tensor, source_of
-
-INDEX_DTYPES = ("int32", "int64")
 
 
 class Translation:
@@ -28,7 +26,7 @@ class Translation:
 
     def __init__(
         self,
-        algebra: Algebra,
+        algebra: LoopAlgebra,
         env: Mapping[Var, Linear],
         inlined: Mapping[Tensor, ComputeOp],
         load: Callable[[Load, Translation], Expr],
@@ -94,22 +92,22 @@ class Translation:
         if entered:
             return entered[0].linear(entered[1])
         fixed = self._reads_nothing(e)
-        return self.algebra.opaque(
-            lambda: self._rebuild(e), self._bounds(e), self.variables(e) if fixed else None, (id(self), key(e))
-        )
+        opaque = OpaqueValue(lambda: self._rebuild(e), self.variables(e) if fixed else None)
+        return self.algebra.opaque(e, opaque, self._bounds(e), (id(self), key(e)))
 
-    def _bounds(self, e: Expr) -> Bounds:
-        if isinstance(e, Select) or (isinstance(e, Call) and e.name == "if_then_else"):
-            then, otherwise = (e.then, e.otherwise) if isinstance(e, Select) else e.args[1:]
-            (al, ah), (bl, bh) = self.algebra.bounds(self.linear(then)), self.algebra.bounds(self.linear(otherwise))
-            return min(al, bl), max(ah, bh)
-        if isinstance(e, Binary) and e.op == "*" and e.dtype in INDEX_DTYPES:
-            (al, ah), (bl, bh) = self.algebra.bounds(self.linear(e.a)), self.algebra.bounds(self.linear(e.b))
-            products = (al * bl, al * bh, ah * bl, ah * bh)
-            return min(products), max(products)
-        if isinstance(e, Cast) and not dtypes.is_float(e.a.dtype):
-            return dtype_bounds(e.a.dtype)
-        return dtype_bounds(e.dtype)
+    def _bounds(self, e: Expr) -> IntRange:
+        match e:
+            case Select(then=a, otherwise=b) | Call(name="if_then_else", args=(_, a, b)):
+                (al, ah), (bl, bh) = self.algebra.bounds(self.linear(a)), self.algebra.bounds(self.linear(b))
+                return min(al, bl), max(ah, bh)
+            case Binary(op="*", a=a, b=b) if e.dtype in INDEX_TYPES:
+                (al, ah), (bl, bh) = self.algebra.bounds(self.linear(a)), self.algebra.bounds(self.linear(b))
+                products = (al * bl, al * bh, ah * bl, ah * bh)
+                return min(products), max(products)
+            case Cast(a=a) if not dtypes.is_float(a.dtype):
+                return integer_limits(a.dtype)
+            case _:
+                return integer_limits(e.dtype)
 
     def _reads_nothing(self, e: Expr) -> bool:
         found = self._fixed.get(id(e))
@@ -142,7 +140,7 @@ class Translation:
         if isinstance(e, Load):
             entered = self.enter(e)
             return [entered] if entered else []
-        if isinstance(e, Binary) and e.dtype in INDEX_DTYPES and self._reads_nothing(e):
+        if isinstance(e, Binary) and e.dtype in INDEX_TYPES and self._reads_nothing(e):
             return []
         chosen = self._chosen(e)
         if chosen is not None:
@@ -157,9 +155,9 @@ class Translation:
             entered = self.enter(e)
             return entered[0].value(entered[1]) if entered else self._load(e, self)
         if isinstance(e, Var):
-            return cast(e.dtype, self.algebra.expr(self.env[e]))
-        if isinstance(e, Binary) and e.dtype in INDEX_DTYPES and self._reads_nothing(e):
-            return cast(e.dtype, self.algebra.expr(self.linear(e)))
+            return cast(e.dtype, self.algebra.value(self.env[e]))
+        if isinstance(e, Binary) and e.dtype in INDEX_TYPES and self._reads_nothing(e):
+            return cast(e.dtype, self.algebra.value(self.linear(e)))
         chosen = self._chosen(e)
         if chosen is not None:
             return self.value(chosen)
@@ -174,31 +172,30 @@ class Translation:
         positions inside blocks as one of blocks; None for what is no such comparison."""
         if not isinstance(e, Binary) or e.op not in ("<", "<=", ">", ">=") or not self._reads_nothing(e):
             return None
-        if e.a.dtype not in INDEX_DTYPES:
+        if e.a.dtype not in INDEX_TYPES:
             return None
-        difference = affine.subtract(self.linear(e.a), self.linear(e.b))
-        parts = affine.offset(difference, -difference.constant)
+        difference = self.linear(e.a) - self.linear(e.b)
+        parts = difference.offset(-difference.constant)
         least = -difference.constant + (e.op in ("<=", ">"))
         form, bound = self.algebra.without_division(parts, least)
         if (form, bound) == (parts, least):
             return None
-        index = self.algebra.expr(form)
+        index = self.algebra.value(form)
         # a bound of the index's type, also where it is beyond that: indices are exact in 64 bits
         return Binary("<" if e.op in ("<", "<=") else ">=", index, const(bound, index.dtype))
 
     def _chosen(self, e: Expr) -> Expr | None:
         """The part that `e` always equals: a branch of a decided condition, or a condition beside one that holds."""
-        if isinstance(e, Select) or (isinstance(e, Call) and e.name == "if_then_else"):
-            condition, then, otherwise = (e.condition, e.then, e.otherwise) if isinstance(e, Select) else e.args
-            known = self._known(condition)
-            return None if known is None else then if known else otherwise
-        if isinstance(e, Binary) and e.op in ("&&", "||"):
-            neutral = e.op == "&&"
-            if self._known(e.a) is neutral:
-                return e.b
-            if self._known(e.b) is neutral:
-                return e.a
-        return None
+        match e:
+            case Select() | Call(name="if_then_else"):
+                condition, then, otherwise = children(e)
+                known = self._known(condition)
+                return None if known is None else then if known else otherwise
+            case Binary(op="&&" | "||", a=a, b=b):
+                neutral = e.op == "&&"
+                return b if self._known(a) is neutral else a if self._known(b) is neutral else None
+            case _:
+                return None
 
     def _rebuild(self, e: Expr) -> Expr:
         if isinstance(e, Load):

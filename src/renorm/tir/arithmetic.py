@@ -15,7 +15,7 @@ import numpy as np
 
 from renorm.core import dtypes
 from renorm.core.conversion import truncated, wrapping
-from renorm.expr.nodes import fold_integers
+from renorm.expr.nodes import INTRINSICS, fold_integers
 
 
 def cells(array: np.ndarray[Any, Any], dtype: str) -> list[Any]:
@@ -195,7 +195,7 @@ def cast(source: str, target: str) -> str:
 
 def call(name: str, dtype: str) -> str:
     """Template of an intrinsic whose first argument has dtype."""
-    arguments = "(" + ", ".join(["{}"] * _ARITY.get(name, 1)) + ")"
+    arguments = "(" + ", ".join(["{}"] * INTRINSICS[name]) + ")"
     if name == "popcount":
         return f"_popcount_{dtype}{arguments}"
     if not dtypes.is_float(dtype) and name in _INTEGER:
@@ -205,11 +205,16 @@ def call(name: str, dtype: str) -> str:
     return f"_{name}{arguments}"
 
 
-_ARITY = {"fma": 3, "if_then_else": 3, "fmod": 2}
-
-
 def store_function(dtype: str) -> str:
     """The function that brings a value into a buffer's type."""
     if dtype == "bool":
         return "bool"
     return f"_to_{dtype}" if dtypes.is_float(dtype) else f"_wrap_{dtype}"
+
+
+# of arrays, element by element; `/` is none of them, which rounds integers toward zero
+UFUNCS: dict[str, np.ufunc] = {
+    "+": np.add, "-": np.subtract, "*": np.multiply, "//": np.floor_divide, "%": np.mod, "pow": np.power,
+    "min": np.minimum, "max": np.maximum, "==": np.equal, "!=": np.not_equal, "<": np.less, "<=": np.less_equal,
+    ">": np.greater, ">=": np.greater_equal, "&&": np.logical_and, "||": np.logical_or,
+}  # fmt: skip

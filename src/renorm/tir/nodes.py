@@ -136,6 +136,9 @@ class Kernel:
     outputs: frozenset[str] = frozenset()
     attrs: dict[str, Any] = field(default_factory=dict[str, Any])
 
+    def with_body(self, body: Stmt) -> Kernel:
+        return replace(self, body=body)
+
     def __str__(self) -> str:
         return _printer(self)
 

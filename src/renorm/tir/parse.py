@@ -7,10 +7,10 @@ except `// attr [...]`, which carries meaning; elsewhere it divides.
 from __future__ import annotations
 
 import re
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 from renorm.core import dtypes
 from renorm.core.errors import ParseError, RenormError
@@ -30,6 +30,7 @@ from renorm.expr.nodes import (
     Select,
     Var,
 )
+from renorm.expr.text import PREFIX
 from renorm.tir.nodes import (
     KINDS,
     SCOPES,
@@ -45,7 +46,9 @@ from renorm.tir.nodes import (
     Store,
     seq,
 )
+from renorm.tir.verify_types import type_text
 
+T = TypeVar("T")
 _TOKEN = re.compile(
     r"""(?P<space>\s+)
       | (?P<number>(\d+\.\d*|\.\d+|\d+)([eE][+-]?\d+)?[fh]?(?![\w.]))
@@ -172,29 +175,37 @@ class _Parser:
         self._require("kernel")
         name = self._name("the name of the kernel")
         self._require("(")
-        params: list[Buffer] = []
-        while not self._take(")"):
-            if params:
-                self._require(",")
-            param = self._name("the name of a parameter")
-            self._require(":")
-            dtype = self._dtype()
-            self._require("[")
-            params.append(Buffer(param, dtype, self._integer("the number of elements")))
-            self._require("]")
-            self._scope[param] = params[-1]
+        params = self._list(self._parameter)
+        self._scope |= {p.name: p for p in params}
         self._require("->", "(")
-        outputs: set[str] = set()
-        while not self._take(")"):
-            if outputs:
-                self._require(",")
-            if self._peek.text not in {p.name for p in params}:
-                self._expected("the name of a parameter")
-            outputs.add(self._next().text)
+        outputs = self._list(self._output)
         body = self._braced()
         if self._peek.kind != "end":
             self._expected("end of text")
         return Kernel(name, tuple(params), body, frozenset(outputs))
+
+    def _list(self, item: Callable[[], T]) -> list[T]:
+        """Items up to the closing parenthesis."""
+        items: list[T] = []
+        while not self._take(")"):
+            if items:
+                self._require(",")
+            items.append(item())
+        return items
+
+    def _parameter(self) -> Buffer:
+        name = self._name("the name of a parameter")
+        self._require(":")
+        dtype = self._dtype()
+        self._require("[")
+        buffer = Buffer(name, dtype, self._integer("the number of elements"))
+        self._require("]")
+        return buffer
+
+    def _output(self) -> str:
+        if not isinstance(self._scope.get(self._peek.text), Buffer):
+            self._expected("the name of a parameter")
+        return self._next().text
 
     def _braced(self) -> Stmt:
         self._require("{")
@@ -333,7 +344,7 @@ class _Parser:
         op = token.text
         boolean = op in LOGICAL
         if (a.dtype, a.lanes) != (b.dtype, b.lanes) or (boolean and a.dtype != "bool"):
-            shown = f"{_type_text(a)} {op} {_type_text(b)}"
+            shown = f"{type_text(a)} {op} {type_text(b)}"
             self._fail(token.at, "conditions" if boolean else "operands of one type", shown)
         if op in ARITHMETIC and a.dtype == "bool":
             self._fail(token.at, "numbers", f"bool {op} bool")
@@ -398,11 +409,7 @@ class _Parser:
         token = self._next()
         self._require("(")
         name = token.text
-        args: list[Expr] = []
-        while not self._take(")"):
-            if args:
-                self._require(",")
-            args.append(self._expr())
+        args = self._list(self._expr)
         try:
             return self._applied(token, name, args)
         except (RenormError, IndexError, ValueError) as problem:
@@ -415,7 +422,7 @@ class _Parser:
         if name in dtypes.BY_NAME:
             (operand,) = args
             return Cast(name, operand)
-        if name in ("min", "max", "pow"):
+        if name in PREFIX:
             a, b = args
             return self._combine(_Token("mark", name, token.at), a, b)
         if name == "select":
@@ -435,7 +442,3 @@ class _Parser:
         if not isinstance(lanes, Const):
             self._fail(token.at, "a number of lanes as last argument of ramp", str(lanes))
         return int(lanes.value)
-
-
-def _type_text(e: Expr) -> str:
-    return e.dtype if e.lanes == 1 else f"{e.dtype}x{e.lanes}"

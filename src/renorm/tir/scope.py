@@ -9,7 +9,7 @@ from renorm.expr.bounds import Intervals
 from renorm.expr.nodes import Binary, Call, Expr, Load, Not, Var
 from renorm.expr.rewrite import walk as walk_expr
 from renorm.expr.simplify import Simplifier
-from renorm.tir.nodes import Buffer, For, Kernel, Let, Stmt, Store, walk
+from renorm.tir.nodes import Buffer, For, If, Kernel, Let, Stmt, Store, children, walk
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,18 @@ class Scope:
     def binding(self, let: Let) -> Scope:
         """In the body of a Let."""
         return self.with_bounds(let.var, *self.intervals().interval(let.value))
+
+    def of_children(self, s: Stmt) -> list[Scope]:
+        """The scope at each child of a statement, in their order."""
+        match s:
+            case For():
+                return [self.inside(s)]
+            case Let():
+                return [self.binding(s)]
+            case If():
+                return [self.assuming(s.condition, holds) for holds in (True, False)[: len(children(s))]]
+            case _:
+                return [self] * len(children(s))
 
     def with_bounds(self, var: Var, low: int | None, high: int | None) -> Scope:
         if low is None or high is None:

@@ -35,9 +35,10 @@ from typing import Union
 from renorm.core import dtypes
 from renorm.expr.nodes import INTRINSICS, Const, Expr, Load, Source, Var
 from renorm.expr.rewrite import walk as walk_expr
-from renorm.expr.text import access_text, text
+from renorm.expr.text import PREFIX, access_text, text
 from renorm.tir.nodes import (
     BLOCK_AXES,
+    KINDS,
     THREAD_AXES,
     Allocate,
     Barrier,
@@ -54,23 +55,8 @@ from renorm.tir.nodes import (
     walk,
 )
 
-RESERVED = frozenset(
-    {
-        "kernel",
-        "for",
-        "parallel",
-        "vectorized",
-        "unrolled",
-        "if",
-        "else",
-        "let",
-        "allocate",
-        "barrier",
-        "produce",
-        "nontemporal",
-    }
-    | {"true", "false", "select", "ramp", "min", "max", "pow", *INTRINSICS, *dtypes.BY_NAME, *BLOCK_AXES, *THREAD_AXES}
-)
+WORDS = frozenset({"kernel", "for", "if", "else", "let", "allocate", "barrier", "produce", "nontemporal"})
+RESERVED = WORDS | {"true", "false", "select", "ramp", *PREFIX, *KINDS, *INTRINSICS, *dtypes.BY_NAME}
 _Named = Union[Var, Source]
 
 

@@ -26,6 +26,7 @@ from renorm.expr.rewrite import children as parts_of
 from renorm.expr.rewrite import rebuild as rebuild_expr
 from renorm.expr.rewrite import variables
 from renorm.expr.rewrite import walk as walk_expr
+from renorm.tir.arithmetic import UFUNCS
 from renorm.tir.nodes import (
     Allocate,
     Buffer,
@@ -281,23 +282,6 @@ def _extremes(e: Expr, scope: Scope) -> tuple[int, int] | None:
     return (int(reached.min()), int(reached.max())) if reached.size else (1, 0)
 
 
-_OPERATORS = {
-    "+": np.add,
-    "-": np.subtract,
-    "*": np.multiply,
-    "min": np.minimum,
-    "max": np.maximum,
-    "==": np.equal,
-    "!=": np.not_equal,
-    "<": np.less,
-    "<=": np.less_equal,
-    ">": np.greater,
-    ">=": np.greater_equal,
-    "&&": np.logical_and,
-    "||": np.logical_or,
-}
-
-
 def _evaluate(e: Expr, values: dict[Var, np.ndarray]) -> np.ndarray:
     """Index arithmetic over arrays of values."""
     if isinstance(e, Var):
@@ -306,10 +290,8 @@ def _evaluate(e: Expr, values: dict[Var, np.ndarray]) -> np.ndarray:
         raise NotImplementedError
     from_parts = [_evaluate(c, values) for c in parts_of(e)]
     match e:
-        case Binary(op=op) if op in _OPERATORS:
-            return _OPERATORS[op](*from_parts)
-        case Binary(op=("//" | "%") as op) if np.all(from_parts[1] > 0):
-            return np.floor_divide(*from_parts) if op == "//" else np.remainder(*from_parts)
+        case Binary(op=op) if op not in ("/", "//", "%", "pow") or (op in ("//", "%") and np.all(from_parts[1] > 0)):
+            return UFUNCS[op](*from_parts)
         case Not():
             return np.logical_not(from_parts[0])
         case Select() | Call(name="if_then_else"):

@@ -36,15 +36,15 @@ def type_problems(s: Stmt) -> Iterator[str]:
         case For():
             for what, e in (("start", s.start), ("extent", s.extent)):
                 if not dtypes.is_int(e.dtype) or e.lanes != 1:
-                    yield f"the {what} of loop {s.var.name} is {_type(e)}, not an integer"
+                    yield f"the {what} of loop {s.var.name} is {type_text(e)}, not an integer"
             if not dtypes.is_int(s.var.dtype) or s.var.lanes != 1:
-                yield f"the variable of loop {s.var.name} is {_type(s.var)}, not an integer"
+                yield f"the variable of loop {s.var.name} is {type_text(s.var)}, not an integer"
         case Let():
-            if _type(s.var) != _type(s.value):
-                yield f"{s.var.name} is {_type(s.var)}, but its value {s.value} is {_type(s.value)}"
+            if type_text(s.var) != type_text(s.value):
+                yield f"{s.var.name} is {type_text(s.var)}, but its value {s.value} is {type_text(s.value)}"
         case If():
             if s.condition.dtype != "bool" or s.condition.lanes != 1:
-                yield f"the condition {s.condition} is {_type(s.condition)}, not bool"
+                yield f"the condition {s.condition} is {type_text(s.condition)}, not bool"
         case Store():
             if s.value.dtype != s.buffer.dtype:
                 yield f"{s.buffer.name} holds {s.buffer.dtype}, but {s.value.dtype} is stored to it: {s.value}"
@@ -58,7 +58,7 @@ def type_problems(s: Stmt) -> Iterator[str]:
             pass
 
 
-def _type(e: Expr) -> str:
+def type_text(e: Expr) -> str:
     return e.dtype if e.lanes == 1 else f"{e.dtype}x{e.lanes}"
 
 
@@ -66,27 +66,27 @@ def _access(name: str, index: Expr, predicate: Expr | None) -> Iterator[str]:
     if not dtypes.is_int(index.dtype):
         yield f"the index of {name} is {index.dtype}, not an integer: {index}"
     if predicate is not None and (predicate.dtype != "bool" or predicate.lanes != index.lanes):
-        yield f"the predicate of {name} is {_type(predicate)}, its index {_type(index)}: {predicate}"
+        yield f"the predicate of {name} is {type_text(predicate)}, its index {type_text(index)}: {predicate}"
 
 
 def _problem(e: Expr) -> str | None:
     match e:
         case Binary(op=op, a=a, b=b):
-            if _type(a) != _type(b):
-                return f"operands of {op} are {_type(a)} and {_type(b)}"
+            if type_text(a) != type_text(b):
+                return f"operands of {op} are {type_text(a)} and {type_text(b)}"
             if op in LOGICAL and a.dtype != "bool":
-                return f"operands of {op} are {_type(a)}, not bool"
+                return f"operands of {op} are {type_text(a)}, not bool"
             if op in ARITHMETIC and a.dtype == "bool" and op not in _OF_BOOLS:
                 return f"operands of {op} are bool"
         case Not(a=a):
-            return None if a.dtype == "bool" else f"operand of ! is {_type(a)}, not bool"
+            return None if a.dtype == "bool" else f"operand of ! is {type_text(a)}, not bool"
         case Select(condition=condition, then=then, otherwise=otherwise):
             return _choice("select", condition, then, otherwise)
         case Call(name="if_then_else", args=(condition, then, otherwise)):
             return _choice("if_then_else", condition, then, otherwise)
         case Call(name=name, args=args):
-            if len({_type(a) for a in args}) > 1:
-                return f"arguments of {name} are {', '.join(_type(a) for a in args)}"
+            if len({type_text(a) for a in args}) > 1:
+                return f"arguments of {name} are {', '.join(type_text(a) for a in args)}"
             if name in PREDICATES and not dtypes.is_float(args[0].dtype):
                 return f"the argument of {name} is {args[0].dtype}, not a float"
         case Load():
@@ -96,10 +96,10 @@ def _problem(e: Expr) -> str | None:
                 return f"an access takes one flat index, not {len(e.indices)}"
             return next(_access(e.source.name, e.indices[0], e.predicate), None)
         case Ramp(base=base, stride=stride):
-            if base.lanes != 1 or not dtypes.is_int(base.dtype) or _type(base) != _type(stride):
-                return f"ramp of {_type(base)} by {_type(stride)}"
+            if base.lanes != 1 or not dtypes.is_int(base.dtype) or type_text(base) != type_text(stride):
+                return f"ramp of {type_text(base)} by {type_text(stride)}"
         case Broadcast(value=value):
-            return None if value.lanes == 1 else f"copies of a vector {_type(value)}"
+            return None if value.lanes == 1 else f"copies of a vector {type_text(value)}"
         case Reduce():
             return "a reduction does not belong in loops"
         case _:
@@ -109,5 +109,9 @@ def _problem(e: Expr) -> str | None:
 
 def _choice(name: str, condition: Expr, then: Expr, otherwise: Expr) -> str | None:
     if condition.dtype != "bool" or condition.lanes not in (1, then.lanes):
-        return f"the condition of {name} is {_type(condition)}, its values {_type(then)}"
-    return None if _type(then) == _type(otherwise) else f"{name} chooses between {_type(then)} and {_type(otherwise)}"
+        return f"the condition of {name} is {type_text(condition)}, its values {type_text(then)}"
+    return (
+        None
+        if type_text(then) == type_text(otherwise)
+        else f"{name} chooses between {type_text(then)} and {type_text(otherwise)}"
+    )

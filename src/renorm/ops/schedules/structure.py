@@ -9,26 +9,12 @@ from renorm import te
 from renorm.expr.nodes import Binary, Const, Expr, Load, Reduce, Var
 from renorm.expr.rewrite import loads, substitute, variables
 from renorm.ops.shared.tags import KEPT, STATISTIC
-from renorm.te.tensor import source_of
+from renorm.te.tensor import producers_first, source_of
 
 
 def stages(outs: Sequence[te.Tensor]) -> list[te.Tensor]:
     """Computed tensors that `outs` depend on, producers first."""
-    order: list[te.Tensor] = []
-    seen: set[int] = set()
-
-    def visit(t: te.Tensor) -> None:
-        if id(t.op) in seen:
-            return
-        seen.add(id(t.op))
-        for source in t.op.input_tensors:
-            visit(source)
-        if isinstance(t.op, te.ComputeOp):
-            order.append(t)
-
-    for t in outs:
-        visit(t)
-    return order
+    return [op.tensor for op in producers_first(t.op for t in outs) if isinstance(op, te.ComputeOp)]
 
 
 def is_reduction(t: te.Tensor) -> bool:

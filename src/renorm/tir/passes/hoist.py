@@ -37,7 +37,7 @@ CHEAP_CALLS = frozenset({"abs", "likely", "fma", "if_then_else", "floor", "ceil"
 
 def hoist(kernel: Kernel) -> Kernel:
     """The kernel with expensive computations outside the loops that do not change them."""
-    return Kernel(kernel.name, kernel.params, _visit(kernel.body), kernel.outputs, kernel.attrs)
+    return kernel.with_body(_visit(kernel.body))
 
 
 def _visit(s: Stmt) -> Stmt:
@@ -63,7 +63,7 @@ class _Loop:
         inside = list(walk(self.loop.body))
         self.changing: set[Var] = {self.loop.var} | {s.var for s in inside if isinstance(s, (For, Let))}
         self.written: set[Buffer] = {s.buffer for s in inside if isinstance(s, (Store, Allocate))}
-        self._kinds: dict[int, tuple[Expr, bool, bool]] = {}
+        self._kinds: dict[Expr, tuple[bool, bool]] = {}
 
     def stmt(self, s: Stmt) -> Stmt:
         """`s`, which every round reaches, with variables for what moves out of it."""
@@ -91,7 +91,7 @@ class _Loop:
 
     def _kind(self, e: Expr) -> tuple[bool, bool]:
         """(equal in all rounds, expensive to compute)."""
-        found = self._kinds.get(id(e))
+        found = self._kinds.get(e)
         if found is None:
             parts = [self._kind(c) for c in parts_of(e)]
             same = e.lanes == 1 and all(p[0] for p in parts)
@@ -99,8 +99,8 @@ class _Loop:
                 same = e not in self.changing
             elif isinstance(e, Load):
                 same = same and isinstance(e.source, Buffer) and e.source not in self.written
-            found = self._kinds[id(e)] = (e, same, _is_expensive(e) or any(p[1] for p in parts))
-        return found[1:]
+            found = self._kinds[e] = (same, _is_expensive(e) or any(p[1] for p in parts))
+        return found
 
 
 def _is_expensive(e: Expr) -> bool:

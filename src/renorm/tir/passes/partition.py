@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from renorm.expr.bounds import Intervals, is_exact
-from renorm.expr.linear import Form, form_of
+from renorm.expr.linear import difference
 from renorm.expr.nodes import Binary, Call, Const, Expr, Load, Not, Select, Var
 from renorm.expr.rewrite import variables
 from renorm.expr.rewrite import walk as walk_expr
@@ -20,7 +20,6 @@ from renorm.tir.nodes import (
     For,
     If,
     Kernel,
-    Let,
     Stmt,
     Store,
     children,
@@ -41,7 +40,7 @@ MOST_PARTS = 16  # of one loop
 def partition(kernel: Kernel) -> Kernel:
     """The kernel with loops cut where their conditions change."""
     body = _Partition().visit(kernel.body, Scope.of(kernel))
-    return Kernel(kernel.name, kernel.params, body, kernel.outputs, kernel.attrs)
+    return kernel.with_body(body)
 
 
 @dataclass
@@ -49,23 +48,17 @@ class _Partition:
     left: int = GROWTH
 
     def visit(self, s: Stmt, scope: Scope) -> Stmt:
-        match s:
-            case For():
-                parts = self._parts(s, scope)
-                if len(parts) > 1 and s.kind == "parallel":
-                    return For(s.var, s.start, s.extent, s.kind, self._choice(s, parts, scope.inside(s)))
-                if len(parts) > 1:
-                    return seq([self._part(s, low, high, scope) for low, high in parts])
-                return For(s.var, s.start, s.extent, s.kind, self.visit(s.body, scope.inside(s)))
-            case If():
-                otherwise = None
-                if s.otherwise is not None:
-                    otherwise = self.visit(s.otherwise, scope.assuming(s.condition, holds=False))
-                return If(s.condition, self.visit(s.then, scope.assuming(s.condition)), otherwise)
-            case Let():
-                return Let(s.var, s.value, self.visit(s.body, scope.binding(s)))
-            case _:
-                return rebuild(s, [self.visit(c, scope) for c in children(s)], expressions(s))
+        if isinstance(s, For):
+            parts = self._parts(s, scope)
+            if len(parts) > 1 and s.kind == "parallel":
+                return For(s.var, s.start, s.extent, s.kind, self._choice(s, parts, scope.inside(s)))
+            if len(parts) > 1:
+                return seq([self._part(s, low, high, scope) for low, high in parts])
+        return self._inside(s, scope)
+
+    def _inside(self, s: Stmt, scope: Scope) -> Stmt:
+        parts = [self.visit(c, inner) for c, inner in zip(children(s), scope.of_children(s), strict=True)]
+        return rebuild(s, parts, expressions(s))
 
     def _part(self, s: For, low: int, high: int, scope: Scope) -> Stmt:
         var = Var(s.var.name, s.var.dtype)
@@ -73,13 +66,8 @@ class _Partition:
         start, extent = Const(low, s.start.dtype), Const(high - low, s.extent.dtype)
         # decided conditions go away here, so that the loops within see what is left
         part = simplify_stmt(For(var, start, extent, s.kind, body), scope)
-        return self._within(part, scope)
-
-    def _within(self, s: Stmt, scope: Scope) -> Stmt:
-        """A part of a loop: its own conditions are settled, those of the loops within are not."""
-        if isinstance(s, For):
-            return For(s.var, s.start, s.extent, s.kind, self.visit(s.body, scope.inside(s)))
-        return self.visit(s, scope)
+        # its own conditions are settled, those of the loops within are not
+        return self._inside(part, scope) if isinstance(part, For) else self.visit(part, scope)
 
     def _choice(self, s: For, parts: list[tuple[int, int]], scope: Scope) -> Stmt:
         """The version of the body that fits x: if (x < m) { first } else { ... }."""
@@ -161,15 +149,12 @@ def _comparisons(e: Expr) -> Iterator[Binary]:
 
 
 def _cuts_of(e: Binary, x: Var, inner: set[Var], intervals: Intervals) -> Iterator[int]:
-    difference = form_of(e.a).copy()
-    difference.add(form_of(e.b), -1)
-    k, rest = 0, Form({}, difference.constant)
-    for identity, (atom, coefficient) in difference.terms.items():
+    form = difference(e.a, e.b, intervals.intern)
+    k, rest = 0, form.without((x,))
+    for atom, coefficient in form.terms.items():
         if atom is x:
             k = coefficient
-        elif all(v in inner for v in variables(atom)) and not any(isinstance(v, Load) for v in walk_expr(atom)):
-            rest.terms[identity] = (atom, coefficient)
-        else:
+        elif any(v not in inner for v in variables(atom)) or any(isinstance(v, Load) for v in walk_expr(atom)):
             return  # a loop further out, or data, has a say: no one place is right for all its values
     low, high = intervals.form_span(rest)
     if k == 0 or low == -float("inf") or high == float("inf"):

@@ -29,9 +29,7 @@ from renorm.tir.scope import Scope
 
 def simplify(kernel: Kernel) -> Kernel:
     """The kernel with simple expressions, and without loops of one round, decided conditions and empty statements."""
-    return Kernel(
-        kernel.name, kernel.params, simplify_stmt(kernel.body, Scope.of(kernel)), kernel.outputs, kernel.attrs
-    )
+    return kernel.with_body(simplify_stmt(kernel.body, Scope.of(kernel)))
 
 
 def simplify_stmt(s: Stmt, scope: Scope) -> Stmt:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from renorm.expr.linear import INDEX_TYPES, Form, expression, form_of
+from renorm.expr.linear import INDEX_TYPES, expression, linear
 from renorm.expr.nodes import Binary, Broadcast, Const, Expr, Var
 from renorm.expr.rewrite import children as parts_of
 from renorm.expr.rewrite import rebuild as rebuild_expr
@@ -41,7 +41,7 @@ _Values = Mapping[Var, int]
 def unroll(kernel: Kernel) -> Kernel:
     """The kernel without unrolled loops."""
     body = _Unrolling(kernel.body).stmt(kernel.body, {})
-    return Kernel(kernel.name, kernel.params, body, kernel.outputs, kernel.attrs)
+    return kernel.with_body(body)
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,8 @@ class _Unrolling:
         self._bounds = _hulls(body)
         self._simple = Simplifier(self._bounds)
         self._unrolled = frozenset(s.var for s in walk(body) if isinstance(s, For) and s.kind == "unrolled")
-        self._free: dict[int, tuple[Expr, tuple[Var, ...]]] = {}
-        self._affine: dict[int, tuple[Expr, _Affine | None]] = {}
+        self._free: dict[Expr, tuple[Var, ...]] = {}
+        self._affine: dict[Expr, _Affine | None] = {}
         self._copies: dict[int, int] = {}
         self._made: dict[tuple[object, ...], Expr] = {}
 
@@ -135,28 +135,24 @@ class _Unrolling:
 
     def _variables(self, e: Expr) -> tuple[Var, ...]:
         """The unrolled variables that e depends on."""
-        found = self._free.get(id(e))
+        found = self._free.get(e)
         if found is None:
-            if isinstance(e, Var):
-                free = (e,) if e in self._unrolled else ()
-            else:
-                free = tuple(dict.fromkeys(v for c in parts_of(e) for v in self._variables(c)))
-            found = self._free[id(e)] = (e, free)
-        return found[1]
+            found = (e,) if isinstance(e, Var) and e in self._unrolled else ()
+            found = self._free[e] = found or tuple(dict.fromkeys(v for c in parts_of(e) for v in self._variables(c)))
+        return found
 
     def _affine_of(self, e: Expr) -> _Affine | None:
         """None where e is not linear in the unrolled variables."""
-        found = self._affine.get(id(e))
-        if found is None:
-            form = form_of(e)
-            inside = tuple((x, k) for x, k in form.terms.values() if isinstance(x, Var) and x in self._unrolled)
-            rest = {i: (x, k) for i, (x, k) in form.terms.items() if not (isinstance(x, Var) and x in self._unrolled)}
+        if e not in self._affine:
+            form = linear(e)
+            inside = tuple((x, k) for x, k in form.terms.items() if isinstance(x, Var) and x in self._unrolled)
+            rest = form.offset(-form.constant).without([x for x, _ in inside])
             affine = None
-            if not any(self._variables(x) for x, _ in rest.values()):
-                base = self._simple(expression(Form(rest), e.dtype)) if rest else None
+            if not any(self._variables(x) for x in rest.terms):
+                base = self._simple(expression(rest, e.dtype)) if rest.terms else None
                 affine = _Affine(e, base, inside, form.constant)
-            found = self._affine[id(e)] = (e, affine)
-        return found[1]
+            self._affine[e] = affine
+        return self._affine[e]
 
 
 def _plus(base: Expr | None, offset: int, dtype: str) -> Expr:

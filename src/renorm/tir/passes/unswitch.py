@@ -6,20 +6,19 @@ without a branch round each row of a tile, all rows use a vector that is loaded 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from renorm.expr.bounds import is_exact
-from renorm.expr.linear import form_of
+from renorm.expr.linear import difference
 from renorm.expr.nodes import Binary, Const, Expr, Load, Var, all_of
 from renorm.expr.rewrite import substitute, variables
 from renorm.expr.rewrite import walk as walk_expr
 from renorm.tir.nodes import For, If, Kernel, Stmt, children, constant, expressions, rebuild
 from renorm.tir.rewrite import fresh_copy
+from renorm.tir.scope import conjuncts
 
 
 def unswitch(kernel: Kernel) -> Kernel:
     """The kernel with a version of such loops for tiles that are whole."""
-    return Kernel(kernel.name, kernel.params, _visit(kernel.body), kernel.outputs, kernel.attrs)
+    return kernel.with_body(_visit(kernel.body))
 
 
 def _visit(s: Stmt) -> Stmt:
@@ -40,13 +39,11 @@ def _for_all(condition: Expr, rows: For, round_: Var) -> Expr | None:
     if first is None or extent is None or extent < 2 or any(v is round_ for v in variables(condition)):
         return None
     found: list[Expr] = []
-    for e in _conjuncts(condition):
+    for e in conjuncts(condition):
         if not isinstance(e, Binary) or e.op not in ("<", "<=", ">", ">=") or not (is_exact(e.a) and is_exact(e.b)):
             return None
-        difference = form_of(e.a).copy()
-        difference.add(form_of(e.b), -1)
         slope = 0
-        for atom, k in difference.terms.values():
+        for atom, k in difference(e.a, e.b).terms.items():
             if atom is rows.var:
                 slope = k
             elif any(v is rows.var for v in variables(atom)) or any(isinstance(x, Load) for x in walk_expr(atom)):
@@ -55,11 +52,3 @@ def _for_all(condition: Expr, rows: For, round_: Var) -> Expr | None:
         found.append(substitute(e, {rows.var: Const(hardest, rows.var.dtype)}))
     # of one comparison the other version would hold a row that is never reached
     return all_of(*found) if len(found) > 1 else None
-
-
-def _conjuncts(e: Expr) -> Iterator[Expr]:
-    if isinstance(e, Binary) and e.op == "&&":
-        yield from _conjuncts(e.a)
-        yield from _conjuncts(e.b)
-    else:
-        yield e

@@ -12,9 +12,11 @@ from collections.abc import Iterator
 from math import gcd
 
 from renorm.core.errors import InvalidSchedule
-from renorm.expr.linear import INDEX_TYPES, Form, expression, form_of
+from renorm.expr.linear import INDEX_TYPES, Linear, expression, linear, one_of_each
 from renorm.expr.nodes import Binary, Broadcast, Call, Cast, Const, Expr, Load, Not, Ramp, Select, Var
+from renorm.expr.rewrite import children as parts_of
 from renorm.expr.rewrite import key
+from renorm.expr.rewrite import rebuild as rebuild_expr
 from renorm.expr.rewrite import walk as walk_expr
 from renorm.tir.nodes import (
     Allocate,
@@ -49,22 +51,13 @@ class _StaysSerial(Exception):
 def vectorize(kernel: Kernel) -> Kernel:
     """The kernel without vectorized loops."""
     body = _visit(kernel.body, Scope.of(kernel))
-    return Kernel(kernel.name, kernel.params, body, kernel.outputs, kernel.attrs)
+    return kernel.with_body(body)
 
 
 def _visit(s: Stmt, scope: Scope) -> Stmt:
-    match s:
-        case For():
-            body = _visit(s.body, scope.inside(s))
-            loop = For(s.var, s.start, s.extent, s.kind, body)
-            return _loop(loop, scope) if s.kind == "vectorized" else loop
-        case If():
-            otherwise = None if s.otherwise is None else _visit(s.otherwise, scope.assuming(s.condition, holds=False))
-            return If(s.condition, _visit(s.then, scope.assuming(s.condition)), otherwise)
-        case Let():
-            return Let(s.var, s.value, _visit(s.body, scope.binding(s)))
-        case _:
-            return rebuild(s, [_visit(c, scope) for c in children(s)], expressions(s))
+    parts = [_visit(c, inner) for c, inner in zip(children(s), scope.of_children(s), strict=True)]
+    s = rebuild(s, parts, expressions(s))
+    return _loop(s, scope) if isinstance(s, For) and s.kind == "vectorized" else s
 
 
 def _loop(s: For, scope: Scope) -> Stmt:
@@ -104,7 +97,7 @@ class _Vectorizing:
         self._simple = self._inner.simplifier()
         self._after = scope.simplifier()
         self._unmasked = Scope(self._all_bounds(loop.body), written=scope.written).intervals()
-        self._depends: dict[int, tuple[Expr, bool]] = {}
+        self._depends: dict[Expr, bool] = {}
         self._widened: dict[Var, Var] = {}  # Let variables that differ between lanes
         self._private: dict[Buffer, Buffer] = {}  # buffers allocated inside -> one element per lane
         self._check(loop.body)
@@ -150,7 +143,8 @@ class _Vectorizing:
                 if self._varies(s.value) or (s.predicate is not None and self._varies(s.predicate)):
                     raise _StaysSerial(f"the last round decides {buffer.name}[{s.index}]")
         loaded = [x.indices[0] for s in walk(body) for e in expressions(s) for x in _loads_of(e) if x.source is buffer]
-        forms = [form_of(self._simple(i)) for i in (*(s.index for s in stores), *loaded)]
+        intern = one_of_each()
+        forms = [linear(self._simple(i), intern) for i in (*(s.index for s in stores), *loaded)]
         strides = {self._stride(f) for f in forms}
         if strides == {0}:
             return  # every lane stores the same
@@ -159,19 +153,14 @@ class _Vectorizing:
             raise _StaysSerial(f"{buffer.name} is accessed with different strides")
         # index = stride*x + multiples of stride*n + what is common to all accesses + small, with |small| < stride
         local = {s.var for s in walk(body) if isinstance(s, (For, Let))}
-        common: dict[object, int] | None = None
+        common: Linear | None = None
         low = high = None
         for form in forms:
-            outside: dict[object, int] = {}
-            small = Form({}, form.constant)
-            for identity, (atom, k) in form.terms.items():
-                if atom is self._x or k % (stride * self._n) == 0:
-                    continue
-                if any((isinstance(v, Var) and v in local) or isinstance(v, Load) for v in walk_expr(atom)):
-                    small.terms[identity] = (atom, k)
-                else:
-                    outside[identity] = k
-            if common is not None and outside != common:
+            differing = {a: k for a, k in form.terms.items() if a is not self._x and k % (stride * self._n)}
+            changing = [a for a in differing if any(v in local or isinstance(v, Load) for v in walk_expr(a))]
+            small = Linear({a: differing.pop(a) for a in changing}, form.constant)
+            outside = Linear(differing)
+            if common is not None and outside.key() != common.key():
                 raise _StaysSerial(f"accesses to {buffer.name} differ by an unknown distance")
             common = outside
             least, most = self._unmasked.form_span(small)
@@ -180,10 +169,10 @@ class _Vectorizing:
         if low is None or high is None or not high - low < stride:
             raise _StaysSerial(f"lanes may meet in {buffer.name}")
 
-    def _stride(self, form: Form) -> int | None:
+    def _stride(self, form: Linear) -> int | None:
         """The coefficient of x; None where x occurs in another way."""
         k = 0
-        for atom, coefficient in form.terms.values():
+        for atom, coefficient in form.terms.items():
             if atom is self._x:
                 k = coefficient
             elif self._varies(atom):
@@ -192,16 +181,15 @@ class _Vectorizing:
 
     def _varies(self, e: Expr) -> bool:
         """Return whether the lanes of e differ (or may)."""
-        found = self._depends.get(id(e))
+        found = self._depends.get(e)
         if found is None:
-            varies = any(
+            found = self._depends[e] = any(
                 x is self._x
                 or (isinstance(x, Var) and x in self._widened)
                 or (isinstance(x, Load) and x.source in self._private)
                 for x in walk_expr(e)
             )
-            found = self._depends[id(e)] = (e, varies)
-        return found[1]
+        return found
 
     # ---- statements; mask: the lanes that run, None for all
 
@@ -266,15 +254,14 @@ class _Vectorizing:
             if mask is None or all(self._is_inside(x) for x in _loads_of(e)):
                 return Broadcast(e, self._n)
         elif e.dtype in INDEX_TYPES:
-            form = form_of(e)
+            form = linear(e)
             stride = self._stride(form)
             if stride is not None:
                 return self._ramp(form, stride, e.dtype)
         return self._after.node(self._node(e, mask))
 
-    def _ramp(self, form: Form, stride: int, dtype: str) -> Expr:
-        rest = Form({i: t for i, t in form.terms.items() if t[0] is not self._x}, form.constant)
-        base = Binary("+", expression(rest, dtype), Binary("*", self._start, Const(stride, dtype)))
+    def _ramp(self, form: Linear, stride: int, dtype: str) -> Expr:
+        base = Binary("+", expression(form.without((self._x,)), dtype), Binary("*", self._start, Const(stride, dtype)))
         return Ramp(self._after(base), Const(stride, dtype), self._n)
 
     def _node(self, e: Expr, mask: Expr | None) -> Expr:
@@ -285,15 +272,6 @@ class _Vectorizing:
                 return self._widened[e] if e in self._widened else Broadcast(e, self._n)
             case Const():
                 return Broadcast(e, self._n)
-            case Binary(op=op, a=a, b=b):
-                return Binary(op, self._vector(a, mask), self._vector(b, mask))
-            case Not(a=a):
-                return Not(self._vector(a, mask))
-            case Cast(a=a):
-                return Cast(e.dtype, self._vector(a, mask))
-            case Select():
-                parts = (self._vector(p, mask) for p in (e.condition, e.then, e.otherwise))
-                return Select(*parts)
             case Call(name="if_then_else", args=(condition, then, otherwise)):
                 if not self._varies(condition):
                     chosen = self._vector(then, mask), self._vector(otherwise, mask)
@@ -301,8 +279,8 @@ class _Vectorizing:
                 where = self._vector(condition, mask)
                 elsewhere = self._both(mask, self._after.node(Not(where)))
                 return Select(where, self._vector(then, self._both(mask, where)), self._vector(otherwise, elsewhere))
-            case Call(name=name, args=args):
-                return Call(name, [self._vector(a, mask) for a in args])
+            case Binary() | Not() | Cast() | Select() | Call():
+                return rebuild_expr(e, tuple(self._vector(part, mask) for part in parts_of(e)))
             case Load(source=source, indices=indices, predicate=predicate):
                 if predicate is not None:
                     mask = self._both(mask, self._vector(predicate, mask))

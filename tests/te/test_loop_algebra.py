@@ -9,9 +9,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from renorm.expr.linear import Linear
 from renorm.expr.nodes import Binary, Const, Expr, Var, binary, const, maximum, minimum
-from renorm.te import affine
-from renorm.te.affine import Algebra, Digit, Linear, are_separate
+from renorm.te.loop_algebra import Digit, LoopAlgebra, are_separate
 
 EXTENTS = {"i": 7, "j": 4, "k": 3}
 NAMES = list(EXTENTS)
@@ -55,8 +55,8 @@ def points() -> list[dict[Var, int]]:
     ]  # fmt: skip
 
 
-def algebra() -> tuple[Algebra, dict[Var, Linear]]:
-    a = Algebra()
+def algebra() -> tuple[LoopAlgebra, dict[Var, Linear]]:
+    a = LoopAlgebra()
     return a, {VARS[n]: a.declare(VARS[n], EXTENTS[n], depth) for depth, n in enumerate(NAMES)}
 
 
@@ -69,8 +69,8 @@ def no_opaque(e: Expr) -> Linear:
 def test_forms_keep_values_and_bounds_hold(e: Expr) -> None:
     a, env = algebra()
     form = a.linear(e, env, no_opaque)
-    again = a.expr(form)
-    joined = a.expr(a.recombine(form))
+    again = a.value(form)
+    joined = a.value(a.rejoined(form))
     low, high = a.bounds(form)
     for at in points():
         want = value(e, at)
@@ -86,7 +86,7 @@ def test_relaxed_ranges_hold(e: Expr, moving: set[str]) -> None:
     form = a.linear(e, env, no_opaque)
     low, span = a.relax(form, {VARS[n] for n in moving})
     assert not a.free(low) & {VARS[n] for n in moving}
-    start = a.expr(low)
+    start = a.value(low)
     for at in points():
         assert 0 <= value(e, at) - value(start, at) <= span
 
@@ -96,11 +96,11 @@ def test_relaxed_ranges_hold(e: Expr, moving: set[str]) -> None:
 def test_conditions_without_division_are_equivalent(e: Expr, bound: int) -> None:
     a, env = algebra()
     form, limit = a.without_division(a.linear(e, env, no_opaque), bound)
-    other = a.expr(form)
+    other = a.value(form)
     assert all((value(e, at) < bound) == (value(other, at) < limit) for at in points())
 
 
-def linear_of(text: str) -> tuple[Algebra, Linear]:
+def linear_of(text: str) -> tuple[LoopAlgebra, Linear]:
     a, env = algebra()
     names: dict[str, Any] = dict(VARS)
     return a, a.linear(eval(text, {}, names), env, no_opaque)
@@ -121,13 +121,13 @@ def test_simplification() -> None:
     }
     for text, want in cases.items():
         a, form = linear_of(text)
-        assert str(a.expr(a.recombine(form))) == want, text
+        assert str(a.value(a.rejoined(form))) == want, text
 
 
 def test_relaxing_a_linear_form_is_exact() -> None:
     a, form = linear_of("i*3 + j*2 - k + 5")
     low, span = a.relax(form, {VARS["j"], VARS["k"]})
-    assert str(a.expr(low)) == "((i*3) + 3)"
+    assert str(a.value(low)) == "((i*3) + 3)"
     assert span == 2 * 3 + 2
 
 
@@ -135,27 +135,25 @@ def test_parts_that_cover_an_axis() -> None:
     a, env = algebra()
     i, j = env[VARS["i"]], env[VARS["j"]]
     loops = [(VARS[n], EXTENTS[n]) for n in NAMES]
-    tiles = affine.add(affine.scale(i, 16), affine.scale(j, 4))
+    tiles = i * 16 + j * 4
     whole = {Digit(VARS[n], 1, EXTENTS[n]) for n in "ij"}
     assert a.covers(tiles, 3, 7 * 16, loops) == (True, whole)
     assert a.covers(tiles, 2, 7 * 16, loops)[0] is False  # gaps
     assert a.covers(tiles, 4, 7 * 16, loops)[0] is False  # overlaps
-    assert a.covers(affine.offset(tiles, 1), 3, 7 * 16, loops)[0] is False  # misses the start
+    assert a.covers(tiles.offset(1), 3, 7 * 16, loops)[0] is False  # misses the start
 
 
 @given(st.lists(st.sampled_from([1, 2, 3, 4]), min_size=1, max_size=4), st.data())
 @settings(max_examples=60)
 def test_digits_of_a_fused_loop_cut_axes_into_parts(factors: list[int], data: st.DataObject) -> None:
     """What is said to cover and to be separate does: each element is in one part, each part of one round."""
-    a, var, extent = Algebra(), Var("f"), math.prod(factors)
+    a, var, extent = LoopAlgebra(), Var("f"), math.prod(factors)
     f = a.declare(var, extent, 0)
     units = [math.prod(factors[i + 1 :]) for i in range(len(factors))]
-    digits = [a.modulo(a.floordiv(f, u), c) for u, c in zip(units, factors)]
+    digits = [a.floor_modulo(a.floor_divide(f, u), c) for u, c in zip(units, factors)]
     used = data.draw(st.lists(st.sampled_from(range(len(factors))), min_size=1, max_size=4))
     sizes = [data.draw(st.integers(1, 3)) for _ in used]
-    axes = [
-        (affine.scale(digits[i], size + data.draw(st.sampled_from([0, 0, 0, 1]))), size) for i, size in zip(used, sizes)
-    ]
+    axes = [(digits[i] * (size + data.draw(st.sampled_from([0, 0, 0, 1]))), size) for i, size in zip(used, sizes)]
     extents = [a.bounds(low)[1] + size - data.draw(st.integers(0, size - 1)) for low, size in axes]
     said = [a.covers(low, size - 1, e, [(var, extent)]) for (low, size), e in zip(axes, extents)]
     taken = [d for _, found in said for d in found]
@@ -163,7 +161,7 @@ def test_digits_of_a_fused_loop_cut_axes_into_parts(factors: list[int], data: st
         return
     seen: dict[tuple[int, ...], set[tuple[int, ...]]] = {}
     for at in range(extent):
-        starts = tuple(value(a.expr(low), {var: at}) for low, _ in axes)
+        starts = tuple(value(a.value(low), {var: at}) for low, _ in axes)
         for element in itertools.product(*(range(s, s + size) for s, (_, size) in zip(starts, axes))):
             seen.setdefault(element, set()).add(starts)
     assert all(len(parts) == 1 for parts in seen.values())

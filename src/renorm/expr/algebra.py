@@ -1,0 +1,149 @@
+"""Algebra of indices: floor division, remainder, least and greatest of linear forms, and their bounds.
+
+    (c*q + r) // c -> q + r // c            (c*q + r) % c -> r % c
+    (g*x + r) // (g*e) -> x // e            (g*x + r) % (g*e) -> x % e * g + r         where 0 <= r < g
+    (x // d + n) // c -> (x + n*d) // (c*d)     x % (c*d) // c -> x // c % d      x % (c*d) % c -> x % c
+    c*(x // c) + x % c -> x                 c*(x // c % d) + x % c -> x % (c*d)        with any common factor
+
+Atoms are interned, so equal forms have equal terms and differences cancel exactly. Every rule is exact over the
+integers (floor semantics, no overflow) for all values of the variables within their bounds. Here alone it is asked what
+numbers coefficients, divisors and constants are.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Hashable
+from math import gcd, inf
+
+from renorm.expr.bounds import Span
+from renorm.expr.linear import Linear
+from renorm.expr.nodes import Binary, Const, Expr, promote
+
+
+class Algebra:
+    """Linear forms over atoms that are kept once each. A subclass says what is known of them, how they are written."""
+
+    def __init__(self) -> None:
+        self._forms: dict[Expr, Linear] = {}
+        self._atoms: dict[Hashable, Expr] = {}
+
+    @abstractmethod
+    def form_span(self, form: Linear) -> Span:
+        """Least and greatest value."""
+
+    @abstractmethod
+    def expression(self, form: Linear) -> Expr:
+        """The form as an expression, of which `form` gives it again."""
+
+    @abstractmethod
+    def form(self, e: Expr) -> Linear:
+        """The form of an expression that this algebra made."""
+
+    @abstractmethod
+    def is_index(self, e: Expr) -> bool:
+        """Return whether e is index arithmetic, which never wraps."""
+
+    def atom(self, op: str, a: Linear, b: Linear | int) -> Linear:
+        """a op b as an atom: what cannot be simplified."""
+        name = (op, a.key(), b if isinstance(b, int) else b.key())
+        found = self._atoms.get(name)
+        if found is None:
+            left = self.expression(a)
+            right = Const(b, left.dtype) if isinstance(b, int) else self.expression(b)
+            found = self._atoms[name] = self.made(Binary(op, *promote(left, right)))
+        return Linear({found: 1})
+
+    def made(self, e: Binary) -> Expr:
+        """The object that stands for a new atom."""
+        return e
+
+    def floor_divide(self, a: Linear, c: int) -> Linear:
+        """floor(a / c), c > 0."""
+        if c == 1:
+            return a
+        multiples, rest = a.split(c)
+        quotient = multiples.divided(c)
+        bucket = self.bucket(rest, c)
+        if bucket is not None:
+            return quotient.offset(bucket)
+        coarse = self.coarsened(rest, c)
+        if coarse is not None:
+            unit, multiple, _ = coarse
+            return quotient + self.floor_divide(multiple, c // unit)
+        inner = rest.offset(-rest.constant).single()
+        if inner is not None and (d := self.divisor(inner, "//")):
+            return quotient + self.floor_divide(self.dividend(inner).offset(rest.constant * d), c * d)
+        if inner is not None and not rest.constant and (d := self.divisor(inner, "%")) and d % c == 0:
+            return quotient + self.floor_modulo(self.floor_divide(self.dividend(inner), c), d // c)
+        return quotient + self.atom("//", rest, c)
+
+    def floor_modulo(self, a: Linear, c: int) -> Linear:
+        """a - c * floor(a / c), c > 0."""
+        if c == 1:
+            return Linear({})
+        rest = Linear({x: k if abs(k) < c else k % c for x, k in a.terms.items() if k % c}, a.constant % c)
+        bucket = self.bucket(rest, c)
+        if bucket is not None:
+            return rest.offset(-bucket * c)
+        coarse = self.coarsened(rest, c)
+        if coarse is not None:
+            unit, multiple, fine = coarse
+            return self.floor_modulo(multiple, c // unit) * unit + fine
+        inner = rest.single()
+        if inner is not None and (d := self.divisor(inner, "%")) and d % c == 0:
+            return self.floor_modulo(self.dividend(inner), c)
+        return self.atom("%", rest, c)
+
+    def divisor(self, atom: Expr, op: str) -> int:
+        """c where the atom is x op c and x is index arithmetic, else 0."""
+        if type(atom) is Binary and atom.op == op and type(atom.b) is Const and self.is_index(atom):
+            return max(0, int(atom.b.value))
+        return 0
+
+    def dividend(self, atom: Expr) -> Linear:
+        """x of x // c or x % c."""
+        assert type(atom) is Binary
+        return self.form(atom.a)
+
+    def bucket(self, form: Linear, c: int) -> int | None:
+        """k where the form always lies in [k*c, (k+1)*c)."""
+        low, high = self.form_span(form)
+        if low == -inf or high == inf or low // c != high // c:
+            return None
+        return int(low // c)
+
+    def coarsened(self, a: Linear, c: int) -> tuple[int, Linear, Linear] | None:
+        """(u, m, f) with a = u*m + f, 0 <= f < u, where u > 1 divides c, the greatest that there is; or None."""
+        for unit in sorted({g for k in a.coefficients if (g := gcd(k, c)) > 1}, reverse=True):
+            multiples, fine = a.split(unit)
+            bucket = self.bucket(fine, unit)
+            if bucket is not None:
+                return unit, multiples.divided(unit).offset(bucket), fine.offset(-bucket * unit)
+        return None
+
+    def rejoined(self, a: Linear) -> Linear:
+        """The same value, where quotients and remainders that together make up x (of a fused axis) are x again."""
+        for atom, k in a.terms.items():
+            if (c := self.divisor(atom, "%")) and (found := self._beside(a, self.dividend(atom), c, k * c)):
+                other, together = found
+                return self.rejoined(a.without((atom, other)).plus(together, k))
+        return a
+
+    def _beside(self, a: Linear, x: Linear, c: int, k: int) -> tuple[Expr, Linear] | None:
+        """(y, z) where y is an atom of a with coefficient k, and c*y + x % c = z."""
+        partners = [y for y, m in a.terms.items() if m == k]
+        if not partners:
+            return None
+        for y in partners:
+            if self.divisor(y, "//") == c:  # of x as it was before floor_modulo took multiples of c away
+                difference = self.dividend(y) - x
+                if all(m % c == 0 for m in (*difference.coefficients, difference.constant)):
+                    return y, self.dividend(y)
+        upper = self.floor_divide(x, c).single()
+        for y in partners if upper is not None else ():
+            if y is upper:
+                return y, x
+            if (d := self.divisor(y, "%")) and self.dividend(y).single() is upper:
+                return y, self.floor_modulo(x, c * d)
+        return None
