@@ -6,12 +6,14 @@ import itertools
 import math
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from renorm import te
 from renorm.expr.linear import Linear
-from renorm.expr.nodes import Binary, Const, Expr, Var, binary, const, maximum, minimum
-from renorm.te.loop_algebra import Digit, LoopAlgebra, are_separate
+from renorm.expr.nodes import Binary, Const, Expr, Var, binary, const, integer_limits, maximum, minimum
+from renorm.te.loop_algebra import Digit, LoopAlgebra, OpaqueValue, are_separate
 
 EXTENTS = {"i": 7, "j": 4, "k": 3}
 NAMES = list(EXTENTS)
@@ -166,3 +168,22 @@ def test_digits_of_a_fused_loop_cut_axes_into_parts(factors: list[int], data: st
             seen.setdefault(element, set()).add(starts)
     assert all(len(parts) == 1 for parts in seen.values())
     assert set(itertools.product(*map(range, extents))) <= set(seen)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64", "uint8", "uint64"])
+def test_what_is_read_counts_by_its_bounds(dtype: str) -> None:
+    """Elements that are read are variables to the algebra, and themselves in what it gives."""
+    a, env = algebra()
+    row = te.placeholder((9,), dtype, name="row")[VARS["i"]]
+    read = a.opaque(row, OpaqueValue(lambda: row, None), integer_limits(dtype), "row")
+    i, j = env[VARS["i"]], env[VARS["j"]]
+    clamped = a.extreme("min", a.extreme("max", read, Linear({})), i * 4 + j)
+    assert a.bounds(clamped) == (0, 27)
+    assert a.reads_memory(clamped)
+    assert not a.reads_memory(i)
+    assert a.free(clamped) == {VARS["i"], VARS["j"]}
+    low, span = a.relax(a.floor_divide(clamped, 4) + j, {VARS["j"]})
+    assert a.bounds(low)[0] == 0
+    assert a.bounds(low)[1] + span == 9
+    assert "row[i]" in str(a.value(clamped))
+    assert a.value(clamped) is a.value(clamped)

@@ -81,7 +81,10 @@ class LoopAlgebra(Algebra):
         return True
 
     def form(self, e: Expr) -> Linear:
-        return Linear({}, int(e.value)) if type(e) is Const else self._forms[e]
+        if type(e) is Const:
+            return Linear({}, int(e.value))
+        # where types meet, an atom has its operands cast; indices never wrap
+        return self.form(e.a) if type(e) is Cast and e not in self._forms else self._forms[e]
 
     def _parts(self, atom: Expr) -> list[Linear]:
         return [self.form(part) for part in children(atom)]
