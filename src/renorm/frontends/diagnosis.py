@@ -53,7 +53,7 @@ def diagnose(graph: Graph) -> tuple[Diagnosis, ...]:
     """Looks at the constants and attributes of all norms, records what it finds in the graph, and warns of what is
     grave."""
     stated = [_Stated(n) for n in graph.nodes if n.op.is_normalization]
-    found = tuple(d for s in stated if not s.is_sound() for check in _CHECKS for d in check(s))
+    found = tuple(d for s in stated for check in _CHECKS for d in check(s))
     if found:
         graph.metadata[KEY] = found
     grave = [d for d in found if d.is_grave]
@@ -82,25 +82,6 @@ class _Stated:
         """mean and var, where they are stored and used."""
         mean, var = self.elements.get("mean"), self.elements.get("var")
         return None if self.is_training or mean is None or var is None or not var.size else (mean, var)
-
-    def is_sound(self) -> bool:
-        """A quick look at ranges alone, which is enough for most norms: True where no check could find anything."""
-        given = {n: v.data for n, v in self.parameters.items() if v.data is not None and v.data.size}
-        ranges = {n: (float(data.min()), float(data.max())) for n, data in given.items()}
-        largest = {n: max(-low, high) for n, (low, high) in ranges.items()}
-        momentum, half = self.node.op.values.get("momentum", 1.0), {v.dtype for v in self.parameters.values()}
-        if self.is_training or not 0 < self.epsilon <= LARGE_EPSILON or momentum < LOW_MOMENTUM or "float16" in half:
-            return False
-        if not all(np.isfinite(r) for r in largest.values()) or not largest.keys() >= {"scale", "mean", "var"}:
-            return False
-        deviation = float(np.sqrt(max(ranges["var"][0], 0.0)))
-        return (
-            ranges["scale"][0] > DEAD
-            and ranges["var"][0] > self.epsilon
-            and largest["scale"] <= HUGE_SCALE
-            and largest["scale"] <= HUGE_FACTOR * deviation
-            and 0 < largest["mean"] < (ROUNDING / unit_roundoff("float32") - 1) * deviation
-        )
 
     def found(self, kind: str, problem: str, fix: str, is_grave: bool = False) -> Diagnosis:
         return Diagnosis(self.node.name, kind, problem, fix, is_grave)

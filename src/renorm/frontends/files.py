@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import stat
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, BinaryIO
 
 from renorm.core.errors import InvalidModel
@@ -17,10 +20,30 @@ _KINDS = {
     stat.S_IFDIR: "a directory",
 }
 
+Buffer = bytes | mmap.mmap
+
 
 def called(source: Any, otherwise: str) -> str:
     """Return what errors call a source: the name of a file, otherwise as given."""
     return os.path.basename(os.fspath(source)) if isinstance(source, (str, os.PathLike)) else otherwise
+
+
+def content(path: str | os.PathLike[str], limits: Limits, is_mapped: bool = True) -> Buffer:
+    """Return a file's bytes: mapped, where it is one that can be. Raises InvalidModel where it cannot be read,
+    LimitExceeded."""
+    try:
+        with opened(path, limits) as file:
+            if is_mapped:
+                with suppress(OSError, ValueError):  # an empty file, one of a system that maps none
+                    return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            return file.read()
+    except (OSError, ValueError) as error:  # ValueError: a path with a zero byte
+        at = Path(path)
+        near = sorted(p.name for p in at.parent.glob(f"*{at.suffix}"))[:5] if at.parent.is_dir() else []
+        raise InvalidModel(
+            f"{path}: {getattr(error, 'strerror', None) or error}",
+            [f"in that directory: {', '.join(near)}"] if near else [],
+        ) from error
 
 
 def opened(path: str | os.PathLike[str], limits: Limits) -> BinaryIO:

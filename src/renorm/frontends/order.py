@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from heapq import heapify, heappop, heappush
+from typing import TypeVar
+
+Name = TypeVar("Name", bound=Hashable)
 
 
-def topological(reads: Sequence[Iterable[str]], makes: Sequence[Iterable[str]]) -> tuple[list[int], list[int]]:
+def topological(reads: Sequence[Iterable[Name]], makes: Sequence[Iterable[Name]]) -> tuple[list[int], list[int]]:
     """Return the places of nodes that read and make these names, each after those whose results it reads, and otherwise
     as they stand. Then those of nodes in a ring, each of which reads a result of the next one and the last of the
     first; nothing is in one as a rule. Nodes that read results of a ring are in neither."""
-    maker: dict[str, int] = {}
+    maker: dict[Name, int] = {}
     for place, names in enumerate(makes):
         for name in names:
             if name:

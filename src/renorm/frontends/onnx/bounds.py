@@ -10,6 +10,7 @@ from typing import Any
 from renorm.core.errors import InvalidModel
 from renorm.core.limits import Limits
 from renorm.frontends.onnx.messages import ModelProto, NodeProto, inner_graphs
+from renorm.frontends.order import topological
 
 _Key = tuple[str, str, str]  # of a function: domain, name, overload
 
@@ -64,33 +65,19 @@ def _key(domain: str, name: str, named: Any) -> _Key:
 
 
 def _sizes(model: ModelProto, label: str) -> dict[_Key, _Size]:
-    """Of all functions, those that are called first; they may stand in any order."""
+    """Of all functions, which may stand in any order."""
     bodies = {_key(f.domain, f.name, f): _kinds(f.node) for f in model.functions}
-    sizes, open_ = dict[_Key, _Size](), dict[_Key, None]()
-    for first in bodies:
-        waiting = [first]
-        while waiting:
-            key = waiting[-1]
-            if key in sizes:
-                waiting.pop()
-                continue
-            kinds, nesting = bodies[key]
-            missing = [k for k in kinds if k in bodies and k not in sizes]
-            if not missing:
-                waiting.pop()
-                open_.pop(key, None)
-                called = {k: sizes[k] for k in kinds if k in bodies}
-                nodes = sum(n * (called[k].nodes if k in called else 1) for k, n in kinds.items())
-                sizes[key] = _Size(nodes, nesting + 1 + max((s.depth for s in called.values()), default=0))
-                continue
-            open_[key] = None
-            circle = [k for k in missing if k in open_]
-            if circle:
-                names = [*open_]
-                names = [*names[names.index(circle[0]) :], circle[0]]
-                raise InvalidModel(
-                    f"{label}: functions of the model call themselves",
-                    [" -> ".join(f"{domain}::{name}" for domain, name, _ in names)],
-                )
-            waiting += missing
+    keys, sizes = [*bodies], dict[_Key, _Size]()
+    order, ring = topological([kinds for kinds, _ in bodies.values()], [[key] for key in keys])
+    if ring:
+        circle = [keys[place] for place in (*ring, ring[0])]
+        raise InvalidModel(
+            f"{label}: functions of the model call themselves",
+            [" -> ".join(f"{domain}::{name}" for domain, name, _ in circle)],
+        )
+    for key in (keys[place] for place in order):
+        kinds, nesting = bodies[key]
+        called = {k: sizes[k] for k in kinds if k in bodies}
+        nodes = sum(n * (called[k].nodes if k in called else 1) for k, n in kinds.items())
+        sizes[key] = _Size(nodes, nesting + 1 + max((s.depth for s in called.values()), default=0))
     return sizes

@@ -15,6 +15,7 @@ from typing import Any
 
 from renorm.core.errors import InvalidModel, UnsupportedOp
 from renorm.core.limits import DEFAULT, Limits
+from renorm.frontends.files import Buffer, content
 from renorm.frontends.onnx import bounds, wire
 from renorm.frontends.onnx.library import INSTALL, is_installed, required
 from renorm.frontends.onnx.messages import GraphProto, ModelProto, NodeProto, graphs, topological
@@ -33,7 +34,7 @@ class Source:
     model: ModelProto
     label: str
     file: Path | None
-    content: wire.Buffer | None
+    content: Buffer | None
     unstated: dict[str, int] = field(default_factory=dict[str, int])
 
     @property
@@ -105,20 +106,13 @@ def load(source: Any, limits: Limits = DEFAULT) -> Source:
 def _source(source: Any, limits: Limits) -> Source:
     if isinstance(source, (str, os.PathLike)):
         path = Path(os.fspath(source))
-        try:
-            return _parsed(wire.content(path, limits), path.name, path)
-        except (OSError, ValueError) as error:  # ValueError: a path with a zero byte
-            near = sorted(p.name for p in path.parent.glob("*.onnx"))[:5] if path.parent.is_dir() else []
-            raise InvalidModel(
-                f"{source}: {getattr(error, 'strerror', None) or error}",
-                [f"in that directory: {', '.join(near)}"] if near else [],
-            ) from error
+        return _parsed(content(path, limits), path.name, path)
     if isinstance(source, (bytes, bytearray, memoryview)):
         return _parsed(bytes(source), "bytes", None)
     return Source(source, source.graph.name or "onnx.ModelProto", None, None)
 
 
-def _parsed(content: wire.Buffer, label: str, file: Path | None) -> Source:
+def _parsed(content: Buffer, label: str, file: Path | None) -> Source:
     try:
         return Source(ModelProto.read(content), label, file, content)
     except wire.DamagedError as error:

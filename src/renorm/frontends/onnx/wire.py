@@ -13,16 +13,13 @@ default. Methods have the names of protobuf's, so that one of its own messages m
 
 from __future__ import annotations
 
-import mmap
-import os
 import struct
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from renorm.core.limits import Limits
-from renorm.frontends.files import opened
+from renorm.frontends.files import Buffer
 
 LARGE = 1 << 16  # bytes of a message that is worth reading in place
 _DEEPEST = 100  # messages within each other, as in protobuf
@@ -32,20 +29,9 @@ _GROUP = 3, 4  # where one begins and ends
 _SIZES = {_FIXED64: 8, _FIXED32: 4}
 _ALL_BITS = 2**64 - 1  # of a number
 
-Buffer = bytes | mmap.mmap
-
 
 class DamagedError(Exception):
     """Why bytes are not a message; an InvalidModel where it is known which bytes they are."""
-
-
-def content(path: str | os.PathLike[str], limits: Limits) -> Buffer:
-    """A file's bytes: mapped, where it is one that can be. Raises as `files.opened`."""
-    with opened(path, limits) as file:
-        try:
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except (OSError, ValueError):  # an empty file, one of a system that maps none
-            return file.read()
 
 
 class Message:

@@ -10,11 +10,9 @@ outputs keep the integers of the file.
 
 from __future__ import annotations
 
-import mmap
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -25,7 +23,7 @@ from renorm.core.dims import Dim, Sym
 from renorm.core.errors import InvalidModel, RenormError, UnsupportedOp, raised_at
 from renorm.core.limits import DEFAULT, Limits
 from renorm.frontends.diagnosis import diagnose
-from renorm.frontends.files import called, opened
+from renorm.frontends.files import called, content
 from renorm.frontends.tflite import ranges
 from renorm.frontends.tflite.call import Call
 from renorm.frontends.tflite.flatbuffer import Table
@@ -48,24 +46,11 @@ def read(
 
 def load(source: Any, limits: Limits, is_mapped: bool = False) -> Model:
     """Return what a path or bytes hold. Raises InvalidModel, LimitExceeded."""
-    model = Model(*_content(source, is_mapped, limits))
+    is_path = isinstance(source, (str, os.PathLike))
+    held = memoryview(content(source, limits, is_mapped) if is_path else source).cast("B")
+    model = Model(held, called(source, "bytes"))
     limits.check(model.label, [("nodes", len(model.operators), "")])
     return model
-
-
-def _content(source: Any, is_mapped: bool, limits: Limits) -> tuple[memoryview, str]:
-    """Return the bytes of a file, and what errors call it."""
-    if not isinstance(source, (str, os.PathLike)):
-        return memoryview(source).cast("B"), "bytes"
-    label = called(source, "bytes")
-    try:
-        with opened(source, limits) as file:
-            if is_mapped:
-                with suppress(ValueError, OSError):  # an empty file
-                    return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)), label
-            return memoryview(file.read()), label
-    except OSError as error:
-        raise InvalidModel(f"{source}: {error.strerror or error}") from error
 
 
 class _Reader:
