@@ -30,7 +30,7 @@ _BY_LIBRARY = {"onnx": "renorm.frontends.onnx", "onnx_ml_pb2": "renorm.frontends
 
 
 def write(graph: Graph, path: str | os.PathLike[str]) -> None:
-    """Writes a graph that passes have left as a model, in the format of the path's suffix, or where that is none of a
+    """Write a graph that passes have left as a model, in the format of the path's suffix, or where that is none of a
     format in that of its source (ONNX for a graph that was built): whole or not at all.
 
     Raises UnsupportedOp that names every node which the format cannot express.
@@ -49,7 +49,7 @@ def _module_of(graph: Graph, path: str | os.PathLike[str]) -> Any:
 
 
 def write_reversibly(graph: Graph, path: str | os.PathLike[str], before: Any, limits: Limits = DEFAULT) -> None:
-    """Writes a graph as `write` does, and in the file's metadata the recipe that leads back to `before`, the model that
+    """Write a graph as `write` does, and in the file's metadata the recipe that leads back to `before`, the model that
     it was made of. limits: what that may ask for. Raises InvalidInput where it is of another format than the file."""
     module = _module(before)
     if isinstance(before, Graph):
@@ -61,7 +61,7 @@ def write_reversibly(graph: Graph, path: str | os.PathLike[str], before: Any, li
 
 
 def unfold(source: Any, path: str | os.PathLike[str], *, partial: bool = False, limits: Limits = DEFAULT) -> Undone:
-    """Writes to `path` the model that `source` was made of by `optimize(reversible=True)`: its operators with their
+    """Write to `path` the model that `source` was made of by `optimize(reversible=True)`: its operators with their
     names, attributes and constants, bit for bit.
 
     partial: what was changed in `source` since stays, and is named in the result, instead of an error. limits: what the
@@ -113,7 +113,7 @@ def read(
     is_mapped: bool = False,
     limits: Limits = DEFAULT,
 ) -> Graph:
-    """The graph of a model.
+    """Return the graph of a model.
 
     source: path of a .onnx, .tflite or .circle file, its bytes, an onnx.ModelProto, or a Graph, which is returned as it
     is.
@@ -143,7 +143,7 @@ def read(
 
 
 def _module(source: Any) -> str | None:
-    """The package that reads a source; None where there is none."""
+    """Return the package that reads a source; None where there is none."""
     if isinstance(source, (str, os.PathLike)):
         return _BY_SUFFIX.get(_suffix(source))
     if isinstance(source, (bytes, bytearray, memoryview)):

@@ -50,7 +50,7 @@ class Diagnosis:
 
 
 def diagnose(graph: Graph) -> tuple[Diagnosis, ...]:
-    """Looks at the constants and attributes of all norms, records what it finds in the graph, and warns of what is
+    """Look at the constants and attributes of all norms, note in the graph what they find, and warn of what is
     grave."""
     stated = [_Stated(n) for n in graph.nodes if n.op.is_normalization]
     found = tuple(d for s in stated for check in _CHECKS for d in check(s))
@@ -88,7 +88,7 @@ class _Stated:
 
 
 def _shown(values: Array, at: Array) -> str:
-    """The first channels of some."""
+    """Return the first channels of some."""
     return ", ".join(f"[{i}] = {values[i]:g}" for i in at[:4]) + (", ..." if at.size > 4 else "")
 
 

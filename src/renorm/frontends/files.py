@@ -47,8 +47,8 @@ def content(path: str | os.PathLike[str], limits: Limits, is_mapped: bool = True
 
 
 def opened(path: str | os.PathLike[str], limits: Limits) -> BinaryIO:
-    """An ordinary file. What is opened is what was looked at: nobody can put another file there in between, and a pipe
-    is not waited for. Raises OSError, InvalidModel for what is no ordinary file, LimitExceeded."""
+    """Return an ordinary file. What is opened is what was looked at: nobody can put another file there in between, and
+    a pipe is not waited for. Raises OSError, InvalidModel for what is no ordinary file, LimitExceeded."""
     label = called(path, "")
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0))
     try:

@@ -84,9 +84,6 @@ class Listing:
                 found.setdefault(name, []).append(o)
         return found
 
-    def available(self) -> set[str]:
-        return {*self.inputs, *self.constants, *self.producers()}
-
 
 def in_order(operators: Iterable[Operator], rank: Mapping[str, int]) -> list[Operator]:
     """Return operators so that each stands after those whose results it reads, and otherwise by the rank of their first

@@ -75,7 +75,7 @@ class Recipe:
 
     @staticmethod
     def unpack(content: bytes, label: str) -> Recipe:
-        """Raises InvalidModel for what is no recipe, or a damaged one. content: nothing where a file has none."""
+        """Raise InvalidModel for what is no recipe, or a damaged one. content: nothing where a file has none."""
         if not content:
             raise InvalidModel(
                 f"{label} has no recipe that leads back to the model before folding",

@@ -51,12 +51,12 @@ class Code:
 
 
 def encode(array: Array, near: Array | None = None, groups: int = 1) -> Code:
-    """The smallest code that was found. near: an array that may predict this one."""
+    """Return the smallest code that was found. near: an array that may predict this one."""
     dtype = dtypes.from_numpy(array.dtype)
     best: Code | None = None
     if near is not None:
         for way in _ways(array, near):
-            form = _Form(array.shape, way, groups)
+            form = _Factors(array.shape, way, groups)
             factors = form.fit(array, near)
             residual = _ordered(array) - _ordered(form.predict(near, factors, array.dtype))
             found = Code(dtype, array.shape, way, form.groups, (_packed(factors), *_small(residual)))
@@ -69,12 +69,12 @@ def encode(array: Array, near: Array | None = None, groups: int = 1) -> Code:
 
 
 def decode(code: Code, near: Array | None = None) -> Array:
-    """The array, to the last bit."""
+    """Return the array, to the last bit."""
     dtype = dtypes.numpy_dtype(code.dtype)
     if code.way is None:
         return np.frombuffer(unpacked(code.parts[0]), dtype).reshape(code.shape)
     assert near is not None
-    form = _Form(code.shape, code.way, code.groups)
+    form = _Factors(code.shape, code.way, code.groups)
     factors = np.frombuffer(unpacked(code.parts[0], (sum(near.shape) + near.size) * 8), np.float64)
     predicted = form.predict(near, factors, dtype)
     return _floats(_ordered(predicted) + _wide(code.parts[1:], predicted), dtype)
@@ -95,7 +95,7 @@ def _ways(array: Array, near: Array) -> list[str]:
     return found + [_TURNED + w for w in ways if array.ndim == 2 and array.shape == near.shape[::-1]]
 
 
-class _Form:
+class _Factors:
     """An array of `shape` as [groups, rows, columns, rest], and which factors it has: of rows, then of columns."""
 
     def __init__(self, shape: Sequence[int], way: str, groups: int):
@@ -162,7 +162,7 @@ def _ordered(array: Array) -> Array:
 
 
 def _floats(ordered: Array, dtype: Any) -> Array:
-    """The inverse of `_ordered`."""
+    """Return the inverse of `_ordered`."""
     top = ordered.dtype.type(1 << (8 * ordered.dtype.itemsize - 1))
     return np.where(ordered & top, ordered & ~top, ~ordered).view(dtype)
 

@@ -46,9 +46,9 @@ class _Token:
 def parse(
     text: str, constants: Mapping[str, np.ndarray[Any, Any]] | None = None, ops: Mapping[str, type[OpDef]] | None = None
 ) -> Graph:
-    """The graph that `text` writes. constants: elements of those that are written as a digest, by name. ops: by name,
-    beside those that are registered. Raises ParseError with line and column; constants that are missing are named all
-    at once."""
+    """Return the graph that `text` writes. constants: elements of those that are written as a digest, by name. ops: by
+    name, beside those that are registered. Raises ParseError with line and column; constants that are missing are named
+    all at once."""
     try:
         return _Parser(text, constants or {}, ops or {}).graph()
     except RecursionError:
@@ -154,7 +154,7 @@ class _Parser:
         return self._is("{") and self._tokens[self._at + 2].text == "=" and self._tokens[self._at + 1].kind == "word"
 
     def _results_named(self) -> list[str]:
-        """All names after a %, so that no name that is made up on the way takes one of them."""
+        """Return all names after a %, so that no name that is made up on the way takes one of them."""
         return [_plain(b) for a, b in zip(self._tokens, self._tokens[1:]) if a.text == "%" and a.kind == "mark"]
 
     def _define(self, token: _Token, name: str, value: Value) -> None:

@@ -34,7 +34,7 @@ WORD = re.compile(r"[A-Za-z_][\w.]*")
 
 
 def quoted(name: str) -> str:
-    """A name as it is written: bare where it is a word."""
+    """Return a name as it is written: bare where it is a word."""
     return name if WORD.fullmatch(name) else json.dumps(name, ensure_ascii=False)
 
 
@@ -44,7 +44,7 @@ def digest(data: np.ndarray[Any, Any]) -> str:
 
 
 def text(graph: Graph) -> str:
-    """The graph in the form above; kernels as blocks where the graph is cut into groups."""
+    """Return the graph in the form above; kernels as blocks where the graph is cut into groups."""
     inputs = ", ".join(_typed(v, mark="") for v in graph.inputs)
     outputs = ", ".join(_value(v) for v in graph.outputs)
     written = {k: v for k, v in graph.metadata.items() if isinstance(v, (bool, int, float, str))}
@@ -104,7 +104,7 @@ def _elements(data: np.ndarray[Any, Any]) -> str:
 
 
 def literal(value: Any) -> str:
-    """An attribute's value as text."""
+    """Return an attribute's value as text."""
     if value is None:
         return "none"
     if isinstance(value, (bool, np.bool_)):

@@ -12,7 +12,7 @@ from renorm.graph.types import TensorType
 
 
 def verify(graph: Graph) -> None:
-    """Raises InvalidGraph that names every violation of: names are unique; operands are defined above their reader;
+    """Raise InvalidGraph that names every violation of: names are unique; operands are defined above their reader;
     lists of readers are what the nodes say; types are what inference gives; outputs are values of this graph; groups
     partition the nodes, stand in an order in which they can run, and none must run before and after another; layouts
     fit their values, which are results of nodes that no caller sees."""

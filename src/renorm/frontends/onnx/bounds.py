@@ -24,7 +24,7 @@ class _Size:
 
 
 def check(model: ModelProto, label: str, limits: Limits) -> None:
-    """Raises LimitExceeded for a model, ours or an onnx.ModelProto, of too many nodes, or too deep, InvalidModel for
+    """Raise LimitExceeded for a model, ours or an onnx.ModelProto, of too many nodes, or too deep, InvalidModel for
     functions that call themselves."""
     kinds, nesting = _kinds(model.graph.node)
     sizes = _sizes(model, label)

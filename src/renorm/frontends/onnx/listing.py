@@ -92,7 +92,7 @@ def listing(model: ModelProto, limits: Limits) -> Listing:
 
 
 def assemble(model: ModelProto, found: Listing) -> ModelProto:
-    """A model with these operators and constants, and all else as in `model`."""
+    """Return a model with these operators and constants, and all else as in `model`."""
     made = _without_contents(model)
     made.graph.node.extend(o.native for o in found.operators)
     for name, array in found.constants.items():

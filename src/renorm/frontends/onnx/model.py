@@ -45,14 +45,14 @@ class Source:
 
     @property
     def assumed(self) -> list[str]:
-        """A sentence for each version that is assumed."""
+        """Return a sentence for each version that is assumed."""
         return [
             f"the model states no version of {domain or 'ai.onnx'}: {version} is assumed, the newest that renorm knows"
             for domain, version in self.unstated.items()
         ]
 
     def proto(self) -> Any:
-        """The model as an onnx.ModelProto. Raises what protobuf raises."""
+        """Return the model as an onnx.ModelProto. Raises what protobuf raises."""
         import onnx
 
         is_ours = isinstance(self.model, ModelProto)
@@ -70,7 +70,7 @@ def standard_domain(domain: str) -> str:
 
 
 def op_key(domain: str, op_type: str) -> str:
-    """The name under which the registry knows an ONNX op: `Conv`, `com.acme::Foo`."""
+    """Return the name under which the registry knows an ONNX op: `Conv`, `com.acme::Foo`."""
     domain = standard_domain(domain)
     return f"{domain}::{op_type}" if domain else op_type
 
@@ -87,7 +87,7 @@ def is_newer(node: NodeProto, opset: int) -> bool:
 
 
 def load(source: Any, limits: Limits = DEFAULT) -> Source:
-    """Reads a path, bytes, or an onnx.ModelProto. Raises InvalidModel for what is not an ONNX model, LimitExceeded."""
+    """Read a path, bytes, or an onnx.ModelProto. Raises InvalidModel for what is not an ONNX model, LimitExceeded."""
     found = _source(source, limits)
     model, label = found.model, found.label
     if not model.HasField("graph") or not (model.graph.node or model.graph.output):
@@ -124,7 +124,7 @@ def _parsed(content: Buffer, label: str, file: Path | None) -> Source:
 
 
 def value_names(proto: GraphProto) -> set[str]:
-    """Names of all values of a graph and the graphs nested in it."""
+    """Return names of all values of a graph and the graphs nested in it."""
     names: set[str] = set()
     for g in graphs(proto):
         names.update(v.name for v in (*g.input, *g.output))
@@ -147,7 +147,7 @@ def _check_text(model: ModelProto, label: str) -> None:
 
 
 def _with_versions(source: Source) -> Source:
-    """A model with the newest version of each domain that it uses and does not state, as ONNX Runtime has it."""
+    """Return a model with the newest version of each domain that it uses and does not state, as ONNX Runtime has it."""
     used = dict.fromkeys(standard_domain(n.domain) for g in graphs(source.model.graph) for n in g.node)
     stated = source.opsets
     newest = {d: registry.newest_onnx(d) if d else NEWEST_OPSET for d in used if d not in stated}
@@ -172,7 +172,7 @@ def _check_opsets(source: Source) -> None:
 
 
 def _inlined(source: Source) -> Source:
-    """Puts function bodies in the place of calls: of the model's own functions, and of ops that renorm does not define
+    """Put function bodies in the place of calls: of the model's own functions, and of ops that renorm does not define
     but for which ONNX states a body."""
     local = {(f.domain, f.name) for f in source.model.functions}
     wanted = list(dict.fromkeys(_with_body(source, local)))
@@ -201,7 +201,7 @@ def _inlined(source: Source) -> Source:
 
 
 def _with_sorted_bodies(model: Any) -> Any:
-    """A model with bodies of functions in an order in which they can be computed, as the inliner needs them."""
+    """Return a model with bodies of functions in an order in which they can be computed, as the inliner needs them."""
     orders = [topological(f.node)[0] for f in model.functions]
     if all(order == sorted(order) for order in orders):
         return model

@@ -35,7 +35,7 @@ class Problem:
 
 
 def raise_all(problems: Sequence[Problem], source: Source) -> None:
-    """Raises one error for all problems, if there are any: missing ops first."""
+    """Raise one error for all problems, if there are any: missing ops first."""
     missing = [p for p in problems if p.error is None]
     failed = [p for p in problems if p.error is not None]
     if missing:
@@ -74,7 +74,7 @@ def _failed(failed: Sequence[Problem], source: Source) -> RenormError:
 
 
 def _further(problems: Sequence[Problem], source: Source) -> list[str]:
-    """A line for each; thousands would hide the first."""
+    """Return a line for each: thousands would hide the first."""
     lines = [f"also: {_headline(p, source)}" for p in problems[:_SHOWN]]
     if len(problems) > _SHOWN:
         kinds = Counter(_op(p, source, version=False) if p.node is not None else "others" for p in problems[_SHOWN:])

@@ -10,7 +10,7 @@ KEY = "onnx"  # in Graph.metadata: a Provenance
 
 
 @dataclass(frozen=True)
-class Form:
+class SourceNode:
     """How the source file wrote a node: its type, domain and attributes (serialized). Valid as long as the node has
     this op and these operands. present: which operands it has.
     """
@@ -31,7 +31,7 @@ class Provenance:
     ir_version: int
     opsets: dict[str, int]
     label: str
-    forms: dict[str, Form] = field(default_factory=dict[str, Form])
+    forms: dict[str, SourceNode] = field(default_factory=dict[str, SourceNode])
     dims: dict[str, str] = field(default_factory=dict[str, str])
     properties: dict[str, str] = field(default_factory=dict[str, str])
     early: dict[str, int] = field(default_factory=dict[str, int])

@@ -41,7 +41,7 @@ from renorm.frontends.onnx.messages import (
 )
 from renorm.frontends.onnx.model import BUILT_IN, Source, is_newer, load, op_key, standard_domain, value_names
 from renorm.frontends.onnx.problems import Problem, raise_all
-from renorm.frontends.onnx.provenance import KEY, Form, Provenance
+from renorm.frontends.onnx.provenance import KEY, Provenance, SourceNode
 from renorm.graph import registry
 from renorm.graph.attributes import Type
 from renorm.graph.ir import Graph, Node, Value
@@ -54,7 +54,7 @@ Elements = Callable[[str], tensors.Array]  # those of an initializer, given how 
 def read(
     source: Any, *, shapes: Mapping[str, Sequence[int]] | None = None, is_mapped: bool = False, limits: Limits = DEFAULT
 ) -> Graph:
-    """The graph of an ONNX model: a path, bytes, or an onnx.ModelProto. See `renorm.frontends.read`."""
+    """Return the graph of an ONNX model: a path, bytes, or an onnx.ModelProto. See `renorm.frontends.read`."""
     held = load(source, limits)
     if is_mapped and isinstance(held.content, mmap) and len(held.content) > WORTH_A_THREAD:
         with suppress(RuntimeError):  # no more threads: pages are mapped when they are read
@@ -65,7 +65,7 @@ def read(
 
 
 def _touch(content: mmap) -> None:
-    """Has the system map the pages of a file whose weights will be wanted, beside what is done until then."""
+    """Have the system map the pages of a file whose weights will be wanted, beside what is done until then."""
     np.frombuffer(content, np.uint8)[::PAGESIZE].max()
 
 
@@ -80,14 +80,14 @@ class _Scope:
         self.names: dict[str, str] = {}  # of results of a branch: the names that the If gives them
 
     def holding(self, name: str) -> _Scope | None:
-        """The innermost scope that has that name."""
+        """Return the innermost scope that has that name."""
         at: _Scope | None = self
         while at is not None and name not in at.values and name not in at.initializers:
             at = at.outer
         return at
 
     def seen(self) -> list[str]:
-        """All names."""
+        """Return all names."""
         at, found = self, list[str]()
         while at is not None:
             found += (*at.values, *at.initializers)
@@ -142,7 +142,7 @@ class _Reader:
             return None
 
     def _fault(self, error: RenormError) -> None:
-        """Notes what is wrong with no node."""
+        """Note what is wrong with no node."""
         self.problems.append(Problem(None, "", [], error))
 
     def _note_assumptions(self) -> None:
@@ -187,7 +187,7 @@ class _Reader:
         return self.graph.input(given.name, dtype, shape)
 
     def _dim(self, dim: Dimension, unknown: str) -> Dim:
-        """An extent; a negative one is how some exporters wrote an unknown one."""
+        """Return an extent; a negative one is how some exporters wrote an unknown one."""
         if dim.HasField("dim_value") and dim.dim_value >= 0:
             return int(dim.dim_value)
         if not dim.dim_param:
@@ -198,7 +198,7 @@ class _Reader:
         return Sym(symbol)
 
     def _find(self, name: str, scope: _Scope, reader: str) -> Value | None:
-        """The value called `name`; None if its node could not be read."""
+        """Return the value called `name`; None if its node could not be read."""
         held = scope.holding(name)
         if held is None:
             known = [] if self.problems else scope.seen()  # the first fault alone has facts
@@ -219,7 +219,7 @@ class _Reader:
     # --- nodes --------------------------------------------------------------------------------------------------------
 
     def _nodes(self, nodes: Sequence[NodeProto], scope: _Scope) -> None:
-        """Reads nodes, those of branches when it comes to them: without recursion, branches may be deep."""
+        """Read nodes, those of branches when it comes to them: without recursion, branches may be deep."""
         waiting = [self._steps(nodes, scope)]
         while waiting:
             branch = next(waiting[-1], None)
@@ -229,7 +229,7 @@ class _Reader:
                 waiting.append(self._steps(*branch))
 
     def _steps(self, nodes: Sequence[NodeProto], scope: _Scope) -> Iterator[tuple[Sequence[NodeProto], _Scope]]:
-        """Reads nodes; gives those of each branch that is taken, which have to be read before it goes on."""
+        """Read nodes; give those of each branch that is taken, which have to be read before it goes on."""
         order, ring = topological(nodes)
         if len(order) < len(nodes):
             names = [repr(_name(nodes[place], place)) for place in ring]
@@ -303,8 +303,8 @@ class _Reader:
         return True
 
     def _definition(self, proto: NodeProto) -> tuple[int, type[OpDef]] | None:
-        """The version by which a node is read, and the op that it means there: that of the model, or the first that has
-        the op at all, as exporters write some ops before there is a version with them."""
+        """Return the version by which a node is read, and the op that it means there: that of the model, or the first
+        that has the op at all, as exporters write some ops before there is a version with them."""
         domain = standard_domain(proto.domain)
         key, opset = op_key(domain, proto.op_type), self.opsets[domain]
         op = registry.find_onnx(key, opset)
@@ -356,11 +356,11 @@ class _Reader:
         if len(new) == 1 and _keeps_operands(new[0], operands) and [v for v in values if v in new[0].outputs] == values:
             present = tuple(v is not None for v in new[0].inputs)
             attributes = tuple(a.SerializeToString() for a in proto.attribute)
-            self.provenance.forms[new[0].name] = Form(new[0].op, proto.op_type, domain, attributes, present)
+            self.provenance.forms[new[0].name] = SourceNode(new[0].op, proto.op_type, domain, attributes, present)
         return values
 
     def _constant(self, proto: NodeProto, name: str, scope: _Scope) -> Value:
-        """The value of a Constant node, in whichever of its attributes it stands."""
+        """Return the value of a Constant node, in whichever of its attributes it stands."""
         if len(proto.attribute) != 1:
             raise InvalidModel(f"Constant has {len(proto.attribute)} attributes, expected one")
         if not proto.output:
@@ -386,7 +386,7 @@ class _Reader:
         return self.graph.constant(array, out, f"node {name!r}", exact=exact)
 
     def _attribute(self, attribute: AttributeProto, node: str) -> Any:
-        """An attribute as Python has it: strings decoded, tensors as arrays."""
+        """Return an attribute as Python has it: strings decoded, tensors as arrays."""
         what = f"attribute {attribute.name} of node {node!r}"
         match attribute.type:
             case AttributeType.STRING:
@@ -411,7 +411,7 @@ class _Reader:
     def _branch(
         self, proto: NodeProto, name: str, operands: list[Value | None], scope: _Scope
     ) -> Generator[tuple[Sequence[NodeProto], _Scope], None, Sequence[Value | None]]:
-        """The results of the branch that an If takes, read into this graph."""
+        """Return the results of the branch that an If takes, read into this graph."""
         try:
             taken = self._taken(proto, operands[0] if operands else None)
             branch = taken.g
@@ -425,7 +425,7 @@ class _Reader:
             return [None] * len(proto.output)
 
     def _taken(self, proto: NodeProto, condition: Value | None) -> AttributeProto:
-        """The branch of an If that its condition says, which must be known."""
+        """Return the branch of an If that its condition says, which must be known."""
         if condition is None:
             raise InvalidModel("If has no condition")
         known = condition.known if condition.known is not None else condition.data
@@ -450,7 +450,8 @@ def _name(node: NodeProto, place: int) -> str:
 
 
 def _shortest(stored: float) -> float:
-    """The shortest decimal that rounds to the stored float32: 1e-05, where widening would give 9.99999974e-06."""
+    """Return the shortest decimal that rounds to the stored float32: 1e-05, where widening would give
+    9.99999974e-06."""
     return float(str(np.float32(stored)))
 
 

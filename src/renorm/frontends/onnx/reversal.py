@@ -20,12 +20,12 @@ from renorm.graph.ir import Graph
 
 
 def write(graph: Graph, path: str | os.PathLike[str], before: Any, limits: Limits) -> None:
-    """Writes a graph with the recipe that leads back to `before`, the model it was made of."""
+    """Write a graph with the recipe that leads back to `before`, the model it was made of."""
     writer.write(graph, path, attach=lambda model: attach(model, before, limits))
 
 
 def attach(model: ModelProto, before: Any, limits: Limits) -> None:
-    """Puts the recipe that leads back from `model` to `before`, of which it was made, into its metadata."""
+    """Put the recipe that leads back from `model` to `before`, of which it was made, into its metadata."""
     source = load(before, limits)
     old, new = listing(source, limits), listing(model, limits)
     change = recipe.changes(old, new)
@@ -71,7 +71,8 @@ def _check_versions(parts: ModelProto, model: ModelProto, label: str) -> None:
 
 
 def _since(op_type: str, version: int | None, domain: str) -> int | None:
-    """The version that brought the definition which an op has at a version; the version itself where ONNX has none."""
+    """Return the version that brought the definition which an op has at a version; the version itself where ONNX has
+    none."""
     if version is None or not onnx.defs.has(op_type, version, domain):
         return version
     return onnx.defs.get_schema(op_type, version, domain).since_version

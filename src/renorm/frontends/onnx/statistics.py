@@ -53,13 +53,13 @@ class File:
                     self._readers.setdefault(read, []).append((n, i))
 
     def norm(self, node: Node) -> NodeProto | None:
-        """The BatchNormalization that a node of the graph read from this file was made of."""
+        """Return the BatchNormalization that a node of the graph read from this file was made of."""
         _, by_result = self._makers.get(node.output.name, (None, None))
         found = (by_result, self._by_name.get(node.name))
         return next((n for n in found if n is not None and _is_norm(n)), None)
 
     def put(self, norms: Sequence[NodeProto], place: int, array: Array) -> str:
-        """Makes `array` (one element per channel, of the dtype that norms read) what these norms read as their mean, or
+        """Make `array` (one element per channel, of the dtype that norms read) what these norms read as their mean, or
         var; gives the name that holds it. They read the same name."""
         return self._give(norms[0].input[place], [(n, place) for n in norms], array)
 
@@ -81,7 +81,7 @@ class File:
             raise InvalidInput(f"{self.model.graph.name}: its constants are others", problems)
 
     def _give(self, name: str, own: Sequence[tuple[NodeProto, int]], array: Array) -> str:
-        """Makes `array` what the readers `own` of a constant read, each a node and a place; gives the name that they
+        """Make `array` what the readers `own` of a constant read, each a node and a place; give the name that they
         read it by."""
         places = {(id(n), i) for n, i in own}
         is_shared = own and (name in self._outputs or any((id(n), i) not in places for n, i in self._readers[name]))
@@ -101,7 +101,7 @@ class File:
         return name
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """Writes the model, whole or not at all; beside it a file of its data where the source has such files."""
+        """Write the model, whole or not at all; beside it a file of its data where the source has such files."""
         limit = 0 if self._is_external else writer.INLINE_LIMIT
         writer.save(self.model, path, limit, is_ours=False)
 
@@ -113,7 +113,8 @@ class File:
         return self._tensors.get(name)
 
     def _handed_on(self, name: str) -> tuple[int, ...]:
-        """Extents of a constant, also of one that Identity nodes hand on; empty where something else computes it."""
+        """Return extents of a constant, also of one that Identity nodes hand on; empty where something else computes
+        it."""
         seen = set[str]()
         while (held := self._tensor(name)) is None:
             _, maker = self._makers.get(name, (None, None))
@@ -136,7 +137,7 @@ class File:
         return True
 
     def _unmake(self, name: str) -> None:
-        """Takes away what computes `name`: its node, or one of the results of that."""
+        """Take away what computes `name`: its node, or one of the results of that."""
         if name in self._makers:
             g, n = self._makers.pop(name)
             if len([o for o in n.output if o]) == 1:
@@ -159,7 +160,7 @@ def _is_norm(node: NodeProto) -> bool:
 
 
 def _value_of(node: NodeProto) -> TensorProto:
-    """The tensor that a Constant node holds, in whichever form it stood there."""
+    """Return the tensor that a Constant node holds, in whichever form it stood there."""
     given = node.attribute[0]
     if given.type != AttributeProto.TENSOR:
         array = (

@@ -55,8 +55,8 @@ def dtype_code(name: str) -> int:
 def to_array(
     tensor: TensorProto, file: Path | None, what: str, is_mapped: bool = True, limits: Limits = DEFAULT
 ) -> Array:
-    """The elements of `tensor`. file: the model's, external data lies beside it. is_mapped: many of them stay where
-    they are. Raises InvalidModel where size and shape disagree."""
+    """Return the elements of `tensor`. file: the model's, external data lies beside it. is_mapped: many of them stay
+    where they are. Raises InvalidModel where size and shape disagree."""
     dtype = dtypes.numpy_dtype(dtype_name(tensor.data_type, what))
     shape = tuple(tensor.dims)
     if any(d < 0 for d in shape):
@@ -73,7 +73,7 @@ def to_array(
 
 
 def _elements(tensor: TensorProto, dtype: np.dtype[Any]) -> Array:
-    """All elements in a row."""
+    """Return all elements in a row."""
     if tensor.HasField("segment"):
         raise ValueError("it is a segment of a tensor")
     if tensor.HasField("raw_data"):
@@ -86,8 +86,8 @@ def _elements(tensor: TensorProto, dtype: np.dtype[Any]) -> Array:
 
 
 def from_sparse(sparse: SparseTensorProto, what: str, limits: Limits = DEFAULT) -> Array:
-    """The dense array of a sparse tensor: values at linear indices, or at rows of coordinates. Raises InvalidModel
-    where they lie outside its shape."""
+    """Return the dense array of a sparse tensor: values at linear indices, or at rows of coordinates. Raises
+    InvalidModel where they lie outside its shape."""
     shape = tuple(sparse.dims)
     values = to_array(sparse.values, None, what)
     indices = to_array(sparse.indices, None, what)

@@ -51,7 +51,7 @@ class Message:
             delattr(cls, name)
 
     def __getattr__(self, name: str) -> Any:
-        """The default of a field that is not there."""
+        """Return the default of a field that is not there."""
         field = type(self).fields.get(name)
         if field is None:
             raise AttributeError(f"{type(self).__name__} has no field {name!r}")
@@ -59,7 +59,7 @@ class Message:
 
     @classmethod
     def read(cls, data: Buffer) -> Self:
-        """The message that these bytes are. Raises DamagedError."""
+        """Return the message that these bytes are. Raises DamagedError."""
         made = cls()
         try:
             made.merge(data, 0, len(data), 0)
@@ -68,7 +68,7 @@ class Message:
         return made
 
     def merge(self, data: Buffer, at: int, end: int, depth: int) -> None:
-        """Takes over the fields that lie there."""
+        """Take over the fields that lie there."""
         if depth > _DEEPEST:
             raise DamagedError(f"more than {_DEEPEST} messages within each other")
         self._span = data, at, end
@@ -110,7 +110,7 @@ class Message:
         return name in self.__dict__
 
     def WhichOneof(self, group: str) -> str | None:
-        """The field that is there of an exclusive message."""
+        """Return the field that is there of an exclusive message."""
         return next((name for name in self.fields if name in self.__dict__), None)
 
     def SerializeToString(self) -> bytes:
@@ -228,7 +228,7 @@ def _end_of_varint(data: Buffer, at: int) -> int:
 
 
 def _varint(data: Buffer, at: int) -> tuple[int, int]:
-    """A number in groups of 7 bits, lowest first, and where it ends."""
+    """Return a number in groups of 7 bits, lowest first, and where it ends."""
     number, shift = 0, 0
     while shift < 70:
         byte, at = data[at], at + 1
@@ -298,7 +298,7 @@ def several(number: int, kind: Kind) -> Any:
 
 
 def choice(number: int, count: int) -> Any:
-    """A member of an enumeration that has so many, from 0."""
+    """Return a field of an enumeration with so many members, from 0."""
     return _Choice(number, count)
 
 

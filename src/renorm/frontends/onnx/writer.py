@@ -38,7 +38,7 @@ def write(
     inline_limit: int = INLINE_LIMIT,
     attach: Callable[[ModelProto], None] | None = None,
 ) -> ModelProto:
-    """The graph as an ONNX model, also written to `path` if given: whole or not at all.
+    """Return the graph as an ONNX model, also written to `path` if given: whole or not at all.
 
     inline_limit: bytes; with more constants than that they go into a file `<name>.data` beside the model. attach: adds
     to the model before it is written. Raises UnsupportedOp that names every node which ONNX cannot express at the
@@ -57,7 +57,7 @@ def write(
 def save(
     model: ModelProto, path: str | os.PathLike[str], inline_limit: int = INLINE_LIMIT, *, is_ours: bool = True
 ) -> None:
-    """Writes a model: whole or not at all. is_ours: nodes are renorm's, so that what is wrong with them is its fault;
+    """Write a model: whole or not at all. is_ours: nodes are renorm's, so that what is wrong with them is its fault;
     they are checked first."""
     target = Path(path)
     if sum(len(t.raw_data) for t in model.graph.initializer) <= inline_limit:
@@ -191,7 +191,7 @@ class _Writer:
         return _trimmed(names)
 
     def _results(self, node: Node, written: NodeProto) -> list[str]:
-        """Names of the results; an optional one that nobody reads is left out."""
+        """Return names of the results; an optional one that nobody reads is left out."""
         schema = self._schema(written)
         names: list[str] = []
         for i, v in enumerate(node.outputs):
@@ -255,7 +255,7 @@ class _Writer:
         return declared
 
     def _dim_param(self, dim: Sym) -> str:
-        """The name of an open extent; empty for one that had none in the source."""
+        """Return the name of an open extent; empty for one that had none in the source."""
         if any(s.startswith("?") for s in dim.symbols()):
             return ""
         return self.provenance.dims.get(str(dim), str(dim))
@@ -269,14 +269,14 @@ def list_as_inputs(model: ModelProto, tensors: Iterable[TensorProto]) -> None:
 
 
 def to_tensor(array: tensors.Array, name: str) -> TensorProto:
-    """An ONNX tensor with these elements."""
+    """Return an ONNX tensor with these elements."""
     tensor = TensorProto(name=name, data_type=tensors.dtype_code(dtypes.from_numpy(array.dtype)), dims=array.shape)
     tensor.raw_data = np.ascontiguousarray(array).tobytes()
     return tensor
 
 
 def _kind(schema: onnx.defs.OpSchema | None, attribute: str) -> int | None:
-    """The type that ONNX states for an attribute."""
+    """Return the type that ONNX states for an attribute."""
     if schema is None or attribute not in schema.attributes:
         return None
     declared: Any = schema.attributes[attribute].type
@@ -328,7 +328,7 @@ def _trimmed(names: list[str]) -> list[str]:
 
 @contextmanager
 def _refused(path: Path) -> Generator[None]:
-    """Makes InvalidModel of what the system refuses."""
+    """Make InvalidModel of what the system refuses."""
     try:
         yield
     except OSError as error:
@@ -336,7 +336,7 @@ def _refused(path: Path) -> Generator[None]:
 
 
 def _externalized(model: ModelProto, name: str, file: IO[bytes]) -> ModelProto:
-    """A model whose initializers lie in the file of that name, which this writes."""
+    """Return a model whose initializers lie in the file of that name, which this writes."""
     slim = ModelProto()
     _copy_fields(model, slim, but="graph")
     _copy_fields(model.graph, slim.graph, but="initializer")
@@ -370,7 +370,7 @@ def _copy_fields(source: Any, target: Any, but: str) -> None:
 
 
 def _check(model: ModelProto, path: Path | None) -> None:
-    """Asks onnx whether the model is valid, types included; if not, that is a fault of renorm. Ops that the model's
+    """Ask onnx whether the model is valid, types included; if not, that is a fault of renorm. Ops that the model's
     opset does not have yet stand in it because its source has them, and are passed over."""
     opset = next((o.version for o in model.opset_import if not o.domain), 0)
     early = [n for n in model.graph.node if not n.domain and not onnx.defs.has(n.op_type, opset)]

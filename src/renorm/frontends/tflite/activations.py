@@ -29,7 +29,7 @@ def apply(name: str, x: Value) -> Value:
 
 
 def cutting(node: Node) -> str | None:
-    """The name of the activation that a node is, None for others, and for TANH."""
+    """Return the name of the activation that a node is, None for others, and for TANH."""
     if node.op.name == "relu":
         return "RELU"
     limits = [v.data for v in node.inputs[1:] if v is not None and v.data is not None and v.data.size == 1]

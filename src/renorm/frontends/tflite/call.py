@@ -27,7 +27,7 @@ class View:
 
     @property
     def order(self) -> tuple[int, ...]:
-        """The axes of the file."""
+        """Return the axes of the file."""
         rank = self.values[0].rank
         return to_first(rank) if self.is_first else tuple(range(rank))
 
@@ -71,11 +71,11 @@ class Call:
         return found
 
     def stored(self, index: int) -> Value:
-        """An operand in the order of the file."""
+        """Return an operand in the order of the file."""
         return self.tensor(index).stored()
 
     def first(self, index: int) -> Value:
-        """An operand with channels first."""
+        """Return an operand with channels first."""
         return self.tensor(index).first()
 
     def aligned(self, *indices: int) -> View:
@@ -91,14 +91,14 @@ class Call:
         return View([t.first() if t.value.rank in (0, rank) else self._spread(t, rank) for t in tensors], True)
 
     def _spread(self, tensor: Tensor, rank: int) -> Value:
-        """A constant of fewer axes, which stand under the last of `rank`, with channels first."""
+        """Return a constant of fewer axes, which stand under the last of `rank`, with channels first."""
         held = tensor.stored()
         assert held.data is not None
         whole = held.data.reshape([1] * (rank - held.rank) + list(held.data.shape))
         return self.graph.constant(np.ascontiguousarray(whole.transpose(to_first(rank))), held.name, held.source)
 
     def array(self, index: int, what: str) -> Array:
-        """The elements of an operand that must be constant."""
+        """Return the elements of an operand that must be constant."""
         value = self.tensor(index).stored()
         if value.data is None:
             raise UnsupportedOp(
@@ -107,7 +107,7 @@ class Call:
         return value.data
 
     def integers(self, index: int, what: str) -> list[int]:
-        """The elements of a constant operand, flat."""
+        """Return the elements of a constant operand, flat."""
         return [int(i) for i in self.array(index, what).reshape(-1)]
 
     def bias(self, index: int) -> Value | None:
@@ -115,14 +115,14 @@ class Call:
 
     @property
     def activation(self) -> str:
-        """The name of the activation that the operator computes of its result."""
+        """Return the name of the activation that the operator computes of its result."""
         if self.options is None:
             return "NONE"
         number = self.options.fields.get("fused_activation_function", 0)
         return self.options.schema.names("ActivationFunctionType").get(number, str(number))
 
     def activated(self, result: Result) -> Result:
-        """The result after the activation that the operator names."""
+        """Return the result after the activation that the operator names."""
         kind = self.activation
         if kind == "NONE":
             return result

@@ -44,14 +44,14 @@ class Table:
         self.fields[name] = value
 
     def items(self, name: str) -> list[Any]:
-        """Elements of a vector that may be absent."""
+        """Return elements of a vector that may be absent."""
         found = self[name]
         return [] if found is None else list(found)
 
 
 def decode(data: memoryview, label: str, root: str = "Model") -> tuple[bytes, Table]:
-    """The identifier and the root table of a file. root: its name in the schema. Vectors of scalars are arrays over
-    `data`.
+    """Return the identifier and the root table of a file. root: its name in the schema. Vectors of scalars are arrays
+    over `data`.
 
     Raises InvalidModel for a file of another kind, and where an offset or a length leads out of it.
     """
@@ -66,7 +66,8 @@ def decode(data: memoryview, label: str, root: str = "Model") -> tuple[bytes, Ta
 
 
 def encode(identifier: bytes, root: Table, label: str) -> bytes:
-    """A file with that root table. Raises InvalidModel where it would be larger than offsets of 32 bits reach."""
+    """Return a file with that root table. Raises InvalidModel where it would be larger than offsets of 32 bits
+    reach."""
     encoder = _Encoder(root.schema)
     encoder.out += bytes(4) + identifier
     encoder.point(0, encoder.table(root))
@@ -170,14 +171,14 @@ class _Encoder:
         self.vtables: dict[bytes, int] = {}
 
     def align(self, to: int, after: int = 0) -> None:
-        """Moves on until what is written `after` bytes later is aligned."""
+        """Move on until what is written `after` bytes later is aligned."""
         self.out += bytes(-(len(self.out) + after) % to)
 
     def point(self, at: int, target: int) -> None:
         struct.pack_into("<I", self.out, at, target - at)
 
     def table(self, table: Table) -> int:
-        """Writes a table and all that it refers to; where it stands."""
+        """Write a table and all that it refers to; where it stands."""
         slots = self.schema.tables[table.name]
         present = [f for f in slots if f is not None and _is_written(table, f)]
         widths = {f.name: struct.calcsize(SCALARS[f.type]) if f.is_scalar else 4 for f in present}

@@ -87,7 +87,7 @@ def _root(
 
 
 def _elements(i: int, model: Model) -> Array | None:
-    """Elements of a tensor, as bytes where their type is none of renorm's; None for one without a buffer."""
+    """Return elements of a tensor, as bytes where their type is none of renorm's; None for one without a buffer."""
     table, raw = model.tensors[i], model.elements(i)
     dtype = DTYPES.get(model.schema.names("TensorType").get(table["type"], ""))
     shape = [int(d) for d in table.items("shape")]

@@ -119,7 +119,7 @@ def assemble(
 
 
 def _names(tensors: Sequence[Table]) -> list[str]:
-    """Names of all tensors of a file, which may leave them out, or use one twice."""
+    """Return names of all tensors of a file, which may leave them out, or use one twice."""
     found, seen = list[str](), Counter[str]()
     stated = {t["name"] for t in tensors}
     for i, table in enumerate(tensors):

@@ -53,8 +53,8 @@ def of_integers(scale: Scale, dtype: str) -> Range:
 
 
 def saturated(value: Value, scale: Scale, dtype: str, axis: int, held: Range) -> Value:
-    """A value cut to what the integers of a tensor stand for, where it can lie beyond. axis: of the value, along which
-    scales differ if there are several."""
+    """Return a value cut to what the integers of a tensor stand for, where it can lie beyond. axis: of the value, along
+    which scales differ if there are several."""
     if scale.scale.size > 1:
         shape = [-1 if a == axis else 1 for a in range(value.rank)]
         ends = [(end - scale.zero_point) * scale.scale.astype(np.float64) for end in limits(dtype)]

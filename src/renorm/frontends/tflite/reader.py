@@ -37,7 +37,7 @@ from renorm.ops.identity import Identity
 def read(
     source: Any, *, shapes: Mapping[str, Sequence[int]] | None = None, is_mapped: bool = False, limits: Limits = DEFAULT
 ) -> Graph:
-    """The graph of a .tflite or .circle file: a path or bytes. See `renorm.frontends.read`."""
+    """Return the graph of a .tflite or .circle file: a path or bytes. See `renorm.frontends.read`."""
     model = load(source, limits, is_mapped)
     graph = _Reader(model).read()
     diagnose(graph)
@@ -88,7 +88,7 @@ class _Reader:
         return self.graph
 
     def _fault(self, error: RenormError) -> None:
-        """Notes what is wrong with no operator."""
+        """Note what is wrong with no operator."""
         self.problems.append(("", "", error))
 
     def _ends(self, side: str) -> list[int]:
@@ -135,7 +135,7 @@ class _Reader:
         return self.graph.apply(Identity(), [value], name=f"Identity_{tensor.name}", outputs=[tensor.name])
 
     def _quantized(self, value: Value, scale: Scale, dtype: str) -> Value:
-        """The integers of a result: to the nearest, those beyond the range cut."""
+        """Return the integers of a result: to the nearest, those beyond the range cut."""
         steps, zero = (a.astype(np.float32) for a in scale.spread(value.rank))
         limits = np.iinfo(dtypes.numpy_dtype(dtype))
         rounded = ops.add(ops.round(ops.div(value, steps)), zero)
@@ -143,7 +143,7 @@ class _Reader:
         return ops.cast(ops.clip(rounded, low, high), to=dtype)
 
     def _operand(self, i: int) -> Tensor:
-        """A tensor that an operator reads: made before, or constant."""
+        """Return a tensor that an operator reads: made before, or constant."""
         tensor = self.tensors[i]
         if not tensor.is_made:
             array = self._constant(i)
@@ -154,7 +154,7 @@ class _Reader:
         return tensor
 
     def _constant(self, i: int) -> Array | None:
-        """The elements of a tensor that has a buffer, dequantized; None for one without."""
+        """Return the elements of a tensor that has a buffer, dequantized; None for one without."""
         table, raw = self.tables[i], self.model.elements(i)
         if raw is None:
             return None
@@ -181,7 +181,7 @@ class _Reader:
         return DTYPES[name]
 
     def _shape(self, table: Table, name: str) -> list[Dim]:
-        """Extents; what the signature of the shape leaves open is symbolic."""
+        """Return extents; what the signature of the shape leaves open is symbolic."""
         shape = [int(d) for d in table.items("shape")]
         signature = [int(d) for d in table.items("shape_signature")] or shape
         if len(signature) != len(shape):
@@ -242,7 +242,7 @@ class _Reader:
             self.graph.rename_node(_principal(new), call.name)
 
     def _saturated(self, call: Call, tensor: Tensor, made: Value | First) -> Value | First:
-        """A result as a quantized tensor holds it: within the range of its integers."""
+        """Return a result as a quantized tensor holds it: within the range of its integers."""
         tensor.range, scale = ranges.of_result(call), tensor.scale
         value, is_first = (made.value, True) if isinstance(made, First) else (made, False)
         if scale is None or not dtypes.is_float(value.dtype) or value.is_constant:
@@ -269,5 +269,5 @@ class _Reader:
 
 
 def _principal(nodes: Sequence[Node]) -> Node:
-    """The node that bears the operator's name: the first that is more than a change of order."""
+    """Return the node that bears the operator's name: the first that is more than a change of order."""
     return next((n for n in nodes if n.op.name not in ("transpose", "reshape")), nodes[-1])

@@ -16,7 +16,7 @@ from renorm.graph.ir import Graph
 
 
 def write(graph: Graph, path: str | os.PathLike[str], before: Any, limits: Limits) -> None:
-    """Writes a graph with the recipe that leads back to `before`, the file it was made of."""
+    """Write a graph with the recipe that leads back to `before`, the file it was made of."""
     source = load(before, limits)
     if writer.identifier_of(path) not in (None, source.identifier):
         raise InvalidInput(f"{path}: a recipe leads back to a file of the same format", do="keep the source's suffix")

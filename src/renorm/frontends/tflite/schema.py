@@ -63,7 +63,7 @@ class Schema:
 
 @cache
 def schema(identifier: bytes) -> Schema:
-    """The schema of files with that identifier, one of IDENTIFIERS."""
+    """Return the schema of files with that identifier, one of IDENTIFIERS."""
     found = Schema()
     text = resources.files("renorm.frontends.tflite").joinpath("format.txt").read_text()
     for line in text.replace("\n    ", " ").splitlines():

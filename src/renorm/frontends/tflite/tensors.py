@@ -32,12 +32,12 @@ NUMBER = {dtype: name for name, dtype in DTYPES.items()}
 
 
 def to_first(rank: int) -> tuple[int, ...]:
-    """The axes of a tensor in the file, in the order channels first."""
+    """Return the axes of a tensor in the file, in the order channels first."""
     return (0, rank - 1, *range(1, rank - 1)) if rank > 2 else tuple(range(rank))
 
 
 def to_stored(rank: int) -> tuple[int, ...]:
-    """The axes of a tensor with channels first, in the order of the file."""
+    """Return the axes of a tensor with channels first, in the order of the file."""
     return (0, *range(2, rank), 1) if rank > 2 else tuple(range(rank))
 
 
@@ -114,7 +114,7 @@ class Tensor:
         return found
 
     def forms(self) -> list[tuple[Value, bool]]:
-        """The values that it is, and whether each has channels first."""
+        """Return the values that it is, and whether each has channels first."""
         both = [(self._stored, False), (self._first, True)]
         return [(v, is_first) for v, is_first in both if v is not None]
 

@@ -19,10 +19,10 @@ from renorm.core.files import replacing
 from renorm.frontends.tflite.activations import cutting
 from renorm.frontends.tflite.emission import Emission
 from renorm.frontends.tflite.flatbuffer import Table, encode
-from renorm.frontends.tflite.form import Form
 from renorm.frontends.tflite.model import KEY, Model, assemble
 from renorm.frontends.tflite.operators import WRITTEN
 from renorm.frontends.tflite.schema import schema
+from renorm.frontends.tflite.subgraph import Subgraph
 from renorm.graph.ir import Graph, Node, Value
 from renorm.graph.names import Names
 
@@ -30,7 +30,7 @@ _IDENTIFIERS = {".tflite": b"TFL3", ".circle": b"CIR0"}
 
 
 def write(graph: Graph, path: str | os.PathLike[str] | None = None, *, identifier: bytes | None = None) -> bytes:
-    """The graph as a file, also written to `path` if given: whole or not at all.
+    """Return the graph as a file, also written to `path` if given: whole or not at all.
 
     The format is that of the identifier or of the path's suffix, otherwise that of the source. Raises
     UnsupportedOp that names every node which the format cannot express.
@@ -65,7 +65,7 @@ def _identifier(graph: Graph, path: str | os.PathLike[str] | None) -> bytes:
 
 
 def save(content: bytes, path: str | os.PathLike[str]) -> None:
-    """Writes a file: whole or not at all."""
+    """Write a file: whole or not at all."""
     try:
         with replacing(path) as file:
             file.write(content)
@@ -76,12 +76,13 @@ def save(content: bytes, path: str | os.PathLike[str]) -> None:
 class _Writer:
     def __init__(self, graph: Graph, identifier: bytes, source: Model | None):
         self.graph, self.source = graph, source
-        self.form = Form(schema(identifier))
+        self.subgraph = Subgraph(schema(identifier))
         self.is_same_format = source is not None and source.identifier == identifier
         self.inside = self._activations()
 
     def _activations(self) -> dict[Node, tuple[Node, str]]:
-        """Activations that become part of another operator: the node that makes their operand, and their name."""
+        """Return the activations that become part of another operator: the node that makes their operand, and their
+        name."""
         found: dict[Node, tuple[Node, str]] = {}
         for node in self.graph.nodes:
             name, x = activation(node), node.inputs[0] if node.inputs else None
@@ -94,29 +95,29 @@ class _Writer:
         return found
 
     def model(self) -> Table:
-        inputs = [self.form.plain(v) for v in self.graph.inputs]
-        behind = {made: (node, name) for node, (made, name) in self.inside.items()}
+        inputs = [self.subgraph.plain(v) for v in self.graph.inputs]
+        fused = {made: (node, name) for node, (made, name) in self.inside.items()}
         problems = list[tuple[Node, RenormError]]()
         for node in self.graph.nodes:
             if node in self.inside:
                 continue
-            last, name = behind.get(node, (node, "NONE"))
+            last, name = fused.get(node, (node, "NONE"))
             operator = WRITTEN.get(node.op.name)
             try:
                 if operator is None or operator.write is None:
                     raise UnsupportedOp(f"op {node.op.name} has no operator in this format")
-                operator.write(Emission(self.form, operator.kind, node, last.output, name))
+                operator.write(Emission(self.subgraph, operator.kind, node, last.output, name))
             except RenormError as error:
                 problems.append((node, error))
         if problems:
             raise self._unwritten(problems)
         outputs = self._outputs(inputs)
         self._name(inputs, outputs)
-        main = self.form.table(
+        main = self.subgraph.table(
             "SubGraph",
             name=self.graph.name,
-            tensors=self.form.tensors,
-            operators=self.form.operators,
+            tensors=self.subgraph.tensors,
+            operators=self.subgraph.operators,
             inputs=np.asarray(inputs, np.int32),
             outputs=np.asarray(outputs, np.int32),
         )
@@ -137,29 +138,29 @@ class _Writer:
         names = dict(zip(inputs, (v.name for v in self.graph.inputs)))
         found = list[int]()
         for v in self.graph.outputs:
-            tensor = self.form.plain(v)
+            tensor = self.subgraph.plain(v)
             if names.setdefault(tensor, v.name) != v.name:
-                tensor = self.form.copied(tensor, v.name)
+                tensor = self.subgraph.copied(tensor, v.name)
                 names[tensor] = v.name
             found.append(tensor)
         return found
 
     def _name(self, inputs: list[int], outputs: list[int]) -> None:
-        """Gives each tensor a name: its own where it is an input or output, otherwise that of the tensor which it was
+        """Give each tensor a name: its own where it is an input or output, otherwise that of the tensor which it was
         in the source, otherwise one that no tensor has there."""
         ends = {t: v.name for t, v in zip([*inputs, *outputs], [*self.graph.inputs, *self.graph.outputs])}
-        values = self.form.values()
+        values = self.subgraph.values()
         names = Names({*ends.values()}, set() if self.source is None else {*self.source.names})
-        for t, table in enumerate(self.form.tensors):
+        for t, table in enumerate(self.subgraph.tensors):
             name = ends.get(t) or self._stated(values.get(t, ()), names.taken)
             if name is None:
-                stated = self.form.names[t]
+                stated = self.subgraph.names[t]
                 name = names.fresh(next((n for n in stated if ".order" not in n), stated[0]))
             table["name"] = name
             names.taken.add(name)
 
     def _stated(self, values: Sequence[tuple[Value, bool]], taken: set[str]) -> str | None:
-        """The name that a tensor had in the source, in the same order of axes."""
+        """Return the name that a tensor had in the source, in the same order of axes."""
         for v, is_last in values:
             name, was_first = (self.source.forms if self.source is not None else {}).get(v.name, ("", False))
             if name and name not in taken and was_first == is_last:
@@ -167,19 +168,20 @@ class _Writer:
         return None
 
     def _around(self, main: Table) -> Table:
-        """The model with that subgraph, and what the source says beside it."""
+        """Return the model with that subgraph, and what the source says beside it."""
         source = self.source if self.is_same_format else None
-        stated = self.form.table("Model", version=3 if self.form.schema is schema(b"TFL3") else 0)
+        stated = self.subgraph.table("Model", version=3 if self.subgraph.schema is schema(b"TFL3") else 0)
         if source is not None:
-            stated = self.form.table("Model", **source.root.fields)
+            stated = self.subgraph.table("Model", **source.root.fields)
         stated["description"] = stated["description"] or "renorm"
-        numbers = {t["name"]: i for i, t in enumerate(self.form.tensors)}
+        numbers = {t["name"]: i for i, t in enumerate(self.subgraph.tensors)}
         signatures = [] if source is None else source.signatures(numbers)
         metadata = [] if source is None else source.metadata
-        return assemble(stated, main, [*self.form.codes.values()], self.form.buffers, metadata, signatures)
+        return assemble(stated, main, [*self.subgraph.codes.values()], self.subgraph.buffers, metadata, signatures)
 
 
 def activation(node: Node) -> str | None:
-    """The name of an activation that runtimes compute inside operators, None for others: LiteRT leaves TANH out."""
+    """Return the name of an activation that runtimes compute inside operators, None for others: LiteRT leaves TANH
+    out."""
     name = cutting(node)
     return name if name != "RELU_0_TO_1" else None

@@ -110,16 +110,16 @@ def _clip(e: Emission) -> None:
     if not steps:
         _identity(e)
     for n, (kind, v) in enumerate(steps):
-        inputs = [at, e.form.plain(v)]
+        inputs = [at, e.subgraph.plain(v)]
         if n == len(steps) - 1:
             e.operator(inputs, is_last, kind=kind)
         else:
-            at = e.form.like(at, f"{e.node.name}.low")
-            e.form.operator(kind, inputs, [at])
+            at = e.subgraph.like(at, f"{e.node.name}.low")
+            e.subgraph.operator(kind, inputs, [at])
 
 
 def _identity(e: Emission) -> None:
-    e.reshaped(e.form.plain(e.operand(0)))
+    e.reshaped(e.subgraph.plain(e.operand(0)))
 
 
 def _cast_written(e: Emission) -> None:
@@ -153,7 +153,7 @@ def _batch_norm(e: Emission) -> None:
         raise UnsupportedOp("batch norm with statistics of the batch is not written")
     scale, bias, mean, var = (e.data(i, "its parameter").astype(np.float64) for i in range(1, 5))
     k = scale / np.sqrt(var + e.attribute("epsilon"))
-    x, dtype, form = e.operand(0), dtypes.numpy_dtype(e.result.dtype), e.form
+    x, dtype, form = e.operand(0), dtypes.numpy_dtype(e.result.dtype), e.subgraph
     factor, shift = (form.constant(a.astype(dtype), e.node.name) for a in (k, bias - mean * k))
     at = form.last(x)
     scaled = form.like(at, f"{e.node.name}.scaled")

@@ -20,7 +20,7 @@ _BEFORE, _BEHIND = np.iinfo(np.int64).min, np.iinfo(np.int64).max  # ends of sli
 
 
 def _shape(call: Call, index: int) -> Value | Array:
-    """An operand that is a shape, in the integers that the graph's ops take."""
+    """Return an operand that is a shape, in the integers that the graph's ops take."""
     value = call.stored(index)
     return ops.cast(value, to="int64") if value.data is None else value.data.reshape(-1).astype(np.int64)
 
@@ -96,7 +96,7 @@ def _cut(view: View, begin: Sequence[int], end: Sequence[int], steps: Sequence[i
 
 
 def _strided_slice(call: Call) -> Value | First:
-    """As x[begin:end:stride, ...] of NumPy, with bits of masks for what stands in the brackets."""
+    """Cut as x[begin:end:stride, ...] of NumPy, with bits of masks for what stands in the brackets."""
     masks = {m: int(call.option(f"{m}_mask", 0)) for m in ("begin", "end", "ellipsis", "new_axis", "shrink_axis")}
     if masks["ellipsis"] or masks["new_axis"]:
         raise UnsupportedOp("STRIDED_SLICE with an ellipsis or a new axis is not read", do="export plain slices")
@@ -127,7 +127,7 @@ def _pad(call: Call) -> Value | First:
 
 
 def _pads(call: Call, view: View) -> Array:
-    """All elements before, axis by axis, then all elements after."""
+    """Return all elements before, axis by axis, then all elements after."""
     rows = call.array(1, "its padding")
     if rows.shape != (len(view.order), 2):
         raise InvalidModel(f"its padding has shape {list(rows.shape)}, expected {[len(view.order), 2]}")
@@ -230,14 +230,14 @@ def _tile(call: Call) -> Value:
 
 
 def _reshape_written(e: Emission) -> None:
-    e.reshaped(e.form.plain(e.operand(0)))
+    e.reshaped(e.subgraph.plain(e.operand(0)))
 
 
 def _transpose_written(e: Emission) -> None:
     x = e.operand(0)
     perm = tuple(e.attribute("perm") or reversed(range(x.rank)))
-    if not e.form.turn(e.result, x, perm):
-        e.operator([e.form.plain(x), e.form.integers(perm, "order")])
+    if not e.subgraph.turn(e.result, x, perm):
+        e.operator([e.subgraph.plain(x), e.subgraph.integers(perm, "order")])
 
 
 def _concat_written(e: Emission) -> None:
@@ -253,10 +253,10 @@ def _split_written(e: Emission) -> None:
     sizes = [v.shape[axis] for v in e.node.outputs]
     if not all(isinstance(s, int) for s in sizes):
         raise UnsupportedOp(f"the parts of {x.name!r} are not known")
-    place = e.form.constant(np.asarray(e.place(axis, x.rank, is_last), np.int32), "axis")
-    outputs = [e.form.make(v, is_last) for v in e.node.outputs]
-    inputs = [at, e.form.integers([int(str(s)) for s in sizes], "sizes"), place]
-    e.form.operator(e.kind, inputs, outputs, num_splits=len(sizes))
+    place = e.subgraph.constant(np.asarray(e.place(axis, x.rank, is_last), np.int32), "axis")
+    outputs = [e.subgraph.make(v, is_last) for v in e.node.outputs]
+    inputs = [at, e.subgraph.integers([int(str(s)) for s in sizes], "sizes"), place]
+    e.subgraph.operator(e.kind, inputs, outputs, num_splits=len(sizes))
 
 
 def _slice_written(e: Emission) -> None:
@@ -277,7 +277,7 @@ def _slice_written(e: Emission) -> None:
             begin[place], begin_mask = 0, begin_mask | 1 << place
         if not limit.min < stop < limit.max:
             end[place], end_mask = 0, end_mask | 1 << place
-    inputs = [at, *(e.form.integers(v, "bounds") for v in (begin, end, stride))]
+    inputs = [at, *(e.subgraph.integers(v, "bounds") for v in (begin, end, stride))]
     version = 2 if min(stride) < 0 else 1
     e.operator(inputs, is_last, version=version, begin_mask=begin_mask, end_mask=end_mask)
 
@@ -293,13 +293,13 @@ def _pad_written(e: Emission) -> None:
     rows = [(0, 0)] * x.rank
     for axis, pair in enumerate(around):
         rows[e.place(axis, x.rank, is_last)] = pair
-    inputs = [at, e.form.constant(np.asarray(rows, np.int32), "pads")]
+    inputs = [at, e.subgraph.constant(np.asarray(rows, np.int32), "pads")]
     value = e.optional(2)
     match e.attribute("mode"):
         case "constant" if value is None:
             e.operator(inputs, is_last)
         case "constant":
-            held = e.form.constant(e.data(2, "its value").reshape(1), "value")
+            held = e.subgraph.constant(e.data(2, "its value").reshape(1), "value")
             e.operator([*inputs, held], is_last, kind="PADV2")
         case "reflect" if all(max(p) < (d if isinstance(d, int) else 0) for p, d in zip(around, x.shape) if any(p)):
             e.operator(inputs, is_last, kind="MIRROR_PAD", mode=0)
@@ -312,22 +312,26 @@ def _gather_written(e: Emission) -> None:
     axis = normalize_axis(e.attribute("axis"), x.rank)
     if indices.data is not None and indices.data.size and indices.data.min() < 0:
         raise UnsupportedOp("negative indices are not written")
-    e.operator([e.form.plain(x), e.form.plain(indices)], axis=axis)
+    e.operator([e.subgraph.plain(x), e.subgraph.plain(indices)], axis=axis)
 
 
 def _expand_written(e: Emission) -> None:
-    e.operator([e.form.plain(e.operand(0)), e.form.shape(e.result)], version=2)
+    e.operator([e.subgraph.plain(e.operand(0)), e.subgraph.shape(e.result)], version=2)
 
 
 def _tile_written(e: Emission) -> None:
-    repeats = e.form.integers([int(r) for r in e.data(1, "its repeats").reshape(-1)], "repeats")
-    e.operator([e.form.plain(e.operand(0)), repeats])
+    repeats = e.subgraph.integers([int(r) for r in e.data(1, "its repeats").reshape(-1)], "repeats")
+    e.operator([e.subgraph.plain(e.operand(0)), repeats])
 
 
 def _batches_written(e: Emission) -> None:
     rank, pairs = e.operand(0).rank - 2, e.attribute(_EDGES[e.kind])
     rows = np.asarray([*zip(pairs[:rank], pairs[rank:])], np.int32)
-    inputs = [e.form.last(e.operand(0)), e.form.integers(e.attribute("blocks"), "blocks"), e.form.constant(rows)]
+    inputs = [
+        e.subgraph.last(e.operand(0)),
+        e.subgraph.integers(e.attribute("blocks"), "blocks"),
+        e.subgraph.constant(rows),
+    ]
     e.operator(inputs, True)
 
 

@@ -36,7 +36,7 @@ def batch_matmul(call: Call) -> Value:
 
 
 def _swapped(call: Call, x: Value) -> Value:
-    """The last two axes exchanged."""
+    """Return the last two axes exchanged."""
     if x.data is not None:
         return call.graph.constant(np.ascontiguousarray(x.data.swapaxes(-1, -2)), x.name, x.source)
     return ops.transpose(x, perm=(*range(x.rank - 2), x.rank - 1, x.rank - 2))
@@ -55,13 +55,13 @@ def _gemm(e: Emission) -> None:
         if alpha != 1 or (c is not None and beta != 1):
             raise UnsupportedOp("a product of computed matrices with alpha or beta is not written")
         fields = {"adjoint_lhs": e.attribute("transA"), "adjoint_rhs": e.attribute("transB")}
-        inputs = [e.form.plain(a), e.form.plain(b)]
+        inputs = [e.subgraph.plain(a), e.subgraph.plain(b)]
         if c is None and e.activation == "NONE":
             e.operator(inputs, kind="BATCH_MATMUL", **fields)
             return
-        made = e.form.tensor(e.result.dtype, e.result.shape, f"{e.node.name}.product")
-        e.form.operator("BATCH_MATMUL", inputs, [made], **fields)
-        other = e.form.plain(c) if c is not None else e.form.constant(np.zeros(1, a.dtype))
+        made = e.subgraph.tensor(e.result.dtype, e.result.shape, f"{e.node.name}.product")
+        e.subgraph.operator("BATCH_MATMUL", inputs, [made], **fields)
+        other = e.subgraph.plain(c) if c is not None else e.subgraph.constant(np.zeros(1, a.dtype))
         e.operator([made, other], kind="ADD")
         return
     weight = b.data if e.attribute("transB") else b.data.T
@@ -74,7 +74,11 @@ def _gemm(e: Emission) -> None:
 
 
 def _fully_connected(e: Emission, x: Value, weight: Array, bias: Array | None, name: str) -> None:
-    inputs = [e.form.plain(x), e.form.constant(weight, name), None if bias is None else e.form.constant(bias, "bias")]
+    inputs = [
+        e.subgraph.plain(x),
+        e.subgraph.constant(weight, name),
+        None if bias is None else e.subgraph.constant(bias, "bias"),
+    ]
     version = 6 if bias is None else 5 if x.rank > 2 else 1
     e.operator(inputs, kind="FULLY_CONNECTED", version=version, keep_num_dims=x.rank > 2)
 
@@ -86,7 +90,7 @@ def _matmul(e: Emission) -> None:
     if b.data is not None and b.rank == 2:
         _fully_connected(e, a, b.data.T, None, b.name)
         return
-    e.operator([e.form.plain(a), e.form.plain(b)])
+    e.operator([e.subgraph.plain(a), e.subgraph.plain(b)])
 
 
 OPERATORS = [

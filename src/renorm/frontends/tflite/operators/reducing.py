@@ -72,7 +72,7 @@ def _instance_norm(call: Call) -> First:
 
 
 def _per_channel(call: Call, value: Value, channels: int) -> Value:
-    """A parameter of one element per channel; one for all is repeated."""
+    """Return a parameter of one element per channel; one for all is repeated."""
     if value.data is None or value.data.size == channels:
         return value if value.rank == 1 else ops.reshape(value, shape=np.asarray([channels], np.int64))
     if value.data.size != 1:
@@ -109,10 +109,10 @@ def _reduced(e: Emission) -> None:
     if e.node.op.name == "global_average_pool":
         axes = tuple(range(2, rank))
     axes = sorted({normalize_axis(a, rank) for a in axes} if axes is not None else range(rank))
-    is_last = e.form.is_last(x) and (keep or axes == list(range(2, rank)))
+    is_last = e.subgraph.is_last(x) and (keep or axes == list(range(2, rank)))
     places = sorted(e.place(a, rank, is_last) for a in axes)
-    at = e.form.last(x) if is_last else e.form.plain(x)
-    e.operator([at, e.form.integers(places, "axes")], is_last, keep_dims=keep)
+    at = e.subgraph.last(x) if is_last else e.subgraph.plain(x)
+    e.operator([at, e.subgraph.integers(places, "axes")], is_last, keep_dims=keep)
 
 
 def _softmax_written(e: Emission) -> None:
@@ -123,7 +123,7 @@ def _softmax_written(e: Emission) -> None:
     if axis not in (1, x.rank - 1):
         raise UnsupportedOp(f"softmax over axis {axis} of {x.rank} is not written, only over the last or channels")
     is_last = axis == 1 and x.rank > 2
-    e.operator([e.form.last(x) if is_last else e.form.plain(x)], is_last, **fields)
+    e.operator([e.subgraph.last(x) if is_last else e.subgraph.plain(x)], is_last, **fields)
 
 
 def _arg_written(e: Emission) -> None:
@@ -131,19 +131,19 @@ def _arg_written(e: Emission) -> None:
     if e.attribute("select_last_index"):
         raise UnsupportedOp("select_last_index is not one the formats have")
     place = normalize_axis(e.attribute("axis"), x.rank)
-    axis = e.form.constant(np.asarray(place, np.int32), "axis")
+    axis = e.subgraph.constant(np.asarray(place, np.int32), "axis")
     number = e.number("TensorType", NUMBER[e.result.dtype])
     if not e.attribute("keepdims"):
-        e.operator([e.form.plain(x), axis], output_type=number)
+        e.operator([e.subgraph.plain(x), axis], output_type=number)
         return
-    made = e.form.tensor(e.result.dtype, [d for a, d in enumerate(x.shape) if a != place], f"{e.node.name}.flat")
-    e.form.operator(e.kind, [e.form.plain(x), axis], [made], output_type=number)
+    made = e.subgraph.tensor(e.result.dtype, [d for a, d in enumerate(x.shape) if a != place], f"{e.node.name}.flat")
+    e.subgraph.operator(e.kind, [e.subgraph.plain(x), axis], [made], output_type=number)
     e.reshaped(made)
 
 
 def _cum_sum_written(e: Emission) -> None:
-    axis = e.form.constant(e.data(1, "its axis").astype(np.int32).reshape(()), "axis")
-    inputs = [e.form.plain(e.operand(0)), axis]
+    axis = e.subgraph.constant(e.data(1, "its axis").astype(np.int32).reshape(()), "axis")
+    inputs = [e.subgraph.plain(e.operand(0)), axis]
     e.operator(inputs, exclusive=bool(e.attribute("exclusive")), reverse=bool(e.attribute("reverse")))
 
 
@@ -152,11 +152,11 @@ def _local_response_written(e: Emission) -> None:
     if size % 2 == 0:
         raise UnsupportedOp(f"a window of {size} channels has no middle")
     fields = {"radius": size // 2, "bias": e.attribute("bias"), "alpha": e.attribute("alpha") / size}
-    e.operator([e.form.last(e.operand(0))], True, beta=e.attribute("beta"), **fields)
+    e.operator([e.subgraph.last(e.operand(0))], True, beta=e.attribute("beta"), **fields)
 
 
 def _instance_norm_written(e: Emission) -> None:
-    inputs = [e.form.last(e.operand(0)), e.form.plain(e.operand(1)), e.form.plain(e.operand(2))]
+    inputs = [e.subgraph.last(e.operand(0)), e.subgraph.plain(e.operand(1)), e.subgraph.plain(e.operand(2))]
     e.operator(inputs, True, epsilon=e.attribute("epsilon"))
 
 
@@ -164,7 +164,7 @@ def _rms_norm_written(e: Emission) -> None:
     x, scale = e.operand(0), e.operand(1)
     if normalize_axis(e.attribute("axis"), x.rank) != x.rank - 1:
         raise UnsupportedOp("RMS_NORM is over the last axis only")
-    e.operator([e.form.plain(x), e.form.plain(scale)], epsilon=e.attribute("epsilon"))
+    e.operator([e.subgraph.plain(x), e.subgraph.plain(scale)], epsilon=e.attribute("epsilon"))
 
 
 # --- both -------------------------------------------------------------------------------------------------------------

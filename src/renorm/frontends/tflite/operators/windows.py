@@ -39,7 +39,7 @@ def _per_axis(call: Call, form: str, axes: Iterable[str] = "hw") -> tuple[int, .
 
 
 def _weight(call: Call, index: int, perm: tuple[int, ...]) -> Value:
-    """A weight with its axes in the order of the graph's ops; transposed now where it is constant."""
+    """Return a weight with its axes in the order of the graph's ops; transposed now where it is constant."""
     held = call.stored(index)
     if held.rank != len(perm):
         raise InvalidModel(f"weight {held.name!r} has {held.rank} axes, expected {len(perm)}")
@@ -158,9 +158,9 @@ def _window(e: Emission, kernel: Sequence[int], pad_value: float | None = 0.0) -
         raise UnsupportedOp(f"{op.name} over {x.rank - 2} spatial axes is not written, only over 2")
     if op.values.get("ceil_mode"):
         raise UnsupportedOp("ceil_mode is not one the formats have")
-    enum = e.form.schema.enums["Padding"]
+    enum = e.subgraph.schema.enums["Padding"]
     strides, dilations = op.along("strides", 2), op.along("dilations", 2)
-    at = e.form.last(x)
+    at = e.subgraph.last(x)
     if op.auto_pad == "SAME_UPPER":
         return _Window(at, enum["SAME"], strides, dilations)
     if op.auto_pad == "SAME_LOWER":
@@ -181,8 +181,8 @@ def _window(e: Emission, kernel: Sequence[int], pad_value: float | None = 0.0) -
 
 
 def padded(e: Emission, at: int, x: Value, pads: Sequence[tuple[int, int]], value: float) -> int:
-    """A tensor of x, channels last, with elements around its spatial axes."""
-    form = e.form
+    """Return a tensor of x, channels last, with elements around its spatial axes."""
+    form = e.subgraph
     extents = [d + before + after if isinstance(d, int) else d for d, (before, after) in zip(x.shape[2:], pads)]
     made = form.tensor(x.dtype, (x.shape[0], *extents, x.shape[1]), f"{e.node.name}.padded")
     rows = form.constant(np.asarray([(0, 0), *pads, (0, 0)], np.int32), "pads")
@@ -198,19 +198,21 @@ def _conv_written(e: Emission) -> None:
     kernel = [int(str(d)) for d in w.shape[2:]]
     window = _window(e, kernel)
     group, channels, count = e.attribute("group"), x.shape[1], int(str(w.shape[0]))
-    bias = e.form.plain(b) if b is not None else e.form.constant(np.zeros(count, x.dtype), f"{e.node.name}.bias")
+    bias = (
+        e.subgraph.plain(b) if b is not None else e.subgraph.constant(np.zeros(count, x.dtype), f"{e.node.name}.bias")
+    )
     fields: dict[str, Any] = {
         "padding": window.padding,
         **_step(window.strides, "stride_{}"),
         **_step(window.dilations, "dilation_{}_factor"),
     }
     if group == channels and group > 1:
-        weight = e.form.constant(e.data(1, "its weight").transpose(1, 2, 3, 0), w.name)
+        weight = e.subgraph.constant(e.data(1, "its weight").transpose(1, 2, 3, 0), w.name)
         version = 2 if any(d > 1 for d in window.dilations) else 1
         fields["depth_multiplier"] = count // group
         e.operator([window.x, weight, bias], True, kind="DEPTHWISE_CONV_2D", version=version, **fields)
         return
-    e.operator([window.x, e.form.last(w), bias], True, version=1 if group == 1 else 6, **fields)
+    e.operator([window.x, e.subgraph.last(w), bias], True, version=1 if group == 1 else 6, **fields)
 
 
 def _conv_transpose_written(e: Emission) -> None:
@@ -222,18 +224,18 @@ def _conv_transpose_written(e: Emission) -> None:
         raise UnsupportedOp("TRANSPOSE_CONV has 2 spatial axes, one group and no dilation")
     if not (x.type.is_static and y.type.is_static):
         raise UnsupportedOp(f"the shape of {y.name!r} is not known", do="give shapes of the inputs")
-    enum, strides = e.form.schema.enums["Padding"], op.along("strides", 2)
+    enum, strides = e.subgraph.schema.enums["Padding"], op.along("strides", 2)
     kernel, extents, wanted = ([int(str(d)) for d in v.shape[2:]] for v in (w, x, y))
     full = [(n - 1) * s + k for n, s, k in zip(extents, strides, kernel)]
     before = [int(str(lo)) for _, lo, _ in op.results(extents, kernel)]
-    weight = e.form.constant(e.data(1, "its weight").transpose(1, 2, 3, 0), w.name)
+    weight = e.subgraph.constant(e.data(1, "its weight").transpose(1, 2, 3, 0), w.name)
     n, channels = int(str(x.shape[0])), int(str(y.shape[1]))
     version = 4 if e.activation != "NONE" else 3 if b is not None else 1
     fields: dict[str, Any] = {**_step(strides, "stride_{}")}
 
     def given(spatial: Sequence[int]) -> list[int]:
-        shape = e.form.integers((n, *spatial, channels), "shape")
-        return [shape, weight, e.form.last(x), *([] if b is None else [e.form.plain(b)])]
+        shape = e.subgraph.integers((n, *spatial, channels), "shape")
+        return [shape, weight, e.subgraph.last(x), *([] if b is None else [e.subgraph.plain(b)])]
 
     def fits(spatial: Sequence[int], padding: str) -> bool:
         """Return whether a convolution of that result with that padding would have x's extents, as the formats ask."""
@@ -248,9 +250,9 @@ def _conv_transpose_written(e: Emission) -> None:
     ends = [max(f, lo + o) for f, lo, o in zip(full, before, wanted)]
     if not fits(ends, "VALID"):
         raise UnsupportedOp(f"output_padding {list(op.along('output_padding', 2, 0, 0))} is not below the strides")
-    made = e.form.tensor(y.dtype, (n, *ends, channels), f"{e.node.name}.whole")
-    e.form.operator(e.kind, given(ends), [made], version, e.activation, padding=enum["VALID"], **fields)
-    begin, size = e.form.integers((0, *before, 0), "begin"), e.form.integers((n, *wanted, channels), "size")
+    made = e.subgraph.tensor(y.dtype, (n, *ends, channels), f"{e.node.name}.whole")
+    e.subgraph.operator(e.kind, given(ends), [made], version, e.activation, padding=enum["VALID"], **fields)
+    begin, size = e.subgraph.integers((0, *before, 0), "begin"), e.subgraph.integers((n, *wanted, channels), "size")
     e.operator([made, begin, size], True, kind="SLICE")
 
 
@@ -293,14 +295,14 @@ def _resize_written(e: Emission) -> None:
     if fields is None or mode == "cubic" or e.attribute("antialias"):
         raise UnsupportedOp(f"resizing by {mode}, {rule} {nearest} is not one the formats have")
     kind = "RESIZE_BILINEAR" if mode == "linear" else "RESIZE_NEAREST_NEIGHBOR"
-    inputs = [e.form.last(x), e.form.integers([int(str(d)) for d in sizes], "size")]
+    inputs = [e.subgraph.last(x), e.subgraph.integers([int(str(d)) for d in sizes], "size")]
     e.operator(inputs, True, kind=kind, version=3 if fields else 1, **fields)
 
 
 def _blocks_written(e: Emission) -> None:
     if e.node.op.values.get("mode", "DCR") != "DCR":
         raise UnsupportedOp("mode CRD is not one the formats have")
-    e.operator([e.form.last(e.operand(0))], True, block_size=e.attribute("blocksize"))
+    e.operator([e.subgraph.last(e.operand(0))], True, block_size=e.attribute("blocksize"))
 
 
 # --- both -------------------------------------------------------------------------------------------------------------

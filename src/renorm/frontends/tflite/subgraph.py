@@ -21,7 +21,7 @@ from renorm.graph.ir import Value
 _ACTIVATION = "fused_activation_function"
 
 
-class Form:
+class Subgraph:
     """Tables of one subgraph. tensors: by number."""
 
     def __init__(self, schema: Schema):
@@ -39,7 +39,7 @@ class Form:
     # --- tensors ------------------------------------------------------------------------------------------------------
 
     def tensor(self, dtype: str, shape: Sequence[Any], name: str, data: Array | None = None) -> int:
-        """A new tensor. Extents that are not numbers are open."""
+        """Return a new tensor. Extents that are not numbers are open."""
         if dtype not in NUMBER:
             raise UnsupportedOp(f"{name!r} is of type {dtype}, which files of this format do not hold")
         is_open = any(not isinstance(d, int) for d in shape)
@@ -62,7 +62,7 @@ class Form:
         return len(self.tensors) - 1
 
     def constant(self, data: Any, name: str = "constant") -> int:
-        """A tensor with elements; equal ones are one tensor."""
+        """Return a tensor with elements; equal ones are one tensor."""
         array = np.ascontiguousarray(data)
         key = (f"{array.dtype}{array.shape}", array.tobytes())
         if key not in self._constants:
@@ -73,13 +73,13 @@ class Form:
         return self.constant(np.asarray(values, np.int32), name)
 
     def like(self, tensor: int, name: str) -> int:
-        """A new tensor of the same type and shape."""
+        """Return a new tensor of the same type and shape."""
         self.tensors.append(self.table("Tensor", **{**self.tensors[tensor].fields, "buffer": 0, "name": None}))
         self.names[len(self.tensors) - 1] = [name]
         return len(self.tensors) - 1
 
     def copied(self, tensor: int, name: str) -> int:
-        """A copy of a tensor, made by an operator that changes nothing."""
+        """Return a copy of a tensor, made by an operator that changes nothing."""
         made, rank = self.like(tensor, name), len(self.tensors[tensor].items("shape"))
         signature = self.tensors[tensor].items("shape_signature") or self.tensors[tensor].items("shape")
         if [int(d) for d in signature].count(-1) > 1:
@@ -98,14 +98,14 @@ class Form:
         return found
 
     def shape(self, v: Value) -> int:
-        """The extents of a value as a tensor, for operators that take them as an operand; one may be open."""
+        """Return the extents of a value as a tensor, for operators that take them as an operand; one may be open."""
         extents = [d if isinstance(d, int) else -1 for d in v.shape]
         if extents.count(-1) > 1:
             raise UnsupportedOp(f"the shape of {v.name!r} has several open extents", do="give shapes of the inputs")
         return self.integers(extents, "shape")
 
     def plain(self, v: Value) -> int:
-        """The tensor of a value as it is in the graph."""
+        """Return the tensor of a value as it is in the graph."""
         if v not in self._plain:
             if v.data is not None:
                 self._plain[v] = self.constant(v.data, v.name)
@@ -116,7 +116,7 @@ class Form:
         return self._plain[v]
 
     def last(self, v: Value) -> int:
-        """The tensor of a value with channels last."""
+        """Return the tensor of a value with channels last."""
         if v.rank <= 2:
             return self.plain(v)
         if v not in self._last:
@@ -132,7 +132,7 @@ class Form:
         return v in self._last and v not in self._plain
 
     def make(self, v: Value, is_last: bool = False) -> int:
-        """The tensor that an operator is about to make of a value."""
+        """Return the tensor that an operator is about to make of a value."""
         if not is_last or v.rank <= 2:
             return self.plain(v)
         self._last[v] = self.tensor(v.dtype, [v.shape[a] for a in to_stored(v.rank)], v.name)
