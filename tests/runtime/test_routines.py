@@ -57,11 +57,10 @@ def claim(f: Routine, words: Pointer, is_first: Truth) -> Number:
     """Use each atomic access once."""
     seen = words.load_atomic(RELAXED)
     was = words.fetch_add(ORDERED, 5)
-    with f.branch(is_first.value) as sides:
-        with sides.then():
-            (words + 8).store_atomic(ORDERED, 7, INT)
-        with sides.otherwise():
-            (words + 8).store_atomic(RELAXED, 9)
+    with f.when(is_first) as first:
+        (words + 8).store_atomic(ORDERED, 7, INT)
+    with first.otherwise():
+        (words + 8).store_atomic(RELAXED, 9)
     swapped, kept = words.exchange(seen + 5, 1), words.exchange(0, 2)
     return was * 4 + swapped.convert("zext", "i64") * 2 + kept.convert("zext", "i64")
 

@@ -16,16 +16,15 @@ from __future__ import annotations
 import os
 import pickle
 import select
-import struct
 import time
 from collections import deque
 from contextlib import suppress
 from typing import Any
 
+from renorm.codegen import worker
 from renorm.core import sources
 from renorm.core.locks import Leaf
 
-_LENGTH = struct.Struct("<Q")  # of a message, as in codegen.worker
 _AHEAD = 32  # requests in the pipe, which takes more than that without waiting
 _NICE = 5  # what trains goes first
 _SAME = "ops", "runtime", "training"  # packages of which both sides must have the same
@@ -83,9 +82,7 @@ class Background:
             if self._process is not None:
                 self._receive()
                 while self._is_greeted and self._waiting and len(self._sent) < _AHEAD:
-                    message = pickle.dumps(self._waiting[0])
-                    self._process.stdin.write(_LENGTH.pack(len(message)) + message)
-                    self._process.stdin.flush()
+                    worker.send(self._process.stdin, pickle.dumps(self._waiting[0]))
                     self._sent.append(self._waiting.popleft())
         except Exception:  # it cannot be started, died, or says what makes no sense: all is compiled here
             self._lose()
@@ -104,11 +101,11 @@ class Background:
             if not part:
                 raise EOFError
             self._read += part
-        while len(self._read) >= _LENGTH.size:
-            end = _LENGTH.size + _LENGTH.unpack_from(self._read)[0]
+        while len(self._read) >= worker.LENGTH.size:
+            end = worker.LENGTH.size + worker.LENGTH.unpack_from(self._read)[0]
             if len(self._read) < end:
                 return
-            message = bytes(self._read[_LENGTH.size : end])
+            message = bytes(self._read[worker.LENGTH.size : end])
             del self._read[:end]
             if self._is_greeted:
                 self._answers[self._sent.popleft()] = message
@@ -143,30 +140,19 @@ BACKGROUND = Background()
 os.register_at_fork(after_in_child=BACKGROUND.start_over)
 
 
-def main() -> None:
-    """The other side: serves until its input ends."""
-    from renorm.codegen import worker
-
-    requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
-    silent = os.open(os.devnull, os.O_RDWR)
-    for standard in (0, 1):  # nothing else reads from or writes to the pipes
-        os.dup2(silent, standard)
+def _compiler() -> tuple[str, worker.Answer]:
     from renorm.training import kernels
 
-    worker.send(answers, sources.digest(*_SAME).encode())
     with suppress(OSError):
         os.nice(_NICE)
-    while True:
-        try:
-            request = worker.receive(requests)
-        except EOFError:
-            return
-        try:
-            op, attributes, types = pickle.loads(request)
-            answer = pickle.dumps(kernels.compiled(op, attributes, 1, types).parts())
-        except Exception:  # the process that asked compiles it again, and gets the error where its user sees it
-            answer = b""
-        try:
-            worker.send(answers, answer)
-        except OSError:  # who asked is gone
-            return
+
+    def answer(request: Any) -> bytes:
+        op, attributes, types = request
+        return pickle.dumps(kernels.compiled(op, attributes, 1, types).parts())
+
+    return sources.digest(*_SAME), answer
+
+
+def main() -> None:
+    """The other side: serves until its input ends."""
+    worker.serve(_compiler)

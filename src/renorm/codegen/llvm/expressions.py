@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from renorm.codegen.llvm import integers, math, types
 from renorm.codegen.llvm.index import Indices, Linear, is_index
+from renorm.codegen.llvm.lanes import Lanes, Variable
 from renorm.codegen.llvm.memory import Memory
-from renorm.codegen.llvm.ssa import I32, I64, Function, Value, constant, constants, vector
+from renorm.codegen.llvm.ssa import I32, I64, Function, Value, constant, constants, poison, vector
 from renorm.core import dtypes
 from renorm.core.errors import InternalError
 from renorm.expr.nodes import Binary, Broadcast, Call, Cast, Const, Expr, Load, Not, Ramp, Select, Var
@@ -115,7 +116,7 @@ class Expressions:
         index, predicate = e.indices[0], e.predicate
         mask = None if predicate is None else self._spread(predicate, index.lanes)
         if self._mask is not None:
-            active = self._mask if index.lanes == self._mask.type.lanes else integers.any_lane(self.f, self._mask)
+            active = self._mask if index.lanes == self._mask.type.lanes else self.f.any(self._mask)
             mask = active if mask is None else self.f.op("and", mask, active)
         place = self.memory.places.get(e.source) if isinstance(e.source, Buffer) else None
         if place is None:
@@ -291,13 +292,12 @@ class Expressions:
             return f.select(c, self._under(c, then), self._under(self._not(c), otherwise))
         if not (_is_costly(then) or _is_costly(otherwise)):
             return f.select(c, self._spread(then, e.lanes), self._spread(otherwise, e.lanes))
+        chosen = Variable(Lanes(f, poison(types.register_type(e.dtype, e.lanes))))
         with f.branch(c) as branch:
-            with branch.then():
-                a = self._spread(then, e.lanes)
-            with branch.otherwise():
-                b = self._spread(otherwise, e.lanes)
-            branch.merged.append((a, b))
-        return branch.results[0]
+            chosen.value = Lanes(f, self._spread(then, e.lanes))
+        with branch.otherwise():
+            chosen.value = Lanes(f, self._spread(otherwise, e.lanes))
+        return chosen.value.value
 
     def _under(self, condition: Value, e: Expr) -> Value:
         """`e` with loads only where `condition` holds."""

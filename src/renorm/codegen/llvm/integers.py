@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from renorm.codegen.llvm.ssa import I1, Function, Value, constant
+from renorm.codegen.llvm.lanes import Lanes, Variable, where
+from renorm.codegen.llvm.ssa import Function, Value, constant
 
 
 def truncated(f: Function, x: Value, y: Value, remainder: bool, unsigned: bool = False) -> Value:
@@ -45,21 +46,12 @@ def floored(f: Function, x: Value, y: Value, remainder: bool, unsigned: bool = F
 
 def power(f: Function, base: Value, exponent: Value, unsigned: bool) -> Value:
     """base ** exponent by squaring, wrapping; 0 ** 0 is 1, and a negative exponent counts as 0."""
-    t = base.type
-    zero, one = constant(t, 0), constant(t, 1)
-    start = exponent if unsigned else f.intrinsic("smax", exponent, zero)
-    with f.repeat([constant(t, 1), base, start]) as loop:
-        result, square, left = loop.state
-        odd = f.compare("icmp ne", f.op("and", left, one), zero)
-        rest = f.op("lshr", left, one)
-        loop.following = [f.select(odd, f.op("mul", result, square), result), f.op("mul", square, square), rest]
-        loop.again = any_lane(f, f.compare("icmp ne", rest, zero))
-    return loop.results[0]
-
-
-def any_lane(f: Function, condition: Value) -> Value:
-    """Return whether any lane of an i1 vector is set."""
-    if condition.type.lanes == 1:
-        return condition
-    text = f"call i1 @llvm.vector.reduce.or.{condition.type.suffix}({condition.typed})"
-    return f.pure(text, I1, condition)
+    start = exponent if unsigned else f.intrinsic("smax", exponent, constant(base.type, 0))
+    result, square, left = (Variable(Lanes(f, v)) for v in (constant(base.type, 1), base, start))
+    with f.forever():
+        odd = (left.value & 1).differs(0)
+        result.value = where(odd, result.value * square.value, result.value)
+        square.value *= square.value
+        left.value = left.value.logical_shift(1)
+        f.leave((~left.value.differs(0).any).value)
+    return result.value.value

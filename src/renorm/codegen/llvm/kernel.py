@@ -226,11 +226,10 @@ class _PhaseEmitter:
                 self.statement(chosen)
             return
         with self.f.branch(condition) as branch:
-            with branch.then():
-                self.statement(s.then)
-            if s.otherwise is not None:
-                with branch.otherwise():
-                    self.statement(s.otherwise)
+            self.statement(s.then)
+        if s.otherwise is not None:
+            with branch.otherwise():
+                self.statement(s.otherwise)
 
     def _allocate(self, s: Allocate) -> None:
         buffer, places = s.buffer, self.x.memory.places

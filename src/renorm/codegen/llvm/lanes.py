@@ -7,9 +7,8 @@ so."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Self, TypeVar, Union
+from typing import Generic, Self, TypeVar, Union
 
-from renorm.codegen.llvm.integers import any_lane
 from renorm.codegen.llvm.ssa import Function, Type, Value, constant
 
 Operand = Union["Lanes", float, int]
@@ -123,9 +122,9 @@ class Lanes:
         return self._new(self.f.compare("fcmp uno", self.value, self.value))
 
     @property
-    def any(self) -> Value:
+    def any(self) -> Self:
         """Of a truth value: whether it holds in any lane."""
-        return any_lane(self.f, self.value)
+        return self._new(self.f.any(self.value))
 
     # conversions ---------------------------------------------------------------------------------------------------
 
@@ -147,6 +146,23 @@ class Lanes:
 
     def with_sign_of(self, other: Lanes) -> Self:
         return self._new(self.f.intrinsic("copysign", self.value, other.value))
+
+
+class Variable(Generic[L]):
+    """A variable of a function: memory on the stack, until LLVM makes SSA values of it."""
+
+    def __init__(self, start: L):
+        self._kind, self._f, self._type = type(start), start.f, start.type
+        self._address = self._f.allocate_one(self._type)
+        self.value = start
+
+    @property
+    def value(self) -> L:
+        return self._kind(self._f, self._f.effect(f"load {self._type}, {self._address.typed}", self._type))
+
+    @value.setter
+    def value(self, now: L) -> None:
+        self._f.effect(f"store {now.value.typed}, {self._address.typed}")
 
 
 def fma(a: Operand, b: Operand, c: Operand) -> Lanes:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from renorm.codegen.llvm import types
 from renorm.codegen.llvm.index import Indices, Linear
-from renorm.codegen.llvm.integers import any_lane
 from renorm.codegen.llvm.ssa import I64, Function, Type, Value, constant, vector
 from renorm.core import dtypes
 from renorm.expr.nodes import Const, Expr, Ramp
@@ -131,7 +130,7 @@ class Memory:
         if not place.size:
             return zero
         address = self._indices.address(place.pointer, place.element, first)
-        chosen = f.select(any_lane(f, mask), address, place.pointer)
+        chosen = f.select(f.any(mask), address, place.pointer)
         t = vector(place.element, 1)
         value = self._remember(f"load {t}, ptr {chosen.text}, align {place.align}", t, place)
         return f.select(mask, f.splat(value, lanes), zero)
@@ -173,7 +172,7 @@ class Memory:
         if mask is None:
             return f.shuffle(self._read(place, start, lanes), order)
         address = self._indices.address(place.pointer, place.element, start)
-        chosen, t = f.select(any_lane(f, mask), address, place.pointer), vector(place.element, lanes)
+        chosen, t = f.select(f.any(mask), address, place.pointer), vector(place.element, lanes)
         whole = self._remember(f"load {t}, ptr {chosen.text}, align {place.align}", t, place)
         return f.select(mask, f.shuffle(whole, order), constant(t, 0))
 
@@ -227,7 +226,7 @@ class Memory:
             if mask is None:
                 self._write(place, form, raw)
                 return
-            with self._f.branch(mask) as branch, branch.then():
+            with self._f.branch(mask):
                 self._write(place, form, raw)
             return
         run = self._run(index)
@@ -277,7 +276,6 @@ class Memory:
         number = f.pure(f"ptrtoint ptr {address.text} to i64", I64, address)
         misaligned = f.op("and", number, constant(I64, size - 1))
         with f.branch(f.compare("icmp eq", misaligned, constant(I64, 0))) as branch:
-            with branch.then():
-                f.effect(f"store {raw.typed}, ptr {address.text}, align {size}, !nontemporal !{NONTEMPORAL}")
-            with branch.otherwise():
-                self._write(place, first, raw)
+            f.effect(f"store {raw.typed}, ptr {address.text}, align {size}, !nontemporal !{NONTEMPORAL}")
+        with branch.otherwise():
+            self._write(place, first, raw)

@@ -18,13 +18,13 @@ and tested alone. Variables lie on the stack until LLVM makes SSA values of them
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
 from itertools import chain
 from typing import Annotated, Any, TypeAlias, get_type_hints
 
-from renorm.codegen.llvm.lanes import Lanes
-from renorm.codegen.llvm.ssa import I1, I32, I64, PTR, VOID, Block, Function, Type, Value, constant
+from renorm.codegen.llvm.lanes import Lanes, Variable
+from renorm.codegen.llvm.ssa import I1, I32, I64, PTR, VOID, Branch, Function, Type, Value, constant
 
 RELAXED, ORDERED = "monotonic", "seq_cst"  # orders of atomic accesses: of this word alone; of all such accesses
 INT = I32  # C's
@@ -104,30 +104,12 @@ def _listed(operands: Iterable[Operand]) -> str:
     return ", ".join(_value(word).typed for word in words)
 
 
-class Variable:
-    """Memory of a routine's own, at `address`."""
-
-    def __init__(self, f: Routine, start: Value):
-        self._type = start.type
-        self.address = Word(f, f.allocate(str(start.type), 1, align=8))
-        self.value = Word(f, start)
-
-    @property
-    def value(self) -> Word:
-        return self.address.load(type=self._type)
-
-    @value.setter
-    def value(self, word: Word | int) -> None:
-        self.address.store(0, word)
-
-
 class Routine(Function):
     """A function that is being written for the machine `arch`. callees: the routines that it calls."""
 
     def __init__(self, arch: str, name: str, parameters: list[str], attributes: str, result: Type, linkage: str):
         super().__init__(name, parameters, attributes, result=result, linkage=linkage)
         self.arch, self.callees = arch, list[Definition]()
-        self._ends: list[Block] = []  # of loops, the innermost last
 
     def parameter(self, name: str, hint: Any) -> Word | tuple[Word, ...]:
         """Return one more parameter, annotated as `hint` says."""
@@ -149,47 +131,24 @@ class Routine(Function):
         """Return the address of `size` bytes of the routine's own."""
         return Word(self, self.allocate("i8", size, 16))
 
-    def variable(self, start: Word | int) -> Variable:
-        return Variable(self, _value(start))
+    def variable(self, start: Word | int) -> Variable[Word]:
+        return Variable(Word(self, _value(start)))
 
     def intrinsic_call(self, result: Type, name: str, *operands: Operand) -> Word:
         return Word(self, self.effect(f"call {result} @llvm.{name}({_listed(operands)})", result))
 
     def give(self, result: Word | int | None = None, when: Word | None = None) -> None:
         """if (when) return result;"""
-        self._jump("ret void" if result is None else f"ret {_value(result, self.result).typed}", when)
+        with self.when(when) if when else nullcontext():
+            self.jump("ret void" if result is None else f"ret {_value(result, self.result).typed}")
 
     def stop(self, when: Word) -> None:
         """if (when) break;"""
-        self._jump(f"br label %{self._ends[-1].label}", when)
+        self.leave(when.value)
 
-    def _jump(self, terminator: str, when: Word | None) -> None:
-        with self.when(when) if when else nullcontext():
-            self.block.terminator = terminator
-            self.regions[-1].block = self._closed_block("unreachable")
-
-    def _closed_block(self, hint: str) -> Block:
-        """Return a block that leads nowhere, unless something follows in it."""
-        block = self.new_block(hint)
-        block.terminator = "unreachable"
-        return block
-
-    @contextmanager
-    def when(self, condition: Word) -> Generator[None, None, None]:
+    def when(self, condition: Word) -> AbstractContextManager[Branch]:
         """if (condition) { ... }"""
-        with self.branch(condition.value) as sides, sides.then():
-            yield
-
-    @contextmanager
-    def forever(self) -> Generator[None, None, None]:
-        """for (;;) { ... }"""
-        outer, body = self.regions[-1], self.new_block("forever")
-        outer.block.terminator = f"br label %{body.label}"
-        self._ends.append(self._closed_block("end"))
-        with self._region(body, hoists=False):
-            yield
-            self.block.terminator = f"br label %{body.label}"
-        outer.block = self._ends.pop()
+        return self.branch(condition.value)
 
     @contextmanager
     def count(self, rounds: Word) -> Generator[Word, None, None]:

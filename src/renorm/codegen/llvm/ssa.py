@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -141,7 +141,7 @@ def _hexadecimal(x: float) -> str:
     return "0x" + struct.pack(">d", x).hex().upper()
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Block:
     label: str
     phis: list[str] = field(default_factory=list[str])
@@ -181,6 +181,7 @@ class Function:
         self.tables: dict[str, str] = {}  # constant arrays that the module must define, by name
         self.rounds: set[int] = set()  # how often loops run, of which the module must define the weights
         self.regions: list[Region] = [Region(self.entry, hoists=False)]
+        self._ends: list[Block] = []  # of the loops without end that are being written
         self._values = 0
         self._labels = 0
 
@@ -243,53 +244,51 @@ class Function:
         outer.block = after
 
     @contextmanager
-    def repeat(self, state: list[Value]) -> Generator[Repetition, None, None]:
-        """do { ... } while (repetition.again), carrying `state`; see Repetition."""
-        outer = self.regions[-1]
-        before = outer.block
-        body = self.new_block("repeat")
-        inner = [Value(self._fresh(), v.type, self.depth + 1) for v in state]
-        repetition = Repetition(inner)
+    def forever(self) -> Generator[None, None, None]:
+        """for (;;) { ... }, which `leave` ends."""
+        outer, body = self.regions[-1], self.new_block("forever")
+        outer.block.terminator = f"br label %{body.label}"
+        self._ends.append(end := self.new_block("end"))
+        end.terminator = "unreachable"  # unless something follows
         with self._region(body, hoists=True):
-            yield repetition
-            latch = self.block
-        after = self.new_block("end")
-        if repetition.again is None:
-            raise InternalError("a repetition was built without its condition")
-        for v, first, following in zip(inner, state, repetition.following, strict=True):
-            body.phis.append(
-                f"{v.text} = phi {v.type} [ {first.text}, %{before.label} ], [ {following.text}, %{latch.label} ]"
-            )
-        before.terminator = f"br label %{body.label}"
-        latch.terminator = f"br i1 {repetition.again.text}, label %{body.label}, label %{after.label}"
-        # the last state leaves through phis of one operand, so that it counts as a value of the outer region
-        for following in repetition.following:
-            result = Value(self._fresh(), following.type, self.depth)
-            after.phis.append(f"{result.text} = phi {following.type} [ {following.text}, %{latch.label} ]")
-            repetition.results.append(result)
-        outer.block = after
+            yield
+            self.block.terminator = f"br label %{body.label}"
+        outer.block = self._ends.pop()
+
+    def leave(self, condition: Value) -> None:
+        """if (condition) break;"""
+        with self.branch(condition):
+            self.jump(f"br label %{self._ends[-1].label}")
+
+    def jump(self, terminator: str) -> None:
+        """End the block; what is written next in the region is never reached."""
+        self.block.terminator = terminator
+        self.regions[-1].block = after = self.new_block("unreachable")
+        after.terminator = "unreachable"
 
     @contextmanager
     def branch(self, condition: Value) -> Generator[Branch, None, None]:
-        """if (condition) { with branch.then(): ... } else { with branch.otherwise(): ... }"""
-        outer = self.regions[-1]
-        before = outer.block
-        branch = Branch(self)
-        yield branch
-        after = self.new_block("join")
-        ends: list[str] = []
-        targets: list[str] = []
-        for first, last in (branch.then_blocks, branch.otherwise_blocks):
-            targets.append(first.label if first else after.label)
-            ends.append(last.label if last else before.label)
-            if last:
-                last.terminator = f"br label %{after.label}"
-        before.terminator = f"br i1 {condition.text}, label %{targets[0]}, label %{targets[1]}"
-        for a, b in branch.merged:
-            result = Value(self._fresh(), a.type, self.depth)
-            after.phis.append(f"{result.text} = phi {a.type} [ {a.text}, %{ends[0]} ], [ {b.text}, %{ends[1]} ]")
-            branch.results.append(result)
-        outer.block = after
+        """if (condition) { ... }, after which there may be `with branch.otherwise(): ...`."""
+        before, then = self.block, self.new_block("then")
+        branch = Branch(self, before)
+        with self._region(then, hoists=False):
+            yield branch
+            last = self.block
+        branch.join = join = self.new_block("join")
+        last.terminator = f"br label %{join.label}"
+        before.terminator = f"br i1 {condition.text}, label %{then.label}, label %{join.label}"
+        self.regions[-1].block = join
+
+    @contextmanager
+    def otherwise(self, branch: Branch) -> Generator[None, None, None]:
+        """The other side of the branch that was written last."""
+        self.blocks.remove(join := branch.join)
+        first = self.new_block("else")
+        branch.before.terminator = branch.before.terminator.replace(f"%{join.label}", f"%{first.label}")
+        with self._region(first, hoists=False):
+            yield
+            self.block.terminator = f"br label %{join.label}"
+        self.blocks.append(join)
 
     # instructions ----------------------------------------------------------------------------------------------------
 
@@ -414,6 +413,13 @@ class Function:
             result = self.pure(f"insertelement {result.typed}, {x.typed}, i64 {k}", to, result, x)
         return result
 
+    def any(self, condition: Value) -> Value:
+        """Return whether any lane of an i1 vector is set."""
+        if condition.type.lanes == 1:
+            return condition
+        text = f"call i1 @llvm.vector.reduce.or.{condition.type.suffix}({condition.typed})"
+        return self.pure(text, I1, condition)
+
     def shuffle(self, a: Value, lanes: list[int], b: Value | None = None) -> Value:
         """Lanes of `a`, followed by those of `b`, by number."""
         to = vector(a.type.element, len(lanes))
@@ -431,6 +437,12 @@ class Function:
         """Memory on the stack, one instance per call of the function."""
         value = Value(self._fresh(), PTR, 0)
         self.allocations.append(f"{value.text} = alloca [{count} x {element}], align {align}")
+        return value
+
+    def allocate_one(self, type: Type) -> Value:
+        """Memory for one value, as `allocate`."""
+        value = Value(self._fresh(), PTR, 0)
+        self.allocations.append(f"{value.text} = alloca {type}")
         return value
 
     def table(self, name: str, element: Type, numbers: Sequence[int]) -> Value:
@@ -454,48 +466,14 @@ class Function:
         return "\n".join(lines)
 
 
-class Repetition:
-    """A loop that carries values. state: their values in this round. Set `following` (of the next round) and `again`
-    (i1).
-
-    results: after the loop, the last `following`.
-    """
-
-    def __init__(self, state: list[Value]):
-        self.state = state
-        self.following: list[Value] = []
-        self.again: Value | None = None
-        self.results: list[Value] = []
-
-
+@dataclass
 class Branch:
-    """Two sides of a conditional. merged: pairs (value of then, value of otherwise); results: what they are
-    afterwards.
-    """
+    """A branch of a function, from the block `before` to its first side or to `join`, where both sides go on."""
 
-    def __init__(self, function: Function):
-        self._function = function
-        self.then_blocks: tuple[Block | None, Block | None] = (None, None)
-        self.otherwise_blocks: tuple[Block | None, Block | None] = (None, None)
-        self.merged: list[tuple[Value, Value]] = []
-        self.results: list[Value] = []
+    function: Function
+    before: Block
+    join: Block = field(init=False)
 
-    @contextmanager
-    def _side(self, hint: str) -> Generator[list[Block], None, None]:
-        f = self._function
-        ends = [f.new_block(hint)]
-        with f._region(ends[0], hoists=False):
-            yield ends
-            ends.append(f.block)
-
-    @contextmanager
-    def then(self) -> Generator[None, None, None]:
-        with self._side("then") as ends:
-            yield
-        self.then_blocks = (ends[0], ends[1])
-
-    @contextmanager
-    def otherwise(self) -> Generator[None, None, None]:
-        with self._side("else") as ends:
-            yield
-        self.otherwise_blocks = (ends[0], ends[1])
+    def otherwise(self) -> AbstractContextManager[None]:
+        """else { ... }, right after the first side."""
+        return self.function.otherwise(self)

@@ -144,18 +144,17 @@ def _run_whole(f: Routine, run: Run, record: Pointer, is_watched: Truth, moments
     the run to end before."""
     extent = record.load(layout.EXTENT)
     _stamp(f, run.pool, moments, 0)
-    with f.branch((record.load(layout.FLAGS) & layout.FOREIGN).differs(0).value) as sides:
-        with sides.then():
-            foreign(f, run, record.pointer(layout.FUNCTION), record.pointer(layout.ARGS), extent)
-        with sides.otherwise():
-            piece = where(is_watched, record.load(layout.PIECE), extent)
-            first = f.variable(0)
-            with f.forever():
-                last = _lesser(first.value + piece, extent)
-                _call_phase(record, first.value, last, 0)
-                f.stop(last.equals(extent))
-                f.give(False, when=ends(f, run, False))
-                first.value = last
+    with f.when((record.load(layout.FLAGS) & layout.FOREIGN).differs(0)) as is_foreign:
+        foreign(f, run, record.pointer(layout.FUNCTION), record.pointer(layout.ARGS), extent)
+    with is_foreign.otherwise():
+        piece = where(is_watched, record.load(layout.PIECE), extent)
+        first = f.variable(0)
+        with f.forever():
+            last = _lesser(first.value + piece, extent)
+            _call_phase(record, first.value, last, 0)
+            f.stop(last.equals(extent))
+            f.give(False, when=ends(f, run, False))
+            first.value = last
     _stamp(f, run.pool, moments, layout.MOMENT)
     return f.word(True)
 
@@ -190,15 +189,14 @@ def walk(f: Routine, run: Run, thread: Number, threads: Number) -> Number:
         after = before + extent
         with f.when((record.load(layout.FLAGS) & layout.BARRIER).differs(0) & ~is_alone):
             finish(f, pool, own.value)
-            own.value = 0
+            own.value = f.word(0)
             until(f, run, before)
             f.give(after, when=ends(f, run, False))  # iterations that it waited for may be missing
-        with f.branch((is_alone | record.load(layout.CHUNK).equals(0)).value) as sides:
-            with sides.then(), f.when(is_first):
-                own.value += extent
-                f.give(after, when=~_run_whole(f, run, record, is_watched.value, moments.value))
-            with sides.otherwise():
-                own.value += take(f, run, record, thread, threads, moments.value)
+        with f.when(is_alone | record.load(layout.CHUNK).equals(0)) as is_serial, f.when(is_first):
+            own.value += extent
+            f.give(after, when=~_run_whole(f, run, record, is_watched.value, moments.value))
+        with is_serial.otherwise():
+            own.value += take(f, run, record, thread, threads, moments.value)
         at.value += layout.RECORD
         moments.value += step
         f.stop(at.value.equals(table + count * layout.RECORD))
@@ -252,11 +250,10 @@ def _together(f: Routine, run: Run, threads: Number) -> None:
         f.give()
 
     (pool + layout.OPEN).store_atomic(ORDERED, 1)
-    with f.branch(_wakes(f, run).value) as sides:
-        with sides.then():
-            _publish(f, pool)
-        with sides.otherwise():
-            (pool + layout.GENERATION).fetch_add(ORDERED, 1)
+    with f.when(_wakes(f, run)) as wakes:
+        _publish(f, pool)
+    with wakes.otherwise():
+        (pool + layout.GENERATION).fetch_add(ORDERED, 1)
     until(f, run, walk(f, run, 0, threads))
     (pool + layout.OPEN).store_atomic(ORDERED, 0)
     wait(f, Run(pool, f.null, f.null), pool + layout.OUTSIDE, 0, pool + layout.LEAVING)
@@ -275,12 +272,12 @@ def enter(
     threads = where(depth.equals(0), context.load(layout.SHARES), 1)
     prepare(f, context, threads)
     busy = pool.pointer(layout.PROCESS) + layout.BUSY
-    with f.when(~ends(f, run, False)), f.branch(threads.equals(1).value) as sides:
-        with sides.then():
+    with f.when(~ends(f, run, False)):
+        with f.when(threads.equals(1)) as is_alone:
             busy.fetch_add(RELAXED, 1)
             walk(f, run, 0, 1)
             busy.fetch_add(RELAXED, -1)
-        with sides.otherwise(), f.when(occupy(f, run)):
+        with is_alone.otherwise(), f.when(occupy(f, run)):
             busy.fetch_add(RELAXED, threads)
             _together(f, run, threads)
             vacate(f, pool)

@@ -57,9 +57,10 @@ def environment(f: Routine) -> Number:
     """Return the floating-point environment of this thread."""
     if f.arch == "aarch64":
         return f.intrinsic_call(I64, "aarch64.get.fpcr")
-    word = f.variable(0)
-    f.intrinsic_call(VOID, "x86.sse.stmxcsr", word.address)  # 32 bits
-    return word.value
+    word = f.stack(8)
+    word.store(0, 0)
+    f.intrinsic_call(VOID, "x86.sse.stmxcsr", word)  # 32 bits
+    return word.load()
 
 
 @routine()
@@ -67,7 +68,9 @@ def set_environment(f: Routine, environment: Number) -> None:
     if f.arch == "aarch64":
         f.intrinsic_call(VOID, "aarch64.set.fpcr", environment)
     else:
-        f.intrinsic_call(VOID, "x86.sse.ldmxcsr", f.variable(environment).address)
+        word = f.stack(8)
+        word.store(0, environment)
+        f.intrinsic_call(VOID, "x86.sse.ldmxcsr", word)
 
 
 def set_standard_environment(f: Routine) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from renorm.codegen.llvm.lanes import Lanes, where
+from renorm.codegen.llvm.lanes import Lanes, Variable, where
 from renorm.codegen.llvm.math.formats import format_of, power_of_two
 
 _INFINITY = float("inf")
@@ -37,13 +37,13 @@ def fmod(x: Lanes, y: Lanes) -> Lanes:
     def reduced(rest: Lanes) -> Lanes:
         return where(rest < divisor, rest, rest - divisor)
 
-    with f.repeat([mantissa.value, start.value]) as loop:
-        rest, left = (Lanes(f, v) for v in loop.state)
-        active = left > 0
-        following = where(active, left - 1, left)
-        loop.following = [where(active, reduced(rest) << 1, rest).value, following.value]
-        loop.again = (following > 0).any
-    rest = reduced(Lanes(f, loop.results[0]))
+    rest, left = Variable(mantissa), Variable(start)
+    with f.forever():
+        active = left.value > 0
+        rest.value = where(active, reduced(rest.value) << 1, rest.value)
+        left.value = where(active, left.value - 1, left.value)
+        f.leave((~(left.value > 0).any).value)
+    rest = reduced(rest.value)
     # rest * 2**(low_exponent - bias - digits) in two exact steps, since the power alone may be denormal
     n = low_exponent - (form.bias + form.digits)
     half = n >> 1

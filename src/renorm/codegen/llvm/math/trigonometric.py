@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from renorm.codegen.llvm.lanes import Lanes, fma, polynomial, where
+from renorm.codegen.llvm.lanes import Lanes, Variable, fma, polynomial, where
 from renorm.codegen.llvm.math.formats import round_to_integer
 from renorm.codegen.llvm.ssa import I64, Function, Value, constant, poison, vector
 
@@ -61,13 +61,11 @@ def _reduced(x: Lanes) -> tuple[Lanes, Lanes, Lanes]:
     r = high + low
     rest = (high - r) + low
     large = x.intrinsic("fabs") > _LARGE
-    with f.branch(large.any) as branch:
-        with branch.then():
-            far = _reduced_far(x)
-            merged = [where(large, a, b) for a, b in zip(far, (q, r, rest), strict=True)]
-        branch.merged = [(a.value, b.value) for a, b in zip(merged, (q, r, rest), strict=True)]
-    values = [Lanes(f, v) for v in branch.results]
-    return values[0], values[1], values[2]
+    found = Variable(q), Variable(r), Variable(rest)
+    with f.branch(large.any.value):
+        for variable, far, near in zip(found, _reduced_far(x), (q, r, rest), strict=True):
+            variable.value = where(large, far, near)
+    return found[0].value, found[1].value, found[2].value
 
 
 def _reduced_far(x: Lanes) -> tuple[Lanes, Lanes, Lanes]:
@@ -77,16 +75,14 @@ def _reduced_far(x: Lanes) -> tuple[Lanes, Lanes, Lanes]:
     if lanes == 1:
         q, r, rest = (Lanes(f, v) for v in _far(f, x.value))
         return q, r, rest
-    with f.repeat([constant(I64, 0), poison(t.of("i64")), poison(t), poison(t)]) as loop:
-        k, *columns = loop.state
+    q, r, rest = (Variable(Lanes(f, poison(type))) for type in (t.of("i64"), t, t))
+    with f.loop(constant(I64, 0), constant(I64, lanes), at_least_once=True) as k:
         scalar = f.pure(f"extractelement {x.value.typed}, {k.typed}", vector("double", 1), x.value, k)
-        loop.following = [f.op("add", k, constant(I64, 1))]
-        for column, v in zip(columns, _far(f, scalar), strict=True):
-            text = f"insertelement {column.typed}, {v.typed}, {k.typed}"
-            loop.following.append(f.pure(text, column.type, column, v, k))
-        loop.again = f.compare("icmp slt", loop.following[0], constant(I64, lanes))
-    _, q, r, rest = (Lanes(f, v) for v in loop.results)
-    return q, r, rest
+        for column, v in zip((q, r, rest), _far(f, scalar), strict=True):
+            old = column.value.value
+            text = f"insertelement {old.typed}, {v.typed}, {k.typed}"
+            column.value = Lanes(f, f.pure(text, old.type, old, v, k))
+    return q.value, r.value, rest.value
 
 
 def _far(f: Function, x: Value) -> tuple[Value, Value, Value]:
