@@ -9,9 +9,10 @@ from typing import Any
 import llvmlite.binding as llvm
 import numpy as np
 
-from renorm.codegen.abi import ALIGNMENT, CompiledKernel
+from renorm.codegen.abi import CompiledKernel
 from renorm.codegen.llvm import compile_kernel
 from renorm.core.target import Target
+from renorm.runtime.program import ALIGNMENT
 from renorm.tir.nodes import Buffer, Kernel, Stmt, Store, walk
 
 HOST = Target()

@@ -16,7 +16,6 @@ from tests.driver.random_networks import network
 import renorm
 from renorm import te
 from renorm.codegen import llvm, structural_hash
-from renorm.codegen.abi import bytes_of
 from renorm.core import target as targets
 from renorm.driver import cache as caches
 from renorm.driver import compile as compiling
@@ -265,7 +264,7 @@ def lowerings(g: Graph) -> list[tuple[str | None, groups.Lowering, groups.Kernel
     users, found = graph.user_map(), []
     for group in graph.groups:
         made = lower_group(graph, group, HOST, users)
-        nbytes = tuple(map(bytes_of, made.kernel.params))
+        nbytes = tuple(p.nbytes for p in made.kernel.params)
         call = groups.KernelCall(group.name, made.reads, made.writes, nbytes, made.work)
         what = groups.Lowering.of(group, llvm.structure(made.kernel, HOST), call)
         assert groups.Lowering.decode(what.encode()).call(group) == call

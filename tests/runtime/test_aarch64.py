@@ -15,7 +15,6 @@ from renorm.codegen.llvm.walk import compile_walker
 from renorm.core.target import Target
 from renorm.runtime import Argument, Code, Machine, Memory, Program, Step, TensorSpec, layout, loader
 from renorm.runtime.table import Context, plan
-from renorm.runtime.threads import FOREVER, UNTIED
 
 PAGE = 4096
 
@@ -134,7 +133,7 @@ class Team:
         self.context.bases[:] = self.x.address, self.y.address
         address = self.walker.address(0, layout.RUN)
         memories = self.pool, self.context, self.caller
-        self.cores[0].start(address, *(m.address for m in memories), FOREVER, self.cancels.value, UNTIED)
+        self.cores[0].start(address, *(m.address for m in memories), layout.FOREVER, self.cancels.value, layout.UNTIED)
         for _step in range(100_000):
             # no thread waits long enough to make the system call, which nobody emulates
             if self.cores[0].advance(pace(0)):

@@ -13,21 +13,14 @@ base of the threads' private memory: the thread numbered t owns the `scratch` by
 
 A parameter or workspace that the kernel writes overlaps no other, but for the pairs in `in_place`: one array may be
 passed as the parameter that is written and as one that is read. Parameters need the alignment of their elements only;
-workspaces and the scratch base are aligned to ALIGNMENT bytes.
+workspaces and the scratch base are aligned to runtime.program.ALIGNMENT bytes.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from renorm.core import dtypes
 from renorm.runtime.external import ExternalCode
-
-if TYPE_CHECKING:
-    from renorm.tir.nodes import Buffer
-
-ALIGNMENT = 64  # bytes: one cache line, and the widest vector register
 
 
 @dataclass(frozen=True)
@@ -77,7 +70,3 @@ class CompiledKernel:
     def nanoseconds(self) -> int:
         """About how long one thread takes for all phases."""
         return round(sum(extent * access.nanoseconds for extent, access in zip(self.phases, self.accesses)))
-
-
-def bytes_of(buffer: Buffer) -> int:
-    return buffer.size * dtypes.itemsize(buffer.dtype)

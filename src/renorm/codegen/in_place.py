@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 
-from renorm.codegen.abi import bytes_of
 from renorm.expr import rewrite
 from renorm.expr.bounds import Intervals
 from renorm.expr.linear import Linear, linear
@@ -37,7 +36,7 @@ def in_place(kernel: Kernel) -> tuple[tuple[int, int], ...]:
             for k, x in enumerate(kernel.params)
             if x not in accesses.stores
             and x in accesses.loads
-            and (x.dtype, bytes_of(x)) == (y.dtype, bytes_of(y))
+            and (x.dtype, x.size) == (y.dtype, y.size)
             and all(at is store and rewrite.key(load.indices[0]) == index for load, at in accesses.loads[x])
         ]
         if candidates and _stores_once(store, around):

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from renorm.codegen import llvm, serialization
-from renorm.codegen.abi import CompiledKernel, bytes_of
+from renorm.codegen.abi import CompiledKernel
 from renorm.codegen.identity import identity
 from renorm.codegen.llvm.requirements import requirements
 from renorm.core import records, sources
@@ -149,7 +149,7 @@ class Compiler:
         if known:
             return known.structure, known.call(group)
         lowered = lower_group(self._graph, group, self._target, self._users)
-        nbytes = tuple(map(bytes_of, lowered.kernel.params))
+        nbytes = tuple(p.nbytes for p in lowered.kernel.params)
         call = KernelCall(group.name, lowered.reads, lowered.writes, nbytes, lowered.work)
         code = llvm.structure(lowered.kernel, self._machine)
         self._lowered[group.name] = self._kernels[code] = lowered.kernel

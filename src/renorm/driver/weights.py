@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
-from math import prod
 from threading import Thread
 from typing import Any
 
@@ -39,9 +38,9 @@ class Weights:
         key = (id(p.value.elements), p.form)
         if key not in self._placed:
             self._placed[key] = self._end
-            self.records.append(Weight(p.value.name, p.value.dtype, p.shape, self._end))
+            self.records.append(weight := Weight(p.value.name, p.value.dtype, p.shape, self._end))
             self._parameters.append(p)
-            self._end = align(self._end + prod(p.shape) * dtypes.itemsize(p.value.dtype))
+            self._end = align(self._end + weight.nbytes)
         return self._placed[key]
 
     @property
@@ -60,7 +59,7 @@ class Weights:
         held = held[start : start + self._end]
         views: list[Array] = []
         for record, p in zip(self.records, self._parameters):
-            end = record.offset + prod(p.shape) * dtypes.itemsize(record.dtype)
+            end = record.offset + record.nbytes
             views.append(held[record.offset : end].view(dtypes.numpy_dtype(record.dtype)).reshape(p.shape))
             held[end : align(end)] = 0
         _write([(p, view, *part) for p, view in zip(self._parameters, views) for part in p.parts()], self._end)

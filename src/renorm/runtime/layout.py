@@ -84,6 +84,9 @@ BARRIER, FOREIGN = 1, 2  # FLAGS: all that stands before must be done; code of o
 RECORD = 64  # bytes
 PATCH = 24  # bytes
 MOMENT = 16  # bytes: struct timespec
+FOREVER = (1 << 63) - 1  # no deadline
+UNTIED = -1  # no version of the state
+PERIOD_NS = 15_000_000  # of sleep, after which a caller looks; with pieces of some ms it serves an interrupt in 50 ms
 SUCCESS = 0x72656E6F726D  # no other value that may lie where a result is looked for
 
 RUN, WORK, STOP_WORK, JOIN = "renorm_run", "renorm_work", "renorm_stop", "renorm_join"  # symbols of the walker

@@ -39,7 +39,7 @@ class _Limit:
         if not seconds >= 0:  # NaN is not either
             raise InvalidInput(f"timeout={seconds!r}", ["expected a number of seconds, or None for no limit"])
         self.seconds = seconds
-        self.deadline = min(teams.FOREVER, time.monotonic_ns() + int(min(seconds, 1e9) * 1e9))
+        self.deadline = min(layout.FOREVER, time.monotonic_ns() + int(min(seconds, 1e9) * 1e9))
 
 
 class Module:
@@ -213,7 +213,7 @@ class Module:
         self._run(addresses, self._cancels.value)
 
     def _run(
-        self, addresses: list[int], cancels: int, limit: _Limit | None = None, changes: int = teams.UNTIED
+        self, addresses: list[int], cancels: int, limit: _Limit | None = None, changes: int = layout.UNTIED
     ) -> bool:
         """cancels, changes: what these words were when the run was called, and when the state was read. False: the
         state is another one by now, the run was in vain."""
@@ -226,8 +226,8 @@ class Module:
         self._idle.append(context)
         return is_done
 
-    def _walk(self, context: Context, cancels: int, limit: _Limit | None = None, changes: int = teams.UNTIED) -> bool:
-        deadline = teams.FOREVER if limit is None else limit.deadline
+    def _walk(self, context: Context, cancels: int, limit: _Limit | None = None, changes: int = layout.UNTIED) -> bool:
+        deadline = layout.FOREVER if limit is None else limit.deadline
         if self._entries:
             reason = external.walk(lambda: self._team.run(context.address, deadline, cancels, changes))
         else:

@@ -44,20 +44,13 @@ class TensorSpec:
 
 
 @dataclass(frozen=True)
-class Weight:
+class Weight(TensorSpec):
     """A constant in the weights: `offset` bytes from their start, a multiple of ALIGNMENT.
 
     shape: as it is stored (packed).
     """
 
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
     offset: int
-
-    @property
-    def nbytes(self) -> int:
-        return prod(self.shape) * dtypes.itemsize(self.dtype)
 
 
 @dataclass(frozen=True)

@@ -44,10 +44,7 @@ VARIABLE = "RENORM_NUM_THREADS"
 # Pauses before a thread that waits goes to sleep. About 40 us: longer than a gap between runs in a loop, shorter than
 # what a scheduler gives a thread; about 1 us where another thread may want the core.
 PATIENT, HASTY = 2000, 50
-PERIOD_NS = 15_000_000  # of sleep, after which a caller looks whether its run is to end
 HOME_S = 1.0  # that the end of the process waits for workers
-FOREVER = (1 << 63) - 1  # no deadline
-UNTIED = -1  # no version of the state
 
 
 def resolve(threads: int | Region | None) -> int:
@@ -129,7 +126,7 @@ class Team:
         self._workers = 0 if region else self.threads - 1
         self._asked = -AGAIN_S  # when workers were started, in seconds of time.monotonic()
 
-    def run(self, context: int, deadline: int = FOREVER, cancels: int = 0, version: int = UNTIED) -> int:
+    def run(self, context: int, deadline: int = layout.FOREVER, cancels: int = 0, version: int = layout.UNTIED) -> int:
         """Runs the context at this address with all threads of the team, once it is the caller's; a caller that is in
         a walk already walks alone. Gives 0, or why it ended before it was done (runtime.layout); raises what handlers
         of signals raise meanwhile.
@@ -212,7 +209,7 @@ def _shared() -> Memory:
         layout.RETURN: python.PyEval_RestoreThread,
         layout.SIGNALS: python.PyErr_CheckSignals,
     }
-    words = {layout.PATIENT: PATIENT, layout.HASTY: HASTY, layout.PERIOD + 8: PERIOD_NS}
+    words = {layout.PATIENT: PATIENT, layout.HASTY: HASTY, layout.PERIOD + 8: layout.PERIOD_NS}
     for field, word in words.items():
         _word(memory, field).value = word
     for field, function in functions.items():

@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from renorm.core import dtypes
 from renorm.expr.nodes import Expr, Load
 from renorm.expr.rewrite import children, same, transform
 from renorm.tir.nodes import Allocate, Buffer, For, Seq, Stmt, Store, expressions
@@ -69,7 +68,7 @@ def _places(s: Stmt) -> Iterator[tuple[list[Buffer], tuple[Stmt, ...]]]:
         if isinstance(x, Allocate):
             buffers: list[Buffer] = []
             while isinstance(x, Allocate):
-                size_in_bytes = x.buffer.size * dtypes.itemsize(x.buffer.dtype)
+                size_in_bytes = x.buffer.nbytes
                 if x.buffer.scope == "global" and not (in_loop and size_in_bytes <= SMALL):
                     buffers.append(x.buffer)
                 x = x.body

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from renorm.core import dtypes
 from renorm.core.errors import InvalidLoops
 from renorm.expr.nodes import Const, Expr, Var
 
@@ -43,6 +44,10 @@ class Buffer:
     def __post_init__(self) -> None:
         if self.scope not in SCOPES:
             raise InvalidLoops(f"buffer {self.name}: {self.scope!r} is not a scope", [f"known: {', '.join(SCOPES)}"])
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * dtypes.itemsize(self.dtype)
 
 
 @dataclass(frozen=True, eq=False)

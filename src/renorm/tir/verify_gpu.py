@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from renorm.core import dtypes
 from renorm.expr.nodes import Expr, Load, Var
 from renorm.expr.rewrite import walk as walk_expr
 from renorm.tir.nodes import (
@@ -112,9 +111,9 @@ def _launch_problems(name: str, nest: Stmt) -> Iterator[str]:
             if extents.get(axis, 1) > MOST_BLOCKS[axis]:
                 yield f"stage {name}: {extents[axis]} blocks along {axis}; a GPU runs at most {MOST_BLOCKS[axis]}"
         shared = [s.buffer for s in walk(region) if isinstance(s, Allocate) and s.buffer.scope == "shared"]
-        total = sum(b.size * dtypes.itemsize(b.dtype) for b in shared)
+        total = sum(b.nbytes for b in shared)
         if total > MOST_SHARED:
-            sizes = ", ".join(f"{b.name} {b.size * dtypes.itemsize(b.dtype)}" for b in shared)
+            sizes = ", ".join(f"{b.name} {b.nbytes}" for b in shared)
             yield f"stage {name}: {total} bytes of shared memory ({sizes}); a block has {MOST_SHARED}"
         yield from _nested_axes(name, region, {})
 

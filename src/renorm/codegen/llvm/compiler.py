@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from renorm.codegen import structural_hash as structures
-from renorm.codegen.abi import CompiledKernel, bytes_of
+from renorm.codegen.abi import CompiledKernel
 from renorm.codegen.accesses import access
 from renorm.codegen.identity import identity
 from renorm.codegen.in_place import in_place
@@ -35,7 +35,7 @@ def compile_kernel(kernel: Kernel, target: Target) -> CompiledKernel:
         phases=tuple(phase.extent for phase in phases),
         accesses=tuple(access(phase, (*kernel.params, *workspaces)) for phase in phases),
         in_place=in_place(kernel),
-        workspace=tuple(bytes_of(buffer) for buffer in workspaces),
+        workspace=tuple(buffer.nbytes for buffer in workspaces),
         scratch=scratch,
         spills=spills(code, f"kernel {kernel.name}"),
         llvm=text,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from renorm.codegen.abi import ALIGNMENT, bytes_of
 from renorm.codegen.llvm import types
 from renorm.codegen.llvm.expressions import Expressions
 from renorm.codegen.llvm.index import Linear
@@ -17,6 +16,7 @@ from renorm.core.target import Target
 from renorm.expr import rewrite
 from renorm.expr.linear import INDEX_TYPES
 from renorm.expr.nodes import Expr, Load, Var
+from renorm.runtime.program import ALIGNMENT, align
 from renorm.tir.nodes import (
     Allocate,
     Barrier,
@@ -42,7 +42,7 @@ def module(kernel: Kernel, target: Target, phases: Sequence[Phase], workspaces: 
     kernel is in it, so that equal programs give equal text.
     """
     scratch = _scratch_offsets(phases)
-    stride = max((offset + _aligned(bytes_of(b)) for b, offset in scratch.items()), default=0)
+    stride = max((offset + align(b.nbytes) for b, offset in scratch.items()), default=0)
     functions: list[str] = []
     tables: dict[str, str] = {}
     rounds: set[int] = set()
@@ -59,12 +59,8 @@ def module(kernel: Kernel, target: Target, phases: Sequence[Phase], workspaces: 
     return "\n\n".join([*tables.values(), *functions, tail + weights]), stride
 
 
-def _aligned(size: int) -> int:
-    return -(-size // ALIGNMENT) * ALIGNMENT
-
-
 def _on_stack(buffer: Buffer) -> bool:
-    return bytes_of(buffer) <= STACK_BYTES
+    return buffer.nbytes <= STACK_BYTES
 
 
 def _scratch_offsets(phases: Sequence[Phase]) -> dict[Buffer, int]:
@@ -74,7 +70,7 @@ def _scratch_offsets(phases: Sequence[Phase]) -> dict[Buffer, int]:
     def visit(s: Stmt, used: int) -> None:
         if isinstance(s, Allocate) and not _on_stack(s.buffer):
             offsets[s.buffer] = used
-            used += _aligned(bytes_of(s.buffer))
+            used += align(s.buffer.nbytes)
         for part in children(s):
             visit(part, used)
 

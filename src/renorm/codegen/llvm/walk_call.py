@@ -40,9 +40,7 @@ from renorm.runtime import layout
 STATE, ENVIRONMENT, DEADLINE, CANCELS, VERSION, NEXT, SELF, WATCHED, WIDE, NOW = (8 * i for i in range(10))
 CALL_BYTES = NOW + layout.MOMENT
 
-PERIOD_NS = 15_000_000  # with pieces of some ms, an interrupt is served well within 50 ms
-NEVER = (1 << 63) - 1  # a deadline
-UNTIED = -1  # a version
+NEVER = (1 << 63) - 1  # to look for signals next
 # more iterations than any run has: who waits for some goes on, and sees that the run ends. 1: futex compares 32 bits
 _ALL_DONE = (1 << 60) + 1
 
@@ -66,7 +64,9 @@ def begin(f: Routine, run: Run, caller: Pointer, deadline: Number, cancels: Numb
     call.store(CANCELS, cancels)
     call.store(VERSION, version)
     call.store(SELF, this_thread(f))
-    call.store(WATCHED, (context.load(layout.IS_SHORT).equals(0) | deadline.differs(NEVER)).convert("zext", "i64"))
+    call.store(
+        WATCHED, (context.load(layout.IS_SHORT).equals(0) | deadline.differs(layout.FOREVER)).convert("zext", "i64")
+    )
     call.store(NEXT, where(caller.load(layout.IS_MAIN).equals(0), f.word(NEVER), 0))
     call.store(WIDE, 0)
     (context + layout.ENDED).store_atomic(RELAXED, 0)
@@ -112,14 +112,14 @@ def _reason(f: Routine, run: Run, slept: Truth) -> Number:
     f.give(layout.CANCELLED, when=context.pointer(layout.CANCELS).load_atomic(RELAXED).differs(call.load(CANCELS)))
     version = call.load(VERSION)
     is_other = context.pointer(layout.VERSION).load_atomic(RELAXED).differs(version)
-    f.give(layout.OUTDATED, when=is_other & version.differs(UNTIED))
+    f.give(layout.OUTDATED, when=is_other & version.differs(layout.UNTIED))
     f.give(0, when=~(call.load(WATCHED).differs(0) | slept))
     deadline = call.load(DEADLINE)
-    now = clock(f, pool, where(deadline.equals(NEVER), f.word(COARSE), MONOTONIC), call + NOW)
+    now = clock(f, pool, where(deadline.equals(layout.FOREVER), f.word(COARSE), MONOTONIC), call + NOW)
     f.give(layout.TIMED_OUT, when=now >= deadline)
     due = call.load(NEXT)
     f.give(0, when=now < due)
-    call.store(NEXT, now + PERIOD_NS)
+    call.store(NEXT, now + layout.PERIOD_NS)
     f.give(0, when=due.equals(0))  # the run has just begun
     return where(_signals_raise(f, pool, call), f.word(layout.RAISED), 0)
 
