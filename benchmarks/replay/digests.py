@@ -143,7 +143,7 @@ def _about(graph: Graph, report: Report, kernels: dict[str, KernelDigest]) -> Pr
     layouts = {v.name: str(v.layout) for v in graph.values() if v.layout and not v.is_constant}
     for v in graph.values():
         if v.within:
-            p = v.within.place
+            p = v.within.region
             at = f"in {v.within.value.name} at {p.offset}, {p.rows} x {p.run} every {p.pitch}"
             layouts[v.name] = f"{layouts.get(v.name, '')} {at}".strip()
     norms = {n.name: f"{n.kind} {n.fate} {' '.join(n.into)} {n.reason}".strip() for n in report.norms}

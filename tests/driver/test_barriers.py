@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from renorm.codegen.abi import Access, CompiledKernel
 from renorm.driver.barriers import PIECE, BoundKernel, Operand, chunks, waits
-from renorm.graph.place import Place
+from renorm.graph.strided_region import StridedRegion
 from renorm.runtime.program import Argument
 
 
@@ -19,8 +19,8 @@ def kernel(phases: tuple[int, ...], accesses: tuple[Access, ...]) -> CompiledKer
 
 
 def operand(kind: str, at: int, offset: int, run: int, rows: int = 1, gap: int = 1) -> Operand:
-    place = Place.of(offset, run, rows, run + gap)
-    return Operand(Argument(kind, at if kind in ("input", "output") else 100 * at, offset), place)
+    region = StridedRegion.of(offset, run, rows, run + gap)
+    return Operand(Argument(kind, at if kind in ("input", "output") else 100 * at, offset), region)
 
 
 OPERANDS = st.builds(
@@ -52,7 +52,7 @@ def cells(o: Operand) -> set[tuple[str, int]]:
     """Every byte of an argument."""
     is_apart = o.at.kind in ("input", "output")
     name, base = (f"{o.at.kind}{o.at.at}", 0) if is_apart else (o.at.kind, o.at.at)
-    return {(name, base + begin + byte) for begin in o.place.begins for byte in range(o.place.run)}
+    return {(name, base + begin + byte) for begin in o.region.begins for byte in range(o.region.run)}
 
 
 def share_cells(a: Operand, b: Operand) -> bool:
@@ -61,7 +61,7 @@ def share_cells(a: Operand, b: Operand) -> bool:
 
 def may_share_cells(a: Operand, b: Operand) -> bool:
     """Rows of different pitches are not told apart."""
-    is_guessed = a.place.rows > 1 < b.place.rows and a.place.pitch != b.place.pitch
+    is_guessed = a.region.rows > 1 < b.region.rows and a.region.pitch != b.region.pitch
     return share_cells(a, b) or (is_guessed and a.at.kind == b.at.kind)
 
 
@@ -94,7 +94,7 @@ def test_serial_phases_follow_each_other_on_one_thread() -> None:
     chain = [
         BoundKernel(
             kernel((n,), (Access((0,), (1,), 1.0),)),
-            [Operand(Argument("arena", 64 * k), Place(0, 64)) for k in (i, i + 1)],
+            [Operand(Argument("arena", 64 * k), StridedRegion(0, 64)) for k in (i, i + 1)],
         )
         for i, n in enumerate([1, 1, 4, 1, 4, 4])
     ]

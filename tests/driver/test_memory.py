@@ -30,9 +30,9 @@ def run_poisoned(m: Any, launches: list[BoundKernel], feeds: dict[str, Any]) -> 
         for phase in reversed(launch.kernel.accesses):
             for arguments, needed in ((phase.writes, False), (phase.reads, True)):
                 for k in arguments:
-                    at, place = launch.operands[k].at, launch.operands[k].place
-                    for begin in place.begins if at.kind == "arena" else ():
-                        before[at.at + begin : at.at + begin + place.run] = needed
+                    at, region = launch.operands[k].at, launch.operands[k].region
+                    for begin in region.begins if at.kind == "arena" else ():
+                        before[at.at + begin : at.at + begin + region.run] = needed
         alive.insert(0, before)
     for step in range(len(launches)):
         context.arena.array[~alive[step]] = 0xFF  # a NaN in every floating dtype

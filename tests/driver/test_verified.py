@@ -135,11 +135,11 @@ def test_a_fault_of_each_kind_of_pass_is_taken_back(name: str, fault: Break, mon
         np.testing.assert_allclose(ours, theirs, atol=1e-5 * np.abs(theirs).max())
 
 
-def test_places_are_verified_by_running(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_aliases_are_verified_by_running(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two parts of a concat lie where the other one should."""
-    right = compiling.place
+    right = compiling.alias_values
 
-    def place(graph: Graph, target: Any) -> None:
+    def alias_values(graph: Graph, target: Any) -> None:
         right(graph, target)
         parts = [v for n in graph.nodes for v in n.outputs if v.within and v.within.value.name == "joined_out"]
         assert len(parts) == 2
@@ -150,12 +150,12 @@ def test_places_are_verified_by_running(monkeypatch: pytest.MonkeyPatch) -> None
     y = ops.concat([ops.exp(y), ops.sigmoid(y)], axis=1, name="joined")
     g.outputs = [ops.conv(y, normal(4, 8, 32, 3, 3)), ops.global_average_pool(y)]
     expected = interpret.run(g, [x])
-    monkeypatch.setattr(compiling, "place", place)
+    monkeypatch.setattr(compiling, "alias_values", alias_values)
     m = renorm.compile(g, verify=True)
     for ours, theirs in zip(m.run(x), expected, strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-4 * np.abs(theirs).max())
     (told,) = [r for r in m.report.refusals if "reverted" in r[2]]
-    assert told[:2] == ("place", "parts")
+    assert told[:2] == ("aliasing", "parts")
     assert "compiled, on random inputs output" in told[2]
 
 

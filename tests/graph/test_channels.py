@@ -80,7 +80,7 @@ def test_sorting_puts_readers_behind_and_leaves_the_rest() -> None:
     g.nodes = [order[1], order[2], order[0], order[3]]
     g.sort(1, 3)
     assert g.nodes == [order[1], order[0], order[2], order[3]]
-    assert [g.place_of(n) for n in g.nodes] == [0, 1, 2, 3]
+    assert [g.position_of(n) for n in g.nodes] == [0, 1, 2, 3]
 
 
 def asked(draw: st.DrawFn, axes: tuple[int, ...]) -> ChannelMap:

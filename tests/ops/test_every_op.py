@@ -154,7 +154,7 @@ def carried(case: OneNode, index: int) -> list[tuple[int, Carry]]:
     """Where channels of an operand go, by the axis that they are along."""
     v, found = case.node.inputs[index], list[tuple[int, Carry]]()
     for axis in range(0 if v is None else v.rank):
-        carries = case.op.carried(case.node, index, axis) or []
+        carries = case.op.propagate_channels(case.node, index, axis) or []
         found += [(axis, c) for c in (carries if isinstance(carries, Sequence) else [carries])]
     return found
 
@@ -183,12 +183,12 @@ def test_channels_are_where_they_are_said_to_be_carried(op: type[OpDef], sample:
 
 
 @pytest.mark.parametrize(("op", "sample"), CASES)
-def test_values_lie_in_others_as_boxes_say(op: type[OpDef], sample: Sample) -> None:
+def test_values_lie_in_others_as_aliases_say(op: type[OpDef], sample: Sample) -> None:
     case = OneNode(op, sample)
     held = interpret.evaluate(case.graph, case.arrays)
-    for box in case.op.boxes(case.node) or ():
-        part, whole = held[box.part], held[box.whole]
-        cut = None if box.starts is None else tuple(slice(s, s + n) for s, n in zip(box.starts, part.shape))
+    for alias in case.op.aliases(case.node) or ():
+        part, whole = held[alias.part], held[alias.whole]
+        cut = None if alias.starts is None else tuple(slice(s, s + n) for s, n in zip(alias.starts, part.shape))
         np.testing.assert_array_equal(part, whole.reshape(part.shape) if cut is None else whole[cut])
 
 

@@ -158,7 +158,7 @@ def test_scaled_is_the_result_times_k_plus_shift(
         None if a is None else a.astype(np.float64) if i in constant else TensorType("float32", a.shape)
         for i, a in enumerate(operands)
     ]
-    made, changed = op(**attributes).scaled(seen, axis, k, shift)
+    made, changed = op(**attributes).fold_after(seen, axis, k, shift)
     arrays = [operands[i] if isinstance(a, TensorType) else a for i, a in enumerate(changed)]
     wide = [None if a is None else a.exact() if isinstance(a, Deferred) else a.astype(np.float64) for a in arrays]
     np.testing.assert_allclose(by_reference(type(made), *wide, **made.values), expected, rtol=1e-9, atol=1e-9)
@@ -187,7 +187,7 @@ def test_scaled_says_why_it_cannot_be_done(
     op: OpDef, operands: list[Any], axis: int, shifted: bool, because: str
 ) -> None:
     extent = 4
-    said = op.scaled(operands, axis, np.ones(extent), np.ones(extent) if shifted else None)
+    said = op.fold_after(operands, axis, np.ones(extent), np.ones(extent) if shifted else None)
     assert isinstance(said, str)
     assert because in said
 
@@ -197,7 +197,7 @@ def test_columns_of_a_product_of_any_rank(ranks: tuple[int, int], axis: int) -> 
     a, b = drawn(*(2, 5, 4)[3 - ranks[0] :]), drawn(*(2, 4, 6)[3 - ranks[1] :])
     k = RNG.standard_normal(6)
     operands = [TensorType("float32", a.shape), b.astype(np.float64)]
-    _, (_, scaled) = Matmul().scaled(operands, axis, k, None)
+    _, (_, scaled) = Matmul().fold_after(operands, axis, k, None)
     found = np.matmul(a.astype(np.float64), scaled.exact())
     np.testing.assert_allclose(found, by_reference(Matmul, a, b) * k, rtol=1e-9)
 

@@ -18,7 +18,7 @@ from renorm.driver.groups import KernelCall
 from renorm.driver.lowering import Parameter
 from renorm.driver.weights import Weights
 from renorm.graph.ir import Graph, Value
-from renorm.graph.place import Place
+from renorm.graph.strided_region import StridedRegion
 from renorm.passes import memory
 from renorm.runtime.program import Argument, Code, External, Machine, Program, Step, TensorSpec, align
 from renorm.runtime.report import MemoryRecord, Report, RunRecord
@@ -46,17 +46,19 @@ def assemble(
     space_offsets = iter(plan.offsets[len(lifetimes) :])
 
     def operand(p: Parameter) -> Operand:
-        buffer, place = buffers.place(p.value)
+        buffer, region = buffers.region(p.value)
         if buffer.is_constant:
-            at = Argument("weight", weights.place(replace(p, value=buffer)), place.offset)
+            at = Argument("weight", weights.place(replace(p, value=buffer)), region.offset)
         else:
-            at = replace(where[buffer], offset=place.offset)
-        return Operand(at, place)
+            at = replace(where[buffer], offset=region.offset)
+        return Operand(at, region)
 
     launches: list[BoundKernel] = []
     for one, kernel in zip(lowered, kernels):
         operands = [operand(p) for p in (*one.reads, *(Parameter(v) for v in one.writes))]
-        operands += [Operand(Argument("arena", next(space_offsets)), Place(0, size)) for size in kernel.workspace]
+        operands += [
+            Operand(Argument("arena", next(space_offsets)), StridedRegion(0, size)) for size in kernel.workspace
+        ]
         launches.append(BoundKernel(kernel, operands))
     steps = tuple(
         Step(one.name, code, tuple(o.at for o in launch.operands), waits)

@@ -3,7 +3,7 @@
     wait(p)  iff  since the last wait some other thread may have written what p reads, or touched what p writes,
                   or worked in private memory that is cut into pieces of another size: there the pieces overlap
 
-Memory is compared by places, rows of bytes. A phase of one iteration is thread 0's: what it touched, thread 0 need not
+Memory is compared by regions, rows of bytes. A phase of one iteration is thread 0's: what it touched, thread 0 need not
 wait for. Anything else may run on any thread, since threads that are done take work from others.
 """
 
@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from math import ceil
 
 from renorm.codegen.abi import Access, CompiledKernel
-from renorm.driver.overlaps import Places
-from renorm.graph.place import Place
+from renorm.driver.overlaps import RegionIndex
+from renorm.graph.strided_region import StridedRegion
 from renorm.runtime.program import Argument
 
 PIECE = 30_000  # ns that a thread takes at a time: far above what taking costs, far below what a time slice lasts
@@ -24,10 +24,10 @@ PIECES = 8  # a phase of fewer is split evenly: there is little to give away
 
 @dataclass(frozen=True)
 class Operand:
-    """An argument. place: which bytes of its buffer the kernel may touch."""
+    """An argument. region: which bytes of its buffer the kernel may touch."""
 
     at: Argument
-    place: Place
+    region: StridedRegion
 
 
 @dataclass(frozen=True)
@@ -41,31 +41,32 @@ class BoundKernel:
 @dataclass(frozen=True)
 class _Touch:
     base: tuple[str, int]
-    place: Place
+    region: StridedRegion
     writes: bool
     is_serial: bool
 
 
 class _Touched:
-    """Places that were touched since the last barrier."""
+    """Regions that were touched since the last barrier."""
 
     def __init__(self) -> None:
-        self._places: dict[tuple[tuple[str, int], bool, bool], Places] = {}  # by base, whether written, whether serial
+        # by base, whether written, whether serial
+        self._regions: dict[tuple[tuple[str, int], bool, bool], RegionIndex] = {}
         self._held: set[_Touch] = set()
 
     def add(self, touch: _Touch) -> None:
-        if touch not in self._held:  # a long row of phases touches the same places again and again
+        if touch not in self._held:  # a long row of phases touches the same regions again and again
             self._held.add(touch)
-            self._places.setdefault((touch.base, touch.writes, touch.is_serial), Places()).add(touch.place)
+            self._regions.setdefault((touch.base, touch.writes, touch.is_serial), RegionIndex()).add(touch.region)
 
     def orders(self, later: _Touch) -> bool:
         """Return whether something of it must be over before `later`, and threads alone do not see to it. Only what
-        would be so is looked at: of thread 0's alone there may be thousands at one place."""
+        would be so is looked at: of thread 0's alone there may be thousands at one region."""
         return any(
             (writes or later.writes)
             and not (is_serial and later.is_serial)
-            and (held := self._places.get((later.base, writes, is_serial))) is not None
-            and any(True for _ in held.overlapping(later.place))
+            and (held := self._regions.get((later.base, writes, is_serial))) is not None
+            and any(True for _ in held.overlapping(later.region))
             for writes in (True, False)
             for is_serial in (True, False)
         )
@@ -102,10 +103,10 @@ def chunks(kernel: CompiledKernel) -> tuple[int, ...]:
 
 def _touches(launch: BoundKernel, access: Access, is_serial: bool) -> list[_Touch]:
     def touch(k: int, writes: bool) -> _Touch:
-        a, place = launch.operands[k].at, launch.operands[k].place
+        a, region = launch.operands[k].at, launch.operands[k].region
         if a.kind == "arena":  # buffers may lie where others lay
-            return _Touch((a.kind, 0), place.shifted(a.at), writes, is_serial)
-        return _Touch((a.kind, a.at), place, writes, is_serial)
+            return _Touch((a.kind, 0), region.shifted(a.at), writes, is_serial)
+        return _Touch((a.kind, a.at), region, writes, is_serial)
 
     reads = [touch(k, False) for k in access.reads if launch.operands[k].at.kind not in ("input", "weight")]
-    return [t for t in (*reads, *(touch(k, True) for k in access.writes)) if t.place.nbytes]
+    return [t for t in (*reads, *(touch(k, True) for k in access.writes)) if t.region.nbytes]

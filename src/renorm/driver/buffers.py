@@ -14,32 +14,32 @@ from itertools import pairwise
 
 from renorm.codegen.abi import CompiledKernel
 from renorm.driver.groups import KernelCall
-from renorm.driver.overlaps import Places
+from renorm.driver.overlaps import RegionIndex
 from renorm.graph.ir import Graph, Value
-from renorm.graph.place import Place, nbytes, root
+from renorm.graph.strided_region import StridedRegion, nbytes, root
 from renorm.passes.memory import Lifetime
 
 PIECES = 256  # runs of bytes of one buffer whose times are told apart
 
 
 class _Touched:
-    """The places of one buffer that steps read or write. steps: of each place, in order; one that touches it twice
+    """The regions of one buffer that steps read or write. steps: of each region, in order; one that touches it twice
     stands there twice."""
 
     def __init__(self) -> None:
-        self.steps: dict[Place, list[int]] = {}
-        self._places = Places()
+        self.steps: dict[StridedRegion, list[int]] = {}
+        self._regions = RegionIndex()
 
-    def add(self, place: Place, step: int) -> None:
-        if place not in self.steps:
-            self.steps[place] = []
-            if place.nbytes:
-                self._places.add(place)
-        insort(self.steps[place], step)
+    def add(self, region: StridedRegion, step: int) -> None:
+        if region not in self.steps:
+            self.steps[region] = []
+            if region.nbytes:
+                self._regions.add(region)
+        insort(self.steps[region], step)
 
-    def over(self, place: Place) -> list[list[int]]:
-        """Steps of all places that share bytes with one."""
-        return [self.steps[p] for p in self._places.overlapping(place)]
+    def over(self, region: StridedRegion) -> list[list[int]]:
+        """Steps of all regions that share bytes with one."""
+        return [self.steps[p] for p in self._regions.overlapping(region)]
 
 
 class Buffers:
@@ -51,8 +51,8 @@ class Buffers:
         self._touches: dict[Value, _Touched] = {}
         for step, call in enumerate(calls):
             for v in (*(p.value for p in call.reads if not p.value.is_constant), *call.writes):
-                buffer, place = self.place(v)
-                self._touches.setdefault(buffer, _Touched()).add(place, step)
+                buffer, region = self.region(v)
+                self._touches.setdefault(buffer, _Touched()).add(region, step)
         for step, (call, kernel) in enumerate(zip(calls, kernels, strict=True)):
             for written, read in kernel.in_place:
                 if written >= len(call.reads) > read and self._write_over(
@@ -60,13 +60,13 @@ class Buffers:
                 ):
                     break
 
-    def place(self, v: Value) -> tuple[Value, Place]:
+    def region(self, v: Value) -> tuple[Value, StridedRegion]:
         """The value whose buffer holds `v`, and where."""
-        buffer, place = root(v)
+        buffer, region = root(v)
         while buffer in self._moved:
             buffer, offset = self._moved[buffer]
-            place = place.shifted(offset)
-        return buffer, place
+            region = region.shifted(offset)
+        return buffer, region
 
     def lifetimes(self) -> dict[Value, list[Lifetime]]:
         """The buffers in the arena, and when each part of them is alive."""
@@ -78,7 +78,7 @@ class Buffers:
     def _write_over(self, step: int, y: Value, x: Value) -> bool:
         """Puts y where x is, or x where y will be, if nobody else needs those bytes; says whether it did."""
         size = nbytes(y)
-        (of_y, at_y), (of_x, at_x) = self.place(y), self.place(x)
+        (of_y, at_y), (of_x, at_x) = self.region(y), self.region(x)
         if of_x is of_y or nbytes(x) != size or not self._is_in_arena(of_x) or max(at_y.rows, at_x.rows) > 1:
             return False
         over_x = self._touches[of_x].over(at_x)
@@ -96,15 +96,15 @@ class Buffers:
 
     def _move(self, buffer: Value, into: Value, offset: int) -> None:
         self._moved[buffer] = into, offset
-        for place, steps in self._touches.pop(buffer).steps.items():
+        for region, steps in self._touches.pop(buffer).steps.items():
             for step in steps:
-                self._touches[into].add(place.shifted(offset), step)
+                self._touches[into].add(region.shifted(offset), step)
 
 
 def _parts(touched: _Touched) -> list[Lifetime]:
     """Between two neighbouring ends of what is touched, bytes are alive from the first to the last touch."""
-    alive = [(place, steps[0], steps[-1]) for place, steps in touched.steps.items()]
-    if sum(place.rows * len(steps) for place, steps in touched.steps.items()) > PIECES:
+    alive = [(region, steps[0], steps[-1]) for region, steps in touched.steps.items()]
+    if sum(region.rows * len(steps) for region, steps in touched.steps.items()) > PIECES:
         begin, end = min(p.offset for p, _, _ in alive), max(p.end for p, _, _ in alive)
         return [Lifetime(end - begin, min(s for _, s, _ in alive), max(s for _, _, s in alive), begin)]
     runs = [(begin, begin + p.run, first, last) for p, first, last in alive for begin in p.begins]

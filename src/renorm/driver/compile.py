@@ -30,8 +30,8 @@ from renorm.frontends import read
 from renorm.graph.ir import Graph, Group
 from renorm.ops.identity import Identity
 from renorm.passes import pipeline
+from renorm.passes.aliasing import alias_values
 from renorm.passes.context import check_keep
-from renorm.passes.places import place
 from renorm.runtime.checks import Check
 from renorm.runtime.openmp import Region
 from renorm.runtime.report import KernelRecord, Report
@@ -168,8 +168,8 @@ def optimized(source: Graph, sizes: Mapping[str, int], options: Options) -> tupl
         without=options.without,
     )
     _materialize_outputs(graph)
-    if options.level >= 2 and "place" not in options.without:
-        place(graph, options.target)
+    if options.level >= 2 and "aliasing" not in options.without:
+        alias_values(graph, options.target)
     records = (
         KernelRecord(g.name, tuple(n.name for n in g.nodes), target=options.target.kind if g.external else "")
         for g in graph.launches

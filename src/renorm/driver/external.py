@@ -7,7 +7,7 @@ from renorm.driver.groups import KernelCall
 from renorm.driver.lowering import Parameter
 from renorm.graph.external import external_values
 from renorm.graph.ir import External, Group
-from renorm.graph.place import nbytes
+from renorm.graph.strided_region import nbytes
 from renorm.runtime.report import WorkRecord
 
 

@@ -20,7 +20,7 @@ from renorm.core.target import Target
 from renorm.driver.lowering import SCALAR, Parameter, group_results
 from renorm.graph import registry
 from renorm.graph.ir import Graph, Group, Node, Value
-from renorm.graph.place import strides
+from renorm.graph.strided_region import strides
 from renorm.runtime.report import WorkRecord
 
 

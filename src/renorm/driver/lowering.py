@@ -19,7 +19,7 @@ from renorm.driver.work import work
 from renorm.expr.nodes import const
 from renorm.graph import deferred, registry
 from renorm.graph.ir import Graph, Group, Node, Value
-from renorm.graph.place import strides
+from renorm.graph.strided_region import strides
 from renorm.ops import schedules
 from renorm.runtime.report import WorkRecord
 from renorm.topi import layout

@@ -6,7 +6,7 @@
            | Strided | Padded | Repeated     each axis by itself: start and step; elements around; periods
 
 An op states its map once (`ops.shared.movement`). Shapes, tensor expressions, where channels go (`carry`) and which
-bytes are shared (`boxes`) are read off it. Operands are whatever has a shape: types, values, tensors, arrays.
+bytes are shared (`aliases`) are read off it. Operands are whatever has a shape: types, values, tensors, arrays.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import numpy as np
 
 from renorm.core.dims import Dim, is_static, regrouping, static
 from renorm.graph.channels import MOST, Carry
-from renorm.graph.op import Box
+from renorm.graph.op import Alias
 
 if TYPE_CHECKING:
     from renorm.graph.ir import Value
@@ -154,17 +154,17 @@ class Moved:
         self.source, self.steps = source, steps
         self.shape: Extents = reduce(lambda shape, step: step.extents(shape), steps, tuple(source.shape))
 
-    def boxes(self, result: Value) -> list[Box]:
+    def aliases(self, result: Value) -> list[Alias]:
         """Return how the result lies in the operand, of fixed shape, where it does."""
         if all(isinstance(s, Regrouped) for s in self.steps):
-            return [Box(result, self.source)]
+            return [Alias(result, self.source)]
         step, *more = self.steps
         if more or not isinstance(step, Strided):
             return []
         taken = [range(e)[s] for e, s in zip(static(self.source.shape), step.slices)]
         if any(r.step != 1 for r in taken if len(r) > 1):
             return []
-        return [Box(result, self.source, tuple(r[0] if r else 0 for r in taken))]
+        return [Alias(result, self.source, tuple(r[0] if r else 0 for r in taken))]
 
     def carry(self, index: int, axis: int) -> Carry | None:
         """Return where the channels along an axis of operand `index` are: along the axis of the result that tells most
@@ -200,11 +200,11 @@ class Joined:
     parts: Sequence[Any]
     shape: Extents
 
-    def boxes(self, result: Value) -> list[Box]:
+    def aliases(self, result: Value) -> list[Alias]:
         """Return how the operands, of fixed shapes, lie in the result."""
         starts = accumulate((p.shape[self.axis] for p in self.parts), initial=0)
         return [
-            Box(p, result, tuple(start if a == self.axis else 0 for a in range(result.rank)))
+            Alias(p, result, tuple(start if a == self.axis else 0 for a in range(result.rank)))
             for p, start in zip(self.parts, starts)
         ]
 

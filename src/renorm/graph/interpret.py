@@ -60,7 +60,7 @@ def ancestors(values: Sequence[Value], known: Container[Value] = ()) -> list[Nod
         if node is not None and node not in nodes:
             nodes[node] = None
             reached += [v.producer for v in node.inputs if v is not None and v not in known]
-    return sorted(nodes, key=values[0].graph.place_of) if nodes else []
+    return sorted(nodes, key=values[0].graph.position_of) if nodes else []
 
 
 def apply(node: Node, env: Mapping[Value, Array], *, rounded: bool = False) -> list[Array]:

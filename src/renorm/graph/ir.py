@@ -32,7 +32,7 @@ from renorm.graph.layout import Blocked
 from renorm.graph.names import Names
 from renorm.graph.op import OpDef
 from renorm.graph.origin import Origin
-from renorm.graph.place import Place
+from renorm.graph.strided_region import StridedRegion
 from renorm.graph.types import Operand, TensorType
 from renorm.runtime.external import ExternalCode
 
@@ -43,7 +43,7 @@ class Value:
     computation gives them before shapes are fixed. source: where a constant came from. exact: what a folded constant
     was before it was rounded to its dtype (float64), so that the next fold starts from there and rounding happens once.
     layout: in which order memory holds the elements, None for row-major (graph.layout). within: where in the memory of
-    another value this one lies, if it does (passes.places). origin: names of the source model's values that it is, as
+    another value this one lies, if it does (passes.aliasing). origin: names of the source model's values that it is, as
     Graph.replace follows them."""
 
     def __init__(self, graph: Graph, name: str, type: TensorType, producer: Node | None = None):
@@ -131,12 +131,12 @@ class Value:
 
 @dataclass(eq=False)
 class Within:
-    """A place in the memory of another value. root: what graph.place.root found last; no longer so where that value has
-    come to lie within another one."""
+    """A region of the memory of another value. root: what graph.strided_region.root found last; no longer so where that
+    value has come to lie within another one."""
 
     value: Value
-    place: Place
-    root: tuple[Value, Place] | None = field(default=None, repr=False)
+    region: StridedRegion
+    root: tuple[Value, StridedRegion] | None = field(default=None, repr=False)
 
 
 class Node:
@@ -150,7 +150,7 @@ class Node:
         self.operands: list[Any] = operands
         self.origin: Sequence[str] = origin or (name,)
         self.notes: dict[Any, Any] = {}
-        self._order = 0.0  # see Graph.place_of
+        self._order = 0.0  # see Graph.position_of
 
     @property
     def inputs(self) -> list[Value | None]:
@@ -198,13 +198,13 @@ class External:
 
 @dataclass
 class Group:
-    """Nodes that run as one kernel, in order. name: the kernel's, made of its labels. is_placed: nothing has to run,
+    """Nodes that run as one kernel, in order. name: the kernel's, made of its labels. is_aliased: nothing has to run,
     since results lie within operands, or operands within results. external: what runs it, where that is not renorm's
     code; it writes the results of the last node, and nothing else of the group exists."""
 
     name: str
     nodes: list[Node]
-    is_placed: bool = False
+    is_aliased: bool = False
     external: External | None = None
 
 
@@ -315,7 +315,7 @@ class Graph:
             hint = node.name if i == 0 else f"{node.name}_{i}"
             node.outputs.append(Value(self, self._claim(given) if given else self.fresh(hint + "_out"), t, node))
         self._learn(node)
-        self._insert(node, self.place_of(before) if before else len(self.nodes))
+        self._insert(node, self.position_of(before) if before else len(self.nodes))
         for v in node.inputs:
             if v is not None:
                 v._readers[node] = None
@@ -339,7 +339,7 @@ class Graph:
         node._order = (before + self.nodes[place]._order) / 2 if place < len(self.nodes) else before + 1
         self.nodes.insert(place, node)
 
-    def place_of(self, node: Node) -> int:
+    def position_of(self, node: Node) -> int:
         """Return where a node stands, found without going over all of them: numbers grow along the list, and are given
         anew where they turn out not to, since whoever assigns `nodes` may change the order."""
         place = bisect_left(self.nodes, node._order, key=_order)
@@ -408,7 +408,7 @@ class Graph:
     @property
     def launches(self) -> list[Group]:
         """The groups that have to run, in order."""
-        return [g for g in self.groups if not g.is_placed]
+        return [g for g in self.groups if not g.is_aliased]
 
     def values(self) -> Iterable[Value]:
         yield from self.inputs
@@ -469,7 +469,7 @@ class Graph:
         if len(going) < 8:
             self.nodes = self.nodes.copy()  # somebody may be going over it
             for n in going:
-                del self.nodes[self.place_of(n)]
+                del self.nodes[self.position_of(n)]
         else:
             self.nodes = [n for n in self.nodes if n not in going]
         for n in nodes:

@@ -50,7 +50,7 @@ class Formula:
 
 
 @dataclass(frozen=True)
-class Box:
+class Alias:
     """part is whole[starts[0] : starts[0] + part.shape[0], ...]; without starts: all of whole, in row-major order."""
 
     part: Value
@@ -213,7 +213,7 @@ class OpDef:
         """The size of what one element of a result is, for ops that share a kernel with those that they read."""
         return Formula(4, (1,) * len(operands))
 
-    def scaled(self, operands: Sequence[Any], axis: int, k: Any, shift: Any) -> Any:
+    def fold_after(self, operands: Sequence[Any], axis: int, k: Any, shift: Any) -> Any:
         """y * k + shift as one application of an op, where y is this op's result: how per-channel constants fold into
         it.
 
@@ -235,16 +235,16 @@ class OpDef:
         summed over; None where there is no such axis."""
         return None
 
-    def carried(self, node: Node, index: int, axis: int) -> Carry | Sequence[Carry] | None:
+    def propagate_channels(self, node: Node, index: int, axis: int) -> Carry | Sequence[Carry] | None:
         """Return where the channels along an axis of operand `index` (counted flat) are in a result, if the op leaves
         them apart: what a scale and a shift per channel need to move through it. None where it does not. One for each
         result where they are cut into several, so that no channel is in two of them. A negative axis counts from the
         end, of constants too that do not have as many."""
         return None
 
-    def absorbed(self, node: Node, operands: Sequence[Any], index: int, m: ChannelMap) -> Any:
+    def fold_before(self, node: Node, operands: Sequence[Any], index: int, m: ChannelMap) -> Any:
         """f(.., x * k + shift, ..) as f'(.., x, ..) + rest, where x is operand `index`: how a map in front folds into
-        constants. operands: as in `scaled`. Gives (op, operands, rest): rest is None, or a float64 array that
+        constants. operands: as in `fold_after`. Gives (op, operands, rest): rest is None, or a float64 array that
         broadcasts to the result. Gives a sentence where it cannot be done."""
         return f"{self.name} has no weight that could take a scale per channel of what it reads"
 
@@ -258,7 +258,7 @@ class OpDef:
         operand = None if index is None else node.inputs[index]
         return Accepts.ALIKE if operand is None or operand.rank == node.output.rank else Accepts.ROW_MAJOR
 
-    def boxes(self, node: Node) -> Sequence[Box] | None:
+    def aliases(self, node: Node) -> Sequence[Alias] | None:
         """Return how operands lie in the result, or results in an operand, where that is all that a node of this op (of
         fixed shapes) says; else None."""
         return None

@@ -492,8 +492,8 @@ class Driver:
                 graph.swap_names(old, new)
         beside = [new for old, new in pairs.items() if old.producer is not m.root]
         if beside:  # who reads what was made beside may stand in front of it
-            end = graph.place_of(m.root) + 1
-            graph.sort(min([end, *(graph.place_of(u) for new in beside for u in new.readers)]), end)
+            end = graph.position_of(m.root) + 1
+            graph.sort(min([end, *(graph.position_of(u) for new in beside for u in new.readers)]), end)
         removed = self._remove_unread(graph, m)
         names = [n.name for n in removed]
         into = self._name(graph, m.root, removed, made)

@@ -48,7 +48,7 @@ class AveragePool(Windowed):
     def label(self, operands: Sequence[TensorType | None]) -> str:
         return f"average_pool{operands[0].rank - 2}d" if operands[0] else self.name
 
-    def carried(self, node: Node, index: int, axis: int) -> Carry | None:
+    def propagate_channels(self, node: Node, index: int, axis: int) -> Carry | None:
         counted = self.count_include_pad and (self.auto_pad.startswith("SAME") or any(self.pads or ()))
         return every(node.output.shape[1], 1, fixed=0.0 if counted else None) if axis == 1 else None
 

@@ -56,7 +56,7 @@ class BatchNorm(OpDef):
     def fusion_of(self, operands: Sequence[TensorType | None]) -> Fusion:
         return REDUCTION if self.training_mode else BROADCAST
 
-    def scaled(self, operands: Sequence[Any], axis: int, k: Any, shift: Any) -> Any:
+    def fold_after(self, operands: Sequence[Any], axis: int, k: Any, shift: Any) -> Any:
         return scaled_affine(self, operands, axis, 1, k, shift)
 
     def compute(self, x: te.Tensor, scale: te.Tensor, bias: te.Tensor, mean: te.Tensor, var: te.Tensor) -> te.Tensor:

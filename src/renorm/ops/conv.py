@@ -48,10 +48,10 @@ class Conv(Windowed):
     def summed_axis(self, index: int, operands: Sequence[TensorType | None]) -> int | None:
         return 1 if index == 1 and self.group == 1 else None
 
-    def scaled(self, operands: Sequence[Any], axis: int, k: Any, shift: Any) -> Any:
+    def fold_after(self, operands: Sequence[Any], axis: int, k: Any, shift: Any) -> Any:
         return scaled_product(self, operands, axis, k, shift, lambda w, k: times(w, k.reshape(-1, *[1] * (w.ndim - 1))))
 
-    def absorbed(self, node: Node, operands: Sequence[Any], index: int, m: ChannelMap) -> Any:
+    def fold_before(self, node: Node, operands: Sequence[Any], index: int, m: ChannelMap) -> Any:
         """w * k per input channel; the shift gives each position of y the sum of the taps that lie inside x."""
         x, w, b = operands
         if reason := unabsorbed(self, m, w, b):

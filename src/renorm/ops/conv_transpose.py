@@ -106,7 +106,7 @@ class ConvTranspose(Windowed):
     def summed_axis(self, index: int, operands: Sequence[TensorType | None]) -> int | None:
         return 0 if index == 1 and self.group == 1 else None
 
-    def scaled(self, operands: Sequence[Any], axis: int, k: Any, shift: Any) -> Any:
+    def fold_after(self, operands: Sequence[Any], axis: int, k: Any, shift: Any) -> Any:
         def weight_times(w: Any, k: Any) -> Any:
             # [M] as [1, M], or as [C, M/g]: the rows of a group have the factors of that group's results
             rows = np.repeat(k.reshape(self.group, -1), w.shape[0] // self.group if self.group > 1 else 1, 0)
@@ -114,7 +114,7 @@ class ConvTranspose(Windowed):
 
         return scaled_product(self, operands, axis, k, shift, weight_times)
 
-    def absorbed(self, node: Node, operands: Sequence[Any], index: int, m: ChannelMap) -> Any:
+    def fold_before(self, node: Node, operands: Sequence[Any], index: int, m: ChannelMap) -> Any:
         """w * k per input channel; the shift gives each position of y the sum of the taps that reach it."""
         x, w, b = operands
         if reason := unabsorbed(self, m, w, b):

@@ -60,7 +60,7 @@ class Gemm(OpDef):
     def channel_axis(self, index: int, operands: Sequence[TensorType | None]) -> int | None:
         return (0 if self.transB else 1) if index == 1 else None
 
-    def scaled(self, operands: Sequence[Any], axis: int, k: Any, shift: Any) -> Any:
+    def fold_after(self, operands: Sequence[Any], axis: int, k: Any, shift: Any) -> Any:
         """alpha and beta become part of the operands that change."""
         a, b, c = operands
         along = axis == 1  # factors per column fall upon b, factors per row upon a
@@ -78,7 +78,7 @@ class Gemm(OpDef):
             a, b = self.scaled_operands(a, b, k * self.alpha, along)
         return self.with_attributes(**changed), [a, b, scaled_bias(third, *spread)]
 
-    def absorbed(self, node: Node, operands: Sequence[Any], index: int, m: ChannelMap) -> Any:
+    def fold_before(self, node: Node, operands: Sequence[Any], index: int, m: ChannelMap) -> Any:
         """The other matrix times k along what is summed; the shift adds the same to every row of y, or every column."""
         other, c, is_turned = operands[1 - index], operands[2], (self.transA, self.transB)
         if index > 1 or m.axis != int(is_turned[index] == bool(index)):

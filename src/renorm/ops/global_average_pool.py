@@ -29,7 +29,7 @@ class GlobalAveragePool(OpDef):
     def infer(self, x: Operand) -> tuple[Dim, ...]:
         return (*x.shape[:2], *[1] * (x.rank - 2))
 
-    def carried(self, node: Node, index: int, axis: int) -> Carry | None:
+    def propagate_channels(self, node: Node, index: int, axis: int) -> Carry | None:
         return every(node.output.shape[1], 1) if axis == 1 else None
 
     def in_blocks(self, node: Node, index: int | None, lanes: int) -> Accepts:

@@ -53,7 +53,7 @@ class GlobalMaxPool(GlobalPool):
     signature = "x: T[N, C, *S] -> y: T[...]"
     onnx = {"GlobalMaxPool": 1}
 
-    def carried(self, node: Node, index: int, axis: int) -> Carry | None:
+    def propagate_channels(self, node: Node, index: int, axis: int) -> Carry | None:
         return every(node.output.shape[1], 1, positive=True) if axis == 1 else None
 
     def compute(self, x: te.Tensor) -> te.Tensor:

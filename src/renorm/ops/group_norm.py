@@ -41,7 +41,7 @@ class GroupNorm(OpDef):
         if isinstance(channels, int) and channels % self.num_groups:
             raise OperandError(f"{self.name}({x}): num_groups {self.num_groups} does not divide {channels} channels")
 
-    def scaled(self, operands: Sequence[Any], axis: int, k: Any, shift: Any) -> Any:
+    def fold_after(self, operands: Sequence[Any], axis: int, k: Any, shift: Any) -> Any:
         return scaled_affine(self, operands, axis, 1, k, shift)
 
     def compute(self, x: te.Tensor, scale: te.Tensor, bias: te.Tensor) -> te.Tensor:

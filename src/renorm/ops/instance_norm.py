@@ -32,7 +32,7 @@ class InstanceNorm(OpDef):
     is_normalization = True
     epsilon = Float(1e-5, at_least=0.0)
 
-    def scaled(self, operands: Sequence[Any], axis: int, k: Any, shift: Any) -> Any:
+    def fold_after(self, operands: Sequence[Any], axis: int, k: Any, shift: Any) -> Any:
         return scaled_affine(self, operands, axis, 1, k, shift)
 
     def in_blocks(self, node: Node, index: int | None, lanes: int) -> Accepts:

@@ -43,7 +43,7 @@ class LayerNorm(OpDef):
         normalize_axis(self.axis, x.rank)
         check_spread(self, x, scale, bias)
 
-    def scaled(self, operands: Sequence[Any], axis: int, k: Any, shift: Any) -> Any:
+    def fold_after(self, operands: Sequence[Any], axis: int, k: Any, shift: Any) -> Any:
         x, *parameters = operands
         along = [None if v is None else v.reshape(-1, *[1] * (x.rank - 1 - axis)) for v in (k, shift)]
         if not all(p is None or is_known(p) for p in parameters):

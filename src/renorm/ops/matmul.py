@@ -44,7 +44,7 @@ class Matmul(OpDef):
         weight = operands[1]
         return 1 if index == 1 and weight and weight.rank == 2 else None
 
-    def scaled(self, operands: Sequence[Any], axis: int, k: Any, shift: Any) -> Any:
+    def fold_after(self, operands: Sequence[Any], axis: int, k: Any, shift: Any) -> Any:
         a, b = operands
         ranks = [x.ndim if is_known(x) else x.rank for x in operands]
         if shift is not None and ranks != [2, 2]:
@@ -62,7 +62,7 @@ class Matmul(OpDef):
             return self, [a, b]
         return registry.find("gemm")(), [a, b, shift if is_column else shift[:, None]]
 
-    def absorbed(self, node: Node, operands: Sequence[Any], index: int, m: ChannelMap) -> Any:
+    def fold_before(self, node: Node, operands: Sequence[Any], index: int, m: ChannelMap) -> Any:
         """The other matrix times k along what is summed; what the shift adds is the same for every row of y, or for
         every column."""
         x, other = operands[index], operands[1 - index]

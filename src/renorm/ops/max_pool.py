@@ -42,7 +42,7 @@ class MaxPool(Windowed):
     def label(self, operands: Sequence[TensorType | None]) -> str:
         return f"max_pool{operands[0].rank - 2}d" if operands[0] else self.name
 
-    def carried(self, node: Node, index: int, axis: int) -> Carry | None:
+    def propagate_channels(self, node: Node, index: int, axis: int) -> Carry | None:
         return every(node.output.shape[1], 1, positive=True) if axis == 1 else None
 
     def in_blocks(self, node: Node, index: int | None, lanes: int) -> Accepts:

@@ -83,7 +83,7 @@ class Resize(OpDef):
         summed = REDUCTION if self.antialias else OUT_ELEMENTWISE_FUSABLE  # nobody computes a sum several times over
         return INJECTIVE if self.mode == "nearest" else summed
 
-    def carried(self, node: Node, index: int, axis: int) -> Carry | None:
+    def propagate_channels(self, node: Node, index: int, axis: int) -> Carry | None:
         """Along an axis that stays what it is; weights of an interpolation along others add up to 1."""
         x, _, *given = node.inputs
         by, to = (None if v is None or v.shape == (0,) else v.data for v in given)

@@ -38,7 +38,7 @@ class RmsNorm(OpDef):
         normalize_axis(self.axis, x.rank)
         check_spread(self, x, scale)
 
-    def scaled(self, operands: Sequence[Any], axis: int, k: Any, shift: Any) -> Any:
+    def fold_after(self, operands: Sequence[Any], axis: int, k: Any, shift: Any) -> Any:
         x, scale = operands
         if shift is not None or not is_known(scale):
             return f"{self.name} has no bias" if shift is not None else f"the scale of {self.name} is not a constant"

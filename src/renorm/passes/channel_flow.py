@@ -6,9 +6,9 @@
     pull:  map on a result    ─▶ maps on its operands, which together are that map
     push:  maps on operands   ─▶ map on a result
 
-Both are one step through one node, and know no op: an op says where it leaves channels (`OpDef.carried`). The searches
-`ask` (backwards) and `Fronts` (forwards) go from node to node with them and change nothing; what they find is a
-`Rewiring`, which says what has to be made.
+Both are one step through one node, and know no op: an op says where it leaves channels (`OpDef.propagate_channels`).
+The searches `ask` (backwards) and `Fronts` (forwards) go from node to node with them and change nothing; what they find
+is a `Rewiring`, which says what has to be made.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def carry_to(node: Node, index: int, axis: int, result: int) -> Carry | None:
     if isinstance(extent, int) and extent > CHANNELS:
         return None
     key = "carried", index, axis
-    found = node.notes[key] if key in node.notes else node.op.carried(node, index, axis)
+    found = node.notes[key] if key in node.notes else node.op.propagate_channels(node, index, axis)
     if isinstance(found, Sequence):  # one for each result, of which there may be many
         found = node.notes[key] = {c.result: c for c in reversed(found)}
     if isinstance(found, dict):
@@ -143,7 +143,7 @@ def _push_along(node: Node, result: int, maps: Mapping[int, ChannelMap], axis: i
 
 
 @dataclass
-class Step:
+class Remade:
     """A node made anew on what its operands have become. constants: what new constants hold, by operand, counted flat;
     rests: shifts that stay after results, by their number."""
 
@@ -174,7 +174,7 @@ def _twin(m: Match, node: Node, operands: list[Value | None]) -> Node | None:
         same = type(other.op) is type(node.op) and other.op == node.op and len(other.inputs) == len(operands)
         if other is node or not same or any(a is not b for a, b in zip(other.inputs, operands)):
             continue
-        if m.graph.place_of(other) < m.graph.place_of(m.root):
+        if m.graph.position_of(other) < m.graph.position_of(m.root):
             return other
     return None
 
@@ -197,15 +197,15 @@ class Rewiring:
     """Nodes that are made anew. steps: in any order; a value stands for a node that falls out, and is what takes the
     place of its result. beside: results of these nodes that others may go on reading."""
 
-    steps: dict[Node, Step | Made | Value] = field(default_factory=dict[Node, "Step | Made | Value"])
+    steps: dict[Node, Remade | Made | Value] = field(default_factory=dict[Node, "Remade | Made | Value"])
     beside: dict[Value, None] = field(default_factory=dict[Value, None])
 
     def __call__(self, m: Match) -> dict[Value, Value]:
         """Make them in front of the root; return what takes the place of which value."""
         new: dict[Value, Value] = {}
-        for node in sorted(self.steps, key=m.graph.place_of):
+        for node in sorted(self.steps, key=m.graph.position_of):
             step = self.steps[node]
-            if isinstance(step, Step):
+            if isinstance(step, Remade):
                 new |= zip(node.outputs, step(m, new))
             else:
                 new[node.output] = new.get(step, step) if isinstance(step, Value) else step(m)
@@ -261,7 +261,7 @@ class _Asked:
         """Find a step for each node that waits, the last one of the graph first; return why one has none."""
         carriers, steps = 0, self.found.steps
         while self.waiting:
-            node = max(self.waiting, key=self.graph.place_of) if len(self.waiting) > 1 else next(iter(self.waiting))
+            node = max(self.waiting, key=self.graph.position_of) if len(self.waiting) > 1 else next(iter(self.waiting))
             del self.waiting[node]
             if len(node.outputs) > MANY:
                 return f"{node.op.name} has more than {MANY} results (node {node.name!r})"
@@ -269,7 +269,7 @@ class _Asked:
                 self._make_beside(v)
             if reason := self._step(node):
                 return reason
-            carriers += isinstance(steps[node], Step)
+            carriers += isinstance(steps[node], Remade)
             if carriers > MOST_CARRIERS or len(steps) > MOST_STEPS:
                 return "it is too far from what could take it: too many nodes would have to be made anew"
         return None
@@ -281,7 +281,7 @@ class _Asked:
             if not isinstance(untaken, str):
                 self.found.steps[node] = untaken
                 return self._leave(node.inputs)
-        step = self.found.steps[node] = Step(node)
+        step = self.found.steps[node] = Remade(node)
         for number, v in enumerate(node.outputs):
             if not self._changes(v):
                 self.found.beside[v] = None
@@ -297,7 +297,7 @@ class _Asked:
         reasons = (self.ask(v, UNCHANGED) for v in values if v is not None and not v.is_constant)
         return next((r for r in reasons if r), None)
 
-    def _pull(self, step: Step, number: int, v: Value, untaken: str) -> str | None:
+    def _pull(self, step: Remade, number: int, v: Value, untaken: str) -> str | None:
         """Ask for the operands with which a node gives a result that is asked for; for a result that is not, for those
         that leave it as it is."""
         node = step.node
@@ -322,7 +322,7 @@ class _Asked:
                 return reason
         return self._leave(v for i, v in enumerate(node.inputs) if i not in asked)
 
-    def _hold(self, step: Step, index: int, operand: Value, own: ChannelMap) -> str | None:
+    def _hold(self, step: Remade, index: int, operand: Value, own: ChannelMap) -> str | None:
         """Have a constant operand take the map; return why it cannot."""
         if own.is_identity:
             return None
@@ -355,7 +355,7 @@ class _Asked:
             own = _left_alone(u, u.inputs.index(v), self.maps[v])
             both = None if own is None else self.maps[v].joined(own)
             if both is not None:
-                self.maps[v], self.found.steps[u] = both, Step(u)
+                self.maps[v], self.found.steps[u] = both, Remade(u)
                 self.found.beside |= dict.fromkeys(u.outputs)
 
 
@@ -432,7 +432,7 @@ class Fronts:
         moved = push(node, result, {i: f.map for i, f in fronts.items()})
         if isinstance(moved, str):
             return Refusal(f"{node.op.name} {moved} (node {node.name!r})", norms)
-        steps: dict[Node, Step | Made | Value] = {node: Step(node)}
+        steps: dict[Node, Remade | Made | Value] = {node: Remade(node)}
         for front in fronts.values():
             steps |= front.rewiring.steps
         return Front(moved, Rewiring(steps), norms)

@@ -153,7 +153,7 @@ class FoldSubFrom(FoldArithmetic):
 
 @dataclass(frozen=True)
 class FoldInFront(Rewrite):
-    """f(x * k + shift; w, b) -> f'(x; w', b') + rest        for every op f whose `absorbed` gives w', b' and rest
+    """f(x * k + shift; w, b) -> f'(x; w', b') + rest        for every op f whose `fold_before` gives w', b' and rest
 
     x may be any operand that is not constant: the right one of a product, for example.
     """

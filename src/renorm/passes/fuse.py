@@ -32,8 +32,8 @@ from renorm.graph.names import Names
 from renorm.graph.op import BROADCAST, INJECTIVE, OPAQUE, REDUCTION, Fusion
 from renorm.ops.schedules import blocks
 from renorm.ops.transpose import Transpose
+from renorm.passes.aliasing import parts_of
 from renorm.passes.context import Claim, Context
-from renorm.passes.places import parts_of
 
 _LONGEST = 200  # terms of one inlined expression; residual blocks have fewer than 20
 _DEEPEST = 64  # levels of one inlined expression, of the twice as many that the schedule, its indices too, may make

@@ -38,7 +38,7 @@ Buffer = Sequence[Lifetime]  # parts that do not overlap
 
 
 @dataclass(frozen=True)
-class Plan:
+class MemoryPlan:
     """offsets: bytes from the start of the arena, one for each buffer. size: bytes of the arena. lower_bound: bytes
     any plan needs."""
 
@@ -47,13 +47,13 @@ class Plan:
     lower_bound: int
 
 
-def plan(buffers: Sequence[Buffer]) -> Plan:
+def plan(buffers: Sequence[Buffer]) -> MemoryPlan:
     """Aligned offsets for all buffers; one of no bytes lies at 0."""
     held = [_Held(parts) for parts in buffers]
     bound = _most_alive([part for h in held for part in h.parts])
     if _living_together(held) > _PAIRS:
         best, size = _placed_in_time(held)
-        return Plan(tuple(best), size, bound)
+        return MemoryPlan(tuple(best), size, bound)
     order = _by_measure(held, _MEASURES[0])
     best, size = _placed(held, order)
     for measure in _MEASURES[1:]:
@@ -74,7 +74,7 @@ def plan(buffers: Sequence[Buffer]) -> Plan:
         offsets, reached = _placed(held, order)
         if reached < size:
             best, size = offsets, reached
-    return Plan(tuple(best), size, bound)
+    return MemoryPlan(tuple(best), size, bound)
 
 
 class _Held:

@@ -127,7 +127,7 @@ def _matches(graph: Graph, target: Target) -> Iterator[list[Node]]:
         for node in graph.nodes:
             m = next(unit.matches(graph, node), None)
             if m is not None and driver.objection(unit, m, Plan(unit.rewrite)) is None:
-                yield sorted(m.nodes, key=graph.place_of)
+                yield sorted(m.nodes, key=graph.position_of)
     names = _names(target)
     for node in graph.nodes:
         if node.op.name in names:

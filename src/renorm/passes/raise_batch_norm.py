@@ -30,7 +30,7 @@ _THROUGH = ("transpose", "batch_to_space", "reshape", "squeeze", "unsqueeze", "s
 
 
 @dataclass(frozen=True)
-class Step:
+class AffineStep:
     """One node: x + c, x - c, c * x or x / c, c one number per channel."""
 
     node: Node
@@ -89,7 +89,7 @@ class RaiseBatchNorm(Rewrite):
         return ops.batch_norm(x, *made, epsilon=0.0, name=m.root.name)
 
 
-def _parameters(steps: Sequence[Step]) -> dict[str, Any]:
+def _parameters(steps: Sequence[AffineStep]) -> dict[str, Any]:
     """Return the constants of a chain as batch norm has them, in its order."""
     count, dtype = steps[0].c.size, dtypes.numpy_dtype(steps[0].x.dtype)
     mean, std, scale, bias = (np.full(count, v, np.float64) for v in (0.0, 1.0, 1.0, 0.0))
@@ -111,7 +111,7 @@ def _parameters(steps: Sequence[Step]) -> dict[str, Any]:
     return {"scale": scale, "bias": bias, "mean": mean, "var": std * std}
 
 
-def _step(node: Node) -> Step | None:
+def _step(node: Node) -> AffineStep | None:
     if node.op.name not in _ARITHMETIC or not dtypes.is_float(node.output.dtype):
         return None
     a, b = node.inputs
@@ -124,12 +124,12 @@ def _step(node: Node) -> Step | None:
     found = per_channel(c, x, node.output)
     if isinstance(found, str) or found[0] != 1 or not np.isfinite(found[1]).all():
         return None
-    return Step(node, x, found[1])
+    return AffineStep(node, x, found[1])
 
 
-def _steps(root: Node) -> list[Step]:
+def _steps(root: Node) -> list[AffineStep]:
     """The chain that ends at a node, first step first; inner ones have no other reader."""
-    found = list[Step]()
+    found = list[AffineStep]()
     node: Node | None = root
     while (
         node is not None
@@ -144,14 +144,14 @@ def _steps(root: Node) -> list[Step]:
     return found[::-1]
 
 
-def _norm_steps(root: Node) -> list[Step]:
+def _norm_steps(root: Node) -> list[AffineStep]:
     """Return the chain that ends at a node, where it is a norm and does not go on."""
     steps, readers = _steps(root), root.output.readers
     goes_on = len(readers) == 1 and _step(*readers) is not None
     return steps if steps and not goes_on and _is_norm(steps) else []
 
 
-def _is_norm(steps: Sequence[Step]) -> bool:
+def _is_norm(steps: Sequence[AffineStep]) -> bool:
     """Return whether a chain is more than arithmetic that happens to be there: it centres and scales per channel, or
     scales and shifts what a linear op makes. Factors of 1 are no scale: what is left is an addition."""
     kinds = [s.is_shift for s in steps]
@@ -161,7 +161,7 @@ def _is_norm(steps: Sequence[Step]) -> bool:
     return _is_behind_linear(steps[0].x) if not kinds[0] or not varied else True
 
 
-def _scales(steps: Sequence[Step]) -> bool:
+def _scales(steps: Sequence[AffineStep]) -> bool:
     k = np.ones_like(steps[0].c)
     with np.errstate(all="ignore"):
         for s in steps:

@@ -48,6 +48,6 @@ def _near_norms(graph: Graph, rules: Sequence[Rewrite], context: Context) -> Ite
                 rule, raise_slice_norms.RaiseStandard | raise_batch_norm.RaiseBatchNorm
             ):
                 continue
-            pieces = sorted(rule.pieces(node), key=graph.place_of)
+            pieces = sorted(rule.pieces(node), key=graph.position_of)
             if pieces:
                 yield NearNorm(node.name, rule.kind(node), refused.reason, tuple(merged_origin(pieces)))

@@ -252,7 +252,7 @@ def _maker(graph: Graph, x: Value) -> Node | None:
             chain.add(node)
             waiting += [u for u in node.inputs if u is not None]
     found = [n for n in found if n.output is x or all(u in chain for u in n.output.readers)]
-    return max(found, key=graph.place_of, default=None)
+    return max(found, key=graph.position_of, default=None)
 
 
 def is_copied(v: Value) -> bool:

@@ -1,7 +1,7 @@
 """Constants that take a scale and a shift per channel: those of the node before them, or of the node after them.
 
-    f(x; w, b) * k + shift -> f(x; w', b')            for every op f whose `scaled` gives w' and b'
-    f(x * k + shift; w, b) -> f(x; w', b') + rest     for every op f whose `absorbed` gives them
+    f(x; w, b) * k + shift -> f(x; w', b')            for every op f whose `fold_after` gives w' and b'
+    f(x * k + shift; w, b) -> f(x; w', b') + rest     for every op f whose `fold_before` gives them
 
 A constant is rounded once, however many folds end in it, and never edited in place, so that a weight which two nodes
 share stays what it is for the other.
@@ -105,9 +105,9 @@ def absorb(producer: Node, affine: ChannelMap) -> Absorbed | Scaled | str:
     if multiplied is not None:
         return multiplied
     given = _given(producer)
-    found, rest = producer.op.scaled(given, affine.axis, affine.k, affine.shift), None
+    found, rest = producer.op.fold_after(given, affine.axis, affine.k, affine.shift), None
     if isinstance(found, str) and affine.k is not None and affine.shift is not None:
-        without = producer.op.scaled(given, affine.axis, affine.k, None)  # no bias? then the shift stays behind
+        without = producer.op.fold_after(given, affine.axis, affine.k, None)  # no bias? then the shift stays behind
         if not isinstance(without, str):
             spread = [1] * producer.output.rank
             spread[affine.axis] = -1
@@ -121,7 +121,7 @@ def absorb(producer: Node, affine: ChannelMap) -> Absorbed | Scaled | str:
 def absorb_front(consumer: Node, index: int, before: ChannelMap) -> Absorbed | str:
     """The consumer with the map on one of its operands in its constants, or why it cannot take it."""
     given = _given(consumer)
-    found = before.objection() or consumer.op.absorbed(consumer, given, index, before)
+    found = before.objection() or consumer.op.fold_before(consumer, given, index, before)
     if isinstance(found, str):
         return f"{found} (node {consumer.name!r})"
     op, changed, rest = found
@@ -131,7 +131,7 @@ def absorb_front(consumer: Node, index: int, before: ChannelMap) -> Absorbed | s
 
 
 def _given(node: Node) -> list[Any]:
-    """Return the operands of a node as `OpDef.scaled` and `OpDef.absorbed` are given them."""
+    """Return the operands of a node as `OpDef.fold_after` and `OpDef.fold_before` are given them."""
     types, given, at = node.operand_types(), list[Any](), 0
     for o in node.operands:
         given.append(_elements(o, node.op.channel_axis(at, types) is not None))
@@ -152,7 +152,7 @@ def _checked(found: Absorbed) -> Absorbed | str:
 
 
 def _elements(operand: Any, is_weight: bool) -> Any:
-    """Return an operand as `OpDef.scaled` is given it."""
+    """Return an operand as `OpDef.fold_after` is given it."""
     if isinstance(operand, list):
         return [_elements(o, is_weight) for o in operand]
     if operand is None or not operand.is_constant:

@@ -39,7 +39,7 @@ class Elementwise(OpDef):
     known_element: ClassVar[Callable[..., Any] | None] = None
     commutes: ClassVar[str] = ""
 
-    def carried(self, node: Node, index: int, axis: int) -> Carry | None:
+    def propagate_channels(self, node: Node, index: int, axis: int) -> Carry | None:
         v, y = node.inputs[index], node.output
         if v is None or not self.commutes:
             return None

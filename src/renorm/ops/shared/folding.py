@@ -1,4 +1,4 @@
-"""How factors and shifts per channel become part of an op's constants: the arithmetic of `OpDef.scaled`.
+"""How factors and shifts per channel become part of an op's constants: the arithmetic of `OpDef.fold_after`.
 
 Arrays come and go in float64, weights in the dtype they are stored in or as a Deferred. k, shift: one number per
 channel of the result, or None where there is nothing to multiply or add.
@@ -20,7 +20,7 @@ Array = Any
 
 
 def is_known(operand: Any) -> bool:
-    """Return whether an operand of `scaled` is a constant."""
+    """Return whether an operand of `fold_after` is a constant."""
     return isinstance(operand, (np.ndarray, Deferred))
 
 

@@ -1,8 +1,8 @@
 """What ops that only move elements have in common: they state an index map, and the rest is read off it.
 
-    infer          its shape                    compute        its steps, as topi has them
-    carried        the way of one axis          boxes          a part of memory, where it is one
-    known_result   `reference` over known elements
+    infer                 its shape              compute         its steps, as topi has them
+    propagate_channels    the way of one axis    aliases         a part of memory, where it is one
+    known_result          `reference` over known elements
 
 `reference` stays each op's own, by NumPy: tests hold all of this against it.
 """
@@ -22,7 +22,7 @@ from renorm.expr.nodes import cast
 from renorm.graph.channels import Carry
 from renorm.graph.index_map import IndexMap, Joined, Padded, Permuted, Regrouped, Repeated, Step, Strided
 from renorm.graph.ir import Node, Value
-from renorm.graph.op import Box
+from renorm.graph.op import Alias
 from renorm.ops.shared import exact
 from renorm.ops.shared.family import Injective
 
@@ -52,7 +52,7 @@ class Movement(Injective):
         found = self.index_map(*operands)
         return [_tensor(m) for m in found] if isinstance(found, list) else _tensor(found)
 
-    def carried(self, node: Node, index: int, axis: int) -> Sequence[Carry]:
+    def propagate_channels(self, node: Node, index: int, axis: int) -> Sequence[Carry]:
         found, seen, maps = list[Carry](), set[int](), self._maps(node)
         for result, m in enumerate(maps):
             carry = m.carry(index, axis)
@@ -63,8 +63,8 @@ class Movement(Injective):
             found.append(Carry(carry.axis, carry.pairs, result, fixed=carry.fixed))
         return found
 
-    def boxes(self, node: Node) -> Sequence[Box]:
-        return [box for m, result in zip(self._maps(node), node.outputs) for box in m.boxes(result)]
+    def aliases(self, node: Node) -> Sequence[Alias]:
+        return [alias for m, result in zip(self._maps(node), node.outputs) for alias in m.aliases(result)]
 
     def known_result(self, *operands: Any) -> np.ndarray[Any, Any] | None:
         """Return the elements of a single result."""

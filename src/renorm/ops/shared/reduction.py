@@ -57,7 +57,7 @@ class Reduction(OpDef):
         gone = reduced_axes(self.axes, x.rank)
         return tuple(1 if a in gone else d for a, d in enumerate(x.shape) if self.keepdims or a not in gone)
 
-    def carried(self, node: Node, index: int, axis: int) -> Carry | None:
+    def propagate_channels(self, node: Node, index: int, axis: int) -> Carry | None:
         """Means keep a map as it is, largest and smallest elements where factors are above zero, sums where nothing is
         added."""
         x, gone = node.inputs[0], reduced_axes(self.axes, node.inputs[0].rank if node.inputs[0] is not None else 0)

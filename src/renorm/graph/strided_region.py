@@ -1,6 +1,6 @@
-"""Places: which bytes of a value's memory hold another value.
+"""Strided regions: which bytes of a value's memory hold another value.
 
-    place ::= `rows` runs of `run` bytes, `pitch` bytes from the beginning of one to that of the next
+    region ::= `rows` runs of `run` bytes, `pitch` bytes from the beginning of one to that of the next
 
 So lie the parts of a concat, the pieces of a split, and what is sliced, along any axis: what an axis has after it is a
 run, what stands before it makes rows.
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Place:
-    """offset: where the first run begins, in bytes. Equal places are equal objects when they are made by `of`."""
+class StridedRegion:
+    """offset: where the first run begins, in bytes. Equal regions are equal objects when they are made by `of`."""
 
     offset: int
     run: int
@@ -30,17 +30,19 @@ class Place:
     pitch: int = 0
 
     @staticmethod
-    def of(offset: int, run: int, rows: int = 1, pitch: int = 0) -> Place:
+    def of(offset: int, run: int, rows: int = 1, pitch: int = 0) -> StridedRegion:
         """Rows without anything between are one run."""
-        return Place(offset, run * rows) if rows == 1 or run == pitch else Place(offset, run, rows, pitch)
+        return (
+            StridedRegion(offset, run * rows) if rows == 1 or run == pitch else StridedRegion(offset, run, rows, pitch)
+        )
 
     @staticmethod
-    def of_box(whole: Sequence[int], part: Sequence[int], starts: Sequence[int], itemsize: int) -> Place | None:
+    def of_box(whole: Sequence[int], part: Sequence[int], starts: Sequence[int], itemsize: int) -> StridedRegion | None:
         """Of whole[starts[0] : starts[0] + part[0], ...] in row-major memory; None where rows have no single pitch."""
         steps = [itemsize * prod(whole[k + 1 :]) for k in range(len(whole))]
         offset = sum(start * step for start, step in zip(starts, steps))
         if 0 in part:
-            return Place(0, 0)
+            return StridedRegion(0, 0)
         cut = next((k for k in reversed(range(len(whole))) if part[k] != whole[k]), 0)
         rows, pitch, is_open = 1, 0, True
         for k in reversed(range(cut)):
@@ -51,7 +53,7 @@ class Place:
             else:
                 rows, pitch = rows * part[k], pitch or steps[k]
                 is_open = part[k] == whole[k]
-        return Place.of(offset, part[cut] * steps[cut] if part else itemsize, rows, pitch)
+        return StridedRegion.of(offset, part[cut] * steps[cut] if part else itemsize, rows, pitch)
 
     @property
     def nbytes(self) -> int:
@@ -67,23 +69,23 @@ class Place:
         """Return where each run begins."""
         return [self.offset + row * self.pitch for row in range(self.rows)]
 
-    def shifted(self, offset: int) -> Place:
-        return Place(self.offset + offset, self.run, self.rows, self.pitch)
+    def shifted(self, offset: int) -> StridedRegion:
+        return StridedRegion(self.offset + offset, self.run, self.rows, self.pitch)
 
-    def inside(self, outer: Place) -> Place | None:
-        """Return where this place of a value is in the memory of another one, in which that value lies at `outer`; None
-        where the bytes have no single pitch there."""
+    def inside(self, outer: StridedRegion) -> StridedRegion | None:
+        """Return where this region of a value is in the memory of another one, in which that value lies at `outer`;
+        None where the bytes have no single pitch there."""
         row, at = divmod(self.offset, outer.run) if outer.run else (0, self.offset)
         begin = outer.offset + row * outer.pitch + at
         if outer.rows == 1 or not self.run:
             return self.shifted(outer.offset)
         if at + self.run <= outer.run and (self.rows == 1 or self.pitch % outer.run == 0):
-            return Place.of(begin, self.run, self.rows, self.pitch // outer.run * outer.pitch)
+            return StridedRegion.of(begin, self.run, self.rows, self.pitch // outer.run * outer.pitch)
         if at == 0 and self.rows == 1 and self.run % outer.run == 0:
-            return Place.of(begin, outer.run, self.run // outer.run, outer.pitch)
+            return StridedRegion.of(begin, outer.run, self.run // outer.run, outer.pitch)
         return None
 
-    def overlaps(self, other: Place) -> bool:
+    def overlaps(self, other: StridedRegion) -> bool:
         """Return whether they share a byte; where rows of both have different pitches, whether they may."""
         if not (self.offset < other.end and other.offset < self.end):
             return False
@@ -120,7 +122,7 @@ def memory_shape(v: Value) -> tuple[int, ...]:
     return shape if v.layout is None else v.layout.memory(shape, v.layout.lanes)
 
 
-def root(v: Value) -> tuple[Value, Place]:
+def root(v: Value) -> tuple[Value, StridedRegion]:
     """The value whose memory holds `v`, and where."""
     way: list[Within] = []
     at = v  # values may lie within values thousands deep
@@ -128,15 +130,15 @@ def root(v: Value) -> tuple[Value, Place]:
         way.append(at.within)
         at = at.within.value
     known = at.within.root if at.within is not None else None
-    holder, outer = known or (at, Place(0, nbytes(at)))
+    holder, outer = known or (at, StridedRegion(0, nbytes(at)))
     for within in reversed(way):
-        place = within.place.inside(outer)
-        assert place is not None, f"{v!r} has no place in {holder!r}"
-        within.root = holder, outer = holder, place
+        region = within.region.inside(outer)
+        assert region is not None, f"{v!r} has no region in {holder!r}"
+        within.root = holder, outer = holder, region
     return holder, outer
 
 
 def strides(v: Value) -> tuple[int, ...] | None:
     """Elements from one to the next along each axis as memory has them, where there are others between; else None."""
-    place = root(v)[1]
-    return place.strides(memory_shape(v), itemsize(v.dtype)) if place.rows > 1 else None
+    region = root(v)[1]
+    return region.strides(memory_shape(v), itemsize(v.dtype)) if region.rows > 1 else None
