@@ -59,7 +59,7 @@ def claim(f: Routine, words: Pointer, is_first: Truth) -> Number:
     was = words.fetch_add(ORDERED, 5)
     with f.when(is_first) as first:
         (words + 8).store_atomic(ORDERED, 7, INT)
-    with first.otherwise():
+    with f.otherwise(first):
         (words + 8).store_atomic(RELAXED, 9)
     swapped, kept = words.exchange(seen + 5, 1), words.exchange(0, 2)
     return was * 4 + swapped.convert("zext", "i64") * 2 + kept.convert("zext", "i64")

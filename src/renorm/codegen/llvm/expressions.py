@@ -295,7 +295,7 @@ class Expressions:
         chosen = Variable(Lanes(f, poison(types.register_type(e.dtype, e.lanes))))
         with f.branch(c) as branch:
             chosen.value = Lanes(f, self._spread(then, e.lanes))
-        with branch.otherwise():
+        with f.otherwise(branch):
             chosen.value = Lanes(f, self._spread(otherwise, e.lanes))
         return chosen.value.value
 

@@ -224,7 +224,7 @@ class _PhaseEmitter:
         with self.f.branch(condition) as branch:
             self.statement(s.then)
         if s.otherwise is not None:
-            with branch.otherwise():
+            with self.f.otherwise(branch):
                 self.statement(s.otherwise)
 
     def _allocate(self, s: Allocate) -> None:

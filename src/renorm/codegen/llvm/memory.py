@@ -277,5 +277,5 @@ class Memory:
         misaligned = f.op("and", number, constant(I64, size - 1))
         with f.branch(f.compare("icmp eq", misaligned, constant(I64, 0))) as branch:
             f.effect(f"store {raw.typed}, ptr {address.text}, align {size}, !nontemporal !{NONTEMPORAL}")
-        with branch.otherwise():
+        with f.otherwise(branch):
             self._write(place, first, raw)

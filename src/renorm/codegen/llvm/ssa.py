@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Generator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -160,6 +160,14 @@ class Region:
     stored: set[Value] = field(default_factory=set[Value])
 
 
+@dataclass(slots=True)
+class Branch:
+    """A branch from the block `before` to its first side or to `join`, where both sides go on."""
+
+    before: Block
+    join: Block = field(init=False)
+
+
 class Function:
     """Builds `define result @name(parameters)`. Instructions go to the innermost region's current block. scales:
     whether there is an instruction for vectors of x * 2**n (AVX-512); elsewhere llvm.ldexp is a call per lane."""
@@ -268,9 +276,9 @@ class Function:
 
     @contextmanager
     def branch(self, condition: Value) -> Generator[Branch, None, None]:
-        """if (condition) { ... }, after which there may be `with branch.otherwise(): ...`."""
+        """if (condition) { ... }; yields what `otherwise` takes."""
         before, then = self.block, self.new_block("then")
-        branch = Branch(self, before)
+        branch = Branch(before)
         with self._region(then, hoists=False):
             yield branch
             last = self.block
@@ -281,7 +289,7 @@ class Function:
 
     @contextmanager
     def otherwise(self, branch: Branch) -> Generator[None, None, None]:
-        """The other side of the branch that was written last."""
+        """else { ... }, right after the first side of the branch."""
         self.blocks.remove(join := branch.join)
         first = self.new_block("else")
         branch.before.terminator = branch.before.terminator.replace(f"%{join.label}", f"%{first.label}")
@@ -464,16 +472,3 @@ class Function:
             lines.extend(f"  {line}" for line in body)
         lines.append("}")
         return "\n".join(lines)
-
-
-@dataclass
-class Branch:
-    """A branch of a function, from the block `before` to its first side or to `join`, where both sides go on."""
-
-    function: Function
-    before: Block
-    join: Block = field(init=False)
-
-    def otherwise(self) -> AbstractContextManager[None]:
-        """else { ... }, right after the first side."""
-        return self.function.otherwise(self)

@@ -146,7 +146,7 @@ def _run_whole(f: Routine, run: Run, record: Pointer, is_watched: Truth, moments
     _stamp(f, run.pool, moments, 0)
     with f.when((record.load(layout.FLAGS) & layout.FOREIGN).differs(0)) as is_foreign:
         foreign(f, run, record.pointer(layout.FUNCTION), record.pointer(layout.ARGS), extent)
-    with is_foreign.otherwise():
+    with f.otherwise(is_foreign):
         piece = where(is_watched, record.load(layout.PIECE), extent)
         first = f.variable(0)
         with f.forever():
@@ -195,7 +195,7 @@ def walk(f: Routine, run: Run, thread: Number, threads: Number) -> Number:
         with f.when(is_alone | record.load(layout.CHUNK).equals(0)) as is_serial, f.when(is_first):
             own.value += extent
             f.give(after, when=~_run_whole(f, run, record, is_watched.value, moments.value))
-        with is_serial.otherwise():
+        with f.otherwise(is_serial):
             own.value += take(f, run, record, thread, threads, moments.value)
         at.value += layout.RECORD
         moments.value += step
@@ -252,7 +252,7 @@ def _together(f: Routine, run: Run, threads: Number) -> None:
     (pool + layout.OPEN).store_atomic(ORDERED, 1)
     with f.when(_wakes(f, run)) as wakes:
         _publish(f, pool)
-    with wakes.otherwise():
+    with f.otherwise(wakes):
         (pool + layout.GENERATION).fetch_add(ORDERED, 1)
     until(f, run, walk(f, run, 0, threads))
     (pool + layout.OPEN).store_atomic(ORDERED, 0)
@@ -277,7 +277,7 @@ def enter(
             busy.fetch_add(RELAXED, 1)
             walk(f, run, 0, 1)
             busy.fetch_add(RELAXED, -1)
-        with is_alone.otherwise(), f.when(occupy(f, run)):
+        with f.otherwise(is_alone), f.when(occupy(f, run)):
             busy.fetch_add(RELAXED, threads)
             _together(f, run, threads)
             vacate(f, pool)
