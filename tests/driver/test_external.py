@@ -27,7 +27,7 @@ import renorm
 from renorm import ops
 from renorm.cli.inspect import command as inspect
 from renorm.core.dims import Sym
-from renorm.driver.analysis import analyze
+from renorm.driver.compile import analyze
 from renorm.graph import interpret
 from renorm.graph.ir import Graph
 from renorm.runtime.external import PROVIDED as LOADERS

@@ -14,7 +14,7 @@ import renorm
 from renorm.core.difference import relative_error
 from renorm.core.dims import static
 from renorm.core.tolerance import tolerance
-from renorm.driver.analysis import analyze
+from renorm.driver.compile import analyze
 from renorm.driver.runners import session
 from renorm.graph import interpret as graph_interpreter
 from renorm.runtime.report import NormRecord

@@ -12,7 +12,7 @@ from onnx import parser
 import renorm
 from renorm import te, topi
 from renorm.core import target
-from renorm.driver.analysis import analyze
+from renorm.driver.compile import analyze
 from renorm.driver.lowering import lower_group
 from renorm.driver.work import work
 from renorm.graph.types import TensorType

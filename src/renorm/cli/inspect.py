@@ -16,7 +16,7 @@ from renorm.cli import network, output
 from renorm.cli.options import FILE, compiling, model, trusting, verb
 from renorm.core.errors import InvalidInput
 from renorm.core.files import replacing
-from renorm.driver.analysis import analyze
+from renorm.driver.compile import analyze
 from renorm.graph import drawing
 from renorm.runtime import artifact
 from renorm.runtime.program import Program

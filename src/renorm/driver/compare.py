@@ -17,8 +17,7 @@ from renorm.core.errors import InvalidInput
 from renorm.core.limits import DEFAULT, Limits
 from renorm.core.tolerance import STEPS, Tolerance
 from renorm.driver import runners
-from renorm.driver.analysis import analyze
-from renorm.driver.compile import compile
+from renorm.driver.compile import analyze, compile
 from renorm.driver.divergence import first_diverging_node, first_diverging_tensor
 from renorm.driver.draws import Draw
 from renorm.driver.runners import fit

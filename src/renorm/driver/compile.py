@@ -177,6 +177,27 @@ def optimized(source: Graph, sizes: Mapping[str, int], options: Options) -> tupl
     return graph, replace(report, kernels=tuple(records))
 
 
+def analyze(
+    model: Any,
+    *,
+    target: str | Target = "llvm",
+    opt_level: int = 3,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    keep: Sequence[str] = (),
+    verify: bool = False,
+    precision: str = "fast",
+    limits: Limits = DEFAULT,
+) -> tuple[Graph, Report]:
+    """Compile without generating code: return the graph after the passes, cut into kernels, and the report as
+    `compile` gives it but for memory and times.
+
+    Extents that `shapes` does not fix stay symbolic. Arguments and errors are those of `compile`.
+    """
+    source = read(model, limits=limits)
+    options = Options(targets.find(target), opt_level, keep_names(keep), verify, precision=precision, limits=limits)
+    return optimized(source, fixed_extents(source.inputs, shapes or {}, source.name), options)
+
+
 @standard_environment()
 def specialize(
     source: Graph, sizes: Mapping[str, int], options: Options, before: Mapping[str, float] | None = None

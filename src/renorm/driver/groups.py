@@ -22,6 +22,7 @@ from renorm.graph import registry
 from renorm.graph.ir import Graph, Group, Node, Value
 from renorm.graph.strided_region import strides
 from renorm.runtime.report import WorkRecord
+from renorm.topi.layout import Form
 
 
 def group_values(group: Group) -> list[Value]:
@@ -95,15 +96,23 @@ class KernelCall:
 
 
 @dataclass(frozen=True)
+class Read:
+    """What a parameter reads, names erased. value: its number; form: as of a Parameter."""
+
+    value: int
+    form: Form | None
+
+
+@dataclass(frozen=True)
 class Lowering:
     """A lowered group, names erased.
 
-    structure: of its kernel (codegen.structural_hash). reads: of each parameter the number of its value, and the rest
-    as JSON has it. writes: numbers of values. nbytes, work: as in KernelCall.
+    structure: of its kernel (codegen.structural_hash). reads: of each parameter. writes: numbers of values. nbytes,
+    work: as in KernelCall.
     """
 
     structure: str
-    reads: tuple[tuple[int, dict[str, Any]], ...]
+    reads: tuple[Read, ...]
     writes: tuple[int, ...]
     nbytes: tuple[int, ...]
     work: WorkRecord
@@ -111,22 +120,19 @@ class Lowering:
     @staticmethod
     def of(group: Group, structure: str, call: KernelCall) -> Lowering:
         numbers = {v: i for i, v in enumerate(group_values(group))}
-        reads = tuple((numbers[p.value], records.plain(p, without=("value",))) for p in call.reads)
+        reads = tuple(Read(numbers[p.value], p.form) for p in call.reads)
         return Lowering(structure, reads, tuple(numbers[v] for v in call.writes), call.nbytes, call.work)
 
     def call(self, group: Group) -> KernelCall:
         """Return how a group of the same key is run."""
         values = group_values(group)
-        reads = tuple(records.record(Parameter, rest, value=values[i]) for i, rest in self.reads)
+        reads = tuple(Parameter(values[r.value], r.form) for r in self.reads)
         return KernelCall(group.name, reads, tuple(values[i] for i in self.writes), self.nbytes, self.work)
 
     def encode(self) -> bytes:
-        fields = [self.structure, self.reads, self.writes, self.nbytes, records.plain(self.work)]
-        return json.dumps(fields, separators=(",", ":")).encode()
+        return json.dumps(records.plain(self), separators=(",", ":")).encode()
 
     @staticmethod
     def decode(data: bytes) -> Lowering:
         """Return the group that `encode` wrote."""
-        structure, reads, writes, nbytes, work = json.loads(data)
-        parameters = tuple((i, rest) for i, rest in reads)
-        return Lowering(structure, parameters, tuple(writes), tuple(nbytes), records.record(WorkRecord, work))
+        return records.record(Lowering, json.loads(data))

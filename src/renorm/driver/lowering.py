@@ -22,6 +22,7 @@ from renorm.graph.ir import Graph, Group, Node, Value
 from renorm.graph.strided_region import strides
 from renorm.ops import schedules
 from renorm.runtime.report import WorkRecord
+from renorm.te.tensor import producers_first
 from renorm.topi import layout
 from renorm.topi.layout import Form
 
@@ -128,19 +129,7 @@ def lower_group(graph: Graph, group: Group, target: Target, users: dict[Value, l
 
     for node in group.nodes:
         override = registry.overridden(node.op.name, target)
-        operands, flat = list[Any](), 0
-        for parameter, operand in zip(node.op.parsed.operands, node.operands, strict=True):
-            values = operand if isinstance(operand, list) else [operand]
-            given = [
-                None
-                if v is None
-                else _static_array(node, parameter.name, v)
-                if parameter.is_static
-                else tensor(v, node, flat + i)
-                for i, v in enumerate(values)
-            ]
-            flat += len(values)
-            operands.append(given if isinstance(operand, list) else given[0])
+        operands = _operands(node, lambda v, i, node=node: tensor(v, node, i))
         compute = override.compute
         call: Callable[..., Any] = node.op.compute if compute is None else lambda *xs, f=compute, op=node.op: f(op, *xs)
         results = _user_code(node, "compute", call, *operands)
@@ -163,8 +152,8 @@ def lower_group(graph: Graph, group: Group, target: Target, users: dict[Value, l
     override = registry.overridden(anchor.op.name, target)
     scheduled = override.schedule or partial(schedules.schedule, anchor.op)
     replaced = _user_code(anchor, "schedule", scheduled, schedule, outs, machine)
-    loaded = _placeholders(outs)
-    held = [t for t in reads if id(t.op) in loaded]  # a compute may ignore an operand, or need only its shape
+    loaded = set(producers_first(t.op for t in outs))
+    held = [t for t in reads if t.op in loaded]  # a compute may ignore an operand, or need only its shape
     chosen = replaced if isinstance(replaced, te.Schedule) else schedule
     _store_within(chosen, outs, writes)
     try:
@@ -176,19 +165,28 @@ def lower_group(graph: Graph, group: Group, target: Target, users: dict[Value, l
 
 def expressions(node: Node) -> list[te.Tensor]:
     """Return what a node computes, by itself."""
-    operands = list[Any]()
+    operands = _operands(node, lambda v, _: te.placeholder(static(v.shape), v.dtype, identifier(v.name)))
+    results = _user_code(node, "compute", node.op.compute, *operands)
+    return list(results) if isinstance(results, (list, tuple)) else [results]
+
+
+def _operands(node: Node, tensor: Callable[[Value, int], te.Tensor]) -> list[Any]:
+    """Return what `compute` of a node is called with: arrays where it is to know elements, else what `tensor` returns
+    for a value and its number among the inputs; a list for a variadic operand."""
+    operands, flat = list[Any](), 0
     for parameter, operand in zip(node.op.parsed.operands, node.operands, strict=True):
+        values = operand if isinstance(operand, list) else [operand]
         given = [
             None
             if v is None
             else _static_array(node, parameter.name, v)
             if parameter.is_static
-            else te.placeholder(static(v.shape), v.dtype, identifier(v.name))
-            for v in (operand if isinstance(operand, list) else [operand])
+            else tensor(v, flat + i)
+            for i, v in enumerate(values)
         ]
+        flat += len(values)
         operands.append(given if isinstance(operand, list) else given[0])
-    results = _user_code(node, "compute", node.op.compute, *operands)
-    return list(results) if isinstance(results, (list, tuple)) else [results]
+    return operands
 
 
 def identifier(name: str) -> str:
@@ -221,20 +219,6 @@ def _static_array(node: Node, parameter: str, value: Value) -> np.ndarray[Any, A
         [f"{value.name} is computed by {value.producer.name!r}" if value.producer else f"{value.name} is an input"],
         "make it a constant, or compile with fixed input shapes (shapes=) if it depends on them",
     )
-
-
-def _placeholders(outs: Sequence[te.Tensor]) -> set[int]:
-    """Identities of the placeholder operations that results depend on."""
-    found, stack, seen = set[int](), list(outs), set[int]()
-    while stack:
-        t = stack.pop()
-        if id(t.op) in seen:
-            continue
-        seen.add(id(t.op))
-        if isinstance(t.op, te.PlaceholderOp):
-            found.add(id(t.op))
-        stack.extend(t.op.input_tensors)
-    return found
 
 
 def _distinct(outs: list[te.Tensor]) -> list[te.Tensor]:

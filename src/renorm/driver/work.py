@@ -15,6 +15,7 @@ from renorm.core import dtypes
 from renorm.expr.nodes import ARITHMETIC, Binary, Call, Expr, Load, Reduce, Var
 from renorm.expr.rewrite import children
 from renorm.runtime.report import WorkRecord
+from renorm.te.tensor import producers_first
 
 _FREE = frozenset({"if_then_else", "likely", "isnan", "isinf"})  # intrinsics that compute nothing
 
@@ -26,18 +27,19 @@ def work(outs: Sequence[te.Tensor], nominal: Mapping[te.Tensor, int] | None = No
     asked: dict[te.Tensor, int] = {t: t.size for t in outs}
     hidden = set[te.Tensor]()  # counted by a nominal figure
     flops, read = 0, 0
-    for t in _consumers_first(outs):
+    for op in reversed(producers_first(t.op for t in outs)):
+        t = op.tensor
         points = min(t.size, asked.get(t, 0))
-        if not isinstance(t.op, te.ComputeOp):
+        if not isinstance(op, te.ComputeOp):
             read += points * dtypes.itemsize(t.dtype)
             continue
-        steps = points * prod(a.extent for a in t.op.reduce_axis)
+        steps = points * prod(a.extent for a in op.reduce_axis)
         if t in given:
             flops += given[t]
         elif t not in hidden:
-            flops += _operations(t.op.body) * steps
-        extents = {a.var: a.extent for a in (*t.op.axis, *t.op.reduce_axis)}
-        for load in _loads(t.op.body):
+            flops += _operations(op.body) * steps
+        extents = {a.var: a.extent for a in (*op.axis, *op.reduce_axis)}
+        for load in _loads(op.body):
             source = load.source
             if isinstance(source, te.Tensor):
                 asked[source] = asked.get(source, 0) + min(steps, _distinct(load, source, extents))
@@ -50,23 +52,8 @@ def work(outs: Sequence[te.Tensor], nominal: Mapping[te.Tensor, int] | None = No
 def steps(outs: Sequence[te.Tensor]) -> int:
     """Elements that are computed and added up for these results, of every stage all of them: what bounds the time of
     integers and copies too."""
-    stages = [t for t in _consumers_first(outs) if isinstance(t.op, te.ComputeOp)]
-    return sum(t.size * prod(a.extent for a in t.op.reduce_axis) for t in stages)
-
-
-def _consumers_first(outs: Sequence[te.Tensor]) -> list[te.Tensor]:
-    """All tensors that results depend on, each after everything that reads it."""
-    order, seen = list[te.Tensor](), set[te.Tensor]()
-    stack = [(t, False) for t in outs]
-    while stack:
-        t, is_done = stack.pop()
-        if is_done:
-            order.append(t)
-        elif t not in seen:
-            seen.add(t)
-            stack.append((t, True))
-            stack.extend((x, False) for x in t.op.input_tensors)
-    return order[::-1]
+    stages = [op for op in producers_first(t.op for t in outs) if isinstance(op, te.ComputeOp)]
+    return sum(op.tensor.size * prod(a.extent for a in op.reduce_axis) for op in stages)
 
 
 def _nodes(body: Expr) -> Iterator[Expr]:

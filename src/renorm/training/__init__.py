@@ -26,65 +26,38 @@ if TYPE_CHECKING:
     from renorm.training.thread_ranks import Threads
     from renorm.training.torch_group import TorchGroup
 
-# public name -> module of this room that has it
+# module of this room -> public names that it has
 _PUBLIC = {
-    "batch_norm": "forward",
-    "batch_norm_inference": "forward",
-    "moments": "forward",
-    "update": "forward",
-    "normalize": "forward",
-    "BatchNorm": "forward",
-    "Moments": "forward",
-    "batch_norm_backward": "backward",
-    "batch_norm_backward_frozen": "backward",
-    "convert": "conversion",
-    "CONVENTIONS": "conventions",
-    "Convention": "conventions",
-    "DEFAULT": "conventions",
-    "Alone": "communicators",
-    "Communicator": "communicators",
-    "Mpi": "mpi",
-    "Threads": "thread_ranks",
-    "TorchGroup": "torch_group",
-    "LayerDrift": "drift",
-    "Restated": "drift",
-    "restat": "reestimation",
-    "together": "coalescing",
-}
+    "forward": (
+        "batch_norm", "batch_norm_inference", "moments", "update", "normalize", "BatchNorm", "Moments"
+    ),
+    "backward": ("batch_norm_backward", "batch_norm_backward_frozen"),
+    "conversion": ("convert",),
+    "conventions": ("CONVENTIONS", "Convention", "DEFAULT"),
+    "communicators": ("Alone", "Communicator"),
+    "mpi": ("Mpi",),
+    "thread_ranks": ("Threads",),
+    "torch_group": ("TorchGroup",),
+    "drift": ("LayerDrift", "Restated"),
+    "reestimation": ("restat",),
+    "coalescing": ("together",),
+}  # fmt: skip
+_MODULES = {name: module for module, names in _PUBLIC.items() for name in names}
 
 __all__ = [
-    "CONVENTIONS",
-    "DEFAULT",
-    "Alone",
-    "BatchNorm",
-    "Communicator",
-    "Convention",
-    "LayerDrift",
-    "Moments",
-    "Mpi",
-    "Restated",
-    "Threads",
-    "TorchGroup",
-    "batch_norm",
-    "batch_norm_backward",
-    "batch_norm_backward_frozen",
-    "batch_norm_inference",
-    "convert",
-    "moments",
-    "normalize",
-    "restat",
-    "together",
-    "update",
-]
+    "CONVENTIONS", "DEFAULT", "Alone", "BatchNorm", "Communicator", "Convention", "LayerDrift", "Moments", "Mpi",
+    "Restated", "Threads", "TorchGroup", "batch_norm", "batch_norm_backward", "batch_norm_backward_frozen",
+    "batch_norm_inference", "convert", "moments", "normalize", "restat", "together", "update",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _PUBLIC:
+    if name not in _MODULES:
         raise AttributeError(f"module 'renorm.training' has no attribute {name!r}")
-    value = getattr(imported(f"renorm.training.{_PUBLIC[name]}"), name)
+    value = getattr(imported(f"renorm.training.{_MODULES[name]}"), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_PUBLIC])
+    return sorted([*globals(), *__all__])
