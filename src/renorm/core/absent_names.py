@@ -79,7 +79,8 @@ ABSENT = {
 
 
 def missing(receiver: str, name: str) -> AttributeError:
-    """The error for a name that `receiver` ("te", "s[T]", ...) does not have: AbsentName where the table knows it."""
+    """Return the error for a name that `receiver` ("te", "s[T]", ...) does not have: AbsentName where the table knows
+    it."""
     full = f"{receiver}.{name}"
     if full in ABSENT:
         return AbsentName(f"{full} is absent: renorm has no such part of TVM", do=ABSENT[full])

@@ -20,7 +20,7 @@ class Ancestry(Generic[T]):
         self._depth: dict[T | None, int] = {None: 0}
 
     def add(self, member: T, above: T | None) -> None:
-        """Adds a new member below one that is there."""
+        """Add a new member below one that is there."""
         depth, further = self._depth, self._further
         near = further[above]
         is_even = depth[above] - depth[near] == depth[near] - depth[further[near]] > 0
@@ -28,7 +28,7 @@ class Ancestry(Generic[T]):
         further[member] = further[near] if is_even else above
 
     def meet(self, a: T | None, b: T | None) -> T | None:
-        """The lowest member that is above both, or one of the two."""
+        """Return the lowest member that is above both, or one of the two."""
         if self._depth[a] < self._depth[b]:
             a, b = b, a
         a = self._raised(a, self._depth[b])

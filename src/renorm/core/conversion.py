@@ -18,32 +18,32 @@ from renorm.core import dtypes
 
 @cache
 def wrapping(dtype: str) -> Callable[[int], int]:
-    """Brings integers into an integer dtype."""
+    """Bring integers into an integer dtype."""
     kind = dtypes.lookup(dtype)
     mask, half = (1 << kind.bits) - 1, 1 << (kind.bits - 1)
     return (lambda v: v & mask) if kind.kind == "uint" else lambda v: ((v + half) & mask) - half
 
 
 def wrapped(value: int, dtype: str) -> int:
-    """An integer as one of an integer dtype."""
+    """Return an integer as one of an integer dtype."""
     return wrapping(dtype)(value)
 
 
 def limits(dtype: str) -> tuple[int, int]:
-    """The least and the greatest number of an integer dtype."""
+    """Return the least and the greatest number of an integer dtype."""
     kind = dtypes.lookup(dtype)
     low = -(1 << (kind.bits - 1)) if kind.kind == "int" else 0
     return low, low + (1 << kind.bits) - 1
 
 
 def truncated(value: float, dtype: str) -> int:
-    """A float as an integer of a dtype."""
+    """Return a float as an integer of a dtype."""
     low, high = limits(dtype)
     return 0 if math.isnan(value) else low if value <= low else high if value >= high else int(value)
 
 
 def converted(array: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any, Any]:
-    """An array of floats or integers as one of a dtype."""
+    """Return an array of floats or integers as one of a dtype."""
     made = dtypes.numpy_dtype(dtype)
     with np.errstate(all="ignore"):
         if array.dtype.kind not in "fV" or not dtypes.is_int(dtype):

@@ -234,7 +234,8 @@ def normalize_axis(axis: int, rank: int) -> int:
 
 
 def broadcast(*shapes: Sequence[Dim]) -> Shape:
-    """The shape that NumPy broadcasting gives; a symbol against 1 gives the symbol, against an extent that extent."""
+    """Return the shape that NumPy broadcasting gives; a symbol against 1 gives the symbol, against an extent that
+    extent."""
     rank = max((len(s) for s in shapes), default=0)
     result: list[Dim] = []
     for i in range(rank):

@@ -45,7 +45,7 @@ ALL = (*NUMBERS, "bool")
 
 
 def lookup(name: object) -> DType:
-    """The record of a dtype given by its long or short name, by an alias, or as NumPy's."""
+    """Return the record of a dtype given by its long or short name, by an alias, or as NumPy's."""
     if isinstance(name, str):
         found = _BY_SPELLING.get(name)
     elif isinstance(name, np.dtype) or (isinstance(name, type) and issubclass(name, np.generic)):
@@ -70,12 +70,14 @@ def short(name: str) -> str:
 
 
 def unit_roundoff(name: str) -> float:
-    """The largest relative error of rounding to a floating dtype; half the distance from 1 to the next number."""
+    """Return the largest relative error of rounding to a floating dtype; half the distance from 1 to the next
+    number."""
     return {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}[lookup(name).name]
 
 
 def smallest_number(name: str) -> float:
-    """The smallest positive number of a floating dtype; below 2 / unit_roundoff of them, numbers have fewer digits."""
+    """Return the smallest positive number of a floating dtype; below 2 / unit_roundoff of them, numbers have fewer
+    digits."""
     return {"float64": 2.0**-1074, "float32": 2.0**-149, "float16": 2.0**-24, "bfloat16": 2.0**-133}[lookup(name).name]
 
 
@@ -85,7 +87,7 @@ def itemsize(name: str) -> int:
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
-    """The NumPy dtype; bfloat16 is the one of ml_dtypes."""
+    """Return the NumPy dtype; bfloat16 is the one of ml_dtypes."""
     if name == "bfloat16":
         import ml_dtypes  # only who meets bfloat16 pays for it
 
@@ -94,7 +96,7 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
 
 
 def from_numpy(dtype: Any) -> str:
-    """The name of a NumPy dtype; raises InvalidExpression for one that has no counterpart."""
+    """Return the name of a NumPy dtype; raises InvalidExpression for one that has no counterpart."""
     return lookup(np.dtype(dtype).name).name
 
 

@@ -29,7 +29,7 @@ class RenormError(Exception):
         super().__init__("\n".join(lines))
 
     def within(self, place: str) -> Self:
-        """The same error, with `place` before its headline."""
+        """Return the same error, with `place` before its headline."""
         return type(self)(f"{place}: {self.headline}", self.facts, self.do)
 
 
@@ -133,7 +133,7 @@ def raised_at(error: BaseException) -> str:
 
 
 def suggest(name: str, known: Iterable[str], most: int = 5) -> str:
-    """The names of `known` nearest to `name`, for the fact line of a not-found error."""
+    """Return the names of `known` nearest to `name`, for the fact line of a not-found error."""
     from difflib import get_close_matches  # only a failure pays for it
 
     known = sorted(known)

@@ -25,7 +25,7 @@ _END_S = 1.0  # that the end of the interpreter waits for files that are being b
 
 
 def _at_exit() -> None:
-    """Takes away what daemon threads have begun, who are lost in the middle of it when the interpreter ends."""
+    """Take away what daemon threads have begun, who are lost in the middle of it when the interpreter ends."""
     global _is_ending
     _is_ending = True
     if _opening.acquire(timeout=_END_S):  # from here on nobody begins one, and all that were begun are there

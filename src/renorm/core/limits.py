@@ -42,7 +42,7 @@ class Limits:
         object.__setattr__(self, "elements", min(self.elements, _ADDRESSES))
 
     def check(self, what: str, found: Iterable[Found]) -> None:
-        """Raises LimitExceeded that lists all of `found` that is more than allowed. what: how errors call the model."""
+        """Raise LimitExceeded that lists all of `found` that is more than allowed. what: how errors call the model."""
         over = [(name, number, where) for name, number, where in found if number > getattr(self, name)]
         if not over:
             return

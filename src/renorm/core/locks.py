@@ -84,7 +84,7 @@ class _Registered(RLock):
         _living[key] = weakref.ref(self, lambda _: _living.pop(key, None))
 
     def take(self) -> bool:
-        """Takes it if nobody has it, this thread included, and returns whether it did; never waits. To be given back by
+        """Take it if nobody has it, this thread included, and return whether it did; never waits. To be given back by
         `release`, in a try right after it: an interrupt leaves it taken there, or here free."""
         if self._is_owned():
             return False
@@ -159,12 +159,12 @@ class Lock(_Registered):
 
 
 def condition(name: str) -> Condition:
-    """A condition on a leaf of its own, which who waits for it to come true does not hold."""
+    """Return a condition on a leaf of its own, which who waits for it to come true does not hold."""
     return Condition(cast(Any, Leaf(name)))
 
 
 def adopt(lock: Any) -> None:
-    """Has forks wait for a lock of another library, a threading.RLock that is taken inside of all of ours."""
+    """Have forks wait for a lock of another library, a threading.RLock that is taken inside of all of ours."""
     _adopted.append(lock)
 
 
@@ -211,7 +211,7 @@ def _imported() -> set[str]:
 
 
 def check_imports() -> None:
-    """Raises ReentrancyError where this thread is importing some of renorm, as that of a handler is which came in the
+    """Raise ReentrancyError where this thread is importing some of renorm, as that of a handler is which came in the
     middle of it: what needs many modules would find half of one."""
     me = get_ident()
     for name, ref in list(_module_locks.items()):

@@ -22,7 +22,7 @@ _LEAST, _MOST = -(1 << 63), (1 << 63) - 1
 
 
 def plain(value: Any, without: Collection[str] = ()) -> Any:
-    """A value as JSON has it; a dataclass as an object of its fields, but for those named in `without`."""
+    """Return a value as JSON has it; a dataclass as an object of its fields, but for those named in `without`."""
     if is_dataclass(value):
         held = {f.name: plain(getattr(value, f.name)) for f in fields(value) if f.name not in without}
         return list(held.values()) if _is_row(value) else held
@@ -41,8 +41,8 @@ def plain(value: Any, without: Collection[str] = ()) -> Any:
 
 
 def record(kind: type[T], data: Any, **given: Any) -> T:
-    """The dataclass that `plain` wrote; given: the fields that were left out. Raises ValueError where data does not
-    fit."""
+    """Return the dataclass that `plain` wrote; given: the fields that were left out. Raises ValueError where data does
+    not fit."""
     return _record(kind)(data, given)
 
 

@@ -43,7 +43,7 @@ def is_there(nbytes: int) -> bool:
 
 
 def require(nbytes: int, what: str) -> None:
-    """Raises OutOfMemory, about `what`, where it would not."""
+    """Raise OutOfMemory, about `what`, where it would not."""
     if not is_there(nbytes):
         raise out_of_memory(what, nbytes)
 
@@ -76,7 +76,7 @@ def start_thread(thread: threading.Thread) -> None:
 
 
 def require_for_thread() -> None:
-    """Raises RuntimeError where there is no room for another thread, as Python does where there may be no more."""
+    """Raise RuntimeError where there is no room for another thread, as Python does where there may be no more."""
     if not is_there(THREAD):
         raise RuntimeError("can't start new thread: no memory for its stack")
 

@@ -31,7 +31,7 @@ def obstacles() -> list[str]:
 
 
 def require(target: Target) -> None:
-    """Raises InvalidTarget for a target that is this machine where code of renorm cannot run here."""
+    """Raise InvalidTarget for a target that is this machine where code of renorm cannot run here."""
     if target.machine_target.is_host and (facts := obstacles()):
         raise InvalidTarget(
             f"target {target}: networks cannot run on this machine",

@@ -101,7 +101,7 @@ KINDS = ("llvm", "cuda")
 
 
 def register_target(target: Target) -> None:
-    """Makes a target known under its kind, for `target="..."`."""
+    """Make a target known under its kind, for `target="..."`."""
     _REGISTERED[target.kind] = target
 
 
@@ -111,7 +111,7 @@ def is_registered(kind: str) -> bool:
 
 
 def parse(text: str | Target, others: Iterable[str] = ()) -> Target:
-    """The Target that a string names: "llvm -mcpu=haswell", "cuda -arch=sm_90", a registered name. Raises
+    """Return the Target that a string names: "llvm -mcpu=haswell", "cuda -arch=sm_90", a registered name. Raises
     InvalidTarget, which names `others` too.
     """
     if isinstance(text, Target):

@@ -32,8 +32,8 @@ def assemble(
     machine: Machine,
     limits: Limits,
 ) -> tuple[Program, np.ndarray[Any, Any]]:
-    """The program and its weights. codes: for each step of `lowered`, the index of its kernel in `compiled`. Raises
-    LimitExceeded where they take more memory than is allowed."""
+    """Return the program and its weights. codes: for each step of `lowered`, the index of its kernel in `compiled`.
+    Raises LimitExceeded where they take more memory than is allowed."""
     weights = Weights()
     kernels = [compiled[code] for code in codes]
     buffers = Buffers(graph, lowered, kernels)

@@ -13,7 +13,7 @@ from renorm.graph.ir import Graph, Node, Value
 
 
 def check(graph: Graph, limits: Limits) -> None:
-    """Raises LimitExceeded for a graph that asks for more; extents that are still open count nothing."""
+    """Raise LimitExceeded for a graph that asks for more; extents that are still open count nothing."""
     found = list[Found]()
     values = [v for v in graph.values() if v.type.is_static]
     if values:

@@ -48,8 +48,8 @@ def lower(
     binds: None = None,
     simple_mode: bool = False,
 ) -> Loops | OpenLoops:
-    """The loops of a schedule. args: tensors that the caller passes, in order; tensors that are missing from it are
-    allocated. binds: nothing, arguments have buffers of their own. simple_mode: print them in the short style.
+    """Return the loops of a schedule. args: tensors that the caller passes, in order; tensors that are missing from it
+    are allocated. binds: nothing, arguments have buffers of their own. simple_mode: print them in the short style.
 
     Where extents are open (te.var), what is given prints the loops for some; args may hold the variables, too.
     """
@@ -76,8 +76,8 @@ def build(
     *,
     threads: int | None = None,
 ) -> BuiltModule | CudaModule | OpenFunction:
-    """A module to call with one array per argument, inputs and outputs alike; outputs are written in place. An argument
-    with strides comes as the flat array that holds it.
+    """Return a module to call with one array per argument, inputs and outputs alike; outputs are written in place. An
+    argument with strides comes as the flat array that holds it.
 
     inputs: a schedule, or what `lower` gave. Where its extents are open (te.var), each new combination of them is
     compiled when it is first called; variables among args come as numbers. target: "llvm" without one; for "cuda

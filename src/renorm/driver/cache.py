@@ -47,7 +47,7 @@ class Cache:
         self._room: dict[Path, int] = {}  # bytes that may be added to a part before its entries are listed again
 
     def get(self, key: str) -> bytes | None:
-        """The content of an entry, None where there is none."""
+        """Return the content of an entry, None where there is none."""
         if self.root is None:
             return None
         path = self._path(key)
@@ -65,7 +65,7 @@ class Cache:
         return held[96:]
 
     def put(self, key: str, content: bytes) -> None:
-        """Adds or replaces an entry, or does nothing where that is not possible."""
+        """Add or replace an entry, or do nothing where that is not possible."""
         if self.root is None:
             return
         path, rest = self._path(key), key.encode() + content
@@ -80,7 +80,7 @@ class Cache:
             self._evict(path.parent)
 
     def remove(self, key: str) -> None:
-        """Takes an entry out, if it is there."""
+        """Take an entry out, if it is there."""
         with suppress(OSError):
             os.unlink(self._path(key))
 
@@ -89,7 +89,7 @@ class Cache:
         return Usage(len(found), sum(found))
 
     def clear(self) -> Usage:
-        """Removes all entries, and nothing else that may lie there, and says what there was."""
+        """Remove all entries, and nothing else that may lie there. Return what there was."""
         before = self.usage()
         for part in self._parts():
             for _, _, path in _files(part):
@@ -109,7 +109,7 @@ class Cache:
         return self.root / key[0] / key
 
     def _evict(self, part: Path) -> None:
-        """Brings a part back to its share of the size. Others may do the same at the same time: whoever finds a file
+        """Bring a part back to its share of the size. Others may do the same at the same time: whoever finds a file
         gone goes on. Listing thousands of entries takes longer than adding one: until a sixteenth of the share has been
         added, or the share is full, it is not done again, so that n processes may leave n sixteenths too many."""
         files, now, share = sorted(_files(part)), time.time(), self.size // len(_PARTS)
@@ -124,7 +124,7 @@ class Cache:
 
 
 def default() -> Cache:
-    """The cache that the environment asks for: see SWITCH, DIRECTORY and SIZE, and docs/using.md."""
+    """Return the cache that the environment asks for: see SWITCH, DIRECTORY and SIZE, and docs/using.md."""
     if os.environ.get(SWITCH, "1").strip().lower() in ("0", "off", "no", "false"):
         return Cache(None, off=f"{SWITCH} says so")
     text = os.environ.get(SIZE, "").strip()

@@ -12,7 +12,7 @@ from renorm.runtime.checks import Check
 
 
 def add(graph: Graph, states: int) -> tuple[Check, ...]:
-    """Adds to a graph of fixed shapes two outputs for whatever its nodes demand of data: before its last `states`
+    """Add to a graph of fixed shapes two outputs for whatever its nodes demand of data: before its last `states`
     outputs, in the order of the checks."""
     found, outputs = list[Check](), list[Value]()
     for node in [*graph.nodes]:
@@ -27,7 +27,7 @@ def add(graph: Graph, states: int) -> tuple[Check, ...]:
 
 
 def _extremes(demand: Demand) -> list[Value]:
-    """The least and the greatest index of each axis; of a divisor whether it is never, and ever, 0."""
+    """Return the least and the greatest index of each axis; of a divisor whether it is never, and ever, 0."""
     operand = demand.operand
     if not demand.extents:
         operand = ops.equal(operand, np.zeros((), operand.dtype))

@@ -55,7 +55,7 @@ def compile(
     progress: Progress | None = None,
     limits: Limits = DEFAULT,
 ) -> CompiledModule | SpecializingModule:
-    """A module that runs the model as machine code.
+    """Return a module that runs the model as machine code.
 
     model: a path to a .onnx, .tflite or .circle file, which must not change meanwhile, its bytes, an onnx.ModelProto,
     or a Graph. target: "llvm" (this machine), "llvm -mcpu=haswell",
@@ -154,8 +154,8 @@ class Options:
 
 
 def optimized(source: Graph, sizes: Mapping[str, int], options: Options) -> tuple[Graph, Report]:
-    """The graph after the passes, cut into kernels, and the report but for memory and times. Symbols that `sizes` does
-    not fix stay open."""
+    """Return the graph after the passes, cut into kernels, and the report but for memory and times. Symbols that
+    `sizes` does not fix stay open."""
     graph = source.copy(sizes)
     bounds.check(graph, options.limits)
     graph, report = pipeline.optimize(
@@ -202,7 +202,7 @@ def analyze(
 def specialize(
     source: Graph, sizes: Mapping[str, int], options: Options, before: Mapping[str, float] | None = None
 ) -> CompiledModule:
-    """Compiles `source` with its symbols fixed. before: seconds of what was done for it so far, by stage."""
+    """Compile `source` with its symbols fixed. before: seconds of what was done for it so far, by stage."""
     check_imports()
     if options.checked:
         source = source.copy(sizes)
@@ -268,7 +268,7 @@ def _silent(stage: str, done: int, of: int) -> None:
 
 
 def _materialize_outputs(graph: Graph) -> None:
-    """Gives each output a result of its own: an input, a constant, or one that stands twice is copied by a kernel."""
+    """Give each output a result of its own: an input, a constant, or one that stands twice is copied by a kernel."""
     seen: set[int] = set()
     for i, v in enumerate(graph.outputs):
         if v.producer is None or id(v) in seen:

@@ -26,7 +26,8 @@ from renorm.topi.layout import Form
 
 
 def group_values(group: Group) -> list[Value]:
-    """All values of a group, each once, in order of appearance: what the numbers of a key and a Lowering mean."""
+    """Return all values of a group, each once, in order of appearance: what the numbers of a key and a Lowering
+    mean."""
     return list(dict.fromkeys(v for n in group.nodes for v in (*n.inputs, *n.outputs) if v is not None))
 
 
@@ -76,7 +77,7 @@ def _value(v: Value) -> Any:
 
 
 def _elements(v: Value) -> Any:
-    """All elements of what lowering reads at compile time."""
+    """Return all elements of what lowering reads at compile time."""
     data = v.data if v.data is not None else None if v.known is None else np.array(v.known.tolist())
     if data is None or data.dtype == object:
         raise _NoKeyError

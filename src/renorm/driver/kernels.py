@@ -76,7 +76,7 @@ class Compiler:
         self._processes = 0  # that compiled them
 
     def lower(self) -> None:
-        """Finds what each group reads and writes, and which code it needs."""
+        """Find what each group reads and writes, and which code it needs."""
         of = len(self._graph.launches)
         self._found: list[tuple[str, KernelCall]] = []
         for i, group in enumerate(self._graph.launches):
@@ -84,7 +84,7 @@ class Compiler:
             self._found.append(self._group(group))
 
     def compile(self) -> tuple[Kernels, CodeRecord]:
-        """Finds or makes the code. Raises what codegen.llvm.compile_kernel raises."""
+        """Find or make the code. Raises what codegen.llvm.compile_kernel raises."""
         wanted = [s for s, _ in self._found]
         self._make(wanted)
         better = self._without_spills([s for s in dict.fromkeys(wanted) if s in self._kernels])
@@ -103,7 +103,7 @@ class Compiler:
         return Kernels(tuple(c for _, c in self._found), codes, tuple(self._codes[s] for s in order), texts), record
 
     def _make(self, structures: Iterable[str]) -> None:
-        """Sees to it that their code is in `_codes`."""
+        """See to it that their code is in `_codes`."""
         missing = [s for s in dict.fromkeys(structures) if not self._has_code(s)]
         if not missing:
             return
@@ -136,7 +136,7 @@ class Compiler:
         return best
 
     def _lower(self, group: Group, spare: int) -> Kernel:
-        """A group's kernel where schedules leave so many vector registers."""
+        """Return a group's kernel where schedules leave so many vector registers."""
         return lower_group(self._graph, group, replace(self._target, spare=spare), self._users).kernel
 
     def _group(self, group: Group) -> tuple[str, KernelCall]:
@@ -179,7 +179,7 @@ class Compiler:
         registers, kernel = self._machine.vector_registers, self._lowered.get(group.name)
 
         def loops() -> Kernel:
-            """Those of that structure; where it cannot be found, those of now."""
+            """Return those of that structure; where it cannot be found, those of now."""
             first = kernel or self._lower(group, 0)
             others = (self._lower(group, spare * registers // 16) for spare in SPARE)
             fitting = (k for k in chain([first], others) if llvm.structure(k, self._machine) == structure)
@@ -189,7 +189,7 @@ class Compiler:
 
 
 def walker(target: Target, cache: Cache) -> bytes:
-    """The native entry for a target, as codegen.llvm.walk makes it."""
+    """Return the native entry for a target, as codegen.llvm.walk makes it."""
 
     def made() -> bytes:
         from renorm.codegen.llvm.walk import compile_walker

@@ -25,12 +25,13 @@ _SECONDS, _CALLS = 0.15, 10  # at least; the system needs some time to give each
 
 @cache
 def measure(threads: int) -> Limits:
-    """The limits of that many threads together. Takes about half a second, once."""
+    """Return the limits of that many threads together. Takes about half a second, once."""
     return Limits(_flops_per_second(threads), _bytes_per_second(threads))
 
 
 def _flops_per_second(threads: int) -> float:
-    """A product of matrices whose results stay in registers: 6 rows by 2 or 4 vectors, as registers allow."""
+    """Return the operations per second of a product of matrices whose results stay in registers: 6 rows by 2 or 4
+    vectors, as registers allow."""
     target = targets.parse("llvm")
     rows, columns = 6, target.lanes(4) * (4 if target.vector_registers >= 32 else 2)
     a, b = te.placeholder((_DEPTH, rows), name="a"), te.placeholder((_DEPTH, columns), name="b")
@@ -59,7 +60,8 @@ def _bytes_per_second(threads: int) -> float:
 
 
 def copy(threads: int) -> tuple[Callable[[], None], int]:
-    """A copy of memory that no cache holds, and its bytes: what is read and what is written, each once."""
+    """Return a function that copies memory which no cache holds, and the bytes of a call: what is read and what is
+    written, each once."""
     x = te.placeholder((_COPIED,), name="x")
     y = te.compute(x.shape, lambda i: x[i], name="y")
     s = te.create_schedule(y.op)

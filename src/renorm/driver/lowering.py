@@ -52,7 +52,7 @@ class Parameter:
         return list(deferred.parts(shape, *self._outermost)) if shape else [(0, 1)]
 
     def write(self, out: np.ndarray[Any, Any], begin: int, end: int) -> None:
-        """Writes a part of a constant to `out`, of `shape`, as the kernel reads it."""
+        """Write a part of a constant to `out`, of `shape`, as the kernel reads it."""
         if not self.value.rank:
             out[...] = self.value.data
             return
@@ -93,8 +93,8 @@ def group_results(graph: Graph, group: Group, users: dict[Value, list[Node]]) ->
 
 
 def lower_group(graph: Graph, group: Group, target: Target, users: dict[Value, list[Node]]) -> LoweredGroup:
-    """The loop kernel of a group on a target. It is made of nothing but what driver.groups.group_key holds: whatever
-    else it comes to read of values, nodes or the graph belongs there too.
+    """Return the loop kernel of a group on a target. It is made of nothing but what driver.groups.group_key holds:
+    whatever else it comes to read of values, nodes or the graph belongs there too.
 
     Raises UserCodeError where an op's compute or schedule fails, naming node, op, operand types, file and line.
     """
@@ -234,7 +234,7 @@ def _distinct(outs: list[te.Tensor]) -> list[te.Tensor]:
 
 
 def _store_within(s: te.Schedule, outs: Sequence[te.Tensor], values: Sequence[Value]) -> None:
-    """Tells a schedule which results lie in memory that holds more."""
+    """Tell a schedule which results lie in memory that holds more."""
     for out, value in zip(outs, values, strict=True):
         steps = strides(value)
         if steps is not None:

@@ -77,8 +77,8 @@ class Measured:
     failure: str = ""
 
     def error(self, reference: Measured) -> float:
-        """The largest difference from the outputs of another, relative to the largest value of each; inf where there
-        are more or fewer."""
+        """Return the largest difference from the outputs of another, relative to the largest value of each; inf where
+        there are more or fewer."""
         if len(self.outputs) != len(reference.outputs):
             return float("inf")
         return max((relative_error(a, b) for a, b in zip(self.outputs, reference.outputs, strict=True)), default=0.0)
@@ -111,8 +111,9 @@ def side_by_side(
     gap: float = GAP,
     tell: Callable[[str], None] = lambda line: None,
 ) -> list[Measured]:
-    """All contenders on the same inputs, given in the order of the network's. seconds: how long each runs in all, over
-    `rounds` turns with at least one timed call in each. One that fails does not keep the others from being measured.
+    """Measure all contenders on the same inputs, given in the order of the network's. seconds: how long each runs in
+    all, over `rounds` turns with at least one timed call in each. One that fails does not keep the others from being
+    measured.
     """
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))

@@ -127,7 +127,7 @@ class CompiledModule(Module):
         self._texts = dict(texts)
 
     def kernel(self, name: str | KernelRecord) -> KernelText | ExternalText:
-        """The kernel of that name, as in `report.kernels`; InvalidInput lists the nearest."""
+        """Return the kernel of that name, as in `report.kernels`; InvalidInput lists the nearest."""
         if str(name) not in self._texts:
             raise InvalidInput(f"there is no kernel {str(name)!r}", [f"nearest: {suggest(str(name), self._texts)}"])
         return self._texts[str(name)]
@@ -182,7 +182,7 @@ class SpecializingModule:
         return self._planned() if last is None else last.report
 
     def specialized(self, /, **shapes: Sequence[int]) -> CompiledModule:
-        """The module for these input shapes, compiled if it is not there yet. Raises ReentrancyError in a signal
+        """Return the module for these input shapes, compiled if it is not there yet. Raises ReentrancyError in a signal
         handler that interrupts its compilation."""
         missing = [f"input {v!r} is missing" for v in self._inputs if v.name not in shapes]
         if missing:
@@ -203,7 +203,7 @@ class SpecializingModule:
             module.cancel()
 
     def kernel(self, name: str | KernelRecord) -> KernelText | ExternalText:
-        """A kernel of the specialisation used last."""
+        """Return a kernel of the specialisation used last."""
         last = self._made.last()
         if last is None:
             raise InvalidInput(
@@ -212,7 +212,7 @@ class SpecializingModule:
         return last.kernel(name)
 
     def save(self, path: Any, key: Any = None) -> str:
-        """Saves the only specialisation there is, as Module.save does: an artifact has fixed shapes."""
+        """Save the only specialisation there is, as Module.save does: an artifact has fixed shapes."""
         last = self._made.last()
         if last is None or len(self._made) != 1:
             raise InvalidInput(

@@ -76,7 +76,7 @@ class OpenProgram:
         return found
 
     def specialized(self, values: Values) -> tuple[te.Schedule, list[te.Tensor]]:
-        """The program for these values, and its tensors among the arguments."""
+        """Return the program for these values, and its tensors among the arguments."""
         return te.specialize(self.schedule, self.tensors, values)
 
     def __str__(self) -> str:
@@ -113,7 +113,7 @@ class OpenFunction(Entry):
         return self.program.name
 
     def specialized(self, values: Values) -> Function:
-        """The function for these values, compiled if it is not there yet."""
+        """Return the function for these values, compiled if it is not there yet."""
         key = tuple(values[v] for v in self.program.variables)
         return self._made.made(key, lambda: self._build(*self.program.specialized(values)))
 

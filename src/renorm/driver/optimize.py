@@ -29,7 +29,7 @@ def optimize(
     watch: pipeline.Watch | None = None,
     limits: Limits = DEFAULT,
 ) -> Report:
-    """Writes `model` with its norms folded to `path`, and gives the report.
+    """Write `model` with its norms folded to `path`, and return the report.
 
     The suffix of `path` names its format: .onnx, .tflite, .circle. Opset, IR version, and the names of inputs and
     outputs stay; constants become initializers; symbolic extents stay symbolic. keep, verify, limits: as in `compile`.

@@ -25,9 +25,9 @@ from renorm.runtime.state import Array, State
 
 
 def hold(graph: Graph) -> tuple[Graph, State]:
-    """A copy of a graph in which constants that norms in training mode read as their running statistics are inputs, and
-    what they become outputs, in the same order; and these constants as a State, by their names. What nodes make of
-    constants is one too.
+    """Return a copy of a graph in which constants that norms in training mode read as their running statistics are
+    inputs, and what they become outputs, in the same order; and these constants as a State, by their names. What nodes
+    make of constants is one too.
 
     A statistic that norms share is updated by one after the other. Whoever reads such a constant in another role has
     it as it is. Raises InvalidInput where there is no such norm, and where norms share a statistic that do not
@@ -66,7 +66,7 @@ def hold(graph: Graph) -> tuple[Graph, State]:
 def write_state(
     model: Any, state: Mapping[str, Any], path: str | os.PathLike[str], *, limits: Limits = DEFAULT
 ) -> None:
-    """Writes an ONNX model to `path` with the arrays of `state` (a module's, or any by name) as its constants of these
+    """Write an ONNX model to `path` with the arrays of `state` (a module's, or any by name) as its constants of these
     names; nothing else changes. model: a path, bytes, or an onnx.ModelProto. limits: what it may ask for.
 
     Raises InvalidInput that lists each name that is no constant of the model, and each array of another shape,
@@ -121,7 +121,7 @@ def _check(graph: Graph, norms: list[Node]) -> None:
 
 
 def _update(graph: Graph, node: Node, running: list[Value]) -> list[Value]:
-    """Makes a norm read running statistics that are values, in the shapes that they are stored in; gives what they
+    """Make a norm read running statistics that are values, in the shapes that they are stored in. Return what they
     become."""
     x, scale, bias, *flat = node.inputs
     name = node.name

@@ -49,8 +49,8 @@ class Weights:
         return self._end
 
     def array(self, graph: Graph) -> np.ndarray[Any, Any]:
-        """All of them, ALIGNMENT-aligned. From here on the constants of `graph` are read there too: nothing is held
-        twice, and nothing refers to the file that the model came from."""
+        """Return all constants in one array, ALIGNMENT-aligned. From here on the constants of `graph` are read there
+        too: nothing is held twice, and nothing refers to the file that the model came from."""
         try:
             held = np.empty(self._end + ALIGNMENT, np.uint8)
         except MemoryError as error:
@@ -104,7 +104,7 @@ class _Stored(Deferred):
 
 
 def _write(work: Iterable[tuple[Parameter, Array, int, int]], size: int) -> None:
-    """Writes parts of constants, `size` bytes in all, in several threads: NumPy computes without the interpreter's
+    """Write parts of constants, `size` bytes in all, in several threads: NumPy computes without the interpreter's
     lock."""
     left, failed = iter(work), list[BaseException]()
 

@@ -53,8 +53,8 @@ def _renorm_compiling(job: Job, inputs: Inputs) -> Call:
 
 
 def onnxruntime_session(model: str | bytes, threads: int = 0, **settings: Any) -> Any:
-    """An onnxruntime session for a file, or for what would be in it. threads: 0 means as many as there are cores.
-    settings: more of SessionOptions."""
+    """Return an onnxruntime session for a file, or for what would be in it. threads: 0 means as many as there are
+    cores. settings: more of SessionOptions."""
     runtime = import_module("onnxruntime")  # an extra, as all that is measured beside renorm
     options = runtime.SessionOptions()
     options.intra_op_num_threads = threads
@@ -70,7 +70,8 @@ def _onnxruntime(job: Job, inputs: Inputs) -> Call:
 
 
 def openvino_network(model: str, inputs: Inputs, threads: int, **settings: Any) -> Any:
-    """An openvino model for a file, compiled for the shapes of these inputs. settings: more of the CPU plugin's."""
+    """Return an openvino model for a file, compiled for the shapes of these inputs. settings: more of the CPU
+    plugin's."""
     core = import_module("openvino").Core()
     network = core.read_model(model)
     network.reshape({name: list(a.shape) for name, a in inputs.items()})
@@ -119,13 +120,13 @@ RUNTIMES: dict[str, Callable[[Job, Inputs], Call]] = {
 
 
 def peak_bytes() -> int:
-    """The most memory that this process has held (VmHWM: getrusage would count what its parent held too)."""
+    """Return the most memory that this process has held (VmHWM: getrusage would count what its parent held too)."""
     with open("/proc/self/status") as lines:
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
 
 
 def serve(job: Job, asked: Iterable[str], told: TextIO) -> None:
-    """Opens the network, then answers every line of `asked`."""
+    """Open the network, then answer every line of `asked`."""
 
     def tell(**facts: Any) -> None:
         print(json.dumps(facts), file=told, flush=True)

@@ -127,7 +127,7 @@ class Advance:
             )
 
     def _note(self, number: int, batch: _Batch, found: Sequence[Array]) -> None:
-        """Keeps in mind which inputs are not finite, where statistics are not."""
+        """Keep in mind which inputs are not finite, where statistics are not."""
         if not all(np.isfinite(a).all() for a in found):
             arrays = {n: np.asarray(view_of(a)) for n, a in batch.values.items()}
             wrong = [
@@ -136,7 +136,7 @@ class Advance:
             self.not_finite += [f"batch {number}: input {name} has values that are not finite" for name in wrong]
 
     def _begun(self, given: Any) -> _Batch:
-        """A batch as the network's inputs, by name."""
+        """Return a batch as the network's inputs, by name."""
         args, named = arguments(given)
         inputs = self._graph.inputs
         values = {v.name: a for v, a in zip(inputs, args)} | {**named}
@@ -187,5 +187,5 @@ class Advance:
 
 
 def _own(given: Any) -> Array:
-    """A copy of an input, which its owner may write to before the next stage reads it."""
+    """Return a copy of an input, which its owner may write to before the next stage reads it."""
     return np.array(view_of(given))

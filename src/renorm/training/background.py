@@ -59,7 +59,7 @@ class Background:
             self._lock.release()
 
     def finish(self, timeout: float | None) -> bool:
-        """Waits until there is an answer to all that was asked for, seconds at the most. Whether there is."""
+        """Wait until there is an answer to all that was asked for, seconds at the most. Return whether there is."""
         until = None if timeout is None else time.monotonic() + timeout
         while True:
             with self._lock:
@@ -75,7 +75,7 @@ class Background:
                 select.select([process.stdout], [], [], 0.1 if left is None else min(left, 0.1))
 
     def _go_on(self) -> None:
-        """Takes what has come, and sends what can be sent."""
+        """Take what has come, and send what can be sent."""
         try:
             if self._process is None and self._waiting:
                 self._start()

@@ -13,7 +13,7 @@ from renorm.training.communicators import Array, Communicator
 
 
 def together(comm: Communicator, *branches: Callable[[Communicator], Any]) -> list[Any]:
-    """Runs `branch(comm)` of each branch and returns what they return; exchanges that they come to share one message.
+    """Run `branch(comm)` of each branch and return what they return; exchanges that they come to share one message.
 
         left, right = together(comm, lambda comm: block(x1, comm), lambda comm: block(x2, comm))
 
@@ -66,7 +66,7 @@ class _Branch(Communicator):
             ) from error
 
     def proceed(self) -> bool:
-        """Lets it run until it gathers (True) or is through (False). Raises what it raises."""
+        """Let it run until it gathers (True) or is through (False). Raises what it raises."""
         if self._is_through:
             return False
         self._go.release()
@@ -77,7 +77,7 @@ class _Branch(Communicator):
         return not self._is_through
 
     def give_up(self, error: BaseException) -> None:
-        """Ends it where it waits."""
+        """End it where it waits."""
         if not self._is_through:
             self._given_up = error
             self._go.release()

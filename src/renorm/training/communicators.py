@@ -56,7 +56,7 @@ class Communicator(ABC):
 
     @abstractmethod
     def exchange(self, message: bytes, timeout: float) -> Sequence[bytes]:
-        """Sends `message` to every rank and returns those of all in rank order: one collective, messages of any length.
+        """Send `message` to every rank and return those of all in rank order: one collective, messages of any length.
         Raises SynchronizationError, naming who is missing, when they are not there within `timeout` seconds."""
 
     def gather(self, label: str, array: Array) -> list[Array]:
@@ -77,10 +77,10 @@ class Communicator(ABC):
             raise
 
     def fail(self, label: str, error: BaseException) -> None:
-        """Tells the other ranks, in the exchange that they are at or come to next, that this one raised `error` at
+        """Tell the other ranks, in the exchange that they are at or come to next, that this one raised `error` at
         `label` and takes no part. Waits for them no longer than FAREWELL seconds, and raises nothing. What they have
-        already, since it came of the exchange before or was told there, is not told again; nor what was raised in
-        its place, as by a library that adds words."""
+        already, since it came of the exchange before or was told there, is not told again; nor what was raised in its
+        place, as by a library that adds words."""
         if self._has_told(error):
             return
         line = {"failed": f"{type(error).__name__}: {error}"[:2000], "at": label}
@@ -107,7 +107,7 @@ class Communicator(ABC):
             raise
 
     def named(self, name: str) -> Communicator:
-        """The same ranks, with `name` before each label: errors then say which layer of a network it was."""
+        """Return the same ranks, with `name` before each label: errors then say which layer of a network it was."""
         return _Named(self, name)
 
     def _meet(self, message: bytes, timeout: float) -> Sequence[bytes]:
@@ -179,8 +179,8 @@ class Alone(Communicator):
 
 
 def missing(ranks: Sequence[int], where: str, timeout: float, known: Sequence[str] = ()) -> SynchronizationError:
-    """The error of a rank that waited at `where` for `ranks` in vain. What is `known` of them, a line each, says that
-    they will not come; otherwise it took too long."""
+    """Return the error of a rank that waited at `where` for `ranks` in vain. What is `known` of them, a line each, says
+    that they will not come; otherwise it took too long."""
     when = "" if known else f" within {timeout:g} s"
     slow = "" if known else "; a rank that is only slow needs a longer timeout= of the communicator"
     return SynchronizationError(
@@ -197,12 +197,12 @@ def listed(ranks: Iterable[int]) -> str:
 
 
 def first_line(message: bytes) -> bytes:
-    """The line that says what a message is."""
+    """Return the line that says what a message is."""
     return message[: message.index(b"\n")]
 
 
 def places(message: bytes) -> str:
-    """The labels that a message brings, as text for an error."""
+    """Return the labels that a message brings, as text for an error."""
     read = json.loads(first_line(message))
     return repr(read["at"]) if "failed" in read else " + ".join(repr(label) for label, _, _ in read["arrays"])
 
@@ -222,7 +222,7 @@ def _message(items: Sequence[tuple[str, Array]]) -> bytes:
 
 
 def _opened(messages: Sequence[bytes]) -> list[list[Array]]:
-    """The arrays in the messages of all ranks: by item, then by rank. Raises what all ranks must know."""
+    """Return the arrays in the messages of all ranks: by item, then by rank. Raises what all ranks must know."""
     lines = [first_line(message) for message in messages]
     if any(line != lines[0] for line in lines) or lines[0].startswith(b'{"failed"'):
         raise _disagreement([json.loads(line) for line in lines])
@@ -236,7 +236,7 @@ def _opened(messages: Sequence[bytes]) -> list[list[Array]]:
 
 
 def _disagreement(lines: list[dict[str, Any]]) -> SynchronizationError:
-    """The error of ranks that are not at the same place: it reads the same on all of them."""
+    """Return the error of ranks that are not at the same place: it reads the same on all of them."""
     said: dict[str, list[int]] = {}
     failed: list[int] = []
     for rank, read in enumerate(lines):

@@ -43,11 +43,11 @@ class Convention:
     per_activation: bool = False
 
     def batch_weight(self, momentum: float) -> float:
-        """The part of the batch in the new running statistics."""
+        """Return the part of the batch in the new running statistics."""
         return momentum if self.momentum_multiplies == "batch" else 1.0 - momentum
 
     def momentum_for(self, batch_weight: float) -> float:
-        """The momentum that gives the batch this part."""
+        """Return the momentum that gives the batch this part."""
         return batch_weight if self.momentum_multiplies == "batch" else 1.0 - batch_weight
 
     def __str__(self) -> str:
@@ -81,7 +81,7 @@ CONVENTIONS = {
 
 
 def find(name: str) -> Convention:
-    """The convention of that name; InvalidInput lists those that exist."""
+    """Return the convention of that name; InvalidInput lists those that exist."""
     found = CONVENTIONS.get(name) if isinstance(name, str) else None
     if found is None:
         raise InvalidInput(

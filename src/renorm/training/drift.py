@@ -124,7 +124,7 @@ class Restated:
         return f"{said}{read}, computed {self.work:.3g} times (more memory= would spare that)"
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """Writes the model to `path`, whole or not at all: the source with other statistics."""
+        """Write the model to `path`, whole or not at all: the source with other statistics."""
         if not os.fspath(path).lower().endswith(".onnx"):
             raise InvalidInput(
                 f"{path}: a model comes back in the format that it has", do="name a file ending in .onnx"

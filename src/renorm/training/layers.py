@@ -30,8 +30,8 @@ class Layer:
 
 
 def find(graph: Graph, source_of: Callable[[Node], Any]) -> tuple[list[Layer], list[tuple[str, str]]]:
-    """The layers of a graph whose constants are computed, and the batch norms that are none, with a sentence why.
-    source_of: what a file has for a node, with the names that it reads as `input`."""
+    """Return the layers of a graph whose constants are computed, and the batch norms that are none, with a sentence
+    why. source_of: what a file has for a node, with the names that it reads as `input`."""
     found, skipped = dict[tuple[str, ...], Layer](), list[tuple[str, str]]()
     for node in graph.nodes:
         if not node.op.name.startswith("batch_norm"):

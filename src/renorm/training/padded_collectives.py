@@ -58,15 +58,15 @@ class Framed(Communicator):
 
     @abstractmethod
     def start(self, frame: Bytes) -> Collective:
-        """Starts sending `frame` to all ranks; its length is the same on all."""
+        """Start sending `frame` to all ranks; its length is the same on all."""
 
     @abstractmethod
     def call(self) -> None:
-        """Tells all ranks that this one has given up waiting."""
+        """Tell all ranks that this one has given up waiting."""
 
     @abstractmethod
     def present(self) -> set[int]:
-        """The ranks that have called so far."""
+        """Return the ranks that have called so far."""
 
     def exchange(self, message: bytes, timeout: float) -> Sequence[bytes]:
         until = time.monotonic() + timeout
@@ -89,7 +89,7 @@ class Framed(Communicator):
         return messages
 
     def _collect(self, frame: Bytes, message: bytes, until: float, timeout: float) -> Bytes:
-        """The frames of all ranks. Raises SynchronizationError that names who is missing."""
+        """Return the frames of all ranks. Raises SynchronizationError that names who is missing."""
         try:
             collective = self.start(frame)
             # what others sent before they gave up may still complete it; they can have done so only after their timeout

@@ -44,7 +44,7 @@ def restat(
     progress: Progress | None = None,
     **options: Any,
 ) -> Restated:
-    """The same network with the statistics that its batch norms have on `batches`, and how far they moved.
+    """Return the same network with the statistics that its batch norms have on `batches`, and how far they moved.
 
     model: an ONNX file, its bytes, or an onnx.ModelProto, which stays as it is. batches: each an array, a sequence of
     arrays in the order of the inputs, or arrays by name; of any sizes that the network takes, empty ones too.
@@ -188,7 +188,7 @@ class _Run:
 
 
 def _statistics(results: Iterator[Array]) -> Statistics:
-    """The next three results of a network that measures."""
+    """Return the next three results of a network that measures."""
     count, mean, squares = (next(results) for _ in range(3))
     return Statistics(int(count[0]), mean, squares)
 

@@ -57,7 +57,7 @@ class Stages:
         return tuple(name for name in self.alive[p + 1] if name not in self.alive[p])
 
     def _normalizing(self, graph: Graph, known: Mapping[Layer, tuple[Array, Array]]) -> dict[str, Node]:
-        """Gives the norms of all layers their statistics: the new nodes, by the names of the norms."""
+        """Give the norms of all layers their statistics: the new nodes, by the names of the norms."""
         by_name, norms = {n.name: n for n in graph.nodes}, dict[str, Node]()
         for layer in [x for layers in self.passes for x in layers]:
             for name in layer.nodes:
@@ -80,7 +80,7 @@ class Stages:
         return [tuple(v.name for v in final if final[v] <= p < last[v]) for p in range(len(self.passes))]
 
     def _final(self) -> dict[Value, int]:
-        """The first stage in which each value can be computed with all norms before it measured."""
+        """Return the first stage in which each value can be computed with all norms before it measured."""
         final = dict.fromkeys(self.graph.inputs, 0)
         for node in self.graph.nodes:
             since = max((final.get(v, 0) for v in node.inputs if v is not None), default=0)
@@ -90,7 +90,7 @@ class Stages:
         return final
 
     def _read(self, final: Mapping[Value, int]) -> dict[Value, int]:
-        """The last stage in which each value is read: measured, or by a node that is computed there."""
+        """Return the last stage in which each value is read: measured, or by a node that is computed there."""
         last, wanted = dict[Value, int](), dict[Value, set[int]]()  # wanted: for what which passes measure
         for v in [*(v for node in reversed(self.graph.nodes) for v in node.outputs), *self.graph.inputs]:
             measured = {p for n in v.users if n.inputs[0] is v and (p := self._measured_in.get(n.name, -1)) >= 0}

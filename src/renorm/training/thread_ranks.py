@@ -35,7 +35,7 @@ class Threads(Sequence[Communicator]):
         return self._ranks[index]
 
     def run(self, function: Callable[[Communicator], _T]) -> list[_T]:
-        """Calls `function(comm)` on each rank in a thread of its own; what they return, in rank order.
+        """Call `function(comm)` on each rank in a thread of its own; what they return, in rank order.
 
         What a rank raises is raised here, and ends the waiting of the others. The first error that is not
         SynchronizationError is preferred, since those of the other ranks follow from it. Where the system gives no

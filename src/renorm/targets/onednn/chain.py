@@ -91,7 +91,7 @@ class Chain:
         self._append("batch_normalization", description, constants, self._layout, into)
 
     def finish(self) -> None:
-        """Ends the chain: its result lies in rows."""
+        """End the chain: its result lies in rows."""
         rows = self._dnnl.rows(self._shape)
         last = self._steps[-1] if self._steps else None
         if last is None or not self._dnnl.is_same(self._layout, rows):
@@ -106,7 +106,7 @@ class Chain:
         return "\n".join(s.name for s in self._steps) + "\n"
 
     def run(self, x: FloatArray, y: FloatArray) -> None:
-        """Writes the result for `x` into `y`, both dense, in rows. One thread at a time: the chain has buffers."""
+        """Write the result for `x` into `y`, both dense, in rows. One thread at a time: the chain has buffers."""
         ends = {0: x.ctypes.data, 1: y.ctypes.data}
         for step in self._steps:
             memories = dict(step.constants)
@@ -144,7 +144,7 @@ class Chain:
         return self._dnnl.create(function, *arguments, destroy="dnnl_primitive_desc_destroy")
 
     def _relu(self) -> Opaque:
-        """An attribute that lets a primitive end in ReLU."""
+        """Return an attribute that lets a primitive end in ReLU."""
         after = self._dnnl.create("dnnl_post_ops_create", destroy="dnnl_post_ops_destroy")
         self._dnnl.call("dnnl_post_ops_append_eltwise", after, c_int(dnnl.RELU), c_float(0), c_float(0))
         attributes = self._dnnl.create("dnnl_primitive_attr_create", destroy="dnnl_primitive_attr_destroy")

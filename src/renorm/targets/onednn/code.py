@@ -72,7 +72,8 @@ class Code(ExternalCode):
         return self._chain.source
 
     def save(self) -> bytes:
-        """The recipe: constants as they are in the model. oneDNN arranges them anew for the machine that loads them."""
+        """Return the recipe: constants as they are in the model. oneDNN arranges them anew for the machine that loads
+        them."""
         recipe = [records.plain(s, without=("arrays",)) for s in self._stages]
         arrays: dict[str, Any] = {f"{i}.{j}": a for i, s in enumerate(self._stages) for j, a in enumerate(s.arrays)}
         file = io.BytesIO()

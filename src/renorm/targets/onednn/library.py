@@ -112,7 +112,7 @@ class Library:
         self._other_thread = ThreadPoolExecutor(1, "onednn")
 
     def call(self, function: str, *arguments: Any) -> None:
-        """Calls a function that returns a status; Unimplemented, or RenormError with the status."""
+        """Call a function that returns a status; Unimplemented, or RenormError with the status."""
         status = getattr(self._c, function)(*arguments)
         if status in (2, 3, 4):
             raise Unimplemented(f"{function}: {_STATUS[status]}")
@@ -120,7 +120,7 @@ class Library:
             raise RenormError(f"oneDNN {self.version}: {function}: {_STATUS.get(status, f'status {status}')}")
 
     def create(self, function: str, *arguments: Any, destroy: str = "") -> Opaque:
-        """The object that `function` writes to its first argument; `destroy` is the function that ends it."""
+        """Return the object that `function` writes to its first argument; `destroy` is the function that ends it."""
         pointer = c_void_p()
         self.call(function, byref(pointer), *arguments)
         return Opaque(pointer, getattr(self._c, destroy) if destroy else None)
@@ -151,7 +151,7 @@ class Library:
         return int(self._c.dnnl_memory_desc_get_size(layout))
 
     def chosen(self, description: Opaque, argument: int) -> Opaque:
-        """The layout that a primitive wants one of its arguments in."""
+        """Return the layout that a primitive wants one of its arguments in."""
         pointer = self._c.dnnl_primitive_desc_query_md(description, c_int(_QUERY[argument]), c_int(0))
         return Opaque(c_void_p(pointer), owner=description)
 
@@ -162,7 +162,7 @@ class Library:
         return (text.value or b"").decode()
 
     def memory(self, layout: Opaque, address: int) -> Opaque:
-        """A tensor at `address`, which the caller keeps alive."""
+        """Return a tensor at `address`, which the caller keeps alive."""
         arguments = (layout, self.engine, c_void_p(address))
         return self.create("dnnl_memory_create", *arguments, destroy="dnnl_memory_destroy")
 
@@ -171,7 +171,7 @@ class Library:
         return self.create("dnnl_primitive_create", description, destroy="dnnl_primitive_destroy")
 
     def execute(self, primitive: Opaque, memories: Mapping[int, Opaque]) -> None:
-        """Runs a primitive to its end. Raises OutOfMemory where the system does not give OpenMP its threads."""
+        """Run a primitive to its end. Raises OutOfMemory where the system does not give OpenMP its threads."""
         if self._other_thread is None:
             self._execute(primitive, memories)
         else:
@@ -187,5 +187,5 @@ class Library:
 
 @cache
 def library() -> Library:
-    """The library, loaded once. InvalidTarget when it is not installed or of another version."""
+    """Return the library, loaded once. InvalidTarget when it is not installed or of another version."""
     return Library(path())

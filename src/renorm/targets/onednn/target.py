@@ -27,7 +27,7 @@ Pattern = Callable[..., Any]
 
 
 def generate(group: Graph) -> Code | str:
-    """The chain for a group, or why there is none. InvalidTarget where oneDNN is not installed."""
+    """Return the chain for a group, or why there is none. InvalidTarget where oneDNN is not installed."""
     library()
     x, values = group.nodes[0].inputs[0], [v for n in group.nodes for v in (*n.inputs, *n.outputs) if v is not None]
     if x is None or x.is_constant:
@@ -52,7 +52,7 @@ def generate(group: Graph) -> Code | str:
 
 
 def _stage(node: Node, before: list[Stage]) -> list[Stage] | str:
-    """The stages with that of one more node, or why there is none."""
+    """Return the stages with that of one more node, or why there is none."""
     op, shape = node.op, static(node.output.shape)
     arrays = tuple(np.ascontiguousarray(v.elements, np.float32) for v in node.inputs[1:] if v is not None)
     match op:
@@ -71,7 +71,8 @@ def _stage(node: Node, before: list[Stage]) -> list[Stage] | str:
 
 
 def _window(node: Node, op: Conv | ConvTranspose) -> Window | str:
-    """The window of a convolution as oneDNN has it. Padding after of a transposed one is what makes up its extent."""
+    """Return the window of a convolution as oneDNN has it. Padding after of a transposed one is what makes up its
+    extent."""
     x, w = node.inputs[:2]
     assert x is not None
     assert w is not None
@@ -93,7 +94,7 @@ def _window(node: Node, op: Conv | ConvTranspose) -> Window | str:
 
 
 def _products(product: Callable[[Any, Any, Any], Any]) -> tuple[Pattern, ...]:
-    """A product alone, and with a norm after it. b stands for no bias too."""
+    """Return a product alone, and with a norm after it. b stands for no bias too."""
 
     def alone(x: Any, w: Any, b: Any) -> Any:
         return product(x, w, b)

@@ -42,7 +42,8 @@ Array = np.ndarray[Any, Any]
 
 
 def codegen(group: Graph) -> TandemCode | str:
-    """The launch that runs conv, conv + relu, conv + batch_norm or conv + batch_norm + relu, or why it cannot."""
+    """Return the launch that runs conv, conv + relu, conv + batch_norm or conv + batch_norm + relu, or why it
+    cannot."""
     nodes = {n.op.name: n for n in group.nodes}
     conv, norm = nodes["conv"], nodes.get("batch_norm")
     reason = _objection(group, conv, norm)
@@ -150,7 +151,7 @@ class Layer:
     # --- which tiles --------------------------------------------------------------------------------------------------
 
     def tiles(self) -> Tiles | None:
-        """Those that fit the buffers and take the fewest cycles, or of equal ones the fewest bytes."""
+        """Return those that fit the buffers and take the fewest cycles, or of equal ones the fewest bytes."""
         fitting = (Tiles(*t) for t in self._candidates())
         return min(fitting, key=self._cost, default=None)
 
@@ -182,7 +183,7 @@ class Layer:
                         yield channels, summed, rows, columns
 
     def _rows(self, channels: int, read: int, columns: int) -> int:
-        """The most rows of a box that fit, cut so that boxes are about equal; 0 where none does."""
+        """Return the most rows of a box that fit, cut so that boxes are about equal; 0 where none does."""
         of_input = machine.INPUT // (read * self._reach(1, columns))
         span = self.spans[0]
         by_input = (of_input - span.reach) // span.stride + 1 if of_input >= span.reach else 0
@@ -218,7 +219,7 @@ class Layer:
                         yield Store(n, m, h, w)
 
     def _box(self, m: Range, sums: Sequence[Range], n: int, h: Range, w: Range) -> Iterator[Instruction]:
-        """The sums of one box of the result."""
+        """Return the instructions for the sums of one box of the result."""
         one = self.output[1] // self.groups
         groups = (m[1] - m[0]) // one if self.groups > 1 else 1
         first = m[0] // one * self.summed if self.groups > 1 else 0

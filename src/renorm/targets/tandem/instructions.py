@@ -124,7 +124,7 @@ _SHAPE = re.compile(f"{_N}x{_N}x{_N}x{_N}")
 
 
 def parse(text: str) -> Program:
-    """The program that a text writes, line by line. Raises ParseError."""
+    """Return the program that a text writes, line by line. Raises ParseError."""
     shapes: dict[str, Any] = {}
     instructions: list[Instruction] = []
     for number, whole in enumerate(text.splitlines(), 1):

@@ -27,7 +27,7 @@ Array = np.ndarray[Any, Any]
 
 
 def run(program: Program, weights: Array, parameters: Array, x: Array, y: Array) -> None:
-    """Writes what the program makes of x to y. weights: int16[M, C/groups, KH, KW]; parameters: float32[2, M], k and t;
+    """Write what the program makes of x to y. weights: int16[M, C/groups, KH, KW]; parameters: float32[2, M], k and t;
     x: float32[N, C, H, W]; y: float32[N, M, OH, OW].
 
     Raises InvalidInput for an activation that is not finite, InvalidArtifact for a program that asks for more than the
