@@ -6,6 +6,13 @@ import os
 from collections.abc import Iterable
 from typing import Self
 
+__all__ = [
+    "AbsentName", "Cancelled", "InternalError", "InvalidArtifact", "InvalidExpression", "InvalidGraph",
+    "InvalidInput", "InvalidLoops", "InvalidModel", "InvalidSchedule", "InvalidTarget", "LimitExceeded",
+    "OperandError", "OutOfMemory", "ParseError", "ReentrancyError", "RenormError", "StatisticsWarning",
+    "SynchronizationError", "TimeLimit", "UnsupportedOp", "UserCodeError", "VerificationError",
+]  # fmt: skip
+
 _PACKAGE = os.path.dirname(os.path.dirname(__file__))
 # where an exception that an op's author caused is often raised, though the line to mend is the one that called it
 _CALLED_BY_OPS = tuple(os.path.join(_PACKAGE, room, "") for room in ("core", "expr", "te", "topi"))

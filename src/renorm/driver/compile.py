@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,7 +24,7 @@ from renorm.core.target import Target
 from renorm.driver import bounds, checks, state
 from renorm.driver import cache as caches
 from renorm.driver.assemble import assemble
-from renorm.driver.kernels import Compiler, machine_for, walker
+from renorm.driver.kernels import Compiler, Progress, machine_for, walker
 from renorm.driver.module import CompiledModule, SpecializingModule
 from renorm.frontends import read
 from renorm.graph.ir import Graph, Group
@@ -36,8 +36,6 @@ from renorm.runtime.checks import Check
 from renorm.runtime.openmp import Region
 from renorm.runtime.report import KernelRecord, Report
 from renorm.runtime.state import State
-
-Progress = Callable[[str, int, int], None]  # stage, done, of
 
 
 def compile(
@@ -229,7 +227,7 @@ def _specialized(
         graph, report = optimized(source, sizes, options)
     clock.stop("passes")
     cache = caches.default()
-    compiler = Compiler(graph, options.target, cache, options.progress or _silent)
+    compiler = Compiler(graph, options.target, cache, options.progress or silent)
     compiler.lower()
     clock.stop("schedule")
     kernels, code = compiler.compile()
@@ -263,8 +261,8 @@ class _Clock:
         self._since = now
 
 
-def _silent(stage: str, done: int, of: int) -> None:
-    pass
+def silent(stage: str, done: int, of: int) -> None:
+    """Tell nobody: what takes the place of a `Progress`."""
 
 
 def _materialize_outputs(graph: Graph) -> None:

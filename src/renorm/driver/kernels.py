@@ -45,7 +45,7 @@ _SOURCES = sources.digest()  # of all: whatever a group becomes depends on one o
 # none does
 SPARE = (1, 2, 4, 6)
 
-Tell = Callable[[str, int, int], None]  # stage, done, of
+Progress = Callable[[str, int, int], None]  # stage, done, of
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Kernels:
 class Compiler:
     """Makes the kernels of one graph, in two stages: `lower`, then `compile`."""
 
-    def __init__(self, graph: Graph, target: Target, cache: Cache, tell: Tell):
+    def __init__(self, graph: Graph, target: Target, cache: Cache, tell: Progress):
         self._graph, self._target, self._tell = graph, target, tell
         self._machine = target.machine_target
         self._context = _context(self._machine)

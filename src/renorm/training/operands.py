@@ -89,14 +89,6 @@ def data(name: str, given: Any, like: Array | None = None) -> Array:
     return a
 
 
-def output(name: str, given: Any, like: Array) -> Array:
-    """Return an array of the caller's to write into. Raises InvalidInput."""
-    a = data(name, given, like)
-    if not a.flags.writeable:
-        raise InvalidInput(f"{name} is read-only", [f"expected writable {_type(like)}"])
-    return a
-
-
 @lru_cache  # the name of a dtype takes longer than all else here
 def _is_float(dtype: np.dtype[Any]) -> bool:
     return dtype.name in FLOATS and dtype.isnative
@@ -196,7 +188,11 @@ class Batch:
         return None if given is None else data(name, given, self.x).reshape(self.channels.kernel)
 
     def output(self, name: str, given: Any) -> Array | None:
-        return None if given is None else output(name, given, self.x).reshape(self.channels.kernel)
+        """Return an array of the caller's to write into, as kernels see it."""
+        a = self.tensor(name, given)
+        if a is not None and not array_of(name, given).flags.writeable:
+            raise InvalidInput(f"{name} is read-only", [f"expected writable {_type(self.x)}"])
+        return a
 
     def shaped(self, array: Array) -> Array:
         """Return a result of a kernel in the shape of x."""

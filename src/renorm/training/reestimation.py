@@ -6,7 +6,7 @@ of the whole data set as one batch. A norm's variance is that of the population,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,8 @@ import numpy as np
 from renorm.core.dims import fixed_extents
 from renorm.core.errors import InvalidInput
 from renorm.core.limits import DEFAULT
-from renorm.driver.compile import options_of
+from renorm.driver.compile import options_of, silent
+from renorm.driver.kernels import Progress
 from renorm.frontends import read, statistics_of
 from renorm.passes.constants import FoldConstants
 from renorm.passes.context import Context
@@ -26,7 +27,6 @@ from renorm.training.layers import Layer
 from renorm.training.merging import Statistics, merge, merged_all
 
 Array = np.ndarray[Any, Any]
-Progress = Callable[[str, int, int], None]  # stage, done, of
 
 METHODS = ("exact", "one_pass")
 MEAN, VAR = 3, 4  # places among what a batch norm reads
@@ -64,7 +64,7 @@ def restat(
     comm = comm or Alone()
     with comm.guard("restat"):
         _check_arguments(batches, method, correction, memory)
-        return _Run(model, batches, comm, method, correction, memory, progress or _silent, options).restated()
+        return _Run(model, batches, comm, method, correction, memory, progress or silent, options).restated()
 
 
 def _check_arguments(batches: Any, method: str, correction: int, memory: int) -> None:
@@ -195,7 +195,3 @@ def _statistics(results: Iterator[Array]) -> Statistics:
 
 def _first(channels: Array) -> str:
     return ", ".join(map(str, channels[:4])) + (f" and {channels.size - 4} more" if channels.size > 4 else "")
-
-
-def _silent(stage: str, done: int, of: int) -> None:
-    pass
