@@ -22,7 +22,7 @@ from renorm.ops.schedules import (
     cuda,
 )
 
-Schedule = Callable[[te.Schedule, Sequence[te.Tensor], Target], None]
+Schedule = Callable[["te.Schedule", Sequence["te.Tensor"], Target], None]  # in quotes: te is loaded when it is used
 
 
 def _by_target(meaning: str, on_cpu: Schedule) -> Schedule:
