@@ -13,7 +13,7 @@ import numpy as np
 from onnx import ModelProto, TensorProto, helper
 
 import renorm
-from renorm.driver import limits
+from renorm.driver import roofline
 from renorm.driver.worker import timed
 
 IMAGES, ROWS = (32, 64, 112, 112), (32768, 784)  # 103 MB each
@@ -44,7 +44,7 @@ def model(name: str) -> ModelProto:
 
 def measure(threads: int, rounds: int, seconds: float) -> dict[str, Any]:
     """Milliseconds of each, with its output given, and its bytes per second relative to the copy's."""
-    copy, copied = limits.copy(threads)
+    copy, copied = roofline.copy(threads)
     calls: dict[str, Callable[[], Any]] = {"copy": copy}
     moved = {"copy": copied}
     for name, (_, shape, _, _) in NORMS.items():

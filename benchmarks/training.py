@@ -64,7 +64,7 @@ def _arrays(shape: Shape) -> dict[str, np.ndarray[Any, Any]]:
 
 def _renorm(threads: int, fresh: bool, shape: Shape) -> Calls:
     from renorm import training
-    from renorm.driver import limits
+    from renorm.driver import roofline
     from renorm.ops.instance_norm import InstanceNorm
     from renorm.training import kernels
 
@@ -75,7 +75,7 @@ def _renorm(threads: int, fresh: bool, shape: Shape) -> Calls:
     statistics = saved.saved_mean, saved.saved_invstd
     out = None if fresh else saved.y  # on a page: what np.empty gives lies across cache lines, which costs a fifth
     return {
-        "copy": limits.copy(threads)[0],
+        "copy": roofline.copy(threads)[0],
         "forward": lambda: training.batch_norm(*given, out=out),
         "backward": lambda: training.batch_norm_backward(dy, x, a["scale"], *statistics, out=out),
         "instance norm": lambda: kernels.run(InstanceNorm, (), (x, *given[1:3]), None if fresh else [out]),
@@ -209,7 +209,7 @@ def measure_step(threads: int, rounds: int, tell: Callable[[str], None]) -> dict
 
 def _case(case: str, shape: Shape, times: Mapping[tuple[str, str], list[float]]) -> dict[str, Any]:
     """Figures of one case. ratios: how many times as long the others take, in the median of rounds."""
-    from renorm.driver.limits import COPIED_BYTES
+    from renorm.driver.roofline import COPIED_BYTES
 
     ours, copies = times[case, "renorm"], times["copy", case]
     moved = 4 * prod(shape) * TENSORS[case]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from renorm.runtime.profile import Limits, StepTime, trace
+from renorm.runtime.profile import Roofline, StepTime, trace
 from renorm.runtime.report import WorkRecord
 from renorm.runtime.table import Recording
 
-LIMITS = Limits(flops=100e9, bytes=20e9)
+LIMITS = Roofline(flops=100e9, bytes=20e9)
 
 
 def test_the_limit_is_the_longer_of_operations_and_bytes() -> None:

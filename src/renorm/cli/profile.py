@@ -13,9 +13,9 @@ import click
 from renorm.cli import network, output
 from renorm.cli.options import FILE, compiling, model, seed, train_state, trusting, verb
 from renorm.core.files import replacing
-from renorm.driver import limits
+from renorm.driver import roofline
 from renorm.driver.worker import timed
-from renorm.runtime.profile import Limits, StepTime, profile, trace
+from renorm.runtime.profile import Roofline, StepTime, profile, trace
 
 _SECONDS = 0.3  # for which the whole network is measured
 
@@ -48,7 +48,7 @@ def command(
     arrays = list(inputs.values())
     times = profile(opened, *arrays, repeats=repeats)
     whole = median(timed(lambda: opened.run(*arrays), _SECONDS)) / 1e3
-    most = limits.measure(opened.threads)
+    most = roofline.measure(opened.threads)
     total = sum(t.seconds for t in times)
     if path:
         runs = sorted(opened.recorded(*arrays, repeats=repeats), key=lambda run: run.end - run.begin)
@@ -63,7 +63,7 @@ def command(
     return output.Outcome(data | {"launches": [t.to_json(most) for t in times]})
 
 
-def _row(t: StepTime, total: float, most: Limits) -> tuple[Any, ...]:
+def _row(t: StepTime, total: float, most: Roofline) -> tuple[Any, ...]:
     speeds = (t.flops_per_second / 1e9, t.bytes_per_second / 1e9)
     share, of_limit = f"{t.seconds / (total or 1.0):.1%}", f"{t.of_limit(most):.0%}{'*' * t.work.is_nominal}"
     return (t.kernel, t.seconds * 1e6, t.fastest * 1e6, share, *speeds, of_limit)

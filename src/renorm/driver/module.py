@@ -1,4 +1,4 @@
-"""Modules with what compiling left behind: the graph after the passes, and each kernel as text."""
+"""Modules with what compiling made beside the code: the graph after the passes, and each kernel as text."""
 
 from __future__ import annotations
 

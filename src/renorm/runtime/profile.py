@@ -19,7 +19,7 @@ from renorm.runtime.table import Recording
 
 
 @dataclass(frozen=True)
-class Limits:
+class Roofline:
     """The most that a machine can do per second: floating-point operations, and bytes copied (read and written)."""
 
     flops: float
@@ -49,14 +49,14 @@ class StepTime:
     def bytes_per_second(self) -> float:
         return self.work.bytes / self.seconds if self.seconds else 0.0
 
-    def of_limit(self, limits: Limits) -> float:
+    def of_limit(self, roofline: Roofline) -> float:
         """Return the part of the time that is unavoidable. It may be above 1: where operands lie in a cache, which is
         faster than memory, or where the kernel needs fewer operations than are counted (`work.is_nominal`)."""
-        return limits.seconds(self.work) / self.seconds if self.seconds else 0.0
+        return roofline.seconds(self.work) / self.seconds if self.seconds else 0.0
 
-    def to_json(self, limits: Limits | None = None) -> dict[str, Any]:
+    def to_json(self, roofline: Roofline | None = None) -> dict[str, Any]:
         figures = {"flops_per_second": self.flops_per_second, "bytes_per_second": self.bytes_per_second}
-        return asdict(self) | figures | ({"of_limit": self.of_limit(limits)} if limits else {})
+        return asdict(self) | figures | ({"of_limit": self.of_limit(roofline)} if roofline else {})
 
 
 def profile(module: Module, *args: Any, repeats: int = 20, **named: Any) -> list[StepTime]:
@@ -84,14 +84,14 @@ def profile(module: Module, *args: Any, repeats: int = 20, **named: Any) -> list
     ]
 
 
-def trace(name: str, run: Recording, times: Sequence[StepTime], limits: Limits | None = None) -> dict[str, Any]:
+def trace(name: str, run: Recording, times: Sequence[StepTime], roofline: Roofline | None = None) -> dict[str, Any]:
     """A run as chrome://tracing and Perfetto read it (the Trace Event Format; microseconds): a track for each thread,
     on which launches, or the phases they consist of, and waiting for other threads follow each other.
 
     times: of the launches, one at a time, for comparison.
     """
     launches = [
-        (t.kernel, t.to_json(limits) | {"phase": f"{k + 1} of {end - first}"})
+        (t.kernel, t.to_json(roofline) | {"phase": f"{k + 1} of {end - first}"})
         for t, (first, end) in zip(times, pairwise(run.steps), strict=True)
         for k in range(end - first)
     ]

@@ -78,7 +78,7 @@ def _normalize(x: Tensor, weight: Tensor | None, bias: Tensor | None, slices: Sl
 
 
 class _Normalize(torch.autograd.Function):
-    """Computes y, and appends the statistics to `kept`."""
+    """y, where the statistics are appended to `kept`."""
 
     @staticmethod
     def forward(

@@ -52,7 +52,7 @@ def restat(
     network which comes out has, on this data, at each norm exactly the mean and variance that it stores. One pass per
     level of depth; norms that do not stand before each other share a pass. "one_pass": every norm normalizes with the
     statistics of its batch, as in training, and all are measured at once. So does a norm, also in "exact", that stands
-    before one which is measured and has no new statistics yet, since it shares them with one behind.
+    before one which is measured and has no new statistics yet, since it shares them with one after.
     memory: bytes of intermediate values that may be kept, so that each pass goes on where the one before ended. While
     more would lie between two passes, `batches` are gone through again, and the network is computed from its inputs.
     comm: each rank gives its own batches, and all have the same result, to the last bit. correction: 1 stores

@@ -12,7 +12,7 @@ from typing import Any
 
 from renorm.core.errors import ParseError, suggest
 
-Range = tuple[int, int]  # the first element, and the one behind the last
+Range = tuple[int, int]  # the first element, and the one after the last
 Shape = tuple[int, int, int, int]
 
 

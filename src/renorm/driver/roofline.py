@@ -14,7 +14,7 @@ import numpy as np
 from renorm import te
 from renorm.core import target as targets
 from renorm.driver.build import build
-from renorm.runtime.profile import Limits
+from renorm.runtime.profile import Roofline
 
 _DEPTH = 64  # steps of the reduction whose operands lie in the first cache
 _TIMES = 1000  # how often it goes over them: about half a millisecond
@@ -24,9 +24,9 @@ _SECONDS, _CALLS = 0.15, 10  # at least; the system needs some time to give each
 
 
 @cache
-def measure(threads: int) -> Limits:
-    """Return the limits of that many threads together. Takes about half a second, once."""
-    return Limits(_flops_per_second(threads), _bytes_per_second(threads))
+def measure(threads: int) -> Roofline:
+    """Return the roofline of that many threads together. Takes about half a second, once."""
+    return Roofline(_flops_per_second(threads), _bytes_per_second(threads))
 
 
 def _flops_per_second(threads: int) -> float:

@@ -7,22 +7,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from renorm.driver import limits
+from renorm.driver import roofline
 
 
 def test_what_is_measured_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     built = list[Any]()
-    original = limits.build
+    original = roofline.build
 
     def build(*args: Any, **options: Any) -> Any:
         built.append(original(*args, **options))
         return built[-1]
 
-    monkeypatch.setattr(limits, "build", build)
-    monkeypatch.setattr(limits, "_COPIED", 16 * 1001)
-    monkeypatch.setattr(limits, "_SECONDS", 0.001)
-    monkeypatch.setattr(limits, "_TIMES", 3)
-    found = limits.measure.__wrapped__(2)
+    monkeypatch.setattr(roofline, "build", build)
+    monkeypatch.setattr(roofline, "_COPIED", 16 * 1001)
+    monkeypatch.setattr(roofline, "_SECONDS", 0.001)
+    monkeypatch.setattr(roofline, "_TIMES", 3)
+    found = roofline.measure.__wrapped__(2)
     assert found.flops > 0
     assert found.bytes > 0
     product, copy = built
