@@ -61,7 +61,7 @@ class Buffers:
                     break
 
     def region(self, v: Value) -> tuple[Value, StridedRegion]:
-        """The value whose buffer holds `v`, and where."""
+        """Return the value whose buffer holds `v`, and where."""
         buffer, region = root(v)
         while buffer in self._moved:
             buffer, offset = self._moved[buffer]
@@ -69,14 +69,14 @@ class Buffers:
         return buffer, region
 
     def lifetimes(self) -> dict[Value, list[Lifetime]]:
-        """The buffers in the arena, and when each part of them is alive."""
+        """Return the buffers in the arena, and when each part of them is alive."""
         return {v: _parts(t) for v, t in self._touches.items() if self._is_in_arena(v)}
 
     def _is_in_arena(self, v: Value) -> bool:
         return not v.is_constant and v not in self._inputs and v not in self._outputs
 
     def _write_over(self, step: int, y: Value, x: Value) -> bool:
-        """Puts y where x is, or x where y will be, if nobody else needs those bytes; says whether it did."""
+        """Put y where x is, or x where y will be, if nobody else needs those bytes. Return whether it did."""
         size = nbytes(y)
         (of_y, at_y), (of_x, at_x) = self.region(y), self.region(x)
         if of_x is of_y or nbytes(x) != size or not self._is_in_arena(of_x) or max(at_y.rows, at_x.rows) > 1:
