@@ -31,7 +31,7 @@ from renorm.expr.nodes import (
     const,
     integer_limits,
 )
-from renorm.expr.rewrite import children
+from renorm.expr.rewrite import children, conjuncts
 
 Bounds = Mapping[Var, tuple[int, int]]
 Interval = tuple[int | None, int | None]  # None: no bound on that side is known
@@ -81,24 +81,17 @@ class Intervals:
 
     def nonpositive_forms(self, condition: Expr) -> Iterator[Linear]:
         """Forms f with f <= 0 that follow from the condition."""
-        match condition:
-            case Binary(op="&&", a=a, b=b):
-                yield from self.nonpositive_forms(a)
-                yield from self.nonpositive_forms(b)
-            case Call(name="likely", args=(a,)):
-                yield from self.nonpositive_forms(a)
-            case Not(a=Binary(op=op, a=a, b=b)) if op in _NEGATED and op != "==":
-                yield from self.nonpositive_forms(Binary(_NEGATED[op], a, b))
-            case Not(a=Binary(op="||", a=a, b=b)):
-                yield from self.nonpositive_forms(Not(a))
-                yield from self.nonpositive_forms(Not(b))
-            case Binary(op=("<" | "<=" | ">" | ">=" | "==") as op, a=a, b=b) if is_exact(a) and is_exact(b):
-                if op in ("<", "<=", "=="):
-                    yield difference(a, b, self.intern).offset(op == "<")
-                if op in (">", ">=", "=="):
-                    yield difference(b, a, self.intern).offset(op == ">")
-            case _:
-                return
+        for c in conjuncts(condition):
+            if isinstance(c, Not) and isinstance(c.a, Binary) and c.a.op in _NEGATED and c.a.op != "==":
+                c = Binary(_NEGATED[c.a.op], c.a.a, c.a.b)
+            match c:
+                case Binary(op=("<" | "<=" | ">" | ">=" | "==") as op, a=a, b=b) if is_exact(a) and is_exact(b):
+                    if op in ("<", "<=", "=="):
+                        yield difference(a, b, self.intern).offset(op == "<")
+                    if op in (">", ">=", "=="):
+                        yield difference(b, a, self.intern).offset(op == ">")
+                case _:
+                    pass
 
     def _of_remainders(self, facts: tuple[Linear, ...]) -> Iterator[Linear]:
         """Facts that tie a remainder which the given ones speak of to what it is taken of: x - x%m is a multiple of m,

@@ -124,6 +124,23 @@ def levels(e: Expr) -> int:
     return found[id(e)]
 
 
+def conjuncts(condition: Expr) -> Iterator[Expr]:
+    """The conditions that must all hold for `condition` to hold."""
+    match condition:
+        case Binary(op="&&", a=a, b=b):
+            yield from conjuncts(a)
+            yield from conjuncts(b)
+        case Not(a=Binary(op="||", a=a, b=b)):
+            yield from conjuncts(Not(a))
+            yield from conjuncts(Not(b))
+        case Call(name="likely", args=(a,)):
+            yield from conjuncts(a)
+        case Not(a=Call(name="likely", args=(a,))):
+            yield from conjuncts(Not(a))
+        case _:
+            yield condition
+
+
 def variables(e: Expr) -> list[Var]:
     """Free variables, each once, in order of first appearance."""
     return list(dict.fromkeys(x for x in walk(e) if isinstance(x, Var)))

@@ -17,7 +17,7 @@ from renorm.expr.algebra import Algebra
 from renorm.expr.bounds import Bounds, Intervals, Span
 from renorm.expr.linear import INDEX_TYPES, Linear, expression, linear_in_parts
 from renorm.expr.nodes import Binary, Broadcast, Call, Const, Expr, Load, Not, Reduce, Scalar, Var
-from renorm.expr.rewrite import children, key, rebuild
+from renorm.expr.rewrite import children, conjuncts, key, rebuild
 from renorm.expr.rules import RULES
 
 _SUMS = ("+", "-", "*")
@@ -47,8 +47,8 @@ class Simplifier(Algebra):
             self._intervals = Intervals(bounds, known, self)
             for memory in (self._done, self._forms, self._atoms):
                 memory.clear()
-            for fact in known:
-                self._assume(fact)
+            for fact in (c for condition in known for c in conjuncts(condition)):
+                self._known[fact.a if isinstance(fact, Not) else fact] = not isinstance(fact, Not)
 
     def __call__(self, e: Expr) -> Expr:
         done = self._done.get(e)
@@ -93,15 +93,6 @@ class Simplifier(Algebra):
             if new is not None and new is not e:
                 return self(new)
         return e
-
-    def _assume(self, fact: Expr) -> None:
-        if isinstance(fact, Binary) and fact.op == "&&":
-            self._assume(fact.a)
-            self._assume(fact.b)
-        elif isinstance(fact, Not):
-            self._known[fact.a] = False
-        else:
-            self._known[fact] = True
 
     def intern(self, e: Expr) -> Expr:
         """The one object that stands for all expressions equal to `e` (whose children are interned)."""

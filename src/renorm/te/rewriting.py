@@ -33,7 +33,7 @@ def with_axes(body: Expr, values: dict[Var, Expr], axes: dict[IterVar, IterVar])
 def cache_read(
     s: Schedule, tensor: Tensor, scope: str, readers: Sequence[Tensor | Operation] | Tensor | Operation
 ) -> Tensor:
-    _check_scope("cache_read", tensor, scope)
+    check_scope(f"cache_read of {tensor.name}", scope)
     given: list[Any] = list(readers) if isinstance(readers, (list, tuple)) else [readers]
     stages = [s[r] for r in given]
     for stage in stages:
@@ -55,7 +55,7 @@ def cache_read(
 
 
 def cache_write(s: Schedule, tensor: Tensor, scope: str) -> Tensor:
-    _check_scope("cache_write", tensor, scope)
+    check_scope(f"cache_write of {tensor.name}", scope)
     stage = s[tensor]
     _check_untouched("cache_write", stage)
     old = stage.op
@@ -142,11 +142,10 @@ def _compute_op(tensor: Tensor) -> ComputeOp:
     return tensor.op
 
 
-def _check_scope(primitive: str, tensor: Tensor, scope: str) -> None:
+def check_scope(what: str, scope: str) -> None:
+    """Raise InvalidSchedule for a name that is not one of a memory."""
     if scope not in SCOPES:
-        raise InvalidSchedule(
-            f"{primitive} of {tensor.name}: {scope!r} is not a scope", [f"known: {', '.join(SCOPES)}"]
-        )
+        raise InvalidSchedule(f"{what}: {scope!r} is not a scope", [f"known: {', '.join(SCOPES)}"])
 
 
 def _check_untouched(primitive: str, stage: Stage) -> None:

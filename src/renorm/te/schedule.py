@@ -23,7 +23,6 @@ from renorm.te.arguments import checked
 from renorm.te.relations import Fuse, Relation, Singleton, Split
 from renorm.te.tensor import ComputeOp, IterVar, Operation, PlaceholderOp, Tensor, producers_first
 from renorm.te.window import Window
-from renorm.tir.nodes import SCOPES
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -339,8 +338,7 @@ class Stage:
         Without it: "local" inside threads, "shared" inside blocks or where threads share its loops, else "global". A
         stage at root is passed between loops that share nothing else, hence always global.
         """
-        if scope not in SCOPES:
-            raise InvalidSchedule(f"{self.name}: {scope!r} is not a scope", [f"known: {', '.join(SCOPES)}"])
+        rewriting.check_scope(self.name, scope)
         self.scope = scope
 
     def store_root(self) -> None:

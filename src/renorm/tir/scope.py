@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from renorm.expr.bounds import Intervals
-from renorm.expr.nodes import Binary, Call, Expr, Load, Not, Var
+from renorm.expr.nodes import Binary, Expr, Load, Not, Var
+from renorm.expr.rewrite import conjuncts
 from renorm.expr.rewrite import walk as walk_expr
 from renorm.expr.simplify import Simplifier
 from renorm.tir.nodes import Buffer, For, If, Kernel, Let, Stmt, Store, children, walk
@@ -37,6 +37,14 @@ class Scope:
     def binding(self, let: Let) -> Scope:
         """In the body of a Let."""
         return self.with_bounds(let.var, *self.intervals().interval(let.value))
+
+    def throughout(self, body: Stmt) -> dict[Var, tuple[int, int]]:
+        """Bounds that hold wherever a variable is bound, here and in the loops of `body`."""
+        bounds = dict(self.bounds)
+        for s in walk(body):
+            if isinstance(s, For):
+                bounds |= Scope(bounds).inside(s).bounds
+        return bounds
 
     def of_children(self, s: Stmt) -> list[Scope]:
         """The scope at each child of a statement, in their order."""
@@ -70,20 +78,3 @@ class Scope:
 
     def intervals(self) -> Intervals:
         return Intervals(self.bounds, self.facts)
-
-
-def conjuncts(condition: Expr) -> Iterator[Expr]:
-    """The conditions that must all hold for `condition` to hold."""
-    match condition:
-        case Binary(op="&&", a=a, b=b):
-            yield from conjuncts(a)
-            yield from conjuncts(b)
-        case Not(a=Binary(op="||", a=a, b=b)):
-            yield from conjuncts(Not(a))
-            yield from conjuncts(Not(b))
-        case Call(name="likely", args=(a,)):
-            yield from conjuncts(a)
-        case Not(a=Call(name="likely", args=(a,))):
-            yield from conjuncts(Not(a))
-        case _:
-            yield condition

@@ -23,8 +23,8 @@ from renorm.expr import mixed_radix
 from renorm.expr.bounds import interval, is_exact
 from renorm.expr.nodes import Binary, Broadcast, Call, Expr, Load, Not, Ramp, Select, Var
 from renorm.expr.rewrite import children as parts_of
+from renorm.expr.rewrite import conjuncts, variables
 from renorm.expr.rewrite import rebuild as rebuild_expr
-from renorm.expr.rewrite import variables
 from renorm.expr.rewrite import walk as walk_expr
 from renorm.tir.arithmetic import UFUNCS
 from renorm.tir.nodes import (
@@ -39,7 +39,7 @@ from renorm.tir.nodes import (
     children,
     expressions,
 )
-from renorm.tir.scope import Scope, conjuncts
+from renorm.tir.scope import Scope
 from renorm.tir.verify_gpu import barrier_problems, gpu_problems
 from renorm.tir.verify_types import type_problems
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from math import prod
 
 from renorm import te
+from renorm.expr.linear import linear
 from renorm.expr.nodes import Binary, Const, Expr, Load, Reduce, Var
 from renorm.expr.rewrite import loads, substitute, variables
 from renorm.ops.shared.tags import KEPT, STATISTIC
@@ -73,20 +74,8 @@ def depends_on(index: Expr, var: Var) -> bool:
 
 def coefficient(index: Expr, var: Var) -> int | None:
     """Return how far `index` moves when `var` grows by one; None where that is no constant."""
-    if index is var:
-        return 1
-    if not depends_on(index, var):
-        return 0
-    if isinstance(index, Binary):
-        a, b = coefficient(index.a, var), coefficient(index.b, var)
-        if index.op in "+-" and a is not None and b is not None:
-            return a + b if index.op == "+" else a - b
-        if index.op == "*":
-            if isinstance(index.b, Const) and a is not None:
-                return a * int(index.b.value)
-            if isinstance(index.a, Const) and b is not None:
-                return b * int(index.a.value)
-    return None
+    found = linear(index).terms
+    return None if any(x is not var and depends_on(x, var) for x in found) else found.get(var, 0)
 
 
 def reached(t: te.Tensor, among: Callable[[te.Tensor], bool]) -> list[Load]:

@@ -102,13 +102,8 @@ def _size(s: Stmt) -> int:
 
 def _cuts(loop: For, scope: Scope) -> Iterator[int]:
     """Values of the loop's variable from which on some condition always holds, or never."""
-    bounds = dict(scope.inside(loop).bounds)
-    inner: set[Var] = set()
-    for s in walk(loop.body):
-        if isinstance(s, For):
-            bounds |= Scope(bounds).inside(s).bounds
-            inner.add(s.var)
-    intervals = Intervals(bounds)
+    intervals = Intervals(scope.inside(loop).throughout(loop.body))
+    inner = {s.var for s in walk(loop.body) if isinstance(s, For)}
     for condition, is_own in _conditions(loop.body):
         if is_own and loop.kind == "parallel":
             continue  # it stands right in the loop: choosing a version would be no cheaper

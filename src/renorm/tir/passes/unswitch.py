@@ -9,11 +9,10 @@ from __future__ import annotations
 from renorm.expr.bounds import is_exact
 from renorm.expr.linear import difference
 from renorm.expr.nodes import Binary, Const, Expr, Load, Var, all_of
-from renorm.expr.rewrite import substitute, variables
+from renorm.expr.rewrite import conjuncts, substitute, variables
 from renorm.expr.rewrite import walk as walk_expr
 from renorm.tir.nodes import For, If, Kernel, Stmt, children, constant, expressions, rebuild
 from renorm.tir.rewrite import fresh_copy
-from renorm.tir.scope import conjuncts
 
 
 def unswitch(kernel: Kernel) -> Kernel:

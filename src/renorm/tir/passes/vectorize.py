@@ -96,18 +96,11 @@ class _Vectorizing:
         self._inner = scope.inside(loop)
         self._simple = self._inner.simplifier()
         self._after = scope.simplifier()
-        self._unmasked = Scope(self._all_bounds(loop.body), written=scope.written).intervals()
+        self._unmasked = Scope(self._inner.throughout(loop.body), written=scope.written).intervals()
         self._depends: dict[Expr, bool] = {}
         self._widened: dict[Var, Var] = {}  # Let variables that differ between lanes
         self._private: dict[Buffer, Buffer] = {}  # buffers allocated inside -> one element per lane
         self._check(loop.body)
-
-    def _all_bounds(self, body: Stmt) -> dict[Var, tuple[int, int]]:
-        bounds = dict(self._inner.bounds)
-        for s in walk(body):
-            if isinstance(s, For):
-                bounds |= Scope(bounds).inside(s).bounds
-        return bounds
 
     # ---- is it allowed
 
