@@ -129,3 +129,9 @@ def test_wrapping_data_is_no_fact() -> None:
     element = Load(ints_read, (i,))
     assert interval(element, B, [element + 1 < 10])[1] is None
     assert interval(element, B, [element < 10])[1] == 9
+
+
+def test_facts_that_never_hold_together_bound_a_divisor() -> None:
+    i, j = Var("i"), Var("j")
+    low, high = interval(i, {i: (0, 0), j: (0, 3)}, [j < i, i < i // j])
+    assert low is None or high is None or low > high or (low, high) == (0, 0)

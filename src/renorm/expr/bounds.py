@@ -84,14 +84,11 @@ class Intervals:
         for c in conjuncts(condition):
             if isinstance(c, Not) and isinstance(c.a, Binary) and c.a.op in _NEGATED and c.a.op != "==":
                 c = Binary(_NEGATED[c.a.op], c.a.a, c.a.b)
-            match c:
-                case Binary(op=("<" | "<=" | ">" | ">=" | "==") as op, a=a, b=b) if is_exact(a) and is_exact(b):
-                    if op in ("<", "<=", "=="):
-                        yield difference(a, b, self.intern).offset(op == "<")
-                    if op in (">", ">=", "=="):
-                        yield difference(b, a, self.intern).offset(op == ">")
-                case _:
-                    pass
+            if isinstance(c, Binary) and c.op in _NEGATED and is_exact(c.a) and is_exact(c.b):
+                if c.op in ("<", "<=", "=="):
+                    yield difference(c.a, c.b, self.intern).offset(c.op == "<")
+                if c.op in (">", ">=", "=="):
+                    yield difference(c.b, c.a, self.intern).offset(c.op == ">")
 
     def _of_remainders(self, facts: tuple[Linear, ...]) -> Iterator[Linear]:
         """Facts that tie a remainder which the given ones speak of to what it is taken of: x - x%m is a multiple of m,
@@ -322,7 +319,7 @@ def _binary(op: str, a: Span, b: Span) -> Span:
             corners = [_product(x, y) for x in a for y in b]
             return (min(corners), max(corners))
         case "//" | "/":
-            if l2 <= 0 <= h2:
+            if min(b) <= 0 <= max(b):  # under facts that never hold together l2 may exceed h2
                 return _EVERYTHING
             corners = [_quotient(x, y, op == "//") for x in a for y in b]
             return (min(corners), max(corners))
