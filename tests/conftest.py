@@ -6,8 +6,9 @@ import gc
 import math
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
+from typing import Any
 
 # Every core runs tests: more threads of NumPy's would wait for each other, and spin meanwhile. It reads this when it is
 # imported.
@@ -15,7 +16,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import pytest
 from hypothesis import HealthCheck, settings
-from tests import kept_kernels
+from tests import kept_kernels, random_numbers
 from tests.long_tests import LONG, Measured
 from tests.shared_files import export_zoo
 
@@ -55,9 +56,18 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Measured())
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Print the seed of the order also where pytest is quiet: it leaves out the header then, which has it."""
+    reporter: Any = session.config.pluginmanager.get_plugin("terminalreporter")
+    if (seed := session.config.getoption("randomly_seed", None)) is not None and reporter and reporter.verbosity < 0:
+        reporter.write_line(f"order: -p randomly --randomly-seed={seed}")
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
     """What was long when it was measured is slow, and so is what is long in sum: by hand where somebody marked it, and
-    of a test with very many parameters all but some, evenly spread."""
+    of a test with very many parameters all but some, evenly spread. First: what is quick must not depend on the order,
+    which pytest-randomly changes."""
     long, families = set(LONG.read_text().splitlines()), dict[str, list[pytest.Item]]()
     for item in items:
         if item.nodeid in long:
@@ -69,6 +79,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for i, item in enumerate(family):
             if i % step:
                 item.add_marker("slow")
+    return (yield)
 
 
 def pytest_collection_finish() -> None:
@@ -84,6 +95,13 @@ def kernels_are_kept(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(kept_kernels, "is_on", not is_about_code)
     if not is_about_code:
         monkeypatch.setattr(workers, "START", math.inf)
+
+
+@pytest.fixture(autouse=True)
+def numbers_begin_anew(request: pytest.FixtureRequest) -> None:
+    """As with examples of Hypothesis: the gate draws the same every time, other runs by the seed of their order."""
+    seed = 0 if os.environ.get("CI") else request.config.getoption("randomly_seed", 0)
+    random_numbers.begin(seed, request.node.nodeid)
 
 
 Zoo = Callable[[str, int], Path]

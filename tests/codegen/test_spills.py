@@ -13,6 +13,7 @@ import pytest
 from tests.codegen.native import Native
 from tests.codegen.spill_marks import marked_spills
 from tests.codegen.test_register_tiles import LANES, product
+from tests.random_numbers import RNG
 
 from renorm.codegen.llvm import assembly, compile_kernel
 from renorm.codegen.llvm.instructions import x86_64
@@ -44,8 +45,7 @@ def test_code_tells_what_llvm_marks(cpu: str, rows: int) -> None:
 
 @pytest.mark.skipif(LANES < 8, reason="the tile is for vectors of AVX")
 def test_a_kernel_that_spills_is_right_all_the_same() -> None:
-    rng = np.random.default_rng()
-    x, w = (rng.integers(-4, 5, shape).astype(np.float32) for shape in ((40, 16), (16, LANES)))
+    x, w = (RNG.integers(-4, 5, shape).astype(np.float32) for shape in ((40, 16), (16, LANES)))
     out = np.empty((40, LANES), np.float32)
     compiled = compile_kernel(product(40, 1, 16, 1, 1), Target())
     assert compiled.spills > 0

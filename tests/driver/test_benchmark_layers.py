@@ -12,6 +12,7 @@ from benchmarks import figures, kernels, page
 from benchmarks.kernels import PeerKernel, medians
 from benchmarks.layers import Layer, layers
 from onnx import parser
+from tests.random_numbers import RNG
 
 # a(x) and its norm; b(r) and c(r), which are added; t
 MODEL = parser.parse_model("""<ir_version: 8, opset_import: ["": 17]> g (float[1,4,9,7] x) => (float[1,4,9,7] y)
@@ -91,13 +92,13 @@ def test_all_time_of_the_others_is_somewhere() -> None:
 @pytest.mark.parametrize("runtime", kernels.PROFILERS)
 def test_other_runtimes_say_how_long_their_kernels_take(runtime: str, tmp_path: Path) -> None:
     pytest.importorskip({"ort": "onnxruntime"}.get(runtime, runtime))
-    rng, model = np.random.default_rng(), onnx.ModelProto()
+    model = onnx.ModelProto()
     model.CopyFrom(MODEL)
     for name, shape in (("w", (4, 4, 1, 1)), ("k", (4,))):
-        array = rng.uniform(0.5, 1.5, shape).astype(np.float32)
+        array = RNG.uniform(0.5, 1.5, shape).astype(np.float32)
         model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
     onnx.save(model, tmp_path / "model.onnx")
-    x = rng.standard_normal((1, 4, 9, 7)).astype(np.float32)
+    x = RNG.standard_normal((1, 4, 9, 7)).astype(np.float32)
     told = kernels.profiled(runtime, tmp_path / "model.onnx", {"x": x}, 1, 3)
     assert all(k.us >= 0 for k in told)
     first, last = layers(model.graph, [["a", "r"], ["b", "c", "s", "t"]], {runtime: told})

@@ -17,6 +17,7 @@ from benchmarks import figures, norms, page, training
 from benchmarks import run as measuring
 from benchmarks.run import _json
 from onnx import parser
+from tests.random_numbers import RNG
 
 import renorm
 
@@ -103,7 +104,7 @@ def test_each_norm_is_one_node_that_runs(name: str, monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(norms.NORMS, name, (op, small, operands, attributes))
     model = norms.model(name)
     onnx.checker.check_model(model, full_check=True)
-    x = np.random.default_rng().standard_normal(small).astype(np.float32)
+    x = RNG.standard_normal(small).astype(np.float32)
     results: Any = onnx.reference.ReferenceEvaluator(model).run(None, {"x": x})  # a list
     np.testing.assert_allclose(renorm.compile(model, threads=1).run(x)[0], results[0], rtol=1e-4, atol=1e-5)
 

@@ -10,8 +10,8 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
+from tests.random_numbers import RNG
 
 from renorm.driver import cache as caches
 from renorm.driver.cache import Cache, Usage
@@ -39,8 +39,7 @@ def files(cache: Cache) -> list[Path]:
 
 
 def test_what_was_put_in_comes_out(cache: Cache) -> None:
-    rng = np.random.default_rng()
-    contents = {key(str(i)): rng.bytes(int(n)) for i, n in enumerate([0, 1, 31, 96, 5000, *rng.integers(0, 9999, 20)])}
+    contents = {key(str(i)): RNG.bytes(int(n)) for i, n in enumerate([0, 1, 31, 96, 5000, *RNG.integers(0, 9999, 20)])}
     assert cache.get(key("0")) is None
     for k, content in contents.items():
         cache.put(k, content)
@@ -73,12 +72,11 @@ DAMAGES = {
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damaged_entries_are_removed(cache: Cache, damage: str) -> None:
-    rng = np.random.default_rng()
     for i in range(20):
         k = key(str(i))
-        cache.put(k, rng.bytes(100))
+        cache.put(k, RNG.bytes(100))
         (path,) = files(cache)
-        path.write_bytes(DAMAGES[damage](path.read_bytes(), rng))
+        path.write_bytes(DAMAGES[damage](path.read_bytes(), RNG))
         assert cache.get(k) is None
         assert files(cache) == []
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from tests.random_numbers import RNG
 
 from renorm import ops
 from renorm.cli import main
@@ -22,18 +23,17 @@ from renorm.passes import convolution_cost
 
 
 def network() -> Graph:
-    rng = np.random.default_rng()
     g = Graph("two")
     y = g.input("x", "float32", (1, 16, 40, 40))
     for i in range(2):
-        w = rng.standard_normal((16, 16, 3, 3)).astype(np.float32)
+        w = RNG.standard_normal((16, 16, 3, 3)).astype(np.float32)
         y = ops.relu(ops.conv(y, w, pads=(1, 1, 1, 1), name=f"conv{i}"))
     g.outputs = [y]
     return g
 
 
 def inputs() -> dict[str, Any]:
-    return random_inputs(network().inputs, seed=int(np.random.default_rng().integers(1000)))
+    return random_inputs(network().inputs, seed=int(RNG.integers(1000)))
 
 
 @pytest.fixture(autouse=True)

@@ -12,6 +12,7 @@ from unittest import mock
 import numpy as np
 import pytest
 from tests.driver.random_networks import network
+from tests.random_numbers import RNG
 
 import renorm
 from renorm import te
@@ -222,12 +223,11 @@ def test_damaged_and_missing_entries_are_made_again(cache: Cache) -> None:
     assert cache.root is not None
     good = run(renorm.compile(small()))
     files = [p for p in cache.root.rglob("*") if p.is_file()]
-    rng = np.random.default_rng()
     for act in (
-        lambda p: p.write_bytes(p.read_bytes()[: rng.integers(200)]),
-        lambda p: p.write_bytes(rng.bytes(300)),
+        lambda p: p.write_bytes(p.read_bytes()[: RNG.integers(200)]),
+        lambda p: p.write_bytes(RNG.bytes(300)),
         Path.unlink,
-        lambda p: p.unlink() if rng.integers(2) else None,
+        lambda p: p.unlink() if RNG.integers(2) else None,
     ):
         for p in files:
             act(p)

@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import parser
+from tests.random_numbers import RNG
 
 import renorm
 from renorm.driver import worker
@@ -27,8 +28,7 @@ def test_contenders_take_turns_on_the_same_inputs(tmp_path: Path) -> None:
     first = model(tmp_path / "first.onnx", "y = Add(x, b)")
     other = model(tmp_path / "other.onnx", "y = Sub(x, b)")
     renorm.compile(first, threads=1).save(tmp_path / "first.renorm")
-    rng = np.random.default_rng()
-    inputs = {n: rng.standard_normal(s).astype(np.float32) for n, s in (("x", (3, 5)), ("b", (5,)))}
+    inputs = {n: RNG.standard_normal(s).astype(np.float32) for n, s in (("x", (3, 5)), ("b", (5,)))}
     contenders = [
         Contender("ours", "renorm", tmp_path / "first.renorm"),
         Contender("lost", "ort", tmp_path / "missing.onnx"),

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.random_numbers import RNG
 
 import renorm
 from renorm import te
@@ -35,7 +36,7 @@ def product() -> Graph:
 
 def check(module: Any) -> None:
     """Whole numbers, whose sums are exact."""
-    x = np.random.default_rng().integers(-4, 5, (ROWS, DEPTH)).astype(np.float32)
+    x = RNG.integers(-4, 5, (ROWS, DEPTH)).astype(np.float32)
     w = np.random.default_rng(0).integers(-4, 5, (DEPTH, LANES)).astype(np.float32)
     np.testing.assert_array_equal(module.run(x)[0], x @ w)
 

@@ -12,6 +12,7 @@ import pytest
 from onnx import numpy_helper
 from tests.frontends import onnx_runtime
 from tests.frontends.models import model
+from tests.random_numbers import RNG
 
 import renorm
 from renorm.core import dtypes
@@ -21,14 +22,13 @@ from renorm.runtime import artifact
 from renorm.runtime.memory import Memory
 
 Array = np.ndarray[Any, Any]
-RNG = np.random.default_rng(11)
 HELD = {
     f"{n}_{k}": a.astype(np.float32)
     for n in "ab"
     for k, a in zip("sbmv", [RNG.normal(1, 0.3, 3), *RNG.normal(0, 1, (2, 3)), RNG.uniform(0.5, 2, 3)])
 }
 # conv -> [a] -> relu -> [b], statistics of a are outputs, those of b read by nobody
-WEIGHT = RNG.normal(0, 0.5, (3, 2, 1, 1)).astype(np.float32)
+WEIGHT = np.random.default_rng(11).normal(0, 0.5, (3, 2, 1, 1)).astype(np.float32)
 BODY = """training (float[N, 2, 4, 5] x) => (float[N, 3, 4, 5] y, float[3] after_mean, float[3] after_var) {
   p = Conv(x, w)
   [a] q, after_mean, after_var = BatchNormalization <training_mode = 1, momentum = 0.7> (p, a_s, a_b, a_m, a_v)

@@ -19,7 +19,6 @@ from hypothesis import given, settings
 from tests.frontends.backend_cases import collect, is_defined, with_constants
 from tests.frontends.models import DIGITS
 from tests.ops.one_node import OneNode
-from tests.passes.folding.cases import numbered
 from tests.passes.networks import networks
 from tests.shared_files import shared
 
@@ -108,6 +107,9 @@ def test_random_networks(network: Any) -> None:
 
 def cases_of_norms(seeds: range) -> dict[int, list[str]]:
     """Those without constants below the normal numbers, which have few digits: folds of these are taken back."""
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    from tests.passes.folding.cases import numbered
+
     found: dict[int, list[str]] = {}
     for seed in seeds:
         case = numbered(seed)

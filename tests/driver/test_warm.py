@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.random_numbers import RNG
 
 import renorm
 from renorm.core.dims import Sym, static
@@ -27,7 +28,6 @@ from renorm.graph.ir import Graph
 from renorm.runtime import threads
 
 ROOT = Path(__file__).parents[2]
-RNG = np.random.default_rng()
 
 COMPILE = """
 import hashlib, sys

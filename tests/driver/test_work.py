@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import parser
+from tests.random_numbers import RNG
 
 import renorm
 from renorm import te, topi
@@ -30,7 +31,7 @@ def of_model(text: str) -> WorkRecord:
 
 
 def weight(name: str, *shape: int) -> str:
-    values = ", ".join(f"{v:.3f}" for v in np.random.default_rng().uniform(1, 2, np.prod(shape, dtype=int)))
+    values = ", ".join(f"{v:.3f}" for v in RNG.uniform(1, 2, np.prod(shape, dtype=int)))
     return f"float[{','.join(map(str, shape))}] {name} = {{{values}}}"
 
 

@@ -9,7 +9,6 @@ import numpy as np
 import onnx
 import pytest
 from tests.frontends import onnx_runtime
-from tests.frontends.test_circle_reader import NETWORKS, exported
 from tests.frontends.test_tflite_writer import operators, seed_001
 from tests.frontends.test_unfold import random_network
 from tests.frontends.tflite_files import File, litert
@@ -19,6 +18,9 @@ from renorm import ops
 from renorm.core.dims import Sym
 from renorm.frontends import tflite
 from renorm.graph.ir import Graph
+
+pytest.importorskip("torch", reason="PyTorch is not installed")
+from tests.frontends.test_circle_reader import NETWORKS, exported
 
 Array = np.ndarray[Any, Any]
 

@@ -11,10 +11,9 @@ import pytest
 from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NotImplementedByRuntime
 from tests.frontends.models import model
 from tests.frontends.onnx_graphs import by_onnxruntime, inputs, network
+from tests.random_numbers import RNG
 
 import renorm
-
-RNG = np.random.default_rng(0)
 
 
 def f(*shape: int) -> Any:

@@ -5,14 +5,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.random_numbers import RNG
 
 from renorm.graph import deferred
 from renorm.graph.deferred import LARGE, Deferred, Product, largest, parts, times
 from renorm.graph.ir import Graph
 from renorm.ops.shared.filtering import Filter, convolution
 from renorm.ops.shared.winograd_weight import TransformedWeight
-
-RNG = np.random.default_rng()
 
 
 def product(*shape: int, along: int = 0) -> Product:

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.codegen.native import HOST, run_native
@@ -27,6 +26,9 @@ from renorm.targets import find
 from renorm.tir.passes import prepare
 from renorm.topi import layout
 from renorm.topi.layout import Form
+
+pytest.importorskip("torch", reason="PyTorch is not installed")
+import torch
 
 LANES = HOST.lanes(4)
 

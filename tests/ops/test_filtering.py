@@ -6,10 +6,10 @@ from itertools import product
 
 import numpy as np
 import pytest
+from tests.random_numbers import RNG
 
 from renorm.ops.shared.filtering import POINTS, Filter, convolution, has_points, minimal, points, transposed
 
-RNG = np.random.default_rng()
 CASES = [case for case in product((1, 2, 3, 4), (1, 2, 3, 4, 5, 7), (1, 2, 3), (0, 1, 2, 5)) if has_points(*case[:3])]
 
 

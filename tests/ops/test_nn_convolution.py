@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.ops.nodes import by_loops, by_onnxruntime, by_reference, by_renorm, model, normal
@@ -18,6 +17,9 @@ from renorm.core.errors import OperandError
 from renorm.graph.ir import Graph
 from renorm.ops.conv import Conv
 from renorm.ops.conv_transpose import ConvTranspose
+
+pytest.importorskip("torch", reason="PyTorch is not installed")
+import torch
 
 
 @dataclass

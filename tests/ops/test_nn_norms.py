@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from tests.ops.nodes import by_loops, by_onnxruntime, by_reference, by_renorm, model, normal, read
 
 from renorm.core.errors import RenormError
@@ -15,6 +14,9 @@ from renorm.ops.group_norm import GroupNorm
 from renorm.ops.instance_norm import InstanceNorm
 from renorm.ops.layer_norm import LayerNorm
 from renorm.ops.rms_norm import RmsNorm
+
+pytest.importorskip("torch", reason="PyTorch is not installed")
+import torch
 
 F = torch.nn.functional
 STATISTICS = ("scale", "bias", "mean", "var")

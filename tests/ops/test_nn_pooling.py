@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.ops.nodes import by_loops, by_onnxruntime, by_reference, by_renorm, model, normal, read
@@ -21,6 +20,9 @@ from renorm.ops.average_pool import AveragePool
 from renorm.ops.global_pool import GlobalLpPool, GlobalMaxPool
 from renorm.ops.lp_pool import LpPool
 from renorm.ops.max_pool import MaxPool
+
+pytest.importorskip("torch", reason="PyTorch is not installed")
+import torch
 
 
 @st.composite

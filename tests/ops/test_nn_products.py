@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import mutually_broadcastable_shapes
 from tests.ops.nodes import by_loops, by_onnxruntime, by_reference, by_renorm, case, model, normal, read
+from tests.random_numbers import RNG
 
 import renorm
 from renorm.core.dims import Sym
@@ -27,8 +28,6 @@ from renorm.ops.instance_norm import InstanceNorm
 from renorm.ops.layer_norm import LayerNorm
 from renorm.ops.matmul import Matmul
 from renorm.ops.rms_norm import RmsNorm
-
-RNG = np.random.default_rng(7)
 
 
 def drawn(*shape: int) -> Any:

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.ops.nodes import by_loops, by_onnxruntime, by_renorm, model, normal
@@ -127,6 +126,7 @@ def test_interpolation_is_that_of_torch(rank: int, extent: int, length: int, ali
     x = normal(np.random.default_rng(seed), 2, 2, *[extent + i for i in range(rank)])
     sizes = [length + i for i in range(rank)]
     mode = ["linear", "bilinear", "trilinear"][rank - 1]
+    torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed")
     wide = torch.from_numpy(x.astype(np.float64))
     expected = torch.nn.functional.interpolate(wide, sizes, mode=mode, align_corners=aligned).numpy()
     rule = "align_corners" if aligned else "half_pixel"

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
+from tests.random_numbers import RNG
 
 import renorm
 from renorm import te
@@ -25,6 +25,9 @@ from renorm.targets import find
 from renorm.tir.verify import verify
 from renorm.topi import layout
 from renorm.topi.layout import Form
+
+pytest.importorskip("torch", reason="PyTorch is not installed")
+import torch
 
 Array = np.ndarray[Any, Any]
 
@@ -66,11 +69,10 @@ class Case:
 
     def __init__(self, setting: Setting, bias: bool = True, scale: float = 1.0):
         self.setting = setting
-        rng = np.random.default_rng()
         channels = (setting.x[1], setting.results) if setting.transposed else (setting.results, setting.x[1])
-        self.x = (rng.standard_normal(setting.x) * scale).astype(np.float32)
-        self.w = rng.standard_normal((*channels, *setting.taps)).astype(np.float32)
-        self.b = rng.standard_normal(setting.results).astype(np.float32) if bias else None
+        self.x = (RNG.standard_normal(setting.x) * scale).astype(np.float32)
+        self.w = RNG.standard_normal((*channels, *setting.taps)).astype(np.float32)
+        self.b = RNG.standard_normal(setting.results).astype(np.float32) if bias else None
         kind = WinogradConvTranspose if setting.transposed else WinogradConv
         self.op: Tiled = kind(tile=setting.tile, pads=setting.pads, strides=setting.strides, kernel_shape=setting.taps)
 
@@ -137,7 +139,7 @@ def program(case: Case, target: str, reads: bool, writes: bool, transformed: boo
     axis = 2 if transformed else case.op.result_axis
     form, weights = Form(((1, machine.lanes(4)),)), Form(((axis, machine.lanes(4)),), first=axis)
     plain = case.expected()
-    residual = np.random.default_rng().standard_normal(plain.shape).astype(np.float32)
+    residual = RNG.standard_normal(plain.shape).astype(np.float32)
     expected = np.maximum(plain + residual, 0)
 
     def read(array: Array, form: Form | None, name: str) -> tuple[te.Tensor, te.Tensor, Array]:

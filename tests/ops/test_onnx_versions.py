@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper
+from tests.random_numbers import RNG
 
 from renorm import frontends
 from renorm.core.errors import RenormError
@@ -15,7 +16,6 @@ from renorm.graph import interpret
 from renorm.graph.ir import Graph
 
 Array = np.ndarray[Any, Any]
-rng = np.random.default_rng(0)
 
 
 def read(
@@ -51,7 +51,7 @@ def results(graph: Graph, *operands: Array | None) -> list[Array]:
 
 
 def draw(*shape: int, dtype: str = "float32") -> Array:
-    return rng.uniform(-2, 2, shape).astype(dtype)
+    return RNG.uniform(-2, 2, shape).astype(dtype)
 
 
 @pytest.mark.parametrize("opset", [1, 6])

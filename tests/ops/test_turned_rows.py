@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.random_numbers import RNG
 
 import renorm
 from renorm import ops
 from renorm.graph.ir import Graph
-
-RNG = np.random.default_rng(17)
 
 
 @pytest.mark.parametrize(

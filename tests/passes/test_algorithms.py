@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.random_numbers import RNG
 
 import renorm
 from renorm import ops
@@ -24,8 +25,6 @@ from renorm.passes.convolution_cost import Convolution
 from renorm.passes.pipeline import optimize
 from renorm.runtime.report import Report
 from renorm.targets import find
-
-RNG = np.random.default_rng()
 
 
 def conv(x: Value, k: int, name: str = "conv", kernel: int = 3, **attributes: Any) -> Value:

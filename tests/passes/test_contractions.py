@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.random_numbers import RNG
 
 from renorm import ops
 from renorm.graph import interpret
@@ -16,7 +17,6 @@ from renorm.graph.rewrite import Driver
 from renorm.graph.verify import verify
 from renorm.passes import contractions
 
-RNG = np.random.default_rng(11)
 KINDS = [(True, True, True), (True, True, False), (True, False, True), (False, True, True)]  # in a, in b, in the result
 
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,6 +17,9 @@ from renorm.graph.rewrite import Driver, Log
 from renorm.graph.verify import verify
 from renorm.passes import fold
 from renorm.passes.pipeline import optimize
+
+pytest.importorskip("torch", reason="PyTorch is not installed")
+import torch
 
 Array = Any
 

@@ -4,16 +4,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.random_numbers import RNG
 
 from renorm import ops
 from renorm.graph import interpret
 from renorm.graph.ir import Graph, Value
 from renorm.passes.pipeline import optimize
 
-RNG = np.random.default_rng(0)
 C, R = 8, 2
-W1, W2 = RNG.standard_normal((R, C)), RNG.standard_normal((C, R))
-B1, B2 = RNG.standard_normal(R), RNG.standard_normal(C)
+_RNG = np.random.default_rng(0)
+W1, W2 = _RNG.standard_normal((R, C)), _RNG.standard_normal((C, R))
+B1, B2 = _RNG.standard_normal(R), _RNG.standard_normal(C)
 
 
 def linear(x: Value, w: np.ndarray, b: np.ndarray | None, style: str) -> Any:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.random_numbers import RNG
 
 import renorm
 from renorm import ops
@@ -16,8 +17,6 @@ from renorm.graph.ir import Graph
 from renorm.graph.rewrite import Driver
 from renorm.graph.verify import verify
 from renorm.passes import raise_group_norm
-
-RNG = np.random.default_rng(5)
 
 
 def between_reshapes(shape: tuple[int, ...], inside: tuple[int, ...], back: tuple[int, ...], dtype: str) -> Graph:

@@ -12,12 +12,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.passes.folding.cases import Case, drawn, numbered, smallest
-from tests.passes.folding.check import Found, check, compare
-from tests.passes.folding.network import Network, conv
 
 from renorm.frontends import read
 from renorm.passes.sensitivity import Sensitivity
+
+pytest.importorskip("torch", reason="PyTorch is not installed")
+from tests.passes.folding.cases import Case, drawn, numbered, smallest
+from tests.passes.folding.check import Found, check, compare
+from tests.passes.folding.network import Network, conv
 
 CONV: dict[str, Any] = {"pads": [0] * 4, "strides": [1, 1], "dilations": [1, 1], "group": 1}
 

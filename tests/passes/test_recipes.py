@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
-from tests.passes.folding.cases import PLAIN, Case
-from tests.passes.folding.check import LAYERS
 
 from renorm.core.difference import judge
 from renorm.core.tolerance import tolerance
@@ -17,6 +15,10 @@ from renorm.frontends import read
 from renorm.graph import interpret
 from renorm.graph.ir import Graph
 from renorm.passes.pipeline import optimize
+
+pytest.importorskip("torch", reason="PyTorch is not installed")
+from tests.passes.folding.cases import PLAIN, Case
+from tests.passes.folding.check import LAYERS
 
 Step = tuple[str, dict[str, Any]]
 IMAGE, SIGNAL, MATRIX, ROWS = (2, 4, 6, 7), (2, 4, 9), (3, 6), (2, 4, 5)

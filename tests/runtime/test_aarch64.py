@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import unicorn
 import unicorn.arm64_const as arm64
+from tests.random_numbers import RNG
 from unicorn.unicorn_py3 import Uc
 
 from renorm.codegen.llvm.walk import compile_walker
@@ -193,14 +194,13 @@ def test_a_run_that_is_cancelled_ends_and_the_next_one_is_right(assemble, mirror
 
 def test_nobody_waits_for_a_worker_that_does_not_come(assemble, mirror_text, mirrored):
     team = Team([assemble(mirror_text(37), "aarch64")], assemble(CLOCK, "aarch64"), 37, 6, 3, 4)
-    rng = np.random.default_rng()
     for awake in ((), (2,), (1, 2), (), (1,)):  # also one that missed runs, and comes in the middle of another
-        x = rng.random(37, np.float32)
-        y = team.run(x, lambda t, awake=awake: int(rng.integers(1, 60)) if t in (0, *awake) else 0)
+        x = RNG.random(37, np.float32)
+        y = team.run(x, lambda t, awake=awake: int(RNG.integers(1, 60)) if t in (0, *awake) else 0)
         np.testing.assert_array_equal(y, mirrored(x, 6))
         outside = team.pool.array.view(np.int64)[layout.OUTSIDE // 8 :]
         for worker in team.cores[1:]:  # it finds nothing to do, and leaves
-            assert not worker.advance(int(rng.integers(1, 300)))
+            assert not worker.advance(int(RNG.integers(1, 300)))
             while outside[0] < 0:
                 assert not worker.advance(10)
 

@@ -15,6 +15,11 @@ def test_attack(name: str) -> None:
     assert not faults, "\n\n".join(faults)
 
 
+def test_every_file_of_attacks_is_there() -> None:
+    pytest.importorskip("torch", reason="attacks that need PyTorch are left out: it is not installed")
+    assert {"torch_layers", "verified"} <= {name.partition(".")[0] for name in attacks()}
+
+
 def test_every_attack_says_what_it_tries_to_disprove() -> None:
     assert not [a.name for a in attacks().values() if not a.claim]
 

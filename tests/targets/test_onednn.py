@@ -11,7 +11,6 @@ import sys
 
 import numpy as np
 import pytest
-import torch
 from tests.limited import without_threads
 
 import renorm
@@ -22,6 +21,9 @@ from renorm.errors import InvalidTarget
 from renorm.graph import interpret
 from renorm.graph.ir import Graph
 from renorm.targets.onednn import library as dnnl
+
+pytest.importorskip("torch", reason="PyTorch is not installed")
+import torch
 
 try:
     dnnl.path()

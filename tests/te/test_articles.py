@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.random_numbers import RNG
 from tests.shared_files import article, between
 
 from renorm import te
@@ -37,9 +38,6 @@ def run_program(*parts: str) -> dict[str, Any]:
     names: dict[str, Any] = {}
     exec(compile(IMPORTS + "\n".join(parts), "<article>", "exec"), names)
     return names
-
-
-RNG = np.random.default_rng(0)
 
 
 def normal(*shape: int) -> np.ndarray[Any, Any]:

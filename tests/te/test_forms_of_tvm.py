@@ -9,14 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.random_numbers import RNG
 
 import renorm as tvm
 from renorm import te, topi
 from renorm.core.absent_names import ABSENT
 from renorm.errors import AbsentName, InvalidExpression, InvalidInput, InvalidSchedule, InvalidTarget, RenormError
 from renorm.te.schedule import Schedule, Stage
-
-RNG = np.random.default_rng(5)
 
 
 def draw(*shape: int) -> Any:

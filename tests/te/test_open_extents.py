@@ -10,13 +10,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.random_numbers import RNG
 
 import renorm as tvm
 from renorm import te, topi
 from renorm.errors import InvalidExpression, InvalidInput, InvalidSchedule, InvalidTarget
 from renorm.te.open import evaluate
-
-RNG = np.random.default_rng(11)
 
 
 def draw(*shape: int) -> Any:

@@ -9,7 +9,6 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
@@ -19,6 +18,9 @@ from tests.training.oracle import Forward, near
 from renorm import training
 from renorm.errors import InvalidInput
 from renorm.training.conventions import CONVENTIONS
+
+pytest.importorskip("torch", reason="PyTorch is not installed")
+import torch
 
 f32 = np.float32
 

@@ -6,12 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.training.oracle import Forward, near
 
 from renorm import training
+
+pytest.importorskip("torch", reason="PyTorch is not installed")
+import torch
 
 TOLERANCE = {"float32": 3e-6, "float64": 1e-12, "float16": 2e-3}
 ROUNDING = {"float32": 2.0**-22, "float64": 2.0**-50}  # between orders in which sums are taken

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from renorm import training
 from renorm.errors import InvalidInput
@@ -175,6 +174,7 @@ def test_masks_broadcast(mask: tuple[int, ...], whole: bool) -> None:
 
 
 def test_tensors_of_torch_are_used_where_they_lie() -> None:
+    torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed")
     x, scale = torch.from_numpy(X.copy()), torch.from_numpy(C3.copy())
     out = torch.empty_like(x)
     r = training.batch_norm(x, scale, scale, scale, scale, out=out)

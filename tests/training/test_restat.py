@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-import torch
 from click.testing import CliRunner
 from numpy.lib.stride_tricks import sliding_window_view
 from onnx import numpy_helper
 from tests.frontends.models import model
+from tests.random_numbers import RNG
 
 import renorm
 from renorm import ops
@@ -27,6 +27,9 @@ from renorm.training.batches import Files
 from renorm.training.layers import Layer
 from renorm.training.reestimation import restat
 from renorm.training.thread_ranks import Threads
+
+pytest.importorskip("torch", reason="PyTorch is not installed")
+import torch
 
 Array = np.ndarray[Any, Any]
 Norm = Callable[[str, Array], Array]
@@ -92,7 +95,6 @@ def conv(x: Array, w: Array) -> Array:
 
 # x -> conv -> [a] -> relu -> conv -> [b] --+-> [d]      three passes, of which the second has two norms
 #                        \-> conv -> [c] ---/
-RNG = np.random.default_rng(5)
 WEIGHTS = {
     f"w{i}": RNG.normal(0, 0.5, s).astype(np.float32) for i, s in enumerate([(4, 3, 2, 3), (4, 4, 3, 1), (4, 4, 3, 1)])
 }
@@ -294,7 +296,7 @@ def test_random_networks_level_by_level(seed: int) -> None:
 # --- who else reads statistics ----------------------------------------------------------------------------------------
 
 ROW = "(float[N, 4] x) => (float[N, 4] y)"
-PRODUCT = RNG.normal(0, 1, (4, 4)).astype(np.float32)
+PRODUCT = np.random.default_rng(5).normal(0, 1, (4, 4)).astype(np.float32)
 
 
 def rows(*sizes: int, seed: int = 3) -> list[Array]:
