@@ -60,7 +60,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     """Print the seed of the order also where pytest is quiet: it leaves out the header then, which has it."""
     reporter: Any = session.config.pluginmanager.get_plugin("terminalreporter")
     if (seed := session.config.getoption("randomly_seed", None)) is not None and reporter and reporter.verbosity < 0:
-        reporter.write_line(f"order: -p randomly --randomly-seed={seed}")
+        reporter.write_line(f"order: --randomly-seed={seed}")
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -100,8 +100,8 @@ def kernels_are_kept(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyP
 @pytest.fixture(autouse=True)
 def numbers_begin_anew(request: pytest.FixtureRequest) -> None:
     """As with examples of Hypothesis: the gate draws the same every time, other runs by the seed of their order."""
-    seed = 0 if os.environ.get("CI") else request.config.getoption("randomly_seed", 0)
-    random_numbers.begin(seed, request.node.nodeid)
+    seed: Any = 0 if os.environ.get("CI") else request.config.getoption("randomly_seed", 0)
+    random_numbers.begin(int(seed), request.node.nodeid)
 
 
 Zoo = Callable[[str, int], Path]

@@ -10,17 +10,16 @@ import numpy as np
 import pytest
 from tests.frontends.test_tflite_writer import operators
 from tests.frontends.tflite_files import File, litert
+from tests.random_numbers import RNG
 
 import renorm
 from renorm import ops
 from renorm.frontends import tflite
 from renorm.graph.ir import Graph
 
-RANDOM = np.random.default_rng(17)
-
 
 def f(*shape: int) -> Any:
-    return RANDOM.standard_normal(shape).astype(np.float32)
+    return RNG.standard_normal(shape).astype(np.float32)
 
 
 def optimized(content: bytes, path: Path) -> bytes:
@@ -76,16 +75,16 @@ def quantized(depthwise: bool, ends: str) -> tuple[bytes, Any, float]:
     file = File()
     scale_x, scale_y = 0.05, 0.4
     file.tensor("x8", (2, 7, 6, 4), "int8", scale=([scale_x], [3], 0))
-    w = RANDOM.integers(-127, 128, (1, 3, 3, 4) if depthwise else (5, 3, 3, 4)).astype(np.int8)
+    w = RNG.integers(-127, 128, (1, 3, 3, 4) if depthwise else (5, 3, 3, 4)).astype(np.int8)
     channels = 4 if depthwise else 5
-    steps = RANDOM.uniform(0.002, 0.02, channels)
+    steps = RNG.uniform(0.002, 0.02, channels)
     axis = 3 if depthwise else 0
     file.constant("w", w, scale=(steps, [0] * channels, axis))
-    bias = RANDOM.integers(-200, 200, channels).astype(np.int32)
+    bias = RNG.integers(-200, 200, channels).astype(np.int32)
     file.constant("b", bias, scale=(np.float32(scale_x) * steps, [0] * channels, 0))
     file.tensor("c", (2, 7, 6, channels), "int8", scale=([scale_y], [-128], 0))
-    v = RANDOM.integers(-127, 128, (3, 1, 1, channels)).astype(np.int8)
-    own = RANDOM.uniform(0.002, 0.02, 3)
+    v = RNG.integers(-127, 128, (3, 1, 1, channels)).astype(np.int8)
+    own = RNG.uniform(0.002, 0.02, 3)
     file.constant("v", v, scale=(own, [0] * 3, 0))
     file.constant("d", np.zeros(3, np.int32), scale=(np.float32(scale_y) * own, [0] * 3, 0))
     file.tensor("y8", (2, 7, 6, 3), "int8", scale=([scale_y], [5], 0))
@@ -101,7 +100,7 @@ def quantized(depthwise: bool, ends: str) -> tuple[bytes, Any, float]:
     if ends == "float32":
         file.operator("DEQUANTIZE", ["y8"], ["y"])
         return file.written(["x"], ["y"]), f(2, 7, 6, 4), scale_y
-    return file.written(["x8"], ["y8"]), RANDOM.integers(-128, 128, (2, 7, 6, 4)).astype(np.int8), 1
+    return file.written(["x8"], ["y8"]), RNG.integers(-128, 128, (2, 7, 6, 4)).astype(np.int8), 1
 
 
 @pytest.mark.parametrize("depthwise", [False, True])

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.frontends.tflite_files import File, litert
+from tests.random_numbers import RNG
 from tests.shared_files import shared
 
 import renorm
@@ -15,8 +16,6 @@ from renorm.errors import RenormError, UnsupportedOp
 from renorm.frontends.tflite.flatbuffer import encode
 from renorm.frontends.tflite.operators import READ
 from renorm.ops.conv import Conv
-
-RANDOM = np.random.default_rng(7)
 
 
 @dataclass
@@ -39,7 +38,7 @@ class Case:
 
 
 def f(*shape: int) -> Any:
-    return RANDOM.standard_normal(shape).astype(np.float32)
+    return RNG.standard_normal(shape).astype(np.float32)
 
 
 def i(*values: Any) -> Any:
@@ -237,7 +236,7 @@ def build(case: Case) -> tuple[bytes, list[Any]]:
         else:
             names.append(file.tensor(f"x{n}", x, case.dtype))
             given.append(f"x{n}")
-            data = RANDOM.standard_normal(x) * 3
+            data = RNG.standard_normal(x) * 3
             xs.append(np.asarray(np.abs(data) + 0.1 if case.positive else data, case.dtype))
     outs = [file.tensor(f"y{n}", (), case.out or case.dtype) for n in range(case.outs)]
     file.operator(case.kind, names, outs, case.options, case.version, **case.fields)
@@ -282,8 +281,8 @@ def test_a_quantized_convolution_with_a_scale_per_channel():
     """Integers in and out; between them real numbers, so that results are within one step of LiteRT's."""
     file, n = File(), 6
     scales = np.linspace(0.01, 0.03, n).astype(np.float32)
-    w = RANDOM.integers(-127, 128, (n, 3, 3, 4)).astype(np.int8)
-    b = RANDOM.integers(-2000, 2000, n).astype(np.int32)
+    w = RNG.integers(-127, 128, (n, 3, 3, 4)).astype(np.int8)
+    b = RNG.integers(-2000, 2000, n).astype(np.int32)
     file.tensor("x", (2, 7, 6, 4), "int8", scale=([0.05], [3], 0))
     file.constant("w", w, scale=(scales, np.zeros(n), 0))
     file.constant("b", b, scale=(scales * np.float32(0.05), np.zeros(n), 0))
@@ -306,7 +305,7 @@ def test_networks_quantized_inside_only():
     file = File()
     file.tensor("x", (3, 5))
     file.tensor("q", (3, 5), "int8", scale=([0.05], [0], 0))
-    file.constant("w", RANDOM.integers(-127, 128, (4, 5)).astype(np.int8), scale=([0.02], [0], 0))
+    file.constant("w", RNG.integers(-127, 128, (4, 5)).astype(np.int8), scale=([0.02], [0], 0))
     file.tensor("p", (3, 4), "int8", scale=([0.3], [2], 0))
     file.tensor("y", (3, 4))
     file.operator("QUANTIZE", ["x"], ["q"], "QuantizeOptions")
@@ -342,7 +341,7 @@ def test_logic():
     file.operator("LOGICAL_OR", ["and", "b"], ["or"], "LogicalOrOptions")
     file.operator("LOGICAL_NOT", ["or"], ["not"], "LogicalNotOptions")
     content = file.written(["a", "b"], ["and", "not"])
-    a, b = (RANDOM.integers(0, 2, (2, 3)).astype(bool) for _ in range(2))
+    a, b = (RNG.integers(0, 2, (2, 3)).astype(bool) for _ in range(2))
     for y, e in zip(renorm.compile(content).run(a, b), litert(content, a, b), strict=True):
         np.testing.assert_array_equal(y, e)
 

@@ -4,13 +4,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.random_numbers import RNG
 
 from renorm import ops
 from renorm.graph import interpret
 from renorm.graph.channels import Carry, ChannelMap, every, pulled
 from renorm.graph.ir import Graph
-
-RANDOM = np.random.default_rng(5)
 
 
 def image(m: ChannelMap, x: np.ndarray) -> np.ndarray:
@@ -27,7 +26,7 @@ def test_a_map_that_changes_nothing_is_plain() -> None:
 
 
 def test_uniform_maps_run_along_every_axis() -> None:
-    x = RANDOM.standard_normal((2, 3, 4))
+    x = RNG.standard_normal((2, 3, 4))
     m = ChannelMap(1, np.full(3, 0.5), np.full(3, 2.0))
     found = m.along(("N", 3, 4))
     assert [f.axis for f in found] == [1, 2]
@@ -39,14 +38,14 @@ def test_uniform_maps_run_along_every_axis() -> None:
 @pytest.mark.parametrize("number", [0.0, 0.5, -3.0])
 def test_a_map_is_parted_into_what_goes_and_what_stays(number: float) -> None:
     """Beside what the map falls upon stands a number, which stays what it is."""
-    m = ChannelMap(1, RANDOM.uniform(-2, 2, 3), RANDOM.standard_normal(3))
+    m = ChannelMap(1, RNG.uniform(-2, 2, 3), RNG.standard_normal(3))
     carry = every(3, 1, fixed=number)
     assert carry is not None
     assert carry.objection(m)
     going, staying = carry.parted(m)
     assert carry.objection(going) is None
     assert staying is not None
-    x = RANDOM.standard_normal((2, 3, 4))
+    x = RNG.standard_normal((2, 3, 4))
     np.testing.assert_allclose(image(ChannelMap(1, None, staying), image(going, x)), image(m, x), atol=1e-14)
     only_a_shift = ChannelMap(1, None, np.ones(3))
     assert carry.parted(only_a_shift) == (only_a_shift, None)

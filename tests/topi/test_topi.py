@@ -317,7 +317,7 @@ def test_batch_norm_inference() -> None:
 
 @pytest.mark.parametrize(("stride", "padding", "dilation"), [(1, 0, 1), (2, 1, 1), ((1, 2), (0, 1, 2, 1), (2, 1))])
 def test_conv2d(stride: Any, padding: Any, dilation: Any) -> None:
-    import torch
+    torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed")
 
     x, w = draw(2, 3, 7, 6), draw(4, 3, 3, 2)
 

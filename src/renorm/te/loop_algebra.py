@@ -8,7 +8,6 @@ an index relative to the region's start by a difference, which cancels exactly. 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from renorm.core import dtypes
@@ -311,8 +310,7 @@ class LoopAlgebra(Algebra):
         return Digit(whole.var, whole.unit, c)
 
 
-@dataclass(frozen=True)
-class Digit:
+class Digit(NamedTuple):  # a dataclass asks for `var == var`, an expression, from Python 3.13 on
     """(var // unit) % count: a digit of a loop variable; a fused loop has one for each of the loops it is made of."""
 
     var: Var

@@ -19,12 +19,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import cached_property
 from itertools import chain
 from typing import Annotated, Any, TypeAlias, get_type_hints
 
 from renorm.codegen.llvm.lanes import Lanes, Variable
 from renorm.codegen.llvm.ssa import I1, I32, I64, PTR, VOID, Branch, Function, Type, Value, constant
+from renorm.core.lazy import cached_property
 
 RELAXED, ORDERED = "monotonic", "seq_cst"  # orders of atomic accesses: of this word alone; of all such accesses
 INT = I32  # C's
