@@ -17,7 +17,6 @@ from __future__ import annotations
 from math import prod
 
 from renorm import te
-from renorm.core.dtypes import compute_dtype, itemsize
 from renorm.core.target import Target
 from renorm.ops.schedules import cpu_injective, cpu_window, structure
 from renorm.te.tensor import source_of
@@ -44,7 +43,7 @@ def takes(t: te.Tensor) -> bool:
 def schedule(s: te.Schedule, t: te.Tensor, target: Target) -> tuple[te.Tensor, te.IterVar]:
     """`t`, whose last axis runs along memory. Gives the loop over rows, and whose it is."""
     terms = structure.terms(t)
-    lanes, columns = target.lanes(itemsize(compute_dtype(t.dtype))), t.shape[-1]
+    lanes, columns = structure.lanes_of(t, target), t.shape[-1]
     sums = prod(t.shape[k] for k in terms)
     vectors = max(n for n in range(1, max(1, REGISTERS // sums) + 1) if n == 1 or columns % (n * lanes) == 0)
     rows = cpu_injective.fuse(s, t, list(s[t].op.reduce_axis))

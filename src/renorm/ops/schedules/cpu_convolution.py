@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from renorm import te
-from renorm.core.dtypes import compute_dtype, itemsize
 from renorm.core.target import Target
 from renorm.expr.nodes import Call, Expr, Load, Reduce
 from renorm.expr.rewrite import substitute, transform
@@ -103,4 +102,4 @@ def _held(load: Load) -> te.Tensor | None:
 
 
 def _is_lanewise(main: te.Tensor, tail: te.Tensor, target: Target) -> bool:
-    return layout.is_result(tail) and cpu_depthwise.is_lanewise(main, target.lanes(itemsize(compute_dtype(main.dtype))))
+    return layout.is_result(tail) and cpu_depthwise.is_lanewise(main, structure.lanes_of(main, target))

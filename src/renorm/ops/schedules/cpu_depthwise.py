@@ -17,9 +17,8 @@ from collections.abc import Sequence
 from math import prod
 
 from renorm import te
-from renorm.core.dtypes import compute_dtype, itemsize
 from renorm.core.target import Target
-from renorm.ops.schedules import cpu_injective, tiles
+from renorm.ops.schedules import cpu_injective, products, structure, tiles
 from renorm.ops.schedules.cpu_tiles import Statistics
 from renorm.topi import layout
 
@@ -30,13 +29,14 @@ UNROLLED = 160  # multiply-adds of one tile beyond which rows of taps are a loop
 
 def is_depthwise(main: te.Tensor) -> bool:
     """Return whether every channel of the result is made of the channel of its own number alone."""
-    groups = int((main.op.attrs or {}).get("groups", 1))
-    return main.op.tag == "conv" and groups == main.shape[1] > 1 and main.op.reduce_axis[0].extent == 1
+    return (
+        main.op.tag == "conv" and products.groups_of(main) == main.shape[1] > 1 and main.op.reduce_axis[0].extent == 1
+    )
 
 
 def is_lanewise(main: te.Tensor, lanes: int) -> bool:
     """Return whether every vector of channels of the result is made of the vector of x at its own place alone."""
-    groups = int((main.op.attrs or {}).get("groups", 1))
+    groups = products.groups_of(main)
     return main.op.tag == "conv" and has_lanewise_groups(
         main.op.reduce_axis[0].extent * groups, main.shape[1], groups, lanes
     )
@@ -58,7 +58,7 @@ def schedule(
 ) -> None:
     """Schedules `main`, whose elements are finished in `tail`; pads: what is padded for it, strip by strip;
     statistics: of `tail`, which then lies in blocks of channels."""
-    lanes = target.lanes(itemsize(compute_dtype(main.dtype)))
+    lanes = structure.lanes_of(main, target)
     if layout.is_result(tail):
         strip = _over_channels(s, main, tail, target, lanes, statistics)
     else:
@@ -112,9 +112,7 @@ def _over_channels(
     strips, rows = _strips(s, tail, spatial, rows_per_strip(main, lanes))
     order = [n, block, *strips]
     part, lane = s[tail].split(lane, factor=tiles.HALF if is_half else lanes)
-    s[tail].reorder(*order, part, *rows, row, pixel, lane)
-    s[tail].unroll(pixel)
-    s[tail].vectorize(lane)
+    cpu_injective.register_loops(s, tail, [*order, part, *rows, row], [pixel], lane)
     if statistics is not None:
         around = statistics.loops(s, lanes, lanes)
         statistics.share(s, tail, [around.sample, around.group, *around.tiles])
@@ -125,15 +123,11 @@ def _over_channels(
     n, channel, *spatial = list(s[main].op.axis)
     depth, *taps = list(s[main].op.reduce_axis)
     if is_half:
-        s[main].reorder(n, *spatial[:-1], *taps, depth, spatial[-1], channel)
-        s[main].vectorize(channel)
-        s[main].unroll(spatial[-1])
+        cpu_injective.register_loops(s, main, [n, *spatial[:-1], *taps, depth], [spatial[-1]], channel)
         return order[-1]
     # which channel of a group is a constant, so that a shuffle is
     taps.insert(-1 if taps[-1].extent * depth.extent * width <= 2 * UNROLLED else len(taps), depth)
-    s[main].reorder(n, *spatial[:-1], *taps, spatial[-1], channel)
-    s[main].vectorize(channel)
-    s[main].unroll(spatial[-1])
+    cpu_injective.register_loops(s, main, [n, *spatial[:-1], *taps], [spatial[-1]], channel)
     s[main].unroll(depth)
     _unroll(s, main, taps, width)
     return order[-1]
@@ -177,10 +171,7 @@ def _over_pixels(s: te.Schedule, main: te.Tensor, tail: te.Tensor, target: Targe
     # taps of a column stand together: they share the rows that they read
     depth, *taps = list(s[accumulator].op.reduce_axis)
     taps = [depth, *taps[:-2], *reversed(taps[-2:])]
-    s[accumulator].reorder(*outer, *taps, *inner)
-    for axis in inner[:-1]:
-        s[accumulator].unroll(axis)
-    s[accumulator].vectorize(inner[-1])
+    cpu_injective.register_loops(s, accumulator, [*outer, *taps], inner[:-1], inner[-1])
     s[accumulator].unroll(taps[-1])
     return order[-1]
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import prod
 
 from renorm import te
-from renorm.core.dtypes import compute_dtype, itemsize
+from renorm.core.dtypes import itemsize
 from renorm.core.target import Target
 from renorm.ops.schedules import structure
 
@@ -45,7 +45,7 @@ def nest(s: te.Schedule, out: te.Tensor, target: Target) -> te.IterVar | None:
     inner = fuse(s, out, axes[len(axes) - joint :])
     extent = prod(out.shape[len(axes) - joint :])
     outer = axes[: len(axes) - joint]
-    lanes = target.lanes(itemsize(compute_dtype(out.dtype)))
+    lanes = structure.lanes_of(out, target)
     vector = inner
     blocks: list[te.IterVar] = []
     turned = _turned(out, lanes) if joint == 1 and extent > lanes else None
@@ -114,7 +114,7 @@ def compute_with(
     """`t` in a loop of `other`, in vectors along its last axis."""
     s[t].compute_with(s[other], loop, like)
     store(s, t)
-    _, lane = s[t].split(s[t].op.axis[-1], factor=target.lanes(itemsize(compute_dtype(t.dtype))))
+    _, lane = s[t].split(s[t].op.axis[-1], factor=structure.lanes_of(t, target))
     s[t].vectorize(lane)
 
 
@@ -162,6 +162,17 @@ def share(s: te.Schedule, t: te.Tensor, order: Sequence[te.IterVar]) -> list[te.
     whole = fuse(s, t, shared)
     s[t].parallel(whole)
     return [whole, *order[len(shared) :]]
+
+
+def register_loops(
+    s: te.Schedule, t: te.Tensor, around: Sequence[te.IterVar], unrolled: Sequence[te.IterVar], lane: te.IterVar
+) -> None:
+    """Order the loops of `t` as those of an inner kernel: `around`, then `unrolled`, which are written out, then
+    `lane`, a vector."""
+    s[t].reorder(*around, *unrolled, lane)
+    for axis in unrolled:
+        s[t].unroll(axis)
+    s[t].vectorize(lane)
 
 
 def fuse(s: te.Schedule, t: te.Tensor, axes: Sequence[te.IterVar]) -> te.IterVar:

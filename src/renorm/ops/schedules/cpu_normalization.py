@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from math import prod
 
 from renorm import te
-from renorm.core.dtypes import compute_dtype, itemsize
 from renorm.core.target import Target
 from renorm.ops.schedules import cpu_columns, cpu_injective, cpu_reduction, structure
 from renorm.ops.schedules.slices import LONG, Slices
@@ -127,7 +126,7 @@ class _Columns:
 
     @staticmethod
     def of(out: te.Tensor, slices: Slices, target: Target) -> _Columns:
-        return _Columns(out, slices, *_tile(out.shape[-1], target.lanes(itemsize(compute_dtype(out.dtype)))))
+        return _Columns(out, slices, *_tile(out.shape[-1], structure.lanes_of(out, target)))
 
     @property
     def keeps(self) -> bool:
@@ -197,7 +196,7 @@ def _vectors_inside(s: te.Schedule, t: te.Tensor, axes: Sequence[te.IterVar], ta
     if not joint:
         return axes[-1] if axes else None
     inner, block = cpu_injective.fuse(s, t, axes[len(axes) - joint :]), None
-    lanes = target.lanes(itemsize(compute_dtype(t.dtype)))
+    lanes = structure.lanes_of(t, target)
     extent = prod(t.shape[len(t.shape) - joint :])
     if extent > lanes:
         block, inner = s[t].split(inner, factor=lanes)

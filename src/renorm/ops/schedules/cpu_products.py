@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from math import prod
 
 from renorm import te
-from renorm.core.dtypes import compute_dtype, itemsize
+from renorm.core.dtypes import itemsize
 from renorm.core.target import Target
-from renorm.ops.schedules import cpu_injective
+from renorm.ops.schedules import cpu_injective, structure
 from renorm.ops.schedules.cpu_tiles import Statistics
 from renorm.ops.schedules.products import (
     blocks_summed,
@@ -40,7 +40,7 @@ def product(
     """Schedules the sum of products `main`, whose elements are finished in `tail` (main itself, or an elementwise
     stage after it). statistics: of `tail`, which then lies in blocks of channels.
     """
-    lanes = target.lanes(itemsize(compute_dtype(main.dtype)))
+    lanes = structure.lanes_of(main, target)
     channel = 1 if main.op.tag != "matmul" else len(main.shape) - 1
     if layout.is_result(tail):
         _blocks_of_channels(s, main, tail, target, lanes, statistics)
@@ -75,10 +75,7 @@ def _blocks_of_channels(
     outer, vector = s[tail].split(block, factor=tile.vectors)
     row, pixel = s[tail].split(spatial[-1], factor=tile.pixels)
     order = [n, outer, *spatial[:-1], row]
-    s[tail].reorder(*order, vector, pixel, lane)
-    s[tail].vectorize(lane)
-    s[tail].unroll(vector)
-    s[tail].unroll(pixel)
+    cpu_injective.register_loops(s, tail, order, [vector, pixel], lane)
     if statistics is not None:
         around = statistics.loops(s, tile.vectors * lanes, lanes)
         statistics.share(s, tail, [around.sample, around.group, *around.tiles])
@@ -89,10 +86,7 @@ def _blocks_of_channels(
     summed = blocks_summed(main)
     n, channel, *spatial = list(s[main].op.axis)
     vector, lane = s[main].split(channel, factor=lanes)
-    s[main].reorder(n, *spatial[:-1], *sum_loops(s, main, summed), spatial[-1], vector, lane)
-    s[main].vectorize(lane)
-    s[main].unroll(vector)
-    s[main].unroll(spatial[-1])
+    cpu_injective.register_loops(s, main, [n, *spatial[:-1], *sum_loops(s, main, summed)], [spatial[-1], vector], lane)
 
 
 def _share(s: te.Schedule, tail: te.Tensor, order: Sequence[te.IterVar], is_ragged: bool) -> list[te.IterVar]:
@@ -156,13 +150,10 @@ def _vectors_over_channels(
         s[stage].compute_at(s[tail], order[-1])
         own = list(s[stage].op.axis)
         vector, lane = s[stage].split(own[channel], factor=lanes)
-        inner = [*([own[pixel]] if pixel is not None else []), vector, lane]
+        inner = [*([own[pixel]] if pixel is not None else []), vector]
         others = [a for i, a in enumerate(own) if i not in (channel, pixel)]
         rounds = sum_loops(s, stage, summed) if stage is accumulator else []
-        s[stage].reorder(*others, *rounds, *inner)
-        s[stage].vectorize(lane)
-        for axis in inner[:-1]:
-            s[stage].unroll(axis)
+        cpu_injective.register_loops(s, stage, [*others, *rounds], inner, lane)
 
 
 def _shares_lines(tail: te.Tensor, lanes: int, target: Target) -> bool:

@@ -9,7 +9,6 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from renorm import te
-from renorm.core.dtypes import compute_dtype, itemsize
 from renorm.core.target import Target
 from renorm.expr.nodes import Binary, Const
 from renorm.ops.schedules import cpu_blocked, cpu_columns, cpu_injective, cpu_window, structure
@@ -44,7 +43,7 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
         loop: Loop | None = None
         if not along and is_of_columns(t):
             loop = cpu_columns.schedule(s, t, target)
-        elif _is_few_and_long(t, 1 if along else target.lanes(itemsize(compute_dtype(t.dtype)))):
+        elif _is_few_and_long(t, 1 if along else structure.lanes_of(t, target)):
             pieces = _pieces(s, t)
             if along:
                 nest(s, pieces, target, parallel=True)
@@ -120,7 +119,7 @@ def _runs_along_memory(t: te.Tensor, target: Target) -> bool:
     run = _contiguous_reduction(t)
     reduced = t.op.reduce_axis
     extent = prod(axis.extent or 0 for axis in reduced[len(reduced) - run :]) if run else 0
-    return extent >= 2 * target.lanes(itemsize(compute_dtype(t.dtype)))
+    return extent >= 2 * structure.lanes_of(t, target)
 
 
 def nest(
@@ -133,7 +132,7 @@ def nest(
 ) -> Loop | None:
     """Schedules one reduction; `at`: the loop of a reader in which it is computed. Gives the loop in which one vector
     of neighbours along an axis is read, if there is one."""
-    lanes = target.lanes(itemsize(compute_dtype(t.dtype)))
+    lanes = structure.lanes_of(t, target)
     data, reduced = list(s[t].op.axis), list(s[t].op.reduce_axis)
     if at:
         s[t].compute_at(s[at[0]], at[1])
@@ -152,12 +151,13 @@ def nest(
             *own, lane = s[partial].op.axis
             rounds = s[partial].op.reduce_axis
             beside = [own[k] for k in terms]
-            s[partial].reorder(*(a for k, a in enumerate(own) if k not in terms), *rounds, *beside, lane)
-            s[partial].vectorize(lane)
+            cpu_injective.register_loops(
+                s, partial, [*(a for k, a in enumerate(own) if k not in terms), *rounds], beside, lane
+            )
             if not i and not is_fused:
                 loop = partial, rounds[-1]
-            for axis in (*beside, *rounds[:1]) if i else beside:
-                s[partial].unroll(axis)
+            if i:
+                s[partial].unroll(rounds[0])
             if across is not None and (at or parallel):
                 s[partial].compute_at(s[t], across)
             elif at:

@@ -58,10 +58,7 @@ class Statistics:
         group, inside = s[self.out].split(s[self.out].op.axis[-1], factor=channels)
         block, inside = s[self.out].split(inside, factor=vectors * lanes)
         vector, lane = s[self.out].split(inside, factor=lanes)
-        s[self.out].reorder(s[self.out].op.axis[0], *tiles, group, block, vector, *k, lane)
-        s[self.out].vectorize(lane)
-        for axis in (vector, *k):
-            s[self.out].unroll(axis)
+        cpu_injective.register_loops(s, self.out, [s[self.out].op.axis[0], *tiles, group, block], [vector, *k], lane)
         for stage in self.inner:
             self._vectors(s, stage, lanes)
             s[stage].compute_at(s[self.out], block)
@@ -77,11 +74,8 @@ class Statistics:
         terms = own[1 + tiles : channel]
         others = [a for i, a in enumerate(own) if i != channel and a not in terms]
         vector, lane = s[stage].split(own[channel], factor=lanes)
-        s[stage].reorder(*others, *s[stage].op.reduce_axis, vector, *terms, lane)
-        s[stage].vectorize(lane)
+        cpu_injective.register_loops(s, stage, [*others, *s[stage].op.reduce_axis], [vector, *terms], lane)
         s[stage].set_scope("register")
-        for axis in (vector, *terms):
-            s[stage].unroll(axis)
 
     def order(self, s: te.Schedule, loops: Sequence[te.IterVar]) -> None:
         """Puts the loops around pieces into an order."""

@@ -14,7 +14,6 @@ from itertools import product
 from math import prod
 
 from renorm import te
-from renorm.core.dtypes import compute_dtype, itemsize
 from renorm.core.target import Target
 from renorm.ops.schedules import cpu_convolution, cpu_injective, products, structure
 from renorm.topi import layout
@@ -76,14 +75,14 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
     cpu_injective.inline(s, [out], keep=[*pads, *mains])
     for pad in pads:
         cpu_injective.nest(s, pad, target)
-    lanes = _lanes(mains[0], target)
+    lanes = structure.lanes_of(mains[0], target)
     strides, phased = _strides(mains[0])
     rank = len(strides)
     lengths = mains[0].shape[-rank:]
     widest = max(_phases(main, phased, rank) for main in mains)
     rows_columns = (lengths[-2] if rank > 1 else 1, lengths[-1])
     depth = sum(_depth(main, phased) for main in mains)
-    channels, groups = mains[0].shape[1], _groups(mains[0])
+    channels, groups = mains[0].shape[1], products.groups_of(mains[0])
     over_channels = products.fills_vectors(channels, groups, lanes)
     if over_channels:
         tile = choose_tile(rows_columns, -(-channels // groups // lanes), widest, depth, target.vector_registers)
@@ -109,17 +108,9 @@ def _tile_of_pixels(lengths: tuple[int, int], channels: int, phases: int, lanes:
     return PhaseTile(rows, min(width, vectors * lanes), side_by_side, together)
 
 
-def _lanes(main: te.Tensor, target: Target) -> int:
-    return target.lanes(itemsize(compute_dtype(main.dtype)))
-
-
 def _is_phased(main: te.Tensor) -> bool:
     """Return whether a product is some phases of several."""
     return any(stride > 1 for stride in (main.op.attrs or {}).get("strides", ()))
-
-
-def _groups(main: te.Tensor) -> int:
-    return int(main.op.attrs["groups"])
 
 
 def _strides(main: te.Tensor) -> tuple[tuple[int, ...], list[int]]:
@@ -188,9 +179,6 @@ def _block(
             inner += [*positions[-2:-1], axes[1]]
             lane = positions[-1]
         rounds = products.sum_loops(s, stage, products.blocks_summed(stage)) if stage is accumulator else []
-        s[stage].reorder(*around, *rounds, *inner, lane)
-        s[stage].vectorize(lane)
-        for axis in inner:
-            s[stage].unroll(axis)
+        cpu_injective.register_loops(s, stage, [*around, *rounds], inner, lane)
         if stage is main:
             s[accumulator].compute_at(s[main], around[-1])

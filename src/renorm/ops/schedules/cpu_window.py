@@ -5,7 +5,6 @@ from __future__ import annotations
 from math import prod
 
 from renorm import te
-from renorm.core.dtypes import compute_dtype, itemsize
 from renorm.core.target import Target
 from renorm.expr.nodes import Expr, Var
 from renorm.ops.schedules import cpu_injective, structure
@@ -26,7 +25,7 @@ def schedule(s: te.Schedule, t: te.Tensor, tail: te.Tensor, target: Target) -> N
     terms = structure.terms(t)  # results beside each other that are made from the same data
     if len(axes) - 1 in terms:
         terms = []
-    lanes = target.lanes(itemsize(compute_dtype(t.dtype)))
+    lanes = structure.lanes_of(t, target)
     beside, inner = [axes[k] for k in terms], axes[-1]
     outer = [a for k, a in enumerate(axes[:-1]) if k not in terms]
     count = prod(t.shape[k] for k in terms)

@@ -118,9 +118,7 @@ def _results(
     s[sums].compute_at(s[finish], place)
     s[sums].set_scope("local")
     i, j, n, p, q, k = s[sums].op.axis
-    s[sums].reorder(n, p, q, j, i, k)
-    s[sums].unroll(i)
-    s[sums].vectorize(k)
+    cpu_injective.register_loops(s, sums, [n, p, q, j], [i], k)
     return outer
 
 
@@ -131,9 +129,7 @@ def _finish(
     h, w, vector, lane = inside
     p, i = s[t].split(h, factor=tile[0])
     q, j = s[t].split(w, factor=tile[1])
-    s[t].reorder(*outer, p, q, vector, i, j, lane)
-    s[t].unroll(j)
-    s[t].vectorize(lane)
+    cpu_injective.register_loops(s, t, [*outer, p, q, vector, i], [j], lane)
     return vector
 
 
@@ -149,51 +145,39 @@ def _products(s: te.Schedule, products: te.Tensor, place: Place, register: Regis
     ]
     around, tiles = [outer for outer, _ in cuts], [inner for _, inner in cuts]
     vector, lane = s[products].split(k, factor=lanes)
-    s[products].reorder(i, j, *around, *tiles, vector, lane)
+    cpu_injective.register_loops(s, products, [i, j, *around], [*tiles, vector], lane)
     s[accumulator].compute_at(s[products], around[-1])
-    _in_registers(s, products, [*tiles, vector], lane)
     *_, n, p, q, k = s[accumulator].op.axis
     vector, lane = s[accumulator].split(k, factor=lanes)
     outer, inner = s[accumulator].split(s[accumulator].op.reduce_axis[0], factor=BLOCK)
-    s[accumulator].reorder(outer, inner, n, p, q, vector, lane)
-    _in_registers(s, accumulator, [n, p, q, vector], lane)
-
-
-def _in_registers(s: te.Schedule, t: te.Tensor, unrolled: Sequence[te.IterVar], lane: te.IterVar) -> None:
-    for axis in unrolled:
-        s[t].unroll(axis)
-    s[t].vectorize(lane)
+    cpu_injective.register_loops(s, accumulator, [outer, inner], [n, p, q, vector], lane)
 
 
 def _weights(s: te.Schedule, rows: te.Tensor, weights: te.Tensor, place: Place, lanes: int) -> None:
     """Weights of one channel and one vector of result channels at a time, one column or row of taps."""
     block, i, j, channel, lane = s[weights].op.axis
     vector, lane = s[weights].split(lane, factor=lanes)
-    s[weights].reorder(block, vector, channel, i, j, lane)
+    cpu_injective.register_loops(s, weights, [block, vector, channel, i], [j], lane)
     s[weights].compute_at(s[place[0]], place[1])
     s[weights].set_scope("local")
-    _in_registers(s, weights, [j], lane)
     s[rows].compute_at(s[weights], channel)
     s[rows].set_scope("local")
     i, j, block, channel, lane = s[rows].op.axis
     vector, lane = s[rows].split(lane, factor=lanes)
-    s[rows].reorder(block, vector, channel, j, i, lane)
-    _in_registers(s, rows, [i], lane)
+    cpu_injective.register_loops(s, rows, [block, vector, channel, j], [i], lane)
 
 
 def _transform(s: te.Schedule, t: te.Tensor, place: Place | None, lanes: int) -> tuple[te.IterVar, te.IterVar]:
     """Gives the loop over vectors of channels of a block, and the innermost one over tiles."""
     i, j, block, n, p, q, lane = s[t].op.axis
     vector, lane = s[t].split(lane, factor=lanes)
-    s[t].reorder(n, block, vector, p, q, i, j, lane)
+    cpu_injective.register_loops(s, t, [n, block, vector, p, q, i], [j], lane)
     # vectors of a block stay a loop of their own: what fills up the last block is told by n, block and vector
     if place is None:
         s[t].parallel(cpu_injective.fuse(s, t, [n, block]))
     else:
         s[t].compute_at(s[place[0]], place[1])
         s[t].set_scope("local")
-    s[t].unroll(j)
-    s[t].vectorize(lane)
     return vector, q
 
 
@@ -212,9 +196,7 @@ def _rows(
     s[rows].set_scope("local")
     i, n, p, q, j, block, lane = s[rows].op.axis
     part, lane = s[rows].split(lane, factor=lanes)
-    s[rows].reorder(n, p, q, block, part, j, i, lane)
-    s[rows].unroll(i)
-    s[rows].vectorize(lane)
+    cpu_injective.register_loops(s, rows, [n, p, q, block, part, j], [i], lane)
     if data is not None:
         s[data].compute_at(s[transformed], vector)
         s[data].set_scope("local")

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from math import prod
 
 from renorm import te
+from renorm.core.dtypes import compute_dtype, itemsize
+from renorm.core.target import Target
 from renorm.expr.linear import linear
 from renorm.expr.nodes import Binary, Const, Expr, Load, Reduce, Var
 from renorm.expr.rewrite import loads, substitute, variables
@@ -16,6 +18,11 @@ from renorm.te.tensor import producers_first, source_of
 def stages(outs: Sequence[te.Tensor]) -> list[te.Tensor]:
     """Computed tensors that `outs` depend on, producers first."""
     return [op.tensor for op in producers_first(t.op for t in outs) if isinstance(op, te.ComputeOp)]
+
+
+def lanes_of(t: te.Tensor, target: Target) -> int:
+    """Elements of a vector register, in the dtype that arithmetic on `t` runs in."""
+    return target.lanes(itemsize(compute_dtype(t.dtype)))
 
 
 def is_reduction(t: te.Tensor) -> bool:
