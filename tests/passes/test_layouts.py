@@ -15,7 +15,7 @@ from renorm.graph.layout import Accepts, Blocked
 from renorm.graph.op import ELEMENTWISE, INJECTIVE
 from renorm.graph.verify import verify
 from renorm.ops import schedules
-from renorm.ops.global_average_pool import GlobalAveragePool
+from renorm.ops.global_pool import GlobalAveragePool
 from renorm.ops.schedules import structure
 from renorm.passes import pipeline
 from renorm.targets import find

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import replace
 from functools import reduce
 from math import prod
 from typing import Any
@@ -10,21 +10,19 @@ from typing import Any
 import numpy as np
 
 from renorm import te
-from renorm.core.dims import Dim
 from renorm.core.dtypes import FLOATS
-from renorm.graph.attributes import Bool, Ints
+from renorm.graph.attributes import Bool
 from renorm.graph.channels import Carry, every
 from renorm.graph.ir import Node
-from renorm.graph.layout import Accepts
-from renorm.graph.op import OUT_ELEMENTWISE_FUSABLE, Reject, Sample
-from renorm.graph.types import Operand, TensorType, bf16, f16, f32, f64
-from renorm.ops.shared.pooling import check_padding, covering, window_sum
-from renorm.ops.shared.precision import rounded
-from renorm.ops.shared.window import Span, Windowed, window_view
+from renorm.graph.op import Reject, Sample
+from renorm.graph.types import bf16, f16, f32, f64
+from renorm.ops.shared.pooling import Pool
+from renorm.ops.shared.precision import rounded, wide
+from renorm.ops.shared.window import Span, window_view
 from renorm.te import tag
 
 
-class AveragePool(Windowed):
+class AveragePool(Pool):
     """y[n, c, o] = mean over k of x[n, c, o*strides + k*dilations - pads].
 
     The mean is over the elements of the window that lie in x; with count_include_pad also over those in the padding,
@@ -34,31 +32,16 @@ class AveragePool(Windowed):
     signature = "x: T[N, C, *S] -> y: T[...]"
     types = {"T": FLOATS}
     onnx = {"AveragePool": 1}
-    fusion = OUT_ELEMENTWISE_FUSABLE
-    scheduled_as = "reduction"
-    kernel_shape = Ints()
-    ceil_mode = Bool(False)
     count_include_pad = Bool(False)
-
-    def infer(self, x: Operand) -> tuple[Dim | None, ...]:
-        kernel = self.along("kernel_shape", x.rank - 2)
-        check_padding(self, kernel)
-        return (*x.shape[:2], *self.positions(x.shape[2:], kernel, self.ceil_mode))
-
-    def label(self, operands: Sequence[TensorType | None]) -> str:
-        return f"average_pool{operands[0].rank - 2}d" if operands[0] else self.name
 
     def propagate_channels(self, node: Node, index: int, axis: int) -> Carry | None:
         counted = self.count_include_pad and (self.auto_pad.startswith("SAME") or any(self.pads or ()))
         return every(node.output.shape[1], 1, fixed=0.0 if counted else None) if axis == 1 else None
 
-    def in_blocks(self, node: Node, index: int | None, lanes: int) -> Accepts:
-        return Accepts.ALIKE
-
     def compute(self, x: te.Tensor) -> te.Tensor:
         spans = self.spans(x.shape[2:], self.kernel_shape)
         counts = self.counts(x.shape[2:], self.kernel_shape, self.ceil_mode)
-        total = window_sum(x, spans, counts, lambda e: e)
+        total = self.over_windows(x, te.sum, wide)
 
         def mean(n: Any, c: Any, *out: Any) -> Any:
             sizes = [self.size(o, s, count) for o, s, count in zip(out, spans, counts)]
@@ -81,18 +64,13 @@ class AveragePool(Windowed):
         return behind - first
 
     def reference(self, x: Any) -> Any:
-        spans = self.spans(x.shape[2:], self.kernel_shape)
-        before, after = covering(spans, self.counts(x.shape[2:], self.kernel_shape, self.ceil_mode))
         # what counts is a one, what does not a zero; both pooled alike
-        width = [(0, 0), (0, 0), *((s.before, s.after) if self.count_include_pad else (0, 0) for s in spans)]
-        ones = np.pad(np.ones(x.shape), width, constant_values=1.0)
+        own, (spans, _) = self.spans(x.shape[2:], self.kernel_shape), self.windows(x.shape[2:])
+        width = [(s.before, s.after) if self.count_include_pad else (0, 0) for s in own]
+        ones = np.pad(np.ones(x.shape), [(0, 0), (0, 0), *width], constant_values=1.0)
+        rest = [replace(s, before=s.before - b, after=max(0, s.after - a)) for s, (b, a) in zip(spans, width)]
         taps = tuple(range(x.ndim, 2 * x.ndim - 2))
-        grown = [Span(s.extent, s.kernel, s.stride, s.dilation, b, a) for s, b, a in zip(spans, before, after)]
-        rest = [
-            Span(n, s.kernel, s.stride, s.dilation, b - w[0], max(0, a - w[1]))
-            for n, s, b, a, w in zip(ones.shape[2:], spans, before, after, width[2:])
-        ]
-        return window_view(x, grown).sum(axis=taps) / window_view(ones, rest).sum(axis=taps)
+        return self.window_elements(x).sum(axis=-1) / window_view(ones, rest).sum(axis=taps)
 
     samples = [
         Sample(f32[2, 3, 5, 7], kernel_shape=(2, 3)),

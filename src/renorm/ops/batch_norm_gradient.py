@@ -5,16 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from renorm import te
-from renorm.core.dtypes import FLOATS
-from renorm.graph.attributes import Bool
-from renorm.graph.op import OPAQUE, OpDef, Reject, Sample
-from renorm.graph.types import Operand, TensorType, bf16, boolean, f16, f32, f64
-from renorm.ops.shared.batch_gradient import Gradient
-from renorm.ops.shared.batch_references import passed_reference, results_reference, selected, sums_reference
+from renorm.graph.op import Reject, Sample
+from renorm.graph.types import bf16, boolean, f16, f32, f64
+from renorm.ops.shared.batch_gradient import BatchGradient, Gradient
+from renorm.ops.shared.batch_references import passed_reference, selected, sums_reference
 from renorm.ops.shared.batch_statistics import counted, statistics_dtype
 
 
-class BatchNormGradient(OpDef):
+class BatchNormGradient(BatchGradient):
     """dx = scale * invstd * (g - (sum(g) + xhat * sum(g * xhat)) / count), xhat = (x - mean) * invstd, per channel.
 
     g is dy, or, where y is given (the result of a ReLU after the norm), dy where y is above 0, and 0 elsewhere. Sums
@@ -27,15 +25,7 @@ class BatchNormGradient(OpDef):
         "dy: T[N, C, *S], x: T[N, C, *S], scale?: U[C], mean: V[C], invstd: V[C], mask?: bool[N, *S], y?: T[N, C, *S]"
         " -> dx: T[N, C, *S], dscale: V[C], dbias: V[C], *dresidual: T[N, C, *S]"
     )
-    types = {"T": FLOATS, "U": FLOATS, "V": FLOATS}
-    fusion = OPAQUE
     scheduled_as = "normalization"
-    frozen = Bool(False)
-    residual = Bool(False)
-
-    def infer(self, dy: Operand, x: Operand, *others: Any) -> list[TensorType | None]:
-        of_channels = TensorType(statistics_dtype(x.dtype), (x.shape[1],))
-        return [None, of_channels, of_channels, *[x.type] * self.residual]
 
     def compute(
         self,
@@ -55,8 +45,7 @@ class BatchNormGradient(OpDef):
         g = passed_reference(dy, y)
         sums = sums_reference(g, x, mean, mask, self.frozen)
         count = selected(x, mask).shape[1]
-        found = results_reference(g, x, mean, invstd, sums, count, scale, mask, self.frozen)
-        return [*found, *[g] * self.residual]
+        return self.results_reference(g, x, mean, invstd, sums, count, scale, mask)
 
     samples = [
         Sample(f32[2, 3, 5, 7], f32[2, 3, 5, 7], f32[3], f32[3], f32[3]),

@@ -5,16 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from renorm import te
-from renorm.core.dtypes import FLOATS
-from renorm.graph.attributes import Bool
-from renorm.graph.op import OPAQUE, OpDef, Reject, Sample
-from renorm.graph.types import Operand, TensorType, boolean, f16, f32, f64
-from renorm.ops.shared.batch_gradient import Gradient
-from renorm.ops.shared.batch_references import passed_reference, results_reference
+from renorm.graph.op import Reject, Sample
+from renorm.graph.types import boolean, f16, f32, f64
+from renorm.ops.shared.batch_gradient import BatchGradient, Gradient
+from renorm.ops.shared.batch_references import passed_reference
 from renorm.ops.shared.batch_statistics import statistics_dtype
 
 
-class BatchNormGradientElements(OpDef):
+class BatchNormGradientElements(BatchGradient):
     """dx = scale * invstd * (g - (sum(g) + xhat * sum(g * xhat)) / count), xhat = (x - mean) * invstd, per channel.
 
     g as in BatchNormGradientSums, whose result `sums` is; count: how many values a channel has. Where mask is false,
@@ -26,15 +24,7 @@ class BatchNormGradientElements(OpDef):
         "dy: T[N, C, *S], x: T[N, C, *S], scale?: U[C], mean: V[C], invstd: V[C], sums: f64[3, C], count: f64[1],"
         " mask?: bool[N, *S], y?: T[N, C, *S] -> dx: T[N, C, *S], dscale: V[C], dbias: V[C], *dresidual: T[N, C, *S]"
     )
-    types = {"T": FLOATS, "U": FLOATS, "V": FLOATS}
-    fusion = OPAQUE
     scheduled_as = "reduction"
-    frozen = Bool(False)
-    residual = Bool(False)
-
-    def infer(self, dy: Operand, x: Operand, *others: Any) -> list[TensorType | None]:
-        of_channels = TensorType(statistics_dtype(x.dtype), (x.shape[1],))
-        return [None, of_channels, of_channels, *[x.type] * self.residual]
 
     def compute(
         self,
@@ -54,9 +44,7 @@ class BatchNormGradientElements(OpDef):
     def reference(
         self, dy: Any, x: Any, scale: Any, mean: Any, invstd: Any, sums: Any, count: Any, mask: Any, y: Any
     ) -> list[Any]:
-        g = passed_reference(dy, y)
-        found = results_reference(g, x, mean, invstd, sums, count[0], scale, mask, self.frozen)
-        return [*found, *[g] * self.residual]
+        return self.results_reference(passed_reference(dy, y), x, mean, invstd, sums, count[0], scale, mask)
 
     samples = [
         Sample(f32[2, 3, 5, 7], f32[2, 3, 5, 7], f32[3], f64[3], f64[3], f64[3, 3], f64[1].of([70])),

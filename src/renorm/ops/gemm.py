@@ -19,10 +19,10 @@ from renorm.graph.deferred import times
 from renorm.graph.ir import Node
 from renorm.graph.op import OUT_ELEMENTWISE_FUSABLE, OnnxNode, OpDef, Reject, Sample
 from renorm.graph.types import Operand, TensorType, bf16, f16, f32, f64, i32
-from renorm.ops.matmul import product
 from renorm.ops.shared.folding import ALONG, in_float64, is_known, scaled_bias
 from renorm.ops.shared.precision import rounded, wide
 from renorm.te import tag
+from renorm.topi.linear import product
 
 
 class Gemm(OpDef):
@@ -103,14 +103,10 @@ class Gemm(OpDef):
         return times(a, k if self.transA else k[:, None]), b
 
     def compute(self, a: te.Tensor, b: te.Tensor, c: te.Tensor | None) -> te.Tensor:
-        (m, depth), (_, n) = _turned(a.shape, self.transA), _turned(b.shape, self.transB)
-        y = product(
-            lambda i, k: a[_turned((i, k), self.transA)], lambda k, j: b[_turned((k, j), self.transB)], (m, n), depth
-        )
-        plain = y
+        y = plain = product(a, b, self.transA, self.transB)
         if self.alpha != 1:
             y = te.compute(
-                (m, n), lambda i, j: plain[i, j] * _number(self.alpha, plain), name="scaled", tag=tag.ELEMWISE
+                y.shape, lambda i, j: plain[i, j] * _number(self.alpha, plain), name="scaled", tag=tag.ELEMWISE
             )
         if c is not None and self.beta != 0:
             without, third = y, c
@@ -120,7 +116,7 @@ class Gemm(OpDef):
                 term = wide(third[tuple(own)])
                 return without[index] + (term if self.beta == 1 else term * _number(self.beta, without))
 
-            y = te.compute((m, n), element, name="biased", tag=tag.BROADCAST)
+            y = te.compute(y.shape, element, name="biased", tag=tag.BROADCAST)
         return rounded(y, a.dtype)
 
     def reference(self, a: Any, b: Any, c: Any) -> Any:

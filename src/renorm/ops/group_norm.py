@@ -2,36 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from renorm import te
-from renorm.core.dtypes import FLOATS
 from renorm.core.errors import OperandError, UnsupportedOp
 from renorm.graph.attributes import Float, Int
-from renorm.graph.op import REDUCTION, OnnxNode, OpDef, Reject, Sample
+from renorm.graph.op import OnnxNode, Reject, Sample
 from renorm.graph.types import Operand, bf16, f16, f32, f64
 from renorm.ops.shared import builders
-from renorm.ops.shared.folding import scaled_affine
-from renorm.ops.shared.moments import moments
-from renorm.ops.shared.precision import rounded
+from renorm.ops.shared.groups import AffineGroupNorm
 from renorm.ops.shared.reshaping import reshaped
-from renorm.te import tag
 
 
-class GroupNorm(OpDef):
+class GroupNorm(AffineGroupNorm):
     """y = scale * (x - mean) / sqrt(var + epsilon) + bias; mean and population variance per sample and group of C /
     num_groups neighbouring channels, scale and bias per channel."""
 
     signature = "x: T[N, C, *S], scale: T[C], bias: T[C] -> y: T[N, C, *S]"
-    types = {"T": FLOATS}
     onnx_changed = {"GroupNormalization": "its scale is per group at 18 and per channel at 21"}
     onnx = {"GroupNormalization": 18}
-    fusion = REDUCTION
-    scheduled_as = "normalization"
-    is_normalization = True
     num_groups = Int(at_least=1)
     epsilon = Float(1e-5, at_least=0.0)
     stash_type = Int(1)
@@ -41,25 +31,8 @@ class GroupNorm(OpDef):
         if isinstance(channels, int) and channels % self.num_groups:
             raise OperandError(f"{self.name}({x}): num_groups {self.num_groups} does not divide {channels} channels")
 
-    def fold_after(self, operands: Sequence[Any], axis: int, k: Any, shift: Any) -> Any:
-        return scaled_affine(self, operands, axis, 1, k, shift)
-
-    def compute(self, x: te.Tensor, scale: te.Tensor, bias: te.Tensor) -> te.Tensor:
-        width = max(1, x.shape[1] // self.num_groups)  # 1 where there are no channels at all
-        slices, inside = (x.shape[0], x.shape[1] // width), (width, *x.shape[2:])
-        m = moments(lambda n, g, c, *at: x[(n, g * width + c, *at)], slices, inside, x.dtype, x.name)
-        standard = m.affine(x.shape[:2], lambda n, c: ((n, c // width), scale[c], bias[c]), self.epsilon)
-        y = te.compute(x.shape, lambda n, c, *at: standard(x[(n, c, *at)], n, c), name="group_norm", tag=tag.BROADCAST)
-        return rounded(y, x.dtype)
-
-    def reference(self, x: Any, scale: Any, bias: Any) -> Any:
-        parts = [
-            (p - p.mean(axis=tuple(range(1, x.ndim)), keepdims=True))
-            / np.sqrt(p.var(axis=tuple(range(1, x.ndim)), keepdims=True) + self.epsilon)
-            for p in np.split(x, self.num_groups, axis=1)
-        ]
-        along = (-1, *[1] * (x.ndim - 2))
-        return np.concatenate(parts, axis=1) * scale.reshape(along) + bias.reshape(along)
+    def group_count(self, channels: int) -> int:
+        return self.num_groups
 
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> Any:

@@ -13,7 +13,7 @@ from renorm.graph.op import Reject, Sample
 from renorm.graph.types import Operand, TensorType, bf16, f16, f32, f64
 from renorm.ops.shared.batch_statistics import statistics_dtype
 from renorm.ops.shared.groups import GroupedNorm, Groups
-from renorm.ops.shared.moments import ACCUMULATOR, statistic
+from renorm.ops.shared.moments import ACCUMULATOR, statistic, summed
 from renorm.ops.shared.precision import rounded, wide
 from renorm.te import tag
 
@@ -145,10 +145,9 @@ class GroupNormGradient(GroupedNorm):
 
 def _sum(shape: tuple[int, ...], extents: list[int], term: Any, name: str) -> te.Tensor:
     """Sums over axes of these extents: term(index of the result, indices summed over)."""
-    axes = [te.reduce_axis((0, e), name=f"r{i}") for i, e in enumerate(extents)]
     if not prod(extents):
         return te.compute(shape, lambda *i: te.const(0.0, ACCUMULATOR), name=name)
-    return te.compute(shape, lambda *i: te.sum(term(i, axes), axis=axes), name=name, tag="reduce")
+    return summed(shape, extents, term, name)
 
 
 def _over_rows(shape: tuple[int, ...], terms: Any) -> te.Tensor:

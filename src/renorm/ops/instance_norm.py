@@ -2,56 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
-import numpy as np
-
-from renorm import te
-from renorm.core.dtypes import FLOATS
 from renorm.graph.attributes import Float
 from renorm.graph.ir import Node
 from renorm.graph.layout import Accepts
-from renorm.graph.op import REDUCTION, OpDef, Reject, Sample
+from renorm.graph.op import Reject, Sample
 from renorm.graph.types import bf16, f16, f32, f64
-from renorm.ops.shared.folding import scaled_affine
-from renorm.ops.shared.moments import moments
-from renorm.ops.shared.precision import rounded
-from renorm.te import tag
+from renorm.ops.shared.groups import AffineGroupNorm
 
 
-class InstanceNorm(OpDef):
+class InstanceNorm(AffineGroupNorm):
     """y = scale * (x - mean) / sqrt(var + epsilon) + bias; mean and population variance per sample and channel."""
 
     signature = "x: T[N, C, *S], scale: T[C], bias: T[C] -> y: T[N, C, *S]"
-    types = {"T": FLOATS}
     onnx = {"InstanceNormalization": 1}
     onnx_ignored = ("consumed_inputs",)
-    fusion = REDUCTION
-    scheduled_as = "normalization"
-    is_normalization = True
     epsilon = Float(1e-5, at_least=0.0)
 
-    def fold_after(self, operands: Sequence[Any], axis: int, k: Any, shift: Any) -> Any:
-        return scaled_affine(self, operands, axis, 1, k, shift)
+    def group_count(self, channels: int) -> int:
+        return max(1, channels)
 
     def in_blocks(self, node: Node, index: int | None, lanes: int) -> Accepts:
         return Accepts.ALIKE if index in (None, 0) else Accepts.ROW_MAJOR
-
-    def compute(self, x: te.Tensor, scale: te.Tensor, bias: te.Tensor) -> te.Tensor:
-        m = moments(lambda *i: x[i], x.shape[:2], x.shape[2:], x.dtype, x.name)
-        standard = m.affine(x.shape[:2], lambda n, c: ((n, c), scale[c], bias[c]), self.epsilon)
-        y = te.compute(
-            x.shape, lambda n, c, *at: standard(x[(n, c, *at)], n, c), name="instance_norm", tag=tag.BROADCAST
-        )
-        return rounded(y, x.dtype)
-
-    def reference(self, x: Any, scale: Any, bias: Any) -> Any:
-        y = np.empty_like(x)
-        for n, c in np.ndindex(x.shape[:2]):
-            plane = x[n, c]
-            y[n, c] = scale[c] * (plane - plane.mean()) / np.sqrt(plane.var() + self.epsilon) + bias[c]
-        return y
 
     samples = [
         Sample(f32[2, 3, 5, 7], f32[3], f32[3]),

@@ -21,7 +21,34 @@ from renorm.ops.shared.precision import rounded, spread
 from renorm.te import tag
 
 
-class LayerNorm(OpDef):
+class LastAxesNorm(OpDef):
+    """Base of norms over axis and all axes after it, whose parameters broadcast to x."""
+
+    fusion = REDUCTION
+    scheduled_as = "normalization"
+    is_normalization = True
+    axis = Int(-1)
+    epsilon = Float(1e-5, at_least=0.0)
+    stash_type = Int(1)
+
+    def infer(self, x: Operand, *parameters: Operand | None) -> None:
+        normalize_axis(self.axis, x.rank)
+        for p in parameters:
+            if p is not None and not _broadcasts(p, x):
+                raise OperandError(f"{self.name}({x}, {p}): {p.name} does not broadcast to x")
+
+
+def _broadcasts(p: Operand, x: Operand) -> bool:
+    """Return whether a parameter broadcasts to x without making it larger."""
+    try:
+        spread = broadcast(x.shape, p.shape)
+    except OperandError:
+        return False
+    same = (d == e or not (isinstance(d, int) and isinstance(e, int)) for d, e in zip(spread, x.shape))
+    return p.rank <= x.rank and all(same)
+
+
+class LayerNorm(LastAxesNorm):
     """y = (x - mean) / sqrt(var + epsilon) * scale + bias; mean and population variance over axis and all axes after
     it.
 
@@ -32,16 +59,6 @@ class LayerNorm(OpDef):
     signature = "x: T[*S], scale: T[...], bias?: T[...] -> y: T[*S]"
     types = {"T": FLOATS}
     onnx = {"LayerNormalization": 17}
-    fusion = REDUCTION
-    scheduled_as = "normalization"
-    is_normalization = True
-    axis = Int(-1)
-    epsilon = Float(1e-5, at_least=0.0)
-    stash_type = Int(1)
-
-    def infer(self, x: Operand, scale: Operand, bias: Operand | None) -> None:
-        normalize_axis(self.axis, x.rank)
-        check_spread(self, x, scale, bias)
 
     def fold_after(self, operands: Sequence[Any], axis: int, k: Any, shift: Any) -> Any:
         x, *parameters = operands
@@ -104,19 +121,3 @@ class LayerNorm(OpDef):
         Reject(f32[2, 3], f32[3], f32[2, 2, 3], because="bias does not broadcast to x"),
         Reject(f32[2, 3], f16[3], because="scale is float16 but x is float32"),
     ]
-
-
-def check_spread(op: OpDef, x: Operand, *parameters: Operand | None) -> None:
-    """Raises OperandError for a parameter that does not broadcast to x, or would make it larger."""
-    for p in parameters:
-        if p is None:
-            continue
-        try:
-            fits = p.rank <= x.rank and all(
-                d == e or not (isinstance(d, int) and isinstance(e, int))
-                for d, e in zip(broadcast(x.shape, p.shape), x.shape)
-            )
-        except OperandError:
-            fits = False
-        if not fits:
-            raise OperandError(f"{op.name}({x}, {p}): {p.name} does not broadcast to x")

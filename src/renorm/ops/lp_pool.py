@@ -2,62 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from renorm import te
-from renorm.core.dims import Dim
 from renorm.core.dtypes import FLOATS
-from renorm.graph.attributes import Bool, Float, Ints
-from renorm.graph.ir import Node
-from renorm.graph.layout import Accepts
-from renorm.graph.op import OUT_ELEMENTWISE_FUSABLE, Reject, Sample
-from renorm.graph.types import Operand, TensorType, bf16, f16, f32, f64
-from renorm.ops.shared.pooling import check_padding, covering, window_sum
-from renorm.ops.shared.precision import rounded
-from renorm.ops.shared.window import Span, Windowed, window_view
+from renorm.graph.attributes import Float
+from renorm.graph.op import Reject, Sample
+from renorm.graph.types import bf16, f16, f32, f64
+from renorm.ops.shared.pooling import Pool
+from renorm.ops.shared.precision import rounded, wide
 from renorm.te import tag
 
 
-class LpPool(Windowed):
+class LpPool(Pool):
     """y[n, c, o] = (sum over k of |x[n, c, o*strides + k*dilations - pads]| ** p) ** (1/p); zeros outside of x."""
 
     signature = "x: T[N, C, *S] -> y: T[...]"
     types = {"T": FLOATS}
     onnx = {"LpPool": 1}
-    fusion = OUT_ELEMENTWISE_FUSABLE
-    scheduled_as = "reduction"
-    kernel_shape = Ints()
-    ceil_mode = Bool(False)
     p = Float(2.0)
 
-    def infer(self, x: Operand) -> tuple[Dim | None, ...]:
-        kernel = self.along("kernel_shape", x.rank - 2)
-        check_padding(self, kernel)
-        return (*x.shape[:2], *self.positions(x.shape[2:], kernel, self.ceil_mode))
-
-    def label(self, operands: Sequence[TensorType | None]) -> str:
-        return f"lp_pool{operands[0].rank - 2}d" if operands[0] else self.name
-
-    def in_blocks(self, node: Node, index: int | None, lanes: int) -> Accepts:
-        return Accepts.ALIKE
-
     def compute(self, x: te.Tensor) -> te.Tensor:
-        spans = self.spans(x.shape[2:], self.kernel_shape)
-        total = window_sum(
-            x, spans, self.counts(x.shape[2:], self.kernel_shape, self.ceil_mode), lambda e: powered(e, self.p)
-        )
+        total = self.over_windows(x, te.sum, lambda e: powered(wide(e), self.p))
         root = te.compute(total.shape, lambda *i: rooted(total[i], self.p), name="lp_pool", tag=tag.ELEMWISE)
         return rounded(root, x.dtype)
 
     def reference(self, x: Any) -> Any:
-        spans = self.spans(x.shape[2:], self.kernel_shape)
-        before, after = covering(spans, self.counts(x.shape[2:], self.kernel_shape, self.ceil_mode))
-        grown = [Span(s.extent, s.kernel, s.stride, s.dilation, b, a) for s, b, a in zip(spans, before, after)]
-        taps = tuple(range(x.ndim, 2 * x.ndim - 2))
-        return (np.abs(window_view(x, grown)) ** self.p).sum(axis=taps) ** (1 / self.p)
+        return (np.abs(self.window_elements(x)) ** self.p).sum(axis=-1) ** (1 / self.p)
 
     samples = [
         Sample(f32[2, 3, 5, 7], kernel_shape=(2, 3)),

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from renorm import te
-from renorm.core.dims import Dim, broadcast, static
+from renorm import te, topi
+from renorm.core.dims import Dim, broadcast
 from renorm.core.dtypes import FLOATS
 from renorm.core.errors import OperandError
 from renorm.graph import registry
@@ -18,8 +18,8 @@ from renorm.graph.ir import Node
 from renorm.graph.op import OUT_ELEMENTWISE_FUSABLE, OpDef, Reject, Sample
 from renorm.graph.types import Operand, TensorType, bf16, f16, f32, f64, i64, u64
 from renorm.ops.shared.folding import ALONG, in_float64, is_known
-from renorm.ops.shared.precision import rounded, wide
-from renorm.te import tag
+from renorm.ops.shared.precision import rounded
+from renorm.topi.linear import product
 
 
 class Matmul(OpDef):
@@ -81,22 +81,11 @@ class Matmul(OpDef):
         return self, [x, other] if index == 0 else [other, x], rest
 
     def compute(self, a: te.Tensor, b: te.Tensor) -> te.Tensor:
-        rows, columns = a.shape[-2:-1], b.shape[-1:] if b.ndim > 1 else ()
-        batch = static(broadcast(a.shape[:-2], b.shape[:-2]))
-        y = product(
-            lambda *i: a[(*_own(i[:-2], a.shape[:-2]), *(i[-2:-1] if rows else ()), i[-1])],
-            lambda *i: b[(*_own(i[:-2], b.shape[:-2]), i[-2], *(i[-1:] if columns else ()))],
-            (*batch, *(rows or (1,)), *(columns or (1,))),
-            a.shape[-1],
-        )
-        if not rows or not columns:
-            shape, flat = (*batch, *rows, *columns), len(batch)
-
-            def element(*i: Any) -> Any:
-                return y[(*i[:flat], *((i[flat],) if rows else (0,)), *((i[-1],) if columns else (0,)))]
-
-            y = te.compute(shape, element, name="matmul_vector", tag=tag.INJECTIVE)
-        return rounded(y, a.dtype)
+        rows = a if a.ndim > 1 else topi.unsqueeze(a, [0])
+        columns = b if b.ndim > 1 else topi.unsqueeze(b, [1])
+        y = product(rows, columns)
+        alone = [axis for axis, x in ((-2, a), (-1, b)) if x.ndim == 1]
+        return rounded(topi.squeeze(y, alone) if alone else y, a.dtype)
 
     def reference(self, a: Any, b: Any) -> Any:
         return np.matmul(a, b)
@@ -122,18 +111,3 @@ class Matmul(OpDef):
         Reject(f32[2, 5, 7], f32[3, 7, 3], because="do not broadcast"),
         Reject(f32[5, 7], f64[7, 3], because="b is float64 but a is float32"),
     ]
-
-
-def _own(index: Sequence[Any], shape: Sequence[int]) -> list[Any]:
-    """The index of an operand whose leading axes broadcast."""
-    return [0 if extent == 1 else i for i, extent in zip(index[len(index) - len(shape) :], shape)]
-
-
-def product(a: Any, b: Any, shape: tuple[int, ...], depth: int) -> te.Tensor:
-    """The stage y[.., m, n] = sum over k of a(.., m, k) * b(.., k, n), in the dtype that arithmetic runs in."""
-    k = te.reduce_axis((0, depth), name="k")
-
-    def element(*i: Any) -> Any:
-        return te.sum(wide(a(*i[:-1], k)) * wide(b(*i[:-2], k, i[-1])), axis=k)
-
-    return te.compute(shape, element, name="matmul", tag="matmul")

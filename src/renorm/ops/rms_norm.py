@@ -10,33 +10,22 @@ import numpy as np
 from renorm import te
 from renorm.core.dims import normalize_axis
 from renorm.core.dtypes import FLOATS, compute_dtype
-from renorm.graph.attributes import Float, Int
-from renorm.graph.op import REDUCTION, OpDef, Reject, Sample
-from renorm.graph.types import Operand, bf16, f16, f32, f64
-from renorm.ops.layer_norm import check_spread
+from renorm.graph.op import Reject, Sample
+from renorm.graph.types import bf16, f16, f32, f64
+from renorm.ops.layer_norm import LastAxesNorm
 from renorm.ops.shared.folding import is_known
 from renorm.ops.shared.moments import ACCUMULATOR, average, inverse_root, statistic
 from renorm.ops.shared.precision import rounded, spread, wide
 from renorm.te import tag
 
 
-class RmsNorm(OpDef):
+class RmsNorm(LastAxesNorm):
     """y = x / sqrt(mean(x*x) + epsilon) * scale; the mean is over axis and all axes after it. scale broadcasts to
     x."""
 
     signature = "x: T[*S], scale: U[...] -> y: U[*S]"
     types = {"T": FLOATS, "U": FLOATS}
     onnx = {"RMSNormalization": 23}
-    fusion = REDUCTION
-    scheduled_as = "normalization"
-    is_normalization = True
-    axis = Int(-1)
-    epsilon = Float(1e-5, at_least=0.0)
-    stash_type = Int(1)
-
-    def infer(self, x: Operand, scale: Operand) -> None:
-        normalize_axis(self.axis, x.rank)
-        check_spread(self, x, scale)
 
     def fold_after(self, operands: Sequence[Any], axis: int, k: Any, shift: Any) -> Any:
         x, scale = operands

@@ -12,7 +12,7 @@ from renorm.core.dims import Dim
 from renorm.core.dtypes import compute_dtype
 from renorm.graph.op import Reject, Sample
 from renorm.graph.types import Operand, bf16, f16, f32, f64
-from renorm.ops.shared.moments import ACCUMULATOR
+from renorm.ops.shared.moments import ACCUMULATOR, summed
 from renorm.ops.shared.tags import STATISTIC
 from renorm.ops.shared.tile_statistics import TileStatistics, counts, elements
 from renorm.te import tag
@@ -64,20 +64,13 @@ class TileMoments(TileStatistics):
         """The mean of the first elements of each tile; of equal ones that number itself."""
         extent, tile = x.shape[-1], min(self.tile[-1], x.shape[-1])
         few = min(FEW, tile, extent % tile or tile)
-        r = te.reduce_axis((0, few), name="r")
 
         def element(index: Any, inside: Any) -> Any:
             *place, last = (i * t for i, t in zip(index[1:-1], self.tile))
             return x[(index[0], index[-1], *place, last + inside)].astype(dtype)
 
         attrs = {"channel": x.ndim - 1}
-        sums = te.compute(
-            tiles,
-            lambda *i: te.sum(element(i, r) - element(i, 0), axis=r),
-            name="tile_pivot_sum",
-            tag="reduce",
-            attrs=attrs,
-        )
+        sums = summed(tiles, [few], lambda i, r: element(i, r[0]) - element(i, 0), "tile_pivot_sum", attrs)
 
         def mean(*index: Any) -> Any:
             return element(index, 0) + sums[index] / te.const(float(few), dtype)

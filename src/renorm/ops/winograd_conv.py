@@ -8,7 +8,7 @@ from renorm.core.dims import Dim
 from renorm.graph.op import Reject, Sample
 from renorm.graph.types import f32, f64
 from renorm.ops.conv import Conv
-from renorm.ops.shared.filtering import Filter, convolution
+from renorm.ops.shared.filtering import convolution
 from renorm.ops.shared.tiled import OPERANDS, Tiled
 
 
@@ -16,17 +16,11 @@ class WinogradConv(Tiled, Conv):
     """Conv by tiles of tile[0] by tile[1] results."""
 
     signature = OPERANDS
+    filter = staticmethod(convolution)
     result_axis = 0
 
     def extents(self, spatial: Sequence[Dim], kernel: Sequence[int | None]) -> Sequence[Dim | None]:
         return self.positions(spatial, kernel)
-
-    def filters(self, spatial: Sequence[int], kernel: Sequence[int]) -> tuple[Filter, Filter]:
-        (m, down), (n, across) = zip(self.tile, self.spans(spatial, kernel), strict=True)
-        return (
-            convolution(m, down.kernel, down.stride, down.before),
-            convolution(n, across.kernel, across.stride, across.before),
-        )
 
     samples = [
         Sample(f32[1, 3, 7, 6], f32[5, 3, 3, 3], f32[5], pads=(1, 1, 1, 1)),

@@ -10,8 +10,9 @@ from renorm.graph.attributes import Ints
 from renorm.graph.op import Reject, Sample
 from renorm.graph.types import TensorType, f32, f64
 from renorm.ops.conv_transpose import ConvTranspose
-from renorm.ops.shared.filtering import Filter, transposed
+from renorm.ops.shared.filtering import transposed
 from renorm.ops.shared.tiled import OPERANDS, Tiled
+from renorm.ops.shared.window import Span
 
 
 class WinogradConvTranspose(Tiled, ConvTranspose):
@@ -19,17 +20,14 @@ class WinogradConvTranspose(Tiled, ConvTranspose):
 
     signature = OPERANDS
     tile = Ints((2, 2))
+    filter = staticmethod(transposed)
     result_axis = 1
 
     def extents(self, spatial: Sequence[Dim], kernel: Sequence[int | None]) -> Sequence[Dim | None]:
         return [extent for extent, _, _ in self.results(spatial, kernel)]
 
-    def filters(self, spatial: Sequence[int], kernel: Sequence[int]) -> tuple[Filter, Filter]:
-        (m, down), (n, across) = zip(self.tile, self.transposed(spatial, kernel)[0], strict=True)
-        return (
-            transposed(m, down.kernel, down.stride, down.before),
-            transposed(n, across.kernel, across.stride, across.before),
-        )
+    def along_axes(self, spatial: Sequence[int], kernel: Sequence[int]) -> list[Span]:
+        return self.transposed(spatial, kernel)[0]
 
     def nominal_flops(self, operands: Sequence[TensorType | None], results: Sequence[TensorType]) -> int | None:
         every = super().nominal_flops(operands, results)

@@ -15,6 +15,12 @@ def matmul(a: te.Tensor, b: te.Tensor, transp_a: bool = False, transp_b: bool = 
 
     transp_a, transp_b: the last two axes of that operand stand transposed. 16-bit floats are accumulated in float32.
     """
+    y = product(a, b, transp_a, transp_b)
+    return y if y.dtype == a.dtype else te.compute(y.shape, lambda *i: cast(a.dtype, y[i]), name="T_cast")
+
+
+def product(a: te.Tensor, b: te.Tensor, transp_a: bool = False, transp_b: bool = False) -> te.Tensor:
+    """`matmul` in the dtype that is accumulated in."""
     if not a.shape or not b.shape:
         raise OperandError(
             f"topi.matmul: {a.name} {list(a.shape)} times {b.name} {list(b.shape)}: no operand has rank 0"
@@ -45,9 +51,4 @@ def matmul(a: te.Tensor, b: te.Tensor, transp_a: bool = False, transp_b: bool = 
         right = operand(b, batch, (*j, k.var) if transp_b or not columns else (k.var, *j))
         return te.sum(left * right, axis=k)
 
-    product = te.compute((*lead, *m, *n), element, name="T_matmul", tag="matmul")
-    return (
-        product
-        if product.dtype == a.dtype
-        else te.compute(product.shape, lambda *i: cast(a.dtype, product[i]), name="T_cast")
-    )
+    return te.compute((*lead, *m, *n), element, name="T_matmul", tag="matmul")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod as product
-from typing import Any
 
 from renorm import te
 from renorm.core import dims, dtypes
@@ -26,6 +25,14 @@ def reduced_axes(axis: Axis, rank: int) -> tuple[int, ...]:
         return tuple(range(rank))
     given = (axis,) if isinstance(axis, int) else axis
     return tuple(sorted({dims.normalize_axis(a, rank) for a in given}))
+
+
+def _joined(index: Sequence[Expr], gone: Sequence[int], inside: Sequence[Expr], keepdims: bool) -> tuple[Expr, ...]:
+    """The index of an operand: `inside` along the axes that are reduced, that of the result along the others."""
+    kept = [i for a, i in enumerate(index) if not keepdims or a not in gone]
+    for a, i in zip(gone, inside):  # in order of the axes
+        kept.insert(a, i)
+    return tuple(kept)
 
 
 def reduce(
@@ -46,17 +53,11 @@ def reduce(
         raise OperandError(f"{combiner!r} is not a reduction", [f"known: {', '.join(COMBINERS)}"])
     gone = reduced_axes(axis, len(x.shape))
     axes = [te.reduce_axis((0, x.shape[a]), name=f"k{a}") for a in gone]
-    kept = [a for a in range(len(x.shape)) if a not in gone]
     shape = [1 if a in gone else x.shape[a] for a in range(len(x.shape)) if keepdims or a not in gone]
 
     def element(*index: Expr) -> Expr:
-        places = list(index) if not keepdims else [index[a] for a in kept]
-        source: list[Any] = [None] * len(x.shape)
-        for a, i in zip(kept, places):
-            source[a] = i
-        for a, k in zip(gone, axes):
-            source[a] = k.var
-        value = cast(dtype or dtypes.compute_dtype(x.dtype), x[tuple(source)])
+        at = _joined(index, gone, [k.var for k in axes], keepdims)
+        value = cast(dtype or dtypes.compute_dtype(x.dtype), x[at])
         return Reduce(combiner, formula(value, [k.var for k in axes]), axes) if axes else formula(value, [])
 
     return te.compute(tuple(shape), element, name=name or f"{x.name}_red", tag=tag.COMM_REDUCE)
@@ -129,18 +130,15 @@ def _position(combiner: str, x: te.Tensor, axis: int | None, keepdims: bool, dty
     gone = reduced_axes(axis, len(x.shape))
     extreme = reduce(combiner, x, gone, True)
     axes = [te.reduce_axis((0, x.shape[a]), name=f"k{a}") for a in gone]
-    kept = [a for a in range(len(x.shape)) if a not in gone]
     shape = [1 if a in gone else x.shape[a] for a in range(len(x.shape)) if keepdims or a not in gone]
     missing = -1 if last else product(x.shape[a] for a in gone)
 
     def element(*index: Expr) -> Expr:
-        places = dict(zip(kept, index if not keepdims else [index[a] for a in kept]))
-        inner = {a: k.var for a, k in zip(gone, axes)}
-        value = cast(extreme.dtype, x[tuple(places.get(a, inner.get(a)) for a in range(len(x.shape)))])
-        best = extreme[tuple(places.get(a, const(0)) for a in range(len(x.shape)))]
+        value = cast(extreme.dtype, x[_joined(index, gone, [k.var for k in axes], keepdims)])
+        best = extreme[_joined(index, gone, [const(0)] * len(gone), keepdims)]
         flat: Expr = const(0)
-        for a in gone:
-            flat = flat * x.shape[a] + inner[a]
+        for k in axes:
+            flat = flat * k.extent + k.var
         is_best = binary("==", value, best)
         if dtypes.is_float(value.dtype):
             is_best = any_of(is_best, call("isnan", value))

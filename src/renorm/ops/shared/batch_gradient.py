@@ -9,9 +9,13 @@ from typing import Any
 import numpy as np
 
 from renorm import te
-from renorm.core.dtypes import compute_dtype, unit_roundoff
-from renorm.ops.shared.batch_statistics import double, number
-from renorm.ops.shared.moments import ACCUMULATOR, statistic
+from renorm.core.dtypes import FLOATS, compute_dtype, unit_roundoff
+from renorm.graph.attributes import Bool
+from renorm.graph.op import OPAQUE, OpDef
+from renorm.graph.types import Operand, TensorType
+from renorm.ops.shared.batch_references import along_channels
+from renorm.ops.shared.batch_statistics import double, number, statistics_dtype
+from renorm.ops.shared.moments import ACCUMULATOR, statistic, summed
 from renorm.ops.shared.precision import rounded, wide
 from renorm.te import tag
 
@@ -38,15 +42,15 @@ class Gradient:
     def sums(self) -> te.Tensor:
         """[3, C] in float64: sums over each channel of g, of g * d, and, where the mask is true, of d; d = x - mean."""
         extents = (self.x.shape[0], *self.x.shape[2:])
-        n, *at = (te.reduce_axis((0, e), name=f"r{i}") for i, e in enumerate(extents))
 
-        def term(k: Any, c: Any) -> Any:
+        def term(result: Sequence[Any], inside: Sequence[Any]) -> Any:
+            (k, c), (n, *at) = result, inside
             index = (n, c, *at)
             g, d = double(self.passed(index)), double(self.x[index]) - double(self.mean[c])
             own = number(0.0) if self.frozen else self._where_true(n, at, d)
-            return te.sum(te.select(k < 1, g, te.select(k < 2, g * d, own)), axis=[n, *at])
+            return te.select(k < 1, g, te.select(k < 2, g * d, own))
 
-        return te.compute((3, self.x.shape[1]), term, name="gradient_sums", tag="reduce")
+        return summed((3, self.x.shape[1]), extents, term, "gradient_sums")
 
     def _where_true(self, n: Any, at: Sequence[Any], e: Any) -> Any:
         return e if self.mask is None else te.select(self.mask[(n, *at)], e, _zero(e))
@@ -106,6 +110,33 @@ class Gradient:
             self.x.shape, lambda *i: self.passed(i).astype(self.x.dtype), name="dresidual", tag=tag.ELEMWISE
         )
         return [dx, dscale, dbias, rest]
+
+
+class BatchGradient(OpDef):
+    """Base of the gradient of a batch norm, whole or from sums that are known. frozen: mean and invstd are constants,
+    not statistics of x; residual: g is a result too, the gradient of what was added after the norm."""
+
+    types = {"T": FLOATS, "U": FLOATS, "V": FLOATS}
+    fusion = OPAQUE
+    frozen = Bool(False)
+    residual = Bool(False)
+
+    def infer(self, dy: Operand, x: Operand, *others: Any) -> list[TensorType | None]:
+        of_channels = TensorType(statistics_dtype(x.dtype), (x.shape[1],))
+        return [None, of_channels, of_channels, *[x.type] * self.residual]
+
+    def results_reference(
+        self, g: Any, x: Any, mean: Any, invstd: Any, sums: Any, count: int, scale: Any, mask: Any
+    ) -> list[Any]:
+        """dx, dscale, dbias by the textbook, and g."""
+        k = along_channels(invstd if scale is None else invstd * scale, x)
+        dscale, dbias = sums[1] * invstd, sums[0]
+        rest: Any = 0.0
+        if not self.frozen:
+            standard = (x - along_channels(mean, x)) * along_channels(invstd, x)
+            rest = (along_channels(dbias, x) + standard * along_channels(dscale, x)) / max(count, 1)
+        here = 1.0 if mask is None else np.expand_dims(np.asarray(mask, np.float64), 1)
+        return [k * (g - here * rest), dscale, dbias, *[g] * self.residual]
 
 
 def _zero(e: Any) -> Any:

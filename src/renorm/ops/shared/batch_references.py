@@ -45,20 +45,6 @@ def sums_reference(g: Any, x: Any, mean: Any, mask: Any, frozen: bool) -> Any:
     return np.stack([g.sum(axis=axes), (g * d).sum(axis=axes), own])
 
 
-def results_reference(
-    g: Any, x: Any, mean: Any, invstd: Any, sums: Any, count: int, scale: Any, mask: Any, frozen: bool
-) -> list[Any]:
-    """dx, dscale, dbias by the textbook."""
-    k = along_channels(invstd if scale is None else invstd * scale, x)
-    dscale, dbias = sums[1] * invstd, sums[0]
-    if frozen:
-        return [k * g, dscale, dbias]
-    standard = (x - along_channels(mean, x)) * along_channels(invstd, x)
-    rest = (along_channels(dbias, x) + standard * along_channels(dscale, x)) / max(count, 1)
-    here = 1.0 if mask is None else np.expand_dims(np.asarray(mask, np.float64), 1)
-    return [k * (g - here * rest), dscale, dbias]
-
-
 def moved_reference(old: Any, new: Any, count: Any, momentum: Any, momentum_multiplies: str, corrected: bool) -> Any:
     """A running statistic after a batch."""
     if not count:

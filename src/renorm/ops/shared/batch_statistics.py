@@ -16,7 +16,7 @@ import numpy as np
 
 from renorm import te
 from renorm.core.dtypes import compute_dtype
-from renorm.ops.shared.moments import ACCUMULATOR, inverse_root, moments, statistic
+from renorm.ops.shared.moments import ACCUMULATOR, inverse_root, moments, statistic, summed
 from renorm.ops.shared.precision import rounded, wide
 from renorm.te import tag
 
@@ -71,27 +71,22 @@ def _masked_moments(x: te.Tensor, mask: te.Tensor, count: Any) -> BatchMoments:
     """
     divisor = te.maximum(count, number(1.0))
 
-    def axes() -> list[Any]:
-        return [te.reduce_axis((0, extent), name=f"r{i}") for i, extent in enumerate(mask.shape)]
+    def value(c: Any, inside: Sequence[Any]) -> Any:
+        n, *at = inside
+        return double(x[(n, c, *at)])
 
-    def chosen(value: Any, n: Any, at: Sequence[Any]) -> Any:
-        return te.select(mask[(n, *at)], value, number(0.0))
+    def chosen(value: Any, inside: Sequence[Any]) -> Any:
+        return te.select(mask[tuple(inside)], value, number(0.0))
 
-    n, *at = axes()
-    total = te.compute(
-        (x.shape[1],),
-        lambda c: te.sum(chosen(double(x[(n, c, *at)]), n, at), axis=[n, *at]),
-        name="batch_sum",
-        tag="reduce",
-    )
+    total = summed(x.shape[1:2], mask.shape, lambda i, r: chosen(value(i[0], r), r), "batch_sum")
     first = statistic(total.shape, lambda c: total[c] / divisor, "batch_mean0")
-    m, *to = axes()
 
-    def power(k: Any, c: Any) -> Any:
-        d = double(x[(m, c, *to)]) - first[c]
-        return te.sum(chosen(te.select(k < 1, d, d * d), m, to), axis=[m, *to])
+    def power(index: Sequence[Any], inside: Sequence[Any]) -> Any:
+        k, c = index
+        d = value(c, inside) - first[c]
+        return chosen(te.select(k < 1, d, d * d), inside)
 
-    sums = te.compute((2, x.shape[1]), power, name="batch_squares", tag="reduce")
+    sums = summed((2, x.shape[1]), mask.shape, power, "batch_squares")
 
     def mean(c: Any) -> Any:
         lost = sums[0, c] / divisor  # NaN where x has an infinity
@@ -107,9 +102,7 @@ def counted(x: te.Tensor, mask: te.Tensor | None) -> Any:
     """Return how many values a channel of x has, as a float64."""
     if mask is None:
         return number(float(x.shape[0] * prod(x.shape[2:])))
-    axes = [te.reduce_axis((0, extent), name=f"r{i}") for i, extent in enumerate(mask.shape)]
-    count = te.compute((1,), lambda _: te.sum(double(mask[tuple(axes)]), axis=axes), name="count", tag="reduce")
-    return count[0]
+    return summed((1,), mask.shape, lambda _, r: double(mask[tuple(r)]), "count")[0]
 
 
 def normalized(

@@ -19,7 +19,7 @@ centre is the mean rounded to the dtype of arithmetic; what that rounding lost i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -93,6 +93,23 @@ def statistic(shape: Sequence[int], f: Callable[..., Any], name: str) -> te.Tens
     return te.compute(tuple(shape), f, name=name, tag=STATISTIC)
 
 
+def summed(
+    shape: Sequence[int],
+    extents: Sequence[int],
+    term: Callable[[Sequence[Any], Sequence[Any]], Any],
+    name: str,
+    attrs: Mapping[str, Any] | None = None,
+) -> te.Tensor:
+    """The stage of sums of term(index of the result, indices summed over), the latter over axes of these extents."""
+    axes = [te.reduce_axis((0, extent), name=f"r{i}") for i, extent in enumerate(extents)]
+
+    def element(*index: Any) -> Any:
+        value = term(index, axes)
+        return te.sum(value, axis=axes) if axes else value
+
+    return te.compute(tuple(shape), element, name=name, tag="reduce" if axes else tag.ELEMWISE, attrs=attrs)
+
+
 def inverse_root(square: Any, epsilon: float) -> Any:
     return te.const(1.0, square.dtype) / te.sqrt(square + te.const(epsilon, square.dtype))
 
@@ -104,7 +121,6 @@ def moments(at: At, slices: Sequence[int], inside: Sequence[int], dtype: str, na
         nothing = average(at, slices, inside, name)
         return Moments(nothing, nothing, compute_dtype(dtype))
     first = [0] * len(inside)
-    axes = [te.reduce_axis((0, extent), name=f"r{i}") for i, extent in enumerate(inside)]
 
     def near(*i: Any) -> Any:
         e, zero = at(*i, *first).astype(ACCUMULATOR), te.const(0.0, ACCUMULATOR)
@@ -112,12 +128,11 @@ def moments(at: At, slices: Sequence[int], inside: Sequence[int], dtype: str, na
 
     pivot = statistic(slices, near, f"{name}_pivot")
 
-    def power(*index: Any) -> Any:
-        d = at(*index[1:], *axes).astype(ACCUMULATOR) - pivot[index[1:]]
-        value = te.select(index[0] < 1, d, d * d)
-        return te.sum(value, axis=axes) if axes else value
+    def power(index: Sequence[Any], axes: Sequence[Any]) -> Any:
+        d = at(*index[1:], *axes).astype(ACCUMULATOR) - pivot[tuple(index[1:])]
+        return te.select(index[0] < 1, d, d * d)
 
-    sums = te.compute((2, *slices), power, name=f"{name}_sums", tag="reduce" if axes else tag.ELEMWISE)
+    sums = summed((2, *slices), inside, power, f"{name}_sums")
     count = te.const(float(prod(inside)), ACCUMULATOR)
 
     def variance(*i: Any) -> Any:
@@ -129,13 +144,6 @@ def moments(at: At, slices: Sequence[int], inside: Sequence[int], dtype: str, na
 
 def average(at: At, slices: Sequence[int], inside: Sequence[int], name: str) -> te.Tensor:
     """The mean of `at` over each slice, in float64. The quotient of no elements is NaN."""
-    rank = len(slices)
-    axes = [te.reduce_axis((0, extent), name=f"r{i}") for i, extent in enumerate(inside)]
-
-    def total(*index: Any) -> Any:
-        value = at(*index, *axes).astype(ACCUMULATOR)
-        return te.sum(value, axis=axes) if axes else value
-
-    sums = te.compute(tuple(slices), total, name=f"{name}_sum", tag="reduce" if axes else tag.ELEMWISE)
+    sums = summed(slices, inside, lambda i, axes: at(*i, *axes).astype(ACCUMULATOR), f"{name}_sum")
     count = te.const(float(prod(inside)), ACCUMULATOR)
-    return statistic(slices, lambda *i: sums[i[:rank]] / count, name)
+    return statistic(slices, lambda *i: sums[i] / count, name)

@@ -1,44 +1,72 @@
-"""The base of pools, beside their windows: which padding they take, where ceil_mode ends, and sums over windows."""
+"""The base of pools: which padding they take, where ceil_mode ends, and what is computed over each window."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from math import prod
 from typing import Any
 
 from renorm import te
+from renorm.core.dims import Dim
 from renorm.core.errors import OperandError
-from renorm.ops.shared.precision import wide
-from renorm.ops.shared.window import Span, Windowed, pad
+from renorm.graph.attributes import Bool, Ints
+from renorm.graph.ir import Node
+from renorm.graph.layout import Accepts
+from renorm.graph.op import OUT_ELEMENTWISE_FUSABLE
+from renorm.graph.types import Operand, TensorType
+from renorm.ops.shared.window import Span, Windowed, pad, window_view
 
 
-def check_padding(op: Windowed, kernel: Sequence[int]) -> None:
-    """Raises OperandError where padding is as wide as a window: its result would come from no element at all."""
-    for axis, ((before, after), k, d) in enumerate(
-        zip(op.explicit_pads(len(kernel)), kernel, op.along("dilations", len(kernel)), strict=True)
-    ):
-        if max(before, after) > d * (k - 1):
-            raise OperandError(
-                f"{op.name}: axis {axis + 2} is padded by {before} and {after} for a window of {d * (k - 1) + 1}",
-                ["a window could lie in padding alone"],
-                "pad by less than the window",
-            )
+class Pool(Windowed):
+    """Base of ops that make one element of each window of each channel. ceil_mode: the last window may stand out."""
 
+    fusion = OUT_ELEMENTWISE_FUSABLE
+    scheduled_as = "reduction"
+    kernel_shape = Ints()
+    ceil_mode = Bool(False)
 
-def covering(spans: Sequence[Span], counts: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Padding (before, after) per axis that reaches to the end of the last of `counts` windows; ceil_mode lets them
-    stand out."""
-    ends = [(n - 1) * s.stride + s.reach - s.before - s.extent for n, s in zip(counts, spans, strict=True)]
-    return [s.before for s in spans], [max(s.after, end) for s, end in zip(spans, ends)]
+    def infer(self, x: Operand) -> tuple[Dim | None, ...]:
+        kernel = self.along("kernel_shape", x.rank - 2)
+        for axis, ((before, after), k, d) in enumerate(
+            zip(self.explicit_pads(len(kernel)), kernel, self.along("dilations", len(kernel)), strict=True)
+        ):
+            if max(before, after) > d * (k - 1):
+                raise OperandError(
+                    f"{self.name}: axis {axis + 2} is padded by {before} and {after} for a window of {d * (k - 1) + 1}",
+                    ["a window could lie in padding alone"],
+                    "pad by less than the window",
+                )
+        return (*x.shape[:2], *self.positions(x.shape[2:], kernel, self.ceil_mode))
 
+    def label(self, operands: Sequence[TensorType | None]) -> str:
+        return f"{self.name}{operands[0].rank - 2}d" if operands[0] else self.name
 
-def window_sum(x: te.Tensor, spans: Sequence[Span], counts: Sequence[int], term: Callable[[Any], Any]) -> te.Tensor:
-    """The stage of sums of `term` over windows of `x`, in the dtype that arithmetic runs in; outside of x, term sees
-    0."""
-    data = pad(x, *covering(spans, counts))
-    ks = [te.reduce_axis((0, s.kernel), name=f"k{i}") for i, s in enumerate(spans)]
+    def in_blocks(self, node: Node, index: int | None, lanes: int) -> Accepts:
+        return Accepts.ALIKE
 
-    def element(n: Any, c: Any, *out: Any) -> Any:
-        at = [o * s.stride + k * s.dilation for o, k, s in zip(out, ks, spans)]
-        return te.sum(term(wide(data[(n, c, *at)])), axis=ks)
+    def windows(self, spatial: Sequence[int]) -> tuple[list[Span], list[int]]:
+        """The window along every axis, padded to the end of its last position, and how many positions there are."""
+        spans = self.spans(spatial, self.kernel_shape)
+        counts = self.counts(spatial, self.kernel_shape, self.ceil_mode)
+        ends = [(n - 1) * s.stride + s.reach - s.before - s.extent for n, s in zip(counts, spans, strict=True)]
+        return [replace(s, after=max(s.after, end)) for s, end in zip(spans, ends)], counts
 
-    return te.compute((*x.shape[:2], *counts), element, name="window_sum", tag="pool")
+    def over_windows(
+        self, x: te.Tensor, combine: Callable[..., Any], term: Callable[[Any], Any], outside: float = 0.0
+    ) -> te.Tensor:
+        """The stage of `combine` (te.sum, te.max) of `term` over windows of `x`, which is `outside` in padding."""
+        spans, counts = self.windows(x.shape[2:])
+        data = pad(x, [s.before for s in spans], [s.after for s in spans], outside)
+        ks = [te.reduce_axis((0, s.kernel), name=f"k{i}") for i, s in enumerate(spans)]
+
+        def element(n: Any, c: Any, *out: Any) -> Any:
+            at = [o * s.stride + k * s.dilation for o, k, s in zip(out, ks, spans)]
+            return combine(term(data[(n, c, *at)]), axis=ks)
+
+        return te.compute((*x.shape[:2], *counts), element, name="over_windows", tag="pool")
+
+    def window_elements(self, x: Any, outside: float = 0.0) -> Any:
+        """The elements of each window of an array, as [N, C, *positions, elements]; for references."""
+        every = window_view(x, self.windows(x.shape[2:])[0], outside)
+        return every.reshape(*every.shape[: x.ndim], prod(self.kernel_shape))

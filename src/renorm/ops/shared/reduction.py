@@ -1,4 +1,5 @@
-"""The base of reductions over axes. `axes` is an attribute here; ONNX moved it to an operand at opset 13 and 18."""
+"""The bases of reductions: over axes that an op fixes, and over `axes`, which is an attribute here; ONNX moved it to an
+operand at opset 13 and 18."""
 
 from __future__ import annotations
 
@@ -29,20 +30,19 @@ _CARRYING: dict[str, dict[str, Any]] = {
 }
 
 
-class Reduction(OpDef):
-    """Base of reductions. axes: None for all of them, () for none; keepdims leaves extents of 1.
-
-    y = after(combiner of before(x) over axes, number of elements). floating: integers are computed in float64 and
-    truncated.
-    """
+class Reducing(OpDef):
+    """Base of y = after(combiner of before(x) over axes, number of elements). Without `keepdims` these axes go, with it
+    they stay with an extent of 1. floating: integers are computed in float64 and truncated."""
 
     fusion = REDUCTION
     scheduled_as = "reduction"
-    axes = Ints(None)
-    keepdims = Bool(True)
+    keepdims: Any = True
     combiner: ClassVar[str] = "sum"
     floating: ClassVar[bool] = False
-    axes_operand_since: ClassVar[int] = 18  # opset
+
+    def reduced(self, rank: int) -> tuple[int, ...]:
+        """Return the axes that are reduced over, of an operand of this rank."""
+        raise NotImplementedError(f"{self.name} has no reduced")
 
     def before(self, x: Expr) -> Expr:
         return x
@@ -54,38 +54,29 @@ class Reduction(OpDef):
         raise NotImplementedError(f"{self.name} has no numpy")
 
     def infer(self, x: Operand) -> tuple[Dim, ...]:
-        gone = reduced_axes(self.axes, x.rank)
+        gone = self.reduced(x.rank)
         return tuple(1 if a in gone else d for a, d in enumerate(x.shape) if self.keepdims or a not in gone)
-
-    def propagate_channels(self, node: Node, index: int, axis: int) -> Carry | None:
-        """Means keep a map as it is, largest and smallest elements where factors are above zero, sums where nothing is
-        added."""
-        x, gone = node.inputs[0], reduced_axes(self.axes, node.inputs[0].rank if node.inputs[0] is not None else 0)
-        if index or x is None or axis in gone or self.name not in _CARRYING:
-            return None
-        place = axis if self.keepdims else axis - sum(a < axis for a in gone)
-        return every(x.shape[axis], place, **_CARRYING[self.name])
 
     def in_blocks(self, node: Node, index: int | None, lanes: int) -> Accepts:
         x = node.inputs[0]
         assert x is not None
-        gone = reduced_axes(self.axes, x.rank)
+        gone = self.reduced(x.rank)
         if 1 in gone or not (self.keepdims or len(gone) >= x.rank - 2):
             return Accepts.ROW_MAJOR
         return Accepts.EITHER if set(range(2, x.rank)) <= set(gone) else Accepts.ALIKE
 
     def compute(self, x: te.Tensor) -> te.Tensor:
-        accumulated = self.accumulated(x.dtype)
+        accumulated, gone = self.accumulated(x.dtype), self.reduced(x.ndim)
         total = reduce(
             self.combiner,
             x,
-            self.axes,
+            gone,
             self.keepdims,
             formula=lambda e, _: self.before(e),
             name=self.name,
             dtype=accumulated,
         )
-        count = math.prod(x.shape[a] for a in reduced_axes(self.axes, x.ndim))
+        count = math.prod(x.shape[a] for a in gone)
         return te.compute(
             total.shape,
             lambda *i: cast(x.dtype, self.after(total[i], count)),
@@ -100,9 +91,28 @@ class Reduction(OpDef):
         return "float64" if self.floating and not is_float(dtype) else None
 
     def reference(self, x: Any) -> Any:
-        axes = tuple(range(x.ndim)) if self.axes is None else self.axes
-        y = self.numpy(x.astype(np.float64) if self.floating else x, axes, self.keepdims)
+        y = self.numpy(x.astype(np.float64) if self.floating else x, self.reduced(x.ndim), self.keepdims)
         return np.trunc(y).astype(x.dtype) if x.dtype.kind in "iu" else y
+
+
+class Reduction(Reducing):
+    """Base of reductions over any axes. axes: None for all of them, () for none."""
+
+    axes = Ints(None)
+    keepdims = Bool(True)
+    axes_operand_since: ClassVar[int] = 18  # opset
+
+    def reduced(self, rank: int) -> tuple[int, ...]:
+        return reduced_axes(self.axes, rank)
+
+    def propagate_channels(self, node: Node, index: int, axis: int) -> Carry | None:
+        """Means keep a map as it is, largest and smallest elements where factors are above zero, sums where nothing is
+        added."""
+        x, gone = node.inputs[0], reduced_axes(self.axes, node.inputs[0].rank if node.inputs[0] is not None else 0)
+        if index or x is None or axis in gone or self.name not in _CARRYING:
+            return None
+        place = axis if self.keepdims else axis - sum(a < axis for a in gone)
+        return every(x.shape[axis], place, **_CARRYING[self.name])
 
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> Any:

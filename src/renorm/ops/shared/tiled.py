@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from renorm.graph.attributes import Ints
 from renorm.graph.op import OUT_ELEMENTWISE_FUSABLE
 from renorm.graph.types import Operand, TensorType
 from renorm.ops.shared.filtering import Filter, has_points
-from renorm.ops.shared.window import Windowed
+from renorm.ops.shared.window import Span, Windowed
 from renorm.ops.shared.winograd import tiled
 
 OPERANDS = "x: T[N, C, H, W], w: T[...], b?: T[M] -> y: T[...]"
@@ -36,6 +36,7 @@ class Tiled(Windowed):
     fusion = OUT_ELEMENTWISE_FUSABLE
     scheduled_as = "winograd"
     tile = Ints((4, 4))
+    filter: ClassVar[Callable[[int, int, int, int], Filter]]  # one of filtering.py
     result_axis: int  # axis of result channels of the direct op's weight; the other one of the first two is that of x
 
     def infer(self, x: Operand, w: Operand, b: Operand | None) -> tuple[Dim | None, ...]:
@@ -70,9 +71,17 @@ class Tiled(Windowed):
         """Spatial extents of the result."""
         raise NotImplementedError(f"{self.name} has no extents")
 
+    def along_axes(self, spatial: Sequence[int], kernel: Sequence[int]) -> list[Span]:
+        """The window along both axes."""
+        return self.spans(spatial, kernel)
+
     def filters(self, spatial: Sequence[int], kernel: Sequence[int]) -> tuple[Filter, Filter]:
         """Return how tiles are computed along both axes."""
-        raise NotImplementedError(f"{self.name} has no filters")
+        down, across = (
+            type(self).filter(m, s.kernel, s.stride, s.before)
+            for m, s in zip(self.tile, self.along_axes(spatial, kernel))
+        )
+        return down, across
 
     def label(self, operands: Sequence[TensorType | None]) -> str:
         tile = "x".join(str(m) for m in (self.tile if len({*self.tile}) > 1 else self.tile[:1]))
