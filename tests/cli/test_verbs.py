@@ -73,7 +73,8 @@ def test_compile_writes_an_artifact_that_loads(artifact: Path) -> None:
     np.testing.assert_allclose(ours, theirs, atol=1e-4 * np.abs(theirs).max())
 
 
-def test_compile_says_what_it_did(tmp_path: Path) -> None:
+def test_compile_says_what_it_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RENORM_CACHE_DIR", str(tmp_path / "cache"))  # other tests' has kernels of this network
     found = run_json("compile", MODEL, "-o", tmp_path / "m.renorm", *FIXED, "--keep", "batch_norm", "--opt-level", 2)
     norms = [n for n in found["report"]["norms"] if n["kind"] == "batch_norm"]
     assert [n["fate"] for n in norms] == ["unit"] * 7
