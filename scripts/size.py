@@ -33,7 +33,7 @@ def excesses(found: dict[str, dict[str, int]], budget: dict[str, Any]) -> list[s
     said += [f"there is no room {room}" for room in rooms.keys() - found.keys()]
     for room, files in found.items():
         if (total := sum(files.values())) > rooms.get(room, total):
-            said.append(f"{room}: {total} lines, its budget is {rooms[room]}")
+            said.append(f"{room}: {total} lines, its budget is {rooms[room]}; raise it in {BUDGET.name} with a reason")
         for file, lines in files.items():
             cap = caps["op"] if Path(file).parent.name == "ops" else caps["file"]
             if lines > cap:

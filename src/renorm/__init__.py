@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from renorm.driver.state import write_state
     from renorm.frontends import read, unfold
     from renorm.graph.op import OpDef
-    from renorm.graph.registry import override, register
+    from renorm.graph.registry import register
+    from renorm.ops.shared.builders import override
     from renorm.runtime import function as module
     from renorm.runtime import nd
     from renorm.runtime.device import context, cpu, cuda, device, gpu
@@ -122,7 +123,7 @@ _PUBLIC: dict[str, tuple[str, str | None]] = {
     },
     # extending
     "register": ("renorm.graph.registry", "register"),
-    "override": ("renorm.graph.registry", "override"),
+    "override": ("renorm.ops.shared.builders", "override"),
     "OpDef": ("renorm.graph.op", "OpDef"),
     "ops": ("renorm.ops", None),
     "Target": ("renorm.core.target", "Target"),

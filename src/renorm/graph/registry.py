@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from renorm.core.errors import OperandError, UnsupportedOp, suggest
+from renorm.core.errors import InvalidTarget, OperandError, UnsupportedOp, UserCodeError, suggest
 from renorm.core.target import Target
 from renorm.graph.ir import Node
 from renorm.graph.op import Fusion, OpDef
@@ -94,9 +94,16 @@ def override(
 
     compute(op, *tensors): results as te tensors; `op` carries the attributes. schedule(s, outs, target): schedules in
     place, or returns another schedule for the same outputs. fusion: for example OPAQUE, which keeps the op alone in
-    its kernel. Calling it with none of them restores the op.
+    its kernel. Calling it with none of them restores the op. Raises UnsupportedOp for an unknown op, InvalidTarget for
+    a target with options, to which no override is bound, and UserCodeError for what is no function.
     """
     find(name)
+    if not target.isidentifier():
+        kind = (target.split() or [""])[0]
+        raise InvalidTarget(f"override: target {target!r} is no kind of target", [], f"give its first word, {kind!r}")
+    for what, given in (("compute", compute), ("schedule", schedule)):
+        if given is not None and not callable(given):
+            raise UserCodeError(f"override: {what} of {name} is {given!r}, which is no function")
     if compute is None and schedule is None and fusion is None:
         _OVERRIDES.pop((name, target), None)
     else:

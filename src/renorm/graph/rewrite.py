@@ -227,7 +227,8 @@ class Refusal:
 class Rewrite:
     """One rule. The first line of its docstring states its algebra.
 
-    constants: variables that must be constants for the pattern to match. shares: the inner nodes may have other
+    constants: variables that must be constants for the pattern to match; a rule that has a sentence for those that are
+    none asks `Value.is_constant` in `plan`. shares: the inner nodes may have other
     readers, and stay for those (for rules that read past an inner node without computing it again). brings: an op that
     it brings in, which the format of a file may lack. fate: what the rule does to a normalization it matches, "folded"
     or "unpacked"; "" where it does not take one apart.
@@ -240,8 +241,8 @@ class Rewrite:
     pattern: Callable[..., Any]
 
     def plan(self, m: Match) -> Plan | Refusal | None:
-        """Return what to do at a match, or why it must stay as it is; None where it is as if the pattern did not match.
-        Change nothing."""
+        """Return what to do at a match, or why it must stay as it is, which the report says; None where the rule has
+        nothing to say, as if the pattern did not match. Change nothing."""
         return Plan(self.rewrite)
 
     def rewrite(self, m: Match) -> Any:

@@ -20,7 +20,7 @@ from renorm.core.dims import is_static, static
 from renorm.core.dtypes import itemsize
 from renorm.core.target import Target
 from renorm.graph.ir import Graph, Node, Value
-from renorm.graph.rewrite import Driver, Match, Plan, Refusal, Rewrite
+from renorm.graph.rewrite import Match, Plan, Refusal, Rewrite
 from renorm.ops.conv import Conv
 from renorm.ops.conv_transpose import ConvTranspose
 from renorm.ops.shared.filtering import has_points, points
@@ -31,6 +31,7 @@ from renorm.ops.winograd_conv_transpose import WinogradConvTranspose
 from renorm.passes.affine import given
 from renorm.passes.context import Context
 from renorm.passes.convolution_cost import Convolution
+from renorm.passes.rewriting import ApplyRules
 
 WORTH = 1.1  # estimated gain below which the direct convolution stays: it rounds less
 WORTH_BYTES = 1.05  # estimated gain below which no weight grows
@@ -106,7 +107,7 @@ class ChooseAlgorithms:
             return
         plan = self.plan(graph, context)
         rules = (ConvToWinograd(plan), ConvTransposeToWinograd(plan))
-        Driver(rules, context.kept, context.probe, context.log).run(graph)
+        ApplyRules(rules).run(graph, context)
         graph.discard_constants()
 
     def plan(self, graph: Graph, context: Context) -> dict[Node, Way | str]:

@@ -240,8 +240,9 @@ class _Asked:
     maps: dict[Value, ChannelMap] = field(default_factory=dict[Value, ChannelMap])
     waiting: dict[Node, None] = field(default_factory=dict[Node, None])
 
-    def ask(self, v: Value, wanted: ChannelMap) -> str | None:
-        """Add what is asked of a value; return a sentence where it cannot be had."""
+    def ask(self, v: Value, wanted: ChannelMap, reader: Node | None = None) -> str | None:
+        """Add what is asked of a value, for the sake of a node that reads it; return a sentence where it cannot be
+        had."""
         if reason := wanted.objection():
             return reason
         both = self.maps[v].joined(wanted) if v in self.maps else wanted
@@ -253,7 +254,8 @@ class _Asked:
         if both.is_identity:
             return None
         if node is None:
-            return f"it reads the input {v.name!r} of the graph"
+            said = "it" if reader is None else f"{reader.op.name} {reader.name!r}"
+            return f"{said} reads the input {v.name!r} of the graph, which has no constants that could take it"
         self.waiting[node] = None
         return None
 
@@ -317,7 +319,7 @@ class _Asked:
         for index, own in asked.items():
             operand = node.inputs[index]
             assert operand is not None
-            reason = self._hold(step, index, operand, own) if operand.is_constant else self.ask(operand, own)
+            reason = self._hold(step, index, operand, own) if operand.is_constant else self.ask(operand, own, node)
             if reason:
                 return reason
         return self._leave(v for i, v in enumerate(node.inputs) if i not in asked)

@@ -12,9 +12,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from renorm.graph.ir import Graph
-from renorm.graph.rewrite import Driver, Rewrite, merged_origin
+from renorm.graph.rewrite import Rewrite, merged_origin
 from renorm.passes import raise_batch_norm, raise_group_norm, raise_slice_norms, simplify
 from renorm.passes.context import Context
+from renorm.passes.rewriting import ApplyRules
 from renorm.runtime.report import NearNorm
 
 
@@ -28,7 +29,7 @@ class RaiseNorms:
         groups = raise_group_norm.RULES if context.admits("group_norm") else ()
         whole = (*raise_slice_norms.rules(context.admits), *groups, *simplify.RULES)
         for rules in (whole, raise_batch_norm.RULES):  # what scales a norm belongs to that, and is no batch norm
-            Driver(rules, context.kept, context.probe, context.log).run(graph)
+            ApplyRules(rules).run(graph, context)
         context.near_norms = [*_near_norms(graph, (*whole, *raise_batch_norm.RULES), context)]
         for node in (n for n in graph.nodes if n.op.is_normalization):
             before = sorted(position.keys() & set(node.origin), key=position.__getitem__)

@@ -21,7 +21,7 @@ from renorm.core.target import Target
 from renorm.graph import registry
 from renorm.graph.ir import Graph, Group, Node, Value
 from renorm.graph.op import BROADCAST, INJECTIVE
-from renorm.graph.rewrite import Driver, Match, Plan, Refusal, Rewrite
+from renorm.graph.rewrite import Match, Plan, Refusal, Rewrite
 from renorm.ops.norm_terms import NormTerms
 from renorm.ops.schedules import blocks, cpu_tiles
 from renorm.ops.shared.tile_statistics import counts
@@ -29,6 +29,7 @@ from renorm.ops.tile_means import TileMeans
 from renorm.ops.tile_moments import TileMoments
 from renorm.passes.context import Context
 from renorm.passes.layouts import Regions, layout_of_blocks
+from renorm.passes.rewriting import ApplyRules
 
 LEAST = 1 << 14  # elements of a sample below which all of this takes less time than one more kernel
 
@@ -47,7 +48,7 @@ class StatisticsOfTiles:
         norms_of = (InstanceNormToTerms, GroupNormToTerms, PartOfInstanceNormToTerms, InstanceBatchNormToTerms)
         rules = (*norms_of, MeanToTileMeans, PoolToTileMeans)
         target = context.target.machine_target
-        Driver([rule(target, blocked) for rule in rules], context.kept, context.probe, context.log).run(graph)
+        ApplyRules([rule(target, blocked) for rule in rules]).run(graph, context)
 
 
 Tile = tuple[int, ...]

@@ -14,6 +14,8 @@ from renorm.expr.rewrite import loads, substitute, variables
 from renorm.ops.shared.tags import KEPT, STATISTIC
 from renorm.te.tensor import producers_first, source_of
 
+MOST_TERMS = 32  # results of a reduction that are made side by side: each takes a register, and code of its own
+
 
 def stages(outs: Sequence[te.Tensor]) -> list[te.Tensor]:
     """Computed tensors that `outs` depend on, producers first."""
@@ -149,13 +151,15 @@ def is_apart(index: Expr, t: te.Tensor) -> bool:
 
 
 def terms(t: te.Tensor) -> list[int]:
-    """Data axes of a reduction on which no read depends: results beside each other that are made from the same data."""
+    """Return the data axes of a reduction on which no read depends: results beside each other that are made from the
+    same data. None where they are so many, as the running sums of a long axis, that they share no registers."""
     found = reads(t)
-    return [
+    axes = [
         k
         for k, axis in enumerate(t.op.axis)
         if axis.extent > 1 and not any(depends_on(i, axis.var) for load in found for i in load.indices)
     ]
+    return axes if prod(t.shape[k] for k in axes) <= MOST_TERMS else []
 
 
 def joint_axes(out: te.Tensor) -> int:

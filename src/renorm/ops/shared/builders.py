@@ -11,6 +11,7 @@ from typing import Any
 from renorm.core.errors import OperandError, suggest
 from renorm.graph import registry
 from renorm.graph.op import OpDef
+from renorm.graph.registry import override as override  # public here, where all ops are known
 
 
 def ops_of(module: ModuleType) -> list[type[OpDef]]:
