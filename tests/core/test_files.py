@@ -34,7 +34,6 @@ ELSEWHERE = {
     "driver/measure.py": "a folder of its own, which goes when the benchmark ends",
     "driver/worker.py": "into that folder",
     "codegen/worker.py": "pipes",
-    "training/background.py": "pipes too",
     "codegen/llvm/subtarget.py": "a file in memory",
 }
 
