@@ -1,14 +1,19 @@
-"""LLVM learns how often loops run, and keeps the sums of a product in registers, whatever work follows it."""
+"""LLVM learns how often loops run, keeps the sums of a product in registers whatever follows, and ends functions."""
 
 from __future__ import annotations
 
+import llvmlite.binding as llvm
 import numpy as np
 import pytest
+from tests.codegen.native import HOST, Native, program
 
 import renorm
 from renorm import ops
-from renorm.codegen.llvm.ssa import I64, Function, Value, constant
+from renorm.codegen.llvm import compile_kernel
+from renorm.codegen.llvm.ssa import I1, I64, Function, Value, constant
+from renorm.expr.nodes import Binary, Call, Load, Ramp, const
 from renorm.graph.ir import Graph
+from renorm.tir.nodes import Buffer, Store
 
 TARGETS = ["llvm -mtriple=x86_64-linux-gnu -mcpu=znver4", "llvm -mtriple=x86_64-linux-gnu -mcpu=haswell"]
 
@@ -40,3 +45,34 @@ def test_a_loop_of_unknown_length_has_none() -> None:
         pass
     assert "!prof" not in f.text()
     assert not f.rounds
+
+
+@pytest.mark.parametrize("follows", [False, True])
+def test_a_function_returns_after_a_loop_that_is_left(follows: bool) -> None:
+    f = Function("f", ["ptr %p", "i1 %ended"], "")
+    with f.forever():
+        f.leave(Value("%ended", I1))
+    if follows:
+        f.effect("store i64 1, ptr %p")
+    assert "unreachable\n" not in f.text()
+    module = llvm.parse_assembly(f.text(), llvm.create_context())
+    (left,) = (b for b in module.get_function("f").blocks if str(b).lstrip().startswith("end"))
+    assert str(list(left.instructions)[-1]).strip() == "ret void"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64"])
+def test_a_kernel_can_be_one_statement_with_such_a_loop(dtype: str) -> None:
+    """Nothing is around the loop of fmod, or of an integer's power: what follows it ends the kernel."""
+    a, b, y = (Buffer(name, dtype, 4) for name in "aby")
+    lanes = [Ramp(const(0), const(1), 4)]
+    left, right = Load(a, lanes), Load(b, lanes)
+    is_float = dtype.startswith("float")
+    result = Call("fmod", [left, right]) if is_float else Binary("pow", left, right)
+    compiled = compile_kernel(program("f", (a, b, y), Store(y, lanes[0], result)), HOST)
+    x, n, got = (
+        np.array([1e30, -7.25, 0, 11] if is_float else [2, -7, 3, 9], dtype),
+        np.array([3, 2, 3, 5], dtype),
+        np.zeros(4, dtype),
+    )
+    Native(compiled)(x, n, got)
+    np.testing.assert_array_equal(got, np.fmod(x, n) if is_float else np.power(x, n))

@@ -256,8 +256,7 @@ class Function:
         """for (;;) { ... }, which `leave` ends."""
         outer, body = self.regions[-1], self.new_block("forever")
         outer.block.terminator = f"br label %{body.label}"
-        self._ends.append(end := self.new_block("end"))
-        end.terminator = "unreachable"  # unless something follows
+        self._ends.append(self.new_block("end"))
         with self._region(body, hoists=True):
             yield
             self.block.terminator = f"br label %{body.label}"
@@ -271,8 +270,7 @@ class Function:
     def jump(self, terminator: str) -> None:
         """End the block; what is written next in the region is never reached."""
         self.block.terminator = terminator
-        self.regions[-1].block = after = self.new_block("unreachable")
-        after.terminator = "unreachable"
+        self.regions[-1].block = self.new_block("unreachable")
 
     @contextmanager
     def branch(self, condition: Value) -> Generator[Branch, None, None]:
@@ -463,7 +461,7 @@ class Function:
     def text(self) -> str:
         if self.depth != 0:
             raise InternalError(f"{self.name}: {self.depth} regions are still open")
-        self.block.terminator = self.block.terminator or "ret void"
+        self.block.terminator = self.block.terminator or ("ret void" if self.result is VOID else "unreachable")
         head = f"define {self.linkage} {self.result}" if self.linkage else f"define {self.result}"
         lines = [f"{head} @{self.name}({', '.join(self.parameters)}) {self.attributes} {{"]
         for block in self.blocks:

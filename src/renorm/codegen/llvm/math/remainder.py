@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from renorm.codegen.llvm.lanes import Lanes, Variable, where
 from renorm.codegen.llvm.math.formats import format_of, power_of_two
-from renorm.codegen.llvm.ssa import I64, constant
 
 _INFINITY = float("inf")
 
@@ -39,11 +38,11 @@ def fmod(x: Lanes, y: Lanes) -> Lanes:
         return where(rest < divisor, rest, rest - divisor)
 
     rest, left = Variable(mantissa), Variable(start)
-    most = (1 << (x.type.bits - 1 - form.digits)) + form.digits  # as far as exponents differ
-    with f.loop(constant(I64, 0), constant(I64, most), at_least_once=True):
+    with f.forever():
         active = left.value > 0
         rest.value = where(active, reduced(rest.value) << 1, rest.value)
         left.value = where(active, left.value - 1, left.value)
+        f.leave((~(left.value > 0).any).value)
     rest = reduced(rest.value)
     # rest * 2**(low_exponent - bias - digits) in two exact steps, since the power alone may be denormal
     n = low_exponent - (form.bias + form.digits)
