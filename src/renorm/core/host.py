@@ -1,4 +1,4 @@
-"""What Linux tells of this machine's CPU, in its small files."""
+"""This machine's CPU, read from the files of /proc and /sys."""
 
 from __future__ import annotations
 

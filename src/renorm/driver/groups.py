@@ -98,7 +98,7 @@ class KernelCall:
 
 @dataclass(frozen=True)
 class Read:
-    """What a parameter reads, names erased. value: its number; form: as of a Parameter."""
+    """The value that a parameter reads, as a number instead of a name. form: as of a Parameter."""
 
     value: int
     form: Form | None

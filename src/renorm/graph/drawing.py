@@ -19,7 +19,7 @@ FILLS = {"value": "#f6f8fa", "op": "#ddf4ff", "norm": "#fff1c2"}  # by class; te
 
 @dataclass(frozen=True)
 class _Box:
-    """What is drawn. lines: of its label. kind: a key of FILLS. kernel: the group that it is in, "" outside of all."""
+    """A node of the drawing. lines: of its label. kind: a key of FILLS. kernel: the group around it, or ""."""
 
     name: str
     lines: tuple[str, ...]

@@ -202,7 +202,7 @@ def merged_origin(nodes: Iterable[Node]) -> Sequence[str]:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """What a rule will do at a match.
+    """The change that a rule makes at a match.
 
     make: builds, in front of the root, the value that comes instead of the root's; where the root's op has several
     results, all of them in order; or a mapping from each value that is replaced to what replaces it. nodes: those that

@@ -160,7 +160,7 @@ def _costs(
 
 @dataclass
 class _Choice:
-    """How one convolution is computed so far. refused: ways whose weights do not fit."""
+    """The algorithm chosen so far for one convolution. refused: ways whose weights do not fit."""
 
     node: Node
     target: Target

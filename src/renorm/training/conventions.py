@@ -23,7 +23,7 @@ DEFAULT: Any = Default()
 
 @dataclass(frozen=True)
 class Convention:
-    """How one library updates running statistics.
+    """The rule by which one library updates running statistics.
 
     momentum_multiplies: "batch": new = (1 - momentum) * old + momentum * batch; "old": the other way round.
     momentum, epsilon: defaults; None: the caller must say. corrected: the running variance is that of the batch

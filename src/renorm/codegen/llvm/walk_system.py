@@ -1,4 +1,4 @@
-"""What the walker asks of the machine, the operating system and the interpreter.
+"""Routines of the walker that reach outside: pause, futex, clock, floating-point environment, interpreter lock.
 
 There is no inline assembly: pausing and the floating-point environment are intrinsics; system call, clock and
 interpreter are called at addresses that the process's memory holds; so the object has no external symbols and can be

@@ -125,7 +125,7 @@ Read = Callable[[Buffer, int, int], Any]  # data, begin, end
 
 @dataclass(frozen=True)
 class Kind:
-    """How one value is encoded. content: the kind of its content. code: how `array` holds several; "" for a list."""
+    """The encoding of one value. content: the kind of its content. code: how `array` holds several; "" for a list."""
 
     content: int
     read: Read

@@ -97,7 +97,7 @@ def _form(load: Load) -> layout.Form | None:
 
 
 def _held(load: Load) -> te.Tensor | None:
-    """What memory holds of what is read."""
+    """Return the tensor in memory that a load reads, directly or through inlined stages."""
     return layout.source(load.source) if isinstance(load.source, te.Tensor) else None
 
 

@@ -14,7 +14,7 @@ _ALL = [
 ]
 
 READ = {o.kind: o for o in _ALL if o.read is not None}
-"""What is read, by the names of operator codes."""
+"""Operators that files may hold, by the names of their codes."""
 
 WRITTEN = {o.op: o for o in _ALL if o.write is not None}
-"""What is written, by the names of ops."""
+"""Operators that ops are written as, by the names of the ops."""
