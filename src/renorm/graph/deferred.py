@@ -8,6 +8,7 @@ make of it is computed in float64 on the way and rounded once, and nothing in be
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterator
 from math import prod
 from typing import Any
@@ -22,7 +23,7 @@ LARGE = 1 << 14  # elements from which it is worth it
 PART = 1 << 19  # bytes in float64 of a part: a share of the second-level cache
 
 
-class Deferred:
+class Deferred(ABC):
     """An array in float64 that is not computed yet. shape: its own."""
 
     shape: tuple[int, ...]
@@ -31,17 +32,17 @@ class Deferred:
     def ndim(self) -> int:
         return len(self.shape)
 
+    @abstractmethod
     def part(self, axis: int, begin: int, end: int) -> Array:
         """The elements [begin, end) along an axis, in float64."""
-        raise NotImplementedError
 
+    @abstractmethod
     def bound(self) -> float:
         """No element has a larger magnitude; not finite where one of them is not."""
-        raise NotImplementedError
 
+    @abstractmethod
     def key(self) -> Hashable:
         """Equal for those that are computed alike from the same arrays, as long as these live."""
-        raise NotImplementedError
 
     def exact(self) -> Array:
         """All of it, in float64."""

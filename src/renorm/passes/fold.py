@@ -9,6 +9,7 @@ these become in weight_folding.py.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -29,7 +30,7 @@ from renorm.passes.weight_folding import VANISH, Absorbed, Scaled, absorb, absor
 _LONGEST = 64  # scales and shifts in a row that are looked at as one
 
 
-class Fold(Rewrite):
+class Fold(Rewrite, ABC):
     """f(x; w, b) * k + shift -> f(x; w', b')
 
     Subclasses say in `affine` what k and shift are; in their patterns `producer` is the node of f.
@@ -37,9 +38,9 @@ class Fold(Rewrite):
 
     fate = "folded"
 
+    @abstractmethod
     def affine(self, m: Match) -> ChannelMap | str:
         """Return the map that follows the producer, or a sentence on why it is no scale and shift per channel."""
-        raise NotImplementedError
 
     def plan(self, m: Match) -> Plan | Refusal:
         """Try the map itself first, then what it is together with those that stand right before it."""

@@ -7,6 +7,7 @@ elementwise, and joins whoever copies its result anyway.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import partial
@@ -57,7 +58,7 @@ Tile = tuple[int, ...]
 _MEANS = ("global_average_pool", "reduce_mean")
 
 
-class _OfTiles(Rewrite):
+class _OfTiles(Rewrite, ABC):
     """Base of rules for an op that reduces over planes of x. blocked: values that will lie in blocks of channels."""
 
     fate = "unpacked"
@@ -89,9 +90,9 @@ class _OfTiles(Rewrite):
         is_alone = all(u in m.nodes for u in m.x.readers) and not m.graph.is_output(m.x)
         return f"nobody else reads {m.x.name!r}" if is_alone else None
 
+    @abstractmethod
     def of_tiles(self, m: Match, tile: Tile) -> Value:
         """Build what comes instead."""
-        raise NotImplementedError
 
 
 class _NormToTerms(_OfTiles):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -29,18 +30,18 @@ class Timings:
     std = property(lambda self: float(np.std(self.results)))
 
 
-class Entry:
+class Entry(ABC):
     """A kernel to be called with one array per argument, and timed. imported_modules: of devices; none on a CPU."""
 
     imported_modules: Sequence[Any] = ()
 
     @property
+    @abstractmethod
     def entry_name(self) -> str:
         """The name of the kernel."""
-        raise NotImplementedError
 
-    def __call__(self, *arrays: Any) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def __call__(self, *arrays: Any) -> None: ...
 
     @property
     def entry_func(self) -> Entry:
