@@ -154,7 +154,10 @@ def test_the_reason_of_a_norm_in_front_of_what_does_not_commute() -> None:
     g.outputs = [ops.conv(y, normal(1, 2, 3, 3, 3), name="conv")]
     norm = ledger(g)[0]["norm"]
     assert "no node before it" in norm.reason
-    assert re.search(r"; relu does not commute with .* \(node 'act'\)$", norm.reason)
+    assert re.search(
+        r"; relu does not commute with maps that change 0: it becomes \S+ in channel 0.* \(node 'act'\)$", norm.reason
+    )
+    assert norm.rules == ("FoldInFront(conv)", "UnpackBatchNorm")
 
 
 def test_what_only_carried_a_norm_is_not_where_it_went() -> None:
@@ -164,6 +167,7 @@ def test_what_only_carried_a_norm_is_not_where_it_went() -> None:
     g.outputs = [ops.exp(ops.batch_norm(y, *p, name="norm"))]
     norms, report, _ = ledger(g)
     assert (norms["norm"].into, norms["norm"].through) == (("conv",), ("pool", "turned"))
+    assert norms["norm"].rules == ("FoldBatchNorm",)
     assert report.names["norm_out"] is not None
     assert report.names["conv_out"] is None
 

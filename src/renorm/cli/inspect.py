@@ -153,7 +153,7 @@ def norms_table(norms: Sequence[NormRecord]) -> None:
     rows = [
         (n.name, n.kind, n.fate, _into(n), _error(n), _times(n.growth), _times(n.headroom), _told(n)) for n in norms
     ]
-    columns = ("node", "kind", "fate", "into", "error", "weights grew", "float16 holds", "reason")
+    columns = ("node", "kind", "fate", "into", "error", "weights grew", "float16 holds", "reason [rules]")
     output.table("normalizations", columns, rows)
     for n in norms:
         if n.float16:
@@ -202,7 +202,8 @@ def _into(norm: NormRecord) -> str:
 
 def _told(norm: NormRecord) -> str:
     raised = f"raised from {', '.join(norm.raised)}" if norm.raised else ""
-    return "; ".join(filter(None, (raised, norm.reason)))
+    rules = f"[{', '.join(norm.rules)}]" if norm.rules else ""
+    return " ".join(filter(None, ("; ".join(filter(None, (raised, norm.reason))), rules)))
 
 
 def _error(norm: NormRecord) -> str:

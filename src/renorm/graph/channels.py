@@ -114,19 +114,22 @@ class Carry:
     def objection(self, m: ChannelMap) -> str | None:
         """Return why the op does not commute with a map, after "it"."""
         if self.positive and m.k is not None and not (m.k > 0).all():
-            return "does not commute with factors that are not above zero"
-        if self.fixed is not None and not self._stays(self.fixed, m):
-            return f"does not commute with maps that change {self.fixed:g}"
+            return f"does not commute with factors that are not above zero: {_first(~(m.k > 0), m.k)}"
+        if self.fixed is not None:
+            moved, stays = self._image(self.fixed, m)
+            if not stays.all():
+                return f"does not commute with maps that change {self.fixed:g}: it becomes {_first(~stays, moved)}"
         return None
 
     @staticmethod
-    def _stays(number: float, m: ChannelMap) -> bool:
-        """Return whether a map leaves a number what it is, but for the roundings of two operations."""
+    def _image(number: float, m: ChannelMap) -> tuple[Array, Array]:
+        """Return what a map makes of a number in each channel, and whether it is the same but for the roundings of two
+        operations."""
         k = np.asarray(_or(m.k, 1.0))
         with np.errstate(invalid="ignore"):
-            moved = number * k + _or(m.shift, 0.0)
+            moved = np.atleast_1d(number * k + _or(m.shift, 0.0))
             rounding = 4e-16 * abs(number) * (1 + np.abs(k)) if np.isfinite(number) else 0.0
-            return bool(np.all((moved == number) | (np.abs(moved - number) <= rounding)))
+            return moved, (moved == number) | (np.abs(moved - number) <= rounding)
 
     def parted(self, m: ChannelMap) -> tuple[ChannelMap, Array | None]:
         """A map that the op may commute with, and the shift that then comes after it: x * k + shift is the two, one
@@ -138,6 +141,13 @@ class Carry:
         if not rest.any() or not np.isfinite(rest).all():
             return m, None
         return ChannelMap(m.axis, m.k, own if self.fixed else None), rest
+
+
+def _first(is_one: Array, values: Array) -> str:
+    """Return the value of the first of some channels, and how many others there are."""
+    channels = np.flatnonzero(is_one)
+    others = f", and {channels.size - 1} more" if channels.size > 1 else ""
+    return f"{values[channels[0]]:.3g} in channel {channels[0]}{others}"
 
 
 def cancellation(scale: Array, bias: Array, mean: Array, var: Array, epsilon: float) -> float:

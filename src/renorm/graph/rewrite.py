@@ -292,7 +292,7 @@ class Rewrite:
 class Applied:
     """A rule that fired. nodes: those it took away; origin: source nodes these stood for; root: those that the nodes
     stood for which the rule was about; into: nodes that came instead; fate: the rule's; error: difference on probe
-    inputs relative to the largest value, where it was measured; instead: why other rules that were about the same had
+    inputs relative to the largest value, where it was measured; instead: other rules that were about the same and had
     refused."""
 
     rule: str
@@ -302,7 +302,7 @@ class Applied:
     into: tuple[str, ...]
     fate: str = ""
     error: float | None = None
-    instead: tuple[str, ...] = ()
+    instead: Sequence[Refused] = ()
 
 
 @dataclass(frozen=True)
@@ -499,8 +499,7 @@ class Driver:
         names = [n.name for n in removed]
         into = self._name(graph, m.root, removed, made)
         others = sorted(self.log.refusals_of(about), key=lambda r: r.node != m.root.name)
-        instead = tuple(dict.fromkeys(r.reason for r in others))
-        self.log.applied.append(Applied(rule.name, tuple(names), m.origin, about, into, rule.fate, error, instead))
+        self.log.applied.append(Applied(rule.name, tuple(names), m.origin, about, into, rule.fate, error, others))
         self.log.forget(names)
         return removed, made, None
 

@@ -14,7 +14,7 @@ from renorm.core import dtypes
 from renorm.graph.channels import cancellation
 from renorm.graph.ir import Graph, Group, Node
 from renorm.graph.op import BROADCAST
-from renorm.graph.rewrite import Applied
+from renorm.graph.rewrite import Applied, Refused
 from renorm.passes.affine import FROM_BATCH, exact
 from renorm.passes.context import Context
 from renorm.passes.weight_provenance import Holders
@@ -143,11 +143,14 @@ class Ledger:
         if whole:
             kept = context.kept(whole[0])
             into = (kernel[whole[0]].name,) if whole[0] in kernel else ()
-            reason = kept or _why_whole(norm, whole[0], context)
+            refusals = sorted(context.log.refusals_of([norm.name]), key=lambda r: r.node != whole[0].name)
             once = dtypes.unit_roundoff(
                 whole[0].output.dtype
             )  # the distance from the mean comes first: nothing cancels
-            return replace(record, fate="unit" if kept else "kept", into=into, reason=reason, estimate=once)
+            record = replace(record, into=into, estimate=once)
+            if kept:
+                return replace(record, fate="unit", reason=kept)
+            return replace(record, fate="kept", reason=_sentence(norm, refusals), rules=_rules(refusals))
         is_folded = bool(steps) and steps[0].fate == "folded"
         alone = [] if is_folded else [n for n in mine if names.issuperset(n.origin)]
         if not alone:
@@ -155,16 +158,19 @@ class Ledger:
                 record,
                 into=tuple(n.name for n in mine if self.holders.of(n)) or tuple(n.name for n in mine),
                 reason="" if mine else "no output of the network depends on it",
+                rules=_rules(steps),
                 through=tuple(self.through.get(norm.name, ())),
                 constants=tuple(self.held.get(norm.name, ())),
             )
         groups = {g.name: g for n in alone if (g := kernel.get(n)) is not None}
         is_alone = all(norm.name in n.origin for g in groups.values() for n in g.nodes)
+        refusals = steps[-1].instead if steps else ()
         return replace(
             record,
             fate="unpacked" if is_alone else "fused",
             into=tuple(groups),
-            reason=_why_not_folded(norm, steps, context),
+            reason=_sentence(norm, refusals) if context.level >= 2 else f"opt_level {context.level} folds nothing",
+            rules=_rules([*refusals, *steps]),
             constants=tuple(r for n in alone for r in self.holders.records(n)),
         )
 
@@ -177,19 +183,13 @@ def _norm(node: Node, name: str, raised: tuple[str, ...] = ()) -> Norm:
     return Norm(name, node.op.name, reads, before is None, is_dynamic(node), estimate(node), raised)
 
 
-def _why_not_folded(norm: Norm, steps: Sequence[Applied], context: Context) -> str:
-    if context.level < 2:
-        return f"opt_level {context.level} folds nothing"
-    return _sentence(norm, [*steps[-1].instead] if steps else [])
+def _rules(decisions: Sequence[Applied | Refused]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(d.rule for d in decisions))
 
 
-def _why_whole(norm: Norm, node: Node, context: Context) -> str:
-    refusals = sorted(context.log.refusals_of([norm.name]), key=lambda r: r.node != node.name)
-    return _sentence(norm, [r.reason for r in refusals])
-
-
-def _sentence(norm: Norm, reasons: list[str]) -> str:
+def _sentence(norm: Norm, refusals: Sequence[Refused]) -> str:
     """Return why rules refused; with what no rule says, because none matches there."""
+    reasons = [r.reason for r in refusals]
     if norm.is_dynamic:
         if not any(r.startswith("its statistics") for r in reasons):
             reasons.insert(0, FROM_BATCH if norm.kind.startswith("batch_norm") else _DYNAMIC)

@@ -64,7 +64,8 @@ class NormRecord:
     sentence, always there when not folded. max_error: largest difference seen on probe inputs relative to the
     largest value, when verified. raised: names of the nodes in which the source model spelled it out, where it is no
     node there. through: nodes that carried it to where it went. constants: what it became part of. estimate: what
-    rounding its constants may cost relative to the largest result; see passes.norm_fates.estimate.
+    rounding its constants may cost relative to the largest result; see passes.norm_fates.estimate. rules: names of the
+    rewrites (classes in renorm.passes) that folded or unpacked it, or refused to.
     """
 
     name: str
@@ -77,6 +78,7 @@ class NormRecord:
     estimate: float | None = None
     through: tuple[str, ...] = ()
     constants: tuple[ConstantRecord, ...] = ()
+    rules: tuple[str, ...] = ()
 
     @property
     def error(self) -> float | None:
