@@ -215,3 +215,14 @@ def test_large_graphs_are_edited_quickly() -> None:
     assert len(g.copy().nodes) == len(g.nodes)
     # linear scans of the use lists took minutes here; this leaves a slow machine a wide margin
     assert time.perf_counter() - start < 20
+
+
+def test_extents_of_inputs_are_integers_or_names() -> None:
+    g = Graph()
+    x = g.input("x", "float32", ("n", np.int64(3), Sym("h"), 0))
+    assert x.shape == (Sym("n"), 3, Sym("h"), 0)
+    for wrong in ((-1, 3), (2.0, 3), (None,), ("2 n",)):
+        with pytest.raises(OperandError, match="is no extent"):
+            g.input("y", "float32", wrong)
+    assert [v.name for v in g.inputs] == ["x"]
+    g.input("y", "float32", ())

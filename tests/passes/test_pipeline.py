@@ -18,14 +18,13 @@ from renorm.graph.channels import ChannelMap
 from renorm.graph.ir import Graph, Value
 from renorm.graph.op import OPAQUE
 from renorm.graph.parse import parse
+from renorm.graph.rewrite import Rewrite
 from renorm.graph.verify import verify
-from renorm.passes import decompose, fold, products, simplify, unpack
+from renorm.passes import fold
 from renorm.passes.common_subexpressions import ShareCommon
-from renorm.passes.constants import FixStaticOperands, FoldConstants
 from renorm.passes.context import Context, Pass
 from renorm.passes.dead_code import RemoveDeadCode
-from renorm.passes.fuse import Fuse, OneNodePerKernel
-from renorm.passes.pipeline import optimize
+from renorm.passes.pipeline import KERNELS, MODEL, optimize
 from renorm.passes.rewriting import ApplyRules
 
 
@@ -35,25 +34,17 @@ def close(ours: list[np.ndarray], theirs: list[np.ndarray], tolerance: float = 1
         np.testing.assert_allclose(a, b, rtol=0, atol=tolerance * max(1.0, np.abs(b).max(initial=0)))
 
 
-PASSES: list[Pass] = [
-    ApplyRules(simplify.RULES),
-    ApplyRules(products.RULES),
-    ApplyRules(fold.RULES),
-    ApplyRules(unpack.RULES),
-    ApplyRules(decompose.RULES),
-    FixStaticOperands(),
-    FoldConstants(),
-    ShareCommon(),
-    RemoveDeadCode(),
-    OneNodePerKernel(),
-    Fuse(),
-]
+PASSES: list[Pass] = [one for _, one in (*MODEL, *KERNELS)]
+RULES = [rule for one in PASSES if isinstance(one, ApplyRules) for rule in one.rules]
 
 
 @settings(deadline=None, max_examples=40)
-@given(networks(), st.permutations(PASSES))
-def test_every_pass_alone_and_in_any_order_keeps_the_numbers(network: Any, passes: list[Pass]) -> None:
+@given(networks(), st.permutations(PASSES), st.lists(st.sampled_from(RULES), max_size=5))
+def test_every_pass_alone_and_in_any_order_keeps_the_numbers(
+    network: Any, passes: list[Pass], rules: list[Rewrite]
+) -> None:
     g, inputs = network
+    passes = [*passes, *(ApplyRules((rule,)) for rule in rules)]
     expected = interpret.run(g, inputs)
     for one in passes:
         alone = g.copy()

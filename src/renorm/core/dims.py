@@ -7,7 +7,8 @@ sum of products with integer coefficients, so equality is structural: N*2 + N ==
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol, Union
+from operator import index
+from typing import Any, Protocol, SupportsIndex, Union
 
 from renorm.core.errors import InvalidInput, OperandError
 
@@ -196,6 +197,24 @@ def fixed_extents(inputs: Sequence[Typed], shapes: Mapping[str, Sequence[int]], 
         facts = [*problems, *(f"input {v.name}: {v.dtype}{format_shape(v.shape)}" for v in inputs)]
         raise InvalidInput(f"the shapes given do not fit {network}", facts)
     return sizes
+
+
+def as_shape(given: Iterable[Any]) -> Shape:
+    """Return extents as Dims: integers that are not negative, Syms, and names, which become Syms. Raises
+    OperandError."""
+
+    def extent(d: Any) -> Dim:
+        if isinstance(d, Sym):
+            return d
+        if isinstance(d, str) and d.isidentifier():
+            return Sym(d)
+        if isinstance(d, SupportsIndex) and index(d) >= 0:
+            return index(d)
+        do = "an extent is an integer that is not negative, a Sym, or the name of one"
+        raise OperandError(f"{d!r} is no extent", [f"in the shape {tuple(given)}"], do)
+
+    given = tuple(given)
+    return tuple(extent(d) for d in given)
 
 
 def is_static(shape: Iterable[Dim]) -> bool:

@@ -24,7 +24,7 @@ import numpy as np
 
 from renorm.core import dtypes
 from renorm.core.conversion import limits, wrapped
-from renorm.core.dims import Shape, substitute_shape
+from renorm.core.dims import Shape, as_shape, substitute_shape
 from renorm.core.errors import InvalidGraph, OperandError, RenormError, UserCodeError, raised_at
 from renorm.core.indexed_list import Listed
 from renorm.graph.deferred import LARGE, Deferred, cut
@@ -263,8 +263,9 @@ class Graph:
         node.name = name
 
     def input(self, name: str, dtype: str, shape: Iterable[Any]) -> Value:
-        """A new input; extents may be Syms. name: must be unused."""
-        value = Value(self, self._claim(name), TensorType(dtypes.lookup(dtype).name, tuple(shape)))
+        """A new input. name: must be unused. shape: integers, Syms, or names of open extents. Raises OperandError."""
+        type = TensorType(dtypes.lookup(dtype).name, as_shape(shape))
+        value = Value(self, self._claim(name), type)
         self.inputs.append(value)
         return value
 
