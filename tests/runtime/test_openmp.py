@@ -25,8 +25,8 @@ class Library:
         self._own = threading.local()
         self._functions = PARALLEL(self._parallel), NUMBER(lambda: self._own.number)
 
-    def region(self, size: int) -> openmp.Region:
-        return openmp.Region(size, *(ctypes.cast(f, ctypes.c_void_p).value or 0 for f in self._functions))
+    def region(self, size: int) -> openmp.ParallelRegion:
+        return openmp.ParallelRegion(size, *(ctypes.cast(f, ctypes.c_void_p).value or 0 for f in self._functions))
 
     def _parallel(self, body: int, data: int, size: int, flags: int) -> None:
         self.asked.append(size)
@@ -51,11 +51,11 @@ def nobody_has_entered() -> None:
 
 
 @pytest.fixture
-def torchs() -> Callable[[int], openmp.Region]:
+def torchs() -> Callable[[int], openmp.ParallelRegion]:
     """A region of so many threads of the library that torch calls."""
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
-    def region(size: int) -> openmp.Region:
+    def region(size: int) -> openmp.ParallelRegion:
         found = openmp.region(size, torch._C.__file__)
         assert found is not None
         return found

@@ -11,7 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
-from renorm.runtime.openmp import Region
+from renorm.runtime.openmp import ParallelRegion
 from renorm.torch import BatchNorm2d, LayerNorm
 from renorm.torch import kernels as torchs
 from renorm.training import kernels
@@ -62,7 +62,7 @@ def test_bits_are_the_same_on_both_teams(build: Any, monkeypatch: pytest.MonkeyP
 def test_threads_are_those_of_torchs_openmp() -> None:
     torch.set_num_threads(3)
     region, before = _asked(), threading.active_count()
-    assert isinstance(region, Region)
+    assert isinstance(region, ParallelRegion)
     assert region.threads == 3
     _trained(BatchNorm2d(4), torch.randn(6, 4, 5, 5))
     assert threading.active_count() == before

@@ -33,7 +33,7 @@ from renorm.passes import pipeline
 from renorm.passes.aliasing import alias_values
 from renorm.passes.context import check_keep
 from renorm.runtime.checks import Check
-from renorm.runtime.openmp import Region
+from renorm.runtime.openmp import ParallelRegion
 from renorm.runtime.report import KernelRecord, Report
 from renorm.runtime.state import State
 
@@ -141,7 +141,7 @@ class Options:
     level: int
     keep: tuple[str, ...]
     verify: bool
-    threads: int | Region | None = None
+    threads: int | ParallelRegion | None = None
     progress: Progress | None = None
     precision: str = "fast"
     without: tuple[str, ...] = ()  # passes that are left out; see verified.UNSEEN

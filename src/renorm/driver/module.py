@@ -20,7 +20,7 @@ from renorm.graph.ir import Graph, Value
 from renorm.runtime.arrays import shape_of
 from renorm.runtime.external import ExternalCode
 from renorm.runtime.module import Module
-from renorm.runtime.openmp import Region
+from renorm.runtime.openmp import ParallelRegion
 from renorm.runtime.program import Program
 from renorm.runtime.report import KernelRecord, Report
 from renorm.runtime.state import State
@@ -116,7 +116,7 @@ class CompiledModule(Module):
         objects: Sequence[bytes],
         weights: np.ndarray[Any, Any],
         walker: bytes,
-        threads: int | Region | None,
+        threads: int | ParallelRegion | None,
         graph: Graph,
         texts: Mapping[str, KernelText | ExternalText],
         externals: Sequence[ExternalCode] = (),

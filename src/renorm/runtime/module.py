@@ -20,12 +20,12 @@ from renorm.runtime.checks import judge
 from renorm.runtime.cpu import obstacles
 from renorm.runtime.external import Entry, ExternalCode
 from renorm.runtime.memory import Memory, sealed
-from renorm.runtime.openmp import Region
+from renorm.runtime.openmp import ParallelRegion
 from renorm.runtime.program import ALIGNMENT, Program, TensorSpec
 from renorm.runtime.report import Report
 from renorm.runtime.signing import Key
 from renorm.runtime.state import State, beyond
-from renorm.runtime.table import Context, Recording, Word, plan
+from renorm.runtime.table import Context, Recording, Word, launch_table
 
 # ns of work that one thread does: below the first, sharing it out takes longer than it saves; below the second, waking
 # a thread that sleeps does, which takes some 100 us of the caller's time on a virtual machine
@@ -65,7 +65,7 @@ class Module:
         objects: Sequence[bytes],
         weights: Memory | bytes | bytearray | memoryview | Array,
         walker: bytes,
-        threads: int | Region | None = None,
+        threads: int | ParallelRegion | None = None,
         externals: Sequence[ExternalCode | bytes] = (),
         state: State | Sequence[Array | bytes] = (),
     ):
@@ -86,8 +86,8 @@ class Module:
         if not self._obstacles:
             self._image = loader.load(objects, arch)
             self._entries = self._external_entries()
-            self._plan = plan(program, self._image, self._entries)
-            region = threads if isinstance(threads, Region) else None
+            self._launches = launch_table(program, self._image, self._entries)
+            region = threads if isinstance(threads, ParallelRegion) else None
             self._team = teams.team(self._useful_threads(), walker, arch, region)
 
     @property
@@ -130,7 +130,7 @@ class Module:
 
     def _useful_threads(self) -> int:
         is_small = 0 < self.program.nanoseconds < WORTH_SHARING
-        return 1 if self._plan.is_serial or is_small else teams.working(self._threads)
+        return 1 if self._launches.is_serial or is_small else teams.working(self._threads)
 
     def run(self, /, *args: Any, out: Any = None, timeout: float | None = None, **named: Any) -> list[Any]:
         """Runs the network once and returns its outputs in order.
@@ -242,7 +242,7 @@ class Module:
     def _context(self) -> Context:
         is_short = 0 < self.program.nanoseconds < WORTH_WAKING
         words = self._cancels, self._state.changes
-        return Context(self._plan, self._weights_address, self._team.threads, *words, is_short)
+        return Context(self._launches, self._weights_address, self._team.threads, *words, is_short)
 
     def exclusive(self, /, *args: Any, **named: Any) -> Callable[[int | None], None]:
         """A function that runs one step, by index (None: no step), for who wants to look at steps one at a time.
@@ -252,7 +252,7 @@ class Module:
         context = self._own_context(args, named)
 
         def run(step: int | None) -> None:
-            context.limit(*((0, 0) if step is None else self._plan.steps[step : step + 2]))
+            context.limit(*((0, 0) if step is None else self._launches.steps[step : step + 2]))
             self._walk(context, self._cancels.value)
 
         return run
@@ -267,7 +267,7 @@ class Module:
             begin = time.perf_counter_ns()
             self._walk(context, self._cancels.value)
             end = time.perf_counter_ns()
-            found.append(Recording(begin, end, times @ (10**9, 1), self._plan.steps))
+            found.append(Recording(begin, end, times @ (10**9, 1), self._launches.steps))
         return found
 
     def _own_context(self, args: Sequence[Any], named: Mapping[str, Any]) -> Context:

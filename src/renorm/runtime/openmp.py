@@ -25,7 +25,7 @@ _NOTHING = ctypes.CDLL(None).free  # does nothing with a null pointer
 _making = Leaf("threads that OpenMP makes")
 
 
-class Region(NamedTuple):
+class ParallelRegion(NamedTuple):
     """A parallel region of an OpenMP library.
 
     threads: how many it asks for, its caller included; there may be fewer, as in a region within a region. The library
@@ -69,7 +69,7 @@ def entrance(parallel: int) -> Entrance:
 
 
 @cache
-def region(threads: int, user: str) -> Region | None:
+def region(threads: int, user: str) -> ParallelRegion | None:
     """Of the OpenMP library that the shared library `user`, a loaded file, calls; None where it calls none.
 
     Symbols are looked for where the dynamic linker does: in what the process sees globally, then in what `user` needs.
@@ -82,7 +82,7 @@ def region(threads: int, user: str) -> Region | None:
             continue
         parallel, number = (address(f) for f in functions)
         # another library's numbers would be 0 in all threads
-        return Region(threads, parallel, number) if _base(parallel) == _base(number) else None
+        return ParallelRegion(threads, parallel, number) if _base(parallel) == _base(number) else None
     return None
 
 

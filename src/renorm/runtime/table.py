@@ -1,8 +1,8 @@
 """From a program to the table that the walker reads.
 
-A `Plan` is what all calls of a module share: where each phase's function is and what its arguments are relative to. A
-`Context` is what one call in flight owns: an arena, scratch, and the table with addresses filled in. Addresses of the
-caller's arrays change from call to call; the walker patches them in.
+A `LaunchTable` is what all calls of a module share: where each phase's function is and what its arguments are relative
+to. A `Context` is what one call in flight owns: an arena, scratch, and the table with addresses filled in. Addresses of
+the caller's arrays change from call to call; the walker patches them in.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Words = np.ndarray[Any, np.dtype[np.int64]]
 
 
 @dataclass(frozen=True)
-class Plan:
+class LaunchTable:
     """table: the records, ARGS being the index of a step's first slot. base, offset: what each slot points to.
 
     steps: first record of each step, and the end. is_serial: no phase has work for a second thread. arrays: inputs
@@ -49,8 +49,8 @@ class Plan:
     counters: int  # phases of several iterations
 
 
-def plan(program: Program, image: Image, entries: Sequence[Entry] = ()) -> Plan:
-    """The plan of a verified program whose objects are loaded in `image`, and whose external code is called by
+def launch_table(program: Program, image: Image, entries: Sequence[Entry] = ()) -> LaunchTable:
+    """Return the table of a verified program whose objects are loaded in `image`, and whose external code is called by
     `entries`.
 
     Raises InvalidArtifact for a phase that no object defines.
@@ -79,7 +79,7 @@ def plan(program: Program, image: Image, entries: Sequence[Entry] = ()) -> Plan:
             counters += extent > 1
             before += extent
         steps.append(len(records))
-    return Plan(
+    return LaunchTable(
         table=np.array(records, np.int64).reshape(-1, _RECORD_WORDS),
         base=np.array(base, np.int64),
         offset=np.array(offset, np.int64),
@@ -115,19 +115,26 @@ class Context:
 
     def __init__(
         self,
-        plan: Plan,
+        launches: LaunchTable,
         weights: int,
         threads: int,
         cancels: Word = _CONSTANT,
         version: Word = _CONSTANT,
         is_short: bool = False,
     ):
-        self.arena = Memory(plan.arena_bytes)
-        scratch = Memory(plan.scratch_bytes * threads)
-        dynamic = np.flatnonzero(plan.base >= 0)
-        row = align(plan.counters * _WORD, layout.LINE)
+        self.arena = Memory(launches.arena_bytes)
+        scratch = Memory(launches.scratch_bytes * threads)
+        dynamic = np.flatnonzero(launches.base >= 0)
+        row = align(launches.counters * _WORD, layout.LINE)
         counters = row // _WORD * threads
-        parts = (layout.CONTEXT_WORDS, plan.arrays, plan.table.size, len(plan.base), len(dynamic) * 3, counters)
+        parts = (
+            layout.CONTEXT_WORDS,
+            launches.arrays,
+            launches.table.size,
+            len(launches.base),
+            len(dynamic) * 3,
+            counters,
+        )
         begins = np.cumsum([0, *(align(n * _WORD, layout.LINE) // _WORD for n in parts)]).tolist()
         # the table last written by Python, read by all threads
         self._memory, self._scratch = Memory(begins[-1] * _WORD), scratch
@@ -136,21 +143,21 @@ class Context:
         self.address = self._memory.address
         start = [self.address + b * _WORD for b in begins]
 
-        table[:] = plan.table.reshape(-1)
+        table[:] = launches.table.reshape(-1)
         records = table.reshape(-1, _RECORD_WORDS)
         records[:, layout.ARGS // _WORD] += start[3]
         extent, chunk = (records[:, field // _WORD] for field in (layout.EXTENT, layout.CHUNK))
         chunk[:] = np.where((chunk == 0) & (extent > 1), -(-extent // threads), chunk)  # 0: a share at a time
         for base, address in ((_ARENA, self.arena.address), (_WEIGHT, weights), (_SCRATCH, scratch.address)):
-            fixed = plan.base == base
-            slots[fixed] = plan.offset[fixed] + address
+            fixed = launches.base == base
+            slots[fixed] = launches.offset[fixed] + address
         patch = patches.reshape(-1, 3)
         patch[:, 0] = start[3] + dynamic * _WORD
-        patch[:, 1] = plan.base[dynamic]
-        patch[:, 2] = plan.offset[dynamic]
+        patch[:, 1] = launches.base[dynamic]
+        patch[:, 2] = launches.offset[dynamic]
         words_at = [ctypes.addressof(w) for w in (cancels, version)]
         context[:] = (
-            *(start[2], len(plan.table), start[4], len(dynamic), start[1], start[5], row, 0),
+            *(start[2], len(launches.table), start[4], len(dynamic), start[1], start[5], row, 0),
             *(threads, is_short, *words_at, 0),
         )
         self._words, self._table, self._watched = context, start[2], (cancels, version)

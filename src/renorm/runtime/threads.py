@@ -37,7 +37,7 @@ from renorm.core.host import read
 from renorm.core.room import require_for_thread
 from renorm.runtime import layout, loader
 from renorm.runtime.memory import Memory
-from renorm.runtime.openmp import AGAIN_S, Region, entrance
+from renorm.runtime.openmp import AGAIN_S, ParallelRegion, entrance
 
 MOST = 1024  # more threads than this are taken for a mistake
 VARIABLE = "RENORM_NUM_THREADS"
@@ -47,11 +47,11 @@ PATIENT, HASTY = 2000, 50
 HOME_S = 1.0  # that the end of the process waits for workers
 
 
-def resolve(threads: int | Region | None) -> int:
+def resolve(threads: int | ParallelRegion | None) -> int:
     """`threads`, or the default where it is None. Raises InvalidInput unless it is between 1 and MOST."""
     if threads is None:
         return default()
-    if isinstance(threads, Region):
+    if isinstance(threads, ParallelRegion):
         threads = threads.threads
     if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= MOST:
         raise InvalidInput(f"threads={threads!r}", [f"expected an integer from 1 to {MOST}, or None for the default"])
@@ -95,7 +95,7 @@ class Team:
     walker: the object of codegen.llvm.walk; arch: its architecture. region: whose threads they are; None: our own.
     """
 
-    def __init__(self, threads: int, walker: bytes, arch: str, region: Region | None = None):
+    def __init__(self, threads: int, walker: bytes, arch: str, region: ParallelRegion | None = None):
         self.threads, self._walker, self._arch = threads, walker, arch
         self._image = loader.load([walker], arch)
         pointer, word = ctypes.c_void_p, ctypes.c_int64
@@ -107,7 +107,7 @@ class Team:
         self._stop = ctypes.CFUNCTYPE(None, pointer)(self._image.address(0, layout.STOP_WORK))
         self.start_over(region)
 
-    def start_over(self, region: Region | None = None) -> None:
+    def start_over(self, region: ParallelRegion | None = None) -> None:
         """Forgets workers, region and who has the team: what a child of fork() must do, in which no other threads
         exist."""
         pool = Memory(layout.POOL_BYTES)
@@ -219,12 +219,12 @@ def _shared() -> Memory:
 
 _callers = _Callers()
 _process = _shared()
-_teams: dict[tuple[int, bytes, Region | None], Team] = {}
+_teams: dict[tuple[int, bytes, ParallelRegion | None], Team] = {}
 _is_child = False  # of fork()
 _left_behind = list[Memory]()  # what a walk that is around a fork goes on with
 
 
-def team(threads: int, walker: bytes, arch: str, region: Region | None = None) -> Team:
+def team(threads: int, walker: bytes, arch: str, region: ParallelRegion | None = None) -> Team:
     """The team of this process with so many threads, those of `region` if there is one, and this walker."""
     _word(_process, layout.CORES).value = _cores()
     key = (threads, walker, None if _is_child or threads == 1 else region)

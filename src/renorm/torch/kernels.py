@@ -17,7 +17,7 @@ from torch._C._autograd import _top_saved_tensors_default_hooks
 from renorm.graph.op import OpDef
 from renorm.runtime import openmp
 from renorm.runtime.module import Module
-from renorm.runtime.openmp import Region
+from renorm.runtime.openmp import ParallelRegion
 from renorm.torch.arrays import DTYPES, TORCH_DTYPES
 from renorm.torch.caching_allocator import CPU
 from renorm.training import kernels
@@ -52,7 +52,7 @@ def waits() -> bool:
     )
 
 
-def team() -> int | Region:
+def team() -> int | ParallelRegion:
     """Return torch.get_num_threads(), of torch's own parallel regions if it has them."""
     threads = torch.get_num_threads()
     return (openmp.region(threads, _OPENMP_USER) if _OPENMP_USER else None) or threads

@@ -15,7 +15,7 @@ from renorm.graph.ir import Graph
 from renorm.graph.op import OpDef
 from renorm.runtime.arrays import Array
 from renorm.runtime.module import Module
-from renorm.runtime.openmp import Region
+from renorm.runtime.openmp import ParallelRegion
 from renorm.training.background import BACKGROUND
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 KEPT = 512  # modules; that which was not called for longest goes first
 
 _modules = Latest[Any, Module]("a kernel that is compiled", KEPT)
-_threads = ContextVar[int | Region | None]("threads", default=None)
+_threads = ContextVar[int | ParallelRegion | None]("threads", default=None)
 
 
 class NotYet(Exception):
@@ -61,7 +61,7 @@ def early(key: Any) -> Module:
 
 
 @contextmanager
-def threads(count: int | Region | None) -> Generator[None]:
+def threads(count: int | ParallelRegion | None) -> Generator[None]:
     """Inside, `run` computes on so many threads, or a region's; without it on as many as modules take by default."""
     token = _threads.set(count)
     try:
@@ -70,7 +70,7 @@ def threads(count: int | Region | None) -> Generator[None]:
         _threads.reset(token)
 
 
-def compiled(op: type[OpDef], attributes: Any, count: int | Region | None, types: Any) -> CompiledModule:
+def compiled(op: type[OpDef], attributes: Any, count: int | ParallelRegion | None, types: Any) -> CompiledModule:
     """Return a new module for a key."""
     from renorm import targets
     from renorm.driver.compile import Options, specialize  # who only converts or merges is spared the compiler
