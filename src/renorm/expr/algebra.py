@@ -15,50 +15,56 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Hashable
 from math import gcd, inf
+from typing import Generic
 
 from renorm.expr.bounds import Span
-from renorm.expr.linear import Linear
+from renorm.expr.linear import Atom, Form, Linear
 from renorm.expr.nodes import Binary, Const, Expr, promote
 
 
-class Algebra:
-    """Linear forms over atoms that are kept once each. A subclass says what is known of them, how they are written."""
-
-    def __init__(self) -> None:
-        self._forms: dict[Expr, Linear] = {}
-        self._atoms: dict[Hashable, Expr] = {}
+class Algebra(Generic[Atom]):
+    """Linear forms over atoms that are kept once each. A subclass says what is known of them, and makes them."""
 
     @abstractmethod
-    def form_span(self, form: Linear) -> Span:
+    def form_span(self, form: Form[Atom]) -> Span:
         """Least and greatest value."""
 
     @abstractmethod
-    def expression(self, form: Linear) -> Expr:
-        """The form as an expression, of which `form` gives it again."""
+    def atom(self, op: str, a: Form[Atom], b: Form[Atom]) -> Form[Atom]:
+        """a op b, which cannot be simplified."""
 
     @abstractmethod
-    def form(self, e: Expr) -> Linear:
-        """The form of an expression that this algebra made."""
+    def divisor(self, atom: Atom, op: str) -> int:
+        """c where the atom is x op c and x is index arithmetic, else 0."""
 
     @abstractmethod
-    def is_index(self, e: Expr) -> bool:
-        """Return whether e is index arithmetic, which never wraps."""
+    def dividend(self, atom: Atom) -> Form[Atom]:
+        """x of x // c or x % c."""
 
-    def atom(self, op: str, a: Linear, b: Linear | int) -> Linear:
-        """a op b as an atom: what cannot be simplified."""
-        name = (op, a.key(), b if isinstance(b, int) else b.key())
-        found = self._atoms.get(name)
-        if found is None:
-            left = self.expression(a)
-            right = Const(b, left.dtype) if isinstance(b, int) else self.expression(b)
-            found = self._atoms[name] = self.made(Binary(op, *promote(left, right)))
-        return Linear({found: 1})
+    def applied(self, op: str, a: Form[Atom], b: Form[Atom]) -> Form[Atom] | None:
+        """a op b; None where that is neither linear nor an atom of this algebra."""
+        match op:
+            case "+" | "-":
+                return a.plus(b, 1 if op == "+" else -1)
+            case "*":
+                return a * b.constant if not b.terms else b * a.constant if not a.terms else None
+            case "min" | "max":
+                return self.extreme(op, a, b)
+            case _ if b.terms or b.constant <= 0 or (op == "/" and self.form_span(a)[0] < 0):
+                return None
+            case _:
+                return self.floor_modulo(a, b.constant) if op == "%" else self.floor_divide(a, b.constant)
 
-    def made(self, e: Binary) -> Expr:
-        """The object that stands for a new atom."""
-        return e
+    def extreme(self, op: str, a: Form[Atom], b: Form[Atom]) -> Form[Atom]:
+        """min or max of two forms; one of them where that is certain."""
+        low, high = self.form_span(a - b)
+        if high <= 0:
+            return a if op == "min" else b
+        if low >= 0:
+            return b if op == "min" else a
+        return self.atom(op, a, b)
 
-    def floor_divide(self, a: Linear, c: int) -> Linear:
+    def floor_divide(self, a: Form[Atom], c: int) -> Form[Atom]:
         """floor(a / c), c > 0."""
         if c == 1:
             return a
@@ -76,13 +82,13 @@ class Algebra:
             return quotient + self.floor_divide(self.dividend(inner).offset(rest.constant * d), c * d)
         if inner is not None and not rest.constant and (d := self.divisor(inner, "%")) and d % c == 0:
             return quotient + self.floor_modulo(self.floor_divide(self.dividend(inner), c), d // c)
-        return quotient + self.atom("//", rest, c)
+        return quotient + self.atom("//", rest, Form({}, c))
 
-    def floor_modulo(self, a: Linear, c: int) -> Linear:
+    def floor_modulo(self, a: Form[Atom], c: int) -> Form[Atom]:
         """a - c * floor(a / c), c > 0."""
         if c == 1:
-            return Linear({})
-        rest = Linear({x: k if abs(k) < c else k % c for x, k in a.terms.items() if k % c}, a.constant % c)
+            return Form({})
+        rest = Form({x: k if abs(k) < c else k % c for x, k in a.terms.items() if k % c}, a.constant % c)
         bucket = self.bucket(rest, c)
         if bucket is not None:
             return rest.offset(-bucket * c)
@@ -93,27 +99,16 @@ class Algebra:
         inner = rest.single()
         if inner is not None and (d := self.divisor(inner, "%")) and d % c == 0:
             return self.floor_modulo(self.dividend(inner), c)
-        return self.atom("%", rest, c)
+        return self.atom("%", rest, Form({}, c))
 
-    def divisor(self, atom: Expr, op: str) -> int:
-        """c where the atom is x op c and x is index arithmetic, else 0."""
-        if type(atom) is Binary and atom.op == op and type(atom.b) is Const and self.is_index(atom):
-            return max(0, int(atom.b.value))
-        return 0
-
-    def dividend(self, atom: Expr) -> Linear:
-        """x of x // c or x % c."""
-        assert type(atom) is Binary
-        return self.form(atom.a)
-
-    def bucket(self, form: Linear, c: int) -> int | None:
+    def bucket(self, form: Form[Atom], c: int) -> int | None:
         """k where the form always lies in [k*c, (k+1)*c)."""
         low, high = self.form_span(form)
         if low == -inf or high == inf or low // c != high // c:
             return None
         return int(low // c)
 
-    def coarsened(self, a: Linear, c: int) -> tuple[int, Linear, Linear] | None:
+    def coarsened(self, a: Form[Atom], c: int) -> tuple[int, Form[Atom], Form[Atom]] | None:
         """(u, m, f) with a = u*m + f, 0 <= f < u, where u > 1 divides c, the greatest that there is; or None."""
         for unit in sorted({g for k in a.coefficients if (g := gcd(k, c)) > 1}, reverse=True):
             multiples, fine = a.split(unit)
@@ -122,7 +117,7 @@ class Algebra:
                 return unit, multiples.divided(unit).offset(bucket), fine.offset(-bucket * unit)
         return None
 
-    def rejoined(self, a: Linear) -> Linear:
+    def rejoined(self, a: Form[Atom]) -> Form[Atom]:
         """The same value, where quotients and remainders that together make up x (of a fused axis) are x again."""
         for atom, k in a.terms.items():
             if (c := self.divisor(atom, "%")) and (found := self._beside(a, self.dividend(atom), c, k * c)):
@@ -130,9 +125,9 @@ class Algebra:
                 return self.rejoined(a.without((atom, other)).plus(together, k))
         return a
 
-    def _beside(self, a: Linear, x: Linear, c: int, k: int) -> tuple[Expr, Linear] | None:
+    def _beside(self, a: Form[Atom], x: Form[Atom], c: int, k: int) -> tuple[Atom, Form[Atom]] | None:
         """(y, z) where y is an atom of a with coefficient k, and c*y + x % c = z."""
-        partners = [y for y, m in a.terms.items() if m == k]
+        partners = [y for y, m in a.terms.items() if m == k and (self.divisor(y, "//") or self.divisor(y, "%"))]
         if not partners:
             return None
         for y in partners:
@@ -147,3 +142,45 @@ class Algebra:
             if (d := self.divisor(y, "%")) and self.dividend(y).single() is upper:
                 return y, self.floor_modulo(x, c * d)
         return None
+
+
+class ExprAlgebra(Algebra[Expr]):
+    """Forms over expressions, which they are written as. A subclass says how, and what is known of atoms."""
+
+    def __init__(self) -> None:
+        self._forms: dict[Expr, Linear] = {}
+        self._atoms: dict[Hashable, Expr] = {}
+
+    @abstractmethod
+    def expression(self, form: Linear) -> Expr:
+        """The form as an expression, of which `form` gives it again."""
+
+    @abstractmethod
+    def form(self, e: Expr) -> Linear:
+        """The form of an expression that this algebra made."""
+
+    @abstractmethod
+    def is_index(self, e: Expr) -> bool:
+        """Return whether e is index arithmetic, which never wraps."""
+
+    def atom(self, op: str, a: Linear, b: Linear) -> Linear:
+        name = (op, a.key(), b.key())
+        found = self._atoms.get(name)
+        if found is None:
+            left = self.expression(a)
+            right = self.expression(b) if b.terms else Const(b.constant, left.dtype)
+            found = self._atoms[name] = self.made(Binary(op, *promote(left, right)))
+        return Linear({found: 1})
+
+    def made(self, e: Binary) -> Expr:
+        """The object that stands for a new atom."""
+        return e
+
+    def divisor(self, atom: Expr, op: str) -> int:
+        if type(atom) is Binary and atom.op == op and type(atom.b) is Const and self.is_index(atom):
+            return max(0, int(atom.b.value))
+        return 0
+
+    def dividend(self, atom: Expr) -> Linear:
+        assert type(atom) is Binary
+        return self.form(atom.a)

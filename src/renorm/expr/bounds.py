@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import gcd, inf
 
 from renorm.core import dtypes
-from renorm.expr.linear import INDEX_TYPES, Intern, Linear, difference, linear, one_of_each
+from renorm.expr.linear import INDEX_TYPES, Intern, Linear, Span, difference, linear, one_of_each
 from renorm.expr.nodes import (
     Binary,
     Broadcast,
@@ -35,8 +35,7 @@ from renorm.expr.rewrite import children, conjuncts
 
 Bounds = Mapping[Var, tuple[int, int]]
 Interval = tuple[int | None, int | None]  # None: no bound on that side is known
-Span = tuple[float, float]  # the same with infinities; finite ends are Python integers
-_EVERYTHING: Span = (-inf, inf)
+EVERYTHING: Span = (-inf, inf)
 
 MOST_STEPS = 1000  # combinations of facts that are tried for one bound: sets of facts are many
 
@@ -76,7 +75,7 @@ class Intervals:
 
     def form_span(self, form: Linear) -> Span:
         if not self._facts:
-            return self._without_facts(form)
+            return form.span(self._atom_span)
         return (-self.most(-form, self._facts), self.most(form, self._facts))
 
     def nonpositive_forms(self, condition: Expr) -> Iterator[Linear]:
@@ -129,7 +128,7 @@ class Intervals:
             if not waiting:
                 break
             rest, divisor, first = waiting.popleft()
-            bound = self._without_facts(rest)[1]
+            bound = rest.span(self._atom_span)[1]
             found = min(found, bound if bound in (inf, -inf) else int(bound) // divisor)
             for i in range(first, len(facts)):  # each set of facts is tried in one order
                 for atom, of_fact in facts[i].terms.items():
@@ -142,15 +141,6 @@ class Intervals:
                     waiting.append((following, divisor * (abs(of_fact) // shared), i + 1))
         return found
 
-    def _without_facts(self, form: Linear) -> Span:
-        least: float = form.constant
-        most: float = form.constant
-        for atom, k in form.terms.items():
-            low, high = self._atom_span(atom)
-            least += k * (low if k > 0 else high)
-            most += k * (high if k > 0 else low)
-        return least, most
-
     def _atom_span(self, atom: Expr) -> Span:
         if type(atom) is Var:
             known = self.bounds.get(atom)
@@ -159,11 +149,11 @@ class Intervals:
 
     def _compute(self, e: Expr) -> Span:
         if type(e) is Const:
-            return (int(e.value), int(e.value)) if not dtypes.is_float(e.dtype) else _EVERYTHING
+            return (int(e.value), int(e.value)) if not dtypes.is_float(e.dtype) else EVERYTHING
         if e.dtype == "bool":
             return self._truth(e)
         if dtypes.is_float(e.dtype):
-            return _EVERYTHING
+            return EVERYTHING
         if type(e) is Var or (type(e) is Binary and e.op in ("+", "-", "*") and e.dtype in INDEX_TYPES):
             form = linear(e, self.intern)
             if form.single() is not e or type(e) is Var:
@@ -177,7 +167,7 @@ class Intervals:
     def _node(self, e: Expr) -> Span:
         match e:
             case Binary(op=("min" | "max") as op, a=a, b=b) if is_exact(e):
-                low, high = _binary(op, self.span(a), self.span(b))
+                low, high = span_of(op, self.span(a), self.span(b))
                 # the mean lies between them: where one falls as the other grows (reflected rows), it is all that bounds
                 least, most = self.form_span(linear(Binary("+", a, b), self.intern))
                 if op == "min":
@@ -186,14 +176,13 @@ class Intervals:
             case Binary(op="%", a=Binary(op="//", a=x, b=Const(value=n)) as a, b=Const(value=m) as b) if (
                 self._facts and n > 0 and m > 0
             ):  # (x//n) % m == (x % (n*m))//n, and facts may be about that
-                low, high = _binary("%", self.span(a), self.span(b))
-                least, most = _binary("//", self.span(Binary("%", x, const(int(n * m), e.dtype))), (n, n))
+                low, high = span_of("%", self.span(a), self.span(b))
+                least, most = span_of("//", self.span(Binary("%", x, const(int(n * m), e.dtype))), (n, n))
                 return (max(low, least), min(high, most))
             case Binary(op=op, a=a, b=b):
-                return _binary(op, self.span(a), self.span(b))
+                return span_of(op, self.span(a), self.span(b))
             case Select(then=a, otherwise=b) | Call(name="if_then_else", args=(_, a, b)):
-                (l1, h1), (l2, h2) = self.span(a), self.span(b)
-                return (min(l1, l2), max(h1, h2))
+                return either(self.span(a), self.span(b))
             case Cast(a=a):
                 return self.span(a)
             case Call(name="likely", args=(a,)) | Broadcast(value=a):
@@ -206,10 +195,10 @@ class Intervals:
             case Call(name="popcount"):
                 return (0, 64)
             case Ramp(base=base, stride=stride, lanes=lanes):
-                reach = _binary("*", self.span(stride), (0, lanes - 1))
-                return _binary("+", self.span(base), reach)
+                reach = span_of("*", self.span(stride), (0, lanes - 1))
+                return span_of("+", self.span(base), reach)
             case _:
-                return _EVERYTHING
+                return EVERYTHING
 
     def _within_type(self, e: Expr, found: Span) -> Span:
         """Return the span, or that of its type where it may leave one that wraps."""
@@ -235,7 +224,7 @@ class Intervals:
             case Binary(op=op, a=a, b=b) if a.dtype in INDEX_TYPES and not (reads(a) or reads(b)):
                 if a.lanes == 1:
                     return _truth(op, self.form_span(difference(a, b, self.intern)))
-                return _truth(op, _binary("-", self.span(a), self.span(b)))
+                return _truth(op, span_of("-", self.span(a), self.span(b)))
             case _:
                 return (0, 1)
 
@@ -273,7 +262,7 @@ def fits_int32(span: Span) -> bool:
 
 def _of_type(dtype: str) -> Span:
     """Range of the values in memory; index types are unbounded, because index arithmetic is wider than they are."""
-    return _EVERYTHING if dtypes.is_float(dtype) or dtype in INDEX_TYPES else integer_limits(dtype)
+    return EVERYTHING if dtypes.is_float(dtype) or dtype in INDEX_TYPES else integer_limits(dtype)
 
 
 def decided(op: str, difference: Span) -> bool | None:
@@ -308,7 +297,13 @@ def _quotient(x: float, y: float, floor: bool) -> float:
     return exact if floor or exact >= 0 else -(abs(int(x)) // abs(int(y)))
 
 
-def _binary(op: str, a: Span, b: Span) -> Span:
+def either(a: Span, b: Span) -> Span:
+    """Least and greatest value of what lies in one span or in the other."""
+    return min(a[0], b[0]), max(a[1], b[1])
+
+
+def span_of(op: str, a: Span, b: Span) -> Span:
+    """Least and greatest value of x op y for all x and y within their spans."""
     (l1, h1), (l2, h2) = a, b
     match op:
         case "+":
@@ -320,12 +315,12 @@ def _binary(op: str, a: Span, b: Span) -> Span:
             return (min(corners), max(corners))
         case "//" | "/":
             if min(b) <= 0 <= max(b):  # under facts that never hold together l2 may exceed h2
-                return _EVERYTHING
+                return EVERYTHING
             corners = [_quotient(x, y, op == "//") for x in a for y in b]
             return (min(corners), max(corners))
         case "%":
             if l2 <= 0:
-                return _EVERYTHING
+                return EVERYTHING
             if l1 >= 0 and h1 < l2:
                 return a
             return (0, min(h2 - 1, h1 if l1 >= 0 else inf))
@@ -334,4 +329,4 @@ def _binary(op: str, a: Span, b: Span) -> Span:
         case "max":
             return (max(l1, l2), max(h1, h2))
         case _:
-            return _EVERYTHING
+            return EVERYTHING

@@ -13,7 +13,7 @@ import numpy as np
 
 from renorm.core import dtypes
 from renorm.core.conversion import wrapped
-from renorm.expr.bounds import negated
+from renorm.expr.bounds import EVERYTHING, negated, span_of
 from renorm.expr.linear import INDEX_TYPES, Linear
 from renorm.expr.nodes import (
     COMPARISONS,
@@ -147,24 +147,11 @@ def divide_one(s: Simplifier, e: Binary) -> Expr | None:
     return e.a if _is_number(e.b, 1) and (e.op == "/" or not dtypes.is_float(e.dtype)) else None
 
 
-def truncating_division(s: Simplifier, e: Binary) -> Expr | None:
-    """x / c -> x // c for integers x >= 0, c > 0."""
-    if type(e.b) is Const and s.is_index(e.a) and e.b.value > 0 and s.span(e.a)[0] >= 0:
-        return s.expression(s.floor_divide(s.form(e.a), int(e.b.value)), e.dtype)
-    return None
-
-
-def floor_division(s: Simplifier, e: Binary) -> Expr | None:
-    """(c*q + r) // c -> q + r // c and its kin: Simplifier.floor_divide."""
-    if type(e.b) is Const and s.is_index(e.a) and e.b.value > 0:
-        return s.expression(s.floor_divide(s.form(e.a), int(e.b.value)), e.dtype)
-    return None
-
-
-def floor_modulo(s: Simplifier, e: Binary) -> Expr | None:
-    """(c*q + r) % c -> r % c and its kin: Simplifier.floor_modulo."""
-    if type(e.b) is Const and s.is_index(e.a) and e.b.value > 0:
-        return s.expression(s.floor_modulo(s.form(e.a), int(e.b.value)), e.dtype)
+def index_division(s: Simplifier, e: Binary) -> Expr | None:
+    """x // c, x % c, and x / c where it is x // c, by the rules of expr.algebra: (c*q + r) // c -> q + r // c, ..."""
+    if type(e.b) is Const and s.is_index(e.a):
+        form = s.applied(e.op, s.form(e.a), Linear({}, int(e.b.value)))
+        return None if form is None else s.expression(form, e.dtype)
     return None
 
 
@@ -201,18 +188,15 @@ def least_or_greatest(s: Simplifier, e: Binary) -> Expr | None:
     """min(x, y) -> x where x <= y is known; min(min(x, c1), c2) -> min(x, min(c1, c2)); max likewise."""
     if e.a is e.b:
         return e.a
+    low, high = EVERYTHING
     if s.is_index(e.a) and s.is_index(e.b):
         low, high = s.form_span(s.form(e.a) - s.form(e.b))
-        if high <= 0:
-            return e.a if e.op == "min" else e.b
-        if low >= 0:
-            return e.b if e.op == "min" else e.a
     elif e.lanes > 1 and e.dtype in INDEX_TYPES and not s.reads(e):
-        (low_a, high_a), (low_b, high_b) = s.span(e.a), s.span(e.b)
-        if high_a <= low_b:
-            return e.a if e.op == "min" else e.b
-        if high_b <= low_a:
-            return e.b if e.op == "min" else e.a
+        low, high = span_of("-", s.span(e.a), s.span(e.b))
+    if high <= 0:
+        return e.a if e.op == "min" else e.b
+    if low >= 0:
+        return e.b if e.op == "min" else e.a
     inner = e.a
     if (
         type(inner) is Binary
@@ -475,9 +459,9 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "+": (fold_constants, add_zero, lift_broadcast, move_ramp),
     "-": (fold_constants, add_zero, lift_broadcast, move_ramp),
     "*": (fold_constants, multiply_one, lift_broadcast, move_ramp),
-    "/": (fold_constants, divide_one, truncating_division, lift_broadcast),
-    "//": (fold_constants, divide_one, floor_division, lift_broadcast),
-    "%": (fold_constants, floor_modulo, lift_broadcast),
+    "/": (fold_constants, divide_one, index_division, lift_broadcast),
+    "//": (fold_constants, divide_one, index_division, lift_broadcast),
+    "%": (fold_constants, index_division, lift_broadcast),
     "pow": (fold_constants, small_power, lift_broadcast),
     "min": (fold_constants, least_or_greatest, lift_broadcast),
     "max": (fold_constants, least_or_greatest, lift_broadcast),

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from math import gcd
 
-from renorm.expr.algebra import Algebra
+from renorm.expr.algebra import ExprAlgebra
 from renorm.expr.bounds import Bounds, Intervals, Span
 from renorm.expr.linear import INDEX_TYPES, Linear, expression, linear_in_parts
 from renorm.expr.nodes import Binary, Broadcast, Call, Const, Expr, Load, Not, Reduce, Scalar, Var
@@ -28,7 +28,7 @@ def simplify(e: Expr, bounds: Bounds | None = None, facts: Iterable[Expr] = ()) 
     return Simplifier(bounds, facts)(e)
 
 
-class Simplifier(Algebra):
+class Simplifier(ExprAlgebra):
     """Simplification under fixed bounds and facts; remembers what it did, and gives equal results as one object.
 
     Simplify all expressions of one scope with one Simplifier: that is faster, and identity then means equality.

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from typing import NamedTuple
 
 from renorm.core import dtypes
-from renorm.expr.algebra import Algebra
+from renorm.expr.algebra import ExprAlgebra
 from renorm.expr.bounds import Intervals, Span, decided, fits_int32
 from renorm.expr.linear import Linear
 from renorm.expr.nodes import COMPARISONS, Binary, Call, Cast, Const, Expr, Select, Var, binary, cast, const
@@ -28,7 +28,7 @@ class OpaqueValue(NamedTuple):
     variables: frozenset[Var] | None
 
 
-class LoopAlgebra(Algebra):
+class LoopAlgebra(ExprAlgebra):
     """The loop variables in sight, with their ranges, and the atoms made of them. One per lowering."""
 
     def __init__(self) -> None:
@@ -56,15 +56,6 @@ class LoopAlgebra(Algebra):
             self.ranges[var], self._opaque[var] = bounds, opaque
             found = self._opaque_named[name] = Linear({var: 1})
         return found
-
-    def extreme(self, op: str, a: Linear, b: Linear) -> Linear:
-        """min or max of two forms; one of them where that is certain."""
-        low, high = self.bounds(a - b)
-        if high <= 0:
-            return a if op == "min" else b
-        if low >= 0:
-            return b if op == "min" else a
-        return self.atom(op, a, b)
 
     # -- bounds
 
@@ -214,7 +205,7 @@ class LoopAlgebra(Algebra):
             case Call(name="likely", args=(a,)):
                 return self.linear(a, env, opaque)
             case Binary(op="+" | "-" | "*" | "//" | "%" | "/" | "min" | "max"):
-                form = self._applied(e.op, self.linear(e.a, env, opaque), self.linear(e.b, env, opaque))
+                form = self.applied(e.op, self.linear(e.a, env, opaque), self.linear(e.b, env, opaque))
                 return opaque(e) if form is None else form
             case Select() | Call(name="if_then_else"):
                 condition, then, otherwise = children(e)
@@ -222,20 +213,6 @@ class LoopAlgebra(Algebra):
                 return opaque(e) if known is None else self.linear(then if known else otherwise, env, opaque)
             case _:
                 return opaque(e)
-
-    def _applied(self, op: str, a: Linear, b: Linear) -> Linear | None:
-        """a op b; None where that is not linear."""
-        match op:
-            case "+" | "-":
-                return a.plus(b, 1 if op == "+" else -1)
-            case "*":
-                return a * b.constant if not b.terms else b * a.constant if not a.terms else None
-            case "min" | "max":
-                return self.extreme(op, a, b)
-            case _ if b.terms or b.constant <= 0 or (op == "/" and self.bounds(a)[0] < 0):
-                return None
-            case _:
-                return self.floor_modulo(a, b.constant) if op == "%" else self.floor_divide(a, b.constant)
 
     def decide(self, e: Expr, env: Mapping[Var, Linear], opaque: Callable[[Expr], Linear]) -> bool | None:
         """Return whether a condition over integers is always true (True), never true (False), or neither (None)."""

@@ -10,12 +10,14 @@ the lanes they must not touch.
 from __future__ import annotations
 
 from renorm.codegen.llvm import integers, math, types
-from renorm.codegen.llvm.index import Indices, Linear, is_index
+from renorm.codegen.llvm.index import Indices, is_index
 from renorm.codegen.llvm.lanes import Lanes, Variable
 from renorm.codegen.llvm.memory import Memory
 from renorm.codegen.llvm.ssa import I32, I64, Function, Value, constant, constants, poison, vector
 from renorm.core import dtypes
 from renorm.core.errors import InternalError
+from renorm.expr.bounds import fits_int32
+from renorm.expr.linear import Form
 from renorm.expr.nodes import Binary, Broadcast, Call, Cast, Const, Expr, Load, Not, Ramp, Select, Var
 from renorm.expr.rewrite import children
 from renorm.tir.nodes import Buffer
@@ -258,23 +260,20 @@ class Expressions:
             forms = [(self.indices.linear(e.a, k), self.indices.linear(e.b, k)) for k in range(n)]
             return f.gather([self._compare_forms(e.op, x, y) for x, y in forms])
         (first, step), (limit, limit_step) = a, b
-        ends = [
-            self.indices.truth(e.op, first.plus(Linear({}, k * step)), limit.plus(Linear({}, k * limit_step)))
-            for k in (0, n - 1)
-        ]
+        ends = [self.indices.truth(e.op, first.offset(k * step), limit.offset(k * limit_step)) for k in (0, n - 1)]
         if n == 1 or step == limit_step or (ends[0] is not None and ends[0] == ends[1] and e.op not in ("==", "!=")):
             return f.splat(self._compare_forms(e.op, first, limit), n)
         # k * (step - limit_step) op limit - first, in 32 bits: a distance beyond them decides as their limit does
-        form = limit.plus(first, -1)
-        distance, bounds = self.indices.value(form), self.indices.range(form)
-        if bounds is None or bounds[0] < -(2**31) or bounds[1] >= 2**31:
+        form = limit - first
+        distance = self.indices.value(form)
+        if not fits_int32(self.indices.form_span(form)):
             least, most = constant(I64, -(2**31)), constant(I64, 2**31 - 1)
             distance = f.intrinsic("smin", f.intrinsic("smax", distance, least), most)
         steps = constants(vector("i32", n), [k * (step - limit_step) for k in range(n)])
         narrow = constant(I32, distance.number) if distance.number is not None else f.convert("trunc", distance, "i32")
         return f.compare(f"icmp {_SIGNED[e.op]}", steps, f.splat(narrow, n))
 
-    def _compare_forms(self, op: str, a: Linear, b: Linear) -> Value:
+    def _compare_forms(self, op: str, a: Form[Value], b: Form[Value]) -> Value:
         known = self.indices.truth(op, a, b)
         if known is not None:
             return constant(vector("i1", 1), known)

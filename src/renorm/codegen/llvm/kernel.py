@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from renorm.codegen.llvm import types
 from renorm.codegen.llvm.expressions import Expressions
-from renorm.codegen.llvm.index import Linear
 from renorm.codegen.llvm.memory import NONTEMPORAL, Place
 from renorm.codegen.llvm.ssa import I8, I64, PTR, Function, Value, constant, weights_of
 from renorm.codegen.llvm.subtarget import subtarget
@@ -118,7 +117,7 @@ class _PhaseEmitter:
         low, high = Value("%lo", I64), Value("%hi", I64)
         with self.f.loop(low, high, at_least_once=False) as i:
             self._enter(loop.body)
-            self.x.indices.bindings[loop.var] = start.plus(self.x.indices.atom(i, (0, phase.extent - 1)))
+            self.x.indices.bindings[loop.var] = start + self.x.indices.form_of(i, (0, phase.extent - 1))
             self.statement(loop.body)
 
     def _bind_arguments(self, phase: Phase) -> None:
@@ -191,13 +190,12 @@ class _PhaseEmitter:
         start, extent = indices.linear(s.start), indices.linear(s.extent)
         if extent.number is not None and extent.number <= 0:
             return
-        entered = indices.truth(">", extent, Linear({})) is True
-        end = start.plus(extent)
-        first, last = indices.range(start), indices.range(end.plus(Linear({}, -1)))
-        bounds = (first[0], last[1]) if first and last else None
+        entered = indices.form_span(extent)[0] > 0
+        end = start + extent
+        bounds = indices.form_span(start)[0], indices.form_span(end.offset(-1))[1]
         with self.f.loop(indices.value(start), indices.value(end), at_least_once=entered) as i:
             self._enter(s.body)
-            indices.bindings[s.var] = indices.atom(i, bounds)
+            indices.bindings[s.var] = indices.form_of(i, bounds)
             self.statement(s.body)
         self.x.memory.forget(self._stored_in(s.body))
 

@@ -10,9 +10,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from renorm.codegen.llvm import types
-from renorm.codegen.llvm.index import Indices, Linear
+from renorm.codegen.llvm.index import Indices
 from renorm.codegen.llvm.ssa import I64, Function, Type, Value, constant, vector
 from renorm.core import dtypes
+from renorm.expr.linear import Form
 from renorm.expr.nodes import Const, Expr, Ramp
 from renorm.tir.nodes import Buffer
 
@@ -83,7 +84,7 @@ class Memory:
             if step == -1:
                 reverse = list(range(lanes - 1, -1, -1))
                 backward = None if mask is None else self._f.shuffle(mask, reverse)
-                return self._f.shuffle(self._read(place, first.plus(Linear({}, 1 - lanes)), lanes, backward), reverse)
+                return self._f.shuffle(self._read(place, first.offset(1 - lanes), lanes, backward), reverse)
             if 1 < step <= LARGEST_STEP and lanes >= step:
                 return self._read_apart(place, first, step, lanes, mask)
         forms = [self._indices.linear(index, k) for k in range(lanes)]
@@ -99,13 +100,13 @@ class Memory:
         )
         return self._remember(text, t, place)
 
-    def _run(self, index: Expr) -> tuple[Linear, int] | None:
+    def _run(self, index: Expr) -> tuple[Form[Value], int] | None:
         """(form of lane 0, step) where the lanes are evenly spaced by a constant."""
         if isinstance(index, Ramp) and isinstance(index.stride, Const):
             return self._indices.linear(index.base), int(index.stride.value)
         return self._indices.affine(index)
 
-    def _read(self, place: Place, first: Linear, lanes: int, mask: Value | None = None) -> Value:
+    def _read(self, place: Place, first: Form[Value], lanes: int, mask: Value | None = None) -> Value:
         address = self._indices.address(place.pointer, place.element, first)
         t = vector(place.element, lanes)
         if mask is None:
@@ -120,7 +121,7 @@ class Memory:
         text = f"call {t} @llvm.masked.load.{t.suffix}.p0({pointer}, {mask.typed}, {t} zeroinitializer)"
         return self._remember(text, t, place)
 
-    def _read_spread(self, place: Place, first: Linear, lanes: int, mask: Value | None) -> Value:
+    def _read_spread(self, place: Place, first: Form[Value], lanes: int, mask: Value | None) -> Value:
         """One element in all lanes. Where no lane wants it, the first of the buffer is read in its place: a choice of
         addresses leaves loops that do not change it, and needs no branch."""
         f = self._f
@@ -135,7 +136,7 @@ class Memory:
         value = self._remember(f"load {t}, ptr {chosen.text}, align {place.align}", t, place)
         return f.select(mask, f.splat(value, lanes), zero)
 
-    def _read_apart(self, place: Place, first: Linear, step: int, lanes: int, mask: Value | None) -> Value:
+    def _read_apart(self, place: Place, first: Form[Value], step: int, lanes: int, mask: Value | None) -> Value:
         """Elements `step` apart, picked from vectors of neighbours that reach from the first to the last of them."""
         f = self._f
         result: Value | None = None
@@ -150,7 +151,7 @@ class Memory:
                 for lane, at in inside:
                     places[at] = lane
                 part_mask = f.shuffle(mask, places, constant(mask.type, 0))
-            part = self._read(place, first.plus(Linear({}, start)), lanes, part_mask)
+            part = self._read(place, first.offset(start), lanes, part_mask)
             picked += [at if result is None else lanes + at for _, at in inside]
             padded = picked + [picked[-1]] * (lanes - len(picked))
             result = f.shuffle(part, padded) if result is None else f.shuffle(result, padded, part)
@@ -158,15 +159,15 @@ class Memory:
         assert result is not None
         return result
 
-    def _read_block(self, place: Place, forms: list[Linear], mask: Value | None) -> Value | None:
+    def _read_block(self, place: Place, forms: list[Form[Value]], mask: Value | None) -> Value | None:
         """Elements that lie in one block of as many as there are lanes, in any order: the whole block, shuffled. The
         buffer is cut into such blocks, so that all of it may be read where one element may."""
         f, lanes = self._f, len(forms)
-        first, low = forms[0], min(form.const for form in forms)
-        start = Linear(first.terms, low // lanes * lanes)
+        first, low = forms[0], min(form.constant for form in forms)
+        start = Form(first.terms, low // lanes * lanes)
         if place.size % lanes or first.split(lanes)[1].terms or not all(form.is_parallel(first) for form in forms):
             return None
-        order = [form.const - start.const for form in forms]
+        order = [form.constant - start.constant for form in forms]
         if max(order) >= lanes:
             return None
         if mask is None:
@@ -176,7 +177,7 @@ class Memory:
         whole = self._remember(f"load {t}, ptr {chosen.text}, align {place.align}", t, place)
         return f.select(mask, f.shuffle(whole, order), constant(t, 0))
 
-    def _read_if(self, place: Place, form: Linear, condition: Value) -> Value:
+    def _read_if(self, place: Place, form: Form[Value], condition: Value) -> Value:
         """One element where the condition holds, else 0. There is no branch, as in `_read_spread`: amid a tile of
         registers it would make LLVM spill some."""
         f, t = self._f, vector(place.element, 1)
@@ -187,11 +188,11 @@ class Memory:
         value = self._remember(f"load {t}, ptr {chosen.text}, align {place.align}", t, place)
         return f.select(condition, value, constant(t, 0))
 
-    def _is_inside(self, place: Place, first: Linear, lanes: int) -> bool:
+    def _is_inside(self, place: Place, first: Form[Value], lanes: int) -> bool:
         """Return whether all lanes are private memory: then a mask is a choice, and the buffer can become a
         register."""
-        bounds = self._indices.range(first)
-        return place.is_private and bounds is not None and bounds[0] >= 0 and bounds[1] + lanes <= place.size
+        low, high = self._indices.form_span(first)
+        return place.is_private and low >= 0 and high + lanes <= place.size
 
     def _remember(self, text: str, t: Type, place: Place) -> Value:
         return self._f.remembered(self._key(text, place), text, t)
@@ -199,7 +200,7 @@ class Memory:
     def _key(self, text: str, place: Place) -> str:
         return f"{text} ; epoch {self._epochs.get(place.pointer, 0)}"
 
-    def _pointers(self, place: Place, forms: list[Linear]) -> str:
+    def _pointers(self, place: Place, forms: list[Form[Value]]) -> str:
         """A vector of addresses, as an operand."""
         f = self._f
         offsets = f.gather([self._indices.value(form) for form in forms])
@@ -234,7 +235,7 @@ class Memory:
             first, step = run
             if step == -1:
                 reverse = list(range(lanes - 1, -1, -1))
-                first = first.plus(Linear({}, 1 - lanes))
+                first = first.offset(1 - lanes)
                 raw = self._f.shuffle(raw, reverse)
                 mask = None if mask is None else self._f.shuffle(mask, reverse)
             if nontemporal and mask is None:
@@ -250,7 +251,7 @@ class Memory:
         name = f"@llvm.masked.scatter.{raw.type.suffix}.v{lanes}p0"
         self._f.effect(f"call void {name}({raw.typed}, {self._pointers(place, forms)}, {mask.typed})")
 
-    def _write(self, place: Place, first: Linear, raw: Value, mask: Value | None = None) -> None:
+    def _write(self, place: Place, first: Form[Value], raw: Value, mask: Value | None = None) -> None:
         address = self._indices.address(place.pointer, place.element, first)
         if mask is None:
             self._f.effect(f"store {raw.typed}, ptr {address.text}, align {place.align}")
@@ -265,7 +266,7 @@ class Memory:
             raw = self._f.convert("bitcast", raw, "half")
         self._f.effect(f"call void @llvm.masked.store.{raw.type.suffix}.p0({raw.typed}, {pointer}, {mask.typed})")
 
-    def _write_past_caches(self, place: Place, first: Linear, raw: Value) -> None:
+    def _write_past_caches(self, place: Place, first: Form[Value], raw: Value) -> None:
         """Such a store must be aligned, which parameters need not be: the address decides."""
         size = min(raw.type.lanes * dtypes.itemsize(place.dtype), LINE)
         if size < SHORTEST or size & (size - 1):
