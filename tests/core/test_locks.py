@@ -23,7 +23,7 @@ from tests.stress._children import in_child
 
 import renorm
 from renorm.core import locks
-from renorm.core.locks import Leaf, Lock, Rank
+from renorm.core.locks import Leaf, Lock, Rank, Turn
 from renorm.errors import InternalError, ReentrancyError
 
 # What makes somebody wait, and where else than in the registry it stands: why
@@ -163,6 +163,48 @@ def test_a_ring_through_a_thread_that_waits_in_order():
 
     all_end(in_thread(up), in_thread(down))
     assert len(errors) == 1
+
+
+def test_a_turn_is_one_threads_and_whoever_would_wait_for_ever_goes_in():
+    turn, inside, most = Turn("code of others"), list[int](), list[int]()
+
+    def work() -> None:
+        inside.append(0)
+        most.append(len(inside))
+        time.sleep(0.01)
+        inside.pop()
+
+    all_end(*[in_thread(lambda: turn.call(work)) for _ in range(5)])
+    assert most == [1] * 5
+    turn.call(turn.call, turn.call, work)
+    assert most == [1] * 6
+    with pytest.raises(ReentrancyError, match="its own"):
+        turn.call(turn.call, raises, ReentrancyError("its own"))
+    assert in_another_thread(lambda: turn.take() and not turn.release())
+
+
+def raises(error: Exception) -> None:
+    raise error
+
+
+@pytest.mark.parametrize("is_strict", [False, True])
+def test_a_turn_of_a_thread_that_waits_for_what_this_one_makes(monkeypatch, is_strict: bool):
+    """One is in code of others and waits for a module; who makes that runs the code of others."""
+    monkeypatch.setattr(locks, "strict", is_strict)
+    turn, making, both, done = Turn("code of others"), lock(Rank.MAKING), threading.Barrier(2), list[str]()
+
+    def needs() -> None:
+        both.wait()
+        with making:
+            done.append("made")
+
+    def makes() -> None:
+        with making:
+            both.wait()
+            turn.call(done.append, "called")
+
+    all_end(in_thread(lambda: turn.call(needs)), in_thread(makes))
+    assert done == ["called", "made"]
 
 
 def test_out_of_order_it_waits_where_nobody_waits_for_it():

@@ -6,7 +6,8 @@ ranks lower, no ring of them can wait for each other: in order nobody ever hangs
 *Out of order* come signal handlers, finalizers, external code and functions of ops, which run in the middle of a call
 of their thread and may call anything. They take what is free. What is not, they wait for too, unless who holds it waits
 in turn for this thread, or is this thread: then they get a ReentrancyError. Locks are not reentrant, since what they
-guard is in the middle of a change; leaves are, and never wait for more than some statements of another thread.
+guard is in the middle of a change; leaves are, and never wait for more than some statements of another thread. Where a
+lock guards nothing but a call of external code (`Turn`), they go in instead of an error.
 
 *Fork*. A child has only the thread that forked. There are two kinds of locks:
 
@@ -32,7 +33,7 @@ import sys
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from enum import IntEnum
 from functools import partial
 from importlib import import_module
@@ -68,9 +69,10 @@ _LOOK_S = 0.02  # between two looks at who waits for whom
 class Rank(IntEnum):
     """In the order in which locks are taken."""
 
-    EXCHANGE = 0  # with other ranks
-    MAKING = 1  # a module that is compiled when it is first needed
-    LEAF = 2
+    EXTERNAL = 0  # code of others, which may call anything
+    EXCHANGE = 1  # with other ranks
+    MAKING = 2  # a module that is compiled when it is first needed
+    LEAF = 3
 
 
 class _Registered(RLock):
@@ -144,7 +146,7 @@ class Lock(_Registered):
             else:
                 _waiting[me] = outer
 
-    def _reentered(self) -> ReentrancyError:
+    def _reentered(self) -> Exception:
         return ReentrancyError(
             f"{self.name} is in use by a call that waits for this one",
             ["a signal handler, a finalizer or external code came in the middle of it"],
@@ -156,6 +158,35 @@ class Lock(_Registered):
         if wrong:
             order = ", ".join(f"{lock.name} ({lock.rank.name})" for lock in wrong)
             raise InternalError(f"{self.name} ({self.rank.name}) is taken inside of {order}")
+
+
+class _InVainError(Exception):
+    """Whoever has the turn waits for this thread, or is this thread."""
+
+
+class Turn(Lock):
+    """A lock round code of others, which may call whatever waits for it: where that would be for ever, since the thread
+    inside waits in turn for the one that asks, or is that one, it goes in too while the other call stands still."""
+
+    __slots__ = ()
+
+    def __init__(self, name: str):
+        super().__init__(name, Rank.EXTERNAL)
+
+    def call(self, function: Callable[..., None], *args: Any) -> None:
+        """Call a function while no other thread computes inside."""
+        try:
+            with self:
+                return function(*args)
+        except _InVainError:
+            pass
+        return function(*args)
+
+    def _reentered(self) -> Exception:
+        return _InVainError()
+
+    def _check_order(self) -> None:
+        """Any order will do."""
 
 
 def condition(name: str) -> Condition:

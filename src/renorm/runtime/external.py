@@ -8,26 +8,22 @@ an error ends the run, and is kept until the walk is over.
 from __future__ import annotations
 
 import ctypes
-import os
 import threading
-import time
 import traceback
-import weakref
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import numpy as np
 
 from renorm.core import dtypes
 from renorm.core.errors import InvalidArtifact, RenormError, UserCodeError, raised_at
+from renorm.core.locks import Turn
 from renorm.runtime import layout
 from renorm.runtime.program import External, TensorSpec
 from renorm.runtime.report import WorkRecord
-from renorm.runtime.threads import Walk
 
 Array = np.ndarray[Any, Any]
-_PAUSE_S, _LONGEST_S = 2e-5, 2e-3  # between two looks at whether external code is free
 
 
 class ExternalCode:
@@ -126,73 +122,17 @@ def saved(code: ExternalCode, name: str) -> bytes:
     return bytes(data)
 
 
-class _Turn:
-    """A call of external code. It is over when the walk is in which it was made: so one whose end an interrupt has kept
-    from being noted holds up nobody. waits: it has not gone in yet."""
-
-    __slots__ = ("thread", "waits", "walk")
-
-    def __init__(self) -> None:
-        self.thread, self.walk, self.waits = threading.get_ident(), Walk(), True
-
-    def is_of(self, thread: int) -> bool:
-        return self.thread == thread and self.walk.lasts
-
-
 class Entry:
     """External code as the walker calls it. address: of a function that is called like a phase (codegen.abi)."""
 
     def __init__(self, code: ExternalCode, external: External, kernel: str):
         self._code, self._external, self._kernel = code, external, kernel
-        self._turns = list[_Turn]()  # in the order in which they came; appending and removing are atomic
+        self._turn = Turn(f"external code of kernel {kernel!r}")
         word = ctypes.c_int64
         self._function = ctypes.CFUNCTYPE(word, ctypes.c_void_p, word, word, word)(self._call)
         address = ctypes.cast(self._function, ctypes.c_void_p).value
         assert address is not None
         self.address = address
-        _entries.add(self)
-
-    def start_over(self) -> None:
-        """Forgets who is inside: what a child of fork() must do, in which only the thread that forked exists."""
-        me = threading.get_ident()
-        self._turns = [turn for turn in self._turns if turn.thread == me]
-
-    def _enter(self, turn: _Turn) -> None:
-        """Waits until no other thread computes here.
-
-        Where the thread that is inside waits, in a network that it runs there, for this one, it would wait for ever:
-        this one goes in too, while the other stands still, just as a thread goes in again that runs its own network.
-        """
-        self._turns.append(turn)
-        pause = _PAUSE_S
-        while not self._is_free(turn):
-            time.sleep(pause)
-            pause = min(2 * pause, _LONGEST_S)
-        turn.waits = False
-
-    def _leave(self, turn: _Turn) -> None:
-        with suppress(ValueError):  # it was interrupted before it came in
-            self._turns.remove(turn)
-
-    def _is_free(self, mine: _Turn) -> bool:
-        """Return whether its turn has come: nobody computes here or came before, or who computes waits for its
-        thread."""
-        holder = self._holder
-        if holder is None:
-            return next((t for t in list(self._turns) if t.walk.lasts), mine) is mine
-        seen = list[Entry]()
-        while holder is not None and holder.thread != mine.thread:
-            waiting = [e for e in list(_entries) for t in list(e._turns) if t.waits and t.is_of(holder.thread)]
-            if not waiting or waiting[-1] in seen:
-                return False
-            seen.append(waiting[-1])
-            holder = waiting[-1]._holder
-        return holder is not None
-
-    @property
-    def _holder(self) -> _Turn | None:
-        """Whose turn it is."""
-        return next((t for t in reversed(list(self._turns)) if not t.waits and t.walk.lasts), None)
 
     def _call(self, args: int, begin: int, end: int, thread: int) -> int:
         """SUCCESS: anything else, as what is there when an exception leaves this function, ends the run."""
@@ -211,12 +151,7 @@ class Entry:
         inputs, outputs = arrays[:count], arrays[count:]
         for x in inputs:
             x.flags.writeable = False
-        turn = _Turn()
-        try:
-            self._enter(turn)
-            self._code.run(inputs, outputs)
-        finally:
-            self._leave(turn)
+        self._turn.call(self._code.run, inputs, outputs)
         if (seen := _seen()) is not None:
             seen.append(([x.copy() for x in inputs], [y.copy() for y in outputs]))
 
@@ -242,15 +177,6 @@ def _let_go(error: BaseException | None) -> None:
         error = error.__cause__ or error.__context__
 
 
-_entries = weakref.WeakSet["Entry"]()
-
-
-def _after_fork() -> None:
-    for entry in _entries:
-        entry.start_over()
-
-
-os.register_at_fork(after_in_child=_after_fork)
 _failures = threading.local()  # errors: what was raised in the walk that this thread is in
 
 

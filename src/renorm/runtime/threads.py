@@ -184,21 +184,6 @@ class _Callers(threading.local):
         self.words[layout.IS_MAIN // 8] = threading.get_ident() == threading.main_thread().ident
 
 
-class Walk:
-    """The innermost walk that this thread is in."""
-
-    __slots__ = ("_depth", "_words")
-
-    def __init__(self) -> None:
-        self._words = _callers.words
-        self._depth = self._words[layout.DEPTH // 8]
-
-    @property
-    def lasts(self) -> bool:
-        """Return whether the thread is in it, or in one that came in its place."""
-        return self._words[layout.DEPTH // 8] >= self._depth
-
-
 def _shared() -> Memory:
     """The process's memory for the walker, in which nobody is busy."""
     memory, library, python = Memory(layout.PROCESS_BYTES), ctypes.CDLL(None), ctypes.pythonapi
