@@ -49,13 +49,13 @@ def _nest(s: te.Schedule, t: te.Tensor, target: Target) -> None:
         cpu_injective.nest(s, t, target)
         return
     (axis, lanes), *_ = _channels(t)
-    is_long = structure.work(t) >= cpu_injective.PARALLEL_FROM
+    work = structure.work(t)
+    is_long = work >= cpu_injective.PARALLEL_FROM
     # each row has a sum of its own: a thousand numbers added one by one lose digits
     rows = s.rfactor(t, s[t].op.reduce_axis[0]) if is_long and len(s[t].op.reduce_axis) > 1 else None
     sums = s.cache_write(t, "register")
     outer = _vectors(s, t, axis, lanes)
-    place = (cpu_injective.share(s, t, outer) if is_long else outer)[-1]
-    s[sums].compute_at(s[t], place)
+    s[sums].compute_at(s[t], cpu_injective.share(s, t, outer, work)[-1])
     _vectors(s, sums, axis, lanes)
     if rows is not None:
         s[rows].set_scope("register")

@@ -116,8 +116,8 @@ def _over_channels(
     if statistics is not None:
         around = statistics.loops(s, lanes, lanes)
         statistics.share(s, tail, [around.sample, around.group, *around.tiles])
-    elif prod(tail.shape) >= cpu_injective.PARALLEL_FROM:
-        order = cpu_injective.share(s, tail, order)
+    else:
+        order = cpu_injective.share(s, tail, order, prod(tail.shape))
     s[main].set_scope("register")
     s[main].compute_at(s[tail], row)
     n, channel, *spatial = list(s[main].op.axis)
@@ -162,8 +162,7 @@ def _over_pixels(s: te.Schedule, main: te.Tensor, tail: te.Tensor, target: Targe
     order = [n, channel, *strips]
     s[tail].reorder(*order, *rows, chunk, *within)
     s[tail].vectorize(lane)
-    if prod(tail.shape) >= cpu_injective.PARALLEL_FROM:
-        order = cpu_injective.share(s, tail, order)
+    order = cpu_injective.share(s, tail, order, prod(tail.shape))
     s[accumulator].compute_at(s[tail], chunk)
     own = list(s[accumulator].op.axis)
     inner = own[-2:] if len(spatial) > 1 else own[-1:]

@@ -149,10 +149,12 @@ def _parts(extent: int, wanted: int) -> int:
 PIECES, FEW = 64, 16
 
 
-def share(s: te.Schedule, t: te.Tensor, order: Sequence[te.IterVar]) -> list[te.IterVar]:
-    """Hands outer loops to threads, as many as give enough pieces, fused into one; the loops that are left, that one
-    first.
+def share(s: te.Schedule, t: te.Tensor, order: Sequence[te.IterVar], work: int = PARALLEL_FROM) -> list[te.IterVar]:
+    """Hands outer loops to threads, as many as give enough pieces, fused into one, where there is `work` enough; the
+    loops that are left, that one first.
     """
+    if work < PARALLEL_FROM:
+        return list(order)
     pieces, shared = 1, list[te.IterVar]()
     for axis in order:
         if pieces >= PIECES:

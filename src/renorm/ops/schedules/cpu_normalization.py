@@ -69,10 +69,8 @@ def _behind(
                 s[u].store_root()
         if structure.is_reduction(t) and cpu_reduction.is_of_columns(t):
             cpu_columns.schedule(s, t, target)
-        elif structure.is_reduction(t):
-            cpu_reduction.nest(s, t, target, parallel=structure.work(t) >= cpu_injective.PARALLEL_FROM)
         else:
-            cpu_injective.nest(s, t, target)
+            cpu_reduction.nest(s, t, target)
 
 
 def _rows(
@@ -98,7 +96,7 @@ def _rows(
             s[t].compute_at(s[out], across)
     for t in chain:
         if structure.is_reduction(t):
-            cpu_reduction.nest(s, t, target, parallel=False, at=(out, across))
+            cpu_reduction.nest(s, t, target, at=(out, across))
     return loop
 
 
@@ -144,7 +142,7 @@ class _Columns:
         s[out].reorder(*outer, *inner, vector, lane)
         s[out].vectorize(lane)
         cpu_injective.store(s, out)
-        place = (cpu_injective.share(s, out, outer) if prod(out.shape) >= cpu_injective.PARALLEL_FROM else outer)[-1]
+        place = cpu_injective.share(s, out, outer, prod(out.shape))[-1]
         for t in chain:
             if structure.is_statistic(t) or structure.is_reduction(t) or any(t is u for u in reused):
                 s[t].compute_at(s[out], place)

@@ -79,7 +79,7 @@ def _blocks_of_channels(
     if statistics is not None:
         around = statistics.loops(s, tile.vectors * lanes, lanes)
         statistics.share(s, tail, [around.sample, around.group, *around.tiles])
-    elif prod(tail.shape) * depth(tail) >= cpu_injective.PARALLEL_FROM:
+    else:
         order = _share(s, tail, order, tail.shape[-2] % tile.pixels > 0)
     s[main].set_scope("register")
     s[main].compute_at(s[tail], order[-1])
@@ -92,10 +92,11 @@ def _blocks_of_channels(
 def _share(s: te.Schedule, tail: te.Tensor, order: Sequence[te.IterVar], is_ragged: bool) -> list[te.IterVar]:
     """Hands outer loops to threads. The last loop is over tiles; where the last tile is not full and others give pieces
     enough, it stays as it is: it is then cut in two, and no condition stands in the sums of full tiles."""
-    whole, others = list(order), list(order[:-1])
+    *others, tiles = order
+    work = prod(tail.shape) * depth(tail)
     if is_ragged and prod(axis.extent or 1 for axis in others) >= FEW_PIECES:
-        return [*cpu_injective.share(s, tail, others), whole[-1]]
-    return cpu_injective.share(s, tail, whole)
+        return [*cpu_injective.share(s, tail, others, work), tiles]
+    return cpu_injective.share(s, tail, order, work)
 
 
 def _vectors(main: te.Tensor, channel: int, lanes: int) -> int:
@@ -144,8 +145,7 @@ def _vectors_over_channels(
         s[tail].vectorize(lane)
     elif tile.pixels > 1:
         s[tail].vectorize(within[-1])
-    if prod(tail.shape) * depth(tail) >= cpu_injective.PARALLEL_FROM:
-        order = _share(s, tail, order, pixels % tile.pixels > 0)
+    order = _share(s, tail, order, pixels % tile.pixels > 0)
     for stage in (block, accumulator):
         s[stage].compute_at(s[tail], order[-1])
         own = list(s[stage].op.axis)
@@ -187,8 +187,7 @@ def _vectors_over_pixels(
         within.append(lane)
     s[tail].reorder(*order, *within)
     s[tail].unroll(row)
-    if prod(tail.shape) * depth(tail) >= cpu_injective.PARALLEL_FROM:
-        order = cpu_injective.share(s, tail, order)
+    order = cpu_injective.share(s, tail, order, prod(tail.shape) * depth(tail))
     s[accumulator].compute_at(s[tail], order[-1])
     own = list(s[accumulator].op.axis)
     inner = [own[channel], *([own[pixel]] if pixel is not None else [])]

@@ -46,15 +46,14 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
         elif _is_few_and_long(t, 1 if along else structure.lanes_of(t, target)):
             pieces = _pieces(s, t)
             if along:
-                nest(s, pieces, target, parallel=True)
+                nest(s, pieces, target)
             else:
                 cpu_window.schedule(s, pieces, pieces, target)
         elif tail is not None and not along:
             cpu_window.schedule(s, t, tail, target)
             finished.add(id(tail))
         else:
-            is_shared = prod(t.shape) > 1 and structure.work(t) >= cpu_injective.PARALLEL_FROM
-            loop = nest(s, t, target, parallel=is_shared)
+            loop = nest(s, t, target)
         if loop is not None:
             for out, like in beside:
                 cpu_injective.compute_with(s, out, *loop, like, target)
@@ -122,16 +121,13 @@ def _runs_along_memory(t: te.Tensor, target: Target) -> bool:
     return extent >= 2 * structure.lanes_of(t, target)
 
 
-def nest(
-    s: te.Schedule,
-    t: te.Tensor,
-    target: Target,
-    *,
-    parallel: bool,
-    at: Loop | None = None,
-) -> Loop | None:
-    """Schedules one reduction; `at`: the loop of a reader in which it is computed. Gives the loop in which one vector
-    of neighbours along an axis is read, if there is one."""
+def nest(s: te.Schedule, t: te.Tensor, target: Target, at: Loop | None = None) -> Loop | None:
+    """Schedules one stage, above all a reduction; `at`: the loop of a reader in which that is computed. Gives the loop
+    in which one vector of neighbours along an axis is read, if there is one."""
+    if not structure.is_reduction(t):
+        cpu_injective.nest(s, t, target)
+        return None
+    is_shared = at is None and prod(t.shape) > 1 and structure.work(t) >= cpu_injective.PARALLEL_FROM
     lanes = structure.lanes_of(t, target)
     data, reduced = list(s[t].op.axis), list(s[t].op.reduce_axis)
     if at:
@@ -144,7 +140,7 @@ def nest(
         others = [a for k, a in enumerate(s[t].op.axis) if k not in terms]
         across = others[-1] if others else None
         s[t].reorder(*others, *(s[t].op.axis[k] for k in terms))  # all of them in one pass over the data
-        if not at and parallel and across:
+        if is_shared and across:
             across = cpu_injective.fuse(s, t, others)
             s[t].parallel(across)
         for i, partial in enumerate(partials):
@@ -158,7 +154,7 @@ def nest(
                 loop = partial, rounds[-1]
             if i:
                 s[partial].unroll(rounds[0])
-            if across is not None and (at or parallel):
+            if across is not None and (at or is_shared):
                 s[partial].compute_at(s[t], across)
             elif at:
                 s[partial].compute_at(s[at[0]], at[1])
@@ -177,7 +173,7 @@ def nest(
             outer = [*outer, block]
         s[t].reorder(*outer, *reduced, inner)
         s[t].vectorize(inner)
-    if parallel and not at and outer:
+    if is_shared and outer:
         s[t].parallel(cpu_injective.fuse(s, t, outer))
     return None
 

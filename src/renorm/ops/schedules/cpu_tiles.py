@@ -90,12 +90,8 @@ class Statistics:
     def nest(self, s: te.Schedule, target: Target) -> None:
         """Nests of their own, after that of the result."""
         self._inline(s)
-        for t in self.inner:
-            if structure.is_reduction(t):
-                cpu_reduction.nest(s, t, target, parallel=structure.work(t) >= cpu_injective.PARALLEL_FROM)
-            else:
-                cpu_injective.nest(s, t, target)
-        cpu_injective.nest(s, self.out, target)
+        for t in (*self.inner, self.out):
+            cpu_reduction.nest(s, t, target)
 
     @property
     def _tiles(self) -> int:

@@ -166,30 +166,14 @@ def joint_axes(out: te.Tensor) -> int:
     """Return how many of the last axes of `out` run over memory as one: each operand is read at exactly those axes in
     order and whole, or does not depend on them."""
     own = [axis.var for axis in out.op.axis]
-    behind = stored_reads(out)
-    return min((_joint(load, own, out.shape) for load in behind), default=len(own))
+    return min((_joint(load, own, out.shape) for load in stored_reads(out)), default=len(own))
 
 
 def joint_rows(out: te.Tensor) -> int:
     """Return how many axes before the last run over memory as one, whatever the last one does: each operand is read at
     exactly those and whole after the first of them, or does not depend on them."""
     own = [axis.var for axis in out.op.axis]
-    found = len(own) - 1
-    for load in stored_reads(out):
-        source_shape = source_of(load).shape
-        while found:
-            rows = own[-1 - found : -1]
-            aligned = (
-                len(load.indices) > found
-                and _in_memory(source_of(load)) > found
-                and all(i is v for i, v in zip(load.indices[-1 - found : -1], rows))
-                and source_shape[-found:] == out.shape[-found:]
-                and not any(depends_on(i, v) for i in (*load.indices[: -1 - found], load.indices[-1]) for v in rows)
-            )
-            if aligned or not any(depends_on(i, v) for i in load.indices for v in rows):
-                break
-            found -= 1
-    return found
+    return min((_joint(load, own, out.shape, after=1) for load in stored_reads(out)), default=len(own) - 1)
 
 
 def _in_memory(t: te.Tensor) -> int:
@@ -198,21 +182,21 @@ def _in_memory(t: te.Tensor) -> int:
     return len(t.shape) if window is None else window.joint_axes(t.shape)
 
 
-def _joint(load: Load, axes: list[Var], shape: tuple[int, ...]) -> int:
-    source_shape = source_of(load).shape
-    memory, found = _in_memory(source_of(load)), 0
-    for k in range(1, len(axes) + 1):
-        tail = axes[-k:]
-        aligned = (
-            len(load.indices) >= k
-            and memory >= k
-            and (k == 1 or source_shape[-k:] == shape[-k:])
-            and all(i is v for i, v in zip(load.indices[-k:], tail) if k > 1)
-            and (k > 1 or coefficient(load.indices[-1], tail[0]) == 1)
-            and not any(depends_on(i, v) for i in load.indices[:-k] for v in tail)
+def _joint(load: Load, axes: list[Var], shape: tuple[int, ...], after: int = 0) -> int:
+    """Return how many of `axes`, without the last `after` of them, run over memory as one in what a load reads."""
+    source, read, rank = source_of(load), load.indices, len(axes) - after
+    memory = _in_memory(source)
+    for k in range(1, rank + 1):
+        run, first = axes[rank - k : rank], len(read) - after - k
+        others = (*read[: max(first, 0)], *read[first + k :])
+        is_last = k == 1 and not after  # which may be a part of its axis, from anywhere on
+        is_aligned = (
+            first >= 0
+            and memory >= k + after
+            and (is_last or source.shape[-k:] == shape[-k:])
+            and (coefficient(read[-1], run[0]) == 1 if is_last else all(i is v for i, v in zip(read[first:], run)))
+            and not any(depends_on(i, v) for i in others for v in run)
         )
-        absent = not any(depends_on(i, v) for i in load.indices for v in tail)
-        if not (aligned or absent):
-            break
-        found = k
-    return found
+        if not is_aligned and any(depends_on(i, v) for i in read for v in run):
+            return k - 1
+    return rank
