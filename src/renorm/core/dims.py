@@ -272,6 +272,17 @@ def broadcast(*shapes: Sequence[Dim]) -> Shape:
     return tuple(result)
 
 
+def spreads(shape: Sequence[Dim], to: Sequence[Dim]) -> bool:
+    """Return whether `shape` broadcasts to `to` without making it larger; extents that are not known may fit."""
+    try:
+        joint = broadcast(shape, to)
+    except OperandError:
+        return False
+    return len(joint) == len(to) and all(
+        d == e or not (isinstance(d, int) and isinstance(e, int)) for d, e in zip(joint, to)
+    )
+
+
 def regrouping(before: Sequence[Any], after: Sequence[Any]) -> list[tuple[range, range]]:
     """Cut two shapes of one size into the shortest runs of axes (of `before`, of `after`) with equal products.
 

@@ -14,6 +14,7 @@ from renorm.core.errors import OperandError
 from renorm.graph.attributes import Bool, Int
 from renorm.graph.op import REDUCTION, OpDef, Reject, Sample
 from renorm.graph.types import Operand, f16, f32, f64, i32, u8
+from renorm.topi.reduction import reduced_shape
 
 
 class ArgExtreme(OpDef):
@@ -31,7 +32,7 @@ class ArgExtreme(OpDef):
         gone = normalize_axis(self.axis, x.rank)
         if x.shape[gone] == 0:
             raise OperandError(f"{self.name}({x}): axis {self.axis} has no elements")
-        return tuple(1 if a == gone else d for a, d in enumerate(x.shape) if self.keepdims or a != gone)
+        return reduced_shape(x.shape, [gone], self.keepdims)
 
     def compute(self, x: te.Tensor) -> te.Tensor:
         find = topi.argmax if self.greatest else topi.argmin

@@ -17,7 +17,7 @@ from renorm.graph.attributes import String
 from renorm.graph.ir import Node
 from renorm.graph.op import OUT_ELEMENTWISE_FUSABLE, OpDef, Reject, Sample
 from renorm.graph.types import Operand, bf16, f16, f32, f64, i64
-from renorm.ops.shared.precision import rounded, wide
+from renorm.ops.shared.precision import rounded, spread
 from renorm.te import tag
 
 Axes = list[str]
@@ -92,10 +92,7 @@ class Einsum(OpDef):
 
         def element(*index: Any) -> Any:
             at = {**dict(zip(result, index)), **summed}
-            parts = [
-                wide(x[tuple(0 if n == 1 else at[a] for a, n in zip(axes, x.shape))]) for axes, x in zip(names, xs)
-            ]
-            product = reduce(mul, parts)
+            product = reduce(mul, (spread(x, [at[a] for a in axes]) for axes, x in zip(names, xs)))
             return te.sum(product, axis=list(summed.values())) if summed else product
 
         shape = tuple(extents[a] for a in result)

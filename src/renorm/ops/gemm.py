@@ -10,7 +10,7 @@ from numpy import einsum
 
 from renorm import te
 from renorm.core import dtypes
-from renorm.core.dims import Dim, broadcast
+from renorm.core.dims import Dim, spreads
 from renorm.core.dtypes import FLOATS, is_float
 from renorm.core.errors import OperandError
 from renorm.graph.attributes import Bool, Float
@@ -20,7 +20,7 @@ from renorm.graph.ir import Node
 from renorm.graph.op import OUT_ELEMENTWISE_FUSABLE, OnnxNode, OpDef, Reject, Sample
 from renorm.graph.types import Operand, TensorType, bf16, f16, f32, f64, i32
 from renorm.ops.shared.folding import ALONG, in_float64, is_known, scaled_bias
-from renorm.ops.shared.precision import rounded, wide
+from renorm.ops.shared.precision import rounded, spread
 from renorm.te import tag
 from renorm.topi.linear import product
 
@@ -49,7 +49,7 @@ class Gemm(OpDef):
                 f"gemm({a}, {b}): a has {depth} columns but b has {rows} rows",
                 [f"transA is {int(self.transA)}, transB is {int(self.transB)}"],
             )
-        if c is not None and (c.rank > 2 or not _spreads(c.shape, (m, n))):
+        if c is not None and (c.rank > 2 or not spreads(c.shape, (m, n))):
             raise OperandError(f"gemm({a}, {b}, {c}): c does not broadcast to [{m}, {n}]")
         if not is_float(a.dtype) and not (self.alpha.is_integer() and self.beta.is_integer()):
             raise OperandError(
@@ -72,11 +72,11 @@ class Gemm(OpDef):
         third = None if c is None or self.beta == 0 else c * self.beta
         if not along and third is not None and third.ndim < 2:
             third = third.reshape(1, -1)
-        spread = [None if v is None else v if along else v[:, None] for v in (k, shift)]
+        placed = [None if v is None else v if along else v[:, None] for v in (k, shift)]
         if k is not None:
             changed["alpha"] = 1.0
             a, b = self.scaled_operands(a, b, k * self.alpha, along)
-        return self.with_attributes(**changed), [a, b, scaled_bias(third, *spread)]
+        return self.with_attributes(**changed), [a, b, scaled_bias(third, *placed)]
 
     def fold_before(self, node: Node, operands: Sequence[Any], index: int, m: ChannelMap) -> Any:
         """The other matrix times k along what is summed; the shift adds the same to every row of y, or every column."""
@@ -112,8 +112,7 @@ class Gemm(OpDef):
             without, third = y, c
 
             def element(*index: Any) -> Any:
-                own = [0 if d == 1 else i for i, d in zip(index[2 - third.ndim :], third.shape)]
-                term = wide(third[tuple(own)])
+                term = spread(third, index)
                 return without[index] + (term if self.beta == 1 else term * _number(self.beta, without))
 
             y = te.compute(y.shape, element, name="biased", tag=tag.BROADCAST)
@@ -181,12 +180,3 @@ def _turned(pair: Any, transposed: bool) -> tuple[Any, Any]:
 
 def _number(value: float, like: te.Tensor) -> Any:
     return te.const(value if is_float(like.dtype) else int(value), like.dtype)
-
-
-def _spreads(shape: Sequence[Dim], result: Sequence[Dim]) -> bool:
-    """Return whether `shape` broadcasts to `result` without making it larger."""
-    try:
-        spread = broadcast(shape, result)
-    except OperandError:
-        return False
-    return all(s == r or not (isinstance(s, int) and isinstance(r, int)) for s, r in zip(spread, result, strict=True))

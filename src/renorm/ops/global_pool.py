@@ -9,8 +9,6 @@ import numpy as np
 from renorm.core.dtypes import FLOATS
 from renorm.expr.nodes import Expr, const
 from renorm.graph.attributes import Float
-from renorm.graph.channels import Carry, every
-from renorm.graph.ir import Node
 from renorm.graph.op import Reject, Sample
 from renorm.graph.types import bf16, f16, f32, f64
 from renorm.ops.lp_pool import powered, rooted
@@ -43,9 +41,7 @@ class GlobalAveragePool(GlobalPool):
 
     signature = "x: T[N, C, *S] -> y: T[...]"
     onnx = {"GlobalAveragePool": 1}
-
-    def propagate_channels(self, node: Node, index: int, axis: int) -> Carry | None:
-        return every(node.output.shape[1], 1) if axis == 1 else None
+    carries = {}
 
     def after(self, total: Expr, count: int) -> Expr:
         return total / const(count, total.dtype)
@@ -62,9 +58,7 @@ class GlobalMaxPool(GlobalPool):
     signature = "x: T[N, C, *S] -> y: T[...]"
     onnx = {"GlobalMaxPool": 1}
     combiner = "max"
-
-    def propagate_channels(self, node: Node, index: int, axis: int) -> Carry | None:
-        return every(node.output.shape[1], 1, positive=True) if axis == 1 else None
+    carries = {"positive": True}
 
     def numpy(self, x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
         return x.max(axis=axes, keepdims=keepdims)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from renorm import te
-from renorm.core.dims import broadcast, normalize_axis
+from renorm.core.dims import normalize_axis, spreads
 from renorm.core.dtypes import FLOATS
 from renorm.core.errors import OperandError
 from renorm.graph.attributes import Float, Int
@@ -34,18 +34,8 @@ class LastAxesNorm(OpDef):
     def infer(self, x: Operand, *parameters: Operand | None) -> None:
         normalize_axis(self.axis, x.rank)
         for p in parameters:
-            if p is not None and not _broadcasts(p, x):
+            if p is not None and not spreads(p.shape, x.shape):
                 raise OperandError(f"{self.name}({x}, {p}): {p.name} does not broadcast to x")
-
-
-def _broadcasts(p: Operand, x: Operand) -> bool:
-    """Return whether a parameter broadcasts to x without making it larger."""
-    try:
-        spread = broadcast(x.shape, p.shape)
-    except OperandError:
-        return False
-    same = (d == e or not (isinstance(d, int) and isinstance(e, int)) for d, e in zip(spread, x.shape))
-    return p.rank <= x.rank and all(same)
 
 
 class LayerNorm(LastAxesNorm):

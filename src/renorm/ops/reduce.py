@@ -98,12 +98,13 @@ def _mean(x: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
 
 
 TABLE = [
-    row("ReduceSum", "y = sum of x over axes", np.sum, combine=True, axes_operand_since=13),
+    row("ReduceSum", "y = sum of x over axes", np.sum, combine=True, axes_operand_since=13, carries={"fixed": 0.0}),
     row(
         "ReduceMean",
         "y = (sum of x over axes) / number of elements; integers are truncated, NaN stands for no elements",
         _mean,
         after=lambda total, count: binary("/", total, const(count, total.dtype)),
+        carries={},
     ),
     row("ReduceProd", "y = product of x over axes", np.prod, combine=True, combiner="prod", tolerance=3e-3),
     row(
@@ -112,6 +113,7 @@ TABLE = [
         _extreme("max"),
         combine=True,
         combiner="max",
+        carries={"positive": True},
         types=(*NUMBERS, "bool"),
     ),
     row(
@@ -120,6 +122,7 @@ TABLE = [
         _extreme("min"),
         combine=True,
         combiner="min",
+        carries={"positive": True},
         types=(*NUMBERS, "bool"),
     ),
     row(

@@ -27,6 +27,11 @@ def reduced_axes(axis: Axis, rank: int) -> tuple[int, ...]:
     return tuple(sorted({dims.normalize_axis(a, rank) for a in given}))
 
 
+def reduced_shape(shape: Sequence[dims.Dim], gone: Sequence[int], keepdims: bool) -> dims.Shape:
+    """What is left of a shape after a reduction over axes."""
+    return tuple(1 if a in gone else d for a, d in enumerate(shape) if keepdims or a not in gone)
+
+
 def _joined(index: Sequence[Expr], gone: Sequence[int], inside: Sequence[Expr], keepdims: bool) -> tuple[Expr, ...]:
     """The index of an operand: `inside` along the axes that are reduced, that of the result along the others."""
     kept = [i for a, i in enumerate(index) if not keepdims or a not in gone]
@@ -53,14 +58,15 @@ def reduce(
         raise OperandError(f"{combiner!r} is not a reduction", [f"known: {', '.join(COMBINERS)}"])
     gone = reduced_axes(axis, len(x.shape))
     axes = [te.reduce_axis((0, x.shape[a]), name=f"k{a}") for a in gone]
-    shape = [1 if a in gone else x.shape[a] for a in range(len(x.shape)) if keepdims or a not in gone]
 
     def element(*index: Expr) -> Expr:
         at = _joined(index, gone, [k.var for k in axes], keepdims)
         value = cast(dtype or dtypes.compute_dtype(x.dtype), x[at])
         return Reduce(combiner, formula(value, [k.var for k in axes]), axes) if axes else formula(value, [])
 
-    return te.compute(tuple(shape), element, name=name or f"{x.name}_red", tag=tag.COMM_REDUCE)
+    return te.compute(
+        reduced_shape(x.shape, gone, keepdims), element, name=name or f"{x.name}_red", tag=tag.COMM_REDUCE
+    )
 
 
 def _back(t: te.Tensor, dtype: str) -> te.Tensor:
@@ -99,49 +105,42 @@ def mean(data: te.Tensor, axis: Axis = None, keepdims: bool = False) -> te.Tenso
     )
 
 
-@checked("topi.")
-def argmax(
-    data: te.Tensor,
-    axis: int | None = None,
-    keepdims: bool = False,
-    select_last_index: bool = False,
-    *,
-    dtype: str = "int32",
-) -> te.Tensor:
-    """Index of the greatest element along `axis` (in data flattened, without it): the first, or the last; NaN wins."""
-    return _position("max", data, axis, keepdims, dtype, select_last_index)
+def _position(name: str, combiner: str, said: str) -> Callable[..., te.Tensor]:
+    """Return the operator of that name and docstring: the extreme value first, then the least (or greatest) index that
+    has it."""
+
+    def found(
+        data: te.Tensor,
+        axis: int | None = None,
+        keepdims: bool = False,
+        select_last_index: bool = False,
+        *,
+        dtype: str = "int32",
+    ) -> te.Tensor:
+        gone = reduced_axes(axis, len(data.shape))
+        extreme = reduce(combiner, data, gone, True)
+        axes = [te.reduce_axis((0, data.shape[a]), name=f"k{a}") for a in gone]
+        missing = -1 if select_last_index else product(data.shape[a] for a in gone)
+
+        def element(*index: Expr) -> Expr:
+            value = cast(extreme.dtype, data[_joined(index, gone, [k.var for k in axes], keepdims)])
+            best = extreme[_joined(index, gone, [const(0)] * len(gone), keepdims)]
+            flat: Expr = const(0)
+            for k in axes:
+                flat = flat * k.extent + k.var
+            is_best = binary("==", value, best)
+            if dtypes.is_float(value.dtype):
+                is_best = any_of(is_best, call("isnan", value))
+            position = cast(dtype, select(is_best, flat, const(missing)))
+            return Reduce("max" if select_last_index else "min", position, axes)
+
+        shape = reduced_shape(data.shape, gone, keepdims)
+        return te.compute(shape, element, name=f"{data.name}_arg{combiner}", tag=tag.COMM_REDUCE)
+
+    found.__name__, found.__qualname__, found.__doc__ = name, name, said
+    return checked("topi.")(found)
 
 
-@checked("topi.")
-def argmin(
-    data: te.Tensor,
-    axis: int | None = None,
-    keepdims: bool = False,
-    select_last_index: bool = False,
-    *,
-    dtype: str = "int32",
-) -> te.Tensor:
-    """Index of the smallest element along `axis` (in data flattened, without it): the first, or the last; NaN wins."""
-    return _position("min", data, axis, keepdims, dtype, select_last_index)
-
-
-def _position(combiner: str, x: te.Tensor, axis: int | None, keepdims: bool, dtype: str, last: bool) -> te.Tensor:
-    """The extreme value first, then the least (or greatest) index that has it."""
-    gone = reduced_axes(axis, len(x.shape))
-    extreme = reduce(combiner, x, gone, True)
-    axes = [te.reduce_axis((0, x.shape[a]), name=f"k{a}") for a in gone]
-    shape = [1 if a in gone else x.shape[a] for a in range(len(x.shape)) if keepdims or a not in gone]
-    missing = -1 if last else product(x.shape[a] for a in gone)
-
-    def element(*index: Expr) -> Expr:
-        value = cast(extreme.dtype, x[_joined(index, gone, [k.var for k in axes], keepdims)])
-        best = extreme[_joined(index, gone, [const(0)] * len(gone), keepdims)]
-        flat: Expr = const(0)
-        for k in axes:
-            flat = flat * k.extent + k.var
-        is_best = binary("==", value, best)
-        if dtypes.is_float(value.dtype):
-            is_best = any_of(is_best, call("isnan", value))
-        return Reduce("max" if last else "min", cast(dtype, select(is_best, flat, const(missing))), axes)
-
-    return te.compute(tuple(shape), element, name=f"{x.name}_arg{combiner}", tag=tag.COMM_REDUCE)
+_ALONG = "element along `axis` (in data flattened, without it): the first, or the last; NaN wins."
+argmax = _position("argmax", "max", f"Index of the greatest {_ALONG}")
+argmin = _position("argmin", "min", f"Index of the smallest {_ALONG}")

@@ -4,6 +4,7 @@ operand at opset 13 and 18."""
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,25 +21,20 @@ from renorm.graph.op import REDUCTION, OnnxNode, OpDef
 from renorm.graph.types import Operand
 from renorm.ops.shared import axes_operand
 from renorm.te import tag
-from renorm.topi.reduction import reduce, reduced_axes
-
-_CARRYING: dict[str, dict[str, Any]] = {
-    "reduce_mean": {},
-    "reduce_sum": {"fixed": 0.0},
-    "reduce_max": {"positive": True},
-    "reduce_min": {"positive": True},
-}
+from renorm.topi.reduction import reduce, reduced_axes, reduced_shape
 
 
 class Reducing(OpDef):
     """Base of y = after(combiner of before(x) over axes, number of elements). Without `keepdims` these axes go, with it
-    they stay with an extent of 1. floating: integers are computed in float64 and truncated."""
+    they stay with an extent of 1. floating: integers are computed in float64 and truncated. carries: what
+    `graph.channels.every` says of a map per channel that passes through; None where none does."""
 
     fusion = REDUCTION
     scheduled_as = "reduction"
     keepdims: Any = True
     combiner: ClassVar[str] = "sum"
     floating: ClassVar[bool] = False
+    carries: ClassVar[Mapping[str, Any] | None] = None
 
     def reduced(self, rank: int) -> tuple[int, ...]:
         """Return the axes that are reduced over, of an operand of this rank."""
@@ -54,8 +50,16 @@ class Reducing(OpDef):
         raise NotImplementedError(f"{self.name} has no numpy")
 
     def infer(self, x: Operand) -> tuple[Dim, ...]:
-        gone = self.reduced(x.rank)
-        return tuple(1 if a in gone else d for a, d in enumerate(x.shape) if self.keepdims or a not in gone)
+        return reduced_shape(x.shape, self.reduced(x.rank), self.keepdims)
+
+    def propagate_channels(self, node: Node, index: int, axis: int) -> Carry | None:
+        """Means keep a map as it is, largest and smallest elements where factors are above zero, sums where nothing is
+        added."""
+        x = node.inputs[0]
+        if index or x is None or self.carries is None or axis in (gone := self.reduced(x.rank)):
+            return None
+        place = axis if self.keepdims else axis - sum(a < axis for a in gone)
+        return every(x.shape[axis], place, **self.carries)
 
     def in_blocks(self, node: Node, index: int | None, lanes: int) -> Accepts:
         x = node.inputs[0]
@@ -104,15 +108,6 @@ class Reduction(Reducing):
 
     def reduced(self, rank: int) -> tuple[int, ...]:
         return reduced_axes(self.axes, rank)
-
-    def propagate_channels(self, node: Node, index: int, axis: int) -> Carry | None:
-        """Means keep a map as it is, largest and smallest elements where factors are above zero, sums where nothing is
-        added."""
-        x, gone = node.inputs[0], reduced_axes(self.axes, node.inputs[0].rank if node.inputs[0] is not None else 0)
-        if index or x is None or axis in gone or self.name not in _CARRYING:
-            return None
-        place = axis if self.keepdims else axis - sum(a < axis for a in gone)
-        return every(x.shape[axis], place, **_CARRYING[self.name])
 
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> Any:
