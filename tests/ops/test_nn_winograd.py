@@ -19,8 +19,7 @@ from renorm.ops.schedules import cpu_winograd
 from renorm.ops.schedules.winograd_blocks import Blocks, Register, Work, choose
 from renorm.ops.shared.tiled import Tiled
 from renorm.ops.shared.winograd_weight import transformed_weight
-from renorm.ops.winograd_conv import WinogradConv
-from renorm.ops.winograd_conv_transpose import WinogradConvTranspose
+from renorm.ops.winograd_conv import WinogradConv, WinogradConvTranspose
 from renorm.targets import find
 from renorm.tir.verify import verify
 from renorm.topi import layout

@@ -16,8 +16,7 @@ from renorm.graph import interpret
 from renorm.graph.ir import Graph, Value
 from renorm.ops.shared.filtering import convolution
 from renorm.ops.shared.tiled import Tiled
-from renorm.ops.winograd_conv import WinogradConv
-from renorm.ops.winograd_conv_transpose import WinogradConvTranspose
+from renorm.ops.winograd_conv import WinogradConv, WinogradConvTranspose
 from renorm.passes import algorithms
 from renorm.passes.algorithms import ChooseAlgorithms
 from renorm.passes.context import Context

@@ -30,7 +30,7 @@ while True:
     training.Threads(3).run(lambda comm: training.moments(np.ones((4, 3)), comm=comm))""",
     "saves": "while True: m.save(os.environ['PLACE'] + '/saved.renorm')",
     "in_the_background": """
-from renorm.ops.batch_moments import BatchMoments
+from renorm.ops.batch_norm_parts import BatchMoments
 from renorm.training import kernels
 while True:
     types = ((random.randrange(2, 300), 3), np.dtype(float)), None

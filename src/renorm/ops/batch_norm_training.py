@@ -12,10 +12,10 @@ from renorm.graph.attributes import Bool, Float, String
 from renorm.graph.ir import Node
 from renorm.graph.op import OPAQUE, OpDef, Reject, Sample
 from renorm.graph.types import Operand, TensorType, bf16, boolean, f16, f32, f64
+from renorm.ops.batch_norm_parts import MULTIPLIES
 from renorm.ops.shared.batch_references import moments_reference, moved_reference, normalized_reference
 from renorm.ops.shared.batch_statistics import batch_moments, double, moved, normalized, number, statistics_dtype
 from renorm.ops.shared.moments import inverse_root
-from renorm.ops.update_statistics import MULTIPLIES
 from renorm.te import tag
 
 TORCH: dict[str, Any] = {"epsilon": 1e-5, "momentum_multiplies": "batch", "corrected": True}

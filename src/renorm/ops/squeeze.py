@@ -1,4 +1,4 @@
-"""Taking away axes of extent 1."""
+"""Taking away axes of extent 1, and adding them."""
 
 from __future__ import annotations
 
@@ -57,4 +57,49 @@ class Squeeze(Movement):
     rejects = [
         Reject(f32[1, 3], axes=[1], because="axis 1 has extent 3"),
         Reject(f32[1, 3], axes=[2], because="axis 2 is outside"),
+    ]
+
+
+class Unsqueeze(Movement):
+    """y = x with axes of extent 1 at these places of y."""
+
+    signature = "x: T[...] -> y: T[...]"
+    axes = Ints()
+    onnx = {"Unsqueeze": 1}
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> Any:
+        return cls(axes=axes_operand.read(node) or ())(node.operands[0], name=node.name)
+
+    def to_onnx(self, node: Any, opset: int) -> Any:
+        return axes_operand.write("Unsqueeze", node, self.places(node.operands[0].rank), opset)
+
+    def places(self, rank: int) -> list[int]:
+        """The new axes of y, counted from the front."""
+        new = sorted(dims.normalize_axis(a, rank + len(self.axes)) for a in self.axes)
+        if len(set(new)) < len(new):
+            raise OperandError(f"unsqueeze: axes {list(self.axes)} name a place twice")
+        return new
+
+    def index_map(self, x: Any) -> Moved:
+        shape = list(x.shape)
+        for a in self.places(len(shape)):
+            shape.insert(a, 1)
+        return Moved(x, Regrouped(tuple(shape)))
+
+    def reference(self, x: Any) -> Any:
+        return np.expand_dims(x, self.axes)
+
+    samples = [
+        Sample(f32[3, 5], axes=[0]),
+        Sample(f32[3, 5], axes=[1, -1]),
+        Sample(f32[3, 5], axes=[3, 0]),
+        Sample(f32[()], axes=[0]),
+        Sample(f16[2], axes=[]),
+        Sample(i64[0], axes=[1]),
+    ]
+    rejects = [
+        Reject(f32[3], axes=[2], because="axis 2 is outside"),
+        Reject(f32[3], axes=[0, -3], because="twice"),
+        Reject(f32[3], because="needs axes"),
     ]

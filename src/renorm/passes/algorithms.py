@@ -26,8 +26,7 @@ from renorm.ops.conv_transpose import ConvTranspose
 from renorm.ops.shared.filtering import has_points, points
 from renorm.ops.shared.tiled import Tiled
 from renorm.ops.shared.winograd_weight import TransformedWeight
-from renorm.ops.winograd_conv import WinogradConv
-from renorm.ops.winograd_conv_transpose import WinogradConvTranspose
+from renorm.ops.winograd_conv import WinogradConv, WinogradConvTranspose
 from renorm.passes.affine import given
 from renorm.passes.context import Context
 from renorm.passes.convolution_cost import Convolution

@@ -20,8 +20,8 @@ from renorm import training
 from renorm.core.errors import InvalidInput
 from renorm.graph.op import OpDef
 from renorm.ops.batch_norm_gradient import BatchNormGradient
+from renorm.ops.batch_norm_parts import Normalize
 from renorm.ops.batch_norm_training import BatchNormTraining
-from renorm.ops.normalize import Normalize
 from renorm.runtime.arrays import Array, address
 from renorm.runtime.module import Module
 from renorm.torch.arrays import DTYPES, Order, array_of, array_or_none, copied

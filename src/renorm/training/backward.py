@@ -9,9 +9,7 @@ import numpy as np
 
 from renorm.core.errors import InvalidInput
 from renorm.graph.op import OpDef
-from renorm.ops.batch_norm_gradient import BatchNormGradient
-from renorm.ops.batch_norm_gradient_elements import BatchNormGradientElements
-from renorm.ops.batch_norm_gradient_sums import BatchNormGradientSums
+from renorm.ops.batch_norm_gradient import BatchNormGradient, BatchNormGradientElements, BatchNormGradientSums
 from renorm.ops.shared.batch_gradient import lost_mean
 from renorm.runtime.arrays import Array
 from renorm.training import kernels

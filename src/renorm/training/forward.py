@@ -7,10 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from renorm.core.errors import InvalidInput
-from renorm.ops.batch_moments import BatchMoments
+from renorm.ops.batch_norm_parts import BatchMoments, Normalize, UpdateStatistics
 from renorm.ops.batch_norm_training import BatchNormTraining
-from renorm.ops.normalize import Normalize
-from renorm.ops.update_statistics import UpdateStatistics
 from renorm.runtime.arrays import Array
 from renorm.runtime.state import beyond
 from renorm.training import kernels

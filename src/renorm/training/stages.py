@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from renorm.graph.ir import Graph, Node, Value
-from renorm.ops.batch_moments import BatchMoments
+from renorm.ops.batch_norm_parts import BatchMoments
 from renorm.passes.context import Context
 from renorm.passes.dead_code import RemoveDeadCode
 from renorm.training.layers import Layer

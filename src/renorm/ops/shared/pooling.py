@@ -13,8 +13,8 @@ from renorm.core.errors import OperandError
 from renorm.graph.attributes import Bool, Ints
 from renorm.graph.ir import Node
 from renorm.graph.layout import Accepts
-from renorm.graph.op import OUT_ELEMENTWISE_FUSABLE
-from renorm.graph.types import Operand, TensorType
+from renorm.graph.op import OUT_ELEMENTWISE_FUSABLE, Reject, Sample
+from renorm.graph.types import Operand, TensorType, bf16, f16, f32, f64
 from renorm.ops.shared.window import Span, Windowed, pad, window_view
 
 
@@ -70,3 +70,23 @@ class Pool(Windowed):
         """The elements of each window of an array, as [N, C, *positions, elements]; for references."""
         every = window_view(x, self.windows(x.shape[2:])[0], outside)
         return every.reshape(*every.shape[: x.ndim], prod(self.kernel_shape))
+
+    samples = [
+        Sample(f32[2, 3, 5, 7], kernel_shape=(2, 3)),
+        Sample(f32[1, 2, 7, 6], kernel_shape=(3, 3), strides=(2, 2), pads=(1, 1, 1, 1)),
+        Sample(f32[1, 2, 8, 8], kernel_shape=(3, 3), strides=(2, 2), ceil_mode=True),
+        Sample(f32[1, 2, 9, 8], kernel_shape=(2, 3), dilations=(3, 2)),
+        Sample(f32[2, 3, 8], kernel_shape=(3,), auto_pad="SAME_UPPER", strides=(3,)),
+        Sample(f32[1, 2, 7, 6], kernel_shape=(4, 3), auto_pad="SAME_LOWER", strides=(2, 2)),
+        Sample(f32[1, 2, 4, 5, 3], kernel_shape=(2, 2, 2)),
+        Sample(f32[0, 2, 4, 4], kernel_shape=(2, 2)),
+        Sample(f64[1, 2, 4, 4], kernel_shape=(2, 2), pads=(1, 1, 1, 1)),
+        Sample(f16[1, 2, 4, 4], kernel_shape=(2, 2)),
+        Sample(bf16[1, 2, 4, 4], kernel_shape=(2, 2), pads=(1, 1, 1, 1)),
+    ]
+    rejects = [
+        Reject(f32[2, 3, 5, 7], kernel_shape=(3,), because="needs one value for each of 2 spatial axes"),
+        Reject(f32[2, 3, 5, 7], kernel_shape=(6, 3), because="does not fit into axis 2"),
+        Reject(f32[2, 3, 5, 7], kernel_shape=(2, 2), pads=(2, 0, 0, 0), because="a window could lie in padding alone"),
+        Reject(f32[2, 3, 5, 7], because="needs kernel_shape"),
+    ]
