@@ -17,7 +17,7 @@ from renorm.graph.ir import Node
 from renorm.graph.op import Sample
 from renorm.graph.types import bf16, f16, f32
 from renorm.ops.shared.pooling import Pool
-from renorm.ops.shared.precision import rounded, wide
+from renorm.ops.shared.precision import wide
 from renorm.ops.shared.window import Span, window_view
 from renorm.te import tag
 
@@ -50,7 +50,7 @@ class AveragePool(Pool):
             size = reduce(lambda a, b: a * b, varying, te.const(constant, "int32"))
             return total[(n, c, *out)] / size.astype(total.dtype)
 
-        return rounded(te.compute(total.shape, mean, name="average_pool", tag=tag.ELEMWISE), x.dtype)
+        return te.compute(total.shape, mean, name="average_pool", tag=tag.ELEMWISE).astype(x.dtype)
 
     def size(self, o: Any, s: Span, count: int) -> Any:
         """Return how many elements of window o count along one axis: an int where all windows are alike."""

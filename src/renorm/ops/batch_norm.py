@@ -17,7 +17,6 @@ from renorm.ops.batch_norm_training import BatchNormTraining
 from renorm.ops.cast import Cast
 from renorm.ops.shared.folding import scaled_affine
 from renorm.ops.shared.moments import inverse_root, moments
-from renorm.ops.shared.precision import rounded
 from renorm.ops.shared.reshaping import flattened, reshaped, reshaped_like
 from renorm.te import tag
 
@@ -70,7 +69,7 @@ class BatchNorm(OpDef):
                 factor = scale[c].astype(dtype) * inverse_root(var[c].astype(dtype), self.epsilon)
                 return (x[(n, c, *at)].astype(dtype) - mean[c].astype(dtype)) * factor + bias[c].astype(dtype)
 
-        return rounded(te.compute(x.shape, element, name="batch_norm", tag=tag.BROADCAST), x.dtype)
+        return te.compute(x.shape, element, name="batch_norm", tag=tag.BROADCAST).astype(x.dtype)
 
     def _with_batch_statistics(self, x: te.Tensor, scale: te.Tensor, bias: te.Tensor) -> Any:
         m = moments(lambda c, n, *at: x[(n, c, *at)], x.shape[1:2], (x.shape[0], *x.shape[2:]), x.dtype, x.name)

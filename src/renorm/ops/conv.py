@@ -17,7 +17,7 @@ from renorm.graph.ir import Node
 from renorm.graph.op import OUT_ELEMENTWISE_FUSABLE, Reject, Sample
 from renorm.graph.types import Operand, TensorType, bf16, f16, f32, f64
 from renorm.ops.shared.folding import border, in_float64, scaled_product, unabsorbed, window_hits, with_bias
-from renorm.ops.shared.precision import add_channels, rounded, wide
+from renorm.ops.shared.precision import add_channels, wide
 from renorm.ops.shared.window import Windowed, check_group, pad, window_view
 
 
@@ -109,7 +109,7 @@ class Conv(Windowed):
         }
         y = te.compute(shape, element, name="conv", tag="conv", attrs=attrs)
         assert y.dtype == compute_dtype(x.dtype)
-        return rounded(add_channels(y, b), x.dtype)
+        return add_channels(y, b).astype(x.dtype)
 
     def reference(self, x: Any, w: Any, b: Any) -> Any:
         spans = self.spans(x.shape[2:], w.shape[2:])

@@ -31,7 +31,7 @@ from renorm.graph.op import OUT_ELEMENTWISE_FUSABLE, Reject, Sample
 from renorm.graph.types import Operand, TensorType, bf16, f16, f32, f64
 from renorm.ops.shared.folding import in_float64, scaled_product, transposed_border, unabsorbed, with_bias
 from renorm.ops.shared.phases import gathered, sub_pixel
-from renorm.ops.shared.precision import add_channels, rounded
+from renorm.ops.shared.precision import add_channels
 from renorm.ops.shared.window import Span, Windowed, check_group
 
 
@@ -134,7 +134,7 @@ class ConvTranspose(Windowed):
         spans, extents = self.transposed(x.shape[2:], w.shape[2:])
         form = sub_pixel if all(s.dilation == 1 for s in spans) else gathered
         y = form(x, w, self.group, spans, extents)
-        return rounded(add_channels(y, b), x.dtype)
+        return add_channels(y, b).astype(x.dtype)
 
     def transposed(self, spatial: Sequence[int], kernel: Sequence[int]) -> tuple[list[Span], list[int]]:
         """The window along every axis of x, and the extents of y."""

@@ -48,10 +48,7 @@ class CumSum(OpDef):
                 reach = k.var > here if self.reverse else k.var < here
             return te.sum(cast(compute_dtype(x.dtype), x[(*i[:along], k.var, *i[along + 1 :])]), axis=k, where=reach)
 
-        total = te.compute(x.shape, element, name="cum_sum", tag=te.tag.COMM_REDUCE)
-        if total.dtype == x.dtype:
-            return total
-        return te.compute(x.shape, lambda *i: cast(x.dtype, total[i]), name="cum_sum_rounded", tag=te.tag.ELEMWISE)
+        return te.compute(x.shape, element, name="cum_sum", tag=te.tag.COMM_REDUCE).astype(x.dtype)
 
     def reference(self, x: Any, axis: Any) -> Any:
         along = int(np.reshape(axis, ()))

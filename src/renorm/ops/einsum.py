@@ -17,7 +17,7 @@ from renorm.graph.attributes import String
 from renorm.graph.ir import Node
 from renorm.graph.op import OUT_ELEMENTWISE_FUSABLE, OpDef, Reject, Sample
 from renorm.graph.types import Operand, bf16, f16, f32, f64, i64
-from renorm.ops.shared.precision import rounded, spread
+from renorm.ops.shared.precision import spread
 from renorm.te import tag
 
 Axes = list[str]
@@ -97,7 +97,7 @@ class Einsum(OpDef):
 
         shape = tuple(extents[a] for a in result)
         y = te.compute(shape, element, name="einsum", tag=tag.COMM_REDUCE if summed else tag.INJECTIVE)
-        return rounded(y, xs[0].dtype)
+        return y.astype(xs[0].dtype)
 
     def to_onnx(self, node: Node, opset: int) -> Any:
         """ONNX wants `...` to stand for equally many axes of each operand that has it."""

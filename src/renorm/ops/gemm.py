@@ -20,7 +20,7 @@ from renorm.graph.ir import Node
 from renorm.graph.op import OUT_ELEMENTWISE_FUSABLE, OnnxNode, OpDef, Reject, Sample
 from renorm.graph.types import Operand, TensorType, bf16, f16, f32, f64, i32
 from renorm.ops.shared.folding import ALONG, in_float64, is_known, scaled_bias
-from renorm.ops.shared.precision import rounded, spread
+from renorm.ops.shared.precision import spread
 from renorm.te import tag
 from renorm.topi.linear import product
 
@@ -116,7 +116,7 @@ class Gemm(OpDef):
                 return without[index] + (term if self.beta == 1 else term * _number(self.beta, without))
 
             y = te.compute(y.shape, element, name="biased", tag=tag.BROADCAST)
-        return rounded(y, a.dtype)
+        return y.astype(a.dtype)
 
     def reference(self, a: Any, b: Any, c: Any) -> Any:
         alpha, beta = (v if is_float(str(a.dtype)) else int(v) for v in (self.alpha, self.beta))

@@ -14,7 +14,7 @@ from renorm.graph.types import Operand, TensorType, bf16, f16, f32, f64
 from renorm.ops.shared.batch_statistics import statistics_dtype
 from renorm.ops.shared.groups import GroupedNorm, Groups
 from renorm.ops.shared.moments import ACCUMULATOR, statistic, summed
-from renorm.ops.shared.precision import rounded, wide
+from renorm.ops.shared.precision import wide
 from renorm.te import tag
 
 
@@ -86,13 +86,10 @@ class GroupNormGradient(GroupedNorm):
             near = (x[index].astype(dtype) - centre[part]) * inverse[part]
             return (scaled(passed(index), c) - level[part] - near * slope[part]) * inverse[part]
 
-        kept = statistics_dtype(x.dtype)
-        given = (
-            sums
-            if kept == ACCUMULATOR
-            else te.compute(sums.shape, lambda *i: sums[i].astype(kept), name="parameters", tag=tag.ELEMWISE)
-        )
-        return [rounded(te.compute(x.shape, element, name="group_norm_gradient", tag=tag.BROADCAST), x.dtype), given]
+        return [
+            te.compute(x.shape, element, name="group_norm_gradient", tag=tag.BROADCAST).astype(x.dtype),
+            sums.astype(statistics_dtype(x.dtype)),
+        ]
 
     def reference(self, dy: Any, x: Any, mean: Any, invstd: Any, scale: Any) -> Any:
         groups = self.groups(x)

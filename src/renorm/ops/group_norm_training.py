@@ -13,7 +13,7 @@ from renorm.graph.op import Reject, Sample
 from renorm.graph.types import Operand, bf16, f16, f32, f64
 from renorm.ops.shared.groups import GroupedNorm, moments_of_slices
 from renorm.ops.shared.moments import ACCUMULATOR, inverse_root, statistic
-from renorm.ops.shared.precision import rounded, wide
+from renorm.ops.shared.precision import wide
 from renorm.te import tag
 
 
@@ -57,7 +57,7 @@ class GroupNormTraining(GroupedNorm):
             return y if bias is None else y + wide(bias[index[groups.axis]]).astype(m.dtype)
 
         y = te.compute(x.shape, element, name="group_norm", tag=tag.BROADCAST)
-        return [rounded(y, x.dtype), m.mean, invstd]
+        return [y.astype(x.dtype), m.mean, invstd]
 
     def reference(self, x: Any, scale: Any, bias: Any) -> Any:
         groups = self.groups(x)

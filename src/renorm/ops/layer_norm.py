@@ -17,7 +17,7 @@ from renorm.graph.types import Operand, bf16, f16, f32, f64
 from renorm.ops.shared import builders
 from renorm.ops.shared.folding import is_known, scaled_bias
 from renorm.ops.shared.moments import moments
-from renorm.ops.shared.precision import rounded, spread
+from renorm.ops.shared.precision import spread
 from renorm.te import tag
 
 
@@ -67,7 +67,7 @@ class LayerNorm(LastAxesNorm):
             y = standard(x[index], *index[:first]) * spread(scale, index)
             return y if bias is None else y + spread(bias, index)
 
-        return rounded(te.compute(x.shape, element, name="layer_norm", tag=tag.BROADCAST), x.dtype)
+        return te.compute(x.shape, element, name="layer_norm", tag=tag.BROADCAST).astype(x.dtype)
 
     def reference(self, x: Any, scale: Any, bias: Any) -> Any:
         axes = tuple(range(normalize_axis(self.axis, x.ndim), x.ndim))

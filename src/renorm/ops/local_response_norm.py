@@ -11,7 +11,7 @@ from renorm.core.dtypes import FLOATS
 from renorm.graph.attributes import Float, Int
 from renorm.graph.op import REDUCTION, OpDef, Reject, Sample
 from renorm.graph.types import bf16, f16, f32, f64
-from renorm.ops.shared.precision import rounded, wide
+from renorm.ops.shared.precision import wide
 from renorm.te import tag
 
 
@@ -45,7 +45,7 @@ class LocalResponseNorm(OpDef):
             base = total[index] * (self.alpha / self.size) + te.const(self.bias, total.dtype)
             return wide(x[index]) / te.power(base, te.const(self.beta, total.dtype))
 
-        return rounded(te.compute(x.shape, element, name="local_response_norm", tag=tag.BROADCAST), x.dtype)
+        return te.compute(x.shape, element, name="local_response_norm", tag=tag.BROADCAST).astype(x.dtype)
 
     def reference(self, x: Any) -> Any:
         y = np.empty_like(x)

@@ -12,7 +12,7 @@ from renorm.graph.attributes import Float
 from renorm.graph.op import Sample
 from renorm.graph.types import bf16, f32, f64
 from renorm.ops.shared.pooling import Pool
-from renorm.ops.shared.precision import rounded, wide
+from renorm.ops.shared.precision import wide
 from renorm.te import tag
 
 
@@ -27,7 +27,7 @@ class LpPool(Pool):
     def compute(self, x: te.Tensor) -> te.Tensor:
         total = self.over_windows(x, te.sum, lambda e: powered(wide(e), self.p))
         root = te.compute(total.shape, lambda *i: rooted(total[i], self.p), name="lp_pool", tag=tag.ELEMWISE)
-        return rounded(root, x.dtype)
+        return root.astype(x.dtype)
 
     def reference(self, x: Any) -> Any:
         return (np.abs(self.window_elements(x)) ** self.p).sum(axis=-1) ** (1 / self.p)

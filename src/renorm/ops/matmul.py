@@ -18,7 +18,6 @@ from renorm.graph.ir import Node
 from renorm.graph.op import OUT_ELEMENTWISE_FUSABLE, OpDef, Reject, Sample
 from renorm.graph.types import Operand, TensorType, bf16, f16, f32, f64, i64, u64
 from renorm.ops.shared.folding import ALONG, in_float64, is_known
-from renorm.ops.shared.precision import rounded
 from renorm.topi.linear import product
 
 
@@ -85,7 +84,7 @@ class Matmul(OpDef):
         columns = b if b.ndim > 1 else topi.unsqueeze(b, [1])
         y = product(rows, columns)
         alone = [axis for axis, x in ((-2, a), (-1, b)) if x.ndim == 1]
-        return rounded(topi.squeeze(y, alone) if alone else y, a.dtype)
+        return (topi.squeeze(y, alone) if alone else y).astype(a.dtype)
 
     def reference(self, a: Any, b: Any) -> Any:
         return np.matmul(a, b)

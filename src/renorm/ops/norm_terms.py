@@ -15,7 +15,6 @@ from renorm.graph.attributes import Float, Int, Ints
 from renorm.graph.op import OPAQUE, OpDef, Reject, Sample
 from renorm.graph.types import Operand, f16, f32, f64
 from renorm.ops.shared.moments import ACCUMULATOR, Moments, statistic
-from renorm.ops.shared.precision import rounded
 from renorm.ops.shared.tile_statistics import counts, elements
 
 
@@ -97,8 +96,8 @@ class NormTerms(OpDef):
 
         full = (batch, whole, *[1] * len(tiles))
         return [
-            rounded(
-                te.compute(full, lambda n, c, *_, f=f, g=g: placed(f, g, n, c), name=name, tag="elemwise"), scale.dtype
+            te.compute(full, lambda n, c, *_, f=f, g=g: placed(f, g, n, c), name=name, tag="elemwise").astype(
+                scale.dtype
             )
             for f, g, name in results
         ]

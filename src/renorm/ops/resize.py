@@ -19,7 +19,6 @@ from renorm.graph.op import INJECTIVE, OUT_ELEMENTWISE_FUSABLE, REDUCTION, Fusio
 from renorm.graph.types import Operand, TensorType, bf16, f16, f32, f64, i64, u8
 from renorm.ops.shared import resampling
 from renorm.ops.shared.positions import POSITIONS, Line, position_line, resized, stays
-from renorm.ops.shared.precision import rounded
 from renorm.te import tag
 
 
@@ -111,7 +110,7 @@ class Resize(OpDef):
                 y = resampling.interpolated(y, a, p, radius, weight, self.antialias, self.exclude_outside)
         if self.coordinate_transformation_mode == "tf_crop_and_resize":
             y = resampling.cropped(y, lines, self.extrapolation_value)
-        return rounded(y, x.dtype)
+        return y.astype(x.dtype)
 
     def reference(self, x: Any, roi: Any, scales: Any, sizes: Any) -> Any:
         y, outside = x, np.zeros((), bool)

@@ -15,7 +15,7 @@ from renorm.graph.types import bf16, f16, f32, f64
 from renorm.ops.layer_norm import LastAxesNorm
 from renorm.ops.shared.folding import is_known
 from renorm.ops.shared.moments import ACCUMULATOR, average, inverse_root, statistic
-from renorm.ops.shared.precision import rounded, spread, wide
+from renorm.ops.shared.precision import spread, wide
 from renorm.te import tag
 
 
@@ -49,7 +49,7 @@ class RmsNorm(LastAxesNorm):
         def element(*index: Any) -> Any:
             return wide(x[index]) * factor[index[:first]] * spread(scale, index)
 
-        return rounded(te.compute(x.shape, element, name="rms_norm", tag=tag.BROADCAST), scale.dtype)
+        return te.compute(x.shape, element, name="rms_norm", tag=tag.BROADCAST).astype(scale.dtype)
 
     def reference(self, x: Any, scale: Any) -> Any:
         axes = tuple(range(normalize_axis(self.axis, x.ndim), x.ndim))

@@ -264,8 +264,12 @@ class Tensor(Operators):
         return Load(self, ())
 
     def astype(self, dtype: str) -> Tensor:
-        """Every element converted."""
-        return elementwise(lambda x: cast(dtype, x), self, name="T_cast")
+        """Every element converted; the tensor itself where it has that dtype."""
+        return (
+            self
+            if self.dtype == dtypes.lookup(dtype).name
+            else elementwise(lambda x: cast(dtype, x), self, name="T_cast")
+        )
 
     def __repr__(self) -> str:
         return f"Tensor(name={self.name}, shape={self.shape}, dtype={self.dtype})"

@@ -15,8 +15,7 @@ def matmul(a: te.Tensor, b: te.Tensor, transp_a: bool = False, transp_b: bool = 
 
     transp_a, transp_b: the last two axes of that operand stand transposed. 16-bit floats are accumulated in float32.
     """
-    y = product(a, b, transp_a, transp_b)
-    return y if y.dtype == a.dtype else te.compute(y.shape, lambda *i: cast(a.dtype, y[i]), name="T_cast")
+    return product(a, b, transp_a, transp_b).astype(a.dtype)
 
 
 def product(a: te.Tensor, b: te.Tensor, transp_a: bool = False, transp_b: bool = False) -> te.Tensor:

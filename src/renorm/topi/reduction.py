@@ -69,16 +69,11 @@ def reduce(
     )
 
 
-def _back(t: te.Tensor, dtype: str) -> te.Tensor:
-    """A float32 accumulation in the 16-bit type that it came from."""
-    return t if t.dtype == dtype else te.compute(t.shape, lambda *i: cast(dtype, t[i]), name="T_cast", tag=tag.ELEMWISE)
-
-
 def _named(name: str, combiner: str, said: str) -> Callable[..., te.Tensor]:
     """Return the operator of that name and docstring, called as (data, axis=None, keepdims=False)."""
 
     def reduced(data: te.Tensor, axis: Axis = None, keepdims: bool = False) -> te.Tensor:
-        return _back(reduce(combiner, data, axis, keepdims), data.dtype)
+        return reduce(combiner, data, axis, keepdims).astype(data.dtype)
 
     reduced.__name__, reduced.__qualname__, reduced.__doc__ = name, name, said
     return checked("topi.")(reduced)

@@ -16,7 +16,7 @@ from renorm.graph.types import Operand, TensorType
 from renorm.ops.shared.batch_references import along_channels
 from renorm.ops.shared.batch_statistics import double, number, statistics_dtype
 from renorm.ops.shared.moments import ACCUMULATOR, statistic, summed
-from renorm.ops.shared.precision import rounded, wide
+from renorm.ops.shared.precision import wide
 from renorm.te import tag
 
 
@@ -103,7 +103,7 @@ class Gradient:
             standard = (wide(self.x[(n, c, *at)]) - centre[c]) * self.invstd[c].astype(dtype)
             return factor[c] * (g - self._where_true(n, at, standard * along[c] + base[c]))
 
-        dx = rounded(te.compute(self.x.shape, element, name="dx", tag=tag.BROADCAST), self.x.dtype)
+        dx = te.compute(self.x.shape, element, name="dx", tag=tag.BROADCAST).astype(self.x.dtype)
         if not with_residual:
             return [dx, dscale, dbias]
         rest = te.compute(

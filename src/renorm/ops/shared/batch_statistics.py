@@ -17,7 +17,7 @@ import numpy as np
 from renorm import te
 from renorm.core.dtypes import compute_dtype
 from renorm.ops.shared.moments import ACCUMULATOR, inverse_root, moments, statistic, summed
-from renorm.ops.shared.precision import rounded, wide
+from renorm.ops.shared.precision import wide
 from renorm.te import tag
 
 PerChannel = Callable[[Any], Any]
@@ -137,7 +137,7 @@ def normalized(
         y = y if residual is None else y + wide(residual[(n, c, *at)])
         return te.select(y < te.const(0.0, dtype), te.const(0.0, dtype), y) if relu else y  # NaN stays
 
-    return rounded(te.compute(x.shape, element, name="normalized", tag=tag.BROADCAST), x.dtype)
+    return te.compute(x.shape, element, name="normalized", tag=tag.BROADCAST).astype(x.dtype)
 
 
 def moved(old: Any, new: Any, count: Any, momentum: Any, momentum_multiplies: str, corrected: bool) -> Any:

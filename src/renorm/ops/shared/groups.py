@@ -18,7 +18,6 @@ from renorm.graph.op import OPAQUE, REDUCTION, OpDef
 from renorm.graph.types import Operand
 from renorm.ops.shared.folding import scaled_affine
 from renorm.ops.shared.moments import ACCUMULATOR, Moments, average, moments, statistic, summed
-from renorm.ops.shared.precision import rounded
 from renorm.te import tag
 
 
@@ -179,7 +178,7 @@ class AffineGroupNorm(OpDef):
         m = moments_of_slices(x, groups)
         standard = m.affine(x.shape[:2], lambda n, c: (groups.slice_of((n, c)), scale[c], bias[c]), self.epsilon)
         y = te.compute(x.shape, lambda n, c, *at: standard(x[(n, c, *at)], n, c), name=self.name, tag=tag.BROADCAST)
-        return rounded(y, x.dtype)
+        return y.astype(x.dtype)
 
     def reference(self, x: Any, scale: Any, bias: Any) -> Any:
         groups = Groups(x.shape, 1, self.group_count(x.shape[1]))

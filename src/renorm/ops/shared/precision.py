@@ -16,13 +16,6 @@ def wide(e: Any) -> Any:
     return e.astype(compute_dtype(e.dtype))
 
 
-def rounded(t: te.Tensor, dtype: str) -> te.Tensor:
-    """`t` as `dtype`; itself where it has that dtype already."""
-    if t.dtype == dtype:
-        return t
-    return te.compute(t.shape, lambda *i: t[i].astype(dtype), name=f"{t.name}_{dtype}", tag=tag.ELEMWISE)
-
-
 def add_channels(t: te.Tensor, b: te.Tensor | None, axis: int = 1) -> te.Tensor:
     """t + b with b[C] spread along all axes but `axis`; `t` where b is None."""
     if b is None:
