@@ -26,8 +26,7 @@ from renorm.graph.rewrite import Match, Plan, Refusal, Rewrite
 from renorm.ops.norm_terms import NormTerms
 from renorm.ops.schedules import blocks, cpu_tiles
 from renorm.ops.shared.tile_statistics import counts
-from renorm.ops.tile_means import TileMeans
-from renorm.ops.tile_moments import TileMoments
+from renorm.ops.tile_moments import TileMeans, TileMoments
 from renorm.passes.context import Context
 from renorm.passes.layouts import Regions, layout_of_blocks
 from renorm.passes.rewriting import ApplyRules
