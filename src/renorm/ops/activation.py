@@ -7,13 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from renorm.core.dtypes import FLOATS
 from renorm.expr.nodes import Expr, call, const, maximum, minimum, select
 from renorm.graph.attributes import Attribute, Float, String
-from renorm.graph.op import OpDef, Reject, Sample
-from renorm.graph.types import f16, f32, f64, i32
-from renorm.ops.shared.family import HOMOGENEOUS, Elementwise, entry, method
-from renorm.ops.unary import SPECIAL, erf
+from renorm.graph.op import OpDef
+from renorm.ops.shared.family import HOMOGENEOUS
+from renorm.ops.unary import erf, unary
 from renorm.topi import formulas
 
 
@@ -23,40 +21,10 @@ def activation(
     element: Callable[[Any, Expr], Expr],
     numpy: Callable[[Any, Any], Any],
     attributes: Mapping[str, Attribute],
-    *,
-    onnx: int = 1,
-    commutes: str = "",
-    tried: Sequence[Mapping[str, Any]] = ({},),
+    **others: Any,
 ) -> type[OpDef]:
-    """element, numpy: of the op (for its attributes) and x. tried: attribute values of the samples."""
-    samples = [Sample(f32[2, 3, 5].between(-4, 4), **given) for given in tried]
-    samples += [
-        Sample(f32[()]),
-        Sample(f32[0, 2]),
-        Sample(f64[5]),
-        Sample(f16[9], tolerance=2e-3),
-        Sample(f32[len(SPECIAL)].of(SPECIAL)),
-    ]
-    return entry(
-        Elementwise,
-        title,
-        formula,
-        __name__,
-        signature="x: T[*S] -> y: T[*S]",
-        types={"T": FLOATS},
-        onnx={title: onnx},
-        onnx_ignored=("consumed_inputs",),
-        infer=method(lambda x: None),
-        commutes=commutes,
-        element=element,
-        numpy=numpy,
-        samples=samples,
-        rejects=[
-            Reject(i32[3], because="x is int32"),
-            Reject(f32[3], because="has no attribute 'slope'", slope=1),
-        ],
-        **attributes,
-    )
+    """element, numpy: of the op (for its attributes) and x. others: as `unary` has them."""
+    return unary(title, formula, element, numpy, attributes=attributes, domain=(-4, 4), module=__name__, **others)
 
 
 def _gelu(op: Any, x: Expr) -> Expr:

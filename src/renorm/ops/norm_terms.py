@@ -14,7 +14,7 @@ from renorm.core.errors import OperandError
 from renorm.graph.attributes import Float, Int, Ints
 from renorm.graph.op import OPAQUE, OpDef, Reject, Sample
 from renorm.graph.types import Operand, f16, f32, f64
-from renorm.ops.shared.moments import ACCUMULATOR, Moments, statistic
+from renorm.ops.shared.moments import ACCUMULATOR, Moments, statistic, summed
 from renorm.ops.shared.tile_statistics import counts, elements
 
 
@@ -62,17 +62,13 @@ class NormTerms(OpDef):
         groups = (batch, self.num_groups)
 
         def over_tiles(value: Any, name: str) -> te.Tensor:
-            axes = [te.reduce_axis((0, t), name=f"t{i}") for i, t in enumerate(tiles)]
-            c = te.reduce_axis((0, width), name="c")
-            inside = [*axes, *([c] if width > 1 else [])]
+            def term(at: Any, inside: Any) -> Any:
+                (n, g), tile = at, inside[: len(tiles)]
+                channel = g * width + inside[-1] if width > 1 else g
+                count = elements(self.extents, self.tile, tile, ACCUMULATOR)
+                return value(*(m[(n, *tile, k, channel)] for k in (0, 1)), count, (n, g))
 
-            def element(n: Any, g: Any) -> Any:
-                channel = g * width + c if width > 1 else g
-                count = elements(self.extents, self.tile, axes, ACCUMULATOR)
-                parts = (m[(n, *axes, k, channel)] for k in (0, 1))
-                return te.sum(value(*parts, count, (n, g)), axis=inside)
-
-            return te.compute(groups, element, name=f"{name}_sum", tag="reduce")
+            return summed(groups, [*tiles, *([width] if width > 1 else [])], term, f"{name}_sum")
 
         means = over_tiles(lambda mean, _, count, at: mean * count, "mean")
         mean = statistic(groups, lambda *i: means[i] / total, "mean")

@@ -14,7 +14,7 @@ from renorm.graph.op import Reject, Sample
 from renorm.graph.types import f16, f32, f64, i32
 from renorm.ops.shared.reduction import Reduction
 from renorm.te import tag
-from renorm.topi.reduction import reduce, reduced_axes
+from renorm.topi.reduction import joined, reduce, reduced_axes, reduced_shape
 
 
 class ReduceLogSumExp(Reduction):
@@ -39,15 +39,12 @@ class ReduceLogSumExp(Reduction):
             x.shape, lambda *i: te.exp(cast(most.dtype, x[i]) - finite(*i)), name="powers", tag=tag.BROADCAST
         )
         total = reduce("sum", distance, self.axes, True, name="total")
-        kept = [a for a in range(x.ndim) if self.keepdims or a not in gone]
 
         def element(*index: Any) -> Expr:
-            places = dict(zip(kept, index))
-            at = tuple(places.get(a, 0) for a in range(x.ndim))
+            at = joined(index, gone, [const(0)] * len(gone), self.keepdims)
             return cast(x.dtype, te.log(total[at]) + finite(*at))
 
-        shape = tuple(total.shape[a] for a in kept)
-        return te.compute(shape, element, name=self.name, tag=tag.INJECTIVE)
+        return te.compute(reduced_shape(x.shape, gone, self.keepdims), element, name=self.name, tag=tag.INJECTIVE)
 
     def numpy(self, x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
         return (

@@ -1,4 +1,4 @@
-"""Unary elementwise ops without attributes: one row each. Activations with attributes are in activation.py."""
+"""Unary elementwise ops: one row each. Activations with attributes are in activation.py."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import numpy as np
 
 from renorm.core.dims import Sym
 from renorm.core.dtypes import FLOATS, NUMBERS
-from renorm.expr.nodes import Expr, Not, call, const, maximum, minimum
+from renorm.expr.nodes import Expr, Not, any_of, call, const, maximum, minimum
+from renorm.graph.attributes import Attribute, Bool
 from renorm.graph.op import OpDef, Reject, Sample
 from renorm.graph.types import boolean, f16, f32, f64, i8, i32, i64
 from renorm.ops.shared.family import HOMOGENEOUS, Elementwise, entry, method
@@ -22,9 +23,11 @@ SPECIAL = (0.0, -0.0, 1.0, -1.0, math.inf, -math.inf, math.nan)
 def unary(
     title: str,
     formula: str,
-    element: Callable[[Expr], Expr],
-    numpy: Callable[[Any], Any],
+    element: Callable[..., Expr],
+    numpy: Callable[..., Any],
     *,
+    attributes: Mapping[str, Attribute] | None = None,
+    tried: Sequence[Mapping[str, Any]] = ({},),
     onnx: int | Mapping[str, int] = 1,
     types: Sequence[str] = FLOATS,
     domain: tuple[float, float] = (-3.0, 3.0),
@@ -32,37 +35,42 @@ def unary(
     exact: Callable[[Any], Any] | None = None,
     onnx_ignored: Sequence[str] = (),
     commutes: str = "",
+    module: str = __name__,
 ) -> type[OpDef]:
-    """domain: where samples are drawn from; all are tried on infinities and NaN too. result: dtype of the result."""
+    """element, numpy: functions of x, or, with attributes, of the op and x. tried: values of attributes in samples.
+    domain: where samples are drawn from; all are tried on infinities and NaN too. result: dtype of the result. module:
+    the file with the row."""
     low, high = domain
     samples = [
-        Sample(f32[2, 3, 5].between(low, high)),
+        *(Sample(f32[2, 3, 5].between(low, high), **given) for given in tried),
         Sample(f32[()].between(low, high)),
         Sample(f32[0, 4]),
         Sample(f64[9].between(low, high)),
         Sample(f16[7].between(low, high), tolerance=2e-3),
-        Sample(f32[len(SPECIAL)].of(SPECIAL)),
+        *(Sample(f32[len(SPECIAL)].of(SPECIAL), **given) for given in tried),
     ]
     samples += [Sample(i64[5]), Sample(i32[2, 3]), Sample(i8[4])] if types == NUMBERS else []
     return entry(
         Elementwise,
         title,
         formula,
-        __name__,
+        module,
         signature=f"x: T[*S] -> y: {result}[*S]",
         types={"T": types},
         onnx={title: onnx} if isinstance(onnx, int) else onnx,
         onnx_ignored=("consumed_inputs", *onnx_ignored),
         infer=method(lambda x: None),
         commutes=commutes,
-        element=method(element),
-        numpy=method(numpy),
+        element=element if attributes else method(element),
+        numpy=numpy if attributes else method(numpy),
         known_element=None if exact is None else staticmethod(exact),
         samples=samples,
         rejects=[
             Reject(boolean[3], because="x is bool"),
+            Reject(f32[3], because="has no attribute 'slope'", slope=1),
             *([] if types == NUMBERS else [Reject(i32[3], because="int32")]),
         ],
+        **(attributes or {}),
     )
 
 
@@ -76,6 +84,12 @@ def _rounding(f: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 def erf(x: Any) -> Any:
     return np.vectorize(math.erf, otypes=[float])(x) if np.size(x) else np.asarray(x, float)
+
+
+def _isinf(op: Any, x: Expr) -> Expr:
+    found: list[Expr] = [x.equal(const(math.inf, x.dtype))] if op.detect_positive else []
+    found += [x.equal(const(-math.inf, x.dtype))] if op.detect_negative else []
+    return any_of(*found)
 
 
 def _sigmoid(x: Any) -> Any:
@@ -126,6 +140,16 @@ TABLE = [
         lambda x: x * maximum(minimum(x * (1 / 6) + 0.5, 1.0), 0.0),
         lambda x: x * np.clip(x / 6 + 0.5, 0, 1),
         onnx=14,
+    ),
+    unary(
+        "Isinf",
+        "y = whether x is +inf (detect_positive) or -inf (detect_negative)",
+        _isinf,
+        lambda op, x: (np.isposinf(x) & op.detect_positive) | (np.isneginf(x) & op.detect_negative),
+        attributes={"detect_negative": Bool(True), "detect_positive": Bool(True)},
+        tried=({}, {"detect_negative": 0}, {"detect_positive": 0}, {"detect_negative": 0, "detect_positive": 0}),
+        onnx={"IsInf": 10},
+        result="bool",
     ),
     unary("Isnan", "y = whether x is not a number", intrinsic("isnan"), np.isnan, onnx={"IsNaN": 9}, result="bool"),
     entry(

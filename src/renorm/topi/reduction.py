@@ -32,7 +32,7 @@ def reduced_shape(shape: Sequence[dims.Dim], gone: Sequence[int], keepdims: bool
     return tuple(1 if a in gone else d for a, d in enumerate(shape) if keepdims or a not in gone)
 
 
-def _joined(index: Sequence[Expr], gone: Sequence[int], inside: Sequence[Expr], keepdims: bool) -> tuple[Expr, ...]:
+def joined(index: Sequence[Expr], gone: Sequence[int], inside: Sequence[Expr], keepdims: bool) -> tuple[Expr, ...]:
     """The index of an operand: `inside` along the axes that are reduced, that of the result along the others."""
     kept = [i for a, i in enumerate(index) if not keepdims or a not in gone]
     for a, i in zip(gone, inside):  # in order of the axes
@@ -60,7 +60,7 @@ def reduce(
     axes = [te.reduce_axis((0, x.shape[a]), name=f"k{a}") for a in gone]
 
     def element(*index: Expr) -> Expr:
-        at = _joined(index, gone, [k.var for k in axes], keepdims)
+        at = joined(index, gone, [k.var for k in axes], keepdims)
         value = cast(dtype or dtypes.compute_dtype(x.dtype), x[at])
         return Reduce(combiner, formula(value, [k.var for k in axes]), axes) if axes else formula(value, [])
 
@@ -118,8 +118,8 @@ def _position(name: str, combiner: str, said: str) -> Callable[..., te.Tensor]:
         missing = -1 if select_last_index else product(data.shape[a] for a in gone)
 
         def element(*index: Expr) -> Expr:
-            value = cast(extreme.dtype, data[_joined(index, gone, [k.var for k in axes], keepdims)])
-            best = extreme[_joined(index, gone, [const(0)] * len(gone), keepdims)]
+            value = cast(extreme.dtype, data[joined(index, gone, [k.var for k in axes], keepdims)])
+            best = extreme[joined(index, gone, [const(0)] * len(gone), keepdims)]
             flat: Expr = const(0)
             for k in axes:
                 flat = flat * k.extent + k.var
