@@ -221,7 +221,7 @@ def test_extents_of_inputs_are_integers_or_names() -> None:
     g = Graph()
     x = g.input("x", "float32", ("n", np.int64(3), Sym("h"), 0))
     assert x.shape == (Sym("n"), 3, Sym("h"), 0)
-    for wrong in ((-1, 3), (2.0, 3), (None,), ("2 n",)):
+    for wrong in ((-1, 3), (2.0, 3), (None,), ("2 n",), (True,), (np.array([3]),)):
         with pytest.raises(OperandError, match="is no extent"):
             g.input("y", "float32", wrong)
     assert [v.name for v in g.inputs] == ["x"]

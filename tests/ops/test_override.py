@@ -13,7 +13,9 @@ import pytest
 import renorm
 from renorm import ops
 from renorm.core.errors import InvalidTarget, UserCodeError
+from renorm.graph import registry
 from renorm.graph.ir import Graph
+from renorm.graph.op import OPAQUE
 from renorm.ops.schedules import structure
 
 
@@ -26,6 +28,17 @@ def test_an_override_may_be_the_first_call_of_a_process() -> None:
 def test_a_target_with_options_is_refused() -> None:
     with pytest.raises(InvalidTarget, match="no kind of target"):
         renorm.override("relu", target="llvm -mcpu=haswell", schedule=print)
+
+
+@pytest.mark.parametrize("kind", ["my-npu", "my_npu"])
+def test_a_registered_target_has_overrides(kind: str) -> None:
+    target = renorm.Target(kind=kind, base="llvm")
+    renorm.register_target(target)
+    for given in (kind, target):
+        renorm.override("relu", target=given, fusion=OPAQUE)
+        assert registry.overridden("relu", target).fusion is OPAQUE
+        renorm.override("relu", target=given)
+        assert registry.overridden("relu", target).fusion is None
 
 
 def test_what_is_no_function_is_refused() -> None:

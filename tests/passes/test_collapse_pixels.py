@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import renorm
 from renorm import ops
 from renorm.graph import interpret
 from renorm.graph.ir import Graph
@@ -76,3 +77,10 @@ def test_what_is_more_than_one_product_stays(x: Any, w: Any, attributes: Any) ->
     rng = np.random.default_rng(0)
     names, *_ = rewritten(rng.standard_normal(x), rng.standard_normal(w), None, **attributes)
     assert names == ["conv_transpose"]
+
+
+def test_a_pixel_without_channels() -> None:
+    g = Graph()
+    g.outputs = [ops.conv_transpose(g.input("x", "float32", (1, 0, 1, 1)), np.zeros((0, 3, 2, 2), np.float32))]
+    (y,) = renorm.compile(g).run(np.zeros((1, 0, 1, 1), np.float32))
+    np.testing.assert_array_equal(y, np.zeros((1, 3, 2, 2), np.float32))

@@ -265,3 +265,13 @@ def test_what_was_kept_whole_says_both_why_it_was_not_folded_and_not_taken_apart
     assert norm.reason.startswith("it reads the input 'x' of the graph: no node before it")
     assert norm.reason.endswith("; x is float16: unpacked, it would be rounded between scale and shift")
     assert norm.error == 2.0**-11
+
+
+def test_a_norm_that_changes_nothing_is_no_dead_one() -> None:
+    g, one, none = Graph(), np.ones(3, np.float32), np.zeros(3, np.float32)
+    y = ops.conv(g.input("x", "float32", (2, 3, 5, 5)), normal(1, 3, 3, 1, 1))
+    g.outputs = [ops.relu(ops.batch_norm(y, one, none, none, one, epsilon=0.0, name="same"))]
+    ops.batch_norm(y, one, one, one, one, name="dead")
+    found = ledger(g)[0]
+    assert (found["same"].fate, found["same"].reason) == ("folded", "it changes nothing")
+    assert found["dead"].reason == "no output of the network depends on it"

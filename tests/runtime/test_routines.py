@@ -11,6 +11,7 @@ from renorm.codegen.llvm.routine import INT, ORDERED, RELAXED, Number, Pointer, 
 from renorm.codegen.llvm.walk import prepare, share, take
 from renorm.codegen.llvm.walk_call import Run
 from renorm.codegen.llvm.walk_system import advance, environment, set_standard_environment
+from renorm.core.errors import InternalError
 from renorm.runtime import layout, loader
 
 
@@ -169,3 +170,18 @@ def test_kernels_run_with_all_exceptions_masked(native):
 def test_text_is_for_the_machine_asked_for():
     assert "aarch64.set.fpcr" in module_text("aarch64", standard)
     assert "ldmxcsr" in module_text("x86_64", standard)
+
+
+def test_two_routines_of_one_name_are_refused() -> None:
+    @routine()
+    def total(f: Routine, n: Number) -> Number:
+        return n
+
+    first = globals()["total"]
+
+    @routine()
+    def caller(f: Routine, n: Number) -> Number:
+        return total(f, n) + first(f, f.null, n)
+
+    with pytest.raises(InternalError, match="two routines are named total"):
+        module_text("x86_64", caller)

@@ -80,3 +80,10 @@ def test_text_shows_producers_first() -> None:
         "T_add: f32[3, 4]   (ax0, ax1) = (A[ax0, ax1] + B[ax1])",
         "row: f32[3]   (i) = sum(k < 4) T_add[i, k]",
     ]
+
+
+def test_bits_that_are_set() -> None:
+    a = te.placeholder((4,), "int16", name="a")
+    y = te.compute((4,), lambda i: te.popcount(a[i]), name="y")
+    (found,) = interpret.run([y], {a: np.array([0, 1, -1, 258], np.int16)})
+    assert found.tolist() == [0, 1, 16, 2]

@@ -7,6 +7,7 @@ sum of products with integer coefficients, so equality is structural: N*2 + N ==
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from operator import index
 from typing import Any, Protocol, SupportsIndex, Union
 
@@ -208,12 +209,12 @@ def as_shape(given: Iterable[Any]) -> Shape:
             return d
         if isinstance(d, str) and d.isidentifier():
             return Sym(d)
-        if isinstance(d, SupportsIndex) and index(d) >= 0:
-            return index(d)
+        with suppress(TypeError):  # arrays say that they have an index, and may have none
+            if isinstance(d, SupportsIndex) and not isinstance(d, bool) and index(d) >= 0:
+                return index(d)
         do = "an extent is an integer that is not negative, a Sym, or the name of one"
-        raise OperandError(f"{d!r} is no extent", [f"in the shape {tuple(given)}"], do)
+        raise OperandError(f"{d!r} is no extent", [f"in the shape {given}"], do)
 
-    given = tuple(given)
     return tuple(extent(d) for d in given)
 
 

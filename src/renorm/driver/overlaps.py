@@ -29,7 +29,7 @@ class RegionIndex:
             self._columns.setdefault(pitch, Spans()).add(begin, begin + region.run, region)
 
     def overlapping(self, region: StridedRegion) -> Iterator[StridedRegion]:
-        """Return those that share bytes with a region, each once; where rows of both have different pitches, that
+        """Yield those that share bytes with a region, each once; where rows of both have different pitches, that
         may."""
         for pitch, spans in self._spans.items():
             near = spans.meeting(region.offset, region.end)

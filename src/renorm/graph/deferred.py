@@ -149,9 +149,11 @@ def extremes(data: Array, shape: tuple[int, ...]) -> Array:
     """The largest magnitudes over all axes along which `shape` has an extent of 1: of that shape, in float64."""
     if not shape:
         return np.abs(np.asarray(data, np.float64))
+    if not data.size:
+        return np.zeros(shape)
     axes = tuple(a for a, extent in enumerate(shape) if extent == 1)
-    found = [np.zeros((1 if 0 in axes else 0, *shape[1:]))]
-    for begin, end in parts(data.shape) if data.size else ():
+    found = list[Array]()
+    for begin, end in parts(data.shape):
         piece = data[begin:end]
         found.append(np.maximum(piece.max(axes, keepdims=True), -piece.min(axes, keepdims=True)).astype(np.float64))
     joined = np.concatenate(found)

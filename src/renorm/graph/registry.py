@@ -85,12 +85,13 @@ def all_ops() -> list[type[OpDef]]:
 def override(
     name: str,
     *,
-    target: str,
+    target: str | Target,
     compute: Callable[..., Any] | None = None,
     schedule: Callable[..., Any] | None = None,
     fusion: Fusion | None = None,
 ) -> None:
-    """Replaces parts of one op on one target (the first word of a target string: "llvm", "cuda", or a registered name).
+    """Replaces parts of one op on one target: the first word of a target string ("llvm", "cuda", or a registered name),
+    or a Target, of which only its kind counts.
 
     compute(op, *tensors): results as te tensors; `op` carries the attributes. schedule(s, outs, target): schedules in
     place, or returns another schedule for the same outputs. fusion: for example OPAQUE, which keeps the op alone in
@@ -98,7 +99,8 @@ def override(
     a target with options, to which no override is bound, and UserCodeError for what is no function.
     """
     find(name)
-    if not target.isidentifier():
+    target = target.kind if isinstance(target, Target) else target
+    if target.split() != [target]:
         kind = (target.split() or [""])[0]
         raise InvalidTarget(f"override: target {target!r} is no kind of target", [], f"give its first word, {kind!r}")
     for what, given in (("compute", compute), ("schedule", schedule)):

@@ -228,10 +228,10 @@ class Rewrite:
     """One rule. The first line of its docstring states its algebra.
 
     constants: variables that must be constants for the pattern to match; a rule that has a sentence for those that are
-    none asks `Value.is_constant` in `plan`. shares: the inner nodes may have other
-    readers, and stay for those (for rules that read past an inner node without computing it again). brings: an op that
-    it brings in, which the format of a file may lack. fate: what the rule does to a normalization it matches, "folded"
-    or "unpacked"; "" where it does not take one apart.
+    none asks `Value.is_constant` in `plan`. shares: the inner nodes may have other readers, and stay for those (for
+    rules that read past an inner node without computing it again). brings: an op that it brings in, which the format of
+    a file may lack. fate: what the rule does to a normalization it matches, "folded" or "unpacked"; "" where it does
+    not take one apart.
     """
 
     constants: ClassVar[Sequence[str]] = ()
@@ -244,6 +244,17 @@ class Rewrite:
         """Return what to do at a match, or why it must stay as it is, which the report says; None where the rule has
         nothing to say, as if the pattern did not match. Change nothing."""
         return Plan(self.rewrite)
+
+    def still_read(self, m: Match, plan: Plan) -> str | None:
+        """Return who else reads a value that a plan takes away; None where nobody does."""
+        nodes = m.nodes if plan.nodes is None else plan.nodes
+        stays = {*plan.beside, *(m.root.outputs if self.replaces_all else m.root.outputs[:1])}
+        lost = (v for n in self.leaving(m, nodes) for v in n.outputs if v not in stays)
+        return next((r for v in lost if (r := _still_read(v, {*nodes}))), None)
+
+    def leaving(self, m: Match, nodes: Sequence[Node]) -> Sequence[Node]:
+        """Return those of a plan's nodes that do not stay for others."""
+        return [n for n in nodes if n is m.root or not self.shares]
 
     def rewrite(self, m: Match) -> Any:
         """Build what comes instead, as `Plan.make` does, for rules whose plan needs nothing but the match."""
@@ -447,16 +458,11 @@ class Driver:
         return [], []
 
     def objection(self, rule: Rewrite, m: Match, decision: Plan | Refusal) -> str | None:
-        """Return why a rule may not fire: it would touch a kept node, refuses, would take a value away that somebody
-        else reads, or change what the graph gives. None where it may."""
-        is_plan = isinstance(decision, Plan)
-        nodes = decision.nodes if is_plan and decision.nodes is not None else m.nodes
-        own = [n for n in nodes if n is m.root or not rule.shares]
-        reasons = (*(r for n in own if (r := self.kept(n))), *(() if is_plan else (decision.reason,)))
-        if reasons or not is_plan:
-            return reasons[0]
-        inside, stays = set(nodes), {*decision.beside, *(m.root.outputs if rule.replaces_all else m.root.outputs[:1])}
-        return next((r for n in own for v in n.outputs if v not in stays and (r := _still_read(v, inside))), None)
+        """Return why a rule may not fire: it would touch a kept node, refuses, or would take a value away that somebody
+        else reads. None where it may."""
+        nodes = decision.nodes if isinstance(decision, Plan) and decision.nodes is not None else m.nodes
+        kept = next((r for n in rule.leaving(m, nodes) if (r := self.kept(n))), None)
+        return kept or (rule.still_read(m, decision) if isinstance(decision, Plan) else decision.reason)
 
     def _apply(
         self, rule: Rewrite, m: Match, plan: Plan, about: Sequence[str]

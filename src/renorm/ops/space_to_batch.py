@@ -22,7 +22,7 @@ def _checked(op: Any, x: Any, edges: tuple[int, ...]) -> int:
     if len(op.blocks) != rank or len(edges) != 2 * rank or rank < 1:
         raise OperandError(
             f"{op.name}({x}): {len(op.blocks)} blocks and {len(edges)} edges for {rank} spatial axes",
-            do="give one block for each, and all elements before, axis by axis, then all elements behind",
+            do="give one block for each, and all elements before, axis by axis, then all elements after",
         )
     if min(op.blocks) < 1 or min(edges) < 0:
         raise OperandError(f"{op.name}({x}): blocks must be at least 1, edges at least 0")

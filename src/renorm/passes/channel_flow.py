@@ -13,7 +13,7 @@ is a `Rewiring`, which says what has to be made.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -153,7 +153,7 @@ class Remade:
 
     def __call__(self, m: Match, new: Mapping[Value, Value]) -> Sequence[Value]:
         operands = [v if v is None else new.get(v, v) for v in self.node.inputs]
-        twin = None if self.constants or self.rests else _twin(m, self.node, operands)
+        twin = None if self.constants or self.rests else _twin(m, self.node, operands, {*new.values()})
         if twin is not None:
             return twin.outputs
         for i, held in self.constants.items():
@@ -167,12 +167,15 @@ class Remade:
         return results
 
 
-def _twin(m: Match, node: Node, operands: list[Value | None]) -> Node | None:
-    """Return a node in front of the root that already is `node` on these operands, made for another reader."""
+def _twin(m: Match, node: Node, operands: list[Value | None], taken: Collection[Value]) -> Node | None:
+    """Return a node in front of the root that already is `node` on these operands, made for another reader. taken:
+    values that stand for others now: two values that both are outputs need one each."""
     read = [v for v in operands if v is not None]
     for other in read[0].readers if read else ():
         same = type(other.op) is type(node.op) and other.op == node.op and len(other.inputs) == len(operands)
         if other is node or not same or any(a is not b for a, b in zip(other.inputs, operands)):
+            continue
+        if any(v in taken for v in other.outputs):
             continue
         if m.graph.position_of(other) < m.graph.position_of(m.root):
             return other

@@ -28,9 +28,8 @@ def _is_pixel(m: Match) -> bool:
 def _product(m: Match, w: np.ndarray[Any, Any]) -> Value:
     """The gemm of x [N, C] with w [C, M, *S], as [N, M, *S]."""
     shape = static(m.root.output.shape)
-    weight = m.graph.constant(
-        np.ascontiguousarray(w.reshape(w.shape[0], -1)), f"{m.w.name}.product", m.w.source, dtype=m.w.dtype
-    )
+    rows = np.ascontiguousarray(w.reshape(w.shape[0], prod(w.shape[1:])))
+    weight = m.graph.constant(rows, f"{m.w.name}.product", m.w.source, dtype=m.w.dtype)
     bias = None
     if m.b is not None:
         bias = m.graph.constant(

@@ -51,10 +51,15 @@ class Fold(Rewrite, ABC):
         while True:
             for one in found.plain().along(y.shape):
                 rewiring = ask(m.graph, y, one, absorb, chain)
-                if not isinstance(rewiring, str):
-                    make = partial(self._rewired, y=y, rewiring=rewiring)
-                    return Plan(make, [*chain, *rewiring.steps], chain, rewiring.beside)
-                reasons.append(rewiring)
+                if isinstance(rewiring, str):
+                    reasons.append(rewiring)
+                    continue
+                make = partial(self._rewired, y=y, rewiring=rewiring)
+                plan = Plan(make, [*chain, *rewiring.steps], chain, rewiring.beside)
+                reason = self.still_read(m, plan)
+                if reason is None:
+                    return plan
+                reasons.append(reason)
             node = y.producer
             before = None if node is None or len(y.readers) > 1 or m.graph.is_output(y) else scaling(node)
             both = None if before is None else together(before[1], found, before[0])

@@ -184,7 +184,7 @@ class _Partition:
             self.kinds[n] = OPAQUE
 
     def is_place(self, node: Node) -> bool:
-        """Return whether others can write their results straight into that of `node`, and no kernel after takes it
+        """Return whether others can write their results straight into that of `node`, and no later kernel takes it
         in."""
         end = self._dominator[node]
         if end is not None and (self.kinds[end] <= INJECTIVE or self.kinds[end] == REDUCTION):
@@ -213,8 +213,8 @@ class _Partition:
                 return
 
     def grow_past_moves(self, anchor: Node) -> None:
-        """Lets a normalization write its result where a transpose or a concatenation would put it, and the nodes after
-        that join. What comes from another kernel is not drawn in: that kernel may write it to its place itself."""
+        """Lets a normalization write its result where a transpose or a concatenation would put it, and the nodes that
+        follow there join. What comes from another kernel is not drawn in: it may write that to its place itself."""
         while anchor.op.is_normalization and self.kinds[anchor] == REDUCTION:
             exit = self.sets[anchor].exit
             end = self._dominator[exit]

@@ -20,6 +20,7 @@ from renorm.passes.context import Context
 from renorm.passes.weight_provenance import Holders
 from renorm.runtime.report import ConstantRecord, NormRecord
 
+_GONE = "no output of the network depends on it"
 _DYNAMIC = "its statistics come from what it reads, so that constants cannot hold it"
 
 
@@ -157,7 +158,7 @@ class Ledger:
             return replace(
                 record,
                 into=tuple(n.name for n in mine if self.holders.of(n)) or tuple(n.name for n in mine),
-                reason="" if mine else "no output of the network depends on it",
+                reason="" if mine else _GONE if not steps or steps[-1].into else "it changes nothing",
                 rules=_rules(steps),
                 through=tuple(self.through.get(norm.name, ())),
                 constants=tuple(self.held.get(norm.name, ())),

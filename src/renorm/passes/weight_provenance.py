@@ -77,12 +77,12 @@ class _Weight:
     def _by_channel(self, magnitudes: Array) -> Array:
         """A weight of several groups has the channels of each of them in its part of axis 0."""
         axis = self.axis or 0
-        rows = magnitudes.max(tuple(a for a in range(magnitudes.ndim) if a not in (0, axis)))
+        rows = magnitudes.max(tuple(a for a in range(magnitudes.ndim) if a not in (0, axis)), initial=0.0)
         if axis == 0:
             return rows
         if self.groups == 1 or rows.shape[0] == 1:
-            return np.tile(rows.max(0), self.groups)
-        return rows.reshape(self.groups, -1, rows.shape[1]).max(1).reshape(-1)
+            return np.tile(rows.max(0, initial=0.0), self.groups)
+        return rows.reshape(self.groups, rows.shape[0] // self.groups, rows.shape[1]).max(1, initial=0.0).reshape(-1)
 
 
 def _groups(node: Node) -> int:

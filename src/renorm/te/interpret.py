@@ -17,7 +17,7 @@ from renorm.core.conversion import converted
 from renorm.core.errors import InvalidExpression
 from renorm.expr.nodes import Binary, Call, Cast, Const, Expr, Load, Not, Reduce, Select, Var, identity_element
 from renorm.te.tensor import ComputeOp, IterVar, Tensor, producers_first
-from renorm.tir.arithmetic import UFUNCS
+from renorm.tir.arithmetic import FUNCTIONS, UFUNCS
 
 Array = np.ndarray[Any, Any]
 
@@ -117,6 +117,9 @@ class _Element:
             case Call(name="if_then_else"):
                 condition = self._value(e.args[0])
                 return np.where(condition, self._if(condition, e.args[1]), self._if(~condition, e.args[2]))
+            case Call(name="popcount", args=(a,)):
+                count = np.vectorize(FUNCTIONS[f"_popcount_{a.dtype}"], otypes=[np.int64])
+                return np.asarray(count(self._value(a).astype(object)))
             case Call():
                 return np.asarray(_CALLS[e.name](*(self._value(a) for a in e.args)))
             case _:

@@ -45,7 +45,8 @@ class Expressions:
         self._generation = 0
 
     def renew(self) -> None:
-        """Called where bindings or memory have changed: values emitted so far no longer stand for their expressions."""
+        """Forget the values emitted so far: bindings or memory have changed, and they no longer stand for their
+        expressions."""
         self._generation += 1
 
     def value(self, e: Expr) -> Value:

@@ -24,6 +24,7 @@ from typing import Annotated, Any, TypeAlias, get_type_hints
 
 from renorm.codegen.llvm.lanes import Lanes, Variable
 from renorm.codegen.llvm.ssa import I1, I32, I64, PTR, VOID, Branch, Function, Type, Value, constant
+from renorm.core.errors import InternalError
 from renorm.core.lazy import cached_property
 
 RELAXED, ORDERED = "monotonic", "seq_cst"  # orders of atomic accesses: of this word alone; of all such accesses
@@ -197,9 +198,11 @@ def routine(symbol: str = "", apart: bool = False) -> Callable[[Callable[..., Wo
 
 def module_text(arch: str, *roots: Definition) -> str:
     """Return LLVM IR of the routines `roots`, which others find by their names, and of all that they call."""
-    written, pending = dict[str, str](), list(roots)
+    written, known, pending = dict[str, str](), dict[str, Definition](), list(roots)
     while pending:
         definition = pending.pop()
+        if known.setdefault(definition.name, definition) is not definition:
+            raise InternalError(f"two routines are named {definition.name}")
         if definition.name not in written:
             f = definition.written(arch, definition in roots)
             written[definition.name] = f.text()

@@ -72,7 +72,7 @@ class Windowed(OpDef):
         if len(pads) != 2 * rank:
             raise OperandError(
                 f"{self.name}: pads {list(pads)} needs two values for each of {rank} spatial axes",
-                do="write all elements before, axis by axis, then all elements behind",
+                do="write all elements before, axis by axis, then all elements after",
             )
         if any(p < 0 for p in pads):
             raise OperandError(f"{self.name}: pads {list(pads)} must not be negative", do="crop with slice instead")

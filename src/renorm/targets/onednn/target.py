@@ -71,8 +71,8 @@ def _stage(node: Node, before: list[Stage]) -> list[Stage] | str:
 
 
 def _window(node: Node, op: Conv | ConvTranspose) -> Window | str:
-    """Return the window of a convolution as oneDNN has it. Padding after of a transposed one is what makes up its
-    extent."""
+    """Return the window of a convolution as oneDNN has it. Where it is transposed, the padding after it makes up
+    its extent."""
     x, w = node.inputs[:2]
     assert x is not None
     assert w is not None
