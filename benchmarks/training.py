@@ -65,7 +65,7 @@ def _arrays(shape: Shape) -> dict[str, np.ndarray[Any, Any]]:
 def _renorm(threads: int, fresh: bool, shape: Shape) -> Calls:
     from renorm import training
     from renorm.driver import roofline
-    from renorm.ops.group_norm import InstanceNorm
+    from renorm.ops.instance_norm import InstanceNorm
     from renorm.training import kernels
 
     a = _arrays(shape)

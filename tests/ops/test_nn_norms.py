@@ -10,7 +10,8 @@ from tests.ops.nodes import by_loops, by_onnxruntime, by_reference, by_renorm, m
 
 from renorm.core.errors import RenormError
 from renorm.ops.batch_norm import BatchNorm
-from renorm.ops.group_norm import GroupNorm, InstanceNorm
+from renorm.ops.group_norm import GroupNorm
+from renorm.ops.instance_norm import InstanceNorm
 from renorm.ops.layer_norm import LayerNorm
 from renorm.ops.rms_norm import RmsNorm
 

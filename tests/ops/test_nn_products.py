@@ -23,7 +23,8 @@ from renorm.ops.batch_norm import BatchNorm
 from renorm.ops.conv import Conv
 from renorm.ops.conv_transpose import ConvTranspose
 from renorm.ops.gemm import Gemm
-from renorm.ops.group_norm import GroupNorm, InstanceNorm
+from renorm.ops.group_norm import GroupNorm
+from renorm.ops.instance_norm import InstanceNorm
 from renorm.ops.layer_norm import LayerNorm
 from renorm.ops.matmul import Matmul
 from renorm.ops.rms_norm import RmsNorm

@@ -13,7 +13,7 @@ from renorm import ops, te
 from renorm.core import target
 from renorm.graph.ir import Graph, Value
 from renorm.ops import schedules
-from renorm.ops.group_norm import InstanceNorm
+from renorm.ops.instance_norm import InstanceNorm
 from renorm.topi import layout
 
 Array = np.ndarray[Any, Any]

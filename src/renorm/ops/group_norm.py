@@ -1,92 +1,18 @@
-"""Norms of groups of neighbouring channels of a sample at inference, every group over its channels and their spatial
-extent: group norm, and instance norm, where each channel is a group."""
+"""Group normalization: channels of a sample in groups, every group over its channels and their spatial extent."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from renorm import te
-from renorm.core.dtypes import FLOATS
 from renorm.core.errors import OperandError, UnsupportedOp
 from renorm.graph.attributes import Float, Int
-from renorm.graph.ir import Node
-from renorm.graph.layout import Accepts
-from renorm.graph.op import REDUCTION, OnnxNode, OpDef, Reject, Sample
+from renorm.graph.op import OnnxNode, Reject, Sample
 from renorm.graph.types import Operand, bf16, f16, f32, f64
 from renorm.ops.shared import builders
-from renorm.ops.shared.folding import scaled_affine
-from renorm.ops.shared.groups import Groups, moments_of_slices
+from renorm.ops.shared.groups import AffineGroupNorm
 from renorm.ops.shared.reshaping import reshaped
-from renorm.te import tag
-
-
-class AffineGroupNorm(OpDef):
-    """Base of norms of groups of neighbouring channels of a sample at inference; scale and bias per channel."""
-
-    types = {"T": FLOATS}
-    fusion = REDUCTION
-    scheduled_as = "normalization"
-    is_normalization = True
-    epsilon: Any  # an attribute of each
-
-    def group_count(self, channels: int) -> int:
-        """Return how many groups so many channels make."""
-        raise NotImplementedError(f"{self.name} has no group_count")
-
-    def fold_after(self, operands: Sequence[Any], axis: int, k: Any, shift: Any) -> Any:
-        return scaled_affine(self, operands, axis, 1, k, shift)
-
-    def compute(self, x: te.Tensor, scale: te.Tensor, bias: te.Tensor) -> te.Tensor:
-        groups = Groups(tuple(x.shape), 1, self.group_count(x.shape[1]))
-        m = moments_of_slices(x, groups)
-        standard = m.affine(x.shape[:2], lambda n, c: (groups.slice_of((n, c)), scale[c], bias[c]), self.epsilon)
-        y = te.compute(x.shape, lambda n, c, *at: standard(x[(n, c, *at)], n, c), name=self.name, tag=tag.BROADCAST)
-        return y.astype(x.dtype)
-
-    def reference(self, x: Any, scale: Any, bias: Any) -> Any:
-        groups = Groups(x.shape, 1, self.group_count(x.shape[1]))
-        slices = groups.split(x)
-        mean, var = slices.mean(axis=2, keepdims=True), slices.var(axis=2, keepdims=True)
-        return groups.join((slices - mean) / np.sqrt(var + self.epsilon)) * groups.along(scale) + groups.along(bias)
-
-
-class InstanceNorm(AffineGroupNorm):
-    """y = scale * (x - mean) / sqrt(var + epsilon) + bias; mean and population variance per sample and channel."""
-
-    signature = "x: T[N, C, *S], scale: T[C], bias: T[C] -> y: T[N, C, *S]"
-    onnx = {"InstanceNormalization": 1}
-    onnx_ignored = ("consumed_inputs",)
-    epsilon = Float(1e-5, at_least=0.0)
-
-    def group_count(self, channels: int) -> int:
-        return max(1, channels)
-
-    def in_blocks(self, node: Node, index: int | None, lanes: int) -> Accepts:
-        return Accepts.ALIKE if index in (None, 0) else Accepts.ROW_MAJOR
-
-    samples = [
-        Sample(f32[2, 3, 5, 7], f32[3], f32[3]),
-        Sample(f32[1, 2, 9], f32[2], f32[2], epsilon=1e-12),
-        Sample(f32[2, 3, 2, 3, 4], f32[3], f32[3], epsilon=0.1),
-        Sample(f32[2, 3, 4, 4].between(79999.0, 80003.0), f32[3], f32[3]),
-        Sample(f32[2, 3, 4, 4].between(0.7, 0.7), f32[3], f32[3], tolerance=0.0),
-        Sample(f32[1, 2, 4, 4].between(-1e30, 1e30), f32[2], f32[2]),
-        Sample(f32[0, 3, 4, 4], f32[3], f32[3]),
-        Sample(f32[2, 3, 1, 1], f32[3], f32[3]),
-        Sample(f64[1, 2, 3, 4], f64[2], f64[2]),
-        Sample(f16[1, 2, 8, 8].between(200.0, 201.0), f16[2], f16[2]),
-        Sample(bf16[1, 2, 4, 4], bf16[2], bf16[2]),
-    ]
-    rejects = [
-        Reject(f32[2, 3, 5], f32[4], f32[3], because="scale has C = 4 but x has C = 3"),
-        Reject(f32[2, 3, 5], f32[3], f16[3], because="bias is float16"),
-        Reject(f32[2], f32[2], f32[2], because="x has rank 1"),
-        Reject(f32[2, 3, 5], f32[3], f32[3], epsilon=-1.0, because="at least 0"),
-    ]
 
 
 class GroupNorm(AffineGroupNorm):
@@ -112,14 +38,15 @@ class GroupNorm(AffineGroupNorm):
     def from_onnx(cls, node: OnnxNode) -> Any:
         """At opset 18 scale and bias have one number per group, from 21 on one per channel."""
         x, *parameters = cls.arrange(node.operands)
+        chosen = {k: v for k, v in node.attributes.items() if k in cls.attributes}
         if node.opset < 21:
-            groups, channels = int(node.attribute("num_groups", 1)), x.shape[1]
+            groups, channels = int(chosen.get("num_groups", 1)), x.shape[1]
             if not isinstance(channels, int):
                 raise UnsupportedOp(
                     f"{node.op_type} of opset {node.opset}: the number of channels of {x.type} is not known"
                 )
             parameters = [_per_channel(p, groups, channels) for p in parameters]
-        return super().from_onnx(replace(node, operands=(x, *parameters)))
+        return cls(**chosen)(x, *parameters, name=node.name)
 
     samples = [
         Sample(f32[2, 6, 5, 7], f32[6], f32[6], num_groups=3),

@@ -14,9 +14,11 @@ from renorm.core.dims import Dim, normalize_axis
 from renorm.core.dtypes import FLOATS, compute_dtype
 from renorm.core.errors import OperandError
 from renorm.graph.attributes import Bool, Int
-from renorm.graph.op import OPAQUE, OpDef
+from renorm.graph.op import OPAQUE, REDUCTION, OpDef
 from renorm.graph.types import Operand
+from renorm.ops.shared.folding import scaled_affine
 from renorm.ops.shared.moments import ACCUMULATOR, Moments, average, moments, statistic, summed
+from renorm.te import tag
 
 
 @dataclass(frozen=True)
@@ -153,3 +155,33 @@ class GroupedNorm(OpDef):
             if p is not None and isinstance(p.shape[0], int) and isinstance(channels, int) and p.shape[0] != channels:
                 raise OperandError(f"{self.name}({x}): {p.name} has {p.shape[0]} elements for {channels} channels")
         return channels
+
+
+class AffineGroupNorm(OpDef):
+    """Base of norms of groups of neighbouring channels of a sample at inference; scale and bias per channel."""
+
+    types = {"T": FLOATS}
+    fusion = REDUCTION
+    scheduled_as = "normalization"
+    is_normalization = True
+    epsilon: Any  # an attribute of each
+
+    def group_count(self, channels: int) -> int:
+        """Return how many groups so many channels make."""
+        raise NotImplementedError(f"{self.name} has no group_count")
+
+    def fold_after(self, operands: Sequence[Any], axis: int, k: Any, shift: Any) -> Any:
+        return scaled_affine(self, operands, axis, 1, k, shift)
+
+    def compute(self, x: te.Tensor, scale: te.Tensor, bias: te.Tensor) -> te.Tensor:
+        groups = Groups(tuple(x.shape), 1, self.group_count(x.shape[1]))
+        m = moments_of_slices(x, groups)
+        standard = m.affine(x.shape[:2], lambda n, c: (groups.slice_of((n, c)), scale[c], bias[c]), self.epsilon)
+        y = te.compute(x.shape, lambda n, c, *at: standard(x[(n, c, *at)], n, c), name=self.name, tag=tag.BROADCAST)
+        return y.astype(x.dtype)
+
+    def reference(self, x: Any, scale: Any, bias: Any) -> Any:
+        groups = Groups(x.shape, 1, self.group_count(x.shape[1]))
+        slices = groups.split(x)
+        mean, var = slices.mean(axis=2, keepdims=True), slices.var(axis=2, keepdims=True)
+        return groups.join((slices - mean) / np.sqrt(var + self.epsilon)) * groups.along(scale) + groups.along(bias)
