@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from renorm import te
 from renorm.expr.linear import Linear
+from renorm.expr.mixed_radix import Digit
 from renorm.expr.nodes import Binary, Const, Expr, Var, binary, const, integer_limits, maximum, minimum
-from renorm.te.loop_algebra import Digit, LoopAlgebra, OpaqueValue, are_separate
+from renorm.te.loop_algebra import LoopAlgebra, OpaqueValue, are_separate
 
 EXTENTS = {"i": 7, "j": 4, "k": 3}
 NAMES = list(EXTENTS)

@@ -10,13 +10,15 @@ of the loops around it store the same element, of which the second would read wh
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from math import inf
 
 from renorm.expr import rewrite
 from renorm.expr.bounds import Intervals
 from renorm.expr.linear import Linear, linear
-from renorm.expr.nodes import Binary, Expr, Load, Source, Var
+from renorm.expr.mixed_radix import digit_of
+from renorm.expr.nodes import Expr, Load, Source, Var
 from renorm.tir.nodes import Buffer, For, If, Kernel, Stmt, Store, children, constant, expressions
 
 
@@ -98,18 +100,14 @@ def _stores_once(store: Store, around: _Around) -> bool:
         smaller += Linear({atom: k})
         atoms.append(atom)
     known = _determined(atoms)
-    return all(rewrite.key(v) in known for v, (low, high) in bounds.items() if low < high)
+    return all(v in known for v, (low, high) in bounds.items() if low < high)
 
 
-def _determined(atoms: list[Expr]) -> set[Hashable]:
-    """Keys of the expressions whose values those of the atoms tell: x from x // c and x % c."""
-    known = {rewrite.key(a) for a in atoms}
-    waiting = list(atoms)
-    while waiting:
-        e = waiting.pop()
-        if isinstance(e, Binary) and e.op in ("//", "%"):
-            other = Binary("%" if e.op == "//" else "//", e.a, e.b)
-            if rewrite.key(other) in known and rewrite.key(e.a) not in known:
-                known.add(rewrite.key(e.a))
-                waiting = [e.a, *atoms]
-    return known
+def _determined(atoms: Iterable[Expr]) -> set[Expr]:
+    """What the values of the atoms tell: x from x // c and x % c, as all of its digits."""
+    known: dict[Expr, float] = {}  # of a number, the digits below that place
+    for digit in sorted(map(digit_of, atoms), key=lambda d: d.unit):
+        end = known.get(digit.base, 1)
+        if digit.unit <= end:
+            known[digit.base] = max(end, digit.unit * (digit.count or inf))
+    return {number for number, end in known.items() if end == inf}

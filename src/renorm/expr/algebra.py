@@ -109,7 +109,8 @@ class Algebra(Generic[Atom]):
         return int(low // c)
 
     def coarsened(self, a: Form[Atom], c: int) -> tuple[int, Form[Atom], Form[Atom]] | None:
-        """(u, m, f) with a = u*m + f, 0 <= f < u, where u > 1 divides c, the greatest that there is; or None."""
+        """(u, m, f) with a = u*m + f, 0 <= f < u, where u > 1 divides c (any does, if c is 0), the greatest that there
+        is; or None."""
         for unit in sorted({g for k in a.coefficients if (g := gcd(k, c)) > 1}, reverse=True):
             multiples, fine = a.split(unit)
             bucket = self.bucket(fine, unit)

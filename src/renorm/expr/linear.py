@@ -11,8 +11,8 @@ from collections.abc import Callable, Hashable, Iterable
 from math import gcd
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from renorm.expr.nodes import Binary, Const, Expr
-from renorm.expr.rewrite import key
+from renorm.expr.nodes import Binary, Const, Expr, Var
+from renorm.expr.rewrite import depends_on, key
 
 INDEX_TYPES = ("int32", "int64")  # the types of index arithmetic, which never wraps
 
@@ -175,6 +175,13 @@ def difference(a: Expr, b: Expr, intern: Intern | None = None) -> Linear:
     """The form of a - b."""
     intern = intern or one_of_each()
     return linear(a, intern) - linear(b, intern)
+
+
+def slope(form: Linear, x: Var) -> int | None:
+    """Return how far the form moves when x grows by one; None where that is no constant."""
+    if any(atom is not x and depends_on(atom, x) for atom in form.terms):
+        return None
+    return form.terms.get(x, 0)
 
 
 def expression(form: Linear, dtype: str) -> Expr:

@@ -10,8 +10,8 @@ is exact for every integer x, since // rounds down.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from math import inf
+from typing import NamedTuple
 
 from renorm.expr.bounds import Bounds, Interval, Intervals, is_exact
 from renorm.expr.linear import Intern, Linear, linear, one_of_each
@@ -40,38 +40,37 @@ def _rounded(fact: Linear, intervals: Intervals) -> Iterator[Linear]:
             yield multiples.divided(g).offset(-(int(most) // g))
 
 
-@dataclass(frozen=True)
-class _Part:
-    """base // divisor % modulus, or base // divisor where modulus is None."""
+class Digit(NamedTuple):  # a dataclass asks for `base == base`, an expression, from Python 3.13 on
+    """base // unit % count: a digit of a number, or several beside each other; base // unit, all that are left, where
+    count is 0."""
 
     base: Expr
-    divisor: int = 1
-    modulus: int | None = None
+    unit: int = 1
+    count: int = 0
 
     @property
     def places(self) -> tuple[int, ...]:
-        """Return where its digits begin and end."""
-        return (self.divisor,) if self.modulus is None else (self.divisor, self.divisor * self.modulus)
+        """Return where it begins and ends."""
+        return (self.unit, self.unit * self.count) if self.count else (self.unit,)
 
     def expression(self) -> Expr:
         e = self.base
-        if self.divisor > 1:
-            e = Binary("//", e, Const(self.divisor, e.dtype))
-        return e if self.modulus is None else Binary("%", e, Const(self.modulus, e.dtype))
+        if self.unit > 1:
+            e = Binary("//", e, Const(self.unit, e.dtype))
+        return Binary("%", e, Const(self.count, e.dtype)) if self.count else e
 
 
-def _part(e: Expr) -> _Part:
-    """The expression as a part of the number that it is taken of: x//2//3 % 4 is x//6 % 4, x%12//4 is x//4 % 3."""
+def digit_of(e: Expr) -> Digit:
+    """Return an expression as a digit of the number that it is taken of: x//2//3 % 4 is x//6 % 4, x%12//4 is x//4 % 3.
+    What is no quotient or remainder is all digits of itself."""
     if not (isinstance(e, Binary) and e.op in ("//", "%") and isinstance(e.b, Const) and is_exact(e.a)):
-        return _Part(e)
-    c, part = int(e.b.value), _part(e.a)
+        return Digit(e)
+    c, whole = int(e.b.value), digit_of(e.a)
     if c <= 0:
-        return _Part(e)
-    if part.modulus is not None and part.modulus % c:
-        part = _Part(e.a)
-    if e.op == "%":
-        return _Part(part.base, part.divisor, c)
-    return _Part(part.base, part.divisor * c, None if part.modulus is None else part.modulus // c)
+        return Digit(e)
+    if whole.count % c:
+        whole = Digit(e.a)
+    return whole._replace(count=c) if e.op == "%" else Digit(whole.base, whole.unit * c, whole.count // c)
 
 
 class _Digits:
@@ -79,11 +78,11 @@ class _Digits:
 
     def __init__(self, forms: Iterable[Linear], intern: Intern):
         self._intern = intern
-        parts: dict[Expr, dict[Expr, _Part]] = {}  # of each number, by what they are as expressions
+        parts: dict[Expr, dict[Expr, Digit]] = {}  # of each number, by what they are as expressions
         waiting = list(forms)
         while waiting:
             for atom in waiting.pop().terms:
-                part = _part(atom)
+                part = digit_of(atom)
                 of_number = parts.setdefault(intern(part.base), {})
                 if part.base is not atom and not of_number:
                     waiting.append(linear(part.base, intern))
@@ -95,23 +94,23 @@ class _Digits:
             places = _places(of_number.values())
             if len(places) > 1:
                 numbers.append(base)
-                for part in (_Part(base), *of_number.values()):
+                for part in (Digit(base), *of_number.values()):
                     if all(p in places for p in part.places):
                         self._sums[self._atom(part)] = self._sum(part, places)
                 self._bounded.append((base, places[-1]))
         self._ties = [tie for base in numbers if (tie := self._tie(base)).terms]
 
-    def _atom(self, part: _Part) -> Expr:
+    def _atom(self, part: Digit) -> Expr:
         return self._intern(part.expression())
 
-    def _sum(self, part: _Part, places: tuple[int, ...]) -> Linear:
+    def _sum(self, part: Digit, places: tuple[int, ...]) -> Linear:
         """The part as a sum of digits, by what they count in it."""
-        end = None if part.modulus is None else part.places[1]
+        end = part.places[1] if part.count else inf
         terms: dict[Expr, int] = {}
-        for place, following in zip(places, (*places[1:], None)):
-            if place >= part.divisor and (end is None or place < end):
-                digit = _Part(part.base, place, None if following is None else following // place)
-                terms[self._atom(digit)] = place // part.divisor
+        for place, following in zip(places, (*places[1:], 0)):
+            if part.unit <= place < end:
+                digit = Digit(part.base, place, following // place)
+                terms[self._atom(digit)] = place // part.unit
         return Linear(terms)
 
     def _tie(self, base: Expr) -> Linear:
@@ -133,7 +132,7 @@ class _Digits:
         """The form with digits in the place of quotients, remainders and what they are taken of."""
         result = Linear({}, form.constant)
         for atom, k in form.terms.items():
-            name = self._atom(_part(atom))
+            name = self._atom(digit_of(atom))
             result = result.plus(self._sums.get(name) or Linear({name: 1}), k)
         return result
 
@@ -150,7 +149,7 @@ class _Digits:
             yield from (tie, -tie)
 
 
-def _places(parts: Iterable[_Part]) -> tuple[int, ...]:
+def _places(parts: Iterable[Digit]) -> tuple[int, ...]:
     """The longest chain of places, from 1 on, of which each divides the next."""
     chains: dict[int, tuple[int, ...]] = {}
     for place in sorted({1, *(p for part in parts for p in part.places)}):

@@ -146,6 +146,10 @@ def variables(e: Expr) -> list[Var]:
     return list(dict.fromkeys(x for x in walk(e) if isinstance(x, Var)))
 
 
+def depends_on(e: Expr, x: Var) -> bool:
+    return any(part is x for part in walk(e))
+
+
 def loads(e: Expr) -> list[Load]:
     return [x for x in walk(e) if isinstance(x, Load)]
 

@@ -237,11 +237,8 @@ def compare_integers(s: Simplifier, e: Binary) -> Expr | None:
 
 def _divided_inequality(s: Simplifier, form: Linear) -> Linear:
     """The simplest form that is negative exactly where `form` is."""
-    for g in sorted({abs(k) for k in form.coefficients if abs(k) > 1}, reverse=True):
-        multiples, small = form.split(g)
-        bucket = s.bucket(small, g)
-        if bucket is not None:
-            return _divided_inequality(s, multiples.divided(g).offset(bucket))
+    while coarse := s.coarsened(form, 0):
+        form = coarse[1]
     return form.divided(form.content() or 1)
 
 

@@ -20,8 +20,9 @@ from math import prod
 from renorm.core import dtypes
 from renorm.core.errors import InvalidSchedule
 from renorm.expr.linear import Linear
+from renorm.expr.mixed_radix import Digit
 from renorm.expr.nodes import Binary, Call, Const, Expr, Load, Reduce, Select, Var
-from renorm.te.loop_algebra import ZERO, Digit, LoopAlgebra, are_separate
+from renorm.te.loop_algebra import ZERO, LoopAlgebra, are_separate
 from renorm.te.relations import Fuse, Split
 from renorm.te.schedule import Stage
 from renorm.te.tensor import ComputeOp, IterVar, Tensor
@@ -397,7 +398,7 @@ class Inference:
             covered, used = self.algebra.covers(region.low, region.extent - 1, extent, loops)
             disjoint = disjoint and covered
             digits += used
-        taken = {var: prod(d.count for d in digits if d.var is var) for var, _ in loops}
+        taken = {var: prod(d.count for d in digits if d.base is var) for var, _ in loops}
         if (disjoint and are_separate(digits)) and all(
             loop.extent in (1, taken.get(loop.var))
             for loop in nest.prefix

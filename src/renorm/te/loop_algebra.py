@@ -13,8 +13,9 @@ from typing import NamedTuple
 from renorm.core import dtypes
 from renorm.expr.algebra import ExprAlgebra
 from renorm.expr.bounds import Intervals, Span, decided, fits_int32
-from renorm.expr.linear import Linear
-from renorm.expr.nodes import COMPARISONS, Binary, Call, Cast, Const, Expr, Select, Var, binary, cast, const
+from renorm.expr.linear import Linear, expression
+from renorm.expr.mixed_radix import Digit, digit_of
+from renorm.expr.nodes import COMPARISONS, Binary, Call, Cast, Const, Expr, Select, Var, cast
 from renorm.expr.rewrite import children, transform
 
 IntRange = tuple[int, int]  # least and greatest value, both included
@@ -48,12 +49,12 @@ class LoopAlgebra(ExprAlgebra):
         self._depth[var] = depth
         return ZERO if extent == 1 else Linear({var: 1})
 
-    def opaque(self, e: Expr, opaque: OpaqueValue, bounds: IntRange, name: Hashable) -> Linear:
+    def opaque(self, e: Expr, opaque: OpaqueValue, bounds: Span, name: Hashable) -> Linear:
         """The form of something of the type of `e`, which is known by its bounds only. name: equal for equal ones."""
         found = self._opaque_named.get(name)
         if found is None:
             var = Var("opaque", e.dtype)
-            self.ranges[var], self._opaque[var] = bounds, opaque
+            self.ranges[var], self._opaque[var] = (int(bounds[0]), int(bounds[1])), opaque
             found = self._opaque_named[name] = Linear({var: 1})
         return found
 
@@ -159,23 +160,12 @@ class LoopAlgebra(ExprAlgebra):
         terms = list(a.terms.items())
         if len(terms) > 1:
             terms.sort(key=lambda term: max((self._depth[v] for v in self._atom_free(term[0])), default=-1))
-        if terms and terms[0][1] < 0:  # begin with what is added, where there is something
-            terms.sort(key=lambda term: term[1] < 0)
-        total: Expr | None = None
-        for atom, k in terms:
-            e = atom
-            if e.dtype == "int64" and fits_int32(self._intervals.span(atom)):
-                e = cast("int32", e)  # read from memory and clamped: one type for all indices
-            if total is None:
-                total = e if k == 1 else binary("*", e, const(k, e.dtype))
-            else:
-                part = e if abs(k) == 1 else binary("*", e, const(abs(k), e.dtype))
-                total = binary("+" if k > 0 else "-", total, part)
-        if total is None:
-            return const(a.constant)
-        if a.constant:
-            total = binary("+" if a.constant > 0 else "-", total, const(abs(a.constant), total.dtype))
-        return total
+        dtype = "int64" if any(self._is_wide(atom) for atom, _ in terms) else "int32"  # one type for all indices
+        return expression(Linear({cast(dtype, atom): k for atom, k in terms}, a.constant), dtype)
+
+    def _is_wide(self, atom: Expr) -> bool:
+        """Return whether an atom that was read from memory, and maybe clamped, takes 64 bits."""
+        return atom.dtype != "int32" and not fits_int32(self._intervals.span(atom))
 
     def value(self, a: Linear) -> Expr:
         """The form as an expression over buffers: with what opaque variables stand for."""
@@ -262,7 +252,7 @@ class LoopAlgebra(ExprAlgebra):
         """Return whether [low, low + span], over all values of the loop variables, covers 0 .. extent - 1 with no gap
         and each value once up to the ends; and the digits of variables that it takes. loops: variables with extents."""
         extents = dict(loops)
-        parts = [(k, self._digit(atom, extents)) for atom, k in low.terms.items()]
+        parts = [(k, _digit(atom, extents)) for atom, k in low.terms.items()]
         taken = {digit for _, digit in parts if digit is not None}
         if low.constant != 0 or len(taken) < len(parts):
             return False, set()
@@ -273,33 +263,22 @@ class LoopAlgebra(ExprAlgebra):
             reach *= digit.count
         return reach >= extent, taken
 
-    def _digit(self, atom: Expr, extents: Mapping[Var, int]) -> Digit | None:
-        """An atom as a digit of a loop variable; None where it is something else."""
-        if isinstance(atom, Var):
-            return Digit(atom, 1, extents[atom]) if atom in extents else None
-        c = self.divisor(atom, "//") or self.divisor(atom, "%")
-        base = self.dividend(atom).single() if c else None
-        whole = self._digit(base, extents) if base is not None else None
-        if whole is None or whole.count % c:
-            return None
-        if self.divisor(atom, "//"):
-            return Digit(whole.var, whole.unit * c, whole.count // c)
-        return Digit(whole.var, whole.unit, c)
 
-
-class Digit(NamedTuple):  # a dataclass asks for `var == var`, an expression, from Python 3.13 on
-    """(var // unit) % count: a digit of a loop variable; a fused loop has one for each of the loops it is made of."""
-
-    var: Var
-    unit: int
-    count: int
+def _digit(atom: Expr, extents: Mapping[Var, int]) -> Digit | None:
+    """Return an atom as a digit of a loop variable, counted; None where it is something else."""
+    found = digit_of(atom)
+    extent = extents.get(found.base) if isinstance(found.base, Var) else None
+    if extent is None:
+        return None
+    count = found.count or extent // found.unit
+    return found._replace(count=count) if count and extent % (found.unit * count) == 0 else None
 
 
 def are_separate(digits: Iterable[Digit]) -> bool:
     """Return whether digits take all combinations of values, each determined by its variable."""
-    end: dict[Var, int] = {}
+    end: dict[Expr, int] = {}
     for d in sorted(digits, key=lambda d: d.unit):
-        if d.unit % end.get(d.var, 1):
+        if d.unit % end.get(d.base, 1):
             return False
-        end[d.var] = d.unit * d.count
+        end[d.base] = d.unit * d.count
     return True

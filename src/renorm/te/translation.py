@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from renorm.core import dtypes
-from renorm.expr.linear import INDEX_TYPES, Linear
+from renorm.expr.bounds import either, span_of
+from renorm.expr.linear import INDEX_TYPES, Linear, Span
 from renorm.expr.nodes import Binary, Call, Cast, Const, Expr, Load, Select, Var, cast, const, integer_limits
 from renorm.expr.rewrite import children, key, rebuild
-from renorm.te.loop_algebra import IntRange, LoopAlgebra, OpaqueValue
+from renorm.te.loop_algebra import LoopAlgebra, OpaqueValue
 from renorm.te.tensor import ComputeOp, Tensor, source_of
 
 
@@ -95,15 +96,12 @@ class Translation:
         opaque = OpaqueValue(lambda: self._rebuild(e), self.variables(e) if fixed else None)
         return self.algebra.opaque(e, opaque, self._bounds(e), (id(self), key(e)))
 
-    def _bounds(self, e: Expr) -> IntRange:
+    def _bounds(self, e: Expr) -> Span:
         match e:
             case Select(then=a, otherwise=b) | Call(name="if_then_else", args=(_, a, b)):
-                (al, ah), (bl, bh) = self.algebra.bounds(self.linear(a)), self.algebra.bounds(self.linear(b))
-                return min(al, bl), max(ah, bh)
+                return either(*(self.algebra.bounds(self.linear(x)) for x in (a, b)))
             case Binary(op="*", a=a, b=b) if e.dtype in INDEX_TYPES:
-                (al, ah), (bl, bh) = self.algebra.bounds(self.linear(a)), self.algebra.bounds(self.linear(b))
-                products = (al * bl, al * bh, ah * bl, ah * bh)
-                return min(products), max(products)
+                return span_of("*", *(self.algebra.bounds(self.linear(x)) for x in (a, b)))
             case Cast(a=a) if not dtypes.is_float(a.dtype):
                 return integer_limits(a.dtype)
             case _:

@@ -39,12 +39,20 @@ class Scope:
         return self.with_bounds(let.var, *self.intervals().interval(let.value))
 
     def throughout(self, body: Stmt) -> dict[Var, tuple[int, int]]:
-        """Bounds that hold wherever a variable is bound, here and in the loops of `body`."""
-        bounds = dict(self.bounds)
-        for s in walk(body):
-            if isinstance(s, For):
-                bounds |= Scope(bounds).inside(s).bounds
-        return bounds
+        """Bounds that hold wherever a variable is bound, here and in `body`."""
+        found: dict[Var, tuple[int, int] | None] = dict(self.bounds)
+
+        def visit(s: Stmt, scope: Scope) -> None:
+            if isinstance(s, (For, Let)):
+                scope = scope.inside(s) if isinstance(s, For) else scope.binding(s)
+                own = scope.bounds.get(s.var)
+                known = found.get(s.var, own)  # of a loop that a pass has copied
+                found[s.var] = own and known and (min(own[0], known[0]), max(own[1], known[1]))
+            for c in children(s):
+                visit(c, scope)
+
+        visit(body, Scope(self.bounds))
+        return {v: b for v, b in found.items() if b}
 
     def of_children(self, s: Stmt) -> list[Scope]:
         """The scope at each child of a statement, in their order."""

@@ -8,9 +8,9 @@ from math import prod
 from renorm import te
 from renorm.core.dtypes import compute_dtype, itemsize
 from renorm.core.target import Target
-from renorm.expr.linear import linear
+from renorm.expr.linear import linear, slope
 from renorm.expr.nodes import Binary, Const, Expr, Load, Reduce, Var
-from renorm.expr.rewrite import loads, substitute, variables
+from renorm.expr.rewrite import depends_on, loads, substitute
 from renorm.ops.shared.tags import KEPT, STATISTIC
 from renorm.te.tensor import producers_first, source_of
 
@@ -77,14 +77,9 @@ def readers(t: te.Tensor, among: Sequence[te.Tensor]) -> list[te.Tensor]:
     return [u for u in among if any(load.source is t for load in reads(u))]
 
 
-def depends_on(index: Expr, var: Var) -> bool:
-    return any(v is var for v in variables(index))
-
-
 def coefficient(index: Expr, var: Var) -> int | None:
     """Return how far `index` moves when `var` grows by one; None where that is no constant."""
-    found = linear(index).terms
-    return None if any(x is not var and depends_on(x, var) for x in found) else found.get(var, 0)
+    return slope(linear(index), var)
 
 
 def reached(t: te.Tensor, among: Callable[[te.Tensor], bool]) -> list[Load]:

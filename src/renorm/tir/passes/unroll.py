@@ -56,8 +56,7 @@ class _Affine:
 
 class _Unrolling:
     def __init__(self, body: Stmt):
-        self._bounds = _hulls(body)
-        self._simple = Simplifier(self._bounds)
+        self._simple = Simplifier(Scope().throughout(body))
         self._unrolled = frozenset(s.var for s in walk(body) if isinstance(s, For) and s.kind == "unrolled")
         self._free: dict[Expr, tuple[Var, ...]] = {}
         self._affine: dict[Expr, _Affine | None] = {}
@@ -168,24 +167,3 @@ def _truth(e: Expr | None) -> bool | None:
     while isinstance(e, Broadcast):
         e = e.value
     return True if e is None else bool(e.value) if isinstance(e, Const) else None
-
-
-def _hulls(s: Stmt) -> dict[Var, tuple[int, int]]:
-    """Bounds of every variable that hold wherever it is bound."""
-    found: dict[Var, tuple[int, int]] = {}
-    unbounded: set[Var] = set()
-
-    def visit(s: Stmt, scope: Scope) -> None:
-        if isinstance(s, (For, Let)):
-            scope = scope.inside(s) if isinstance(s, For) else scope.binding(s)
-            if s.var in scope.bounds:
-                low, high = scope.bounds[s.var]
-                old_low, old_high = found.get(s.var, (low, high))
-                found[s.var] = (min(low, old_low), max(high, old_high))
-            else:
-                unbounded.add(s.var)
-        for c in children(s):
-            visit(c, scope)
-
-    visit(s, Scope())
-    return {v: b for v, b in found.items() if v not in unbounded}

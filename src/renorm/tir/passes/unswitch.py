@@ -7,10 +7,9 @@ without a branch round each row of a tile, all rows use a vector that is loaded 
 from __future__ import annotations
 
 from renorm.expr.bounds import is_exact
-from renorm.expr.linear import difference
-from renorm.expr.nodes import Binary, Const, Expr, Load, Var, all_of
-from renorm.expr.rewrite import conjuncts, substitute, variables
-from renorm.expr.rewrite import walk as walk_expr
+from renorm.expr.linear import difference, slope
+from renorm.expr.nodes import Binary, Const, Expr, Var, all_of
+from renorm.expr.rewrite import conjuncts, depends_on, loads, substitute
 from renorm.tir.nodes import For, If, Kernel, Stmt, children, constant, expressions, rebuild
 from renorm.tir.rewrite import fresh_copy
 
@@ -35,19 +34,17 @@ def _visit(s: Stmt) -> Stmt:
 def _for_all(condition: Expr, rows: For, round_: Var) -> Expr | None:
     """Return what holds where the condition does for all of `rows`; None where that cannot be said before the loop."""
     first, extent = constant(rows.start), constant(rows.extent)
-    if first is None or extent is None or extent < 2 or any(v is round_ for v in variables(condition)):
+    if first is None or extent is None or extent < 2 or depends_on(condition, round_):
         return None
     found: list[Expr] = []
     for e in conjuncts(condition):
         if not isinstance(e, Binary) or e.op not in ("<", "<=", ">", ">=") or not (is_exact(e.a) and is_exact(e.b)):
             return None
-        slope = 0
-        for atom, k in difference(e.a, e.b).terms.items():
-            if atom is rows.var:
-                slope = k
-            elif any(v is rows.var for v in variables(atom)) or any(isinstance(x, Load) for x in walk_expr(atom)):
-                return None
-        hardest = first + extent - 1 if (slope > 0) == (e.op in ("<", "<=")) else first
+        form = difference(e.a, e.b)
+        growth = slope(form, rows.var)
+        if growth is None or any(loads(atom) for atom in form.terms):
+            return None
+        hardest = first + extent - 1 if (growth > 0) == (e.op in ("<", "<=")) else first
         found.append(substitute(e, {rows.var: Const(hardest, rows.var.dtype)}))
     # of one comparison the other version would hold a row that is never reached
     return all_of(*found) if len(found) > 1 else None
