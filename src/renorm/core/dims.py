@@ -1,32 +1,36 @@
 """Extents of axes: integers, or polynomials over named symbols; the only home of broadcast and convolution arithmetic.
 
 A `Dim` is an int or a `Sym`. Arithmetic between them gives an int where the result is constant. `Sym` keeps a canonical
-sum of products with integer coefficients, so equality is structural: N*2 + N == 3*N.
+sum of products with integer coefficients, and divides by the algebra of indices, so equality is structural: N*2 + N ==
+3*N, and (N - 1)//2 + 1 == (N + 1)//2.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from math import inf
 from operator import index
 from typing import Any, Protocol, SupportsIndex, Union
 
+from renorm.core.algebra import Algebra
 from renorm.core.errors import InvalidInput, OperandError
+from renorm.core.linear import Form, Span
 
 Dim = Union[int, "Sym"]
 Shape = tuple[Dim, ...]
 _Atom = Union[str, tuple[str, "Dim", "Dim"]]  # a name, or ("//" | "%", dividend, divisor), which stays opaque
-_Terms = Mapping[tuple[_Atom, ...], int]
+_Product = tuple[_Atom, ...]  # of at least one
 
 
 class Sym:
     """A symbolic extent. Immutable; compares and hashes by value."""
 
-    __slots__ = ("_key", "terms")
+    __slots__ = ("_key", "form")
 
-    def __init__(self, name: str | _Terms):
-        self.terms: dict[tuple[_Atom, ...], int] = {(name,): 1} if isinstance(name, str) else dict(name)
-        self._key = tuple(sorted(self.terms.items(), key=repr))
+    def __init__(self, name: str | Form[_Product]):
+        self.form: Form[_Product] = Form({(name,): 1}) if isinstance(name, str) else name
+        self._key = tuple(sorted(_terms(self), key=repr))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sym) and self._key == other._key
@@ -35,70 +39,62 @@ class Sym:
         return hash(self._key)
 
     def __add__(self, other: Dim) -> Dim:
-        terms = dict(self.terms)
-        for monomial, k in _terms(other).items():
-            terms[monomial] = terms.get(monomial, 0) + k
-        return _normal(terms)
+        return _dim(self.form + _form(other))
 
     __radd__ = __add__
 
     def __neg__(self) -> Dim:
-        return self * -1
+        return _dim(-self.form)
 
     def __sub__(self, other: Dim) -> Dim:
-        return self + (-other)
+        return _dim(self.form - _form(other))
 
     def __rsub__(self, other: Dim) -> Dim:
         return -self + other
 
     def __mul__(self, other: Dim) -> Dim:
-        terms: dict[tuple[_Atom, ...], int] = {}
-        for m1, k1 in self.terms.items():
-            for m2, k2 in _terms(other).items():
-                monomial = tuple(sorted(m1 + m2, key=repr))
-                terms[monomial] = terms.get(monomial, 0) + k1 * k2
-        return _normal(terms)
+        product: Form[_Product] = Form({})
+        for left, k in _terms(self):
+            for right, c in _terms(other):
+                product += _multiple(tuple(sorted(left + right, key=repr)), k * c)
+        return _dim(product)
 
     __rmul__ = __mul__
 
     def __floordiv__(self, other: Dim) -> Dim:
-        if other == 1:
-            return self
-        if isinstance(other, int) and all(k % other == 0 for k in self.terms.values()):
-            return _normal({m: k // other for m, k in self.terms.items()})
+        if isinstance(other, int) and other > 0:
+            return _dim(_EXTENTS.floor_divide(self.form, other))
         exact = _divide(self, other)
-        return exact if exact is not None else Sym({(("//", self, other),): 1})
+        return exact if exact is not None else Sym(_opaque("//", self, other))
 
     def __rfloordiv__(self, other: int) -> Dim:
-        return Sym({(("//", other, self),): 1})
+        return Sym(_opaque("//", other, self))
 
     def __rmod__(self, other: int) -> Dim:
-        return Sym({(("%", other, self),): 1})
+        return Sym(_opaque("%", other, self))
 
     def __mod__(self, other: Dim) -> Dim:
-        if isinstance(other, int) and all(k % other == 0 for k in self.terms.values()):
-            return 0
-        return 0 if _divide(self, other) is not None else Sym({(("%", self, other),): 1})
+        if isinstance(other, int) and other > 0:
+            return _dim(_EXTENTS.floor_modulo(self.form, other))
+        return 0 if _divide(self, other) is not None else Sym(_opaque("%", self, other))
 
     def __str__(self) -> str:
         def atom(a: _Atom) -> str:
             return a if isinstance(a, str) else f"({a[1]}){a[0]}({a[2]})"
 
-        def term(monomial: tuple[_Atom, ...], k: int) -> str:
-            names = "*".join(atom(a) for a in monomial)
+        def term(product: tuple[_Atom, ...], k: int) -> str:
+            names = "*".join(atom(a) for a in product)
             return str(k) if not names else names if k == 1 else f"{k}*{names}"
 
-        return " + ".join(
-            term(m, k) for m, k in sorted(self.terms.items(), key=lambda item: repr(item[0]), reverse=True)
-        )
+        return " + ".join(term(m, k) for m, k in sorted(_terms(self), key=lambda item: repr(item[0]), reverse=True))
 
     __repr__ = __str__
 
     def symbols(self) -> set[str]:
         """Names that occur in this extent."""
         found: set[str] = set()
-        for monomial in self.terms:
-            for a in monomial:
+        for product in self.form.terms:
+            for a in product:
                 if isinstance(a, str):
                     found.add(a)
                 else:
@@ -111,34 +107,74 @@ def symbols_of(dim: Dim) -> set[str]:
     return dim.symbols() if isinstance(dim, Sym) else set()
 
 
-def _terms(dim: Dim) -> _Terms:
-    return dim.terms if isinstance(dim, Sym) else {(): dim}
+def _form(dim: Dim) -> Form[_Product]:
+    return dim.form if isinstance(dim, Sym) else Form({}, dim)
 
 
-def _normal(terms: _Terms) -> Dim:
-    kept = {m: k for m, k in terms.items() if k}
-    if not kept:
-        return 0
-    return kept[()] if set(kept) == {()} else Sym(kept)
+def _dim(form: Form[_Product]) -> Dim:
+    return form.constant if not form.terms else Sym(form)
+
+
+def _terms(dim: Dim) -> list[tuple[tuple[_Atom, ...], int]]:
+    """Return products with their coefficients, and the constant, where it is not 0, with the product of nothing."""
+    form = _form(dim)
+    return [*form.terms.items(), *([((), form.constant)] if form.constant else [])]
+
+
+def _multiple(product: tuple[_Atom, ...], k: int) -> Form[_Product]:
+    return Form({product: k} if k else {}) if product else Form({}, k)
+
+
+def _opaque(op: str, a: Dim, b: Dim) -> Form[_Product]:
+    return Form({((op, a, b),): 1})
+
+
+class _Extents(Algebra[_Product]):
+    """Quotients and remainders of extents by numbers: what cannot be divided is a factor of its own."""
+
+    def form_span(self, form: Form[_Product]) -> Span:
+        return bounds(_dim(form))
+
+    def atom(self, op: str, a: Form[_Product], b: Form[_Product]) -> Form[_Product]:
+        return _opaque(op, _dim(a), _dim(b))
+
+    def divisor(self, atom: _Product, op: str) -> int:
+        first = atom[0]
+        if len(atom) > 1 or isinstance(first, str) or first[0] != op or isinstance(first[2], Sym):
+            return 0
+        return max(0, first[2])
+
+    def dividend(self, atom: _Product) -> Form[_Product]:
+        first = atom[0]
+        assert not isinstance(first, str)
+        return _form(first[1])
+
+
+_EXTENTS = _Extents()
+
+
+def bounds(dim: Dim) -> Span:
+    """Return the least and the greatest value, where no product of symbols is negative."""
+    return _form(dim).span(lambda product: (0, inf))
 
 
 def _divide(a: Sym, b: Dim) -> Dim | None:
-    """a / b where b is one monomial that divides every term of a; None otherwise."""
+    """a / b where b is one product that divides every term of a; None otherwise."""
     divisor = _terms(b)
     if len(divisor) != 1:
         return 1 if a == b else None
-    ((names, k),) = divisor.items()
-    quotient: dict[tuple[_Atom, ...], int] = {}
-    for monomial, coefficient in a.terms.items():
-        rest = list(monomial)
+    ((names, k),) = divisor
+    quotient: Form[_Product] = Form({})
+    for product, coefficient in _terms(a):
+        rest = list(product)
         for name in names:
             if name not in rest:
                 return None
             rest.remove(name)
-        if k == 0 or coefficient % k:
+        if coefficient % k:
             return None
-        quotient[tuple(rest)] = coefficient // k
-    return _normal(quotient)
+        quotient += _multiple(tuple(rest), coefficient // k)
+    return _dim(quotient)
 
 
 def substitute(dim: Dim, values: Mapping[str, int]) -> Dim:
@@ -146,9 +182,9 @@ def substitute(dim: Dim, values: Mapping[str, int]) -> Dim:
     if isinstance(dim, int):
         return dim
     total: Dim = 0
-    for monomial, k in dim.terms.items():
+    for factors, k in _terms(dim):
         product: Dim = k
-        for a in monomial:
+        for a in factors:
             if isinstance(a, str):
                 factor: Dim = values.get(a, Sym(a))
             else:

@@ -14,7 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import gcd, inf
 
 from renorm.core import dtypes
-from renorm.expr.linear import INDEX_TYPES, Intern, Linear, Span, difference, linear, one_of_each
+from renorm.core.linear import Span
+from renorm.expr.linear import INDEX_TYPES, Intern, Linear, difference, linear, one_of_each
 from renorm.expr.nodes import (
     Binary,
     Broadcast,

@@ -148,7 +148,7 @@ def divide_one(s: Simplifier, e: Binary) -> Expr | None:
 
 
 def index_division(s: Simplifier, e: Binary) -> Expr | None:
-    """x // c, x % c, and x / c where it is x // c, by the rules of expr.algebra: (c*q + r) // c -> q + r // c, ..."""
+    """x // c, x % c, and x / c where it is x // c, by the rules of core.algebra: (c*q + r) // c -> q + r // c, ..."""
     if type(e.b) is Const and s.is_index(e.a):
         form = s.applied(e.op, s.form(e.a), Linear({}, int(e.b.value)))
         return None if form is None else s.expression(form, e.dtype)

@@ -13,8 +13,9 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from math import gcd
 
+from renorm.core.linear import Span
 from renorm.expr.algebra import ExprAlgebra
-from renorm.expr.bounds import Bounds, Intervals, Span
+from renorm.expr.bounds import Bounds, Intervals
 from renorm.expr.linear import INDEX_TYPES, Linear, expression, linear_in_parts
 from renorm.expr.nodes import Binary, Broadcast, Call, Const, Expr, Load, Not, Reduce, Scalar, Var
 from renorm.expr.rewrite import children, conjuncts, key, rebuild

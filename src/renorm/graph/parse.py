@@ -214,8 +214,6 @@ class _Parser:
             self._expect("(")
             right = self._extent()
             self._expect(")")
-            if isinstance(left, int):
-                left = Sym({(): left})
             return left // right if operator.text == "//" else left % right
         if _INTEGER.fullmatch(token.text):
             return int(token.text)

@@ -11,8 +11,9 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from typing import NamedTuple
 
 from renorm.core import dtypes
+from renorm.core.linear import Span
 from renorm.expr.algebra import ExprAlgebra
-from renorm.expr.bounds import Intervals, Span, decided, fits_int32
+from renorm.expr.bounds import Intervals, decided, fits_int32
 from renorm.expr.linear import Linear, expression
 from renorm.expr.mixed_radix import Digit, digit_of
 from renorm.expr.nodes import COMPARISONS, Binary, Call, Cast, Const, Expr, Select, Var, cast

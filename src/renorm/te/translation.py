@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from renorm.core import dtypes
+from renorm.core.linear import Span
 from renorm.expr.bounds import either, span_of
-from renorm.expr.linear import INDEX_TYPES, Linear, Span
+from renorm.expr.linear import INDEX_TYPES, Linear
 from renorm.expr.nodes import Binary, Call, Cast, Const, Expr, Load, Select, Var, cast, const, integer_limits
 from renorm.expr.rewrite import children, key, rebuild
 from renorm.te.loop_algebra import LoopAlgebra, OpaqueValue

@@ -2,7 +2,7 @@
 
     form ::= constant + coefficient * atom + ...        atom: a loop variable, or what is not linear, as an i64 value
 
-The algebra is that of expr.algebra; a value is one object wherever it is seen (Function.pure), so it can be an atom.
+The algebra is that of core.algebra; a value is one object wherever it is seen (Function.pure), so it can be an atom.
 Emitting a form adds its terms from the outermost region inwards and the constant last. So the part that a loop does
 not change is computed outside it, accesses that differ by a constant share one base, and the constant becomes the
 displacement of the instruction. A vector index has one form for each lane; neighbours then show as constants that
@@ -18,9 +18,10 @@ from collections.abc import Callable
 from renorm.codegen.llvm import integers
 from renorm.codegen.llvm.ssa import I64, Function, Value, constant
 from renorm.core import dtypes
-from renorm.expr.algebra import Algebra
+from renorm.core.algebra import Algebra
+from renorm.core.linear import Form, Span
 from renorm.expr.bounds import EVERYTHING, decided, either, span_of
-from renorm.expr.linear import INDEX_TYPES, Form, Span
+from renorm.expr.linear import INDEX_TYPES
 from renorm.expr.nodes import Binary, Broadcast, Call, Cast, Const, Expr, Ramp, Select, Var
 from renorm.expr.rewrite import children
 

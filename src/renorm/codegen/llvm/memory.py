@@ -13,7 +13,7 @@ from renorm.codegen.llvm import types
 from renorm.codegen.llvm.index import Indices
 from renorm.codegen.llvm.ssa import I64, Function, Type, Value, constant, vector
 from renorm.core import dtypes
-from renorm.expr.linear import Form
+from renorm.core.linear import Form
 from renorm.expr.nodes import Const, Expr, Ramp
 from renorm.tir.nodes import Buffer
 

@@ -6,13 +6,13 @@ answer depends on what a Sym will be. Symbols are extents, hence not negative.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from renorm.core.dims import Shape, Sym
+from renorm.core.dims import Shape, Sym, bounds
+from renorm.expr.bounds import decided
 from renorm.expr.nodes import fold_integers
 
 Known = tuple[Shape, "np.ndarray[Any, Any] | None"]
@@ -64,7 +64,7 @@ def divide(a: Any, b: Any) -> Any:
     """Integers truncate toward zero. An extent over a float, or over an extent, is known where it divides."""
     if isinstance(a, Sym) or isinstance(b, Sym):
         by = _whole(b)
-        if not isinstance(a, Sym) or by is None or _bounds(by)[0] < 0 or by == 0:
+        if not isinstance(a, Sym) or by is None or bounds(by)[0] < 0 or by == 0:
             return None
         return a // by if isinstance(b, int) or a % by == 0 else None
     if isinstance(a, np.floating):
@@ -92,41 +92,29 @@ def power(a: Any, b: Any) -> Any:
     return fold_integers("pow", a, b) if isinstance(a, int) and isinstance(b, int) else None
 
 
-def _bounds(d: Any) -> tuple[float, float]:
-    """Least and greatest value that an element may have."""
-    if not isinstance(d, Sym):
-        return (d, d)
-    rest = [k for monomial, k in d.terms.items() if monomial]
-    constant = d.terms.get((), 0)
-    return (constant if min(rest) > 0 else -math.inf, constant if max(rest) < 0 else math.inf)
-
-
-def _difference(a: Any, b: Any) -> tuple[float, float]:
-    d = subtract(int(a) if isinstance(a, bool) else a, int(b) if isinstance(b, bool) else b)
-    return (-math.inf, math.inf) if d is None else _bounds(d)
+def _compared(op: str, a: Any, b: Any) -> bool | None:
+    difference = subtract(int(a) if isinstance(a, bool) else a, int(b) if isinstance(b, bool) else b)
+    return None if difference is None else decided(op, bounds(difference))
 
 
 def equal(a: Any, b: Any) -> bool | None:
-    low, high = _difference(a, b)
-    return True if low == high == 0 else False if low > 0 or high < 0 else None
+    return _compared("==", a, b)
 
 
 def greater(a: Any, b: Any) -> bool | None:
-    low, high = _difference(a, b)
-    return True if low > 0 else False if high <= 0 else None
+    return _compared(">", a, b)
 
 
 def greater_or_equal(a: Any, b: Any) -> bool | None:
-    low, high = _difference(a, b)
-    return True if low >= 0 else False if high < 0 else None
+    return _compared(">=", a, b)
 
 
 def less(a: Any, b: Any) -> bool | None:
-    return greater(b, a)
+    return _compared("<", a, b)
 
 
 def less_or_equal(a: Any, b: Any) -> bool | None:
-    return greater_or_equal(b, a)
+    return _compared("<=", a, b)
 
 
 def maximum(a: Any, b: Any) -> Any:
