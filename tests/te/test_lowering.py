@@ -415,3 +415,18 @@ def test_a_tensor_read_twice_is_one_operand(run_on_cpu: Any) -> None:
     x, out = np.arange(4, dtype="float32"), np.zeros(4, "float32")
     run_with(run_on_cpu, te.lower(s, [a, y]), x, out)
     np.testing.assert_array_equal(out, (x + 1) * (x + 1)[::-1])
+
+
+@pytest.mark.parametrize(("dtype", "divisor"), [("uint8", 3), ("uint16", 1000)])
+def test_indices_from_narrow_memory_do_not_wrap(run_on_cpu: Any, dtype: str, divisor: int) -> None:
+    most = np.iinfo(dtype).max
+    table = te.placeholder((most // divisor + 1, 1200), "float32", "table")
+    rows = te.placeholder((6,), dtype, "rows")
+    read = te.compute((6, 1200), lambda i, j: table[rows[i].astype("int32") // divisor, j], "read")
+    kernel = te.lower(te.create_schedule(read.op), [table, rows, read])
+    verify(kernel)
+    values = np.random.default_rng(0).random(table.shape, np.float32)
+    found = np.zeros((6, 1200), np.float32)
+    chosen = np.linspace(0, most, 6).astype(dtype)
+    run_on_cpu(kernel, [values, chosen, found])
+    np.testing.assert_array_equal(found, values[chosen // divisor])

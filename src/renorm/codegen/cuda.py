@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from math import isinf, isnan
 
 from renorm.core.errors import InternalError, InvalidLoops
+from renorm.core.linear import Span
 from renorm.core.target import Target
-from renorm.expr.bounds import interval
+from renorm.expr.bounds import interval, is_finite
 from renorm.expr.nodes import Binary, Broadcast, Call, Cast, Const, Expr, Load, Not, Select, Var
 from renorm.expr.rewrite import loads
 from renorm.tir.nodes import (
@@ -186,7 +187,7 @@ class _Function:
             case Let():
                 name = self._name(s.var, s.var.name)
                 self._line(depth, f"const {_TYPES[s.var.dtype]} {name} = {self._expr(s.value)};")
-                self._know(s.var, *interval(s.value, self._bounds))
+                self._know(s.var, interval(s.value, self._bounds))
                 self._statement(s.body, depth)
             case If():
                 self._line(depth, f"if ({self._expr(s.condition)}) {{")
@@ -204,10 +205,10 @@ class _Function:
             case _:
                 raise InternalError(f"CUDA C has no form for {type(s).__name__}")
 
-    def _know(self, var: Var, low: int | None, high: int | None) -> None:
+    def _know(self, var: Var, span: Span) -> None:
         """Keeps the range of a variable, where it has one."""
-        if low is not None and high is not None:
-            self._bounds[var] = (low, high)
+        if is_finite(span):
+            self._bounds[var] = int(span[0]), int(span[1])
 
     def _loop(self, s: For, depth: int) -> None:
         start, extent = constant(s.start), constant(s.extent)
@@ -226,8 +227,8 @@ class _Function:
             self._statement(s.body, depth + 1)
             self._line(depth, "}")
             return
-        low, high = interval(s.start, self._bounds), interval(s.start + s.extent, self._bounds)
-        self._know(s.var, low[0], None if high[1] is None else high[1] - 1)
+        first, end = interval(s.start, self._bounds), interval(s.start + s.extent, self._bounds)
+        self._know(s.var, (first[0], end[1] - 1))
         name = self._name(s.var, s.var.name)
         begin, end = self._expr(s.start), self._expr(s.start + s.extent)
         if s.kind in ("unrolled", "vectorized"):
@@ -280,8 +281,7 @@ class _Function:
         is_float = _register(e.a.dtype) in ("float32", "float64")
         match e.op:
             case "//" | "%":
-                low, divisor = interval(e.a, self._bounds)[0], interval(e.b, self._bounds)[0]
-                if low is not None and low >= 0 and divisor is not None and divisor > 0:
+                if interval(e.a, self._bounds)[0] >= 0 and interval(e.b, self._bounds)[0] > 0:
                     return f"({a} {'/' if e.op == '//' else '%'} {b})"  # C truncates, which is the same for these
                 return f"{self._own('floordiv' if e.op == '//' else 'floormod', e.dtype)}({a}, {b})"
             case "min" | "max":

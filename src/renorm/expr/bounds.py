@@ -35,15 +35,14 @@ from renorm.expr.nodes import (
 from renorm.expr.rewrite import children, conjuncts
 
 Bounds = Mapping[Var, tuple[int, int]]
-Interval = tuple[int | None, int | None]  # None: no bound on that side is known
 EVERYTHING: Span = (-inf, inf)
 
 MOST_STEPS = 1000  # combinations of facts that are tried for one bound: sets of facts are many
 
 
-def interval(e: Expr, bounds: Bounds | None = None, facts: Iterable[Expr] = ()) -> Interval:
+def interval(e: Expr, bounds: Bounds | None = None, facts: Iterable[Expr] = ()) -> Span:
     """Least and greatest value of an integer or bool expression; of all lanes, where it is a vector."""
-    return Intervals(bounds, facts).interval(e)
+    return Intervals(bounds, facts).span(e)
 
 
 class Intervals:
@@ -60,10 +59,6 @@ class Intervals:
         given = tuple(f for fact in facts for f in self.nonpositive_forms(fact))
         self._plain = Intervals(bounds, (), self.intern) if given else None
         self._facts = (*given, *self._of_remainders(given))
-
-    def interval(self, e: Expr) -> Interval:
-        low, high = self.span(e)
-        return (None if low == -inf else int(low), None if high == inf else int(high))
 
     def span(self, e: Expr) -> Span:
         found = self._found.get(e)
@@ -255,6 +250,15 @@ def is_exact(e: Expr) -> bool:
     if type(e) is Cast:
         return is_exact(e.a) and (e.dtype == "int64" or fits_int32(Intervals().span(e.a)))
     return not reads(e)
+
+
+def is_finite(span: Span) -> bool:
+    return span[0] > -inf and span[1] < inf
+
+
+def is_within(span: Span, size: int) -> bool:
+    """Return whether all of a span are indices of `size` elements."""
+    return span[0] >= 0 and span[1] < size
 
 
 def fits_int32(span: Span) -> bool:

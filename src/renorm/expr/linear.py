@@ -80,8 +80,9 @@ def slope(form: Linear, x: Var) -> int | None:
     return form.terms.get(x, 0)
 
 
-def expression(form: Linear, dtype: str) -> Expr:
-    """The form as an expression: terms in order, subtraction for negative coefficients, the constant last."""
+def expression(form: Linear, dtype: str, infix: Callable[[str, Expr, Expr], Expr] = Binary) -> Expr:
+    """The form as an expression: terms in order, subtraction for negative coefficients, the constant last. infix: makes
+    a op b."""
     terms = list(form.terms.items())
     constant = form.constant
     result: Expr | None = None
@@ -94,12 +95,12 @@ def expression(form: Linear, dtype: str) -> Expr:
             result, constant = Const(constant, dtype), 0
     for atom, k in terms:
         if result is None:
-            result = atom if k == 1 else Binary("*", atom, Const(k, dtype))
+            result = atom if k == 1 else infix("*", atom, Const(k, dtype))
         else:
-            size = atom if abs(k) == 1 else Binary("*", atom, Const(abs(k), dtype))
-            result = Binary("+" if k > 0 else "-", result, size)
+            size = atom if abs(k) == 1 else infix("*", atom, Const(abs(k), dtype))
+            result = infix("+" if k > 0 else "-", result, size)
     if result is None:
         return Const(constant, dtype)
     if constant:
-        result = Binary("+" if constant > 0 else "-", result, Const(abs(constant), dtype))
+        result = infix("+" if constant > 0 else "-", result, Const(abs(constant), dtype))
     return result

@@ -13,12 +13,13 @@ from collections.abc import Iterable, Iterator
 from math import inf
 from typing import NamedTuple
 
-from renorm.expr.bounds import Bounds, Interval, Intervals, is_exact
+from renorm.core.linear import Span
+from renorm.expr.bounds import Bounds, Intervals, is_exact
 from renorm.expr.linear import Intern, Linear, linear, one_of_each
 from renorm.expr.nodes import Binary, Const, Expr
 
 
-def interval(e: Expr, bounds: Bounds | None = None, facts: Iterable[Expr] = ()) -> Interval:
+def interval(e: Expr, bounds: Bounds | None = None, facts: Iterable[Expr] = ()) -> Span:
     """Return the interval of an integer expression without lanes, tighter than `bounds.interval`: expensive, for where
     nothing less will do."""
     intern = one_of_each()
@@ -27,8 +28,7 @@ def interval(e: Expr, bounds: Bounds | None = None, facts: Iterable[Expr] = ()) 
     digits = _Digits((form, *given), intern)
     form, given = digits.rewritten(form), [digits.rewritten(f) for f in given]
     facts_known = (*given, *(f for fact in given for f in _rounded(fact, intervals)), *digits.facts(intervals))
-    low, high = -intervals.most(-form, facts_known), intervals.most(form, facts_known)
-    return (None if low == -inf else int(low), None if high == inf else int(high))
+    return -intervals.most(-form, facts_known), intervals.most(form, facts_known)
 
 
 def _rounded(fact: Linear, intervals: Intervals) -> Iterator[Linear]:

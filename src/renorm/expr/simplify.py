@@ -140,22 +140,16 @@ class Simplifier(ExprAlgebra):
 
     def expression(self, form: Linear, dtype: str = "") -> Expr:
         """The interned expression of a form. dtype: that of its atoms where there are any."""
-        result = self._intern_sum(expression(form, dtype or next(iter(form.terms)).dtype))
+        result = self.intern(expression(form, dtype or next(iter(form.terms)).dtype, self._infix))
         self._forms.setdefault(result, form)
         return self._settle(result, result)
 
     def made(self, e: Binary) -> Expr:
-        atom = self.intern(Binary(e.op, self.intern(e.a), self.intern(e.b)))
+        atom = self._infix(e.op, e.a, e.b)
         return self._settle(atom, atom)
 
-    def _intern_sum(self, e: Expr) -> Expr:
-        if type(e) is Binary and e.op in ("+", "-", "*"):
-            known = self._interned.get((e.op, id(e.a), id(e.b)))
-            if known is not None:
-                return known
-            a, b = self._intern_sum(e.a), self._intern_sum(e.b)
-            return self.intern(e if a is e.a and b is e.b else Binary(e.op, a, b))
-        return self.intern(e)
+    def _infix(self, op: str, a: Expr, b: Expr) -> Expr:
+        return self.intern(Binary(op, self.intern(a), self.intern(b)))
 
     def span(self, e: Expr) -> Span:
         return self._intervals.span(e)

@@ -22,7 +22,7 @@ from collections.abc import Collection, Mapping, Sequence
 from math import prod
 
 from renorm.core.errors import InvalidSchedule, suggest
-from renorm.expr.bounds import Intervals
+from renorm.expr.bounds import Intervals, is_within
 from renorm.expr.linear import Linear
 from renorm.expr.nodes import (
     Binary,
@@ -252,8 +252,7 @@ class _Lowering:
         """
         for condition in list(conditions):
             others = [c for c in conditions if c is not condition]
-            low, high = Intervals(self.algebra.ranges, others).interval(position)
-            if low is not None and high is not None and low >= 0 and high < size:
+            if is_within(Intervals(self.algebra.ranges, others).span(position), size):
                 conditions = others
         return conditions
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from renorm.expr.bounds import Intervals
+from renorm.expr.bounds import Intervals, is_finite
 from renorm.expr.nodes import Binary, Expr, Load, Not, Var
 from renorm.expr.rewrite import conjuncts
 from renorm.expr.rewrite import walk as walk_expr
@@ -30,13 +30,13 @@ class Scope:
     def inside(self, loop: For) -> Scope:
         """In the body of a loop; its iterations reach from the least start to the greatest end."""
         intervals = self.intervals()
-        low, _ = intervals.interval(loop.start)
-        _, high = intervals.interval(Binary("+", loop.start, loop.extent))
-        return self.with_bounds(loop.var, low, None if high is None else high - 1)
+        low, _ = intervals.span(loop.start)
+        _, high = intervals.span(Binary("+", loop.start, loop.extent))
+        return self.with_bounds(loop.var, low, high - 1)
 
     def binding(self, let: Let) -> Scope:
         """In the body of a Let."""
-        return self.with_bounds(let.var, *self.intervals().interval(let.value))
+        return self.with_bounds(let.var, *self.intervals().span(let.value))
 
     def throughout(self, body: Stmt) -> dict[Var, tuple[int, int]]:
         """Bounds that hold wherever a variable is bound, here and in `body`."""
@@ -66,11 +66,10 @@ class Scope:
             case _:
                 return [self] * len(children(s))
 
-    def with_bounds(self, var: Var, low: int | None, high: int | None) -> Scope:
-        if low is None or high is None:
-            bounds = {v: b for v, b in self.bounds.items() if v is not var}
-        else:
-            bounds = {**self.bounds, var: (low, max(low, high))}
+    def with_bounds(self, var: Var, low: float, high: float) -> Scope:
+        bounds = {v: b for v, b in self.bounds.items() if v is not var}
+        if is_finite((low, high)):
+            bounds[var] = int(low), int(max(low, high))
         return Scope(bounds, self.facts, self.written)
 
     def assuming(self, condition: Expr, holds: bool = True) -> Scope:

@@ -13,14 +13,16 @@ verify(kernel, target) checks, and reports all at once,
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import inf
 
 import numpy as np
 
 from renorm.core import dtypes
 from renorm.core.errors import InvalidLoops
+from renorm.core.linear import Span
 from renorm.core.target import Target
 from renorm.expr import mixed_radix
-from renorm.expr.bounds import interval, is_exact
+from renorm.expr.bounds import interval, is_exact, is_finite, is_within
 from renorm.expr.nodes import Binary, Broadcast, Call, Expr, Load, Not, Ramp, Select, Var
 from renorm.expr.rewrite import children as parts_of
 from renorm.expr.rewrite import conjuncts, variables
@@ -174,29 +176,20 @@ class _Checker:
             guarded = _and_in_expression(guarded, predicate)
         if any(interval(f, guarded.bounds) == (0, 0) for f in guarded.facts):
             return  # never reached
-        low, high = guarded.intervals().interval(index)
-        if _fits(low, high, buffer.size):
+        if is_within(guarded.intervals().span(index), buffer.size):
             return
         simple = guarded.simplifier()(index)
-        low, high = guarded.intervals().interval(simple)
-        if _fits(low, high, buffer.size):
+        if is_within(guarded.intervals().span(simple), buffer.size):
             return
-        low, high = mixed_radix.interval(simple, guarded.bounds, guarded.facts)
-        if _fits(low, high, buffer.size):
+        span = mixed_radix.interval(simple, guarded.bounds, guarded.facts)
+        if is_within(span, buffer.size):
             return
         tried, widened = _without_data(simple, guarded)
         reached = _extremes(tried, widened)
-        if reached is not None:
-            low, high = reached
-            if low > high or _fits(low, high, buffer.size):
-                return
-        self.problems.append(
-            _outside(buffer, simple, (low, high), guarded, what, reached is not None and widened is guarded)
-        )
-
-
-def _fits(low: int | None, high: int | None, size: int) -> bool:
-    return low is not None and high is not None and low >= 0 and high < size
+        if reached is not None and (reached[0] > reached[1] or is_within(reached, buffer.size)):
+            return
+        certain = reached is not None and widened is guarded
+        self.problems.append(_outside(buffer, simple, reached or span, guarded, what, certain))
 
 
 def _and_in_expression(scope: Scope, condition: Expr) -> Scope:
@@ -236,11 +229,11 @@ def _without_data(e: Expr, scope: Scope) -> tuple[Expr, Scope]:
             return rebuild_expr(x, tuple(visit(c) for c in parts_of(x)))
         if not any(isinstance(part, Load) for part in walk_expr(x)):
             return x
-        low, high = scope.intervals().interval(x)
-        if low is None or high is None:
+        low, high = span = scope.intervals().span(x)
+        if not is_finite(span):
             return x
         data = Var("data", x.dtype)
-        bounds[data] = (low, high)
+        bounds[data] = int(low), int(high)
         return data
 
     index = visit(e)
@@ -304,10 +297,8 @@ def _evaluate(e: Expr, values: dict[Var, np.ndarray]) -> np.ndarray:
             raise NotImplementedError
 
 
-def _outside(
-    buffer: Buffer, index: Expr, reached: tuple[int | None, int | None], scope: Scope, what: str, certain: bool
-) -> str:
-    low, high = ("?" if x is None else str(x) for x in reached)
+def _outside(buffer: Buffer, index: Expr, reached: Span, scope: Scope, what: str, certain: bool) -> str:
+    low, high = ("?" if x in (inf, -inf) else str(x) for x in reached)
     known = [f"{v.name} in [{scope.bounds[v][0]}, {scope.bounds[v][1]}]" for v in variables(index) if v in scope.bounds]
     known += [str(f) for f in scope.facts if any(v is w for v in variables(f) for w in variables(index))]
     verdict = "is" if certain else "may be"

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from renorm.expr.bounds import Intervals, is_exact
+from renorm.expr.bounds import Intervals, is_exact, is_finite
 from renorm.expr.linear import difference
 from renorm.expr.nodes import Binary, Call, Const, Expr, Load, Not, Select, Var
 from renorm.expr.rewrite import variables
@@ -152,7 +152,7 @@ def _cuts_of(e: Binary, x: Var, inner: set[Var], intervals: Intervals) -> Iterat
         elif any(v not in inner for v in variables(atom)) or any(isinstance(v, Load) for v in walk_expr(atom)):
             return  # a loop further out, or data, has a say: no one place is right for all its values
     low, high = intervals.form_span(rest)
-    if k == 0 or low == -float("inf") or high == float("inf"):
+    if k == 0 or not is_finite((low, high)):
         return
     least, most = int(low), int(high)
     # k*x + rest < 0 and <= 0: where they begin or end to hold always, or never; a > b is not (a <= b)

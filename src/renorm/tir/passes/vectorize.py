@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from math import gcd
 
 from renorm.core.errors import InvalidSchedule
+from renorm.expr.bounds import is_within
 from renorm.expr.linear import INDEX_TYPES, Linear, expression, linear, one_of_each
 from renorm.expr.nodes import Binary, Broadcast, Call, Cast, Const, Expr, Load, Not, Ramp, Select, Var
 from renorm.expr.rewrite import children as parts_of
@@ -298,8 +299,7 @@ class _Vectorizing:
         say."""
         if not isinstance(e.source, Buffer) or e.predicate is not None:
             return False
-        low, high = self._unmasked.interval(e.indices[0])
-        return low is not None and high is not None and low >= 0 and high < e.source.size
+        return is_within(self._unmasked.span(e.indices[0]), e.source.size)
 
 
 def _loads_of(e: Expr) -> Iterator[Load]:

@@ -1,0 +1,57 @@
+"""Symbolic extents against the numbers that their symbols stand for."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from renorm.core.dims import Dim, Sym, bounds, substitute
+
+N, H = Sym("N"), Sym("H")
+
+
+def grow(extents: st.SearchStrategy[tuple[str, Dim]]) -> st.SearchStrategy[tuple[str, Dim]]:
+    """Extents, and how they are reckoned, in Python."""
+    numbers = st.integers(1, 12).map(lambda n: (str(n), n))
+
+    def combined(op: str, a: tuple[str, Dim], b: tuple[str, Dim]) -> tuple[str, Dim]:
+        x, y = a[1], b[1]
+        made = {"+": lambda: x + y, "-": lambda: x - y, "*": lambda: x * y, "//": lambda: x // y, "%": lambda: x % y}
+        return f"({a[0]} {op} {b[0]})", made[op]()
+
+    return st.builds(combined, st.sampled_from("+-*"), extents, extents) | st.builds(
+        combined, st.sampled_from(["//", "%"]), extents, numbers
+    )
+
+
+reckoned = st.recursive(
+    st.sampled_from([("N", N), ("H", H)]) | st.integers(-9, 9).map(lambda n: (str(n), n)), grow, max_leaves=8
+)
+
+
+@given(reckoned, st.integers(0, 20), st.integers(0, 20))
+def test_arithmetic_is_that_of_the_numbers(extent: tuple[str, Dim], n: int, h: int) -> None:
+    text, dim = extent
+    assert substitute(dim, {"N": n, "H": h}) == eval(text, {"N": n, "H": h})
+
+
+def test_equal_extents_have_one_form() -> None:
+    assert (H - 1) // 2 + 1 == (H + 1) // 2
+    assert H // 2 // 3 == H // 6
+    assert (4 * N * H + 2) // 4 == N * H
+    assert (N * 6 + 5) % 3 == 2
+    assert N % 12 % 4 == N % 4
+    assert (N * H) // H == N
+
+
+@pytest.mark.parametrize("divisor", [-2, -3])
+def test_negative_divisors_round_down(divisor: int) -> None:
+    assert substitute((N * 2 + 3) // divisor, {"N": 5}) == 13 // divisor
+    assert substitute((N * 2 + 3) % divisor, {"N": 5}) == 13 % divisor
+
+
+def test_bounds_of_products_are_open() -> None:
+    assert bounds(N * H + 3) == (3, float("inf"))
+    assert bounds(2 - N) == (-float("inf"), 2)
+    assert bounds(7) == (7, 7)
