@@ -45,6 +45,14 @@ def fused(s: Any, y: Any) -> None:
     s[y].vectorize(i)
 
 
+def permuted(s: Any, y: Any) -> None:
+    a, b, c = s[y].op.axis
+    co, ci = s[y].split(c, 4)
+    s[y].reorder(a, co, b, ci)
+    s[y].parallel(s[y].fuse(a, co, b))
+    s[y].vectorize(ci)
+
+
 def run(kernel: Any, arrays: dict[str, np.ndarray[Any, Any]], over: str, threads: int) -> np.ndarray[Any, Any]:
     """The result, written over the operand `over` in the arena: a copy of it is made there by a kernel first."""
     target = Target()
@@ -170,3 +178,10 @@ kernel k(x: float32[99], y: float32[99]) -> (y) {{
 }}
 """
     assert bool(in_place(parse.parse(text))) == is_once
+
+
+def test_all_digits_of_a_fused_loop_tell_its_round() -> None:
+    kernel = elementwise((2, 5, 12), permuted)
+    names = [p.name for p in kernel.params]
+    assert "% 3" in str(kernel)  # a digit between two others
+    assert in_place(kernel) == ((names.index("y"), names.index("x")), (names.index("y"), names.index("z")))

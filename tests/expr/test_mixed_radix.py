@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tests.expr.expressions import BOUNDS, conditions, environments, indices, value
 
-from renorm.expr.mixed_radix import interval
+from renorm.expr.mixed_radix import digit_of, interval
 from renorm.expr.nodes import Binary, Expr, Not, Var, const
 
 f, i, k = (Var(name) for name in "fik")
@@ -128,3 +128,11 @@ def test_quotients_of_what_facts_speak_of() -> None:
 )
 def test_known_intervals(e: Expr, known: list[Expr], expected: tuple[int, int]) -> None:
     assert interval(e, {f: (0, 167), i: (0, 3)}, known) == expected
+
+
+@given(
+    numbers | parts(numbers) | parts(parts(numbers)),
+    st.fixed_dictionaries({x: st.integers(-60, 60) for x in (f, i, k)}),
+)
+def test_digits_are_what_they_are_read_off(e: Expr, env: dict[Var, int]) -> None:
+    assert value(digit_of(e).expression(), env) == value(e, env)

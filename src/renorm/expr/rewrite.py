@@ -146,6 +146,13 @@ def variables(e: Expr) -> list[Var]:
     return list(dict.fromkeys(x for x in walk(e) if isinstance(x, Var)))
 
 
+def without_lanes(e: Expr) -> Expr:
+    """Return the scalar that stands in all lanes, or `e` where lanes may differ."""
+    while type(e) is Broadcast:
+        e = e.value
+    return e
+
+
 def depends_on(e: Expr, x: Var) -> bool:
     return any(part is x for part in walk(e))
 

@@ -30,7 +30,7 @@ from renorm.expr.nodes import (
     Select,
     fold_integers,
 )
-from renorm.expr.rewrite import children, rebuild
+from renorm.expr.rewrite import children, rebuild, without_lanes
 
 if TYPE_CHECKING:
     from renorm.expr.simplify import Simplifier
@@ -84,14 +84,12 @@ def _fold_floats(s: Simplifier, op: str, a: float, b: float, dtype: str) -> Expr
 
 def _is_number(e: Expr, value: float) -> bool:
     """Return whether e is `value` (in all lanes); 0.0 and -0.0 count as equal."""
-    while type(e) is Broadcast:
-        e = e.value
+    e = without_lanes(e)
     return type(e) is Const and e.dtype != "bool" and e.value == value
 
 
 def _is_negative_zero(e: Expr) -> bool:
-    while type(e) is Broadcast:
-        e = e.value
+    e = without_lanes(e)
     return type(e) is Const and dtypes.is_float(e.dtype) and repr(e.value) == "-0.0"
 
 
@@ -157,7 +155,7 @@ def index_division(s: Simplifier, e: Binary) -> Expr | None:
 
 def small_power(s: Simplifier, e: Binary) -> Expr | None:
     """pow(x, n) -> 1, x, x*x, x*x*x, ... for a constant integer n up to LARGEST_POWER; pow(x, -1) -> 1/x for floats."""
-    exponent_of = e.b.value if type(e.b) is Broadcast else e.b
+    exponent_of = without_lanes(e.b)
     if type(exponent_of) is not Const or not np.isfinite(n := exponent_of.value) or n != int(n):
         return None
     if n == -1 and dtypes.is_float(e.dtype):
@@ -298,8 +296,7 @@ def logic(s: Simplifier, e: Binary) -> Expr | None:
 
 
 def _is_truth(e: Expr, value: bool) -> bool:
-    while type(e) is Broadcast:
-        e = e.value
+    e = without_lanes(e)
     return type(e) is Const and e.dtype == "bool" and e.value is value
 
 

@@ -161,6 +161,8 @@ class LoopAlgebra(ExprAlgebra):
         terms = list(a.terms.items())
         if len(terms) > 1:
             terms.sort(key=lambda term: max((self._depth[v] for v in self._atom_free(term[0])), default=-1))
+        if terms and terms[0][1] < 0:  # begin with what is added, where there is something
+            terms.sort(key=lambda term: term[1] < 0)
         dtype = "int64" if any(self._is_wide(atom) for atom, _ in terms) else "int32"  # one type for all indices
         return expression(Linear({cast(dtype, atom): k for atom, k in terms}, a.constant), dtype)
 

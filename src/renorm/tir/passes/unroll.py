@@ -7,12 +7,13 @@ copies share their parts. A loop whose copies would be too many stays a serial l
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from renorm.core.linear import Form
 from renorm.expr.linear import INDEX_TYPES, expression, linear
-from renorm.expr.nodes import Binary, Broadcast, Const, Expr, Var
+from renorm.expr.nodes import Binary, Const, Expr, Var
 from renorm.expr.rewrite import children as parts_of
 from renorm.expr.rewrite import rebuild as rebuild_expr
+from renorm.expr.rewrite import without_lanes
 from renorm.expr.simplify import Simplifier
 from renorm.tir.nodes import (
     NOTHING,
@@ -44,22 +45,12 @@ def unroll(kernel: Kernel) -> Kernel:
     return kernel.with_body(body)
 
 
-@dataclass(frozen=True)
-class _Affine:
-    """base + sum of coefficient*variable + constant, where base holds no unrolled variable."""
-
-    of: Expr
-    base: Expr | None
-    coefficients: tuple[tuple[Var, int], ...]
-    constant: int
-
-
 class _Unrolling:
     def __init__(self, body: Stmt):
         self._simple = Simplifier(Scope().throughout(body))
         self._unrolled = frozenset(s.var for s in walk(body) if isinstance(s, For) and s.kind == "unrolled")
         self._free: dict[Expr, tuple[Var, ...]] = {}
-        self._affine: dict[Expr, _Affine | None] = {}
+        self._affine: dict[Expr, tuple[Expr | None, Form[Var]] | None] = {}
         self._copies: dict[int, int] = {}
         self._made: dict[tuple[object, ...], Expr] = {}
 
@@ -117,13 +108,12 @@ class _Unrolling:
             return e
         affine = self._affine_of(e) if e.dtype in INDEX_TYPES and e.lanes == 1 else None
         if affine is not None:
-            offset = affine.constant
-            for var, k in affine.coefficients:
-                offset += k * values[var]
+            base, moving = affine
+            offset = moving.constant + sum(k * values[x] for x, k in moving.terms.items())
             key: tuple[object, ...] = (id(e), offset)
             made = self._made.get(key)
             if made is None:
-                made = self._made[key] = _plus(affine.base, offset, e.dtype)
+                made = self._made[key] = _plus(base, offset, e.dtype)
             return made
         key = (id(e), *(values[v] for v in free))
         made = self._made.get(key)
@@ -140,16 +130,16 @@ class _Unrolling:
             found = self._free[e] = found or tuple(dict.fromkeys(v for c in parts_of(e) for v in self._variables(c)))
         return found
 
-    def _affine_of(self, e: Expr) -> _Affine | None:
-        """None where e is not linear in the unrolled variables."""
+    def _affine_of(self, e: Expr) -> tuple[Expr | None, Form[Var]] | None:
+        """(base, moving) where e is base + moving: base holds no unrolled variable, moving is linear in them. None
+        where e is no such sum."""
         if e not in self._affine:
             form = linear(e)
-            inside = tuple((x, k) for x, k in form.terms.items() if isinstance(x, Var) and x in self._unrolled)
-            rest = form.offset(-form.constant).without([x for x, _ in inside])
-            affine = None
+            unrolled = {x: k for x, k in form.terms.items() if isinstance(x, Var) and x in self._unrolled}
+            rest, affine = form.offset(-form.constant).without(unrolled), None
             if not any(self._variables(x) for x in rest.terms):
                 base = self._simple(expression(rest, e.dtype)) if rest.terms else None
-                affine = _Affine(e, base, inside, form.constant)
+                affine = base, Form(unrolled, form.constant)
             self._affine[e] = affine
         return self._affine[e]
 
@@ -164,6 +154,7 @@ def _plus(base: Expr | None, offset: int, dtype: str) -> Expr:
 
 def _truth(e: Expr | None) -> bool | None:
     """Return whether a condition is always or never true; None: neither. No condition is always true."""
-    while isinstance(e, Broadcast):
-        e = e.value
-    return True if e is None else bool(e.value) if isinstance(e, Const) else None
+    if e is None:
+        return True
+    e = without_lanes(e)
+    return bool(e.value) if isinstance(e, Const) else None
