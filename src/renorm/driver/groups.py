@@ -78,8 +78,7 @@ def _value(v: Value) -> Any:
 
 def _elements(v: Value) -> Any:
     """Return all elements of what lowering reads at compile time."""
-    data = v.data if v.data is not None else None if v.known is None else np.array(v.known.tolist())
-    if data is None or data.dtype == object:
+    if (data := v.told) is None:
         raise _NoKeyError
     return [str(data.dtype), data.shape, hashlib.sha256(np.ascontiguousarray(data).tobytes()).hexdigest()]
 

@@ -210,10 +210,8 @@ def _weight_form(node: Node, index: int, value: Value, target: Target) -> Form |
 
 
 def _static_array(node: Node, parameter: str, value: Value) -> np.ndarray[Any, Any]:
-    if value.data is not None:
-        return value.data
-    if value.known is not None and all(isinstance(v, int) for v in value.known.reshape(-1)):
-        return value.known.astype(np.int64)
+    if (found := value.told) is not None:
+        return found
     raise InvalidGraph(
         f"node {node.name!r}: operand {parameter} ({value.name}) of {node.op.name} must be known at compile time",
         [f"{value.name} is computed by {value.producer.name!r}" if value.producer else f"{value.name} is an input"],

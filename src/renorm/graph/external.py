@@ -27,17 +27,14 @@ def standalone(nodes: Sequence[Node], name: str) -> Standalone:
             if v is None or v in env or v in inside:
                 continue
             if v.is_constant:
-                dtype = v.dtype if v.deferred else ""
-                env[v] = graph.constant(v.elements, v.name, v.source, exact=True, dtype=dtype)
+                graph.adopt_constant(v, env)
             else:
                 env[v] = graph.input(v.name, v.dtype, v.shape)
                 env[v].known = v.known
                 reads.append((n.name, i))
     graph.reserve(v.name for n in nodes for v in n.outputs)
     for n in nodes:
-        operands = [[env[x] for x in o] if isinstance(o, list) else None if o is None else env[o] for o in n.operands]
-        made = graph.apply(n.op, operands, name=n.name, outputs=[v.name for v in n.outputs], origin=n.origin)
-        env.update(zip(n.outputs, made if isinstance(made, tuple) else (made,)))
+        graph.adopt(n, env)
     graph.outputs = [env[v] for v in nodes[-1].outputs]
     return Standalone(graph, tuple(reads))
 

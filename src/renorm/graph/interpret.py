@@ -66,7 +66,7 @@ def ancestors(values: Sequence[Value], known: Container[Value] = ()) -> list[Nod
 def apply(node: Node, env: Mapping[Value, Array], *, rounded: bool = False) -> list[Array]:
     """Return the results of one node on the arrays of its operands. Raise UserCodeError where the op's reference fails,
     or gives another shape than the types say."""
-    operands = [[env[v] for v in o] if isinstance(o, list) else None if o is None else env[o] for o in node.operands]
+    operands = node.arranged(None if v is None else env[v] for v in node.inputs)
     try:
         with np.errstate(all="ignore"):
             made = node.op.reference(*operands)

@@ -101,6 +101,14 @@ class Value:
         """A constant's elements as they were given, which tell one constant from another."""
         return self._data if self.deferred is None else self.deferred
 
+    @property
+    def told(self) -> np.ndarray[Any, Any] | None:
+        """Elements of a constant, or those that shape inference has found, where all are numbers; else None."""
+        if self.data is None and self.known is not None:
+            are_numbers = all(isinstance(e, (int, float)) for e in self.known.reshape(-1))
+            return self.known.astype(dtypes.numpy_dtype(self.dtype)) if are_numbers else None
+        return self.data
+
     def part(self, axis: int, begin: int, end: int) -> np.ndarray[Any, Any]:
         """A constant's elements [begin, end) along an axis, in float64 where they are not computed yet."""
         source = self._data if self._data is not None else self.deferred
@@ -157,6 +165,11 @@ class Node:
         """Operands flat, variadic ones spread."""
         return [v for o in self.operands for v in (o if isinstance(o, list) else [o])]
 
+    def arranged(self, given: Iterable[Any]) -> list[Any]:
+        """Return what is given flat, one thing for each of `inputs`, as `operands` has them."""
+        flat = iter(given)
+        return [[next(flat) for _ in o] if isinstance(o, list) else next(flat) for o in self.operands]
+
     @property
     def output(self) -> Value:
         """The first result."""
@@ -173,10 +186,7 @@ class Node:
         return UserCodeError(headline, [f"operands {types}", raised_at(error)])
 
     def replace_operand(self, old: Value, new: Value) -> None:
-        self.operands = [
-            [new if v is old else v for v in o] if isinstance(o, list) else new if o is old else o
-            for o in self.operands
-        ]
+        self.operands = self.arranged(new if v is old else v for v in self.inputs)
         self.notes.clear()
         if self in old._readers:  # a node that is not in its graph yet reads nothing
             del old._readers[self]
@@ -387,12 +397,7 @@ class Graph:
     def _learn(self, node: Node) -> None:
         """Elements of small integer results are computed on the way, over ints and Syms alike, so that the shape chains
         of exporters are known even where extents are symbolic."""
-        known = node.op.known_result(
-            *[
-                [None if v is None else _knowledge(v) for v in o] if isinstance(o, list) else _knowledge(o)
-                for o in node.operands
-            ]
-        )
+        known = node.op.known_result(*node.arranged(map(_knowledge, node.inputs)))
         if known is not None:
             node.output.known = _within(np.asarray(known, dtype=object), node.output.dtype)
 
@@ -521,24 +526,30 @@ class Graph:
         for v in self.inputs:
             env[v] = new.input(v.name, v.dtype, substitute_shape(v.shape, sizes or {}))
         for v in self.constants.values():
-            env[v] = new.constant(v.elements, v.name, v._source, exact=True, dtype=v.dtype if v.deferred else "")
-            env[v].exact = v._exact
+            new.adopt_constant(v, env)
         new.reserve(
             self._names.taken | self._names.reserved
         )  # those of values that are gone too: none comes to mean another
         for n in self.nodes:
-            operands = [
-                [env[x] for x in o] if isinstance(o, list) else None if o is None else env[o] for o in n.operands
-            ]
-            results = new.apply(n.op, operands, name=n.name, outputs=[v.name for v in n.outputs], origin=n.origin)
-            for old, made in zip(n.outputs, results if isinstance(results, tuple) else (results,)):
-                env[old], made.layout = made, old.layout
+            new.adopt(n, env)
         for v, made in env.items():
-            made.origin = v.origin
+            made.origin, made.layout = v.origin, v.layout
         new.outputs = [env[v] for v in self.outputs]
         by_name = {n.name: n for n in new.nodes}
         new.groups = [Group(g.name, [by_name[n.name] for n in g.nodes], external=g.external) for g in self.groups]
         return new
+
+    def adopt_constant(self, v: Value, env: dict[Value, Value]) -> None:
+        """Adds a constant of another graph under its name, and to `env` what it is here."""
+        env[v] = self.constant(v.elements, v.name, v._source, exact=True, dtype=v.dtype if v.deferred else "")
+        env[v].exact = v._exact
+
+    def adopt(self, node: Node, env: dict[Value, Value]) -> None:
+        """Adds a node of another graph with its names, on what its operands are here, and its results to `env`."""
+        operands = node.arranged(None if v is None else env[v] for v in node.inputs)
+        names = [v.name for v in node.outputs]
+        made = self.apply(node.op, operands, name=node.name, outputs=names, origin=node.origin)
+        env.update(zip(node.outputs, made if isinstance(made, tuple) else (made,)))
 
     def __str__(self) -> str:
         return _printer(self)

@@ -20,7 +20,8 @@ A pattern is written by calling the op builders on variables, which are the para
   ones;
 - an operand the pattern leaves out must be absent; a number or an array matches a constant with these elements;
 - both orders are tried where the op is commutative;
-- `any_op(name)` matches the first result of any node, `any_result(name)` any of its results.
+- `any_op(name)` matches the first result of any node, `any_result(name)` any of its results, and `node_of(op, ..)` the
+  first result of any node of an op, with the first operands as they are given and whatever others.
 In the match `m`, variables are Values under their own names and nodes are Nodes under the `name` that the pattern gave
 them, or their op's name. The driver refuses what no rule may do (see `Driver.objection`), with a sentence; every
 application and every refusal is in the log. The order in which rules are listed does not matter: at each node larger
@@ -40,6 +41,7 @@ import numpy as np
 from renorm.core.dims import is_static
 from renorm.core.errors import InternalError, InvalidGraph
 from renorm.core.lazy import cached_property
+from renorm.graph import registry
 from renorm.graph.ir import Graph, Node, Value
 from renorm.graph.op import OpDef
 from renorm.graph.origin import Origin
@@ -112,6 +114,12 @@ def any_op(name: str) -> Result:
 def any_result(name: str) -> Result:
     """Any result of any node; the match has the node under `name`."""
     return Result(Application(None, [], name), None)
+
+
+def node_of(op: str, *operands: Any, name: str | None = None) -> Result:
+    """The first result of any node of an op, whatever its attributes are, and operands after those that are given; the
+    match has the node under `name`, or the op's."""
+    return Result(Application(registry.find(op).matching(), [_literal(o) for o in operands], name or op), 0)
 
 
 def _literal(operand: Any) -> Any:
@@ -260,9 +268,11 @@ class Rewrite:
         """Build what comes instead, as `Plan.make` does, for rules whose plan needs nothing but the match."""
         raise NotImplementedError
 
-    @property
+    @cached_property
     def name(self) -> str:
-        return type(self).__name__
+        """Return the name of the class; with the names that its fields hold, of a rule that exists once per op."""
+        fields = [v for v in vars(self).values() if isinstance(v, str)]
+        return type(self).__name__ + (f"({', '.join(fields)})" if fields else "")
 
     @cached_property
     def root(self) -> Application:

@@ -184,10 +184,7 @@ def _twin(m: Match, node: Node, operands: list[Value | None], taken: Collection[
 
 def _applied_again(graph: Graph, node: Node, inputs: Sequence[Value | None]) -> list[Value]:
     """Return the results of a node on other operands, which are given flat."""
-    flat, operands = iter(inputs), list[Any]()
-    for o in node.operands:
-        operands.append([next(flat) for _ in o] if isinstance(o, list) else next(flat))
-    applied = graph.apply(node.op, operands, name=node.name)
+    applied = graph.apply(node.op, node.arranged(inputs), name=node.name)
     return list(applied) if isinstance(applied, tuple) else [applied]
 
 

@@ -11,9 +11,8 @@ import numpy as np
 
 from renorm import ops
 from renorm.core.dims import static
-from renorm.graph import registry
 from renorm.graph.ir import Value
-from renorm.graph.rewrite import Match, Plan, Rewrite
+from renorm.graph.rewrite import Match, Plan, Rewrite, node_of
 from renorm.ops.conv_transpose import ConvTranspose
 from renorm.ops.shared.window import Span
 from renorm.passes.affine import exact
@@ -72,14 +71,9 @@ class NormOfChannels(Rewrite):
 
     norm: str
 
-    @property
-    def name(self) -> str:
-        return f"NormOfChannels({self.norm})"
-
     def pattern(self, x: Any, scale: Any, bias: Any) -> Any:
-        move, norm = registry.find("transpose").matching(), registry.find(self.norm).matching()
-        parameters = (scale,) if self.norm == "rms_norm" else (scale, bias)
-        return move(norm(move(x, name="there"), *parameters, name="norm"), name="back")
+        norm = node_of(self.norm, node_of("transpose", x, name="there"), scale, bias, name="norm")
+        return node_of("transpose", norm, name="back")
 
     def plan(self, m: Match) -> Plan | None:
         rank, parameters = m.x.rank, (m.scale, m.bound.get("bias"))

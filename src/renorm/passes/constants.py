@@ -32,7 +32,7 @@ class FixStaticOperands:
 
     def run(self, graph: Graph, context: Context) -> None:
         unread = [n for n in graph.nodes if not any(v.readers or graph.is_output(v) for v in n.outputs)]
-        known, changed = interpret.Known(_given, _is_small), set[Value]()
+        known, changed = interpret.Known(lambda v: v.told, _is_small), set[Value]()
         for node in graph.nodes:
             # extents that depend on operands just fixed, which later nodes read
             if self._fix(graph, node, known) or not changed.isdisjoint(v for v in node.inputs if v is not None):
@@ -50,15 +50,6 @@ class FixStaticOperands:
                     maker = v.producer.name if v.producer else v.name
                     node.replace_operand(v, graph.constant(data, v.name, f"computed by {maker}"))
         return node.operands is not before
-
-
-def _given(v: Value) -> np.ndarray[Any, Any] | None:
-    """Elements of a constant, or those that shape inference has found."""
-    if v.data is not None:
-        return v.data
-    if v.known is not None and all(isinstance(e, (int, float)) for e in v.known.reshape(-1)):
-        return v.known.astype(dtypes.numpy_dtype(v.dtype))
-    return None
 
 
 def _is_small(v: Value) -> bool:
@@ -106,10 +97,7 @@ class FoldConstants:
 
 def _tracked(node: Node) -> np.ndarray[Any, Any] | None:
     """Elements of the node's one result, where shape inference has found them already."""
-    v = node.output
-    if len(node.outputs) > 1 or v.known is None or not all(isinstance(e, (int, float)) for e in v.known.reshape(-1)):
-        return None
-    return v.known
+    return node.output.told if len(node.outputs) == 1 else None
 
 
 def _bytes(v: Value) -> int:

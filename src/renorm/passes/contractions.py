@@ -8,9 +8,8 @@ import numpy as np
 
 from renorm import ops
 from renorm.core.dims import static
-from renorm.graph import registry
 from renorm.graph.ir import Value
-from renorm.graph.rewrite import Match, Plan, Rewrite, Variable
+from renorm.graph.rewrite import Match, Plan, Rewrite, node_of
 from renorm.ops.einsum import Axes, Einsum
 
 
@@ -19,7 +18,7 @@ class EinsumToMatmul(Rewrite):
     both operands, or of one and the result"""
 
     def pattern(self) -> object:
-        return registry.find("einsum").matching()(Variable("xs", True))
+        return node_of("einsum")
 
     def plan(self, m: Match) -> Plan | None:
         xs = [v for v in m.root.inputs if v is not None]

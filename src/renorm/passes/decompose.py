@@ -9,17 +9,15 @@ import numpy as np
 
 from renorm import ops
 from renorm.core.dims import normalize_axis
-from renorm.graph import registry
 from renorm.graph.ir import Value
-from renorm.graph.rewrite import Match, Plan, Rewrite, Variable
+from renorm.graph.rewrite import Match, Plan, Rewrite, node_of
 
 
 class SplitToSlices(Rewrite):
     """split(x) -> slice(x), slice(x), ..."""
 
     def pattern(self) -> Any:
-        op = registry.find("split")
-        return op.matching()(*(Variable(p.name) for p in op.parsed.operands))
+        return node_of("split")
 
     def plan(self, m: Match) -> Plan | None:
         return Plan(self.rewrite) if all(v.type.is_static for v in m.root.outputs) else None

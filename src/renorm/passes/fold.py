@@ -19,10 +19,9 @@ import numpy as np
 
 from renorm import ops
 from renorm.core import dtypes
-from renorm.graph import registry
 from renorm.graph.channels import ChannelMap
 from renorm.graph.ir import Node, Value
-from renorm.graph.rewrite import Match, Plan, Refusal, Rewrite, Variable, any_result
+from renorm.graph.rewrite import Match, Plan, Refusal, Rewrite, any_result, node_of
 from renorm.passes.affine import ARITHMETIC, FAR, normalization, per_channel, scaling, together
 from renorm.passes.channel_flow import Front, Fronts, Readers, Rewiring, ask
 from renorm.passes.weight_folding import VANISH, Absorbed, Scaled, absorb, absorb_front
@@ -167,13 +166,8 @@ class FoldInFront(Rewrite):
     op: str
     fate = "folded"
 
-    @property
-    def name(self) -> str:
-        return f"FoldInFront({self.op})"
-
     def pattern(self) -> Any:
-        op = registry.find(self.op)
-        return op.matching()(*(Variable(p.name) for p in op.parsed.operands))
+        return node_of(self.op)
 
     def plan(self, m: Match) -> Plan | Refusal | None:
         fronts = Fronts(m.graph, scaling)

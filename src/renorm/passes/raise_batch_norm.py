@@ -48,10 +48,6 @@ class RaiseBatchNorm(Rewrite):
 
     op: str
 
-    @property
-    def name(self) -> str:
-        return f"RaiseBatchNorm({self.op})"
-
     def pattern(self, a: Any, b: Any) -> Any:
         return getattr(ops, self.op)(a, b)
 

@@ -10,9 +10,8 @@ import numpy as np
 
 from renorm import ops
 from renorm.core.dims import static
-from renorm.graph import registry
 from renorm.graph.ir import Node, Value
-from renorm.graph.rewrite import Match, Plan, Refusal, Rewrite, any_op
+from renorm.graph.rewrite import Match, Plan, Refusal, Rewrite, any_op, node_of
 from renorm.passes.affine import exact
 
 _LARGEST = 1 << 24  # elements of a view over which its constants are compared, spread
@@ -28,13 +27,8 @@ class GroupNormOfReshaped(Rewrite):
     norm: str
     constants = ("scale",)
 
-    @property
-    def name(self) -> str:
-        return f"GroupNormOfReshaped({self.norm})"
-
     def pattern(self, x: Any, inside: Any, scale: Any, bias: Any, back: Any) -> Any:
-        norm = registry.find(self.norm).matching()(ops.reshape(x, inside, name="grouping"), scale, bias, name="norm")
-        return ops.reshape(norm, back)
+        return ops.reshape(node_of(self.norm, ops.reshape(x, inside, name="grouping"), scale, bias, name="norm"), back)
 
     def plan(self, m: Match) -> Plan | Refusal | None:
         x, grouped = m.x, m.grouping.output
@@ -93,10 +87,6 @@ class AffineBehindReshape(Rewrite):
 
     op: str
     constants = ("c",)
-
-    @property
-    def name(self) -> str:
-        return f"AffineBehindReshape({self.op})"
 
     def pattern(self, c: Any, back: Any) -> Any:
         return ops.reshape(getattr(ops, self.op)(any_op("norm"), c, name="affine"), back)

@@ -14,10 +14,9 @@ import numpy as np
 
 from renorm import ops
 from renorm.core import dtypes
-from renorm.graph import registry
 from renorm.graph.deferred import fits, largest
 from renorm.graph.ir import Node, Value
-from renorm.graph.rewrite import Match, Plan, Refusal, Rewrite
+from renorm.graph.rewrite import Match, Plan, Refusal, Rewrite, node_of
 from renorm.passes.affine import exact
 from renorm.passes.norm_patterns import Standard, mean_of, standard_of
 
@@ -34,10 +33,6 @@ class RaiseStandard(Rewrite):
 
     op: str
     admits: Admits
-
-    @property
-    def name(self) -> str:
-        return f"RaiseStandard({self.op})"
 
     def pattern(self, a: Any, b: Any) -> Any:
         return getattr(ops, self.op)(a, b)
@@ -160,16 +155,11 @@ class Uncentre(Rewrite):
         return ops.add(ops.mul(ops.sub(m.x, m.mean), m.f), m.b)
 
 
-class UncentreWithoutShift(Rewrite):
+class UncentreWithoutShift(Uncentre):
     """x * f - mean(x) * f -> (x - mean(x)) * f"""
 
     def pattern(self, x: Any, f: Any, mean: Any) -> Any:
         return ops.sub(ops.mul(x, f, name="scaled"), ops.mul(mean, f, name="moved"))
-
-    def plan(self, m: Match) -> Plan | None:
-        found = mean_of(m.mean)
-        is_mean = found is not None and found.x is m.x
-        return Plan(self.rewrite) if is_mean and m.scaled.output.shape == m.x.shape else None
 
     def rewrite(self, m: Match) -> Value:
         return ops.mul(ops.sub(m.x, m.mean), m.f)
@@ -189,14 +179,8 @@ class TakeAffine(Rewrite):
     op: str
     constants = ("scale", "c")
 
-    @property
-    def name(self) -> str:
-        return f"TakeAffine({self.norm}, {self.op})"
-
     def pattern(self, x: Any, scale: Any, bias: Any, c: Any) -> Any:
-        build = registry.find(self.norm).matching()
-        inner = build(x, scale, bias, name="norm") if self.norm == "layer_norm" else build(x, scale, name="norm")
-        return getattr(ops, self.op)(inner, c)
+        return getattr(ops, self.op)(node_of(self.norm, x, scale, bias, name="norm"), c)
 
     def plan(self, m: Match) -> Plan | Refusal | None:
         norm, bias = m.norm, m.bound.get("bias")
@@ -242,15 +226,9 @@ class NormOfNarrow(Rewrite):
 
     norm: str
 
-    @property
-    def name(self) -> str:
-        return f"NormOfNarrow({self.norm})"
-
     def pattern(self, x: Any, scale: Any, bias: Any) -> Any:
-        build = registry.find(self.norm).matching()
-        wide = ops.cast(x, to="float32", name="wide")
-        inner = build(wide, scale, name="norm") if self.norm == "rms_norm" else build(wide, scale, bias, name="norm")
-        return registry.find("cast").matching()(inner, name="narrow")
+        norm = node_of(self.norm, ops.cast(x, to="float32", name="wide"), scale, bias, name="norm")
+        return node_of("cast", norm, name="narrow")
 
     def plan(self, m: Match) -> Plan | None:
         parameters = [v for v in m.norm.inputs[1:] if v is not None]

@@ -11,9 +11,8 @@ import numpy as np
 from renorm import ops
 from renorm.core.dims import normalize_axis, static
 from renorm.core.lazy import cached_property
-from renorm.graph import registry
 from renorm.graph.ir import Node, Value
-from renorm.graph.rewrite import Match, Plan, Rewrite, Variable, any_op
+from renorm.graph.rewrite import Match, Plan, Rewrite, any_op, node_of
 
 
 @dataclass(frozen=True)
@@ -23,17 +22,12 @@ class Drop(Rewrite):
     op: str
     changes_nothing: Callable[[Node], bool]
 
-    @property
-    def name(self) -> str:
-        return f"Drop({self.op})"
-
     @cached_property
     def replaces_all(self) -> bool:
         return False  # a mask of Dropout that somebody reads holds the node
 
     def pattern(self) -> Any:
-        op = registry.find(self.op)
-        return op.matching()(*(Variable(p.name, p.is_variadic) for p in op.parsed.operands))
+        return node_of(self.op)
 
     def plan(self, m: Match) -> Plan | None:
         x = m.root.inputs[0]
@@ -100,14 +94,8 @@ class ViewOfView(Rewrite):
     inner: str
     shares = True
 
-    @property
-    def name(self) -> str:
-        return f"ViewOfView({self.outer}, {self.inner})"
-
     def pattern(self) -> Any:
-        outer, inner = registry.find(self.outer), registry.find(self.inner)
-        below = inner.matching()(*(Variable(f"inner_{p.name}") for p in inner.parsed.operands), name="below")
-        return outer.matching()(below, *(Variable(f"outer_{p.name}") for p in outer.parsed.operands[1:]))
+        return node_of(self.outer, node_of(self.inner, name="below"), name="above")
 
     def plan(self, m: Match) -> Plan | None:
         return Plan(self.rewrite) if m.root.output.type.is_static else None
@@ -126,13 +114,8 @@ class ViewOfReduction(Rewrite):
 
     view: str
 
-    @property
-    def name(self) -> str:
-        return f"ViewOfReduction({self.view})"
-
     def pattern(self) -> Any:
-        op = registry.find(self.view)
-        return op.matching()(any_op("reduction"), *(Variable(p.name) for p in op.parsed.operands[1:]))
+        return node_of(self.view, any_op("reduction"))
 
     def plan(self, m: Match) -> Plan | None:
         axes = _reduced_axes(m.reduction)

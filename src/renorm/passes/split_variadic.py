@@ -11,7 +11,7 @@ from renorm import ops
 from renorm.core import dtypes
 from renorm.graph import registry
 from renorm.graph.ir import Value
-from renorm.graph.rewrite import Match, Plan, Rewrite, Variable
+from renorm.graph.rewrite import Match, Plan, Rewrite, node_of
 
 MOST = 32  # operands of one op; a kernel that reads more is long to compile, and no faster
 
@@ -22,21 +22,17 @@ class TakeInTurn(Rewrite):
 
     op: str
 
-    @property
-    def name(self) -> str:
-        return f"TakeInTurn({self.op})"
-
     def pattern(self) -> Any:
-        return registry.find(self.op).matching()([Variable("xs", True)])
+        return node_of(self.op)
 
     def plan(self, m: Match) -> Plan | None:
-        return Plan(self.rewrite) if len(m.xs) > MOST else None
+        return Plan(self.rewrite) if len(m.root.inputs) > MOST else None
 
     def rewrite(self, m: Match) -> Value:
         dtype = m.root.output.dtype
         wide = dtypes.compute_dtype(dtype)  # 16-bit floats are rounded once, at the end
         op = ops.sum if self.op == "mean" else registry.find(self.op)()
-        xs = [x if wide == dtype else ops.cast(x, to=wide) for x in m.xs]
+        xs: list[Any] = [x if wide == dtype else ops.cast(x, to=wide) for x in m.root.inputs]
         y = xs[0]
         for i in range(1, len(xs), MOST - 1):
             y = op([y, *xs[i : i + MOST - 1]])
@@ -50,13 +46,13 @@ class JoinInParts(Rewrite):
     copied twice"""
 
     def pattern(self) -> Any:
-        return registry.find("concat").matching()([Variable("xs", True)])
+        return node_of("concat")
 
     def plan(self, m: Match) -> Plan | None:
-        return Plan(self.rewrite) if len(m.xs) > MOST else None
+        return Plan(self.rewrite) if len(m.root.inputs) > MOST else None
 
     def rewrite(self, m: Match) -> Value:
-        parts, axis = list(m.xs), m.root.op.values["axis"]
+        parts, axis = list[Any](m.root.inputs), m.root.op.values["axis"]
         while len(parts) > 1:
             cuts = [parts[i : i + MOST] for i in range(0, len(parts), MOST)]
             parts = [ops.concat(cut, axis=axis) if len(cut) > 1 else cut[0] for cut in cuts]

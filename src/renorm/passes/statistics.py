@@ -22,7 +22,7 @@ from renorm.core.target import Target
 from renorm.graph import registry
 from renorm.graph.ir import Graph, Group, Node, Value
 from renorm.graph.op import BROADCAST, INJECTIVE
-from renorm.graph.rewrite import Match, Plan, Refusal, Rewrite
+from renorm.graph.rewrite import Match, Plan, Refusal, Rewrite, node_of
 from renorm.ops.norm_terms import NormTerms
 from renorm.ops.schedules import blocks, cpu_tiles
 from renorm.ops.shared.tile_statistics import counts
@@ -138,7 +138,7 @@ class GroupNormToTerms(_NormToTerms):
         return None
 
     def pattern(self, x: Any, scale: Any, bias: Any) -> Any:
-        return registry.find("group_norm").matching()(x, scale, bias)
+        return node_of("group_norm", x, scale, bias)
 
     def of_tiles(self, m: Match, tile: Tile) -> Value:
         values = m.root.op.values
@@ -151,12 +151,9 @@ class PartOfInstanceNormToTerms(_NormToTerms):
 
     constants = ("scale", "bias")
 
-    def pattern(
-        self, x: Any, b0: Any, e0: Any, d0: Any, s0: Any, scale: Any, bias: Any, b1: Any, e1: Any, d1: Any, s1: Any
-    ) -> Any:
-        cut = registry.find("slice").matching()
-        normal = ops.instance_norm(cut(x, b0, e0, d0, s0, name="first"), scale, bias)
-        return registry.find("concat").matching()([normal, cut(x, b1, e1, d1, s1, name="second")])
+    def pattern(self, x: Any, scale: Any, bias: Any) -> Any:
+        normal = ops.instance_norm(node_of("slice", x, name="first"), scale, bias)
+        return node_of("concat", [normal, node_of("slice", x, name="second")])
 
     def is_of_planes(self, m: Match) -> bool:
         if not super().is_of_planes(m) or m.root.op.values["axis"] not in (1, 1 - m.x.rank):
@@ -183,14 +180,9 @@ class InstanceBatchNormToTerms(PartOfInstanceNormToTerms):
 
     constants = ("scale", "bias", "a", "b")
 
-    def pattern(
-        self, x: Any, b0: Any, e0: Any, d0: Any, s0: Any, scale: Any, bias: Any, b1: Any, e1: Any, d1: Any, s1: Any,
-        a: Any, b: Any,
-    ) -> Any:  # fmt: skip
-        cut = registry.find("slice").matching()
-        normal = ops.instance_norm(cut(x, b0, e0, d0, s0, name="first"), scale, bias)
-        other = ops.add(ops.mul(cut(x, b1, e1, d1, s1, name="second"), a), b)
-        return registry.find("concat").matching()([normal, other])
+    def pattern(self, x: Any, scale: Any, bias: Any, a: Any, b: Any) -> Any:
+        normal = ops.instance_norm(node_of("slice", x, name="first"), scale, bias)
+        return node_of("concat", [normal, ops.add(ops.mul(node_of("slice", x, name="second"), a), b)])
 
     def is_of_planes(self, m: Match) -> bool:
         per_channel = (m.second.output.shape[1], *[1] * (m.x.rank - 2))
@@ -227,7 +219,7 @@ class MeanToTileMeans(PoolToTileMeans):
     """reduce_mean(x) over all spatial axes -> mean(tile_means(x))"""
 
     def pattern(self, x: Any) -> Any:
-        return registry.find("reduce_mean").matching()(x)
+        return node_of("reduce_mean", x)
 
     def is_of_planes(self, m: Match) -> bool:
         axes = m.root.op.values["axes"]

@@ -132,11 +132,9 @@ def absorb_front(consumer: Node, index: int, before: ChannelMap) -> Absorbed | s
 
 def _given(node: Node) -> list[Any]:
     """Return the operands of a node as `OpDef.fold_after` and `OpDef.fold_before` are given them."""
-    types, given, at = node.operand_types(), list[Any](), 0
-    for o in node.operands:
-        given.append(_elements(o, node.op.channel_axis(at, types) is not None))
-        at += len(o) if isinstance(o, list) else 1
-    return given
+    types = node.operand_types()
+    are_weights = (node.op.channel_axis(i, types) is not None for i in range(len(types)))
+    return node.arranged(map(_elements, node.inputs, are_weights))
 
 
 def _checked(found: Absorbed) -> Absorbed | str:
@@ -151,10 +149,8 @@ def _checked(found: Absorbed) -> Absorbed | str:
     return found
 
 
-def _elements(operand: Any, is_weight: bool) -> Any:
+def _elements(operand: Value | None, is_weight: bool) -> Any:
     """Return an operand as `OpDef.fold_after` is given it."""
-    if isinstance(operand, list):
-        return [_elements(o, is_weight) for o in operand]
     if operand is None or not operand.is_constant:
         return None if operand is None else operand.type
     return given(operand) if is_weight else exact(operand)
