@@ -377,6 +377,20 @@ def test_norms_in_a_row_collapse_and_round_once() -> None:
     np.testing.assert_array_equal(*weights)
 
 
+@pytest.mark.parametrize("first", ["mul", "div"])
+def test_a_scale_goes_through_a_pool_into_an_earlier_one(first: str) -> None:
+    g, rng = Graph("g"), rng_for(6)
+    x = g.input("x", "float32", (2, 4, 6, 6))
+    c, k = (rng.uniform(0.5, 2, (4, 1, 1)).astype("float32") for _ in range(2))
+    pooled = ops.average_pool(getattr(ops, first)(x, c), kernel_shape=(2, 2), strides=(2, 2))
+    g.outputs = [ops.mul(pooled, k)]
+    array = rng.standard_normal((2, 4, 6, 6)).astype("float32")
+    (expected,) = interpret.run(g, [array])
+    fold_all(g)
+    assert [n.op.name for n in g.nodes] == ["mul", "average_pool"]
+    close(interpret.run(g, [array])[0], expected, 1e-6)
+
+
 def test_norms_with_their_own_scale_take_what_follows() -> None:
     rng, g = rng_for(6), Graph()
     x = g.input("x", "float64", (2, 4, 5))
