@@ -90,6 +90,7 @@ def test_from_the_cache_it_has_the_same_bits_and_loads_no_compiler(tmp_path: Pat
     heavy = {"llvmlite", "renorm.tir", "renorm.te.lower", "renorm.te.schedule", "renorm.codegen.structural_hash"}
     assert heavy <= loaded
     assert not (heavy | {"onnx", "google.protobuf"}) & needed
+    assert "lark" not in loaded  # nothing is parsed
 
 
 def test_what_a_network_of_usual_size_asks_for_is_found_without_te(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 from hypothesis import given, settings
+from tests.mutated_texts import mutated
 from tests.tir.programs import check_same, kernels
 
 from renorm.core.errors import ParseError
@@ -129,9 +132,15 @@ GOOD = "kernel k(X: float32[8], Y: float32[8]) -> (Y) {\n  for (i, 0, 8) {\n    
         ("float32[8], Y", "float31[8], Y", 1, 13, "a dtype, found 'float31'"),
         ("X[i] +", "exq(X[i]) +", 3, 13, "a function, found 'exq'"),
         ("X[i] +", "fma(X[i]) +", 3, 13, "fma takes 3 arguments, not 1"),
-        ("\n}", "\n} }", 5, 3, "end of text, found '}'"),
+        ("\n}", "\n} }", 5, 3, "end of the text, found '}'"),
         ("  for (i", '  // attr [S] storage_scope = "shard"\n  for (i', 2, 31, "a scope .*found '\"shard\"'"),
-        ("Y[i] =", "Y[i] = $", 3, 12, r"a name, a number or a mark, found '\$'"),
+        ("Y[i] =", "Y[i] = $", 3, 12, r"an expression, found '\$'"),
+        ("for (i, 0, 8)", "for (i: int33, 0, 8)", 2, 11, "a dtype, found 'int33'"),
+        ("(i, 0, 8) {", "(i, 0, 8)\n  // attr [S] storage_scope", 3, 3, "'{', found '//'"),
+        ("+ 1f", "+ 1f\n  // attr [S] storage_scope", 4, 3, r"'\)', found '// attr'"),
+        ("Y[i] = ", "Y[i if  i] = ", 3, 13, "a condition, found an expression of type int32"),
+        ("+ 1f", "+ ramp(i, 1, 1f)", 3, 20, "a number of lanes as last argument of ramp, found 1f"),
+        ("  for (i", "  allocate S[bool * 2.]\n  for (i", 2, 21, "a number of elements, found '2.'"),
     ],
 )
 def test_errors_name_line_column_and_what_was_expected(
@@ -150,5 +159,20 @@ def test_precedence_stands_in_for_parentheses() -> None:
 
 
 def test_brackets_within_brackets_without_end_are_an_error() -> None:
-    with pytest.raises(ParseError, match="within each other"):
+    with pytest.raises(ParseError, match="line 2, column 100005: expected an expression, found the end of the text"):
         parse("kernel k(X: float32[4]) -> (X) {\n  X[" + "(" * 100_000)
+
+
+@pytest.mark.parametrize(
+    "statement", [f"X[{'(' * 100_000}1{')' * 100_000}] = 1f", f"{'if (true) {' * 20_000}{'}' * 20_000}"]
+)
+def test_brackets_are_read_however_deep_they_are(statement: str) -> None:
+    assert isinstance(parse(f"kernel k(X: float32[4]) -> (X) {{ {statement} }}"), Kernel)
+
+
+@settings(deadline=None, max_examples=300)
+@given(mutated([EVERYTHING, GOOD]))
+def test_what_is_wrong_in_a_text_is_a_parse_error(text: str) -> None:
+    with suppress(ParseError):
+        kernel = parse(text)
+        assert str(parse(str(kernel))) == str(kernel)

@@ -86,7 +86,7 @@ class Sym:
             names = "*".join(atom(a) for a in product)
             return str(k) if not names else names if k == 1 else f"{k}*{names}"
 
-        return " + ".join(term(m, k) for m, k in sorted(_terms(self), key=lambda item: repr(item[0]), reverse=True))
+        return " + ".join(term(m, k) for m, k in reversed(self._key))
 
     __repr__ = __str__
 

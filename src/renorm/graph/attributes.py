@@ -40,7 +40,7 @@ class Attribute:
         """The value in canonical form (hashable); raises OperandError."""
         try:
             return self.convert(value)
-        except (TypeError, ValueError, InvalidExpression) as error:
+        except (TypeError, ValueError, OverflowError, InvalidExpression) as error:
             raise OperandError(f"{op}: attribute {self.name} = {value!r} is not {self.kind}", [str(error)]) from None
 
     def convert(self, value: Any) -> Any:

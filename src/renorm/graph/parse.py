@@ -1,4 +1,4 @@
-"""Reads the text form of graphs (grammar in graph.text) back into a graph.
+"""Reads the text form of graphs, which graph.text writes, back into a graph.
 
 Types are inferred anew and compared with the written ones; constants of many elements are looked up by name in the
 arrays given and compared with their digest.
@@ -7,16 +7,17 @@ arrays given and compared with their digest.
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, TypeVar
+import operator
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
+from lark import Token
 
 from renorm.core import dtypes
 from renorm.core.dims import Dim, Sym, format_shape, static
-from renorm.core.errors import ParseError, RenormError, suggest
+from renorm.core.errors import ParseError, suggest
+from renorm.core.parsing import TextReader, whole_word
 from renorm.graph import registry
 from renorm.graph.ir import Graph, Group, Node, Value
 from renorm.graph.layout import Blocked
@@ -24,23 +25,58 @@ from renorm.graph.op import OpDef
 from renorm.graph.text import digest
 from renorm.graph.types import TensorType
 
-_TOKEN = re.compile(
-    r"""(?P<space>[ \t\r]+)|(?P<newline>\n)|(?P<comment>//[
-    ](?=[\w"]))|(?P<string>"(?:[^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})*")|(?P<arrow>->)|(?P<divide>//)
-    |(?P<digest>\#[0-9a-f]+)|(?P<number>-?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)|(?P<infinity>-inf)
-    |(?P<word>[A-Za-z_?][\w.?]*)|(?P<mark>[-%(){}\[\]:,=+*])""",
-    re.VERBOSE,
+_WORDS = {"true": True, "false": False, "none": None, "inf": np.inf, "-inf": -np.inf, "nan": np.nan}
+GRAMMAR = (
+    r"""
+start: title "(" inputs ")" "->" "(" outputs ")" [attributes] "{" (constant | node | kernel)* "}"
+title: "graph" NAME
+inputs: _list{input}
+input: INPUT ":" type
+outputs: _list{VALUE}
+constant: "const" VALUE ":" type "=" (literal | DIGEST) ["//" NAME]
+kernel: "kernel" NAME "{" node* "}"
+
+node: results "=" OP "(" operands ")" [attributes] ["//" NAME [origin]]
+results: result ("," result)*
+result: VALUE ":" type [layout]
+layout: "blocked" "(" AXIS "," LANES ")"
+operands: _list{operand}
+operand: VALUE -> known | "-" -> absent | "[" _list{VALUE} "]" -> variadic
+attributes: "{" attribute ("," attribute)* ","? "}"
+attribute: (NAME | CONST | KERNEL) "=" literal
+?literal: NUMBER | STRING | WORD | "[" _list{literal} "]" -> elements
+origin: "(" _list{NAME} ")"
+
+type: DTYPE "[" _list{extent} "]"
+?extent: product | extent "+" product -> sum
+?product: factor | product "*" factor
+?factor: INTEGER | SYMBOL | quotient
+quotient: "(" extent ")" (DIVIDED | REMAINDER) "(" extent ")"
+
+_list{item}: (item ("," item)* ","?)?
+
+NAME: SYMBOL | STRING
+INPUT: NAME
+OP: NAME
+SYMBOL: /[A-Za-z_?][\w.?]*/
+STRING: /"(?:[^"\\\x00-\x1f]|\\["\\\/bfnrt]|\\u[0-9a-fA-F]{4})*"/
+VALUE: "%" /[ \t\r\n]*/ NAME
+NUMBER: /-?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?/
+INTEGER: /-?\d+(?![\d.]|[eE][+-]?\d)/
+AXIS: /\d+/
+LANES: /\d+/
+DIGEST: /#[0-9a-f]+/
+CONST: "const"
+KERNEL: "kernel"
+DIVIDED: "//"
+REMAINDER: "%"
+%ignore /[ \t\r\n]+/
+"""
+    + f"""
+DTYPE: {whole_word(dtypes.BY_SHORT)}
+WORD: {whole_word(_WORDS)}
+"""
 )
-_INTEGER = re.compile(r"-?\d+")
-T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class _Token:
-    kind: str
-    text: str
-    line: int
-    column: int
 
 
 def parse(
@@ -49,288 +85,161 @@ def parse(
     """Return the graph that `text` writes. constants: elements of those that are written as a digest, by name. ops: by
     name, beside those that are registered. Raises ParseError with line and column; constants that are missing are named
     all at once."""
-    try:
-        return _Parser(text, constants or {}, ops or {}).graph()
-    except RecursionError:
-        raise ParseError("the text has too many brackets within each other") from None
+    return _GraphReader(text, constants or {}, ops or {}).read()
 
 
-class _Parser:
+class _GraphReader(TextReader):
+    kind = "graph"
+    grammar = GRAMMAR
+    phrases = {
+        "NUMBER WORD STRING LSQB": "a value",
+        "CONST KERNEL VALUE": "a constant, a node, a kernel",
+        "INTEGER SYMBOL LPAR": "an extent",
+        "NAME": "a name",
+        "INPUT": "the name of an input",
+        "OP": "the name of an op",
+        "VALUE": "the name of a value (%name)",
+        "DTYPE": f"a dtype ({', '.join(dtypes.BY_SHORT)})",
+        "AXIS": "a number",
+        "LANES": "a number",
+        "DIGEST": "a digest",
+    }
+
     def __init__(self, text: str, constants: Mapping[str, np.ndarray[Any, Any]], ops: Mapping[str, type[OpDef]]):
-        self._tokens, self._at = _tokens(text), 0
+        super().__init__(text)
         self._given, self._ops = constants, ops
         self._graph = Graph()
         self._values: dict[str, Value] = {}
         self._missing: list[str] = []
 
-    # --- tokens
+    # --- the graph
 
-    @property
-    def _next(self) -> _Token:
-        return self._tokens[self._at]
-
-    def _fail(self, message: str, token: _Token | None = None, do: str | None = None) -> ParseError:
-        t = token or self._next
-        return ParseError(f"line {t.line}, column {t.column}: {message}", do=do)
-
-    def _take(self) -> _Token:
-        token = self._next
-        self._at += 1
-        return token
-
-    def _is(self, text: str) -> bool:
-        return self._next.text == text and self._next.kind != "string"
-
-    def _accept(self, text: str) -> bool:
-        if self._is(text):
-            self._at += 1
-            return True
-        return False
-
-    def _expect(self, text: str) -> _Token:
-        if not self._is(text):
-            raise self._fail(f"expected {text!r}, found {self._next.text or 'the end of the text'!r}")
-        return self._take()
-
-    def _list(self, item: Callable[[], T], close: str = ")") -> list[T]:
-        """Return items separated by commas, up to the mark that closes them."""
-        found: list[T] = []
-        while not self._accept(close):
-            found.append(item())
-            if not self._is(close):
-                self._expect(",")
-        return found
-
-    def _name(self) -> str:
-        token = self._take()
-        if token.kind not in ("string", "word"):
-            raise self._fail(f"expected a name, found {token.text!r}", token)
-        return _plain(token)
-
-    # --- grammar
-
-    def graph(self) -> Graph:
-        graph = self._graph
-        self._expect("graph")
-        graph.name = self._name()
-        self._expect("(")
-        self._list(self._input)
-        self._expect("->")
-        self._expect("(")
-        outputs = self._list(lambda: (self._expect("%"), self._name()))
-        graph.metadata = self._attributes() if self._attributes_follow() else {}
-        self._expect("{")
-        graph.reserve(self._results_named())
-        while not self._accept("}"):
-            if self._is("const"):
-                self._constant()
-            elif self._is("kernel"):
-                self._take()
-                group = Group(self._name(), [])
-                self._expect("{")
-                while not self._accept("}"):
-                    group.nodes.append(self._node())
-                graph.groups.append(group)
-            else:
-                self._node()
-        if self._next.kind != "end":
-            raise self._fail(f"expected the end of the text, found {self._next.text!r}")
+    def start(self, title: None, inputs: Any, outputs: list[Token], attributes: Any, *items: Any) -> Graph:
         if self._missing:
             raise ParseError(
-                f"graph {graph.name}: elements of {len(self._missing)} constants are not given",
+                f"graph {self._graph.name}: elements of {len(self._missing)} constants are not given",
                 self._missing,
                 "give them by name: parse(text, constants={name: array})",
             )
-        graph.outputs += [self._known(token, name) for token, name in outputs]
-        return graph
+        self._graph.metadata = attributes or {}
+        self._graph.outputs += map(self.known, outputs)
+        return self._graph
 
-    def _input(self) -> None:
-        token = self._next
-        name, type = self._name(), self._type()
-        self._define(token, name, self._graph.input(name, type.dtype, type.shape))
+    def title(self, name: str) -> None:
+        self._graph.name = name
 
-    def _attributes_follow(self) -> bool:
-        """Two braces in a row open attributes and the body; one opens the body. Attributes begin with `name =`."""
-        return self._is("{") and self._tokens[self._at + 2].text == "=" and self._tokens[self._at + 1].kind == "word"
+    def input(self, token: Token, type: TensorType) -> None:
+        name = _name(token)
+        with self.located(token):
+            self._values[name] = self._graph.input(name, type.dtype, type.shape)
 
-    def _results_named(self) -> list[str]:
-        """Return all names after a %, so that no name that is made up on the way takes one of them."""
-        return [_plain(b) for a, b in zip(self._tokens, self._tokens[1:]) if a.text == "%" and a.kind == "mark"]
-
-    def _define(self, token: _Token, name: str, value: Value) -> None:
-        if name in self._values:
-            raise self._fail(f"%{name} is defined twice", token)
-        self._values[name] = value
-
-    def _known(self, token: _Token, name: str) -> Value:
-        if name not in self._values:
-            raise self._fail(f"%{name} is not defined above; nearest: {suggest(name, self._values) or 'none'}", token)
-        return self._values[name]
-
-    def _type(self) -> TensorType:
-        self._expect(":")
-        token = self._take()
-        if token.text not in dtypes.BY_SHORT:
-            raise self._fail(f"{token.text!r} is not a dtype", token, f"known: {', '.join(dtypes.BY_SHORT)}")
-        self._expect("[")
-        return TensorType(dtypes.BY_SHORT[token.text].name, tuple(self._list(self._extent, "]")))
-
-    def _layout(self) -> Blocked | None:
-        if not self._accept("blocked"):
-            return None
-        self._expect("(")
-        axis = self._number()
-        self._expect(",")
-        lanes = self._number()
-        self._expect(")")
-        return Blocked(axis, lanes)
-
-    def _number(self) -> int:
-        token = self._take()
-        if not token.text.isdecimal():
-            raise self._fail(f"expected a number, found {token.text!r}", token)
-        return int(token.text)
-
-    def _extent(self) -> Dim:
-        total = self._product()
-        while self._accept("+"):
-            total = total + self._product()
-        return total
-
-    def _product(self) -> Dim:
-        total = self._atom()
-        while self._accept("*"):
-            total = total * self._atom()
-        return total
-
-    def _atom(self) -> Dim:
-        token = self._take()
-        if token.text == "(":
-            left = self._extent()
-            self._expect(")")
-            operator = self._take()
-            if operator.text not in ("//", "%"):
-                raise self._fail(f"expected '//' or '%', found {operator.text!r}", operator)
-            self._expect("(")
-            right = self._extent()
-            self._expect(")")
-            return left // right if operator.text == "//" else left % right
-        if _INTEGER.fullmatch(token.text):
-            return int(token.text)
-        if token.kind != "word":
-            raise self._fail(f"expected an extent, found {token.text!r}", token)
-        return Sym(token.text)
-
-    def _constant(self) -> None:
-        self._expect("const")
-        token = self._expect("%")
-        name, type = self._name(), self._type()
-        self._expect("=")
+    def constant(self, token: Token, type: TensorType, elements: Any, source: str | None) -> None:
+        name = _name(token)
         if not type.is_static:
-            raise self._fail(f"%{name} is {type}, and a constant has no open extents", token)
-        shape = static(type.shape)
-        if self._next.kind == "digest":
-            written = self._take().text[1:]
-            data = self._given.get(name)
-            if data is None:
-                self._missing.append(f"%{name}: {type}")
-                data = np.zeros(shape, dtypes.numpy_dtype(type.dtype))
-            elif (dtypes.from_numpy(data.dtype), data.shape) != (type.dtype, shape):
-                raise self._fail(
-                    f"%{name} is {type}, but the array given is {data.dtype}{format_shape(data.shape)}", token
-                )
-            elif digest(data) != written:
-                raise self._fail(f"%{name} has digest {written}, but the array given has {digest(data)}", token)
-        else:
-            elements = self._literal()
-            try:
-                data = np.asarray(elements, dtypes.numpy_dtype(type.dtype)).reshape(shape)
-            except (TypeError, ValueError) as error:
-                raise self._fail(f"%{name} is {type}: {error}", token) from None
-        source = self._name() if self._comment() else ""
-        self._define(token, name, self._graph.constant(data, name, source, exact=True))
+            raise self.fail(token, f"%{name} is {type}, and a constant has no open extents")
+        try:
+            if isinstance(elements, Token):
+                data = self._looked_up(token, type, elements[1:])
+            else:
+                data = np.asarray(elements, dtypes.numpy_dtype(type.dtype)).reshape(static(type.shape))
+        except (TypeError, ValueError, OverflowError) as error:
+            raise self.fail(token, f"%{name} is {type}: {error}") from None
+        with self.located(token):
+            self._values[name] = self._graph.constant(data, name, source or "", exact=True)
 
-    def _node(self) -> Node:
-        start = self._next
-        results = [self._result()]
-        while self._accept(","):
-            results.append(self._result())
-        self._expect("=")
-        at = self._next
-        name = self._name()
-        op = self._ops.get(name)
-        try:
-            op = op or registry.find(name)
-        except RenormError as error:
-            raise self._fail(str(error), at) from None
-        self._expect("(")
-        operands = self._list(self._operand)
-        attributes = self._attributes() if self._attributes_follow() else {}
-        node_name, origin = None, ()
-        if self._comment():
-            node_name = self._name()
-            origin = tuple(self._list(self._name)) if self._accept("(") else ()
+    def _looked_up(self, token: Token, type: TensorType, written: str) -> np.ndarray[Any, Any]:
+        name = _name(token)
+        data = self._given.get(name)
+        if data is None:
+            self._missing.append(f"%{name}: {type}")
+            return np.broadcast_to(np.zeros((), dtypes.numpy_dtype(type.dtype)), static(type.shape))  # takes no memory
+        if (dtypes.from_numpy(data.dtype), data.shape) != (type.dtype, type.shape):
+            raise self.fail(token, f"%{name} is {type}, but the array given is {data.dtype}{format_shape(data.shape)}")
+        if digest(data) != written:
+            raise self.fail(token, f"%{name} has digest {written}, but the array given has {digest(data)}")
+        return data
+
+    def kernel(self, name: str, *nodes: Node) -> None:
+        self._graph.groups.append(Group(name, list(nodes)))
+
+    # --- nodes
+
+    def node(
+        self, results: list[Any], op_name: Token, operands: list[Any], attributes: Any, name: str | None, origin: Any
+    ) -> Node:
+        with self.located(op_name):
+            op = self._ops.get(_name(op_name)) or registry.find(_name(op_name))
         operands += [None] * (len(op.parsed.operands) - len(operands))
-        try:
+        first, written = results[0][0], [_name(value) for value, _, _ in results]
+        with self.located(first):
             made = self._graph.apply(
-                op(**attributes), operands, name=node_name, outputs=[r[1] for r in results], origin=origin
+                op(**attributes or {}), operands, name=name, outputs=written, origin=tuple(origin or ())
             )
-        except RenormError as error:
-            raise self._fail(str(error), start) from error
-        values = made if isinstance(made, tuple) else (made,)
-        if len(values) != len(results):
-            raise self._fail(f"{name} has {len(values)} results, {len(results)} are written", start)
-        for value, (token, result, type, layout) in zip(values, results):
+        made = made if isinstance(made, tuple) else (made,)
+        if len(made) != len(results):
+            raise self.fail(first, f"{op.name} has {len(made)} results, {len(results)} are written")
+        for value, (token, type, layout) in zip(made, results):
             if not _agree(value.type, type):
-                raise self._fail(f"%{result} is written as {type} but is {value.type}", token)
+                raise self.fail(token, f"%{value.name} is written as {type} but is {value.type}")
             value.layout = layout
             value.type = type  # symbols of extents that nobody knows keep the names they have in the text
-            self._define(token, result, value)
-        node = values[0].producer
-        assert node is not None
-        return node
+            self._values[value.name] = value
+        return made[0].producer
 
-    def _result(self) -> tuple[_Token, str, TensorType, Blocked | None]:
-        return self._expect("%"), self._name(), self._type(), self._layout()
+    def known(self, token: Token) -> Value:
+        name = _name(token)
+        if name not in self._values:
+            nearest = suggest(name, self._values) or "none"
+            raise self.fail(token, f"%{name} is not defined above; nearest: {nearest}")
+        return self._values[name]
 
-    def _operand(self) -> Any:
-        if self._accept("-"):
-            return None
-        if self._accept("["):
-            return self._list(lambda: self._known(self._expect("%"), self._name()), "]")
-        return self._known(self._expect("%"), self._name())
+    def absent(self) -> None: ...
 
-    def _comment(self) -> bool:
-        if self._next.kind == "comment":
-            self._at += 1
-            return True
-        return False
+    def variadic(self, *values: Token) -> list[Value]:
+        return [self.known(v) for v in values]
 
-    def _attributes(self) -> dict[str, Any]:
-        self._expect("{")
-        return dict(self._list(self._attribute, "}"))
+    def attributes(self, *attributes: tuple[str, Any]) -> dict[str, Any]:
+        return dict(attributes)
 
-    def _attribute(self) -> tuple[str, Any]:
-        name = self._name()
-        self._expect("=")
-        return name, self._literal()
+    layout = staticmethod(Blocked)
+    AXIS = LANES = TextReader.integer
 
-    def _literal(self) -> Any:
-        token = self._take()
-        if token.text == "[" and token.kind == "mark":
-            return self._list(self._literal, "]")
-        if token.kind == "string":
-            return json.loads(token.text)
-        if token.kind == "number":
-            return int(token.text) if _INTEGER.fullmatch(token.text) else float(token.text)
-        words = {"true": True, "false": False, "none": None, "inf": np.inf, "-inf": -np.inf, "nan": np.nan}
-        if token.text not in words:
-            raise self._fail(f"expected a value, found {token.text!r}", token)
-        return words[token.text]
+    def NAME(self, name: Token) -> str:
+        return _name(name)
+
+    CONST = KERNEL = NAME  # they may be names of attributes
+
+    def NUMBER(self, number: Token) -> int | float:
+        return self.integer(number) if number.lstrip("-").isdecimal() else float(number)
+
+    def STRING(self, string: Token) -> str:
+        return json.loads(string)
+
+    def WORD(self, word: Token) -> float | bool | None:
+        return _WORDS[word]
+
+    # --- types
+
+    def type(self, dtype: Token, *extents: Dim) -> TensorType:
+        return TensorType(dtypes.BY_SHORT[dtype].name, extents)
+
+    def quotient(self, dividend: Dim, operator: Token, divisor: Dim) -> Dim:
+        if divisor == 0:
+            raise self.fail(operator, f"{dividend} is divided by 0")
+        return dividend // divisor if operator == "//" else dividend % divisor
+
+    sum = staticmethod(operator.add)
+    product = staticmethod(operator.mul)
+    INTEGER = TextReader.integer
+
+    def SYMBOL(self, name: Token) -> Sym:
+        return Sym(str(name))
 
 
-def _plain(token: _Token) -> str:
-    return json.loads(token.text) if token.kind == "string" else token.text
+def _name(token: Token) -> str:
+    """Return the name that a token writes, bare or as a string; behind a % where it is a value's."""
+    text = token[1:].lstrip() if token.type == "VALUE" else token
+    return json.loads(text) if text[0] == '"' else str(text)
 
 
 def _agree(inferred: TensorType, written: TensorType) -> bool:
@@ -340,20 +249,3 @@ def _agree(inferred: TensorType, written: TensorType) -> bool:
         and inferred.rank == written.rank
         and all(a == b or (isinstance(a, Sym) and isinstance(b, Sym)) for a, b in zip(inferred.shape, written.shape))
     )
-
-
-def _tokens(text: str) -> list[_Token]:
-    found: list[_Token] = []
-    at, line, start = 0, 1, 0
-    while at < len(text):
-        m = _TOKEN.match(text, at)
-        if m is None:
-            raise ParseError(f"line {line}, column {at - start + 1}: cannot read {text[at : at + 10]!r}")
-        kind = m.lastgroup or ""
-        if kind == "newline":
-            line, start = line + 1, m.end()
-        elif kind != "space":
-            found.append(_Token(kind, m.group(), line, at - start + 1))
-        at = m.end()
-    end = _Token("end", "", line, at - start + 1)
-    return [*found, end, end, end]

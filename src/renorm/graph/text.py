@@ -1,20 +1,19 @@
-"""The text form of graphs, which graph.parse reads back.
+"""The text form of graphs, which graph.parse reads back; the grammar is there.
 
-    graph    ::= "graph" name "(" [input ("," input)*] ")" "->" "(" [value ("," value)*] ")" [attributes] "{" item* "}"
-    input    ::= name ":" type
-    item     ::= constant | node | "kernel" name "{" node* "}"
-    constant ::= "const" typed "=" (elements | "#" digest) ["//" source]
-    node     ::= typed ("," typed)* "=" op "(" [operand ("," operand)*] ")" [attributes] "//" name ["(" name,* ")"]
-    operand  ::= value | "-" (absent) | "[" [value ("," value)*] "]" (variadic)
-    typed    ::= value ":" type [layout]    attributes ::= "{" name "=" literal ("," name "=" literal)* "}"
-    value    ::= "%" name                   name ::= a word, or a JSON string where it has other characters
-    type     ::= short-dtype "[" [extent ("," extent)*] "]"
-    layout   ::= "blocked" "(" axis "," lanes ")"     how memory holds it, see graph.layout
-    extent   ::= sum of products of integers and symbols; "(a)//(b)", "(a)%(b)"
+    graph net(x: f32[1, 3, 8, 8]) -> (%y) {opset=17} {
+      const %w: f32[4, 3, 3, 3] = #1fe2373734955e60  // conv1.weight
+      const %b: f32[4] = [0.5, -1.0, 2.0, 0.0]
+      const %six: f32[] = 6.0
+      kernel fused_conv2d_relu {
+        %input.4: f32[1, 4, 3, 3] = conv(%x, %w, %b) {strides=[2, 2]}  // Conv_0
+        %y: f32[1, 4, 3, 3] blocked(1, 4) = clip(%input.4, -, %six)  // Relu_1 (Max_3, Min_4)
+      }
+    }
 
 Elements stand in the text where there are few of them; otherwise a digest of their bytes, and the arrays are given to
-the parser. The comment after a node is its name, and, in parentheses, the nodes of the source model that it stands for
-when these are others. Attributes that have their default are not written.
+the parser. `blocked` says how memory holds a value (graph.layout), `-` that an operand is absent. The comment after a
+node is its name, and, in parentheses, the nodes of the source model that it stands for when these are others. Names are
+quoted where they are no words. Attributes that have their default are not written.
 """
 
 from __future__ import annotations
@@ -119,7 +118,7 @@ def literal(value: Any) -> str:
 
 
 def _attributes(values: dict[str, Any]) -> str:
-    return f" {{{', '.join(f'{a}={literal(v)}' for a, v in values.items())}}}" if values else ""
+    return f" {{{', '.join(f'{quoted(a)}={literal(v)}' for a, v in values.items())}}}" if values else ""
 
 
 ir.set_printer(text)

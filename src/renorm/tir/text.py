@@ -1,4 +1,4 @@
-"""Loop programs as text, in the style of TVM's articles; tir.parse reads the full form back.
+"""Loop programs as text, in the style of TVM's articles; tir.parse reads the full form back, and has the grammar.
 
     kernel scale(X: float32[64], Y: float32[64]) -> (Y) {
       // attr [T] storage_scope = "local"
