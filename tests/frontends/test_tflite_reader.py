@@ -443,8 +443,8 @@ def test_all_faults_of_a_file_stand_in_one_error_that_names_it(tmp_path: Any) ->
     told = str(raised.value)
     assert told.startswith("faulty.tflite: ")
     for part in (
-        "input 'x' is listed twice", "EXP_1 (it makes tensor 1 'y', which exists already)",
-        "NEG_2 (tensor 4 'nobody' is read, but nothing before makes it)", "ADD_3 (tensor 6 'damaged' is float32[2, 3]",
-        "tensor 5 'nothing' is read, but nothing before makes it",
+        "input 'x' is listed twice", "node 'EXP_1': it makes tensor 1 'y', which exists already",
+        "node 'NEG_2': tensor 4 'nobody' is read, but nothing before makes it",
+        "node 'ADD_3': tensor 6 'damaged' is float32[2, 3]", "tensor 5 'nothing' is read, but nothing before makes it",
     ):  # fmt: skip
         assert part in told, (part, told)

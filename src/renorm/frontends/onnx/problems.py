@@ -1,11 +1,10 @@
-"""Problems in reading a model, collected node by node and raised as one error."""
+"""The error for a model of which something cannot be read: ops that renorm does not define, and whatever else."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 from renorm.core.dtypes import BY_NAME
@@ -14,100 +13,64 @@ from renorm.frontends.onnx import tensors
 from renorm.frontends.onnx.library import INSTALL, is_installed
 from renorm.frontends.onnx.messages import NodeProto
 from renorm.frontends.onnx.model import Source, standard_domain
-from renorm.graph.ir import Value
+from renorm.frontends.problems import Problem, further, together
 
-_SHOWN = 100  # faults of one file that have a line of their own
 _ADVICE = {
     **dict.fromkeys(("GRU", "LSTM", "RNN", "Loop", "Scan"), "export with the loop unrolled"),
     "NonMaxSuppression": "cut the model before its postprocessing",
 }
 
 
-@dataclass(frozen=True)
-class Problem:
-    """A node that could not be read, or something else of the file (node: None). error: why, or None where renorm has
-    no such op."""
-
-    node: NodeProto | None
-    name: str
-    operands: Sequence[Value | None]
-    error: RenormError | None
+def problem(error: RenormError, node: NodeProto, name: str, source: Source) -> Problem:
+    """Return that a node could not be read."""
+    return Problem(error, name, _stated(node, source), _op(node))
 
 
-def raise_all(problems: Sequence[Problem], source: Source) -> None:
-    """Raise one error for all problems, if there are any: missing ops first."""
-    missing = [p for p in problems if p.error is None]
-    failed = [p for p in problems if p.error is not None]
+def raise_all(missing: Sequence[tuple[NodeProto, str]], failed: Sequence[Problem], source: Source) -> None:
+    """Raise one error for all that is wrong, if anything is. missing: nodes whose op renorm does not define, and their
+    names; they come first."""
     if missing:
         raise _missing(missing, failed, source)
     if failed:
-        raise _failed(failed, source)
+        raise together(failed, source.label)
 
 
-def _missing(missing: Sequence[Problem], failed: Sequence[Problem], source: Source) -> UnsupportedOp:
-    first, kind = missing[0], _kind(missing[0])
+def _missing(missing: Sequence[tuple[NodeProto, str]], failed: Sequence[Problem], source: Source) -> UnsupportedOp:
+    (first, name), kind = missing[0], missing[0][0].op_type
     facts = _results(first, source)
-    others = Counter(_op(p, source, version=False) for p in missing if _kind(p) != kind)
-    same = sum(_kind(p) == kind for p in missing) - 1
+    others = Counter(_op(node) for node, _ in missing if node.op_type != kind)
+    same = sum(node.op_type == kind for node, _ in missing) - 1
     if same:
         facts.append(f"{same} more {'node is' if same == 1 else 'nodes are'} {kind}")
     if others:
         listed = ", ".join(f"{op} ({n} {'node' if n == 1 else 'nodes'})" for op, n in others.items())
         facts.append(f"also missing in this model: {listed}")
-    facts += _further(failed, source)
+    facts += further(failed, source.label)
     if not is_installed():
         facts.append(f"the onnx package is not installed, which has functions for some of them: {INSTALL}")
     return UnsupportedOp(
-        f"{source.label}: node {first.name!r} is {_op(first, source)}, which renorm does not define",
+        f"{source.label}: node {name!r} is {_stated(first, source)}, which renorm does not define",
         facts,
         f"{_ADVICE.get(kind, 'export without it')}, or add an op file (docs/adding-an-op.md)",
     )
 
 
-def _failed(failed: Sequence[Problem], source: Source) -> RenormError:
-    first = failed[0].error
-    assert first is not None
-    facts = [*first.facts, *_further(failed[1:], source)]
-    raised = type(first)(f"{source.label}: {_headline(failed[0], source)}", facts, first.do)
-    raised.__cause__ = first
-    return raised
+def _op(node: NodeProto) -> str:
+    domain = standard_domain(node.domain)
+    return f"{node.op_type} ({domain})" if domain else node.op_type
 
 
-def _further(problems: Sequence[Problem], source: Source) -> list[str]:
-    """Return a line for each: thousands would hide the first."""
-    lines = [f"also: {_headline(p, source)}" for p in problems[:_SHOWN]]
-    if len(problems) > _SHOWN:
-        kinds = Counter(_op(p, source, version=False) if p.node is not None else "others" for p in problems[_SHOWN:])
-        lines.append("and more: " + ", ".join(f"{kind} ({n})" for kind, n in kinds.items()))
-    return lines
+def _stated(node: NodeProto, source: Source) -> str:
+    """Return the op of a node with the version that the model states."""
+    domain = standard_domain(node.domain)
+    return f"{node.op_type} ({domain or 'ai.onnx'} {source.opsets.get(domain, '')})"
 
 
-def _headline(problem: Problem, source: Source) -> str:
-    assert problem.error is not None
-    why, quoted = problem.error.headline.removeprefix(f"{source.label}: "), f"node {problem.name!r}"
-    if problem.node is None:
-        return why
-    why = why.removeprefix(f"{quoted}: ")
-    return f"{quoted} ({_op(problem, source)}): {why}"
-
-
-def _kind(problem: Problem) -> str:
-    return problem.node.op_type if problem.node is not None else ""
-
-
-def _op(problem: Problem, source: Source, version: bool = True) -> str:
-    domain = standard_domain(problem.node.domain) if problem.node is not None else ""
-    stated = f" {source.opsets.get(domain, '')}" if version else ""
-    if not domain:
-        return _kind(problem) + (f" (ai.onnx{stated})" if version else "")
-    return f"{_kind(problem)} ({domain}{stated})"
-
-
-def _results(problem: Problem, source: Source) -> list[str]:
+def _results(node: NodeProto, source: Source) -> list[str]:
     """One line per result: its type, if ONNX can infer it, and who reads it."""
     types = _inferred_types(source)
     lines: list[str] = []
-    for out in problem.node.output if problem.node is not None else ():
+    for out in node.output:
         if not out:
             continue
         readers = [n.name or f"{n.op_type}_{i}" for i, n in enumerate(source.model.graph.node) if out in n.input]

@@ -40,8 +40,9 @@ from renorm.frontends.onnx.messages import (
     topological,
 )
 from renorm.frontends.onnx.model import BUILT_IN, Source, is_newer, load, op_key, standard_domain, value_names
-from renorm.frontends.onnx.problems import Problem, raise_all
+from renorm.frontends.onnx.problems import problem, raise_all
 from renorm.frontends.onnx.provenance import KEY, Provenance, SourceNode
+from renorm.frontends.problems import Problem
 from renorm.graph import registry
 from renorm.graph.attributes import Type
 from renorm.graph.ir import Graph, Node, Value
@@ -108,6 +109,7 @@ class _Reader:
         self.provenance.properties.update((p.key, p.value) for p in source.model.metadata_props)
         self.graph.metadata[KEY] = self.provenance
         self.problems: list[Problem] = []
+        self.missing: list[tuple[NodeProto, str]] = []  # nodes whose op renorm does not define
         self.assumed = [*source.assumed]
         self.taken_early = Counter[str]()  # op types of nodes that are younger than the opset
         self.read_names = {name for g in graphs(proto) for n in g.node for name in n.input}
@@ -125,7 +127,7 @@ class _Reader:
                     scope.values[given.name] = None
         self._nodes(proto.node, scope)
         made = [self._output(out.name, scope) for out in proto.output]
-        raise_all(self.problems, self.source)
+        raise_all(self.missing, self.problems, self.source)
         self._note_assumptions()
         for out, value in zip(proto.output, made):
             assert value is not None  # raise_all has reported every value that could not be made
@@ -141,9 +143,9 @@ class _Reader:
             self._fault(error)
             return None
 
-    def _fault(self, error: RenormError) -> None:
-        """Note what is wrong with no node."""
-        self.problems.append(Problem(None, "", [], error))
+    def _fault(self, error: RenormError, proto: NodeProto | None = None, name: str = "") -> None:
+        """Note what is wrong: with a node, if one is named."""
+        self.problems.append(Problem(error) if proto is None else problem(error, proto, name, self.source))
 
     def _note_assumptions(self) -> None:
         for op_type, count in self.taken_early.items():
@@ -201,7 +203,7 @@ class _Reader:
         """Return the value called `name`; None if its node could not be read."""
         held = scope.holding(name)
         if held is None:
-            known = [] if self.problems else scope.seen()  # the first fault alone has facts
+            known = [] if self.problems or self.missing else scope.seen()  # the first fault alone has facts
             raise InvalidModel(
                 f"{reader} reads {name!r}, which nothing makes", [f"nearest: {suggest(name, known)}"] if known else []
             )
@@ -245,11 +247,11 @@ class _Reader:
                 continue
             operands = self._operands(proto, name, scope)
             if any(v is None and n for v, n in zip(operands, proto.input)):
-                self._note_missing(proto, name, [])
+                self._note_missing(proto, name)
                 results: Sequence[Value | None] = [None] * len(proto.output)
             elif twice := [out for out in proto.output if out and scope.holding(out) is not None]:
                 error = InvalidModel(f"it makes {twice[0]!r}, which exists already")
-                self.problems.append(Problem(proto, name, operands, error))
+                self._fault(error, proto, name)
                 continue
             elif proto.op_type == "If" and not standard_domain(proto.domain):
                 results = yield from self._branch(proto, name, operands, scope)
@@ -262,7 +264,7 @@ class _Reader:
                     scope.values[out] = results[i]
                 elif out in self.read_names:
                     missing = UnsupportedOp(f"result {i} of {proto.op_type} is not computed by renorm")
-                    self.problems.append(Problem(proto, name, operands, missing))
+                    self._fault(missing, proto, name)
                     scope.values[out] = None
 
     def _operands(self, proto: NodeProto, name: str, scope: _Scope) -> list[Value | None]:
@@ -272,7 +274,7 @@ class _Reader:
             try:
                 found.append(self._find(operand, scope, "it") if operand else None)
             except RenormError as error:
-                self.problems.append(Problem(proto, name, [], error))
+                self._fault(error, proto, name)
                 found.append(None)
         return found
 
@@ -286,20 +288,20 @@ class _Reader:
                 return [self._constant(proto, name, scope)]
             if not domain and proto.op_type == "Identity" and operands and operands[0] and operands[0].is_constant:
                 return [operands[0]]
-            if self._note_missing(proto, name, operands):
+            if self._note_missing(proto, name):
                 return [None] * len(proto.output)
             return self._apply(proto, name, operands, scope)
         except RenormError as error:
-            self.problems.append(Problem(proto, name, operands, error))
+            self._fault(error, proto, name)
             return [None] * len(proto.output)
 
-    def _note_missing(self, proto: NodeProto, name: str, operands: list[Value | None]) -> bool:
+    def _note_missing(self, proto: NodeProto, name: str) -> bool:
         """Return whether renorm does not define this node's op; noted if so."""
         domain = standard_domain(proto.domain)
         known = self._definition(proto) is not None and not is_newer(proto, self.opsets[domain])
         if known or (not domain and proto.op_type in BUILT_IN):
             return False
-        self.problems.append(Problem(proto, name, operands, None))
+        self.missing.append((proto, name))
         return True
 
     def _definition(self, proto: NodeProto) -> tuple[int, type[OpDef]] | None:
@@ -421,7 +423,7 @@ class _Reader:
             yield branch.node, inner
             return [self._find(o.name, inner, f"its {taken.name}") for o in branch.output]
         except RenormError as error:
-            self.problems.append(Problem(proto, name, operands, error))
+            self._fault(error, proto, name)
             return [None] * len(proto.output)
 
     def _taken(self, proto: NodeProto, condition: Value | None) -> AttributeProto:

@@ -11,7 +11,6 @@ outputs keep the integers of the file.
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -24,6 +23,7 @@ from renorm.core.errors import InvalidModel, RenormError, UnsupportedOp, raised_
 from renorm.core.limits import DEFAULT, Limits
 from renorm.frontends.diagnosis import diagnose
 from renorm.frontends.files import called, content
+from renorm.frontends.problems import Problem, together
 from renorm.frontends.tflite import ranges
 from renorm.frontends.tflite.call import Call
 from renorm.frontends.tflite.flatbuffer import Table
@@ -59,7 +59,7 @@ class _Reader:
         self.graph = Graph(model.main["name"] or os.path.splitext(model.label)[0] or "main")
         self.graph.metadata[KEY] = model
         self.types = model.schema.names("TensorType")
-        self.problems = list[tuple[str, str, RenormError]]()
+        self.problems = list[Problem]()
         self.unread = set[int]()  # tensors whose operators could not be read
         self.tables = model.tensors
         self.tensors = [Tensor(self.graph, name) for name in model.names]
@@ -80,8 +80,9 @@ class _Reader:
                     self.graph.outputs.append(self._output(i))
             except RenormError as error:
                 self._fault(error)
-        if self.problems:
-            raise self._unread()
+        if self.problems:  # what renorm does not define first
+            self.problems.sort(key=lambda p: not isinstance(p.error, UnsupportedOp))
+            raise together(self.problems, self.label)
         for tensor in self.tensors:
             self.model.forms.update((v.name, (tensor.name, is_first)) for v, is_first in tensor.forms())
         self.graph.discard_constants()  # weights are held in the graph's order only
@@ -89,7 +90,7 @@ class _Reader:
 
     def _fault(self, error: RenormError) -> None:
         """Note what is wrong with no operator."""
-        self.problems.append(("", "", error))
+        self.problems.append(Problem(error))
 
     def _ends(self, side: str) -> list[int]:
         """Places of the model's inputs, or outputs; those that there are not are noted."""
@@ -208,7 +209,7 @@ class _Reader:
                 self._apply(Call(self.graph, READ[kind], name, options, *self._tensors(given, outputs)))
                 return
         except RenormError as error:
-            self.problems.append((name, kind, error))
+            self.problems.append(Problem(error, name, kind=kind))
         self.unread.update(outputs)
 
     def _tensors(self, given: Sequence[int], outputs: Sequence[int]) -> tuple[list[Tensor | None], list[Tensor]]:
@@ -252,20 +253,6 @@ class _Reader:
         cut = ranges.saturated(value, scale, tensor.dtype, axis, held)
         tensor.range = min(max(held[0], own[0]), own[1]), max(min(held[1], own[1]), own[0])
         return First(cut) if is_first else cut
-
-    def _unread(self) -> RenormError:
-        """One error for all that could not be read: what renorm does not define first."""
-        self.problems.sort(key=lambda p: not isinstance(p[2], UnsupportedOp))
-        name, _, first = self.problems[0]
-        kinds = Counter(kind for _, kind, _ in self.problems[1:])
-        shown = [f"also: {n} ({self._why(e)})" if n else f"also: {self._why(e)}" for n, _, e in self.problems[1:9]]
-        if len(self.problems) > 9:
-            shown.append("in all: " + ", ".join(f"{kind or 'others'} ({n})" for kind, n in kinds.items()))
-        where = f"node {name!r}: " if name else ""
-        return type(first)(f"{self.label}: {where}{self._why(first)}", [*first.facts, *shown], first.do)
-
-    def _why(self, error: RenormError) -> str:
-        return error.headline.removeprefix(f"{self.label}: ")
 
 
 def _principal(nodes: Sequence[Node]) -> Node:

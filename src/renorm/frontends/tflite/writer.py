@@ -8,7 +8,6 @@ description, metadata, signatures.
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import numpy as np
 
 from renorm.core.errors import InvalidModel, RenormError, UnsupportedOp
 from renorm.core.files import replacing
+from renorm.frontends.problems import Problem, together
 from renorm.frontends.tflite.activations import cutting
 from renorm.frontends.tflite.emission import Emission
 from renorm.frontends.tflite.flatbuffer import Table, encode
@@ -97,7 +97,7 @@ class _Writer:
     def model(self) -> Table:
         inputs = [self.subgraph.plain(v) for v in self.graph.inputs]
         fused = {made: (node, name) for node, (made, name) in self.inside.items()}
-        problems = list[tuple[Node, RenormError]]()
+        problems = list[Problem]()
         for node in self.graph.nodes:
             if node in self.inside:
                 continue
@@ -108,9 +108,9 @@ class _Writer:
                     raise UnsupportedOp(f"op {node.op.name} has no operator in this format")
                 operator.write(Emission(self.subgraph, operator.kind, node, last.output, name))
             except RenormError as error:
-                problems.append((node, error))
+                problems.append(Problem(error, node.name, kind=node.op.name))
         if problems:
-            raise self._unwritten(problems)
+            raise together(problems, self.graph.name)
         outputs = self._outputs(inputs)
         self._name(inputs, outputs)
         main = self.subgraph.table(
@@ -122,16 +122,6 @@ class _Writer:
             outputs=np.asarray(outputs, np.int32),
         )
         return self._around(main)
-
-    def _unwritten(self, problems: list[tuple[Node, RenormError]]) -> UnsupportedOp:
-        node, first = problems[0]
-        others = Counter(n.op.name for n, _ in problems[1:])
-        facts = [f"also: {n.name} ({e.headline})" for n, e in problems[1:9]]
-        if len(problems) > 9:
-            facts.append("in all: " + ", ".join(f"{op} ({count})" for op, count in others.items()))
-        return UnsupportedOp(
-            f"{self.graph.name}: node {node.name!r}: {first.headline}", [*first.facts, *facts], first.do
-        )
 
     def _outputs(self, inputs: list[int]) -> list[int]:
         """Tensors of the outputs: one of its own for each, since each has a name."""
