@@ -1,15 +1,17 @@
-"""Files of models, opened: ordinary ones of a size that is allowed, and nothing else."""
+"""Files of models: opened, ordinary ones of a size that is allowed and nothing else, and replaced."""
 
 from __future__ import annotations
 
 import mmap
 import os
 import stat
-from contextlib import suppress
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO
 
 from renorm.core.errors import InvalidModel
+from renorm.core.files import replacing
 from renorm.core.limits import Limits
 
 _KINDS = {
@@ -64,3 +66,15 @@ def opened(path: str | os.PathLike[str], limits: Limits) -> BinaryIO:
     except BaseException:
         os.close(descriptor)
         raise
+
+
+@contextmanager
+def replaced(path: str | os.PathLike[str]) -> Generator[IO[bytes]]:
+    """Give a file to write, which takes the place of `path` whole or not at all. Raises InvalidModel where the system
+    refuses."""
+    try:
+        with replacing(path) as file:
+            yield file
+    except OSError as error:
+        why = f"cannot write {error.filename or path}: {error.strerror or error}"
+        raise InvalidModel(why, do="choose a directory that can be written, on a disk with room") from error

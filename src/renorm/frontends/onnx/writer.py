@@ -7,8 +7,7 @@ open. A node whose op no pass has changed gets its original attributes back, as 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -19,8 +18,8 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto,
 import renorm
 from renorm.core import dtypes
 from renorm.core.dims import Dim, Sym
-from renorm.core.errors import InternalError, InvalidModel, UnsupportedOp
-from renorm.core.files import replacing
+from renorm.core.errors import InternalError, UnsupportedOp
+from renorm.frontends.files import replaced
 from renorm.frontends.onnx import tensors
 from renorm.frontends.onnx.provenance import KEY, Provenance
 from renorm.graph import registry
@@ -63,11 +62,11 @@ def save(
     if sum(len(t.raw_data) for t in model.graph.initializer) <= inline_limit:
         if is_ours:
             _check(model, None)
-        with _refused(target), replacing(target) as file:
+        with replaced(target) as file:
             file.write(model.SerializeToString())
     else:
         data = target.with_name(target.name + ".data")
-        with _refused(target), replacing(target) as file, replacing(data) as beside:
+        with replaced(target) as file, replaced(data) as beside:
             slim = _externalized(model, data.name, beside)
             file.write(slim.SerializeToString())
             file.flush()  # what is left to be done for it cannot fail any more when `data` is replaced
@@ -324,15 +323,6 @@ def _trimmed(names: list[str]) -> list[str]:
 
 
 # --- files -------------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def _refused(path: Path) -> Generator[None]:
-    """Make InvalidModel of what the system refuses."""
-    try:
-        yield
-    except OSError as error:
-        raise InvalidModel(f"cannot write {error.filename or path}: {error.strerror or error}") from error
 
 
 def _externalized(model: ModelProto, name: str, file: IO[bytes]) -> ModelProto:

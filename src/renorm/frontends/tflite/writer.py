@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from renorm.core.errors import InvalidModel, RenormError, UnsupportedOp
-from renorm.core.files import replacing
+from renorm.core.errors import RenormError, UnsupportedOp
+from renorm.frontends.files import replaced
 from renorm.frontends.problems import Problem, together
 from renorm.frontends.tflite.activations import cutting
 from renorm.frontends.tflite.emission import Emission
@@ -66,11 +66,8 @@ def _identifier(graph: Graph, path: str | os.PathLike[str] | None) -> bytes:
 
 def save(content: bytes, path: str | os.PathLike[str]) -> None:
     """Write a file: whole or not at all."""
-    try:
-        with replacing(path) as file:
-            file.write(content)
-    except OSError as error:
-        raise InvalidModel(f"{path}: {error.strerror or error}", do="choose a directory that can be written") from error
+    with replaced(path) as file:
+        file.write(content)
 
 
 class _Writer:
