@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from renorm.core.dims import Sym
-from renorm.graph.index_map import Joined, Moved, Padded, Permuted, Regrouped, Repeated, Step, Strided
+from renorm.graph.index_map import Joined, Moved, Padded, Permuted, Regrouped, Reindexing, Repeated, Strided
 
 Array = np.ndarray[Any, Any]
 
@@ -24,7 +24,7 @@ def factors(size: int, rng: np.random.Generator) -> tuple[int, ...]:
     return (*found, size) if size > 1 else tuple(found)
 
 
-def drawn(shape: tuple[int, ...], rng: np.random.Generator) -> tuple[Step, Any]:
+def drawn(shape: tuple[int, ...], rng: np.random.Generator) -> tuple[Reindexing, Any]:
     """A step, and what NumPy does; -1 stands for elements from elsewhere."""
     kind = rng.integers(5)
     if kind == 0:
@@ -55,7 +55,7 @@ def relation(channels: Array, axis: int) -> set[tuple[int, int]]:
 def test_channels_are_those_of_numpy(seed: int) -> None:
     rng = np.random.default_rng(seed)
     shape = tuple(int(rng.choice([1, 2, 3, 4, 6])) for _ in range(rng.integers(1, 4)))
-    chain, functions = list[Step](), list[Any]()
+    chain, functions = list[Reindexing](), list[Any]()
     for _ in range(rng.integers(1, 5)):
         now = Moved(np.zeros(shape), *chain).shape
         step, f = drawn(now, rng)

@@ -25,7 +25,7 @@ from renorm.ops.conv_transpose import ConvTranspose
 from renorm.targets import find
 from renorm.tir.passes import prepare
 from renorm.topi import layout
-from renorm.topi.layout import Form
+from renorm.topi.layout import Blocking
 
 pytest.importorskip("torch", reason="PyTorch is not installed")
 import torch
@@ -44,10 +44,10 @@ class Case:
     reads: bool = False
     writes: bool = False
 
-    def lowered(self, target: Target) -> tuple[Any, list[Any], Form | None]:
+    def lowered(self, target: Target) -> tuple[Any, list[Any], Blocking | None]:
         """The kernel, the arrays that it reads, and the form of what it writes."""
         lanes = target.lanes(4)
-        channels = Form.of(Blocked(1, lanes))
+        channels = Blocking.of(Blocked(1, lanes))
         forms = [channels if self.reads else None, self._weight(lanes), None]
         given, views = list[te.Tensor](), list[Any]()
         for name, array, form in zip("xwb", (self.x, self.w, self.b), forms, strict=True):
@@ -67,13 +67,13 @@ class Case:
                 arrays[i] = packed
         return te.lower(s, [*given, out], name="conv"), arrays, channels if self.writes else None
 
-    def _weight(self, lanes: int) -> Form:
+    def _weight(self, lanes: int) -> Blocking:
         types = [TensorType("float32", self.x.shape), TensorType("float32", self.w.shape), None]
         axis, summed = self.op.channel_axis(1, types), self.op.summed_axis(1, types)
         cuts = [(axis, lanes)]
         if self.reads and summed is not None:
             cuts.insert(0, (summed, lanes))
-        return Form(tuple(cuts), first=axis)
+        return Blocking(tuple(cuts), first=axis)
 
     def run(self) -> Any:
         kernel, arrays, form = self.lowered(HOST)

@@ -7,20 +7,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from renorm.graph.layout import Blocked
-from renorm.topi.layout import Form
+from renorm.topi.layout import Blocking
 
 
 @st.composite
-def forms(draw: st.DrawFn) -> tuple[Form, tuple[int, ...]]:
+def forms(draw: st.DrawFn) -> tuple[Blocking, tuple[int, ...]]:
     shape = tuple(draw(st.lists(st.integers(1, 9), min_size=1, max_size=4)))
     axes = draw(st.lists(st.integers(0, len(shape) - 1), min_size=1, max_size=2, unique=True))
     first = draw(st.sampled_from([None, axes[-1]]))
-    return Form(tuple((a, draw(st.integers(2, 5))) for a in axes), first), shape
+    return Blocking(tuple((a, draw(st.integers(2, 5))) for a in axes), first), shape
 
 
 @given(forms())
 @settings(max_examples=60, deadline=None)
-def test_memory_holds_each_element_where_its_index_says(case: tuple[Form, tuple[int, ...]]) -> None:
+def test_memory_holds_each_element_where_its_index_says(case: tuple[Blocking, tuple[int, ...]]) -> None:
     form, shape = case
     data = np.arange(1, 1 + np.prod(shape)).reshape(shape)
     held = np.full(form.shape(shape), -1)
@@ -33,7 +33,7 @@ def test_memory_holds_each_element_where_its_index_says(case: tuple[Form, tuple[
 
 
 def test_blocks_of_channels_keep_the_order_of_axes() -> None:
-    assert Form.of(Blocked(1, 16)).shape((2, 48, 5, 7)) == (2, 3, 5, 7, 16)
-    weight = Form(((1, 16), (0, 8)), first=0)
+    assert Blocking.of(Blocked(1, 16)).shape((2, 48, 5, 7)) == (2, 3, 5, 7, 16)
+    weight = Blocking(((1, 16), (0, 8)), first=0)
     assert weight.shape((24, 32, 3, 3)) == (3, 2, 3, 3, 16, 8)
     assert weight.index((17, 20, 1, 2)) == (2, 1, 1, 2, 4, 1)

@@ -23,7 +23,7 @@ from renorm.ops.winograd_conv import WinogradConv, WinogradConvTranspose
 from renorm.targets import find
 from renorm.tir.verify import verify
 from renorm.topi import layout
-from renorm.topi.layout import Form
+from renorm.topi.layout import Blocking
 
 pytest.importorskip("torch", reason="PyTorch is not installed")
 import torch
@@ -116,7 +116,7 @@ def test_result_is_that_of_a_direct_convolution(setting: Setting, transformed: b
     assert error(y, case.expected()) < 6e-6
 
 
-def packed(array: Array, form: Form) -> Array:
+def packed(array: Array, form: Blocking) -> Array:
     out = np.empty(form.shape(array.shape), array.dtype)
     form.pack(array, out)
     return out
@@ -136,12 +136,12 @@ def program(case: Case, target: str, reads: bool, writes: bool, transformed: boo
     """reads, writes: whether x, or residual and result, lie in blocks of channels."""
     machine = find(target)
     axis = 2 if transformed else case.op.result_axis
-    form, weights = Form(((1, machine.lanes(4)),)), Form(((axis, machine.lanes(4)),), first=axis)
+    form, weights = Blocking(((1, machine.lanes(4)),)), Blocking(((axis, machine.lanes(4)),), first=axis)
     plain = case.expected()
     residual = RNG.standard_normal(plain.shape).astype(np.float32)
     expected = np.maximum(plain + residual, 0)
 
-    def read(array: Array, form: Form | None, name: str) -> tuple[te.Tensor, te.Tensor, Array]:
+    def read(array: Array, form: Blocking | None, name: str) -> tuple[te.Tensor, te.Tensor, Array]:
         """A placeholder, the tensor to compute with, and the array to pass."""
         held = te.placeholder(form.shape(array.shape) if form else array.shape, "float32", name=name)
         return (held, layout.view(held, array.shape, form), packed(array, form)) if form else (held, held, array)

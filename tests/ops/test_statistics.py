@@ -131,7 +131,7 @@ def in_blocks(x: Array) -> Array:
 @pytest.mark.parametrize("written", [False, True])
 def test_blocks_of_channels_are_normalized_without_sums_across_lanes(n: int, c: int, h: int, w: int, written: bool):
     """Operand, and result where `written`, lie as [N, C/16, H, W, 16]."""
-    form = layout.Form(((1, 16),))
+    form = layout.Blocking(((1, 16),))
     held = te.placeholder(form.shape((n, c, h, w)), "float32", name="x")
     scale, bias = (te.placeholder((c,), "float32", name=name) for name in ("scale", "bias"))
     y = InstanceNorm().compute(layout.view(held, (n, c, h, w), form), scale, bias)

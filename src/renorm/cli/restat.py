@@ -23,7 +23,7 @@ from renorm.training.reestimation import MEMORY, METHODS, restat
     type=click.Choice(METHODS),
     default=METHODS[0],
     show_default=True,
-    help="exact: a norm is measured behind norms with their new statistics; one_pass: all at once, as in training.",
+    help="exact: a norm is measured after norms with their new statistics; one_pass: all at once, as in training.",
 )
 @click.option(
     "--batch-size", type=click.IntRange(1), default=None, help="Cut files into batches; default: a file is one."

@@ -22,7 +22,7 @@ from renorm.graph import registry
 from renorm.graph.ir import Graph, Group, Node, Value
 from renorm.graph.strided_region import strides
 from renorm.runtime.report import WorkRecord
-from renorm.topi.layout import Form
+from renorm.topi.layout import Blocking
 
 
 def group_values(group: Group) -> list[Value]:
@@ -100,7 +100,7 @@ class Read:
     """The value that a parameter reads, as a number instead of a name. form: as of a Parameter."""
 
     value: int
-    form: Form | None
+    form: Blocking | None
 
 
 @dataclass(frozen=True)

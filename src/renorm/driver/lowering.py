@@ -24,7 +24,7 @@ from renorm.ops import schedules
 from renorm.runtime.report import WorkRecord
 from renorm.te.tensor import producers_first
 from renorm.topi import layout
-from renorm.topi.layout import Form
+from renorm.topi.layout import Blocking
 
 if TYPE_CHECKING:
     from renorm.tir.nodes import Kernel
@@ -38,7 +38,7 @@ class Parameter:
     """A kernel parameter. value: of the graph; form: how memory holds it where that is not row-major."""
 
     value: Value
-    form: Form | None = None
+    form: Blocking | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -110,7 +110,7 @@ def lower_group(graph: Graph, group: Group, target: Target, users: dict[Value, l
             return tensors[value]
         shape = static(value.shape, f"value {value.name!r}")
         name = identifier(value.name)
-        form = Form.of(value.layout) if value.layout else _weight_form(node, index, value, target)
+        form = Blocking.of(value.layout) if value.layout else _weight_form(node, index, value, target)
         if value.is_constant and prod(shape) == SCALAR:
             assert value.data is not None
             number = const(value.data.reshape(-1)[0].item(), value.dtype)
@@ -138,7 +138,7 @@ def lower_group(graph: Graph, group: Group, target: Target, users: dict[Value, l
         tensors.update(zip(node.outputs, results))
         for v in node.outputs:
             if v.layout and v in writes:  # who reads it inside of the group reads what memory holds
-                form = Form.of(v.layout)
+                form = Blocking.of(v.layout)
                 stored[v] = layout.result(tensors[v], form)
                 tensors[v] = layout.view(stored[v], static(v.shape), form)
         flops = node.op.nominal_flops(node.operand_types(), [v.type for v in node.outputs])
@@ -194,7 +194,7 @@ def identifier(name: str) -> str:
     return re.sub(r"\W", "_", name).strip("_") or "value"
 
 
-def _weight_form(node: Node, index: int, value: Value, target: Target) -> Form | None:
+def _weight_form(node: Node, index: int, value: Value, target: Target) -> Blocking | None:
     """Return how a constant weight is stored: blocks of result channels one after the other; within, the channels that
     are summed over in blocks too where the data has them so."""
     axis = node.op.channel_axis(index, node.operand_types()) if value.is_constant else None
@@ -206,7 +206,7 @@ def _weight_form(node: Node, index: int, value: Value, target: Target) -> Form |
     cuts = [(axis, machine.lanes(4))]
     if data is not None and data.layout is not None and summed is not None:
         cuts.insert(0, (summed, data.layout.lanes))
-    return Form(tuple(cuts), first=axis)
+    return Blocking(tuple(cuts), first=axis)
 
 
 def _static_array(node: Node, parameter: str, value: Value) -> np.ndarray[Any, Any]:

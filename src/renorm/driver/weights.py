@@ -17,7 +17,7 @@ from renorm.graph.deferred import Array, Deferred, cut
 from renorm.graph.ir import Graph
 from renorm.runtime import threads
 from renorm.runtime.program import ALIGNMENT, Weight, align
-from renorm.topi.layout import Form
+from renorm.topi.layout import Blocking
 
 # glibc keeps what is freed, instead of giving it back and having it cleared again part by part, once an array was freed
 # that is as large as its threshold may grow. Nothing of that array is ever touched.
@@ -30,7 +30,7 @@ class Weights:
     def __init__(self) -> None:
         self.records: list[Weight] = []
         self._parameters: list[Parameter] = []
-        self._placed: dict[tuple[int, Form | None], int] = {}
+        self._placed: dict[tuple[int, Blocking | None], int] = {}
         self._end = 0
 
     def place(self, p: Parameter) -> int:
@@ -84,7 +84,7 @@ class Weights:
 class _Stored(Deferred):
     """A constant as memory holds it in a form."""
 
-    def __init__(self, held: Array, form: Form, shape: tuple[int, ...]):
+    def __init__(self, held: Array, form: Blocking, shape: tuple[int, ...]):
         self.held, self.form, self.shape = held, form, shape
 
     def part(self, axis: int, begin: int, end: int) -> Array:

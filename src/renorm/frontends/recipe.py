@@ -31,7 +31,7 @@ _TRIED = 8  # constants from which another one may be predicted
 
 
 @dataclass(frozen=True)
-class Region:
+class Replacement:
     """restored: indices of original operators. gone: results and keys of the operators in their place."""
 
     restored: tuple[int, ...]
@@ -53,7 +53,7 @@ class Recipe:
     original operator. outer: the recipe that the original had itself."""
 
     fragment: bytes
-    regions: tuple[Region, ...]
+    regions: tuple[Replacement, ...]
     constants: dict[str, Constant]
     order: tuple[tuple[str, str], ...]
     outer: bytes = b""
@@ -97,7 +97,7 @@ class Recipe:
                     at += count
                 constants[name] = Constant(code, near, digest)
             regions = tuple(
-                Region(tuple(restored), tuple((tuple(makes), key) for makes, key in gone))
+                Replacement(tuple(restored), tuple((tuple(makes), key) for makes, key in gone))
                 for restored, gone in head["regions"]
             )
             return Recipe(fragment, regions, constants, tuple((m, n) for m, n in head["order"]), outer)
@@ -136,7 +136,7 @@ class Change:
     """Changes that optimizing made: `operators` of the original by region, and the keys of those in their place."""
 
     operators: list[Operator]
-    regions: tuple[Region, ...]
+    regions: tuple[Replacement, ...]
     constants: dict[str, Constant]
 
 
@@ -160,10 +160,10 @@ def changes(before: Listing, after: Listing) -> Change:
     for o, _ in gone:
         away.setdefault(groups.find(f"={id(o)}"), []).append(o)
     place, keys = {o: i for i, o in enumerate(changed)}, dict(gone)
-    regions, constants = list[Region](), _Constants(before, after)
+    regions, constants = list[Replacement](), _Constants(before, after)
     for at in dict.fromkeys([*back, *away]):
         olds, news = back.get(at, []), away.get(at, [])
-        regions.append(Region(tuple(place[o] for o in olds), tuple((o.makes, keys[o]) for o in news)))
+        regions.append(Replacement(tuple(place[o] for o in olds), tuple((o.makes, keys[o]) for o in news)))
         constants.add(olds, news)
     return Change(changed, tuple(regions), constants.found)
 
@@ -267,7 +267,7 @@ def undo(
     keys = {file.key(o): o for o in file.operators}
     present = _Present(file)
     left, going, coming = list[tuple[str, str]](), list[Operator](), list[Operator]()
-    further = list[Region]()
+    further = list[Replacement]()
     constants: dict[str, Array] = {}
     for region in recipe.regions:
         gone = [keys.get(key) for _, key in region.gone]
@@ -323,7 +323,7 @@ class _Present:
     def __init__(self, file: Listing):
         self._makers, self._readers, self._ends = file.producers(), file.readers(), frozenset(file.outputs)
 
-    def objection(self, region: Region, gone: Sequence[Operator], back: Sequence[Operator]) -> str | None:
+    def objection(self, region: Replacement, gone: Sequence[Operator], back: Sequence[Operator]) -> str | None:
         """Return why a region cannot be restored; None where it can."""
         if len(gone) < len(region.gone):
             names = [n for makes, _ in region.gone for n in makes if n]

@@ -36,7 +36,7 @@ Labels = list[Array | None]
 for an axis that says nothing of it."""
 
 
-class Step(ABC):
+class Reindexing(ABC):
     """A change of indices."""
 
     @abstractmethod
@@ -48,7 +48,7 @@ class Step(ABC):
         """Return the labels of all axes; None where they are no such sum, or more than `MOST`."""
 
 
-class AxisStep(Step):
+class AxisStep(Reindexing):
     """A change of indices along each axis by itself."""
 
     @abstractmethod
@@ -63,7 +63,7 @@ class AxisStep(Step):
 
 
 @dataclass(frozen=True)
-class Regrouped(Step):
+class Regrouped(Reindexing):
     """The same elements in order, in another shape."""
 
     shape: Extents
@@ -82,7 +82,7 @@ class Regrouped(Step):
 
 
 @dataclass(frozen=True)
-class Permuted(Step):
+class Permuted(Reindexing):
     """Axis k is axis order[k] before."""
 
     order: tuple[int, ...]
@@ -150,7 +150,7 @@ class Repeated(AxisStep):
 class Moved:
     """The first operand, after steps. shape: of the result."""
 
-    def __init__(self, source: Any, *steps: Step):
+    def __init__(self, source: Any, *steps: Reindexing):
         self.source, self.steps = source, steps
         self.shape: Extents = reduce(lambda shape, step: step.extents(shape), steps, tuple(source.shape))
 

@@ -237,7 +237,7 @@ class _GraphReader(TextReader):
 
 
 def _name(token: Token) -> str:
-    """Return the name that a token writes, bare or as a string; behind a % where it is a value's."""
+    """Return the name that a token writes, bare or as a string; after a % where it is a value's."""
     text = token[1:].lstrip() if token.type == "VALUE" else token
     return json.loads(text) if text[0] == '"' else str(text)
 

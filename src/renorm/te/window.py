@@ -30,7 +30,7 @@ class Window(NamedTuple):
                 return Window(tuple(strides), size)
         raise InvalidExpression(
             f"{name} of shape {tuple(shape)} cannot lie with strides {tuple(strides)}",
-            do="give one stride per axis, so far apart that what lies behind the axis fits between",
+            do="give one stride per axis, so far apart that what lies after the axis fits between",
         )
 
     def joint_axes(self, shape: Sequence[int]) -> int:

@@ -1,9 +1,9 @@
 """Memory in blocks: [O, I, ...] -> [O / v, I / v, ..., v of I, v of O], vectors of elements that kernels read as one.
 
-A Form says how memory holds a tensor. Neither ops nor graph know the shape that it has there: at both ends of a
+A Blocking says how memory holds a tensor. Neither ops nor graph know the shape that it has there: at both ends of a
 kernel a view turns one into the other. What is read comes as `view`, in the tensor's own shape; what is written goes
 out as `result`. Views are always inlined, so all that is left of them is the index arithmetic, which lowering undoes:
-(c * v + i) // v is c. Constant weights are stored in their form once, at compile time (`Form.pack`).
+(c * v + i) // v is c. Constant weights are stored in their form once, at compile time (`Blocking.pack`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ RESULT = "layout_result"
 
 
 @dataclass(frozen=True)
-class Form:
+class Blocking:
     """Axes cut into blocks. cuts: (axis, lanes); the elements of the last one lie side by side, those of the one before
     lie around them. first: an axis whose blocks come one after the other, everything else within; None leaves the
     axes in their order. An extent that lanes do not divide is filled up."""
@@ -31,9 +31,9 @@ class Form:
     first: int | None = None
 
     @staticmethod
-    def of(layout: Blocked) -> Form:
+    def of(layout: Blocked) -> Blocking:
         """Return how a value of the graph lies in memory."""
-        return Form(((layout.axis, layout.lanes),))
+        return Blocking(((layout.axis, layout.lanes),))
 
     def cuts_only(self, axis: int) -> bool:
         """Return whether memory is row-major but for blocks along `axis`."""
@@ -92,19 +92,19 @@ class Form:
         return split, [*outer, *inner, *(2 * a + 1 for a in range(len(shape)) if a not in lanes)]
 
 
-def view(held: te.Tensor, shape: tuple[int, ...], form: Form) -> te.Tensor:
+def view(held: te.Tensor, shape: tuple[int, ...], form: Blocking) -> te.Tensor:
     """Return the elements as memory holds them in `form`, in its own shape."""
     return te.compute(shape, lambda *i: held[form.index(i)], name=f"{held.name}_view", tag=VIEW, attrs={"form": form})
 
 
-def result(t: te.Tensor, form: Form) -> te.Tensor:
+def result(t: te.Tensor, form: Blocking) -> te.Tensor:
     """`t` as memory holds it in `form`."""
     return te.compute(
         form.shape(t.shape), lambda *i: t[form.element(i)], name=f"{t.name}_held", tag=RESULT, attrs={"form": form}
     )
 
 
-def form_of(t: te.Tensor) -> Form | None:
+def form_of(t: te.Tensor) -> Blocking | None:
     """The form of a view or a result; None for other tensors."""
     return t.op.attrs["form"] if t.op.tag in (VIEW, RESULT) else None
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from renorm.codegen.llvm import types
 from renorm.codegen.llvm.expressions import Expressions
-from renorm.codegen.llvm.memory import NONTEMPORAL, Place
+from renorm.codegen.llvm.memory import NONTEMPORAL, Storage
 from renorm.codegen.llvm.ssa import I8, I64, PTR, Function, Value, constant, weights_of
 from renorm.codegen.llvm.subtarget import subtarget
 from renorm.codegen.phases import Phase
@@ -124,7 +124,7 @@ class _PhaseEmitter:
         used = _buffers(phase)
         for k, buffer in enumerate(self._arguments):
             if buffer in used:
-                self.x.memory.places[buffer] = Place(self._argument(k), buffer.dtype, buffer.size, is_private=False)
+                self.x.memory.places[buffer] = Storage(self._argument(k), buffer.dtype, buffer.size, is_private=False)
         if any(buffer in self._scratch for buffer in used):
             base = self._argument(len(self._arguments))
             mine = self.f.op("mul", Value("%thread", I64), constant(I64, self._stride))
@@ -204,7 +204,7 @@ class _PhaseEmitter:
         self.x.renew()
         self.x.memory.enter(self._stored_in(body))
 
-    def _stored_in(self, body: Stmt) -> list[Place]:
+    def _stored_in(self, body: Stmt) -> list[Storage]:
         key = id(body)
         if key not in self._stored:
             self._stored[key] = frozenset(s.buffer for s in walk(body) if isinstance(s, Store))
@@ -232,13 +232,13 @@ class _PhaseEmitter:
         self.x.memory.enter([places[buffer]])
         self.statement(s.body)
 
-    def _place(self, buffer: Buffer) -> Place:
+    def _place(self, buffer: Buffer) -> Storage:
         if buffer in self._scratch:
             pointer = self.f.offset(self._scratch_base, I8.element, constant(I64, self._scratch[buffer]))
-            return Place(pointer, buffer.dtype, buffer.size, is_private=False)
+            return Storage(pointer, buffer.dtype, buffer.size, is_private=False)
         element = types.memory_type(buffer.dtype).element
         pointer = self.f.allocate(element, max(1, buffer.size), ALIGNMENT)
-        return Place(pointer, buffer.dtype, buffer.size, is_private=True)
+        return Storage(pointer, buffer.dtype, buffer.size, is_private=True)
 
 
 def _buffers(phase: Phase) -> set[object]:

@@ -23,7 +23,7 @@ NONTEMPORAL = 1  # number of the metadata node that LLVM's hint wants (codegen.l
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Storage:
     """Where a buffer of `size` elements lives. is_private: on the stack of one call, where no other thread sees it."""
 
     pointer: Value
@@ -45,15 +45,15 @@ class Memory:
     def __init__(self, function: Function, indices: Indices):
         self._f = function
         self._indices = indices
-        self.places: dict[Buffer, Place] = {}
+        self.places: dict[Buffer, Storage] = {}
         self._epochs: dict[Value, int] = {}
 
-    def forget(self, places: Iterable[Place]) -> None:
+    def forget(self, places: Iterable[Storage]) -> None:
         """Forget what was loaded from these places, which may have been overwritten."""
         for place in places:
             self._epochs[place.pointer] = self._epochs.get(place.pointer, 0) + 1
 
-    def enter(self, places: Iterable[Place]) -> None:
+    def enter(self, places: Iterable[Storage]) -> None:
         """At the head of a loop that stores to these places, or of their life."""
         places = list(places)
         self.forget(places)
@@ -61,7 +61,7 @@ class Memory:
 
     # loads -----------------------------------------------------------------------------------------------------------
 
-    def load(self, place: Place, index: Expr, mask: Value | None) -> Value:
+    def load(self, place: Storage, index: Expr, mask: Value | None) -> Value:
         """The elements in register form; 0 where `mask` (i1, lanes of the index) is false."""
         if mask is not None and mask.number is not None:
             if not mask.number:
@@ -69,7 +69,7 @@ class Memory:
             mask = None
         return types.from_memory(self._f, self._load(place, index, mask), place.dtype)
 
-    def _load(self, place: Place, index: Expr, mask: Value | None) -> Value:
+    def _load(self, place: Storage, index: Expr, mask: Value | None) -> Value:
         lanes = index.lanes
         if lanes == 1:
             form = self._indices.linear(index)
@@ -106,7 +106,7 @@ class Memory:
             return self._indices.linear(index.base), int(index.stride.value)
         return self._indices.affine(index)
 
-    def _read(self, place: Place, first: Form[Value], lanes: int, mask: Value | None = None) -> Value:
+    def _read(self, place: Storage, first: Form[Value], lanes: int, mask: Value | None = None) -> Value:
         address = self._indices.address(place.pointer, place.element, first)
         t = vector(place.element, lanes)
         if mask is None:
@@ -121,7 +121,7 @@ class Memory:
         text = f"call {t} @llvm.masked.load.{t.suffix}.p0({pointer}, {mask.typed}, {t} zeroinitializer)"
         return self._remember(text, t, place)
 
-    def _read_spread(self, place: Place, first: Form[Value], lanes: int, mask: Value | None) -> Value:
+    def _read_spread(self, place: Storage, first: Form[Value], lanes: int, mask: Value | None) -> Value:
         """One element in all lanes. Where no lane wants it, the first of the buffer is read in its place: a choice of
         addresses leaves loops that do not change it, and needs no branch."""
         f = self._f
@@ -136,7 +136,7 @@ class Memory:
         value = self._remember(f"load {t}, ptr {chosen.text}, align {place.align}", t, place)
         return f.select(mask, f.splat(value, lanes), zero)
 
-    def _read_apart(self, place: Place, first: Form[Value], step: int, lanes: int, mask: Value | None) -> Value:
+    def _read_apart(self, place: Storage, first: Form[Value], step: int, lanes: int, mask: Value | None) -> Value:
         """Elements `step` apart, picked from vectors of neighbours that reach from the first to the last of them."""
         f = self._f
         result: Value | None = None
@@ -159,7 +159,7 @@ class Memory:
         assert result is not None
         return result
 
-    def _read_block(self, place: Place, forms: list[Form[Value]], mask: Value | None) -> Value | None:
+    def _read_block(self, place: Storage, forms: list[Form[Value]], mask: Value | None) -> Value | None:
         """Elements that lie in one block of as many as there are lanes, in any order: the whole block, shuffled. The
         buffer is cut into such blocks, so that all of it may be read where one element may."""
         f, lanes = self._f, len(forms)
@@ -177,7 +177,7 @@ class Memory:
         whole = self._remember(f"load {t}, ptr {chosen.text}, align {place.align}", t, place)
         return f.select(mask, f.shuffle(whole, order), constant(t, 0))
 
-    def _read_if(self, place: Place, form: Form[Value], condition: Value) -> Value:
+    def _read_if(self, place: Storage, form: Form[Value], condition: Value) -> Value:
         """One element where the condition holds, else 0. There is no branch, as in `_read_spread`: amid a tile of
         registers it would make LLVM spill some."""
         f, t = self._f, vector(place.element, 1)
@@ -188,19 +188,19 @@ class Memory:
         value = self._remember(f"load {t}, ptr {chosen.text}, align {place.align}", t, place)
         return f.select(condition, value, constant(t, 0))
 
-    def _is_inside(self, place: Place, first: Form[Value], lanes: int) -> bool:
+    def _is_inside(self, place: Storage, first: Form[Value], lanes: int) -> bool:
         """Return whether all lanes are private memory: then a mask is a choice, and the buffer can become a
         register."""
         low, high = self._indices.form_span(first)
         return place.is_private and low >= 0 and high + lanes <= place.size
 
-    def _remember(self, text: str, t: Type, place: Place) -> Value:
+    def _remember(self, text: str, t: Type, place: Storage) -> Value:
         return self._f.remembered(self._key(text, place), text, t)
 
-    def _key(self, text: str, place: Place) -> str:
+    def _key(self, text: str, place: Storage) -> str:
         return f"{text} ; epoch {self._epochs.get(place.pointer, 0)}"
 
-    def _pointers(self, place: Place, forms: list[Form[Value]]) -> str:
+    def _pointers(self, place: Storage, forms: list[Form[Value]]) -> str:
         """A vector of addresses, as an operand."""
         f = self._f
         offsets = f.gather([self._indices.value(form) for form in forms])
@@ -212,7 +212,7 @@ class Memory:
 
     # stores ----------------------------------------------------------------------------------------------------------
 
-    def store(self, place: Place, index: Expr, value: Value, mask: Value | None, nontemporal: bool = False) -> None:
+    def store(self, place: Storage, index: Expr, value: Value, mask: Value | None, nontemporal: bool = False) -> None:
         """Lanes where `mask` is false are not written; of two lanes with one index the later wins. nontemporal: whole
         vectors go past the caches where their address allows it."""
         if mask is not None and mask.number is not None:
@@ -251,7 +251,7 @@ class Memory:
         name = f"@llvm.masked.scatter.{raw.type.suffix}.v{lanes}p0"
         self._f.effect(f"call void {name}({raw.typed}, {self._pointers(place, forms)}, {mask.typed})")
 
-    def _write(self, place: Place, first: Form[Value], raw: Value, mask: Value | None = None) -> None:
+    def _write(self, place: Storage, first: Form[Value], raw: Value, mask: Value | None = None) -> None:
         address = self._indices.address(place.pointer, place.element, first)
         if mask is None:
             self._f.effect(f"store {raw.typed}, ptr {address.text}, align {place.align}")
@@ -266,7 +266,7 @@ class Memory:
             raw = self._f.convert("bitcast", raw, "half")
         self._f.effect(f"call void @llvm.masked.store.{raw.type.suffix}.p0({raw.typed}, {pointer}, {mask.typed})")
 
-    def _write_past_caches(self, place: Place, first: Form[Value], raw: Value) -> None:
+    def _write_past_caches(self, place: Storage, first: Form[Value], raw: Value) -> None:
         """Such a store must be aligned, which parameters need not be: the address decides."""
         size = min(raw.type.lanes * dtypes.itemsize(place.dtype), LINE)
         if size < SHORTEST or size & (size - 1):

@@ -40,7 +40,7 @@ class View:
 
 
 @dataclass(frozen=True)
-class Call:
+class OperatorCall:
     """name: its node's. inputs: None where left out. options: None if it has none."""
 
     graph: Graph

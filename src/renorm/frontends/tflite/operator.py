@@ -10,11 +10,11 @@ from renorm.frontends.tflite.tensors import First
 from renorm.graph.ir import Value
 
 if TYPE_CHECKING:
-    from renorm.frontends.tflite.call import Call
+    from renorm.frontends.tflite.call import OperatorCall
     from renorm.frontends.tflite.emission import Emission
 
 Result = Value | First | Sequence[Value | First]
-Reader = Callable[["Call"], Result]
+Reader = Callable[["OperatorCall"], Result]
 Writer = Callable[["Emission"], None]
 
 ALL = None  # operands

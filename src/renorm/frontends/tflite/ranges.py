@@ -10,7 +10,7 @@ import numpy as np
 from renorm import ops
 from renorm.core.conversion import limits
 from renorm.frontends.tflite.activations import CUTTING
-from renorm.frontends.tflite.call import Call
+from renorm.frontends.tflite.call import OperatorCall
 from renorm.frontends.tflite.tensors import Range, Scale, Tensor
 from renorm.graph.ir import Value
 
@@ -26,7 +26,7 @@ _WITHIN: dict[str, Range] = {
 }
 
 
-def of_result(call: Call) -> Range:
+def of_result(call: OperatorCall) -> Range:
     """Return where the results of an operator lie."""
     at = call.operator.between
     read = call.inputs if at is None else [call.inputs[i] for i in at if i < len(call.inputs)]

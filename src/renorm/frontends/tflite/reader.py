@@ -25,7 +25,7 @@ from renorm.frontends.diagnosis import diagnose
 from renorm.frontends.files import called, content
 from renorm.frontends.problems import Problem, together
 from renorm.frontends.tflite import ranges
-from renorm.frontends.tflite.call import Call
+from renorm.frontends.tflite.call import OperatorCall
 from renorm.frontends.tflite.flatbuffer import Table
 from renorm.frontends.tflite.model import KEY, Model
 from renorm.frontends.tflite.operators import READ
@@ -206,7 +206,7 @@ class _Reader:
                 raise UnsupportedOp(f"renorm does not read {kind}", do="export the model without it")
             if self.unread.isdisjoint(given):
                 options = operator["builtin_options"]
-                self._apply(Call(self.graph, READ[kind], name, options, *self._tensors(given, outputs)))
+                self._apply(OperatorCall(self.graph, READ[kind], name, options, *self._tensors(given, outputs)))
                 return
         except RenormError as error:
             self.problems.append(Problem(error, name, kind=kind))
@@ -218,7 +218,7 @@ class _Reader:
             self.tensors[i].scale = scale_of(self.tables[i], dtype, self.model.called(i))
         return [None if i < 0 else self._operand(i) for i in given], [self.tensors[i] for i in outputs]
 
-    def _apply(self, call: Call) -> None:
+    def _apply(self, call: OperatorCall) -> None:
         read, before = call.operator.read, len(self.graph.nodes)
         assert read is not None
         try:
@@ -242,7 +242,7 @@ class _Reader:
         if new:
             self.graph.rename_node(_principal(new), call.name)
 
-    def _saturated(self, call: Call, tensor: Tensor, made: Value | First) -> Value | First:
+    def _saturated(self, call: OperatorCall, tensor: Tensor, made: Value | First) -> Value | First:
         """Return a result as a quantized tensor holds it: within the range of its integers."""
         tensor.range, scale = ranges.of_result(call), tensor.scale
         value, is_first = (made.value, True) if isinstance(made, First) else (made, False)

@@ -92,7 +92,7 @@ def _leave_out(s: te.Schedule, main: te.Tensor, pad: te.Tensor) -> None:
     s[main].op = s[main].op.with_body(Reduce(whole.combiner, value, whole.axes, *conditions))
 
 
-def _form(load: Load) -> layout.Form | None:
+def _form(load: Load) -> layout.Blocking | None:
     return layout.form_of(load.source) if isinstance(load.source, te.Tensor) else None
 
 

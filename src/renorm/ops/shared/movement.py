@@ -20,7 +20,7 @@ from renorm.core import dims
 from renorm.core.errors import InternalError
 from renorm.expr.nodes import cast
 from renorm.graph.channels import Carry
-from renorm.graph.index_map import IndexMap, Joined, Padded, Permuted, Regrouped, Repeated, Step, Strided
+from renorm.graph.index_map import IndexMap, Joined, Padded, Permuted, Regrouped, Reindexing, Repeated, Strided
 from renorm.graph.ir import Node, Value
 from renorm.graph.op import Alias
 from renorm.ops.shared import exact
@@ -104,7 +104,7 @@ def _tensor(m: Any) -> te.Tensor:
     return x
 
 
-def _after(x: te.Tensor, step: Step) -> te.Tensor:
+def _after(x: te.Tensor, step: Reindexing) -> te.Tensor:
     match step:
         case Regrouped(shape=shape):
             return topi.reshape(x, dims.static(-1 if e is None else e for e in shape))

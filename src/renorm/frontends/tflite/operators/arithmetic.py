@@ -10,7 +10,7 @@ from renorm import ops
 from renorm.core import dtypes
 from renorm.core.errors import UnsupportedOp
 from renorm.frontends.tflite import activations
-from renorm.frontends.tflite.call import Call
+from renorm.frontends.tflite.call import OperatorCall
 from renorm.frontends.tflite.emission import Emission
 from renorm.frontends.tflite.operator import ALL, Operator, Reader
 from renorm.frontends.tflite.tensors import NUMBER, First
@@ -19,7 +19,7 @@ from renorm.graph.ir import Value
 # --- read -------------------------------------------------------------------------------------------------------------
 
 
-def _same(call: Call) -> Value | First:
+def _same(call: OperatorCall) -> Value | First:
     view = call.aligned()
     return view.result(call.op(*view.values))
 
@@ -27,17 +27,17 @@ def _same(call: Call) -> Value | First:
 def _composed(apply: Callable[..., Value]) -> Reader:
     """Of all operands."""
 
-    def read(call: Call) -> Value | First:
+    def read(call: OperatorCall) -> Value | First:
         view = call.aligned()
         return view.result(apply(*view.values))
 
     return read
 
 
-def _unary(apply: Callable[[Call, Value], Value]) -> Reader:
+def _unary(apply: Callable[[OperatorCall, Value], Value]) -> Reader:
     """Of the first operand, and options."""
 
-    def read(call: Call) -> Value | First:
+    def read(call: OperatorCall) -> Value | First:
         view = call.aligned(0)
         return view.result(apply(call, view.values[0]))
 
@@ -60,15 +60,15 @@ def _floor_mod(a: Value, b: Value) -> Value:
     return ops.mod(a, b)
 
 
-def _cast(call: Call, x: Value) -> Value:
+def _cast(call: OperatorCall, x: Value) -> Value:
     return ops.cast(x, to=call.outputs[0].dtype)
 
 
-def _gelu(call: Call, x: Value) -> Value:
+def _gelu(call: OperatorCall, x: Value) -> Value:
     return ops.gelu(x, approximate="tanh" if call.option("approximate", 0) else "none")
 
 
-def _leaky_relu(call: Call, x: Value) -> Value:
+def _leaky_relu(call: OperatorCall, x: Value) -> Value:
     return ops.leaky_relu(x, alpha=call.option("alpha", 0))
 
 

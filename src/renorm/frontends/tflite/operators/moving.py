@@ -9,7 +9,7 @@ import numpy as np
 from renorm import ops
 from renorm.core.dims import normalize_axis
 from renorm.core.errors import InvalidModel, UnsupportedOp
-from renorm.frontends.tflite.call import Call, View
+from renorm.frontends.tflite.call import OperatorCall, View
 from renorm.frontends.tflite.emission import Emission
 from renorm.frontends.tflite.operator import ALL, Operator
 from renorm.frontends.tflite.tensors import Array, First
@@ -19,13 +19,13 @@ from renorm.ops.pad import Pad
 _BEFORE, _BEHIND = np.iinfo(np.int64).min, np.iinfo(np.int64).max  # ends of slices that reach beyond the first and last
 
 
-def _shape(call: Call, index: int) -> Value | Array:
+def _shape(call: OperatorCall, index: int) -> Value | Array:
     """Return an operand that is a shape, in the integers that the graph's ops take."""
     value = call.stored(index)
     return ops.cast(value, to="int64") if value.data is None else value.data.reshape(-1).astype(np.int64)
 
 
-def _reshape(call: Call) -> Value:
+def _reshape(call: OperatorCall) -> Value:
     stated = None if call.options is None else call.options["new_shape"]
     if not call.has(1) and stated is None:
         raise InvalidModel("RESHAPE states no shape")
@@ -33,32 +33,32 @@ def _reshape(call: Call) -> Value:
     return ops.reshape(call.stored(0), shape=shape, allowzero=True)
 
 
-def _squeeze(call: Call) -> Value:
+def _squeeze(call: OperatorCall) -> Value:
     axes = [] if call.options is None else [int(a) for a in call.options.items("squeeze_dims")]
     return ops.squeeze(call.stored(0), axes=tuple(axes) or None)
 
 
-def _expand_dims(call: Call) -> Value:
+def _expand_dims(call: OperatorCall) -> Value:
     return ops.unsqueeze(call.stored(0), axes=tuple(call.integers(1, "its axis")))
 
 
-def _transpose(call: Call) -> Value:
+def _transpose(call: OperatorCall) -> Value:
     return ops.transpose(call.stored(0), perm=tuple(call.integers(1, "its permutation")))
 
 
-def _concatenation(call: Call) -> Value | First:
+def _concatenation(call: OperatorCall) -> Value | First:
     view = call.aligned()
     return view.result(ops.concat(list(view.values), axis=view.place(int(call.option("axis", 0)))))
 
 
-def _split(call: Call) -> Sequence[Value | First]:
+def _split(call: OperatorCall) -> Sequence[Value | First]:
     """Inputs: the axis, then x."""
     view = call.aligned(1)
     (axis,) = call.integers(0, "its axis")
     return _parts(view, ops.split(view.values[0], axis=view.place(axis), num_outputs=len(call.outputs)))
 
 
-def _split_v(call: Call) -> Sequence[Value | First]:
+def _split_v(call: OperatorCall) -> Sequence[Value | First]:
     view = call.aligned(0)
     sizes, (axis,) = call.integers(1, "its sizes"), call.integers(2, "its axis")
     x, place = view.values[0], view.place(axis)
@@ -71,18 +71,18 @@ def _parts(view: View, made: Value | Sequence[Value]) -> list[Value | First]:
     return [view.result(v) for v in ([made] if isinstance(made, Value) else made)]
 
 
-def _pack(call: Call) -> Value:
+def _pack(call: OperatorCall) -> Value:
     axis = int(call.option("axis", 0))
     return ops.concat([ops.unsqueeze(call.stored(i), axes=(axis,)) for i in range(len(call.inputs))], axis=axis)
 
 
-def _unpack(call: Call) -> list[Value]:
+def _unpack(call: OperatorCall) -> list[Value]:
     axis, count = int(call.option("axis", 0)), len(call.outputs)
     made = ops.split(call.stored(0), axis=axis, num_outputs=count)
     return [ops.squeeze(v, axes=(axis,)) for v in ([made] if isinstance(made, Value) else made)]
 
 
-def _slice(call: Call) -> Value | First:
+def _slice(call: OperatorCall) -> Value | First:
     """Sizes of -1 reach to the end."""
     view = call.aligned(0)
     begin, size = call.integers(1, "its begin"), call.integers(2, "its size")
@@ -95,7 +95,7 @@ def _cut(view: View, begin: Sequence[int], end: Sequence[int], steps: Sequence[i
     return ops.slice(view.values[0], *(np.asarray(v, np.int64) for v in (begin, end, axes, steps)))
 
 
-def _strided_slice(call: Call) -> Value | First:
+def _strided_slice(call: OperatorCall) -> Value | First:
     """Cut as x[begin:end:stride, ...] of NumPy, with bits of masks for what stands in the brackets."""
     masks = {m: int(call.option(f"{m}_mask", 0)) for m in ("begin", "end", "ellipsis", "new_axis", "shrink_axis")}
     if masks["ellipsis"] or masks["new_axis"]:
@@ -117,7 +117,7 @@ def _strided_slice(call: Call) -> Value | First:
     return view.result(ops.squeeze(y, axes=tuple(shrunk)) if shrunk else y)
 
 
-def _pad(call: Call) -> Value | First:
+def _pad(call: OperatorCall) -> Value | First:
     view = call.aligned(0)
     value: Value | Array | None = call.stored(2) if call.has(2) else None
     if isinstance(value, Value) and value.rank:
@@ -126,7 +126,7 @@ def _pad(call: Call) -> Value | First:
     return view.result(ops.pad(view.values[0], _pads(call, view), value))
 
 
-def _pads(call: Call, view: View) -> Array:
+def _pads(call: OperatorCall, view: View) -> Array:
     """Return all elements before, axis by axis, then all elements after."""
     rows = call.array(1, "its padding")
     if rows.shape != (len(view.order), 2):
@@ -134,7 +134,7 @@ def _pads(call: Call, view: View) -> Array:
     return rows[list(view.order)].T.reshape(-1).astype(np.int64)
 
 
-def _mirror_pad(call: Call) -> Value | First:
+def _mirror_pad(call: OperatorCall) -> Value | First:
     """REFLECT leaves out the edge, SYMMETRIC repeats it."""
     view = call.aligned(0)
     pads, x = _pads(call, view), view.values[0]
@@ -166,32 +166,32 @@ def _reversed(x: Value, axis: int, start: int, end: int) -> Value:
     return ops.slice(x, *(np.asarray([v], np.int64) for v in (start, end, axis, -1)))
 
 
-def _gather(call: Call) -> Value:
+def _gather(call: OperatorCall) -> Value:
     if call.option("batch_dims", 0):
         raise UnsupportedOp("GATHER with batch_dims is not read", do="export it without")
     return ops.gather(call.stored(0), call.stored(1), axis=int(call.option("axis", 0)))
 
 
-def _gather_nd(call: Call) -> Value:
+def _gather_nd(call: OperatorCall) -> Value:
     return ops.gather_nd(call.stored(0), ops.cast(call.stored(1), to="int64"))
 
 
-def _fill(call: Call) -> Value:
+def _fill(call: OperatorCall) -> Value:
     return ops.expand(call.stored(1), shape=_shape(call, 0))
 
 
-def _range(call: Call) -> Value:
+def _range(call: OperatorCall) -> Value:
     return ops.range(*(call.stored(i) for i in range(3)))
 
 
-def _one_hot(call: Call) -> Value:
+def _one_hot(call: OperatorCall) -> Value:
     on, off = call.array(2, "its value"), call.array(3, "its other value")
     (depth,) = call.integers(1, "its depth")
     values = np.concatenate([off.reshape(1), on.reshape(1)])
     return ops.one_hot(call.stored(0), np.asarray(depth, np.int64), values, axis=int(call.option("axis", -1)))
 
 
-def _reverse(call: Call) -> Value | First:
+def _reverse(call: OperatorCall) -> Value | First:
     view = call.aligned(0)
     axes = [view.place(a) for a in call.integers(1, "its axes")]
     x = view.values[0]
@@ -200,11 +200,11 @@ def _reverse(call: Call) -> Value | First:
     return view.result(x)
 
 
-def _rank(call: Call) -> Value:
+def _rank(call: OperatorCall) -> Value:
     return call.graph.constant(np.asarray(call.tensor(0).value.rank, np.int32), call.name)
 
 
-def _batches(call: Call) -> First:
+def _batches(call: OperatorCall) -> First:
     """SPACE_TO_BATCH_ND and BATCH_TO_SPACE_ND over all axes between the first and the last."""
     edges = _EDGES[call.kind]
     x, blocks = call.first(0), call.integers(1, "its blocks")
@@ -214,15 +214,15 @@ def _batches(call: Call) -> First:
     return First(call.op(x, blocks=tuple(blocks), **{edges: tuple(int(i) for i in rows.T.reshape(-1))}))
 
 
-def _broadcast_to(call: Call) -> Value:
+def _broadcast_to(call: OperatorCall) -> Value:
     return ops.expand(call.stored(0), shape=_shape(call, 1))
 
 
-def _extents(call: Call) -> Value:
+def _extents(call: OperatorCall) -> Value:
     return ops.cast(ops.shape(call.stored(0)), to=call.outputs[0].dtype)
 
 
-def _tile(call: Call) -> Value:
+def _tile(call: OperatorCall) -> Value:
     return ops.tile(call.stored(0), repeats=_shape(call, 1))
 
 

@@ -6,14 +6,14 @@ import numpy as np
 
 from renorm import ops
 from renorm.core.errors import InvalidModel, UnsupportedOp
-from renorm.frontends.tflite.call import Call
+from renorm.frontends.tflite.call import OperatorCall
 from renorm.frontends.tflite.emission import Emission
 from renorm.frontends.tflite.operator import Operator
 from renorm.frontends.tflite.tensors import Array
 from renorm.graph.ir import Value
 
 
-def fully_connected(call: Call) -> Value:
+def fully_connected(call: OperatorCall) -> Value:
     """x [.., I] or anything of whole rows of I elements, weight [O, I] -> [.., O], or [rows, O]."""
     if call.option("weights_format", 0):
         raise UnsupportedOp("its weight is shuffled for one kind of processor", do="export it with plain weights")
@@ -29,13 +29,13 @@ def fully_connected(call: Call) -> Value:
     return ops.gemm(ops.reshape(x, shape=np.asarray([-1, int(str(width))], np.int64)), w, b, transB=True)
 
 
-def batch_matmul(call: Call) -> Value:
+def batch_matmul(call: OperatorCall) -> Value:
     a, b = call.stored(0), call.stored(1)
     a = _swapped(call, a) if call.option("adjoint_lhs", False) else a
     return ops.matmul(a, _swapped(call, b) if call.option("adjoint_rhs", False) else b)
 
 
-def _swapped(call: Call, x: Value) -> Value:
+def _swapped(call: OperatorCall, x: Value) -> Value:
     """Return the last two axes exchanged."""
     if x.data is not None:
         return call.graph.constant(np.ascontiguousarray(x.data.swapaxes(-1, -2)), x.name, x.source)

@@ -9,14 +9,14 @@ import numpy as np
 from renorm import ops
 from renorm.core.dims import normalize_axis
 from renorm.core.errors import InvalidModel, UnsupportedOp
-from renorm.frontends.tflite.call import Call, View
+from renorm.frontends.tflite.call import OperatorCall, View
 from renorm.frontends.tflite.emission import Emission
 from renorm.frontends.tflite.operator import Operator
 from renorm.frontends.tflite.tensors import NUMBER, First
 from renorm.graph.ir import Value
 
 
-def _reduction(call: Call) -> Value | First:
+def _reduction(call: OperatorCall) -> Value | First:
     """Over constant axes. With all axes kept, the order of axes stays; so it does over all spatial axes."""
     tensor, keep = call.tensor(0), bool(call.option("keep_dims", False))
     rank = tensor.value.rank
@@ -28,41 +28,41 @@ def _reduction(call: Call) -> Value | First:
     return view.result(call.op(view.values[0], axes=tuple(sorted(map(view.place, axes))), keepdims=keep))
 
 
-def _softmax(call: Call) -> Value:
+def _softmax(call: OperatorCall) -> Value:
     x, beta = call.stored(0), float(call.option("beta", 1.0))
     return ops.softmax(x if beta == 1 else ops.mul(x, np.asarray(beta, x.dtype)), axis=-1)
 
 
-def _log_softmax(call: Call) -> Value:
+def _log_softmax(call: OperatorCall) -> Value:
     return ops.log_softmax(call.stored(0), axis=-1)
 
 
-def _arg(call: Call) -> Value:
+def _arg(call: OperatorCall) -> Value:
     (axis,) = call.integers(1, "its axis")
     return ops.cast(call.op(call.stored(0), axis=axis, keepdims=False), to=call.outputs[0].dtype)
 
 
-def _l2_normalization(call: Call) -> Value:
+def _l2_normalization(call: OperatorCall) -> Value:
     """x / max(sqrt(sum of squares over the last axis), 1e-6)"""
     x = call.stored(0)
     root = ops.sqrt(ops.reduce_sum(ops.mul(x, x), axes=(-1,), keepdims=True))
     return ops.div(x, ops.max(root, np.asarray(1e-6, x.dtype)))
 
 
-def _local_response_normalization(call: Call) -> First:
+def _local_response_normalization(call: OperatorCall) -> First:
     """x * (bias + alpha * sum of squares over the window) ** -beta; alpha is not divided by the window's size."""
     size = 2 * int(call.option("radius", 0)) + 1
     alpha, beta, bias = (float(call.option(o, 0.0)) for o in ("alpha", "beta", "bias"))
     return First(ops.local_response_norm(call.first(0), size=size, alpha=alpha * size, beta=beta, bias=bias))
 
 
-def _cumsum(call: Call) -> Value:
+def _cumsum(call: OperatorCall) -> Value:
     (axis,) = call.integers(1, "its axis")
     way = {"exclusive": bool(call.option("exclusive", False)), "reverse": bool(call.option("reverse", False))}
     return ops.cum_sum(call.stored(0), axis=np.asarray(axis, np.int64), **way)
 
 
-def _instance_norm(call: Call) -> First:
+def _instance_norm(call: OperatorCall) -> First:
     x, scale, bias = call.first(0), call.stored(1), call.stored(2)
     channels = x.shape[1]
     if not isinstance(channels, int):
@@ -71,7 +71,7 @@ def _instance_norm(call: Call) -> First:
     return First(ops.instance_norm(x, scale, bias, epsilon=float(call.option("epsilon", 1e-5))))
 
 
-def _per_channel(call: Call, value: Value, channels: int) -> Value:
+def _per_channel(call: OperatorCall, value: Value, channels: int) -> Value:
     """Return a parameter of one element per channel; one for all is repeated."""
     if value.data is None or value.data.size == channels:
         return value if value.rank == 1 else ops.reshape(value, shape=np.asarray([channels], np.int64))
@@ -80,13 +80,13 @@ def _per_channel(call: Call, value: Value, channels: int) -> Value:
     return ops.expand(ops.reshape(value, shape=np.asarray([1], np.int64)), shape=np.asarray([channels], np.int64))
 
 
-def _rms_norm(call: Call) -> Value:
+def _rms_norm(call: OperatorCall) -> Value:
     x = call.stored(0)
     scale = call.stored(1) if call.has(1) else call.graph.constant(np.ones(1, x.dtype), "scale")
     return ops.rms_norm(x, scale, axis=-1, epsilon=float(call.option("epsilon", 1e-6)))
 
 
-def _rope(call: Call) -> Value:
+def _rope(call: OperatorCall) -> Value:
     """x * cos + (-second half of x, first half) * sin, over the last axis."""
     if call.option("mode", 0):
         raise UnsupportedOp("its mode is not GPT_NEOX", do="export the rotation as separate operators")

@@ -11,7 +11,7 @@ import numpy as np
 from renorm import ops
 from renorm.core.dims import same_padding
 from renorm.core.errors import InvalidModel, UnsupportedOp
-from renorm.frontends.tflite.call import Call
+from renorm.frontends.tflite.call import OperatorCall
 from renorm.frontends.tflite.emission import Emission
 from renorm.frontends.tflite.operator import Operator
 from renorm.frontends.tflite.tensors import Array, First
@@ -20,25 +20,25 @@ from renorm.ops.conv_transpose import ConvTranspose
 from renorm.ops.shared.window import Windowed
 
 
-def _auto_pad(call: Call) -> str:
+def _auto_pad(call: OperatorCall) -> str:
     """SAME has the more elements after where their number is odd."""
     return "SAME_UPPER" if call.option("padding", 0) == _padding(call, "SAME") else "VALID"
 
 
-def _padding(call: Call, name: str) -> int:
+def _padding(call: OperatorCall, name: str) -> int:
     if call.options is None:
         raise InvalidModel("it has no options")
     return call.options.schema.enums["Padding"][name]
 
 
-def _per_axis(call: Call, form: str, axes: Iterable[str] = "hw") -> tuple[int, ...]:
+def _per_axis(call: OperatorCall, form: str, axes: Iterable[str] = "hw") -> tuple[int, ...]:
     found = tuple(int(call.option(form.format(a), 1)) for a in axes)
     if min(found) < 1:
         raise InvalidModel(f"{form.format('*')} {list(found)} must be at least 1")
     return found
 
 
-def _weight(call: Call, index: int, perm: tuple[int, ...]) -> Value:
+def _weight(call: OperatorCall, index: int, perm: tuple[int, ...]) -> Value:
     """Return a weight with its axes in the order of the graph's ops; transposed now where it is constant."""
     held = call.stored(index)
     if held.rank != len(perm):
@@ -48,7 +48,7 @@ def _weight(call: Call, index: int, perm: tuple[int, ...]) -> Value:
     return call.graph.constant(np.ascontiguousarray(held.data.transpose(perm)), held.name, held.source)
 
 
-def _conv(call: Call, x: Value, w: Value, group: int, axes: str = "hw") -> First:
+def _conv(call: OperatorCall, x: Value, w: Value, group: int, axes: str = "hw") -> First:
     window = {
         "strides": _per_axis(call, "stride_{}", axes),
         "dilations": _per_axis(call, "dilation_{}_factor", axes),
@@ -57,7 +57,7 @@ def _conv(call: Call, x: Value, w: Value, group: int, axes: str = "hw") -> First
     return First(ops.conv(x, w, call.bias(2), group=group, **window))
 
 
-def conv_2d(call: Call) -> First:
+def conv_2d(call: OperatorCall) -> First:
     x, w = call.first(0), _weight(call, 1, (0, 3, 1, 2))
     channels, per_group = x.shape[1], w.shape[1]
     if not isinstance(channels, int) or not isinstance(per_group, int) or not per_group or channels % per_group:
@@ -65,7 +65,7 @@ def conv_2d(call: Call) -> First:
     return _conv(call, x, w, channels // per_group)
 
 
-def depthwise_conv_2d(call: Call) -> First:
+def depthwise_conv_2d(call: OperatorCall) -> First:
     """The weight is [1, H, W, C * multiplier]; results of one channel stand side by side."""
     x, w = call.first(0), _weight(call, 1, (3, 0, 1, 2))
     channels = x.shape[1]
@@ -74,11 +74,11 @@ def depthwise_conv_2d(call: Call) -> First:
     return _conv(call, x, w, channels)
 
 
-def conv_3d(call: Call) -> First:
+def conv_3d(call: OperatorCall) -> First:
     return _conv(call, call.first(0), _weight(call, 1, (4, 3, 0, 1, 2)), 1, "dhw")
 
 
-def transpose_conv(call: Call) -> First:
+def transpose_conv(call: OperatorCall) -> First:
     """Inputs: the result's shape, the weight [O, H, W, I], x, and a bias from version 3 on."""
     shape = call.integers(0, "the shape of its result")
     x, w = call.first(2), _weight(call, 1, (3, 0, 1, 2))
@@ -102,7 +102,7 @@ def transpose_conv(call: Call) -> First:
     return First(y)
 
 
-def _pool(call: Call) -> First:
+def _pool(call: OperatorCall) -> First:
     window = {
         "kernel_shape": _per_axis(call, "filter_{}", ("height", "width")),
         "strides": _per_axis(call, "stride_{}"),
@@ -114,7 +114,7 @@ def _pool(call: Call) -> First:
     return First(call.op(call.first(0), **window))
 
 
-def _resize(call: Call) -> First:
+def _resize(call: OperatorCall) -> First:
     x, sizes = call.first(0), call.integers(1, "its new size")
     mode = "linear" if call.kind == "RESIZE_BILINEAR" else "nearest"
     if call.option("align_corners", False):
@@ -128,7 +128,7 @@ def _resize(call: Call) -> First:
     return First(ops.resize(x, sizes=whole, axes=(2, 3), mode=mode, coordinate_transformation_mode=rule, **more))
 
 
-def _blocks(call: Call) -> First:
+def _blocks(call: OperatorCall) -> First:
     return First(call.op(call.first(0), blocksize=int(call.option("block_size", 0))))
 
 
