@@ -186,7 +186,9 @@ class Node:
         return UserCodeError(headline, [f"operands {types}", raised_at(error)])
 
     def replace_operand(self, old: Value, new: Value) -> None:
-        self.operands = self.arranged(new if v is old else v for v in self.inputs)
+        # no call per operand: n replacements on a node of n operands go over n² of them
+        self.operands = [[new if v is old else v for v in o] if isinstance(o, list) else o for o in self.operands]
+        self.operands = [new if o is old else o for o in self.operands]
         self.notes.clear()
         if self in old._readers:  # a node that is not in its graph yet reads nothing
             del old._readers[self]
