@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from renorm.core.dims import Dim, Sym, bounds, substitute
+from renorm.core.dims import Dim, Sym, bounds, maximum, minimum, substitute
 
 N, H = Sym("N"), Sym("H")
 
@@ -55,3 +55,39 @@ def test_bounds_of_products_are_open() -> None:
     assert bounds(N * H + 3) == (3, float("inf"))
     assert bounds(2 - N) == (-float("inf"), 2)
     assert bounds(7) == (7, 7)
+
+
+bounded = st.sampled_from([("a", Sym("a", 2, 5), 2, 5), ("b", Sym("b", 0, 3), 0, 3), ("c", Sym("c", 7), 7, 20)])
+
+
+@st.composite
+def over_bounded(draw: st.DrawFn) -> Dim:
+    """An extent of symbols that lie in ranges, with quotients, remainders, least and greatest ones."""
+    found: list[Dim] = [draw(bounded)[1] for _ in range(3)]
+    for _ in range(draw(st.integers(1, 5))):
+        a, b, k = draw(st.sampled_from(found)), draw(st.sampled_from(found)), draw(st.integers(1, 9))
+        made = (a + b, a - b, a * b, a - k, a // k, a % k, minimum(a, b), maximum(a, b))
+        found.append(made[draw(st.integers(0, len(made) - 1))])
+    return found[-1]
+
+
+@given(over_bounded(), st.integers(2, 5), st.integers(0, 3), st.integers(7, 20))
+def test_bounds_hold(extent: Dim, a: int, b: int, c: int) -> None:
+    least, most = bounds(extent)
+    value = substitute(extent, {"a": a, "b": b, "c": c})
+    assert isinstance(value, int)
+    assert least <= value <= most
+
+
+def test_least_and_greatest_extents() -> None:
+    assert minimum(N, H) == minimum(H, N)
+    assert minimum(N, N + 3) == N
+    assert maximum(N, 0) == N
+    assert str(minimum(N, 5)) == "min(5, N)"
+    assert substitute(maximum(N - 2, 1), {"N": 9}) == 7
+    assert minimum(Sym("B", 1, 4), 4) == Sym("B")
+
+
+def test_symbols_stand_for_extents() -> None:
+    assert substitute(H // 2 + N, {"H": 16 * Sym("h")}) == 8 * Sym("h") + N
+    assert bounds(substitute(H, {"H": 16 * Sym("h", 1, 4)})) == (16, 64)

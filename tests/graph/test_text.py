@@ -10,7 +10,7 @@ from tests.mutated_texts import mutated
 from tests.ops.one_node import OneNode
 
 from renorm import ops
-from renorm.core.dims import Sym
+from renorm.core.dims import Sym, bounds, maximum, minimum
 from renorm.core.errors import ParseError
 from renorm.graph import interpret, registry
 from renorm.graph.ir import Graph, Group
@@ -124,6 +124,19 @@ def test_symbolic_extents() -> None:
     again = parse(str(g))
     assert again.inputs[0].shape == x.shape
     assert str(again) == str(g)
+
+
+def test_what_is_known_of_symbols() -> None:
+    n, h = Sym("N", 1, 64), Sym("H", 2)
+    g = Graph()
+    x = g.input("x", "float32", (n, minimum(16 * h, maximum(n, 5))))
+    g.outputs = [ops.relu(x)]
+    again = parse(str(g))
+    assert "x: f32[N:1..64, min(16*H:2.., max(5, N:1..64))]" in str(g)
+    assert str(again) == str(g)
+    assert [bounds(d) for d in again.outputs[0].shape] == [bounds(d) for d in x.shape] == [(1, 64), (5, 64)]
+    with pytest.raises(ParseError, match="sup is neither min nor max"):
+        parse(str(g).replace("min(", "sup("))
 
 
 def test_large_constants_are_looked_up_and_compared() -> None:

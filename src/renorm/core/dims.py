@@ -2,15 +2,16 @@
 
 A `Dim` is an int or a `Sym`. Arithmetic between them gives an int where the result is constant. `Sym` keeps a canonical
 sum of products with integer coefficients, and divides by the algebra of indices, so equality is structural: N*2 + N ==
-3*N, and (N - 1)//2 + 1 == (N + 1)//2.
+3*N, and (N - 1)//2 + 1 == (N + 1)//2. A symbol carries between which numbers it lies, so that whoever holds an extent
+knows what is known of it; core.stated says how users state that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from math import inf
-from operator import index
+from operator import floordiv, index, mod
 from typing import Any, Protocol, SupportsIndex, Union
 
 from renorm.core.algebra import Algebra
@@ -19,17 +20,33 @@ from renorm.core.linear import Form, Span
 
 Dim = Union[int, "Sym"]
 Shape = tuple[Dim, ...]
-_Atom = Union[str, tuple[str, "Dim", "Dim"]]  # a name, or ("//" | "%", dividend, divisor), which stays opaque
+_Atom = Union["Symbol", tuple[str, "Dim", "Dim"]]  # or ("//" | "%" | "min" | "max", a, b), which stays opaque
 _Product = tuple[_Atom, ...]  # of at least one
 
 
+class Symbol(str):
+    """The name of an open extent, and between which numbers it lies, both included. Equal to the name."""
+
+    least: int
+    most: float
+
+    def __new__(cls, name: str, least: int = 0, most: float = inf) -> Symbol:
+        made = super().__new__(cls, name)
+        made.least, made.most = least, most
+        return made
+
+
 class Sym:
-    """A symbolic extent. Immutable; compares and hashes by value."""
+    """A symbolic extent. Immutable; compares and hashes by value. least, most: of a name, between which numbers it
+    lies."""
 
     __slots__ = ("_key", "form")
 
-    def __init__(self, name: str | Form[_Product]):
-        self.form: Form[_Product] = Form({(name,): 1}) if isinstance(name, str) else name
+    def __init__(self, name: str | Form[_Product], least: int = 0, most: float = inf):
+        if isinstance(name, str):
+            self.form: Form[_Product] = _atomic(name if isinstance(name, Symbol) else Symbol(name, least, most))
+        else:
+            self.form = name
         self._key = tuple(sorted(_terms(self), key=repr))
 
     def __eq__(self, other: object) -> bool:
@@ -80,7 +97,9 @@ class Sym:
 
     def __str__(self) -> str:
         def atom(a: _Atom) -> str:
-            return a if isinstance(a, str) else f"({a[1]}){a[0]}({a[2]})"
+            if isinstance(a, Symbol):
+                return a
+            return f"({a[1]}){a[0]}({a[2]})" if a[0] in ("//", "%") else f"{a[0]}({a[1]}, {a[2]})"
 
         def term(product: tuple[_Atom, ...], k: int) -> str:
             names = "*".join(atom(a) for a in product)
@@ -90,19 +109,19 @@ class Sym:
 
     __repr__ = __str__
 
-    def symbols(self) -> set[str]:
+    def symbols(self) -> set[Symbol]:
         """Names that occur in this extent."""
-        found: set[str] = set()
+        found: set[Symbol] = set()
         for product in self.form.terms:
             for a in product:
-                if isinstance(a, str):
+                if isinstance(a, Symbol):
                     found.add(a)
                 else:
                     found |= symbols_of(a[1]) | symbols_of(a[2])
         return found
 
 
-def symbols_of(dim: Dim) -> set[str]:
+def symbols_of(dim: Dim) -> set[Symbol]:
     """Names that occur in an extent; none in an integer."""
     return dim.symbols() if isinstance(dim, Sym) else set()
 
@@ -125,8 +144,13 @@ def _multiple(product: tuple[_Atom, ...], k: int) -> Form[_Product]:
     return Form({product: k} if k else {}) if product else Form({}, k)
 
 
+def _atomic(a: _Atom) -> Form[_Product]:
+    product: _Product = (a,)
+    return Form({product: 1})
+
+
 def _opaque(op: str, a: Dim, b: Dim) -> Form[_Product]:
-    return Form({((op, a, b),): 1})
+    return _atomic((op, a, b))
 
 
 class _Extents(Algebra[_Product]):
@@ -140,13 +164,13 @@ class _Extents(Algebra[_Product]):
 
     def divisor(self, atom: _Product, op: str) -> int:
         first = atom[0]
-        if len(atom) > 1 or isinstance(first, str) or first[0] != op or isinstance(first[2], Sym):
+        if len(atom) > 1 or isinstance(first, Symbol) or first[0] != op or isinstance(first[2], Sym):
             return 0
         return max(0, first[2])
 
     def dividend(self, atom: _Product) -> Form[_Product]:
         first = atom[0]
-        assert not isinstance(first, str)
+        assert not isinstance(first, Symbol)
         return _form(first[1])
 
 
@@ -154,8 +178,53 @@ _EXTENTS = _Extents()
 
 
 def bounds(dim: Dim) -> Span:
-    """Return the least and the greatest value, where no product of symbols is negative."""
-    return _form(dim).span(lambda product: (0, inf))
+    """Return the least and the greatest value, where symbols are independent of each other."""
+    return _form(dim).span(_product_span)
+
+
+def _product_span(product: _Product) -> Span:
+    least, most = _atom_span(product[0])
+    for a in product[1:]:
+        ends = [x * y if x and y else 0 for x in (least, most) for y in _atom_span(a)]
+        least, most = min(ends), max(ends)
+    return least, most
+
+
+def _atom_span(a: _Atom) -> Span:
+    if isinstance(a, Symbol):
+        return a.least, a.most
+    op, (low, high), (least, most) = a[0], bounds(a[1]), bounds(a[2])
+    match op:
+        case "min" | "max":
+            return (min(low, least), min(high, most)) if op == "min" else (max(low, least), max(high, most))
+        case "%" if most > 0:
+            return 0, min(most - 1, high) if low >= 0 else most - 1
+        case "//" if least > 0:
+            return _quotient(low, least if low < 0 else most), _quotient(high, most if high < 0 else least)
+        case _:
+            return (0, high) if low >= 0 and least >= 0 else (-inf, inf)  # nothing is divided by 0
+
+
+def _quotient(x: float, d: float) -> float:
+    """floor(x / d), d > 0, where either may be infinite."""
+    if x in (-inf, inf):
+        return x
+    return (0 if x >= 0 else -1) if d == inf else x // d
+
+
+def minimum(a: Dim, b: Dim) -> Dim:
+    """The lesser one of two extents."""
+    return _extreme("min", a, b)
+
+
+def maximum(a: Dim, b: Dim) -> Dim:
+    """The greater one of two extents."""
+    return _extreme("max", a, b)
+
+
+def _extreme(op: str, a: Dim, b: Dim) -> Dim:
+    first, second = sorted((a, b), key=repr)  # so that equal ones have one form
+    return _dim(_EXTENTS.extreme(op, _form(first), _form(second)))
 
 
 def _divide(a: Sym, b: Dim) -> Dim | None:
@@ -177,30 +246,32 @@ def _divide(a: Sym, b: Dim) -> Dim | None:
     return _dim(quotient)
 
 
-def substitute(dim: Dim, values: Mapping[str, int]) -> Dim:
-    """`dim` with symbols replaced by the integers of `values`; symbols that are not named stay."""
+def substitute(dim: Dim, values: Mapping[str, Dim]) -> Dim:
+    """`dim` with symbols replaced by the extents of `values`; symbols that are not named stay."""
     if isinstance(dim, int):
         return dim
     total: Dim = 0
     for factors, k in _terms(dim):
         product: Dim = k
         for a in factors:
-            if isinstance(a, str):
+            if isinstance(a, Symbol):
                 factor: Dim = values.get(a, Sym(a))
             else:
-                left, right = substitute(a[1], values), substitute(a[2], values)
-                factor = left // right if a[0] == "//" else left % right
+                factor = _APPLIED[a[0]](substitute(a[1], values), substitute(a[2], values))
             product = product * factor
         total = total + product
     return total
 
 
-def substitute_shape(shape: Iterable[Dim], values: Mapping[str, int]) -> Shape:
+_APPLIED: dict[str, Callable[[Any, Any], Dim]] = {"//": floordiv, "%": mod, "min": minimum, "max": maximum}
+
+
+def substitute_shape(shape: Iterable[Dim], values: Mapping[str, Dim]) -> Shape:
     return tuple(substitute(d, values) for d in shape)
 
 
 class Typed(Protocol):
-    """An input: of a graph, of a compiled module, or of an artifact. Its open extents are plain symbols."""
+    """An input: of a graph, of a compiled module, or of an artifact."""
 
     @property
     def name(self) -> str: ...
@@ -210,11 +281,56 @@ class Typed(Protocol):
     def shape(self) -> Sequence[Dim]: ...
 
 
+def linear(extent: Dim) -> tuple[Symbol, int, int] | None:
+    """Return (s, k, c) of an extent k*s + c of one symbol; None for other extents."""
+    if isinstance(extent, int) or len(extent.form.terms) != 1:
+        return None
+    ((product, k),) = extent.form.terms.items()
+    symbol = product[0]
+    return (symbol, k, extent.form.constant) if len(product) == 1 and isinstance(symbol, Symbol) else None
+
+
+def solved(extent: Dim, value: Dim) -> tuple[Symbol, Dim] | None:
+    """Return the symbol of an extent k*s + c, and what it is where the extent is a value; None for other extents, and
+    where it cannot be."""
+    if (found := linear(extent)) is None:
+        return None
+    symbol, k, c = found
+    return (symbol, (value - c) // k) if (value - c) % k == 0 else None
+
+
+def _solve(extent: Dim, number: int, sizes: dict[str, int]) -> str | None:
+    """Note in `sizes` what the symbol of an extent is where the extent is a number. Return why it cannot be that."""
+    if isinstance(extent, int):
+        return f"{number} where the model has {extent}" if extent != number else None
+    least, most = bounds(extent)
+    if not least <= number <= most:
+        return f"{number}, but {extent} is in {format_range(least, most)}"
+    if (found := solved(extent, number)) is None:
+        return None if (one := linear(extent)) is None else f"{number} is {extent} for no {one[0]}"
+    symbol, size = found
+    if sizes.setdefault(symbol, int(size)) != size:  # pyright: ignore[reportArgumentType]  # a number over a number
+        return f"{symbol} is {size} here and {sizes[symbol]} elsewhere"
+    return None
+
+
+def format_facts(extent: Dim) -> str:
+    """Return an extent as text, its symbols with between which numbers they lie."""
+    bounded = (s for s in symbols_of(extent) if (s.least, s.most) != (0, inf))
+    return str(substitute(extent, {s: Sym(f"{s}:{format_range(s.least, s.most)}") for s in bounded}))
+
+
+def format_range(least: float, most: float) -> str:
+    """Return numbers from the least to the most as text, `1..64`, without an end that is open."""
+    return f"{least if least != -inf else ''}..{most if most != inf else ''}"
+
+
 def fixed_extents(inputs: Sequence[Typed], shapes: Mapping[str, Sequence[int]], network: str) -> dict[str, int]:
-    """Return what `shapes`, by the names of inputs, says of their symbols; InvalidInput names every contradiction."""
+    """Return what `shapes`, by the names of inputs, says of their symbols; InvalidInput names every contradiction:
+    ranks, extents that are fixed, equal, multiples, or in a range."""
     known = {v.name: v for v in inputs}
     problems = [f"{name!r} is not an input" for name in shapes if name not in known]
-    sizes: dict[str, int] = {}
+    sizes, told = dict[str, int](), list[tuple[str, Dim, int]]()
     for v in inputs:
         if v.name not in shapes:
             continue
@@ -222,14 +338,13 @@ def fixed_extents(inputs: Sequence[Typed], shapes: Mapping[str, Sequence[int]], 
         if len(given) != len(v.shape):
             problems.append(f"{v.name} has rank {len(v.shape)}, not {len(given)}")
             continue
-        for axis, (extent, number) in enumerate(zip(v.shape, given)):
-            if isinstance(extent, int):
-                if extent != number:
-                    problems.append(f"{v.name}, axis {axis}: {number} where the model has {extent}")
-            else:
-                (symbol,) = extent.symbols()
-                if sizes.setdefault(symbol, int(number)) != number:
-                    problems.append(f"{v.name}, axis {axis}: {symbol} is {number} here and {sizes[symbol]} elsewhere")
+        told += ((f"{v.name}, axis {axis}", *pair) for axis, pair in enumerate(zip(v.shape, given)))
+    for where, extent, number in told:
+        problem = _solve(extent, int(number), sizes)
+        problems += [f"{where}: {problem}"] if problem else []
+    if not problems:  # extents that several symbols make, or one in another way than a multiple
+        made = [(where, extent, substitute(extent, sizes), n) for where, extent, n in told]
+        problems += [f"{where}: {n} where {e} is {d}" for where, e, d, n in made if d != n]
     if problems:
         facts = [*problems, *(f"input {v.name}: {v.dtype}{format_shape(v.shape)}" for v in inputs)]
         raise InvalidInput(f"the shapes given do not fit {network}", facts)

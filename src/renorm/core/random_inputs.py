@@ -21,11 +21,11 @@ def random_inputs(
 ) -> dict[str, Array]:
     """Return an array for each input, by name and in order: standard normal floats, truths, and integers from the first
     to the last of `integers`; 0 and 1 are legal indices more often than others. Open extents are those of `shapes`, and
-    1 where it has none. Raise InvalidInput where `shapes` contradicts the inputs."""
+    1 where it has none, or the least that they may be. Raise InvalidInput where `shapes` contradicts the inputs."""
     rng, arrays = np.random.default_rng(seed), dict[str, Array]()
     sizes = fixed_extents(inputs, shapes or {}, "the network")
     for v in inputs:
-        open_ = {s: 1 for d in v.shape for s in symbols_of(d)}
+        open_ = {s: max(1, s.least) for d in v.shape for s in symbols_of(d)}
         shape = static(substitute_shape(v.shape, open_ | sizes), f"input {v.name}")
         dtype, (least, most) = dtypes.numpy_dtype(v.dtype), integers if dtypes.is_int(v.dtype) else (0, 1)
         least = max(least, 0) if dtype.kind == "u" else least

@@ -15,11 +15,12 @@ import numpy as np
 from renorm import targets
 from renorm.core import system
 from renorm.core.collector import collection_put_off
-from renorm.core.dims import fixed_extents, is_static, symbols_of
+from renorm.core.dims import is_static, symbols_of
 from renorm.core.errors import InvalidInput, InvalidTarget
 from renorm.core.floating import standard_environment
 from renorm.core.limits import DEFAULT, Limits
 from renorm.core.locks import check_imports
+from renorm.core.stated import STATED, Stated
 from renorm.core.target import Target
 from renorm.driver import bounds, checks, state
 from renorm.driver import cache as caches
@@ -43,7 +44,8 @@ def compile(
     *,
     target: str | Target = "llvm",
     opt_level: int = 3,
-    shapes: Mapping[str, Sequence[int]] | None = None,
+    shapes: Mapping[str, Sequence[Stated]] | None = None,
+    inputs: Mapping[str, Any] | None = None,
     keep: Sequence[str] = (),
     threads: int | None = None,
     verify: bool = False,
@@ -58,8 +60,10 @@ def compile(
     model: a path to a .onnx, .tflite or .circle file, which must not change meanwhile, its bytes, an onnx.ModelProto,
     or a Graph. target: "llvm" (this machine), "llvm -mcpu=haswell",
     ... opt_level: 0 nothing but lowering; 1 + constants and dead code; 2 + folding and fusing; 3 + layouts and
-    algorithms. shapes: input name to shape, for inputs with symbolic extents; without it the module specialises on
-    each new shape it is called with. keep: names of ops or nodes that must not be unpacked or folded (also
+    algorithms. shapes: input name to shape, for inputs with symbolic extents, which numbers fix; what is said of others
+    are facts: ("n", 3, "16*h", "16*w") are equal extents and multiples, "1..64" lies between, "?" is open. Without
+    numbers for all the module specialises on each new shape it is called with. inputs: input name to elements, which
+    are constants then: {"sr": 16000}. keep: names of ops or nodes that must not be unpacked or folded (also
     RENORM_KEEP, comma separated). threads: None means as many as this process may use. verify: compare each rewrite
     with the graph before it, and revert it where it differs. precision: "exact" switches algorithms off that round
     differently (Winograd's convolutions; opt_level 3 has them). train_state: the running statistics of norms in
@@ -75,20 +79,20 @@ def compile(
     seconds: dict[str, float] = {}
     clock = _Clock(seconds)
     with collection_put_off():
-        graph = read(model, shapes=shapes, is_mapped=True, limits=limits)
+        graph = read(model, shapes=shapes, inputs=inputs, is_mapped=True, limits=limits)
         graph, held = state.hold(graph) if train_state else (graph, None)
     clock.stop("read")
     options = replace(options, state=held)
-    sizes = fixed_extents(graph.inputs, shapes or {}, graph.name)
-    symbols = {s for v in graph.inputs for d in v.shape for s in symbols_of(d)}
-    missing = symbols - set(sizes)
-    if not missing:
+    sizes = {s: d for s, d in graph.metadata.get(STATED, {}).items() if isinstance(d, int)}
+    is_open = {v.name: not is_static(v.shape) for v in graph.inputs}
+    if not any(is_open.values()):
         return specialize(graph, sizes, options, seconds)
-    if shapes:
+    if shapes and not any(is_open.get(name) for name in shapes):
+        symbols = {s for v in graph.inputs for d in v.shape for s in symbols_of(d)}
         raise InvalidInput(
-            f"shapes= leaves extents of {graph.name} open: {', '.join(sorted(missing))}",
-            [f"{v.name}: {v.type}" for v in graph.inputs if not is_static(v.shape)],
-            "give the shapes of these inputs too, or none at all",
+            f"shapes= leaves extents of {graph.name} open: {', '.join(sorted(symbols))}",
+            [f"{v.name}: {v.type}" for v in graph.inputs if is_open[v.name]],
+            "give the shapes of these inputs too ('?' for an extent that stays open), or none at all",
         )
     check_keep(graph, options.keep)
     for v in graph.constants.values() if graph is not model else ():  # the file may change until they are needed
@@ -180,7 +184,8 @@ def analyze(
     *,
     target: str | Target = "llvm",
     opt_level: int = 3,
-    shapes: Mapping[str, Sequence[int]] | None = None,
+    shapes: Mapping[str, Sequence[Stated]] | None = None,
+    inputs: Mapping[str, Any] | None = None,
     keep: Sequence[str] = (),
     verify: bool = False,
     precision: str = "fast",
@@ -189,11 +194,11 @@ def analyze(
     """Compile without generating code: return the graph after the passes, cut into kernels, and the report as
     `compile` gives it but for memory and times.
 
-    Extents that `shapes` does not fix stay symbolic. Arguments and errors are those of `compile`.
+    Extents that `shapes` does not fix are symbolic. Arguments and errors are those of `compile`.
     """
-    source = read(model, limits=limits)
+    source = read(model, shapes=shapes, inputs=inputs, limits=limits)
     options = Options(targets.find(target), opt_level, keep_names(keep), verify, precision=precision, limits=limits)
-    return optimized(source, fixed_extents(source.inputs, shapes or {}, source.name), options)
+    return optimized(source, {}, options)
 
 
 @standard_environment()

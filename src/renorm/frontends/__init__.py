@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from renorm.core.errors import InvalidInput, InvalidModel, RenormError
 from renorm.core.limits import DEFAULT, Limits
 from renorm.core.room import out_of_memory
+from renorm.core.stated import STATED, Stated, stated
 from renorm.frontends.files import called
 from renorm.frontends.onnx.library import required
 from renorm.graph.ir import Graph
@@ -109,28 +110,33 @@ def _check_suffix(module: str | None, path: str | os.PathLike[str]) -> None:
 def read(
     source: Any,
     *,
-    shapes: Mapping[str, Sequence[int]] | None = None,
+    shapes: Mapping[str, Sequence[Stated]] | None = None,
+    inputs: Mapping[str, Any] | None = None,
     is_mapped: bool = False,
     limits: Limits = DEFAULT,
 ) -> Graph:
     """Return the graph of a model.
 
     source: path of a .onnx, .tflite or .circle file, its bytes, an onnx.ModelProto, or a Graph, which is returned as it
-    is.
-    shapes: shapes of inputs for which the file does not even state a rank. is_mapped: weights stay in the file, which
+    is where neither shapes nor inputs are given. shapes: of inputs, by name, whose extents take the place of the
+    model's open ones: numbers, or what core.stated says. inputs: elements of inputs, by name, which become constants.
+    is_mapped: weights stay in the file, which
     must not change while the graph is used; those that an ONNX model has in files of their own always do. limits: what
     the file may ask for.
 
-    Raises InvalidModel for a damaged file, and one UnsupportedOp that names every node renorm cannot express; each
-    names the file. LimitExceeded where it is more than limits allow, OutOfMemory where it is more than there is.
+    Raises InvalidInput that lists what is stated and does not fit, InvalidModel for a damaged file, and one
+    UnsupportedOp that names every node renorm cannot express; each names the file. LimitExceeded where it is more than
+    limits allow, OutOfMemory where it is more than there is.
     """
     if isinstance(source, Graph):
-        return source
+        return _with_stated(source, shapes, inputs)
     module = _module(source)
     if module is None:
         raise _unreadable(source)
     try:
-        return import_module(module).read(source, shapes=shapes, is_mapped=is_mapped, limits=limits)
+        if module == _BY_SUFFIX[".onnx"]:  # whose branches and shapes may depend on what is stated
+            return import_module(module).read(source, shapes=shapes, inputs=inputs, is_mapped=is_mapped, limits=limits)
+        return _with_stated(import_module(module).read(source, is_mapped=is_mapped, limits=limits), shapes, inputs)
     except RenormError as error:
         name = called(source, "")
         if name in error.headline:
@@ -140,6 +146,17 @@ def read(
         if not isinstance(source, (str, os.PathLike)):
             raise
         raise out_of_memory(f"{called(source, '')}: no memory to read it", os.path.getsize(source)) from error
+
+
+def _with_stated(
+    graph: Graph, shapes: Mapping[str, Sequence[Stated]] | None, inputs: Mapping[str, Any] | None
+) -> Graph:
+    if not shapes and not inputs:
+        return graph
+    extents, elements = stated(graph.inputs, shapes, inputs, graph.name)
+    made = graph.copy(extents, elements)
+    made.metadata[STATED] = extents
+    return made
 
 
 def _module(source: Any) -> str | None:

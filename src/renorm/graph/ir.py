@@ -24,7 +24,7 @@ import numpy as np
 
 from renorm.core import dtypes
 from renorm.core.conversion import limits, wrapped
-from renorm.core.dims import Shape, as_shape, substitute_shape
+from renorm.core.dims import Dim, Shape, as_shape, substitute_shape
 from renorm.core.errors import InvalidGraph, OperandError, RenormError, UserCodeError, raised_at
 from renorm.core.indexed_list import Listed
 from renorm.graph.deferred import LARGE, Deferred, cut
@@ -520,13 +520,18 @@ class Graph:
                 v.type, v.known = t, None
             self._learn(n)
 
-    def copy(self, sizes: Mapping[str, int] | None = None) -> Graph:
-        """An independent graph with the same names (constants share their arrays); `sizes` fixes symbols of the inputs,
-        and all types are inferred anew."""
+    def copy(
+        self, sizes: Mapping[str, Dim] | None = None, elements: Mapping[str, np.ndarray[Any, Any]] | None = None
+    ) -> Graph:
+        """An independent graph with the same names (constants share their arrays); `sizes` replaces symbols of the
+        inputs, `elements` makes inputs constants, and all types are inferred anew."""
         new = Graph(self.name, metadata=dict(self.metadata))
         env: dict[Value, Value] = {}
         for v in self.inputs:
-            env[v] = new.input(v.name, v.dtype, substitute_shape(v.shape, sizes or {}))
+            if elements is not None and v.name in elements:
+                env[v] = new.constant(elements[v.name], v.name, "input given when compiled", exact=True)
+            else:
+                env[v] = new.input(v.name, v.dtype, substitute_shape(v.shape, sizes or {}))
         for v in self.constants.values():
             new.adopt_constant(v, env)
         new.reserve(

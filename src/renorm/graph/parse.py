@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import operator
 from collections.abc import Mapping
+from math import inf
 from typing import Any
 
 import numpy as np
 from lark import Token
 
 from renorm.core import dtypes
-from renorm.core.dims import Dim, Sym, format_shape, static
+from renorm.core.dims import Dim, Sym, format_shape, maximum, minimum, static
 from renorm.core.errors import ParseError, suggest
 from renorm.core.parsing import TextReader, whole_word
 from renorm.graph import registry
@@ -50,8 +51,10 @@ origin: "(" _list{NAME} ")"
 type: DTYPE "[" _list{extent} "]"
 ?extent: product | extent "+" product -> sum
 ?product: factor | product "*" factor
-?factor: INTEGER | SYMBOL | quotient
+?factor: INTEGER | symbol | quotient | extreme
+symbol: SYMBOL [RANGE]
 quotient: "(" extent ")" (DIVIDED | REMAINDER) "(" extent ")"
+extreme: SYMBOL "(" extent "," extent ")"
 
 _list{item}: (item ("," item)* ","?)?
 
@@ -63,6 +66,7 @@ STRING: /"(?:[^"\\\x00-\x1f]|\\["\\\/bfnrt]|\\u[0-9a-fA-F]{4})*"/
 VALUE: "%" /[ \t\r\n]*/ NAME
 NUMBER: /-?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?/
 INTEGER: /-?\d+(?![\d.]|[eE][+-]?\d)/
+RANGE: /:\d*\.\.\d*/
 AXIS: /\d+/
 LANES: /\d+/
 DIGEST: /#[0-9a-f]+/
@@ -110,6 +114,7 @@ class _GraphReader(TextReader):
         self._given, self._ops = constants, ops
         self._graph = Graph()
         self._values: dict[str, Value] = {}
+        self._symbols: dict[str, Sym] = {}
         self._missing: list[str] = []
 
     # --- the graph
@@ -232,8 +237,16 @@ class _GraphReader(TextReader):
     product = staticmethod(operator.mul)
     INTEGER = TextReader.integer
 
-    def SYMBOL(self, name: Token) -> Sym:
-        return Sym(str(name))
+    def extreme(self, name: Token, a: Dim, b: Dim) -> Dim:
+        if name not in ("min", "max"):
+            raise self.fail(name, f"{name} is neither min nor max")
+        return minimum(a, b) if name == "min" else maximum(a, b)
+
+    def symbol(self, name: Token, numbers: Token | None) -> Sym:
+        if numbers is not None:
+            least, _, most = numbers[1:].partition("..")
+            self._symbols[name] = Sym(str(name), int(least or 0), int(most) if most else inf)
+        return self._symbols.setdefault(name, Sym(str(name)))
 
 
 def _name(token: Token) -> str:

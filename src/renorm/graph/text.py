@@ -13,7 +13,8 @@
 Elements stand in the text where there are few of them; otherwise a digest of their bytes, and the arrays are given to
 the parser. `blocked` says how memory holds a value (graph.layout), `-` that an operand is absent. The comment after a
 node is its name, and, in parentheses, the nodes of the source model that it stands for when these are others. Names are
-quoted where they are no words. Attributes that have their default are not written.
+quoted where they are no words. Attributes that have their default are not written. Symbols of inputs stand with the
+numbers between which they lie, `x: f32[N:1..64, 3]`, where something is known of that.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from typing import Any
 
 import numpy as np
 
+from renorm.core import dtypes
+from renorm.core.dims import format_facts
 from renorm.graph import ir
 from renorm.graph.ir import Graph, Node, Value
 
@@ -44,7 +47,7 @@ def digest(data: np.ndarray[Any, Any]) -> str:
 
 def text(graph: Graph) -> str:
     """Return the graph in the form above; kernels as blocks where the graph is cut into groups."""
-    inputs = ", ".join(_typed(v, mark="") for v in graph.inputs)
+    inputs = ", ".join(_input(v) for v in graph.inputs)
     outputs = ", ".join(_value(v) for v in graph.outputs)
     written = {k: v for k, v in graph.metadata.items() if isinstance(v, (bool, int, float, str))}
     lines = [f"graph {quoted(graph.name)}({inputs}) -> ({outputs}){_attributes(written)} {{"]
@@ -81,8 +84,13 @@ def _value(v: Value | None) -> str:
     return "-" if v is None else f"%{quoted(v.name)}"
 
 
-def _typed(v: Value, mark: str = "%") -> str:
-    return f"{mark}{quoted(v.name)}: {v.type}" + (f" {v.layout}" if v.layout else "")
+def _input(v: Value) -> str:
+    extents = ", ".join(map(format_facts, v.shape))
+    return f"{quoted(v.name)}: {dtypes.short(v.dtype)}[{extents}]" + (f" {v.layout}" if v.layout else "")
+
+
+def _typed(v: Value) -> str:
+    return f"%{quoted(v.name)}: {v.type}" + (f" {v.layout}" if v.layout else "")
 
 
 def _constant(v: Value) -> str:

@@ -21,10 +21,11 @@ from typing import Any
 
 import numpy as np
 
-from renorm.core.dims import Dim, Sym
+from renorm.core.dims import Dim, Sym, substitute_shape
 from renorm.core.errors import InvalidModel, RenormError, UnsupportedOp, UserCodeError, raised_at, suggest
 from renorm.core.limits import DEFAULT, Limits
 from renorm.core.room import WORTH_A_THREAD, start_thread
+from renorm.core.stated import STATED, Declared, Stated, stated
 from renorm.frontends.diagnosis import ASSUMPTIONS, diagnose
 from renorm.frontends.onnx import tensors
 from renorm.frontends.onnx.messages import (
@@ -53,14 +54,19 @@ Elements = Callable[[str], tensors.Array]  # those of an initializer, given how 
 
 
 def read(
-    source: Any, *, shapes: Mapping[str, Sequence[int]] | None = None, is_mapped: bool = False, limits: Limits = DEFAULT
+    source: Any,
+    *,
+    shapes: Mapping[str, Sequence[Stated]] | None = None,
+    inputs: Mapping[str, Any] | None = None,
+    is_mapped: bool = False,
+    limits: Limits = DEFAULT,
 ) -> Graph:
     """Return the graph of an ONNX model: a path, bytes, or an onnx.ModelProto. See `renorm.frontends.read`."""
     held = load(source, limits)
     if is_mapped and isinstance(held.content, mmap) and len(held.content) > WORTH_A_THREAD:
         with suppress(RuntimeError):  # no more threads: pages are mapped when they are read
             start_thread(Thread(target=_touch, args=(held.content,)))
-    graph = _Reader(held, shapes or {}, is_mapped, limits).read()
+    graph = _Reader(held, shapes or {}, inputs or {}, is_mapped, limits).read()
     diagnose(graph)
     return graph
 
@@ -97,8 +103,15 @@ class _Scope:
 
 
 class _Reader:
-    def __init__(self, source: Source, shapes: Mapping[str, Sequence[int]], is_mapped: bool, limits: Limits):
-        self.source, self.shapes, self.limits = source, shapes, limits
+    def __init__(
+        self,
+        source: Source,
+        shapes: Mapping[str, Sequence[Stated]],
+        values: Mapping[str, Any],
+        is_mapped: bool,
+        limits: Limits,
+    ):
+        self.source, self.shapes, self.values, self.limits = source, shapes, values, limits
         # elements of an onnx.ModelProto are nobody else's
         self.is_mapped = is_mapped or not isinstance(source.model, ModelProto)
         self.opsets = source.opsets
@@ -118,13 +131,7 @@ class _Reader:
     def read(self) -> Graph:
         proto, scope = self.source.model.graph, _Scope()
         self._initializers(proto, scope)
-        for given in proto.input:
-            if given.name not in scope.initializers:  # otherwise a constant, whatever the IR version
-                try:
-                    scope.values[given.name] = self._input(given)
-                except RenormError as error:
-                    self._fault(error)
-                    scope.values[given.name] = None
+        self._inputs([given for given in proto.input if given.name not in scope.initializers], scope)
         self._nodes(proto.node, scope)
         made = [self._output(out.name, scope) for out in proto.output]
         raise_all(self.missing, self.problems, self.source)
@@ -170,7 +177,27 @@ class _Reader:
     def _elements(self, tensor: TensorProto, what: str) -> tensors.Array:
         return tensors.to_array(tensor, self.source.file, what, self.is_mapped, self.limits)
 
-    def _input(self, given: ValueInfoProto) -> Value:
+    def _inputs(self, given: Sequence[ValueInfoProto], scope: _Scope) -> None:
+        """Add inputs (what has an initializer is a constant, whatever the IR version), of extents as users state
+        them."""
+        found = list[Declared]()
+        for one in given:
+            scope.values[one.name] = None
+            try:
+                found.append(self._input(one))
+            except RenormError as error:
+                self._fault(error)
+        asked = (None, None) if self.problems else (self.shapes, self.values)
+        extents, values = stated(found, *asked, self.graph.name)
+        self.graph.metadata[STATED] = extents
+        for one in found:
+            if one.name in values:
+                held = self.graph.constant(values[one.name], one.name, "input given when compiled", exact=True)
+            else:
+                held = self.graph.input(one.name, one.dtype, substitute_shape(one.shape, extents))
+            scope.values[one.name] = held
+
+    def _input(self, given: ValueInfoProto) -> Declared:
         label = f"{self.source.label}: input {given.name!r}"
         kind = given.type.WhichOneof("value")
         if kind != "tensor_type":
@@ -180,13 +207,14 @@ class _Reader:
         dtype = tensors.dtype_name(tensor.elem_type, label)
         if not tensor.HasField("shape"):
             if given.name in self.shapes:
-                return self.graph.input(given.name, dtype, tuple(self.shapes[given.name]))
+                ranks = enumerate(self.shapes[given.name])
+                return Declared(given.name, dtype, tuple(Sym(f"?{given.name}.{axis}") for axis, _ in ranks))
             raise InvalidModel(
                 f"{label} states no rank",
                 do=f"give its shape: shapes={{{given.name!r}: (...)}}, --shape {given.name}=...",
             )
         shape = [self._dim(d, f"?{given.name}.{axis}") for axis, d in enumerate(tensor.shape.dim)]
-        return self.graph.input(given.name, dtype, shape)
+        return Declared(given.name, dtype, tuple(shape))
 
     def _dim(self, dim: Dimension, unknown: str) -> Dim:
         """Return an extent; a negative one is how some exporters wrote an unknown one."""
@@ -437,7 +465,7 @@ class _Reader:
         if chosen is None or isinstance(chosen, Sym):
             raise UnsupportedOp(
                 f"the condition {condition.name!r} of If is computed when the network runs; renorm has no control flow",
-                do="export for one case, or fix the shapes that the condition depends on (onnxsim folds it)",
+                do="give the shapes (shapes=) or inputs (inputs=) that it depends on, or export for one case",
             )
         wanted = "then_branch" if chosen else "else_branch"
         branch = next((a for a in proto.attribute if a.name == wanted), None)

@@ -11,7 +11,7 @@ outputs keep the integers of the file.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -34,9 +34,7 @@ from renorm.graph.ir import Graph, Node, Value
 from renorm.ops.identity import Identity
 
 
-def read(
-    source: Any, *, shapes: Mapping[str, Sequence[int]] | None = None, is_mapped: bool = False, limits: Limits = DEFAULT
-) -> Graph:
+def read(source: Any, *, is_mapped: bool = False, limits: Limits = DEFAULT) -> Graph:
     """Return the graph of a .tflite or .circle file: a path or bytes. See `renorm.frontends.read`."""
     model = load(source, limits, is_mapped)
     graph = _Reader(model).read()
