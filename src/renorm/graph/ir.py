@@ -23,10 +23,10 @@ from typing import Any
 import numpy as np
 
 from renorm.core import dtypes
-from renorm.core.conversion import limits, wrapped
 from renorm.core.dims import Dim, Shape, as_shape, substitute_shape
 from renorm.core.errors import InvalidGraph, OperandError, RenormError, UserCodeError, raised_at
 from renorm.core.indexed_list import Listed
+from renorm.graph import known
 from renorm.graph.deferred import LARGE, Deferred, cut
 from renorm.graph.layout import Blocked
 from renorm.graph.names import Names
@@ -299,7 +299,7 @@ class Graph:
             if array.dtype != given.dtype and given.dtype == np.float64:
                 value.exact = given
             if array.dtype.kind in "iubf" and array.size <= 64:
-                value.known = _elements(array)
+                value.known = known.elements(array)
         value.source = source
         self.constants[value.name] = value
         return value
@@ -399,9 +399,9 @@ class Graph:
     def _learn(self, node: Node) -> None:
         """Elements of small integer results are computed on the way, over ints and Syms alike, so that the shape chains
         of exporters are known even where extents are symbolic."""
-        known = node.op.known_result(*node.arranged(map(_knowledge, node.inputs)))
-        if known is not None:
-            node.output.known = _within(np.asarray(known, dtype=object), node.output.dtype)
+        found = node.op.known_result(*node.arranged(map(_knowledge, node.inputs)))
+        if found is not None:
+            node.output.known = known.within(np.asarray(found, dtype=object), node.output.dtype)
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
@@ -574,27 +574,6 @@ def set_printer(printer: Callable[[Graph], str]) -> None:
     """Make `printer` what gives a graph as text."""
     global _printer
     _printer = printer
-
-
-def _elements(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Elements for `known`: Python integers; floats as NumPy scalars, whose arithmetic rounds as their dtype does."""
-    if array.dtype.kind != "f":
-        return array.astype(object)
-    known = np.empty(array.shape, dtype=object)
-    for index in np.ndindex(array.shape):
-        known[index] = array[index]
-    return known
-
-
-def _within(known: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any, Any]:
-    """Known elements as a dtype holds them: integers wrap when they are computed, too. Extents are taken to fit."""
-    if dtypes.is_int(dtype):
-        low, high = limits(dtype)
-        beyond = {i: e for i, e in np.ndenumerate(known) if isinstance(e, int) and not low <= e <= high}
-        known = known.copy() if beyond else known
-        for index, e in beyond.items():
-            known[index] = wrapped(e, dtype)
-    return known
 
 
 def _knowledge(v: Value | None) -> Any:
