@@ -24,6 +24,9 @@ _Atom = Union["Symbol", tuple[str, "Dim", "Dim"]]  # or ("//" | "%" | "min" | "m
 _Product = tuple[_Atom, ...]  # of at least one
 
 
+Sizes = Union[Mapping[str, Dim], Mapping["Symbol", Dim]]  # what symbols are
+
+
 class Symbol(str):
     """The name of an open extent, and between which numbers it lies, both included. Equal to the name."""
 
@@ -246,7 +249,7 @@ def _divide(a: Sym, b: Dim) -> Dim | None:
     return _dim(quotient)
 
 
-def substitute(dim: Dim, values: Mapping[str, Dim]) -> Dim:
+def substitute(dim: Dim, values: Sizes) -> Dim:
     """`dim` with symbols replaced by the extents of `values`; symbols that are not named stay."""
     if isinstance(dim, int):
         return dim
@@ -266,7 +269,7 @@ def substitute(dim: Dim, values: Mapping[str, Dim]) -> Dim:
 _APPLIED: dict[str, Callable[[Any, Any], Dim]] = {"//": floordiv, "%": mod, "min": minimum, "max": maximum}
 
 
-def substitute_shape(shape: Iterable[Dim], values: Mapping[str, Dim]) -> Shape:
+def substitute_shape(shape: Iterable[Dim], values: Sizes) -> Shape:
     return tuple(substitute(d, values) for d in shape)
 
 

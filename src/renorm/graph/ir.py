@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from renorm.core import dtypes
-from renorm.core.dims import Dim, Shape, as_shape, substitute_shape
+from renorm.core.dims import Shape, Sizes, as_shape, substitute_shape
 from renorm.core.errors import InvalidGraph, OperandError, RenormError, UserCodeError, raised_at
 from renorm.core.indexed_list import Listed
 from renorm.graph import known
@@ -520,9 +520,7 @@ class Graph:
                 v.type, v.known = t, None
             self._learn(n)
 
-    def copy(
-        self, sizes: Mapping[str, Dim] | None = None, elements: Mapping[str, np.ndarray[Any, Any]] | None = None
-    ) -> Graph:
+    def copy(self, sizes: Sizes | None = None, elements: Mapping[str, np.ndarray[Any, Any]] | None = None) -> Graph:
         """An independent graph with the same names (constants share their arrays); `sizes` replaces symbols of the
         inputs, `elements` makes inputs constants, and all types are inferred anew."""
         new = Graph(self.name, metadata=dict(self.metadata))

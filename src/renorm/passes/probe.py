@@ -37,7 +37,7 @@ def evaluate_on_random_inputs(graph: Graph) -> tuple[dict[str, Array], dict[Valu
     error: RenormError | None = None
     symbols = dict.fromkeys(s for v in graph.inputs for d in v.shape for s in symbols_of(d))
     for extent in _EXTENTS if symbols else (1,):
-        sizes = dict.fromkeys(symbols, extent)
+        sizes = {str(s): int(min(max(extent, s.least), s.most)) for s in symbols}
         shapes = {v.name: static(substitute_shape(v.shape, sizes)) for v in graph.inputs}
         for integers in ((-4, 8), (0, 1)):
             inputs = random_inputs(graph.inputs, shapes=shapes, integers=integers)
