@@ -139,6 +139,25 @@ def test_what_is_known_of_symbols() -> None:
         parse(str(g).replace("min(", "sup("))
 
 
+def test_elements_that_are_extents() -> None:
+    g, n = Graph(), Sym("N", 1)
+    x = g.input("x", "float32", (n, 4))
+    to = g.open_constant(np.array([2 * n, 2], dtype=object), "to", "int64")
+    assert g.open_constant(np.array([2 * n, 2], dtype=object), "again", "int64") is to
+    g.outputs = [ops.reshape(x, to)]
+    assert "extents %to: i64[2] = [2*N, 2]" in str(g)
+    again = parse(str(g))
+    assert str(again) == str(g)
+    assert again.outputs[0].shape == (2 * n, 2)
+    given = np.arange(12.0, dtype=np.float32).reshape(3, 4)
+    np.testing.assert_array_equal(interpret.run(again, [given])[0], given.reshape(6, 2))
+    fixed = again.copy({"N": 3})
+    assert not fixed.extents
+    np.testing.assert_array_equal(interpret.run(fixed, [given])[0], given.reshape(6, 2))
+    with pytest.raises(ParseError, match="which does not have 1 elements"):
+        parse(str(g).replace("[2*N, 2]\n", "[2*N]\n"))
+
+
 def test_large_constants_are_looked_up_and_compared() -> None:
     g = Graph("g")
     w = g.constant(np.arange(100.0).reshape(10, 10), "w")

@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 
 from renorm.core import dtypes
+from renorm.core.dims import fixed_extents
 from renorm.core.errors import InvalidInput, RenormError, UserCodeError
 from renorm.graph.ir import Graph, Node, Value
+from renorm.graph.known import substituted
 
 Array = np.ndarray[Any, Any]
 
@@ -42,13 +44,23 @@ def known(graph: Graph, inputs: Sequence[Any] | Mapping[str, Any]) -> dict[Value
     if wrong:
         raise InvalidInput(f"graph {graph.name}: inputs do not fit", wrong)
     env = {v: widen(narrow(np.asarray(given[v.name]), v.dtype)) for v in graph.inputs}
-    return env | {v: widen(v.data) for v in graph.constants.values() if v.data is not None}
+    env |= {v: widen(v.data) for v in graph.constants.values() if v.data is not None}
+    return env | {v: _numbers(v, env) for v in graph.extents.values()}
+
+
+def _numbers(extents: Value, env: Mapping[Value, Array]) -> Array:
+    """Return elements that are open extents, for inputs of these shapes."""
+    graph = extents.graph
+    sizes = fixed_extents(graph.inputs, {v.name: env[v].shape for v in graph.inputs if v in env}, graph.name)
+    return substituted(extents.known, sizes).astype(dtypes.numpy_dtype(extents.dtype))
 
 
 def compute(nodes: Iterable[Node], env: dict[Value, Array], *, rounded: bool = False) -> None:
     """Add the results of nodes, in order, to `env`, which has what they read apart from constants."""
     for node in nodes:
-        env |= {v: widen(v.data) for v in node.inputs if v is not None and v not in env and v.data is not None}
+        for v in node.inputs:
+            if v is not None and v not in env:  # of nodes that a rewrite made
+                env[v] = widen(v.data) if v.data is not None else _numbers(v, env)
         env.update(zip(node.outputs, apply(node, env, rounded=rounded)))
 
 

@@ -222,14 +222,15 @@ class Group:
 
 @dataclass
 class Graph:
-    """A network. metadata: what a frontend keeps of the source model (its opset, for example), so that it can be
-    written back."""
+    """A network. extents: values like constants whose elements are open extents. metadata: what a frontend keeps of the
+    source model (its opset, for example), so that it can be written back."""
 
     name: str = "graph"
     inputs: list[Value] = field(default_factory=list[Value])
     outputs: list[Value] = field(default_factory=list[Value])
     nodes: list[Node] = field(default_factory=list[Node])
     constants: dict[str, Value] = field(default_factory=dict[str, Value])
+    extents: dict[str, Value] = field(default_factory=dict[str, Value])
     groups: list[Group] = field(default_factory=list[Group])
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
     _names: Names = field(default_factory=Names, repr=False)  # of values
@@ -256,9 +257,9 @@ class Graph:
 
     def _take_name(self, value: Value, name: str) -> None:
         self._names.taken.discard(value.name)
-        if value.is_constant:
-            del self.constants[value.name]
-            self.constants[name] = value
+        for named in (self.constants, self.extents):
+            if named.get(value.name) is value:
+                named[name] = named.pop(value.name)
         value.name = name
 
     def input_for(self, value: Value) -> Value:
@@ -302,6 +303,20 @@ class Graph:
                 value.known = known.elements(array)
         value.source = source
         self.constants[value.name] = value
+        return value
+
+    def open_constant(self, elements: np.ndarray[Any, Any], name: str, dtype: str) -> Value:
+        """Return a value of these elements, ints and Syms, which are numbers once symbols are: what an op is told
+        before the network runs. `name` is a hint."""
+        if all(isinstance(e, int) for e in elements.reshape(-1)):
+            return self.constant(elements.astype(dtypes.numpy_dtype(dtype)), name)
+        type = TensorType(dtype, tuple(elements.shape))
+        for v in self.extents.values():
+            if v.type == type and v.known is not None and np.array_equal(v.known, elements):
+                return v
+        value = Value(self, self.fresh(name), type)
+        value.known = elements
+        self.extents[value.name] = value
         return value
 
     def apply(
@@ -421,6 +436,7 @@ class Graph:
     def values(self) -> Iterable[Value]:
         yield from self.inputs
         yield from self.constants.values()
+        yield from self.extents.values()
         for n in self.nodes:
             yield from n.outputs
 
@@ -507,9 +523,9 @@ class Graph:
 
     def discard_constants(self) -> None:
         """Takes out constants that nobody reads."""
-        unread = [v for v in self.constants.values() if not v._readers and not self.is_output(v)]
-        for v in unread:
-            del self.constants[v.name]
+        for named in (self.constants, self.extents):
+            for v in [v for v in named.values() if not v._readers and not self.is_output(v)]:
+                del named[v.name]
 
     def infer_again(self, nodes: Iterable[Node] | None = None) -> None:
         """Types and known elements of all results (of some nodes), from operands as they are now; for after operands
@@ -532,6 +548,8 @@ class Graph:
                 env[v] = new.input(v.name, v.dtype, substitute_shape(v.shape, sizes or {}))
         for v in self.constants.values():
             new.adopt_constant(v, env)
+        for v in self.extents.values():
+            env[v] = new.open_constant(known.substituted(v.known, sizes or {}), v.name, v.dtype)
         new.reserve(
             self._names.taken | self._names.reserved
         )  # those of values that are gone too: none comes to mean another

@@ -8,6 +8,7 @@ import numpy as np
 
 from renorm.core import dtypes
 from renorm.core.conversion import limits, wrapped
+from renorm.core.dims import Sizes, Sym, substitute
 
 
 def elements(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -29,3 +30,11 @@ def within(known: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any, Any]:
         for index, e in beyond.items():
             known[index] = wrapped(e, dtype)
     return known
+
+
+def substituted(known: Any, sizes: Sizes) -> np.ndarray[Any, Any]:
+    """Return elements whose symbols are replaced."""
+    made = np.empty(known.shape, dtype=object)
+    for index, e in np.ndenumerate(known):
+        made[index] = substitute(e, sizes) if isinstance(e, Sym) else e
+    return made

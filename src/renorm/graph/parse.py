@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import operator
 from collections.abc import Mapping
-from math import inf
+from math import inf, prod
 from typing import Any
 
 import numpy as np
@@ -29,12 +29,13 @@ from renorm.graph.types import TensorType
 _WORDS = {"true": True, "false": False, "none": None, "inf": np.inf, "-inf": -np.inf, "nan": np.nan}
 GRAMMAR = (
     r"""
-start: title "(" inputs ")" "->" "(" outputs ")" [attributes] "{" (constant | node | kernel)* "}"
+start: title "(" inputs ")" "->" "(" outputs ")" [attributes] "{" (constant | extents | node | kernel)* "}"
 title: "graph" NAME
 inputs: _list{input}
 input: INPUT ":" type
 outputs: _list{VALUE}
 constant: "const" VALUE ":" type "=" (literal | DIGEST) ["//" NAME]
+extents: "extents" VALUE ":" type "=" "[" _list{extent} "]"
 kernel: "kernel" NAME "{" node* "}"
 
 node: results "=" OP "(" operands ")" [attributes] ["//" NAME [origin]]
@@ -44,7 +45,7 @@ layout: "blocked" "(" AXIS "," LANES ")"
 operands: _list{operand}
 operand: VALUE -> known | "-" -> absent | "[" _list{VALUE} "]" -> variadic
 attributes: "{" attribute ("," attribute)* ","? "}"
-attribute: (NAME | CONST | KERNEL) "=" literal
+attribute: (NAME | CONST | EXTENTS | KERNEL) "=" literal
 ?literal: NUMBER | STRING | WORD | "[" _list{literal} "]" -> elements
 origin: "(" _list{NAME} ")"
 
@@ -72,6 +73,7 @@ LANES: /\d+/
 DIGEST: /#[0-9a-f]+/
 CONST: "const"
 KERNEL: "kernel"
+EXTENTS: "extents"
 DIVIDED: "//"
 REMAINDER: "%"
 %ignore /[ \t\r\n]+/
@@ -97,7 +99,7 @@ class _GraphReader(TextReader):
     grammar = GRAMMAR
     phrases = {
         "NUMBER WORD STRING LSQB": "a value",
-        "CONST KERNEL VALUE": "a constant, a node, a kernel",
+        "CONST EXTENTS KERNEL VALUE": "a constant, a node, a kernel",
         "INTEGER SYMBOL LPAR": "an extent",
         "NAME": "a name",
         "INPUT": "the name of an input",
@@ -151,6 +153,17 @@ class _GraphReader(TextReader):
             raise self.fail(token, f"%{name} is {type}: {error}") from None
         with self.located(token):
             self._values[name] = self._graph.constant(data, name, source or "", exact=True)
+
+    def extents(self, token: Token, type: TensorType, *elements: Dim) -> None:
+        name = _name(token)
+        if not type.is_static or prod(static(type.shape)) != len(elements):
+            raise self.fail(token, f"%{name} is {type}, which does not have {len(elements)} elements")
+        held = np.empty(len(elements), dtype=object)
+        held[:] = elements
+        made = self._graph.open_constant(held.reshape(static(type.shape)), name, type.dtype)
+        if made.name != name or made.is_constant:
+            raise self.fail(token, f"%{name} are extents of no symbol, or those of %{made.name}")
+        self._values[name] = made
 
     def _looked_up(self, token: Token, type: TensorType, written: str) -> np.ndarray[Any, Any]:
         name = _name(token)
@@ -212,7 +225,7 @@ class _GraphReader(TextReader):
     def NAME(self, name: Token) -> str:
         return _name(name)
 
-    CONST = KERNEL = NAME  # they may be names of attributes
+    CONST = EXTENTS = KERNEL = NAME  # they may be names of attributes
 
     def NUMBER(self, number: Token) -> int | float:
         return self.integer(number) if number.lstrip("-").isdecimal() else float(number)

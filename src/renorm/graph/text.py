@@ -4,17 +4,18 @@
       const %w: f32[4, 3, 3, 3] = #1fe2373734955e60  // conv1.weight
       const %b: f32[4] = [0.5, -1.0, 2.0, 0.0]
       const %six: f32[] = 6.0
+      extents %to: i64[2] = [N, 16*H]
       kernel fused_conv2d_relu {
         %input.4: f32[1, 4, 3, 3] = conv(%x, %w, %b) {strides=[2, 2]}  // Conv_0
         %y: f32[1, 4, 3, 3] blocked(1, 4) = clip(%input.4, -, %six)  // Relu_1 (Max_3, Min_4)
       }
     }
 
-Elements stand in the text where there are few of them; otherwise a digest of their bytes, and the arrays are given to
-the parser. `blocked` says how memory holds a value (graph.layout), `-` that an operand is absent. The comment after a
-node is its name, and, in parentheses, the nodes of the source model that it stands for when these are others. Names are
-quoted where they are no words. Attributes that have their default are not written. Symbols of inputs stand with the
-numbers between which they lie, `x: f32[N:1..64, 3]`, where something is known of that.
+`extents` are elements, in a row, that are numbers once symbols are. Elements stand in the text where there are few of
+them; otherwise a digest of their bytes, and the arrays are given to the parser. `blocked` says how memory holds a value
+(graph.layout), `-` that an operand is absent. The comment after a node is its name, and, in parentheses, the nodes of
+the source model that it stands for when these are others. Names are quoted where they are no words. Attributes that
+have their default are not written. Symbols of inputs stand with the numbers between which they lie, `x: f32[N:1..64]`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from renorm.core import dtypes
-from renorm.core.dims import format_facts
+from renorm.core.dims import format_facts, format_shape
 from renorm.graph import ir
 from renorm.graph.ir import Graph, Node, Value
 
@@ -52,6 +53,8 @@ def text(graph: Graph) -> str:
     written = {k: v for k, v in graph.metadata.items() if isinstance(v, (bool, int, float, str))}
     lines = [f"graph {quoted(graph.name)}({inputs}) -> ({outputs}){_attributes(written)} {{"]
     lines += [f"  {_constant(v)}" for v in graph.constants.values()]
+    for v in graph.extents.values():
+        lines.append(f"  extents {_typed(v)} = {format_shape(() if v.known is None else v.known.reshape(-1))}")
     if graph.groups:
         for group in graph.groups:
             lines.append(f"  kernel {quoted(group.name)} {{")

@@ -39,8 +39,8 @@ def _names(graph: Graph) -> list[str]:
 
 def _order(graph: Graph) -> list[str]:
     found: list[str] = []
-    everywhere = {*graph.inputs, *graph.constants.values(), *(v for n in graph.nodes for v in n.outputs)}
-    defined = {*graph.inputs, *graph.constants.values()}
+    defined = {*graph.inputs, *graph.constants.values(), *graph.extents.values()}
+    everywhere = {*defined, *(v for n in graph.nodes for v in n.outputs)}
     for n in graph.nodes:
         for v in n.inputs:
             if v is not None and v not in defined:

@@ -27,8 +27,11 @@ class FixStaticOperands:
     goes.
 
     Part of lowering: exporters write the shape that Reshape takes as a chain of nodes (Shape, Gather, Concat, ...),
-    which is arithmetic of the compiler and no work of the network. Chains over extents that are not fixed yet stay.
+    which is arithmetic of the compiler and no work of the network. Chains over open extents stay, where a model is to
+    be left that can be written; with `opens` they become extents.
     """
+
+    opens: bool = False
 
     def run(self, graph: Graph, context: Context) -> None:
         unread = [n for n in graph.nodes if not any(v.readers or graph.is_output(v) for v in n.outputs)]
@@ -49,6 +52,8 @@ class FixStaticOperands:
                 if data is not None:
                     maker = v.producer.name if v.producer else v.name
                     node.replace_operand(v, graph.constant(data, v.name, f"computed by {maker}"))
+                elif self.opens and v.producer is not None and v.known is not None and dtypes.is_int(v.dtype):
+                    node.replace_operand(v, graph.open_constant(v.known, v.name, v.dtype))
         return node.operands is not before
 
 

@@ -66,6 +66,7 @@ MODEL: list[tuple[int, Pass]] = [
 
 # Passes towards kernels.
 KERNELS: list[tuple[int, Pass]] = [
+    (0, FixStaticOperands(opens=True)),
     (0, ApplyRules((*unpack.RULES, *split_variadic.RULES))),
     (2, ApplyRules((*contractions.RULES, *decompose.RULES, *collapse_pixels.RULES, *simplify.RULES))),
     (1, FoldConstants()),

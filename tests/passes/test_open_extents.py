@@ -1,0 +1,79 @@
+"""Networks with open extents, through all passes: shapes are known, and what is left computes the same at any size."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.frontends import onnx_runtime
+
+from renorm.core.dims import symbols_of
+from renorm.driver.compile import analyze
+from renorm.frontends import read
+from renorm.graph import interpret, verify
+from renorm.graph.ir import Graph
+from renorm.graph.parse import parse
+
+ROOT = Path(__file__).parents[2]
+NAMES = ("detector", "segmentation", "super_resolution", "text_line", "speech_encoder", "sentence_encoder")
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with all of them; made by another process, for torch warns while it exports."""
+    pytest.importorskip("torch")
+    folder = tmp_path_factory.mktemp("any_size")
+    call = [sys.executable, "-W", "ignore", "-m", "benchmarks.networks.any_size", str(folder)]
+    subprocess.run(call, check=True, capture_output=True, cwd=ROOT)
+    return folder
+
+
+def unknown(graph: Graph) -> list[str]:
+    """Return values whose extents are not those of the inputs' symbols."""
+    symbols = {s for v in graph.inputs for d in v.shape for s in symbols_of(d)}
+    return [repr(v) for v in graph.values() if any(symbols_of(d) - symbols for d in v.shape)]
+
+
+def drawn(name: str, rng: np.random.Generator) -> tuple[dict[str, int], dict[str, Any]]:
+    """Return random sizes for a network, odd ones and the least among them, and inputs of these sizes."""
+    from benchmarks.networks.any_size import NETWORKS
+
+    network, sizes = NETWORKS[name], dict[str, int]()
+    for symbol in network.sizes:
+        multiple, (_, most) = network.multiples.get(symbol, 1), network.most.get(symbol, (0, 40))
+        sizes[symbol] = multiple * int(rng.integers(1, max(2, (4 if symbol == "N" else most) // multiple)))
+    if name == "text_line":
+        sizes["W"] += 4  # at least one column
+    return sizes, {n: t.numpy() for n, t in network.drawn(sizes).items()}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_reading_knows_all_extents(name: str, exported: Path) -> None:
+    assert unknown(read(exported / f"{name}.onnx")) == []
+
+
+@pytest.mark.parametrize("level", [0, 1, 2, 3])
+@pytest.mark.parametrize("name", NAMES)
+def test_passes_are_right_at_any_size(name: str, level: int, exported: Path) -> None:
+    path, rng = exported / f"{name}.onnx", np.random.default_rng(level)
+    graph, _ = analyze(path, opt_level=level)
+    assert unknown(graph) == []
+    assert {n.op.name for n in graph.nodes} & {"shape", "size"} == set()
+    assert str(parse(str(graph), {v.name: v.data for v in graph.constants.values() if v.data is not None})) == str(
+        graph
+    )
+    session = onnx_runtime.session(path)
+    for _ in range(3):
+        sizes, inputs = drawn(name, rng)
+        expected = onnx_runtime.run(session, inputs)
+        fixed = graph.copy(sizes)
+        verify.verify(fixed)
+        for computed in (interpret.run(graph, inputs), interpret.run(fixed, inputs)):
+            for a, b in zip(computed, expected, strict=True):
+                np.testing.assert_allclose(
+                    a, b, rtol=1e-3, atol=1e-3 * max(1.0, float(np.abs(b).max())), err_msg=str(sizes)
+                )
