@@ -11,6 +11,7 @@ import numpy as np
 
 from renorm.codegen.abi import CompiledKernel
 from renorm.codegen.llvm import compile_kernel
+from renorm.core.dims import Dim, static, substitute
 from renorm.core.target import Target
 from renorm.runtime.program import ALIGNMENT
 from renorm.tir.nodes import Buffer, Kernel, Stmt, Store, walk
@@ -38,13 +39,20 @@ class Native:
         self._engine.finalize_object()
         self._phases = [_Phase(self._engine.get_function_address(f"phase{k}")) for k in range(len(compiled.phases))]
 
-    def __call__(self, *arrays: np.ndarray[Any, Any], threads: int = 1) -> None:
+    def __call__(self, *arrays: np.ndarray[Any, Any], threads: int = 1, extents: Sequence[int] = ()) -> None:
         assert all(a.flags.c_contiguous for a in arrays)
-        kept = [_aligned(size) for size in self.compiled.workspace]
-        if self.compiled.scratch:
-            kept.append(_aligned(self.compiled.scratch * threads))
-        pointers = (ctypes.c_void_p * (len(arrays) + len(kept)))(*(a.ctypes.data for a in (*arrays, *kept)))
-        for phase, extent in zip(self._phases, self.compiled.phases, strict=True):
+        values = dict(zip(self.compiled.extents, extents, strict=True))
+
+        def number(size: Dim) -> int:
+            return static([substitute(size, values)])[0]
+
+        kept = [_aligned(number(size)) for size in self.compiled.workspace]
+        scratch = number(self.compiled.scratch)
+        private = [_aligned(scratch * threads)] if scratch else []
+        slots = [*(a.ctypes.data for a in (*arrays, *kept)), *extents, *(a.ctypes.data for a in private)]
+        pointers = (ctypes.c_void_p * len(slots))(*slots)
+        for phase, open_extent in zip(self._phases, self.compiled.phases, strict=True):
+            extent = number(open_extent)
             for t in reversed(range(threads)):  # one after the other: iterations are independent
                 low, high = extent * t // threads, extent * (t + 1) // threads
                 if low < high:  # a serial phase does not look at its range, and one thread calls it
@@ -57,6 +65,12 @@ def _aligned(size: int) -> np.ndarray[Any, Any]:
     return raw[start : start + size]
 
 
-def run_native(kernel: Kernel, arrays: Sequence[np.ndarray[Any, Any]], target: Target = HOST, threads: int = 1) -> None:
+def run_native(
+    kernel: Kernel,
+    arrays: Sequence[np.ndarray[Any, Any]],
+    target: Target = HOST,
+    threads: int = 1,
+    extents: Sequence[int] = (),
+) -> None:
     """Compiles `kernel` and runs it on arrays in C order, as tir.interpret.run does; writes into them."""
-    Native(compile_kernel(kernel, target))(*arrays, threads=threads)
+    Native(compile_kernel(kernel, target))(*arrays, threads=threads, extents=extents)

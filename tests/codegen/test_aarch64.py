@@ -15,6 +15,7 @@ from unicorn.unicorn_py3 import Uc
 
 from renorm.codegen.llvm import compile_kernel
 from renorm.core import dtypes
+from renorm.core.dims import static
 from renorm.expr.nodes import Binary, Broadcast, Call, Cast, Const, Expr, Load, Ramp, Var, const
 from renorm.runtime import Memory, loader
 from renorm.targets import find
@@ -34,7 +35,7 @@ def emulate(kernel: Kernel, arrays: list[Array]) -> None:
     held = [Memory(max(a.nbytes, 1)) for a in arrays]
     for memory, array in zip(held, arrays, strict=True):
         memory.array[: array.nbytes] = array.reshape(-1).view(np.uint8)
-    extra = [Memory(max(size, 1)) for size in (*compiled.workspace, compiled.scratch) if size]
+    extra = [Memory(max(size, 1)) for size in static((*compiled.workspace, compiled.scratch)) if size]
     table, stack, end = Memory(PAGE), Memory(STACK), Memory(PAGE)
     addresses = [m.address for m in (*held, *extra)]
     table.array.view(np.uint64)[: len(addresses)] = addresses
@@ -42,7 +43,7 @@ def emulate(kernel: Kernel, arrays: list[Array]) -> None:
     core.ctl_set_cpu_model(arm64.UC_CPU_ARM64_MAX)  # with half-precision instructions, as the target has them
     for m in (image._memory, *held, *extra, table, stack, end):
         core.mem_map_ptr(m.address, -(-max(m.nbytes, 1) // PAGE) * PAGE, unicorn.UC_PROT_ALL, m.address)
-    for k, extent in enumerate(compiled.phases):
+    for k, extent in enumerate(static(compiled.phases)):
         core.reg_write(arm64.UC_ARM64_REG_SP, stack.address + STACK)
         core.reg_write(arm64.UC_ARM64_REG_LR, end.address)
         for register, value in enumerate((table.address, 0, extent, 0)):

@@ -12,6 +12,7 @@ from renorm.codegen import llvm
 from renorm.codegen.in_place import in_place
 from renorm.codegen.llvm.requirements import requirements
 from renorm.codegen.llvm.walk import compile_walker
+from renorm.core.dims import static
 from renorm.core.target import Target
 from renorm.runtime import Argument, Code, Module, Program, Step, TensorSpec
 from renorm.runtime.program import align
@@ -76,7 +77,7 @@ def run(kernel: Any, arrays: dict[str, np.ndarray[Any, Any]], over: str, threads
         requirements(target),
         tuple(TensorSpec(n, "float32", arrays[n].shape) for n in given),
         (TensorSpec("y", "float32", shape),),
-        tuple(Code(i, c.phases, align(c.scratch)) for i, c in enumerate(compiled)),
+        tuple(Code(i, static(c.phases), align(*static([c.scratch]))) for i, c in enumerate(compiled)),
         steps,
         arena_bytes=align(arrays[over].nbytes),
     )

@@ -264,8 +264,7 @@ def lowerings(g: Graph) -> list[tuple[str | None, groups.Lowering, groups.Kernel
     users, found = graph.user_map(), []
     for group in graph.groups:
         made = lower_group(graph, group, HOST, users)
-        nbytes = tuple(p.nbytes for p in made.kernel.params)
-        call = groups.KernelCall(group.name, made.reads, made.writes, nbytes, made.work)
+        call = groups.KernelCall(group.name, made.reads, made.writes, made.work)
         what = groups.Lowering.of(group, llvm.structure(made.kernel, HOST), call)
         assert groups.Lowering.decode(what.encode()).call(group) == call
         found.append((groups.group_key(graph, group, HOST, users), what, call))

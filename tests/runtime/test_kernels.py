@@ -7,6 +7,7 @@ import pytest
 
 from renorm.codegen.llvm import compile_kernel
 from renorm.codegen.llvm.walk import compile_walker
+from renorm.core.dims import static
 from renorm.core.target import Target
 from renorm.runtime import Argument, Code, Machine, Module, Program, Step, TensorSpec, load
 from renorm.runtime.program import align
@@ -60,12 +61,12 @@ def network():
     centre, turn = kernels
     assert centre.phases == (N, 1, N)
     assert turn.phases == (N,)
-    assert turn.scratch >= 8192
+    assert static([turn.scratch])[0] >= 8192
     weights = np.random.default_rng(0).random(C, np.float32)
     room = 4 * N * C
     assert room % 64 == 0
     spaces, end = [], 2 * room
-    for size in centre.workspace:
+    for size in static(centre.workspace):
         spaces.append(Argument("arena", end))
         end += align(size)
     steps, x = [], Argument("input", 0)
@@ -78,7 +79,7 @@ def network():
         Machine(target.machine),
         (TensorSpec("x", "float32", (N, C)),),
         (TensorSpec("y", "float32", (N, C)),),
-        tuple(Code(i, k.phases, k.scratch) for i, k in enumerate(kernels)),
+        tuple(Code(i, static(k.phases), static([k.scratch])[0]) for i, k in enumerate(kernels)),
         tuple(steps),
         arena_bytes=end,
         weight_bytes=weights.nbytes,

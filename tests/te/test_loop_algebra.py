@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from renorm import te
 from renorm.expr.linear import Linear
 from renorm.expr.mixed_radix import Digit
-from renorm.expr.nodes import Binary, Const, Expr, Var, binary, const, integer_limits, maximum, minimum
+from renorm.expr.nodes import Binary, Const, Expr, OpenVar, Var, binary, const, integer_limits, maximum, minimum
 from renorm.te.loop_algebra import LoopAlgebra, OpaqueValue, are_separate
 
 EXTENTS = {"i": 7, "j": 4, "k": 3}
@@ -60,7 +61,11 @@ def points() -> list[dict[Var, int]]:
 
 def algebra() -> tuple[LoopAlgebra, dict[Var, Linear]]:
     a = LoopAlgebra()
-    return a, {VARS[n]: a.declare(VARS[n], EXTENTS[n], depth) for depth, n in enumerate(NAMES)}
+    return a, {VARS[n]: a.declare(VARS[n], number(EXTENTS[n]), depth) for depth, n in enumerate(NAMES)}
+
+
+def number(n: int) -> Linear:
+    return Linear({}, n)
 
 
 def no_opaque(e: Expr) -> Linear:
@@ -74,7 +79,7 @@ def test_forms_keep_values_and_bounds_hold(e: Expr) -> None:
     form = a.linear(e, env, no_opaque)
     again = a.value(form)
     joined = a.value(a.rejoined(form))
-    low, high = a.bounds(form)
+    low, high = a.form_span(form)
     for at in points():
         want = value(e, at)
         assert value(again, at) == want
@@ -91,16 +96,16 @@ def test_relaxed_ranges_hold(e: Expr, moving: set[str]) -> None:
     assert not a.free(low) & {VARS[n] for n in moving}
     start = a.value(low)
     for at in points():
-        assert 0 <= value(e, at) - value(start, at) <= span
+        assert 0 <= value(e, at) - value(start, at) <= span.constant
 
 
 @settings(max_examples=200, deadline=None)
 @given(e=expressions(), bound=st.integers(-20, 40))
 def test_conditions_without_division_are_equivalent(e: Expr, bound: int) -> None:
     a, env = algebra()
-    form, limit = a.without_division(a.linear(e, env, no_opaque), bound)
+    form, limit = a.without_division(a.linear(e, env, no_opaque), number(bound))
     other = a.value(form)
-    assert all((value(e, at) < bound) == (value(other, at) < limit) for at in points())
+    assert all((value(e, at) < bound) == (value(other, at) < limit.constant) for at in points())
 
 
 def linear_of(text: str) -> tuple[LoopAlgebra, Linear]:
@@ -131,19 +136,23 @@ def test_relaxing_a_linear_form_is_exact() -> None:
     a, form = linear_of("i*3 + j*2 - k + 5")
     low, span = a.relax(form, {VARS["j"], VARS["k"]})
     assert str(a.value(low)) == "((i*3) + 3)"
-    assert span == 2 * 3 + 2
+    assert span.number == 2 * 3 + 2
 
 
 def test_parts_that_cover_an_axis() -> None:
     a, env = algebra()
     i, j = env[VARS["i"]], env[VARS["j"]]
-    loops = [(VARS[n], EXTENTS[n]) for n in NAMES]
+    loops = [(VARS[n], number(EXTENTS[n])) for n in NAMES]
+
+    def covers(low: Linear, span: int) -> tuple[bool, set[Digit]]:
+        return a.covers(low, number(span), number(7 * 16), loops)
+
     tiles = i * 16 + j * 4
     whole = {Digit(VARS[n], 1, EXTENTS[n]) for n in "ij"}
-    assert a.covers(tiles, 3, 7 * 16, loops) == (True, whole)
-    assert a.covers(tiles, 2, 7 * 16, loops)[0] is False  # gaps
-    assert a.covers(tiles, 4, 7 * 16, loops)[0] is False  # overlaps
-    assert a.covers(tiles.offset(1), 3, 7 * 16, loops)[0] is False  # misses the start
+    assert covers(tiles, 3) == (True, whole)
+    assert covers(tiles, 2)[0] is False  # gaps
+    assert covers(tiles, 4)[0] is False  # overlaps
+    assert covers(tiles.offset(1), 3)[0] is False  # misses the start
 
 
 @given(st.lists(st.sampled_from([1, 2, 3, 4]), min_size=1, max_size=4), st.data())
@@ -151,14 +160,15 @@ def test_parts_that_cover_an_axis() -> None:
 def test_digits_of_a_fused_loop_cut_axes_into_parts(factors: list[int], data: st.DataObject) -> None:
     """What is said to cover and to be separate does: each element is in one part, each part of one round."""
     a, var, extent = LoopAlgebra(), Var("f"), math.prod(factors)
-    f = a.declare(var, extent, 0)
+    f = a.declare(var, number(extent), 0)
     units = [math.prod(factors[i + 1 :]) for i in range(len(factors))]
     digits = [a.floor_modulo(a.floor_divide(f, u), c) for u, c in zip(units, factors)]
     used = data.draw(st.lists(st.sampled_from(range(len(factors))), min_size=1, max_size=4))
     sizes = [data.draw(st.integers(1, 3)) for _ in used]
     axes = [(digits[i] * (size + data.draw(st.sampled_from([0, 0, 0, 1]))), size) for i, size in zip(used, sizes)]
-    extents = [a.bounds(low)[1] + size - data.draw(st.integers(0, size - 1)) for low, size in axes]
-    said = [a.covers(low, size - 1, e, [(var, extent)]) for (low, size), e in zip(axes, extents)]
+    extents = [int(a.form_span(low)[1]) + size - data.draw(st.integers(0, size - 1)) for low, size in axes]
+    loops = [(var, number(extent))]
+    said = [a.covers(low, number(size - 1), number(e), loops) for (low, size), e in zip(axes, extents)]
     taken = [d for _, found in said for d in found]
     if not all(covered for covered, _ in said) or not are_separate(taken):
         return
@@ -179,12 +189,118 @@ def test_what_is_read_counts_by_its_bounds(dtype: str) -> None:
     read = a.opaque(row, OpaqueValue(lambda: row, None), integer_limits(dtype), "row")
     i, j = env[VARS["i"]], env[VARS["j"]]
     clamped = a.extreme("min", a.extreme("max", read, Linear({})), i * 4 + j)
-    assert a.bounds(clamped) == (0, 27)
+    assert a.form_span(clamped) == (0, 27)
     assert a.reads_memory(clamped)
     assert not a.reads_memory(i)
     assert a.free(clamped) == {VARS["i"], VARS["j"]}
     low, span = a.relax(a.floor_divide(clamped, 4) + j, {VARS["j"]})
-    assert a.bounds(low)[0] == 0
-    assert a.bounds(low)[1] + span == 9
+    assert a.form_span(low)[0] == 0
+    assert a.form_span(low)[1] + span.constant == 9
     assert "row[i]" in str(a.value(clamped))
     assert a.value(clamped) is a.value(clamped)
+
+
+SIZES = {"n": OpenVar("n", low=1), "m": OpenVar("m", low=1, high=6), "p": OpenVar("p", low=2)}
+TRIED = [(1, 1, 2), (1, 6, 3), (2, 3, 2), (5, 2, 4), (3, 4, 7)]
+
+
+def open_expressions() -> st.SearchStrategy[Expr]:
+    """Over i < n, j < m, k < n*m and f < n*m*p: sums, multiples, and quotients by numbers and by extents."""
+    leaves = st.one_of(st.sampled_from([*OPEN_VARS, *SIZES.values()]), st.integers(-9, 9).map(const))
+    divisors = st.one_of(st.integers(1, 12).map(const), st.sampled_from([*SIZES.values(), SIZES["m"] * SIZES["p"]]))
+
+    def grow(e: st.SearchStrategy[Expr]) -> st.SearchStrategy[Expr]:
+        return st.one_of(
+            st.builds(lambda op, a, b: binary(op, a, b), st.sampled_from("+-"), e, e),
+            st.builds(lambda a, n: a * n, e, st.one_of(st.integers(-6, 6), st.sampled_from([*SIZES.values()]))),
+            st.builds(lambda op, a, n: binary(op, a, n), st.sampled_from(["//", "%"]), e, divisors),
+            st.builds(lambda f, a, b: f(a, b), st.sampled_from([minimum, maximum]), e, e),
+        )
+
+    return st.recursive(leaves, grow, max_leaves=8)
+
+
+OPEN_VARS = [Var("i"), Var("j"), Var("k"), Var("f")]
+
+
+def open_algebra() -> tuple[LoopAlgebra, dict[Var, Linear]]:
+    a = LoopAlgebra()
+    n, m, p = (Linear({v: 1}) for v in SIZES.values())
+    extents = [n, m, a.scaled(n, m), a.size([n, m, p])]
+    return a, {v: a.declare(v, extent, depth) for depth, (v, extent) in enumerate(zip(OPEN_VARS, extents))}
+
+
+def open_points() -> Iterator[dict[Var, int]]:
+    """Both ends of each loop, and something between them, at a few sizes."""
+    for n, m, p in TRIED:
+        sizes: dict[Var, int] = dict(zip(SIZES.values(), (n, m, p)))
+        ranges = [sorted({0, e // 3, e - 1}) for e in (n, m, n * m, n * m * p)]
+        for values in itertools.product(*ranges):
+            yield sizes | dict(zip(OPEN_VARS, values))
+
+
+@settings(max_examples=300, deadline=None)
+@given(e=open_expressions(), moving=st.sets(st.sampled_from(OPEN_VARS)))
+def test_forms_over_open_extents_keep_values_and_bounds_hold(e: Expr, moving: set[Var]) -> None:
+    a, env = open_algebra()
+    opaque = 0
+
+    def hidden(x: Expr) -> Linear:
+        nonlocal opaque
+        opaque += 1
+        return a.opaque(x, OpaqueValue(lambda: x, frozenset(OPEN_VARS)), (-math.inf, math.inf), id(x))
+
+    form = a.linear(e, env, hidden)
+    again, joined = a.value(form), a.value(a.rejoined(form))
+    low, high = a.form_span(form)
+    relaxed = None if opaque else a.relax(form, moving)
+    ends = relaxed and tuple(map(a.value, relaxed))
+    if relaxed:
+        assert not a.free(relaxed[0]) & moving
+    for at in open_points():
+        want = value(e, at)
+        assert value(again, at) == want
+        assert value(joined, at) == want
+        assert low <= want <= high
+        if ends:
+            assert 0 <= want - value(ends[0], at) <= value(ends[1], at)
+
+
+@pytest.mark.parametrize(
+    ("text", "want"),
+    [
+        ("(i*m + j) // m", "i"),
+        ("(i*m + j) % m", "j"),
+        ("(i*m*p + j*p + 1) // p", "((i*m) + j)"),
+        ("f // (m*p)*(m*p) + f % (m*p)", "f"),
+        ("f // p // m", "(f//(m*p))"),
+        ("f // p % m * p + f % p", "(f % (m*p))"),
+        ("(i*4*m + j) // (4*m)", "i"),
+        ("(n*m + 3*n - n) // n", "(m + 2)"),
+        ("min(i*m + j, n*m)", "((i*m) + j)"),
+        ("(n + 7) // 8 - (n - 1) // 8", "1"),
+    ],
+)
+def test_simplification_over_open_extents(text: str, want: str) -> None:
+    a, env = open_algebra()
+    names: dict[str, Any] = {v.name: v for v in (*OPEN_VARS, *SIZES.values())} | {"min": minimum}
+    form = a.linear(eval(text, {}, names), env, no_opaque)
+    assert str(a.value(a.rejoined(form))) == want
+
+
+@pytest.mark.parametrize(
+    ("text", "most"),
+    [
+        ("i*m + j - n*m", -1),
+        ("f - n*m*p", -1),
+        ("i // 8 * 8 + 7 - n", 6),
+        ("(n + 7) // 8 * 8 - n", 7),
+        ("j", 5),
+        ("i - f", math.inf),
+        ("(i - n + 1)*m + m - 6", 0),
+    ],
+)
+def test_bounds_over_open_extents_are_tight(text: str, most: float) -> None:
+    a, env = open_algebra()
+    names: dict[str, Any] = {v.name: v for v in (*OPEN_VARS, *SIZES.values())}
+    assert a.form_span(a.linear(eval(text, {}, names), env, no_opaque))[1] == most

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from renorm import te
+from renorm.expr.nodes import Expr
 from renorm.expr.rewrite import loads
 from renorm.te.storage import reuse
 from renorm.tir import interpret
@@ -17,7 +18,7 @@ from renorm.tir.nodes import Allocate, Buffer, Kernel, Store, expressions, walk
 from renorm.tir.parse import parse
 
 
-def allocations(kernel: Kernel) -> dict[str, int]:
+def allocations(kernel: Kernel) -> dict[str, int | Expr]:
     return {s.buffer.name: s.buffer.size for s in walk(kernel.body) if isinstance(s, Allocate)}
 
 

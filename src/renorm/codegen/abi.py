@@ -8,8 +8,10 @@ run of other statements between them is one phase of extent 1. Phase k is the fu
 which runs the iterations [lo, hi) of its loop, counted from 0; iterations are independent, so threads may share them
 out as they like. Phase k may begin when all that wrote what it reads, and all that read or wrote what it writes, is
 done: `accesses` says which arguments those are. `args` holds one pointer per parameter in
-order, then one per workspace (the global buffers that the kernel allocates at its root), then, where scratch > 0, the
-base of the threads' private memory: the thread numbered t owns the `scratch` bytes at base + t * scratch.
+order, then one per workspace (the global buffers that the kernel allocates at its root), then, for each open extent,
+the extent itself in the place of a pointer, then, where scratch is not 0, the base of the threads' private memory: the
+thread numbered t owns the `scratch` bytes at base + t * scratch. Where extents are open, sizes and trip counts are
+polynomials of them (core.dims), and each is 1 at least: what has no elements is not computed by such a kernel.
 
 A parameter or workspace that the kernel writes overlaps no other, but for the pairs in `in_place`: one array may be
 passed as the parameter that is written and as one that is read. Parameters need the alignment of their elements only;
@@ -20,6 +22,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from renorm.core.dims import Dim, Sym  # noqa: F401  the name stands in Dim, which is read by records
 from renorm.runtime.external import ExternalCode
 
 
@@ -43,21 +46,22 @@ class CompiledKernel:
     and no writable data. phases: the extent of each; accesses: what each touches. in_place: pairs (written, read) of
     parameters that may be one array, see codegen.in_place. workspace: bytes of each workspace. scratch: bytes per
     thread, a multiple of ALIGNMENT. spills: how many instructions of hot loops move vector registers to or from the
-    stack. llvm: the LLVM IR before optimisation. loops: the loop program it was made from, as text. external: what runs
-    it in place of an object, in one phase of one iteration.
+    stack. extents: names of the open ones. llvm: the LLVM IR before optimisation. loops: the loop program it was made
+    from, as text. external: what runs it in place of an object, in one phase of one iteration.
     """
 
     name: str
     object: bytes
-    phases: tuple[int, ...]
+    phases: tuple[Dim, ...]
     accesses: tuple[Access, ...]
     in_place: tuple[tuple[int, int], ...]
-    workspace: tuple[int, ...]
-    scratch: int
+    workspace: tuple[Dim, ...]
+    scratch: Dim
     spills: int
     llvm: str
     loops: str
     external: ExternalCode | None = None
+    extents: tuple[str, ...] = ()
 
     @staticmethod
     def of_external(name: str, code: ExternalCode, reads: int, writes: int) -> CompiledKernel:
@@ -68,5 +72,5 @@ class CompiledKernel:
 
     @property
     def nanoseconds(self) -> int:
-        """About how long one thread takes for all phases."""
-        return round(sum(extent * access.nanoseconds for extent, access in zip(self.phases, self.accesses)))
+        """About how long one thread takes for all phases of a known extent."""
+        return round(sum(n * access.nanoseconds for n, access in zip(self.phases, self.accesses) if isinstance(n, int)))

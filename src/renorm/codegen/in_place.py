@@ -15,11 +15,12 @@ from dataclasses import dataclass, field, replace
 from math import inf
 
 from renorm.expr import rewrite
-from renorm.expr.bounds import Intervals
-from renorm.expr.linear import Linear, linear
+from renorm.expr.bounds import End, Intervals
+from renorm.expr.linear import Linear, factors, linear, product
 from renorm.expr.mixed_radix import digit_of
-from renorm.expr.nodes import Expr, Load, Source, Var
-from renorm.tir.nodes import Buffer, For, If, Kernel, Stmt, Store, children, constant, expressions
+from renorm.expr.nodes import Expr, Load, Source
+from renorm.tir.nodes import Buffer, For, If, Kernel, Stmt, Store, children, expressions
+from renorm.tir.scope import Scope
 
 
 def in_place(kernel: Kernel) -> tuple[tuple[int, int], ...]:
@@ -38,7 +39,8 @@ def in_place(kernel: Kernel) -> tuple[tuple[int, int], ...]:
             for k, x in enumerate(kernel.params)
             if x not in accesses.stores
             and x in accesses.loads
-            and (x.dtype, x.size) == (y.dtype, y.size)
+            and x.dtype == y.dtype
+            and _is_same_size(x, y)
             and all(at is store and rewrite.key(load.indices[0]) == index for load, at in accesses.loads[x])
         ]
         if candidates and _stores_once(store, around):
@@ -77,30 +79,61 @@ class _Accesses:
                     self.collect(part, around)
 
 
+def _is_same_size(x: Buffer, y: Buffer) -> bool:
+    if isinstance(x.size, Expr) or isinstance(y.size, Expr):
+        return isinstance(x.size, Expr) and isinstance(y.size, Expr) and rewrite.same(x.size, y.size)
+    return x.size == y.size
+
+
 def _stores_once(store: Store, around: _Around) -> bool:
     """Return whether no two rounds of the loops store the same element.
 
-    In a sum of multiples of atoms, each coefficient exceeds all that the terms with smaller ones can add up to. Then
-    equal sums have equal atoms, and those determine the variables of the loops: v itself, or v // c and v % c.
+    In a sum of multiples of atoms, each coefficient, maybe an open extent, exceeds all that the terms with smaller ones
+    can add up to. Then equal sums have equal atoms, and those determine the variables of the loops: v itself, or v // c
+    and v % c.
     """
-    bounds = dict[Var, tuple[int, int]]()
+    scope = Scope()
     for loop in around.loops:
-        start, extent = constant(loop.start), constant(loop.extent)
-        if start is None or extent is None:
+        scope = scope.inside(loop)
+        if loop.var not in scope.bounds:
             return False
-        bounds[loop.var] = start, start + extent - 1
     predicate = () if store.predicate is None else (store.predicate,)
-    intervals = Intervals(bounds, (*around.conditions, *predicate))
+    intervals = Intervals(scope.bounds, (*around.conditions, *predicate))
     smaller = Linear({})
     atoms = list[Expr]()
-    for atom, k in sorted(linear(store.index, intervals.intern).terms.items(), key=lambda t: abs(t[1])):
-        low, high = intervals.form_span(smaller)
-        if abs(k) <= high - low:
+    left = sorted(linear(store.index, intervals.intern).terms.items(), key=lambda t: abs(t[1]))
+    while left:
+        if (width := _width(smaller, intervals)) is None:
             return False
+        at = next((i for i, (atom, k) in enumerate(left) if _exceeds(atom, k, width, intervals)), None)
+        if at is None:
+            return False
+        atom, k = left.pop(at)
         smaller += Linear({atom: k})
-        atoms.append(atom)
+        atoms.append(factors(atom)[0])
     known = _determined(atoms)
-    return all(v in known for v, (low, high) in bounds.items() if low < high)
+    return all(v in known or _is_single(*ends) for v, ends in scope.bounds.items())
+
+
+def _is_single(low: End, high: End) -> bool:
+    return not isinstance(low, Expr) and not isinstance(high, Expr) and low == high
+
+
+def _width(form: Linear, intervals: Intervals) -> Linear | None:
+    """Return how far apart values of a form may be."""
+    low, high = intervals.form_span(form)
+    if low > -inf and high < inf:
+        return Linear({}, int(high - low))
+    least, most = intervals.least(form), intervals.greatest(form)
+    return None if least is None or most is None else most - least
+
+
+def _exceeds(atom: Expr, k: int, width: Linear, intervals: Intervals) -> bool:
+    """Return whether the coefficient of an atom, its open factors included, is greater than `width`."""
+    _, *extents = factors(atom)
+    unit = product(extents, intervals.intern) if extents else None
+    stride = Linear({}, abs(k)) if unit is None else Linear({unit: abs(k)})
+    return intervals.form_span(width - stride)[1] < 0
 
 
 def _determined(atoms: Iterable[Expr]) -> set[Expr]:

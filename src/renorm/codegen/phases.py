@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from renorm.expr import rewrite
-from renorm.expr.nodes import Expr, Var
+from renorm.expr.nodes import Expr, OpenVar, Var
 from renorm.tir.nodes import Allocate, Buffer, For, Kernel, Let, Produce, Seq, Stmt, constant, seq, walk
 
 
@@ -13,10 +13,11 @@ from renorm.tir.nodes import Allocate, Buffer, For, Kernel, Let, Produce, Seq, S
 class Phase:
     """One phase of a kernel: a parallel loop at its root, or statements that one thread runs.
 
-    lets: scalars bound around it, outermost first. They read no memory, so that each phase can compute them anew.
+    extent: of the loop, an expression of the kernel's open extents where they have a say. lets: scalars bound around
+    it, outermost first. They read no memory, so that each phase can compute them anew.
     """
 
-    extent: int
+    extent: int | Expr
     body: For | Stmt
     lets: tuple[tuple[Var, Expr], ...] = ()
 
@@ -56,14 +57,18 @@ def cut(kernel: Kernel) -> tuple[tuple[Phase, ...], tuple[Buffer, ...]]:
                 lets.pop()
             case For() if _is_phase(s):
                 close_serial()
-                phases.append(Phase(constant(s.extent) or 0, s, tuple(lets)))
+                extent = constant(s.extent)
+                phases.append(Phase(s.extent if extent is None else extent, s, tuple(lets)))
             case _:
                 serial.append(s)
 
     visit(kernel.body)
     close_serial()
-    return tuple(p for p in phases if p.extent > 0), tuple(workspaces)
+    return tuple(p for p in phases if isinstance(p.extent, Expr) or p.extent > 0), tuple(workspaces)
 
 
 def _is_phase(s: Stmt) -> bool:
-    return isinstance(s, For) and s.kind == "parallel" and constant(s.extent) is not None
+    """Return whether a statement is a parallel loop whose extent is known before the kernel runs."""
+    if not isinstance(s, For) or s.kind != "parallel":
+        return False
+    return all(isinstance(v, OpenVar) and v.low is not None for v in rewrite.variables(s.extent))

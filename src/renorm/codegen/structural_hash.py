@@ -33,8 +33,14 @@ def text(kernel: Kernel) -> str:
         return f"%{numbers.setdefault(x, len(numbers))}"
 
     def declare(b: Buffer) -> None:
-        out.append(f"{number(b)} {b.dtype}[{b.size}] {b.scope}")
+        out.append(f"{number(b)} {b.dtype}[{b.size if isinstance(b.size, int) else ''}] {b.scope}")
+        if isinstance(b.size, Expr):
+            _expression(b.size, number, out)
 
+    for v in kernel.extents:
+        out.append(f"{number(v)} {v.low} {v.high} {v.typical} {v.definition is not None}")
+        if v.definition is not None:
+            _expression(v.definition, number, out)
     for p in kernel.params:
         declare(p)
     _statement(kernel.body, number, declare, out)

@@ -44,13 +44,25 @@ class Algebra(Generic[Atom]):
             case "+" | "-":
                 return a.plus(b, 1 if op == "+" else -1)
             case "*":
-                return a * b.constant if not b.terms else b * a.constant if not a.terms else None
+                return self.times(a, b)
             case "min" | "max":
                 return self.extreme(op, a, b)
-            case _ if b.terms or b.constant <= 0 or (op == "/" and self.form_span(a)[0] < 0):
+            case _ if op == "/" and self.form_span(a)[0] < 0:
+                return None
+            case _ if b.terms:
+                return self.divided_openly(op, a, b)
+            case _ if b.constant <= 0:
                 return None
             case _:
                 return self.floor_modulo(a, b.constant) if op == "%" else self.floor_divide(a, b.constant)
+
+    def times(self, a: Form[Atom], b: Form[Atom]) -> Form[Atom] | None:
+        """a * b, where one of them is a number; an algebra that knows products of atoms has more."""
+        return a * b.constant if not b.terms else b * a.constant if not a.terms else None
+
+    def divided_openly(self, op: str, a: Form[Atom], c: Form[Atom]) -> Form[Atom] | None:
+        """a // c or a % c, where c is no number; None where this algebra has no such atoms."""
+        return None
 
     def extreme(self, op: str, a: Form[Atom], b: Form[Atom]) -> Form[Atom]:
         """min or max of two forms; one of them where that is certain."""

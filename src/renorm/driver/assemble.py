@@ -38,7 +38,7 @@ def assemble(
     kernels = [compiled[code] for code in codes]
     buffers = Buffers(graph, lowered, kernels)
     lifetimes = buffers.lifetimes()
-    spaces = [(step, size) for step, kernel in enumerate(kernels) for size in kernel.workspace]
+    spaces = [(step, size) for step, kernel in enumerate(kernels) for size in static(kernel.workspace)]
     plan = memory.plan([*lifetimes.values(), *([memory.Lifetime(size, step, step)] for step, size in spaces)])
     where = {v: Argument("arena", at) for v, at in zip(lifetimes, plan.offsets)}
     where |= {v: Argument("input", i) for i, v in enumerate(graph.inputs)}
@@ -57,7 +57,7 @@ def assemble(
     for one, kernel in zip(lowered, kernels):
         operands = [operand(p) for p in (*one.reads, *(Parameter(v) for v in one.writes))]
         operands += [
-            Operand(Argument("arena", next(space_offsets)), StridedRegion(0, size)) for size in kernel.workspace
+            Operand(Argument("arena", next(space_offsets)), StridedRegion(0, size)) for size in static(kernel.workspace)
         ]
         launches.append(BoundKernel(kernel, operands))
     steps = tuple(
@@ -68,7 +68,7 @@ def assemble(
     stored = weights.array(graph)
     chunks = [barriers.chunks(kernel) for kernel in compiled]
     run = RunRecord(
-        sum(extent > 0 for kernel in kernels for extent in kernel.phases),
+        sum(extent > 0 for kernel in kernels for extent in static(kernel.phases)),
         sum(wait for step in steps for wait in step.waits),
         sum(chunk > 0 for code in codes for chunk in chunks[code]),
     )
@@ -97,7 +97,7 @@ def _codes(compiled: Sequence[CompiledKernel], chunks: Sequence[tuple[int, ...]]
     found, counts = list[Code](), [0, 0]
     for c, chunk in zip(compiled, chunks):
         is_external = c.external is not None
-        found.append(Code(counts[is_external], c.phases, align(c.scratch), chunk, is_external))
+        found.append(Code(counts[is_external], static(c.phases), align(*static([c.scratch])), chunk, is_external))
         counts[is_external] += 1
     return tuple(found)
 

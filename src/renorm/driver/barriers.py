@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from renorm.codegen.abi import Access, CompiledKernel
+from renorm.core.dims import static
 from renorm.driver.overlaps import RegionIndex
 from renorm.graph.strided_region import StridedRegion
 from renorm.runtime.program import Argument
@@ -81,7 +82,7 @@ def waits(launches: Sequence[BoundKernel]) -> list[tuple[bool, ...]]:
         own: list[bool] = []
         for extent, access in zip(launch.kernel.phases, launch.kernel.accesses, strict=True):
             touches = _touches(launch, access, extent == 1)
-            piece = {launch.kernel.scratch} - {0}
+            piece = {*static([launch.kernel.scratch])} - {0}
             must = any(since.orders(touch) for touch in touches) or bool(piece and pieces - piece)
             since = _Touched() if must else since
             for touch in touches:
@@ -95,7 +96,7 @@ def waits(launches: Sequence[BoundKernel]) -> list[tuple[bool, ...]]:
 def chunks(kernel: CompiledKernel) -> tuple[int, ...]:
     """Iterations that a thread takes at a time, by phase; 0 splits a phase evenly."""
     found = list[int]()
-    for extent, access in zip(kernel.phases, kernel.accesses, strict=True):
+    for extent, access in zip(static(kernel.phases), kernel.accesses, strict=True):
         chunk = max(1, ceil(PIECE / max(access.nanoseconds, 0.1)))
         found.append(chunk if extent >= PIECES * chunk else 0)
     return tuple(found)

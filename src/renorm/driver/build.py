@@ -12,6 +12,7 @@ from renorm.codegen.abi import CompiledKernel
 from renorm.codegen.llvm import walk
 from renorm.codegen.llvm.requirements import requirements
 from renorm.core import system
+from renorm.core.dims import static
 from renorm.core.errors import InvalidInput, InvalidSchedule, InvalidTarget
 from renorm.core.locks import check_imports
 from renorm.core.target import Target
@@ -61,7 +62,8 @@ def lower(
 
 def _loops(s: te.Schedule, args: Sequence[te.Tensor], name: str, is_simple: bool = False) -> Loops:
     kernel = te.lower(s, args, name=name)
-    shapes = tuple(t.shape if p.size == t.size else (p.size,) for t, p in zip(args, kernel.params, strict=True))
+    sizes = [p.size for p in kernel.params if isinstance(p.size, int)]  # as the extents of all tensors are
+    shapes = tuple(t.shape if size == t.size else (size,) for t, size in zip(args, sizes, strict=True))
     return Loops(kernel, shapes, is_simple)
 
 
@@ -121,14 +123,14 @@ class BuiltModule(Function):
         for is_output in writes:
             args.append(Argument("output", o) if is_output else Argument("input", i))
             i, o = i + (not is_output), o + is_output
-        for size in compiled.workspace:
+        for size in static(compiled.workspace):
             args.append(Argument("arena", end))
             end += align(size)
         program = Program(
             machine=requirements(target),
             inputs=tuple(s for s, w in zip(specs, writes) if not w),
             outputs=tuple(s for s, w in zip(specs, writes) if w),
-            codes=(Code(0, compiled.phases, align(compiled.scratch)),),
+            codes=(Code(0, static(compiled.phases), align(*static([compiled.scratch]))),),
             steps=(Step(kernel.name, 0, tuple(args)),),
             arena_bytes=end,
             name=kernel.name,

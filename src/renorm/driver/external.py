@@ -15,7 +15,6 @@ def external_call(group: Group, external: External) -> tuple[CompiledKernel, Ker
     """Return the code of a group, and the values that it is called with. Constants are part of the code, and no
     parameters."""
     reads, writes = external_values(group, external)
-    sizes = tuple(map(nbytes, (*reads, *writes)))
-    work = external.code.work or WorkRecord(bytes=sum(sizes))
-    call = KernelCall(group.name, tuple(map(Parameter, reads)), tuple(writes), sizes, work)
+    work = external.code.work or WorkRecord(bytes=sum(map(nbytes, (*reads, *writes))))
+    call = KernelCall(group.name, tuple(map(Parameter, reads)), tuple(writes), work)
     return CompiledKernel.of_external(group.name, external.code, len(reads), len(writes)), call

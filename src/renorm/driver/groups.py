@@ -85,13 +85,12 @@ def _elements(v: Value) -> Any:
 
 @dataclass(frozen=True)
 class KernelCall:
-    """A kernel of the program and what its parameters are: first what it reads, then what it writes. nbytes: of the
-    memory of each parameter. work: what it must do at least."""
+    """A kernel of the program and what its parameters are: first what it reads, then what it writes. work: what
+    it must do at least."""
 
     name: str
     reads: tuple[Parameter, ...]
     writes: tuple[Value, ...]
-    nbytes: tuple[int, ...]
     work: WorkRecord
 
 
@@ -107,27 +106,26 @@ class Read:
 class Lowering:
     """A lowered group, names erased.
 
-    structure: of its kernel (codegen.structural_hash). reads: of each parameter. writes: numbers of values. nbytes,
-    work: as in KernelCall.
+    structure: of its kernel (codegen.structural_hash). reads: of each parameter. writes: numbers of values. work: as in
+    KernelCall.
     """
 
     structure: str
     reads: tuple[Read, ...]
     writes: tuple[int, ...]
-    nbytes: tuple[int, ...]
     work: WorkRecord
 
     @staticmethod
     def of(group: Group, structure: str, call: KernelCall) -> Lowering:
         numbers = {v: i for i, v in enumerate(group_values(group))}
         reads = tuple(Read(numbers[p.value], p.form) for p in call.reads)
-        return Lowering(structure, reads, tuple(numbers[v] for v in call.writes), call.nbytes, call.work)
+        return Lowering(structure, reads, tuple(numbers[v] for v in call.writes), call.work)
 
     def call(self, group: Group) -> KernelCall:
         """Return how a group of the same key is run."""
         values = group_values(group)
         reads = tuple(Parameter(values[r.value], r.form) for r in self.reads)
-        return KernelCall(group.name, reads, tuple(values[i] for i in self.writes), self.nbytes, self.work)
+        return KernelCall(group.name, reads, tuple(values[i] for i in self.writes), self.work)
 
     def encode(self) -> bytes:
         return json.dumps(records.plain(self), separators=(",", ":")).encode()

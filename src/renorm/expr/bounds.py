@@ -1,6 +1,7 @@
 """Interval bounds of integer expressions: interval(e, bounds, facts) holds every value that e takes.
 
-    bounds: variable -> (least, greatest), both inclusive
+    bounds: variable -> (least, greatest), both inclusive: numbers, or expressions of open extents and variables that
+        are bound further out
     facts: conditions known to hold, e.g. `(io*8 + ii) < 28` inside the `if` that asks for it
 
 Sums are bounded as linear forms, so that x - x is 0, and a fact about io*8 + ii bounds (io*8 + ii)*28 + j too: from
@@ -15,7 +16,7 @@ from math import gcd, inf
 
 from renorm.core import dtypes
 from renorm.core.linear import Span
-from renorm.expr.linear import INDEX_TYPES, Intern, Linear, difference, linear, one_of_each
+from renorm.expr.linear import INDEX_TYPES, Intern, Linear, difference, factors, linear, one_of_each, product, times
 from renorm.expr.nodes import (
     Binary,
     Broadcast,
@@ -25,6 +26,7 @@ from renorm.expr.nodes import (
     Expr,
     Load,
     Not,
+    OpenVar,
     Ramp,
     Reduce,
     Select,
@@ -32,9 +34,11 @@ from renorm.expr.nodes import (
     const,
     integer_limits,
 )
+from renorm.expr.open_bounds import OpenBounds
 from renorm.expr.rewrite import children, conjuncts
 
-Bounds = Mapping[Var, tuple[int, int]]
+End = int | Expr
+Bounds = Mapping[Var, tuple[End, End]]
 EVERYTHING: Span = (-inf, inf)
 
 MOST_STEPS = 1000  # combinations of facts that are tried for one bound: sets of facts are many
@@ -55,6 +59,7 @@ class Intervals:
         self.bounds: Bounds = {} if bounds is None else bounds
         self.intern = intern or one_of_each()
         self._found: dict[Expr, Span] = {}
+        self._open = OpenBounds(self)
         self._facts: tuple[Linear, ...] = ()
         given = tuple(f for fact in facts for f in self.nonpositive_forms(fact))
         self._plain = Intervals(bounds, (), self.intern) if given else None
@@ -71,8 +76,16 @@ class Intervals:
 
     def form_span(self, form: Linear) -> Span:
         if not self._facts:
-            return form.span(self._atom_span)
+            low, high = form.span(self._atom_span)
+            if not self._open.concerns(form):
+                return low, high
+            return max(low, -self._open.most(-form)), min(high, self._open.most(form))
         return (-self.most(-form, self._facts), self.most(form, self._facts))
+
+    def _plain_most(self, form: Linear) -> float:
+        """Return the greatest value, whatever facts say."""
+        found = form.span(self._atom_span)[1]
+        return min(found, self._open.most(form)) if self._open.concerns(form) else found
 
     def nonpositive_forms(self, condition: Expr) -> Iterator[Linear]:
         """Forms f with f <= 0 that follow from the condition."""
@@ -124,24 +137,58 @@ class Intervals:
             if not waiting:
                 break
             rest, divisor, first = waiting.popleft()
-            bound = rest.span(self._atom_span)[1]
+            bound = self._plain_most(rest)
             found = min(found, bound if bound in (inf, -inf) else int(bound) // divisor)
             for i in range(first, len(facts)):  # each set of facts is tried in one order
-                for atom, of_fact in facts[i].terms.items():
-                    mine = rest.terms.get(atom)
-                    if mine is None or (mine > 0) != (of_fact > 0):
-                        continue
-                    # rest = (p/q)*fact + next/q with p/q > 0, hence rest <= next/q
-                    shared = gcd(mine, of_fact)
-                    following = (rest * (abs(of_fact) // shared)).plus(facts[i], -(abs(mine) // shared))
-                    waiting.append((following, divisor * (abs(of_fact) // shared), i + 1))
+                for fact in self._multiples(facts[i], rest):
+                    for atom, of_fact in fact.terms.items():
+                        mine = rest.terms.get(atom)
+                        if mine is None or (mine > 0) != (of_fact > 0):
+                            continue
+                        # rest = (p/q)*fact + next/q with p/q > 0, hence rest <= next/q
+                        shared = gcd(mine, of_fact)
+                        following = (rest * (abs(of_fact) // shared)).plus(fact, -(abs(mine) // shared))
+                        waiting.append((following, divisor * (abs(of_fact) // shared), i + 1))
         return found
+
+    def _multiples(self, fact: Linear, form: Linear) -> Iterator[Linear]:
+        """Yield a fact f <= 0, and f*n where n are extents that the form multiplies something in the fact by."""
+        yield fact
+        seen = set[Expr]()
+        for atom in form.terms:
+            first, *extents = factors(atom)
+            unit = product(extents, self.intern) if extents and first in fact.terms else None
+            if unit is not None and unit not in seen and self.span(unit)[0] >= 0:
+                seen.add(unit)
+                multiple = times(fact, Linear({unit: 1}), self.intern)
+                if multiple is not None:
+                    yield multiple
 
     def _atom_span(self, atom: Expr) -> Span:
         if type(atom) is Var:
-            known = self.bounds.get(atom)
-            return known if known is not None else _of_type(atom.dtype)
+            low, high = self.bounds.get(atom) or _of_type(atom.dtype)
+            return self._number(low, 0), self._number(high, 1)
+        if type(atom) is OpenVar:
+            return (-inf if atom.low is None else atom.low), (inf if atom.high is None else atom.high)
         return self.span(atom)
+
+    def is_within(self, index: Expr, size: int | Expr) -> bool:
+        """Return whether an index is one of `size` elements, whatever its variables are."""
+        low, high = self.span(index)
+        if low < 0 or not isinstance(size, Expr):
+            return low >= 0 and high < size
+        return self.form_span(difference(index, size, self.intern))[1] < 0
+
+    def least(self, form: Linear) -> Linear | None:
+        """Return what the form never falls below, as a form of extents."""
+        return self._open.extreme(form, -1)
+
+    def greatest(self, form: Linear) -> Linear | None:
+        """Return what the form never exceeds, as a form of extents."""
+        return self._open.extreme(form, 1)
+
+    def _number(self, end: float | Expr, side: int) -> float:
+        return self.span(end)[side] if isinstance(end, Expr) else end
 
     def _compute(self, e: Expr) -> Span:
         if type(e) is Const:
@@ -150,9 +197,9 @@ class Intervals:
             return self._truth(e)
         if dtypes.is_float(e.dtype):
             return EVERYTHING
-        if type(e) is Var or (type(e) is Binary and e.op in ("+", "-", "*") and e.dtype in INDEX_TYPES):
+        if isinstance(e, Var) or (type(e) is Binary and e.op in ("+", "-", "*") and e.dtype in INDEX_TYPES):
             form = linear(e, self.intern)
-            if form.single() is not e or type(e) is Var:
+            if form.single() is not e or isinstance(e, Var):
                 return self.form_span(form)
         low, high = self._within_type(e, self._node(e))
         if self._facts and e.dtype in INDEX_TYPES:

@@ -1,16 +1,17 @@
 """Linear forms (core.linear) of integer expressions, over what is not a sum in them.
 
-Each atom is one object in all forms that meet (`one_of_each`, or an Algebra's `intern`).
+Each atom is one object in all forms that meet (`one_of_each`, or an Algebra's `intern`). Products with open extents
+are multiplied out: (i*8 + j)*n is 8*(i*n) + j*n, whose atoms are i*n and j*n, the extents last, in order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from typing import TYPE_CHECKING
 
 from renorm.core.linear import Form
-from renorm.expr.nodes import Binary, Const, Expr, Var
-from renorm.expr.rewrite import depends_on, key
+from renorm.expr.nodes import Binary, Cast, Const, Expr, OpenVar, Var, cast
+from renorm.expr.rewrite import depends_on, key, walk
 
 INDEX_TYPES = ("int32", "int64")  # the types of index arithmetic, which never wraps
 
@@ -31,10 +32,10 @@ def one_of_each() -> Intern:
 def linear(e: Expr, intern: Intern | None = None) -> Linear:
     """The form of an integer expression, taken as it stands. intern: by default knows the atoms of this form only."""
     one = intern or one_of_each()
-    return linear_in_parts(e, lambda x: Linear({one(x): 1}))
+    return linear_in_parts(e, lambda x: Linear({one(x): 1}), one)
 
 
-def linear_in_parts(e: Expr, part: Callable[[Expr], Linear]) -> Linear:
+def linear_in_parts(e: Expr, part: Callable[[Expr], Linear], intern: Intern) -> Linear:
     """The form of an integer expression. part: gives that of what is not a sum or a multiple."""
     terms, constant = dict[Expr, int](), 0
     stack = [(e, 1)]
@@ -43,6 +44,8 @@ def linear_in_parts(e: Expr, part: Callable[[Expr], Linear]) -> Linear:
         if type(x) is Const:
             constant += k * int(x.value)
             continue
+        if type(x) is Cast and type(x.a) is OpenVar:
+            x = x.a
         if type(x) is Binary and x.dtype in INDEX_TYPES:
             op, a, b = x.op, x.a, x.b
             if op == "+" or op == "-":
@@ -54,17 +57,109 @@ def linear_in_parts(e: Expr, part: Callable[[Expr], Linear]) -> Linear:
             if op == "*" and type(a) is Const:
                 stack.append((b, k * int(a.value)))
                 continue
+            if op == "*" and is_mixed(a, b):
+                form = times(linear_in_parts(a, part, intern), linear_in_parts(b, part, intern), intern)
+                if form is not None:
+                    constant += k * form.constant
+                    _add(terms, form, k)
+                    continue
         if k == 0:
             continue
         form = part(x)
         constant += k * form.constant
-        for atom, c in form.terms.items():
-            total = terms.get(atom, 0) + k * c
-            if total:
-                terms[atom] = total
-            else:
-                terms.pop(atom, None)
+        _add(terms, form, k)
     return Linear(terms, constant)
+
+
+def _add(terms: dict[Expr, int], form: Linear, k: int) -> None:
+    """Add k times the terms of a form."""
+    for atom, c in form.terms.items():
+        total = terms.get(atom, 0) + k * c
+        if total:
+            terms[atom] = total
+        else:
+            terms.pop(atom, None)
+
+
+def extent_in(e: Expr) -> OpenVar | None:
+    """Return the open extent that an expression is, maybe in a wider type; None for what is none."""
+    e = e.a if type(e) is Cast else e
+    return e if type(e) is OpenVar else None
+
+
+def factors(atom: Expr) -> tuple[Expr, ...]:
+    """Return x and the open extents in order, where the atom is their product; x may be one itself."""
+    found: list[Expr] = []
+    while type(atom) is Binary and atom.op == "*" and (extent := extent_in(atom.b)) is not None:
+        found.append(extent)
+        atom = atom.a
+    extent = extent_in(atom)
+    return (atom if extent is None else extent, *reversed(found))
+
+
+def is_of_extents(form: Linear) -> bool:
+    """Return whether a form is a polynomial of open extents."""
+    return all(type(x) is OpenVar for atom in form.terms for x in factors(atom))
+
+
+def is_mixed(a: Expr, b: Expr) -> bool:
+    """Return whether open extents stand in one of the factors: cheap, and seldom wrong."""
+    return any(type(x) is OpenVar for e in (a, b) for x in walk(e))
+
+
+def product(parts: Iterable[Expr], intern: Intern) -> Expr | None:
+    """Return the atom that is the product of these factors, of which at most one is no open extent; else None."""
+    extents: list[OpenVar] = []
+    others: list[Expr] = []
+    for x in parts:
+        if type(x) is OpenVar:
+            extents.append(x)
+        else:
+            others.append(x)
+    if len(others) > 1:
+        return None
+    extents.sort(key=lambda v: v.order)
+    first, *rest = (*others, *extents)
+    for v in rest:
+        first = intern(Binary("*", first, intern(cast(first.dtype, v))))
+    return first
+
+
+def times(a: Linear, b: Linear, intern: Intern) -> Linear | None:
+    """Return a * b, multiplied out, where at least one is a polynomial of open extents; None of other products."""
+    if not b.terms:
+        return a * b.constant
+    if not a.terms:
+        return b * a.constant
+    if not is_of_extents(b) and not is_of_extents(a):
+        return None
+    terms: dict[Expr, int] = {}
+    for x, k in a.terms.items():
+        for y, c in b.terms.items():
+            atom = product((*factors(x), *factors(y)), intern)
+            if atom is None:
+                return None
+            _add(terms, Linear({atom: k * c}), 1)
+    found = Linear(terms, a.constant * b.constant)
+    return found.plus(Linear(a.terms), b.constant).plus(Linear(b.terms), a.constant)
+
+
+def cofactor(form: Linear, x: Expr, intern: Intern) -> tuple[Linear, Linear] | None:
+    """(p, q) with form = x*p + q, where q has no factor x; None where x stands in a square."""
+    multiples, rest, constant = dict[Expr, int](), dict[Expr, int](), 0
+    for atom, k in form.terms.items():
+        all_parts = factors(atom)
+        parts = [y for y in all_parts if y is not x]
+        if len(parts) == len(all_parts):
+            rest[atom] = k
+            continue
+        if len(parts) + 1 < len(all_parts):
+            return None
+        if not parts:
+            constant = k
+        elif (other := product(parts, intern)) is not None:
+            multiples[other] = k
+    return Linear(multiples, constant), Linear(rest, form.constant)
 
 
 def difference(a: Expr, b: Expr, intern: Intern | None = None) -> Linear:
@@ -104,3 +199,29 @@ def expression(form: Linear, dtype: str, infix: Callable[[str, Expr, Expr], Expr
     if constant:
         result = infix("+" if constant > 0 else "-", result, Const(abs(constant), dtype))
     return result
+
+
+def divided(form: Linear, by: Linear, intern: Intern) -> tuple[Linear, Linear] | None:
+    """(q, r) with form = q*by + r, where r has no multiples of `by`, a number or one product of extents; None for other
+    divisors."""
+    if by.number is not None:
+        multiples, rest = form.split(by.number)
+        return multiples.divided(by.number), rest
+    if by.constant or len(by.terms) > 1 or not is_of_extents(by):
+        return None
+    ((unit, count),) = by.terms.items()
+    quotient, rest = Linear({}), dict[Expr, int]()
+    for atom, k in form.terms.items():
+        left = list(factors(atom))
+        for x in factors(unit):
+            at = next((i for i, y in enumerate(left) if y is x), None)
+            if at is None:
+                break
+            del left[at]
+        else:
+            if k % count == 0:
+                other = product(left, intern) if left else None
+                quotient += Linear({}, k // count) if other is None else Linear({other: k // count})
+                continue
+        rest[atom] = k
+    return quotient, Linear(rest, form.constant)

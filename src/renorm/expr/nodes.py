@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
+from itertools import count
 from typing import Any, Protocol, Union
 
 import numpy as np
@@ -127,9 +128,28 @@ class Var(Expr):
 
 
 class OpenVar(Var):
-    """An integer that is known when the function is called (te.open): an open extent, or a number in a body."""
+    """An integer that is known when the function is called (te.open): an open extent, or a number in a body.
 
-    __slots__ = ()
+    low, high: least and greatest value, None where nobody knows. definition: what it is in terms of other open
+    variables; None of what the caller gives. typical: a value for estimates of time, which decide no result. order: of
+    making, in which the factors of a product stand.
+    """
+
+    __slots__ = ("definition", "high", "low", "order", "typical")
+    _made = count()
+
+    def __init__(
+        self,
+        name: str,
+        dtype: str = "int32",
+        low: int | None = None,
+        high: int | None = None,
+        definition: Expr | None = None,
+        typical: int = 64,
+    ):
+        super().__init__(name, dtype)
+        self.typical = typical
+        self.low, self.high, self.definition, self.order = low, high, definition, next(OpenVar._made)
 
 
 class Const(Expr):

@@ -82,7 +82,7 @@ class Simplifier(ExprAlgebra):
     def _fixed(self, x: Var) -> Expr:
         """A variable whose bounds meet is a constant."""
         low, high = self._bounds.get(x, (0, 1))
-        if low != high:
+        if isinstance(low, Expr) or isinstance(high, Expr) or low != high:
             return x
         value = self.constant(low, x.dtype)
         return value if x.lanes == 1 else self.intern(Broadcast(value, x.lanes))
@@ -110,7 +110,7 @@ class Simplifier(ExprAlgebra):
         """Linear form of an integer expression, over simplified atoms, x//c*c + x%c collapsed."""
         found = self._forms.get(e)
         if found is None:
-            found = linear_in_parts(e, self._part)
+            found = linear_in_parts(e, self._part, self.intern)
             if len(found.terms) > 1:
                 # bounds are sought, and a fact that holds e leads back here: there e counts as it stands
                 self._forms[e] = found

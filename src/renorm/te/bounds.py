@@ -1,9 +1,9 @@
 """Bound inference: which region each stage computes, with which loops, under which conditions.
 
 Readers come first: the region of a stage under compute_at is what its readers touch while the loops inside its place
-run and the loops around it stand still. Regions are boxes, `low` a form in the loops around and the extent a
-constant; they contain all that is read, and may contain more, even elements beyond the tensor where a tile hangs over
-an edge.
+run and the loops around it stand still. Regions are boxes, `low` a form in the loops around, the extent a number or a
+form of open extents; they contain all that is read, and may contain more, even elements beyond the tensor where a tile
+hangs over an edge.
 
 A condition (Guard) is made only where interval bounds cannot prove it. Conditions of tails keep loops inside their
 ranges. Conditions of domains keep a region inside its tensor; a stage that keeps accumulators or values in registers
@@ -22,7 +22,7 @@ from renorm.core.errors import InvalidSchedule
 from renorm.expr.linear import Linear
 from renorm.expr.mixed_radix import Digit
 from renorm.expr.nodes import Binary, Call, Const, Expr, Load, Reduce, Select, Var
-from renorm.te.loop_algebra import ZERO, LoopAlgebra, are_separate
+from renorm.te.loop_algebra import ONE, ZERO, LoopAlgebra, are_separate
 from renorm.te.relations import Fuse, Split
 from renorm.te.schedule import Stage
 from renorm.te.tensor import ComputeOp, IterVar, Tensor
@@ -39,7 +39,7 @@ class Loop:
 
     axis: IterVar
     var: Var
-    extent: int
+    extent: Linear
     kind: str
     value: Linear
     is_emitted: bool
@@ -50,7 +50,7 @@ class AxisRegion:
     """low .. low + extent - 1 along one axis. is_whole: not cut to what is read, so that reads may fall outside."""
 
     low: Linear
-    extent: int
+    extent: Linear
     is_whole: bool
 
 
@@ -62,7 +62,7 @@ class Guard:
     """
 
     form: Linear
-    bound: int
+    bound: Linear
     axis: IterVar | None = None
     is_lower: bool = False
     is_domain: bool = False
@@ -88,7 +88,7 @@ class Nest:
     scope: str
     root: Stage
     region: list[AxisRegion] = field(default_factory=list["AxisRegion"])
-    extents: dict[IterVar, int] = field(default_factory=dict["IterVar", int])
+    extents: dict[IterVar, Linear] = field(default_factory=dict["IterVar", Linear])
     loops: list[Loop] = field(default_factory=list["Loop"])
     terms: Translation = field(init=False)
     guards: list[Guard] = field(default_factory=list["Guard"])
@@ -110,39 +110,53 @@ class Nest:
 
     @property
     def is_empty(self) -> bool:
-        return any(r.extent == 0 for r in self.region)
+        return any(r.extent.number == 0 for r in self.region)
 
     @property
     def reduces_nothing(self) -> bool:
-        return any(self.extents[a] == 0 for a in self.stage.op.reduce_axis)
+        return any(self.extents[a].number == 0 for a in self.stage.op.reduce_axis)
 
 
-def axis_extents(stage: Stage, roots: Mapping[IterVar, int]) -> dict[IterVar, int]:
+def axis_extents(stage: Stage, roots: Mapping[IterVar, Linear], algebra: LoopAlgebra) -> dict[IterVar, Linear]:
     """Extents of all axes of a stage from those of its data and reduce axes."""
     extents = dict(roots)
     for relation in stage.relations:
         if isinstance(relation, Split):
-            extents[relation.outer], extents[relation.inner] = relation.extents(extents[relation.parent])
+            extents[relation.outer], extents[relation.inner] = _split(relation, extents[relation.parent], algebra)
         elif isinstance(relation, Fuse):
-            extents[relation.fused] = extents[relation.outer] * extents[relation.inner]
+            extents[relation.fused] = algebra.scaled(extents[relation.outer], extents[relation.inner])
         else:
-            extents[relation.axis] = 1
+            extents[relation.axis] = ONE
     return extents
 
 
+def _split(relation: Split, extent: Linear, algebra: LoopAlgebra) -> tuple[Linear, Linear]:
+    """Extents of outer and inner."""
+    if extent.number is not None:
+        outer, inner = relation.extents(extent.number)
+        return Linear({}, outer), Linear({}, inner)
+    by = relation.factor or relation.nparts or 1
+    rest = algebra.unit(algebra.floor_divide(extent.offset(by - 1), by))
+    return (rest, Linear({}, by)) if relation.factor else (Linear({}, by), rest)
+
+
 def axis_values(
-    stage: Stage, extents: Mapping[IterVar, int], leaves: Mapping[IterVar, Linear], algebra: LoopAlgebra
+    stage: Stage, extents: Mapping[IterVar, Linear], leaves: Mapping[IterVar, Linear], algebra: LoopAlgebra
 ) -> dict[IterVar, Linear]:
     """Values of all axes, each counted from 0, from those of the loops."""
     values = dict(leaves)
     for relation in reversed(stage.relations):
         if isinstance(relation, Split):
-            scaled = values[relation.outer] * extents[relation.inner]
+            scaled = algebra.scaled(values[relation.outer], extents[relation.inner])
             values[relation.parent] = algebra.rejoined(scaled + values[relation.inner])
         elif isinstance(relation, Fuse):
-            width = max(1, extents[relation.inner])
-            values[relation.outer] = algebra.floor_divide(values[relation.fused], width)
-            values[relation.inner] = algebra.floor_modulo(values[relation.fused], width)
+            width = extents[relation.inner]
+            width = ONE if width.number == 0 else algebra.unit(width)
+            fused = values[relation.fused]
+            quotient, rest = algebra.applied("//", fused, width), algebra.applied("%", fused, width)
+            assert quotient is not None  # an extent divides
+            assert rest is not None
+            values[relation.outer], values[relation.inner] = quotient, rest
     return values
 
 
@@ -164,7 +178,7 @@ def layout(stage: Stage, scope: str) -> tuple[int, ...]:
 
 
 def tail_guards(
-    stage: Stage, extents: Mapping[IterVar, int], values: Mapping[IterVar, Linear], algebra: LoopAlgebra
+    stage: Stage, extents: Mapping[IterVar, Linear], values: Mapping[IterVar, Linear], algebra: LoopAlgebra
 ) -> list[Guard]:
     """Conditions that keep every split axis inside its range, where the rounds do not fit it exactly."""
     needed: dict[IterVar, None] = {}
@@ -172,22 +186,23 @@ def tail_guards(
     for relation in stage.relations:
         if isinstance(relation, Split):
             parent_of_outer[relation.outer] = relation.parent
-            if extents[relation.outer] * extents[relation.inner] > extents[relation.parent]:
+            rounds = algebra.scaled(extents[relation.outer], extents[relation.inner])
+            if algebra.form_span(rounds - extents[relation.parent])[1] > 0:
                 needed[relation.parent] = None
     found: list[Guard] = []
     for axis in needed:
         # outer beyond its range means parent beyond its own: one condition says both
         if parent_of_outer.get(axis) in needed:
             continue
-        if algebra.bounds(values[axis])[1] >= extents[axis]:
+        if not algebra.is_below(values[axis], extents[axis]):
             found.append(Guard(values[axis], extents[axis], axis))
     return found
 
 
-def root_values(nest: Nest, values: Mapping[IterVar, Linear]) -> dict[Var, Linear]:
+def root_values(nest: Nest, values: Mapping[IterVar, Linear], algebra: LoopAlgebra) -> dict[Var, Linear]:
     """Return what the variables of a body are: axes counted from the start of the region, or of the reduce axis."""
     env = {a.var: r.low + values[a] for a, r in zip(nest.stage.op.axis, nest.region, strict=True)}
-    env.update({a.var: values[a].offset(a.min) for a in nest.stage.op.reduce_axis})
+    env.update({a.var: values[a] + algebra.extent(a.min) for a in nest.stage.op.reduce_axis})
     return env
 
 
@@ -222,14 +237,14 @@ class Inference:
         nest.region = self._region(nest)
         nest.layout = layout(stage, nest.scope)
         roots = {a: r.extent for a, r in zip(stage.op.axis, nest.region, strict=True)}
-        roots.update({a: a.extent for a in stage.op.reduce_axis})
-        nest.extents = axis_extents(stage, roots)
+        roots.update({a: self.algebra.extent(a.extent) for a in stage.op.reduce_axis})
+        nest.extents = axis_extents(stage, roots, self.algebra)
         if self._round_up(nest):
             roots.update({a: r.extent for a, r in zip(stage.op.axis, nest.region, strict=True)})
-            nest.extents = axis_extents(stage, roots)
+            nest.extents = axis_extents(stage, roots, self.algebra)
         nest.loops = self._loops(nest)
         values = axis_values(stage, nest.extents, {loop.axis: loop.value for loop in nest.loops}, self.algebra)
-        nest.terms = Translation(self.algebra, root_values(nest, values), self._inlined, self._load)
+        nest.terms = Translation(self.algebra, root_values(nest, values, self.algebra), self._inlined, self._load)
         if not nest.is_empty:
             nest.guards += tail_guards(stage, nest.extents, values, self.algebra)
             nest.domain = self._domain_guards(nest)
@@ -255,8 +270,17 @@ class Inference:
         if nest.scope in ("local", "register"):
             return []
         used = {loop.kind for loop in nest.path}
-        launched = [(kind, loop.extent) for (root, kind), loop in self._launch.items() if root is nest.root]
+        launched = [(kind, loop.extent.constant) for (root, kind), loop in self._launch.items() if root is nest.root]
         return [(kind, extent) for kind, extent in launched if kind in THREAD_AXES and kind not in used and extent > 1]
+
+    def _threads(self, axis: IterVar, kind: str, extent: Linear) -> int:
+        """Return how many rounds the loop of a GPU axis has."""
+        if extent.number is None:
+            raise InvalidSchedule(
+                f"{axis.name} is bound to {kind}, and its extent is open",
+                do="split it by a number, and bind the inner loop",
+            )
+        return extent.number
 
     # -- place
 
@@ -331,15 +355,15 @@ class Inference:
     # -- regions
 
     def _region(self, nest: Nest) -> list[AxisRegion]:
-        shape = nest.stage.tensor.shape
+        shape = [self.algebra.extent(d) for d in nest.stage.tensor.shape]
         whole = [AxisRegion(ZERO, extent, True) for extent in shape]
-        if nest.stage.attach is None or 0 in shape:
+        if nest.stage.attach is None or any(extent.number == 0 for extent in shape):
             return whole
         around = {loop.var for loop in nest.prefix}
         shared = (
             {loop.var for loop in nest.prefix if loop.kind in THREAD_AXES} if nest.scope == "shared" else set[Var]()
         )
-        found: list[tuple[Linear, int]] | None = None
+        found: list[tuple[Linear, Linear]] | None = None
         readers, wanted = list(self._readers.get(nest.stage.tensor, [])), [nest.stage.tensor]
         if nest.stage.like is not None:  # as those read it that it is computed with, not others like itself
             readers += [r for r in self._readers.get(nest.stage.like, []) if r.stage.like is None and r not in readers]
@@ -354,11 +378,14 @@ class Inference:
         if found is None:
             return self._argument_region(nest, whole)
         if nest.is_argument:
-            return self._argument_region(nest, [_clip(*box, extent) for box, extent in zip(found, shape, strict=True)])
+            cut = [self._clip(*box, extent) for box, extent in zip(found, shape, strict=True)]
+            return self._argument_region(nest, cut)
         # what a speculative reader touches beyond an edge is stored, too, unless that would be more than the tensor
         overhangs = not nest.stage.threads and any(r.is_speculative for r in self._readers[nest.stage.tensor])
         return [
-            AxisRegion(low, span + 1, False) if overhangs and span < 2 * extent else _clip(low, span, extent)
+            AxisRegion(low, span.offset(1), False)
+            if overhangs and self.algebra.is_below(span, extent * 2)
+            else self._clip(low, span, extent)
             for (low, span), extent in zip(found, shape, strict=True)
         ]
 
@@ -369,38 +396,57 @@ class Inference:
         if nest.is_argument or nest.stage.threads or nest.scope not in ("register", "local"):
             return False
         cut = {
-            r.parent: nest.extents[r.outer] * nest.extents[r.inner]
+            r.parent: self.algebra.scaled(nest.extents[r.outer], nest.extents[r.inner])
             for r in nest.stage.relations
             if isinstance(r, Split)
         }
         rounded = [
-            AxisRegion(r.low, cut[a], False) if r.extent < cut.get(a, 0) < 2 * r.extent else r
+            AxisRegion(r.low, whole, False)
+            if (whole := cut.get(a))
+            and self.algebra.is_below(r.extent, whole)
+            and self.algebra.is_below(whole, r.extent * 2)
+            else r
             for a, r in zip(nest.stage.op.axis, nest.region, strict=True)
         ]
-        changed = rounded != nest.region
+        changed = any(a is not b for a, b in zip(rounded, nest.region))
         nest.region = rounded
         return changed
 
-    def _union(self, a: tuple[Linear, int], b: tuple[Linear, int]) -> tuple[Linear, int]:
+    def _union(self, a: tuple[Linear, Linear], b: tuple[Linear, Linear]) -> tuple[Linear, Linear]:
         """A box around two: measured from the start of the first."""
         (a_low, a_span), (b_low, b_span) = a, b
-        least, most = self.algebra.bounds(b_low - a_low)
-        start = min(0, least)
-        return a_low.offset(start), max(a_span, most + b_span) - start
+        least, most = self.algebra.ends(b_low - a_low)
+        start = ZERO if self.algebra.form_span(least)[0] >= 0 else least
+        reach = most + b_span
+        return a_low + start, (reach if self.algebra.is_below(a_span, reach) else a_span) - start
+
+    def _clip(self, low: Linear, span: Linear, extent: Linear) -> AxisRegion:
+        """The part of low .. low + span that is inside the tensor; all of that where little less is read."""
+        if self.algebra.is_below(extent.offset(-2), span):
+            whole = AxisRegion(ZERO, extent, True)
+            if low.terms or extent.terms or span.terms:
+                return whole
+        if low.terms or extent.terms or span.terms:
+            return AxisRegion(low, span.offset(1), False)
+        first, last = max(0, low.constant), min(extent.constant - 1, low.constant + span.constant)
+        if first > last:  # read only where a condition never holds
+            return AxisRegion(ZERO, ONE, True)
+        inside = first == low.constant and last == low.constant + span.constant
+        return AxisRegion(Linear({}, first), Linear({}, last - first + 1), not inside)
 
     def _argument_region(self, nest: Nest, cut: list[AxisRegion]) -> list[AxisRegion]:
         """An argument must be written as a whole: by disjoint regions, or else completely in every round."""
-        shape = nest.stage.tensor.shape
-        loops = [(loop.var, loop.extent) for loop in nest.prefix if loop.extent > 1]
+        shape = [self.algebra.extent(d) for d in nest.stage.tensor.shape]
+        loops = [(loop.var, loop.extent) for loop in nest.prefix if loop.extent.number not in (0, 1)]
         digits: list[Digit] = []
         disjoint = True
         for region, extent in zip(cut, shape, strict=True):
-            covered, used = self.algebra.covers(region.low, region.extent - 1, extent, loops)
+            covered, used = self.algebra.covers(region.low, region.extent.offset(-1), extent, loops)
             disjoint = disjoint and covered
             digits += used
         taken = {var: prod(d.count for d in digits if d.base is var) for var, _ in loops}
         if (disjoint and are_separate(digits)) and all(
-            loop.extent in (1, taken.get(loop.var))
+            loop.extent.number in (1, taken.get(loop.var))
             for loop in nest.prefix
             if loop.kind != "serial" and loop.kind != "unrolled"
         ):
@@ -422,7 +468,7 @@ class Inference:
             extent = nest.extents[axis]
             depth = len(nest.prefix) + len(loops)
             if kind in GPU_AXES:
-                loops.append(self._gpu_loop(nest, axis, kind, extent, depth, loops))
+                loops.append(self._gpu_loop(nest, axis, kind, depth, loops))
                 continue
             name = axis.name
             count = 0
@@ -431,17 +477,19 @@ class Inference:
                 name = f"{axis.name}_{count}"
             var = Var(name)
             value = self.algebra.declare(var, extent, depth)
-            if extent != 1:
+            is_emitted = extent.number != 1
+            if is_emitted:
                 names.add(name)
-            loops.append(Loop(axis, var, extent, kind, value, extent != 1))
+            loops.append(Loop(axis, var, extent, kind, value, is_emitted))
         if nest.scope == "shared":  # one thread writes where no loop shares the work out
             bound = {loop.kind for loop in loops}
             for loop in nest.prefix:
-                if loop.kind in THREAD_AXES and loop.kind not in bound and loop.is_emitted and loop.extent > 1:
-                    nest.guards.append(Guard(loop.value, 1))
+                if loop.kind in THREAD_AXES and loop.kind not in bound and loop.is_emitted and loop.extent.number != 1:
+                    nest.guards.append(Guard(loop.value, ONE))
         return loops
 
-    def _gpu_loop(self, nest: Nest, axis: IterVar, kind: str, extent: int, depth: int, own: list[Loop]) -> Loop:
+    def _gpu_loop(self, nest: Nest, axis: IterVar, kind: str, depth: int, own: list[Loop]) -> Loop:
+        extent = self._threads(axis, kind, nest.extents[axis])
         thread = nest.stage.threads[axis]
         opened = next((loop for loop in (*nest.prefix, *own) if loop.kind == kind), None)
         if nest.stage.attach is not None and (kind in BLOCK_AXES or (opened and nest.scope != "shared")):
@@ -451,15 +499,16 @@ class Inference:
                 do=f"leave {axis.name} unbound, or compute {nest.name} at root",
             )
         known = opened or self._launch.get((nest.root, kind))
-        rounds = max(thread.extent or extent, known.extent if known else 0)
-        if known and rounds > known.extent:
+        launched = 0 if known is None else known.extent.constant
+        rounds = max(thread.extent or extent, launched)
+        if known and rounds > launched:
             raise InvalidSchedule(
                 f"{kind} has two extents in the kernel of {nest.root.name}",
                 [
-                    f"{self._launch_stage[nest.root, kind]}: {known.extent}",
+                    f"{self._launch_stage[nest.root, kind]}: {launched}",
                     f"{nest.name}: {rounds}, for {axis.name}",
                 ],
-                do=f"split {axis.name} by {known.extent} and bind the inner loop",
+                do=f"split {axis.name} by {launched} and bind the inner loop",
             )
         if extent > rounds:
             raise InvalidSchedule(
@@ -468,14 +517,14 @@ class Inference:
                 do=f"split {axis.name} by {rounds} first",
             )
         if opened:
-            loop = Loop(axis, opened.var, rounds, kind, opened.value, False)
+            loop = Loop(axis, opened.var, opened.extent, kind, opened.value, False)
         else:
-            var = Var(kind)
-            loop = Loop(axis, var, rounds, kind, self.algebra.declare(var, rounds, depth), True)
+            var, threads = Var(kind), Linear({}, rounds)
+            loop = Loop(axis, var, threads, kind, self.algebra.declare(var, threads, depth), True)
             self._launch.setdefault((nest.root, kind), loop)
             self._launch_stage.setdefault((nest.root, kind), nest.name)
         if extent < rounds:
-            nest.guards.append(Guard(loop.value, extent, axis))
+            nest.guards.append(Guard(loop.value, Linear({}, extent), axis))
         return loop
 
     # -- conditions
@@ -483,12 +532,12 @@ class Inference:
     def _domain_guards(self, nest: Nest) -> list[Guard]:
         found: list[Guard] = []
         for axis, region, extent in zip(nest.stage.op.axis, nest.region, nest.stage.tensor.shape, strict=True):
-            low, high = self.algebra.bounds(region.low)
+            whole = self.algebra.extent(extent)
             value = nest.terms.env[axis.var]
-            if low < 0:
-                found.append(Guard(value, 0, axis, is_lower=True, is_domain=True))
-            if high + region.extent > extent:
-                found.append(Guard(value, extent, axis, is_domain=True))
+            if self.algebra.form_span(region.low)[0] < 0:
+                found.append(Guard(value, ZERO, axis, is_lower=True, is_domain=True))
+            if self.algebra.form_span(region.low + region.extent - whole)[1] > 0:
+                found.append(Guard(value, whole, axis, is_domain=True))
         return found
 
     def _gains_by_speculation(self, nest: Nest) -> bool:
@@ -524,14 +573,3 @@ class Inference:
             elif isinstance(e, Binary) and e.op in ("/", "//", "%") and not isinstance(e.b, Const):
                 is_harmless = is_harmless and dtypes.is_float(e.dtype)  # division by a garbage zero traps
         return is_harmless
-
-
-def _clip(low: Linear, span: int, extent: int) -> AxisRegion:
-    """The part of low .. low + span that is inside the tensor; all of that where little less is read."""
-    if not low.terms:
-        first, last = max(0, low.constant), min(extent - 1, low.constant + span)
-        if first > last:  # read only where a condition never holds
-            return AxisRegion(ZERO, 1, True)
-        inside = first == low.constant and last == low.constant + span
-        return AxisRegion(Linear({}, first), last - first + 1, not inside)
-    return AxisRegion(ZERO, extent, True) if span + 1 >= extent else AxisRegion(low, span + 1, False)

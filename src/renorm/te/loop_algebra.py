@@ -8,19 +8,20 @@ an index relative to the region's start by a difference, which cancels exactly. 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from math import inf
 from typing import NamedTuple
 
 from renorm.core import dtypes
+from renorm.core.errors import InvalidSchedule
 from renorm.core.linear import Span
 from renorm.expr.algebra import ExprAlgebra
-from renorm.expr.bounds import Intervals, decided, fits_int32
-from renorm.expr.linear import Linear, expression
+from renorm.expr.bounds import End, Intervals, decided, fits_int32
+from renorm.expr.linear import Linear, expression, factors, is_of_extents, linear, product
 from renorm.expr.mixed_radix import Digit, digit_of
-from renorm.expr.nodes import COMPARISONS, Binary, Call, Cast, Const, Expr, Select, Var, cast
-from renorm.expr.rewrite import children, transform
+from renorm.expr.nodes import COMPARISONS, Binary, Call, Cast, Const, Expr, OpenVar, Select, Var, cast
+from renorm.expr.rewrite import children, key, transform
 
-IntRange = tuple[int, int]  # least and greatest value, both included
-ZERO = Linear({})
+ZERO, ONE = Linear({}), Linear({}, 1)
 
 
 class OpaqueValue(NamedTuple):
@@ -35,27 +36,79 @@ class LoopAlgebra(ExprAlgebra):
 
     def __init__(self) -> None:
         super().__init__()
-        self.ranges: dict[Var, IntRange] = {}
-        self._intervals = Intervals(self.ranges, (), lambda e: e)
+        self.ranges: dict[Var, tuple[End, End]] = {}
+        self._interned: dict[Hashable, Expr] = {}
+        self._intervals = Intervals(self.ranges, (), self.intern)
         self._depth: dict[Var, int] = {}
         self._free: dict[Expr, frozenset[Var]] = {}
         self._opaque: dict[Var, OpaqueValue] = {}
         self._opaque_named: dict[Hashable, Linear] = {}
         self._expressions: dict[Hashable, Expr] = {}
         self._values: dict[Expr, Expr] = {}
+        self._defined: dict[Hashable, Linear] = {}
 
-    def declare(self, var: Var, extent: int, depth: int) -> Linear:
+    def intern(self, e: Expr) -> Expr:
+        return e if isinstance(e, Var) or e in self._forms else self._interned.setdefault(key(e, id), e)
+
+    def made(self, e: Binary) -> Expr:
+        return self._interned.setdefault(key(e, id), e)
+
+    def declare(self, var: Var, extent: Linear, depth: int) -> Linear:
         """The form of a loop variable with values 0 .. extent - 1; depth: how many loops enclose its loop."""
-        self.ranges[var] = (0, max(0, extent - 1))
+        number = extent.number
+        self.ranges[var] = (0, self.expression(extent.offset(-1)) if number is None else max(0, number - 1))
         self._depth[var] = depth
-        return ZERO if extent == 1 else Linear({var: 1})
+        return ZERO if number == 1 else Linear({var: 1})
+
+    # -- extents
+
+    @property
+    def defined(self) -> list[OpenVar]:
+        """Extents that got variables of their own, in the order of making."""
+        return [v for form in self._defined.values() for v in form.terms if isinstance(v, OpenVar)]
+
+    def extent(self, e: int | Expr) -> Linear:
+        """The form of an extent: a number, or a product of open ones."""
+        return self.unit(linear(e, self.intern)) if isinstance(e, Expr) else Linear({}, e)
+
+    def scaled(self, a: Linear, extent: Linear) -> Linear:
+        """a * extent."""
+        number = extent.number
+        if number is not None:
+            return a * number
+        found = self.times(a, self.unit(extent))
+        assert found is not None  # a product with extents is one
+        return found
+
+    def unit(self, extent: Linear) -> Linear:
+        """The extent as a number or as one product, by which indices are multiplied and divided: a sum of open extents
+        gets a variable of its own, which is defined by it."""
+        if extent.number is not None or (not extent.constant and len(extent.terms) == 1 and is_of_extents(extent)):
+            return extent
+        found = self._defined.get(name := extent.key())
+        if found is None:
+            low, high = self.form_span(extent)
+            least = 1 if low == -inf else int(low)
+            e = self.expression(extent)
+            made = OpenVar("extent", "int32", least, None if high == inf else int(high), e)
+            found = self._defined[name] = Linear({made: 1})
+        return found
+
+    def size(self, extents: Iterable[Linear]) -> Linear:
+        """The product of extents."""
+        total = Linear({}, 1)
+        for extent in extents:
+            total = self.scaled(total, extent)
+        return total
 
     def opaque(self, e: Expr, opaque: OpaqueValue, bounds: Span, name: Hashable) -> Linear:
         """The form of something of the type of `e`, which is known by its bounds only. name: equal for equal ones."""
         found = self._opaque_named.get(name)
         if found is None:
             var = Var("opaque", e.dtype)
-            self.ranges[var], self._opaque[var] = (int(bounds[0]), int(bounds[1])), opaque
+            self._opaque[var] = opaque
+            if bounds[0] > -inf and bounds[1] < inf:
+                self.ranges[var] = int(bounds[0]), int(bounds[1])
             found = self._opaque_named[name] = Linear({var: 1})
         return found
 
@@ -64,10 +117,9 @@ class LoopAlgebra(ExprAlgebra):
     def form_span(self, form: Linear) -> Span:
         return self._intervals.form_span(form)
 
-    def bounds(self, form: Linear) -> IntRange:
-        """Least and greatest value: everything has finite ones here."""
-        low, high = self._intervals.form_span(form)
-        return int(low), int(high)
+    def is_below(self, a: Linear, b: Linear) -> bool:
+        """Return whether a < b always."""
+        return self._intervals.form_span(a - b)[1] < 0
 
     def is_index(self, e: Expr) -> bool:
         return True
@@ -76,7 +128,9 @@ class LoopAlgebra(ExprAlgebra):
         if type(e) is Const:
             return Linear({}, int(e.value))
         # where types meet, an atom has its operands cast; indices never wrap
-        return self.form(e.a) if type(e) is Cast and e not in self._forms else self._forms[e]
+        if e in self._forms:
+            return self._forms[e]
+        return self.form(e.a) if type(e) is Cast else linear(e, self.intern)
 
     def _parts(self, atom: Expr) -> list[Linear]:
         return [self.form(part) for part in children(atom)]
@@ -88,7 +142,9 @@ class LoopAlgebra(ExprAlgebra):
     def _atom_free(self, atom: Expr) -> frozenset[Var]:
         found = self._free.get(atom)
         if found is None:
-            if isinstance(atom, Var):
+            if isinstance(atom, OpenVar):
+                found = frozenset[Var]()
+            elif isinstance(atom, Var):
                 opaque = self._opaque.get(atom)
                 found = frozenset((atom,)) if opaque is None else opaque.variables or frozenset[Var]()
             else:
@@ -111,41 +167,71 @@ class LoopAlgebra(ExprAlgebra):
 
     # -- ranges of values
 
-    def relax(self, a: Linear, moving: Collection[Var]) -> tuple[Linear, int]:
+    def relax(self, a: Linear, moving: Collection[Var]) -> tuple[Linear, Linear]:
         """(low, span): low <= a <= low + span while the variables in `moving` run over their ranges, all others fixed.
 
-        low is a form in the variables that stay; span is a constant. Exact for forms that are linear in `moving`.
+        low is a form in the variables that stay; span is one of extents. Exact for forms that are linear in `moving`.
         """
         fixed: dict[Expr, int] = {}
-        low, span = Linear({}, a.constant), 0
+        low, span = Linear({}, a.constant), ZERO
         for atom, k in a.terms.items():
             if self._is_fixed(atom, moving):
                 fixed[atom] = k
                 continue
-            least, width = self._relax_atom(atom, moving)
-            low = low.plus(least if k > 0 else least.offset(width), k)
-            span += abs(k) * width
+            first, *extents = factors(atom)
+            least, width = self._relax_atom(first, moving)
+            if extents:
+                unit = Linear({one: 1}) if (one := product(extents, self.intern)) is not None else ONE
+                least, width = self.scaled(least, unit), self.scaled(width, unit)
+            low = low.plus(least if k > 0 else least + width, k)
+            span = span.plus(width, abs(k))
         return Linear(fixed) + low, span
 
-    def _relax_atom(self, atom: Expr, moving: Collection[Var]) -> tuple[Linear, int]:
-        least, most = self.bounds(Linear({atom: 1}))
-        widest = Linear({}, least), most - least
+    def _relax_atom(self, atom: Expr, moving: Collection[Var]) -> tuple[Linear, Linear]:
+        widest = self._range(atom)
         if not isinstance(atom, Binary):
             return widest
         relaxed = [self.relax(part, moving) for part in self._parts(atom)]
         (base, base_span), (other, other_span) = relaxed
         if atom.op in ("min", "max"):
-            found = self.extreme(atom.op, base, other), max(base_span, other_span)
+            found = self.extreme(atom.op, base, other), self._longer(base_span, other_span)
         else:
-            start = self.floor_modulo(base, other.constant)
-            reach = self.bounds(start)[1] + base_span
-            if atom.op == "//":
-                found = self.floor_divide(base, other.constant), reach // other.constant
-            elif reach < other.constant:
+            c = self.unit(other)
+            start = self.applied("%", base, c)
+            if start is None:
+                return widest
+            reach = self.ends(start)[1] + base_span
+            whole = self.applied("//", base, c), self.applied("//", reach, c)
+            if atom.op == "//" and whole[0] is not None and whole[1] is not None:
+                found = whole[0], whole[1]
+            elif atom.op == "%" and self.is_below(reach, c):
                 found = start, base_span
             else:
                 return widest
-        return found if found[1] < widest[1] else widest
+        return found if self.is_below(found[1], widest[1]) else widest
+
+    def _longer(self, a: Linear, b: Linear) -> Linear:
+        """A span that neither of two exceeds."""
+        low, high = self.form_span(a - b)
+        return b if high < 0 else a if low >= 0 else a + b
+
+    def ends(self, form: Linear) -> tuple[Linear, Linear]:
+        """Least and greatest value, as forms of extents where no numbers bound it."""
+        low, high = self._intervals.form_span(form)
+        if low > -inf and high < inf:
+            return Linear({}, int(low)), Linear({}, int(high))
+        least, most = self._intervals.least(form), self._intervals.greatest(form)
+        if least is None or most is None:
+            raise InvalidSchedule(
+                f"nothing is known to bound {self.expression(form)}, which a region is made of",
+                do="compute what is read at the root, where its region is all of it",
+            )
+        return least, most
+
+    def _range(self, atom: Expr) -> tuple[Linear, Linear]:
+        """(least, width) of all values of an atom."""
+        least, most = self.ends(Linear({atom: 1}))
+        return least, most - least
 
     # -- to and from expressions
 
@@ -164,11 +250,12 @@ class LoopAlgebra(ExprAlgebra):
         if terms and terms[0][1] < 0:  # begin with what is added, where there is something
             terms.sort(key=lambda term: term[1] < 0)
         dtype = "int64" if any(self._is_wide(atom) for atom, _ in terms) else "int32"  # one type for all indices
-        return expression(Linear({cast(dtype, atom): k for atom, k in terms}, a.constant), dtype)
+        return expression(Linear({_cast(dtype, atom): k for atom, k in terms}, a.constant), dtype)
 
     def _is_wide(self, atom: Expr) -> bool:
         """Return whether an atom that was read from memory, and maybe clamped, takes 64 bits."""
-        return atom.dtype != "int32" and not fits_int32(self._intervals.span(atom))
+        first = factors(atom)[0]
+        return first.dtype != "int32" and not fits_int32(self._intervals.span(first))
 
     def value(self, a: Linear) -> Expr:
         """The form as an expression over buffers: with what opaque variables stand for."""
@@ -191,6 +278,8 @@ class LoopAlgebra(ExprAlgebra):
         match e:
             case Const():
                 return Linear({}, int(e.value))
+            case OpenVar():
+                return Linear({e: 1})
             case Var():
                 return env[e]
             case Cast(a=a) if dtypes.is_int(a.dtype):
@@ -221,9 +310,9 @@ class LoopAlgebra(ExprAlgebra):
             return (not absorbing) if a is not None and b is not None else None
         if e.op not in COMPARISONS or not dtypes.is_int(e.a.dtype):
             return None
-        return decided(e.op, self.bounds(self.linear(e.a, env, opaque) - self.linear(e.b, env, opaque)))
+        return decided(e.op, self.form_span(self.linear(e.a, env, opaque) - self.linear(e.b, env, opaque)))
 
-    def without_division(self, a: Linear, bound: int) -> tuple[Linear, int]:
+    def without_division(self, a: Linear, bound: Linear) -> tuple[Linear, Linear]:
         """(b, n) with a < bound exactly where b < n, and a >= bound exactly where b >= n; b divides nothing if it can.
 
         r + x // c < n says r*c + x < n*c: conditions on parts of a fused axis become conditions on the axis. Where
@@ -231,10 +320,10 @@ class LoopAlgebra(ExprAlgebra):
         """
         b, n = a, bound
         while True:
-            coarse = self.coarsened(b, n) if n else None
+            coarse = self.coarsened(b, n.number) if n.number else None
             if coarse is not None:
-                b, n = coarse[1], n // coarse[0]
-            found = next((x for x, k in b.terms.items() if k == 1 and self.divisor(x, "//")), None)
+                b, n = coarse[1], Linear({}, n.constant // coarse[0])
+            found = next((x for x, k in b.terms.items() if k == 1 and self._divisor(x, "//")), None)
             if found is None:
                 part = b.single()
                 if part is not None and (d := self.divisor(part, "%")):
@@ -242,29 +331,49 @@ class LoopAlgebra(ExprAlgebra):
                     if inner is not None and (c := self.divisor(inner, "//")):  # (x // c) % d < n: x % (c*d) < n*c
                         b, n = self.floor_modulo(self.dividend(inner), c * d), n * c
                         part = b.single()
-                is_remainder = part is not None and self.divisor(part, "%")
+                is_remainder = part is not None and self._divisor(part, "%")
                 atoms = self.dividend(part).terms if part is not None and is_remainder else b.terms
                 return (b, n) if all(self._is_loop(x) for x in atoms) else (a, bound)
-            c = self.divisor(found, "//")
-            b, n = self.rejoined(b.without((found,)) * c + self.dividend(found)), n * c
+            by = self._divisor(found, "//")
+            assert by is not None
+            rest = self.scaled(b.without((found,)), by)
+            b, n = self.rejoined(rest + self.dividend(found)), self.scaled(n, by)
+
+    def _divisor(self, atom: Expr, op: str) -> Linear | None:
+        c = self.divisor(atom, op)
+        return Linear({}, c) if c else self.open_divisor(atom, op)
 
     def _is_loop(self, atom: Expr) -> bool:
-        return isinstance(atom, Var) and atom not in self._opaque
+        first = factors(atom)[0]
+        return isinstance(first, Var) and first not in self._opaque
 
-    def covers(self, low: Linear, span: int, extent: int, loops: Iterable[tuple[Var, int]]) -> tuple[bool, set[Digit]]:
+    def covers(
+        self, low: Linear, span: Linear, extent: Linear, loops: Iterable[tuple[Var, Linear]]
+    ) -> tuple[bool, set[Digit]]:
         """Return whether [low, low + span], over all values of the loop variables, covers 0 .. extent - 1 with no gap
         and each value once up to the ends; and the digits of variables that it takes. loops: variables with extents."""
-        extents = dict(loops)
+        extents = {var: n.constant for var, n in loops if not n.terms}
+        if span.terms or extent.terms:
+            return False, set()
         parts = [(k, _digit(atom, extents)) for atom, k in low.terms.items()]
         taken = {digit for _, digit in parts if digit is not None}
         if low.constant != 0 or len(taken) < len(parts):
             return False, set()
-        reach = span + 1
+        reach = span.constant + 1
         for k, digit in sorted(((k, d) for k, d in parts if d is not None), key=lambda part: part[0]):
             if k != reach:
                 return False, set()
             reach *= digit.count
-        return reach >= extent, taken
+        return reach >= extent.constant, taken
+
+
+def _cast(dtype: str, atom: Expr) -> Expr:
+    """The atom in a type; of a product with extents each factor."""
+    first, *extents = factors(atom)
+    found = cast(dtype, first)
+    for x in extents:
+        found = Binary("*", found, cast(dtype, x))
+    return atom if found.dtype == atom.dtype else found
 
 
 def _digit(atom: Expr, extents: Mapping[Var, int]) -> Digit | None:

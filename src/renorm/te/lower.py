@@ -19,33 +19,49 @@ and preceded by one where the nest around it is repeated.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from math import prod
 
 from renorm.core.errors import InvalidSchedule, suggest
-from renorm.expr.bounds import Intervals, is_within
+from renorm.expr.bounds import Intervals
 from renorm.expr.linear import Linear
 from renorm.expr.nodes import (
     Binary,
     Expr,
     Load,
+    OpenVar,
     Reduce,
     Var,
     all_of,
+    as_expr,
+    cast,
     combine,
     const,
     identity_element,
 )
-from renorm.expr.rewrite import DEEPEST, levels
+from renorm.expr.rewrite import DEEPEST, levels, variables
 from renorm.te import storage
 from renorm.te.arguments import checked
 from renorm.te.bounds import GPU_AXES, Guard, Inference, Loop, Nest, axis_values, root_values
-from renorm.te.loop_algebra import ZERO, LoopAlgebra
-from renorm.te.open import open_variables
+from renorm.te.loop_algebra import ONE, ZERO, LoopAlgebra
+from renorm.te.open import open_variables, with_bounds
 from renorm.te.schedule import Schedule, Stage
 from renorm.te.tensor import PlaceholderOp, Tensor
 from renorm.te.translation import Translation, source_of
 from renorm.te.window import Window
-from renorm.tir.nodes import NOTHING, Allocate, Barrier, Buffer, For, If, Kernel, Produce, Stmt, Store, seq
+from renorm.tir.nodes import (
+    NOTHING,
+    Allocate,
+    Barrier,
+    Buffer,
+    For,
+    If,
+    Kernel,
+    Produce,
+    Stmt,
+    Store,
+    expressions,
+    seq,
+    walk,
+)
 
 _ARRAYS = 200  # of one kernel: what allocates them stands within each other
 
@@ -60,6 +76,7 @@ def lower(s: Schedule, args: Sequence[Tensor], name: str = "main") -> Kernel:
     loops are.
     """
     _check_depth(s)
+    s, args = with_bounds(s, args)
     return _Lowering(s, list(args)).kernel(name)
 
 
@@ -95,8 +112,7 @@ class _Lowering:
         self._check_arguments()
         self.inlined = {stage.tensor: stage.op for stage in s.stages if stage.is_inline}
         self.windows = {t: window for t in args if (window := self._window(t))}
-        sizes = {t: self.windows[t].size if t in self.windows else t.size for t in args}
-        self.buffers: dict[Tensor, Buffer] = {t: self._buffer(t, size, "global") for t, size in sizes.items()}
+        self.buffers: dict[Tensor, Buffer] = {t: self._buffer(t, self._size(t), "global") for t in args}
         self.kept = {x.tensor: x for x in s.stages if x.attach and (x.is_stored_at_root or x.tensor in self.buffers)}
         self.inference = Inference(self.algebra, self.inlined, [*args, *self.kept], self._load)
         self.inside: dict[Stage, list[Nest]] = {}
@@ -118,7 +134,8 @@ class _Lowering:
         for stage in self.s.stages:
             nest = self.inference.nests.get(stage.tensor)
             if nest is not None and stage.tensor not in self.buffers:
-                size = stage.tensor.size if nest.is_argument else prod(region.extent for region in nest.region)
+                regions = (region.extent for region in nest.region)
+                size = self._size(stage.tensor) if nest.is_argument else self.algebra.size(regions)
                 self.buffers[stage.tensor] = self._buffer(stage.tensor, size, nest.scope)
         body = self._with_places(roots, NOTHING, ())
         for t in self.kept:
@@ -127,7 +144,26 @@ class _Lowering:
                 body = Allocate(self.buffers[t], body)
         outputs = frozenset(self.buffers[t].name for t in self.args if t in self.inference.nests)
         params = tuple(self.buffers[t] for t in self.args)
-        return Kernel(name, params, storage.reuse(body), outputs)
+        body = storage.reuse(body)
+        return Kernel(name, params, body, outputs, extents=self._extents(params, body))
+
+    def _extents(self, params: Sequence[Buffer], body: Stmt) -> tuple[OpenVar, ...]:
+        """Open extents: those of the arguments, and what of them the loops are made of."""
+        given = open_variables(self.s, self.args)
+        defined = self.algebra.defined
+        if not defined:
+            return tuple(given)
+        used = {v for p in params if isinstance(p.size, Expr) for v in variables(p.size)}
+        for s in walk(body):
+            used.update(v for e in expressions(s) for v in variables(e))
+            if isinstance(s, Allocate) and isinstance(s.buffer.size, Expr):
+                used.update(variables(s.buffer.size))
+        kept: list[OpenVar] = []
+        for v in reversed(defined):  # each is made of earlier ones
+            if v in used and v.definition is not None:
+                used.update(variables(v.definition))
+                kept.append(v)
+        return (*given, *reversed(kept))
 
     def _order(self) -> list[Stage]:
         """Stages that have loops, producers first. Who reads what has its whole array outside of the loop that computes
@@ -184,20 +220,24 @@ class _Lowering:
             return argument.op.window
         return next((stage.window for stage in self.s.stages if stage.tensor is argument), None)
 
-    def _buffer(self, tensor: Tensor, size: int, scope: str) -> Buffer:
+    def _buffer(self, tensor: Tensor, size: Linear, scope: str) -> Buffer:
         name, count = tensor.name, 0
         while name in self.taken:
             count += 1
             name = f"{tensor.name}_{count}"
         self.taken.add(name)
-        return Buffer(name, tensor.dtype, size, scope)
+        return Buffer(name, tensor.dtype, self._count(size), scope)
+
+    def _size(self, tensor: Tensor) -> Linear:
+        """The elements of the array that an argument is."""
+        if tensor in self.windows:
+            return self.algebra.extent(self.windows[tensor].size)
+        return self.algebra.size(self.algebra.extent(d) for d in tensor.shape)
+
+    def _count(self, extent: Linear) -> int | Expr:
+        return self.algebra.expression(extent) if extent.number is None else extent.number
 
     def _check_arguments(self) -> None:
-        if found := open_variables(self.s, self.args):
-            raise InvalidSchedule(
-                f"lower: {', '.join(v.name for v in found)} is open: loops are made for known extents",
-                do="te.specialize(s, args, {variable: value}), or renorm.build, which does so at each call",
-            )
         computed = {stage.tensor: stage for stage in self.s.stages}
         seen: set[Tensor] = set()
         for t in self.args:
@@ -229,11 +269,11 @@ class _Lowering:
 
     # -- reads
 
-    def _place_of(self, t: Tensor) -> tuple[list[Linear], Sequence[int]]:
+    def _place_of(self, t: Tensor) -> tuple[list[Linear], Sequence[Linear]]:
         """Return where the array of a tensor begins, and its extents."""
         nest = self.inference.nests.get(t)
         if nest is None or nest.is_argument:
-            return [ZERO] * len(t.shape), t.shape
+            return [ZERO] * len(t.shape), [self.algebra.extent(d) for d in t.shape]
         return [r.low for r in nest.region], [r.extent for r in nest.region]
 
     def _load(self, e: Load, terms: Translation) -> Load:
@@ -243,16 +283,16 @@ class _Lowering:
         nest = self.owner[terms.outermost]
         position = self._flat(t, [i - low for i, low in zip(indices, lows, strict=True)], extents)
         conditions = self._conditions(e, terms, nest) if nest.is_speculative else []
-        conditions = self._necessary(conditions, position, self.buffers[t].size)
+        conditions = self._necessary(conditions, position, self.buffers[t])
         return Load(self.buffers[t], (position,), all_of(*conditions) if conditions else None)
 
-    def _necessary(self, conditions: list[Expr], position: Expr, size: int) -> list[Expr]:
+    def _necessary(self, conditions: list[Expr], position: Expr, buffer: Buffer) -> list[Expr]:
         """Those conditions that keep a read inside its array: what is read in vain may be any element, and a predicate
         is expensive, above all where it differs between the lanes of a vector that is one number spread.
         """
         for condition in list(conditions):
             others = [c for c in conditions if c is not condition]
-            if is_within(Intervals(self.algebra.ranges, others).span(position), size):
+            if Intervals(self.algebra.ranges, others).is_within(position, buffer.size):
                 conditions = others
         return conditions
 
@@ -262,8 +302,8 @@ class _Lowering:
         blamed: set[Var] = set()
         for index, (first, extent) in zip(terms.indices(e), self._stored(source_of(e)), strict=True):
             if extent is not None:
-                low, high = self.algebra.bounds(index - first)
-                if low < 0 or high >= extent:
+                inside = index - first
+                if self.algebra.form_span(inside)[0] < 0 or not self.algebra.is_below(inside, extent):
                     blamed |= self.algebra.free(index)
         if not blamed:
             return []
@@ -273,27 +313,41 @@ class _Lowering:
             forms = [(g, form) for g, form in forms if not blamed.isdisjoint(self.algebra.free(form))]
         return [self._condition(g, form) for g, form in forms]
 
-    def _stored(self, t: Tensor) -> list[tuple[Linear, int | None]]:
+    def _stored(self, t: Tensor) -> list[tuple[Linear, Linear | None]]:
         """For each axis, start and extent of what a tensor's array holds; None where it holds all that is read."""
         nest = self.inference.nests.get(t)
         if nest is None or nest.is_argument or (nest.domain and not nest.is_speculative):
-            return [(ZERO, extent) for extent in t.shape]
+            return [(ZERO, self.algebra.extent(extent)) for extent in t.shape]
         return [(r.low, r.extent if r.is_whole else None) for r in nest.region]
 
-    def _flat(self, t: Tensor, indices: Sequence[Linear], extents: Sequence[int]) -> Expr:
+    def _flat(self, t: Tensor, indices: Sequence[Linear], extents: Sequence[Linear]) -> Expr:
         """The position of an element in the memory of `t`."""
         nest, window = self.inference.nests.get(t), self.windows.get(t)
         order = nest.layout if nest is not None and window is None else range(len(extents))
-        strides = dict(enumerate(window.strides)) if window else _row_major(extents, order)
+        if window:
+            strides = {i: self.algebra.extent(stride) for i, stride in enumerate(window.strides)}
+        else:
+            strides = self._row_major(extents, order)
         position = ZERO
         for i in order:
-            position = position.plus(indices[i], strides[i])
+            position += self.algebra.scaled(indices[i], strides[i])
         return self.algebra.value(self.algebra.rejoined(position))
+
+    def _row_major(self, extents: Sequence[Linear], order: Sequence[int]) -> dict[int, Linear]:
+        """Return how far apart neighbours along each axis lie, where memory runs through the axes in this order."""
+        strides, stride = dict[int, Linear](), ONE
+        for i in reversed(order):
+            strides[i] = stride
+            stride = self.algebra.scaled(stride, extents[i])
+        return strides
 
     def _condition(self, guard: Guard, form: Linear) -> Expr:
         form, bound = self.algebra.without_division(form, guard.bound)
         moved = self.algebra.value(form.offset(-form.constant))
-        return Binary(">=" if guard.is_lower else "<", moved, const(bound - form.constant, moved.dtype))
+        bound = bound.offset(-form.constant)
+        number = bound.number
+        end = const(number, moved.dtype) if number is not None else cast(moved.dtype, self.algebra.expression(bound))
+        return Binary(">=" if guard.is_lower else "<", moved, end)
 
     # -- nests
 
@@ -357,7 +411,7 @@ class _Lowering:
             if children:
                 stmt = self._with_places(children, stmt, (*prefix, *loops[: position + 1]))
             if loop.is_emitted:
-                stmt = For(loop.var, const(0), const(loop.extent), loop.kind, stmt)
+                stmt = For(loop.var, const(0), as_expr(self._count(loop.extent)), loop.kind, stmt)
         stmt = _guarded(stmt, [c for level, c in conditions if max(level, deepest) < begin])
         return _by_one_thread(stmt, idle) if lone < begin else stmt
 
@@ -378,7 +432,7 @@ class _Lowering:
             loops.append(loop)
             leaves[loop.axis] = loop.value
         values = axis_values(nest.stage, nest.extents, leaves, self.algebra)
-        terms = Translation(self.algebra, root_values(nest, values), self.inlined, self._load)
+        terms = Translation(self.algebra, root_values(nest, values, self.algebra), self.inlined, self._load)
         self.owner[terms] = nest
         start = body.init if body.init is not None else identity_element(body.combiner, nest.stage.tensor.dtype)
         stmt: Stmt = Store(self.buffers[nest.stage.tensor], self._own_index(nest, terms), terms.value(start))
@@ -464,15 +518,6 @@ def _around(stage: Stage) -> list[Stage]:
 def _root(stage: Stage) -> Stage:
     """The stage at root in whose loops a stage is computed."""
     return [stage, *_around(stage)][-1]
-
-
-def _row_major(extents: Sequence[int], order: Sequence[int]) -> dict[int, int]:
-    """Return how far apart neighbours along each axis lie, where memory runs through the axes in this order."""
-    strides, stride = dict[int, int](), 1
-    for i in reversed(order):
-        strides[i] = stride
-        stride *= extents[i]
-    return strides
 
 
 def _innermost(loops: Sequence[Loop], free: Collection[Var]) -> int:

@@ -1,13 +1,14 @@
 """Open extents: programs some of whose extents are known only when they are called.
 
 An open variable (`te.var("n")`) stands in shapes, in ranges of reduce axes and in bodies, and schedules are written as
-for any other program. Loops are made when the variables have values: `specialize` gives the same program, and the same
-schedule, for these.
+for any other program. Loops are made of the variables, or when these have values: `specialize` gives the same program,
+and the same schedule, for them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from renorm.core.errors import InvalidExpression
 from renorm.expr.nodes import Binary, Cast, Const, Expr, Load, OpenVar, Reduce, Var, binary, cast, const
@@ -45,14 +46,36 @@ def open_variables(s: Schedule, args: Sequence[Tensor | OpenVar]) -> list[OpenVa
     return list(dict.fromkeys(v for v in found if isinstance(v, OpenVar)))
 
 
+def with_bounds(s: Schedule, args: Sequence[Tensor]) -> tuple[Schedule, Sequence[Tensor]]:
+    """Return the same program where extents of its arguments are known to be 1 at least: who calls a kernel sees to
+    the others, which have nothing to compute, or are compiled by themselves."""
+    shapes: list[object] = [d for t in args for d in t.shape]
+    bounded = {d: OpenVar(d.name, "int32", 1, d.high) for d in shapes if isinstance(d, OpenVar) and d.low is None}
+    return _copied(s, args, bounded) if bounded else (s, args)
+
+
 def evaluate(extent: int | Expr, values: Mapping[OpenVar, int]) -> int:
     """Return an extent where open variables have these values. Raises InvalidExpression where that is no number."""
+    found = _evaluated(extent, values)
+    assert isinstance(found, int)
+    return found
+
+
+def _evaluated(extent: int | Expr, values: Mapping[OpenVar, int | OpenVar]) -> int | Expr:
+    """An extent with other variables, or numbers, in the place of its own."""
     if isinstance(extent, int):
         return extent
-    e = _with_values(extent, {v: const(n, v.dtype) for v, n in values.items()})
+    e = _with_values(extent, _expressions(values))
+    others = {v for v in values.values() if isinstance(v, OpenVar)}
+    if others and all(v in others for v in variables(e)):
+        return int(e.value) if isinstance(e, Const) else e
     if not isinstance(e, Const):
         raise InvalidExpression(f"the extent {extent} has no value", [f"{v.name} = {n}" for v, n in values.items()])
     return int(e.value)
+
+
+def _expressions(values: Mapping[OpenVar, int | OpenVar]) -> dict[Var, Expr]:
+    return {v: const(n, v.dtype) if isinstance(n, int) else cast(v.dtype, n) for v, n in values.items()}
 
 
 def _with_values(e: Expr, values: Mapping[Var, Expr], sources: Mapping[Tensor, Tensor] | None = None) -> Expr:
@@ -81,6 +104,13 @@ def specialize(s: Schedule, args: Sequence[Tensor], values: Mapping[OpenVar, int
     Raises InvalidExpression for an extent that becomes negative, InvalidSchedule where a loop becomes longer than the
     thread axis that it is bound to.
     """
+    return _copied(s, args, values)
+
+
+def _copied(
+    s: Schedule, args: Sequence[Tensor], values: Mapping[OpenVar, int | OpenVar]
+) -> tuple[Schedule, list[Tensor]]:
+    """The same program and schedule with numbers, or others, for some open variables."""
     copy = _Copy(values)
     for t in [*args, *(t for stage in s.stages for t in stage.op.input_tensors)]:
         if isinstance(t.op, PlaceholderOp) and t not in copy.tensors:
@@ -103,15 +133,19 @@ def specialize(s: Schedule, args: Sequence[Tensor], values: Mapping[OpenVar, int
 class _Copy:
     """Tensors and axes of one program, and those that stand for them in another."""
 
-    def __init__(self, values: Mapping[OpenVar, int]):
+    def __init__(self, values: Mapping[OpenVar, int | OpenVar]):
         self.values = values
-        self.constants: dict[Var, Expr] = {v: const(n, v.dtype) for v, n in values.items()}
+        self.constants = _expressions(values)
         self.tensors: dict[Tensor, Tensor] = {}
         self.axes: dict[IterVar, IterVar] = {}
 
+    def extent(self, extent: int | Expr) -> Any:
+        """An extent, which counts as an int where it is open."""
+        return _evaluated(extent, self.values)
+
     def shape(self, t: Tensor) -> tuple[int, ...]:
-        extents = tuple(evaluate(d, self.values) for d in t.shape)
-        if any(d < 0 for d in extents):
+        extents = tuple(self.extent(d) for d in t.shape)
+        if any(isinstance(d, int) and d < 0 for d in extents):
             raise InvalidExpression(
                 f"{t.name} of shape {list(map(str, t.shape))} would have the shape {list(extents)}",
                 [f"{v.name} = {n}" for v, n in self.values.items()],
@@ -121,9 +155,9 @@ class _Copy:
     def compute(self, op: ComputeOp) -> None:
         self.shape(op.tensor)
         for a in (*op.axis, *op.reduce_axis):
-            self.axes[a] = IterVar(
-                a.name, max(0, evaluate(a.extent, self.values)), a.kind, evaluate(a.min, self.values)
-            )
+            extent = self.extent(a.extent)
+            extent = max(0, extent) if isinstance(extent, int) else extent
+            self.axes[a] = IterVar(a.name, extent, a.kind, self.extent(a.min))
         of_axes: dict[Var, Expr] = {a.var: self.axes[a].var for a in (*op.axis, *op.reduce_axis)}
         body = _with_values(op.body, self.constants | of_axes, self.tensors)
         if isinstance(body, Reduce):

@@ -4,7 +4,8 @@ Within the buffers allocated at one place, taken in the order in which they are 
 
 - in place: B[i] = f(A[i], ...) takes A's memory, where that statement is the last to use A, is all that stores B in its
   place, and reads A only at the very index that it stores; so every element is read before it is overwritten, once;
-- otherwise memory that is free: the least that is large enough, else the largest, which grows.
+- otherwise memory that is free: the least that is large enough, else the largest, which grows. Of buffers whose size
+  is open, one of the same size.
 
 Parameters of the kernel take no part: they are neither scratch, nor do they move. Only memory of scope "global" is
 shared: registers and locals are the code generator's business, and shared memory would need further barriers. Small
@@ -40,7 +41,7 @@ class _Memory:
     """Memory that one or several buffers live in. first: the buffer it is named after."""
 
     first: Buffer
-    size: int
+    size: int | Expr
     tenants: list[Buffer] = field(default_factory=list[Buffer])
     _made: Buffer | None = None
 
@@ -49,7 +50,7 @@ class _Memory:
         return len(self.tenants) > 1
 
     def buffer(self) -> Buffer:
-        if self.size == self.first.size:
+        if _holds(self.first.size, self.size):
             return self.first
         if self._made is None:
             self._made = Buffer(self.first.name, self.first.dtype, self.size, self.first.scope)
@@ -69,7 +70,8 @@ def _places(s: Stmt) -> Iterator[tuple[list[Buffer], tuple[Stmt, ...]]]:
             buffers: list[Buffer] = []
             while isinstance(x, Allocate):
                 size_in_bytes = x.buffer.nbytes
-                if x.buffer.scope == "global" and not (in_loop and size_in_bytes <= SMALL):
+                is_small = size_in_bytes is not None and size_in_bytes <= SMALL
+                if x.buffer.scope == "global" and not (in_loop and is_small):
                     buffers.append(x.buffer)
                 x = x.body
             statements = x.stmts if isinstance(x, Seq) else (x,)
@@ -127,7 +129,8 @@ def _assign(buffers: Sequence[Buffer], statements: Sequence[Stmt]) -> dict[Buffe
                 memory = _Memory(buffer, buffer.size)
             elif memory in free:
                 free.remove(memory)
-            memory.size = max(memory.size, buffer.size)
+            if not _holds(memory.size, buffer.size):
+                memory.size = buffer.size
             memory.tenants.append(buffer)
             assigned[buffer] = memory
         for buffer in found:
@@ -153,7 +156,7 @@ def _in_place(
         memory = assigned.get(other)
         if memory is None or last[other] != now or memory.tenants[-1] is not other or other_use.stores:
             continue
-        if other.dtype != buffer.dtype or memory.size < buffer.size:
+        if other.dtype != buffer.dtype or not _holds(memory.size, buffer.size):
             continue
         if all(at is store and same(load.indices[0], store.index) for load, at in other_use.loads):
             return memory
@@ -162,10 +165,20 @@ def _in_place(
 
 def _best_fit(buffer: Buffer, free: Sequence[_Memory]) -> _Memory | None:
     fitting = [m for m in free if m.first.dtype == buffer.dtype]
-    large = [m for m in fitting if m.size >= buffer.size]
+    if isinstance(buffer.size, Expr):
+        return next((m for m in fitting if _holds(m.size, buffer.size)), None)
+    known = [(m.size, m) for m in fitting if not isinstance(m.size, Expr)]
+    large = [(size, m) for size, m in known if size >= buffer.size]
     if large:
-        return min(large, key=lambda m: m.size)
-    return max(fitting, key=lambda m: m.size, default=None)
+        return min(large, key=lambda found: found[0])[1]
+    return max(known, key=lambda found: found[0], default=(0, None))[1]
+
+
+def _holds(size: int | Expr, other: int | Expr) -> bool:
+    """Return whether memory of the first size holds what has the other; open ones are to be equal."""
+    if isinstance(size, Expr) or isinstance(other, Expr):
+        return isinstance(size, Expr) and isinstance(other, Expr) and same(size, other)
+    return size >= other
 
 
 def _rewrite(s: Stmt, moved: Mapping[Buffer, Buffer]) -> Stmt:

@@ -12,7 +12,7 @@ from renorm.core import dtypes
 from renorm.core.linear import Span
 from renorm.expr.bounds import either, span_of
 from renorm.expr.linear import INDEX_TYPES, Linear
-from renorm.expr.nodes import Binary, Call, Cast, Const, Expr, Load, Select, Var, cast, const, integer_limits
+from renorm.expr.nodes import Binary, Call, Cast, Const, Expr, Load, OpenVar, Select, Var, cast, const, integer_limits
 from renorm.expr.rewrite import children, key, rebuild
 from renorm.te.loop_algebra import LoopAlgebra, OpaqueValue
 from renorm.te.tensor import ComputeOp, Tensor, source_of
@@ -87,7 +87,7 @@ class Translation:
     def variables(self, e: Expr) -> frozenset[Var]:
         """Loop variables that a value of the body depends on."""
         free = self.algebra.free
-        return frozenset().union(*(free(terms.env[x]) for x, terms in self.nodes(e) if isinstance(x, Var)))
+        return frozenset().union(*(free(terms.env[x]) for x, terms in self.nodes(e) if type(x) is Var))
 
     def _opaque(self, e: Expr) -> Linear:
         entered = self.enter(e) if isinstance(e, Load) else None
@@ -100,9 +100,9 @@ class Translation:
     def _bounds(self, e: Expr) -> Span:
         match e:
             case Select(then=a, otherwise=b) | Call(name="if_then_else", args=(_, a, b)):
-                return either(*(self.algebra.bounds(self.linear(x)) for x in (a, b)))
+                return either(*(self.algebra.form_span(self.linear(x)) for x in (a, b)))
             case Binary(op="*", a=a, b=b) if e.dtype in INDEX_TYPES:
-                return span_of("*", *(self.algebra.bounds(self.linear(x)) for x in (a, b)))
+                return span_of("*", *(self.algebra.form_span(self.linear(x)) for x in (a, b)))
             case Cast(a=a) if not dtypes.is_float(a.dtype):
                 return integer_limits(a.dtype)
             case _:
@@ -153,6 +153,8 @@ class Translation:
         if isinstance(e, Load):
             entered = self.enter(e)
             return entered[0].value(entered[1]) if entered else self._load(e, self)
+        if isinstance(e, OpenVar):
+            return e
         if isinstance(e, Var):
             return cast(e.dtype, self.algebra.value(self.env[e]))
         if isinstance(e, Binary) and e.dtype in INDEX_TYPES and self._reads_nothing(e):
@@ -176,12 +178,12 @@ class Translation:
         difference = self.linear(e.a) - self.linear(e.b)
         parts = difference.offset(-difference.constant)
         least = -difference.constant + (e.op in ("<=", ">"))
-        form, bound = self.algebra.without_division(parts, least)
-        if (form, bound) == (parts, least):
+        form, bound = self.algebra.without_division(parts, Linear({}, least))
+        if form is parts:
             return None
         index = self.algebra.value(form)
         # a bound of the index's type, also where it is beyond that: indices are exact in 64 bits
-        return Binary("<" if e.op in ("<", "<=") else ">=", index, const(bound, index.dtype))
+        return Binary("<" if e.op in ("<", "<=") else ">=", index, const(bound.constant, index.dtype))
 
     def _chosen(self, e: Expr) -> Expr | None:
         """The part that `e` always equals: a branch of a decided condition, or a condition beside one that holds."""

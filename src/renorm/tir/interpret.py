@@ -35,7 +35,10 @@ from renorm.expr.nodes import (
     Ramp,
     Select,
     Var,
+    const,
 )
+from renorm.expr.rewrite import substitute
+from renorm.expr.simplify import simplify
 from renorm.tir import arithmetic
 from renorm.tir.nodes import (
     BLOCK_AXES,
@@ -59,31 +62,50 @@ _AXES = BLOCK_AXES + THREAD_AXES
 _Thread = Callable[..., Iterator[int]]
 
 
-def run(kernel: Kernel, arrays: Sequence[np.ndarray[Any, Any]]) -> None:
+def run(kernel: Kernel, arrays: Sequence[np.ndarray[Any, Any]], extents: Sequence[int] = ()) -> None:
     """Runs the kernel on one array per parameter, in order; what it stores to is written back into the arrays.
+    extents: the open ones that are given, in order.
 
     Arrays may have any shape; their elements in C order are the buffer. Raises InvalidInput for arrays that do not fit,
     InvalidLoops for an access outside a buffer, a read of memory never written, a barrier that not all threads reach.
     """
+    if len(extents) != len(kernel.given):
+        names = ", ".join(v.name for v in kernel.given)
+        raise InvalidInput(f"kernel {kernel.name} takes {len(kernel.given)} extents, not {len(extents)}", [names])
     if len(arrays) != len(kernel.params):
         raise InvalidInput(f"kernel {kernel.name} takes {len(kernel.params)} arrays, not {len(arrays)}")
     memory: list[list[Any]] = []
-    for buffer, array in zip(kernel.params, arrays, strict=True):
-        if dtypes.from_numpy(array.dtype) != buffer.dtype or array.size < buffer.size:
+    sizes = buffer_sizes(kernel, extents)
+    for buffer, size, array in zip(kernel.params, sizes, arrays, strict=True):
+        if dtypes.from_numpy(array.dtype) != buffer.dtype or array.size < size:
             raise InvalidInput(
-                f"kernel {kernel.name}: parameter {buffer.name} takes {buffer.dtype}[{buffer.size}]",
+                f"kernel {kernel.name}: parameter {buffer.name} takes {buffer.dtype}[{size}]",
                 [f"got {array.dtype}[{array.size}]"],
             )
-        memory.append(arithmetic.cells(array.reshape(-1)[: buffer.size], buffer.dtype))
+        memory.append(arithmetic.cells(array.reshape(-1)[:size], buffer.dtype))
     source = _Source(kernel)
     with np.errstate(all="ignore"):
-        source.function()(*memory)
+        source.function()(*extents, *memory)
     written = {id(s.buffer) for s in walk(kernel.body) if isinstance(s, Store)}
-    for buffer, array, values in zip(kernel.params, arrays, memory, strict=True):
+    for buffer, size, array, values in zip(kernel.params, sizes, arrays, memory, strict=True):
         if id(buffer) in written:
             # integers at once in their type: NumPy would make float64 of a list that spans int64 and uint64
             kind = None if dtypes.is_float(buffer.dtype) else array.dtype
-            array.flat[: buffer.size] = np.array(values, kind).astype(array.dtype)
+            array.flat[:size] = np.array(values, kind).astype(array.dtype)
+
+
+def buffer_sizes(kernel: Kernel, extents: Sequence[int]) -> list[int]:
+    """Return how many elements each parameter has where the given extents have these values."""
+    values: dict[Var, Expr] = {v: const(n, v.dtype) for v, n in zip(kernel.given, extents, strict=True)}
+    for v in kernel.extents:
+        if v.definition is not None:
+            values[v] = simplify(substitute(v.definition, values))
+    found: list[int] = []
+    for p in kernel.params:
+        size = simplify(substitute(p.size, values)) if isinstance(p.size, Expr) else const(p.size)
+        assert isinstance(size, Const)
+        found.append(int(size.value))
+    return found
 
 
 def python_source(kernel: Kernel) -> str:
@@ -106,12 +128,18 @@ class _Source:
         self._globals |= {"_lanewise": _lanewise, "_gather": _gather, "_scatter": _scatter, "_new": _new}
         self._count = itertools.count()
         self._in_region = False
+        for v in kernel.given:
+            self._bind(v)
         for p in kernel.params:
             self._bind(p)
+        for v in kernel.extents:
+            if v.definition is not None:
+                value = self._value(v.definition)
+                self._emit(f"{self._bind(v)} = {value}")
         self._stmt(kernel.body)
 
     def text(self) -> str:
-        params = ", ".join(self._names[id(p)] for p in self._kernel.params)
+        params = ", ".join(self._names[id(p)] for p in (*self._kernel.given, *self._kernel.params))
         return "\n".join([f"def _kernel({params}):", *self._lines, "    return None"])
 
     def function(self) -> Callable[..., None]:
@@ -165,8 +193,9 @@ class _Source:
                     self._block(s.otherwise)
             case Allocate(buffer=buffer, body=body):
                 shared = self._in_region and buffer.scope in ("shared", "global")
-                memory = f"_memory.setdefault({next(self._count)}, _new({buffer.size}))" if shared else None
-                self._emit(f"{self._bind(buffer)} = {memory or f'_new({buffer.size})'}")
+                size = self._size(buffer)
+                memory = f"_memory.setdefault({next(self._count)}, _new({size}))" if shared else None
+                self._emit(f"{self._bind(buffer)} = {memory or f'_new({size})'}")
                 self._stmt(body)
             case Barrier():
                 if self._in_region:
@@ -216,12 +245,15 @@ class _Source:
         self._in_region = False
         self._emit(f"_launch({self._kernel.name!r}, {thread}, {tuple(extents.values())})")
 
+    def _size(self, buffer: Buffer) -> str:
+        return self._value(buffer.size) if isinstance(buffer.size, Expr) else str(buffer.size)
+
     def _where(self) -> str:
         """The loop variables of this place, for messages."""
         return "{" + ", ".join(f"{v.name!r}: {self._names[id(v)]}" for v in self._loops) + "}"
 
     def _store(self, s: Store) -> None:
-        memory, (name, size) = self._name(s.buffer), (s.buffer.name, s.buffer.size)
+        memory, (name, size) = self._name(s.buffer), (s.buffer.name, self._size(s.buffer))
         convert = arithmetic.store_function(s.buffer.dtype)
         if s.index.lanes > 1 or s.value.lanes > 1:
             predicate = "None" if s.predicate is None else self._value(s.predicate)
@@ -304,7 +336,7 @@ class _Source:
         buffer = e.source
         if not isinstance(buffer, Buffer) or len(e.indices) != 1:
             raise InvalidLoops(f"kernel {self._kernel.name}: {e} is not an access to a buffer by one index")
-        memory, name, size = self._name(buffer), buffer.name, buffer.size
+        memory, name, size = self._name(buffer), buffer.name, self._size(buffer)
         index = self._index(e.indices[0])
         predicate = "None" if e.predicate is None else self._value(e.predicate)
         zero = self._constant(Const(0, e.dtype))

@@ -1,6 +1,6 @@
 """The loop IR: what a schedule lowers to and what code generators read.
 
-    kernel ::= kernel name(A: f32[n], ...) { s }
+    kernel ::= kernel name[n(1), m(1, 64), p(3) = n + 2](A: f32[n*m], ...) { s }
     s ::= for (x, e, e) { s }        For: start and extent; kind serial, parallel, vectorized, unrolled, or a GPU axis
         | A[e] = e                   Store, to a flat index; may carry a predicate; may be nontemporal
         | let x = e { s }            Let
@@ -11,7 +11,8 @@
         | s ; s                      Seq
 
 Buffers are flat: one index, in elements. A parameter's extent is in its Buffer; who calls a kernel gives at least
-that much. Parallel loops have independent iterations. Kinds of GPU axes are `blockIdx.{x,y,z}` and
+that much. Open extents are numbers that who calls it gives, within their bounds (n is 1 or more, m up to 64), or that
+others define. Parallel loops have independent iterations. Kinds of GPU axes are `blockIdx.{x,y,z}` and
 `threadIdx.{x,y,z}`: a For of such a kind is run by that many blocks or threads, and nested Fors of one kind with
 equal extent are one axis.
 """
@@ -24,7 +25,7 @@ from typing import Any
 
 from renorm.core import dtypes
 from renorm.core.errors import InvalidLoops
-from renorm.expr.nodes import Const, Expr, Var
+from renorm.expr.nodes import Const, Expr, OpenVar, Var
 
 SCOPES = ("global", "shared", "local", "register")
 BLOCK_AXES = ("blockIdx.x", "blockIdx.y", "blockIdx.z")
@@ -34,11 +35,12 @@ KINDS = ("serial", "parallel", "vectorized", "unrolled", *BLOCK_AXES, *THREAD_AX
 
 @dataclass(frozen=True, eq=False)
 class Buffer:
-    """Flat memory. size: elements; compared by identity."""
+    """Flat memory. size: elements, an expression of the kernel's open extents where they have a say; compared by
+    identity."""
 
     name: str
     dtype: str
-    size: int
+    size: int | Expr
     scope: str = "global"
 
     def __post_init__(self) -> None:
@@ -46,8 +48,9 @@ class Buffer:
             raise InvalidLoops(f"buffer {self.name}: {self.scope!r} is not a scope", [f"known: {', '.join(SCOPES)}"])
 
     @property
-    def nbytes(self) -> int:
-        return self.size * dtypes.itemsize(self.dtype)
+    def nbytes(self) -> int | None:
+        """Return its bytes, None where its size is open."""
+        return None if isinstance(self.size, Expr) else self.size * dtypes.itemsize(self.dtype)
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,13 +136,20 @@ class Seq(Stmt):
 
 @dataclass(frozen=True, eq=False)
 class Kernel:
-    """A loop program. params: buffers that the caller passes, in order. outputs: names of the parameters it writes."""
+    """A loop program. params: buffers that the caller passes, in order. outputs: names of the parameters it writes.
+    extents: open ones, given by the caller or defined by those before them."""
 
     name: str
     params: tuple[Buffer, ...]
     body: Stmt
     outputs: frozenset[str] = frozenset()
     attrs: dict[str, Any] = field(default_factory=dict[str, Any])
+    extents: tuple[OpenVar, ...] = ()
+
+    @property
+    def given(self) -> tuple[OpenVar, ...]:
+        """The extents that the caller gives."""
+        return tuple(v for v in self.extents if v.definition is None)
 
     def with_body(self, body: Stmt) -> Kernel:
         return replace(self, body=body)

@@ -27,6 +27,7 @@ from renorm.expr.nodes import (
     Expr,
     Load,
     Not,
+    OpenVar,
     Ramp,
     Select,
     Var,
@@ -55,9 +56,13 @@ _ARGUMENTS = INTRINSICS | dict.fromkeys(PREFIX, 2) | {"select": 3, "ramp": 3}  #
 _SUFFIXES = {"f": "float32", "h": "float16"}
 GRAMMAR = (
     r"""
-start: "kernel" NAME "(" parameters ")" "->" "(" outputs ")" _braced
+start: "kernel" NAME ["[" extents "]"] "(" parameters ")" "->" "(" outputs ")" _braced
+extents: extent ("," extent)*
+extent: NAME "(" [signed] ["," signed] ")" ["=" expression]
+signed: [MINUS] INTEGER
 parameters: (parameter ("," parameter)*)?
-parameter: NAME ":" DTYPE "[" INTEGER "]"
+parameter: NAME ":" DTYPE "[" size "]"
+?size: INTEGER | KNOWN -> known | "(" expression ")"
 outputs: (output ("," output)*)?
 output: KNOWN
 
@@ -72,7 +77,7 @@ rest: (allocation | axis) block -> bound
     | [NONTEMPORAL] element "=" expression -> store
 loop: KIND "(" variable "," expression "," expression ")"
 let: "let" NAME "=" expression
-allocation: [_ATTR "[" KNOWN "]" "storage_scope" "=" SCOPE] "allocate" KNOWN "[" DTYPE "*" INTEGER "]"
+allocation: [_ATTR "[" KNOWN "]" "storage_scope" "=" SCOPE] "allocate" KNOWN "[" DTYPE "*" size "]"
 axis: _ATTR "[" "iter_var" "(" variable "," "," AXIS ")" "]" "thread_extent" "=" expression
 variable: NAME [":" DTYPE]
 element: buffer "[" expression [predicate] "]"
@@ -140,7 +145,7 @@ class _KernelReader(TextReader):
         "NAME": "a name",
         "KNOWN": "a name",
         "DTYPE": "a dtype",
-        "INTEGER": "a number of elements",
+        "INTEGER KNOWN LPAR": "a number of elements",
         "NUMBER": "a number",
         "SCOPE": f"a scope ({', '.join(SCOPES)})",
         "AXIS": "a GPU axis",
@@ -153,10 +158,19 @@ class _KernelReader(TextReader):
 
     # --- kernel and statements
 
-    def start(self, name: str, parameters: list[Buffer], outputs: list[str], body: Stmt) -> Kernel:
-        return Kernel(name, tuple(parameters), body, frozenset(outputs))
+    def start(
+        self, name: str, extents: list[OpenVar] | None, parameters: list[Buffer], outputs: list[str], body: Stmt
+    ) -> Kernel:
+        return Kernel(name, tuple(parameters), body, frozenset(outputs), extents=tuple(extents or ()))
 
-    def parameter(self, name: str, dtype: str, size: int) -> Buffer:
+    def extent(self, name: str, low: int | None, high: int | None, definition: Expr | None) -> OpenVar:
+        self._scope[name] = found = OpenVar(name, "int32", low, high, definition)
+        return found
+
+    def signed(self, minus: Token | None, number: int) -> int:
+        return -number if minus else number
+
+    def parameter(self, name: str, dtype: str, size: int | Expr) -> Buffer:
         self._scope[name] = buffer = Buffer(name, dtype, size)
         return buffer
 
@@ -191,7 +205,7 @@ class _KernelReader(TextReader):
         var = Var(name, value.dtype, value.lanes)
         return self._bind(var, Let, var, value)
 
-    def allocation(self, scoped: Any, scope: Any, name: Token, dtype: str, size: int) -> Callable[[Stmt], Stmt]:
+    def allocation(self, scoped: Any, scope: Any, name: Token, dtype: str, size: int | Expr) -> Callable[[Stmt], Stmt]:
         if scoped and scoped != name:
             raise self.unexpected(name, f"{str(scoped)!r}, whose scope this is")
         buffer = Buffer(str(name), dtype, size, scope.strip('"') if scope else "global")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import inf
 
-from renorm.expr.bounds import Intervals, is_finite
-from renorm.expr.nodes import Binary, Expr, Load, Not, Var
-from renorm.expr.rewrite import conjuncts
+from renorm.expr.bounds import End, Intervals, is_finite
+from renorm.expr.nodes import Binary, Const, Expr, Load, Not, Var
+from renorm.expr.rewrite import conjuncts, same
 from renorm.expr.rewrite import walk as walk_expr
 from renorm.expr.simplify import Simplifier
 from renorm.tir.nodes import Buffer, For, If, Kernel, Let, Stmt, Store, children, walk
@@ -14,10 +15,11 @@ from renorm.tir.nodes import Buffer, For, If, Kernel, Let, Stmt, Store, children
 
 @dataclass(frozen=True)
 class Scope:
-    """bounds: inclusive. facts: conditions that hold. written: buffers that the program stores to, whose elements may
-    change while a fact about them is still remembered; such facts are not taken in."""
+    """bounds: inclusive; numbers, or expressions where a loop ends at open extents. facts: conditions that hold.
+    written: buffers that the program stores to, whose elements may change while a fact about them is still remembered;
+    such facts are not taken in."""
 
-    bounds: dict[Var, tuple[int, int]] = field(default_factory=dict[Var, tuple[int, int]])
+    bounds: dict[Var, tuple[End, End]] = field(default_factory=dict[Var, "tuple[End, End]"])
     facts: tuple[Expr, ...] = ()
     written: frozenset[Buffer] = frozenset()
 
@@ -31,23 +33,27 @@ class Scope:
         """In the body of a loop; its iterations reach from the least start to the greatest end."""
         intervals = self.intervals()
         low, _ = intervals.span(loop.start)
-        _, high = intervals.span(Binary("+", loop.start, loop.extent))
-        return self.with_bounds(loop.var, low, high - 1)
+        last = Binary("+", loop.start, loop.extent)
+        _, high = intervals.span(last)
+        if is_finite((low, high)):
+            return self.with_bounds(loop.var, low, high - 1)
+        first = loop.start if low == -inf else int(low)
+        return self._bounded(loop.var, first, Binary("-", last, Const(1, last.dtype)) if high == inf else int(high) - 1)
 
     def binding(self, let: Let) -> Scope:
         """In the body of a Let."""
         return self.with_bounds(let.var, *self.intervals().span(let.value))
 
-    def throughout(self, body: Stmt) -> dict[Var, tuple[int, int]]:
+    def throughout(self, body: Stmt) -> dict[Var, tuple[End, End]]:
         """Bounds that hold wherever a variable is bound, here and in `body`."""
-        found: dict[Var, tuple[int, int] | None] = dict(self.bounds)
+        found: dict[Var, tuple[End, End] | None] = dict(self.bounds)
 
         def visit(s: Stmt, scope: Scope) -> None:
             if isinstance(s, (For, Let)):
                 scope = scope.inside(s) if isinstance(s, For) else scope.binding(s)
                 own = scope.bounds.get(s.var)
                 known = found.get(s.var, own)  # of a loop that a pass has copied
-                found[s.var] = own and known and (min(own[0], known[0]), max(own[1], known[1]))
+                found[s.var] = own and known and _either(own, known)
             for c in children(s):
                 visit(c, scope)
 
@@ -67,10 +73,12 @@ class Scope:
                 return [self] * len(children(s))
 
     def with_bounds(self, var: Var, low: float, high: float) -> Scope:
-        bounds = {v: b for v, b in self.bounds.items() if v is not var}
         if is_finite((low, high)):
-            bounds[var] = int(low), int(max(low, high))
-        return Scope(bounds, self.facts, self.written)
+            return self._bounded(var, int(low), int(max(low, high)))
+        return Scope({v: b for v, b in self.bounds.items() if v is not var}, self.facts, self.written)
+
+    def _bounded(self, var: Var, low: End, high: End) -> Scope:
+        return Scope({**self.bounds, var: (low, high)}, self.facts, self.written)
 
     def assuming(self, condition: Expr, holds: bool = True) -> Scope:
         """Return where the condition holds, or where it does not."""
@@ -85,3 +93,16 @@ class Scope:
 
     def intervals(self) -> Intervals:
         return Intervals(self.bounds, self.facts)
+
+
+def _either(a: tuple[End, End], b: tuple[End, End]) -> tuple[End, End] | None:
+    """Bounds that hold where either pair does; None where open ends differ."""
+    found: list[End] = []
+    for x, y, choose in ((a[0], b[0], min), (a[1], b[1], max)):
+        if isinstance(x, Expr) or isinstance(y, Expr):
+            if not (isinstance(x, Expr) and isinstance(y, Expr) and same(x, y)):
+                return None
+            found.append(x)
+        else:
+            found.append(choose(x, y))
+    return found[0], found[1]

@@ -33,7 +33,7 @@ from contextlib import contextmanager
 from typing import Union
 
 from renorm.core import dtypes
-from renorm.expr.nodes import INTRINSICS, Const, Expr, Load, Source, Var
+from renorm.expr.nodes import INTRINSICS, Const, Expr, Load, OpenVar, Source, Var
 from renorm.expr.rewrite import walk as walk_expr
 from renorm.expr.text import PREFIX, access_text, text
 from renorm.tir.nodes import (
@@ -42,6 +42,7 @@ from renorm.tir.nodes import (
     THREAD_AXES,
     Allocate,
     Barrier,
+    Buffer,
     For,
     If,
     Kernel,
@@ -63,7 +64,7 @@ _Named = Union[Var, Source]
 def simple(kernel: Kernel) -> str:
     """The allocations and the body alone, as the articles print them."""
     printer = _Printer()
-    with printer.scope(kernel.params):
+    with printer.scope((*kernel.extents, *kernel.params)):
         printer.block(kernel.body, 0)
     return printer.result()
 
@@ -71,10 +72,12 @@ def simple(kernel: Kernel) -> str:
 def full(kernel: Kernel) -> str:
     """The whole kernel; tir.parse.parse(full(k)) is a kernel with the same text and meaning."""
     printer = _Printer()
-    with printer.scope(kernel.params):
-        params = ", ".join(f"{printer.name(b)}: {b.dtype}[{b.size}]" for b in kernel.params)
+    with printer.scope((*kernel.extents, *kernel.params)):
+        params = ", ".join(f"{printer.name(b)}: {b.dtype}[{printer.size(b)}]" for b in kernel.params)
         outputs = ", ".join(printer.name(b) for b in kernel.params if b.name in kernel.outputs)
-        printer.line(0, f"kernel {printer.identifier(kernel.name)}({params}) -> ({outputs}) {{")
+        extents = ", ".join(printer.extent(v) for v in kernel.extents)
+        name = printer.identifier(kernel.name) + (f"[{extents}]" if extents else "")
+        printer.line(0, f"kernel {name}({params}) -> ({outputs}) {{")
         printer.block(kernel.body, 1)
         printer.line(0, "}")
     return printer.result()
@@ -211,7 +214,7 @@ class _Printer:
                 with self.scope((buffer,)):
                     name = self.name(buffer)
                     self.line(depth, f'// attr [{name}] storage_scope = "{buffer.scope}"')
-                    self.line(depth, f"allocate {name}[{buffer.dtype} * {buffer.size}]")
+                    self.line(depth, f"allocate {name}[{buffer.dtype} * {self.size(buffer)}]")
                     self.block(s.body, depth)
             case Barrier():
                 self.line(depth, f"barrier({s.scope})")
@@ -221,6 +224,15 @@ class _Printer:
                 self.block(s, depth)
             case _:
                 raise TypeError(f"not a statement: {type(s).__name__}")
+
+    def size(self, buffer: Buffer) -> str:
+        """The number of elements of a buffer."""
+        return self.expr(buffer.size) if isinstance(buffer.size, Expr) else str(buffer.size)
+
+    def extent(self, v: OpenVar) -> str:
+        """An open extent with its bounds, and what defines it."""
+        bounds = "" if v.low is None else str(v.low) if v.high is None else f"{v.low}, {v.high}"
+        return f"{self.name(v)}({bounds})" + ("" if v.definition is None else f" = {self.expr(v.definition)}")
 
     def _typed(self, var: Var) -> str:
         return self.name(var) if var.dtype == "int32" else f"{self.name(var)}: {var.dtype}"

@@ -22,7 +22,7 @@ from renorm.core.errors import InvalidLoops
 from renorm.core.linear import Span
 from renorm.core.target import Target
 from renorm.expr import mixed_radix
-from renorm.expr.bounds import interval, is_exact, is_finite, is_within
+from renorm.expr.bounds import Intervals, interval, is_exact, is_finite, is_within
 from renorm.expr.nodes import Binary, Broadcast, Call, Expr, Load, Not, Ramp, Select, Var
 from renorm.expr.rewrite import children as parts_of
 from renorm.expr.rewrite import conjuncts, variables
@@ -74,13 +74,26 @@ class _Checker:
     def kernel(self) -> None:
         params = self._kernel.params
         names = [p.name for p in params]
+        self._extents()
         for p in params:
+            if isinstance(p.size, Expr):
+                self._names(p.size)
             if id(p) in self._bound or names.count(p.name) > 1:
                 self.problems.append(f"two parameters are called {p.name}")
             self._bound.add(id(p))
         for name in sorted(self._kernel.outputs - set(names)):
             self.problems.append(f"the output {name} is not a parameter")
         self._stmt(self._kernel.body, Scope(written=self._written))
+
+    def _extents(self) -> None:
+        for v in self._kernel.extents:
+            if v.definition is not None:
+                self._names(v.definition)
+                low, high = Intervals().span(v.definition)
+                ends = -inf if v.low is None else v.low, inf if v.high is None else v.high
+                if not (ends[0] <= low and high <= ends[1]):
+                    self.problems.append(f"{v.name} = {v.definition} is not within [{ends[0]}, {ends[1]}]")
+            self._bound.add(id(v))
 
     def _bind(self, x: Var | Buffer) -> None:
         if id(x) in self._bound:
@@ -117,7 +130,9 @@ class _Checker:
                     self._stmt(s.otherwise, scope.assuming(s.condition, holds=False))
             case Allocate():
                 self._bind(s.buffer)
-                if s.buffer.size <= 0:
+                if isinstance(s.buffer.size, Expr):
+                    self._names(s.buffer.size)
+                elif s.buffer.size <= 0:
                     self.problems.append(f"{s.buffer.name} has {s.buffer.size} elements")
                 self._stmt(s.body, scope)
                 self._bound.discard(id(s.buffer))
@@ -176,10 +191,13 @@ class _Checker:
             guarded = _and_in_expression(guarded, predicate)
         if any(interval(f, guarded.bounds) == (0, 0) for f in guarded.facts):
             return  # never reached
-        if is_within(guarded.intervals().span(index), buffer.size):
+        if guarded.intervals().is_within(index, buffer.size):
             return
         simple = guarded.simplifier()(index)
-        if is_within(guarded.intervals().span(simple), buffer.size):
+        if guarded.intervals().is_within(simple, buffer.size):
+            return
+        if isinstance(buffer.size, Expr):
+            self.problems.append(_outside(buffer, simple, guarded.intervals().span(simple), guarded, what, False))
             return
         span = mixed_radix.interval(simple, guarded.bounds, guarded.facts)
         if is_within(span, buffer.size):
@@ -256,14 +274,16 @@ def _extremes(e: Expr, scope: Scope) -> tuple[int, int] | None:
                 relevant.append(f)
                 axes += [v for v in variables(f) if all(v is not a for a in axes)]
                 grown = True
-    points = 1
+    points, ranges = 1, list[range]()
     for v in axes:
-        if v not in scope.bounds:
+        low, high = scope.bounds.get(v, (None, None))
+        if not isinstance(low, int) or not isinstance(high, int):
             return None
-        points *= scope.bounds[v][1] - scope.bounds[v][0] + 1
+        ranges.append(range(low, high + 1))
+        points *= len(ranges[-1])
         if points > MOST_POINTS:
             return None
-    grids = np.meshgrid(*(np.arange(scope.bounds[v][0], scope.bounds[v][1] + 1) for v in axes), indexing="ij")
+    grids = np.meshgrid(*ranges, indexing="ij")
     values = {v: g.reshape(-1) for v, g in zip(axes, grids, strict=True)}
     try:
         possible = np.ones(points, bool)
@@ -299,7 +319,9 @@ def _evaluate(e: Expr, values: dict[Var, np.ndarray]) -> np.ndarray:
 
 def _outside(buffer: Buffer, index: Expr, reached: Span, scope: Scope, what: str, certain: bool) -> str:
     low, high = ("?" if x in (inf, -inf) else str(x) for x in reached)
-    known = [f"{v.name} in [{scope.bounds[v][0]}, {scope.bounds[v][1]}]" for v in variables(index) if v in scope.bounds]
+    known = [
+        f"{v.name} in [{scope.bounds[v][0]!s}, {scope.bounds[v][1]!s}]" for v in variables(index) if v in scope.bounds
+    ]
     known += [str(f) for f in scope.facts if any(v is w for v in variables(f) for w in variables(index))]
     verdict = "is" if certain else "may be"
     reads_data = any(isinstance(x, Load) for x in walk_expr(index))

@@ -111,7 +111,7 @@ def _launch_problems(name: str, nest: Stmt) -> Iterator[str]:
             if extents.get(axis, 1) > MOST_BLOCKS[axis]:
                 yield f"stage {name}: {extents[axis]} blocks along {axis}; a GPU runs at most {MOST_BLOCKS[axis]}"
         shared = [s.buffer for s in walk(region) if isinstance(s, Allocate) and s.buffer.scope == "shared"]
-        total = sum(b.nbytes for b in shared)
+        total = sum(b.nbytes or 0 for b in shared)  # of open size is none: the bounds of threads are numbers
         if total > MOST_SHARED:
             sizes = ", ".join(f"{b.name} {b.nbytes}" for b in shared)
             yield f"stage {name}: {total} bytes of shared memory ({sizes}); a block has {MOST_SHARED}"

@@ -10,6 +10,7 @@ from renorm.codegen.in_place import in_place
 from renorm.codegen.llvm import machine
 from renorm.codegen.llvm.kernel import module
 from renorm.codegen.llvm.spills import spills
+from renorm.codegen.open_sizes import OpenSizes
 from renorm.codegen.phases import cut
 from renorm.core.errors import InvalidTarget
 from renorm.core.target import Target
@@ -28,18 +29,20 @@ def compile_kernel(kernel: Kernel, target: Target) -> CompiledKernel:
     verify(kernel, target)
     phases, workspaces = cut(prepare(kernel))
     text, scratch = module(kernel, target, phases, workspaces)
+    of_extents = OpenSizes(kernel)
     code = machine.emit_object(text, target, kernel.name)
     return CompiledKernel(
         name=kernel.name,
         object=code,
-        phases=tuple(phase.extent for phase in phases),
+        phases=tuple(of_extents(phase.extent) for phase in phases),
         accesses=tuple(access(phase, (*kernel.params, *workspaces)) for phase in phases),
         in_place=in_place(kernel),
-        workspace=tuple(buffer.nbytes for buffer in workspaces),
-        scratch=scratch,
+        workspace=tuple(of_extents.nbytes(buffer) for buffer in workspaces),
+        scratch=of_extents(scratch),
         spills=spills(code, f"kernel {kernel.name}"),
         llvm=text,
         loops=str(kernel),
+        extents=of_extents.names,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 
 from renorm.codegen.llvm import types
 from renorm.codegen.llvm.expressions import Expressions
@@ -10,11 +11,12 @@ from renorm.codegen.llvm.memory import NONTEMPORAL, Storage
 from renorm.codegen.llvm.ssa import I8, I64, PTR, Function, Value, constant, weights_of
 from renorm.codegen.llvm.subtarget import subtarget
 from renorm.codegen.phases import Phase
+from renorm.core import dtypes
 from renorm.core.errors import InternalError, InvalidLoops
 from renorm.core.target import Target
 from renorm.expr import rewrite
 from renorm.expr.linear import INDEX_TYPES
-from renorm.expr.nodes import Expr, Load, Var
+from renorm.expr.nodes import Expr, Load, Var, as_expr
 from renorm.runtime.program import ALIGNMENT, align
 from renorm.tir.nodes import (
     Allocate,
@@ -36,12 +38,13 @@ from renorm.tir.nodes import (
 STACK_BYTES = 4096  # a larger buffer inside a phase lives in scratch
 
 
-def module(kernel: Kernel, target: Target, phases: Sequence[Phase], workspaces: Sequence[Buffer]) -> tuple[str, int]:
+def module(
+    kernel: Kernel, target: Target, phases: Sequence[Phase], workspaces: Sequence[Buffer]
+) -> tuple[str, int | Expr]:
     """The LLVM IR of a prepared kernel (tir.passes), and the bytes of scratch that each thread needs. No name of the
     kernel is in it, so that equal programs give equal text.
     """
-    scratch = _scratch_offsets(phases)
-    stride = max((offset + align(b.nbytes) for b, offset in scratch.items()), default=0)
+    scratch, stride = _scratch_offsets(phases)
     functions: list[str] = []
     tables: dict[str, str] = {}
     rounds: set[int] = set()
@@ -59,23 +62,41 @@ def module(kernel: Kernel, target: Target, phases: Sequence[Phase], workspaces: 
 
 
 def _on_stack(buffer: Buffer) -> bool:
-    return buffer.nbytes <= STACK_BYTES
+    return buffer.nbytes is not None and buffer.nbytes <= STACK_BYTES
 
 
-def _scratch_offsets(phases: Sequence[Phase]) -> dict[Buffer, int]:
-    """Return where in scratch each large buffer of a phase lives; buffers that are not alive together share."""
-    offsets: dict[Buffer, int] = {}
+def _scratch_offsets(phases: Sequence[Phase]) -> tuple[dict[Buffer, int | Expr], int | Expr]:
+    """Return where in scratch each large buffer of a phase lives, and where scratch ends. Buffers that are not alive
+    together share; those whose size is open lie after the others, and share with none."""
+    offsets: dict[Buffer, int | Expr] = {}
+    of_open_size: list[Buffer] = []
+    end = 0
 
     def visit(s: Stmt, used: int) -> None:
+        nonlocal end
         if isinstance(s, Allocate) and not _on_stack(s.buffer):
-            offsets[s.buffer] = used
-            used += align(s.buffer.nbytes)
+            if s.buffer.nbytes is None:
+                of_open_size.append(s.buffer)
+            else:
+                offsets[s.buffer] = used
+                used += align(s.buffer.nbytes)
+                end = max(end, used)
         for part in children(s):
             visit(part, used)
 
     for phase in phases:
         visit(phase.body, 0)
-    return offsets
+    total: int | Expr = end
+    for buffer in dict.fromkeys(of_open_size):
+        offsets[buffer] = total
+        total = total + aligned_bytes(buffer)
+    return offsets, total
+
+
+def aligned_bytes(buffer: Buffer) -> Expr:
+    """Return the bytes of a buffer of open size, up to a multiple of ALIGNMENT."""
+    nbytes = buffer.size * dtypes.itemsize(buffer.dtype)
+    return as_expr((nbytes + (ALIGNMENT - 1)) // ALIGNMENT * ALIGNMENT)
 
 
 class _PhaseEmitter:
@@ -87,8 +108,8 @@ class _PhaseEmitter:
         kernel: Kernel,
         target: Target,
         arguments: Sequence[Buffer],
-        scratch: dict[Buffer, int],
-        stride: int,
+        scratch: dict[Buffer, int | Expr],
+        stride: int | Expr,
     ):
         parameters = ["ptr noalias readonly %args", "i64 %lo", "i64 %hi", "i64 %thread"]
         self.f = Function(f"phase{number}", parameters, "#0", target.vector_bytes == 64)
@@ -117,18 +138,36 @@ class _PhaseEmitter:
         low, high = Value("%lo", I64), Value("%hi", I64)
         with self.f.loop(low, high, at_least_once=False) as i:
             self._enter(loop.body)
-            self.x.indices.bindings[loop.var] = start + self.x.indices.form_of(i, (0, phase.extent - 1))
+            last = inf if isinstance(phase.extent, Expr) else phase.extent - 1
+            self.x.indices.bindings[loop.var] = start + self.x.indices.form_of(i, (0, last))
             self.statement(loop.body)
 
     def _bind_arguments(self, phase: Phase) -> None:
+        indices, count = self.x.indices, len(self._arguments)
+        for k, v in enumerate(self._kernel.given, start=count):
+            address = self.f.offset(Value("%args", PTR), "ptr", constant(I64, k))
+            value = self.f.effect(f"load i64, ptr {address.text}, align 8, !invariant.load !0", I64)
+            ends = -inf if v.low is None else v.low, inf if v.high is None else v.high
+            indices.bindings[v] = indices.form_of(value, ends)
+        for v in self._kernel.extents:
+            if v.definition is not None:
+                value = indices.value(indices.linear(v.definition))
+                ends = -inf if v.low is None else v.low, inf if v.high is None else v.high
+                indices.bindings[v] = indices.form_of(value, ends)
         used = _buffers(phase)
         for k, buffer in enumerate(self._arguments):
             if buffer in used:
-                self.x.memory.places[buffer] = Storage(self._argument(k), buffer.dtype, buffer.size, is_private=False)
+                size = None if isinstance(buffer.size, Expr) else buffer.size
+                self.x.memory.places[buffer] = Storage(self._argument(k), buffer.dtype, size, is_private=False)
         if any(buffer in self._scratch for buffer in used):
-            base = self._argument(len(self._arguments))
-            mine = self.f.op("mul", Value("%thread", I64), constant(I64, self._stride))
+            base = self._argument(count + len(self._kernel.given))
+            mine = self.f.op("mul", Value("%thread", I64), self._number(self._stride))
             self._scratch_base = self.f.offset(base, "i8", mine)
+
+    def _number(self, size: int | Expr) -> Value:
+        if isinstance(size, Expr):
+            return self.x.indices.value(self.x.indices.linear(size))
+        return constant(I64, size)
 
     def _argument(self, k: int) -> Value:
         address = self.f.offset(Value("%args", PTR), "ptr", constant(I64, k))
@@ -234,8 +273,10 @@ class _PhaseEmitter:
 
     def _place(self, buffer: Buffer) -> Storage:
         if buffer in self._scratch:
-            pointer = self.f.offset(self._scratch_base, I8.element, constant(I64, self._scratch[buffer]))
-            return Storage(pointer, buffer.dtype, buffer.size, is_private=False)
+            pointer = self.f.offset(self._scratch_base, I8.element, self._number(self._scratch[buffer]))
+            size = None if isinstance(buffer.size, Expr) else buffer.size
+            return Storage(pointer, buffer.dtype, size, is_private=False)
+        assert not isinstance(buffer.size, Expr)  # what is on the stack has bytes
         element = types.memory_type(buffer.dtype).element
         pointer = self.f.allocate(element, max(1, buffer.size), ALIGNMENT)
         return Storage(pointer, buffer.dtype, buffer.size, is_private=True)

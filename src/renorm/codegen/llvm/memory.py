@@ -24,11 +24,12 @@ NONTEMPORAL = 1  # number of the metadata node that LLVM's hint wants (codegen.l
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """Where a buffer of `size` elements lives. is_private: on the stack of one call, where no other thread sees it."""
+    """Where a buffer of `size` elements lives; None, of an open number, but one at least. is_private: on the stack of
+    one call, where no other thread sees it."""
 
     pointer: Value
     dtype: str
-    size: int
+    size: int | None
     is_private: bool
 
     @property
@@ -128,7 +129,7 @@ class Memory:
         if mask is None:
             return f.splat(self._read(place, first, 1), lanes)
         zero = constant(vector(place.element, lanes), 0)
-        if not place.size:
+        if place.size == 0:
             return zero
         address = self._indices.address(place.pointer, place.element, first)
         chosen = f.select(f.any(mask), address, place.pointer)
@@ -165,7 +166,12 @@ class Memory:
         f, lanes = self._f, len(forms)
         first, low = forms[0], min(form.constant for form in forms)
         start = Form(first.terms, low // lanes * lanes)
-        if place.size % lanes or first.split(lanes)[1].terms or not all(form.is_parallel(first) for form in forms):
+        if (
+            place.size is None
+            or place.size % lanes
+            or first.split(lanes)[1].terms
+            or not all(form.is_parallel(first) for form in forms)
+        ):
             return None
         order = [form.constant - start.constant for form in forms]
         if max(order) >= lanes:
@@ -181,7 +187,7 @@ class Memory:
         """One element where the condition holds, else 0. There is no branch, as in `_read_spread`: amid a tile of
         registers it would make LLVM spill some."""
         f, t = self._f, vector(place.element, 1)
-        if not place.size:
+        if place.size == 0:
             return constant(t, 0)
         address = self._indices.address(place.pointer, place.element, form)
         chosen = f.select(condition, address, place.pointer)
@@ -192,7 +198,7 @@ class Memory:
         """Return whether all lanes are private memory: then a mask is a choice, and the buffer can become a
         register."""
         low, high = self._indices.form_span(first)
-        return place.is_private and low >= 0 and high + lanes <= place.size
+        return place.is_private and place.size is not None and low >= 0 and high + lanes <= place.size
 
     def _remember(self, text: str, t: Type, place: Storage) -> Value:
         return self._f.remembered(self._key(text, place), text, t)

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from math import gcd
 
 from renorm.core.errors import InvalidSchedule
-from renorm.expr.bounds import is_within
 from renorm.expr.linear import INDEX_TYPES, Linear, expression, linear, one_of_each
 from renorm.expr.nodes import Binary, Broadcast, Call, Cast, Const, Expr, Load, Not, Ramp, Select, Var
 from renorm.expr.rewrite import children as parts_of
@@ -299,7 +298,7 @@ class _Vectorizing:
         say."""
         if not isinstance(e.source, Buffer) or e.predicate is not None:
             return False
-        return is_within(self._unmasked.span(e.indices[0]), e.source.size)
+        return self._unmasked.is_within(e.indices[0], e.source.size)
 
 
 def _loads_of(e: Expr) -> Iterator[Load]:

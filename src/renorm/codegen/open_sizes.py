@@ -1,0 +1,48 @@
+"""Sizes and trip counts of a kernel as extents (core.dims), which the runtime computes."""
+
+from __future__ import annotations
+
+from renorm.core import dtypes
+from renorm.core.dims import Dim, Sym
+from renorm.core.errors import InternalError
+from renorm.expr.nodes import Binary, Cast, Const, Expr, OpenVar
+from renorm.tir.nodes import Buffer, Kernel
+
+
+class OpenSizes:
+    """Expressions of a kernel's open extents as Dims. names: of the extents that are given, by their order, so that
+    kernels of equal structure have equal sizes."""
+
+    def __init__(self, kernel: Kernel):
+        self.names = tuple(f"e{i}" for i in range(len(kernel.given)))
+        self._dims: dict[Expr, Dim] = {v: Sym(name) for v, name in zip(kernel.given, self.names)}
+        for v in kernel.extents:
+            if v.definition is not None:
+                self._dims[v] = self(v.definition)
+
+    def __call__(self, e: int | Expr) -> Dim:
+        match e:
+            case int():
+                return e
+            case Const():
+                return int(e.value)
+            case OpenVar():
+                return self._dims[e]
+            case Cast():
+                return self(e.a)
+            case Binary(op="+"):
+                return self(e.a) + self(e.b)
+            case Binary(op="-"):
+                return self(e.a) - self(e.b)
+            case Binary(op="*"):
+                return self(e.a) * self(e.b)
+            case Binary(op="//"):
+                return self(e.a) // self(e.b)
+            case Binary(op="%"):
+                return self(e.a) % self(e.b)
+            case _:
+                raise InternalError(f"the size {e} is no polynomial of extents")
+
+    def nbytes(self, buffer: Buffer) -> Dim:
+        """The bytes of a buffer."""
+        return self(buffer.size) * dtypes.itemsize(buffer.dtype)

@@ -1,0 +1,265 @@
+"""Bounds of forms in which open extents stand: most(form) is a number that the form never exceeds, or infinity.
+
+    i*m + j,  0 <= i < n,  0 <= j < m      at most (n - 1)*m + m - 1 = n*m - 1: less than n*m by 1, at any n and m
+
+What varies is eliminated, one atom after the other, those first of which no other bound is made: where a form is
+x*p + q and p is never negative, x stands at its greatest value, which may be a form itself. What is left is a
+polynomial of extents n = low + n', 0 <= n': multiplied out in n', terms that are not positive are at most 0. Quotients
+of extents, and extents that are defined by others, are tried as they stand, and as what they are made of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import product as choices
+from math import inf, prod
+from typing import TYPE_CHECKING
+
+from renorm.expr.linear import Linear, cofactor, divided, expression, factors, linear, times
+from renorm.expr.nodes import Binary, Cast, Const, Expr, OpenVar, Var
+from renorm.expr.rewrite import children
+
+if TYPE_CHECKING:
+    from renorm.expr.bounds import Intervals
+
+_MOST_STEPS = 60  # atoms that are eliminated for one bound
+
+Reach = tuple[Linear | None, Linear | None]  # least and greatest value, as forms; None where there is none
+
+
+class OpenBounds:
+    """Bounds of forms, where those of variables may be forms."""
+
+    def __init__(self, intervals: Intervals):
+        self._intervals, self._intern = intervals, intervals.intern
+        self._ranks: dict[Expr, int] = {}
+        self._open: dict[Expr, bool] = {}
+        self._found: dict[tuple[object, bool], float] = {}
+
+    def concerns(self, form: Linear) -> bool:
+        """Return whether open extents have a say in the bounds of a form."""
+        return any(self._is_open(atom) for atom in form.terms)
+
+    def _is_open(self, e: Expr) -> bool:
+        found = self._open.get(e)
+        if found is None:
+            if type(e) is OpenVar:
+                found = True
+            elif isinstance(e, Var):
+                ends = self._intervals.bounds.get(e, (0, 0))
+                found = any(isinstance(end, Expr) for end in ends)
+            else:
+                found = any(self._is_open(c) for c in children(e))
+            self._open[e] = found
+        return found
+
+    def most(self, form: Linear) -> float:
+        """Return a number that the form never exceeds."""
+        return min(self._most(form, taken_apart) for taken_apart in (False, True))
+
+    def _most(self, form: Linear, is_apart: bool) -> float:
+        name = form.key(), is_apart
+        found = self._found.get(name)
+        if found is None:
+            self._found[name] = inf  # of a bound that leads back to itself nothing is known
+            found = self._found[name] = self._eliminated(form, is_apart)
+        return found
+
+    def _eliminated(self, form: Linear, is_apart: bool) -> float:
+        """is_apart: whether quotients and defined extents are taken as what they are made of."""
+        divisor = 1
+        for _ in range(_MOST_STEPS):
+            atom = self._next(form, is_apart)
+            if atom is None:
+                bound = self._of_extents(form)
+                return bound if bound in (inf, -inf) else int(bound) // divisor
+            parts = cofactor(form, atom, self._intern)
+            if parts is None:
+                return inf
+            multiple, rest = parts
+            sign = self._sign(multiple)
+            if not sign:
+                return inf
+            quotient = self._quotient(atom) if is_apart else None
+            if quotient is not None:  # c*(x // c) is at most x, and at least x - c + 1
+                x, c = quotient
+                end, rest, divisor = (x if sign > 0 else x.offset(1 - c)), rest * c, divisor * c
+            else:
+                end = self._reach(atom)[sign > 0]
+            together = None if end is None else times(multiple, end, self._intern)
+            if together is None:
+                return inf
+            form = rest + together
+        return inf
+
+    def _next(self, form: Linear, is_apart: bool) -> Expr | None:
+        """Return the atom to eliminate: of the highest rank, since bounds are made of what has a lower one."""
+        found, rank = None, 0 if is_apart else 1
+        for atom in form.terms:
+            for x in factors(atom):
+                if (own := self._rank(x)) > rank:
+                    found, rank = x, own
+        return found
+
+    def _rank(self, x: Expr) -> int:
+        """Return 0 for extents that the caller gives, 1 for what is made of extents alone, more for what varies."""
+        found = self._ranks.get(x)
+        if found is None:
+            self._ranks[x] = 0
+            if type(x) is OpenVar:
+                found = 0 if x.definition is None else 1
+            elif isinstance(x, Var):
+                ends = self._intervals.bounds.get(x, ())
+                found = 2 + self._highest(e for e in ends if isinstance(e, Expr))
+            elif all(type(v) is OpenVar for v in _leaves(x)):
+                found = 1
+            else:
+                found = 2 + self._highest(children(x))
+            self._ranks[x] = found
+        return found
+
+    def _highest(self, parts: Iterable[Expr]) -> int:
+        return max((self._rank(v) for e in parts for v in _leaves(e)), default=0)
+
+    def _sign(self, form: Linear) -> int:
+        """Return 1 for what is never negative, -1 for what is never positive, 0 for what may be both."""
+        number = form.number
+        if number is not None:
+            return 1 if number >= 0 else -1
+        return 1 if self.most(-form) <= 0 else -1 if self.most(form) <= 0 else 0
+
+    def _quotient(self, x: Expr) -> tuple[Linear, int] | None:
+        """(y, c) where x is y // c, of extents."""
+        if type(x) is Binary and x.op == "//" and type(x.b) is Const and int(x.b.value) > 0 and self._rank(x) == 1:
+            return linear(x.a, self._intern), int(x.b.value)
+        return None
+
+    def _reach(self, x: Expr) -> Reach:
+        """Return the ends of an atom's range as forms of what has a lower rank."""
+        if type(x) is OpenVar and x.definition is not None:
+            form = linear(x.definition, self._intern)
+            return form, form
+        if isinstance(x, Var):
+            low, high = self._intervals.bounds.get(x, (None, None))
+            return self._end(low), self._end(high)
+        if type(x) is Cast:
+            form = linear(x.a, self._intern)
+            return self.extreme(form, -1), self.extreme(form, 1)
+        if type(x) is Binary and x.op == "%" and (c := self._positive(x.b)) is not None:
+            return Linear({}), c.offset(-1)
+        if type(x) is Binary and x.op == "//" and (c := self._positive(x.b)) is not None:
+            ends = (self.extreme(linear(x.a, self._intern), sign) for sign in (-1, 1))
+            low, high = (None if end is None else self._divided(end, c, sign) for end, sign in zip(ends, (-1, 1)))
+            return low, high
+        if type(x) is Binary and x.op in ("min", "max"):
+            return self._of_choice(x)
+        return self._numbers(x)
+
+    def _numbers(self, x: Expr) -> Reach:
+        low, high = self._intervals.span(x)
+        return None if low == -inf else Linear({}, int(low)), None if high == inf else Linear({}, int(high))
+
+    def _end(self, end: int | Expr | None) -> Linear | None:
+        if end is None:
+            return None
+        return linear(end, self._intern) if isinstance(end, Expr) else Linear({}, int(end))
+
+    def _positive(self, e: Expr) -> Linear | None:
+        """Return a divisor that is known to be positive."""
+        form = linear(e, self._intern)
+        return form if self.most(-form) < 0 else None
+
+    def _of_choice(self, x: Binary) -> Reach:
+        """min(a, b) is at most either; it is at least the one that is the least, where that is known."""
+        sides = [linear(e, self._intern) for e in (x.a, x.b)]
+        smaller = x.op == "min"
+        low, high = self._numbers(x)
+        loose = next((end for a in sides if (end := self.extreme(a, 1 if smaller else -1)) is not None), None)
+        tight = [self.extreme(a, -1 if smaller else 1) for a in sides]
+        bound: Linear | None = None
+        a, b = tight
+        if a is not None and b is not None:
+            if self.most(a - b) <= 0:
+                bound = a if smaller else b
+            elif self.most(b - a) <= 0:
+                bound = b if smaller else a
+            else:  # of numbers above l, max(a, b) <= a + b - l; of numbers below h, min(a, b) >= a + b - h
+                beyond = max(self.most(a), self.most(b)) if smaller else min(-self.most(-a), -self.most(-b))
+                bound = (a + b).offset(-int(beyond)) if beyond not in (inf, -inf) else None
+        if smaller:
+            return (low if bound is None else bound), (loose if high is None else high)
+        return (loose if low is None else low), (high if bound is None else bound)
+
+    def extreme(self, form: Linear, sign: int) -> Linear | None:
+        """Return the greatest (sign 1) or least (-1) value of a form as one of extents."""
+        for _ in range(_MOST_STEPS):
+            atom = self._next(form, False)
+            if atom is None or self._rank(atom) < 2:
+                return form
+            parts = cofactor(form, atom, self._intern)
+            direction = 0 if parts is None else self._sign(parts[0]) * sign
+            if parts is None or not direction:
+                return None
+            end = self._reach(atom)[direction > 0]
+            together = None if end is None else times(parts[0], end, self._intern)
+            if together is None:
+                return None
+            form = parts[1] + together
+        return None
+
+    def _divided(self, form: Linear, c: Linear, sign: int) -> Linear | None:
+        """Return a form that floor(form / c), c being positive, never exceeds (sign 1), or is never below (-1)."""
+        if c.number is not None:
+            multiples, rest = form.split(c.number)
+            if not rest.terms:
+                return multiples.divided(c.number).offset(rest.constant // c.number)
+            e = expression(rest, next(iter(rest.terms)).dtype)
+            quotient = self._intern(Binary("//", self._intern(e), self._intern(Const(c.number, e.dtype))))
+            return multiples.divided(c.number) + Linear({quotient: 1})
+        parts = divided(form, c, self._intern)
+        if parts is None:
+            return None
+        multiples, rest = parts
+        is_positive, is_negative = self.most(-rest) <= 0, self.most(rest) < 0
+        if sign > 0:
+            if is_negative or self.most(rest - c) < 0:
+                return multiples.offset(-is_negative)
+            return multiples + rest if is_positive else None
+        if is_positive or self.most(-rest - c) <= 0:
+            return multiples.offset(0 if is_positive else -1)
+        return multiples + rest if is_negative else None
+
+    # ---- polynomials of extents
+
+    def _of_extents(self, form: Linear) -> float:
+        """Return the most that a polynomial of extents can be: each counted from its least value on."""
+        terms: dict[tuple[Expr, ...], int] = {(): form.constant}
+        for atom, k in form.terms.items():
+            parts = factors(atom)
+            lows = [self._ends(x)[0] for x in parts]
+            if -inf in lows:
+                return inf
+            for chosen in choices((False, True), repeat=len(parts)):  # of each factor low + x' one term
+                left = tuple(x for x, rises in zip(parts, chosen) if rises)
+                times_low = prod(int(low) for low, rises in zip(lows, chosen) if not rises)
+                terms[left] = terms.get(left, 0) + k * times_low
+        total: float = 0
+        for parts, k in terms.items():
+            if k > 0:
+                width = prod(self._ends(x)[1] - self._ends(x)[0] for x in parts)
+                total += k * width if width else 0
+            elif not parts:
+                total += k
+        return total
+
+    def _ends(self, x: Expr) -> tuple[float, float]:
+        if type(x) is OpenVar:
+            return (-inf if x.low is None else x.low, inf if x.high is None else x.high)
+        return self._intervals.span(x)
+
+
+def _leaves(e: Expr) -> Iterable[Expr]:
+    """Variables, and what is neither arithmetic nor a constant, that an expression is made of."""
+    if isinstance(e, Var) or not isinstance(e, (Binary, Cast, Const)):
+        return (e,)
+    return (v for c in children(e) for v in _leaves(c))

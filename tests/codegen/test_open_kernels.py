@@ -1,0 +1,184 @@
+"""Kernels with open extents: one machine code, verified for all extents, gives NumPy's numbers at each."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.codegen.native import HOST, Native
+from tests.random_numbers import RNG
+
+from renorm import te, topi
+from renorm.codegen.llvm import compile_kernel
+from renorm.expr.nodes import OpenVar
+from renorm.tir import interpret
+from renorm.tir.nodes import Kernel
+from renorm.tir.parse import parse
+from renorm.tir.passes import prepare
+from renorm.tir.verify import verify
+
+Array = np.ndarray[Any, Any]
+Program = Callable[..., tuple[te.Schedule, list[te.Tensor]]]
+
+
+def scaled_and_turned(n: Any, m: Any) -> tuple[te.Schedule, list[te.Tensor]]:
+    a, b = te.placeholder((n, m), name="a"), te.placeholder((m,), name="b")
+    c = te.compute((m, n), lambda i, j: a[j, i] * 2 + b[i], name="c")
+    s = te.create_schedule(c.op)
+    _, inner = s[c].split(c.op.axis[1], factor=8)
+    s[c].parallel(c.op.axis[0])
+    s[c].vectorize(inner)
+    return s, [a, b, c]
+
+
+def product(n: Any, m: Any, k: Any) -> tuple[te.Schedule, list[te.Tensor]]:
+    """Tiles of registers over a product: 3 rows of 8 columns, the ragged edges computed speculatively."""
+    a, b = te.placeholder((n, k), name="a"), te.placeholder((k, m), name="b")
+    r = te.reduce_axis((0, k), "r")
+    c = te.compute((n, m), lambda i, j: te.sum(a[i, r] * b[r, j], axis=r), name="c")
+    d = te.compute((n, m), lambda i, j: te.max(c[i, j], 0), name="d")
+    s = te.create_schedule(d.op)
+    i, j, _, jj = s[d].tile(d.op.axis[0], d.op.axis[1], 3, 8)
+    fused = s[d].fuse(i, j)
+    s[d].parallel(fused)
+    s[d].vectorize(jj)
+    s[c].compute_at(s[d], fused)
+    s[c].set_scope("register")
+    ci, cj = c.op.axis
+    s[c].reorder(r, ci, cj)
+    s[c].unroll(ci)
+    s[c].vectorize(cj)
+    return s, [a, b, d]
+
+
+def softmax(n: Any, m: Any) -> tuple[te.Schedule, list[te.Tensor]]:
+    a = te.placeholder((n, m), name="a")
+    b = topi.nn.softmax(a)
+    return te.create_schedule(b.op), [a, b]
+
+
+def row_means(n: Any, m: Any) -> tuple[te.Schedule, list[te.Tensor]]:
+    """A sum in 16 lanes that are added up at last."""
+    a = te.placeholder((n, m), name="a")
+    r = te.reduce_axis((0, m), "r")
+    b = te.compute((n,), lambda i: te.sum(a[i, r], axis=r), name="b")
+    c = te.compute((n,), lambda i: b[i] / m, name="c")
+    s = te.create_schedule(c.op)
+    _, inner = s[b].split(r, factor=16)
+    lanes = s.rfactor(b, inner)
+    s[c].parallel(c.op.axis[0])
+    s[b].compute_at(s[c], c.op.axis[0])
+    s[lanes].compute_at(s[c], c.op.axis[0])
+    s[lanes].vectorize(s[lanes].op.axis[0])
+    return s, [a, c]
+
+
+def convolution(h: Any, w: Any) -> tuple[te.Schedule, list[te.Tensor]]:
+    """3x3, padded by 1, stride 2, one plane: its result is smaller by a quotient."""
+    a, k = te.placeholder((h, w), name="a"), te.placeholder((3, 3), name="k")
+    padded = te.compute(
+        (h + 2, w + 2),
+        lambda i, j: te.if_then_else(te.all(i > 0, i < h + 1, j > 0, j < w + 1), a[i - 1, j - 1], 0.0),
+        name="padded",
+    )
+    p, q = te.reduce_axis((0, 3), "p"), te.reduce_axis((0, 3), "q")
+    shape = (h - 1) // 2 + 1, (w - 1) // 2 + 1
+    c = te.compute(shape, lambda i, j: te.sum(padded[2 * i + p, 2 * j + q] * k[p, q], axis=[p, q]), name="c")
+    s = te.create_schedule(c.op)
+    _, inner = s[c].split(c.op.axis[1], factor=4)
+    s[c].reorder(c.op.axis[0], *s[c].leaf_iter_vars[1:])
+    s[c].parallel(c.op.axis[0])
+    del inner
+    return s, [a, k, c]
+
+
+def convolution_inline(h: Any, w: Any) -> tuple[te.Schedule, list[te.Tensor]]:
+    s, args = convolution(h, w)
+    padded = next(x for x in s.stages if x.name == "padded")
+    padded.compute_inline()
+    return s, args
+
+
+def of_blocks(h: Any, w: Any) -> tuple[te.Schedule, list[te.Tensor]]:
+    """Extents known to be multiples: 4 divides every row, and nothing is left over."""
+    a = te.placeholder((h * 4, w * 4), name="a")
+    b = te.compute((h, w, 4, 4), lambda i, j, y, x: a[i * 4 + y, j * 4 + x] + 1, name="b")
+    s = te.create_schedule(b.op)
+    s[b].vectorize(b.op.axis[3])
+    s[b].parallel(s[b].fuse(b.op.axis[0], b.op.axis[1]))
+    return s, [a, b]
+
+
+def conv_reference(a: Array, k: Array) -> Array:
+    x = np.pad(a.astype(np.float64), 1)
+    rows, columns = ((e - 1) // 2 + 1 for e in a.shape)
+    windows = np.lib.stride_tricks.sliding_window_view(x, (3, 3))[::2, ::2]
+    assert windows.shape[:2] == (rows, columns)
+    return np.einsum("ijpq,pq->ij", windows, k)
+
+
+def stable_softmax(a: Array) -> Array:
+    e = np.exp(a - a.max(1, keepdims=True))
+    return e / e.sum(1, keepdims=True)
+
+
+SIZES = [1, 2, 7, 8, 9, 33]
+PROGRAMS: dict[str, tuple[Program, int, Callable[..., Array]]] = {
+    "turned": (scaled_and_turned, 2, lambda a, b: a.T * 2 + b[:, None]),
+    "product": (product, 3, lambda a, b: np.maximum(a @ b, 0)),
+    "softmax": (softmax, 2, stable_softmax),
+    "row_means": (row_means, 2, lambda a: a.mean(1)),
+    "convolution": (convolution, 2, conv_reference),
+    "convolution_inline": (convolution_inline, 2, conv_reference),
+    "of_blocks": (of_blocks, 2, lambda a: a.reshape(len(a) // 4, 4, -1, 4).swapaxes(1, 2) + 1),
+}
+
+
+def lowered(build: Program, count: int) -> tuple[Kernel, list[te.Tensor], list[OpenVar]]:
+    extents = [OpenVar(name, low=1) for name in "nmk"[:count]]
+    s, args = build(*extents)
+    return te.lower(s, args), args, extents
+
+
+def arrays(kernel: Kernel, extents: Sequence[int]) -> list[Array]:
+    sizes = interpret.buffer_sizes(kernel, extents)
+    return [
+        np.full(size, np.nan, "float32") if p.name in kernel.outputs else RNG.standard_normal(size).astype("float32")
+        for p, size in zip(kernel.params, sizes)
+    ]
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_one_code_for_all_extents(name: str) -> None:
+    build, count, reference = PROGRAMS[name]
+    kernel, args, extents = lowered(build, count)
+    verify(kernel)
+    verify(prepare(kernel))
+    again = parse(str(kernel))
+    assert str(again) == str(kernel)
+    native = Native(compile_kernel(kernel, HOST))
+    order = [next(i for i, v in enumerate(extents) if v is g) for g in kernel.given]
+    for sizes in itertools.islice(itertools.product(SIZES, repeat=count), 0, None, 1 if count < 3 else 5):
+        given = [sizes[i] for i in order]
+        found = arrays(kernel, given)
+        native(*found, extents=given, threads=3)
+        shapes = [te.specialize(te.create_schedule(t.op), [t], dict(zip(extents, sizes)))[1][0].shape for t in args]
+        *operands, result = (x.reshape(s) for x, s in zip(found, shapes))
+        np.testing.assert_allclose(result, reference(*operands), rtol=1e-4, atol=1e-5, err_msg=str(sizes))
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_prepared_loops_mean_the_same(name: str) -> None:
+    build, count, _ = PROGRAMS[name]
+    kernel, _, _ = lowered(build, count)
+    prepared = prepare(kernel)
+    for given in ([1] * count, [5] * count, list(range(2, 2 + count)), list(range(9, 9 + count))):
+        expected = arrays(kernel, given)
+        found = [x.copy() for x in expected]
+        interpret.run(kernel, expected, given)
+        interpret.run(prepared, found, given)
+        for x, y in zip(found, expected):
+            np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6)
