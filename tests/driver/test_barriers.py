@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from renorm.codegen.abi import Access, CompiledKernel
-from renorm.driver.barriers import PIECE, BoundKernel, Operand, chunks, waits
+from renorm.core.dims import integer
+from renorm.driver.barriers import BoundKernel, Operand, chunks, waits
 from renorm.graph.strided_region import StridedRegion
-from renorm.runtime.program import Argument
+from renorm.runtime.program import PIECE, Argument
 
 
 def kernel(phases: tuple[int, ...], accesses: tuple[Access, ...]) -> CompiledKernel:
@@ -51,7 +52,7 @@ def launches(draw: st.DrawFn) -> list[BoundKernel]:
 def cells(o: Operand) -> set[tuple[str, int]]:
     """Every byte of an argument."""
     is_apart = o.at.kind in ("input", "output")
-    name, base = (f"{o.at.kind}{o.at.at}", 0) if is_apart else (o.at.kind, o.at.at)
+    name, base = (f"{o.at.kind}{o.at.at}", 0) if is_apart else (o.at.kind, integer(o.at.at))
     return {(name, base + begin + byte) for begin in o.region.begins for byte in range(o.region.run)}
 
 

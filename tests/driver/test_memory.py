@@ -22,7 +22,7 @@ def run_poisoned(m: Any, launches: list[BoundKernel], feeds: dict[str, Any]) -> 
     results = [
         np.full(v.shape, np.nan, v.dtype) if v.dtype[0] == "f" else np.zeros(v.shape, v.dtype) for v in m.outputs
     ]
-    context = Context(m._launches, m._weights_address, 1)
+    context = Context(m._only.launches, m._weights_address, 1)
     context.bases[:] = [address(a) for a in (*inputs, *results)]
     alive = [np.zeros(m.program.arena_bytes, bool)]
     for launch in reversed(launches):
@@ -36,7 +36,7 @@ def run_poisoned(m: Any, launches: list[BoundKernel], feeds: dict[str, Any]) -> 
         alive.insert(0, before)
     for step in range(len(launches)):
         context.arena.array[~alive[step]] = 0xFF  # a NaN in every floating dtype
-        context.limit(*m._launches.steps[step : step + 2])
+        context.limit(*m._only.launches.steps[step : step + 2])
         m._team.run(context.address)
     return results
 

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from renorm.codegen.llvm.walk import compile_walker
+from renorm.core.dims import Sym, symbols_of
 from renorm.core.target import Target
 from renorm.runtime import Argument, Code, Machine, Module, Program, Step, TensorSpec
-from renorm.runtime.program import align
+from renorm.runtime.program import Above, Buffer, align
 
 TRIPLES = {"x86_64": "x86_64-unknown-linux-gnu", "aarch64": "aarch64-unknown-linux-gnu"}
 
@@ -190,3 +191,50 @@ def mirrored():
         return x
 
     return mirrored
+
+
+N = Sym("n")
+# the same, of any extent: n is the third argument
+OPEN_MIRROR = """
+  %n = ptrtoint ptr %p2 to i64
+  %last = sub i64 %n, 1
+  %j = sub i64 %last, %i
+  %x = getelementptr float, ptr %p0, i64 %j
+  %v = load float, ptr %x
+  %w = fadd float %v, 1.0
+  %y = getelementptr float, ptr %p1, i64 %i
+  store float %w, ptr %y"""
+
+
+@pytest.fixture
+def open_program():
+    """(length, cost of an iteration in ns, extent, typical value of its symbol) -> Program that mirrors so many float32
+    and adds one, `length` times, and its object."""
+
+    def open_program(length=10, cost=1.0, n=N, typical=100, **fields):
+        buffers = [Argument("input", 0), *(Argument("buffer", i % 2) for i in range(length - 1)), Argument("output", 0)]
+        program = Program(
+            Machine("x86_64"),
+            (TensorSpec("x", "float32", (n,)),),
+            (TensorSpec("y", "float32", (n,)),),
+            (Code(0, (n,), costs=(cost,)),),
+            tuple(Step(f"kernel_{i}", 0, (*buffers[i : i + 2], Argument("extent", n))) for i in range(length)),
+            name="mirrors",
+            typical=dict.fromkeys(map(str, symbols_of(n)), typical),
+            buffers=(Buffer(4 * n), Buffer(4 * n, (Above(0, 4 * n),))),
+            **fields,
+        )
+        return program, _assemble(_phase(0, 3, OPEN_MIRROR))
+
+    return open_program
+
+
+@pytest.fixture
+def open_mirrors(open_program, walker):
+    """The module of `open_program`."""
+
+    def open_mirrors(*args, threads=1, **fields):
+        program, made = open_program(*args, **fields)
+        return Module(program, [made], b"", walker, threads)
+
+    return open_mirrors

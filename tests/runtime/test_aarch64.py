@@ -15,7 +15,7 @@ from unicorn.unicorn_py3 import Uc
 from renorm.codegen.llvm.walk import compile_walker
 from renorm.core.target import Target
 from renorm.runtime import Argument, Code, Machine, Memory, Program, Step, TensorSpec, layout, loader
-from renorm.runtime.table import Context, launch_table
+from renorm.runtime.table import Context, Launches
 
 PAGE = 4096
 
@@ -112,7 +112,7 @@ class Team:
         self.walker = loader.load([compile_walker(Target(triple="aarch64-unknown-linux-gnu"))], "aarch64")
         told = loader.load([clock], "aarch64")
         self.cancels = ctypes.c_int64.from_address((words := Memory(PAGE)).address)
-        self.context = Context(launch_table(program, image), 0, threads, self.cancels, self.cancels)
+        self.context = Context(Launches(program, image).table({}), 0, threads, self.cancels, self.cancels)
         self.x, self.y, self.caller = (Memory(PAGE) for _ in range(3))
         self.process, self.pool = Memory(layout.PROCESS_BYTES), Memory(layout.POOL_BYTES)
         for memory, fields in (

@@ -195,7 +195,7 @@ def test_one_long_phase_of_one_thread_is_cut(mirrors, mirrored):
     with pytest.raises(TimeLimit):
         m.run(x, timeout=1e-4)
     assert time.monotonic() - begin < SOON
-    assert m._launches.table[0, layout.PIECE // 8] == 1 << 10
+    assert m._only.launches.table[0, layout.PIECE // 8] == 1 << 10
 
 
 def test_the_runs_of_one_module_are_cancelled_and_no_others(mirrors):

@@ -457,7 +457,8 @@ def test_waits_between_steps_are_those_of_the_program(walker, assemble, mirror_t
     program = Program(Machine("x86_64"), spec, (TensorSpec("y", "float32", (8,)),), (Code(0, (8,)),), tuple(steps))
     m = Module(program, [assemble(mirror_text(8))], b"", walker, threads=2)
     # nothing stands before the first, and a step that does not say waits
-    assert (m._launches.table[:, layout.FLAGS // 8] & layout.BARRIER).tolist() == [0, 1, 0, 0, 1]
+    assert m._only
+    assert (m._only.launches.table[:, layout.FLAGS // 8] & layout.BARRIER).tolist() == [0, 1, 0, 0, 1]
     x = np.arange(8, dtype=np.float32)
     np.testing.assert_array_equal(m.run(x)[0], x[::-1] + 1)
     assert records.record(Program, json.loads(json.dumps(records.plain(program)))) == program

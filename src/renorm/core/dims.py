@@ -18,13 +18,8 @@ from renorm.core.algebra import Algebra
 from renorm.core.errors import InvalidInput, OperandError
 from renorm.core.linear import Form, Span
 
-Dim = Union[int, "Sym"]
-Shape = tuple[Dim, ...]
 _Atom = Union["Symbol", tuple[str, "Dim", "Dim"]]  # or ("//" | "%" | "min" | "max", a, b), which stays opaque
 _Product = tuple[_Atom, ...]  # of at least one
-
-
-Sizes = Union[Mapping[str, Dim], Mapping["Symbol", Dim]]  # what symbols are
 
 
 class Symbol(str):
@@ -43,20 +38,21 @@ class Sym:
     """A symbolic extent. Immutable; compares and hashes by value. least, most: of a name, between which numbers it
     lies."""
 
-    __slots__ = ("_key", "form")
+    __slots__ = ("_hash", "_key", "form")
 
     def __init__(self, name: str | Form[_Product], least: int = 0, most: float = inf):
         if isinstance(name, str):
             self.form: Form[_Product] = _atomic(name if isinstance(name, Symbol) else Symbol(name, least, most))
         else:
             self.form = name
-        self._key = tuple(sorted(_terms(self), key=repr))
+        self._key = tuple(sorted(terms(self), key=repr))
+        self._hash = hash(self._key)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sym) and self._key == other._key
 
     def __hash__(self) -> int:
-        return hash(self._key)
+        return self._hash
 
     def __add__(self, other: Dim) -> Dim:
         return _dim(self.form + _form(other))
@@ -74,9 +70,9 @@ class Sym:
 
     def __mul__(self, other: Dim) -> Dim:
         product: Form[_Product] = Form({})
-        for left, k in _terms(self):
-            for right, c in _terms(other):
-                product += _multiple(tuple(sorted(left + right, key=repr)), k * c)
+        for left, k in terms(self):
+            for right, c in terms(other):
+                product += _multiple(product_of(left + right), k * c)
         return _dim(product)
 
     __rmul__ = __mul__
@@ -112,6 +108,11 @@ class Sym:
 
     __repr__ = __str__
 
+    @staticmethod
+    def of(products: Mapping[_Product, int]) -> Sym:
+        """The sum of products (`product_of`, that of nothing being 1), each with a coefficient that is not 0."""
+        return Sym(Form({p: k for p, k in products.items() if p}, products.get((), 0)))
+
     def symbols(self) -> set[Symbol]:
         """Names that occur in this extent."""
         found: set[Symbol] = set()
@@ -122,6 +123,11 @@ class Sym:
                 else:
                     found |= symbols_of(a[1]) | symbols_of(a[2])
         return found
+
+
+Dim = Union[int, Sym]
+Shape = tuple[Dim, ...]
+Sizes = Union[Mapping[str, Dim], Mapping[Symbol, Dim]]  # what symbols are
 
 
 def symbols_of(dim: Dim) -> set[Symbol]:
@@ -137,7 +143,12 @@ def _dim(form: Form[_Product]) -> Dim:
     return form.constant if not form.terms else Sym(form)
 
 
-def _terms(dim: Dim) -> list[tuple[tuple[_Atom, ...], int]]:
+def product_of(atoms: Iterable[_Atom]) -> _Product:
+    """Atoms in the one order that products have them in."""
+    return tuple(sorted(atoms, key=repr))
+
+
+def terms(dim: Dim) -> list[tuple[tuple[_Atom, ...], int]]:
     """Return products with their coefficients, and the constant, where it is not 0, with the product of nothing."""
     form = _form(dim)
     return [*form.terms.items(), *([((), form.constant)] if form.constant else [])]
@@ -232,12 +243,12 @@ def _extreme(op: str, a: Dim, b: Dim) -> Dim:
 
 def _divide(a: Sym, b: Dim) -> Dim | None:
     """a / b where b is one product that divides every term of a; None otherwise."""
-    divisor = _terms(b)
+    divisor = terms(b)
     if len(divisor) != 1:
         return 1 if a == b else None
     ((names, k),) = divisor
     quotient: Form[_Product] = Form({})
-    for product, coefficient in _terms(a):
+    for product, coefficient in terms(a):
         rest = list(product)
         for name in names:
             if name not in rest:
@@ -254,7 +265,7 @@ def substitute(dim: Dim, values: Sizes) -> Dim:
     if isinstance(dim, int):
         return dim
     total: Dim = 0
-    for factors, k in _terms(dim):
+    for factors, k in terms(dim):
         product: Dim = k
         for a in factors:
             if isinstance(a, Symbol):
@@ -384,6 +395,12 @@ def static(shape: Iterable[Dim], what: str = "shape") -> tuple[int, ...]:
             f"{what} {format_shape(shape)} is not known yet", do="give the shapes of the inputs (shapes=)"
         )
     return tuple(int(d) for d in shape if isinstance(d, int))
+
+
+def integer(dim: Dim) -> int:
+    """An extent that is known to be an integer."""
+    assert isinstance(dim, int), f"{dim} is open"
+    return dim
 
 
 def size(shape: Iterable[Dim]) -> Dim:

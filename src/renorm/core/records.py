@@ -1,6 +1,6 @@
 """Frozen dataclasses as JSON and back, led by their type hints: what comes from a file is checked, never believed.
 
-field ::= int | float | bool | str | field | None | dataclass
+field ::= int | float | bool | str | Dim | field | None | dataclass
         | tuple[field, ...] | Sequence[field] | tuple[field, field] | Mapping[str, field] | dict[str, field]
 
 Integers have 64 bits and a sign, text has a form in UTF-8, sequences come back as tuples. A dataclass is an object with
@@ -15,6 +15,9 @@ from dataclasses import fields, is_dataclass
 from functools import cache
 from reprlib import repr as short
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from renorm.core import extents
+from renorm.core.dims import Dim, Sym
 
 T = TypeVar("T")
 
@@ -37,6 +40,8 @@ def plain(value: Any, without: Collection[str] = ()) -> Any:
         or (type(value) is int and _LEAST <= value <= _MOST)
     ):
         return value
+    if isinstance(value, Sym):
+        return extents.plain(value)
     raise TypeError(f"{short(value)} of type {type(value).__name__} has no form in JSON here")
 
 
@@ -80,6 +85,8 @@ def _record(kind: Any) -> Callable[..., Any]:
 def _reader(hint: Any) -> Callable[[Any], Any]:
     """Return the reader of a field of this type, which raises ValueError for anything else."""
     arguments, origin = get_args(hint), get_origin(hint)
+    if hint == Dim:
+        return extents.read
     if origin in (Union, types.UnionType):
         read = _reader(next(a for a in arguments if a is not types.NoneType))
         return lambda data: None if data is None else read(data)

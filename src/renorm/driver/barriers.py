@@ -11,16 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil
 
 from renorm.codegen.abi import Access, CompiledKernel
-from renorm.core.dims import static
+from renorm.core.dims import integer, static
 from renorm.driver.overlaps import RegionIndex
 from renorm.graph.strided_region import StridedRegion
-from renorm.runtime.program import Argument
-
-PIECE = 30_000  # ns that a thread takes at a time: far above what taking costs, far below what a time slice lasts
-PIECES = 8  # a phase of fewer is split evenly: there is little to give away
+from renorm.runtime.program import PIECES, Argument, iterations
 
 
 @dataclass(frozen=True)
@@ -97,7 +93,7 @@ def chunks(kernel: CompiledKernel) -> tuple[int, ...]:
     """Iterations that a thread takes at a time, by phase; 0 splits a phase evenly."""
     found = list[int]()
     for extent, access in zip(static(kernel.phases), kernel.accesses, strict=True):
-        chunk = max(1, ceil(PIECE / max(access.nanoseconds, 0.1)))
+        chunk = iterations(access.nanoseconds)
         found.append(chunk if extent >= PIECES * chunk else 0)
     return tuple(found)
 
@@ -106,8 +102,8 @@ def _touches(launch: BoundKernel, access: Access, is_serial: bool) -> list[_Touc
     def touch(k: int, writes: bool) -> _Touch:
         a, region = launch.operands[k].at, launch.operands[k].region
         if a.kind == "arena":  # buffers may lie where others lay
-            return _Touch((a.kind, 0), region.shifted(a.at), writes, is_serial)
-        return _Touch((a.kind, a.at), region, writes, is_serial)
+            return _Touch((a.kind, 0), region.shifted(integer(a.at)), writes, is_serial)
+        return _Touch((a.kind, integer(a.at)), region, writes, is_serial)
 
     reads = [touch(k, False) for k in access.reads if launch.operands[k].at.kind not in ("input", "weight")]
     return [t for t in (*reads, *(touch(k, True) for k in access.writes)) if t.region.nbytes]

@@ -8,18 +8,26 @@ first orders are by size, by how long a buffer lives, and by both; from the best
 goes first, again and again, until the plan is as small as any can be or enough was tried. The lower bound is the most
 bytes alive at one step, which no plan can go below. Where too many live together to compare them in pairs, each is
 placed when it comes to be, in the smallest gap.
+
+    plan_open : [Buffer], typical sizes -> who lies below whom; runtime.program.place says where, for all sizes
+
+Of a plan for typical sizes only the order is kept: of two buffers that live together, which lies below. Each then lies
+as low as those below it allow (a longest path), so that no sizes make bytes overlap that are alive at the same step.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
+from renorm.core.dims import Dim, bounds, integer, substitute
 from renorm.core.intervals import Spans
-from renorm.runtime.program import align
+from renorm.runtime import program
+from renorm.runtime.program import Above, align
 
+_COMPARED = 64  # pairs of parts of two buffers, of which the farthest apart are looked for
 _TRIES, _PAIRS = 100, 1_000_000  # at most: orders, and pairs of buffers compared for them, which takes some 0.2 s
 
 
@@ -34,7 +42,23 @@ class Lifetime:
     offset: int = 0
 
 
+@dataclass(frozen=True)
+class OpenLifetime:
+    """A Lifetime of open extents."""
+
+    bytes: Dim
+    first: int
+    last: int
+    offset: Dim = 0
+
+    def at(self, values: Mapping[str, int]) -> Lifetime:
+        """Return it where symbols have these values."""
+        size, offset = (integer(substitute(d, values)) for d in (self.bytes, self.offset))
+        return Lifetime(size, self.first, self.last, offset)
+
+
 Buffer = Sequence[Lifetime]  # parts that do not overlap
+OpenBuffer = Sequence[OpenLifetime]
 
 
 @dataclass(frozen=True)
@@ -91,6 +115,117 @@ class _Held:
         self.first = min((p.first for p in self.parts), default=0)
         self.last = max((p.last for p in self.parts), default=0)
         self.steps = self.last - self.first + 1
+
+
+@dataclass(frozen=True)
+class OpenPlan:
+    """buffers: in an order in which each lies above earlier ones. places: of each that was given, where it stands among
+    those. size, lower_bound: as of a MemoryPlan, at the typical sizes."""
+
+    buffers: tuple[program.Buffer, ...]
+    places: tuple[int, ...]
+    size: int
+    lower_bound: int
+
+
+def plan_open(buffers: Sequence[OpenBuffer], sizes: Sequence[Dim], typical: Mapping[str, int]) -> OpenPlan:
+    """Return who lies below whom. sizes: of whole buffers, in bytes. typical: values of the symbols in them."""
+    fixed = [[part.at(typical) for part in parts] for parts in buffers]
+    first = plan(fixed)
+    pairs = _pairs(buffers) if _living_together([_Held(b) for b in fixed]) <= _PAIRS else None
+    if pairs is None:  # one above the other, whether they live together or not
+        order = list(range(len(buffers)))
+        rows = [[Above(i - 1, sizes[i - 1])] if i else [] for i in order]
+    else:
+        order = _upwards(pairs, fixed, first.offsets)
+        rows = _above(order, pairs, buffers, sizes)
+    places = [0] * len(order)
+    for i, buffer in enumerate(order):
+        places[buffer] = i
+    made = tuple(program.Buffer(sizes[b], tuple(row)) for b, row in zip(order, rows))
+    gaps = [integer(substitute(a.end - a.begin, typical)) for b in made for a in b.above]
+    at = [integer(substitute(b.size, typical)) for b in made]
+    size = program.place(at, [[a.buffer for a in b.above] for b in made], gaps)[1]
+    return OpenPlan(made, tuple(places), size, first.lower_bound)
+
+
+_Pairs = dict[tuple[int, int], list[tuple[int, int]]]  # of buffers, the first less: their parts that live together
+
+
+def _pairs(buffers: Sequence[OpenBuffer]) -> _Pairs:
+    found, held = _Pairs(), Spans[tuple[int, int]]()  # by their steps
+    for j, parts in enumerate(buffers):
+        for q, part in enumerate(parts):
+            for i, p in held.meeting(part.first, part.last + 1) if part.bytes != 0 else ():
+                found.setdefault((i, j), []).append((p, q))
+        for q, part in enumerate(parts):
+            if part.bytes != 0:
+                held.add(part.first, part.last + 1, (j, q))
+    return found
+
+
+def _upwards(pairs: _Pairs, fixed: Sequence[Buffer], offsets: Sequence[int]) -> list[int]:
+    """Return all buffers in an order in which, as far as that goes, each stands behind those that it lies above."""
+    above, left = [set[int]() for _ in fixed], [0] * len(fixed)  # left: how many of those below it do not stand yet
+    for (i, j), parts in pairs.items():
+        sides = {offsets[i] + fixed[i][p].offset < offsets[j] + fixed[j][q].offset for p, q in parts}
+        low, high = (i, j) if sides == {True} or (len(sides) > 1 and offsets[i] <= offsets[j]) else (j, i)
+        above[low].add(high)
+        left[high] += 1
+    ready = [(at, i) for i, at in enumerate(offsets) if not left[i]]
+    heapify(ready)
+    lowest = iter(sorted(range(len(fixed)), key=lambda i: offsets[i]))
+    order = dict[int, None]()
+    while len(order) < len(fixed):
+        # none is ready where parts lie between each other's
+        i = heappop(ready)[1] if ready else next(i for i in lowest if i not in order)
+        if i not in order:
+            order[i] = None
+            for j in above[i]:
+                left[j] -= 1
+                if not left[j]:
+                    heappush(ready, (offsets[j], j))
+    return list(order)
+
+
+def _above(
+    order: Sequence[int], pairs: _Pairs, buffers: Sequence[OpenBuffer], sizes: Sequence[Dim]
+) -> list[list[Above]]:
+    """Return what each buffer lies above, but for what follows from the rest."""
+    position = {b: k for k, b in enumerate(order)}
+    below = [dict[int, list[Above]]() for _ in order]  # of each, by position
+    for (i, j), parts in pairs.items():
+        low, high = (i, j) if position[i] < position[j] else (j, i)
+        at = position[low]
+        if len(parts) > _COMPARED:
+            found = [Above(at, sizes[low])]
+        else:
+            meeting = [(buffers[i][p], buffers[j][q]) for p, q in parts]
+            meeting = meeting if low == i else [(p, q) for q, p in meeting]
+            found = _farthest(dict.fromkeys(Above(at, p.offset + p.bytes, q.offset) for p, q in meeting))
+        below[position[high]][at] = found
+
+    def follows(k: int, a: Above) -> bool:
+        """Return whether the k-th lies above another one by as much, which lies above this one."""
+        gap = a.end - a.begin
+        return any(
+            c > a.buffer
+            and any(not over.begin for over in above)
+            and any(other.end - other.begin == gap for other in below[c].get(a.buffer, ()))
+            for c, above in below[k].items()
+        )
+
+    return [[a for others in row.values() for a in others if not follows(k, a)] for k, row in enumerate(below)]
+
+
+def _farthest(rows: Iterable[Above]) -> list[Above]:
+    """Those that are not certain to follow from another one."""
+    found = list[Above]()
+    for a in rows:
+        gap = a.end - a.begin
+        if not any(bounds(b.end - b.begin - gap)[0] >= 0 for b in found):
+            found = [b for b in found if bounds(gap - b.end + b.begin)[0] < 0] + [a]
+    return found
 
 
 # what makes a buffer go before others

@@ -11,11 +11,14 @@ import ctypes
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from renorm.core import dtypes
+from renorm.core.dims import is_static, static
 from renorm.core.errors import InvalidInput
 from renorm.core.room import out_of_memory
 from renorm.runtime import pool
@@ -33,11 +36,12 @@ class Slot:
 
     __slots__ = ("dtype", "nbytes", "shape", "spec")
 
-    def __init__(self, spec: TensorSpec):
-        self.spec = spec
-        self.shape = spec.shape
+    def __init__(self, spec: TensorSpec, shape: tuple[int, ...] | None = None):
+        """shape: the one of `spec`, where that is open."""
+        self.spec = spec if shape is None or shape == spec.shape else replace(spec, shape=shape)
+        self.shape = static(spec.shape) if shape is None else shape
         self.dtype = dtypes.numpy_dtype(spec.dtype)
-        self.nbytes = spec.nbytes
+        self.nbytes = prod(self.shape) * self.dtype.itemsize
 
     def allocate(self) -> Array:
         """A fresh array, which nobody else refers to; its elements are undefined. Raises OutOfMemory."""
@@ -175,6 +179,25 @@ def _advice(problems: Sequence[str]) -> str | None:
     if any("float64" in p and "expected float32" in p for p in problems):
         return "convert with array.astype(np.float32); renorm never converts silently"
     return None
+
+
+def shapes_of(
+    module: str, specs: Sequence[TensorSpec], args: Sequence[Any], named: Mapping[str, Any]
+) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of arrays that are given for inputs, by name and in order. Raises InvalidInput for one that is
+    open and missing, or no array."""
+    found, problems = dict[str, tuple[int, ...]](), list[str]()
+    for i, spec in enumerate(specs):
+        value = args[i] if i < len(args) else named.get(spec.name)
+        if type(value) is np.ndarray:
+            found[spec.name] = value.shape
+        elif isinstance(view := "missing" if value is None else view_of(value), str):
+            problems += [f"input {spec.name}: {view}, expected {_type(spec)}"] * (not is_static(spec.shape))
+        else:
+            found[spec.name] = view.shape
+    if problems:
+        raise InvalidInput(f"{module}: the arrays given do not fit its inputs", problems)
+    return found
 
 
 def shape_of(value: Any) -> tuple[int, ...]:

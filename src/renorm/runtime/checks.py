@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from renorm.core.dims import Dim, static
 from renorm.core.errors import InvalidInput
 
 Array = np.ndarray[Any, Any]
@@ -22,13 +23,15 @@ class Check:
 
     node: str
     axes: tuple[int, ...] = ()
-    extents: tuple[int, ...] = ()
+    extents: tuple[Dim, ...] = ()
 
     def problems(self, least: Array, greatest: Array) -> list[str]:
         if not self.extents:
             return [f"node {self.node!r} divides by zero"] if greatest.any() else []
         found = list[str]()
-        for axis, extent, low, high in zip(self.axes, self.extents, least.tolist(), greatest.tolist(), strict=True):
+        for axis, extent, low, high in zip(
+            self.axes, static(self.extents), least.tolist(), greatest.tolist(), strict=True
+        ):
             outside = [i for i in (low, high) if not -extent <= i < extent]
             found += [f"node {self.node!r}: index {i} is outside axis {axis} of extent {extent}" for i in outside[:1]]
         return found

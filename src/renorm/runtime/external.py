@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from renorm.core import dtypes
+from renorm.core.dims import static
 from renorm.core.errors import InvalidArtifact, RenormError, UserCodeError, raised_at
 from renorm.core.locks import Turn
 from renorm.runtime import layout
@@ -221,5 +222,5 @@ def _array(address: int | None, spec: TensorSpec) -> Array:
     """The tensor at an address. It does not keep the memory alive."""
     dtype = dtypes.numpy_dtype(spec.dtype)
     if not spec.nbytes or address is None:
-        return np.empty(spec.shape, dtype)
-    return np.ndarray(spec.shape, dtype, memoryview((ctypes.c_char * spec.nbytes).from_address(address)))
+        return np.empty(static(spec.shape), dtype)
+    return np.ndarray(static(spec.shape), dtype, memoryview((ctypes.c_char * spec.nbytes).from_address(address)))

@@ -6,17 +6,19 @@ import os
 import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from itertools import count
 from typing import Any
 
 import numpy as np
 
 from renorm.core import dtypes
+from renorm.core.dims import static
 from renorm.core.errors import Cancelled, InvalidArtifact, InvalidInput, InvalidTarget, TimeLimit
 from renorm.runtime import artifact, external, layout, loader
 from renorm.runtime import threads as teams
-from renorm.runtime.arrays import Array, Slot, address, bind, bind_out, overlap
-from renorm.runtime.checks import judge
+from renorm.runtime.arrays import Array, Slot, address, bind, bind_out, overlap, shapes_of
+from renorm.runtime.checks import Check, judge
 from renorm.runtime.cpu import obstacles
 from renorm.runtime.external import Entry, ExternalCode
 from renorm.runtime.memory import Memory, sealed
@@ -25,11 +27,12 @@ from renorm.runtime.program import ALIGNMENT, Program, TensorSpec
 from renorm.runtime.report import Report
 from renorm.runtime.signing import Key
 from renorm.runtime.state import State, beyond
-from renorm.runtime.table import Context, Recording, Word, launch_table
+from renorm.runtime.table import Context, Launches, LaunchTable, Recording, Word, Workplace
 
 # ns of work that one thread does: below the first, sharing it out takes longer than it saves; below the second, waking
 # a thread that sleeps does, which takes some 100 us of the caller's time on a virtual machine
 WORTH_SHARING, WORTH_WAKING = 60_000, 250_000
+TABLES = 128  # for how many combinations of extents a module keeps what runs need; the oldest goes first
 
 
 class _Limit:
@@ -40,6 +43,22 @@ class _Limit:
             raise InvalidInput(f"timeout={seconds!r}", ["expected a number of seconds, or None for no limit"])
         self.seconds = seconds
         self.deadline = min(layout.FOREVER, time.monotonic_ns() + int(min(seconds, 1e9) * 1e9))
+
+
+class _Sized:
+    """What calls of the same extents share: what they are called with and give, and the table. threads: that are put to
+    work; is_short: a run takes less than waking one."""
+
+    def __init__(self, program: Program, launches: LaunchTable, checks: Sequence[Check], threads: int):
+        slots = [Slot(spec, shape) for spec, shape in zip((*program.inputs, *program.outputs), launches.shapes)]
+        outputs = slots[len(program.inputs) :]
+        results = len(program.results)
+        self.inputs = slots[: len(program.inputs) - program.states]
+        self.outputs, self.checked = outputs[:results], outputs[results:][: 2 * len(program.checks)]
+        self.launches, self.checks = launches, checks
+        is_small = 0 < launches.nanoseconds < WORTH_SHARING
+        self.threads = 1 if launches.is_serial or is_small else threads
+        self.is_short = 0 < launches.nanoseconds < WORTH_WAKING
 
 
 class Module:
@@ -53,6 +72,9 @@ class Module:
 
     With one thread, calls from several Python threads run at once, each with an arena of its own. With more, they
     take turns.
+
+    A program may be open: then each call has the extents that the shapes of its inputs say. What runs of the same
+    extents share is kept for the last TABLES of them; code, weights and arenas are the same for all.
 
     A module for another machine can be looked at and saved, not run.
 
@@ -74,21 +96,23 @@ class Module:
         self.program = program
         self._objects, self._walker, self._externals = tuple(objects), walker, tuple(externals)
         self._weights, self._weights_address = _hold(weights)
-        self._inputs = tuple(Slot(s) for s in self.inputs)
-        self._outputs = tuple(Slot(s) for s in self.outputs)
-        self._checked = tuple(Slot(s) for s in program.outputs[len(self.outputs) :][: 2 * len(program.checks)])
         self._state = state if isinstance(state, State) else State(program.state, _arrays(program.state, state))
         self._threads = teams.resolve(threads)
-        self._idle = list[Context]()  # list.append and list.pop are atomic
+        self._idle = list[Workplace]()  # list.append and list.pop are atomic
         self._cancels, self._counted = Word(), count(1)
         arch = platform.machine()
         self._obstacles = obstacles(program.machine, arch)
+        self._only: _Sized | None = None  # of a program that is not open, and runs here
         if not self._obstacles:
             self._image = loader.load(objects, arch)
             self._entries = self._external_entries()
-            self._launches = launch_table(program, self._image, self._entries)
+            self._tables = Launches(program, self._image, self._entries)
+            self._sizes = dict[tuple[tuple[int, ...], ...], _Sized]()  # by the shapes of inputs
+            if not program.typical:
+                self._only = self._sized({})
             region = threads if isinstance(threads, ParallelRegion) else None
-            self._team = teams.team(self._useful_threads(), walker, arch, region)
+            useful = teams.working(self._threads) if self._only is None else self._only.threads
+            self._team = teams.team(useful, walker, arch, region)
 
     @property
     def runs_here(self) -> bool:
@@ -128,9 +152,28 @@ class Module:
         """Return how many threads run it at most: no more than there are cores, and one where there is little to do."""
         return self._threads
 
-    def _useful_threads(self) -> int:
-        is_small = 0 < self.program.nanoseconds < WORTH_SHARING
-        return 1 if self._launches.is_serial or is_small else teams.working(self._threads)
+    def _sized(self, values: Mapping[str, int]) -> _Sized:
+        """Return what runs need where the symbols of the program have these values."""
+        program = self.program
+        checks = program.bind(values).checks if program.typical and program.checks else program.checks
+        return _Sized(program, self._tables.table(values), checks, teams.working(self._threads))
+
+    def _sized_for(self, args: Sequence[Any], named: Mapping[str, Any]) -> _Sized:
+        """Return what a run on these arrays needs. Raises InvalidInput where an extent is not what it may be, or what
+        another input says."""
+        if self._obstacles:
+            do = "save it, and load it on a machine of that kind"
+            raise InvalidTarget(f"{self.name} was compiled for another machine", self._obstacles, do)
+        shapes = shapes_of(self.name, self.inputs, args, named)
+        key = tuple(shapes.values())
+        found = self._sizes.get(key)
+        if found is None:
+            found = self._sized(self.program.values(shapes))
+            while len(self._sizes) >= TABLES:
+                with suppress(KeyError, StopIteration, RuntimeError):  # another thread was faster
+                    del self._sizes[next(iter(self._sizes))]
+            self._sizes[key] = found
+        return found
 
     def run(self, /, *args: Any, out: Any = None, timeout: float | None = None, **named: Any) -> list[Any]:
         """Runs the network once and returns its outputs in order.
@@ -147,18 +190,19 @@ class Module:
         Warns (StatisticsWarning) of running statistics that leave the range of their dtype.
         """
         cancels, limit = self._cancels.value, None if timeout is None else _Limit(timeout)
-        inputs = self._bind(args, named)
+        sized = self._only or self._sized_for(args, named)
+        inputs = bind(self.name, sized.inputs, args, named)
         if out is None:
-            results = [s.allocate() for s in self._outputs]
-            self._call(inputs, results, cancels, limit)
+            results = [s.allocate() for s in sized.outputs]
+            self._call(sized, inputs, results, cancels, limit)
             return results
-        given = bind_out(self.name, self._outputs, out)
+        given = bind_out(self.name, sized.outputs, out)
         # the memory plan may write a result before it has read the last of an input: what overlaps is written
         # elsewhere first
         into = [
-            s.allocate() if a is None or any(overlap(a, x) for x in inputs) else a for s, a in zip(self._outputs, given)
+            s.allocate() if a is None or any(overlap(a, x) for x in inputs) else a for s, a in zip(sized.outputs, given)
         ]
-        self._call(inputs, into, cancels, limit)
+        self._call(sized, inputs, into, cancels, limit)
         results = list(out) if isinstance(out, (list, tuple)) else [out]
         for i, (a, written) in enumerate(zip(given, into)):
             if a is None:
@@ -174,56 +218,62 @@ class Module:
         called later are not affected. May be called from any thread and from handlers of signals."""
         self._cancels.value = next(self._counted)
 
-    def _bind(self, args: Sequence[Any], named: Mapping[str, Any]) -> list[Array]:
-        if self._obstacles:
-            do = "save it, and load it on a machine of that kind"
-            raise InvalidTarget(f"{self.name} was compiled for another machine", self._obstacles, do)
-        return bind(self.name, self._inputs, args, named)
-
     def evaluate(self, arrays: Sequence[Array]) -> list[Array]:
         """Return what one run makes of the inputs and, after them, a state: the outputs, and after them what the
         state becomes. That of the module is neither read nor changed."""
-        inputs = self._bind(arrays[: len(self._inputs)], {})
-        results = [*(s.allocate() for s in (*self._outputs, *self._checked)), *self._state.fresh()]
-        self.run_at([address(a) for a in (*inputs, *arrays[len(inputs) :], *results)])
+        count = len(self.inputs)
+        sized = self._only or self._sized_for(arrays[:count], {})
+        inputs = bind(self.name, sized.inputs, arrays[:count], {})
+        results = [*(s.allocate() for s in (*sized.outputs, *sized.checked)), *self._state.fresh()]
+        self._run(sized, [address(a) for a in (*inputs, *arrays[count:], *results)], self._cancels.value)
         return results
 
-    def _call(self, inputs: Sequence[Array], results: Sequence[Array], cancels: int, limit: _Limit | None) -> None:
+    def _call(
+        self, sized: _Sized, inputs: Sequence[Array], results: Sequence[Array], cancels: int, limit: _Limit | None
+    ) -> None:
         """One run that writes to `results`, and replaces the state."""
-        checked = [s.allocate() for s in self._checked]
+        checked = [s.allocate() for s in sized.checked]
         results = [*results, *checked]
         if not self.program.states:
-            self._run([address(a) for a in (*inputs, *results)], cancels, limit)
-            judge(self.name, self.program.checks, checked)
+            self._run(sized, [address(a) for a in (*inputs, *results)], cancels, limit)
+            judge(self.name, sized.checks, checked)
             return
         while True:
             changes, version, after = self._state.changes.value, self._state.version, self._state.fresh()
             addresses = [address(a) for a in (*inputs, *version.arrays, *results, *after)]
-            if not self._run(addresses, cancels, limit, changes):
+            if not self._run(sized, addresses, cancels, limit, changes):
                 continue
-            judge(self.name, self.program.checks, checked)
+            judge(self.name, sized.checks, checked)
             if self._state.replace(version, after):
                 break
         for spec, old, new in zip(self._state.specs, version.arrays, after):
             beyond(new, old, f"{self.name}: {spec.name}", stacklevel=4)
 
     def run_at(self, addresses: list[int]) -> None:
-        """Runs the network once on memory at these addresses: of inputs and state, then of outputs and the state after.
-        That there is what the program says, and that nothing is written over what is read, is the caller's to know."""
-        self._run(addresses, self._cancels.value)
+        """Runs the network, whose extents are fixed, once on memory at these addresses: of inputs and state, then of
+        outputs and the state after. That there is what the program says, and that nothing is written over what is read,
+        is the caller's to know."""
+        assert self._only is not None
+        self._run(self._only, addresses, self._cancels.value)
 
     def _run(
-        self, addresses: list[int], cancels: int, limit: _Limit | None = None, changes: int = layout.UNTIED
+        self,
+        sized: _Sized,
+        addresses: list[int],
+        cancels: int,
+        limit: _Limit | None = None,
+        changes: int = layout.UNTIED,
     ) -> bool:
         """cancels, changes: what these words were when the run was called, and when the state was read. False: the
         state is another one by now, the run was in vain."""
         try:
-            context = self._idle.pop()
+            place = self._idle.pop()
         except IndexError:
-            context = self._context()
+            place = self._workplace()
+        context = place.contexts.get(sized.launches) or self._context(place, sized)
         context.bases[:] = addresses
         is_done = self._walk(context, cancels, limit, changes)
-        self._idle.append(context)
+        self._idle.append(place)
         return is_done
 
     def _walk(self, context: Context, cancels: int, limit: _Limit | None = None, changes: int = layout.UNTIED) -> bool:
@@ -239,27 +289,28 @@ class Module:
             raise TimeLimit(f"a run of {self.name} was not done in {limit.seconds:g} s")
         return not reason
 
-    def _context(self) -> Context:
-        is_short = 0 < self.program.nanoseconds < WORTH_WAKING
-        words = self._cancels, self._state.changes
-        return Context(self._launches, self._weights_address, self._team.threads, *words, is_short)
+    def _workplace(self) -> Workplace:
+        return Workplace(self._weights_address, self._cancels, self._state.changes, TABLES)
+
+    def _context(self, place: Workplace, sized: _Sized) -> Context:
+        return place.context(sized.launches, min(sized.threads, self._team.threads), sized.is_short)
 
     def exclusive(self, /, *args: Any, **named: Any) -> Callable[[int | None], None]:
         """A function that runs one step, by index (None: no step), for who wants to look at steps one at a time.
 
         The steps read the inputs given, as for `run`, and share one arena, which no other call uses.
         """
-        context = self._own_context(args, named)
+        context, steps = self._own_context(args, named)
 
         def run(step: int | None) -> None:
-            context.limit(*((0, 0) if step is None else self._launches.steps[step : step + 2]))
+            context.limit(*((0, 0) if step is None else steps[step : step + 2]))
             self._walk(context, self._cancels.value)
 
         return run
 
     def recorded(self, /, *args: Any, repeats: int = 1, **named: Any) -> list[Recording]:
         """Return what each thread did when, in each of `repeats` runs on the inputs given as for `run`."""
-        context = self._own_context(args, named)
+        context, steps = self._own_context(args, named)
         times = context.record(self._team.threads)
         found = list[Recording]()
         for _ in range(repeats):
@@ -267,16 +318,18 @@ class Module:
             begin = time.perf_counter_ns()
             self._walk(context, self._cancels.value)
             end = time.perf_counter_ns()
-            found.append(Recording(begin, end, times @ (10**9, 1), self._launches.steps))
+            found.append(Recording(begin, end, times @ (10**9, 1), steps))
         return found
 
-    def _own_context(self, args: Sequence[Any], named: Mapping[str, Any]) -> Context:
-        """One that no other call takes, bound to these inputs and to fresh results. Its runs change no state."""
-        inputs = [*self._bind(args, named), *self._state.copy().values()]
-        results = [*(s.allocate() for s in (*self._outputs, *self._checked)), *self._state.fresh()]
-        context = self._context()
+    def _own_context(self, args: Sequence[Any], named: Mapping[str, Any]) -> tuple[Context, tuple[int, ...]]:
+        """One that no other call takes, bound to these inputs and to fresh results, and where its steps are. Its runs
+        change no state."""
+        sized = self._only or self._sized_for(args, named)
+        inputs = [*bind(self.name, sized.inputs, args, named), *self._state.copy().values()]
+        results = [*(s.allocate() for s in (*sized.outputs, *sized.checked)), *self._state.fresh()]
+        context = self._context(self._workplace(), sized)
         context.hold((*inputs, *results))
-        return context
+        return context, sized.launches.steps
 
     def parts(self) -> tuple[Program, tuple[bytes, ...], bytes, bytes]:
         """Return the parts of which another process makes an equal module, that has neither external code nor state."""
@@ -332,7 +385,7 @@ def _arrays(specs: Sequence[TensorSpec], state: Sequence[Array | bytes]) -> list
 def _array(spec: TensorSpec, data: bytes) -> Array:
     if len(data) != spec.nbytes:
         raise InvalidArtifact(f"state {spec} has {len(data)} bytes, not {spec.nbytes}")
-    return np.frombuffer(data, dtypes.numpy_dtype(spec.dtype)).reshape(spec.shape)
+    return np.frombuffer(data, dtypes.numpy_dtype(spec.dtype)).reshape(static(spec.shape))
 
 
 def _hold(weights: Memory | bytes | bytearray | memoryview | Array) -> tuple[Array, int]:

@@ -6,24 +6,34 @@ one address per kernel parameter. An address is symbolic until a module is built
     input i, output i    start of an array that the caller gives, plus a byte offset
     weight, arena        start of the weights or of the arena, plus a byte offset
 
+A program may be open: then extents, and what follows from them, are `Dim`s over its symbols, which `bind` replaces by
+integers. Two more arguments are in its steps:
+
+    buffer i             start of a buffer in the arena, wherever `Buffer.above` lets it lie, plus a byte offset
+    extent               no address: an integer, which the kernel takes where an address would be
+
 Everything here is immutable, checked by `Program.verify`, and goes to JSON and back without loss (core.records).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from math import prod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import ceil, isfinite, prod
 from reprlib import repr as short
 
 from renorm.core import dtypes
-from renorm.core.errors import InvalidArtifact
+from renorm.core.dims import Dim, Sym, Symbol, fixed_extents, integer, static, symbols_of
+from renorm.core.errors import InvalidArtifact, InvalidInput
+from renorm.core.extents import LARGEST, LONGEST, Evaluation
+from renorm.core.lazy import cached_property
 from renorm.runtime.checks import Check
 from renorm.runtime.report import Report
 
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector; weights and buffers in the arena start at multiples of it
-KINDS = ("input", "output", "weight", "arena")
-LARGEST = 1 << 47  # bytes, elements, iterations: what a process can address on either architecture
+KINDS = ("input", "output", "weight", "arena", "buffer", "extent")
+PIECE = 30_000  # ns that a thread takes at a time: far above what taking costs, far below what a time slice lasts
+PIECES = 8  # a phase of fewer is split evenly: there is little to give away
 _MOST_AXES = 64  # NumPy's
 
 
@@ -33,11 +43,11 @@ class TensorSpec:
 
     name: str
     dtype: str
-    shape: tuple[int, ...]
+    shape: tuple[Dim, ...]
 
     @property
     def nbytes(self) -> int:
-        return prod(self.shape) * dtypes.itemsize(self.dtype)
+        return prod(static(self.shape)) * dtypes.itemsize(self.dtype)
 
     def __str__(self) -> str:
         return f"{self.name} {dtypes.short(self.dtype)}[{', '.join(map(str, self.shape))}]"
@@ -57,14 +67,55 @@ class Weight(TensorSpec):
 class Argument:
     """An address.
 
-    kind: one of KINDS. at: index of the input or output; for weight and arena the byte offset. offset: further bytes.
+    kind: one of KINDS. at: index of the input, output or buffer; for weight and arena the byte offset; for extent the
+    integer. offset: further bytes.
     """
 
     is_row = True  # in JSON, since there are many
 
     kind: str
-    at: int
-    offset: int = 0
+    at: Dim
+    offset: Dim = 0
+
+
+@dataclass(frozen=True)
+class Above:
+    """Byte `end` of a buffer, one of those in front of another, is not above byte `begin` of the other one."""
+
+    is_row = True
+
+    buffer: int
+    end: Dim
+    begin: Dim = 0
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """Bytes in the arena of an open program: they lie at the lowest multiple of ALIGNMENT that `above` allows."""
+
+    is_row = True
+
+    size: Dim
+    above: tuple[Above, ...] = ()
+
+
+def place(sizes: Sequence[int], others: Sequence[Sequence[int]], gaps: Iterable[int]) -> tuple[list[int], int]:
+    """Return where buffers lie, and the size of the arena: -1 where a buffer has a negative one.
+
+    others: of each the buffers of Buffer.above; gaps: of all of these in order, how far above the beginning of the
+    other one its own beginning is at least.
+    """
+    offsets, most, left = list[int](), 0, iter(gaps)
+    for size, row in zip(sizes, others):
+        at = 0
+        for other, gap in zip(row, left):
+            if offsets[other] + gap > at:
+                at = offsets[other] + gap
+        at = -(-at // ALIGNMENT) * ALIGNMENT
+        offsets.append(at)
+        if at + size > most:
+            most = at + size
+    return offsets, align(most) if min(sizes, default=0) >= 0 else -1
 
 
 @dataclass(frozen=True)
@@ -73,16 +124,24 @@ class Code:
     is_external, index into Program.externals, and there is one phase of one iteration.
 
     phases: trip count of each phase. chunks: iterations that a thread takes at a time, per phase; where it is 0 (or
-    nothing) each thread has its even share and no thread takes work from another.
+    nothing) each thread has its even share and no thread takes work from another. costs: in an open program, about how
+    many nanoseconds an iteration of each phase takes, in place of chunks (`iterations`).
     scratch: bytes that each thread needs, a multiple of ALIGNMENT; the runtime passes their address after the
     arguments when not 0.
     """
 
     object: int
-    phases: tuple[int, ...]
-    scratch: int = 0
+    phases: tuple[Dim, ...]
+    scratch: Dim = 0
     chunks: tuple[int, ...] = ()
     is_external: bool = False
+    costs: tuple[float, ...] = ()
+
+
+def iterations(nanoseconds: float) -> int:
+    """Return how many iterations a thread takes at a time, of a phase that has PIECES times as many or more. Fewer are
+    shared out evenly. nanoseconds: of one."""
+    return max(1, ceil(PIECE / max(nanoseconds, 0.1)))
 
 
 @dataclass(frozen=True)
@@ -126,8 +185,10 @@ class Program:
     """A whole compiled network.
 
     nanoseconds: about how long one thread takes; 0 where nobody knows. name: of the source model. dims: extents of
-    symbolic dims that were fixed when it was compiled. states: how many of the last inputs are state: as many of the
-    last outputs, of the same types, are what they become. checks: of each there are two outputs in front of those.
+    symbolic dims that were fixed when it was compiled. typical: of those that are open, the values for which memory was
+    planned and times were estimated. buffers: the arena of an open program. states: how many of the last inputs are
+    state: as many of the last outputs, of the same types, are what they become. checks: of each there are two outputs
+    in front of those.
     """
 
     machine: Machine
@@ -145,6 +206,8 @@ class Program:
     externals: tuple[External, ...] = ()
     states: int = 0
     checks: tuple[Check, ...] = ()
+    typical: Mapping[str, int] = field(default_factory=dict[str, int])
+    buffers: tuple[Buffer, ...] = ()
 
     @property
     def state(self) -> tuple[TensorSpec, ...]:
@@ -161,11 +224,96 @@ class Program:
         """Return where among the outputs those stand that `checks` are told by: two for each, in front of the state."""
         return slice(len(self.results), len(self.outputs) - self.states)
 
+    @property
+    def symbols(self) -> tuple[Symbol, ...]:
+        """Its symbols, with what is known of each."""
+        return tuple(sorted({s for spec in self.inputs for extent in spec.shape for s in symbols_of(extent)}))
+
+    def values(self, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
+        """Return what symbols are where inputs have these shapes. Raises InvalidInput that names every contradiction,
+        and symbols that no shape tells."""
+        known = self.inputs[: len(self.inputs) - self.states]
+        try:
+            found = fixed_extents(known, shapes, self.name)
+        except (ZeroDivisionError, OverflowError) as error:  # an extent that is a quotient, and not of any number
+            raise InvalidInput(f"the shapes given do not fit {self.name}", [str(error)]) from error
+        if missing := [name for name in self.typical if name not in found]:
+            raise InvalidInput(f"{self.name}: no shape tells the extent {', '.join(missing)}", list(map(str, known)))
+        return {str(name): found[name] for name in self.typical}
+
+    @cached_property
+    def evaluation(self) -> Evaluation:
+        """How all open extents of the program are reckoned from values of its symbols."""
+        return Evaluation(self.typical, self._extents())
+
+    def _extents(self) -> Iterator[Dim]:
+        for spec in (*self.inputs, *self.outputs):
+            yield from spec.shape
+        for code in self.codes:
+            yield from (*code.phases, code.scratch)
+        for step in self.steps:
+            for a in step.args:
+                yield from (a.at, a.offset)
+        for buffer in self.buffers:
+            yield buffer.size
+            for a in buffer.above:
+                yield from (a.end, a.begin)
+        for check in self.checks:
+            yield from check.extents
+
+    def bind(self, values: Mapping[str, int]) -> Program:
+        """Return the program for these values of its symbols, which has integers only: to be verified before it runs.
+        Raises InvalidInput."""
+        if values.keys() != self.typical.keys():
+            facts = [f"{', '.join(values) or 'none'}, expected {', '.join(self.typical) or 'none'}"]
+            raise InvalidInput(f"{self.name}: values for other symbols than it has", facts)
+        held, index = self.evaluation.at(values), self.evaluation.index
+
+        def of(dim: Dim) -> int:
+            return held[index[dim]] if isinstance(dim, Sym) else dim
+
+        others = [[a.buffer for a in b.above] for b in self.buffers]
+        gaps = (of(a.end) - of(a.begin) for b in self.buffers for a in b.above)
+        offsets, arena = place([of(b.size) for b in self.buffers], others, gaps)
+
+        def argument(a: Argument) -> Argument:
+            if a.kind == "buffer":
+                return Argument("arena", offsets[integer(a.at)], of(a.offset))
+            return Argument(a.kind, of(a.at), of(a.offset))
+
+        codes = tuple(_bound(c, of) for c in self.codes)
+        spent = sum(
+            sum(cost * of(extent) for cost, extent in zip(code.costs, code.phases))
+            for code in (self.codes[s.code] for s in self.steps)
+        )
+        return replace(
+            self,
+            inputs=tuple(replace(s, shape=tuple(map(of, s.shape))) for s in self.inputs),
+            outputs=tuple(replace(s, shape=tuple(map(of, s.shape))) for s in self.outputs),
+            codes=codes,
+            steps=tuple(replace(s, args=tuple(map(argument, s.args))) for s in self.steps),
+            checks=tuple(replace(c, extents=tuple(map(of, c.extents))) for c in self.checks),
+            arena_bytes=arena if self.buffers else self.arena_bytes,
+            nanoseconds=round(spent) if self.typical else self.nanoseconds,
+            dims={**self.dims, **values},
+            typical={},
+            buffers=(),
+        )
+
     def verify(self, objects: int, weight_bytes: int, externals: int = 0) -> None:
-        """Raises InvalidArtifact that names everything in the program that contradicts itself.
+        """Raises InvalidArtifact that names everything in the program that contradicts itself: of an open one, for the
+        typical values of its symbols. For others, the sizes that follow from them are still to be looked at.
 
         objects, externals: how many of them there are. weight_bytes: how many bytes of weights there are.
         """
+        self._refuse(self._open_problems())
+        if self.typical:
+            try:
+                fixed = self.bind(self.typical)
+            except InvalidInput as error:
+                self._refuse([str(error)])
+                raise
+            return fixed.verify(objects, weight_bytes, externals)
         self._refuse(self._impossible())  # sizes first: the rest computes with them
         problems = list[str]()
 
@@ -200,7 +348,7 @@ class Program:
             require(0 <= code.object < known, f"code {i}: object {code.object}, there are {known}")
             alone = not code.is_external or (code.phases == (1,) and not code.scratch)
             require(alone, f"code {i}: external code has one phase of one iteration, not {code.phases}")
-            require(code.scratch % ALIGNMENT == 0, f"code {i}: scratch {code.scratch}")
+            require(integer(code.scratch) % ALIGNMENT == 0, f"code {i}: scratch {code.scratch}")
             sound = len(code.chunks) in (0, len(code.phases))
             require(sound, f"code {i}: chunks {code.chunks} for phases {code.phases}")
         # the first offset that is outside: one past the end is legal, for tensors without elements
@@ -210,25 +358,65 @@ class Program:
         for step in self.steps:
             known = 0 <= step.code < len(self.codes)
             require(known, f"kernel {step.kernel!r}: code {step.code}, there are {len(self.codes)}")
-            phases = self.codes[step.code].phases if known else ()
+            phases = static(self.codes[step.code].phases) if known else ()
             iterations += sum(phases)
             if step.waits and known and len(step.waits) != len(phases):
                 problems.append(f"kernel {step.kernel!r}: {len(step.waits)} waits for {len(phases)} phases")
             problems += self._misfits(step)
             for position, a in enumerate(step.args):
-                where = f"kernel {step.kernel!r}, argument {position}"
+                where, at, offset = f"kernel {step.kernel!r}, argument {position}", integer(a.at), integer(a.offset)
                 if a.kind in specs:
-                    known = 0 <= a.at < len(specs[a.kind])
-                    require(known, f"{where}: {a.kind} {a.at}, there are {len(specs[a.kind])}")
-                    end = specs[a.kind][a.at].nbytes if known else a.offset
-                    require(0 <= a.offset <= end, f"{where}: byte {a.offset} of {a.kind} {a.at}, which has {end}")
+                    known = 0 <= at < len(specs[a.kind])
+                    require(known, f"{where}: {a.kind} {at}, there are {len(specs[a.kind])}")
+                    end = specs[a.kind][at].nbytes if known else offset
+                    require(0 <= offset <= end, f"{where}: byte {offset} of {a.kind} {at}, which has {end}")
+                elif a.kind == "extent":
+                    require(0 <= at <= LONGEST and not offset, f"{where}: {at} is no extent, at most {LONGEST}")
                 elif a.kind in ends:
-                    byte = a.at + a.offset
+                    byte = at + offset
                     require(0 <= byte <= ends[a.kind], f"{where}: byte {byte} of {a.kind}, which has {ends[a.kind]}")
                 else:
                     problems.append(f"{where}: kind {a.kind!r}, known: {', '.join(KINDS)}")
         require(iterations <= LARGEST, f"{iterations} iterations, at most {LARGEST}")  # the walker counts them
         self._refuse(problems)
+
+    def _open_problems(self) -> list[str]:
+        """What is open and cannot be, or is open in a program without symbols."""
+        unknown = {name for dim in self._extents() for name in symbols_of(dim)} - self.typical.keys()
+        found = [f"{name!r} is not a symbol of the program" for name in sorted(unknown)]
+        fixed = [e for c in self.externals for s in (*c.inputs, *c.outputs) for e in s.shape]
+        fixed += [e for s in (*self.weights, *self.state) for e in s.shape]
+        fixed += [a.at for s in self.steps for a in s.args if a.kind not in ("arena", "weight", "extent")]
+        fixed += [c.object for c in self.codes] + [s.code for s in self.steps]
+        found += [f"{e} must be fixed" for e in fixed if isinstance(e, Sym)]
+        if not self.typical:
+            found += ["it has buffers, or costs, and no symbols"] * any((self.buffers, *(c.costs for c in self.codes)))
+            return found
+        found += ["external code in an open program"] * bool(self.externals)
+        for i, buffer in enumerate(self.buffers):
+            found += [f"buffer {i} above {a.buffer}" for a in buffer.above if not 0 <= a.buffer < i]
+        for i, code in enumerate(self.codes):
+            is_sound = len(code.costs) == len(code.phases) and all(isfinite(c) and c >= 0 for c in code.costs)
+            found += [f"code {i}: costs {short(code.costs)}, chunks {short(code.chunks)}"] * (
+                not is_sound or any(code.chunks)
+            )
+        for step in self.steps:
+            places = [a.at for a in step.args if a.kind == "buffer"]
+            found += [f"kernel {step.kernel!r}: buffer {a}" for a in places if a not in range(len(self.buffers))]
+            found += [f"kernel {step.kernel!r}: code {step.code}"] * (not 0 <= step.code < len(self.codes))
+        if found:
+            return found
+        try:
+            at = self.evaluation.at(self.typical)
+            shapes = {
+                spec.name: [at[self.evaluation.index[e]] if isinstance(e, Sym) else e for e in spec.shape]
+                for spec in self.inputs
+            }
+            if (values := self.values(shapes)) != self.typical:
+                return [f"extents {short(values)}, expected {short(self.typical)}"]
+        except InvalidInput as error:
+            return [str(error)]
+        return []
 
     def _impossible(self) -> list[str]:
         """Tensors, sizes and counts that cannot be, whatever else the program says."""
@@ -237,14 +425,14 @@ class Program:
         for tensor in (*self.inputs, *self.outputs, *self.weights, *externals):
             if tensor.dtype not in dtypes.BY_NAME:
                 found.append(f"{tensor.name!r}: {tensor.dtype!r} is not a dtype")
-            elif len(tensor.shape) > _MOST_AXES or min(tensor.shape, default=0) < 0:
+            elif len(tensor.shape) > _MOST_AXES or min(static(tensor.shape), default=0) < 0:
                 found.append(f"{tensor.name!r}: shape {short(tensor.shape)}")
             # NumPy, too, counts an empty tensor as if it had elements
-            elif prod(max(1, d) for d in tensor.shape) * dtypes.itemsize(tensor.dtype) > LARGEST:
+            elif prod(max(1, d) for d in static(tensor.shape)) * dtypes.itemsize(tensor.dtype) > LARGEST:
                 found.append(f"{tensor.name!r}: shape {short(tensor.shape)} is more than {LARGEST} bytes")
         sizes = {"arena": (self.arena_bytes,), "weights": (self.weight_bytes,)}
         for i, code in enumerate(self.codes):
-            sizes |= {f"code {i}: scratch": (code.scratch,), f"code {i}: phases": code.phases}
+            sizes |= {f"code {i}: scratch": (integer(code.scratch),), f"code {i}: phases": static(code.phases)}
             sizes[f"code {i}: chunks"] = code.chunks
         for what, numbers in sizes.items():
             if not 0 <= min(numbers, default=0) <= max(numbers, default=0) <= LARGEST:
@@ -269,11 +457,18 @@ class Program:
         tensors = {"input": self.inputs, "output": self.outputs}
         found = list[str]()
         for i, (a, spec) in enumerate(zip(step.args, (*external.inputs, *external.outputs))):
-            held = tensors[a.kind][a.at : a.at + 1] if a.kind in tensors and a.at >= 0 else ()
-            size = sum(t.nbytes for t in held) if a.kind in tensors else sizes.get(a.kind, 0) - a.at
-            if a.offset + spec.nbytes > size:
+            at, offset = integer(a.at), integer(a.offset)
+            held = tensors[a.kind][at : at + 1] if a.kind in tensors and at >= 0 else ()
+            size = sum(t.nbytes for t in held) if a.kind in tensors else sizes.get(a.kind, 0) - at
+            if offset + spec.nbytes > size:
                 found.append(f"kernel {step.kernel!r}, argument {i}: {spec} reaches outside {size} bytes of {a.kind}")
         return found
+
+
+def _bound(code: Code, of: Callable[[Dim], int]) -> Code:
+    phases, pieces = tuple(map(of, code.phases)), map(iterations, code.costs)
+    chunks = tuple(piece if n >= PIECES * piece else 0 for n, piece in zip(phases, pieces)) or code.chunks
+    return Code(code.object, phases, align(of(code.scratch)), chunks, code.is_external)
 
 
 def align(size: int, to: int = ALIGNMENT) -> int:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from renorm.core import dtypes
+from renorm.core.dims import static
 from renorm.core.errors import InvalidInput, StatisticsWarning, suggest
 from renorm.runtime.program import TensorSpec
 
@@ -119,7 +120,7 @@ class State(Mapping[str, Array]):
 
     def fresh(self) -> tuple[Array, ...]:
         """Arrays of the same types, to be written."""
-        return tuple(np.empty(s.shape, dtypes.numpy_dtype(s.dtype)) for s in self.specs)
+        return tuple(np.empty(static(s.shape), dtypes.numpy_dtype(s.dtype)) for s in self.specs)
 
     def _place(self, name: str) -> int:
         if name not in self._places:

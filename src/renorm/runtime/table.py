@@ -1,41 +1,49 @@
 """From a program to the table that the walker reads.
 
-A `LaunchTable` is what all calls of a module share: where each phase's function is and what its arguments are relative
-to. A `Context` is what one call in flight owns: an arena, scratch, and the table with addresses filled in. Addresses of
-the caller's arrays change from call to call; the walker patches them in.
+A `LaunchTable` is what all calls of a module share that have the same extents: where each phase's function is and what
+its arguments are relative to. `Launches` makes them. A `Workplace` is what one call in flight owns: an arena, scratch,
+and a `Context` for each table that it was used for, in which addresses are filled in. Addresses of the caller's arrays
+change from call to call; the walker patches them in.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
 
+from renorm.core import dtypes
+from renorm.core.dims import Dim, Sym, integer
+from renorm.core.errors import InvalidArtifact, InvalidInput
+from renorm.core.extents import LARGEST, LONGEST
 from renorm.runtime import layout
 from renorm.runtime.external import Entry
 from renorm.runtime.loader import Image
 from renorm.runtime.memory import Memory
-from renorm.runtime.program import Program, align
+from renorm.runtime.program import PIECES, Argument, Program, align, iterations, place
 
 _WORD = 8
 _RECORD_WORDS = layout.RECORD // _WORD
 _FEW = 8  # iterations, of which each may take long: it looks after each
-_ARENA, _WEIGHT, _SCRATCH = -1, -2, -3  # bases that are fixed while a context lives; others index the caller's arrays
+# bases that are fixed while a context lives; others index the caller's arrays. Of an integer it is 0
+_ARENA, _WEIGHT, _SCRATCH, _EXTENT = -1, -2, -3, -4
+_BASES = {"arena": _ARENA, "weight": _WEIGHT, "extent": _EXTENT}
 
 Word = ctypes.c_int64
 _CONSTANT = Word()
 Words = np.ndarray[Any, np.dtype[np.int64]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class LaunchTable:
     """table: the records, ARGS being the index of a step's first slot. base, offset: what each slot points to.
 
-    steps: first record of each step, and the end. is_serial: no phase has work for a second thread. arrays: inputs
-    and outputs.
+    steps: first record of each step, and the end. is_serial: no phase has work for a second thread. shapes: of inputs
+    and outputs. nanoseconds: as of the program.
     """
 
     table: Words
@@ -43,53 +51,139 @@ class LaunchTable:
     offset: Words
     steps: tuple[int, ...]
     is_serial: bool
-    arrays: int
+    shapes: tuple[tuple[int, ...], ...]
     arena_bytes: int
     scratch_bytes: int  # per thread
     counters: int  # phases of several iterations
+    nanoseconds: int
 
 
-def launch_table(program: Program, image: Image, entries: Sequence[Entry] = ()) -> LaunchTable:
-    """Return the table of a verified program whose objects are loaded in `image`, and whose external code is called by
-    `entries`.
+class _Column:
+    """Numbers of which some are open."""
+
+    def __init__(self, dims: Sequence[Dim], index: Mapping[Sym, int]):
+        self._fixed = np.array([0 if isinstance(d, Sym) else d for d in dims], np.int64)
+        self._open = np.array([i for i, d in enumerate(dims) if isinstance(d, Sym)], np.intp)
+        self._values = np.array([index[d] for d in dims if isinstance(d, Sym)], np.intp)
+
+    def at(self, values: Words) -> Words:
+        found = self._fixed.copy()
+        found[self._open] = values[self._values]
+        return found
+
+
+class Launches:
+    """The launch tables of a verified program whose objects are loaded in `image`, and whose external code is called by
+    `entries`: of an open program one for all values of its symbols.
 
     Raises InvalidArtifact for a phase that no object defines.
     """
-    records, base, offset, steps = list[list[int]](), list[int](), list[int](), [0]
-    counters = before = 0
-    for step in program.steps:
-        code = program.codes[step.code]
-        first = len(base)
-        for a in step.args:
-            caller = a.at if a.kind == "input" else len(program.inputs) + a.at
-            base.append(_ARENA if a.kind == "arena" else _WEIGHT if a.kind == "weight" else caller)
-            offset.append(a.offset + (a.at if base[-1] < 0 else 0))
-        if code.scratch:
-            base.append(_SCRATCH)
-            offset.append(0)
-        for k, extent in enumerate(code.phases):
-            if extent == 0:
-                continue
-            barrier = bool(records) and (step.waits[k] if step.waits else True)
-            chunk = code.chunks[k] if code.chunks and extent > 1 else 0
-            flags = layout.BARRIER * barrier + layout.FOREIGN * code.is_external
-            function = entries[code.object].address if code.is_external else image.address(code.object, f"phase{k}")
-            piece = chunk or (1 if extent < _FEW else extent)
-            records.append([function, first * _WORD, extent, chunk, flags, counters * _WORD, before, piece])
-            counters += extent > 1
-            before += extent
-        steps.append(len(records))
-    return LaunchTable(
-        table=np.array(records, np.int64).reshape(-1, _RECORD_WORDS),
-        base=np.array(base, np.int64),
-        offset=np.array(offset, np.int64),
-        steps=tuple(steps),
-        is_serial=all(r[2] <= 1 for r in records),
-        arrays=len(program.inputs) + len(program.outputs),
-        arena_bytes=program.arena_bytes,
-        scratch_bytes=max((c.scratch for c in program.codes), default=0),
-        counters=counters,
-    )
+
+    def __init__(self, program: Program, image: Image, entries: Sequence[Entry] = ()):
+        self._program = program
+        slots, first = list[tuple[int, Dim, Dim, int]](), [0]  # base, at, offset, buffer
+        phases, extents = list[tuple[int, int, int, bool, int, int]](), list[Dim]()
+        costs = list[float]()
+        for step in program.steps:
+            code, args = program.codes[step.code], len(slots) * _WORD
+            slots += [self._slot(a) for a in step.args]
+            if isinstance(code.scratch, Sym) or code.scratch:
+                slots.append((_SCRATCH, 0, 0, -1))
+            flags = layout.FOREIGN * code.is_external
+            for k in range(len(code.phases)):
+                function = entries[code.object].address if code.is_external else image.address(code.object, f"phase{k}")
+                chunk = iterations(code.costs[k]) if code.costs else code.chunks[k] if code.chunks else 0
+                least = PIECES * chunk if code.costs else 2  # iterations from which they are taken in chunks
+                phases.append((function, args, flags, step.waits[k] if step.waits else True, chunk, least))
+            extents += code.phases
+            costs += code.costs
+            first.append(len(phases))
+        index = program.evaluation.index
+        fields = np.array(phases, np.int64).reshape(-1, 6).T
+        self._function, self._args, self._flags, self._waits, self._chunk, self._least = fields
+        self._extents, self._costs, self._first = _Column(extents, index), np.array(costs), np.array(first)
+        self._base, self._buffer = (np.array([s[i] for s in slots], np.intp) for i in (0, 3))
+        self._at, self._offset = (_Column([s[i] for s in slots], index) for i in (1, 2))
+        self._tensors = [(t.shape, dtypes.itemsize(t.dtype)) for t in (*program.inputs, *program.outputs)]
+        self._scratch = tuple({c.scratch for c in program.codes})
+        self._sizes = _Column([b.size for b in program.buffers], index)
+        above = [a for b in program.buffers for a in b.above]
+        self._ends, self._begins = _Column([a.end for a in above], index), _Column([a.begin for a in above], index)
+        self._others = [[a.buffer for a in b.above] for b in program.buffers]
+
+    def _slot(self, a: Argument) -> tuple[int, Dim, Dim, int]:
+        match a.kind:
+            case "input":
+                return integer(a.at), 0, a.offset, -1
+            case "output":
+                return len(self._program.inputs) + integer(a.at), 0, a.offset, -1
+            case "buffer":
+                return _ARENA, 0, a.offset, integer(a.at)
+            case _:
+                return _BASES[a.kind], a.at, a.offset, -1
+
+    def table(self, values: Mapping[str, int]) -> LaunchTable:
+        """Return the table for these values of the symbols. Raises InvalidInput where sizes that follow from them are
+        none, or reach outside of what they are in."""
+        program, index = self._program, self._program.evaluation.index
+        held = program.evaluation.at(values)
+        known = np.array(held, np.int64)
+
+        def of(dim: Dim) -> int:
+            return held[index[dim]] if isinstance(dim, Sym) else dim
+
+        extent, offset = self._extents.at(known), self._at.at(known) + self._offset.at(known)
+        arena = program.arena_bytes
+        if self._others:
+            sizes, gaps = self._sizes.at(known).tolist(), self._ends.at(known) - self._begins.at(known)
+            places, arena = place(sizes, self._others, gaps.tolist())
+            offset += np.array([*places, 0] if arena <= LARGEST else [0] * (len(places) + 1))[self._buffer]
+        shapes = tuple(tuple(map(of, shape)) for shape, _ in self._tensors)
+        scratch = max((align(of(s)) for s in self._scratch), default=0)
+        if program.typical:
+            nbytes = [prod(shape) * size for shape, (_, size) in zip(shapes, self._tensors)]
+            most = [*nbytes, LONGEST, 0, program.weight_bytes, arena]  # by base
+            is_sound = (
+                min((d for shape in shapes for d in shape), default=0) >= 0
+                and all(0 <= n <= LARGEST for n in (*most, scratch, int(extent.sum())))
+                and bool((extent >= 0).all() and ((offset >= 0) & (offset <= np.array(most)[self._base])).all())
+            )
+            if not is_sound:
+                raise self._misfit(values)
+
+        live = np.flatnonzero(extent)  # a phase of no iterations hands its barrier on
+        extent = extent[live]
+        barrier = np.diff(np.cumsum(self._waits)[live], prepend=0) > 0
+        barrier[:1] = False
+        many = extent > 1
+        chunk = np.where(many & (extent >= self._least[live]), self._chunk[live], 0)
+        piece = np.where(chunk > 0, chunk, np.where(extent < _FEW, 1, extent))
+        flags = self._flags[live] + layout.BARRIER * barrier
+        taken, before = (np.cumsum(many) - many) * _WORD, np.cumsum(extent) - extent
+        fields = (self._function[live], self._args[live], extent, chunk, flags, taken, before, piece)
+        spent = round(float(self._costs @ self._extents.at(known))) if program.typical else program.nanoseconds
+        return LaunchTable(
+            table=np.stack(fields, 1) if len(live) else np.empty((0, _RECORD_WORDS), np.int64),
+            base=self._base,
+            offset=offset,
+            steps=tuple(np.searchsorted(live, self._first).tolist()),
+            is_serial=not many.any(),
+            shapes=shapes,
+            arena_bytes=arena,
+            scratch_bytes=scratch,
+            counters=int(many.sum()),
+            nanoseconds=spent,
+        )
+
+    def _misfit(self, values: Mapping[str, int]) -> InvalidInput:
+        told = ", ".join(f"{name} is {value}" for name, value in values.items())
+        facts = ["sizes do not fit what they are in"]
+        try:
+            objects = 1 + max((c.object for c in self._program.codes), default=0)
+            self._program.bind(values).verify(objects, self._program.weight_bytes)
+        except InvalidArtifact as error:
+            facts = list(error.facts)
+        return InvalidInput(f"{self._program.name or 'the program'} cannot run where {told}", facts)
 
 
 @dataclass(frozen=True)
@@ -107,10 +201,10 @@ class Recording:
 
 
 class Context:
-    """Memory of one call in flight.
+    """A table with addresses, for runs that follow each other.
 
-    address: for the walker. bases: where the caller's arrays are, inputs then outputs. cancels, version: words that end
-    a run when they change. is_short: a run takes less than waking a thread.
+    address: for the walker. arena: its memory. bases: where the caller's arrays are, inputs then outputs. cancels,
+    version: words that end a run when they change. is_short: a run takes less than waking a thread.
     """
 
     def __init__(
@@ -121,15 +215,17 @@ class Context:
         cancels: Word = _CONSTANT,
         version: Word = _CONSTANT,
         is_short: bool = False,
+        arena: Memory | None = None,
+        scratch: Memory | None = None,
     ):
-        self.arena = Memory(launches.arena_bytes)
-        scratch = Memory(launches.scratch_bytes * threads)
+        self.arena = Memory(launches.arena_bytes) if arena is None else arena
+        scratch = Memory(launches.scratch_bytes * threads) if scratch is None else scratch
         dynamic = np.flatnonzero(launches.base >= 0)
         row = align(launches.counters * _WORD, layout.LINE)
         counters = row // _WORD * threads
         parts = (
             layout.CONTEXT_WORDS,
-            launches.arrays,
+            len(launches.shapes),
             launches.table.size,
             len(launches.base),
             len(dynamic) * 3,
@@ -148,9 +244,9 @@ class Context:
         records[:, layout.ARGS // _WORD] += start[3]
         extent, chunk = (records[:, field // _WORD] for field in (layout.EXTENT, layout.CHUNK))
         chunk[:] = np.where((chunk == 0) & (extent > 1), -(-extent // threads), chunk)  # 0: a share at a time
-        for base, address in ((_ARENA, self.arena.address), (_WEIGHT, weights), (_SCRATCH, scratch.address)):
-            fixed = launches.base == base
-            slots[fixed] = launches.offset[fixed] + address
+        fixed = np.array([0, scratch.address, weights, self.arena.address])  # by base, from its end
+        slots[:] = launches.offset
+        slots += np.where(launches.base < 0, fixed[np.minimum(launches.base, -1)], 0)
         patch = patches.reshape(-1, 3)
         patch[:, 0] = start[3] + dynamic * _WORD
         patch[:, 1] = launches.base[dynamic]
@@ -178,3 +274,28 @@ class Context:
         times = np.zeros((threads, int(self._words[1]), 2, 2), np.int64)
         self._words[layout.TIMES // _WORD] = times.ctypes.data
         return times
+
+
+class Workplace:
+    """What one call in flight owns: an arena and private memory of threads, as large as the largest table that it was
+    used for needs, and contexts of the last `most` tables."""
+
+    def __init__(self, weights: int, cancels: Word, version: Word, most: int):
+        self._weights, self._words, self._most = weights, (cancels, version), most
+        self._arena, self._scratch, self.contexts = Memory(0), Memory(0), dict[LaunchTable, Context]()
+
+    def context(self, launches: LaunchTable, threads: int, is_short: bool) -> Context:
+        """Make a context, or return the one that is there. Raises OutOfMemory."""
+        if (found := self.contexts.get(launches)) is not None:
+            return found
+        if self._arena.nbytes < launches.arena_bytes or self._scratch.nbytes < launches.scratch_bytes * threads:
+            self.contexts.clear()  # they have the addresses of memory that goes
+            arena, scratch = self._arena.nbytes, self._scratch.nbytes
+            self._arena = self._scratch = Memory(0)  # before there is more
+            self._arena = Memory(max(arena, launches.arena_bytes))
+            self._scratch = Memory(max(scratch, launches.scratch_bytes * threads))
+        while len(self.contexts) >= self._most:
+            del self.contexts[next(iter(self.contexts))]
+        words = (*self._words, is_short, self._arena, self._scratch)
+        self.contexts[launches] = found = Context(launches, self._weights, threads, *words)
+        return found

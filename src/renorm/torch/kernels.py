@@ -8,7 +8,7 @@ the same ones where they are OpenMP's.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -71,7 +71,10 @@ def run(
     Return the others, which are small. Raises NotYet as `compiled`."""
     types = tuple([None if t is None else (tuple(t.shape), DTYPES[t.dtype]) for t in operands])
     module = compiled((op, attributes, team(), types))
-    rest = [torch.empty(r.shape, dtype=TORCH_DTYPES[r.dtype], device=CPU) for r in module.outputs[1:]]
+    rest = [
+        torch.empty(cast("tuple[int, ...]", r.shape), dtype=TORCH_DTYPES[r.dtype], device=CPU)
+        for r in module.outputs[1:]
+    ]
     addresses = [t.data_ptr() for t in operands if t is not None]
     module.run_at([*addresses, into.data_ptr(), *[t.data_ptr() for t in rest]])
     return rest
