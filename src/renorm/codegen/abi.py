@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from renorm.core.dims import Dim, Sym  # noqa: F401  the name stands in Dim, which is read by records
+from renorm.core.dims import Dim
 from renorm.runtime.external import ExternalCode
 
 
