@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from renorm import ops
-from renorm.core.dims import Sym
+from renorm.core.dims import Sym, maximum, minimum, substitute
 from renorm.core.errors import OperandError
+from renorm.graph.conditions import conditions_of
 from renorm.graph.ir import Graph, Value
 
 
@@ -79,7 +80,7 @@ def test_arithmetic_on_symbols() -> None:
     assert ops.sub(ops.mul(h, np.array([4])), h).known.tolist() == [H * 3]
     assert ops.mod(ops.mul(h, np.array([4])), np.array([2])).known.tolist() == [0]
     assert ops.max([h, np.array([0])]).known.tolist() == [H]
-    assert ops.max([h, np.array([5])]).known is None
+    assert ops.max([h, np.array([5])]).known.tolist() == [maximum(H, 5)]
     assert ops.squeeze(h, axes=[0]).known.item() == H
     assert ops.range(np.int64(0), ops.squeeze(h, axes=[0]), np.int64(1)).shape == (H,)
 
@@ -93,11 +94,64 @@ def test_slice_of_a_symbolic_axis(start: int, end: int, expected: object) -> Non
     assert ops.slice(x, (start,), (end,)).shape == (expected, 3)
 
 
-def test_slice_that_may_lie_outside_leaves_the_extent_open() -> None:
+def test_slice_that_may_lie_outside() -> None:
     _, x = image(N, 3)
-    (extent, _) = ops.slice(x, (0,), (5,)).shape
-    assert isinstance(extent, Sym)
-    assert extent != N
+    assert ops.slice(x, (0,), (5,)).shape == (minimum(N, 5), 3)
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, -1, -2])
+def test_slices_are_those_of_python(step: int) -> None:
+    """At each extent that the slice takes to be possible, and it excludes but an axis without elements."""
+    for start in (-9, -3, -1, 0, 1, 2, 5, 2**31 - 1):
+        for end in (-(2**31), -4, -1, 0, 1, 3, 7, 2**63 - 1):
+            graph, x = image(N)
+            (extent,) = ops.slice(x, (start,), (end,), (0,), (step,)).shape
+            conditions = conditions_of(graph)
+            for n in range(10):
+                if all(c.holds({"N": n}) for c in conditions):
+                    cut = slice(start, None if step < 0 and end == -(2**31) else end, step)
+                    assert substitute(extent, {"N": n}) == len(range(n)[cut]), (start, end, n)
+                else:
+                    assert n == 0, (start, end, [*map(str, conditions)])
+
+
+def test_range_over_an_extent() -> None:
+    for start, limit, delta in ((0, N, 1), (2, N, 3), (N, 1, -2), (N, N * 2, 2), (N - 1, -1, -1)):
+        graph, _ = image(N)
+        bounds = [graph.open_constant(np.array(b, dtype=object), "b", "int64") for b in (start, limit, delta)]
+        (extent,) = ops.range(*bounds).shape
+        for n in range(9):
+            first, end, by = (int(str(substitute(b, {"N": n}))) for b in (start, limit, delta))
+            assert substitute(extent, {"N": n}) == len(range(first, end, by))
+
+
+def test_what_shapes_take_to_be_so() -> None:
+    graph, x = image(N, H, 4)
+    y, table = graph.input("y", "float32", ("M", 6, 4)), graph.constant(np.zeros((512, 4), np.float32))
+    both = ops.add(x, y, name="both")
+    ops.reshape(both, np.array([-1, 48]), name="wide")
+    ops.slice(x, (0, 0), (1, 3), name="cut")
+    length = ops.gather(ops.shape(x), np.array([1]))
+    ops.concat([ops.slice(table, (0,), length, (0,), name="rows"), ops.squeeze(y, axes=[0], name="one")], axis=0)
+    found = {str(c): by for c, by in conditions_of(graph).items()}
+    assert found == {
+        "N == M": "both",
+        "H == 6": "both",
+        "24*(M)%(2) == 0": "wide",
+        "1 <= N": "cut",
+        "H <= 512": "rows",
+        "M == 1": "one",
+    }
+
+
+def test_windows_that_may_not_fit() -> None:
+    graph, x = image(N, 3, H, 9)
+    pool = ops.max_pool(x, kernel_shape=[3, 2], strides=[2, 2], ceil_mode=True)
+    for h in range(1, 12):
+        fixed = graph.copy({"N": 1, "H": h}) if all(c.holds({"N": 1, "H": h}) for c in conditions_of(graph)) else None
+        assert (fixed is None) == (h < 2)
+        if fixed is not None:
+            assert fixed.nodes[-1].output.shape == tuple(substitute(d, {"N": 1, "H": h}) for d in pool.shape)
 
 
 def test_slice_of_a_table_to_a_symbolic_length() -> None:

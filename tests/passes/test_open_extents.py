@@ -12,9 +12,11 @@ import pytest
 from tests.frontends import onnx_runtime
 
 from renorm.core.dims import symbols_of
+from renorm.core.errors import RenormError
 from renorm.driver.compile import analyze
 from renorm.frontends import read
 from renorm.graph import interpret, verify
+from renorm.graph.conditions import conditions_of
 from renorm.graph.ir import Graph
 from renorm.graph.parse import parse
 
@@ -77,3 +79,27 @@ def test_passes_are_right_at_any_size(name: str, level: int, exported: Path) -> 
                 np.testing.assert_allclose(
                     a, b, rtol=1e-3, atol=1e-3 * max(1.0, float(np.abs(b).max())), err_msg=str(sizes)
                 )
+
+
+def test_sizes_that_break_a_condition_are_those_that_cannot_be(exported: Path) -> None:
+    """Whatever the graph refuses at numbers breaks a condition of the open one."""
+    for name, sizes in (
+        (
+            "detector",
+            [{"N": 1, "H": h, "W": w} for h, w in ((32, 64), (33, 32), (16, 32), (64, 31), (48, 48), (96, 32))],
+        ),
+        ("text_line", [{"N": 1, "W": w} for w in range(10)]),
+        ("speech_encoder", [{"N": 2, "T": t} for t in (0, 1, 2, 119, 120, 121, 200)]),
+        ("sentence_encoder", [{"N": 2, "L": length} for length in (0, 1, 47, 48, 49)]),
+    ):
+        graph = read(exported / f"{name}.onnx")
+        conditions, broken = conditions_of(graph), 0
+        for numbers in sizes:
+            try:
+                graph.copy(numbers)
+            except RenormError:
+                assert not all(c.holds(numbers) for c in conditions), (name, numbers)
+                broken += 1
+            else:
+                assert all(c.holds(numbers) for c in conditions), (name, numbers)
+        assert 0 < broken < len(sizes)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from contextvars import ContextVar
 from math import inf
 from operator import floordiv, index, mod
 from typing import Any, Protocol, SupportsIndex, Union
@@ -328,6 +329,16 @@ def _solve(extent: Dim, number: int, sizes: dict[str, int]) -> str | None:
     return None
 
 
+TAKEN: ContextVar[list[tuple[Dim, str, Dim]] | None] = ContextVar("taken", default=None)
+
+
+def take(a: Dim, relation: str, b: Dim) -> None:
+    """Take it to be so that a == b, or a <= b: what core.conditions collects. Numbers are compared by the caller."""
+    taken = TAKEN.get()
+    if taken is not None and not (isinstance(a, int) and isinstance(b, int)):
+        taken.append((a, relation, b))
+
+
 def format_facts(extent: Dim) -> str:
     """Return an extent as text, its symbols with between which numbers they lie."""
     bounded = (s for s in symbols_of(extent) if (s.least, s.most) != (0, inf))
@@ -440,7 +451,10 @@ def broadcast(*shapes: Sequence[Dim]) -> Shape:
                 "extents must be equal, or 1",
             )
         # an unknown extent that meets a known one other than 1 must equal it, or be 1: either way the result is known
-        result.append(integers.pop() if integers else next(iter(sorted(others, key=str)), 1))
+        joint = integers.pop() if integers else next(iter(sorted(others, key=str)), 1)
+        for d in others if len(others) > 1 else ():
+            take(d, "==", joint)
+        result.append(joint)
     return tuple(result)
 
 
@@ -487,21 +501,14 @@ def convolution_extent(extent: Dim, kernel: int, stride: int, dilation: int, bef
     return (extent + (before + after - dilation * (kernel - 1) - 1)) // stride + 1
 
 
-def pool_extent(
-    extent: Dim, kernel: int, stride: int, dilation: int, before: int, after: int, ceil_mode: bool
-) -> Dim | None:
-    """Output extent of a pooling window; with ceil_mode a last window must still begin inside input or left padding,
-    which leaves it open (None) for some symbolic extents."""
+def pool_extent(extent: Dim, kernel: int, stride: int, dilation: int, before: int, after: int, ceil_mode: bool) -> Dim:
+    """Output extent of a pooling window; with ceil_mode a last window must still begin inside input or left padding."""
     reach = dilation * (kernel - 1) + 1
     span = extent + (before + after - reach)
     if not ceil_mode:
         return span // stride + 1
     count = (span + (stride - 1)) // stride + 1
-    if after + stride <= reach:  # the last window begins at extent + before + after - reach + stride - 1 or earlier
-        return count
-    if not isinstance(count, int) or not isinstance(extent, int):
-        return None
-    return count - 1 if (count - 1) * stride >= extent + before else count
+    return minimum(count, (extent + (before + stride - 1)) // stride)  # (count - 1) * stride < extent + before
 
 
 def transposed_extent(

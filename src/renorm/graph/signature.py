@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from renorm.core import dtypes
-from renorm.core.dims import Dim, Shape, format_shape
+from renorm.core.dims import Dim, Shape, format_shape, take
 from renorm.core.errors import OperandError
 from renorm.graph.types import Operand, TensorType
 
@@ -143,14 +143,16 @@ def _unify_shape(p: Parameter, operand: Operand, bound: Bindings, problems: list
         if d.isdigit():
             if extent != int(d) and isinstance(extent, int):
                 problems.append(f"{operand.name} has {extent} where {d} is expected")
+            take(extent, "==", int(d))
             continue
         seen = bound.extents.get(d)
         if seen is None:
             bound.extents[d], bound.where[d] = extent, operand.name
         elif seen != extent and isinstance(seen, int) and isinstance(extent, int):
             problems.append(f"{operand.name} has {d} = {extent} but {bound.where[d]} has {d} = {seen}")
-        elif isinstance(extent, int):
-            bound.extents[d] = extent
+        else:
+            take(extent, "==", seen)
+            bound.extents[d] = extent if isinstance(extent, int) else seen
     if stars:
         name, span = p.dims[star][1:], tuple(shape[star : len(shape) - tail])
         seen_span = bound.spans.get(name)
@@ -163,3 +165,6 @@ def _unify_shape(p: Parameter, operand: Operand, bound: Bindings, problems: list
             problems.append(
                 f"{operand.name} has {name} = {format_shape(span)} but {where} has {format_shape(seen_span)}"
             )
+        else:
+            for a, b in zip(seen_span, span):
+                take(a, "==", b)

@@ -49,8 +49,9 @@ class Concat(Movement):
                     shape[k] = own + extent
                 elif isinstance(extent, int) and isinstance(own, int) and extent != own:
                     raise OperandError(f"concat along axis {axis}: {x} and {xs[0]} differ in axis {k}")
-                elif isinstance(extent, int):
-                    shape[k] = extent
+                else:
+                    dims.take(own, "==", extent)
+                    shape[k] = extent if isinstance(extent, int) else own
         return Joined(axis, xs, tuple(shape))
 
     def in_blocks(self, node: Node, index: int | None, lanes: int) -> Accepts:

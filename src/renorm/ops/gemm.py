@@ -10,7 +10,7 @@ from numpy import einsum
 
 from renorm import te
 from renorm.core import dtypes
-from renorm.core.dims import Dim, spreads
+from renorm.core.dims import Dim, spreads, take
 from renorm.core.dtypes import FLOATS, is_float
 from renorm.core.errors import OperandError
 from renorm.graph.attributes import Bool, Float
@@ -49,6 +49,7 @@ class Gemm(OpDef):
                 f"gemm({a}, {b}): a has {depth} columns but b has {rows} rows",
                 [f"transA is {int(self.transA)}, transB is {int(self.transB)}"],
             )
+        take(depth, "==", rows)
         if c is not None and (c.rank > 2 or not spreads(c.shape, (m, n))):
             raise OperandError(f"gemm({a}, {b}, {c}): c does not broadcast to [{m}, {n}]")
         if not is_float(a.dtype) and not (self.alpha.is_integer() and self.beta.is_integer()):

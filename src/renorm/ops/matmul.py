@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from renorm import te, topi
-from renorm.core.dims import Dim, broadcast
+from renorm.core.dims import Dim, broadcast, take
 from renorm.core.dtypes import FLOATS
 from renorm.core.errors import OperandError
 from renorm.graph import registry
@@ -37,6 +37,7 @@ class Matmul(OpDef):
         inner, other = a.shape[-1], b.shape[-2] if b.rank > 1 else b.shape[0]
         if inner != other and isinstance(inner, int) and isinstance(other, int):
             raise OperandError(f"matmul({a}, {b}): a has {inner} columns but b has {other} rows")
+        take(inner, "==", other)
         return (*broadcast(a.shape[:-2], b.shape[:-2]), *a.shape[-2:-1], *(b.shape[-1:] if b.rank > 1 else ()))
 
     def channel_axis(self, index: int, operands: Sequence[TensorType | None]) -> int | None:

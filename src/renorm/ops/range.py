@@ -9,7 +9,7 @@ import numpy as np
 
 from renorm import te
 from renorm.core import dtypes
-from renorm.core.dims import Dim, Sym
+from renorm.core.dims import Dim, Sym, maximum
 from renorm.core.errors import OperandError
 from renorm.expr.nodes import Expr, cast, const
 from renorm.graph.op import Reject, Sample
@@ -83,7 +83,10 @@ def _count(start: Any, limit: Any, delta: Any) -> Dim | None:
     if start is None or limit is None:
         return None
     if isinstance(start, Sym) or isinstance(limit, Sym):
-        return (limit - start + (delta - 1)) // delta if isinstance(delta, int) and delta > 0 else None
+        if not isinstance(delta, int):
+            return None
+        span, step = (limit - start, delta) if delta > 0 else (start - limit, -delta)
+        return maximum(0, (span + (step - 1)) // step)
     if isinstance(delta, int):
         return len(range(start, limit, delta))
     return max(0, math.ceil((float(limit) - float(start)) / float(delta)))

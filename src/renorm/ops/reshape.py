@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from renorm.core import dims
-from renorm.core.dims import Dim, Sym
+from renorm.core.dims import Dim
 from renorm.core.errors import OperandError
 from renorm.graph.attributes import Bool
 from renorm.graph.index_map import Moved, Regrouped
@@ -58,6 +58,7 @@ class Reshape(Movement):
         if -1 not in wanted:
             if isinstance(total, int) and isinstance(rest, int) and total != rest:
                 raise OperandError(f"{shown}: {dims.size(old)} elements and {dims.size(found)}")
+            dims.take(total, "==", rest)
             return tuple(found)
         left = _quotient(total, rest)
         if isinstance(total, int) and isinstance(rest, int) and left is None:
@@ -105,9 +106,9 @@ class Reshape(Movement):
 
 
 def _quotient(total: Dim, rest: Dim) -> Dim | None:
-    """total / rest where it is known to divide."""
-    if rest == 0:
+    """total / rest; None where numbers do not divide."""
+    if rest == 0 or (isinstance(total, int) and isinstance(rest, int) and total % rest):
         return None
-    if isinstance(total, int) and isinstance(rest, Sym):
-        return 0 if total == 0 else None
-    return total // rest if total % rest == 0 else None
+    dims.take(total % rest, "==", 0)
+    dims.take(1, "<=", rest)
+    return total // rest

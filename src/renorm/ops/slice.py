@@ -114,25 +114,35 @@ _LEAST, _MOST = -(2**31) + 1, 2**31 - 1  # exporters write "to the very end" as 
 
 
 def _extent(extent: Dim, start: Any, end: Any, step: Any) -> Dim | None:
-    """Elements of x[start:end:step] on an axis. A symbolic extent is taken to be at least 1 and a symbolic bound to lie
-    inside the axis; None where that does not say enough."""
+    """Elements of x[start:end:step] on an axis; None where bounds are not known. A symbolic extent is taken to be at
+    least 1 where an end of it is a bound, and a symbolic bound to lie inside the axis."""
     if step == 0:
         raise OperandError("slice: a step is 0")
     if isinstance(extent, int) and all(isinstance(v, int) for v in (start, end, step)):
         return len(range(extent)[slice(start, None if step < 0 and end <= _LEAST else end, step)])
-    if not isinstance(step, int) or step < 0:
+    if not isinstance(step, int):
         return None
-    first, last = (
-        _from_front(start, extent),
-        extent if isinstance(end, int) and end >= _MOST else _from_front(end, extent),
-    )
-    if first is None or last is None or (first != 0 and last not in (extent, first + 1)):
-        return None
-    return (last - first + (step - 1)) // step
+    if step < 0:
+        first = extent - 1 if isinstance(start, int) and start >= _MOST else _from_front(start, extent, -1)
+        last: Dim = -1 if isinstance(end, int) and end <= _LEAST else _from_front(end, extent, -1)
+        return dims.maximum(0, (first - last + (-step - 1)) // -step)
+    first = _from_front(start, extent, 0)
+    last = extent if isinstance(end, int) and end >= _MOST else _from_front(end, extent, 0)
+    is_taken = isinstance(start, Sym) or isinstance(end, Sym)
+    is_certain = dims.bounds(last - first - (extent - 1))[0] >= 0  # where the extent is taken to be at least 1
+    span = last - first if is_taken or is_certain else dims.maximum(0, last - first)
+    return (span + (step - 1)) // step
 
 
-def _from_front(bound: Any, extent: Dim) -> Dim | None:
-    """A bound counted from the front; None where it may lie outside."""
-    if isinstance(bound, Sym) or isinstance(extent, int):
-        return extent + bound if isinstance(bound, int) and bound < 0 else bound
-    return extent - 1 if bound == -1 else bound if bound in (0, 1) else None
+def _from_front(bound: Any, extent: Dim, beyond: int) -> Dim:
+    """A bound counted from the front, moved into the axis; beyond: where that ends when counting down, or 0."""
+    if isinstance(bound, Sym):
+        dims.take(bound, "<=", extent)
+        dims.take(0, "<=", bound)
+        return bound
+    if bound in (1, -1) and not beyond and not isinstance(extent, int):
+        dims.take(1, "<=", extent)
+        return bound if bound == 1 else extent - 1
+    if bound < 0:
+        return dims.maximum(beyond, extent + bound)
+    return dims.minimum(bound, extent + beyond)

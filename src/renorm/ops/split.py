@@ -46,15 +46,14 @@ class Split(Movement):
         )
 
     def extents(self, extent: Dim, sizes: Any) -> list[Dim | None]:
-        """Extents of the pieces; None where it is not known that a symbolic extent divides."""
+        """Extents of the pieces."""
         if sizes is not None:
             return list(sizes)
         count = self.num_outputs or 1
-        if not isinstance(extent, int):
-            return [extent // count if extent % count == 0 else None] * count
-        piece = -(-extent // count)
+        piece = (extent + (count - 1)) // count
         last = extent - piece * (count - 1)
-        if last < 0:
+        dims.take(0, "<=", last)
+        if isinstance(last, int) and last < 0:
             raise OperandError(f"split: extent {extent} cannot be cut into {count} pieces of {piece}")
         return [piece] * (count - 1) + [last]
 
@@ -69,6 +68,7 @@ class Split(Movement):
         total: Dim = sum((p for p in pieces if p is not None), 0)
         if isinstance(total, int) and isinstance(extent, int) and total != extent:
             raise OperandError(f"split({x}): sizes add up to {total}, but axis {axis} has {extent}")
+        dims.take(total, "==", extent)
         return [(*x.shape[:axis], piece, *x.shape[axis + 1 :]) for piece in pieces]
 
     def index_map(self, x: Any, sizes: Any) -> list[IndexMap] | None:

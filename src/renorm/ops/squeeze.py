@@ -41,6 +41,7 @@ class Squeeze(Movement):
         for a in gone:
             if isinstance(shape[a], int) and shape[a] != 1:
                 raise OperandError(f"squeeze({x}): axis {a} has extent {shape[a]}, not 1")
+            dims.take(shape[a], "==", 1)
         return Moved(x, Regrouped(tuple(d for a, d in enumerate(shape) if a not in gone)))
 
     def reference(self, x: Any) -> Any:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from renorm.core import dims
 from renorm.core.dims import Shape, Sym, bounds
 from renorm.expr.bounds import decided
 from renorm.expr.nodes import fold_integers
@@ -66,6 +67,8 @@ def divide(a: Any, b: Any) -> Any:
         by = _whole(b)
         if not isinstance(a, Sym) or by is None or bounds(by)[0] < 0 or by == 0:
             return None
+        if bounds(a)[0] < 0:
+            dims.take(0, "<=", a)  # else it would not be rounded down
         return a // by if isinstance(b, int) or a % by == 0 else None
     if isinstance(a, np.floating):
         with np.errstate(all="ignore"):
@@ -119,9 +122,14 @@ def less_or_equal(a: Any, b: Any) -> bool | None:
 
 def maximum(a: Any, b: Any) -> Any:
     is_above = greater_or_equal(a, b)
-    return None if is_above is None else a if is_above else b
+    return _extreme(dims.maximum, a, b) if is_above is None else a if is_above else b
 
 
 def minimum(a: Any, b: Any) -> Any:
     is_above = greater_or_equal(a, b)
-    return None if is_above is None else b if is_above else a
+    return _extreme(dims.minimum, a, b) if is_above is None else b if is_above else a
+
+
+def _extreme(f: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
+    a, b = _whole(a), _whole(b)
+    return None if a is None or b is None else f(a, b)

@@ -123,6 +123,7 @@ class Windowed(OpDef):
                     f"{self.name}: a window of {d * (k - 1) + 1} elements does not fit into axis {i + 2}",
                     [f"it has {e} elements, padded {sum(pads[i]) + int(str(e))}"],
                 )
+            dims.take(1, "<=", count)
             found.append(count)
         return found
 
@@ -147,6 +148,8 @@ def check_group(op: Any, group: int, x: Operand, w: Operand, per_group: Dim, div
             f"{op.name}({x}, {w}): x has {channels} channels, expected {group * per_group}",
             [f"group is {group}, and w takes {per_group} channels per group"],
         )
+    dims.take(channels, "==", group * per_group)
+    dims.take(divided % group, "==", 0)
 
 
 def pad(x: te.Tensor, before: Sequence[int], after: Sequence[int], value: float = 0.0) -> te.Tensor:
