@@ -42,15 +42,10 @@ def check_indices(x: Operand, axis: int, indices: Operand) -> None:
     extent = x.shape[axis]
     if extent == 0 and is_static(indices.shape) and 0 not in indices.shape:
         raise OperandError(f"{x}: axis {axis} has no elements, {indices} asks for some")
-    if indices.known is None:
-        return
-    for i in indices.known.reshape(-1).tolist() if not isinstance(extent, int) else ():
+    for i in [] if indices.known is None else indices.known.reshape(-1).tolist():
+        if isinstance(i, int) and isinstance(extent, int) and not -extent <= i < extent:
+            raise OperandError(f"{x}: index {i} is outside axis {axis} of extent {extent}")
         dims.take(-i if isinstance(i, int) and i < 0 else i + 1, "<=", extent)
-    if not isinstance(extent, int):
-        return
-    outside = [i for i in indices.known.reshape(-1).tolist() if isinstance(i, int) and not -extent <= i < extent]
-    if outside:
-        raise OperandError(f"{x}: index {outside[0]} is outside axis {axis} of extent {extent}")
 
 
 def within(indices: Any, extent: int) -> Any:
