@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -12,16 +12,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from renorm import te
-from renorm.core.dims import static
-from renorm.core.errors import InvalidGraph, RenormError, UserCodeError
+from renorm.core.dims import Dim, Sym, static
+from renorm.core.errors import InvalidGraph, InvalidSchedule, RenormError, UserCodeError
 from renorm.core.target import Target
+from renorm.driver import extents
 from renorm.driver.work import work
-from renorm.expr.nodes import const
+from renorm.expr.nodes import Expr, const
 from renorm.graph import deferred, registry
 from renorm.graph.ir import Graph, Group, Node, Value
 from renorm.graph.strided_region import strides
+from renorm.graph.typical import typical_sizes
 from renorm.ops import schedules
 from renorm.runtime.report import WorkRecord
+from renorm.te.mirror import Mirror
 from renorm.te.tensor import producers_first
 from renorm.topi import layout
 from renorm.topi.layout import Blocking
@@ -73,12 +76,14 @@ class Parameter:
 
 @dataclass(frozen=True)
 class LoweredGroup:
-    """A kernel, what its parameters are (first what it reads, then what it writes), and what it must do at least."""
+    """A kernel, what its parameters are (first what it reads, then what it writes), what it must do at least, typically
+    where extents are open, and what those are."""
 
     kernel: Kernel
     reads: tuple[Parameter, ...]
     writes: tuple[Value, ...]
     work: WorkRecord
+    extents: tuple[Dim, ...] = ()
 
 
 def group_results(graph: Graph, group: Group, users: dict[Value, list[Node]]) -> list[Value]:
@@ -92,23 +97,88 @@ def group_results(graph: Graph, group: Group, users: dict[Value, list[Node]]) ->
     ]
 
 
+@dataclass(frozen=True)
+class _Program:
+    """The tensor expressions of a group. reads: what its placeholders are. nominal: operations that results count
+    as."""
+
+    outs: list[te.Tensor]
+    reads: dict[te.Tensor, Parameter]
+    nominal: dict[te.Tensor, int]
+
+    @property
+    def held(self) -> list[te.Tensor]:
+        """The placeholders that are read: a compute may ignore an operand, or need only its shape."""
+        loaded = set(producers_first(t.op for t in self.outs))
+        return [t for t in self.reads if t.op in loaded]
+
+
 def lower_group(graph: Graph, group: Group, target: Target, users: dict[Value, list[Node]]) -> LoweredGroup:
     """Return the loop kernel of a group on a target. It is made of nothing but what driver.groups.group_key holds:
     whatever else it comes to read of values, nodes or the graph belongs there too.
 
+    Where extents are open, the group is scheduled where they have typical values (graph.typical), and the open program
+    with it (te.mirror).
+
     Raises UserCodeError where an op's compute or schedule fails, naming node, op, operand types, file and line.
     """
-    machine = target.machine_target
+    writes = group_results(graph, group, users)
+    given = extents.symbols(group)
+    if not given:
+        program = _program(group, writes, target, extents.known)
+        s = _scheduled(group, writes, target, program)
+        return _lowered(group, writes, target, s, program, work(program.outs, program.nominal))
+    sizes = typical_sizes(graph)
+    program = _program(group, writes, target, extents.at(sizes))
+    of_symbols = extents.OpenExtents(given, sizes)
+    open_program = _program(group, writes, target, of_symbols)
+    other = te.create_schedule([o.op for o in open_program.outs])
+    s = _scheduled(group, writes, target, program, other)
+    if s.mirror is None:
+        raise InvalidSchedule(f"kernel {group.name}: a schedule that is replaced by another one has no open extents")
+    lowered = _lowered(group, writes, target, other, open_program, work(program.outs, program.nominal))
+    return replace(lowered, extents=of_symbols.given(lowered.kernel.given))
+
+
+def _lowered(
+    group: Group, writes: Sequence[Value], target: Target, s: te.Schedule, program: _Program, least: WorkRecord
+) -> LoweredGroup:
+    try:
+        kernel = te.lower(s, [*program.held, *program.outs], name=group.name)
+    except RenormError as error:
+        anchor = registry.scheduler(group.nodes, target)
+        raise error.within(f"kernel {group.name}, scheduled by node {anchor.name!r}") from error
+    return LoweredGroup(kernel, tuple(program.reads[t] for t in program.held), tuple(writes), least)
+
+
+def _scheduled(
+    group: Group, writes: Sequence[Value], target: Target, program: _Program, other: te.Schedule | None = None
+) -> te.Schedule:
+    """Return the schedule of a program, as its anchor has it. other: of a program of the same structure, that is
+    scheduled alike."""
+    anchor = registry.scheduler(group.nodes, target)
+    s = te.create_schedule([o.op for o in program.outs])
+    if other is not None:
+        s.mirror = Mirror(s, other)
+    _store_within(s, program.outs, writes)
+    override = registry.overridden(anchor.op.name, target)
+    scheduled = override.schedule or partial(schedules.schedule, anchor.op)
+    replaced = _user_code(anchor, "schedule", scheduled, s, program.outs, target.machine_target)
+    s = replaced if isinstance(replaced, te.Schedule) else s
+    _store_within(s, program.outs, writes)
+    return s
+
+
+def _program(group: Group, writes: Sequence[Value], target: Target, sizes: extents.Extents) -> _Program:
     tensors: dict[Value, te.Tensor] = {}
     reads: dict[te.Tensor, Parameter] = {}
     nominal: dict[te.Tensor, int] = {}
-    writes = group_results(graph, group, users)
     stored: dict[Value, te.Tensor] = {}
 
     def tensor(value: Value, node: Node, index: int) -> te.Tensor:
         if value in tensors:
             return tensors[value]
-        shape = static(value.shape, f"value {value.name!r}")
+        shape = sizes(value.shape, f"value {value.name!r}")
         name = identifier(value.name)
         form = Blocking.of(value.layout) if value.layout else _weight_form(node, index, value, target)
         if value.is_constant and prod(shape) == SCALAR:
@@ -129,48 +199,33 @@ def lower_group(graph: Graph, group: Group, target: Target, users: dict[Value, l
 
     for node in group.nodes:
         override = registry.overridden(node.op.name, target)
-        operands = _operands(node, lambda v, i, node=node: tensor(v, node, i))
+        operands = _operands(node, lambda v, i, node=node: tensor(v, node, i), sizes)
         compute = override.compute
         call: Callable[..., Any] = node.op.compute if compute is None else lambda *xs, f=compute, op=node.op: f(op, *xs)
         results = _user_code(node, "compute", call, *operands)
         results = list(results) if isinstance(results, (list, tuple)) else [results]
-        _check_results(node, results)
+        _check_results(node, results, sizes)
         tensors.update(zip(node.outputs, results))
         for v in node.outputs:
             if v.layout and v in writes:  # who reads it inside of the group reads what memory holds
                 form = Blocking.of(v.layout)
                 stored[v] = layout.result(tensors[v], form)
-                tensors[v] = layout.view(stored[v], static(v.shape), form)
-        flops = node.op.nominal_flops(node.operand_types(), [v.type for v in node.outputs])
-        if flops is not None:
-            nominal[results[0]] = flops
-
-    outs = _distinct([stored.get(v, tensors[v]) for v in writes])
-    anchor = registry.scheduler(group.nodes, target)
-    schedule = te.create_schedule([o.op for o in outs])
-    _store_within(schedule, outs, writes)
-    override = registry.overridden(anchor.op.name, target)
-    scheduled = override.schedule or partial(schedules.schedule, anchor.op)
-    replaced = _user_code(anchor, "schedule", scheduled, schedule, outs, machine)
-    loaded = set(producers_first(t.op for t in outs))
-    held = [t for t in reads if t.op in loaded]  # a compute may ignore an operand, or need only its shape
-    chosen = replaced if isinstance(replaced, te.Schedule) else schedule
-    _store_within(chosen, outs, writes)
-    try:
-        kernel = te.lower(chosen, [*held, *outs], name=group.name)
-    except RenormError as error:
-        raise error.within(f"kernel {group.name}, scheduled by node {anchor.name!r}") from error
-    return LoweredGroup(kernel, tuple(reads[t] for t in held), tuple(writes), work(outs, nominal))
+                tensors[v] = layout.view(stored[v], sizes(v.shape, v.name), form)
+        if all(type.is_static for type in (*filter(None, node.operand_types()), *(v.type for v in node.outputs))):
+            flops = node.op.nominal_flops(node.operand_types(), [v.type for v in node.outputs])
+            if flops is not None:
+                nominal[results[0]] = flops
+    return _Program(_distinct([stored.get(v, tensors[v]) for v in writes]), reads, nominal)
 
 
 def expressions(node: Node) -> list[te.Tensor]:
     """Return what a node computes, by itself."""
-    operands = _operands(node, lambda v, _: te.placeholder(static(v.shape), v.dtype, identifier(v.name)))
+    operands = _operands(node, lambda v, _: te.placeholder(static(v.shape), v.dtype, identifier(v.name)), extents.known)
     results = _user_code(node, "compute", node.op.compute, *operands)
     return list(results) if isinstance(results, (list, tuple)) else [results]
 
 
-def _operands(node: Node, tensor: Callable[[Value, int], te.Tensor]) -> list[Any]:
+def _operands(node: Node, tensor: Callable[[Value, int], te.Tensor], sizes: extents.Extents) -> list[Any]:
     """Return what `compute` of a node is called with: arrays where it is to know elements, else what `tensor` returns
     for a value and its number among the inputs; a list for a variadic operand."""
     operands, flat = list[Any](), 0
@@ -179,7 +234,7 @@ def _operands(node: Node, tensor: Callable[[Value, int], te.Tensor]) -> list[Any
         given = [
             None
             if v is None
-            else _static_array(node, parameter.name, v)
+            else _static_array(node, parameter.name, v, sizes)
             if parameter.is_static
             else tensor(v, flat + i)
             for i, v in enumerate(values)
@@ -209,9 +264,14 @@ def _weight_form(node: Node, index: int, value: Value, target: Target) -> Blocki
     return Blocking(tuple(cuts), first=axis)
 
 
-def _static_array(node: Node, parameter: str, value: Value) -> np.ndarray[Any, Any]:
+def _static_array(node: Node, parameter: str, value: Value, sizes: extents.Extents) -> np.ndarray[Any, Any]:
+    """The elements of an operand that `compute` is told: numbers, or extents."""
     if (found := value.told) is not None:
         return found
+    if value.known is not None and all(isinstance(e, (int, Sym)) for e in value.known.flat):
+        elements = sizes(tuple(value.known.flat), f"operand {parameter} of node {node.name!r}")
+        is_open = any(isinstance(e, Expr) for e in elements)
+        return np.array(elements, object if is_open else np.int64).reshape(value.known.shape)
     raise InvalidGraph(
         f"node {node.name!r}: operand {parameter} ({value.name}) of {node.op.name} must be known at compile time",
         [f"{value.name} is computed by {value.producer.name!r}" if value.producer else f"{value.name} is an input"],
@@ -239,9 +299,10 @@ def _store_within(s: te.Schedule, outs: Sequence[te.Tensor], values: Sequence[Va
             s[out].store_within(steps)
 
 
-def _check_results(node: Node, results: Sequence[Any]) -> None:
+def _check_results(node: Node, results: Sequence[Any], sizes: extents.Extents) -> None:
     for value, t in zip(node.outputs, results, strict=False):
-        if tuple(t.shape) != value.shape or t.dtype != value.dtype:
+        expected = sizes(value.shape, f"value {value.name!r}")
+        if not extents.are_equal(t.shape, expected) or t.dtype != value.dtype:
             raise UserCodeError(
                 f"node {node.name!r}: compute of {node.op.name} gives another type than its signature and infer",
                 [f"computed {t.dtype}{list(t.shape)}", f"expected {value.type}"],

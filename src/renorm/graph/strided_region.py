@@ -140,5 +140,7 @@ def root(v: Value) -> tuple[Value, StridedRegion]:
 
 def strides(v: Value) -> tuple[int, ...] | None:
     """Elements from one to the next along each axis as memory has them, where there are others between; else None."""
+    if v.within is None:
+        return None
     region = root(v)[1]
     return region.strides(memory_shape(v), itemsize(v.dtype)) if region.rows > 1 else None

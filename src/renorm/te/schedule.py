@@ -12,6 +12,7 @@ Where a factor does not divide an extent, the last round is a tail: lowering add
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ParamSpec, TypeVar
 
@@ -20,6 +21,7 @@ from renorm.core.errors import InvalidExpression, InvalidSchedule, suggest
 from renorm.expr.nodes import Expr
 from renorm.te import rewriting
 from renorm.te.arguments import checked
+from renorm.te.mirror import Mirror
 from renorm.te.relations import Fuse, Relation, Singleton, Split
 from renorm.te.tensor import ComputeOp, IterVar, Operation, PlaceholderOp, Tensor, producers_first
 from renorm.te.window import Window
@@ -29,7 +31,19 @@ R = TypeVar("R")
 
 
 def _primitive(receiver: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    return checked(receiver, InvalidSchedule)
+    """Make a method a primitive: its arguments are checked, and it is called on the schedule's mirror as well."""
+
+    def decorate(f: Callable[P, R]) -> Callable[P, R]:
+        primitive = checked(receiver, InvalidSchedule)(f)
+
+        @functools.wraps(f)
+        def call(*args: P.args, **given: P.kwargs) -> R:
+            mirror = getattr(args[0], "mirror", None)
+            return primitive(*args, **given) if mirror is None else mirror.both(primitive, args[0], args[1:], given)
+
+        return call
+
+    return decorate
 
 
 class Stage:
@@ -60,6 +74,11 @@ class Stage:
     @property
     def name(self) -> str:
         return self.op.name
+
+    @property
+    def mirror(self) -> Mirror | None:
+        """As of the schedule."""
+        return self.schedule.mirror
 
     @property
     def is_output(self) -> bool:
@@ -300,6 +319,7 @@ class Stage:
         self.compute_at(parent, axis)
         self.like, self.is_stored_at_root = like, True
 
+    @_primitive("s[T].")
     def compute_inline(self) -> None:
         """Computes each element where it is read, and keeps no array.
 
@@ -316,6 +336,7 @@ class Stage:
             raise InvalidSchedule(f"{self.name} is an output of the schedule and cannot be inlined")
         self.is_inline, self.attach, self.like = True, None, None
 
+    @_primitive("s[T].")
     def compute_root(self) -> None:
         """Computes this stage as loops of its own, before all that read it: how every stage starts.
 
@@ -341,6 +362,7 @@ class Stage:
         rewriting.check_scope(self.name, scope)
         self.scope = scope
 
+    @_primitive("s[T].")
     def store_root(self) -> None:
         """Keeps the whole array of a stage under compute_at, so that loops after those it is computed in read it too.
 
@@ -356,6 +378,7 @@ class Stage:
         """
         self.is_stored_at_root = True
 
+    @_primitive("s[T].")
     def store_past_caches(self) -> None:
         """Stores the elements of an output with a hint that nobody reads them soon.
 
@@ -389,6 +412,17 @@ class Stage:
         """Return how many of the last axes lie in memory as those of a row-major array do."""
         shape = [a.extent for a in self.op.axis]
         return len(shape) if self.window is None else self.window.joint_axes(shape)
+
+    @_primitive("s[T].")
+    def redefine(self, formula: Callable[..., Expr], *tensors: Tensor) -> None:
+        """Gives the compute another body, formula(its op, *tensors), of the same axes and with the same values.
+
+            for (i, 0, 8)             s[T].redefine(lambda op: ...)  for (i, 0, 8)
+              T[i] = A[i]*2 + A[i]                                     T[i] = A[i]*3
+
+        What it says is not held against what it was.
+        """
+        self.op = self.op.with_body(formula(self.op, *tensors))
 
     # -- what primitives have in common
 
@@ -425,7 +459,10 @@ def _names(axes: Iterable[IterVar]) -> str:
 
 
 class Schedule:
-    """The stages of a program. `s[T]` is the stage of a tensor or operation; placeholders have none."""
+    """The stages of a program. `s[T]` is the stage of a tensor or operation; placeholders have none. mirror: a schedule
+    of another program to which is done what is done to this one (te.mirror)."""
+
+    mirror: Mirror | None = None
 
     def __init__(self, outputs: Sequence[Operation]):
         self.outputs: list[Operation] = list(outputs)

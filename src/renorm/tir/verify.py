@@ -23,7 +23,7 @@ from renorm.core.linear import Span
 from renorm.core.target import Target
 from renorm.expr import mixed_radix
 from renorm.expr.bounds import Intervals, interval, is_exact, is_finite, is_within
-from renorm.expr.nodes import Binary, Broadcast, Call, Expr, Load, Not, Ramp, Select, Var
+from renorm.expr.nodes import Binary, Broadcast, Call, Expr, Load, Not, Ramp, Select, Var, cast
 from renorm.expr.rewrite import children as parts_of
 from renorm.expr.rewrite import conjuncts, variables
 from renorm.expr.rewrite import rebuild as rebuild_expr
@@ -197,7 +197,12 @@ class _Checker:
         if guarded.intervals().is_within(simple, buffer.size):
             return
         if isinstance(buffer.size, Expr):
-            self.problems.append(_outside(buffer, simple, guarded.intervals().span(simple), guarded, what, False))
+            low, _ = mixed_radix.interval(simple, guarded.bounds, guarded.facts)
+            beyond = Binary("-", simple, cast(simple.dtype, buffer.size))
+            _, above = mixed_radix.interval(beyond, guarded.bounds, guarded.facts)
+            if low < 0 or above >= 0:
+                reached = low, guarded.intervals().span(simple)[1]
+                self.problems.append(_outside(buffer, simple, reached, guarded, what, False))
             return
         span = mixed_radix.interval(simple, guarded.bounds, guarded.facts)
         if is_within(span, buffer.size):

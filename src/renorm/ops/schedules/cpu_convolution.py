@@ -26,7 +26,7 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
     for pad in (t for t in chain if t.op.tag == "pad"):
         if all(_leaves_out(main, pad) for main in mains):
             for main in mains:
-                _leave_out(s, main, pad)
+                s[main].redefine(_without_padding, pad)
         else:
             pads.append(pad)
     # the phases of one transposed convolution are products of their own; products of other kinds are not fused
@@ -69,13 +69,13 @@ def _leaves_out(main: te.Tensor, pad: te.Tensor) -> bool:
     return not cpu_depthwise.is_lanewise(main, form.cuts[0][1]) or depth * width <= cpu_depthwise.EDGE
 
 
-def _leave_out(s: te.Schedule, main: te.Tensor, pad: te.Tensor) -> None:
-    """Sum over taps that meet elements, not padding:
+def _without_padding(main: te.ComputeOp, pad: te.Tensor) -> Expr:
+    """The sum over taps that meet elements, not padding:
 
     sum(if_then_else(inside, x, 0) * w)   ->   sum(x * w, where inside)
     """
     assert isinstance(pad.op, te.ComputeOp)
-    whole, own, padding = s[main].op.body, [a.var for a in pad.op.axis], pad.op.body
+    whole, own, padding = main.body, [a.var for a in pad.op.axis], pad.op.body
     assert isinstance(whole, Reduce)
     assert isinstance(padding, Call)
     conditions = list[Expr]()
@@ -89,7 +89,7 @@ def _leave_out(s: te.Schedule, main: te.Tensor, pad: te.Tensor) -> None:
         return substitute(padding.args[1], at)
 
     value = transform(whole.value, inside)
-    s[main].op = s[main].op.with_body(Reduce(whole.combiner, value, whole.axes, *conditions))
+    return Reduce(whole.combiner, value, whole.axes, *conditions)
 
 
 def _form(load: Load) -> layout.Blocking | None:

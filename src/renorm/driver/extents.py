@@ -1,0 +1,107 @@
+"""Extents of a group for its tensor expressions: numbers, typical numbers, or open variables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from renorm.core.dims import Dim, Shape, Sym, Symbol, static, substitute, symbols_of
+from renorm.expr.nodes import Expr, OpenVar, const, maximum, minimum
+from renorm.expr.rewrite import variables
+from renorm.graph.ir import Group
+from renorm.te.open import evaluate
+
+Extents = Callable[[Shape, str], tuple[int, ...]]
+"""The extents of a tensor of this shape; what: how errors call it. Expressions of open variables count as ints."""
+
+
+def known(shape: Shape, what: str) -> tuple[int, ...]:
+    """Return extents that are all numbers. Raises OperandError for others."""
+    return static(shape, what)
+
+
+def symbols(group: Group) -> list[Symbol]:
+    """Return the symbols in the shapes of a group's values, in order of appearance."""
+    values = (v for n in group.nodes for v in (*n.inputs, *n.outputs) if v is not None)
+    return list(dict.fromkeys(s for v in values for d in v.shape for s in sorted(symbols_of(d))))
+
+
+def at(sizes: Mapping[str, int]) -> Extents:
+    """Return the extents where symbols have these values."""
+
+    def found(shape: Shape, what: str) -> tuple[int, ...]:
+        return static([substitute(d, sizes) for d in shape], what)
+
+    return found
+
+
+class OpenExtents:
+    """Extents as expressions of open variables, one for each symbol."""
+
+    def __init__(self, given: Iterable[Symbol], typical: Mapping[str, int]):
+        self.variables = {s: _variable(s, typical[s]) for s in given}
+        self._known: dict[Dim, Any] = {}
+
+    def __call__(self, shape: Shape, what: str) -> tuple[int, ...]:
+        return tuple(self.extent(d) for d in shape)
+
+    def extent(self, d: Dim) -> Any:
+        """A number, or an expression."""
+        if isinstance(d, int):
+            return d
+        if d not in self._known:
+            self._known[d] = self._sum(d)
+        return self._known[d]
+
+    def _sum(self, d: Sym) -> Any:
+        total: Any = None
+        for product, k in d.form.terms.items():
+            factors: list[Any] = [self._factor(x) for x in product]
+            term = factors[0]
+            for x in factors[1:]:
+                term = term * x
+            term = term if k == 1 else term * k
+            total = term if total is None else total + term
+        return total + d.form.constant if d.form.constant else total
+
+    def _factor(self, x: Any) -> Expr:
+        if isinstance(x, str):
+            return self.variables[Symbol(x)]
+        op, *parts = x
+        a, b = (const(e) if isinstance(e, int) else e for e in map(self.extent, parts))
+        match op:
+            case "//":
+                return a // b
+            case "%":
+                return a % b
+            case "min":
+                return minimum(a, b)
+            case _:
+                return maximum(a, b)
+
+    def given(self, variables: Sequence[OpenVar]) -> tuple[Dim, ...]:
+        """Return the symbols that open variables of a kernel stand for."""
+        symbol = {v: s for s, v in self.variables.items()}
+        return tuple(Sym(symbol[v]) for v in variables)
+
+
+def _variable(s: Symbol, typical: int) -> OpenVar:
+    most = None if s.most == float("inf") else int(s.most)
+    return OpenVar(str(s), "int32", max(1, s.least), most, typical=typical)
+
+
+def are_equal(shape: Sequence[Any], other: Sequence[Any]) -> bool:
+    """Return whether shapes are equal; open extents count as equal where they are at two values of their variables."""
+    if len(shape) != len(other):
+        return False
+    for a, b in zip(shape, other):
+        if not isinstance(a, Expr) and not isinstance(b, Expr):
+            if a != b:
+                return False
+            continue
+        found = {v for e in (a, b) if isinstance(e, Expr) for v in variables(e) if isinstance(v, OpenVar)}
+        for step in (0, 1):
+            values = {v: v.typical + step for v in found}
+            if evaluate(a, values) != evaluate(b, values):
+                return False
+    return True
