@@ -15,14 +15,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from renorm.core import records
+from renorm.core.conditions import Condition
 from renorm.core.dims import Sym
 from renorm.core.extents import LONGEST
 from renorm.errors import Cancelled, InvalidArtifact, InvalidInput, TimeLimit
-from renorm.runtime import Module, Program, TensorSpec, artifact, load
+from renorm.runtime import Argument, Module, Program, TensorSpec, artifact, load
 from renorm.runtime import module as modules
 from renorm.runtime.loader import load as load_objects
 from renorm.runtime.profile import profile
-from renorm.runtime.program import Buffer
+from renorm.runtime.program import Buffer, Requirement
 from renorm.runtime.table import Launches
 
 N, M, H = Sym("n"), Sym("m"), Sym("h")
@@ -92,6 +93,46 @@ def test_broken_equations_are_errors_before_anything_runs(open_program, walker):
         m.run(x, mask, flat, more=x)
     with pytest.raises(InvalidInput, match=r"output y: float32\[4\], expected writable C-contiguous float32\[5\]"):
         m.run(x, mask, flat, out=[np.empty(4, np.float32)])
+
+
+def test_conditions_are_held_against_a_call(open_program, walker):
+    program, code = open_program(2)
+    more = TensorSpec("mask", "int64", (M,))
+    said = (Requirement(Condition(N, "==", 2 * M + 1), "join"), Requirement(Condition(M, "<=", 10), "cut"))
+    program = replace(program, inputs=(*program.inputs, more), typical={"n": 5, "m": 2}, conditions=said)
+    m = Module(program, [code], b"", walker, 1)
+    m.run(np.zeros(9, np.float32), np.zeros(4, np.int64))
+    with pytest.raises(InvalidInput, match=r"(?s)mirrors has no result where n is 9, m is 5.*'join' needs .* 9 and 11"):
+        m.run(np.zeros(9, np.float32), np.zeros(5, np.int64))
+    with pytest.raises(InvalidInput, match="'cut' needs m <= 10, where they are 11 and 10"):
+        m.run(np.zeros(23, np.float32), np.zeros(11, np.int64))
+    with pytest.raises(InvalidArtifact, match="a condition 'is'"):
+        replace(program, conditions=(Requirement(Condition(N, "is", M), "join"),)).verify(1, 0)
+
+
+def test_kernels_say_from_which_extent_on_they_run(open_program, walker):
+    """A step of which an extent is 0 has nothing to do, or is refused where it would have."""
+    program, code = open_program(2)
+    constant = replace(
+        program, codes=(replace(program.codes[0], phases=(5,)),), outputs=(TensorSpec("y", "float32", (5,)),)
+    )
+    constant = replace(
+        constant, buffers=(Buffer(64), Buffer(64)), inputs=(*constant.inputs, TensorSpec("z", "float32", (M,)))
+    )
+    constant = replace(constant, typical={"n": 5, "m": 1})
+    args = [s.args[:2] for s in constant.steps]
+    rows = [replace(s, args=(*a, Argument("extent", 5), Argument("extent", M))) for s, a in zip(constant.steps, args)]
+    x, z = np.arange(5, dtype=np.float32), np.zeros(3, np.float32)
+    m = Module(replace(constant, steps=tuple(rows)), [code], b"", walker, 1)
+    np.testing.assert_array_equal(m.run(x, z)[0], x + 2)
+    out = np.full(5, 7, np.float32)
+    m.run(x, z[:0], out=[out])
+    np.testing.assert_array_equal(out, 7)
+    rows[1] = replace(rows[1], args=(*rows[1].args[:3], Argument("extent", M, 1)))
+    m = Module(replace(constant, steps=tuple(rows)), [code], b"", walker, 1)
+    np.testing.assert_array_equal(m.run(x, z)[0], x + 2)
+    with pytest.raises(InvalidInput, match="'kernel_1', argument 3: an extent of 0, expected 1"):
+        m.run(x, z[:0])
 
 
 def _extent(n: int) -> np.ndarray:

@@ -10,7 +10,8 @@ A program may be open: then extents, and what follows from them, are `Dim`s over
 integers. Two more arguments are in its steps:
 
     buffer i             start of a buffer in the arena, wherever `Buffer.above` lets it lie, plus a byte offset
-    extent               no address: an integer, which the kernel takes where an address would be
+    extent               no address: an integer, which the kernel takes where an address would be. Where one is 0, the
+                         step has nothing to do
 
 Everything here is immutable, checked by `Program.verify`, and goes to JSON and back without loss (core.records).
 """
@@ -23,6 +24,7 @@ from math import ceil, isfinite, prod
 from reprlib import repr as short
 
 from renorm.core import dtypes
+from renorm.core.conditions import Condition
 from renorm.core.dims import Dim, Sym, Symbol, fixed_extents, integer, static, symbols_of
 from renorm.core.errors import InvalidArtifact, InvalidInput
 from renorm.core.extents import LARGEST, LONGEST, Evaluation
@@ -68,7 +70,7 @@ class Argument:
     """An address.
 
     kind: one of KINDS. at: index of the input, output or buffer; for weight and arena the byte offset; for extent the
-    integer. offset: further bytes.
+    integer. offset: further bytes; for extent the least that the kernel takes.
     """
 
     is_row = True  # in JSON, since there are many
@@ -181,14 +183,22 @@ class Machine:
 
 
 @dataclass(frozen=True)
+class Requirement:
+    """A condition on extents, without which a node has no result."""
+
+    condition: Condition
+    node: str
+
+
+@dataclass(frozen=True)
 class Program:
     """A whole compiled network.
 
     nanoseconds: about how long one thread takes; 0 where nobody knows. name: of the source model. dims: extents of
     symbolic dims that were fixed when it was compiled. typical: of those that are open, the values for which memory was
-    planned and times were estimated. buffers: the arena of an open program. states: how many of the last inputs are
-    state: as many of the last outputs, of the same types, are what they become. checks: of each there are two outputs
-    in front of those.
+    planned and times were estimated. buffers: the arena of an open program. conditions: what its extents must fulfil.
+    states: how many of the last inputs are state: as many of the last outputs, of the same types, are what they become.
+    checks: of each there are two outputs in front of those.
     """
 
     machine: Machine
@@ -208,6 +218,7 @@ class Program:
     checks: tuple[Check, ...] = ()
     typical: Mapping[str, int] = field(default_factory=dict[str, int])
     buffers: tuple[Buffer, ...] = ()
+    conditions: tuple[Requirement, ...] = ()
 
     @property
     def state(self) -> tuple[TensorSpec, ...]:
@@ -239,7 +250,23 @@ class Program:
             raise InvalidInput(f"the shapes given do not fit {self.name}", [str(error)]) from error
         if missing := [name for name in self.typical if name not in found]:
             raise InvalidInput(f"{self.name}: no shape tells the extent {', '.join(missing)}", list(map(str, known)))
-        return {str(name): found[name] for name in self.typical}
+        values = {name: found[name] for name in self.typical}
+        self._require(values)
+        return values
+
+    def _require(self, values: Mapping[str, int]) -> None:
+        """Raises InvalidInput that names all conditions which do not hold where symbols have these values."""
+        if not self.conditions:
+            return
+        held, index = self.evaluation.at(values), self.evaluation.index
+        broken = list[str]()
+        for r in self.conditions:
+            left, right = (held[index[d]] if isinstance(d, Sym) else d for d in (r.condition.left, r.condition.right))
+            if not (left <= right if r.condition.relation == "<=" else left == right):
+                broken.append(f"node {r.node!r} needs {r.condition}, where they are {left} and {right}")
+        if broken:
+            told = ", ".join(f"{name} is {value}" for name, value in values.items())
+            raise InvalidInput(f"{self.name} has no result where {told}", broken)
 
     @cached_property
     def evaluation(self) -> Evaluation:
@@ -260,6 +287,8 @@ class Program:
                 yield from (a.end, a.begin)
         for check in self.checks:
             yield from check.extents
+        for r in self.conditions:
+            yield from (r.condition.left, r.condition.right)
 
     def bind(self, values: Mapping[str, int]) -> Program:
         """Return the program for these values of its symbols, which has integers only: to be verified before it runs.
@@ -281,23 +310,30 @@ class Program:
                 return Argument("arena", offsets[integer(a.at)], of(a.offset))
             return Argument(a.kind, of(a.at), of(a.offset))
 
+        def step(s: Step) -> Step:
+            args = tuple(map(argument, s.args))
+            is_empty = any(a.kind == "extent" and a.at == 0 for a in args)
+            return replace(s, args=args, code=s.code + len(self.codes) * is_empty)
+
         codes = tuple(_bound(c, of) for c in self.codes)
-        spent = sum(
-            sum(cost * of(extent) for cost, extent in zip(code.costs, code.phases))
-            for code in (self.codes[s.code] for s in self.steps)
-        )
+        empty = tuple(replace(c, phases=(0,) * len(c.phases), chunks=()) for c in codes)  # of steps with nothing to do
+        steps = tuple(map(step, self.steps))
+        codes += empty * any(s.code >= len(codes) for s in steps)
+        costs = [c.costs for c in self.codes] * 2
+        spent = sum(c * integer(n) for s in steps for c, n in zip(costs[s.code], codes[s.code].phases))
         return replace(
             self,
             inputs=tuple(replace(s, shape=tuple(map(of, s.shape))) for s in self.inputs),
             outputs=tuple(replace(s, shape=tuple(map(of, s.shape))) for s in self.outputs),
             codes=codes,
-            steps=tuple(replace(s, args=tuple(map(argument, s.args))) for s in self.steps),
+            steps=steps,
             checks=tuple(replace(c, extents=tuple(map(of, c.extents))) for c in self.checks),
             arena_bytes=arena if self.buffers else self.arena_bytes,
             nanoseconds=round(spent) if self.typical else self.nanoseconds,
             dims={**self.dims, **values},
             typical={},
             buffers=(),
+            conditions=(),
         )
 
     def verify(self, objects: int, weight_bytes: int, externals: int = 0) -> None:
@@ -371,7 +407,7 @@ class Program:
                     end = specs[a.kind][at].nbytes if known else offset
                     require(0 <= offset <= end, f"{where}: byte {offset} of {a.kind} {at}, which has {end}")
                 elif a.kind == "extent":
-                    require(0 <= at <= LONGEST and not offset, f"{where}: {at} is no extent, at most {LONGEST}")
+                    require(0 <= offset <= at <= LONGEST, f"{where}: an extent of {at}, expected {offset} to {LONGEST}")
                 elif a.kind in ends:
                     byte = at + offset
                     require(0 <= byte <= ends[a.kind], f"{where}: byte {byte} of {a.kind}, which has {ends[a.kind]}")
@@ -387,9 +423,13 @@ class Program:
         fixed = [e for c in self.externals for s in (*c.inputs, *c.outputs) for e in s.shape]
         fixed += [e for s in (*self.weights, *self.state) for e in s.shape]
         fixed += [a.at for s in self.steps for a in s.args if a.kind not in ("arena", "weight", "extent")]
+        fixed += [a.offset for s in self.steps for a in s.args if a.kind == "extent"]
         fixed += [c.object for c in self.codes] + [s.code for s in self.steps]
         found += [f"{e} must be fixed" for e in fixed if isinstance(e, Sym)]
+        relations = {r.condition.relation for r in self.conditions} - {"==", "<="}
+        found += [f"a condition {short(relation)}" for relation in sorted(relations)]
         if not self.typical:
+            found += [f"a condition on {r.condition}" for r in self.conditions]
             found += ["it has buffers, or costs, and no symbols"] * any((self.buffers, *(c.costs for c in self.codes)))
             return found
         found += ["external code in an open program"] * bool(self.externals)
