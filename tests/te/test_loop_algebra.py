@@ -26,6 +26,8 @@ def value(e: Expr, at: dict[Var, int]) -> int:
     """An integer expression by Python's arithmetic, which floors."""
     if isinstance(e, Const):
         return int(e.value)
+    if isinstance(e, OpenVar) and e.definition is not None:
+        return value(e.definition, at)
     if isinstance(e, Var):
         return at[e]
     assert isinstance(e, Binary)

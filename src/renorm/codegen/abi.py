@@ -11,7 +11,8 @@ done: `accesses` says which arguments those are. `args` holds one pointer per pa
 order, then one per workspace (the global buffers that the kernel allocates at its root), then, for each open extent,
 the extent itself in the place of a pointer, then, where scratch is not 0, the base of the threads' private memory: the
 thread numbered t owns the `scratch` bytes at base + t * scratch. Where extents are open, sizes and trip counts are
-polynomials of them (core.dims), and each is 1 at least: what has no elements is not computed by such a kernel.
+polynomials of them (core.dims), and each, as all that is in `positive`, is 1 at least: what has no elements is not
+computed by such a kernel.
 
 A parameter or workspace that the kernel writes overlaps no other, but for the pairs in `in_place`: one array may be
 passed as the parameter that is written and as one that is read. Parameters need the alignment of their elements only;
@@ -46,8 +47,9 @@ class CompiledKernel:
     and no writable data. phases: the extent of each; accesses: what each touches. in_place: pairs (written, read) of
     parameters that may be one array, see codegen.in_place. workspace: bytes of each workspace. scratch: bytes per
     thread, a multiple of ALIGNMENT. spills: how many instructions of hot loops move vector registers to or from the
-    stack. extents: names of the open ones. llvm: the LLVM IR before optimisation. loops: the loop program it was made
-    from, as text. external: what runs it in place of an object, in one phase of one iteration.
+    stack. extents: names of the open ones. positive: what of them must not be less than 1. llvm: the LLVM IR before
+    optimisation. loops: the loop program it was made from, as text. external: what runs it in place of an object, in
+    one phase of one iteration.
     """
 
     name: str
@@ -62,6 +64,7 @@ class CompiledKernel:
     loops: str
     external: ExternalCode | None = None
     extents: tuple[str, ...] = ()
+    positive: tuple[Dim, ...] = ()
 
     @staticmethod
     def of_external(name: str, code: ExternalCode, reads: int, writes: int) -> CompiledKernel:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from renorm.core import dtypes
 from renorm.core.dims import Dim, Sym
 from renorm.core.errors import InternalError
+from renorm.expr.bounds import Intervals
 from renorm.expr.nodes import Binary, Cast, Const, Expr, OpenVar
 from renorm.tir.nodes import Buffer, Kernel
 
@@ -14,6 +15,7 @@ class OpenSizes:
     kernels of equal structure have equal sizes."""
 
     def __init__(self, kernel: Kernel):
+        self._kernel = kernel
         self.names = tuple(f"e{i}" for i in range(len(kernel.given)))
         self._dims: dict[Expr, Dim] = {v: Sym(name) for v, name in zip(kernel.given, self.names)}
         for v in kernel.extents:
@@ -42,6 +44,14 @@ class OpenSizes:
                 return self(e.a) % self(e.b)
             case _:
                 raise InternalError(f"the size {e} is no polynomial of extents")
+
+    def positive(self) -> tuple[Dim, ...]:
+        """What the loops take to be 1 at least, and is so of some extents only."""
+        intervals, found = Intervals(), list[Dim]()
+        for v in self._kernel.extents:
+            if v.definition is not None and v.low == 1 and intervals.span(v.definition)[0] < 1:
+                found.append(self._dims[v])
+        return tuple(found)
 
     def nbytes(self, buffer: Buffer) -> Dim:
         """The bytes of a buffer."""

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from renorm.expr.bounds import Intervals
 
 _MOST_STEPS = 60  # atoms that are eliminated for one bound
+_VARIES = 1000  # ranks from here on are of what varies
 
 Reach = tuple[Linear | None, Linear | None]  # least and greatest value, as forms; None where there is none
 
@@ -55,21 +56,22 @@ class OpenBounds:
 
     def most(self, form: Linear) -> float:
         """Return a number that the form never exceeds."""
-        return min(self._most(form, taken_apart) for taken_apart in (False, True))
+        highest = max((rank for rank in self._ranks.values() if rank < _VARIES), default=1)
+        return min(self._most(form, rank) for rank in range(max(1, highest), -1, -1))
 
-    def _most(self, form: Linear, is_apart: bool) -> float:
-        name = form.key(), is_apart
+    def _most(self, form: Linear, kept: int) -> float:
+        name = form.key(), kept
         found = self._found.get(name)
         if found is None:
             self._found[name] = inf  # of a bound that leads back to itself nothing is known
-            found = self._found[name] = self._eliminated(form, is_apart)
+            found = self._found[name] = self._eliminated(form, kept)
         return found
 
-    def _eliminated(self, form: Linear, is_apart: bool) -> float:
-        """is_apart: whether quotients and defined extents are taken as what they are made of."""
+    def _eliminated(self, form: Linear, kept: int) -> float:
+        """kept: the highest rank of what is taken as it stands."""
         divisor = 1
         for _ in range(_MOST_STEPS):
-            atom = self._next(form, is_apart)
+            atom = self._next(form, kept)
             if atom is None:
                 bound = self._of_extents(form)
                 return bound if bound in (inf, -inf) else int(bound) // divisor
@@ -80,7 +82,7 @@ class OpenBounds:
             sign = self._sign(multiple)
             if not sign:
                 return inf
-            quotient = self._quotient(atom) if is_apart else None
+            quotient = self._quotient(atom)
             if quotient is not None:  # c*(x // c) is at most x, and at least x - c + 1
                 x, c = quotient
                 end, rest, divisor = (x if sign > 0 else x.offset(1 - c)), rest * c, divisor * c
@@ -92,9 +94,9 @@ class OpenBounds:
             form = rest + together
         return inf
 
-    def _next(self, form: Linear, is_apart: bool) -> Expr | None:
+    def _next(self, form: Linear, kept: int) -> Expr | None:
         """Return the atom to eliminate: of the highest rank, since bounds are made of what has a lower one."""
-        found, rank = None, 0 if is_apart else 1
+        found, rank = None, kept
         for atom in form.terms:
             for x in factors(atom):
                 if (own := self._rank(x)) > rank:
@@ -102,24 +104,25 @@ class OpenBounds:
         return found
 
     def _rank(self, x: Expr) -> int:
-        """Return 0 for extents that the caller gives, 1 for what is made of extents alone, more for what varies."""
+        """Return 0 for extents that the caller gives, more for what is made of extents alone, and from _VARIES on for
+        what varies: always more than that of all that it is made of."""
         found = self._ranks.get(x)
         if found is None:
             self._ranks[x] = 0
             if type(x) is OpenVar:
-                found = 0 if x.definition is None else 1
+                found = 0 if x.definition is None else 1 + self._highest([x.definition])
             elif isinstance(x, Var):
                 ends = self._intervals.bounds.get(x, ())
-                found = 2 + self._highest(e for e in ends if isinstance(e, Expr))
+                found = _VARIES + self._highest(e for e in ends if isinstance(e, Expr))
             elif all(type(v) is OpenVar for v in _leaves(x)):
-                found = 1
+                found = 1 + self._highest(children(x))
             else:
-                found = 2 + self._highest(children(x))
+                found = _VARIES + self._highest(children(x))
             self._ranks[x] = found
         return found
 
     def _highest(self, parts: Iterable[Expr]) -> int:
-        return max((self._rank(v) for e in parts for v in _leaves(e)), default=0)
+        return max((max(self._rank(v) for v in (e, *_leaves(e))) for e in parts if type(e) is not Const), default=0)
 
     def _sign(self, form: Linear) -> int:
         """Return 1 for what is never negative, -1 for what is never positive, 0 for what may be both."""
@@ -130,9 +133,8 @@ class OpenBounds:
 
     def _quotient(self, x: Expr) -> tuple[Linear, int] | None:
         """(y, c) where x is y // c, of extents."""
-        if type(x) is Binary and x.op == "//" and type(x.b) is Const and int(x.b.value) > 0 and self._rank(x) == 1:
-            return linear(x.a, self._intern), int(x.b.value)
-        return None
+        is_quotient = type(x) is Binary and x.op == "//" and type(x.b) is Const and self._rank(x) < _VARIES
+        return (linear(x.a, self._intern), int(x.b.value)) if is_quotient and int(x.b.value) > 0 else None
 
     def _reach(self, x: Expr) -> Reach:
         """Return the ends of an atom's range as forms of what has a lower rank."""
@@ -193,8 +195,8 @@ class OpenBounds:
     def extreme(self, form: Linear, sign: int) -> Linear | None:
         """Return the greatest (sign 1) or least (-1) value of a form as one of extents."""
         for _ in range(_MOST_STEPS):
-            atom = self._next(form, False)
-            if atom is None or self._rank(atom) < 2:
+            atom = self._next(form, _VARIES - 1)
+            if atom is None:
                 return form
             parts = cofactor(form, atom, self._intern)
             direction = 0 if parts is None else self._sign(parts[0]) * sign

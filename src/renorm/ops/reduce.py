@@ -10,7 +10,7 @@ import numpy as np
 
 from renorm.core import dtypes
 from renorm.core.dtypes import NUMBERS
-from renorm.expr.nodes import binary, call, const, identity_element
+from renorm.expr.nodes import as_expr, binary, call, cast, identity_element
 from renorm.graph.op import OpDef, Reject, Sample
 from renorm.graph.types import bf16, boolean, f16, f32, f64, i32, i64
 from renorm.ops.shared.exact import Known
@@ -103,7 +103,7 @@ TABLE = [
         "ReduceMean",
         "y = (sum of x over axes) / number of elements; integers are truncated, NaN stands for no elements",
         _mean,
-        after=lambda total, count: binary("/", total, const(count, total.dtype)),
+        after=lambda total, count: binary("/", total, cast(total.dtype, as_expr(count))),
         carries={},
     ),
     row("ReduceProd", "y = product of x over axes", np.prod, combine=True, combiner="prod", tolerance=3e-3),

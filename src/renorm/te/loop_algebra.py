@@ -46,6 +46,7 @@ class LoopAlgebra(ExprAlgebra):
         self._expressions: dict[Hashable, Expr] = {}
         self._values: dict[Expr, Expr] = {}
         self._defined: dict[Hashable, Linear] = {}
+        self._quotients: list[tuple[int, Linear, Linear]] = []  # c, x and the variable of each x // c that has one
 
     def intern(self, e: Expr) -> Expr:
         return e if isinstance(e, Var) or e in self._forms else self._interned.setdefault(key(e, id), e)
@@ -69,7 +70,16 @@ class LoopAlgebra(ExprAlgebra):
 
     def extent(self, e: int | Expr) -> Linear:
         """The form of an extent: a number, or a product of open ones."""
-        return self.unit(linear(e, self.intern)) if isinstance(e, Expr) else Linear({}, e)
+        if not isinstance(e, Expr):
+            return Linear({}, e)
+        form = self.unit(self.linear(e, {}, self._atom_of))
+        for v in (x for atom in form.terms for x in factors(atom)):
+            if isinstance(v, OpenVar) and v.definition is not None and (v.low is None or v.low < 1):
+                v.low = 1  # who calls a kernel sees to that (codegen.abi)
+        return form
+
+    def _atom_of(self, e: Expr) -> Linear:
+        return Linear({self.intern(e): 1})
 
     def scaled(self, a: Linear, extent: Linear) -> Linear:
         """a * extent."""
@@ -85,13 +95,41 @@ class LoopAlgebra(ExprAlgebra):
         gets a variable of its own, which is defined by it."""
         if extent.number is not None or (not extent.constant and len(extent.terms) == 1 and is_of_extents(extent)):
             return extent
+        return self._named(extent)
+
+    def atom(self, op: str, a: Linear, b: Linear) -> Linear:
+        """a op b, which cannot be simplified. Of extents it is one itself, with a variable of its own, so that loops,
+        sizes and conditions speak of the same."""
+        found = super().atom(op, a, b)
+        return self._named(found) if is_of_extents(a) and is_of_extents(b) and a.terms else found
+
+    def _by_another(self, quotient: Linear) -> Linear:
+        """(x + c*m) // (c*d) as (x//c + m) // d, where x // c has a variable: what both are then is tied."""
+        atom = quotient.single()
+        whole = 0 if atom is None else self.divisor(atom, "//")
+        if atom is None or not whole:
+            return quotient
+        mine = self.dividend(atom)
+        for c, x, variable in sorted(self._quotients, key=lambda q: -q[0]):
+            more = mine - x
+            if c < whole and whole % c == 0 and not more.terms and more.constant % c == 0:
+                return super().atom("//", variable.offset(more.constant // c), Linear({}, whole // c))
+        return quotient
+
+    def _named(self, extent: Linear) -> Linear:
+        """The variable that is defined as an extent."""
         found = self._defined.get(name := extent.key())
         if found is None:
+            definition = self._by_another(extent)
             low, high = self.form_span(extent)
-            least = 1 if low == -inf else int(low)
-            e = self.expression(extent)
-            made = OpenVar("extent", "int32", least, None if high == inf else int(high), e)
-            found = self._defined[name] = Linear({made: 1})
+            least = None if low == -inf else int(low)
+            most = None if high == inf else int(high)
+            name_of = f"extent{len(self._defined) or ''}"
+            found = Linear({OpenVar(name_of, "int32", least, most, self.expression(definition)): 1})
+            self._defined[name] = found
+            atom = extent.single()
+            if atom is not None and (c := self.divisor(atom, "//")):
+                self._quotients.append((c, self.dividend(atom), found))
         return found
 
     def size(self, extents: Iterable[Linear]) -> Linear:

@@ -317,12 +317,24 @@ def as_shape(what: str, shape: Any) -> tuple[int, ...]:
         d = d.value if isinstance(d, Const) else d
         d = int(d) if isinstance(d, float) and d.is_integer() else d
         if isinstance(d, Expr) and dtypes.is_int(d.dtype) and all(isinstance(v, OpenVar) for v in variables(d)):
-            extents.append(cast_type(int, d))
-            continue
+            d = _canonical(d)
+            if not isinstance(d, Const):
+                extents.append(cast_type(int, d))
+                continue
+            d = int(d.value)
         if isinstance(d, bool) or not isinstance(d, (int, np.integer)) or d < 0:
             raise InvalidExpression(f"{what}: {d!r} is not an extent", [f"shape {shape}"], do="use ints from 0 up")
         extents.append(int(d))
     return tuple(extents)
+
+
+def _canonical(extent: Expr) -> Expr:
+    """An open extent in the one form that equal ones have."""
+    if isinstance(extent, OpenVar):
+        return extent
+    from renorm.expr.simplify import simplify  # a program whose extents are known is spared its rules
+
+    return simplify(extent)
 
 
 def compute_over(

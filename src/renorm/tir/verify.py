@@ -22,7 +22,7 @@ from renorm.core.errors import InvalidLoops
 from renorm.core.linear import Span
 from renorm.core.target import Target
 from renorm.expr import mixed_radix
-from renorm.expr.bounds import Intervals, interval, is_exact, is_finite, is_within
+from renorm.expr.bounds import interval, is_exact, is_finite, is_within
 from renorm.expr.nodes import Binary, Broadcast, Call, Expr, Load, Not, Ramp, Select, Var, cast
 from renorm.expr.rewrite import children as parts_of
 from renorm.expr.rewrite import conjuncts, variables
@@ -89,10 +89,6 @@ class _Checker:
         for v in self._kernel.extents:
             if v.definition is not None:
                 self._names(v.definition)
-                low, high = Intervals().span(v.definition)
-                ends = -inf if v.low is None else v.low, inf if v.high is None else v.high
-                if not (ends[0] <= low and high <= ends[1]):
-                    self.problems.append(f"{v.name} = {v.definition} is not within [{ends[0]}, {ends[1]}]")
             self._bound.add(id(v))
 
     def _bind(self, x: Var | Buffer) -> None:

@@ -43,6 +43,7 @@ def compile_kernel(kernel: Kernel, target: Target) -> CompiledKernel:
         llvm=text,
         loops=str(kernel),
         extents=of_extents.names,
+        positive=of_extents.positive(),
     )
 
 

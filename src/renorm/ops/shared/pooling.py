@@ -49,6 +49,8 @@ class Pool(Windowed):
         """The window along every axis, padded to the end of its last position, and how many positions there are."""
         spans = self.spans(spatial, self.kernel_shape)
         counts = self.counts(spatial, self.kernel_shape, self.ceil_mode)
+        if not self.ceil_mode:
+            return spans, counts
         ends = [(n - 1) * s.stride + s.reach - s.before - s.extent for n, s in zip(counts, spans, strict=True)]
         return [replace(s, after=max(s.after, end)) for s, end in zip(spans, ends)], counts
 

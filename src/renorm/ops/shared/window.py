@@ -128,8 +128,10 @@ class Windowed(OpDef):
         return found
 
     def counts(self, spatial: Sequence[int], kernel: Sequence[int], ceil_mode: bool = False) -> list[int]:
-        """`positions` once extents are known."""
-        return [int(str(n)) for n in self.positions(spatial, kernel, ceil_mode)]
+        """`positions` of a tensor expression, whose open extents count as ints."""
+        found: list[Any] = [n for n in self.positions(spatial, kernel, ceil_mode) if n is not None]
+        assert len(found) == len(spatial)  # a window is known
+        return found
 
 
 def check_group(op: Any, group: int, x: Operand, w: Operand, per_group: Dim, divided: Dim) -> None:
