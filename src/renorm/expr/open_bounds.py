@@ -10,7 +10,7 @@ of extents, and extents that are defined by others, are tried as they stand, and
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from itertools import product as choices
 from math import inf, prod
 from typing import TYPE_CHECKING
@@ -35,7 +35,7 @@ class OpenBounds:
         self._intervals, self._intern = intervals, intervals.intern
         self._ranks: dict[Expr, int] = {}
         self._open: dict[Expr, bool] = {}
-        self._found: dict[tuple[object, bool], float] = {}
+        self._found: dict[Hashable, float] = {}
 
     def concerns(self, form: Linear) -> bool:
         """Return whether open extents have a say in the bounds of a form."""
@@ -133,8 +133,9 @@ class OpenBounds:
 
     def _quotient(self, x: Expr) -> tuple[Linear, int] | None:
         """(y, c) where x is y // c, of extents."""
-        is_quotient = type(x) is Binary and x.op == "//" and type(x.b) is Const and self._rank(x) < _VARIES
-        return (linear(x.a, self._intern), int(x.b.value)) if is_quotient and int(x.b.value) > 0 else None
+        if type(x) is Binary and x.op == "//" and type(x.b) is Const and self._rank(x) < _VARIES:
+            return (linear(x.a, self._intern), int(x.b.value)) if int(x.b.value) > 0 else None
+        return None
 
     def _reach(self, x: Expr) -> Reach:
         """Return the ends of an atom's range as forms of what has a lower rank."""
