@@ -81,14 +81,23 @@ def test_other_convolutions_stay(attributes: dict[str, Any]) -> None:
     assert tiles == refusals(report) == {}
 
 
-def test_narrow_floats_computed_weights_and_open_extents_stay() -> None:
+def test_narrow_floats_computed_weights_and_padding_that_is_not_known_stay() -> None:
     g = Graph()
     x, w = g.input("x", "float32", (1, 64, 56, 56)), g.input("w", "float32", (64, 64, 3, 3))
     narrow = g.input("h", "float16", (1, 64, 56, 56))
     half = ops.conv(narrow, RNG.standard_normal((64, 64, 3, 3)).astype(np.float16))
-    open_ = conv(g.input("z", "float32", (1, 64, Sym("H"), 56)), 64, "open")
+    weight = RNG.standard_normal((64, 64, 3, 3)).astype(np.float32)
+    open_ = ops.conv(g.input("z", "float32", (1, 64, Sym("H"), 56)), weight, auto_pad="SAME_UPPER")
     g.outputs = [ops.conv(x, w), half, open_]
     assert chosen(g)[0] == {}
+
+
+def test_open_extents_are_weighed_as_typical_ones() -> None:
+    g = Graph()
+    large = conv(g.input("x", "float32", ("N", 64, Sym("H"), 56)), 64, "large")
+    small = conv(g.input("y", "float32", ("N", 64, Sym("h", 1, 3), Sym("w", 1, 3))), 64, "small")
+    g.outputs = [large, small]
+    assert list(chosen(g)[0]) == ["large"]
 
 
 def test_few_channels_stay_direct_with_a_reason() -> None:

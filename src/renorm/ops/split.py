@@ -87,7 +87,7 @@ class Split(Movement):
         if sizes is not None:
             return np.split(x, np.cumsum(sizes)[:-1], self.axis)
         piece = -(-x.shape[self.axis] // self.num_outputs)
-        return np.split(x, range(piece, piece * self.num_outputs, piece), self.axis)
+        return np.split(x, [piece * k for k in range(1, self.num_outputs)], self.axis)
 
     def to_onnx(self, node: Any, opset: int) -> Any:
         """Sizes are an operand since opset 13; without num_outputs, which came at 18, they are left out for equal
@@ -112,6 +112,7 @@ class Split(Movement):
         Sample(f32[2, 6], None, axis=-1, num_outputs=3),
         Sample(f32[2, 7], None, axis=1, num_outputs=3),
         Sample(f32[4], i64[3].of([0, 4, 0])),
+        Sample(f32[2, 0], None, axis=1, num_outputs=3),
         Sample(f16[4], None, num_outputs=1),
     ]
     rejects = [

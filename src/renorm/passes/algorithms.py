@@ -42,11 +42,13 @@ TILED: dict[type, type[Tiled]] = {Conv: WinogradConv, ConvTranspose: WinogradCon
 
 @dataclass(frozen=True, eq=False)
 class Way:
-    """How a convolution is computed by tiles: the op that does it, and whether its kernel transforms weights. A way is
-    equal to itself only: to compare ops takes longer than to choose."""
+    """How a convolution is computed by tiles: the op that does it, and whether its kernel transforms weights. spatial:
+    extents at which its filters are made, the same as at all others where extents are open. A way is equal to itself
+    only: to compare ops takes longer than to choose."""
 
     op: Tiled
     transforms_weights: bool
+    spatial: tuple[int, ...]
 
 
 class _ByTiles(Rewrite):
@@ -65,7 +67,7 @@ class _ByTiles(Rewrite):
         way = self.ways.get(m.root)
         if way is None or isinstance(way, str):
             return None if way is None else Refusal(way)
-        filters = way.op.filters(static(m.x.shape[2:]), static(m.w.shape[2:]))
+        filters = way.op.filters(way.spatial, static(m.w.shape[2:]))
         weight = TransformedWeight(given(m.w), filters, way.op.result_axis)
         if not weight.is_finite(m.w.dtype):
             return Refusal("its transformed weights are not finite")
@@ -114,7 +116,8 @@ class ChooseAlgorithms:
         constants = sum(itemsize(v.dtype) * prod(static(v.shape)) for v in graph.constants.values())
         left = max(self.free, self.growth * constants)
         target = context.target.machine_target
-        choices = [_Choice(n, target) for n in graph.nodes if _may_change(n) and not context.kept(n)]
+        may_change = [n for n in graph.nodes if _may_change(n) and not context.kept(n)]
+        choices = [_Choice(n, target, convolution_of(n, context)) for n in may_change]
         choices = [c for c in choices if c.costs]
         waiting = [(-c.density(), i) for i, c in enumerate(choices) if c.better()]
         heapify(waiting)
@@ -151,7 +154,7 @@ def _costs(
         made = TILED[type(op)](**{**op.values, "kernel_shape": kernel}, tile=tile)
         filters = made.filters(spatial, kernel)
         for transforms_weights in (False, True):
-            way = Way(made, transforms_weights)
+            way = Way(made, transforms_weights, spatial)
             planes[way] = prod(f.products for f in filters)
             costs[way] = convolution.tiled(filters, transforms_weights, target, direct / WORTH)
     return direct, planes, costs
@@ -163,6 +166,7 @@ class _Choice:
 
     node: Node
     target: Target
+    convolution: Convolution
     way: Way | None = None
     refused: set[Way] = field(default_factory=set[Way])
 
@@ -170,9 +174,8 @@ class _Choice:
         x, w = self.node.inputs[:2]
         assert x is not None
         assert w is not None
-        op, spatial, kernel = self.node.op, static(x.shape[2:]), static(w.shape[2:])
+        op, spatial, kernel = self.node.op, self.convolution.x[2:], static(w.shape[2:])
         assert isinstance(op, (Conv, ConvTranspose))
-        self.convolution = convolution_of(self.node)
         self.direct, self.planes, self.costs = _costs(op, spatial, kernel, self.convolution, self.target)
         free = [way for way in self.costs if way.transforms_weights]
         if free:
@@ -241,16 +244,19 @@ def _may_change(node: Node) -> bool:
     x, w = node.inputs[:2]
     if x is None or w is None or not w.is_constant or x.rank != 4 or x.dtype != "float32":
         return False
-    return is_static(x.shape) and set(op.along("dilations", 2)) == {1} and 0 not in (*x.shape, *w.shape)
+    # filters depend on padding, and that on extents where it is not stated
+    is_stated = op.auto_pad in ("NOTSET", "VALID") and op.values.get("output_shape") is None
+    is_known = is_static(x.shape[2:]) or is_stated
+    return is_known and set(op.along("dilations", 2)) == {1} and 0 not in (*x.shape, *w.shape)
 
 
-def convolution_of(node: Node) -> Convolution:
-    """Return what the cost of a convolution depends on."""
+def convolution_of(node: Node, context: Context) -> Convolution:
+    """Return what the cost of a convolution depends on, where open extents are typical ones."""
     (x, w), op = node.inputs[:2], node.op
     assert x is not None
     assert w is not None
     assert isinstance(op, (Conv, ConvTranspose))
-    (n, c, h, v), (_, k, p, q) = static(x.shape, node.name), static(node.output.shape, node.name)
+    (n, c, h, v), (_, k, p, q) = context.typical(x.shape), context.typical(node.output.shape)
     down, across = static(w.shape[2:])
     strides = op.along("strides", 2)
     return Convolution(

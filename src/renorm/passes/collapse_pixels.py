@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from renorm import ops
-from renorm.core.dims import static
+from renorm.core.dims import is_static, size, static
 from renorm.graph.ir import Value
 from renorm.graph.rewrite import Match, Plan, Rewrite, node_of
 from renorm.ops.conv_transpose import ConvTranspose
+from renorm.ops.shared.reshaping import reshaped_to
 from renorm.ops.shared.window import Span
 from renorm.passes.affine import exact
 
@@ -21,21 +22,20 @@ from renorm.passes.affine import exact
 def _is_pixel(m: Match) -> bool:
     """Return whether x is one pixel, and everything else known."""
     known = all(v is None or v.is_constant for v in (m.w, m.b))
-    return known and m.x.type.is_static and m.root.output.type.is_static and prod(static(m.x.shape[2:])) == 1
+    return known and set(m.x.shape[2:]) == {1} and is_static(m.x.shape[1:]) and is_static(m.root.output.shape[1:])
 
 
 def _product(m: Match, w: np.ndarray[Any, Any]) -> Value:
     """The gemm of x [N, C] with w [C, M, *S], as [N, M, *S]."""
-    shape = static(m.root.output.shape)
+    shape = m.root.output.shape
     rows = np.ascontiguousarray(w.reshape(w.shape[0], prod(w.shape[1:])))
     weight = m.graph.constant(rows, f"{m.w.name}.product", m.w.source, dtype=m.w.dtype)
     bias = None
     if m.b is not None:
         bias = m.graph.constant(
-            np.repeat(exact(m.b), prod(shape[2:])), f"{m.b.name}.product", m.b.source, dtype=m.b.dtype
+            np.repeat(exact(m.b), prod(static(shape[2:]))), f"{m.b.name}.product", m.b.source, dtype=m.b.dtype
         )
-    x = ops.reshape(m.x, np.array(static(m.x.shape[:2]), np.int64))
-    return ops.reshape(ops.gemm(x, weight, bias), np.array(shape, np.int64))
+    return reshaped_to(ops.gemm(reshaped_to(m.x, m.x.shape[:2]), weight, bias), shape)
 
 
 class ConvTransposeOfPixel(Rewrite):
@@ -77,17 +77,17 @@ class NormOfChannels(Rewrite):
 
     def plan(self, m: Match) -> Plan | None:
         rank, parameters = m.x.rank, (m.scale, m.bound.get("bias"))
-        if rank < 4 or not m.x.type.is_static or m.norm.op.values["axis"] not in (-1, rank - 1):
+        if rank < 4 or m.norm.op.values["axis"] not in (-1, rank - 1):
             return None
         there = (0, *range(2, rank), 1)
         moved = m.there.op.order(rank) == there and m.back.op.order(rank) == (0, rank - 1, *range(1, rank - 1))
         return Plan(self.rewrite) if moved and all(p is None or p.rank < 2 for p in parameters) else None
 
     def rewrite(self, m: Match) -> Value:
-        n, c, *extents = static(m.x.shape)
-        x = ops.transpose(ops.reshape(m.x, np.array([n, c, prod(extents)], np.int64)), perm=(0, 2, 1))
+        n, c, *extents = m.x.shape
+        x = ops.transpose(reshaped_to(m.x, (n, c, size(extents))), perm=(0, 2, 1))
         y = m.norm.op.with_attributes(axis=-1)(x, *m.norm.inputs[1:])
-        return ops.reshape(ops.transpose(y, perm=(0, 2, 1)), np.array([n, c, *extents], np.int64))
+        return reshaped_to(ops.transpose(y, perm=(0, 2, 1)), m.x.shape)
 
 
 RULES: tuple[Rewrite, ...] = (ConvTransposeOfPixel(), NormOfChannels("layer_norm"), NormOfChannels("rms_norm"))

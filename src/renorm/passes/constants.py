@@ -12,6 +12,8 @@ from renorm.core import dtypes
 from renorm.core.dims import static
 from renorm.graph import interpret
 from renorm.graph.ir import Graph, Node, Value
+from renorm.ops.reshape import Reshape
+from renorm.ops.shared.reshaping import extents_of
 from renorm.passes.context import Context
 from renorm.passes.dead_code import discard_dead
 
@@ -52,7 +54,12 @@ class FixStaticOperands:
                 if data is not None:
                     maker = v.producer.name if v.producer else v.name
                     node.replace_operand(v, graph.constant(data, v.name, f"computed by {maker}"))
-                elif self.opens and v.producer is not None and v.known is not None and dtypes.is_int(v.dtype):
+                elif not self.opens or v.producer is None or v.known is None or not dtypes.is_int(v.dtype):
+                    continue
+                elif isinstance(node.op, Reshape):  # to which an extent of 0 would mean another one
+                    node.op = node.op.with_attributes(allowzero=True)
+                    node.replace_operand(v, extents_of(graph, node.output.shape))
+                else:
                     node.replace_operand(v, graph.open_constant(v.known, v.name, v.dtype))
         return node.operands is not before
 

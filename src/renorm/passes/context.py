@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from renorm.core.dims import Dim
 from renorm.core.errors import InvalidInput, suggest
 from renorm.core.target import Target
+from renorm.core.typical import typical_shape
 from renorm.graph import registry
 from renorm.graph.ir import External, Graph, Node
 from renorm.graph.rewrite import Log, Probe
@@ -37,7 +39,8 @@ class Context:
     "exact", without algorithms that round differently. units: why single nodes stay whole, by node name, where the
     target asks for it. claims: what the target runs as one kernel. probe: measures rewrites when the user asks for
     it. admits: whether passes may bring an op in; a file's format may lack it. raised: norms that were made out of
-    pieces, by name, and the source nodes that these were. near_norms: what looked like one and stayed."""
+    pieces, by name, and the source nodes that these were. near_norms: what looked like one and stayed. sizes: typical
+    ones of open extents, for what weighs costs."""
 
     target: Target = field(default_factory=Target)
     level: int = 3
@@ -50,6 +53,11 @@ class Context:
     admits: Callable[[str], bool] = lambda op: True
     raised: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     near_norms: list[NearNorm] = field(default_factory=list[NearNorm])
+    sizes: dict[str, int] = field(default_factory=dict[str, int])
+
+    def typical(self, shape: Sequence[Dim]) -> tuple[int, ...]:
+        """Return a shape whose open extents have typical numbers."""
+        return typical_shape(shape, self.sizes)
 
     def kept(self, node: Node) -> str | None:
         """Return why no rewrite may touch a node; None where it may."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -20,17 +20,15 @@ class SplitToSlices(Rewrite):
         return node_of("split")
 
     def plan(self, m: Match) -> Plan | None:
-        return Plan(self.rewrite) if all(v.type.is_static for v in m.root.outputs) else None
+        return Plan(self.rewrite)
 
     def rewrite(self, m: Match) -> list[Value]:
         x = m.root.inputs[0]
         assert x is not None
         axis = normalize_axis(m.root.op.values["axis"], x.rank)
-        ends = list(accumulate(int(str(v.shape[axis])) for v in m.root.outputs))
-        begins = [0, *ends[:-1]]
-        return [
-            ops.slice(x, *(np.array([n], np.int64) for n in (begin, end, axis))) for begin, end in zip(begins, ends)
-        ]
+        ends = [0, *accumulate(v.shape[axis] for v in m.root.outputs)]
+        bounds = [x.graph.open_constant(np.array([n], dtype=object), "bound", "int64") for n in ends]
+        return [ops.slice(x, begin, end, np.array([axis], np.int64)) for begin, end in pairwise(bounds)]
 
 
 RULES: tuple[Rewrite, ...] = (SplitToSlices(),)

@@ -19,12 +19,12 @@ repeatedly, and what would make one expression too long.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from math import inf, prod
 
 from renorm.core.common_ancestor import Ancestry
-from renorm.core.dims import is_static, static
+from renorm.core.dims import Shape
 from renorm.core.target import Target
 from renorm.graph import registry
 from renorm.graph.ir import External, Graph, Group, Node, Value
@@ -47,7 +47,7 @@ class OneNodePerKernel:
     """node -> kernel {node}, but for what the target runs as one"""
 
     def run(self, graph: Graph, context: Context) -> None:
-        partition = _Partition(graph, dict.fromkeys(graph.nodes, OPAQUE))
+        partition = _Partition(graph, dict.fromkeys(graph.nodes, OPAQUE), context.typical)
         partition.claim_all(context.claims)
         partition.make_groups()
 
@@ -57,7 +57,7 @@ class Fuse:
     """nodes -> kernels {nodes}, each convex and with one exit"""
 
     def run(self, graph: Graph, context: Context) -> None:
-        partition = _Partition(graph, {n: kind_of(n, context) for n in graph.nodes})
+        partition = _Partition(graph, {n: kind_of(n, context) for n in graph.nodes}, context.typical)
         partition.claim_all(context.claims)
         for node in graph.nodes:
             if partition.is_place(node):
@@ -119,6 +119,7 @@ class _Set:
 class _Partition:
     graph: Graph
     kinds: dict[Node, Fusion]
+    typical: Callable[[Shape], tuple[int, ...]]  # of shapes that may be open
     sets: dict[Node, _Set] = field(default_factory=dict[Node, _Set])
 
     def __post_init__(self) -> None:
@@ -336,6 +337,4 @@ class _Partition:
         if reader.output.shape == v.shape:
             return 1.0
         whole = [v] if self.kinds[reader] <= BROADCAST else [o for o in dict.fromkeys(reader.inputs) if o is not None]
-        if not all(is_static(o.shape) for o in (reader.output, *whole)):
-            return inf
-        return prod(static(reader.output.shape)) / max(1, sum(prod(static(o.shape)) for o in whole))
+        return prod(self.typical(reader.output.shape)) / max(1, sum(prod(self.typical(o.shape)) for o in whole))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from renorm.core.errors import InternalError, RenormError, raised_at
 from renorm.core.target import Target
+from renorm.core.typical import typical_sizes
 from renorm.graph import verify as verifier
 from renorm.graph.ir import Graph
 from renorm.graph.rewrite import Refused
@@ -68,7 +69,7 @@ MODEL: list[tuple[int, Pass]] = [
 KERNELS: list[tuple[int, Pass]] = [
     (0, FixStaticOperands(opens=True)),
     (0, ApplyRules((*unpack.RULES, *split_variadic.RULES))),
-    (2, ApplyRules((*contractions.RULES, *decompose.RULES, *collapse_pixels.RULES, *simplify.RULES))),
+    (2, ApplyRules((*contractions.RULES, *decompose.RULES, *collapse_pixels.RULES, *simplify.KERNEL_RULES))),
     (1, FoldConstants()),
     (1, ShareCommon()),
     (0, RemoveDeadCode()),  # at every level: a kernel whose result nobody reads has nothing to write
@@ -109,7 +110,8 @@ def optimize(
     names of passes towards kernels that are left out. Raises InvalidInput for an unknown name in `keep` or `passes`,
     and where `verify` finds no inputs.
     """
-    context = Context(target or Target(), level, check_keep(graph, keep), precision, admits=admits)
+    sizes = typical_sizes(graph.inputs)
+    context = Context(target or Target(), level, check_keep(graph, keep), precision, admits=admits, sizes=sizes)
     ledger = Ledger(graph)
     names = [v.name for v in graph.outputs]
     probes = None

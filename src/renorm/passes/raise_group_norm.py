@@ -4,12 +4,13 @@ they are, and what stands before and after can join its kernel."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from renorm import ops
-from renorm.core.dims import static
+from renorm.core.dims import Dim, Shape, size
 from renorm.graph.ir import Node, Value
 from renorm.graph.rewrite import Match, Plan, Refusal, Rewrite, any_op, node_of
 from renorm.passes.affine import exact
@@ -32,12 +33,12 @@ class GroupNormOfReshaped(Rewrite):
 
     def plan(self, m: Match) -> Plan | Refusal | None:
         x, grouped = m.x, m.grouping.output
-        if not (x.type.is_static and grouped.type.is_static) or x.rank < 2 or m.root.output.shape != x.shape:
+        channels, groups = x.shape[1] if x.rank > 1 else None, self._groups(m)
+        if not isinstance(channels, int) or not isinstance(groups, int) or m.root.output.shape != x.shape:
             return None
-        channels, groups = int(static(x.shape)[1]), self._groups(m)
         if not groups or channels % groups or not (m.bias is None or m.bias.is_constant):
             return None
-        if np.prod(static(x.shape)[1:], dtype=np.int64) > _LARGEST and self.norm == "layer_norm":
+        if self.norm == "layer_norm" and _numbers(x.shape[1:]) > _LARGEST:
             return Refusal(f"{grouped.type} is too large to spread scale and bias over it")
         parameters = list[Any]()
         for v in (m.scale, m.bias):
@@ -56,11 +57,10 @@ class GroupNormOfReshaped(Rewrite):
 
         return Plan(make)
 
-    def _groups(self, m: Match) -> int:
+    def _groups(self, m: Match) -> Dim:
         """Return how many slices of one sample are normalized; 0 where samples are not apart, or not whole."""
-        (n, *_), grouped = static(m.x.shape), static(m.grouping.output.shape)
-        slices = int(np.prod(grouped[: self._first(m)], dtype=np.int64))
-        return slices // n if n and slices % n == 0 else 0
+        n, slices = m.x.shape[0], size(m.grouping.output.shape[: self._first(m)])
+        return slices // n if n != 0 and slices % n == 0 else 0
 
     def _first(self, m: Match) -> int:
         """The first axis of a slice."""
@@ -68,17 +68,17 @@ class GroupNormOfReshaped(Rewrite):
 
     def _per_channel(self, m: Match, v: Value) -> Any:
         """A constant of the norm as one number per channel of x, or why it is not that."""
-        (n, channels, *_), grouped, groups = static(m.x.shape), static(m.grouping.output.shape), self._groups(m)
+        (n, channels, *_), grouped, groups = m.x.shape, m.grouping.output.shape, self._groups(m)
+        assert isinstance(channels, int)
+        assert isinstance(groups, int)
         if self.norm == "instance_norm":
             return np.repeat(exact(v), channels // groups)
         first = self._first(m)
         is_apart = grouped[:first] == (n, groups)  # so that a constant may run along the groups
         if v.rank > len(grouped) - first + is_apart:
             return f"{v.name!r} {v.type} differs from sample to sample"
-        spread = np.broadcast_to(exact(v), (groups, *grouped[first:])).reshape(channels, -1)
-        if not (spread == spread[:, :1]).all():
-            return f"{v.name!r} {v.type} differs within a channel"
-        return spread[:, 0] if spread.size else np.zeros(channels)
+        spread = _per_channel(exact(v), (groups, *grouped[first:]), channels)
+        return f"{v.name!r} {v.type} differs within a channel" if spread is None else spread
 
 
 @dataclass(frozen=True)
@@ -93,22 +93,45 @@ class AffineBehindReshape(Rewrite):
 
     def plan(self, m: Match) -> Plan | Refusal | None:
         inner, outer = m.affine.output, m.root.output
-        if not (inner.type.is_static and outer.type.is_static) or min(inner.rank, outer.rank) < 2:
+        channels = outer.shape[1] if min(inner.rank, outer.rank) > 1 else None
+        if not isinstance(channels, int) or not channels:
             return None
         same = inner.shape[0] == outer.shape[0] and m.norm.output.shape == inner.shape and m.c.rank < inner.rank
-        if not same or not _is_of_norm(m.norm) or np.prod(static(inner.shape)[1:], dtype=np.int64) > _LARGEST:
+        if not same or not _is_of_norm(m.norm) or _numbers(inner.shape[1:]) > _LARGEST:
             return None
-        spread = np.broadcast_to(exact(m.c), static(m.affine.output.shape)[1:])
-        spread = spread.reshape(int(static(m.root.output.shape)[1]), -1)
-        if not (spread == spread[:, :1]).all():
+        spread = _per_channel(exact(m.c), inner.shape[1:], channels)
+        if spread is None:
             return Refusal(f"{m.c.name!r} {m.c.type} differs within a channel")
-        per_channel = spread[:, :1].reshape(-1, *[1] * (outer.rank - 2))
+        per_channel = spread.reshape(-1, *[1] * (outer.rank - 2))
 
         def make(m: Match) -> Value:
             c = m.graph.constant(per_channel, f"{m.c.name}.per_channel", m.c.source, dtype=m.c.dtype)
             return m.affine.op(m.root.op(m.norm.output, m.back), c)
 
         return Plan(make)
+
+
+def _numbers(shape: Shape) -> int:
+    """Return how many elements a constant of a shape has at most: one along an open axis."""
+    return int(np.prod([d for d in shape if isinstance(d, int)], dtype=np.int64))
+
+
+def _per_channel(c: np.ndarray[Any, Any], shape: Shape, channels: int) -> np.ndarray[Any, Any] | None:
+    """Return what a constant, spread to a shape that is cut into channels, is for each of them; None where it differs
+    within one. Extents may be open: the constant has one element along these axes."""
+    own = (1,) * (len(shape) - c.ndim) + c.shape
+    if any(e != 1 and not isinstance(d, int) for d, e in zip(shape, own, strict=True)):
+        return None
+    spread = np.broadcast_to(c, tuple(d if isinstance(d, int) else 1 for d in shape))
+    opened = next((axis for axis, d in enumerate(shape) if not isinstance(d, int)), None)
+    parts = channels if opened is None else prod(spread.shape[:opened])  # in front of the first open axis
+    if opened is not None and (not parts or (channels % parts and parts % channels)):
+        return None
+    if not spread.size:
+        return np.zeros(channels)
+    # beyond, all of one part is of the channels that it is cut into, or several parts are of one channel
+    rows = spread.reshape(min(parts, channels), -1)
+    return np.repeat(rows[:, 0], channels // len(rows)) if (rows == rows[:, :1]).all() else None
 
 
 def _is_of_norm(node: Node) -> bool:

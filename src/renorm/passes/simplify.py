@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from renorm import ops
-from renorm.core.dims import normalize_axis, static
+from renorm.core.dims import normalize_axis
 from renorm.core.lazy import cached_property
 from renorm.graph.ir import Node, Value
 from renorm.graph.rewrite import Match, Plan, Rewrite, any_op, node_of
+from renorm.ops.shared.reshaping import reshaped_to, told_by_numbers
 
 
 @dataclass(frozen=True)
@@ -40,10 +39,6 @@ class Drop(Rewrite):
 
 def _always(node: Node) -> bool:
     return True
-
-
-def _same_fixed_type(node: Node) -> bool:
-    return node.output.type.is_static
 
 
 def _same_order(node: Node) -> bool:
@@ -88,20 +83,25 @@ VIEWS = ("reshape", "flatten", "squeeze", "unsqueeze")  # ops that only cut the 
 
 @dataclass(frozen=True)
 class ViewOfView(Rewrite):
-    """reshape(reshape(x)) -> reshape(x), for all ops that only cut the same elements into other axes"""
+    """reshape(reshape(x)) -> reshape(x), for all ops that only cut the same elements into other axes
+
+    opens: also where files cannot say the shape, since extents are open.
+    """
 
     outer: str
     inner: str
+    opens: bool = False
     shares = True
 
     def pattern(self) -> Any:
         return node_of(self.outer, node_of(self.inner, name="below"), name="above")
 
     def plan(self, m: Match) -> Plan | None:
-        return Plan(self.rewrite) if m.root.output.type.is_static else None
+        is_told = self.opens or told_by_numbers(m.below.inputs[0].shape, m.root.output.shape) is not None
+        return Plan(self.rewrite) if is_told else None
 
     def rewrite(self, m: Match) -> Value:
-        return ops.reshape(m.below.inputs[0], np.asarray(static(m.root.output.shape), np.int64))
+        return reshaped_to(m.below.inputs[0], m.root.output.shape)
 
 
 @dataclass(frozen=True)
@@ -148,9 +148,9 @@ IDENTITIES: tuple[Rewrite, ...] = (Drop("identity", _always), Drop("dropout", _a
 
 RULES: tuple[Rewrite, ...] = (
     *IDENTITIES,
-    *(Drop(view, _same_fixed_type) for view in VIEWS),
-    Drop("expand", _same_fixed_type),
-    Drop("slice", lambda n: _same_fixed_type(n) and _forward(n)),
+    *(Drop(view, _always) for view in VIEWS),  # equal open extents are equal whatever they are
+    Drop("expand", _always),
+    Drop("slice", _forward),
     Drop("pad", _no_padding),
     Drop("cast", _always),
     Drop("concat", _one_operand),
@@ -159,3 +159,6 @@ RULES: tuple[Rewrite, ...] = (
     *(ViewOfReduction(view) for view in VIEWS),
     *(ViewOfView(outer, inner) for outer in VIEWS for inner in VIEWS),
 )
+
+KERNEL_RULES: tuple[Rewrite, ...] = tuple(replace(r, opens=True) if isinstance(r, ViewOfView) else r for r in RULES)
+"""The same, where nothing has to be written back."""
