@@ -14,11 +14,11 @@ from renorm import ops
 from renorm.core.conditions import Condition
 from renorm.core.dims import Dim, Sym, Symbol, symbols_of
 from renorm.core.errors import RenormError
-from renorm.core.typical import typical_shape, typical_sizes
 from renorm.driver.compile import analyze
 from renorm.graph import interpret
 from renorm.graph.conditions import conditions_of
 from renorm.graph.ir import Graph, Value
+from renorm.graph.typical import typical_shape, typical_sizes
 
 RNG = np.random.default_rng(0)
 N, H, W = Sym("N"), Sym("H"), Sym("W")
@@ -183,6 +183,6 @@ def test_typical_sizes() -> None:
     graph.input("line", "float32", ("n", 1, 32, Sym("c", 1, 64)))
     graph.input("volume", "float32", ("n", 1, "d", "d", "d"))
     graph.input("steps", "int64", ("s",))
-    sizes = typical_sizes(graph.inputs)
-    assert sizes == {"n": 1, "h": 14, "w": 300, "length": 128, "b": 2, "c": 64, "d": 32, "s": 128}
-    assert typical_shape((Sym("n"), 16 * Sym("h"), Sym("?data.0.1")), sizes) == (1, 224, 128)
+    sizes = typical_sizes(graph)
+    assert sizes == {"n": 2, "h": 13, "w": 300, "length": 127, "b": 2, "c": 61, "d": 211, "s": 127}
+    assert typical_shape((Sym("n"), 16 * Sym("h"), Sym("?data.0.1")), sizes) == (2, 208, 127)

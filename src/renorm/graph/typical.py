@@ -45,5 +45,7 @@ def _with(extent: Dim, symbol: Symbol, n: int) -> int:
 
 
 def typical_shape(shape: Sequence[Dim], sizes: dict[str, int]) -> tuple[int, ...]:
-    """Return a shape where symbols have these values."""
-    return static(substitute(d, sizes) for d in shape)
+    """Return a shape where symbols have these values; what no input has, since data decide it, is as long as a
+    sequence."""
+    unknown = {s: SEQUENCE for d in shape for s in symbols_of(d) if s not in sizes}
+    return static(substitute(substitute(d, sizes), unknown) for d in shape)

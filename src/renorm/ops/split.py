@@ -112,8 +112,8 @@ class Split(Movement):
         Sample(f32[2, 6], None, axis=-1, num_outputs=3),
         Sample(f32[2, 7], None, axis=1, num_outputs=3),
         Sample(f32[4], i64[3].of([0, 4, 0])),
-        Sample(f32[2, 0], None, axis=1, num_outputs=3),
         Sample(f16[4], None, num_outputs=1),
+        Sample(f32[2, 0], None, axis=1, num_outputs=3),
     ]
     rejects = [
         Reject(f32[6], i64[2].of([1, 2]), because="add up to 3"),

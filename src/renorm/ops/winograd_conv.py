@@ -39,6 +39,7 @@ class WinogradConv(Tiled, Conv):
         Sample(f32[1, 3, 9, 6], f32[20, 3, 5], tile=(2, 2), strides=(1, 2), kernel_shape=(3, 3)),
         Sample(f32[0, 2, 6, 6], f32[3, 2, 3, 3]),
         Sample(f64[1, 2, 6, 6], f64[3, 2, 3, 3], f64[3]),
+        Sample(f32[0, 3, 7, 6], f32[36, 3, 5], f32[5], kernel_shape=(3, 3)),
     ]
     rejects = [
         Reject(f32[1, 3, 17, 16], f32[5, 3, 9, 9], because="no tile [4, 4] of a window of [9, 9]"),

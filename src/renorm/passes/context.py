@@ -9,10 +9,10 @@ from typing import Protocol
 from renorm.core.dims import Dim
 from renorm.core.errors import InvalidInput, suggest
 from renorm.core.target import Target
-from renorm.core.typical import typical_shape
 from renorm.graph import registry
 from renorm.graph.ir import External, Graph, Node
 from renorm.graph.rewrite import Log, Probe
+from renorm.graph.typical import typical_shape
 from renorm.runtime.report import NearNorm
 
 

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 from renorm.core.errors import InternalError, RenormError, raised_at
 from renorm.core.target import Target
-from renorm.core.typical import typical_sizes
 from renorm.graph import verify as verifier
 from renorm.graph.ir import Graph
 from renorm.graph.rewrite import Refused
+from renorm.graph.typical import typical_sizes
 from renorm.passes import (
     collapse_pixels,
     contractions,
@@ -110,7 +110,7 @@ def optimize(
     names of passes towards kernels that are left out. Raises InvalidInput for an unknown name in `keep` or `passes`,
     and where `verify` finds no inputs.
     """
-    sizes = typical_sizes(graph.inputs)
+    sizes = typical_sizes(graph)
     context = Context(target or Target(), level, check_keep(graph, keep), precision, admits=admits, sizes=sizes)
     ledger = Ledger(graph)
     names = [v.name for v in graph.outputs]

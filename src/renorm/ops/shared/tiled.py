@@ -122,5 +122,5 @@ class Tiled(Windowed):
         v = np.einsum("ik,jl,scpkql->scpqij", down.b, across.b, data, optimize=True)
         product = np.einsum("scpqij,ijck->skpqij", v, u, optimize=True)
         y = np.einsum("hi,wj,skpqij->skphqw", down.a, across.a, product, optimize=True)
-        y = y.reshape(*y.shape[:2], y.shape[2] * y.shape[3], -1)[:, :, : extents[0], : extents[1]]
+        y = y.reshape(*y.shape[:2], y.shape[2] * y.shape[3], y.shape[4] * y.shape[5])[:, :, : extents[0], : extents[1]]
         return y if b is None else y + b.reshape(-1, 1, 1)
