@@ -12,10 +12,9 @@ from renorm.codegen.abi import Access
 from renorm.codegen.phases import Phase
 from renorm.core import dtypes
 from renorm.expr import rewrite
-from renorm.expr.nodes import Binary, Call, Cast, Const, Expr, Load, Not, OpenVar, Select, Var
-from renorm.expr.rewrite import substitute, variables
-from renorm.expr.simplify import simplify
-from renorm.tir.nodes import Buffer, For, If, Stmt, Store, children, constant, expressions, walk
+from renorm.expr.nodes import Binary, Call, Cast, Expr, Load, Not, Select
+from renorm.tir.nodes import Buffer, For, If, Stmt, Store, children, expressions, walk
+from renorm.tir.scope import typical
 
 VECTOR = 32  # bytes of a vector; wider ones make the estimate long, not wrong
 CYCLE = 0.2  # ns
@@ -42,7 +41,7 @@ def access(phase: Phase, arguments: Sequence[Buffer]) -> Access:
 def _cycles(s: Stmt) -> float:
     match s:
         case For():
-            return rounds(s.extent) * (_cycles(s.body) + _ROUND)
+            return max(0, typical(s.extent)) * (_cycles(s.body) + _ROUND)
         case If():
             return max(_cycles(s.then), _cycles(s.otherwise) if s.otherwise is not None else 0.0)
         case _:
@@ -50,20 +49,6 @@ def _cycles(s: Stmt) -> float:
             if isinstance(s, Store) and s.buffer.scope == "global":
                 own += _STORE * _vectors(s.value)
             return own + sum(_cycles(part) for part in children(s))
-
-
-def rounds(extent: Expr) -> int:
-    """Return how many rounds a loop has: where extents are open, typically."""
-    known = constant(extent)
-    if known is not None:
-        return known
-    values: dict[Var, Expr] = {}
-    for v in variables(extent):
-        if isinstance(v, OpenVar):
-            number = v.typical if v.definition is None else rounds(v.definition)
-            values[v] = Const(number, v.dtype)
-    found = constant(simplify(substitute(extent, values)))
-    return 1 if found is None else max(1, found)
 
 
 def _expression(e: Expr, seen: set[int]) -> float:

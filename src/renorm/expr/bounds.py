@@ -179,6 +179,10 @@ class Intervals:
             return low >= 0 and high < size
         return self.form_span(difference(index, size, self.intern))[1] < 0
 
+    def is_open(self, form: Linear) -> bool:
+        """Return whether open extents have a say in the bounds of a form."""
+        return self._open.concerns(form)
+
     def least(self, form: Linear) -> Linear | None:
         """Return what the form never falls below, as a form of extents."""
         return self._open.extreme(form, -1)

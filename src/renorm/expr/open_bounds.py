@@ -22,7 +22,7 @@ from renorm.expr.rewrite import children
 if TYPE_CHECKING:
     from renorm.expr.bounds import Intervals
 
-_MOST_STEPS = 60  # atoms that are eliminated for one bound
+_MOST_STEPS, _MOST_WAYS = 60, 100  # atoms that are eliminated for one bound, and ways to take extents
 _VARIES = 1000  # ranks from here on are of what varies
 
 Reach = tuple[Linear | None, Linear | None]  # least and greatest value, as forms; None where there is none
@@ -56,50 +56,56 @@ class OpenBounds:
 
     def most(self, form: Linear) -> float:
         """Return a number that the form never exceeds."""
-        highest = max((rank for rank in self._ranks.values() if rank < _VARIES), default=1)
-        return min(self._most(form, rank) for rank in range(max(1, highest), -1, -1))
-
-    def _most(self, form: Linear, kept: int) -> float:
-        name = form.key(), kept
+        name = form.key()
         found = self._found.get(name)
         if found is None:
             self._found[name] = inf  # of a bound that leads back to itself nothing is known
-            found = self._found[name] = self._eliminated(form, kept)
+            last = self.extreme(form, 1)
+            found = self._found[name] = inf if last is None else self._least_of(last)
         return found
 
-    def _eliminated(self, form: Linear, kept: int) -> float:
-        """kept: the highest rank of what is taken as it stands."""
-        divisor = 1
-        for _ in range(_MOST_STEPS):
-            atom = self._next(form, kept)
+    def _least_of(self, form: Linear) -> float:
+        """Return the least bound of a form of extents that is found: each quotient, and each extent that others
+        define, is taken as it stands, and as what it is made of."""
+        found: float = inf
+        waiting: list[tuple[Linear, int, frozenset[int]]] = [(form, 1, frozenset())]
+        for _ in range(_MOST_WAYS):
+            if not waiting:
+                break
+            now, divisor, kept = waiting.pop()
+            atom = self._next(now, 0, kept)
             if atom is None:
-                bound = self._of_extents(form)
-                return bound if bound in (inf, -inf) else int(bound) // divisor
-            parts = cofactor(form, atom, self._intern)
-            if parts is None:
-                return inf
-            multiple, rest = parts
-            sign = self._sign(multiple)
-            if not sign:
-                return inf
-            quotient = self._quotient(atom)
-            if quotient is not None:  # c*(x // c) is at most x, and at least x - c + 1
-                x, c = quotient
-                end, rest, divisor = (x if sign > 0 else x.offset(1 - c)), rest * c, divisor * c
-            else:
-                end = self._reach(atom)[sign > 0]
-            together = None if end is None else times(multiple, end, self._intern)
-            if together is None:
-                return inf
-            form = rest + together
-        return inf
+                bound = self._of_extents(now)
+                found = min(found, bound if bound in (inf, -inf) else int(bound) // divisor)
+                continue
+            if (apart := self._apart(now, atom)) is not None:
+                waiting.append((apart[0], divisor * apart[1], kept))
+            waiting.append((now, divisor, kept | {id(atom)}))
+        return found
 
-    def _next(self, form: Linear, kept: int) -> Expr | None:
-        """Return the atom to eliminate: of the highest rank, since bounds are made of what has a lower one."""
-        found, rank = None, kept
+    def _apart(self, form: Linear, atom: Expr) -> tuple[Linear, int] | None:
+        """(f, d) with form <= f / d, where the atom is taken as what it is made of."""
+        parts = cofactor(form, atom, self._intern)
+        sign = 0 if parts is None else self._sign(parts[0])
+        if parts is None or not sign:
+            return None
+        multiple, rest = parts
+        quotient, divisor = self._quotient(atom), 1
+        if quotient is not None:  # c*(x // c) is at most x, and at least x - c + 1
+            x, divisor = quotient
+            end: Linear | None = x if sign > 0 else x.offset(1 - divisor)
+        else:
+            end = self._reach(atom)[sign > 0]
+        together = None if end is None else times(multiple, end, self._intern)
+        return None if together is None else (rest * divisor + together, divisor)
+
+    def _next(self, form: Linear, rank: int, kept: frozenset[int] = frozenset()) -> Expr | None:
+        """Return the atom to eliminate: of the highest rank, above the one that is given, since bounds are made of what
+        has a lower one. kept: ids of what stays."""
+        found = None
         for atom in form.terms:
             for x in factors(atom):
-                if (own := self._rank(x)) > rank:
+                if (own := self._rank(x)) > rank and id(x) not in kept:
                     found, rank = x, own
         return found
 
@@ -249,8 +255,8 @@ class OpenBounds:
         total: float = 0
         for parts, k in terms.items():
             if k > 0:
-                width = prod(self._ends(x)[1] - self._ends(x)[0] for x in parts)
-                total += k * width if width else 0
+                widths = [self._ends(x)[1] - self._ends(x)[0] for x in parts]
+                total += k * prod(widths) if 0 not in widths else 0
             elif not parts:
                 total += k
         return total

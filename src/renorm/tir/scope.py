@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from math import inf
 
 from renorm.expr.bounds import End, Intervals, is_finite
-from renorm.expr.nodes import Binary, Const, Expr, Load, Not, Var
-from renorm.expr.rewrite import conjuncts, same
+from renorm.expr.nodes import Binary, Const, Expr, Load, Not, OpenVar, Var
+from renorm.expr.rewrite import conjuncts, same, substitute, variables
 from renorm.expr.rewrite import walk as walk_expr
-from renorm.expr.simplify import Simplifier
-from renorm.tir.nodes import Buffer, For, If, Kernel, Let, Stmt, Store, children, walk
+from renorm.expr.simplify import Simplifier, simplify
+from renorm.tir.nodes import Buffer, For, If, Kernel, Let, Stmt, Store, children, constant, walk
 
 
 @dataclass(frozen=True)
@@ -37,8 +36,13 @@ class Scope:
         _, high = intervals.span(last)
         if is_finite((low, high)):
             return self.with_bounds(loop.var, low, high - 1)
-        first = loop.start if low == -inf else int(low)
-        return self._bounded(loop.var, first, Binary("-", last, Const(1, last.dtype)) if high == inf else int(high) - 1)
+        return self.within(loop.var, loop.start, last)
+
+    def within(self, var: Var, first: Expr, end: Expr) -> Scope:
+        """Where a variable is between two expressions, the second one excluded."""
+        low, high = constant(first), constant(end)
+        last = Binary("-", end, Const(1, end.dtype)) if high is None else high - 1
+        return self._bounded(var, first if low is None else low, last)
 
     def binding(self, let: Let) -> Scope:
         """In the body of a Let."""
@@ -106,3 +110,16 @@ def _either(a: tuple[End, End], b: tuple[End, End]) -> tuple[End, End] | None:
         else:
             found.append(choose(x, y))
     return found[0], found[1]
+
+
+def typical(extent: Expr) -> int:
+    """Return a value of an expression of open extents, where these have typical ones: for estimates."""
+    known = constant(extent)
+    if known is not None:
+        return known
+    values: dict[Var, Expr] = {}
+    for v in variables(extent):
+        if isinstance(v, OpenVar):
+            values[v] = Const(v.typical if v.definition is None else typical(v.definition), v.dtype)
+    found = constant(simplify(substitute(extent, values)))
+    return 1 if found is None else found

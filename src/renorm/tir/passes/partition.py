@@ -4,17 +4,19 @@ A condition inside a loop begins or ends to hold for all values of the loops wit
 at the border of padding, between the parts of a concatenation. There the loop is cut in two. Conditions of `if`, of
 predicates, of if_then_else and of select count alike; what a cut decides disappears, so the middle part carries no
 condition. A parallel loop is not cut, for that would part its threads: it chooses between versions of its body.
+Where extents are open, so are the places of cuts: n // 8 is where the last tile of 8 becomes ragged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from renorm.expr.bounds import Intervals, is_exact, is_finite
-from renorm.expr.linear import difference
-from renorm.expr.nodes import Binary, Call, Const, Expr, Load, Not, Select, Var
-from renorm.expr.rewrite import variables
+from renorm.expr.linear import Linear, difference, expression
+from renorm.expr.nodes import Binary, Call, Const, Expr, Load, Not, OpenVar, Select, Var, all_of, cast
+from renorm.expr.rewrite import key, variables
 from renorm.expr.rewrite import walk as walk_expr
 from renorm.tir.nodes import (
     For,
@@ -31,7 +33,7 @@ from renorm.tir.nodes import (
 )
 from renorm.tir.passes.simplify import is_nothing, simplify_stmt
 from renorm.tir.rewrite import fresh_copy
-from renorm.tir.scope import Scope
+from renorm.tir.scope import Scope, typical
 
 GROWTH = 20_000  # expression nodes that all cuts of a kernel may add, unrolled copies counted
 MOST_PARTS = 16  # of one loop
@@ -49,48 +51,71 @@ class _Partition:
 
     def visit(self, s: Stmt, scope: Scope) -> Stmt:
         if isinstance(s, For):
-            parts = self._parts(s, scope)
-            if len(parts) > 1 and s.kind == "parallel":
-                return For(s.var, s.start, s.extent, s.kind, self._choice(s, parts, scope.inside(s)))
-            if len(parts) > 1:
-                return seq([self._part(s, low, high, scope) for low, high in parts])
+            ends = self._ends(s, scope)
+            if len(ends) > 2 and s.kind == "parallel":
+                return For(s.var, s.start, s.extent, s.kind, self._choice(s, ends, scope.inside(s)))
+            if len(ends) > 2:
+                return self._cut(s, ends, scope)
         return self._inside(s, scope)
 
     def _inside(self, s: Stmt, scope: Scope) -> Stmt:
         parts = [self.visit(c, inner) for c, inner in zip(children(s), scope.of_children(s), strict=True)]
         return rebuild(s, parts, expressions(s))
 
-    def _part(self, s: For, low: int, high: int, scope: Scope) -> Stmt:
+    def _cut(self, s: For, ends: Sequence[Expr], scope: Scope) -> Stmt:
+        """The parts between neighbouring ends. Where extents are open, ends may be out of order: the loop is as it was
+        for those."""
+        intervals = scope.intervals()
+        sizes = [Binary("-", high, low) for low, high in pairwise(ends)]
+        ordered = [Binary(">=", e, Const(0, e.dtype)) for e in sizes if intervals.span(e)[0] < 0]
+        known = scope.assuming(all_of(*ordered)) if ordered else scope
+        cut = seq([self._part(s, low, high, known) for low, high in pairwise(ends)])
+        return If(all_of(*ordered), cut, self._inside(fresh_copy(s), scope)) if ordered else cut
+
+    def _part(self, s: For, low: Expr, high: Expr, scope: Scope) -> Stmt:
         var = Var(s.var.name, s.var.dtype)
         body = fresh_copy(s.body, {s.var: var})
-        start, extent = Const(low, s.start.dtype), Const(high - low, s.extent.dtype)
+        extent = scope.simplifier()(Binary("-", high, low))
         # decided conditions go away here, so that the loops within see what is left
-        part = simplify_stmt(For(var, start, extent, s.kind, body), scope)
+        part = simplify_stmt(For(var, low, extent, s.kind, body), scope)
         # its own conditions are settled, those of the loops within are not
         return self._inside(part, scope) if isinstance(part, For) else self.visit(part, scope)
 
-    def _choice(self, s: For, parts: list[tuple[int, int]], scope: Scope) -> Stmt:
+    def _choice(self, s: For, ends: Sequence[Expr], scope: Scope) -> Stmt:
         """The version of the body that fits x: if (x < m) { first } else { ... }."""
-        (low, high), *others = parts
-        body = simplify_stmt(fresh_copy(s.body), scope.with_bounds(s.var, low, high - 1))
-        body = self.visit(body, scope.with_bounds(s.var, low, high - 1))
+        low, high, *others = ends
+        inside = scope.within(s.var, low, high)
+        body = self.visit(simplify_stmt(fresh_copy(s.body), inside), inside)
         if not others:
             return body
-        rest = self._choice(s, others, scope)
-        return If(Binary("<", s.var, Const(high, s.var.dtype)), body, None if is_nothing(rest) else rest)
+        rest = self._choice(s, [high, *others], scope)
+        return If(Binary("<", s.var, high), body, None if is_nothing(rest) else rest)
 
-    def _parts(self, s: For, scope: Scope) -> list[tuple[int, int]]:
-        """The pieces [low, high) to cut a loop into; none where cutting does not pay."""
-        start, extent = constant(s.start), constant(s.extent)
-        if start is None or extent is None or s.kind not in ("serial", "parallel"):
+    def _ends(self, s: For, scope: Scope) -> list[Expr]:
+        """Where the pieces of a loop begin and end that it is cut into; none where cutting does not pay."""
+        if s.kind not in ("serial", "parallel") or constant(s.start) is None or not _is_known(s.extent):
             return []
-        end = start + extent
-        cuts = sorted({c for c in _cuts(s, scope) if start < c < end})
+        intervals, simple = scope.intervals(), scope.simplifier()
+        first, end = s.start, simple(Binary("+", s.start, s.extent))
+        found: dict[Hashable, Expr] = {}
+        for c in _cuts(s, scope):
+            cut = simple(cast(first.dtype, c))
+            from_first, to_end = (intervals.span(Binary("-", a, b)) for a, b in ((cut, first), (end, cut)))
+            if from_first[1] > 0 and to_end[1] > 0 and from_first != (0, 0) and to_end != (0, 0):
+                found[key(cut)] = cut
+        cuts = sorted(found.values(), key=typical)
         cost = len(cuts) * _size(s.body)
         if not cuts or len(cuts) >= MOST_PARTS or cost > self.left:
             return []
         self.left -= cost
-        return list(zip([start, *cuts], [*cuts, end]))
+        return [first, *cuts, end]
+
+
+def _is_known(extent: Expr) -> bool:
+    """Return whether a loop ends at a number, or at open extents."""
+    return all(isinstance(v, OpenVar) for v in variables(extent)) and not any(
+        isinstance(x, Load) for x in walk_expr(extent)
+    )
 
 
 def _size(s: Stmt) -> int:
@@ -100,7 +125,7 @@ def _size(s: Stmt) -> int:
     return own + inner * ((constant(s.extent) or 1) if isinstance(s, For) and s.kind == "unrolled" else 1)
 
 
-def _cuts(loop: For, scope: Scope) -> Iterator[int]:
+def _cuts(loop: For, scope: Scope) -> Iterator[Expr]:
     """Values of the loop's variable from which on some condition always holds, or never."""
     intervals = Intervals(scope.inside(loop).throughout(loop.body))
     inner = {s.var for s in walk(loop.body) if isinstance(s, For)}
@@ -143,28 +168,43 @@ def _comparisons(e: Expr) -> Iterator[Binary]:
             return
 
 
-def _cuts_of(e: Binary, x: Var, inner: set[Var], intervals: Intervals) -> Iterator[int]:
+def _cuts_of(e: Binary, x: Var, inner: set[Var], intervals: Intervals) -> Iterator[Expr]:
     form = difference(e.a, e.b, intervals.intern)
     k, rest = 0, form.without((x,))
     for atom, coefficient in form.terms.items():
         if atom is x:
             k = coefficient
-        elif any(v not in inner for v in variables(atom)) or any(isinstance(v, Load) for v in walk_expr(atom)):
-            return  # a loop further out, or data, has a say: no one place is right for all its values
-    low, high = intervals.form_span(rest)
-    if k == 0 or not is_finite((low, high)):
+        elif any(v not in inner and not isinstance(v, OpenVar) for v in variables(atom)):
+            return  # a loop further out has a say: no one place is right for all its values
+        elif any(isinstance(v, Load) for v in walk_expr(atom)):
+            return  # or data
+    if k == 0 or (ends := _ends_of(rest, intervals)) is None:
         return
-    least, most = int(low), int(high)
     # k*x + rest < 0 and <= 0: where they begin or end to hold always, or never; a > b is not (a <= b)
     strict = e.op in ("<", ">=", "==", "!=")
     weak = e.op in ("<=", ">", "==", "!=")
     for bound in (*((0,) if strict else ()), *((1,) if weak else ())):
-        for r in (least - bound, most - bound):  # k*x + r < 0 changes at this x
-            yield _first_change(k, r)
+        for end in ends:  # k*x + r < 0 changes at this x
+            yield _first_change(k, end.offset(-bound), x.dtype)
 
 
-def _first_change(k: int, r: int) -> int:
+def _ends_of(form: Linear, intervals: Intervals) -> tuple[Linear, Linear] | None:
+    """Least and greatest value of a form, as forms of open extents; None where there are none."""
+    low, high = intervals.form_span(form)
+    if is_finite((low, high)) and not intervals.is_open(form):
+        return Linear({}, int(low)), Linear({}, int(high))
+    least, most = intervals.least(form), intervals.greatest(form)
+    return None if least is None or most is None else (least, most)
+
+
+def _first_change(k: int, r: Linear, dtype: str) -> Expr:
     """The x from which on (k*x + r < 0) is the other way round than before it."""
     if k > 0:
-        return -(r // k)  # k*x + r >= 0 from ceil(-r/k) on
-    return r // -k + 1  # k*x + r < 0 from floor(r/|k|) + 1 on
+        return _floor_divided((-r).offset(k - 1), k, dtype)  # k*x + r >= 0 from ceil(-r/k) on
+    return _floor_divided(r.offset(-k), -k, dtype)  # k*x + r < 0 from floor(r/|k|) + 1 on
+
+
+def _floor_divided(form: Linear, k: int, dtype: str) -> Expr:
+    if form.number is not None:
+        return Const(form.number // k, dtype)
+    return Binary("//", expression(form, dtype), Const(k, dtype))
