@@ -97,7 +97,8 @@ class Tiled(Windowed):
     def compute(self, x: te.Tensor, w: te.Tensor, b: te.Tensor | None) -> te.Tensor:
         kernel = self.kernel(w.shape)
         results = w.shape[2 if len(w.shape) == 3 else self.result_axis]
-        shape = (x.shape[0], results, *(int(str(e)) for e in self.extents(x.shape[2:], kernel)))
+        extents: list[Any] = list(self.extents(x.shape[2:], kernel))  # open ones count as ints
+        shape = (x.shape[0], results, *extents)
         return tiled(x, w, b, self.filters(x.shape[2:], kernel), shape, self.result_axis)
 
     def nominal_flops(self, operands: Sequence[TensorType | None], results: Sequence[TensorType]) -> int | None:
