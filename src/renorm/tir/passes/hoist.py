@@ -12,6 +12,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 from renorm.core import dtypes
+from renorm.expr.bounds import Intervals
 from renorm.expr.nodes import Binary, Call, Const, Expr, Load, Var
 from renorm.expr.rewrite import children as parts_of
 from renorm.expr.rewrite import key
@@ -42,7 +43,7 @@ def hoist(kernel: Kernel) -> Kernel:
 
 def _visit(s: Stmt) -> Stmt:
     s = rebuild(s, [_visit(c) for c in children(s)], expressions(s))
-    if isinstance(s, For) and s.kind in ("serial", "vectorized", "unrolled") and (constant(s.extent) or 0) > 1:
+    if isinstance(s, For) and s.kind in ("serial", "vectorized", "unrolled") and _is_repeated(s):
         loop = _Loop(s)
         body = loop.stmt(s.body)
         result: Stmt = For(s.var, s.start, s.extent, s.kind, body) if loop.moved else s
@@ -50,6 +51,12 @@ def _visit(s: Stmt) -> Stmt:
             result = Let(var, value, result)
         return result
     return s
+
+
+def _is_repeated(loop: For) -> bool:
+    """Return whether a loop surely has a round, and maybe more."""
+    rounds = constant(loop.extent)
+    return rounds > 1 if rounds is not None else Intervals().span(loop.extent)[0] >= 1
 
 
 @dataclass
