@@ -356,7 +356,8 @@ def test_errors_have_codes_and_texts(broken: Path, tmp_path: Path) -> None:
     assert "InvalidModel" in run("inspect", tmp_path / "none.onnx", code=3).stderr
     assert "InvalidTarget" in run("compile", MODEL, "--target", "abacus", code=2).stderr
     assert "InvalidInput" in run("run", MODEL, "--input", "nowhere.npy", *FIXED, code=2).stderr
-    assert "not of the form" in run("compile", MODEL, "--shape", "pixels=axb", code=2).stderr
+    for shape in ("pixels=1xx8", "pixels=1x-1", "pixels=a!b", "1x8", "=1x8"):
+        assert "not of the form" in run("compile", MODEL, "--shape", shape, code=2).stderr
     (tmp_path / "bad.renorm").write_bytes(b"nothing")
     assert "InvalidArtifact" in run("run", tmp_path / "bad.renorm", code=4).stderr
 
@@ -365,6 +366,36 @@ def test_errors_have_codes_and_texts(broken: Path, tmp_path: Path) -> None:
 def test_a_shape_that_does_not_fit_is_refused(verb: str) -> None:
     for shape, why in (("foo=1", "'foo' is not an input"), ("pixels=2x1x9x9", "pixels, axis 2: 9 where")):
         assert why in run(verb, MODEL, "--shape", shape, code=2).stderr
+
+
+def test_open_extents_are_stated() -> None:
+    """Names, multiples, ranges; what runs is of the least size."""
+    for shape, extent in (("?x1x8x8", "batch"), ("n:2..9x1x8x8", "n"), ("4*m,1,8,8", "4*m"), ("3..64x1x8x8", "batch")):
+        printed = run("inspect", MODEL, "--shape", f"pixels={shape}").stdout
+        assert f"input pixels: f32[{extent}, 1, 8, 8]" in printed
+    outputs = run_json("run", MODEL, "--shape", "pixels=3..64x1x8x8")["outputs"]
+    assert outputs[0]["shape"] == "3x10"
+    assert "which is not open" in run("inspect", MODEL, "--shape", "pixels=nxnx8x8", code=2).stderr
+
+
+def test_inputs_become_constants(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = """<ir_version: 8, opset_import: ["": 17]>
+    net (float[N, 6] x, int64[2] to) => (float[A, B] y) { y = Reshape(x, to) }"""
+    onnx.save(parser.parse_model(text), "net.onnx")
+    given = ("--shape", "x=2x6", "--input", "to=[3,4]")
+    assert "input x: f32[2, 6]" in run("inspect", "net.onnx", *given).stdout
+    run("compile", "net.onnx", "-o", "net.renorm", *given)
+    assert run_json("run", "net.renorm")["outputs"][0]["shape"] == "3x4"
+    assert run_json("run", "net.onnx", *given)["outputs"][0]["shape"] == "3x4"
+    assert run_json("check", "net.onnx", *given)["agrees"]
+    run("profile", "net.onnx", *given)
+    run("optimize", "net.onnx", "flat.onnx", "--input", "to=[12,-1]")
+    assert [i.name for i in onnx.load("flat.onnx").graph.input] == ["x"]
+    assert "to is int64[2]: it cannot be [1.5]" in run("compile", "net.onnx", "--input", "to=[1.5]", code=2).stderr
+    assert "'z' is not an input" in run("compile", "net.onnx", "--input", "z=1", code=2).stderr
+    assert "is not of the form" in run("compile", "net.onnx", "--input", "to=file.npy", code=2).stderr
+    assert "cannot become constants" in run("run", "net.renorm", "--input", "to=[3,4]", code=2).stderr
 
 
 def test_files_that_cannot_be_read_or_written(artifact: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from tests.frontends import onnx_runtime
 
 import renorm
 from renorm.core.dims import Sym, bounds
+from renorm.driver.compare import compare
 from renorm.driver.compile import analyze
 from renorm.frontends import read
 from renorm.graph import interpret
@@ -115,6 +117,20 @@ def test_what_does_not_fit_is_listed_together() -> None:
         renorm.compile(choice(), inputs={"rate": [1, 2], "z": 1}, shapes={"x": (3, 4)})
     for part in ("'z' is not an input", "the value given for rate has rank 0, not 1", "x has rank 1, not 2"):
         assert part in str(caught.value)
+
+
+def test_a_file_is_written_without_it(tmp_path: Path) -> None:
+    path = tmp_path / "neg.onnx"
+    renorm.optimize(choice(), path, inputs={"rate": 8000})
+    np.testing.assert_array_equal(onnx_runtime.run(path, {"x": X[0]})[0], -X[0])
+    with pytest.raises(renorm.errors.InvalidInput, match="does not lead back"):
+        renorm.optimize(choice(), path, inputs={"rate": 8000}, reversible=True)
+
+
+def test_it_is_compared_with_a_runtime_that_is_given_it() -> None:
+    found = compare(choice(), {"x": X[0], "rate": np.array(16000)}, bound=["rate"])
+    assert found.agrees
+    assert found.reference == "ort"
 
 
 def test_of_a_graph_in_memory() -> None:

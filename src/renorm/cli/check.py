@@ -10,7 +10,7 @@ import click
 
 import renorm
 from renorm.cli import output
-from renorm.cli.options import FILE, arrays, compiling, given, model, seed, verb
+from renorm.cli.options import FILE, arrays, compiling, given, model, seed, split_values, verb
 from renorm.cli.progress import progress
 from renorm.core.difference import Difference
 from renorm.core.random_inputs import random_inputs
@@ -122,10 +122,13 @@ def _compiled(
     tolerance: float | None,
     options: dict[str, Any],
 ) -> output.Outcome:
-    graph = renorm.read(model, limits=options["limits"])
-    held = arrays(inputs, [v.name for v in graph.inputs])
+    bound, files = split_values(inputs)
+    graph = renorm.read(model, inputs=bound, limits=options["limits"])
+    held = arrays(files, [v.name for v in graph.inputs])
     shapes = {**(options.pop("shapes") or {}), **{n: a.shape for n, a in held.items()}}
     held = {**random_inputs(graph.inputs, seed, shapes), **held}
+    held |= {name: graph.constants[name].told for name in bound}
+    options["bound"] = tuple(bound)
     with progress(f"checking {model.name}") as tell:
         found = compare(model, held, reference=reference, tolerance=tolerance, progress=tell, **options)
     _print(found, f"against {found.reference}")

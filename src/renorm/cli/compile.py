@@ -10,7 +10,7 @@ import click
 
 import renorm
 from renorm.cli import output
-from renorm.cli.options import FILE, checked, compiling, model, train_state, verb
+from renorm.cli.options import FILE, bound, checked, compiling, model, train_state, verb
 from renorm.cli.progress import progress
 
 
@@ -18,14 +18,17 @@ from renorm.cli.progress import progress
 @model
 @click.option("-o", "--output", "path", type=FILE, help="The artifact; default: MODEL with .renorm.")
 @click.option("--sign", metavar="FILE", help="Sign the artifact with this private key of Ed25519, in PEM.")
+@bound
 @train_state
 @checked
 @compiling
-def command(model: Path, path: Path | None, sign: str | None, options: dict[str, Any]) -> output.Outcome:
+def command(
+    model: Path, path: Path | None, sign: str | None, bound: dict[str, Any] | None, options: dict[str, Any]
+) -> output.Outcome:
     """Compiles MODEL (.onnx) into an artifact that `renorm run` and renorm.load run without the compiler."""
     path = path or model.with_suffix(".renorm")
     with progress(f"compiling {model.name}") as tell:
-        module = renorm.compile(model, progress=tell, **options)
+        module = renorm.compile(model, inputs=bound, progress=tell, **options)
     since = time.perf_counter()
     digest = module.save(path, sign)
     report = module.report

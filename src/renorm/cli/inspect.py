@@ -13,7 +13,7 @@ import click
 
 import renorm
 from renorm.cli import network, output
-from renorm.cli.options import FILE, compiling, model, trusting, verb
+from renorm.cli.options import FILE, bound, compiling, model, trusting, verb
 from renorm.core.errors import InvalidInput
 from renorm.core.files import replacing
 from renorm.driver.compile import analyze
@@ -40,6 +40,7 @@ from renorm.training.settings import Settings, settings_of
     type=click.Choice(tuple(CONVENTIONS)),
     help="Print momentum, epsilon and running variance of batch norms also as this library means them.",
 )
+@bound
 @trusting
 @compiling
 def command(
@@ -49,6 +50,7 @@ def command(
     with_refusals: bool,
     draw: Path | None,
     convention: str | None,
+    bound: dict[str, Any] | None,
     options: dict[str, Any],
     trust: dict[str, Any],
 ) -> output.Outcome:
@@ -61,7 +63,7 @@ def command(
         report = held.program.report
     else:
         network.refuse_trust(model, trust)
-        source = renorm.read(model, limits=options["limits"])
+        source = renorm.read(model, shapes=options.pop("shapes"), inputs=bound, limits=options["limits"])
         options.pop("threads")
         graph, report = analyze(source, **options)
     if draw:

@@ -17,6 +17,10 @@ def opened(model: Path, options: Mapping[str, Any], trust: Mapping[str, Any] | N
     """A module that runs. trust: which artifact may be read, as renorm.load takes it."""
     if model.suffix == ".renorm":
         module = renorm.load(model, threads=options["threads"], **(trust or {}))
+        if options.get("inputs"):
+            raise InvalidInput(
+                f"{model.name} is compiled: its inputs cannot become constants", do="give --input NAME=FILE"
+            )
         if options.get("train_state") and not module.state:
             raise InvalidInput(f"{model.name} has no state", do="compile it with --train-state")
         return module

@@ -12,7 +12,7 @@ import click
 import renorm
 from renorm.cli import output
 from renorm.cli.inspect import norms_table
-from renorm.cli.options import FILE, keep, limit, model, verb, verify
+from renorm.cli.options import FILE, bound, keep, limit, model, shape, verb, verify
 from renorm.core.limits import Limits
 from renorm.driver.optimize import passes as known_passes
 
@@ -34,6 +34,8 @@ def _list_passes(context: click.Context, option: click.Parameter, is_given: bool
     "--list-passes", is_flag=True, is_eager=True, expose_value=False, callback=_list_passes, help="What --passes takes."
 )
 @click.option("--reversible", is_flag=True, help="Keep in the file what `renorm unfold` needs to undo it.")
+@bound
+@shape
 @keep
 @verify
 @limit
@@ -43,6 +45,8 @@ def command(
     opt_level: int,
     passes: str | None,
     reversible: bool,
+    bound: dict[str, Any] | None,
+    shapes: dict[str, Any] | None,
     keep: tuple[str, ...],
     limits: Limits,
     verify: bool,
@@ -64,6 +68,8 @@ def command(
         passes=names,
         reversible=reversible,
         watch=watch if names else None,
+        shapes=shapes,
+        inputs=bound,
         limits=limits,
     )
     norms_table(report.norms)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json as json_text
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,26 +13,28 @@ import numpy as np
 
 from renorm.cli import output
 from renorm.core import limits
+from renorm.core.stated import split_shape
 from renorm.errors import InvalidInput
 
 
 class Shape(click.ParamType):  # pyright: ignore[reportMissingTypeArgument]  # generic in new versions of click only
-    """`x=1x3x224x224`: an input's name and its shape; `x=` is the shape of a scalar."""
+    """`x=1x3x224x224`: an input's name and its shape, whose extents may be open as core.stated has it, `x=?x3x16*hx8`;
+    `x=` is the shape of a scalar."""
 
     name = "NAME=SHAPE"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, tuple[int, ...]]:
+    ) -> tuple[str, tuple[int | str, ...]]:
         if isinstance(value, tuple):
             return value
         name, sign, text = str(value).rpartition("=")
         try:
-            shape = tuple(int(d) for d in text.split("x")) if text else ()
+            shape = tuple(int(d) if d.isdecimal() else d for d in split_shape(text))
         except ValueError:
-            shape = (-1,)
-        if not sign or not name or any(d < 0 for d in shape):
-            self.fail(f"{value!r} is not of the form x=1x3x224x224", param, ctx)
+            shape = None
+        if shape is None or not sign or not name:
+            self.fail(f"{value!r} is not of the form x=1x3x224x224, x=?x3x16*hx16*w or x=1..64,3,max", param, ctx)
         return name, shape
 
 
@@ -86,7 +89,7 @@ shape = click.option(
     multiple=True,
     type=Shape(),
     callback=lambda ctx, param, given: dict(given) or None,
-    help="An input's shape; may be repeated.",
+    help="An input's shape, x=1x3x224x224; ? is open, 16*h a multiple, 1..64 between. May be repeated.",
 )
 limit = click.option(
     "--limit",
@@ -110,9 +113,40 @@ given = click.option(
     "--input",
     "inputs",
     multiple=True,
-    metavar="[NAME=]FILE",
-    help="A .npy file, or a .npz file with one array per input.",
+    metavar="[NAME=]FILE|NAME=VALUE",
+    help="A .npy file, or a .npz file with one array per input; sr=16000 is a constant when compiling.",
 )
+bound = click.option(
+    "--input",
+    "bound",
+    multiple=True,
+    metavar="NAME=VALUE",
+    callback=lambda ctx, param, given: _bound(given),
+    help="Elements of an input, which are constants then: sr=16000, axes=[2,3]. May be repeated.",
+)
+
+
+def split_values(given: Sequence[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return elements of --input, NAME=VALUE in JSON, by their names, and what names files."""
+    values, files = dict[str, Any](), list[str]()
+    for text in given:
+        name, sign, value = text.partition("=")
+        try:
+            found = json_text.loads(value) if sign and name else None
+        except ValueError:
+            found = None
+        if isinstance(found, (bool, int, float, list)):
+            values[name] = found
+        else:
+            files.append(text)
+    return values, tuple(files)
+
+
+def _bound(given: Sequence[str]) -> dict[str, Any] | None:
+    values, others = split_values(given)
+    if others:
+        raise click.BadParameter(f"{', '.join(others)} is not of the form sr=16000 or axes=[2,3]")
+    return values or None
 
 
 def arrays(files: Sequence[str], names: Sequence[str]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from renorm.cli import network, output
-from renorm.cli.options import FILE, compiling, model, seed, train_state, trusting, verb
+from renorm.cli.options import FILE, bound, compiling, model, seed, train_state, trusting, verb
 from renorm.core.files import replacing
 from renorm.driver import roofline
 from renorm.driver.worker import timed
@@ -24,6 +24,7 @@ _SECONDS = 0.3  # for which the whole network is measured
 @model
 @click.option("--repeats", type=click.IntRange(1), default=20, show_default=True, help="How often each kernel runs.")
 @click.option("--trace", "path", type=FILE, help="A JSON file for chrome://tracing or ui.perfetto.dev.")
+@bound
 @seed
 @train_state
 @trusting
@@ -32,6 +33,7 @@ def command(
     model: Path,
     repeats: int,
     path: Path | None,
+    bound: dict[str, Any] | None,
     seed: int,
     options: dict[str, Any],
     trust: dict[str, Any],
@@ -44,7 +46,7 @@ def command(
     operations than the textbook algorithm, which is counted. The trace shows one run of the whole network: what each
     thread did, and where it waited for others.
     """
-    opened, inputs = network.with_inputs(model, options, seed, trust)
+    opened, inputs = network.with_inputs(model, options | {"inputs": bound}, seed, trust)
     arrays = list(inputs.values())
     times = profile(opened, *arrays, repeats=repeats)
     whole = median(timed(lambda: opened.run(*arrays), _SECONDS)) / 1e3

@@ -12,7 +12,19 @@ import numpy as np
 
 import renorm
 from renorm.cli import network, output
-from renorm.cli.options import FILE, arrays, checked, compiling, given, model, seed, train_state, trusting, verb
+from renorm.cli.options import (
+    FILE,
+    arrays,
+    checked,
+    compiling,
+    given,
+    model,
+    seed,
+    split_values,
+    train_state,
+    trusting,
+    verb,
+)
 from renorm.core.files import replacing
 from renorm.core.random_inputs import random_inputs
 from renorm.errors import InvalidInput, StatisticsWarning
@@ -62,7 +74,8 @@ def command(
     """
     if inputs and batches:
         raise InvalidInput("--input and --batches give the same inputs twice", do="leave one of them out")
-    opened = network.opened(model, options, trust)
+    bound, inputs = split_values(inputs)
+    opened = network.opened(model, options | {"inputs": bound}, trust)
     if state_path is not None:
         _check_state_path(model, state_path, opened)
     before, drawn = opened.state.copy(), list[str]()

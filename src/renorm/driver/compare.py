@@ -4,7 +4,7 @@ or two files of any format, whose tensors are taken by position and their names 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -70,19 +70,23 @@ def compare(
     *,
     reference: str | None = None,
     tolerance: float | None = None,
+    bound: Collection[str] = (),
     **options: Any,
 ) -> Comparison:
     """Compile a model, run it, and compare every output with a reference.
 
-    model: as for `compile`. inputs: one array per input. reference: "ort", "litert", "interpreter", or None: "ort"
+    model: as for `compile`. inputs: one array per input. bound: names of those whose elements are constants of what is
+    compiled. reference: "ort", "litert", "interpreter", or None: "ort"
     where it runs the model, else "interpreter". tolerance: relative to the largest value of an output; None for what
     the dtypes and the sensitivity of the network allow (core.tolerance), or STEPS of a quantized network beside LiteRT.
     options: of `compile`. Where a runtime differs, the definition in float64 judges both. Raise InvalidInput where the
     reference that is asked for cannot run the model.
     """
     limits, allowed = options.get("limits", DEFAULT), Tolerance(relative=tolerance, steps=tolerance or 0.0)
-    graph, inputs = fit(read(model, limits=limits), inputs, limits)
-    chosen, (expected, by) = _run_reference(model, graph, inputs, reference)
+    elements = {name: inputs[name] for name in inputs if name in bound}
+    own = {name: array for name, array in inputs.items() if name not in bound}
+    graph, inputs = fit(read(model, inputs=elements, limits=limits), own, limits)
+    chosen, (expected, by) = _run_reference(model, graph, {**inputs, **elements}, reference)
     module = compile(graph, **options)
     ours = module.run(*[inputs[v.name] for v in graph.inputs])
     definition = Sensitivity.of(graph, inputs)

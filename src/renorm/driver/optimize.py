@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from renorm.core.errors import InvalidInput
 from renorm.core.floating import standard_environment
 from renorm.core.limits import DEFAULT, Limits
+from renorm.core.stated import Stated
 from renorm.core.target import Target
 from renorm.driver import bounds
 from renorm.driver.compile import keep_names
@@ -27,6 +29,8 @@ def optimize(
     passes: Sequence[str] = (),
     reversible: bool = False,
     watch: pipeline.Watch | None = None,
+    shapes: Mapping[str, Sequence[Stated]] | None = None,
+    inputs: Mapping[str, Any] | None = None,
     limits: Limits = DEFAULT,
 ) -> Report:
     """Write `model` with its norms folded to `path`, and return the report.
@@ -35,10 +39,15 @@ def optimize(
     outputs stay; constants become initializers; symbolic extents stay symbolic. keep, verify, limits: as in `compile`.
     passes: names of those to run, in order, instead of those of the level (`renorm optimize --list-passes`). watch:
     called after each pass with its name and the texts of the graph before and after. reversible: keeps in the file's
-    metadata what `unfold` needs to restore the model. Raises as `compile` does; a file is written whole or not at
+    metadata what `unfold` needs to restore the model. shapes, inputs: as in `compile`; what they decide is
+    decided in the file. Raises as `compile` does; a file is written whole or not at
     all.
     """
-    graph = read(model, limits=limits).copy()
+    if reversible and inputs:
+        raise InvalidInput(
+            "a file whose inputs became constants does not lead back", do="leave out reversible, or inputs"
+        )
+    graph = read(model, shapes=shapes, inputs=inputs, limits=limits).copy()
     bounds.check(graph, limits)
     graph, report = pipeline.optimize(
         graph,

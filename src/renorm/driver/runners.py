@@ -82,7 +82,8 @@ def fit(graph: Graph, inputs: Mapping[str, Array], limits: Limits = DEFAULT) -> 
 
 
 def _interpreter(model: Any, graph: Graph, inputs: Inputs, **options: Any) -> Run:
-    return interpret.run(graph, inputs), "renorm's interpreter, in float64"
+    own = {v.name: inputs[v.name] for v in graph.inputs}  # others are constants of the graph
+    return interpret.run(graph, own), "renorm's interpreter, in float64"
 
 
 def _renorm(model: Any, graph: Graph, inputs: Inputs, **options: Any) -> Run:
@@ -101,7 +102,8 @@ def session(model: Any, threads: int = 0) -> Any:
 
 def _ort(model: Any, graph: Graph, inputs: Inputs) -> Run:
     is_onnx = onnx_frontend.KEY in graph.metadata and not isinstance(model, Graph)
-    found = session(model if is_onnx else graph).run([v.name for v in graph.outputs], dict(inputs))
+    opened = session(model if is_onnx else graph)
+    found = opened.run([v.name for v in graph.outputs], {v.name: inputs[v.name] for v in opened.get_inputs()})
     return found, "ONNX Runtime" + ("" if is_onnx else ", of the network written as ONNX")
 
 
