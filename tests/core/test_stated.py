@@ -133,7 +133,9 @@ def test_numbers_of_a_call() -> None:
     """Against extents that have facts: multiples, ranges, equal ones, products."""
     n, h = Sym("n", 1, 8), Sym("h")
     inputs = [Given("x", (n, 16 * h, 3)), Given("y", (n * h, 2 * h + 1))]
-    assert fixed_extents(inputs, {"x": (2, 32, 3), "y": (4, 5)}, "net") == {"n": 2, "h": 2}
+    sizes = fixed_extents(inputs, {"x": (2, 32, 3), "y": (4, 5)}, "net")
+    assert sizes == {"n": 2, "h": 2}
+    assert {type(name) for name in sizes} == {str}  # an artifact holds them
     with pytest.raises(InvalidInput) as caught:
         fixed_extents(inputs, {"x": (9, 33, 4), "y": (4, 5, 6)}, "net")
     for part in ("9, but n is in 1..8", "33 is 16*h for no h", "4 where the model has 3", "rank 2, not 3"):
