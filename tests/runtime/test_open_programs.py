@@ -23,7 +23,7 @@ from renorm.runtime import Argument, Module, Program, TensorSpec, artifact, load
 from renorm.runtime import module as modules
 from renorm.runtime.loader import load as load_objects
 from renorm.runtime.profile import profile
-from renorm.runtime.program import Buffer, Requirement
+from renorm.runtime.program import Buffer, Positive, Requirement
 from renorm.runtime.table import Launches
 
 N, M, H = Sym("n"), Sym("m"), Sym("h")
@@ -110,29 +110,33 @@ def test_conditions_are_held_against_a_call(open_program, walker):
         replace(program, conditions=(Requirement(Condition(N, "is", M), "join"),)).verify(1, 0)
 
 
-def test_kernels_say_from_which_extent_on_they_run(open_program, walker):
-    """A step of which an extent is 0 has nothing to do, or is refused where it would have."""
+def test_steps_say_which_extents_must_be_positive(open_program, walker):
+    """Where one is not, the step has nothing to do, or the program is refused."""
     program, code = open_program(2)
-    constant = replace(
-        program, codes=(replace(program.codes[0], phases=(5,)),), outputs=(TensorSpec("y", "float32", (5,)),)
-    )
-    constant = replace(
-        constant, buffers=(Buffer(64), Buffer(64)), inputs=(*constant.inputs, TensorSpec("z", "float32", (M,)))
-    )
-    constant = replace(constant, typical={"n": 5, "m": 1})
-    args = [s.args[:2] for s in constant.steps]
-    rows = [replace(s, args=(*a, Argument("extent", 5), Argument("extent", M))) for s, a in zip(constant.steps, args)]
-    x, z = np.arange(5, dtype=np.float32), np.zeros(3, np.float32)
-    m = Module(replace(constant, steps=tuple(rows)), [code], b"", walker, 1)
-    np.testing.assert_array_equal(m.run(x, z)[0], x + 2)
-    out = np.full(5, 7, np.float32)
-    m.run(x, z[:0], out=[out])
-    np.testing.assert_array_equal(out, 7)
-    rows[1] = replace(rows[1], args=(*rows[1].args[:3], Argument("extent", M, 1)))
-    m = Module(replace(constant, steps=tuple(rows)), [code], b"", walker, 1)
-    np.testing.assert_array_equal(m.run(x, z)[0], x + 2)
-    with pytest.raises(InvalidInput, match="'kernel_1', argument 3: an extent of 0, expected 1"):
-        m.run(x, z[:0])
+    fixed = {"codes": (replace(program.codes[0], phases=(5,)),), "outputs": (TensorSpec("y", "float32", (5,)),)}
+    fixed |= {"buffers": (Buffer(64), Buffer(64)), "inputs": (*program.inputs, TensorSpec("z", "float32", (M,)))}
+
+    def made(extent, is_needed: bool) -> Module:
+        steps = [replace(s, args=(*s.args[:2], Argument("extent", 5))) for s in program.steps]
+        steps = [steps[0], replace(steps[1], positive=(Positive(extent, is_needed),))]
+        changed = replace(program, steps=tuple(steps), typical={"n": 5, "m": 7}, **fixed)
+        return Module(changed, [code], b"", walker, 1)
+
+    x, z = np.arange(5, dtype=np.float32), np.zeros(7, np.float32)
+    for extent, count in ((M, 0), (M - 4, 4), (M // 4, 3)):
+        for is_needed in (False, True):
+            m = made(extent, is_needed)
+            np.testing.assert_array_equal(m.run(x, z)[0], x + 2)
+            out = np.full(5, 7, np.float32)
+            if is_needed:
+                with pytest.raises(InvalidInput, match=r"(?s)cannot run where n is 5, m is .*kernel 'kernel_1' needs "):
+                    m.run(x, z[:count], out=[out])
+            else:
+                m.run(x, z[:count], out=[out])
+                bound = m.program.bind({"n": 5, "m": count})
+                bound.verify(1, 0)
+                assert [bound.codes[s.code].phases for s in bound.steps] == [(5,), (0,)]
+            np.testing.assert_array_equal(out, 7)
 
 
 def _extent(n: int) -> np.ndarray:

@@ -2,25 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from renorm.codegen.abi import CompiledKernel
-from renorm.core.dims import static
+from renorm.core.conditions import Condition
+from renorm.core.dims import Dim, Sym, bounds, integer, size, static
 from renorm.core.limits import Limits
 from renorm.driver import barriers
 from renorm.driver.barriers import BoundKernel, Operand
 from renorm.driver.buffers import Buffers
 from renorm.driver.groups import KernelCall
 from renorm.driver.lowering import Parameter
+from renorm.driver.open_buffers import OpenBuffers, OpenRegion
 from renorm.driver.weights import Weights
 from renorm.graph.ir import Graph, Value
 from renorm.graph.strided_region import StridedRegion
 from renorm.passes import memory
-from renorm.runtime.program import Argument, Code, External, Machine, Program, Step, TensorSpec, align
+from renorm.runtime.program import (
+    Argument,
+    Buffer,
+    Code,
+    External,
+    Machine,
+    Positive,
+    Program,
+    Requirement,
+    Step,
+    TensorSpec,
+    align,
+)
 from renorm.runtime.report import MemoryRecord, Report, RunRecord
 
 
@@ -31,76 +46,165 @@ def assemble(
     codes: Sequence[int],
     machine: Machine,
     limits: Limits,
+    typical: Mapping[str, int] = MappingProxyType({}),
+    conditions: Mapping[Condition, str] = MappingProxyType({}),
 ) -> tuple[Program, np.ndarray[Any, Any]]:
     """Return the program and its weights. codes: for each step of `lowered`, the index of its kernel in `compiled`.
+    typical: values of the symbols of a graph with open extents; conditions: what they must fulfil, and of which node.
     Raises LimitExceeded where they take more memory than is allowed."""
     weights = Weights()
     kernels = [compiled[code] for code in codes]
-    buffers = Buffers(graph, lowered, kernels)
-    lifetimes = buffers.lifetimes()
-    spaces = [(step, size) for step, kernel in enumerate(kernels) for size in static(kernel.workspace)]
-    plan = memory.plan([*lifetimes.values(), *([memory.Lifetime(size, step, step)] for step, size in spaces)])
-    where = {v: Argument("arena", at) for v, at in zip(lifetimes, plan.offsets)}
-    where |= {v: Argument("input", i) for i, v in enumerate(graph.inputs)}
-    where |= {v: Argument("output", i) for i, v in enumerate(graph.outputs)}
-    space_offsets = iter(plan.offsets[len(lifetimes) :])
+    held = _open_memory(graph, lowered, kernels, typical) if typical else _fixed_memory(graph, lowered, kernels)
 
     def operand(p: Parameter) -> Operand:
-        buffer, region = buffers.region(p.value)
+        buffer, region = held.region(p.value)
         if buffer.is_constant:
             at = Argument("weight", weights.place(replace(p, value=buffer)), region.offset)
         else:
-            at = replace(where[buffer], offset=region.offset)
+            at = replace(held.where[buffer], offset=region.offset)
         return Operand(at, region)
 
+    spaces = iter(held.spaces)
     launches: list[BoundKernel] = []
     for one, kernel in zip(lowered, kernels):
         operands = [operand(p) for p in (*one.reads, *(Parameter(v) for v in one.writes))]
-        operands += [
-            Operand(Argument("arena", next(space_offsets)), StridedRegion(0, size)) for size in static(kernel.workspace)
-        ]
-        launches.append(BoundKernel(kernel, operands))
+        operands += [next(spaces) for _ in kernel.workspace]
+        launches.append(BoundKernel(kernel, operands, one.extents))
+    made = _Codes(compiled, bool(typical))
+    waits = barriers.waits(launches, held.lives)
     steps = tuple(
-        Step(one.name, code, tuple(o.at for o in launch.operands), waits)
-        for one, code, launch, waits in zip(lowered, codes, launches, barriers.waits(launches))
+        Step(
+            one.name,
+            made.index(code, launch),
+            (*(o.at for o in launch.operands), *(Argument("extent", e) for e in one.extents)),
+            wait,
+            _positive(one, launch),
+        )
+        for one, code, launch, wait in zip(lowered, codes, launches, waits)
     )
-    limits.check(graph.name, [("bytes", plan.size + weights.nbytes, f"{plan.size} between kernels, and weights")])
+    limits.check(graph.name, [("bytes", held.size + weights.nbytes, f"{held.size} between kernels, and weights")])
     stored = weights.array(graph)
-    chunks = [barriers.chunks(kernel) for kernel in compiled]
-    run = RunRecord(
-        sum(extent > 0 for kernel in kernels for extent in static(kernel.phases)),
-        sum(wait for step in steps for wait in step.waits),
-        sum(chunk > 0 for code in codes for chunk in chunks[code]),
-    )
     program = Program(
         machine=machine,
         inputs=_specs(graph.inputs),
         outputs=_specs(graph.outputs),
-        codes=_codes(compiled, chunks),
+        codes=tuple(made.codes),
         externals=tuple(
             External(kernel.external.loader, _specs([p.value for p in one.reads]), _specs(one.writes))
             for one, kernel in zip(lowered, kernels)
             if kernel.external
         ),
         steps=steps,
-        arena_bytes=plan.size,
+        arena_bytes=0 if typical else held.size,
         weight_bytes=stored.nbytes,
         nanoseconds=sum(compiled[code].nanoseconds for code in codes),
         weights=tuple(weights.records),
-        report=Report(memory=MemoryRecord(stored.nbytes, plan.size, plan.lower_bound), run=run),
+        typical=dict(typical),
+        buffers=held.buffers,
+        conditions=tuple(Requirement(condition, node) for condition, node in conditions.items()),
     )
-    return program, stored
+    usual = program.bind(typical) if typical else program
+    run = RunRecord(
+        sum(integer(n) > 0 for step in usual.steps for n in usual.codes[step.code].phases),
+        sum(wait for step in steps for wait in step.waits),
+        sum(chunk > 0 for step in usual.steps for chunk in usual.codes[step.code].chunks),
+    )
+    report = Report(memory=MemoryRecord(stored.nbytes, held.size, held.lower_bound), run=run)
+    return replace(program, nanoseconds=usual.nanoseconds, report=report), stored
 
 
-def _codes(compiled: Sequence[CompiledKernel], chunks: Sequence[tuple[int, ...]]) -> tuple[Code, ...]:
-    """Machine code and external code are counted apart."""
-    found, counts = list[Code](), [0, 0]
-    for c, chunk in zip(compiled, chunks):
-        is_external = c.external is not None
-        found.append(Code(counts[is_external], static(c.phases), align(*static([c.scratch])), chunk, is_external))
-        counts[is_external] += 1
-    return tuple(found)
+@dataclass(frozen=True)
+class _Memory:
+    """Where values lie. region: of a value in which buffer; where: the buffers that are no constants; spaces: arguments
+    for workspaces, in the order of steps. size, lower_bound: of the arena, typically. buffers, lives: of open extents,
+    as of a Program, and when they are alive."""
+
+    region: Callable[[Value], tuple[Value, StridedRegion | OpenRegion]]
+    where: dict[Value, Argument]
+    spaces: list[Operand]
+    size: int
+    lower_bound: int
+    buffers: tuple[Buffer, ...] = ()
+    lives: list[tuple[int, int]] | None = None
+
+
+def _fixed_memory(graph: Graph, lowered: Sequence[KernelCall], kernels: Sequence[CompiledKernel]) -> _Memory:
+    buffers = Buffers(graph, lowered, kernels)
+    lifetimes = buffers.lifetimes()
+    spaces = [(step, size) for step, kernel in enumerate(kernels) for size in static(kernel.workspace)]
+    plan = memory.plan([*lifetimes.values(), *([memory.Lifetime(size, step, step)] for step, size in spaces)])
+    where = {v: Argument("arena", at) for v, at in zip(lifetimes, plan.offsets)}
+    for_spaces = [
+        Operand(Argument("arena", at), StridedRegion(0, size))
+        for at, (_, size) in zip(plan.offsets[len(lifetimes) :], spaces)
+    ]
+    return _Memory(buffers.region, where | _ends(graph), for_spaces, plan.size, plan.lower_bound)
+
+
+def _open_memory(
+    graph: Graph, lowered: Sequence[KernelCall], kernels: Sequence[CompiledKernel], typical: Mapping[str, int]
+) -> _Memory:
+    buffers = OpenBuffers(graph, lowered, kernels)
+    lifetimes = buffers.lifetimes()
+    bound = [BoundKernel(kernel, (), one.extents) for one, kernel in zip(lowered, kernels)]
+    spaces = [memory.OpenLifetime(b.of(size), i, i) for i, b in enumerate(bound) for size in b.kernel.workspace]
+    held = [*lifetimes.values(), *spaces]
+    plan = memory.plan_open([[one] for one in held], [one.bytes for one in held], typical)
+    where = {v: Argument("buffer", at) for v, at in zip(lifetimes, plan.places)}
+    for_spaces = [
+        Operand(Argument("buffer", at), OpenRegion(0, one.bytes))
+        for at, one in zip(plan.places[len(lifetimes) :], spaces)
+    ]
+    lives = [(0, 0)] * len(held)
+    for place, one in zip(plan.places, held):
+        lives[place] = one.first, one.last
+    region, ends = buffers.region, _ends(graph)
+    return _Memory(region, where | ends, for_spaces, plan.size, plan.lower_bound, plan.buffers, lives)
+
+
+def _ends(graph: Graph) -> dict[Value, Argument]:
+    inputs = {v: Argument("input", i) for i, v in enumerate(graph.inputs)}
+    return inputs | {v: Argument("output", i) for i, v in enumerate(graph.outputs)}
+
+
+class _Codes:
+    """The codes of a program: one for each kernel, or for each kernel and what its extents stand for. Machine code and
+    external code are counted apart."""
+
+    def __init__(self, compiled: Sequence[CompiledKernel], is_open: bool):
+        self.codes = list[Code]()
+        self._compiled, self._is_open = compiled, is_open
+        self._objects, counts = list[int](), [0, 0]
+        self._places: dict[tuple[int, tuple[Dim, ...]], int] = {}
+        for c in compiled:
+            self._objects.append(counts[c.external is not None])
+            counts[c.external is not None] += 1
+
+    def index(self, code: int, launch: BoundKernel) -> int:
+        """Return where the code of a launch is. code: the index of its kernel."""
+        key = code, launch.extents
+        if key not in self._places:
+            self._places[key] = len(self.codes)
+            kernel, phases = self._compiled[code], tuple(map(launch.of, launch.kernel.phases))
+            chunks = () if self._is_open else barriers.chunks(kernel)
+            costs = tuple(float(a.nanoseconds) for a in kernel.accesses) if self._is_open else ()
+            scratch = launch.of(kernel.scratch)
+            scratch = align(scratch) if isinstance(scratch, int) else scratch
+            external = kernel.external is not None
+            self.codes.append(Code(self._objects[code], phases, scratch, chunks, external, costs))
+        return self._places[key]
+
+
+def _positive(call: KernelCall, launch: BoundKernel) -> tuple[Positive, ...]:
+    """Return which extents a kernel takes to be 1 at least. Where one is not, and divides the size of all that is
+    written, there is nothing to write."""
+    found = dict.fromkeys((*call.extents, *map(launch.of, launch.kernel.positive)))
+    return tuple(
+        Positive(e, not all(isinstance(e, Sym) and size(v.shape) % e == 0 for v in call.writes))
+        for e in found
+        if bounds(e)[0] < 1
+    )
 
 
 def _specs(values: Sequence[Value]) -> tuple[TensorSpec, ...]:
-    return tuple(TensorSpec(v.name, v.dtype, static(v.shape)) for v in values)
+    return tuple(TensorSpec(v.name, v.dtype, v.shape) for v in values)

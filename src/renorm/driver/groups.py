@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from renorm.core import records
-from renorm.core.dims import static
+from renorm.core import extents, records
+from renorm.core.dims import Dim, Sym, Symbol, static, substitute_shape
 from renorm.core.target import Target
+from renorm.driver.extents import symbols
 from renorm.driver.lowering import SCALAR, Parameter, group_results
 from renorm.graph import registry
 from renorm.graph.ir import Graph, Group, Node, Value
 from renorm.graph.strided_region import strides
+from renorm.graph.typical import typical_sizes
 from renorm.runtime.report import WorkRecord
 from renorm.topi.layout import Blocking
 
@@ -37,16 +40,23 @@ def group_key(graph: Graph, group: Group, target: Target, users: dict[Value, lis
     numbers = {v: i for i, v in enumerate(group_values(group))}
     try:
         tokens = [_node(n, numbers, target) for n in group.nodes]
-        values = [_value(v) for v in numbers]
+        symbols = _numbered(group)
+        values = [_value(v, symbols) for v in numbers]
+        sizes = typical_sizes(graph) if symbols else {}
     except _NoKeyError:
         return None
     results = [numbers[v] for v in group_results(graph, group, users)]
-    text = json.dumps([context, tokens, values, results])
+    text = json.dumps([context, tokens, values, results, [sizes[s] for s in symbols]])
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 class _NoKeyError(Exception):
     pass
+
+
+def _numbered(group: Group) -> dict[Symbol, Dim]:
+    """Return symbols whose names are numbers, for those in a group, in their order."""
+    return {s: Sym(Symbol(str(i), s.least, s.most)) for i, s in enumerate(symbols(group))}
 
 
 def _node(node: Node, numbers: dict[Value, int], target: Target) -> Any:
@@ -70,9 +80,9 @@ def _attribute(value: Any) -> Any:
     raise _NoKeyError
 
 
-def _value(v: Value) -> Any:
-    shape = static(v.shape)
-    is_scalar = v.is_constant and prod(shape) == SCALAR
+def _value(v: Value, symbols: Mapping[Symbol, Dim]) -> Any:
+    shape = [extents.plain(d) for d in substitute_shape(v.shape, symbols)]
+    is_scalar = v.is_constant and prod(static(v.shape)) == SCALAR
     return [v.dtype, shape, repr(v.layout), strides(v), v.is_constant, _elements(v) if is_scalar else None]
 
 
@@ -86,12 +96,13 @@ def _elements(v: Value) -> Any:
 @dataclass(frozen=True)
 class KernelCall:
     """A kernel of the program and what its parameters are: first what it reads, then what it writes. work: what
-    it must do at least."""
+    it must do at least. extents: of the network, for which its own stand."""
 
     name: str
     reads: tuple[Parameter, ...]
     writes: tuple[Value, ...]
     work: WorkRecord
+    extents: tuple[Dim, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -107,25 +118,28 @@ class Lowering:
     """A lowered group, names erased.
 
     structure: of its kernel (codegen.structural_hash). reads: of each parameter. writes: numbers of values. work: as in
-    KernelCall.
+    KernelCall. extents: the same, of symbols that are numbered in their order in the group.
     """
 
     structure: str
     reads: tuple[Read, ...]
     writes: tuple[int, ...]
     work: WorkRecord
+    extents: tuple[Dim, ...] = ()
 
     @staticmethod
     def of(group: Group, structure: str, call: KernelCall) -> Lowering:
         numbers = {v: i for i, v in enumerate(group_values(group))}
         reads = tuple(Read(numbers[p.value], p.form) for p in call.reads)
-        return Lowering(structure, reads, tuple(numbers[v] for v in call.writes), call.work)
+        extents = substitute_shape(call.extents, _numbered(group))
+        return Lowering(structure, reads, tuple(numbers[v] for v in call.writes), call.work, extents)
 
     def call(self, group: Group) -> KernelCall:
         """Return how a group of the same key is run."""
         values = group_values(group)
         reads = tuple(Parameter(values[r.value], r.form) for r in self.reads)
-        return KernelCall(group.name, reads, tuple(values[i] for i in self.writes), self.work)
+        extents = substitute_shape(self.extents, {str(i): Sym(s) for i, s in enumerate(symbols(group))})
+        return KernelCall(group.name, reads, tuple(values[i] for i in self.writes), self.work, extents)
 
     def encode(self) -> bytes:
         return json.dumps(records.plain(self), separators=(",", ":")).encode()

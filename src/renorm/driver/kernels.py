@@ -149,7 +149,7 @@ class Compiler:
         if known:
             return known.structure, known.call(group)
         lowered = lower_group(self._graph, group, self._target, self._users)
-        call = KernelCall(group.name, lowered.reads, lowered.writes, lowered.work)
+        call = KernelCall(group.name, lowered.reads, lowered.writes, lowered.work, lowered.extents)
         code = llvm.structure(lowered.kernel, self._machine)
         self._lowered[group.name] = self._kernels[code] = lowered.kernel
         if key:

@@ -10,8 +10,7 @@ A program may be open: then extents, and what follows from them, are `Dim`s over
 integers. Two more arguments are in its steps:
 
     buffer i             start of a buffer in the arena, wherever `Buffer.above` lets it lie, plus a byte offset
-    extent               no address: an integer, which the kernel takes where an address would be. Where one is 0, the
-                         step has nothing to do
+    extent               no address: an integer, which the kernel takes where an address would be
 
 Everything here is immutable, checked by `Program.verify`, and goes to JSON and back without loss (core.records).
 """
@@ -70,7 +69,7 @@ class Argument:
     """An address.
 
     kind: one of KINDS. at: index of the input, output or buffer; for weight and arena the byte offset; for extent the
-    integer. offset: further bytes; for extent the least that the kernel takes.
+    integer. offset: further bytes.
     """
 
     is_row = True  # in JSON, since there are many
@@ -157,17 +156,30 @@ class External:
 
 
 @dataclass(frozen=True)
+class Positive:
+    """An extent of a step, which is not run where it is not positive: it has nothing to do then. is_needed: it has
+    something to do, and the program does not run."""
+
+    is_row = True
+
+    extent: Dim
+    is_needed: bool = False
+
+
+@dataclass(frozen=True)
 class Step:
     """One launch.
 
-    kernel: its name; code: index into Program.codes; args: kernel parameters in order, then workspaces. waits: for
-    each phase, whether all threads must have finished what stands before it in the program; nothing: all must.
+    kernel: its name; code: index into Program.codes; args: kernel parameters in order, then workspaces, then extents.
+    waits: for each phase, whether all threads must have finished what stands before it in the program; nothing: all
+    must. positive: extents from which, in an open program, follows whether it is run.
     """
 
     kernel: str
     code: int
     args: tuple[Argument, ...]
     waits: tuple[bool, ...] = ()
+    positive: tuple[Positive, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -281,6 +293,8 @@ class Program:
         for step in self.steps:
             for a in step.args:
                 yield from (a.at, a.offset)
+            for p in step.positive:
+                yield p.extent
         for buffer in self.buffers:
             yield buffer.size
             for a in buffer.above:
@@ -312,13 +326,18 @@ class Program:
 
         def step(s: Step) -> Step:
             args = tuple(map(argument, s.args))
-            is_empty = any(a.kind == "extent" and a.at == 0 for a in args)
-            return replace(s, args=args, code=s.code + len(self.codes) * is_empty)
+            missing = [p for p in s.positive if of(p.extent) <= 0]
+            if needed := [p.extent for p in missing if p.is_needed]:
+                facts = [f"kernel {s.kernel!r} needs {extent}, which is {of(extent)}" for extent in needed]
+                raise InvalidInput(f"{self.name}: an extent is not positive", facts)
+            return Step(s.kernel, s.code + len(self.codes) * bool(missing), args, s.waits)
 
-        codes = tuple(_bound(c, of) for c in self.codes)
-        empty = tuple(replace(c, phases=(0,) * len(c.phases), chunks=()) for c in codes)  # of steps with nothing to do
         steps = tuple(map(step, self.steps))
-        codes += empty * any(s.code >= len(codes) for s in steps)
+        codes = [_bound(c, of) for c in self.codes]
+        codes += [replace(c, phases=(0,) * len(c.phases), chunks=()) for c in codes]  # of steps that have nothing to do
+        used = {s.code for s in steps}
+        codes = tuple(c if i in used else replace(c, phases=(0,) * len(c.phases)) for i, c in enumerate(codes))
+        codes = codes if max(used, default=0) >= len(self.codes) else codes[: len(self.codes)]
         costs = [c.costs for c in self.codes] * 2
         spent = sum(c * integer(n) for s in steps for c, n in zip(costs[s.code], codes[s.code].phases))
         return replace(
@@ -407,7 +426,7 @@ class Program:
                     end = specs[a.kind][at].nbytes if known else offset
                     require(0 <= offset <= end, f"{where}: byte {offset} of {a.kind} {at}, which has {end}")
                 elif a.kind == "extent":
-                    require(0 <= offset <= at <= LONGEST, f"{where}: an extent of {at}, expected {offset} to {LONGEST}")
+                    require(0 <= at <= LONGEST and not offset, f"{where}: an extent of {at}, at most {LONGEST}")
                 elif a.kind in ends:
                     byte = at + offset
                     require(0 <= byte <= ends[a.kind], f"{where}: byte {byte} of {a.kind}, which has {ends[a.kind]}")
@@ -423,13 +442,13 @@ class Program:
         fixed = [e for c in self.externals for s in (*c.inputs, *c.outputs) for e in s.shape]
         fixed += [e for s in (*self.weights, *self.state) for e in s.shape]
         fixed += [a.at for s in self.steps for a in s.args if a.kind not in ("arena", "weight", "extent")]
-        fixed += [a.offset for s in self.steps for a in s.args if a.kind == "extent"]
         fixed += [c.object for c in self.codes] + [s.code for s in self.steps]
         found += [f"{e} must be fixed" for e in fixed if isinstance(e, Sym)]
         relations = {r.condition.relation for r in self.conditions} - {"==", "<="}
         found += [f"a condition {short(relation)}" for relation in sorted(relations)]
         if not self.typical:
             found += [f"a condition on {r.condition}" for r in self.conditions]
+            found += [f"kernel {s.kernel!r}: {p}" for s in self.steps for p in s.positive]
             found += ["it has buffers, or costs, and no symbols"] * any((self.buffers, *(c.costs for c in self.codes)))
             return found
         found += ["external code in an open program"] * bool(self.externals)

@@ -24,14 +24,14 @@ from renorm.runtime import layout
 from renorm.runtime.external import Entry
 from renorm.runtime.loader import Image
 from renorm.runtime.memory import Memory
-from renorm.runtime.program import PIECES, Argument, Program, Step, align, iterations, place
+from renorm.runtime.program import PIECES, Argument, Program, align, iterations, place
 
 _WORD = 8
 _RECORD_WORDS = layout.RECORD // _WORD
 _FEW = 8  # iterations, of which each may take long: it looks after each
 # bases that are fixed while a context lives; others index the caller's arrays. Of an integer it is 0
 _ARENA, _WEIGHT, _SCRATCH, _EXTENT = -1, -2, -3, -4
-_BASES = {"arena": _ARENA, "weight": _WEIGHT}
+_BASES = {"arena": _ARENA, "weight": _WEIGHT, "extent": _EXTENT}
 
 Word = ctypes.c_int64
 _CONSTANT = Word()
@@ -72,11 +72,6 @@ class _Column:
         return found
 
 
-def _extents_of(step: Step) -> list[tuple[int, int]]:
-    """Return which arguments of a step are extents, and the least that each may be."""
-    return [(i, integer(a.offset)) for i, a in enumerate(step.args) if a.kind == "extent"]
-
-
 class Launches:
     """The launch tables of a verified program whose objects are loaded in `image`, and whose external code is called by
     `entries`: of an open program one for all values of its symbols.
@@ -87,13 +82,13 @@ class Launches:
     def __init__(self, program: Program, image: Image, entries: Sequence[Entry] = ()):
         self._program = program
         slots, first = list[tuple[int, Dim, Dim, int]](), [0]  # base, at, offset, buffer
-        given = list[tuple[int, int, int, int]]()  # extents: slot, least value, phases of the step
+        positive, concerns = list[Dim](), list[tuple[bool, int, int]]()  # extents; is_needed, phases of the step
         phases, extents = list[tuple[int, int, int, bool, int, int]](), list[Dim]()
         costs = list[float]()
         for step in program.steps:
             code, args = program.codes[step.code], len(slots) * _WORD
-            last = first[-1] + len(code.phases)
-            given += [(len(slots) + i, a, first[-1], last) for i, a in _extents_of(step)]
+            positive += [p.extent for p in step.positive]
+            concerns += [(p.is_needed, first[-1], first[-1] + len(code.phases)) for p in step.positive]
             slots += [self._slot(a) for a in step.args]
             if isinstance(code.scratch, Sym) or code.scratch:
                 slots.append((_SCRATCH, 0, 0, -1))
@@ -114,7 +109,7 @@ class Launches:
         self._at, self._offset = (_Column([s[i] for s in slots], index) for i in (1, 2))
         self._tensors = [(t.shape, dtypes.itemsize(t.dtype)) for t in (*program.inputs, *program.outputs)]
         self._scratch = tuple({c.scratch for c in program.codes})
-        self._given = np.array(given, np.intp).reshape(-1, 4).T
+        self._positive, self._concerns = _Column(positive, index), concerns
         self._sizes = _Column([b.size for b in program.buffers], index)
         above = [a for b in program.buffers for a in b.above]
         self._ends, self._begins = _Column([a.end for a in above], index), _Column([a.begin for a in above], index)
@@ -128,8 +123,6 @@ class Launches:
                 return len(self._program.inputs) + integer(a.at), 0, a.offset, -1
             case "buffer":
                 return _ARENA, 0, a.offset, integer(a.at)
-            case "extent":
-                return _EXTENT, a.at, 0, -1
             case _:
                 return _BASES[a.kind], a.at, a.offset, -1
 
@@ -144,9 +137,11 @@ class Launches:
             return held[index[dim]] if isinstance(dim, Sym) else dim
 
         extent, offset = self._extents.at(known), self._at.at(known) + self._offset.at(known)
-        is_sound, args = bool((extent >= 0).all()), offset[self._given[0]]
-        for step in np.flatnonzero(args == 0):  # steps with nothing to do
-            extent[self._given[2, step] : self._given[3, step]] = 0
+        is_sound = True
+        for i in np.flatnonzero(self._positive.at(known) <= 0):
+            is_needed, begin, end = self._concerns[i]
+            is_sound = is_sound and not is_needed
+            extent[begin:end] = 0
         arena = program.arena_bytes
         if self._others:
             sizes, gaps = self._sizes.at(known).tolist(), self._ends.at(known) - self._begins.at(known)
@@ -161,9 +156,7 @@ class Launches:
                 is_sound
                 and min((d for shape in shapes for d in shape), default=0) >= 0
                 and all(0 <= n <= LARGEST for n in (*most, scratch, int(extent.sum())))
-                and bool(
-                    (args >= self._given[1]).all() and ((offset >= 0) & (offset <= np.array(most)[self._base])).all()
-                )
+                and bool((extent >= 0).all() and ((offset >= 0) & (offset <= np.array(most)[self._base])).all())
             )
             if not is_sound:
                 raise self._misfit(values)
@@ -198,7 +191,7 @@ class Launches:
         try:
             objects = 1 + max((c.object for c in self._program.codes), default=0)
             self._program.bind(values).verify(objects, self._program.weight_bytes)
-        except InvalidArtifact as error:
+        except (InvalidArtifact, InvalidInput) as error:
             facts = list(error.facts)
         return InvalidInput(f"{self._program.name or 'the program'} cannot run where {told}", facts)
 
