@@ -49,11 +49,16 @@ def launches(draw: st.DrawFn) -> list[BoundKernel]:
     return found
 
 
+def rows_of(o: Operand) -> StridedRegion:
+    assert isinstance(o.region, StridedRegion)
+    return o.region
+
+
 def cells(o: Operand) -> set[tuple[str, int]]:
     """Every byte of an argument."""
     is_apart = o.at.kind in ("input", "output")
     name, base = (f"{o.at.kind}{o.at.at}", 0) if is_apart else (o.at.kind, integer(o.at.at))
-    return {(name, base + begin + byte) for begin in o.region.begins for byte in range(o.region.run)}
+    return {(name, base + begin + byte) for begin in rows_of(o).begins for byte in range(rows_of(o).run)}
 
 
 def share_cells(a: Operand, b: Operand) -> bool:
@@ -62,7 +67,7 @@ def share_cells(a: Operand, b: Operand) -> bool:
 
 def may_share_cells(a: Operand, b: Operand) -> bool:
     """Rows of different pitches are not told apart."""
-    is_guessed = a.region.rows > 1 < b.region.rows and a.region.pitch != b.region.pitch
+    is_guessed = rows_of(a).rows > 1 < rows_of(b).rows and rows_of(a).pitch != rows_of(b).pitch
     return share_cells(a, b) or (is_guessed and a.at.kind == b.at.kind)
 
 

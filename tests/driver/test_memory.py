@@ -12,6 +12,7 @@ from tests.driver.random_networks import network
 import renorm
 from renorm.driver import barriers
 from renorm.driver.barriers import BoundKernel
+from renorm.graph.strided_region import StridedRegion
 from renorm.runtime.arrays import address
 from renorm.runtime.table import Context
 
@@ -31,6 +32,7 @@ def run_poisoned(m: Any, launches: list[BoundKernel], feeds: dict[str, Any]) -> 
             for arguments, needed in ((phase.writes, False), (phase.reads, True)):
                 for k in arguments:
                     at, region = launch.operands[k].at, launch.operands[k].region
+                    assert isinstance(region, StridedRegion)
                     for begin in region.begins if at.kind == "arena" else ():
                         before[at.at + begin : at.at + begin + region.run] = needed
         alive.insert(0, before)
@@ -46,7 +48,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Any, list[B
     """(model, shapes, level) -> the module for one thread, and its launches."""
     seen = list[list[BoundKernel]]()
     waits = barriers.waits
-    monkeypatch.setattr(barriers, "waits", lambda launches: seen.append(launches) or waits(launches))
+    monkeypatch.setattr(barriers, "waits", lambda launches, lives: seen.append(launches) or waits(launches, lives))
 
     def compiled(model: Any, feeds: dict[str, Any], level: int) -> tuple[Any, list[BoundKernel]]:
         shapes = {name: a.shape for name, a in feeds.items()}

@@ -28,7 +28,9 @@ from renorm.driver.assemble import assemble
 from renorm.driver.kernels import Compiler, Progress, machine_for, walker
 from renorm.driver.module import CompiledModule, SpecializingModule
 from renorm.frontends import read
+from renorm.graph.conditions import conditions_of
 from renorm.graph.ir import Graph, Group
+from renorm.graph.typical import typical_sizes
 from renorm.ops.identity import Identity
 from renorm.passes import pipeline
 from renorm.passes.aliasing import alias_values
@@ -239,7 +241,12 @@ def _specialized(
     native_entry = walker(machine, cache)
     required = machine_for(machine, cache)
     clock.stop("code")
-    program, weights = assemble(graph, kernels.calls, kernels.compiled, kernels.codes, required, options.limits)
+    typical = {str(s): n for s, n in typical_sizes(graph).items()}
+    program, weights = assemble(
+        *(graph, kernels.calls, kernels.compiled, kernels.codes, required, options.limits),
+        typical=typical,
+        conditions=conditions_of(source) if typical else {},
+    )
     clock.stop("assemble")
     records = tuple(
         replace(r, work=call.work, spills=kernels.compiled[code].spills)
