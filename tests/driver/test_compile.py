@@ -15,7 +15,7 @@ import pytest
 import renorm
 from renorm import te
 from renorm.core.dims import Dim, Sym
-from renorm.driver.module import SpecializingModule
+from renorm.driver.module import OpenModule, SpecializingModule
 from renorm.graph import interpret, registry
 from renorm.graph.ir import Graph
 from renorm.graph.op import ELEMENTWISE
@@ -94,11 +94,11 @@ def test_symbolic_extents_specialize_and_are_bounded() -> None:
     for batch, height in [(1, 5), (2, 9), (3, 1), (2, 9)]:
         x = inputs(batch, height)
         np.testing.assert_allclose(m.run(x)[0], expected(g, x), rtol=1e-4, atol=1e-5)
-    assert isinstance(m, SpecializingModule)
+    assert isinstance(m, (OpenModule, SpecializingModule))
     assert m.specialized(x=(2, 3, 9, 8)) is m.specialized(x=(2, 3, 9, 8))
     for batch in range(1, 12):
         m.specialized(x=(batch, 3, 4, 8))
-    assert len(m._made) <= 8
+    assert len((m._made if isinstance(m, SpecializingModule) else m._specializations).all()) <= 8
     m.cancel()  # none runs
     assert m.run(inputs(2, 9))
     with pytest.raises(renorm.errors.InvalidInput, match="axis 1: 4 where the model has 3"):

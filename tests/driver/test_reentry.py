@@ -32,7 +32,9 @@ X = np.linspace(-1, 1, 24, dtype=np.float32).reshape(3, 8)
 
 
 def doubling() -> Any:
-    return renorm.compile(model("double (float[n, 8] x) => (float[n, 8] y) { y = Add (x, x) }"), threads=2)
+    return renorm.compile(
+        model("double (float[n, 8] x) => (float[n, 8] y) { y = Add (x, x) }"), threads=2, checked=True
+    )
 
 
 def stateful() -> Any:
@@ -76,13 +78,13 @@ def test_a_handler_in_the_middle_of_a_run_reads_and_replaces_the_state():
 
 def interrupted(m: Any) -> None:
     """Has SIGUSR1 come in the middle of each specialisation."""
-    specialize = m._specialize
+    specialize = m._made._specialize
 
     def made(sizes: Any) -> Any:
         signal.raise_signal(signal.SIGUSR1)
         return specialize(sizes)
 
-    m._specialize = made
+    m._made._specialize = made
 
 
 def test_a_handler_in_the_middle_of_a_specialisation_runs_shapes_that_are_there():
@@ -139,18 +141,18 @@ def meanwhile(hold: Callable[[Callable[[], None]], object]) -> Generator[None]:
 
 def test_a_child_specialises_while_a_thread_of_its_parent_does():
     m = doubling()
-    specialize = m._specialize
+    specialize = m._made._specialize
 
     def hold(stay: Callable[[], None]) -> None:
         def made(sizes: Any) -> Any:
             stay()
             return specialize(sizes)
 
-        m._specialize = made
+        m._made._specialize = made
         m.run(X)
 
     def run() -> None:
-        m._specialize = specialize
+        m._made._specialize = specialize
         np.testing.assert_array_equal(m.run(X)[0], X + X)
 
     with meanwhile(hold):

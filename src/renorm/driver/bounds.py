@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from math import prod
 
 from renorm.core import dtypes
-from renorm.core.dims import static
-from renorm.core.errors import RenormError
+from renorm.core.dims import Dim, Sym, size, static, symbols_of
+from renorm.core.errors import InvalidInput, RenormError
+from renorm.core.extents import Evaluation
 from renorm.core.limits import Found, Limits
 from renorm.graph.ir import Graph, Node, Value
 
@@ -32,6 +33,58 @@ def check(graph: Graph, limits: Limits) -> None:
     limits.check(graph.name, found)
 
 
+class OpenBounds:
+    """The same for each run of a graph with open extents: what its tensors and operations are at most is known as Dims.
+    Only where that is more than is allowed, the graph is looked at for the extents of the run."""
+
+    def __init__(self, graph: Graph, limits: Limits):
+        self._graph, self._limits = graph, limits
+        outside = (*graph.inputs, *graph.outputs, *graph.constants.values())
+        self._elements = tuple({size(v.shape) for v in graph.values()})
+        self._bytes = _sum(size(v.shape) * dtypes.itemsize(v.dtype) for v in outside)
+        self._operations = _sum(map(_open_most, graph.nodes))
+        symbols = sorted({str(s) for v in graph.values() for d in v.shape for s in symbols_of(d)})
+        self._evaluation = Evaluation(symbols, (*self._elements, self._bytes, self._operations))
+
+    def check(self, values: Mapping[str, int]) -> None:
+        """Raise LimitExceeded where a run with these extents asks for more."""
+        index, limits = self._evaluation.index, self._limits
+        try:
+            held = self._evaluation.at(values)
+        except InvalidInput:
+            return check(self._graph.copy(values), limits)
+
+        def of(d: Dim) -> int:
+            return held[index[d]] if isinstance(d, Sym) else d
+
+        most = max(map(of, self._elements), default=0), of(self._bytes), of(self._operations)
+        if any(a > b for a, b in zip(most, (limits.elements, limits.bytes, limits.operations))):
+            check(self._graph.copy(values), limits)
+
+
+def _sum(dims: Iterable[Dim]) -> Dim:
+    total: Dim = 0
+    for d in dims:
+        total = total + d
+    return total
+
+
+def _open_most(node: Node) -> Dim:
+    """As _at_most, with sums where that has the largest."""
+    types, results = node.operand_types(), _sum(size(v.shape) for v in node.outputs)
+    weights = _sum(
+        size(v.shape) for i, v in enumerate(node.inputs) if v is not None and node.op.channel_axis(i, types) is not None
+    )
+    if weights != 0:
+        return results * weights
+    return results * _sum([1, *(size(v.shape) for v in node.inputs if v is not None)]) * _often(node)
+
+
+def _often(node: Node) -> int:
+    given = [n for value in node.op.values.values() for n in (value if isinstance(value, tuple) else (value,))]
+    return prod(n for n in given if type(n) is int and n > 1)
+
+
 def _named(v: Value) -> str:
     return repr(v) if v.producer is None else f"{v!r} of node {v.producer.name!r}"
 
@@ -51,10 +104,8 @@ def _at_most(node: Node) -> int:
     ]
     if weights:
         return results * max(weights)
-    given = [n for value in node.op.values.values() for n in (value if isinstance(value, tuple) else (value,))]
-    often = prod(n for n in given if type(n) is int and n > 1)
     read = max((_elements(v) for v in node.inputs if v is not None), default=1)
-    return results * max(1, read) * often
+    return results * max(1, read) * _often(node)
 
 
 def _operations(graph: Graph) -> Iterator[tuple[str, int]]:

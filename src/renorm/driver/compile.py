@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,8 +15,17 @@ import numpy as np
 from renorm import targets
 from renorm.core import system
 from renorm.core.collector import collection_put_off
-from renorm.core.dims import is_static, symbols_of
-from renorm.core.errors import InvalidInput, InvalidTarget
+from renorm.core.dims import Sym, is_static, linear, symbols_of
+from renorm.core.errors import (
+    InvalidExpression,
+    InvalidGraph,
+    InvalidInput,
+    InvalidLoops,
+    InvalidSchedule,
+    InvalidTarget,
+    OperandError,
+    UserCodeError,
+)
 from renorm.core.floating import standard_environment
 from renorm.core.limits import DEFAULT, Limits
 from renorm.core.locks import check_imports
@@ -26,7 +35,7 @@ from renorm.driver import bounds, checks, state
 from renorm.driver import cache as caches
 from renorm.driver.assemble import assemble
 from renorm.driver.kernels import Compiler, Progress, machine_for, walker
-from renorm.driver.module import CompiledModule, SpecializingModule
+from renorm.driver.module import CompiledModule, OpenModule, SpecializingModule
 from renorm.frontends import read
 from renorm.graph.conditions import conditions_of
 from renorm.graph.ir import Graph, Group
@@ -100,9 +109,15 @@ def compile(
     for v in graph.constants.values() if graph is not model else ():  # the file may change until they are needed
         v.data = np.array(v.data)
     planned = replace(options, verify=False)  # which needs arrays, hence shapes
-    return SpecializingModule(
-        graph, lambda extents: specialize(graph, extents, options), lambda: optimized(graph, {}, planned)[1], held
-    )
+
+    def specialized(extents: Mapping[str, int]) -> CompiledModule:
+        return specialize(graph, extents, options)
+
+    try:
+        return _opened(graph, options, specialized, seconds)
+    except _CLOSED as error:
+        analyze = lambda: optimized(graph, {}, planned)[1]  # noqa: E731
+        return SpecializingModule(graph, specialized, analyze, held, obstacle=str(error))
 
 
 def options_of(
@@ -225,8 +240,13 @@ def specialize(
 
 
 def _specialized(
-    source: Graph, sizes: Mapping[str, int], options: Options, before: Mapping[str, float] | None
+    source: Graph,
+    sizes: Mapping[str, int],
+    options: Options,
+    before: Mapping[str, float] | None,
+    others: Callable[[Mapping[str, int]], CompiledModule] | None = None,
 ) -> CompiledModule:
+    """others: makes modules of numbers for the open one that this is."""
     machine = options.target.machine_target
     seconds = dict(before or {})
     clock = _Clock(seconds)
@@ -260,7 +280,44 @@ def _specialized(
     objects = [c.object for c in kernels.compiled if not c.external]
     externals = [c.external for c in kernels.compiled if c.external]
     threads, texts = options.threads, kernels.texts
-    return CompiledModule(program, objects, weights, native_entry, threads, graph, texts, externals, options.state)
+    parts = program, objects, weights, native_entry, threads, graph, texts, externals, options.state
+    return (
+        CompiledModule(*parts)
+        if others is None
+        else OpenModule(*parts, specialize=others, source=source, limits=options.limits)
+    )
+
+
+# what is raised where a kernel, or a pass, needs numbers: the same with numbers says what else is wrong
+_CLOSED = (InvalidExpression, InvalidGraph, InvalidLoops, InvalidSchedule, InvalidTarget, OperandError, UserCodeError)
+
+
+@standard_environment()
+def _opened(
+    source: Graph,
+    options: Options,
+    specialized: Callable[[Mapping[str, int]], CompiledModule],
+    before: dict[str, float],
+) -> OpenModule:
+    """Compile `source` for all values of its symbols. Raises one of _CLOSED where a part of it needs numbers."""
+    check_imports()
+    if options.verify or options.checked:
+        raise InvalidTarget("verify and checked need shapes")  # the first compares arrays
+    made = _specialized(_joined(source), {}, options, before, specialized)
+    assert isinstance(made, OpenModule)
+    return made
+
+
+def _joined(source: Graph) -> Graph:
+    """Return the graph where symbols that must be equal are one: that of the first."""
+    while True:
+        pairs = (
+            (linear(c.right), c.left) for c in conditions_of(source) if c.relation == "==" and isinstance(c.left, Sym)
+        )
+        same = next(((f[0], left) for f, left in pairs if f and f[1:] == (1, 0) and f[0] not in symbols_of(left)), None)
+        if same is None:
+            return source
+        source = source.copy(dict([same]))
 
 
 class _Clock:

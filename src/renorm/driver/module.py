@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache as cached
 from typing import TYPE_CHECKING, Any
 
@@ -11,17 +10,19 @@ import numpy as np
 
 from renorm.codegen import llvm
 from renorm.codegen.abi import CompiledKernel
-from renorm.core.dims import Shape, fixed_extents
+from renorm.core.dims import fixed_extents
 from renorm.core.errors import InvalidInput, suggest
 from renorm.core.lazy import cached_property
+from renorm.core.limits import Limits
 from renorm.core.lru import Latest
 from renorm.core.target import Target
+from renorm.driver.bounds import OpenBounds
 from renorm.graph.ir import Graph, Value
 from renorm.runtime.arrays import shape_of
 from renorm.runtime.external import ExternalCode
-from renorm.runtime.module import Module
+from renorm.runtime.module import Module, Sized
 from renorm.runtime.openmp import ParallelRegion
-from renorm.runtime.program import Program
+from renorm.runtime.program import Program, TensorSpec
 from renorm.runtime.report import KernelRecord, Report
 from renorm.runtime.state import State
 
@@ -133,19 +134,62 @@ class CompiledModule(Module):
         return self._texts[str(name)]
 
 
-@dataclass(frozen=True)
-class SymbolicSpec:
-    """An input or output whose extents are not all fixed."""
+class _Specializations:
+    """Modules for the input shapes of one network, the latest few of which are kept."""
 
-    name: str
-    dtype: str
-    shape: Shape
+    def __init__(self, graph: Graph, states: int, specialize: Callable[[Mapping[str, int]], CompiledModule]):
+        self._name, self._specialize = graph.name, specialize
+        self.inputs = graph.inputs[: len(graph.inputs) - states]
+        self._made = Latest[tuple[tuple[str, int], ...], CompiledModule](f"{graph.name} at a shape", SPECIALIZATIONS)
+
+    def at(self, shapes: Mapping[str, Sequence[int]]) -> CompiledModule:
+        missing = [f"input {v!r} is missing" for v in self.inputs if v.name not in shapes]
+        if missing:
+            raise InvalidInput(f"the inputs do not fit {self._name}", missing)
+        sizes = fixed_extents(self.inputs, shapes, self._name)
+        key = tuple(sorted(sizes.items()))
+        return self._made.made(key, lambda: self._specialize(sizes))
+
+    def last(self) -> CompiledModule | None:
+        return self._made.last()
+
+    def all(self) -> list[CompiledModule]:
+        return self._made.all()
+
+
+class OpenModule(CompiledModule):
+    """A network with open extents that was compiled in this process, for all of them."""
+
+    def __init__(
+        self,
+        *parts: Any,
+        specialize: Callable[[Mapping[str, int]], CompiledModule],
+        source: Graph,
+        limits: Limits,
+    ):
+        """source, limits: what a run asks for, and may."""
+        super().__init__(*parts)
+        self._specializations = _Specializations(self.graph, self.program.states, specialize)
+        self._bounds, self._limits = OpenBounds(source, limits), limits
+
+    def specialized(self, /, **shapes: Sequence[int]) -> CompiledModule:
+        """Return a module for these input shapes alone, compiled if it is not there yet. Raises ReentrancyError in a
+        signal handler that interrupts its compilation."""
+        return self._specializations.at(shapes)
+
+    def _sized(self, values: Mapping[str, int]) -> Sized:
+        self._bounds.check(values)
+        found = super()._sized(values)
+        arena = found.launches.arena_bytes
+        self._limits.check(
+            self.name, [("bytes", arena + self.program.weight_bytes, f"{arena} between kernels, and weights")]
+        )
+        return found
 
 
 class SpecializingModule:
-    """A network with symbolic extents: compiled for each new combination of input shapes, the latest few of which are
-    kept.
-    """
+    """A network with symbolic extents that cannot be compiled for all of them at once: it is for each new combination
+    of input shapes, the latest few of which are kept. obstacle: why not."""
 
     def __init__(
         self,
@@ -153,20 +197,20 @@ class SpecializingModule:
         specialize: Callable[[Mapping[str, int]], CompiledModule],
         analyze: Callable[[], Report],
         state: State | None = None,
+        obstacle: str = "",
     ):
-        self.graph = graph
+        self.graph, self.obstacle = graph, obstacle
         self._state = State((), ()) if state is None else state
-        self._inputs = graph.inputs[: len(graph.inputs) - len(self._state)]
-        self._specialize = specialize
+        self._made = _Specializations(graph, len(self._state), specialize)
+        self._inputs = self._made.inputs
         self._planned = cached(analyze)
-        self._made = Latest[tuple[tuple[str, int], ...], CompiledModule](f"{graph.name} at a shape", SPECIALIZATIONS)
 
     @property
-    def inputs(self) -> tuple[SymbolicSpec, ...]:
+    def inputs(self) -> tuple[TensorSpec, ...]:
         return tuple(map(_spec, self._inputs))
 
     @property
-    def outputs(self) -> tuple[SymbolicSpec, ...]:
+    def outputs(self) -> tuple[TensorSpec, ...]:
         return tuple(map(_spec, self.graph.outputs[: len(self.graph.outputs) - len(self._state)]))
 
     @property
@@ -184,12 +228,7 @@ class SpecializingModule:
     def specialized(self, /, **shapes: Sequence[int]) -> CompiledModule:
         """Return the module for these input shapes, compiled if it is not there yet. Raises ReentrancyError in a signal
         handler that interrupts its compilation."""
-        missing = [f"input {v!r} is missing" for v in self._inputs if v.name not in shapes]
-        if missing:
-            raise InvalidInput(f"the inputs do not fit {self.graph.name}", missing)
-        sizes = fixed_extents(self._inputs, shapes, self.graph.name)
-        key = tuple(sorted(sizes.items()))
-        return self._made.made(key, lambda: self._specialize(sizes))
+        return self._made.at(shapes)
 
     def run(self, /, *args: Any, out: Any = None, timeout: float | None = None, **named: Any) -> list[Any]:
         """As Module.run, on the specialisation for the shapes of these arrays, whose compilation has no time limit."""
@@ -213,15 +252,15 @@ class SpecializingModule:
 
     def save(self, path: Any, key: Any = None) -> str:
         """Save the only specialisation there is, as Module.save does: an artifact has fixed shapes."""
-        last = self._made.last()
-        if last is None or len(self._made) != 1:
+        last, count = self._made.last(), len(self._made.all())
+        if last is None or count != 1:
             raise InvalidInput(
-                f"{self.graph.name} has symbolic extents and {len(self._made)} specialisations, an artifact holds one",
+                f"{self.graph.name} has symbolic extents and {count} specialisations, an artifact holds one",
                 [repr(v) for v in self.graph.inputs],
                 "compile with shapes=, or save the result of specialized(...)",
             )
         return last.save(path, key)
 
 
-def _spec(v: Value) -> SymbolicSpec:
-    return SymbolicSpec(v.name, v.dtype, v.shape)
+def _spec(v: Value) -> TensorSpec:
+    return TensorSpec(v.name, v.dtype, v.shape)

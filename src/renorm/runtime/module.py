@@ -45,7 +45,7 @@ class _Limit:
         self.deadline = min(layout.FOREVER, time.monotonic_ns() + int(min(seconds, 1e9) * 1e9))
 
 
-class _Sized:
+class Sized:
     """What calls of the same extents share: what they are called with and give, and the table. threads: that are put to
     work; is_short: a run takes less than waking one."""
 
@@ -102,12 +102,12 @@ class Module:
         self._cancels, self._counted = Word(), count(1)
         arch = platform.machine()
         self._obstacles = obstacles(program.machine, arch)
-        self._only: _Sized | None = None  # of a program that is not open, and runs here
+        self._only: Sized | None = None  # of a program that is not open, and runs here
         if not self._obstacles:
             self._image = loader.load(objects, arch)
             self._entries = self._external_entries()
             self._tables = Launches(program, self._image, self._entries)
-            self._sizes = dict[tuple[tuple[int, ...], ...], _Sized]()  # by the shapes of inputs
+            self._sizes = dict[tuple[tuple[int, ...], ...], Sized]()  # by the shapes of inputs
             if not program.typical:
                 self._only = self._sized({})
             region = threads if isinstance(threads, ParallelRegion) else None
@@ -152,13 +152,13 @@ class Module:
         """Return how many threads run it at most: no more than there are cores, and one where there is little to do."""
         return self._threads
 
-    def _sized(self, values: Mapping[str, int]) -> _Sized:
+    def _sized(self, values: Mapping[str, int]) -> Sized:
         """Return what runs need where the symbols of the program have these values."""
         program = self.program
         checks = program.bind(values).checks if program.typical and program.checks else program.checks
-        return _Sized(program, self._tables.table(values), checks, teams.working(self._threads))
+        return Sized(program, self._tables.table(values), checks, teams.working(self._threads))
 
-    def _sized_for(self, args: Sequence[Any], named: Mapping[str, Any]) -> _Sized:
+    def _sized_for(self, args: Sequence[Any], named: Mapping[str, Any]) -> Sized:
         """Return what a run on these arrays needs. Raises InvalidInput where an extent is not what it may be, or what
         another input says."""
         if self._obstacles:
@@ -229,7 +229,7 @@ class Module:
         return results
 
     def _call(
-        self, sized: _Sized, inputs: Sequence[Array], results: Sequence[Array], cancels: int, limit: _Limit | None
+        self, sized: Sized, inputs: Sequence[Array], results: Sequence[Array], cancels: int, limit: _Limit | None
     ) -> None:
         """One run that writes to `results`, and replaces the state."""
         checked = [s.allocate() for s in sized.checked]
@@ -258,7 +258,7 @@ class Module:
 
     def _run(
         self,
-        sized: _Sized,
+        sized: Sized,
         addresses: list[int],
         cancels: int,
         limit: _Limit | None = None,
@@ -292,7 +292,7 @@ class Module:
     def _workplace(self) -> Workplace:
         return Workplace(self._weights_address, self._cancels, self._state.changes, TABLES)
 
-    def _context(self, place: Workplace, sized: _Sized) -> Context:
+    def _context(self, place: Workplace, sized: Sized) -> Context:
         return place.context(sized.launches, min(sized.threads, self._team.threads), sized.is_short)
 
     def exclusive(self, /, *args: Any, **named: Any) -> Callable[[int | None], None]:

@@ -1,0 +1,115 @@
+"""Networks with open extents, compiled once: they give the numbers of the definition for all shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import renorm
+from renorm import ops
+from renorm.driver.module import OpenModule
+from renorm.errors import InvalidInput
+from renorm.graph import interpret
+from renorm.graph.ir import Graph
+
+Array = np.ndarray[Any, Any]
+RNG = np.random.default_rng(7)
+
+
+def array(*shape: int) -> Array:
+    return RNG.normal(size=shape).astype(np.float32) * 0.2
+
+
+def perceptron() -> Graph:
+    g = Graph("perceptron")
+    x = g.input("x", "float32", ("n", 24))
+    h = ops.relu(ops.gemm(x, array(24, 40), array(40)))
+    g.outputs = [ops.softmax(ops.add(ops.gemm(h, array(40, 40), array(40)), h)), ops.relu(h)]
+    return g
+
+
+def image() -> Graph:
+    g = Graph("image")
+    x = g.input("x", "float32", ("n", 3, "h", "w"))
+    y = ops.relu(ops.conv(x, array(16, 3, 3, 3), pads=(1,) * 4))
+    z = ops.conv(ops.relu(ops.conv(y, array(16, 16, 3, 3), pads=(1,) * 4)), array(16, 16, 1, 1))
+    g.outputs = [ops.max_pool(ops.add(y, z), kernel_shape=(2, 2), strides=(2, 2))]
+    return g
+
+
+def rows() -> Graph:
+    g = Graph("rows")
+    a, b = g.input("a", "float32", ("n", "m")), g.input("b", "float32", ("n", "m"))
+    y = ops.sigmoid(ops.mul(ops.add(a, b), ops.exp(ops.neg(a))))
+    g.outputs = [ops.softmax(ops.add(y, b)), ops.mul(y, y)]
+    return g
+
+
+NETWORKS: dict[str, tuple[Callable[[], Graph], list[list[tuple[int, ...]]]]] = {
+    "perceptron": (perceptron, [[(n, 24)] for n in (3, 1, 0, 17, 64, 2, 3)]),
+    "image": (
+        image,
+        [[(n, 3, h, w)] for n, h, w in ((1, 8, 8), (2, 17, 9), (3, 2, 2), (1, 33, 5), (0, 4, 4), (2, 3, 2))],
+    ),
+    "rows": (rows, [[shape] * 2 for shape in ((4, 5), (1, 1), (0, 3), (33, 7), (2, 130))]),
+}
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(
+    ("name", "level"), [("perceptron", 0), ("perceptron", 3), ("image", 3), ("rows", 0), ("rows", 3)]
+)
+def test_one_module_serves_all_shapes(name: str, level: int, threads: int) -> None:
+    build, shapes = NETWORKS[name]
+    g = build()
+    m = renorm.compile(g, opt_level=level, threads=threads, precision="exact")
+    assert isinstance(m, OpenModule), getattr(m, "obstacle", m)
+    for given in [*shapes, *shapes[:2]]:
+        feeds = [np.random.default_rng(sum(s)).normal(size=s).astype(np.float32) for s in given]
+        for ours, theirs in zip(m.run(*feeds), interpret.run(g, feeds), strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=2e-4, atol=2e-5)
+
+
+def test_a_file_serves_all_shapes(tmp_path: Path) -> None:
+    g = perceptron()
+    m = renorm.compile(g, threads=1)
+    assert isinstance(m, OpenModule)
+    m.save(tmp_path / "open.renorm")
+    held = renorm.load(tmp_path / "open.renorm", threads=1)
+    assert str(held.inputs[0]) == "x f32[n, 24]"
+    assert held.program == m.program
+    for n in (5, 0, 31):
+        x = np.random.default_rng(n).normal(size=(n, 24)).astype(np.float32)
+        for ours, theirs in zip(held.run(x), m.run(x), strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+
+
+def test_what_the_inputs_must_fulfil_is_said_before_anything_runs() -> None:
+    g = Graph("sum")
+    a, b = g.input("a", "float32", ("n", 3)), g.input("b", "float32", ("m", 3))
+    g.outputs = [ops.relu(ops.add(a, b))]
+    m = renorm.compile(g)
+    x = np.ones((4, 3), np.float32)
+    np.testing.assert_array_equal(m.run(x, x)[0], x + x)
+    assert isinstance(m, OpenModule)
+    with pytest.raises(InvalidInput, match="b, axis 0: n is 3 here and 4 elsewhere"):
+        m.run(x, x[:3])
+    with pytest.raises(InvalidInput, match=r"x, axis 1: 3 where the model has 24"):
+        renorm.compile(perceptron()).run(x)
+
+
+def test_memory_after_many_shapes_is_that_of_the_largest() -> None:
+    m = renorm.compile(image(), threads=1, precision="exact")
+    assert isinstance(m, OpenModule)
+    rng = np.random.default_rng(3)
+    shapes = [(int(rng.integers(1, 4)), 3, *map(int, rng.integers(2, 40, 2))) for _ in range(100)]
+    for shape in [(3, 3, 40, 40), *shapes]:
+        m.run(np.zeros(shape, np.float32))
+    (place,) = m._idle
+    assert place._arena.nbytes == m.program.bind({"n": 3, "h": 40, "w": 40}).arena_bytes
+    bound = [m.program.bind({"n": n, "h": h, "w": w}).arena_bytes for n, _, h, w in shapes]
+    assert max(bound) <= place._arena.nbytes
