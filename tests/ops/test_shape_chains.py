@@ -8,6 +8,7 @@ import pytest
 from renorm import ops
 from renorm.core.dims import Sym, maximum, minimum, substitute
 from renorm.core.errors import OperandError
+from renorm.graph import interpret
 from renorm.graph.conditions import conditions_of
 from renorm.graph.ir import Graph, Value
 
@@ -55,6 +56,30 @@ def test_upsampling_by_a_float_factor() -> None:
     height = ops.cast(ops.gather(ops.shape(x), np.int64(2)), to="float32")
     thirds = ops.cast(ops.mul(height, np.float32(1 / 3)), to="int64")
     assert thirds.known.item() == int(np.float32(13) * np.float32(1 / 3))
+
+
+@pytest.mark.parametrize("rounded", ["floor", "ceil", "cast"])
+@pytest.mark.parametrize(
+    "step", [("mul", 0.5), ("mul", 1.75), ("div", 2.0), ("div", 32.0), ("div", 0.25), ("mul", 0.3)]
+)
+def test_parts_of_an_extent(step: tuple[str, float], rounded: str) -> None:
+    """Cast to float, Mul or Div by a float, Floor or Ceil, Cast back: known where floats do not round."""
+    op, by = step
+    graph, x = image(N, 3, H + 1, 7)
+    extent = ops.cast(ops.gather(ops.shape(x), np.int64(2)), to="float32")
+    part = getattr(ops, op)(extent, np.float32(by))
+    made = ops.cast(part if rounded == "cast" else getattr(ops, rounded)(part), to="int64")
+    if by == 0.3:
+        assert made.known is None
+        return
+    graph.outputs = [ops.identity(made)]
+    for h in range(70):
+        given = np.zeros((1, 3, h + 1, 7), np.float32)
+        assert substitute(made.known.item(), {"H": h}) == interpret.run(graph, [given])[0]
+    assert ops.neg(part).known.item() == -part.known.item()
+    if not isinstance(part.known.item(), Sym):
+        assert ops.add(part, part).known is ops.mul(part, part).known is ops.max([part, part]).known is None
+        assert ops.equal(part, np.float32(1)).known is ops.sqrt(part).known is None
 
 
 def test_expand_with_equal_and_where() -> None:
@@ -142,6 +167,14 @@ def test_what_shapes_take_to_be_so() -> None:
         "H <= 512": "rows",
         "M == 1": "one",
     }
+
+
+def test_a_part_of_a_difference_is_not_rounded_towards_zero() -> None:
+    graph, x = image(N, H)
+    half = ops.div(ops.sub(ops.gather(ops.shape(x), np.array([1])), np.array([5])), np.array([2]))
+    ops.constant_of_shape(half)
+    assert half.known.item() == (H - 5) // 2
+    assert "0 <= -5 + H" in map(str, conditions_of(graph))
 
 
 def test_windows_that_may_not_fit() -> None:

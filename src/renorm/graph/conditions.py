@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from renorm.core.conditions import Condition, noted
 from renorm.core.dims import take
-from renorm.graph.ir import Graph
+from renorm.graph.ir import Graph, knowledge
 
 
 def conditions_of(graph: Graph) -> dict[Condition, str]:
@@ -16,6 +16,7 @@ def conditions_of(graph: Graph) -> dict[Condition, str]:
             for type in graph.infer(node):
                 for extent in type.shape:
                     take(0, "<=", extent)
+            node.op.known_result(*node.arranged(map(knowledge, node.inputs)))
         for condition in conditions:
             found.setdefault(condition, node.name)
     return found

@@ -414,7 +414,7 @@ class Graph:
     def _learn(self, node: Node) -> None:
         """Elements of small integer results are computed on the way, over ints and Syms alike, so that the shape chains
         of exporters are known even where extents are symbolic."""
-        found = node.op.known_result(*node.arranged(map(_knowledge, node.inputs)))
+        found = node.op.known_result(*node.arranged(map(knowledge, node.inputs)))
         if found is not None:
             node.output.known = known.within(np.asarray(found, dtype=object), node.output.dtype)
 
@@ -592,6 +592,6 @@ def set_printer(printer: Callable[[Graph], str]) -> None:
     _printer = printer
 
 
-def _knowledge(v: Value | None) -> Any:
+def knowledge(v: Value | None) -> Any:
     """Return an operand as `known_result` of an op sees it: (shape, known elements or None)."""
     return None if v is None else (v.shape, v.known)

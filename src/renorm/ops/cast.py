@@ -49,6 +49,8 @@ class Cast(Elementwise):
         kind = dtypes.lookup(self.to).kind
         if isinstance(x, Sym):
             return None if kind == "bool" else x
+        if isinstance(x, exact.Ratio):
+            return x.truncated() if kind in ("int", "uint") else x if self.to in ("float32", "float64") else None
         made = conversion.converted(np.asarray(x), self.to)
         return made[()] if kind == "float" else made.item()
 

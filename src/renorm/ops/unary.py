@@ -14,6 +14,7 @@ from renorm.expr.nodes import Expr, Not, any_of, call, const, maximum, minimum
 from renorm.graph.attributes import Attribute, Bool
 from renorm.graph.op import OpDef, Reject, Sample
 from renorm.graph.types import boolean, f16, f32, f64, i8, i32, i64
+from renorm.ops.shared.exact import Ratio
 from renorm.ops.shared.family import HOMOGENEOUS, Elementwise, entry, method
 from renorm.topi import formulas
 
@@ -78,8 +79,12 @@ def intrinsic(name: str) -> Callable[[Expr], Expr]:
     return lambda x: call(name, x)
 
 
-def _rounding(f: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda x: x if isinstance(x, (int, Sym)) else f(x)
+def _floor(x: Any) -> Any:
+    return x if isinstance(x, (int, Sym)) else x.floor() if isinstance(x, Ratio) else np.floor(x)
+
+
+def _ceil(x: Any) -> Any:
+    return x if isinstance(x, (int, Sym)) else x.ceil() if isinstance(x, Ratio) else np.ceil(x)
 
 
 def erf(x: Any) -> Any:
@@ -106,8 +111,8 @@ TABLE = [
     unary("Sqrt", "y = x^(1/2)", intrinsic("sqrt"), np.sqrt, domain=(0, 9)),
     unary("Rsqrt", "y = x^(-1/2)", intrinsic("rsqrt"), lambda x: 1 / np.sqrt(x), domain=(0.1, 9), onnx={}),
     unary("Reciprocal", "y = 1 / x", lambda x: const(1.0, x.dtype) / x, lambda x: 1 / x, domain=(0.1, 9)),
-    unary("Floor", "y = the greatest integer not above x", intrinsic("floor"), np.floor, exact=_rounding(np.floor)),
-    unary("Ceil", "y = the least integer not below x", intrinsic("ceil"), np.ceil, exact=_rounding(np.ceil)),
+    unary("Floor", "y = the greatest integer not above x", intrinsic("floor"), np.floor, exact=_floor),
+    unary("Ceil", "y = the least integer not below x", intrinsic("ceil"), np.ceil, exact=_ceil),
     unary("Round", "y = the nearest integer, halves to even", intrinsic("round"), np.rint, onnx=11),
     unary("Sin", "y = sin x", intrinsic("sin"), np.sin, onnx=7),
     unary("Cos", "y = cos x", intrinsic("cos"), np.cos, onnx=7),

@@ -1,18 +1,20 @@
 """Arithmetic of known elements, by which the shape chains of exporters are followed before shapes are fixed.
 
-An element is an int, a bool, a NumPy float of the value's own precision, or a Sym. A function returns None where the
-answer depends on what a Sym will be. Symbols are extents, hence not negative.
+An element is an int, a bool, a NumPy float of the value's own precision, a Sym, or a Ratio, a part of one on its way to
+be rounded. A function returns None where the answer depends on what a Sym will be.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
 from renorm.core import dims
-from renorm.core.dims import Shape, Sym, bounds
+from renorm.core.dims import Dim, Shape, Sym, bounds
 from renorm.expr.bounds import decided
 from renorm.expr.nodes import fold_integers
 
@@ -39,8 +41,58 @@ def elementwise(f: Callable[..., Any], *operands: Known) -> np.ndarray[Any, Any]
     return result
 
 
+@dataclass(frozen=True)
+class Ratio:
+    """A float: an extent over a power of two, which floats hold exactly."""
+
+    extent: Dim
+    over: int
+
+    def floor(self) -> Dim:
+        return self.extent // self.over
+
+    def ceil(self) -> Dim:
+        return (self.extent + (self.over - 1)) // self.over
+
+    def truncated(self) -> Dim | None:
+        return self.floor() if bounds(self.extent)[0] >= 0 else None
+
+    def __neg__(self) -> Ratio:
+        return Ratio(-self.extent, self.over)
+
+
+MOST_PARTS = 64  # of an extent; exporters write halves, quarters, and 32nds
+
+
+def _times(a: Any, factor: Fraction) -> Any:
+    """a, an extent or a part of one, times a number; None where floats may round it."""
+    extent, over = (a.extent, a.over) if isinstance(a, Ratio) else (a, 1)
+    factor /= over
+    parts = factor.denominator
+    if parts > MOST_PARTS or parts & (parts - 1):
+        return None
+    made = extent * factor.numerator
+    return made // parts if made % parts == 0 else Ratio(made, parts)
+
+
+def _number(x: Any) -> Fraction | None:
+    is_number = isinstance(x, (int, np.floating)) and not isinstance(x, bool) and np.isfinite(x)
+    return Fraction(float(x) if isinstance(x, np.floating) else x) if is_number else None
+
+
+def multiply(a: Any, b: Any) -> Any:
+    """A float times an extent may be a part of it."""
+    for one, other in ((a, b), (b, a)):
+        if isinstance(one, (Sym, Ratio)) and isinstance(other, (np.floating, int)):
+            factor = _number(other)
+            return None if factor is None else _times(one, factor)
+    return _multiplied(a, b)
+
+
 def _arithmetic(f: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     def apply(a: Any, b: Any) -> Any:
+        if isinstance(a, Ratio) or isinstance(b, Ratio):
+            return None
         if isinstance(a, Sym) or isinstance(b, Sym):  # a float that meets an extent must be whole
             a, b = _whole(a), _whole(b)
             return None if a is None or b is None else f(a, b)
@@ -51,6 +103,8 @@ def _arithmetic(f: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
 
 
 def _whole(x: Any) -> Any:
+    if isinstance(x, Ratio):
+        return None
     if isinstance(x, np.floating):
         return int(x) if float(x).is_integer() else None
     return x
@@ -58,13 +112,24 @@ def _whole(x: Any) -> Any:
 
 add = _arithmetic(lambda a, b: a + b)
 subtract = _arithmetic(lambda a, b: a - b)
-multiply = _arithmetic(lambda a, b: a * b)
+_multiplied = _arithmetic(lambda a, b: a * b)
+
+
+def _part(a: Any, b: Any) -> Any:
+    """An extent over a float, where floats hold it exactly."""
+    by = _number(b) if isinstance(a, (Sym, Ratio)) and isinstance(b, np.floating) else None
+    return _times(a, 1 / by) if by else None
 
 
 def divide(a: Any, b: Any) -> Any:
-    """Integers truncate toward zero. An extent over a float, or over an extent, is known where it divides."""
+    """Integers truncate toward zero. An extent over an extent is known where it divides, one over a float too, or where
+    that is a power of two."""
+    if (part := _part(a, b)) is not None:
+        return part
+    if isinstance(a, Ratio) or isinstance(b, Ratio):
+        return None
     if isinstance(a, Sym) or isinstance(b, Sym):
-        by = _whole(b)
+        by = _whole(b)  # an extent, or a number that is no power of two
         if not isinstance(a, Sym) or by is None or bounds(by)[0] < 0 or by == 0:
             return None
         if bounds(a)[0] < 0:
