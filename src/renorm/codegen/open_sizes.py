@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from operator import floordiv, mod
+from typing import Any
+
 from renorm.core import dtypes
-from renorm.core.dims import Dim, Sym
+from renorm.core.dims import Dim, Sym, maximum, minimum
 from renorm.core.errors import InternalError
 from renorm.expr.bounds import Intervals
 from renorm.expr.nodes import Binary, Cast, Const, Expr, OpenVar
@@ -23,27 +27,7 @@ class OpenSizes:
                 self._dims[v] = self(v.definition)
 
     def __call__(self, e: int | Expr) -> Dim:
-        match e:
-            case int():
-                return e
-            case Const():
-                return int(e.value)
-            case OpenVar():
-                return self._dims[e]
-            case Cast():
-                return self(e.a)
-            case Binary(op="+"):
-                return self(e.a) + self(e.b)
-            case Binary(op="-"):
-                return self(e.a) - self(e.b)
-            case Binary(op="*"):
-                return self(e.a) * self(e.b)
-            case Binary(op="//"):
-                return self(e.a) // self(e.b)
-            case Binary(op="%"):
-                return self(e.a) % self(e.b)
-            case _:
-                raise InternalError(f"the size {e} is no polynomial of extents")
+        return as_dim(e, self._dims)
 
     def positive(self) -> tuple[Dim, ...]:
         """What the loops take to be 1 at least, and is so of some extents only."""
@@ -56,3 +40,26 @@ class OpenSizes:
     def nbytes(self, buffer: Buffer) -> Dim:
         """The bytes of a buffer."""
         return self(buffer.size) * dtypes.itemsize(buffer.dtype)
+
+
+def as_dim(e: int | Expr, dims: Mapping[Expr, Dim]) -> Dim:
+    """Return an expression of open extents, which are `dims`, as a Dim."""
+    match e:
+        case int():
+            return e
+        case Const():
+            return int(e.value)
+        case OpenVar():
+            return dims[e]
+        case Cast():
+            return as_dim(e.a, dims)
+        case Binary(op=op) if op in _APPLIED:
+            return _APPLIED[op](as_dim(e.a, dims), as_dim(e.b, dims))
+        case _:
+            raise InternalError(f"the size {e} is no polynomial of extents")
+
+
+_APPLIED: dict[str, Callable[[Any, Any], Dim]] = {
+    "+": lambda a, b: a + b, "-": lambda a, b: a - b, "*": lambda a, b: a * b, "//": floordiv, "%": mod,
+    "min": minimum, "max": maximum,
+}  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
 from math import prod
 
 from renorm.core import dtypes
@@ -34,8 +35,9 @@ def check(graph: Graph, limits: Limits) -> None:
 
 
 class OpenBounds:
-    """The same for each run of a graph with open extents: what its tensors and operations are at most is known as Dims.
-    Only where that is more than is allowed, the graph is looked at for the extents of the run."""
+    """The same for each run of a graph with open extents: its elements, bytes and operations are Dims. Operations are
+    counted roughly first, and exactly once that was too many. Only where more is asked for than is allowed, the graph
+    is looked at for the extents of the run."""
 
     def __init__(self, graph: Graph, limits: Limits):
         self._graph, self._limits = graph, limits
@@ -43,23 +45,53 @@ class OpenBounds:
         self._elements = tuple({size(v.shape) for v in graph.values()})
         self._bytes = _sum(size(v.shape) * dtypes.itemsize(v.dtype) for v in outside)
         self._operations = _sum(map(_open_most, graph.nodes))
-        symbols = sorted({str(s) for v in graph.values() for d in v.shape for s in symbols_of(d)})
-        self._evaluation = Evaluation(symbols, (*self._elements, self._bytes, self._operations))
+        self._symbols = sorted({str(s) for v in graph.values() for d in v.shape for s in symbols_of(d)})
+        self._evaluation = self._evaluated()
+
+    def _evaluated(self) -> Evaluation:
+        return Evaluation(self._symbols, (*self._elements, self._bytes, self._operations))
+
+    @cached_property
+    def _exact(self) -> Evaluation:
+        """With operations by the expressions of nodes."""
+        self._operations = _open_operations(self._graph)
+        self._evaluation = self._evaluated()
+        return self._evaluation
 
     def check(self, values: Mapping[str, int]) -> None:
         """Raise LimitExceeded where a run with these extents asks for more."""
+        if not self._is_allowed(values) and not (self._exact and self._is_allowed(values)):
+            check(self._graph.copy(values), self._limits)
+
+    def _is_allowed(self, values: Mapping[str, int]) -> bool:
         index, limits = self._evaluation.index, self._limits
         try:
             held = self._evaluation.at(values)
         except InvalidInput:
-            return check(self._graph.copy(values), limits)
+            return False
 
         def of(d: Dim) -> int:
             return held[index[d]] if isinstance(d, Sym) else d
 
         most = max(map(of, self._elements), default=0), of(self._bytes), of(self._operations)
-        if any(a > b for a, b in zip(most, (limits.elements, limits.bytes, limits.operations))):
-            check(self._graph.copy(values), limits)
+        return all(a <= b for a, b in zip(most, (limits.elements, limits.bytes, limits.operations)))
+
+
+def _open_operations(graph: Graph) -> Dim:
+    """Steps of the expressions of all nodes; of a node that has none for open extents, what _open_most says."""
+    from renorm.driver import extents  # loads te, which a network of usual size does without here
+    from renorm.driver.lowering import expressions
+    from renorm.driver.work import steps
+
+    symbols = dict.fromkeys(s for v in graph.values() for d in v.shape for s in symbols_of(d))
+    sizes = extents.OpenExtents(symbols, dict.fromkeys(symbols, 1))
+    total: Dim = 0
+    for node in graph.nodes:
+        try:
+            total = total + sizes.dim(steps(expressions(node, sizes)))
+        except RenormError:
+            total = total + _open_most(node)
+    return total
 
 
 def _sum(dims: Iterable[Dim]) -> Dim:

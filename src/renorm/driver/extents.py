@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from renorm.codegen.open_sizes import as_dim
 from renorm.core.dims import Dim, Shape, Sym, Symbol, static, substitute, symbols_of
 from renorm.expr.nodes import Expr, OpenVar, const, maximum, minimum
 from renorm.expr.rewrite import variables
@@ -78,6 +79,10 @@ class OpenExtents:
                 return minimum(a, b)
             case _:
                 return maximum(a, b)
+
+    def dim(self, e: int | Expr) -> Dim:
+        """Return an expression of the variables as one of the symbols."""
+        return as_dim(e, {v: Sym(s) for s, v in self.variables.items()})
 
     def given(self, variables: Sequence[OpenVar]) -> tuple[Dim, ...]:
         """Return the symbols that open variables of a kernel stand for."""

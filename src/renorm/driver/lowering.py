@@ -218,9 +218,9 @@ def _program(group: Group, writes: Sequence[Value], target: Target, sizes: exten
     return _Program(_distinct([stored.get(v, tensors[v]) for v in writes]), reads, nominal)
 
 
-def expressions(node: Node) -> list[te.Tensor]:
+def expressions(node: Node, sizes: extents.Extents = extents.known) -> list[te.Tensor]:
     """Return what a node computes, by itself."""
-    operands = _operands(node, lambda v, _: te.placeholder(static(v.shape), v.dtype, identifier(v.name)), extents.known)
+    operands = _operands(node, lambda v, _: te.placeholder(sizes(v.shape, v.name), v.dtype, identifier(v.name)), sizes)
     results = _user_code(node, "compute", node.op.compute, *operands)
     return list(results) if isinstance(results, (list, tuple)) else [results]
 
