@@ -81,6 +81,7 @@ def test_a_file_serves_all_shapes(tmp_path: Path) -> None:
     m.save(tmp_path / "open.renorm")
     held = renorm.load(tmp_path / "open.renorm", threads=1)
     assert str(held.inputs[0]) == "x f32[n, 24]"
+    assert "open extent: n" in str(held.report).splitlines()
     assert held.program == m.program
     for n in (5, 0, 31):
         x = np.random.default_rng(n).normal(size=(n, 24)).astype(np.float32)

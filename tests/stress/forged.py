@@ -20,6 +20,7 @@ from tests.stress.attack import attack
 
 import renorm
 from renorm import ops
+from renorm.driver.module import OpenModule
 from renorm.errors import InvalidArtifact
 from renorm.graph.ir import Graph
 from renorm.runtime import artifact
@@ -99,7 +100,7 @@ g (float[2, 4, 3, 3] x) => (float[2, 4, 3, 3] y, float[4] after_m, float[4] afte
 
 @cache
 def _files() -> tuple[bytes, ...]:
-    """A plain network, one with code of a target, and one with state."""
+    """A plain network, one with code of a target, one with state, and one of open extents."""
     rng = np.random.default_rng(0)
 
     def array(*shape: int) -> Any:
@@ -112,6 +113,12 @@ def _files() -> tuple[bytes, ...]:
     modules = [renorm.compile(g, target=target, threads=1) for target in ("llvm", "tandem")]
     modules += [renorm.compile(onnx.parser.parse_model(_TRAINING), train_state=True, threads=1)]
     assert modules[-1].state
+    rows = Graph("open")
+    x = rows.input("x", "float32", ("n", 8))
+    h = ops.relu(ops.gemm(x, array(8, 16), array(16)))
+    rows.outputs = [ops.softmax(ops.add(ops.gemm(h, array(16, 16), array(16)), h))]
+    modules += [renorm.compile(rows, threads=1)]
+    assert isinstance(modules[-1], OpenModule)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "m.renorm"
         return tuple(path.read_bytes() for m in modules if m.save(path))

@@ -15,7 +15,7 @@ import numpy as np
 from renorm import targets
 from renorm.core import system
 from renorm.core.collector import collection_put_off
-from renorm.core.dims import Sym, is_static, linear, symbols_of
+from renorm.core.dims import Sym, format_facts, is_static, linear, symbols_of
 from renorm.core.errors import (
     InvalidExpression,
     InvalidGraph,
@@ -273,7 +273,8 @@ def _specialized(
         for r, call, code in zip(report.kernels, kernels.calls, kernels.codes, strict=True)
     )
     full = replace(report, kernels=records, memory=program.report.memory, run=program.report.run, code=code)
-    full = replace(full, seconds=seconds)
+    open_extents = dict.fromkeys(format_facts(Sym(s)) for s in program.symbols)
+    full = replace(full, seconds=seconds, extents=tuple(open_extents))
     held = options.state or ()
     program = replace(program, report=full, name=graph.name, dims=dict(sizes), states=len(held))
     program = replace(program, checks=options.checks)

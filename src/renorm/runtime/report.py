@@ -220,7 +220,7 @@ class Report:
     model that are named otherwise now. names: for each tensor of the source model (constants aside) the name under
     which it is computed now, None where it is not computed any more. refusals: rewrites that did not fire, as (rule,
     node, reason). diagnoses: what looked wrong in the source model. assumptions: what its file leaves open, and how it
-    was taken."""
+    was taken. extents: open ones of inputs, with what is known of them."""
 
     norms: Sequence[NormRecord] = ()
     near_norms: Sequence[NearNorm] = ()
@@ -235,6 +235,7 @@ class Report:
     assumptions: Sequence[str] = ()
     seconds: dict[str, float] = field(default_factory=dict[str, float])  # compile time by stage
     verified: VerifiedRecord | None = None
+    extents: Sequence[str] = ()
 
     def to_json(self) -> dict[str, Any]:
         """For who reads JSON: what core.records writes, and what follows from it."""
@@ -253,6 +254,7 @@ class Report:
             lines += [f"{len(self.near_norms)} nearly normalizations", *(f"  {n}" for n in self.near_norms)]
         if self.kernels:
             lines += [f"{len(self.kernels)} kernel launches", *(f"  {k}" for k in self.kernels)]
+        lines += [f"open extent: {e}" for e in self.extents]
         m = self.memory
         if m.weights or m.arena:
             lines.append(f"memory: weights {m.weights} B, arena {m.arena} B (lower bound {m.lower_bound} B)")
