@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from renorm import targets, te
@@ -12,11 +13,11 @@ from renorm.codegen.abi import CompiledKernel
 from renorm.codegen.llvm import walk
 from renorm.codegen.llvm.requirements import requirements
 from renorm.core import system
-from renorm.core.dims import static
-from renorm.core.errors import InvalidInput, InvalidSchedule, InvalidTarget
+from renorm.core.dims import Dim, static, substitute
+from renorm.core.errors import InvalidInput, InvalidLoops, InvalidSchedule, InvalidTarget
 from renorm.core.locks import check_imports
 from renorm.core.target import Target
-from renorm.driver.open import OpenFunction, OpenLoops, OpenProgram
+from renorm.driver.open import OpenFunction, OpenLoops, OpenProgram, Values
 from renorm.expr.nodes import OpenVar
 from renorm.runtime.function import Entry, Function
 from renorm.runtime.module import Module
@@ -52,11 +53,13 @@ def lower(
     """Return the loops of a schedule. args: tensors that the caller passes, in order; tensors that are missing from it
     are allocated. binds: nothing, arguments have buffers of their own. simple_mode: print them in the short style.
 
-    Where extents are open (te.var), what is given prints the loops for some; args may hold the variables, too.
+    Where extents are open (te.var), so are those of the loops; args may hold the variables, too.
     """
 
     if open_variables(inputs, args):
-        return OpenLoops(OpenProgram(inputs, args, name), lambda s, tensors: _loops(s, tensors, name, simple_mode))
+        program = OpenProgram(inputs, args, name)
+        kernel = te.lower(inputs, program.tensors, name=name)
+        return OpenLoops(program, kernel, text.simple(kernel) if simple_mode else str(kernel))
     return _loops(inputs, [a for a in args if isinstance(a, te.Tensor)], name, simple_mode)
 
 
@@ -81,8 +84,8 @@ def build(
     """Return a module to call with one array per argument, inputs and outputs alike; outputs are written in place. An
     argument with strides comes as the flat array that holds it.
 
-    inputs: a schedule, or what `lower` gave. Where its extents are open (te.var), each new combination of them is
-    compiled when it is first called; variables among args come as numbers. target: "llvm" without one; for "cuda
+    inputs: a schedule, or what `lower` gave. Where its extents are open (te.var), it is compiled once for all that are
+    1 at least; variables among args come as numbers. target: "llvm" without one; for "cuda
     -arch=sm_90" the source is made at once. target_host: of CUDA's host code, of which there is none. threads: how many
     run it; None means as many as this process may use. Raises InvalidSchedule, InvalidLoops, InvalidTarget.
     """
@@ -101,7 +104,7 @@ def build(
             raise InvalidTarget(
                 f"{name}: CUDA C is made for known extents", [str(loops.program)], "build what te.specialize gives"
             )
-        return OpenFunction(loops.program, lambda s, tensors: _compiled(_loops(s, tensors, name), chosen, threads))
+        return OpenFunction(loops.program, _Open(loops, chosen, threads).at)
     if chosen.kind == "cuda":
         return CudaModule(cuda.generate(loops.kernel, chosen))
     return _compiled(loops, chosen, threads)
@@ -111,26 +114,68 @@ def _compiled(loops: Loops, target: Target, threads: int | None) -> BuiltModule:
     return BuiltModule(loops, llvm.compile_kernel(loops.kernel, target), target, threads)
 
 
+class _Open:
+    """A kernel with open extents, compiled when it is first asked for."""
+
+    def __init__(self, loops: OpenLoops, target: Target, threads: int | None):
+        self._loops, self._target, self._threads = loops, target, threads
+        self._variables = open_variables(loops.program.schedule, loops.program.tensors)
+
+    @cached_property
+    def _kernel(self) -> CompiledKernel | None:
+        try:
+            return llvm.compile_kernel(self._loops.kernel, self._target)
+        except InvalidLoops:  # an index that depends on numbers among the arguments
+            return None
+
+    def at(self, values: Values) -> BuiltModule:
+        """Return the function where variables have these values. What has no elements, and numbers below 1, have a
+        kernel of their own; and all have, where the accesses of one kernel for all cannot be proved."""
+        s, tensors = self._loops.program.specialized(values)
+        given = [values[v] for v in self._variables]
+        is_positive = min((*given, *(d for t in tensors for d in t.shape)), default=1) >= 1
+        compiled = self._kernel if is_positive else None
+        if compiled is not None:
+            numbers = dict(zip(compiled.extents, given, strict=True))
+            if all(static([substitute(d, numbers)])[0] >= 1 for d in compiled.positive):
+                loops = Loops(self._loops.kernel, tuple(t.shape for t in tensors))
+                return BuiltModule(loops, compiled, self._target, self._threads, given)
+        return _compiled(_loops(s, tensors, self._loops.program.name), self._target, self._threads)
+
+
 class BuiltModule(Function):
     """A compiled kernel as a function of arrays, with its texts."""
 
-    def __init__(self, loops: Loops, compiled: CompiledKernel, target: Target, threads: int | None = None):
+    def __init__(
+        self,
+        loops: Loops,
+        compiled: CompiledKernel,
+        target: Target,
+        threads: int | None = None,
+        extents: Sequence[int] = (),
+    ):
+        """extents: of the kernel that are open, for these arrays."""
         self.kernel, self.compiled, self.target = loops.kernel, compiled, target
-        kernel = loops.kernel
+        kernel, values = loops.kernel, dict(zip(compiled.extents, extents, strict=True))
+
+        def known(dims: Sequence[Dim]) -> tuple[int, ...]:
+            return static([substitute(d, values) for d in dims])
+
         specs = [TensorSpec(p.name, p.dtype, shape) for p, shape in zip(kernel.params, loops.shapes, strict=True)]
         writes = [p.name in kernel.outputs for p in kernel.params]
         args, i, o, end = list[Argument](), 0, 0, 0
         for is_output in writes:
             args.append(Argument("output", o) if is_output else Argument("input", i))
             i, o = i + (not is_output), o + is_output
-        for size in static(compiled.workspace):
+        for size in known(compiled.workspace):
             args.append(Argument("arena", end))
             end += align(size)
+        args += [Argument("extent", n) for n in extents]
         program = Program(
             machine=requirements(target),
             inputs=tuple(s for s, w in zip(specs, writes) if not w),
             outputs=tuple(s for s, w in zip(specs, writes) if w),
-            codes=(Code(0, static(compiled.phases), align(*static([compiled.scratch]))),),
+            codes=(Code(0, known(compiled.phases), align(*known([compiled.scratch]))),),
             steps=(Step(kernel.name, 0, tuple(args)),),
             arena_bytes=end,
             name=kernel.name,

@@ -1,9 +1,10 @@
-"""Functions with open extents: compiled for each new combination of them when they are called."""
+"""Functions with open extents: compiled once, and bound to each new combination of them when they are called."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,11 +16,10 @@ from renorm.expr.nodes import OpenVar
 from renorm.runtime.arrays import shape_of
 from renorm.runtime.function import Entry, Function
 from renorm.te.open import open_variables
+from renorm.tir.nodes import Kernel
 
 # How many combinations of extents are kept; the one not used for the longest time goes first.
-SPECIALIZATIONS = 8
-# Extents that loops are shown for: those of arrays, and what stands beside them in formulas
-SHOWN, SHOWN_BESIDE = 1024, 1
+COMBINATIONS = 64
 
 Values = dict[OpenVar, int]
 Argument = te.Tensor | OpenVar
@@ -87,35 +87,36 @@ class OpenProgram:
         )
 
 
+@dataclass(frozen=True)
 class OpenLoops:
-    """The result of `lower` for an open program: str() is its loops for extents of 1024, and says so."""
+    """The result of `lower` for an open program: str() is its loops, for all extents."""
 
-    def __init__(self, program: OpenProgram, lower: Callable[[te.Schedule, Sequence[te.Tensor]], Any]):
-        self.program, self._lower = program, lower
+    program: OpenProgram
+    kernel: Kernel
+    text: str
 
     def __str__(self) -> str:
-        shown = {v: SHOWN if v in self.program.extents else SHOWN_BESIDE for v in self.program.variables}
-        told = ", ".join(f"{v.name} = {n}" for v, n in shown.items())
-        return f"// open; the loops for {told}\n{self._lower(*self.program.specialized(shown))}"
+        return self.text
 
 
 class OpenFunction(Entry):
-    """A function of arrays, and of the numbers among its arguments, that is compiled for each new combination of open
-    extents, the latest few of which are kept. Calls are as those of a Function; the first of a combination compiles.
+    """A function of arrays, and of the numbers among its arguments, whose extents are open. The tables of addresses and
+    counts of the latest combinations of extents are kept. Calls are as those of a Function.
     """
 
-    def __init__(self, program: OpenProgram, build: Callable[[te.Schedule, Sequence[te.Tensor]], Function]):
-        self.program, self._build = program, build
-        self._made = Latest[tuple[int, ...], Function](f"{program.name} at an extent", SPECIALIZATIONS)
+    def __init__(self, program: OpenProgram, at: Callable[[Values], Function]):
+        """at: gives the function for some values."""
+        self.program, self._at = program, at
+        self._made = Latest[tuple[int, ...], Function](f"{program.name} at an extent", COMBINATIONS)
 
     @property
     def entry_name(self) -> str:
         return self.program.name
 
     def specialized(self, values: Values) -> Function:
-        """Return the function for these values, compiled if it is not there yet."""
+        """Return the function for these values."""
         key = tuple(values[v] for v in self.program.variables)
-        return self._made.made(key, lambda: self._build(*self.program.specialized(values)))
+        return self._made.made(key, lambda: self._at(values))
 
     def __call__(self, *arguments: Any) -> None:
         function = self.specialized(self.program.values(arguments))

@@ -67,7 +67,7 @@ def _evaluated(extent: int | Expr, values: Mapping[OpenVar, int | OpenVar]) -> i
         return extent
     e = _with_values(extent, _expressions(values))
     others = {v for v in values.values() if isinstance(v, OpenVar)}
-    if others and all(v in others for v in variables(e)):
+    if others and all(isinstance(v, OpenVar) for v in variables(e)):
         return int(e.value) if isinstance(e, Const) else e
     if not isinstance(e, Const):
         raise InvalidExpression(f"the extent {extent} has no value", [f"{v.name} = {n}" for v, n in values.items()])
