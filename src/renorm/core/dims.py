@@ -496,6 +496,39 @@ def regrouping(before: Sequence[Any], after: Sequence[Any]) -> list[tuple[range,
     return found
 
 
+def sliced(extent: Dim, taken: slice) -> tuple[Dim, int, Dim]:
+    """Return (start, step, count) of x[taken] on an axis, by Python's rules; the step is a number. A symbolic extent is
+    taken to be at least 1 where an end of it is a bound, and a symbolic bound to lie inside the axis."""
+    start, stop, step = taken.start, taken.stop, 1 if taken.step is None else taken.step
+    if isinstance(extent, int) and not isinstance(start, Sym) and not isinstance(stop, Sym):
+        found = range(extent)[taken]
+        return found.start, found.step, len(found)
+    if step < 0:
+        first = extent - 1 if start is None else _from_front(start, extent, -1)
+        last: Dim = -1 if stop is None else _from_front(stop, extent, -1)
+        return first, step, maximum(0, (first - last + (-step - 1)) // -step)
+    first = 0 if start is None else _from_front(start, extent, 0)
+    last = extent if stop is None else _from_front(stop, extent, 0)
+    is_taken = isinstance(start, Sym) or isinstance(stop, Sym)
+    is_certain = bounds(last - first - (extent - 1))[0] >= 0  # where the extent is taken to be at least 1
+    span = last - first if is_taken or is_certain else maximum(0, last - first)
+    return first, step, (span + (step - 1)) // step
+
+
+def _from_front(bound: Any, extent: Dim, beyond: int) -> Dim:
+    """A bound counted from the front, moved into the axis; beyond: where that ends when counting down, or 0."""
+    if isinstance(bound, Sym):
+        take(bound, "<=", extent)
+        take(0, "<=", bound)
+        return bound
+    if bound in (1, -1) and not beyond and not isinstance(extent, int):
+        take(1, "<=", extent)
+        return bound if bound == 1 else extent - 1
+    if bound < 0:
+        return maximum(beyond, extent + bound)
+    return minimum(bound, extent + beyond)
+
+
 def convolution_extent(extent: Dim, kernel: int, stride: int, dilation: int, before: int, after: int) -> Dim:
     """Output extent of a convolution along one axis: floor((extent + padding - reach) / stride) + 1."""
     return (extent + (before + after - dilation * (kernel - 1) - 1)) // stride + 1

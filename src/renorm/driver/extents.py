@@ -7,10 +7,11 @@ from typing import Any
 
 from renorm.codegen.open_sizes import as_dim
 from renorm.core.dims import Dim, Shape, Sym, Symbol, static, substitute, symbols_of
-from renorm.expr.nodes import Expr, OpenVar, const, maximum, minimum
+from renorm.expr.nodes import Expr, OpenVar
 from renorm.expr.rewrite import variables
 from renorm.graph.ir import Group
 from renorm.te.open import evaluate
+from renorm.te.open_dims import OpenDims
 
 Extents = Callable[[Shape, str], tuple[int, ...]]
 """The extents of a tensor of this shape; what: how errors call it. Expressions of open variables count as ints."""
@@ -41,44 +42,10 @@ class OpenExtents:
 
     def __init__(self, given: Iterable[Symbol], typical: Mapping[str, int]):
         self.variables = {s: _variable(s, typical[s]) for s in given}
-        self._known: dict[Dim, Any] = {}
+        self._dims = OpenDims(self.variables)
 
     def __call__(self, shape: Shape, what: str) -> tuple[int, ...]:
-        return tuple(self.extent(d) for d in shape)
-
-    def extent(self, d: Dim) -> Any:
-        """A number, or an expression."""
-        if isinstance(d, int):
-            return d
-        if d not in self._known:
-            self._known[d] = self._sum(d)
-        return self._known[d]
-
-    def _sum(self, d: Sym) -> Any:
-        total: Any = None
-        for product, k in d.form.terms.items():
-            factors: list[Any] = [self._factor(x) for x in product]
-            term = factors[0]
-            for x in factors[1:]:
-                term = term * x
-            term = term if k == 1 else term * k
-            total = term if total is None else total + term
-        return total + d.form.constant if d.form.constant else total
-
-    def _factor(self, x: Any) -> Expr:
-        if isinstance(x, str):
-            return self.variables[Symbol(x)]
-        op, *parts = x
-        a, b = (const(e) if isinstance(e, int) else e for e in map(self.extent, parts))
-        match op:
-            case "//":
-                return a // b
-            case "%":
-                return a % b
-            case "min":
-                return minimum(a, b)
-            case _:
-                return maximum(a, b)
+        return tuple(self._dims.extent(d) for d in shape)
 
     def dim(self, e: int | Expr) -> Dim:
         """Return an expression of the variables as one of the symbols."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
@@ -17,11 +17,11 @@ from renorm.core.errors import InvalidGraph, InvalidSchedule, RenormError, UserC
 from renorm.core.target import Target
 from renorm.driver import extents
 from renorm.driver.work import work
-from renorm.expr.nodes import Expr, const
+from renorm.expr.nodes import Expr, OpenVar, const
 from renorm.graph import deferred, registry
 from renorm.graph.ir import Graph, Group, Node, Value
 from renorm.graph.strided_region import strides
-from renorm.graph.typical import typical_sizes
+from renorm.graph.typical import typical_shape, typical_sizes
 from renorm.ops import schedules
 from renorm.runtime.report import WorkRecord
 from renorm.te.mirror import Mirror
@@ -133,7 +133,12 @@ def lower_group(graph: Graph, group: Group, target: Target, users: dict[Value, l
     of_symbols = extents.OpenExtents(given, sizes)
     open_program = _program(group, writes, target, of_symbols)
     other = te.create_schedule([o.op for o in open_program.outs])
-    s = _scheduled(group, writes, target, program, other)
+    try:
+        s = _scheduled(group, writes, target, program, other)
+    except InvalidSchedule:  # what typical extents need no stage for: padding where a tile fits
+        program = _at(open_program, {v: typical_shape([Sym(s)], sizes)[0] for s, v in of_symbols.variables.items()})
+        other = te.create_schedule([o.op for o in open_program.outs])
+        s = _scheduled(group, writes, target, program, other)
     if s.mirror is None:
         raise InvalidSchedule(f"kernel {group.name}: a schedule that is replaced by another one has no open extents")
     lowered = _lowered(group, writes, target, other, open_program, work(program.outs, program.nominal))
@@ -216,6 +221,15 @@ def _program(group: Group, writes: Sequence[Value], target: Target, sizes: exten
             if flops is not None:
                 nominal[results[0]] = flops
     return _Program(_distinct([stored.get(v, tensors[v]) for v in writes]), reads, nominal)
+
+
+def _at(program: _Program, values: Mapping[OpenVar, int]) -> _Program:
+    """Return an open program where its variables have values: of the same structure, whatever these are."""
+    held = list(program.reads)
+    whole = te.create_schedule([o.op for o in program.outs])
+    _, made = te.specialize(whole, [*held, *program.outs], values)
+    tensors = dict(zip([*held, *program.outs], made))
+    return _Program(made[len(held) :], {tensors[t]: p for t, p in program.reads.items()}, {})
 
 
 def expressions(node: Node, sizes: extents.Extents = extents.known) -> list[te.Tensor]:

@@ -35,7 +35,7 @@ from renorm.expr.nodes import (
     integer_limits,
 )
 from renorm.expr.open_bounds import OpenBounds
-from renorm.expr.rewrite import children, conjuncts
+from renorm.expr.rewrite import children, conjuncts, walk
 
 End = int | Expr
 Bounds = Mapping[Var, tuple[End, End]]
@@ -333,6 +333,17 @@ def decided(op: str, difference: Span) -> bool | None:
         "==": (low == high == 0, low > 0 or high < 0),
     }[op]
     return True if always else False if never else None
+
+
+def open_truth(e: Expr) -> bool | None:
+    """Return the truth of an expression of open extents where it is the same at all their values: n == 0 is false where
+    n is at least 1. None where it is not, or where other variables stand in it."""
+    if e.lanes > 1 or not all(isinstance(x, (OpenVar, Const, Binary, Cast)) for x in walk(e)):
+        return None
+    intervals = Intervals()
+    if isinstance(e, Binary) and e.op in _NEGATED and e.a.dtype in INDEX_TYPES:
+        return decided(e.op, intervals.form_span(difference(e.a, e.b, intervals.intern)))
+    return decided("!=", intervals.form_span(linear(e, intervals.intern))) if e.dtype in INDEX_TYPES else None
 
 
 def _truth(op: str, difference: Span) -> Span:

@@ -87,6 +87,11 @@ class Expr(Operators):
     __hash__ = object.__hash__
 
     def __bool__(self) -> bool:
+        from renorm.expr.bounds import open_truth  # programs whose extents are known never ask
+
+        known = open_truth(self)
+        if known is not None:
+            return known
         raise InvalidExpression(
             f"the truth of the expression {self} is not known while the program is built",
             do="use te.if_then_else, te.all or te.any instead of if, and, or",

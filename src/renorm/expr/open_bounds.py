@@ -10,7 +10,7 @@ of extents, and extents that are defined by others, are tried as they stand, and
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from itertools import product as choices
 from math import inf, prod
 from typing import TYPE_CHECKING
@@ -181,9 +181,9 @@ class OpenBounds:
     def _of_choice(self, x: Binary) -> Reach:
         """min(a, b) is at most either; it is at least the one that is the least, where that is known."""
         sides = [linear(e, self._intern) for e in (x.a, x.b)]
-        smaller = x.op == "min"
+        smaller, sign = x.op == "min", 1 if x.op == "min" else -1
         low, high = self._numbers(x)
-        loose = next((end for a in sides if (end := self.extreme(a, 1 if smaller else -1)) is not None), None)
+        loose = self._nearest([end for a in sides if (end := self.extreme(a, sign)) is not None], sign)
         tight = [self.extreme(a, -1 if smaller else 1) for a in sides]
         bound: Linear | None = None
         a, b = tight
@@ -198,6 +198,13 @@ class OpenBounds:
         if smaller:
             return (low if bound is None else bound), (loose if high is None else high)
         return (loose if low is None else low), (high if bound is None else bound)
+
+    def _nearest(self, ends: Sequence[Linear], sign: int) -> Linear | None:
+        """Return the least of greatest values (sign 1), or the greatest of least ones; one of them where that is not
+        known."""
+        if len(ends) < 2:
+            return ends[0] if ends else None
+        return ends[0] if self.most((ends[0] - ends[1]) * sign) <= 0 else ends[1]
 
     def extreme(self, form: Linear, sign: int) -> Linear | None:
         """Return the greatest (sign 1) or least (-1) value of a form as one of extents."""
@@ -246,7 +253,7 @@ class OpenBounds:
         for atom, k in form.terms.items():
             parts = factors(atom)
             lows = [self._ends(x)[0] for x in parts]
-            if -inf in lows:
+            if -inf in lows or inf in lows:  # what is sought while it is being found has no least value
                 return inf
             for chosen in choices((False, True), repeat=len(parts)):  # of each factor low + x' one term
                 left = tuple(x for x, rises in zip(parts, chosen) if rises)

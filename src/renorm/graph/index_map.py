@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from renorm.core import dims
 from renorm.core.dims import Dim, is_static, regrouping, static
 from renorm.graph.channels import MOST, Carry
 from renorm.graph.op import Alias
@@ -96,12 +97,16 @@ class Permuted(Reindexing):
 
 @dataclass(frozen=True)
 class Strided(AxisStep):
-    """x[slices], one for each axis."""
+    """x[slices], one for each axis. Bounds and extents may be symbols, steps may not."""
 
     slices: tuple[slice, ...]
 
+    def taken(self, shape: Extents) -> list[tuple[Dim, int, Dim]]:
+        """Return (start, step, count) of what is taken along each axis, of known shape or with symbols."""
+        return [dims.sliced(e, s) for e, s in zip(shape, self.slices)]
+
     def extents(self, shape: Extents) -> Extents:
-        return tuple(len(range(e)[s]) if isinstance(e, int) else None for e, s in zip(shape, self.slices))
+        return tuple(None if e is None else dims.sliced(e, s)[2] for e, s in zip(shape, self.slices))
 
     def along(self, axis: int, labels: Array) -> Array:
         return labels[self.slices[axis]]

@@ -20,6 +20,7 @@ from renorm.graph.types import Operand, TensorType, bf16, f16, f32, f64, i64, u8
 from renorm.ops.shared import resampling
 from renorm.ops.shared.positions import POSITIONS, Line, position_line, resized, stays
 from renorm.te import tag
+from renorm.te.tensor import same_extent
 
 
 def _by(rule: str, **others: Any) -> dict[str, Any]:
@@ -70,9 +71,15 @@ class Resize(OpDef):
         """Positions along the axes that change."""
         scales, sizes, roi = (None if v is None or not v.size else v for v in (scales, sizes, roi))
         axes, found = self._axes(len(shape)), dict[int, Line]()
+        extents: list[Any]  # of a tensor expression: open ones count as ints
         extents, factors = resized(shape, axes, scales, sizes, self.keep_aspect_ratio_policy)
         for k, (a, factor, length) in enumerate((a, factors[a], extents[a]) for a in axes):
-            if not shape[a] or not length or factor is None or not isinstance(length, int):
+            if length is None or (factor is None and (self.antialias or self.nearest_mode == "ceil_if_shrunk")):
+                to = "what keeps its ratio" if length is None else length
+                raise OperandError(
+                    f"resize: the scale of axis {a}, {shape[a]} to {to}, must be known", do="give the shapes (shapes=)"
+                )
+            if same_extent(shape[a], 0) or same_extent(length, 0):
                 continue
             part = None if roi is None else (float(roi[k]), float(roi[len(axes) + k]))
             found[a] = position_line(self.coordinate_transformation_mode, shape[a], length, factor, part)

@@ -42,7 +42,9 @@ class Slice(Movement):
         for k, axis in enumerate(chosen):
             start, end, step = (None if o is None or o.known is None else o.known[k] for o in (starts, ends, steps))
             step = 1 if steps is None else step
-            shape[axis] = None if start is None or end is None else _extent(x.shape[axis], start, end, step)
+            shape[axis] = None
+            if start is not None and end is not None and isinstance(step, int):
+                shape[axis] = dims.sliced(x.shape[axis], _slice(start, end, step))[2]
         return tuple(shape)
 
     @staticmethod
@@ -58,10 +60,7 @@ class Slice(Movement):
         """One Python slice per axis of x."""
         found = [slice(None)] * rank
         for k, axis in enumerate(self._axes(rank, axes, np.shape(starts))):
-            step = 1 if steps is None else int(steps[k])
-            end = int(ends[k])
-            # counted down, an end below the first element means "through it", which Python writes as None
-            found[axis] = slice(int(starts[k]), None if step < 0 and end <= _LEAST else end, step)
+            found[axis] = _slice(starts[k], ends[k], 1 if steps is None else int(steps[k]))
         return found
 
     def in_blocks(self, node: Node, index: int | None, lanes: int) -> Accepts:
@@ -74,8 +73,6 @@ class Slice(Movement):
         return Accepts.ALIKE if taken.step == 1 and taken.start % lanes == 0 else Accepts.ROW_MAJOR
 
     def index_map(self, x: Any, *bounds: Any) -> Moved | None:
-        if any(isinstance(e, Sym) for b in bounds if b is not None for e in b.tolist()):
-            return None
         return Moved(x, Strided(tuple(self.slices(len(x.shape), *bounds))))
 
     def reference(self, x: Any, starts: Any, ends: Any, axes: Any, steps: Any) -> Any:
@@ -113,36 +110,14 @@ class Slice(Movement):
 _LEAST, _MOST = -(2**31) + 1, 2**31 - 1  # exporters write "to the very end" as the limit of int32 or int64, or near it
 
 
-def _extent(extent: Dim, start: Any, end: Any, step: Any) -> Dim | None:
-    """Elements of x[start:end:step] on an axis; None where bounds are not known. A symbolic extent is taken to be at
-    least 1 where an end of it is a bound, and a symbolic bound to lie inside the axis."""
+def _slice(start: Any, end: Any, step: int) -> slice:
+    """Return the slice from start to end, numbers or Syms; None in it is the very end."""
     if step == 0:
         raise OperandError("slice: a step is 0")
-    if isinstance(extent, int) and all(isinstance(v, int) for v in (start, end, step)):
-        return len(range(extent)[slice(start, None if step < 0 and end <= _LEAST else end, step)])
-    if not isinstance(step, int):
-        return None
-    if step < 0:
-        first = extent - 1 if isinstance(start, int) and start >= _MOST else _from_front(start, extent, -1)
-        last: Dim = -1 if isinstance(end, int) and end <= _LEAST else _from_front(end, extent, -1)
-        return dims.maximum(0, (first - last + (-step - 1)) // -step)
-    first = _from_front(start, extent, 0)
-    last = extent if isinstance(end, int) and end >= _MOST else _from_front(end, extent, 0)
-    is_taken = isinstance(start, Sym) or isinstance(end, Sym)
-    is_certain = dims.bounds(last - first - (extent - 1))[0] >= 0  # where the extent is taken to be at least 1
-    span = last - first if is_taken or is_certain else dims.maximum(0, last - first)
-    return (span + (step - 1)) // step
-
-
-def _from_front(bound: Any, extent: Dim, beyond: int) -> Dim:
-    """A bound counted from the front, moved into the axis; beyond: where that ends when counting down, or 0."""
-    if isinstance(bound, Sym):
-        dims.take(bound, "<=", extent)
-        dims.take(0, "<=", bound)
-        return bound
-    if bound in (1, -1) and not beyond and not isinstance(extent, int):
-        dims.take(1, "<=", extent)
-        return bound if bound == 1 else extent - 1
-    if bound < 0:
-        return dims.maximum(beyond, extent + bound)
-    return dims.minimum(bound, extent + beyond)
+    first, last = (bound if isinstance(bound, Sym) else int(bound) for bound in (start, end))
+    if isinstance(first, int) and first >= _MOST:
+        first = None if step < 0 else first
+    if isinstance(last, int):
+        # counted down, an end below the first element means "through it", which Python writes as None
+        last = None if (last <= _LEAST if step < 0 else last >= _MOST) else last
+    return slice(first, last, step)

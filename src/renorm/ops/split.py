@@ -74,10 +74,11 @@ class Split(Movement):
     def index_map(self, x: Any, sizes: Any) -> list[IndexMap] | None:
         axis = dims.normalize_axis(self.axis, len(x.shape))
         pieces = self.extents(x.shape[axis], None if sizes is None else sizes.tolist())
-        if any(not isinstance(p, int) for p in pieces):
+        if any(p is None for p in pieces):
             return None
         before, behind = (slice(None),) * axis, (slice(None),) * (len(x.shape) - axis - 1)
-        ends = accumulate(dims.static(p for p in pieces if p is not None), initial=0)
+        ends = list(accumulate((p for p in pieces if p is not None), initial=0))
+        ends[-1] = x.shape[axis]  # which the pieces add up to
         return [Moved(x, Strided((*before, slice(*cut), *behind))) for cut in pairwise(ends)]
 
     def in_blocks(self, node: Node, index: int | None, lanes: int) -> Accepts:

@@ -20,6 +20,7 @@ import numpy as np
 
 from renorm.core import dtypes
 from renorm.core.errors import InternalError, InvalidExpression
+from renorm.expr.bounds import open_truth
 from renorm.expr.nodes import (
     Const,
     Expr,
@@ -35,7 +36,7 @@ from renorm.expr.nodes import (
     refuse_whole_quotient,
 )
 from renorm.expr.operators import Operators
-from renorm.expr.rewrite import DEEPEST, children, levels, same, variables
+from renorm.expr.rewrite import DEEPEST, children, levels, variables
 from renorm.te import tag as tags
 from renorm.te.arguments import Extent, checked
 from renorm.te.window import Window
@@ -351,8 +352,17 @@ def compute_over(
 
 
 def same_extent(a: Extent, b: Extent) -> bool:
-    """Return whether two extents are equal; open ones, where they are the same expression."""
-    return same(a, b) if isinstance(a, Expr) and isinstance(b, Expr) else not isinstance(a == b, Expr) and a == b
+    """Return whether two extents are equal; open ones, where they are at all values of their variables."""
+    if isinstance(a, Expr) or isinstance(b, Expr):
+        return a is b or open_truth(as_expr(a).equal(b)) is True
+    return a == b
+
+
+def differ(a: Extent, b: Extent) -> bool:
+    """Return whether two extents are known to differ; open ones, at all values of their variables."""
+    if isinstance(a, Expr) or isinstance(b, Expr):
+        return open_truth(as_expr(a).equal(b)) is False
+    return a != b
 
 
 @checked("te.", InvalidExpression)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from math import prod
+from operator import mul
+from typing import Any, NamedTuple
 
 from renorm import te
 from renorm.core import dims, dtypes
 from renorm.core.errors import OperandError
+from renorm.expr.bounds import decided, open_truth
 from renorm.expr.nodes import (
     Expr,
     all_of,
@@ -21,7 +25,8 @@ from renorm.expr.nodes import (
     select,
 )
 from renorm.te import tag
-from renorm.te.arguments import checked
+from renorm.te.arguments import Extent, checked
+from renorm.te.open_dims import OpenDims
 from renorm.te.tensor import element_of
 
 
@@ -41,18 +46,21 @@ def transpose(a: te.Tensor, axes: Sequence[int] | None = None) -> te.Tensor:
 
 
 @checked("topi.")
-def reshape(a: te.Tensor, newshape: Sequence[int]) -> te.Tensor:
+def reshape(a: te.Tensor, newshape: Sequence[Extent]) -> te.Tensor:
     """The elements of a in order, in another shape (with as many elements; -1 stands for what is left)."""
-    to = list(newshape)
-    if to.count(-1) > 1 or any(d < -1 for d in to):
+    open_dims = OpenDims()
+    before, to = open_dims.shape(a.shape), list(open_dims.shape(newshape))
+    total = dims.size(before)
+    if to.count(-1) > 1 or any(isinstance(d, int) and d < -1 for d in to):
         raise OperandError(f"topi.reshape: {to} is not a shape", ["expected extents from 0 up, and -1 at most once"])
     if -1 in to:
-        known = prod(d for d in to if d != -1)
-        to[to.index(-1)] = prod(a.shape) // known if known else 0
-    if prod(to) != prod(a.shape):
-        raise OperandError(f"cannot reshape {list(a.shape)} to {to}", [f"{prod(a.shape)} elements and {prod(to)}"])
-    runs = dims.regrouping(a.shape, to)
-    only_ones = [n for n in a.shape if n != 1] == [n for n in to if n != 1]  # come and go
+        known = dims.size(d for d in to if d != -1)
+        to[to.index(-1)] = total // known if known != 0 else 0
+    if decided("==", dims.bounds(dims.size(to) - total)) is False:
+        raise OperandError(f"cannot reshape {list(a.shape)} to {to}", [f"{total} elements and {dims.size(to)}"])
+    runs = dims.regrouping(before, to)
+    only_ones = [n for n in before if n != 1] == [n for n in to if n != 1]  # come and go
+    shape = tuple(open_dims.extent(d) for d in to)
 
     def element(*index: Expr) -> Expr:
         source: list[Expr] = []
@@ -61,17 +69,17 @@ def reshape(a: te.Tensor, newshape: Sequence[int]) -> te.Tensor:
             if only_ones and len(old) == len(new) == 1:  # also at extent 1: all indices together are one number again
                 source += own
             else:
-                source += unravel(ravel(own, to[new.start : new.stop]), a.shape[old.start : old.stop])
+                source += unravel(ravel(own, shape[new.start : new.stop]), a.shape[old.start : old.stop])
         return a[tuple(source)]
 
-    return te.compute(tuple(to), element, name="T_reshape", tag=tag.INJECTIVE)
+    return te.compute(shape, element, name="T_reshape", tag=tag.INJECTIVE)
 
 
 def ravel(index: Sequence[Expr], shape: Sequence[int]) -> Expr:
     """The position of `index` in a contiguous tensor."""
     flat: Expr | None = None
     for i, extent in zip(index, shape):
-        if extent != 1:
+        if not te.tensor.same_extent(extent, 1):
             flat = i if flat is None else flat * extent + i
     return const(0) if flat is None else flat
 
@@ -79,14 +87,13 @@ def ravel(index: Sequence[Expr], shape: Sequence[int]) -> Expr:
 def unravel(flat: Expr, shape: Sequence[int]) -> list[Expr]:
     """The index of position `flat` of a contiguous tensor."""
     index: list[Expr] = []
-    stride, is_outermost = prod(shape), True
-    for extent in shape:
-        stride = stride // extent if extent else 1
-        if extent == 1:
+    strides, is_outermost = list(accumulate(shape[:0:-1], mul, initial=1))[::-1], True
+    for extent, stride in zip(shape, strides):
+        if te.tensor.same_extent(extent, 1):
             index.append(const(0, flat.dtype))
             continue
-        quotient = flat // stride if stride != 1 else flat
-        index.append(quotient if is_outermost else quotient % max(extent, 1))
+        quotient = flat if te.tensor.same_extent(stride, 1) else flat // stride
+        index.append(quotient if is_outermost else quotient % _positive(extent))
         is_outermost = False
     return index
 
@@ -126,10 +133,11 @@ def squeeze(a: te.Tensor, axis: int | Sequence[int] | None = None) -> te.Tensor:
 
 
 @checked("topi.")
-def broadcast_to(data: te.Tensor, shape: Sequence[int]) -> te.Tensor:
+def broadcast_to(data: te.Tensor, shape: Sequence[Extent]) -> te.Tensor:
     """data repeated along axes of extent 1, and along new leading axes."""
-    to = tuple(shape)
-    if dims.broadcast(data.shape, to) != to:
+    to: tuple[Any, ...] = tuple(shape)
+    joint = te.tensor.broadcast_shape("topi.broadcast_to", data.shape, to)
+    if len(joint) != len(to) or not all(map(te.tensor.same_extent, joint, to)):
         raise OperandError(f"cannot broadcast {list(data.shape)} to {list(to)}")
     return te.compute(to, lambda *i: element_of(data, i, to), name="T_broadcast_to", tag=tag.BROADCAST)
 
@@ -141,13 +149,19 @@ def concatenate(a_tuple: Sequence[te.Tensor], axis: int = 0) -> te.Tensor:
         raise OperandError("topi.concatenate: there are no tensors")
     first = a_tuple[0]
     at = dims.normalize_axis(axis, len(first.shape))
-    if len({(t.dtype, *t.shape[:at], *t.shape[at + 1 :]) if t.ndim == first.ndim else t.ndim for t in a_tuple}) > 1:
+    others = [k for k in range(first.ndim) if k != at]
+    if any(
+        t.dtype != first.dtype
+        or t.ndim != first.ndim
+        or any(te.tensor.differ(t.shape[k], first.shape[k]) for k in others)
+        for t in a_tuple
+    ):
         raise OperandError(
             f"topi.concatenate: tensors do not fit along axis {at}",
             [f"{t.name} {t.dtype}{list(t.shape)}" for t in a_tuple],
             "all extents but that one, and all dtypes, must be equal",
         )
-    parts = [t for t in a_tuple if t.shape[at]] or [first]
+    parts = [t for t in a_tuple if not te.tensor.same_extent(t.shape[at], 0)] or [first]
     shape = list(first.shape)
     shape[at] = sum(t.shape[at] for t in a_tuple)
 
@@ -159,7 +173,7 @@ def concatenate(a_tuple: Sequence[te.Tensor], axis: int = 0) -> te.Tensor:
 
 
 def _shifted(x: te.Tensor, index: Sequence[Expr], axis: int, start: int) -> Expr:
-    return x[tuple(i - start if k == axis and start else i for k, i in enumerate(index))]
+    return x[tuple(i - start if k == axis and not te.tensor.same_extent(start, 0) else i for k, i in enumerate(index))]
 
 
 def select_part(position: Expr, starts: Sequence[int], values: Sequence[Expr]) -> Expr:
@@ -223,18 +237,27 @@ def strided_slice(
     return gather_ranges(a, ranges)
 
 
+class Taken(NamedTuple):
+    """The positions start, start + step, ..., so many; start and count may be open."""
+
+    start: int
+    step: int
+    count: int
+
+
 @checked("topi.")
-def gather_ranges(x: te.Tensor, ranges: Sequence[range]) -> te.Tensor:
+def gather_ranges(x: te.Tensor, ranges: Sequence[range | Taken]) -> te.Tensor:
     """The elements of x at these positions of each axis."""
-    if len(ranges) != len(x.shape) or any(r and not (min(r) >= 0 and max(r) < n) for r, n in zip(ranges, x.shape)):
+    known = [(r, n) for r, n in zip(ranges, x.shape) if isinstance(r, range) and isinstance(n, int)]
+    if len(ranges) != len(x.shape) or any(r and not (min(r) >= 0 and max(r) < n) for r, n in known):
         raise OperandError(f"topi.gather_ranges: {list(ranges)} are not positions in {x.name} {list(x.shape)}")
 
-    def at(i: Expr, r: range) -> Expr:
+    def at(i: Expr, r: range | Taken) -> Expr:
         scaled = i if r.step == 1 else i * r.step
-        return scaled + r.start if r.start else scaled
+        return scaled if te.tensor.same_extent(r.start, 0) else scaled + r.start
 
     return te.compute(
-        tuple(len(r) for r in ranges),
+        tuple(len(r) if isinstance(r, range) else r.count for r in ranges),
         lambda *index: x[tuple(at(i, r) for i, r in zip(index, ranges))],
         name="T_strided_slice",
         tag=tag.INJECTIVE,
@@ -270,7 +293,7 @@ def take(a: te.Tensor, indices: te.Tensor, axis: int | None = None, mode: str = 
         if mode == "from_end":
             chosen = within(given, extent)
         elif mode == "wrap":
-            chosen = cast("int32", cast("int64", given) % max(extent, 1))
+            chosen = cast("int32", cast("int64", given) % _wide(_positive(extent)))
         else:
             chosen = _clipped(cast("int64", given), extent)
         return a[(*index[:at], chosen, *index[at + rank :])]
@@ -279,28 +302,41 @@ def take(a: te.Tensor, indices: te.Tensor, axis: int | None = None, mode: str = 
 
 
 @checked("topi.")
-def within(index: Expr, extent: int) -> Expr:
+def within(index: Expr, extent: Extent) -> Expr:
     """An index that came from data: negative ones count from the end, and the result is in [0, extent)."""
     wide = cast("int64", index)
-    wrapped = select(wide < 0, wide + extent, wide)
+    wrapped = select(wide < 0, wide + _wide(extent), wide)
     return _clipped(wrapped, extent)
 
 
-def _clipped(wide: Expr, extent: int) -> Expr:
-    return cast("int32", maximum(minimum(wide, const(extent - 1, "int64")), const(0, "int64")))
+def _clipped(wide: Expr, extent: Any) -> Expr:
+    return cast("int32", maximum(minimum(wide, _wide(extent - 1)), const(0, "int64")))
+
+
+def _wide(extent: Any) -> Expr:
+    return cast("int64", as_expr(extent)) if isinstance(extent, Expr) else const(extent, "int64")
+
+
+def _may_be_positive(extent: Any) -> bool:
+    return open_truth(extent > 0) is not False if isinstance(extent, Expr) else extent > 0
+
+
+def _positive(extent: Any) -> Any:
+    """Return what counts as a divisor: of an axis without elements nothing is computed."""
+    return extent if isinstance(extent, Expr) else max(extent, 1)
 
 
 @checked("topi.")
-def tile(a: te.Tensor, reps: Sequence[int]) -> te.Tensor:
+def tile(a: te.Tensor, reps: Sequence[Extent]) -> te.Tensor:
     """a repeated reps[k] times along axis k, as numpy.tile."""
-    if any(n < 0 for n in reps):
+    if any(isinstance(n, int) and n < 0 for n in reps):
         raise OperandError(f"topi.tile: {list(reps)} times", ["expected numbers from 0 up"])
     rank = max(len(a.shape), len(reps))
     own = (1,) * (rank - len(a.shape)) + tuple(a.shape)
     times = (1,) * (rank - len(reps)) + tuple(reps)
 
     def element(*index: Expr) -> Expr:
-        source = [i if t == 1 else i % max(n, 1) for i, n, t in zip(index, own, times)]
+        source = [i if te.tensor.same_extent(t, 1) else i % _positive(n) for i, n, t in zip(index, own, times)]
         return a[tuple(source[rank - len(a.shape) :])]
 
     return te.compute(tuple(n * t for n, t in zip(own, times)), element, name="T_tile", tag=tag.INJECTIVE)
@@ -312,8 +348,8 @@ PAD_MODES = ("constant", "edge", "reflect", "wrap")
 @checked("topi.")
 def pad(
     data: te.Tensor,
-    pad_before: Sequence[int],
-    pad_after: Sequence[int] | None = None,
+    pad_before: Sequence[Extent],
+    pad_after: Sequence[Extent] | None = None,
     pad_value: float | Expr = 0.0,
     name: str = "PadInput",
     *,
@@ -323,39 +359,44 @@ def pad(
 
     pad_before, pad_after: elements per axis; negative ones take elements away (constant mode only).
     """
-    before, after = tuple(pad_before), tuple(pad_after if pad_after is not None else pad_before)
+    before: tuple[Any, ...] = tuple(pad_before)
+    after: tuple[Any, ...] = before if pad_after is None else tuple(pad_after)
     if mode not in PAD_MODES:
         raise OperandError(f"topi.pad: {mode!r} is not a mode", [f"known: {', '.join(PAD_MODES)}"])
     if not len(before) == len(after) == len(data.shape):
         raise OperandError(
             f"topi.pad: {len(before)} and {len(after)} pads do not fit {data.name} of {len(data.shape)} axes"
         )
-    if mode != "constant" and any(p < 0 for p in before + after):
+    if mode != "constant" and any(isinstance(p, int) and p < 0 for p in before + after):
         raise OperandError(f"topi.pad: negative pads {list(before)}, {list(after)} need mode constant, not {mode}")
-    if mode != "constant" and any(n == 0 and b + a for n, b, a in zip(data.shape, before, after)):
+    if mode != "constant" and any(
+        te.tensor.same_extent(n, 0) and not (te.tensor.same_extent(b, 0) and te.tensor.same_extent(a, 0))
+        for n, b, a in zip(data.shape, before, after)
+    ):
         raise OperandError(f"topi.pad: {data.name} {list(data.shape)} is empty, so there is nothing to repeat")
     shape = tuple(n + b + a for n, b, a in zip(data.shape, before, after))
     value = as_expr(pad_value) if isinstance(pad_value, Expr) else const(pad_value, data.dtype)
 
-    def source(i: Expr, n: int, b: int, a: int) -> Expr:
-        shifted = i - b if b else i
-        if (b, a) == (0, 0) or mode == "constant":
+    def source(i: Expr, n: Any, b: Any, a: Any) -> Expr:
+        shifted = i if te.tensor.same_extent(b, 0) else i - b
+        if mode == "constant" or (te.tensor.same_extent(b, 0) and te.tensor.same_extent(a, 0)):
             return shifted
         if mode == "edge":
             return maximum(minimum(shifted, n - 1), 0)
         if mode == "wrap":
             return shifted % n
-        if n == 1:
+        if te.tensor.same_extent(n, 1):
             return const(0, i.dtype)
-        turned = shifted % (2 * (n - 1))
-        return minimum(turned, 2 * (n - 1) - turned)
+        turned = shifted % (2 * (n - 1))  # n being open, it may be 1: a remainder by 0 is 0
+        turned = minimum(turned, 2 * (n - 1) - turned)
+        return maximum(minimum(turned, n - 1), 0) if isinstance(n, Expr) else turned  # what bounds are read off
 
     def element(*index: Expr) -> Expr:
         at = [source(i, n, b, a) for i, n, b, a in zip(index, data.shape, before, after)]
         if mode != "constant":
             return data[tuple(at)]
-        inside = [i >= b for i, b in zip(index, before) if b > 0]
-        inside += [i < n + b for i, n, b, a in zip(index, data.shape, before, after) if a > 0]
+        inside = [i >= b for i, b in zip(index, before) if _may_be_positive(b)]
+        inside += [i < n + b for i, n, b, a in zip(index, data.shape, before, after) if _may_be_positive(a)]
         if not inside:
             return data[tuple(at)]
         return if_then_else(all_of(*inside), data[tuple(at)], value)

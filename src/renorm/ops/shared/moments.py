@@ -28,6 +28,7 @@ import numpy as np
 
 from renorm import te
 from renorm.core.dtypes import compute_dtype
+from renorm.expr.nodes import as_expr, cast
 from renorm.ops.shared.tags import STATISTIC
 from renorm.te import tag
 
@@ -133,7 +134,7 @@ def moments(at: At, slices: Sequence[int], inside: Sequence[int], dtype: str, na
         return te.select(index[0] < 1, d, d * d)
 
     sums = summed((2, *slices), inside, power, f"{name}_sums")
-    count = te.const(float(prod(inside)), ACCUMULATOR)
+    count = cast(ACCUMULATOR, as_expr(prod(inside)))
 
     def variance(*i: Any) -> Any:
         return te.maximum((sums[(1, *i)] - sums[(0, *i)] * sums[(0, *i)] / count) / count, te.const(0.0, ACCUMULATOR))
@@ -145,5 +146,5 @@ def moments(at: At, slices: Sequence[int], inside: Sequence[int], dtype: str, na
 def average(at: At, slices: Sequence[int], inside: Sequence[int], name: str) -> te.Tensor:
     """The mean of `at` over each slice, in float64. The quotient of no elements is NaN."""
     sums = summed(slices, inside, lambda i, axes: at(*i, *axes).astype(ACCUMULATOR), f"{name}_sum")
-    count = te.const(float(prod(inside)), ACCUMULATOR)
+    count = cast(ACCUMULATOR, as_expr(prod(inside)))
     return statistic(slices, lambda *i: sums[i] / count, name)

@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -17,6 +18,7 @@ import numpy as np
 
 from renorm import te, topi
 from renorm.core import dims
+from renorm.core.dims import Shape
 from renorm.core.errors import InternalError
 from renorm.expr.nodes import cast
 from renorm.graph.channels import Carry
@@ -25,6 +27,8 @@ from renorm.graph.ir import Node, Value
 from renorm.graph.op import Alias
 from renorm.ops.shared import exact
 from renorm.ops.shared.family import Injective
+from renorm.te.open_dims import OpenDims
+from renorm.topi.transform import Taken
 
 
 class Movement(Injective):
@@ -49,8 +53,10 @@ class Movement(Injective):
         return [m.shape for m in found] if isinstance(found, list) else found.shape
 
     def compute(self, *operands: Any) -> Any:
-        found = self.index_map(*operands)
-        return [_tensor(m) for m in found] if isinstance(found, list) else _tensor(found)
+        open_dims = OpenDims()
+        given = [[_seen(x, open_dims) for x in o] if isinstance(o, list) else _seen(o, open_dims) for o in operands]
+        found = self.index_map(*given)
+        return [_tensor(m, open_dims) for m in found] if isinstance(found, list) else _tensor(found, open_dims)
 
     def propagate_channels(self, node: Node, index: int, axis: int) -> Sequence[Carry]:
         found, seen, maps = list[Carry](), set[int](), self._maps(node)
@@ -95,27 +101,53 @@ class Movement(Injective):
         return self.index_map(*given)
 
 
-def _tensor(m: Any) -> te.Tensor:
+@dataclass(frozen=True)
+class _Seen:
+    """A tensor as index maps see it: its extents are those of core.dims."""
+
+    tensor: te.Tensor
+    shape: Shape
+    dtype: str
+
+    def __str__(self) -> str:
+        return f"{self.dtype}{dims.format_shape(self.shape)}"
+
+
+def _seen(operand: Any, open_dims: OpenDims) -> Any:
+    """Return an operand of `compute` as index maps see it."""
+    if isinstance(operand, te.Tensor):
+        return _Seen(operand, open_dims.shape(operand.shape), operand.dtype)
+    if isinstance(operand, np.ndarray) and operand.dtype == object:
+        return np.array([open_dims.dim(e) for e in operand.flat] + [None], object)[:-1].reshape(operand.shape)
+    return operand
+
+
+def _tensor(m: Any, open_dims: OpenDims) -> te.Tensor:
     if isinstance(m, Joined):
-        return topi.concatenate(m.parts, m.axis)
-    x: te.Tensor = m.source
+        return topi.concatenate([p.tensor for p in m.parts], m.axis)
+    x, shape = m.source.tensor, tuple(m.source.shape)
     for step in m.steps:
-        x = _after(x, step)
+        x = _after(x, shape, step, open_dims)
+        shape = step.extents(shape)
     return x
 
 
-def _after(x: te.Tensor, step: Reindexing) -> te.Tensor:
+def _after(x: te.Tensor, shape: Shape, step: Reindexing, open_dims: OpenDims) -> te.Tensor:
+    def extents(found: Sequence[Any]) -> list[Any]:
+        return [open_dims.extent(e) for e in found]
+
     match step:
-        case Regrouped(shape=shape):
-            return topi.reshape(x, dims.static(-1 if e is None else e for e in shape))
+        case Regrouped(shape=wanted):
+            return topi.reshape(x, [-1 if e is None else e for e in extents(wanted)])
         case Permuted(order=order):
             return topi.transpose(x, order)
-        case Strided(slices=slices):
-            return topi.gather_ranges(x, [range(e)[s] for e, s in zip(x.shape, slices)])
+        case Strided():
+            return topi.gather_ranges(x, [Taken(*extents(t)) for t in step.taken(shape)])
         case Repeated(times=times):
-            return topi.tile(x, dims.static(times))
+            return topi.tile(x, extents(times))
         case Padded(pads=pads, fill=fill, mode=mode):
-            value = 0 if fill is None else cast(x.dtype, fill[(0,) * fill.ndim])
-            return topi.pad(x, [b for b, _ in pads], [a for _, a in pads], value, "pad", mode=mode)
+            value = 0 if fill is None else cast(x.dtype, fill.tensor[(0,) * len(fill.shape)])
+            before, after = (extents([pair[side] for pair in pads]) for side in (0, 1))
+            return topi.pad(x, before, after, value, "pad", mode=mode)
         case _:
             raise InternalError(f"no tensor expression for {step}")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import product
 from typing import Any
 
@@ -18,6 +19,7 @@ from renorm import te
 from renorm.ops.shared.precision import wide
 from renorm.ops.shared.window import Span, pad
 from renorm.te import tag
+from renorm.te.open_dims import larger
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ def sub_pixel(x: te.Tensor, w: te.Tensor, group: int, spans: Sequence[Span], ext
     *phase, *q] ("conv_transpose"); then all phases in place. An axis of stride 1 has no phase axis.
     """
     parts = [phases_of(s) for s in spans]
-    lengths = [-(-extent // s.stride) for s, extent in zip(spans, extents)]
+    lengths = [(extent + s.stride - 1) // s.stride for s, extent in zip(spans, extents)]
     before, after = [0] * len(spans), [0] * len(spans)
     for i, (s, n) in enumerate(zip(spans, lengths)):
         # first and last element that any phase with taps reads
@@ -59,7 +61,7 @@ def sub_pixel(x: te.Tensor, w: te.Tensor, group: int, spans: Sequence[Span], ext
             if p.taps
         ]
         before[i] = max(0, -min(low for low, _ in reads))
-        after[i] = max(0, max(high for _, high in reads) - s.extent + 1)
+        after[i] = reduce(larger, [high - s.extent + 1 for _, high in reads], 0)
     data = pad(x, before, after)
     made: dict[tuple[Phases, ...], te.Tensor] = {}
     for chosen in product(*parts):

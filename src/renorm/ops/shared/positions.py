@@ -8,7 +8,7 @@ fraction that rounds to it: 0.6 is 3/5.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import floor, gcd, lcm
 from typing import Any
@@ -18,6 +18,9 @@ import numpy as np
 from renorm import te
 from renorm.core.dims import Dim
 from renorm.core.errors import OperandError
+from renorm.expr.nodes import Expr, as_expr, cast
+from renorm.te.open_dims import larger
+from renorm.te.tensor import same_extent
 
 HALF = Fraction(1, 2)
 
@@ -74,8 +77,85 @@ class Line:
         index = te.max(index, 0) if low < 0 else index
         return te.min(index, self.extent - 1) if high >= self.extent else index
 
+    def reach(self, below: int = 0, above: int = 0) -> tuple[int, int]:
+        """The least index and the greatest that is asked for, `below` and `above` an integer below a position."""
+        ends = self.at(0), self.at(self.length - 1)
+        return floor(min(ends)) + below, floor(max(ends)) + above
+
     def is_identity(self) -> bool:
         return self.slope == 1 and self.start == 0 and self.extent == self.length
+
+
+@dataclass(frozen=True)
+class OpenLine(Line):
+    """Positions where extents are open: a, b, c may be expressions of them. slope, start: as far as they are known."""
+
+    open_integers: tuple[Any, Any, Any] | None = None
+
+    @property
+    def integers(self) -> tuple[Any, Any, Any]:
+        return super().integers if self.open_integers is None else self.open_integers
+
+    def moved(self, by: Fraction) -> Line:
+        if self.open_integers is None:
+            return replace(self, start=self.start + by)
+        a, b, c = self.open_integers
+        p, q = by.numerator, by.denominator
+        return replace(self, open_integers=(a * q, b * q + c * p, c * q))
+
+    def reach(self, below: int = 0, above: int = 0) -> tuple[int, int]:
+        return -1, self.extent  # whatever positions are
+
+    def floor(self, o: Any) -> Any:
+        if self.open_integers is None:
+            return super().floor(o)
+        a, b, c = self.open_integers
+        return (o * a + b) // c
+
+    def fraction(self, o: Any, dtype: str) -> Any:
+        if self.open_integers is None:
+            return super().fraction(o, dtype)
+        a, b, c = self.open_integers
+        return ((o * a + b) % c).astype(dtype) / cast(dtype, as_expr(larger(c, 1)))
+
+    def clamped(self, index: Any, low: int, high: int) -> Any:
+        """`index` moved into the axis, where it is not known to be there."""
+        return te.max(te.min(index, self.extent - 1), 0)
+
+    def is_identity(self) -> bool:
+        return (
+            self.open_integers is None and self.slope == 1 and self.start == 0 and same_extent(self.extent, self.length)
+        )
+
+
+def _open_line(mode: str, extent: Any, length: Any, scale: Fraction | None) -> OpenLine:
+    """`position_line` where extents are open. scale: None where it is length / extent, whatever that is."""
+
+    def line(a: Any, b: Any, c: Any) -> OpenLine:
+        return OpenLine(Fraction(0), Fraction(0), extent, length, scale or Fraction(0), (a, b, c))
+
+    if same_extent(extent, length) and mode not in ("tf_half_pixel_for_nn", "tf_crop_and_resize"):
+        return OpenLine(Fraction(1), Fraction(0), extent, length, Fraction(1))
+    if scale is not None and mode in ("asymmetric", "half_pixel", "tf_half_pixel_for_nn"):
+        known = position_line(mode, 1, 1, scale, None)
+        return OpenLine(known.slope, known.start, extent, length, scale)
+    match mode:
+        case "asymmetric":
+            return line(extent, 0, length)
+        case "half_pixel":
+            return line(extent * 2, extent - length, length * 2)
+        case "tf_half_pixel_for_nn":
+            return line(extent * 2, extent, length * 2)
+        case "pytorch_half_pixel":  # at length 1 its position is 0
+            a, b, c = _open_line("half_pixel", extent, length, scale).integers
+            is_wide = te.min(length - 1, 1)
+            return line(a * is_wide, b * is_wide, c)
+        case "align_corners":  # at length 1, a quotient by 0 is 0
+            return line(extent - 1, 0, length - 1)
+        case _:
+            raise OperandError(
+                f"resize: {mode} needs extents that are known, not {extent} to {length}", do="give the shapes (shapes=)"
+            )
 
 
 def simplest(value: float) -> Fraction:
@@ -94,8 +174,10 @@ def _simplest_between(low: Fraction, high: Fraction) -> Fraction:
     return whole + 1 / _simplest_between(1 / (high - whole), 1 / (low - whole))
 
 
-def position_line(mode: str, extent: int, length: int, scale: Fraction, roi: tuple[float, float] | None) -> Line:
-    """Positions by the rule `mode` of POSITIONS."""
+def position_line(mode: str, extent: int, length: int, scale: Fraction | None, roi: tuple[float, float] | None) -> Line:
+    """Positions by the rule `mode` of POSITIONS. scale: None where extents are open and it is length / extent."""
+    if scale is None or isinstance(extent, Expr) or isinstance(length, Expr):
+        return _open_line(mode, extent, length, scale)
 
     def at(slope: Fraction | int, start: Fraction | int) -> Line:
         return Line(Fraction(slope), Fraction(start), extent, length, scale)
@@ -142,9 +224,10 @@ def resized(
             result[a] = shape[a] * f.numerator // f.denominator
         return result, factors
     for a, n in zip(axes, sizes.tolist()):
-        extent = shape[a]
+        extent: Any = shape[a]
         result[a] = n
         factors[a] = Fraction(n, extent) if isinstance(n, int) and isinstance(extent, int) and extent and n else None
+        factors[a] = Fraction(1) if factors[a] is None and same_extent(n, extent) else factors[a]
     if policy == "stretch":
         return result, factors
     known = [f for a in axes if (f := factors[a]) is not None]

@@ -33,7 +33,7 @@ def nearest(p: Line, rule: str, o: Any) -> Any:
         case _:  # round_prefer_floor: the ceiling of position - 1/2, whose denominator may be twice as large
             q = p.moved(-HALF)
             q = q.moved(1 - Fraction(1, q.integers[2]))
-    return q.clamped(q.floor(o), floor(min(q.at(0), q.at(p.length - 1))), floor(max(q.at(0), q.at(p.length - 1))))
+    return q.clamped(q.floor(o), *q.reach())
 
 
 def linear_weight(distance: Any) -> Any:
@@ -69,7 +69,7 @@ def interpolated(
     narrow = min(p.scale, Fraction(1)) if stretch else Fraction(1)
     first = floor(-radius / narrow) + 1  # taps first .. -first + 1, counted from the element below the position
     taps = 2 - 2 * first
-    low, high = floor(min(p.at(0), p.at(p.length - 1))) + first, floor(max(p.at(0), p.at(p.length - 1))) + 1 - first
+    low, high = p.reach(first, 1 - first)
     leaves = low < 0 or high >= p.extent
     t = te.reduce_axis((0, taps), name="tap") if taps > 4 else None
     shape = (*x.shape[:axis], p.length, *x.shape[axis + 1 :])

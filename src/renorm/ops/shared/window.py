@@ -157,7 +157,7 @@ def check_group(op: Any, group: int, x: Operand, w: Operand, per_group: Dim, div
 def pad(x: te.Tensor, before: Sequence[int], after: Sequence[int], value: float = 0.0) -> te.Tensor:
     """`x` continued by `value` along its spatial axes; `x` itself where there is nothing to add. What memory holds in
     blocks of channels stays in blocks."""
-    if not any(before) and not any(after):
+    if all(te.tensor.same_extent(n, 0) for n in (*before, *after)):
         return x
     form = layout.form_of(x)
     is_blocked = form is not None and form.cuts_only(1)

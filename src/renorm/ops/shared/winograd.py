@@ -17,6 +17,7 @@ from renorm import te
 from renorm.ops.shared.filtering import Array, Filter
 from renorm.ops.shared.precision import add_channels
 from renorm.ops.shared.window import pad
+from renorm.te.open_dims import larger
 
 BLOCK = 16  # channels side by side in what is transformed: a cache line of float32, whole vectors of any CPU
 
@@ -32,11 +33,11 @@ def tiled(
     """The convolution of x. w: U[P, C, K], or a weight that has result channels on axis result_axis; shape: of y."""
     down, across = filters
     (batch, channels), (results, height, width) = x.shape[:2], shape[1:]
-    rows, columns = -(-height // down.results), -(-width // across.results)
+    rows, columns = ((n + f.results - 1) // f.results for n, f in ((height, down), (width, across)))
     before, behind = list[int](), list[int]()
     for f, count, extent in zip(filters, (rows, columns), x.shape[2:], strict=True):
         before.append(max(0, -f.start))
-        behind.append(max(0, (count - 1) * f.step + f.start + f.elements - extent))
+        behind.append(larger(0, (count - 1) * f.step + f.start + f.elements - extent))
     data = pad(x, before, behind)
     top, left = (f.start + n for f, n in zip(filters, before, strict=True))
 

@@ -1,0 +1,104 @@
+"""Open extents as those of core.dims, which compare by value, divide and have bounds; and back.
+
+    n*4 + m, of te.var("n") and te.var("m")    <->    Sym: 4*n + m
+
+What ops say of shapes with symbols (which axes stay, what a slice leaves) is so said once, for graphs and for tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from math import inf
+from operator import add, floordiv, mod, mul, sub
+from typing import Any
+
+from renorm.core.dims import Dim, Sym, Symbol, maximum, minimum, substitute, symbols_of
+from renorm.core.errors import InvalidExpression
+from renorm.expr import nodes
+from renorm.expr.bounds import open_truth
+from renorm.expr.nodes import Binary, Cast, Const, Expr, OpenVar, const
+
+_APPLIED: dict[str, Any] = {"+": add, "-": sub, "*": mul, "//": floordiv, "%": mod, "min": minimum, "max": maximum}
+
+
+class OpenDims:
+    """Variables by the symbols that stand for them, and extents in both forms."""
+
+    def __init__(self, variables: Mapping[Symbol, OpenVar] | None = None):
+        self.variables: dict[str, OpenVar] = {}
+        self._symbols: dict[OpenVar, Symbol] = {}
+        self._extents: dict[Dim, Any] = {}
+        for symbol, variable in (variables or {}).items():
+            self._add(symbol, variable)
+
+    def _add(self, name: str, variable: OpenVar) -> Symbol:
+        high = inf if variable.high is None else variable.high
+        symbol = self._symbols[variable] = Symbol(name, max(0, variable.low or 0), high)
+        self.variables[symbol] = variable
+        return symbol
+
+    def dim(self, extent: Any) -> Dim:
+        """Return an extent of a tensor as one of core.dims."""
+        match extent:
+            case Const():
+                return int(extent.value)
+            case OpenVar():
+                if extent not in self._symbols:
+                    name = extent.name if extent.name not in self.variables else f"{extent.name}.{extent.order}"
+                    self._add(name, extent)
+                return Sym(self._symbols[extent])
+            case Cast():
+                return self.dim(extent.a)
+            case Binary(op=op) if op in _APPLIED:
+                return _APPLIED[op](self.dim(extent.a), self.dim(extent.b))
+            case Expr():
+                raise InvalidExpression(f"{extent} is not an extent", ["expected sums, products and quotients"])
+            case _:
+                return extent if isinstance(extent, Sym) else int(extent)
+
+    def shape(self, extents: Iterable[Any]) -> tuple[Dim, ...]:
+        """Return `dim` of each extent."""
+        return tuple(map(self.dim, extents))
+
+    def extent(self, d: Dim) -> Any:
+        """Return a number, or an expression, which counts as one."""
+        if isinstance(d, int):
+            return d
+        if d not in self._extents:
+            bounded = substitute(d, {s: Sym(self._symbols[self.variables[s]]) for s in symbols_of(d)})
+            self._extents[d] = bounded if isinstance(bounded, int) else self._sum(bounded)
+        return self._extents[d]
+
+    def _sum(self, d: Sym) -> Any:
+        total: Any = None
+        for product, k in d.form.terms.items():
+            factors: list[Any] = [self._factor(x) for x in product]
+            term = factors[0]
+            for x in factors[1:]:
+                term = term * x
+            term = term if k == 1 else term * k
+            total = term if total is None else total + term
+        return total + d.form.constant if d.form.constant else total
+
+    def _factor(self, x: Any) -> Expr:
+        if isinstance(x, str):
+            return self.variables[x]
+        op, *parts = x
+        a, b = (const(e) if isinstance(e, int) else e for e in map(self.extent, parts))
+        match op:
+            case "//":
+                return a // b
+            case "%":
+                return a % b
+            case "min":
+                return nodes.minimum(a, b)
+            case _:
+                return nodes.maximum(a, b)
+
+
+def larger(a: Any, b: Any) -> Any:
+    """Return the greater one of two extents, or an expression of it where that depends on what open ones are."""
+    if not isinstance(a, Expr) and not isinstance(b, Expr):
+        return max(a, b)
+    is_first = open_truth(nodes.as_expr(a) >= b)
+    return nodes.maximum(a, b) if is_first is None else a if is_first else b
