@@ -75,10 +75,7 @@ class Resize(OpDef):
         extents, factors = resized(shape, axes, scales, sizes, self.keep_aspect_ratio_policy)
         for k, (a, factor, length) in enumerate((a, factors[a], extents[a]) for a in axes):
             if length is None or (factor is None and (self.antialias or self.nearest_mode == "ceil_if_shrunk")):
-                to = "what keeps its ratio" if length is None else length
-                raise OperandError(
-                    f"resize: the scale of axis {a}, {shape[a]} to {to}, must be known", do="give the shapes (shapes=)"
-                )
+                raise OperandError(f"resize: axis {a} of {shape[a]} elements must be known", do="give shapes=")
             if same_extent(shape[a], 0) or same_extent(length, 0):
                 continue
             part = None if roi is None else (float(roi[k]), float(roi[len(axes) + k]))
