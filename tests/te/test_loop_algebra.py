@@ -294,6 +294,20 @@ def test_simplification_over_open_extents(text: str, want: str) -> None:
     assert str(a.value(a.rejoined(form))) == want
 
 
+def test_what_an_extent_is_taken_to_be_holds_for_it_alone() -> None:
+    """-(-n // 4) tiles: one at least, which says nothing of -n // 4 being so."""
+    a, _ = open_algebra()
+    tiles = a.extent(0 - ((0 - SIZES["n"]) // 4))
+    (v,) = tiles.terms
+    assert tiles.coefficients == [1]
+    assert isinstance(v, OpenVar)
+    assert v.low == 1
+    for n in (1, 4, 5, 8):
+        assert value(v, {SIZES["n"]: n}) == -(-n // 4)
+    inner = a.linear((0 - SIZES["n"]) // 4, {}, no_opaque)
+    assert a.form_span(inner)[1] < 1
+
+
 @pytest.mark.parametrize(
     ("text", "most"),
     [

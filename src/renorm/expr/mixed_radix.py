@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from renorm.core.linear import Span
 from renorm.expr.bounds import Bounds, Intervals, is_exact
-from renorm.expr.linear import Intern, Linear, linear, one_of_each
+from renorm.expr.linear import Intern, Linear, factors, linear, one_of_each, product, times
 from renorm.expr.nodes import Binary, Const, Expr
 
 
@@ -81,7 +81,8 @@ class _Digits:
         parts: dict[Expr, dict[Expr, Digit]] = {}  # of each number, by what they are as expressions
         waiting = list(forms)
         while waiting:
-            for atom in waiting.pop().terms:
+            for product_of in waiting.pop().terms:
+                atom, *_ = factors(product_of)
                 part = digit_of(atom)
                 of_number = parts.setdefault(intern(part.base), {})
                 if part.base is not atom and not of_number:
@@ -132,8 +133,12 @@ class _Digits:
         """The form with digits in the place of quotients, remainders and what they are taken of."""
         result = Linear({}, form.constant)
         for atom, k in form.terms.items():
-            name = self._atom(digit_of(atom))
-            result = result.plus(self._sums.get(name) or Linear({name: 1}), k)
+            first, *extents = factors(atom)
+            name = self._atom(digit_of(first))
+            digits = self._sums.get(name) or Linear({name: 1})
+            unit = product(extents, self._intern) if extents else None
+            together = digits if unit is None else times(digits, Linear({unit: 1}), self._intern)
+            result = result.plus(Linear({atom: 1}) if together is None else together, k)
         return result
 
     def facts(self, intervals: Intervals) -> Iterator[Linear]:

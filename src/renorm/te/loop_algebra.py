@@ -93,7 +93,8 @@ class LoopAlgebra(ExprAlgebra):
     def unit(self, extent: Linear) -> Linear:
         """The extent as a number or as one product, by which indices are multiplied and divided: a sum of open extents
         gets a variable of its own, which is defined by it."""
-        if extent.number is not None or (not extent.constant and len(extent.terms) == 1 and is_of_extents(extent)):
+        is_product = not extent.constant and len(extent.terms) == 1 and is_of_extents(extent)
+        if extent.number is not None or (is_product and extent.coefficients[0] > 0):
             return extent
         return self._named(extent)
 
