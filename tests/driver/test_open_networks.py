@@ -49,6 +49,17 @@ def rows() -> Graph:
     return g
 
 
+def test_where_typical_sizes_give_no_result_shapes_are_compiled_one_by_one() -> None:
+    """A row of 5 is added: whatever is typical for m, only 5 has a result."""
+    g = Graph("five")
+    x = g.input("x", "float32", ("n", "m"))
+    row = ops.add(x, array(1, 5))
+    g.outputs = [ops.relu(ops.matmul(row, array(5, 3)))]
+    m = renorm.compile(g)
+    given = array(2, 5)
+    np.testing.assert_allclose(m.run(given)[0], interpret.run(g, {"x": given})[0], rtol=1e-4, atol=1e-5)
+
+
 NETWORKS: dict[str, tuple[Callable[[], Graph], list[list[tuple[int, ...]]]]] = {
     "perceptron": (perceptron, [[(n, 24)] for n in (3, 1, 0, 17, 64, 2, 3)]),
     "image": (

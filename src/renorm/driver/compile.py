@@ -17,6 +17,7 @@ from renorm.core import system
 from renorm.core.collector import collection_put_off
 from renorm.core.dims import Sym, format_facts, is_static, linear, symbols_of
 from renorm.core.errors import (
+    InvalidArtifact,
     InvalidExpression,
     InvalidGraph,
     InvalidInput,
@@ -289,8 +290,12 @@ def _specialized(
     )
 
 
-# what is raised where a kernel, or a pass, needs numbers: the same with numbers says what else is wrong
-_CLOSED = (InvalidExpression, InvalidGraph, InvalidLoops, InvalidSchedule, InvalidTarget, OperandError, UserCodeError)
+# what is raised where a kernel, or a pass, needs numbers, and where typical ones give no result: the same with numbers
+# says what else is wrong
+_CLOSED = (
+    *(InvalidArtifact, InvalidExpression, InvalidGraph, InvalidLoops, InvalidSchedule, InvalidTarget),
+    *(OperandError, UserCodeError),
+)
 
 
 @standard_environment()

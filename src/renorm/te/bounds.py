@@ -154,8 +154,11 @@ def axis_values(
             width = ONE if width.number == 0 else algebra.unit(width)
             fused = values[relation.fused]
             quotient, rest = algebra.applied("//", fused, width), algebra.applied("%", fused, width)
-            assert quotient is not None  # an extent divides
-            assert rest is not None
+            if quotient is None or rest is None:
+                raise InvalidSchedule(
+                    f"{stage.name}: {relation.inner.name} may have no rounds, and is fused with the loop around it",
+                    [f"its extent is {algebra.expression(extents[relation.inner])}"],
+                )
             values[relation.outer], values[relation.inner] = quotient, rest
     return values
 
