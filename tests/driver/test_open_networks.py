@@ -64,7 +64,7 @@ def test_where_typical_sizes_give_no_result_shapes_are_compiled_one_by_one(monke
     assert isinstance(m, SpecializingModule)
     assert "needs m == 5" in m.obstacle
     feeds = {"a": array(2, 5), "b": array(2, 5)}
-    np.testing.assert_allclose(m.run(**feeds)[0], interpret.run(rows(), feeds)[0], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(m.run(feeds["a"], feeds["b"])[0], interpret.run(rows(), feeds)[0], rtol=1e-4, atol=1e-5)
 
 
 NETWORKS: dict[str, tuple[Callable[[], Graph], list[list[tuple[int, ...]]]]] = {
