@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from renorm.core.dtypes import FLOATS
-from renorm.expr.nodes import Expr, const
+from renorm.expr.nodes import Expr, as_expr, cast
 from renorm.graph.attributes import Float
 from renorm.graph.op import Reject, Sample
 from renorm.graph.types import bf16, f16, f32, f64
@@ -44,7 +44,7 @@ class GlobalAveragePool(GlobalPool):
     carries = {}
 
     def after(self, total: Expr, count: int) -> Expr:
-        return total / const(count, total.dtype)
+        return total / cast(total.dtype, as_expr(count))
 
     def numpy(self, x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
         return x.mean(axis=axes, keepdims=keepdims)

@@ -12,7 +12,7 @@ from math import prod as product
 from renorm import te
 from renorm.core import dims, dtypes
 from renorm.core.errors import OperandError
-from renorm.expr.nodes import COMBINERS, Expr, Reduce, any_of, binary, call, cast, const, select
+from renorm.expr.nodes import COMBINERS, Expr, Reduce, any_of, as_expr, binary, call, cast, const, select
 from renorm.te import tag
 from renorm.te.arguments import checked
 
@@ -94,7 +94,7 @@ def mean(data: te.Tensor, axis: Axis = None, keepdims: bool = False) -> te.Tenso
     count = product(data.shape[a] for a in reduced_axes(axis, len(data.shape)))
     return te.compute(
         total.shape,
-        lambda *i: cast(data.dtype, te.div(total[i], const(count, total.dtype))),
+        lambda *i: cast(data.dtype, te.div(total[i], cast(total.dtype, as_expr(count)))),
         name="T_divide",
         tag=tag.ELEMWISE,
     )
