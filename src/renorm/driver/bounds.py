@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cached_property
 from math import prod
 
 from renorm.core import dtypes
 from renorm.core.dims import Dim, Sym, size, static, symbols_of
 from renorm.core.errors import InvalidInput, RenormError
 from renorm.core.extents import Evaluation
+from renorm.core.lazy import cached_property
 from renorm.core.limits import Found, Limits
 from renorm.graph.ir import Graph, Node, Value
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from renorm import targets, te
@@ -15,6 +14,7 @@ from renorm.codegen.llvm.requirements import requirements
 from renorm.core import system
 from renorm.core.dims import Dim, static, substitute
 from renorm.core.errors import InvalidInput, InvalidLoops, InvalidSchedule, InvalidTarget
+from renorm.core.lazy import cached_property
 from renorm.core.locks import check_imports
 from renorm.core.target import Target
 from renorm.driver.open import OpenFunction, OpenLoops, OpenProgram, Values

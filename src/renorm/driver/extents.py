@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from renorm.codegen.open_sizes import as_dim
 from renorm.core.dims import Dim, Shape, Sym, Symbol, static, substitute, symbols_of
 from renorm.expr.nodes import Expr, OpenVar
 from renorm.expr.rewrite import variables
 from renorm.graph.ir import Group
-from renorm.te.open import evaluate
-from renorm.te.open_dims import OpenDims
 
 Extents = Callable[[Shape, str], tuple[int, ...]]
 """The extents of a tensor of this shape; what: how errors call it. Expressions of open variables count as ints."""
@@ -42,6 +39,8 @@ class OpenExtents:
 
     def __init__(self, given: Iterable[Symbol], typical: Mapping[str, int]):
         self.variables = {s: _variable(s, typical[s]) for s in given}
+        from renorm.te.open_dims import OpenDims  # as above
+
         self._dims = OpenDims(self.variables)
 
     def __call__(self, shape: Shape, what: str) -> tuple[int, ...]:
@@ -49,6 +48,8 @@ class OpenExtents:
 
     def dim(self, e: int | Expr) -> Dim:
         """Return an expression of the variables as one of the symbols."""
+        from renorm.codegen.open_sizes import as_dim  # loads loops, which a network out of the cache does without
+
         return as_dim(e, {v: Sym(s) for s, v in self.variables.items()})
 
     def given(self, variables: Sequence[OpenVar]) -> tuple[Dim, ...]:
@@ -64,6 +65,8 @@ def _variable(s: Symbol, typical: int) -> OpenVar:
 
 def are_equal(shape: Sequence[Any], other: Sequence[Any]) -> bool:
     """Return whether shapes are equal; open extents count as equal where they are at two values of their variables."""
+    from renorm.te.open import evaluate  # as above
+
     if len(shape) != len(other):
         return False
     for a, b in zip(shape, other):
