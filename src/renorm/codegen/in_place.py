@@ -16,6 +16,7 @@ from math import inf
 
 from renorm.expr import rewrite
 from renorm.expr.bounds import End, Intervals
+from renorm.expr.extents import same_extent
 from renorm.expr.linear import Linear, factors, linear, product
 from renorm.expr.mixed_radix import digit_of
 from renorm.expr.nodes import Expr, Load, Source
@@ -40,7 +41,7 @@ def in_place(kernel: Kernel) -> tuple[tuple[int, int], ...]:
             if x not in accesses.stores
             and x in accesses.loads
             and x.dtype == y.dtype
-            and _is_same_size(x, y)
+            and same_extent(x.size, y.size)
             and all(at is store and rewrite.key(load.indices[0]) == index for load, at in accesses.loads[x])
         ]
         if candidates and _stores_once(store, around):
@@ -77,12 +78,6 @@ class _Accesses:
             case _:
                 for part in children(s):
                     self.collect(part, around)
-
-
-def _is_same_size(x: Buffer, y: Buffer) -> bool:
-    if isinstance(x.size, Expr) or isinstance(y.size, Expr):
-        return isinstance(x.size, Expr) and isinstance(y.size, Expr) and rewrite.same(x.size, y.size)
-    return x.size == y.size
 
 
 def _stores_once(store: Store, around: _Around) -> bool:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from operator import floordiv, mod
-from typing import Any
-
 from renorm.core import dtypes
-from renorm.core.dims import Dim, Sym, maximum, minimum
-from renorm.core.errors import InternalError
+from renorm.core.dims import Dim, Sym
 from renorm.expr.bounds import Intervals
-from renorm.expr.nodes import Binary, Cast, Const, Expr, OpenVar
+from renorm.expr.extents import as_dim
+from renorm.expr.nodes import Expr, OpenVar
 from renorm.tir.nodes import Buffer, Kernel
 
 
@@ -21,13 +17,13 @@ class OpenSizes:
     def __init__(self, kernel: Kernel):
         self._kernel = kernel
         self.names = tuple(f"e{i}" for i in range(len(kernel.given)))
-        self._dims: dict[Expr, Dim] = {v: Sym(name) for v, name in zip(kernel.given, self.names)}
+        self._dims: dict[OpenVar, Dim] = {v: Sym(name) for v, name in zip(kernel.given, self.names)}
         for v in kernel.extents:
             if v.definition is not None:
                 self._dims[v] = self(v.definition)
 
     def __call__(self, e: int | Expr) -> Dim:
-        return as_dim(e, self._dims)
+        return as_dim(e, self._dims.__getitem__)
 
     def positive(self) -> tuple[Dim, ...]:
         """What the loops take to be 1 at least, and is so of some extents only."""
@@ -40,26 +36,3 @@ class OpenSizes:
     def nbytes(self, buffer: Buffer) -> Dim:
         """The bytes of a buffer."""
         return self(buffer.size) * dtypes.itemsize(buffer.dtype)
-
-
-def as_dim(e: int | Expr, dims: Mapping[Expr, Dim]) -> Dim:
-    """Return an expression of open extents, which are `dims`, as a Dim."""
-    match e:
-        case int():
-            return e
-        case Const():
-            return int(e.value)
-        case OpenVar():
-            return dims[e]
-        case Cast():
-            return as_dim(e.a, dims)
-        case Binary(op=op) if op in _APPLIED:
-            return _APPLIED[op](as_dim(e.a, dims), as_dim(e.b, dims))
-        case _:
-            raise InternalError(f"the size {e} is no polynomial of extents")
-
-
-_APPLIED: dict[str, Callable[[Any, Any], Dim]] = {
-    "+": lambda a, b: a + b, "-": lambda a, b: a - b, "*": lambda a, b: a * b, "//": floordiv, "%": mod,
-    "min": minimum, "max": maximum,
-}  # fmt: skip

@@ -323,8 +323,8 @@ def _solve(extent: Dim, number: int, sizes: dict[str, int]) -> str | None:
         return f"{number}, but {extent} is in {format_range(least, most)}"
     if (found := solved(extent, number)) is None:
         return None if (one := linear(extent)) is None else f"{number} is {extent} for no {one[0]}"
-    symbol, size = str(found[0]), found[1]
-    if sizes.setdefault(symbol, int(size)) != size:  # pyright: ignore[reportArgumentType]  # a number over a number
+    symbol, (size,) = str(found[0]), static([found[1]])
+    if sizes.setdefault(symbol, size) != size:
         return f"{symbol} is {size} here and {sizes[symbol]} elsewhere"
     return None
 

@@ -114,10 +114,12 @@ def compile(
     def specialized(extents: Mapping[str, int]) -> CompiledModule:
         return specialize(graph, extents, options)
 
+    def analyze() -> Report:
+        return optimized(graph, {}, planned)[1]
+
     try:
         return _opened(graph, options, specialized, seconds)
     except _CLOSED as error:
-        analyze = lambda: optimized(graph, {}, planned)[1]  # noqa: E731
         return SpecializingModule(graph, specialized, analyze, held, obstacle=str(error))
 
 

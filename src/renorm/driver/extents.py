@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from renorm.core.dims import Dim, Shape, Sym, Symbol, static, substitute, symbols_of
+from renorm.core.dims import Dim, Shape, Sym, Symbol, static, symbols_of
+from renorm.expr.extents import as_dim
 from renorm.expr.nodes import Expr, OpenVar
 from renorm.expr.rewrite import variables
 from renorm.graph.ir import Group
@@ -25,15 +26,6 @@ def symbols(group: Group) -> list[Symbol]:
     return list(dict.fromkeys(s for v in values for d in v.shape for s in sorted(symbols_of(d))))
 
 
-def at(sizes: Mapping[str, int]) -> Extents:
-    """Return the extents where symbols have these values."""
-
-    def found(shape: Shape, what: str) -> tuple[int, ...]:
-        return static([substitute(d, sizes) for d in shape], what)
-
-    return found
-
-
 class OpenExtents:
     """Extents as expressions of open variables, one for each symbol."""
 
@@ -48,9 +40,8 @@ class OpenExtents:
 
     def dim(self, e: int | Expr) -> Dim:
         """Return an expression of the variables as one of the symbols."""
-        from renorm.codegen.open_sizes import as_dim  # loads loops, which a network out of the cache does without
-
-        return as_dim(e, {v: Sym(s) for s, v in self.variables.items()})
+        of = {v: Sym(s) for s, v in self.variables.items()}
+        return as_dim(e, of.__getitem__)
 
     def given(self, variables: Sequence[OpenVar]) -> tuple[Dim, ...]:
         """Return the symbols that open variables of a kernel stand for."""

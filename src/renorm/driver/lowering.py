@@ -117,8 +117,8 @@ def lower_group(graph: Graph, group: Group, target: Target, users: dict[Value, l
     """Return the loop kernel of a group on a target. It is made of nothing but what driver.groups.group_key holds:
     whatever else it comes to read of values, nodes or the graph belongs there too.
 
-    Where extents are open, the group is scheduled where they have typical values (graph.typical), and the open program
-    with it (te.mirror).
+    Where extents are open, the schedule is chosen for the program with typical values for them (graph.typical), and the
+    open program is scheduled alike (te.mirror).
 
     Raises UserCodeError where an op's compute or schedule fails, naming node, op, operand types, file and line.
     """
@@ -129,16 +129,11 @@ def lower_group(graph: Graph, group: Group, target: Target, users: dict[Value, l
         s = _scheduled(group, writes, target, program)
         return _lowered(group, writes, target, s, program, work(program.outs, program.nominal))
     sizes = typical_sizes(graph)
-    program = _program(group, writes, target, extents.at(sizes))
     of_symbols = extents.OpenExtents(given, sizes)
     open_program = _program(group, writes, target, of_symbols)
+    program = _at(open_program, {v: typical_shape([Sym(s)], sizes)[0] for s, v in of_symbols.variables.items()})
     other = te.create_schedule([o.op for o in open_program.outs])
-    try:
-        s = _scheduled(group, writes, target, program, other)
-    except InvalidSchedule:  # what typical extents need no stage for: padding where a tile fits
-        program = _at(open_program, {v: typical_shape([Sym(s)], sizes)[0] for s, v in of_symbols.variables.items()})
-        other = te.create_schedule([o.op for o in open_program.outs])
-        s = _scheduled(group, writes, target, program, other)
+    s = _scheduled(group, writes, target, program, other)
     if s.mirror is None:
         raise InvalidSchedule(f"kernel {group.name}: a schedule that is replaced by another one has no open extents")
     lowered = _lowered(group, writes, target, other, open_program, work(program.outs, program.nominal))

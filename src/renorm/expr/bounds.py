@@ -33,6 +33,7 @@ from renorm.expr.nodes import (
     Var,
     const,
     integer_limits,
+    set_decider,
 )
 from renorm.expr.open_bounds import OpenBounds
 from renorm.expr.rewrite import children, conjuncts, walk
@@ -169,7 +170,7 @@ class Intervals:
             low, high = self.bounds.get(atom) or _of_type(atom.dtype)
             return self._number(low, 0), self._number(high, 1)
         if type(atom) is OpenVar:
-            return (-inf if atom.low is None else atom.low), (inf if atom.high is None else atom.high)
+            return atom.span
         return self.span(atom)
 
     def is_within(self, index: Expr, size: int | Expr) -> bool:
@@ -344,6 +345,9 @@ def open_truth(e: Expr) -> bool | None:
     if isinstance(e, Binary) and e.op in _NEGATED and e.a.dtype in INDEX_TYPES:
         return decided(e.op, intervals.form_span(difference(e.a, e.b, intervals.intern)))
     return decided("!=", intervals.form_span(linear(e, intervals.intern))) if e.dtype in INDEX_TYPES else None
+
+
+set_decider(open_truth)
 
 
 def _truth(op: str, difference: Span) -> Span:

@@ -24,6 +24,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence
 from itertools import count
+from math import inf
 from typing import Any, Protocol, Union
 
 import numpy as np
@@ -31,6 +32,7 @@ import numpy as np
 from renorm.core import dtypes
 from renorm.core.conversion import truncated, wrapped
 from renorm.core.errors import InvalidExpression, suggest
+from renorm.core.linear import Span
 from renorm.expr.operators import Operators
 
 Scalar = int | float | bool
@@ -87,9 +89,7 @@ class Expr(Operators):
     __hash__ = object.__hash__
 
     def __bool__(self) -> bool:
-        from renorm.expr.bounds import open_truth  # programs whose extents are known never ask
-
-        known = open_truth(self)
+        known = _decider(self)
         if known is not None:
             return known
         raise InvalidExpression(
@@ -125,6 +125,19 @@ def set_printer(printer: Callable[[Expr], str]) -> None:
     _printer = printer
 
 
+def _undecided(_: Expr) -> bool | None:
+    return None
+
+
+_decider: Callable[[Expr], bool | None] = _undecided  # set by expr.bounds, which imports this module
+
+
+def set_decider(decider: Callable[[Expr], bool | None]) -> None:
+    """Called once, by expr.bounds: where an expression of open extents has one truth, bool(expression) is that."""
+    global _decider
+    _decider = decider
+
+
 class Var(Expr):
     __slots__ = ("name",)
 
@@ -155,6 +168,11 @@ class OpenVar(Var):
         super().__init__(name, dtype)
         self.typical = typical
         self.low, self.high, self.definition, self.order = low, high, definition, next(OpenVar._made)
+
+    @property
+    def span(self) -> Span:
+        """Least and greatest value, infinite where nobody knows."""
+        return -inf if self.low is None else self.low, inf if self.high is None else self.high
 
 
 class Const(Expr):

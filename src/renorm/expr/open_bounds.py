@@ -270,7 +270,7 @@ class OpenBounds:
 
     def _ends(self, x: Expr) -> tuple[float, float]:
         if type(x) is OpenVar:
-            return (-inf if x.low is None else x.low, inf if x.high is None else x.high)
+            return x.span
         return self._intervals.span(x)
 
 

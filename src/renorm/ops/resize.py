@@ -11,6 +11,7 @@ from renorm import te
 from renorm.core.dims import Dim, is_static, normalize_axis
 from renorm.core.dtypes import ALL, is_float
 from renorm.core.errors import OperandError
+from renorm.expr.extents import same_extent
 from renorm.graph.attributes import Bool, Float, Ints, String
 from renorm.graph.channels import Carry, every
 from renorm.graph.ir import Node
@@ -20,7 +21,6 @@ from renorm.graph.types import Operand, TensorType, bf16, f16, f32, f64, i64, u8
 from renorm.ops.shared import resampling
 from renorm.ops.shared.positions import POSITIONS, Line, position_line, resized, stays
 from renorm.te import tag
-from renorm.te.tensor import same_extent
 
 
 def _by(rule: str, **others: Any) -> dict[str, Any]:

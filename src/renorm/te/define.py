@@ -9,6 +9,7 @@ from typing import Any
 from renorm.core import dtypes
 from renorm.core.absent_names import ABSENT
 from renorm.core.errors import InvalidExpression, suggest
+from renorm.expr.extents import same_extent
 from renorm.expr.nodes import (
     COMBINERS,
     Binary,
@@ -25,7 +26,7 @@ from renorm.expr.nodes import (
     identity_element,
 )
 from renorm.te.arguments import Extent, checked
-from renorm.te.tensor import IterVar, PlaceholderOp, Tensor, as_shape, compute_over, same_extent
+from renorm.te.tensor import IterVar, PlaceholderOp, Tensor, as_shape, compute_over
 from renorm.te.window import Window
 from renorm.tir.nodes import BLOCK_AXES, THREAD_AXES
 

@@ -8,17 +8,13 @@ What ops say of shapes with symbols (which axes stay, what a slice leaves) is so
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from math import inf
-from operator import add, floordiv, mod, mul, sub
 from typing import Any
 
-from renorm.core.dims import Dim, Sym, Symbol, maximum, minimum, substitute, symbols_of
-from renorm.core.errors import InvalidExpression
+from renorm.core.dims import Dim, Sym, Symbol, substitute, symbols_of
 from renorm.expr import nodes
 from renorm.expr.bounds import open_truth
-from renorm.expr.nodes import Binary, Cast, Const, Expr, OpenVar, const
-
-_APPLIED: dict[str, Any] = {"+": add, "-": sub, "*": mul, "//": floordiv, "%": mod, "min": minimum, "max": maximum}
+from renorm.expr.extents import as_dim
+from renorm.expr.nodes import Expr, OpenVar, const
 
 
 class OpenDims:
@@ -32,29 +28,19 @@ class OpenDims:
             self._add(symbol, variable)
 
     def _add(self, name: str, variable: OpenVar) -> Symbol:
-        high = inf if variable.high is None else variable.high
-        symbol = self._symbols[variable] = Symbol(name, max(0, variable.low or 0), high)
+        symbol = self._symbols[variable] = Symbol(name, max(0, variable.low or 0), variable.span[1])
         self.variables[symbol] = variable
         return symbol
 
     def dim(self, extent: Any) -> Dim:
         """Return an extent of a tensor as one of core.dims."""
-        match extent:
-            case Const():
-                return int(extent.value)
-            case OpenVar():
-                if extent not in self._symbols:
-                    name = extent.name if extent.name not in self.variables else f"{extent.name}.{extent.order}"
-                    self._add(name, extent)
-                return Sym(self._symbols[extent])
-            case Cast():
-                return self.dim(extent.a)
-            case Binary(op=op) if op in _APPLIED:
-                return _APPLIED[op](self.dim(extent.a), self.dim(extent.b))
-            case Expr():
-                raise InvalidExpression(f"{extent} is not an extent", ["expected sums, products and quotients"])
-            case _:
-                return extent if isinstance(extent, Sym) else int(extent)
+        return extent if isinstance(extent, Sym) else as_dim(extent, self._symbol)
+
+    def _symbol(self, variable: OpenVar) -> Dim:
+        if variable not in self._symbols:
+            name = variable.name if variable.name not in self.variables else f"{variable.name}.{variable.order}"
+            self._add(name, variable)
+        return Sym(self._symbols[variable])
 
     def shape(self, extents: Iterable[Any]) -> tuple[Dim, ...]:
         """Return `dim` of each extent."""

@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from renorm.core.errors import InvalidSchedule
+from renorm.expr.extents import same_extent
 from renorm.expr.nodes import Expr, Load, Reduce, Var, all_of
 from renorm.expr.rewrite import substitute, transform
 from renorm.te.relations import Fuse, Split
-from renorm.te.tensor import ComputeOp, IterVar, Operation, Tensor, same_extent
+from renorm.te.tensor import ComputeOp, IterVar, Operation, Tensor
 from renorm.tir.nodes import SCOPES
 
 if TYPE_CHECKING:

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from renorm.expr.extents import same_extent
 from renorm.expr.nodes import Expr, Load
 from renorm.expr.rewrite import children, same, transform
 from renorm.tir.nodes import Allocate, Buffer, For, Seq, Stmt, Store, expressions
@@ -177,7 +178,7 @@ def _best_fit(buffer: Buffer, free: Sequence[_Memory]) -> _Memory | None:
 def _holds(size: int | Expr, other: int | Expr) -> bool:
     """Return whether memory of the first size holds what has the other; open ones are to be equal."""
     if isinstance(size, Expr) or isinstance(other, Expr):
-        return isinstance(size, Expr) and isinstance(other, Expr) and same(size, other)
+        return same_extent(size, other)
     return size >= other
 
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from renorm.core import dtypes
 from renorm.core.errors import InternalError, InvalidExpression
-from renorm.expr.bounds import open_truth
+from renorm.expr.extents import same_extent
 from renorm.expr.nodes import (
     Const,
     Expr,
@@ -349,20 +349,6 @@ def compute_over(
     """The tensor whose elements are f(*axis variables); the axes have the given names."""
     axis = [IterVar(n, extent, "data") for n, extent in zip(names, shape, strict=True)]
     return ComputeOp(name, axis, as_expr(f(*(a.var for a in axis))), tag, attrs).tensor
-
-
-def same_extent(a: Extent, b: Extent) -> bool:
-    """Return whether two extents are equal; open ones, where they are at all values of their variables."""
-    if isinstance(a, Expr) or isinstance(b, Expr):
-        return a is b or open_truth(as_expr(a).equal(b)) is True
-    return a == b
-
-
-def differ(a: Extent, b: Extent) -> bool:
-    """Return whether two extents are known to differ; open ones, at all values of their variables."""
-    if isinstance(a, Expr) or isinstance(b, Expr):
-        return open_truth(as_expr(a).equal(b)) is False
-    return a != b
 
 
 @checked("te.", InvalidExpression)

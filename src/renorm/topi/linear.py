@@ -5,6 +5,7 @@ from __future__ import annotations
 from renorm import te
 from renorm.core import dtypes
 from renorm.core.errors import OperandError
+from renorm.expr.extents import same_extent
 from renorm.expr.nodes import Expr, cast
 from renorm.te.arguments import checked
 
@@ -27,7 +28,7 @@ def product(a: te.Tensor, b: te.Tensor, transp_a: bool = False, transp_b: bool =
     rows, columns = len(a.shape) > 1, len(b.shape) > 1
     inner_a = a.shape[-2 if transp_a and rows else -1]
     inner_b = b.shape[-1 if transp_b or not columns else -2]
-    if not te.tensor.same_extent(inner_a, inner_b):
+    if not same_extent(inner_a, inner_b):
         raise OperandError(
             f"cannot multiply {list(a.shape)} by {list(b.shape)}", [f"inner extents {inner_a} and {inner_b}"]
         )
@@ -40,7 +41,7 @@ def product(a: te.Tensor, b: te.Tensor, transp_a: bool = False, transp_b: bool =
     def operand(t: te.Tensor, lead_index: tuple[Expr, ...], last: tuple[Expr, ...]) -> Expr:
         own = t.shape[: len(t.shape) - len(last)]
         behind = lead_index[len(lead_index) - len(own) :]
-        return cast(wide, t[(*(0 if te.tensor.same_extent(e, 1) else i for e, i in zip(own, behind)), *last)])
+        return cast(wide, t[(*(0 if same_extent(e, 1) else i for e, i in zip(own, behind)), *last)])
 
     def element(*index: Expr) -> Expr:
         batch, inner = index[: len(lead)], list(index[len(lead) :])

@@ -12,6 +12,7 @@ from renorm import te
 from renorm.core import dims, dtypes
 from renorm.core.errors import OperandError
 from renorm.expr.bounds import decided, open_truth
+from renorm.expr.extents import differ, same_extent
 from renorm.expr.nodes import (
     Expr,
     all_of,
@@ -79,7 +80,7 @@ def ravel(index: Sequence[Expr], shape: Sequence[int]) -> Expr:
     """The position of `index` in a contiguous tensor."""
     flat: Expr | None = None
     for i, extent in zip(index, shape):
-        if not te.tensor.same_extent(extent, 1):
+        if not same_extent(extent, 1):
             flat = i if flat is None else flat * extent + i
     return const(0) if flat is None else flat
 
@@ -89,10 +90,10 @@ def unravel(flat: Expr, shape: Sequence[int]) -> list[Expr]:
     index: list[Expr] = []
     strides, is_outermost = list(accumulate(shape[:0:-1], mul, initial=1))[::-1], True
     for extent, stride in zip(shape, strides):
-        if te.tensor.same_extent(extent, 1):
+        if same_extent(extent, 1):
             index.append(const(0, flat.dtype))
             continue
-        quotient = flat if te.tensor.same_extent(stride, 1) else flat // stride
+        quotient = flat if same_extent(stride, 1) else flat // stride
         index.append(quotient if is_outermost else quotient % _positive(extent))
         is_outermost = False
     return index
@@ -137,7 +138,7 @@ def broadcast_to(data: te.Tensor, shape: Sequence[Extent]) -> te.Tensor:
     """data repeated along axes of extent 1, and along new leading axes."""
     to: tuple[Any, ...] = tuple(shape)
     joint = te.tensor.broadcast_shape("topi.broadcast_to", data.shape, to)
-    if len(joint) != len(to) or not all(map(te.tensor.same_extent, joint, to)):
+    if len(joint) != len(to) or not all(map(same_extent, joint, to)):
         raise OperandError(f"cannot broadcast {list(data.shape)} to {list(to)}")
     return te.compute(to, lambda *i: element_of(data, i, to), name="T_broadcast_to", tag=tag.BROADCAST)
 
@@ -151,9 +152,7 @@ def concatenate(a_tuple: Sequence[te.Tensor], axis: int = 0) -> te.Tensor:
     at = dims.normalize_axis(axis, len(first.shape))
     others = [k for k in range(first.ndim) if k != at]
     if any(
-        t.dtype != first.dtype
-        or t.ndim != first.ndim
-        or any(te.tensor.differ(t.shape[k], first.shape[k]) for k in others)
+        t.dtype != first.dtype or t.ndim != first.ndim or any(differ(t.shape[k], first.shape[k]) for k in others)
         for t in a_tuple
     ):
         raise OperandError(
@@ -161,7 +160,7 @@ def concatenate(a_tuple: Sequence[te.Tensor], axis: int = 0) -> te.Tensor:
             [f"{t.name} {t.dtype}{list(t.shape)}" for t in a_tuple],
             "all extents but that one, and all dtypes, must be equal",
         )
-    parts = [t for t in a_tuple if not te.tensor.same_extent(t.shape[at], 0)] or [first]
+    parts = [t for t in a_tuple if not same_extent(t.shape[at], 0)] or [first]
     shape = list(first.shape)
     shape[at] = sum(t.shape[at] for t in a_tuple)
 
@@ -173,7 +172,7 @@ def concatenate(a_tuple: Sequence[te.Tensor], axis: int = 0) -> te.Tensor:
 
 
 def _shifted(x: te.Tensor, index: Sequence[Expr], axis: int, start: int) -> Expr:
-    return x[tuple(i - start if k == axis and not te.tensor.same_extent(start, 0) else i for k, i in enumerate(index))]
+    return x[tuple(i - start if k == axis and not same_extent(start, 0) else i for k, i in enumerate(index))]
 
 
 def select_part(position: Expr, starts: Sequence[int], values: Sequence[Expr]) -> Expr:
@@ -254,7 +253,7 @@ def gather_ranges(x: te.Tensor, ranges: Sequence[range | Taken]) -> te.Tensor:
 
     def at(i: Expr, r: range | Taken) -> Expr:
         scaled = i if r.step == 1 else i * r.step
-        return scaled if te.tensor.same_extent(r.start, 0) else scaled + r.start
+        return scaled if same_extent(r.start, 0) else scaled + r.start
 
     return te.compute(
         tuple(len(r) if isinstance(r, range) else r.count for r in ranges),
@@ -336,7 +335,7 @@ def tile(a: te.Tensor, reps: Sequence[Extent]) -> te.Tensor:
     times = (1,) * (rank - len(reps)) + tuple(reps)
 
     def element(*index: Expr) -> Expr:
-        source = [i if te.tensor.same_extent(t, 1) else i % _positive(n) for i, n, t in zip(index, own, times)]
+        source = [i if same_extent(t, 1) else i % _positive(n) for i, n, t in zip(index, own, times)]
         return a[tuple(source[rank - len(a.shape) :])]
 
     return te.compute(tuple(n * t for n, t in zip(own, times)), element, name="T_tile", tag=tag.INJECTIVE)
@@ -370,7 +369,7 @@ def pad(
     if mode != "constant" and any(isinstance(p, int) and p < 0 for p in before + after):
         raise OperandError(f"topi.pad: negative pads {list(before)}, {list(after)} need mode constant, not {mode}")
     if mode != "constant" and any(
-        te.tensor.same_extent(n, 0) and not (te.tensor.same_extent(b, 0) and te.tensor.same_extent(a, 0))
+        same_extent(n, 0) and not (same_extent(b, 0) and same_extent(a, 0))
         for n, b, a in zip(data.shape, before, after)
     ):
         raise OperandError(f"topi.pad: {data.name} {list(data.shape)} is empty, so there is nothing to repeat")
@@ -378,14 +377,14 @@ def pad(
     value = as_expr(pad_value) if isinstance(pad_value, Expr) else const(pad_value, data.dtype)
 
     def source(i: Expr, n: Any, b: Any, a: Any) -> Expr:
-        shifted = i if te.tensor.same_extent(b, 0) else i - b
-        if mode == "constant" or (te.tensor.same_extent(b, 0) and te.tensor.same_extent(a, 0)):
+        shifted = i if same_extent(b, 0) else i - b
+        if mode == "constant" or (same_extent(b, 0) and same_extent(a, 0)):
             return shifted
         if mode == "edge":
             return maximum(minimum(shifted, n - 1), 0)
         if mode == "wrap":
             return shifted % n
-        if te.tensor.same_extent(n, 1):
+        if same_extent(n, 1):
             return const(0, i.dtype)
         turned = shifted % (2 * (n - 1))  # n being open, it may be 1: a remainder by 0 is 0
         turned = minimum(turned, 2 * (n - 1) - turned)

@@ -89,11 +89,11 @@ def _scratch_offsets(phases: Sequence[Phase]) -> tuple[dict[Buffer, int | Expr],
     total: int | Expr = end
     for buffer in dict.fromkeys(of_open_size):
         offsets[buffer] = total
-        total = total + aligned_bytes(buffer)
+        total = total + _aligned_bytes(buffer)
     return offsets, total
 
 
-def aligned_bytes(buffer: Buffer) -> Expr:
+def _aligned_bytes(buffer: Buffer) -> Expr:
     """Return the bytes of a buffer of open size, up to a multiple of ALIGNMENT."""
     nbytes = buffer.size * dtypes.itemsize(buffer.dtype)
     return as_expr((nbytes + (ALIGNMENT - 1)) // ALIGNMENT * ALIGNMENT)
@@ -147,13 +147,11 @@ class _PhaseEmitter:
         for k, v in enumerate(self._kernel.given, start=count):
             address = self.f.offset(Value("%args", PTR), "ptr", constant(I64, k))
             value = self.f.effect(f"load i64, ptr {address.text}, align 8, !invariant.load !0", I64)
-            ends = -inf if v.low is None else v.low, inf if v.high is None else v.high
-            indices.bindings[v] = indices.form_of(value, ends)
+            indices.bindings[v] = indices.form_of(value, v.span)
         for v in self._kernel.extents:
             if v.definition is not None:
                 value = indices.value(indices.linear(v.definition))
-                ends = -inf if v.low is None else v.low, inf if v.high is None else v.high
-                indices.bindings[v] = indices.form_of(value, ends)
+                indices.bindings[v] = indices.form_of(value, v.span)
         used = _buffers(phase)
         for k, buffer in enumerate(self._arguments):
             if buffer in used:

@@ -166,12 +166,8 @@ class Memory:
         f, lanes = self._f, len(forms)
         first, low = forms[0], min(form.constant for form in forms)
         start = Form(first.terms, low // lanes * lanes)
-        if (
-            place.size is None
-            or place.size % lanes
-            or first.split(lanes)[1].terms
-            or not all(form.is_parallel(first) for form in forms)
-        ):
+        is_cut = place.size is not None and not place.size % lanes and not first.split(lanes)[1].terms
+        if not is_cut or not all(form.is_parallel(first) for form in forms):
             return None
         order = [form.constant - start.constant for form in forms]
         if max(order) >= lanes:

@@ -18,9 +18,9 @@ import numpy as np
 from renorm import te
 from renorm.core.dims import Dim
 from renorm.core.errors import OperandError
+from renorm.expr.extents import same_extent
 from renorm.expr.nodes import Expr, as_expr, cast
 from renorm.te.open_dims import larger
-from renorm.te.tensor import same_extent
 
 HALF = Fraction(1, 2)
 

@@ -16,6 +16,7 @@ from renorm import te, topi
 from renorm.core import dims
 from renorm.core.dims import Dim, Shape, format_shape
 from renorm.core.errors import OperandError
+from renorm.expr.extents import same_extent
 from renorm.graph.attributes import Ints, String
 from renorm.graph.op import OpDef
 from renorm.graph.types import Operand
@@ -157,7 +158,7 @@ def check_group(op: Any, group: int, x: Operand, w: Operand, per_group: Dim, div
 def pad(x: te.Tensor, before: Sequence[int], after: Sequence[int], value: float = 0.0) -> te.Tensor:
     """`x` continued by `value` along its spatial axes; `x` itself where there is nothing to add. What memory holds in
     blocks of channels stays in blocks."""
-    if all(te.tensor.same_extent(n, 0) for n in (*before, *after)):
+    if all(same_extent(n, 0) for n in (*before, *after)):
         return x
     form = layout.form_of(x)
     is_blocked = form is not None and form.cuts_only(1)
