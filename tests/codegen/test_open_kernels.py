@@ -137,8 +137,8 @@ PROGRAMS: dict[str, tuple[Program, int, Callable[..., Array]]] = {
 }
 
 
-def lowered(build: Program, count: int) -> tuple[Kernel, list[te.Tensor], list[OpenVar]]:
-    extents = [OpenVar(name, low=1) for name in "nmk"[:count]]
+def lowered(build: Program, count: int, most: int | None = None) -> tuple[Kernel, list[te.Tensor], list[OpenVar]]:
+    extents = [OpenVar(name, low=1, high=most) for name in "nmk"[:count]]
     s, args = build(*extents)
     return te.lower(s, args), args, extents
 
@@ -168,6 +168,17 @@ def test_one_code_for_all_extents(name: str) -> None:
         shapes = [te.specialize(te.create_schedule(t.op), [t], dict(zip(extents, sizes)))[1][0].shape for t in args]
         *operands, result = (x.reshape(s) for x, s in zip(found, shapes))
         np.testing.assert_allclose(result, reference(*operands), rtol=1e-4, atol=1e-5, err_msg=str(sizes))
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_greatest_value_takes_nothing_away_from_what_is_proved(name: str) -> None:
+    """Buffers end at n, not at the most that n may be: loops are cut where they are without it, conditions go."""
+    build, count, _ = PROGRAMS[name]
+    bounded, unbounded = (prepare(lowered(build, count, most)[0]) for most in (384, None))
+    verify(bounded)
+    texts = [str(kernel).split("\n", 1) for kernel in (bounded, unbounded)]
+    assert "n(1, 384)" in texts[0][0]
+    assert texts[0][1] == texts[1][1]
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

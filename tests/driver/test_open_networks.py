@@ -92,6 +92,23 @@ def test_one_module_serves_all_shapes(name: str, level: int, threads: int) -> No
             np.testing.assert_allclose(ours, theirs, rtol=2e-4, atol=2e-5)
 
 
+def test_extents_may_be_bounded() -> None:
+    """What is as large as an open shape says has no number of elements, though its extents have a greatest value."""
+    g = Graph("bounded")
+    x = g.input("x", "float32", ("n", "m", 24))
+    heads = ops.transpose(ops.reshape(x, np.array([0, -1, 4, 6])), perm=(0, 2, 1, 3))
+    filled = ops.constant_of_shape(ops.shape(heads), value=0.5)
+    g.outputs = [ops.softmax(ops.matmul(ops.add(heads, filled), array(6, 6)))]
+    m = renorm.compile(g, shapes={"x": (1, "1..48", 24)})
+    assert isinstance(m, OpenModule), getattr(m, "obstacle", m)
+    for n in (1, 8, 13, 48):
+        feeds = {"x": array(1, n, 24)}
+        (found,), (expected,) = m.run(feeds["x"]), interpret.run(g, feeds)
+        np.testing.assert_allclose(found, expected, rtol=2e-4, atol=2e-5)
+    with pytest.raises(InvalidInput, match="49"):
+        m.run(array(1, 49, 24))
+
+
 def test_a_file_serves_all_shapes(tmp_path: Path) -> None:
     g = perceptron()
     m = renorm.compile(g, threads=1)

@@ -10,6 +10,7 @@ import numpy as np
 from renorm import te, topi
 from renorm.core import dims, dtypes
 from renorm.core.errors import OperandError
+from renorm.expr.nodes import Expr
 from renorm.graph.attributes import Attribute, Type
 from renorm.graph.op import OnnxNode, Reject, Sample
 from renorm.graph.types import Operand, TensorType, i64
@@ -57,7 +58,7 @@ class ConstantOfShape(Injective):
         return TensorType(self.dtype, tuple(shape.known))
 
     def compute(self, shape: np.ndarray[Any, Any]) -> te.Tensor:
-        return topi.full([int(d) for d in shape], self.dtype, self.value)
+        return topi.full([d if isinstance(d, Expr) else int(d) for d in shape], self.dtype, self.value)
 
     def reference(self, shape: Any) -> Any:
         return np.full(tuple(shape), self.value, dtypes.numpy_dtype(self.dtype))

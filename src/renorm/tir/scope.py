@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from renorm.expr.bounds import End, Intervals, is_finite
+from renorm.expr.linear import linear
 from renorm.expr.nodes import Binary, Const, Expr, Load, Not, OpenVar, Var
 from renorm.expr.rewrite import conjuncts, same, substitute, variables
 from renorm.expr.rewrite import walk as walk_expr
@@ -29,12 +30,13 @@ class Scope:
         return Scope(written=frozenset(s.buffer for s in walk(body) if isinstance(s, Store)))
 
     def inside(self, loop: For) -> Scope:
-        """In the body of a loop; its iterations reach from the least start to the greatest end."""
+        """In the body of a loop; its iterations reach from the least start to the greatest end. Ends stay forms where
+        open extents stand in them, also those that have a greatest value: what is a buffer's size is no number."""
         intervals = self.intervals()
         low, _ = intervals.span(loop.start)
         last = Binary("+", loop.start, loop.extent)
         _, high = intervals.span(last)
-        if is_finite((low, high)):
+        if is_finite((low, high)) and not intervals.is_open(linear(last, intervals.intern)):
             return self.with_bounds(loop.var, low, high - 1)
         return self.within(loop.var, loop.start, last)
 
