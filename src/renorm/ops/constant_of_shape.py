@@ -58,7 +58,8 @@ class ConstantOfShape(Injective):
         return TensorType(self.dtype, tuple(shape.known))
 
     def compute(self, shape: np.ndarray[Any, Any]) -> te.Tensor:
-        return topi.full([d if isinstance(d, Expr) else int(d) for d in shape], self.dtype, self.value)
+        extents: Any = [d if isinstance(d, Expr) else int(d) for d in shape]  # an open one counts as a number
+        return topi.full(extents, self.dtype, self.value)
 
     def reference(self, shape: Any) -> Any:
         return np.full(tuple(shape), self.value, dtypes.numpy_dtype(self.dtype))
