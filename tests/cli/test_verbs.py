@@ -22,6 +22,7 @@ import renorm
 from renorm.cli import main
 from renorm.cli.group import VERBS
 from renorm.codegen import structural_hash
+from renorm.driver import compare as comparing
 from renorm.driver import kernels
 from renorm.driver.measure import Measured, side_by_side
 from renorm.graph.ir import Graph
@@ -376,6 +377,83 @@ def test_open_extents_are_stated() -> None:
     outputs = run_json("run", MODEL, "--shape", "pixels=3..64x1x8x8")["outputs"]
     assert outputs[0]["shape"] == "3x10"
     assert "which is not open" in run("inspect", MODEL, "--shape", "pixels=nxnx8x8", code=2).stderr
+
+
+SIZES = ("--shape", "pixels=1x1x8x8", "--shape", "pixels=5x1x8x8")
+
+
+@pytest.mark.parametrize("kind", ["model", "open", "fixed"])
+def test_verbs_take_several_shapes(kind: str, artifact: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row for each, of one open module; of a file of fixed shapes an error."""
+    if kind == "fixed":
+        for verb in ("run", "bench", "profile"):
+            assert "pixels, axis 0: 1 where the model has 2" in run(verb, artifact, *SIZES, code=2).stderr
+        return
+    subject = MODEL
+    if kind == "open":
+        subject = tmp_path / "open.renorm"
+        run("compile", MODEL, "-o", subject)
+        monkeypatch.setattr(renorm, "compile", None)
+    shapes = [{"pixels": [1, 1, 8, 8]}, {"pixels": [5, 1, 8, 8]}]
+    found = run_json("run", subject, *SIZES, "-o", tmp_path / "y.npz")
+    assert [call["shapes"] for call in found["calls"]] == shapes
+    assert [call["outputs"][0]["shape"] for call in found["calls"]] == ["1x10", "5x10"]
+    with np.load(tmp_path / "y.npz") as held:
+        assert {name: held[name].shape for name in held.files} == {"scores": (1, 10), "1/scores": (5, 10)}
+    brief = ("--seconds", 0.02, "--rounds", 1, "--threads", 1)
+    found = run_json("bench", subject, *SIZES, *brief)
+    assert [call["shapes"] for call in found["calls"]] == shapes
+    assert all(call["latency_ms"][0]["median"] > 0 for call in found["calls"])
+    printed = run("profile", subject, *SIZES, "--repeats", 1, "--threads", 1).stdout
+    assert [line.split()[0] for line in printed.splitlines() if line.startswith("pixels=")] == [
+        "pixels=1x1x8x8",
+        "pixels=5x1x8x8",
+    ]
+    calls = run_json("profile", subject, *SIZES, "--repeats", 1, "--threads", 1)["calls"]
+    one, five = (sum(launch["work"]["flops"] for launch in call["launches"]) for call in calls)
+    assert five == pytest.approx(5 * one, rel=0.01)
+    assert "--trace shows one run" in run("profile", subject, *SIZES, "--trace", tmp_path / "t", code=2).stderr
+
+
+def test_open_code_is_checked_at_each_shape(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = list[Any]()
+    given = comparing.compile
+    monkeypatch.setattr(comparing, "compile", lambda *args, **named: made.append(given(*args, **named)) or made[-1])
+    found = run_json("check", MODEL, *SIZES, "--reference", "interpreter")
+    assert found["agrees"]
+    assert [call["shapes"]["pixels"][0] for call in found["calls"]] == [1, 5]
+    assert [type(m).__name__ for m in made].count("OpenModule") == 1
+    made.clear()
+    assert run_json("check", MODEL, "--shape", "pixels=?x1x8x8", "--shape", "pixels=3x1x8x8")["agrees"]
+    assert [type(m).__name__ for m in made].count("OpenModule") == 1
+    printed = run("check", MODEL, *SIZES, "--reference", "interpreter").stdout
+    assert "against interpreter at pixels=5x1x8x8" in printed
+
+    class Wrong:
+        """An override whose compute is off by a tenth."""
+
+        @staticmethod
+        def compute(op: Any, x: Any) -> Any:
+            return renorm.topi.maximum(x, 0.0) * 1.1
+
+    renorm.override("relu", target="llvm", compute=Wrong.compute)
+    try:
+        found = run_json("check", MODEL, *SIZES, code=1)
+    finally:
+        renorm.override("relu", target="llvm")
+    assert [call["first"]["name"] for call in found["calls"]] == ["/Relu", "/Relu"]
+    assert not found["agrees"]
+
+
+def test_shapes_that_say_too_much_are_refused(artifact: Path) -> None:
+    assert "pixels has 2 shapes" in run("compile", MODEL, *SIZES, code=2).stderr
+    more = ("--shape", "other=1x2", "--shape", "other=2x2", "--shape", "other=3x2")
+    assert "take their shapes in turn" in run("run", MODEL, *SIZES, *more, code=2).stderr
+    ranks = ("--shape", "pixels=1x1x8x8", "--shape", "pixels=1x8x8")
+    assert "different ranks" in run("run", MODEL, *ranks, code=2).stderr
+    facts = ("--shape", "pixels=nx1x8x8", "--shape", "pixels=2*nx1x8x8")
+    assert "two shapes with open extents" in run("bench", MODEL, *facts, code=2).stderr
+    assert "two files are compared at one shape" in run("check", MODEL, MODEL, *SIZES, code=2).stderr
 
 
 def test_inputs_become_constants(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

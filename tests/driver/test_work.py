@@ -8,16 +8,20 @@ import numpy as np
 import onnx
 import pytest
 from onnx import parser
+from tests.driver.test_open_networks import NETWORKS
 from tests.random_numbers import RNG
 
 import renorm
-from renorm import te, topi
+from renorm import ops, te, topi
 from renorm.core import target
+from renorm.core.dims import integer
 from renorm.driver.compile import analyze
 from renorm.driver.lowering import lower_group
 from renorm.driver.work import work
+from renorm.graph.ir import Graph
 from renorm.graph.types import TensorType
 from renorm.ops.winograd_conv import WinogradConv
+from renorm.runtime.profile import profile
 from renorm.runtime.report import WorkRecord
 
 
@@ -43,9 +47,9 @@ def test_convolution(groups: int, stride: int) -> None:
         f"{{ y = Conv<pads=[1,1,1,1], group={groups}, strides=[{stride},{stride}]>(x, w) }}"
     )
     assert found.flops == 2 * n * k * oh * ow * (c // groups) * 9
-    assert found.bytes >= 4 * (n * c * h * w + k * (c // groups) * 9 + n * k * oh * ow)
+    assert integer(found.bytes) >= 4 * (n * c * h * w + k * (c // groups) * 9 + n * k * oh * ow)
     # weights are stored in whole blocks of result channels
-    assert found.bytes <= 4 * (n * c * h * w + 64 * (c // groups) * 9 + n * k * oh * ow)
+    assert integer(found.bytes) <= 4 * (n * c * h * w + 64 * (c // groups) * 9 + n * k * oh * ow)
 
 
 def test_matmul_with_an_epilogue() -> None:
@@ -90,7 +94,7 @@ def test_the_report_of_a_compiled_network_has_it(tmp_path: Path) -> None:
     module.save(tmp_path / "net.renorm")
     works = [k.work for k in renorm.load(tmp_path / "net.renorm").report.kernels]
     assert works == [k.work for k in module.report.kernels]
-    assert sum(w.flops for w in works) >= 35 * 3
+    assert sum(integer(w.flops) for w in works) >= 35 * 3
     assert works[-1].bytes == 4 * 2 * 35
 
 
@@ -98,3 +102,33 @@ def test_winograd_counts_the_direct_convolution() -> None:
     x, u, y = (TensorType("float32", shape) for shape in ((2, 5, 9, 11), (36, 5, 7), (2, 7, 9, 11)))
     op = WinogradConv(pads=(1, 0, 1, 2), kernel_shape=(3, 3))
     assert op.nominal_flops([x, u, None], [y]) == 2 * (2 * 7 * 9 * 11) * 5 * 9
+
+
+@pytest.mark.parametrize("network", ["image", "perceptron", "rows"])
+def test_work_of_open_extents_is_that_of_numbers(network: str, tmp_path: Path) -> None:
+    """A kernel of open extents, of a file too, has the work that the kernels compiled for a shape have."""
+    build, calls = NETWORKS[network]
+    m = renorm.compile(build(), threads=1, opt_level=2)
+    m.save(tmp_path / "open.renorm")
+    held = renorm.load(tmp_path / "open.renorm", threads=1)
+    for shapes in calls:
+        if 0 in shapes[0]:
+            continue
+        feeds = [np.zeros(shape, np.float32) for shape in shapes]
+        fixed = renorm.compile(build(), threads=1, opt_level=2, shapes=dict(zip((v.name for v in m.inputs), shapes)))
+        found = [t.work for t in profile(held, *feeds, repeats=1)]
+        for one, other in zip(found, (k.work for k in fixed.report.kernels), strict=True):
+            assert one.flops == other.flops
+            # what is copied beside a tile, and weights in whole blocks, is as memory has them
+            assert integer(one.bytes) == pytest.approx(integer(other.bytes), rel=0.3)
+
+
+def test_work_of_winograd_is_nominal_where_extents_are_open() -> None:
+    g = Graph("image")
+    x = g.input("x", "float32", ("n", 32, "h", "w"))
+    g.outputs = [ops.conv(x, RNG.normal(size=(32, 32, 3, 3)).astype(np.float32), pads=(1,) * 4)]
+    m = renorm.compile(g, threads=1)
+    (record,) = [k.work for k in m.report.kernels if k.work.is_nominal]
+    assert record.substituted({"n": 2, "h": 20, "w": 30}).flops == 2 * 2 * 32 * 32 * 9 * 20 * 30
+    assert "for any n, h, w" in str(m.report)
+    assert "18432*h*n*w" in {k["work"]["flops"] for k in m.report.to_json()["kernels"]}

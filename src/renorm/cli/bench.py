@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from renorm.cli import network, output
-from renorm.cli.options import FILE, compiling, model, seed, train_state, trusting, verb
+from renorm.cli.options import FILE, calling, model, seed, train_state, trusting, verb
 from renorm.driver.measure import PEERS, Contender, Measured, obstacle, side_by_side
 from renorm.errors import InvalidInput
 
@@ -31,7 +31,7 @@ _MIB = 2**20
 @seed
 @train_state
 @trusting
-@compiling
+@calling
 def command(
     model: Path,
     against: str,
@@ -42,31 +42,39 @@ def command(
     options: dict[str, Any],
     trust: dict[str, Any],
 ) -> output.Outcome:
-    """Measures the latency of MODEL (.onnx or .renorm) on random inputs, each runtime in a process of its own."""
+    """Measures the latency of MODEL (.onnx or .renorm) on random inputs, each runtime in a process of its own. With
+    several shapes of an input, at each of them."""
     peers = [_peer(name.strip(), model, program) for name in against.split(",") if name.strip()]
-    opened, inputs = network.with_inputs(model, options, seed, trust)
+    opened, calls = network.with_inputs(model, options, seed, trust)
+    threads = network.at(opened, calls[0]).threads
+    told = list[tuple[dict[str, Any], list[Measured], list[float | None]]]()
     with TemporaryDirectory() as folder:
-        artifact = Path(folder) / "network.renorm"
-        opened.save(artifact)
-        contenders = [Contender("renorm", "renorm", artifact), *peers]
-        found = side_by_side(contenders, inputs, opened.threads, rounds=rounds, seconds=seconds)
-    reference = found[1] if peers and found[1].latency else None
-    errors = [m.error(reference) if m.latency and reference else None for m in found]
-    title = f"{model.name}, {opened.threads} threads, ms per call"
-    columns = ["runtime", "median", "p90", "least", "spread", "calls", "peak MiB"]
-    output.table(title, [*columns, f"error to {peers[0].name}"] if reference else columns, _rows(found, errors))
-    for m in found:
-        if m.failure:
-            output.line(f"{m.name}: {m.failure}")
+        artifact, saved = Path(folder) / "network.renorm", None
+        for inputs in calls:
+            if saved is not (saved := network.at(opened, inputs)):
+                saved.save(artifact)
+            contenders = [Contender("renorm", "renorm", artifact), *peers]
+            found = side_by_side(contenders, inputs, threads, rounds=rounds, seconds=seconds)
+            reference = found[1] if peers and found[1].latency else None
+            errors = [m.error(reference) if m.latency and reference else None for m in found]
+            told.append((inputs, found, errors))
+    columns = ("runtime", "median", "p90", "least", "spread", "calls", "peak MiB")
+    rows = [
+        row if len(told) == 1 else (network.shapes_text(inputs), *row) for inputs, f, e in told for row in _rows(f, e)
+    ]
+    has_errors = any(e is not None for _, _, errors in told for e in errors)
+    shown = (*(("call",) if len(told) > 1 else ()), *columns, *((f"error to {peers[0].name}",) if has_errors else ()))
+    rows = [row if has_errors else row[:-1] for row in rows]
+    output.table(f"{model.name}, {threads} threads, ms per call", shown, rows)
+    for m in (m for _, found, _ in told for m in found if m.failure):
+        output.line(f"{m.name}: {m.failure}")
     keys = ("name", "open_seconds", "first_seconds", "peak_bytes", "failure")
-    return output.Outcome(
-        {
-            "threads": opened.threads,
-            "shapes": {n: list(a.shape) for n, a in inputs.items()},
-            "latency_ms": [asdict(m.latency) for m in found if m.latency],
-            "runtimes": [{k: getattr(m, k) for k in keys} | {"error": e} for m, e in zip(found, errors)],
-        }
-    )
+
+    def data(found: list[Measured], errors: list[float | None]) -> dict[str, Any]:
+        runtimes = [{k: getattr(m, k) for k in keys} | {"error": e} for m, e in zip(found, errors)]
+        return {"latency_ms": [asdict(m.latency) for m in found if m.latency], "runtimes": runtimes}
+
+    return output.Outcome({"threads": threads, **network.of_calls([(inputs, data(f, e)) for inputs, f, e in told])})
 
 
 def _peer(name: str, model: Path, program: Path | None) -> Contender:
@@ -87,8 +95,7 @@ def _peer(name: str, model: Path, program: Path | None) -> Contender:
 
 def _rows(found: list[Measured], errors: list[float | None]) -> list[tuple[Any, ...]]:
     return [
-        (t.name, t.median, t.p90, t.least, f"{t.spread:.1%}", t.calls, m.peak_bytes / _MIB)
-        + ((error,) if error is not None else ())
-        for m, error in zip(found, errors)
+        (t.name, t.median, t.p90, t.least, f"{t.spread:.1%}", t.calls, m.peak_bytes / _MIB, "" if e is None else e)
+        for m, e in zip(found, errors)
         if (t := m.latency)
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -9,13 +10,13 @@ from typing import Any
 import click
 
 import renorm
-from renorm.cli import output
-from renorm.cli.options import FILE, arrays, compiling, given, model, seed, split_values, verb
+from renorm.cli import network, output
+from renorm.cli.options import FILE, Shapes, arrays, calling, given, model, seed, split_values, verb
 from renorm.cli.progress import progress
 from renorm.core.difference import Difference
 from renorm.core.random_inputs import random_inputs
 from renorm.core.tolerance import Tolerance
-from renorm.driver.compare import REFERENCES, Comparison, compare, compare_draws
+from renorm.driver.compare import REFERENCES, Comparison, compare, compare_draws, compare_open
 from renorm.driver.draws import load_draws, random_draws, save_draws
 from renorm.driver.runners import RUNNERS, run_draws
 from renorm.errors import InvalidInput
@@ -41,7 +42,7 @@ _RUNNER = "interpreter"  # the default of --with
 @given
 @seed
 @click.option("--reference", type=click.Choice(REFERENCES), default=None, help="Default: ort if it runs the model.")
-@compiling
+@calling
 def command(
     model: Path,
     after: Path | None,
@@ -60,7 +61,8 @@ def command(
 ) -> output.Outcome:
     """Compares MODEL compiled by renorm with ONNX Runtime, or with the reference interpreter, on random inputs
     or given ones; names the first node that diverges. Says how far each layer that is computed by an algorithm which
-    rounds differently is from its definition in float64.
+    rounds differently is from its definition in float64. With a shape that leaves extents open, or several of one
+    input, the network is compiled once for all of them, and compared at each.
 
     With AFTER, two files (.onnx, .tflite, .circle, also one of each) are run on the same inputs by what --with names:
     renorm's interpreter in float64, renorm's own code, ONNX Runtime (ort), LiteRT, or tico's runtime of Circle files
@@ -81,6 +83,8 @@ def command(
     if after is not None and expected_file is not None:
         raise InvalidInput("--expected takes the place of one of two files", do="name one model")
     shapes, limits = options.pop("shapes"), options["limits"]
+    if len(shapes.calls) > 1:
+        raise InvalidInput("two files are compared at one shape of each input", do="leave out the other shapes")
     if expected_file is not None:
         before = load_draws(expected_file, inputs_file), f"kept in {expected_file.name}"
     else:
@@ -88,7 +92,7 @@ def command(
             drawn = load_draws(inputs_file)
         else:
             named = arrays(inputs, [v.name for v in renorm.read(model, limits=limits).inputs])
-            drawn = random_draws(model, named, seed=seed, count=draws, shapes=shapes, limits=limits)
+            drawn = random_draws(model, named, seed=seed, count=draws, shapes=shapes.calls[0], limits=limits)
         with progress(f"running {model.name}"):
             before = run_draws(model, drawn, runner, **options)
     if save_to is not None:
@@ -123,21 +127,33 @@ def _compiled(
     options: dict[str, Any],
 ) -> output.Outcome:
     bound, files = split_values(inputs)
+    shapes: Shapes = options.pop("shapes")
     graph = renorm.read(model, inputs=bound, limits=options["limits"])
     held = arrays(files, [v.name for v in graph.inputs])
-    shapes = {**(options.pop("shapes") or {}), **{n: a.shape for n, a in held.items()}}
-    held = {**random_inputs(graph.inputs, seed, shapes), **held}
-    held |= {name: graph.constants[name].told for name in bound}
-    options["bound"] = tuple(bound)
+    drawn = {n: a.shape for n, a in held.items()}
+    calls = [{**random_inputs(graph.inputs, seed, {**s, **drawn}), **held} for s in shapes.calls]
+    elements: dict[str, Any] = {name: graph.constants[name].told for name in bound}
+    named: dict[str, Any] = {"reference": reference, "tolerance": tolerance, "bound": tuple(bound)}
+    arguments = [{**call, **elements} for call in calls]
     with progress(f"checking {model.name}") as tell:
-        found = compare(model, held, reference=reference, tolerance=tolerance, progress=tell, **options)
-    _print(found, f"against {found.reference}")
-    if found.roundings:
-        layers = [(r.node, r.algorithm, r.l2, r.largest) for r in found.roundings]
-        output.table("layers that round differently", ("node", "algorithm", "relative L2 error", "largest"), layers)
-    if f := found.first:
-        output.line(f"first diverging node: {f.node!r} ({f.op}), relative error {f.error:.3g}")
-    return _outcome(found, found.agrees)
+        named |= options | {"progress": tell}
+        if shapes.is_open:
+            compared = list(compare_open(model, arguments, shapes=shapes.stated, **named))
+        else:
+            compared = [compare(model, given, **named) for given in arguments]
+    told = list[tuple[Mapping[str, Any], Mapping[str, Any]]]()
+    for call, found in zip(calls, compared, strict=True):
+        where = f" at {network.shapes_text(call)}" if len(calls) > 1 else ""
+        _print(found, f"against {found.reference}{where}")
+        if found.roundings:
+            layers = [(r.node, r.algorithm, r.l2, r.largest) for r in found.roundings]
+            title = f"layers that round differently{where}"
+            output.table(title, ("node", "algorithm", "relative L2 error", "largest"), layers)
+        if f := found.first:
+            output.line(f"first diverging node: {f.node!r} ({f.op}), relative error {f.error:.3g}")
+        told.append((call, _outcome(found, found.agrees).data))
+    agrees = all(found.agrees for found in compared)
+    return output.Outcome(network.of_calls(told) | {"agrees": agrees}, 0 if agrees else 1)
 
 
 def _print(found: Comparison, title: str) -> None:

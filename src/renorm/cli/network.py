@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import renorm
 from renorm.cli.progress import progress
-from renorm.core.dims import is_static
 from renorm.core.random_inputs import random_inputs
 from renorm.errors import InvalidInput
 
 
 def opened(model: Path, options: Mapping[str, Any], trust: Mapping[str, Any] | None = None) -> Any:
-    """A module that runs. trust: which artifact may be read, as renorm.load takes it."""
+    """A module that runs. options: with Shapes. trust: which artifact may be read, as renorm.load takes it."""
     if model.suffix == ".renorm":
         module = renorm.load(model, threads=options["threads"], **(trust or {}))
         if options.get("inputs"):
@@ -26,7 +25,7 @@ def opened(model: Path, options: Mapping[str, Any], trust: Mapping[str, Any] | N
         return module
     refuse_trust(model, trust)
     with progress(f"compiling {model.name}") as tell:
-        return renorm.compile(model, progress=tell, **options)
+        return renorm.compile(model, progress=tell, **{**options, "shapes": options["shapes"].stated})
 
 
 def refuse_trust(model: Path, trust: Mapping[str, Any] | None) -> None:
@@ -37,10 +36,25 @@ def refuse_trust(model: Path, trust: Mapping[str, Any] | None) -> None:
 
 def with_inputs(
     model: Path, options: Mapping[str, Any], seed: int, trust: Mapping[str, Any] | None = None
-) -> tuple[Any, dict[str, Any]]:
-    """A module of fixed shapes, and a random array for each of its inputs, by name and in order."""
+) -> tuple[Any, list[dict[str, Any]]]:
+    """A module, and for each call that options["shapes"] has a random array for each of its inputs, by name and in
+    order."""
     module = opened(model, options, trust)
-    inputs = random_inputs(module.inputs, seed, options["shapes"])
-    if not all(is_static(v.shape) for v in module.inputs) and hasattr(module, "specialized"):  # no artifact
-        module = module.specialized(**{name: a.shape for name, a in inputs.items()})
-    return module, inputs
+    return module, [random_inputs(module.inputs, seed, shapes) for shapes in options["shapes"].calls]
+
+
+def at(module: Any, inputs: Mapping[str, Any]) -> Any:
+    """The module that answers a call with these inputs: this one, but for one that has others for each shape."""
+    return module.specialized(**{n: a.shape for n, a in inputs.items()}) if hasattr(module, "obstacle") else module
+
+
+def shapes_text(inputs: Mapping[str, Any]) -> str:
+    """The shapes of inputs as --shape has them."""
+    return ", ".join(f"{name}={'x'.join(map(str, a.shape))}" for name, a in inputs.items())
+
+
+def of_calls(found: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> dict[str, Any]:
+    """What JSON has of calls, given by their inputs and what else there is to say: of one, all of it; of several, a
+    list."""
+    told = [{"shapes": {n: list(a.shape) for n, a in inputs.items()}, **data} for inputs, data in found]
+    return told[0] if len(told) == 1 else {"calls": told}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json as json_text
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -83,13 +84,60 @@ precision = click.option(
     show_default=True,
     help="exact: without algorithms that round differently.",
 )
-shape = click.option(
-    "--shape",
-    "shapes",
-    multiple=True,
-    type=Shape(),
-    callback=lambda ctx, param, given: dict(given) or None,
-    help="An input's shape, x=1x3x224x224; ? is open, 16*h a multiple, 1..64 between. May be repeated.",
+_STATED = "An input's shape, x=1x3x224x224; ? is open, 16*h a multiple, 1..64 between."
+
+
+def _shape(callback: Callable[[click.Context, click.Parameter, Any], Any], told: str) -> Callable[..., Any]:
+    return click.option("--shape", "shapes", multiple=True, type=Shape(), callback=callback, help=f"{_STATED} {told}")
+
+
+def _one_each(ctx: click.Context, param: click.Parameter, given: tuple[tuple[str, Any], ...]) -> dict[str, Any] | None:
+    for name, _ in given:
+        if len(shapes := [shape for other, shape in given if other == name]) > 1:
+            told = ", ".join("x".join(map(str, shape)) for shape in shapes)
+            raise click.BadParameter(f"{name} has {len(shapes)} shapes, {told}: this verb takes one of each input")
+    return dict(given) or None
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """The shapes of inputs that a verb runs. stated: what compile is told, None where nothing is. calls: what the
+    network is called with, one after the other: shapes by the names of inputs, open where nobody gives numbers.
+
+    An input may have several shapes of numbers, which calls take in turn. Then those of its extents stay open in which
+    they differ; a shape with open extents says which do, and what is known of them.
+    """
+
+    stated: dict[str, tuple[int | str, ...]] | None = None
+    calls: tuple[dict[str, tuple[int | str, ...]], ...] = ({},)
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether extents are said to be open, or are by having several values."""
+        return any(not isinstance(d, int) for shape in (self.stated or {}).values() for d in shape)
+
+
+def _listed(ctx: click.Context, param: click.Parameter, given: tuple[tuple[str, Any], ...]) -> Shapes:
+    facts, numbers = dict[str, Any](), dict[str, list[Any]]()
+    for name, shape in given:
+        if all(isinstance(d, int) for d in shape):
+            numbers.setdefault(name, []).append(shape)
+        elif facts.setdefault(name, shape) != shape:
+            raise click.BadParameter(f"{name} has two shapes with open extents, of which one is what compiling is told")
+    if odd := [name for name, shapes in numbers.items() if len(set(map(len, shapes))) > 1]:
+        raise click.BadParameter(f"shapes of {', '.join(odd)} have different ranks")
+    shared = {n: tuple(d[0] if len(set(d)) == 1 else "?" for d in zip(*shapes)) for n, shapes in numbers.items()}
+    stated = {**shared, **facts}
+    count = max(map(len, numbers.values()), default=1)
+    if odd := [f"{name} has {len(shapes)}" for name, shapes in numbers.items() if len(shapes) not in (1, count)]:
+        raise click.BadParameter(f"inputs take their shapes in turn: {', '.join(odd)}, others have {count}")
+    calls = ({**facts, **{name: (shapes * count)[i] for name, shapes in numbers.items()}} for i in range(count))
+    return Shapes(stated or None, tuple(calls))
+
+
+shape = _shape(_one_each, "May be repeated for other inputs.")
+shapes_in_turn = _shape(
+    _listed, "May be repeated, also for one input: it is compiled once, with open extents, and called with each."
 )
 limit = click.option(
     "--limit",
@@ -188,11 +236,27 @@ def _gathering(into: str, names: Sequence[str], options: Sequence[Any]) -> Calla
     return decorate
 
 
-compiling = _gathering(
-    "options",  # as renorm.compile takes them
-    ("opt_level", "target", "keep", "verify", "precision", "shapes", "threads", "limits", "train_state", "checked"),
-    (opt_level, target, keep, verify, precision, shape, threads, limit),
+# as renorm.compile takes them
+_OPTIONS = (
+    "opt_level",
+    "target",
+    "keep",
+    "verify",
+    "precision",
+    "shapes",
+    "threads",
+    "limits",
+    "train_state",
+    "checked",
 )
+
+
+def _compiling(shape: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
+    return _gathering("options", _OPTIONS, (opt_level, target, keep, verify, precision, shape, threads, limit))
+
+
+compiling = _compiling(shape)
+calling = _compiling(shapes_in_turn)  # the same, where `shapes` are Shapes
 trusting = _gathering(
     "trust",  # as renorm.load takes it
     ("digest", "key"),

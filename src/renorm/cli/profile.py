@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -11,10 +13,11 @@ from typing import Any
 import click
 
 from renorm.cli import network, output
-from renorm.cli.options import FILE, bound, compiling, model, seed, train_state, trusting, verb
+from renorm.cli.options import FILE, bound, calling, model, seed, train_state, trusting, verb
 from renorm.core.files import replacing
 from renorm.driver import roofline
 from renorm.driver.worker import timed
+from renorm.errors import InvalidInput
 from renorm.runtime.profile import Roofline, StepTime, profile, trace
 
 _SECONDS = 0.3  # for which the whole network is measured
@@ -28,7 +31,7 @@ _SECONDS = 0.3  # for which the whole network is measured
 @seed
 @train_state
 @trusting
-@compiling
+@calling
 def command(
     model: Path,
     repeats: int,
@@ -44,25 +47,44 @@ def command(
     is the longer of both at the speed that this machine reaches with multiply-adds in registers and with a copy of
     memory. More than 100% of it is possible: operands may lie in a cache, and * marks kernels that need fewer
     operations than the textbook algorithm, which is counted. The trace shows one run of the whole network: what each
-    thread did, and where it waited for others.
+    thread did, and where it waited for others. With several shapes of an input, all of that for each, and sums.
     """
-    opened, inputs = network.with_inputs(model, options | {"inputs": bound}, seed, trust)
-    arrays = list(inputs.values())
-    times = profile(opened, *arrays, repeats=repeats)
-    whole = median(timed(lambda: opened.run(*arrays), _SECONDS)) / 1e3
-    most = roofline.measure(opened.threads)
-    total = sum(t.seconds for t in times)
-    if path:
-        runs = sorted(opened.recorded(*arrays, repeats=repeats), key=lambda run: run.end - run.begin)
-        with replacing(path) as file:
-            file.write(json.dumps(trace(model.name, runs[len(runs) // 2], times, most)).encode())
-    sums = f"{total * 1e6:.0f} us in all, {whole * 1e6:.0f} us when they run as a network"
-    title = f"{model.name}, {opened.threads} threads, us per launch, {sums}"
-    columns = ("kernel", "median", "fastest", "share", "GFLOP/s", "GB/s", "of limit")
-    output.table(title, columns, [_row(t, total, most) for t in times])
+    opened, calls = network.with_inputs(model, options | {"inputs": bound}, seed, trust)
+    if path and len(calls) > 1:
+        raise InvalidInput("--trace shows one run", do="give one shape of each input")
+    threads = network.at(opened, calls[0]).threads
+    most = roofline.measure(threads)
+    rows, told = list[tuple[Any, ...]](), list[tuple[dict[str, Any], dict[str, Any]]]()
+    for inputs in calls:
+        module, arrays = network.at(opened, inputs), list(inputs.values())
+        times = profile(module, *arrays, repeats=repeats)
+        whole = median(timed(partial(module.run, *arrays), _SECONDS)) / 1e3
+        total = sum(t.seconds for t in times)
+        if path:
+            runs = sorted(module.recorded(*arrays, repeats=repeats), key=lambda run: run.end - run.begin)
+            with replacing(path) as file:
+                file.write(json.dumps(trace(model.name, runs[len(runs) // 2], times, most)).encode())
+        sums = f"{total * 1e6:.0f} us in all, {whole * 1e6:.0f} us when they run as a network"
+        where = f" at {network.shapes_text(inputs)}" if len(calls) > 1 else ""
+        title = f"{model.name}{where}, {threads} threads, us per launch, {sums}"
+        columns = ("kernel", "median", "fastest", "share", "GFLOP/s", "GB/s", "of limit")
+        output.table(title, columns, [_row(t, total, most) for t in times])
+        rows.append(_sum(network.shapes_text(inputs), times, whole, most))
+        launches = [t.to_json(most) for t in times]
+        told.append((inputs, {"seconds": total, "network_seconds": whole, "launches": launches}))
+    if len(calls) > 1:
+        columns = ("call", "kernels", "network", "GFLOP/s", "GB/s", "of limit")
+        output.table("us of all kernels, and when they run as a network", columns, rows)
     output.line(f"this machine: {most.flops / 1e9:.0f} GFLOP/s, copies {most.bytes / 1e9:.1f} GB/s")
-    data = {"threads": opened.threads, "seconds": total, "network_seconds": whole, "limits": asdict(most)}
-    return output.Outcome(data | {"launches": [t.to_json(most) for t in times]})
+    data = {"threads": threads, "limits": asdict(most)}
+    return output.Outcome(data | network.of_calls(told))
+
+
+def _sum(shapes: str, times: Sequence[StepTime], whole: float, most: Roofline) -> tuple[Any, ...]:
+    """A row for a whole network, that takes so many seconds."""
+    flops, moved = (sum(getattr(t.work, what) for t in times) / whole / 1e9 for what in ("flops", "bytes"))
+    of_limit = f"{sum(most.seconds(t.work) for t in times) / whole:.0%}{'*' * any(t.work.is_nominal for t in times)}"
+    return (shapes, sum(t.seconds for t in times) * 1e6, whole * 1e6, flops, moved, of_limit)
 
 
 def _row(t: StepTime, total: float, most: Roofline) -> tuple[Any, ...]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections import deque
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,10 @@ import renorm
 from renorm.cli import network, output
 from renorm.cli.options import (
     FILE,
+    Shapes,
     arrays,
+    calling,
     checked,
-    compiling,
     given,
     model,
     seed,
@@ -54,7 +56,7 @@ Array = np.ndarray[Any, Any]
 @train_state
 @checked
 @trusting
-@compiling
+@calling
 def command(
     model: Path,
     inputs: tuple[str, ...],
@@ -70,7 +72,8 @@ def command(
 
     A network in training mode runs with --train-state: norms replace their running statistics, which --write-state
     puts back into the model, and nothing else changes there. With --batches the state goes from batch to batch, and
-    the outputs are those of the last one.
+    the outputs are those of the last one. With several shapes of an input, one run of each: --output has the outputs of
+    the second below 1/, of the third below 2/.
     """
     if inputs and batches:
         raise InvalidInput("--input and --batches give the same inputs twice", do="leave one of them out")
@@ -80,33 +83,40 @@ def command(
         _check_state_path(model, state_path, opened)
     before, drawn = opened.state.copy(), list[str]()
     if batches:
-        calls = Files(batches, batch_size)
+        if len(options["shapes"].calls) > 1:
+            raise InvalidInput("--batches and several shapes of an input say twice what is run", do="leave one out")
+        calls: Iterable[Any] = Files(batches, batch_size)
     else:
-        held, drawn = _inputs(opened, inputs, options["shapes"], seed)
-        calls = [held]
+        calls, drawn = _inputs(opened, inputs, options["shapes"], seed)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always", StatisticsWarning)
-        count, results = _run(opened, calls)
+        count, ran = _run(opened, calls, 1 if batches else len(options["shapes"].calls))
     if path:
+        held: dict[str, Any] = {f"{i}/{n}" if i else n: a for i, (_, found) in enumerate(ran) for n, a in found.items()}
         with replacing(path if path.suffix == ".npz" else path.with_name(f"{path.name}.npz")) as file:
-            np.savez(file, **results)
+            np.savez(file, **held)
     if state_path is not None and state_path.suffix == ".renorm":
         opened.save(state_path)
     elif state_path is not None:
         renorm.write_state(model, opened.state, state_path, limits=options["limits"])
-    rows = [_row(n, a) for n, a in results.items()]
     state = [(*_row(n, a), _moved(before[n], a)) for n, a in opened.state.items()]
     said = [str(w.message) for w in told if issubclass(w.category, StatisticsWarning)]
     keys = ("name", "dtype", "shape", "min", "mean", "max")
     columns = ("name", "dtype", "shape", "least", "mean", "greatest")
     if drawn:
         output.line(f"random input: {', '.join(drawn)} (seed {seed})")
-    output.table("outputs" + (f" of batch {count}" if batches else ""), columns, rows)
-    output.table(f"state after {count} runs" if batches else "state", (*columns, "moved by"), state)
+    outputs = [(given, [_row(n, a) for n, a in results.items()]) for given, results in ran]
+    if len(outputs) > 1:
+        rows = [(network.shapes_text(given), *row) for given, rows in outputs for row in rows]
+        output.table("outputs of each call", ("call", *columns), rows)
+    for _, rows in outputs if len(outputs) == 1 else ():
+        output.table("outputs" + (f" of batch {count}" if batches else ""), columns, rows)
+    output.table(f"state after {count} runs" if batches or count > 1 else "state", (*columns, "moved by"), state)
     for text in said:
         output.warning(text)
-    found = {"random": drawn, "runs": count, "outputs": [dict(zip(keys, r)) for r in rows]}
-    return output.Outcome(found | {"state": [dict(zip((*keys, "moved"), r)) for r in state], "warnings": said})
+    told_outputs = [(given, {"outputs": [dict(zip(keys, r)) for r in rows]}) for given, rows in outputs]
+    data = {"random": drawn, "runs": count, **network.of_calls(told_outputs)}
+    return output.Outcome(data | {"state": [dict(zip((*keys, "moved"), r)) for r in state], "warnings": said})
 
 
 def _check_state_path(model: Path, path: Path, opened: Any) -> None:
@@ -117,31 +127,29 @@ def _check_state_path(model: Path, path: Path, opened: Any) -> None:
         raise InvalidInput(f"--write-state {path}: the state of {model.name} goes into a {fitting} file")
 
 
-def _inputs(
-    opened: Any, files: tuple[str, ...], shapes: Mapping[str, Any] | None, seed: int
-) -> tuple[dict[str, Array], list[str]]:
-    """Arrays by the names of the inputs, and which of them are random."""
+def _inputs(opened: Any, files: tuple[str, ...], shapes: Shapes, seed: int) -> tuple[list[dict[str, Array]], list[str]]:
+    """Arrays by the names of the inputs, for each call, and which of them are random."""
     names = [v.name for v in opened.inputs]
     held = arrays(files, names)
+    given = {n: a.shape for n, a in held.items()}
     drawn = [n for n in names if n not in held]
-    if drawn:
-        known = {**(shapes or {}), **{n: a.shape for n, a in held.items()}}
-        held = {**random_inputs(opened.inputs, seed, known), **held}
-    return held, drawn
+    return [{**random_inputs(opened.inputs, seed, {**s, **given}), **held} for s in shapes.calls], drawn
 
 
-def _run(opened: Any, batches: Iterable[Any]) -> tuple[int, dict[str, Any]]:
-    """Return how many batches there were, and the outputs for the last one by name."""
-    count, results = 0, list[Array]()
+def _run(opened: Any, batches: Iterable[Any], kept: int) -> tuple[int, list[tuple[dict[str, Array], dict[str, Array]]]]:
+    """Return how many batches there were, and inputs and outputs of the last `kept` runs by name."""
+    count, found = 0, deque[tuple[dict[str, Array], dict[str, Array]]](maxlen=kept)
     for count, batch in enumerate(batches, 1):
         args, named = arguments(batch)
         try:
             results = opened.run(*args, **named)
         except InvalidInput as error:
             raise error.within(f"batch {count - 1}") from error
+        inputs = {**dict(zip((v.name for v in opened.inputs), args)), **named}
+        found.append((inputs, dict(zip((v.name for v in opened.outputs), results))))
     if not count:
         raise InvalidInput("there are no batches")
-    return count, dict(zip((v.name for v in opened.outputs), results))
+    return count, [*found]
 
 
 def _row(name: str, array: Array) -> tuple[Any, ...]:

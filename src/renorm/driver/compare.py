@@ -4,7 +4,7 @@ or two files of any format, whose tensors are taken by position and their names 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,11 +15,13 @@ import numpy as np
 from renorm.core.difference import Difference, differ, largest, relative_error
 from renorm.core.errors import InvalidInput
 from renorm.core.limits import DEFAULT, Limits
+from renorm.core.stated import Stated
 from renorm.core.tolerance import STEPS, Tolerance
 from renorm.driver import runners
 from renorm.driver.compile import analyze, compile
 from renorm.driver.divergence import first_diverging_node, first_diverging_tensor
 from renorm.driver.draws import Draw
+from renorm.driver.module import CompiledModule, SpecializingModule
 from renorm.driver.runners import fit
 from renorm.frontends import read, tflite
 from renorm.graph import interpret
@@ -82,12 +84,62 @@ def compare(
     options: of `compile`. Where a runtime differs, the definition in float64 judges both. Raise InvalidInput where the
     reference that is asked for cannot run the model.
     """
+    return next(_compare_calls(model, [inputs], None, reference, tolerance, bound, options))
+
+
+def compare_open(
+    model: Any,
+    calls: Iterable[Mapping[str, Array]],
+    *,
+    shapes: Mapping[str, Sequence[Stated]] | None = None,
+    reference: str | None = None,
+    tolerance: float | None = None,
+    bound: Collection[str] = (),
+    **options: Any,
+) -> Iterator[Comparison]:
+    """Compile a model once, with the open extents that `shapes` leaves, and compare it at each call in turn. calls: one
+    array per input each. The others are those of `compare`."""
+    return _compare_calls(model, calls, {"shapes": shapes}, reference, tolerance, bound, options)
+
+
+def _compare_calls(
+    model: Any,
+    calls: Iterable[Mapping[str, Array]],
+    stated: Mapping[str, Any] | None,
+    reference: str | None,
+    tolerance: float | None,
+    bound: Collection[str],
+    options: Mapping[str, Any],
+) -> Iterator[Comparison]:
+    """stated: shapes for which it is compiled once; None: it is compiled for those of each call."""
     limits, allowed = options.get("limits", DEFAULT), Tolerance(relative=tolerance, steps=tolerance or 0.0)
-    elements = {name: inputs[name] for name in inputs if name in bound}
-    own = {name: array for name, array in inputs.items() if name not in bound}
-    graph, inputs = fit(read(model, inputs=elements, limits=limits), own, limits)
-    chosen, (expected, by) = _run_reference(model, graph, {**inputs, **elements}, reference)
-    module = compile(graph, **options)
+    source, module = None, None
+    for given in calls:
+        elements = {name: given[name] for name in given if name in bound}
+        own = {name: array for name, array in given.items() if name not in bound}
+        if source is None:
+            source = read(model, inputs=elements, limits=limits, **(stated or {}))
+            module = compile(source, **options) if stated is not None else None
+        graph, inputs = fit(source, own, limits)
+        chosen, expected = _run_reference(model, graph, {**inputs, **elements}, reference)
+        compiled = compile(graph, **options) if module is None else module
+        parts = graph if module is None else source
+        yield _compared(graph, compiled, parts, inputs, chosen, expected, allowed, options)
+
+
+def _compared(
+    graph: Graph,
+    module: CompiledModule | SpecializingModule,
+    parts: Graph,
+    inputs: Mapping[str, Array],
+    chosen: str,
+    reference: runners.Run,
+    allowed: Tolerance,
+    options: Mapping[str, Any],
+) -> Comparison:
+    """Compare what a module gives with what the reference called `chosen` did. parts: the graph of whose parts the
+    first node that differs is found."""
+    expected, by = reference
     ours = module.run(*[inputs[v.name] for v in graph.inputs])
     definition = Sensitivity.of(graph, inputs)
     is_quantized = chosen == "litert" and graph.metadata[tflite.KEY].is_quantized
@@ -96,7 +148,8 @@ def compare(
         v = graph.outputs[place]
         right = interpret.narrow(right, v.dtype)
         tolerated = allowed
-        if is_quantized and tolerance is None:  # steps of real numbers are 127ths of the largest, or of 1 at least
+        # steps of real numbers are 127ths of the largest, or of 1 at least
+        if is_quantized and allowed.relative is None:
             tolerated = Tolerance(0.0 if largest(right) else STEPS / 127, STEPS / 127, STEPS)
         return differ(v.name, right, found, tolerated, partial(definition.judge, place, expected=right))
 
@@ -107,8 +160,10 @@ def compare(
             excused = own.agrees and not other.agrees
             outputs[i] = replace(found, own=own.error, departs=other.error, is_excused=excused)
     wrong = next((v.producer for v, d in zip(graph.outputs, outputs) if not d.agrees), None)
-    first = first_diverging_node(graph, wrong, inputs, allowed, options) if wrong is not None else None
+    first = first_diverging_node(graph, wrong, inputs, allowed, options, parts) if wrong is not None else None
     same = {name: options[name] for name in ("target", "opt_level", "keep") if name in options}
+    if isinstance(module, SpecializingModule):
+        module = module.specialized(**{name: array.shape for name, array in inputs.items()})
     layers = _roundings(graph, module.graph, inputs, **same)
     return Comparison(by, "renorm", tuple(outputs), chosen, first=first, roundings=layers)
 
@@ -175,7 +230,7 @@ def _roundings(source: Graph, compiled: Graph, inputs: Mapping[str, Array], **op
         return ()
     direct = analyze(source, **options, precision="exact")[0]
     values, nodes = interpret.evaluate(direct, inputs), {n.name: n for n in direct.nodes}
-    for node in tiled:
+    for node in (n for n in tiled if n.name in nodes):  # with numbers, passes may decide otherwise
         x = nodes[node.name].inputs[0]
         assert x is not None
         given = values[x].astype(np.float32)

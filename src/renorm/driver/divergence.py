@@ -25,10 +25,17 @@ Array = np.ndarray[Any, Any]
 
 
 def first_diverging_node(
-    graph: Graph, wrong: Node, inputs: Mapping[str, Array], allowed: Tolerance, options: Mapping[str, Any]
+    graph: Graph,
+    wrong: Node,
+    inputs: Mapping[str, Array],
+    allowed: Tolerance,
+    options: Mapping[str, Any],
+    compiled: Graph | None = None,
 ) -> Difference:
     """Return the difference of a node whose compiled result differs while all that it reads agrees, among those that
     lead to `wrong`.
+
+    graph: of fixed shapes. compiled: the same with open extents, where the code in question is open.
 
     The network that ends at a node is compiled by itself, so each question costs a compilation; bisection over the
     topological order asks few of them. Where branches make it miss, it starts anew from a node that does diverge.
@@ -37,7 +44,7 @@ def first_diverging_node(
 
     @cache
     def at(node: Node) -> Difference:
-        part = graph.copy()
+        part = (compiled or graph).copy()
         part.outputs = part.node(node.name).outputs
         found = compile(part, **options).run(*[inputs[v.name] for v in part.inputs])
         differences = [_differ(v, array, values, allowed) for v, array in zip(node.outputs, found, strict=True)]

@@ -131,15 +131,17 @@ class Lowering:
     def of(group: Group, structure: str, call: KernelCall) -> Lowering:
         numbers = {v: i for i, v in enumerate(group_values(group))}
         reads = tuple(Read(numbers[p.value], p.form) for p in call.reads)
-        extents = substitute_shape(call.extents, _numbered(group))
-        return Lowering(structure, reads, tuple(numbers[v] for v in call.writes), call.work, extents)
+        symbols = _numbered(group)
+        extents, work = substitute_shape(call.extents, symbols), call.work.substituted(symbols)
+        return Lowering(structure, reads, tuple(numbers[v] for v in call.writes), work, extents)
 
     def call(self, group: Group) -> KernelCall:
         """Return how a group of the same key is run."""
         values = group_values(group)
         reads = tuple(Parameter(values[r.value], r.form) for r in self.reads)
-        extents = substitute_shape(self.extents, {str(i): Sym(s) for i, s in enumerate(symbols(group))})
-        return KernelCall(group.name, reads, tuple(values[i] for i in self.writes), self.work, extents)
+        own = {str(i): Sym(s) for i, s in enumerate(symbols(group))}
+        extents, work = substitute_shape(self.extents, own), self.work.substituted(own)
+        return KernelCall(group.name, reads, tuple(values[i] for i in self.writes), work, extents)
 
     def encode(self) -> bytes:
         return json.dumps(records.plain(self), separators=(",", ":")).encode()

@@ -76,8 +76,8 @@ class Parameter:
 
 @dataclass(frozen=True)
 class LoweredGroup:
-    """A kernel, what its parameters are (first what it reads, then what it writes), what it must do at least, typically
-    where extents are open, and what those are."""
+    """A kernel, what its parameters are (first what it reads, then what it writes), what it must do at least, and the
+    open extents that it is given."""
 
     kernel: Kernel
     reads: tuple[Parameter, ...]
@@ -104,7 +104,7 @@ class _Program:
 
     outs: list[te.Tensor]
     reads: dict[te.Tensor, Parameter]
-    nominal: dict[te.Tensor, int]
+    nominal: dict[te.Tensor, Dim]
 
     @property
     def held(self) -> list[te.Tensor]:
@@ -136,7 +136,8 @@ def lower_group(graph: Graph, group: Group, target: Target, users: dict[Value, l
     s = _scheduled(group, writes, target, program, other)
     if s.mirror is None:
         raise InvalidSchedule(f"kernel {group.name}: a schedule that is replaced by another one has no open extents")
-    lowered = _lowered(group, writes, target, other, open_program, work(program.outs, program.nominal))
+    least = work(open_program.outs, open_program.nominal, of_symbols.dim, sizes)
+    lowered = _lowered(group, writes, target, other, open_program, least)
     return replace(lowered, extents=of_symbols.given(lowered.kernel.given))
 
 
@@ -172,7 +173,7 @@ def _scheduled(
 def _program(group: Group, writes: Sequence[Value], target: Target, sizes: extents.Extents) -> _Program:
     tensors: dict[Value, te.Tensor] = {}
     reads: dict[te.Tensor, Parameter] = {}
-    nominal: dict[te.Tensor, int] = {}
+    nominal: dict[te.Tensor, Dim] = {}
     stored: dict[Value, te.Tensor] = {}
 
     def tensor(value: Value, node: Node, index: int) -> te.Tensor:
@@ -211,10 +212,9 @@ def _program(group: Group, writes: Sequence[Value], target: Target, sizes: exten
                 form = Blocking.of(v.layout)
                 stored[v] = layout.result(tensors[v], form)
                 tensors[v] = layout.view(stored[v], sizes(v.shape, v.name), form)
-        if all(type.is_static for type in (*filter(None, node.operand_types()), *(v.type for v in node.outputs))):
-            flops = node.op.nominal_flops(node.operand_types(), [v.type for v in node.outputs])
-            if flops is not None:
-                nominal[results[0]] = flops
+        flops = node.op.nominal_flops(node.operand_types(), [v.type for v in node.outputs])
+        if flops is not None:
+            nominal[results[0]] = flops
     return _Program(_distinct([stored.get(v, tensors[v]) for v in writes]), reads, nominal)
 
 

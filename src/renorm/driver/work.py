@@ -7,12 +7,16 @@ parameter and of the results, each once, however often the kernel goes over them
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
+from types import MappingProxyType
+from typing import Any
 
 from renorm import te
 from renorm.core import dtypes
-from renorm.expr.nodes import ARITHMETIC, Binary, Call, Expr, Load, Reduce, Var
+from renorm.core.dims import Dim, Sizes, integer, size, substitute
+from renorm.expr.nodes import ARITHMETIC, Binary, Call, Expr, Load, OpenVar, Reduce, Var
 from renorm.expr.rewrite import children
 from renorm.runtime.report import WorkRecord
 from renorm.te.tensor import producers_first
@@ -20,20 +24,27 @@ from renorm.te.tensor import producers_first
 _FREE = frozenset({"if_then_else", "likely", "isnan", "isinf"})  # intrinsics that compute nothing
 
 
-def work(outs: Sequence[te.Tensor], nominal: Mapping[te.Tensor, int] | None = None) -> WorkRecord:
+def work(
+    outs: Sequence[te.Tensor],
+    nominal: Mapping[te.Tensor, Dim] | None = None,
+    dim: Callable[[Any], Dim] = lambda extent: extent,
+    typical: Sizes = MappingProxyType({}),
+) -> WorkRecord:
     """Of a kernel with these results. nominal: operations to count for a tensor in place of what it and everything
-    before it take."""
-    given = nominal or {}
-    asked: dict[te.Tensor, int] = {t: t.size for t in outs}
+    before it take. dim: an extent as one of the network, whose symbols are typically so large, which decides whether a
+    tensor is read as a whole."""
+    given, count = nominal or {}, _Count(dim, typical)
+    asked: dict[te.Tensor, Dim] = {t: count.size(t.shape) for t in outs}
     hidden = set[te.Tensor]()  # counted by a nominal figure
-    flops, read = 0, 0
+    flops: Dim = 0
+    read: Dim = 0
     for op in reversed(producers_first(t.op for t in outs)):
         t = op.tensor
-        points = min(t.size, asked.get(t, 0))
+        points = count.least(count.size(t.shape), asked.get(t, 0))
         if not isinstance(op, te.ComputeOp):
             read += points * dtypes.itemsize(t.dtype)
             continue
-        steps = points * prod(a.extent for a in op.reduce_axis)
+        steps = points * count.size(a.extent for a in op.reduce_axis)
         if t in given:
             flops += given[t]
         elif t not in hidden:
@@ -42,11 +53,34 @@ def work(outs: Sequence[te.Tensor], nominal: Mapping[te.Tensor, int] | None = No
         for load in _loads(op.body):
             source = load.source
             if isinstance(source, te.Tensor):
-                asked[source] = asked.get(source, 0) + min(steps, _distinct(load, source, extents))
+                asked[source] = asked.get(source, 0) + count.least(steps, count.distinct(load, source, extents))
                 if t in given or t in hidden:
                     hidden.add(source)
-    written = sum(t.size * dtypes.itemsize(t.dtype) for t in outs)
+    written = sum(count.size(t.shape) * dtypes.itemsize(t.dtype) for t in outs)
     return WorkRecord(flops, read + written, bool(given))
+
+
+@dataclass(frozen=True)
+class _Count:
+    """Products of extents, numbers or open."""
+
+    dim: Callable[[Any], Dim]
+    typical: Sizes
+
+    def size(self, extents: Iterable[Any]) -> Dim:
+        return size(map(self.dim, extents))
+
+    def least(self, a: Dim, b: Dim) -> Dim:
+        """Return the one of two that is typically less."""
+        return a if integer(substitute(a, self.typical)) <= integer(substitute(b, self.typical)) else b
+
+    def distinct(self, load: Load, source: te.Tensor, extents: Mapping[Var, Any]) -> Dim:
+        """Return how many elements a load can read at most: an index takes no more values than the axes in it."""
+        found: Dim = 1
+        for index, extent in zip(load.indices, source.shape):
+            axes = [v for v in _nodes(index) if isinstance(v, Var) and not isinstance(v, OpenVar)]
+            found *= self.least(self.dim(extent), self.size(extents.get(v, extent) for v in axes))
+        return found
 
 
 def steps(outs: Sequence[te.Tensor]) -> int:
@@ -84,12 +118,3 @@ def _operations(body: Expr) -> int:
 
 def _loads(body: Expr) -> list[Load]:
     return [e for e in _nodes(body) if isinstance(e, Load)]
-
-
-def _distinct(load: Load, source: te.Tensor, extents: Mapping[Var, int]) -> int:
-    """Return how many elements a load can read at most: an index takes no more values than the axes in it."""
-    bounds = (
-        min(extent, prod(extents.get(v, extent) for v in _nodes(index) if isinstance(v, Var)))
-        for index, extent in zip(load.indices, source.shape)
-    )
-    return prod(bounds)

@@ -13,7 +13,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from renorm.core import dtypes
-from renorm.core.dims import Sym
+from renorm.core.dims import Dim, Sym
 from renorm.core.errors import OperandError, suggest
 from renorm.graph import signature as signatures
 from renorm.graph.attributes import Attribute
@@ -285,9 +285,9 @@ class OpDef:
         scheduled by its op of the highest fusion kind."""
         raise NotImplementedError(f"{self.name} has no schedule")
 
-    def nominal_flops(self, operands: Sequence[TensorType | None], results: Sequence[TensorType]) -> int | None:
+    def nominal_flops(self, operands: Sequence[TensorType | None], results: Sequence[TensorType]) -> Dim | None:
         """Floating-point operations of the textbook algorithm, where `compute` does another that needs fewer; None
-        where they are counted from compute. Shapes are fixed."""
+        where they are counted from compute. Open extents make them open."""
         return None
 
     def reference(self, *operands: Any) -> Any:

@@ -66,7 +66,7 @@ class WinogradConvTranspose(Tiled, ConvTranspose):
     def along_axes(self, spatial: Sequence[int], kernel: Sequence[int]) -> list[Span]:
         return self.transposed(spatial, kernel)[0]
 
-    def nominal_flops(self, operands: Sequence[TensorType | None], results: Sequence[TensorType]) -> int | None:
+    def nominal_flops(self, operands: Sequence[TensorType | None], results: Sequence[TensorType]) -> Dim | None:
         every = super().nominal_flops(operands, results)
         return None if every is None else every // prod(self.along("strides", 2))
 

@@ -46,10 +46,18 @@ class _Limit:
 
 
 class Sized:
-    """What calls of the same extents share: what they are called with and give, and the table. threads: that are put to
-    work; is_short: a run takes less than waking one."""
+    """What calls of the same extents share: what they are called with and give, the table, and the values of open
+    extents. threads: that are put to work; is_short: a run takes less than waking one."""
 
-    def __init__(self, program: Program, launches: LaunchTable, checks: Sequence[Check], threads: int):
+    def __init__(
+        self,
+        program: Program,
+        launches: LaunchTable,
+        checks: Sequence[Check],
+        threads: int,
+        values: Mapping[str, int],
+    ):
+        self.values = values
         slots = [Slot(spec, shape) for spec, shape in zip((*program.inputs, *program.outputs), launches.shapes)]
         outputs = slots[len(program.inputs) :]
         results = len(program.results)
@@ -156,7 +164,7 @@ class Module:
         """Return what runs need where the symbols of the program have these values."""
         program = self.program
         checks = program.bind(values).checks if program.typical and program.checks else program.checks
-        return Sized(program, self._tables.table(values), checks, teams.working(self._threads))
+        return Sized(program, self._tables.table(values), checks, teams.working(self._threads), values)
 
     def _sized_for(self, args: Sequence[Any], named: Mapping[str, Any]) -> Sized:
         """Return what a run on these arrays needs. Raises InvalidInput where an extent is not what it may be, or what
@@ -174,6 +182,10 @@ class Module:
                     del self._sizes[next(iter(self._sizes))]
             self._sizes[key] = found
         return found
+
+    def extents(self, /, *args: Any, **named: Any) -> Mapping[str, int]:
+        """Return the values that open extents have in a run on these inputs, given as for `run`."""
+        return (self._only or self._sized_for(args, named)).values
 
     def run(self, /, *args: Any, out: Any = None, timeout: float | None = None, **named: Any) -> list[Any]:
         """Runs the network once and returns its outputs in order.

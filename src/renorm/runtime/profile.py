@@ -7,12 +7,14 @@ from Python costs is measured on an empty step and subtracted; a barrier at a st
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from statistics import median
 from typing import Any
 
+from renorm.core.dims import Sym, integer
+from renorm.core.extents import Evaluation
 from renorm.runtime.module import Module
 from renorm.runtime.report import KernelRecord, WorkRecord
 from renorm.runtime.table import Recording
@@ -27,7 +29,7 @@ class Roofline:
 
     def seconds(self, work: WorkRecord) -> float:
         """The least that work takes: operations and bytes can go on at the same time."""
-        return max(work.flops / self.flops, work.bytes / self.bytes)
+        return max(integer(work.flops) / self.flops, integer(work.bytes) / self.bytes)
 
 
 @dataclass(frozen=True)
@@ -43,11 +45,11 @@ class StepTime:
 
     @property
     def flops_per_second(self) -> float:
-        return self.work.flops / self.seconds if self.seconds else 0.0
+        return integer(self.work.flops) / self.seconds if self.seconds else 0.0
 
     @property
     def bytes_per_second(self) -> float:
-        return self.work.bytes / self.seconds if self.seconds else 0.0
+        return integer(self.work.bytes) / self.seconds if self.seconds else 0.0
 
     def of_limit(self, roofline: Roofline) -> float:
         """Return the part of the time that is unavoidable. It may be above 1: where operands lie in a cache, which is
@@ -78,10 +80,20 @@ def profile(module: Module, *args: Any, repeats: int = 20, **named: Any) -> list
     base = median(empty)
     known = module.report.kernels
     records = known if len(known) == len(times) else [KernelRecord(s.kernel) for s in module.program.steps]
+    values = {**module.program.dims, **module.extents(*args, **named)}
     return [
-        StepTime(s.kernel, max(0.0, median(t) - base) * 1e-9, max(0.0, min(t) - base) * 1e-9, r.nodes, r.work)
-        for s, t, r in zip(module.program.steps, times, records)
+        StepTime(s.kernel, max(0.0, median(t) - base) * 1e-9, max(0.0, min(t) - base) * 1e-9, r.nodes, work)
+        for s, t, r, work in zip(module.program.steps, times, records, work_at(values, [r.work for r in records]))
     ]
+
+
+def work_at(values: Mapping[str, int], works: Sequence[WorkRecord]) -> Iterator[WorkRecord]:
+    """Give what kernels must do where open extents have these values. Raises InvalidInput where that is no number."""
+    held = Evaluation(values, (d for w in works for d in (w.flops, w.bytes)))
+    numbers = held.at(values)
+    for work in works:
+        flops, moved = (numbers[held.index[d]] if isinstance(d, Sym) else d for d in (work.flops, work.bytes))
+        yield WorkRecord(flops, moved, work.is_nominal)
 
 
 def trace(name: str, run: Recording, times: Sequence[StepTime], roofline: Roofline | None = None) -> dict[str, Any]:

@@ -201,6 +201,9 @@ class Requirement:
     condition: Condition
     node: str
 
+    def __str__(self) -> str:
+        return f"node {self.node!r} needs {self.condition}"
+
 
 @dataclass(frozen=True)
 class Program:
@@ -275,7 +278,7 @@ class Program:
         for r in self.conditions:
             left, right = (held[index[d]] if isinstance(d, Sym) else d for d in (r.condition.left, r.condition.right))
             if not (left <= right if r.condition.relation == "<=" else left == right):
-                broken.append(f"node {r.node!r} needs {r.condition}, where they are {left} and {right}")
+                broken.append(f"{r}, where they are {left} and {right}")
         if broken:
             told = ", ".join(f"{name} is {value}" for name, value in values.items())
             raise InvalidInput(f"{self.name} has no result where {told}", broken)
@@ -438,6 +441,8 @@ class Program:
     def _open_problems(self) -> list[str]:
         """What is open and cannot be, or is open in a program without symbols."""
         unknown = {name for dim in self._extents() for name in symbols_of(dim)} - self.typical.keys()
+        of_report = (d for k in self.report.kernels for d in (k.work.flops, k.work.bytes, *k.extents))
+        unknown |= {name for d in of_report for name in symbols_of(d)} - self.typical.keys() - self.dims.keys()
         found = [f"{name!r} is not a symbol of the program" for name in sorted(unknown)]
         fixed = [e for c in self.externals for s in (*c.inputs, *c.outputs) for e in s.shape]
         fixed += [e for s in (*self.weights, *self.state) for e in s.shape]

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from renorm.core.dims import Dim, Sizes, Sym, substitute
+
 FATES = ("folded", "unit", "fused", "unpacked", "kept")
 FLOAT16_LARGEST, FLOAT16_NORMAL = 65504.0, 2.0**-14  # the smallest normal; smaller ones have fewer digits
 
@@ -124,28 +126,34 @@ class NearNorm:
 @dataclass(frozen=True)
 class WorkRecord:
     """The least that a kernel must do. flops: additions, multiplications, functions, ..., each counted as one; bytes:
-    to read and to write, each element once. is_nominal: flops are those of the textbook algorithm, while the kernel
-    runs one that needs fewer."""
+    to read and to write, each element once; of open extents where these are. is_nominal: flops are those of the
+    textbook algorithm, while the kernel runs one that needs fewer."""
 
-    flops: int = 0
-    bytes: int = 0
+    flops: Dim = 0
+    bytes: Dim = 0
     is_nominal: bool = False
+
+    def substituted(self, values: Sizes) -> WorkRecord:
+        """Return the work where symbols have these values."""
+        return WorkRecord(substitute(self.flops, values), substitute(self.bytes, values), self.is_nominal)
 
 
 @dataclass(frozen=True)
 class KernelRecord:
     """One launch. name: made of what is fused in it; nodes: names of the graph's nodes that it runs. spills: how many
     instructions of its hot loops move vector registers to or from the stack, because no tile did with fewer. target:
-    whose external code runs it; "" where renorm's does."""
+    whose external code runs it; "" where renorm's does. extents: the open ones that it is given as numbers."""
 
     name: str
     nodes: tuple[str, ...] = ()
     work: WorkRecord = field(default_factory=WorkRecord)
     spills: int = 0
     target: str = ""
+    extents: tuple[Dim, ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.name}, {self.spills} spills in hot loops" if self.spills else self.name
+        told = f", {self.spills} spills in hot loops" if self.spills else ""
+        return self.name + (f", for any {', '.join(map(str, self.extents))}" if self.extents else "") + told
 
 
 @dataclass(frozen=True)
@@ -220,7 +228,8 @@ class Report:
     model that are named otherwise now. names: for each tensor of the source model (constants aside) the name under
     which it is computed now, None where it is not computed any more. refusals: rewrites that did not fire, as (rule,
     node, reason). diagnoses: what looked wrong in the source model. assumptions: what its file leaves open, and how it
-    was taken. extents: open ones of inputs, with what is known of them."""
+    was taken. extents: open ones of inputs, with what is known of them. conditions: what a call's extents must fulfil
+    besides, and which node asks for it."""
 
     norms: Sequence[NormRecord] = ()
     near_norms: Sequence[NearNorm] = ()
@@ -236,12 +245,16 @@ class Report:
     seconds: dict[str, float] = field(default_factory=dict[str, float])  # compile time by stage
     verified: VerifiedRecord | None = None
     extents: Sequence[str] = ()
+    conditions: Sequence[str] = ()
 
     def to_json(self) -> dict[str, Any]:
         """For who reads JSON: what core.records writes, and what follows from it."""
         data = asdict(self)
         for told, norm in zip(data["norms"], self.norms, strict=True):  # what is computed from the others
             told.update({name: getattr(norm, name) for name in _DERIVED})
+        for told, kernel in zip(data["kernels"], self.kernels, strict=True):  # open extents as people read them
+            told["extents"] = list(map(str, kernel.extents))
+            told["work"] |= {k: str(d) for k, d in told["work"].items() if isinstance(d, Sym)}
         return data
 
     def __str__(self) -> str:
@@ -255,6 +268,7 @@ class Report:
         if self.kernels:
             lines += [f"{len(self.kernels)} kernel launches", *(f"  {k}" for k in self.kernels)]
         lines += [f"open extent: {e}" for e in self.extents]
+        lines += [f"condition: {c}" for c in self.conditions]
         m = self.memory
         if m.weights or m.arena:
             lines.append(f"memory: weights {m.weights} B, arena {m.arena} B (lower bound {m.lower_bound} B)")

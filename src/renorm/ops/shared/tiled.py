@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from renorm import te
-from renorm.core.dims import Dim, Shape, is_static, static
+from renorm.core.dims import Dim, Shape, is_static, size, static
 from renorm.core.errors import OperandError
 from renorm.graph.attributes import Ints
 from renorm.graph.op import OUT_ELEMENTWISE_FUSABLE
@@ -101,11 +101,11 @@ class Tiled(Windowed):
         shape = (x.shape[0], results, *extents)
         return tiled(x, w, b, self.filters(x.shape[2:], kernel), shape, self.result_axis)
 
-    def nominal_flops(self, operands: Sequence[TensorType | None], results: Sequence[TensorType]) -> int | None:
+    def nominal_flops(self, operands: Sequence[TensorType | None], results: Sequence[TensorType]) -> Dim | None:
         (x, w, *_), (y,) = operands, results
         assert x is not None
         assert w is not None
-        return 2 * static(x.shape)[1] * prod(static(self.kernel(w.shape))) * prod(static(y.shape))
+        return 2 * x.shape[1] * size(self.kernel(w.shape)) * size(y.shape)
 
     def reference(self, x: Any, w: Any, b: Any) -> Any:
         if w.ndim == 4:
