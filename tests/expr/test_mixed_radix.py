@@ -6,7 +6,7 @@ from itertools import product
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from tests.expr.expressions import BOUNDS, conditions, environments, indices, value
 
@@ -69,7 +69,7 @@ def test_no_value_is_outside(e: Expr, known: list[Expr], of_f: Any, of_i: Any, o
     assert high >= exact[1]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])  # two hold seldom
 @given(indices, conditions, conditions, environments)
 def test_any_expressions(e: Expr, a: Expr, b: Expr, env: dict[Var, int]) -> None:
     assume(value(a, env) and value(b, env))

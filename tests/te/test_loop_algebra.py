@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from renorm import te
 from renorm.errors import InvalidSchedule
+from renorm.expr.bounds import interval
 from renorm.expr.linear import Linear
 from renorm.expr.mixed_radix import Digit
 from renorm.expr.nodes import Binary, Const, Expr, OpenVar, Var, binary, const, integer_limits, maximum, minimum
@@ -210,7 +211,8 @@ TRIED = [(1, 1, 2), (1, 6, 3), (2, 3, 2), (5, 2, 4), (3, 4, 7)]
 def open_expressions() -> st.SearchStrategy[Expr]:
     """Over i < n, j < m, k < n*m and f < n*m*p: sums, multiples, and quotients by numbers and by extents."""
     leaves = st.one_of(st.sampled_from([*OPEN_VARS, *SIZES.values()]), st.integers(-9, 9).map(const))
-    divisors = st.one_of(st.integers(1, 12).map(const), st.sampled_from([*SIZES.values(), SIZES["m"] * SIZES["p"]]))
+    products = [SIZES["m"] * SIZES["p"], SIZES["p"] * 4]
+    divisors = st.one_of(st.integers(1, 12).map(const), st.sampled_from([*SIZES.values(), *products]))
 
     def grow(e: st.SearchStrategy[Expr]) -> st.SearchStrategy[Expr]:
         return st.one_of(
@@ -272,6 +274,28 @@ def test_forms_over_open_extents_keep_values_and_bounds_hold(e: Expr, moving: se
             assert 0 <= want - value(ends[0], at) <= value(ends[1], at)
 
 
+@settings(max_examples=300, deadline=None)
+@given(e=open_expressions(), sides=st.lists(st.tuples(open_expressions(), open_expressions()), min_size=1, max_size=2))
+def test_bounds_over_open_extents_hold_where_facts_do(e: Expr, sides: list[tuple[Expr, Expr]]) -> None:
+    a, _ = open_algebra()
+    facts = [Binary("<", x, y) for x, y in sides]
+    low, high = interval(e, a.ranges, facts)
+    for at in open_points():
+        if all(value(x, at) < value(y, at) for x, y in sides):
+            assert low <= value(e, at) <= high
+
+
+def test_facts_bound_digits_of_open_radix() -> None:
+    """One loop over planes of 16 channels and their rows: f//p % 16 is f % (p*16) // p, of which a fact speaks."""
+    a, _ = open_algebra()
+    f, p = OPEN_VARS[3], SIZES["p"]
+    channel = f // p % 16
+    assert interval(channel, a.ranges, [f % (p * 16) < p * 8]) == (0, 7)
+    assert interval(channel, a.ranges, [f % (p * 16) >= p * 8]) == (8, 15)
+    assert interval(channel * p - p * 8, a.ranges, [f % (p * 16) >= p * 8])[0] == 0
+    assert interval(channel, a.ranges, [f % (p * 8) >= p * 8 - 1]) == (0, 15)  # of another digit
+
+
 @pytest.mark.parametrize(
     ("text", "want"),
     [
@@ -281,6 +305,12 @@ def test_forms_over_open_extents_keep_values_and_bounds_hold(e: Expr, moving: se
         ("f // (m*p)*(m*p) + f % (m*p)", "f"),
         ("f // p // m", "(f//(m*p))"),
         ("f // p % m * p + f % p", "(f % (m*p))"),
+        ("f // p // 8", "(f//(p*8))"),
+        ("(f // p + 3) // 8", "(((p*3) + f)//(p*8))"),
+        ("f // p // 8 * 8 + f // p % 8", "(f//p)"),
+        ("f % (p*8) // 8", "((f//8) % p)"),
+        ("f % (p*8) % 8", "(f % 8)"),
+        ("f//p//8 * p*8 + f//p % 8 * p + f % p", "f"),
         ("(i*4*m + j) // (4*m)", "i"),
         ("(n*m + 3*n - n) // n", "(m + 2)"),
         ("min(i*m + j, n*m)", "((i*m) + j)"),

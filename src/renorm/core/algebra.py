@@ -64,6 +64,15 @@ class Algebra(Generic[Atom]):
         """a // c or a % c, where c is no number; None where this algebra has no such atoms."""
         return None
 
+    def of_digit(self, op: str, digit: Atom, n: int, c: int) -> Form[Atom] | None:
+        """(digit + n) // c or digit % c, where digit is x // d or x % d and d is no number; None where that is an
+        atom, or this algebra has no such digits."""
+        return None
+
+    def is_digit(self, atom: Atom) -> bool:
+        """Return whether the atom is a quotient or a remainder."""
+        return self.divisor(atom, "//") > 0 or self.divisor(atom, "%") > 0
+
     def extreme(self, op: str, a: Form[Atom], b: Form[Atom]) -> Form[Atom]:
         """min or max of two forms; one of them where that is certain."""
         low, high = self.form_span(a - b)
@@ -91,7 +100,8 @@ class Algebra(Generic[Atom]):
             return quotient + self.floor_divide(self.dividend(inner).offset(rest.constant * d), c * d)
         if inner is not None and not rest.constant and (d := self.divisor(inner, "%")) and d % c == 0:
             return quotient + self.floor_modulo(self.floor_divide(self.dividend(inner), c), d // c)
-        return quotient + self.atom("//", rest, Form({}, c))
+        found = None if inner is None else self.of_digit("//", inner, rest.constant, c)
+        return quotient + (self.atom("//", rest, Form({}, c)) if found is None else found)
 
     def floor_modulo(self, a: Form[Atom], c: int) -> Form[Atom]:
         """a - c * floor(a / c), c > 0."""
@@ -108,7 +118,8 @@ class Algebra(Generic[Atom]):
         inner = rest.single()
         if inner is not None and (d := self.divisor(inner, "%")) and d % c == 0:
             return self.floor_modulo(self.dividend(inner), c)
-        return self.atom("%", rest, Form({}, c))
+        found = None if inner is None else self.of_digit("%", inner, 0, c)
+        return self.atom("%", rest, Form({}, c)) if found is None else found
 
     def bucket(self, form: Form[Atom], c: int) -> int | None:
         """k where the form always lies in [k*c, (k+1)*c)."""
@@ -137,7 +148,7 @@ class Algebra(Generic[Atom]):
 
     def _beside(self, a: Form[Atom], x: Form[Atom], c: int, k: int) -> tuple[Atom, Form[Atom]] | None:
         """(y, z) where y is an atom of a with coefficient k, and c*y + x % c = z."""
-        partners = [y for y, m in a.terms.items() if m == k and (self.divisor(y, "//") or self.divisor(y, "%"))]
+        partners = [y for y, m in a.terms.items() if m == k and self.is_digit(y)]
         if not partners:
             return None
         for y in partners:

@@ -71,6 +71,17 @@ class ExprAlgebra(Algebra[Expr]):
             return None if below is None else quotient + below
         return quotient + self.atom("//", rest, c)
 
+    def of_digit(self, op: str, digit: Expr, n: int, c: int) -> Linear | None:
+        if op == "//" and (d := self.open_divisor(digit, "//")):
+            return self.applied("//", self.dividend(digit) + d * n, d * c)
+        if not n and (d := self.open_divisor(digit, "%")) and (e := self._exactly(d, Linear({}, c))):
+            below = self.floor_divide(self.dividend(digit), c) if op == "//" else None
+            return self.floor_modulo(self.dividend(digit), c) if below is None else self.applied("%", below, e)
+        return None
+
+    def is_digit(self, atom: Expr) -> bool:
+        return type(atom) is Binary and atom.op in ("//", "%") and self.is_index(atom)
+
     def _open_remainder(self, rest: Linear, c: Linear) -> Linear | None:
         """rest % c."""
         bucket = self._open_bucket(rest, c)

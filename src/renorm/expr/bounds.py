@@ -12,11 +12,25 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import product as choices
 from math import gcd, inf
 
 from renorm.core import dtypes
 from renorm.core.linear import Span
-from renorm.expr.linear import INDEX_TYPES, Intern, Linear, difference, factors, linear, one_of_each, product, times
+from renorm.expr.linear import (
+    INDEX_TYPES,
+    Intern,
+    Linear,
+    difference,
+    divided,
+    expression,
+    factors,
+    is_of_extents,
+    linear,
+    one_of_each,
+    product,
+    times,
+)
 from renorm.expr.nodes import (
     Binary,
     Broadcast,
@@ -31,6 +45,7 @@ from renorm.expr.nodes import (
     Reduce,
     Select,
     Var,
+    cast,
     const,
     integer_limits,
     set_decider,
@@ -102,32 +117,58 @@ class Intervals:
     def _of_remainders(self, facts: tuple[Linear, ...]) -> Iterator[Linear]:
         """Facts that tie a remainder which the given ones speak of to what it is taken of: x - x%m is a multiple of m,
         m*(x//m), so that a guard on x%m bounds an index into which x itself went; and a guard on x + m*y bounds
-        x//m + y. Behind the others: they are what others leave over.
+        x//m + y. One on x % (c*d), c an open extent, bounds x//c % d. Behind the others: they are what others leave
+        over.
         """
         for atom in dict.fromkeys(x for fact in facts for x in fact.terms):
             if not (isinstance(atom, Binary) and atom.op == "%" and is_exact(atom.a)):
                 continue
             assert self._plain is not None
             (low, high), m = self._plain.span(atom.a), atom.b
+            for c, digit in self._open_digits(atom):
+                yield from self._of_quotient(digit, Linear({atom: 1}), c, facts)
             if not isinstance(m, Const) or int(m.value) <= 0 or -inf in (low, -high):
                 continue
             whole = linear(atom.a, self.intern) - Linear({atom: 1})
             for sign, bound in ((1, high), (-1, low)):
                 yield (whole * sign).offset(-sign * (int(bound) // int(m.value) * int(m.value)))
-            yield from self._of_quotient(Binary("//", atom.a, m), int(m.value), facts)
+            quotient = self.intern(Binary("//", atom.a, m))
+            yield from self._of_quotient(quotient, linear(atom.a, self.intern), Linear({}, int(m.value)), facts)
 
-    def _of_quotient(self, quotient: Binary, m: int, facts: tuple[Linear, ...]) -> Iterator[Linear]:
+    def _open_digits(self, remainder: Binary) -> Iterator[tuple[Linear, Expr]]:
+        """Yield c and x//c % d of x % (c*d), for each c that is some of the open extents in the divisor."""
+        form = linear(remainder.b, self.intern)
+        if len(form.terms) != 1 or form.constant or not is_of_extents(form):
+            return
+        ((unit, k),) = form.terms.items()
+        parts, dtype = factors(unit), remainder.dtype
+        for chosen in choices((False, True), repeat=len(parts)):
+            inside = self._product(x for x, is_in in zip(parts, chosen) if is_in)
+            beside = self._product(x for x, is_in in zip(parts, chosen) if not is_in)
+            left = Linear({}, k) if beside is None else Linear({beside: k})
+            if inside is None or left.number == 1:
+                continue
+            x = self.intern(Binary("//", remainder.a, cast(dtype, inside)))
+            yield Linear({inside: 1}), self.intern(Binary("%", x, self.intern(expression(left, dtype))))
+
+    def _product(self, extents: Iterable[Expr]) -> Expr | None:
+        parts = tuple(extents)
+        return product(parts, self.intern) if parts else None
+
+    def _of_quotient(self, quotient: Expr, x: Linear, m: Linear, facts: tuple[Linear, ...]) -> Iterator[Linear]:
         """Yield what facts +-x + m*y + c <= 0 say of x//m: it is at most -y + floor(-c/m), or at least y +
         floor(c/m)."""
-        x = linear(quotient.a, self.intern)
+        assert self._plain is not None
+        span = self._plain.form_span(m)
         for fact in facts:
             for sign in (1, -1):
                 rest = fact.plus(x, -sign)
-                if any(k % m for k in rest.coefficients):
-                    continue
                 c = rest.constant
-                form = rest.offset(-c).divided(m).plus(Linear({self.intern(quotient): 1}), sign)
-                yield form.offset(-(-c // m) if sign > 0 else c // m)
+                parts = divided(rest.offset(-c), m, self.intern)
+                if parts is None or parts[1].terms:
+                    continue
+                form = parts[0].plus(Linear({quotient: 1}), sign)
+                yield form.offset(int(-_floor(-c, span)[1] if sign > 0 else _floor(c, span)[0]))
 
     def most(self, form: Linear, facts: Sequence[Linear]) -> float:
         """An upper bound of the form, the least of the plain one and those that facts f, f <= 0, give; of few facts
@@ -207,7 +248,8 @@ class Intervals:
             if form.single() is not e or isinstance(e, Var):
                 return self.form_span(form)
         low, high = self._within_type(e, self._node(e))
-        if self._facts and e.dtype in INDEX_TYPES:
+        # a fact times an extent speaks of longer products, of which it would be asked in turn
+        if self._facts and e.dtype in INDEX_TYPES and len(factors(e)) == 1:
             least, most = self.form_span(Linear({self.intern(e): 1}))
             return (max(low, least), min(high, most))
         return (low, high)
@@ -371,6 +413,11 @@ def _quotient(x: float, y: float, floor: bool) -> float:
 def either(a: Span, b: Span) -> Span:
     """Least and greatest value of what lies in one span or in the other."""
     return min(a[0], b[0]), max(a[1], b[1])
+
+
+def _floor(c: int, by: Span) -> Span:
+    """Least and greatest value of floor(c / m), 1 <= m."""
+    return span_of("//", (c, c), by)
 
 
 def span_of(op: str, a: Span, b: Span) -> Span:

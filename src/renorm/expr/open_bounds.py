@@ -262,7 +262,8 @@ class OpenBounds:
         total: float = 0
         for parts, k in terms.items():
             if k > 0:
-                widths = [self._ends(x)[1] - self._ends(x)[0] for x in parts]
+                # under facts that never hold together the greatest value may be below the least
+                widths = [max(0, self._ends(x)[1] - self._ends(x)[0]) for x in parts]
                 total += k * prod(widths) if 0 not in widths else 0
             elif not parts:
                 total += k

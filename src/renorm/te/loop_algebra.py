@@ -18,7 +18,7 @@ from renorm.expr.algebra import ExprAlgebra
 from renorm.expr.bounds import End, Intervals, decided, fits_int32
 from renorm.expr.linear import Linear, expression, factors, is_of_extents, linear, product
 from renorm.expr.mixed_radix import Digit, digit_of
-from renorm.expr.nodes import COMPARISONS, Binary, Call, Cast, Const, Expr, OpenVar, Select, Var, cast
+from renorm.expr.nodes import COMPARISONS, Binary, Call, Cast, Const, Expr, OpenVar, Select, Var, cast, const
 from renorm.expr.rewrite import children, key, transform
 
 ZERO, ONE = Linear({}), Linear({}, 1)
@@ -296,6 +296,11 @@ class LoopAlgebra(ExprAlgebra):
         first = factors(atom)[0]
         return first.dtype != "int32" and not fits_int32(self._intervals.span(first))
 
+    def end(self, bound: Linear, dtype: str) -> Expr:
+        """A bound of an index in its type, also where it is beyond that: indices are exact in 64 bits."""
+        number = bound.number
+        return const(number, dtype) if number is not None else cast(dtype, self.expression(bound))
+
     def value(self, a: Linear) -> Expr:
         """The form as an expression over buffers: with what opaque variables stand for."""
         e = self.expression(a)
@@ -365,10 +370,11 @@ class LoopAlgebra(ExprAlgebra):
             found = next((x for x, k in b.terms.items() if k == 1 and self._divisor(x, "//")), None)
             if found is None:
                 part = b.single()
-                if part is not None and (d := self.divisor(part, "%")):
+                if part is not None and (d := self._divisor(part, "%")):
                     inner = self.dividend(part).single()
-                    if inner is not None and (c := self.divisor(inner, "//")):  # (x // c) % d < n: x % (c*d) < n*c
-                        b, n = self.floor_modulo(self.dividend(inner), c * d), n * c
+                    if inner is not None and (c := self._divisor(inner, "//")):  # (x // c) % d < n: x % (c*d) < n*c
+                        whole = self.applied("%", self.dividend(inner), self.scaled(c, d))
+                        b, n = (b, n) if whole is None else (whole, self.scaled(n, c))
                         part = b.single()
                 is_remainder = part is not None and self._divisor(part, "%")
                 atoms = self.dividend(part).terms if part is not None and is_remainder else b.terms

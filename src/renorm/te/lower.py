@@ -32,7 +32,6 @@ from renorm.expr.nodes import (
     Var,
     all_of,
     as_expr,
-    cast,
     combine,
     const,
     identity_element,
@@ -344,9 +343,7 @@ class _Lowering:
     def _condition(self, guard: Guard, form: Linear) -> Expr:
         form, bound = self.algebra.without_division(form, guard.bound)
         moved = self.algebra.value(form.offset(-form.constant))
-        bound = bound.offset(-form.constant)
-        number = bound.number
-        end = const(number, moved.dtype) if number is not None else cast(moved.dtype, self.algebra.expression(bound))
+        end = self.algebra.end(bound.offset(-form.constant), moved.dtype)
         return Binary(">=" if guard.is_lower else "<", moved, end)
 
     # -- nests

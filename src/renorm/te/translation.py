@@ -182,8 +182,7 @@ class Translation:
         if form is parts:
             return None
         index = self.algebra.value(form)
-        # a bound of the index's type, also where it is beyond that: indices are exact in 64 bits
-        return Binary("<" if e.op in ("<", "<=") else ">=", index, const(bound.constant, index.dtype))
+        return Binary("<" if e.op in ("<", "<=") else ">=", index, self.algebra.end(bound, index.dtype))
 
     def _chosen(self, e: Expr) -> Expr | None:
         """The part that `e` always equals: a branch of a decided condition, or a condition beside one that holds."""
