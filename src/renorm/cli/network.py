@@ -15,7 +15,7 @@ from renorm.errors import InvalidInput
 def opened(model: Path, options: Mapping[str, Any], trust: Mapping[str, Any] | None = None) -> Any:
     """A module that runs. options: with Shapes. trust: which artifact may be read, as renorm.load takes it."""
     if model.suffix == ".renorm":
-        module = renorm.load(model, threads=options["threads"], **(trust or {}))
+        module = renorm.load(model, threads=options["threads"], limits=options["limits"], **(trust or {}))
         if options.get("inputs"):
             raise InvalidInput(
                 f"{model.name} is compiled: its inputs cannot become constants", do="give --input NAME=FILE"

@@ -11,7 +11,7 @@ import numpy as np
 
 from renorm.codegen.abi import CompiledKernel
 from renorm.core.conditions import Condition
-from renorm.core.dims import Dim, Sym, bounds, integer, size, static
+from renorm.core.dims import Dim, Shape, Sym, bounds, integer, size, static
 from renorm.core.limits import Limits
 from renorm.driver import barriers
 from renorm.driver.barriers import BoundKernel, Operand
@@ -199,11 +199,13 @@ def _positive(call: KernelCall, launch: BoundKernel) -> tuple[Positive, ...]:
     """Return which extents a kernel takes to be 1 at least. Where one is not, and divides the size of all that is
     written, there is nothing to write."""
     found = dict.fromkeys((*call.extents, *map(launch.of, launch.kernel.positive)))
-    return tuple(
-        Positive(e, not all(isinstance(e, Sym) and size(v.shape) % e == 0 for v in call.writes))
-        for e in found
-        if bounds(e)[0] < 1
-    )
+    return tuple(Positive(e, not all(_divides(e, v.shape) for v in call.writes)) for e in found if bounds(e)[0] < 1)
+
+
+def _divides(extent: Dim, shape: Shape) -> bool:
+    """Return whether an extent is known to divide how many elements there are: a sum of several terms by being that of
+    an axis."""
+    return isinstance(extent, Sym) and (extent in shape or size(shape) % extent == 0)
 
 
 def _specs(values: Sequence[Value]) -> tuple[TensorSpec, ...]:

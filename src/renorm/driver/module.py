@@ -13,7 +13,7 @@ from renorm.codegen.abi import CompiledKernel
 from renorm.core.dims import fixed_extents
 from renorm.core.errors import InvalidInput, suggest
 from renorm.core.lazy import cached_property
-from renorm.core.limits import Limits
+from renorm.core.limits import DEFAULT, Limits
 from renorm.core.lru import Latest
 from renorm.core.target import Target
 from renorm.driver.bounds import OpenBounds
@@ -122,8 +122,9 @@ class CompiledModule(Module):
         texts: Mapping[str, KernelText | ExternalText],
         externals: Sequence[ExternalCode] = (),
         state: State | None = None,
+        limits: Limits = DEFAULT,
     ):
-        super().__init__(program, objects, weights, walker, threads, externals, state or ())
+        super().__init__(program, objects, weights, walker, threads, externals, state or (), limits)
         self.graph = graph
         self._texts = dict(texts)
 
@@ -168,9 +169,9 @@ class OpenModule(CompiledModule):
         limits: Limits,
     ):
         """source, limits: what a run asks for, and may."""
-        super().__init__(*parts)
+        super().__init__(*parts, limits=limits)
         self._specializations = _Specializations(self.graph, self.program.states, specialize)
-        self._bounds, self._limits = OpenBounds(source, limits), limits
+        self._bounds = OpenBounds(source, limits)
 
     def specialized(self, /, **shapes: Sequence[int]) -> CompiledModule:
         """Return a module for these input shapes alone, compiled if it is not there yet. Raises ReentrancyError in a
@@ -179,12 +180,7 @@ class OpenModule(CompiledModule):
 
     def _sized(self, values: Mapping[str, int]) -> Sized:
         self._bounds.check(values)
-        found = super()._sized(values)
-        arena = found.launches.arena_bytes
-        self._limits.check(
-            self.name, [("bytes", arena + self.program.weight_bytes, f"{arena} between kernels, and weights")]
-        )
-        return found
+        return super()._sized(values)
 
 
 class SpecializingModule:

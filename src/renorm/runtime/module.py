@@ -15,6 +15,7 @@ import numpy as np
 from renorm.core import dtypes
 from renorm.core.dims import static
 from renorm.core.errors import Cancelled, InvalidArtifact, InvalidInput, InvalidTarget, TimeLimit
+from renorm.core.limits import DEFAULT, Limits
 from renorm.runtime import artifact, external, layout, loader
 from renorm.runtime import threads as teams
 from renorm.runtime.arrays import Array, Slot, address, bind, bind_out, overlap, shapes_of
@@ -76,7 +77,8 @@ class Module:
     in; a Memory is taken over and becomes read-only, an array that is read-only and aligned is used as it is,
     anything else is copied. walker: the object of codegen.llvm.walk. threads: how many run it, or whose; None: see
     runtime.threads. externals: the code of Program.externals, or what was saved of it. state: the arrays of
-    Program.state, or what was saved of them, or the State of another module, which the two then share.
+    Program.state, or what was saved of them, or the State of another module, which the two then share. limits: what a
+    run of an open program may ask for, `bytes` of it.
 
     With one thread, calls from several Python threads run at once, each with an arena of its own. With more, they
     take turns.
@@ -98,10 +100,11 @@ class Module:
         threads: int | ParallelRegion | None = None,
         externals: Sequence[ExternalCode | bytes] = (),
         state: State | Sequence[Array | bytes] = (),
+        limits: Limits = DEFAULT,
     ):
         size = weights.nbytes if isinstance(weights, (Memory, np.ndarray)) else len(weights)
         program.verify(len(objects), size, len(externals))
-        self.program = program
+        self.program, self._limits = program, limits
         self._objects, self._walker, self._externals = tuple(objects), walker, tuple(externals)
         self._weights, self._weights_address = _hold(weights)
         self._state = state if isinstance(state, State) else State(program.state, _arrays(program.state, state))
@@ -161,10 +164,16 @@ class Module:
         return self._threads
 
     def _sized(self, values: Mapping[str, int]) -> Sized:
-        """Return what runs need where the symbols of the program have these values."""
-        program = self.program
+        """Return what runs need where the symbols of the program have these values. Raises LimitExceeded where that is
+        more memory than is allowed."""
+        program, launches = self.program, self._tables.table(values)
         checks = program.bind(values).checks if program.typical and program.checks else program.checks
-        return Sized(program, self._tables.table(values), checks, teams.working(self._threads), values)
+        sized = Sized(program, launches, checks, teams.working(self._threads), values)
+        if program.typical:
+            arena, results = launches.arena_bytes, sum(s.nbytes for s in sized.outputs)
+            between = ("bytes", arena + program.weight_bytes, f"{arena} between kernels, and weights")
+            self._limits.check(self.name, [between, ("bytes", results, "outputs")])
+        return sized
 
     def _sized_for(self, args: Sequence[Any], named: Mapping[str, Any]) -> Sized:
         """Return what a run on these arrays needs. Raises InvalidInput where an extent is not what it may be, or what
@@ -370,6 +379,7 @@ def load(
     digest: str | None = None,
     key: Key | None = None,
     mapped: bool = True,
+    limits: Limits = DEFAULT,
 ) -> Module:
     """A module from a file that `Module.save` wrote; neither the compiler nor LLVM is imported. The file holds machine
     code: load only what you would run.
@@ -381,11 +391,12 @@ def load(
     mapped: whether weights stay in the file, whose pages processes share, and which must not be changed in place, only
     replaced, as `save` does; without it they are read at once into memory of the module's own.
     External code is loaded by what is registered under the name in the file (runtime.external).
+    limits: the bytes that a call of open extents may ask for; by default what this process may use.
     Raises InvalidArtifact for a file that cannot be read, is damaged, of another version, for another machine, or
     refused, OutOfMemory where there is no memory for it.
     """
     held = artifact.read(path, verify, digest, key, mapped)
-    return Module(held.program, held.objects, held.weights, held.walker, threads, held.externals, held.state)
+    return Module(held.program, held.objects, held.weights, held.walker, threads, held.externals, held.state, limits)
 
 
 def _arrays(specs: Sequence[TensorSpec], state: Sequence[Array | bytes]) -> list[Array]:
