@@ -1,7 +1,8 @@
-"""python -m benchmarks run, folds, training: measure. python -m benchmarks page: writes docs/benchmarks.md of that."""
+"""python -m benchmarks run, folds, training, any-shape: measure. python -m benchmarks page: docs/benchmarks.md."""
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -80,6 +81,46 @@ def training(threads: int | None, rounds: int, seconds: float, shape: str, step:
         result["step"] = norms.measure_step(teams.resolve(threads), rounds, _tell)
         write(path, result)
     print(path)
+
+
+@main.command("any-shape")
+@click.option("--networks", default="", help="Names of benchmarks.any_shape; default: all networks.")
+@click.option("--measures", default="", help="Of first,kernels,memory,calls,compile; default: all.")
+@click.option("--threads", type=click.IntRange(1), default=None, help="Default: one for each core.")
+@click.option("--shapes", type=click.IntRange(2), default=8, show_default=True, help="Of each network's kernels.")
+@click.option(
+    "--seen", type=click.IntRange(2), default=100, show_default=True, help="Shapes called for the first time."
+)
+@click.option("--calls", type=click.IntRange(1), default=300, show_default=True, help="Calls of random shapes.")
+@click.option("--quick", is_flag=True, help="Those networks whose calls are measured, few shapes and calls.")
+@click.option("--json", "as_json", is_flag=True, help="Print the results as JSON, too.")
+@click.option("--into", type=click.Path(path_type=Path), help="The file of results.")
+def any_shape(
+    networks: str,
+    measures: str,
+    threads: int | None,
+    shapes: int,
+    seen: int,
+    calls: int,
+    quick: bool,
+    as_json: bool,
+    into: Path | None,
+) -> None:
+    """Measures networks whose extents are open: first calls, kernels, memory, random calls, compiling."""
+    from benchmarks import any_shape as opened  # needs PyTorch
+
+    path = into or RESULTS / f"any-shape-{now()[:10]}-{commit()['id'][:8] or 'unknown'}.json"
+    served = [name for name, s in opened.SUBJECTS.items() if s.is_served]
+    names = networks.split(",") if networks else served if quick else list(opened.SUBJECTS)
+    of = tuple(measures.split(",")) if measures else opened.MEASURES
+    few = (3, 12, 20, 1) if quick else (shapes, seen, calls, 3)
+    result = opened.measure(names, opened.Settings(teams.resolve(threads), of, *few), _tell)
+    write(path, result)
+    for name, ratios in result["ratios"].items():
+        _tell(f"{name}: {', '.join(f'{of} {ratio:.3f}' for of, ratio in ratios.items())}")
+    print(json.dumps(result) if as_json else path)
+    if result["failed"]:
+        sys.exit(f"not measured: {', '.join(result['failed'])}")
 
 
 @main.command()

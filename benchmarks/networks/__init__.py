@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -64,11 +65,24 @@ def export(name: str, folder: Path) -> tuple[Path, Path]:
         folder.mkdir(parents=True, exist_ok=True)
         network = NETWORKS[name]
         module, example = trained(network), torch.randn(network.shape)
-        with warnings.catch_warnings():  # the exporter that leaves norms alone is the old one, which says so
-            warnings.simplefilter("ignore")
-            torch.onnx.export(
-                module, (example,), model, input_names=["x"], output_names=["y"], opset_version=17, dynamo=False,
-                do_constant_folding=False, training=torch.onnx.TrainingMode.PRESERVE,
-            )  # fmt: skip
-            torch.export.save(torch.export.export(module, (example,)), program)
+        _as_onnx(module, example, model)
+        torch.export.save(torch.export.export(module, (example,)), program)
     return model, program
+
+
+def export_open(name: str, model: Path, axes: Mapping[str, Mapping[int, str]]) -> None:
+    """Write the network as an ONNX file with its norms in it. axes: names of the extents of inputs that are open."""
+    network = NETWORKS[name]
+    _as_onnx(trained(network), torch.randn(network.shape), model, axes)
+
+
+def _as_onnx(
+    module: nn.Module, example: torch.Tensor, path: Path, axes: Mapping[str, Mapping[int, str]] | None = None
+) -> None:
+    given: Any = None if axes is None else {name: dict(of) for name, of in axes.items()}
+    with warnings.catch_warnings():  # the exporter that leaves norms alone is the old one, which says so
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            module, (example,), path, input_names=["x"], output_names=["y"], opset_version=17, dynamo=False,
+            do_constant_folding=False, training=torch.onnx.TrainingMode.PRESERVE, dynamic_axes=given,
+        )  # fmt: skip
