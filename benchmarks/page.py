@@ -29,7 +29,7 @@ from benchmarks.summary import README, growth, percent, put_into
 
 PAGE = ROOT / "docs" / "benchmarks.md"
 PLOTS = ROOT / "docs" / "benchmarks"
-NETWORKS, TRAINING = "2*.json", "training-*.json"  # files of results
+NETWORKS, TRAINING, ANY_SHAPE = "2*.json", "training-*.json", "any-shape-*.json"  # files of results
 SLOWEST = 20  # layers, of all networks
 SHOWN = 6  # kinds of kernels of each network; the file of results has every kernel
 
@@ -74,6 +74,8 @@ def text(results: dict[Path, dict[str, Any]]) -> str:
     parts += ["\n".join(files), _HOW]
     for result in results.values():
         parts += [f"## {label(result)}", *_of_machine(result)]
+    for opened in newest(ANY_SHAPE).values():
+        parts += [f"## Any shape after one compile on {label(opened)}", *_any_shape(opened)]
     if folded := folds():
         parts += ["## Norms folded", _FOLDS.format(cases=folded["cases"], **_state(folded)), _folds(folded)]
     for trained in newest(TRAINING).values():
@@ -128,6 +130,7 @@ To measure again:
 ```sh
 pip install -e ".[bench]"                  # a C++ compiler too, for inductor; what is missing is left out
 python -m benchmarks run                   # --networks resnet50,my.onnx --runtimes renorm,ort --rounds 3 --into FILE
+python -m benchmarks any-shape             # --networks unet --measures first,calls --quick --json
 python -m benchmarks page
 renorm bench my.onnx --against ort,openvino
 ```"""
@@ -146,6 +149,14 @@ _COMPILING = """\
 Seconds of renorm's stages with an empty cache on disk and with a full one; then until the first result is there, in a
 new process: opening an artifact for renorm, reading and compiling the model for the others. The last column is the
 largest difference of renorm's outputs from ONNX Runtime's, relative to the largest output."""
+
+_ANY_SHAPE = """\
+Networks whose extents are open, compiled once (`python -m benchmarks any-shape`, {when}, commit {commit}), on {threads}
+threads. first: the first call of a shape never seen / the second call of the same, over {seen} random shapes; kernels:
+kernels for all shapes / kernels compiled for the shape, in turns, over {shapes} shapes; memory: the most that a process
+holds after {seen} shapes / after calls of the largest alone; calls: seconds of {calls} calls of random shapes, each
+shape's first one included / those of ONNX Runtime; compile: seconds to compile for all shapes / for one, with an empty
+cache. The file of results has each shape."""
 
 _FOLDS = """\
 {cases} random graphs of linear ops (Conv, ConvTranspose, Gemm, MatMul) and norms, before, between and behind them, with
@@ -215,6 +226,16 @@ def _held(networks: dict[str, Any]) -> list[str]:
 
 def _labels(networks: dict[str, Any]) -> list[str]:
     return [LABELS[r] for r in _runtimes(networks)]
+
+
+def _any_shape(found: dict[str, Any]) -> Iterable[str]:
+    yield _ANY_SHAPE.format(**_state(found), **found["settings"])
+    measures = list(found["ratios"])
+    rows = [
+        (name, *(_ratio(found["ratios"][of].get(name)) for of in measures))
+        for name in (*found["networks"], "geometric mean")
+    ]
+    yield _table(["", *measures], rows)
 
 
 def _folds(found: dict[str, Any]) -> str:

@@ -54,6 +54,32 @@ def product(n: Any, m: Any, k: Any) -> tuple[te.Schedule, list[te.Tensor]]:
     return s, [a, b, d]
 
 
+def product_by_blocks(n: Any, m: Any, k: Any) -> tuple[te.Schedule, list[te.Tensor]]:
+    """Blocks of 8 rows by 8 columns, computed as 4 tiles of 2 rows in registers, then finished row by row."""
+    a, b = te.placeholder((n, k), name="a"), te.placeholder((k, m), name="b")
+    r = te.reduce_axis((0, k), "r")
+    c = te.compute((n, m), lambda i, j: te.sum(a[i, r] * b[r, j], axis=r), name="c")
+    d = te.compute((n, m), lambda i, j: te.max(c[i, j], 0), name="d")
+    s = te.create_schedule(d.op)
+    i, j, _, jj = s[d].tile(d.op.axis[0], d.op.axis[1], 8, 8)
+    s[d].parallel(j)
+    s[d].reorder(j, i)
+    s[d].vectorize(jj)
+    kept = s.cache_write(c, "register")
+    s[c].compute_at(s[d], i)
+    s[c].set_scope("local")
+    outer, inner = s[c].split(c.op.axis[0], factor=2)
+    s[c].unroll(inner)
+    s[c].vectorize(c.op.axis[1])
+    s[kept].compute_at(s[c], outer)
+    ci, cj = kept.op.axis
+    (cr,) = kept.op.reduce_axis
+    s[kept].reorder(cr, ci, cj)
+    s[kept].unroll(ci)
+    s[kept].vectorize(cj)
+    return s, [a, b, d]
+
+
 def softmax(n: Any, m: Any) -> tuple[te.Schedule, list[te.Tensor]]:
     a = te.placeholder((n, m), name="a")
     b = topi.nn.softmax(a)
@@ -129,6 +155,7 @@ SIZES = [1, 2, 7, 8, 9, 33]
 PROGRAMS: dict[str, tuple[Program, int, Callable[..., Array]]] = {
     "turned": (scaled_and_turned, 2, lambda a, b: a.T * 2 + b[:, None]),
     "product": (product, 3, lambda a, b: np.maximum(a @ b, 0)),
+    "product_by_blocks": (product_by_blocks, 3, lambda a, b: np.maximum(a @ b, 0)),
     "softmax": (softmax, 2, stable_softmax),
     "row_means": (row_means, 2, lambda a: a.mean(1)),
     "convolution": (convolution, 2, conv_reference),
@@ -168,6 +195,16 @@ def test_one_code_for_all_extents(name: str) -> None:
         shapes = [te.specialize(te.create_schedule(t.op), [t], dict(zip(extents, sizes)))[1][0].shape for t in args]
         *operands, result = (x.reshape(s) for x, s in zip(found, shapes))
         np.testing.assert_allclose(result, reference(*operands), rtol=1e-4, atol=1e-5, err_msg=str(sizes))
+
+
+def test_tiles_beyond_an_extent_are_skipped_and_rows_beyond_it_read_in_vain() -> None:
+    """A block of 8 rows is one of 1 where there are no more; a tile of 2 rows reads the last one twice."""
+    kernel, _, _ = lowered(product_by_blocks, 3)
+    lines = [line.strip() for line in str(kernel).splitlines()]
+    loop = next(i for i, line in enumerate(lines) if line.startswith("for (i.outer_1, 0, 4)"))
+    assert lines[loop + 1] == "if ((((i.outer*8) + (i.outer_1*2)) < n)) {"
+    (update,) = (line for line in lines if line.startswith("c.register[") and "a[" in line)
+    assert "min((((i.outer*8) + (i.outer_1*2)) + i), (n - 1))" in update
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -123,6 +123,31 @@ def test_the_page_has_the_newest_results_of_each_machine(tmp_path: Path, monkeyp
     assert [path.stem for path in page.newest()] == ["2026-04", "2026-02"]
 
 
+def test_networks_of_any_shape_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    from benchmarks import any_shape
+
+    monkeypatch.setattr(any_shape, "FILES", tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
+    text = MODEL.replace("2,3,9,7", "N,3,H,W").replace("AveragePool<kernel_shape=[3,3], pads=[1,1,1,1]>", "Relu")
+    onnx.save(parser.parse_model(text), tmp_path / "small.onnx")
+    ranges = {"n": range(1, 3), "h": range(1, 9), "w": range(2, 12)}
+    subject = any_shape.Subject("small", {"x": ("n:1..2", 3, "2*h", "w")}, ranges, is_served=True)
+    monkeypatch.setitem(any_shape.SUBJECTS, "small", subject)
+    assert subject.shapes({"n": 2, "h": 3, "w": 5}) == {"x": (2, 3, 6, 5)}
+    assert len({tuple(s.items()) for s in subject.spread(8)}) == 8
+    found = any_shape.measure(
+        ["small"], any_shape.Settings(1, shapes=2, seen=4, calls=12, compilations=1), lambda _: None
+    )
+    assert not found["failed"]
+    assert set(found["ratios"]) == set(any_shape.MEASURES)
+    assert all(0 < ratio < 100 for ratios in found["ratios"].values() for ratio in ratios.values())
+    assert len(found["networks"]["small"]["first"]["shapes"]) == 5
+    said = "\n".join(page._any_shape(found))
+    assert "| small | **" in said
+    assert "12 calls of random shapes" in said.replace("\n", " ")
+
+
 def test_norms_in_training_are_measured_beside_torch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))

@@ -183,7 +183,10 @@ class OpenBounds:
         sides = [linear(e, self._intern) for e in (x.a, x.b)]
         smaller, sign = x.op == "min", 1 if x.op == "min" else -1
         low, high = self._numbers(x)
-        loose = self._nearest([end for a in sides if (end := self.extreme(a, sign)) is not None], sign)
+        ends = [end for a in sides if (end := self.extreme(a, sign)) is not None]
+        loose = self._nearest(ends, sign)
+        if smaller and ends and all(end.number is None for end in ends):
+            high = None  # a number comes of the most that extents may be: what ends at one is as large as that one is
         tight = [self.extreme(a, -1 if smaller else 1) for a in sides]
         bound: Linear | None = None
         a, b = tight

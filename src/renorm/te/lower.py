@@ -281,21 +281,55 @@ class _Lowering:
         indices = terms.indices(e)
         nest = self.owner[terms.outermost]
         position = self._flat(t, [i - low for i, low in zip(indices, lows, strict=True)], extents)
-        conditions = self._conditions(e, terms, nest) if nest.is_speculative else []
-        conditions = self._necessary(conditions, position, self.buffers[t])
+        guards = self._conditions(e, terms, nest) if nest.is_speculative else []
+        conditions = list[Expr]()
+        for g, form in self._necessary(guards, position, self.buffers[t]):
+            inside = self._moved_inside(nest, indices, g, form)
+            if inside is None:
+                conditions.append(self._condition(g, form))
+            else:
+                indices = inside
+        if len(conditions) < len(guards):
+            position = self._flat(t, [i - low for i, low in zip(indices, lows, strict=True)], extents)
         return Load(self.buffers[t], (position,), all_of(*conditions) if conditions else None)
 
-    def _necessary(self, conditions: list[Expr], position: Expr, buffer: Buffer) -> list[Expr]:
+    def _necessary(
+        self, guards: list[tuple[Guard, Linear]], position: Expr, buffer: Buffer
+    ) -> list[tuple[Guard, Linear]]:
         """Those conditions that keep a read inside its array: what is read in vain may be any element, and a predicate
         is expensive, above all where it differs between the lanes of a vector that is one number spread.
         """
-        for condition in list(conditions):
-            others = [c for c in conditions if c is not condition]
+        conditions = {i: self._condition(g, form) for i, (g, form) in enumerate(guards)}
+        for i in list(conditions):
+            others = [c for k, c in conditions.items() if k != i]
             if Intervals(self.algebra.ranges, others).is_within(position, buffer.size):
-                conditions = others
-        return conditions
+                del conditions[i]
+        return [guards[i] for i in conditions]
 
-    def _conditions(self, e: Load, terms: Translation, nest: Nest) -> list[Expr]:
+    def _moved_inside(
+        self, nest: Nest, indices: Sequence[Linear], guard: Guard, form: Linear
+    ) -> tuple[Linear, ...] | None:
+        """The indices of a read, with the last row in the place of rows beyond an open extent: what is read in vain may
+        be any element, an address is cheaper than a predicate, and more so as it is made outside of the loops that do
+        not move the row. None where extents are known, or where the rows are lanes of a vector."""
+        lanes = {loop.var for loop in nest.path if loop.kind == "vectorized"}
+        moving = self.algebra.free(form)
+        last = guard.bound.offset(-1)
+        if guard.bound.number is not None or guard.is_lower or not moving.isdisjoint(lanes):
+            return None
+        found = list[Linear]()
+        for index in indices:
+            if not moving.isdisjoint(self.algebra.free(index)):
+                atom, k = next(iter(form.terms.items()))
+                times, rest = divmod(index.terms.get(atom, 0), k)
+                others = index.plus(form, -times)
+                if rest or times <= 0 or not moving.isdisjoint(self.algebra.free(others)):
+                    return None
+                index = others.plus(self.algebra.extreme("min", form, last), times)
+            found.append(index)
+        return tuple(found)
+
+    def _conditions(self, e: Load, terms: Translation, nest: Nest) -> list[tuple[Guard, Linear]]:
         """Return when a stage that computes beyond its tensor may read: where the axes that could lead outside are
         inside."""
         blamed: set[Var] = set()
@@ -310,7 +344,7 @@ class _Lowering:
         forms = [(g, g.form_in({}, env)) for g in nest.domain]
         if not nest.is_conditional:  # else what a condition of the body allows may hang on any axis
             forms = [(g, form) for g, form in forms if not blamed.isdisjoint(self.algebra.free(form))]
-        return [self._condition(g, form) for g, form in forms]
+        return forms
 
     def _stored(self, t: Tensor) -> list[tuple[Linear, Linear | None]]:
         """For each axis, start and extent of what a tensor's array holds; None where it holds all that is read."""
@@ -361,7 +395,8 @@ class _Lowering:
         if not isinstance(body, Reduce):
             conditions = [(self._level(nest.loops, g.form), self._condition(g, g.form)) for g in nest.guards]
             store = Store(buffer, index, nest.terms.value(body), nontemporal=nest.stage.nontemporal)
-            return self._loops(nest.loops, store, conditions, idle, inside, nest.prefix)
+            idle_rounds = self._idle_rounds(nest, len(nest.loops))
+            return self._loops(nest.loops, store, conditions, idle, inside, nest.prefix, idle_rounds=idle_rounds)
         first = next(i for i, loop in enumerate(nest.loops) if loop.axis.kind == "reduce")
         deepest = max((child.position for child in inside), default=-1)
         lone = max(deepest, _last_gpu_loop(nest.loops))
@@ -381,7 +416,28 @@ class _Lowering:
             store = Store(buffer, index, value)
             update = self._loops(nest.loops, store, rounds, idle if lone >= first else (), inside, nest.prefix, first)
         both = seq([self._start(nest, body, first, start, idle if lone >= first else ()), update])
-        return self._loops(nest.loops[:first], both, outside, idle if lone < first else (), inside, nest.prefix)
+        idle = idle if lone < first else ()
+        idle_rounds = self._idle_rounds(nest, first)
+        return self._loops(nest.loops[:first], both, outside, idle, inside, nest.prefix, idle_rounds=idle_rounds)
+
+    def _idle_rounds(self, nest: Nest, end: int) -> list[tuple[int, Expr]]:
+        """Return when a round of a loop before number `end` computes an element at all, with the number of the loop: a
+        block of 8 rows has rows beyond an open extent, which may be a small one. Where each element has a condition of
+        its own and nothing is computed besides, that suffices."""
+        deepest = max((child.position for child in self.inside.get(nest.stage, [])), default=-1)
+        guards = [*(nest.domain if nest.is_speculative else ()), *nest.guards]
+        found = list[tuple[int, Expr]]()
+        for g in guards:
+            if g.is_lower or g.is_reduce or g.bound.number is not None:
+                continue
+            for position, loop in enumerate(nest.loops[:end]):
+                is_speculative = nest.is_speculative and g in nest.domain
+                if loop.kind != "serial" or not loop.is_emitted or not (is_speculative or position <= deepest):
+                    continue
+                least, _ = self.algebra.relax(g.form, {inner.var for inner in nest.loops[position + 1 :]})
+                if loop.var in self.algebra.free(least) and not self.algebra.is_below(least, g.bound):
+                    found.append((position, self._condition(g, least)))
+        return found
 
     def _loops(
         self,
@@ -392,10 +448,11 @@ class _Lowering:
         inside: Sequence[Nest] = (),
         prefix: tuple[Loop, ...] = (),
         begin: int = 0,
+        idle_rounds: Sequence[tuple[int, Expr]] = (),
     ) -> Stmt:
         """`stmt` inside the loops from number `begin` on; conditions: with the number of the loop they stand in (-1:
         around all); idle: thread axes of which one thread runs `stmt`; inside: the stages computed in those loops;
-        prefix: the loops around."""
+        prefix: the loops around; idle_rounds: conditions of whole rounds, with what is computed in them."""
         mine = [child for child in inside if begin <= child.position < len(loops)]
         deepest = max((child.position for child in mine), default=-1)
         lone = max(deepest, _last_gpu_loop(loops))
@@ -407,6 +464,7 @@ class _Lowering:
             children = [child for child in mine if child.position == position]
             if children:
                 stmt = self._with_places(children, stmt, (*prefix, *loops[: position + 1]))
+            stmt = _guarded(stmt, [c for level, c in idle_rounds if level == position])
             if loop.is_emitted:
                 stmt = For(loop.var, const(0), as_expr(self._count(loop.extent)), loop.kind, stmt)
         stmt = _guarded(stmt, [c for level, c in conditions if max(level, deepest) < begin])

@@ -149,6 +149,8 @@ def _conditions(s: Stmt, is_own: bool = True) -> Iterator[tuple[Expr, bool]]:
                     yield condition, is_own
                 case Load(predicate=predicate) if predicate is not None:
                     yield predicate, is_own
+                case Binary(op=("min" | "max"), a=a, b=b) if any(isinstance(v, OpenVar) for v in variables(x)):
+                    yield Binary("<=", a, b), is_own  # a row, or the last one: te.lower
                 case _:
                     pass
     for c in children(s):
