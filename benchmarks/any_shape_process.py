@@ -67,15 +67,15 @@ def _opened(job: Job) -> tuple[Call, dict[str, str]]:
         named = {i.name: "float32" if "float" in i.type else "int64" for i in session.get_inputs()}
         return lambda arrays: session.run(None, dict(arrays)), named
     module = load(job.model, threads=job.threads)
-    return lambda arrays: module.run(**arrays), {v.name: v.dtype for v in module.inputs}
+    return lambda arrays: module.run(*arrays.values()), {v.name: v.dtype for v in module.inputs}
 
 
 def _drawn(job: Job, kinds: Mapping[str, str], sizes: Sizes) -> dict[str, Array]:
     """Return standard normal floats, in no more memory than they take, and integers that are 0 or 1."""
     rng, arrays = np.random.default_rng(0), dict[str, Array]()
-    for name, stated in job.shapes.items():
-        shape = tuple(extent(d, sizes) for d in stated)
-        is_float = kinds[name] == "float32"
+    for name, kind in kinds.items():
+        shape = tuple(extent(d, sizes) for d in job.shapes[name])
+        is_float = kind == "float32"
         arrays[name] = rng.standard_normal(shape, np.float32) if is_float else rng.integers(0, 2, shape)
     return arrays
 
