@@ -109,6 +109,71 @@ def test_extents_may_be_bounded() -> None:
         m.run(array(1, 49, 24))
 
 
+def halved_and_back() -> Graph:
+    """Rows and columns are halved twice and doubled twice: they have to be multiples of 4."""
+    g = Graph("halved_and_back")
+    x = g.input("x", "float32", ("n", 3, "h", "w"))
+    y = ops.relu(ops.conv(x, array(8, 3, 3, 3), pads=(1,) * 4))
+    z = ops.max_pool(ops.max_pool(y, kernel_shape=(2, 2), strides=(2, 2)), kernel_shape=(2, 2), strides=(2, 2))
+    for _ in range(2):
+        z = ops.conv_transpose(z, array(8, 8, 2, 2), strides=(2, 2))
+    g.outputs = [ops.conv(ops.concat([y, z], axis=1), array(4, 16, 1, 1))]
+    return g
+
+
+def test_typical_sizes_are_those_that_the_network_takes() -> None:
+    """At 211 rows there is no result."""
+    g = halved_and_back()
+    m = renorm.compile(g, precision="exact")
+    assert isinstance(m, OpenModule), getattr(m, "obstacle", m)
+    assert [str(v) for v in m.program.inputs] == ["x f32[n, 3, 4*h, 4*w]"]
+    for shape in ((2, 3, 8, 20), (1, 3, 4, 4), (1, 3, 36, 12)):
+        x = np.random.default_rng(sum(shape)).normal(size=shape).astype(np.float32)
+        expected = interpret.run(g, [x])[0]
+        np.testing.assert_allclose(m.run(x)[0], expected, rtol=2e-4, atol=2e-5)
+        np.testing.assert_allclose(m.specialized(x=shape).run(x)[0], expected, rtol=2e-4, atol=2e-5)
+    with pytest.raises(InvalidInput, match=r"x, axis 2: 9 is 4\*h for no h"):
+        m.run(np.zeros((1, 3, 9, 8), np.float32))
+
+
+def test_a_table_bounds_the_sequences_that_read_it() -> None:
+    g = Graph("positions")
+    x = g.input("x", "float32", ("n", "t", 8))
+    table = g.constant(array(30, 8), "table")
+    length = ops.shape(x, start=1, end=2)
+    places = ops.slice(table, np.array([0]), length, np.array([0]))
+    g.outputs = [ops.relu(ops.add(x, places))]
+    m = renorm.compile(g)
+    assert isinstance(m, OpenModule), getattr(m, "obstacle", m)
+    assert m.program.typical["t"] <= 30
+    for shape in ((2, 30, 8), (1, 1, 8), (3, 17, 8)):
+        x = np.random.default_rng(sum(shape)).normal(size=shape).astype(np.float32)
+        np.testing.assert_allclose(m.run(x)[0], interpret.run(g, [x])[0], rtol=2e-4, atol=2e-5)
+    with pytest.raises(InvalidInput, match=r"31, but t is in 0\.\.30"):
+        m.run(np.zeros((1, 31, 8), np.float32))
+
+
+def test_where_conditions_leave_one_size_the_module_has_that_one() -> None:
+    g = Graph("one_size")
+    x = g.input("x", "float32", ("n", 6))
+    g.outputs = [ops.relu(ops.concat([x, g.constant(array(5, 2), "c")], axis=1))]
+    m = renorm.compile(g)
+    assert [str(v) for v in m.inputs] == ["x f32[5, 6]"]
+    data = array(5, 6)
+    np.testing.assert_allclose(m.run(data)[0], interpret.run(g, [data])[0])
+    with pytest.raises(InvalidInput, match="expected"):
+        m.run(data[:4])
+
+
+def test_where_no_sizes_are_found_there_is_an_obstacle() -> None:
+    g = Graph("contradiction")
+    x = g.input("x", "float32", ("n", "m"))
+    g.outputs = [ops.reshape(x, np.array([7, 11])), ops.reshape(x, np.array([7, 13]))]
+    m = renorm.compile(g)
+    assert isinstance(m, SpecializingModule)
+    assert "no extents were found" in m.obstacle
+
+
 def test_a_file_serves_all_shapes(tmp_path: Path) -> None:
     g = perceptron()
     m = renorm.compile(g, threads=1)

@@ -7,11 +7,14 @@ compared; `noted` collects. A call must be held against that before anything run
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import inf, lcm
 
-from renorm.core.dims import TAKEN, Dim, Sizes, bounds, substitute
+from renorm.core.dims import TAKEN, Dim, Sizes, Sym, Symbol, bounds, linear, substitute, symbols_of, terms
+
+_LONGEST_PERIOD = 4096  # of remainders that are tried one by one
 
 
 @dataclass(frozen=True)
@@ -51,3 +54,124 @@ def noted() -> Generator[list[Condition]]:
     finally:
         TAKEN.reset(token)
         found += (c for c in dict.fromkeys(Condition(*t) for t in taken) if c.decided() is not True)
+
+
+def settled(conditions: Iterable[Condition], symbols: Sequence[Symbol]) -> tuple[dict[Symbol, Dim], list[Condition]]:
+    """Return what symbols are where conditions hold, in terms of symbols that may have any value in their ranges, and
+    the conditions that this does not make certain. symbols: those that come first are the last to be replaced.
+
+        m == n, s == 5              m is n, s is 5
+        4*(s//4) == s               s is 4*s, of another s
+        2 <= s//2, (s + 1)//2 <= 60    s is in 4..120
+    """
+    found: dict[Symbol, Dim] = {s: Sym(s) for s in symbols}
+    waiting = list(dict.fromkeys(conditions))
+    while True:
+        step = next((step for c in waiting for step in _steps(c, symbols)), None)
+        if step is None:
+            return {s: d for s, d in found.items() if not _is_same(s, d)}, waiting
+        symbol, value = step
+        in_range = (Condition(symbol.least, "<=", value), Condition(value, "<=", _most(symbol, value)))
+        found = {s: substitute(d, dict([step])) for s, d in found.items()}
+        replaced = (c.replaced(dict([step])) for c in waiting)
+        waiting = [c for c in dict.fromkeys((*replaced, *in_range)) if c.decided() is not True]
+
+
+def _is_same(symbol: Symbol, value: Dim) -> bool:
+    return value == Sym(symbol) and all((s.least, s.most) == (symbol.least, symbol.most) for s in symbols_of(value))
+
+
+def _most(symbol: Symbol, value: Dim) -> Dim:
+    return value if symbol.most == inf else int(symbol.most)
+
+
+def _steps(c: Condition, symbols: Sequence[Symbol]) -> Iterator[tuple[Symbol, Dim]]:
+    """Yield what a condition says that a symbol is, the simplest first."""
+    if c.decided() is False:
+        return
+    difference = c.left - c.right
+    among = [s for s in symbols if s in symbols_of(difference)]
+    if c.relation == "==":
+        yield from _solutions(difference, among)
+    if len(among) == 1:
+        held = next(s for s in symbols_of(difference) if s == among[0])  # with the range that it has by now
+        step = _progression(c, held) if c.relation == "==" else _narrowed(difference, held)
+        if step is not None:
+            yield step
+
+
+def _solutions(difference: Dim, symbols: Sequence[Symbol]) -> Iterator[tuple[Symbol, Dim]]:
+    """Yield a symbol, and what it is where a sum in which it stands once is 0: a number before anything else."""
+    products = terms(difference)
+    for factor in {s for s in symbols if all(s in product for product, _ in products)}:
+        quotient = difference // Sym(factor)  # exact; of what is empty nothing is said
+        yield from _solutions(quotient, symbols)
+        return
+    found = list[tuple[bool, int, int, Symbol, Dim]]()
+    for product, k in products:
+        if len(product) != 1 or not isinstance(product[0], Symbol):
+            continue
+        rest = difference - k * Sym(product[0])
+        if product[0] in symbols_of(rest) or any(n % k for _, n in terms(rest)):
+            continue
+        value = -rest // k if k > 0 else rest // -k
+        if bounds(value)[1] >= 0:
+            place = -symbols.index(product[0])
+            found.append((not isinstance(value, int), len(symbols_of(value)), place, product[0], value))
+    for *_, symbol, value in sorted(found, key=lambda f: f[:3]):
+        yield symbol, value
+
+
+def _progression(c: Condition, symbol: Symbol) -> tuple[Symbol, Dim] | None:
+    """Return a symbol as p*s + r where an equation of it alone holds for these numbers, and for no others."""
+    period = lcm(*_divisors(c.left - c.right))
+    if not 1 < period <= _LONGEST_PERIOD:
+        return None
+    holds = [c.replaced({symbol: period * Sym(Symbol(symbol)) + r}).decided() for r in range(period)]
+    rests = [r for r, held in enumerate(holds) if held is not False]
+    if not rests or not all(holds[r] for r in rests):
+        return None
+    step = period // len(rests)
+    first = rests[0]
+    if step == 1 or period % len(rests) or rests != list(range(first, period, step)):
+        return None
+    least = max(0, -(-(symbol.least - first) // step))
+    most = inf if symbol.most == inf else (symbol.most - first) // step
+    return symbol, step * Sym(Symbol(symbol, least, most)) + first
+
+
+def _divisors(extent: Dim) -> Iterator[int]:
+    """Yield the numbers by which an extent, and what stands in it, is divided."""
+    for product, _ in terms(extent):
+        for atom in product:
+            if not isinstance(atom, Symbol):
+                if atom[0] in ("//", "%") and isinstance(atom[2], int):
+                    yield atom[2]
+                yield from _divisors(atom[1])
+                yield from _divisors(atom[2])
+
+
+def _narrowed(difference: Dim, symbol: Symbol) -> tuple[Symbol, Dim] | None:
+    """Return a symbol between narrower ends, where k*s + c, or k*((a*s + b)//d) + c, is not positive."""
+    products = [(product, k) for product, k in terms(difference) if product]
+    constant = terms(difference)[-1][1] if len(terms(difference)) > len(products) else 0
+    if len(products) != 1 or len(products[0][0]) != 1:
+        return None
+    ((atom,), k) = products[0]
+    limit = -constant // k if k > 0 else -(constant // k)  # the atom is at most, or at least, that
+    scale, offset = 1, 0
+    if not isinstance(atom, Symbol):
+        op, x, divisor = atom
+        inner = linear(x)
+        if op != "//" or inner is None or not isinstance(divisor, int) or inner[1] < 0 or divisor <= 0:
+            return None
+        scale, offset = inner[1:]
+        limit = limit * divisor + (divisor - 1 if k > 0 else 0)
+    least, most = symbol.least, symbol.most
+    if k > 0:
+        most = min(most, (limit - offset) // scale)
+    else:
+        least = max(least, -(-(limit - offset) // scale))
+    if (least, most) == (symbol.least, symbol.most) or most < least:
+        return None
+    return symbol, int(most) if least == most else Sym(Symbol(symbol, int(least), most))

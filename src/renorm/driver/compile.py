@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 from renorm import targets
 from renorm.core import system
 from renorm.core.collector import collection_put_off
-from renorm.core.dims import Sym, format_facts, is_static, linear, symbols_of
+from renorm.core.dims import Sym, format_facts, is_static, symbols_of
 from renorm.core.errors import (
     InvalidArtifact,
     InvalidExpression,
@@ -38,9 +38,8 @@ from renorm.driver.assemble import assemble
 from renorm.driver.kernels import Compiler, Progress, machine_for, walker
 from renorm.driver.module import CompiledModule, OpenModule, SpecializingModule
 from renorm.frontends import read
-from renorm.graph.conditions import conditions_of
+from renorm.graph.conditions import Settled, settled
 from renorm.graph.ir import Graph, Group
-from renorm.graph.typical import typical_sizes
 from renorm.ops.identity import Identity
 from renorm.passes import pipeline
 from renorm.passes.aliasing import alias_values
@@ -118,7 +117,7 @@ def compile(
         return optimized(graph, {}, planned)[1]
 
     try:
-        return _opened(graph, options, specialized, seconds)
+        return _opened(graph, options, seconds)
     except _CLOSED as error:
         return SpecializingModule(graph, specialized, analyze, held, obstacle=str(error))
 
@@ -247,9 +246,9 @@ def _specialized(
     sizes: Mapping[str, int],
     options: Options,
     before: Mapping[str, float] | None,
-    others: Callable[[Mapping[str, int]], CompiledModule] | None = None,
+    network: Settled | None = None,
 ) -> CompiledModule:
-    """others: makes modules of numbers for the open one that this is."""
+    """network: of which the source is the graph, where its extents stay open."""
     machine = options.target.machine_target
     seconds = dict(before or {})
     clock = _Clock(seconds)
@@ -264,11 +263,10 @@ def _specialized(
     native_entry = walker(machine, cache)
     required = machine_for(machine, cache)
     clock.stop("code")
-    typical = {str(s): n for s, n in typical_sizes(graph).items()}
     program, weights = assemble(
         *(graph, kernels.calls, kernels.compiled, kernels.codes, required, options.limits),
-        typical=typical,
-        conditions=conditions_of(source) if typical else {},
+        typical=network.typical if network else {},
+        conditions=network.conditions if network else {},
     )
     clock.stop("assemble")
     records = tuple(
@@ -286,11 +284,10 @@ def _specialized(
     externals = [c.external for c in kernels.compiled if c.external]
     threads, texts = options.threads, kernels.texts
     parts = program, objects, weights, native_entry, threads, graph, texts, externals, options.state
-    return (
-        CompiledModule(*parts)
-        if others is None
-        else OpenModule(*parts, specialize=others, source=source, limits=options.limits)
-    )
+    if network is None:
+        return CompiledModule(*parts)
+    others = lambda extents: specialize(source, extents, options)  # noqa: E731
+    return OpenModule(*parts, specialize=others, source=source, limits=options.limits)
 
 
 # what is raised where a kernel, or a pass, needs numbers, and where typical ones give no result: the same with numbers
@@ -302,31 +299,16 @@ _CLOSED = (
 
 
 @standard_environment()
-def _opened(
-    source: Graph,
-    options: Options,
-    specialized: Callable[[Mapping[str, int]], CompiledModule],
-    before: dict[str, float],
-) -> OpenModule:
-    """Compile `source` for all values of its symbols. Raises one of _CLOSED where a part of it needs numbers."""
+def _opened(source: Graph, options: Options, before: dict[str, float]) -> CompiledModule:
+    """Compile `source` for all values of its symbols that it has results for, be it one. Raises one of _CLOSED where a
+    part of it needs numbers."""
     check_imports()
     if options.verify or options.checked:
         raise InvalidTarget("verify and checked need shapes")  # the first compares arrays
-    made = _specialized(_joined(source), {}, options, before, specialized)
-    assert isinstance(made, OpenModule)
-    return made
-
-
-def _joined(source: Graph) -> Graph:
-    """Return the graph where symbols that must be equal are one: that of the first."""
-    while True:
-        pairs = (
-            (linear(c.right), c.left) for c in conditions_of(source) if c.relation == "==" and isinstance(c.left, Sym)
-        )
-        same = next(((f[0], left) for f, left in pairs if f and f[1:] == (1, 0) and f[0] not in symbols_of(left)), None)
-        if same is None:
-            return source
-        source = source.copy(dict([same]))
+    network = settled(source)
+    if not network.typical:
+        return specialize(network.graph, {}, options, before)
+    return _specialized(network.graph, {}, options, before, network)
 
 
 class _Clock:

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+from renorm.core import conditions as algebra
 from renorm.core.conditions import Condition, noted
-from renorm.core.dims import take
+from renorm.core.dims import symbols_of, take
 from renorm.graph.ir import Graph, knowledge
+from renorm.graph.typical import TYPICAL, sizes_where
+
+_MOST_ROUNDS = 8
 
 
 def conditions_of(graph: Graph) -> dict[Condition, str]:
@@ -20,3 +26,32 @@ def conditions_of(graph: Graph) -> dict[Condition, str]:
         for condition in conditions:
             found.setdefault(condition, node.name)
     return found
+
+
+@dataclass(frozen=True)
+class Settled:
+    """A graph with open extents whose conditions hold for all values of its symbols but for those that `conditions`
+    lists, by the nodes that say so first. typical: values for which all hold."""
+
+    graph: Graph
+    conditions: dict[Condition, str]
+    typical: dict[str, int]
+
+
+def settled(graph: Graph) -> Settled:
+    """Return a graph whose symbols are those that its conditions leave: equal ones are one, what must be a number is
+    one, what must be a multiple says so, and ranges are narrow. Raises InvalidGraph where no values fulfil them all."""
+    found = conditions_of(graph)
+    for _ in range(_MOST_ROUNDS):  # what is known of extents lets inference say more
+        order = list(dict.fromkeys(s for v in graph.inputs for d in v.shape for s in sorted(symbols_of(d))))
+        values, left = algebra.settled(found, order)
+        if not values:
+            break
+        nodes = {c.replaced(values): node for c, node in found.items()}
+        graph = graph.copy(values)
+        found = conditions_of(graph)
+        for c in left:  # of ranges that inference does not know of
+            found.setdefault(c, nodes.get(c, graph.inputs[0].name))
+    typical = sizes_where(graph, found)
+    graph.metadata[TYPICAL] = typical
+    return Settled(graph, found, typical)

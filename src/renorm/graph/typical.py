@@ -2,28 +2,81 @@
 
 They stand for no call: what is decided holds for all. So that nothing is decided by chance, they are primes: a number
 divides such an extent only if it divides all of them, as 16 does 16*h. A batch has 2, since most calls have few; rows
-and columns of images are near 211, lengths of sequences near 127; within the bounds of a symbol.
+and columns of images are near 211, lengths of sequences near 127; within the bounds of a symbol, and so that what the
+network needs of them holds (graph.conditions), for which other numbers than primes may be taken.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from math import inf, isqrt
 
-from renorm.core.dims import Dim, Symbol, static, substitute, symbols_of
+from renorm.core.conditions import Condition
+from renorm.core.dims import Dim, Symbol, linear, static, substitute, symbols_of
+from renorm.core.errors import InvalidGraph
 from renorm.graph.ir import Graph, Value
 
+TYPICAL = "typical"  # in Graph.metadata: the values that were found for a graph whose conditions are known
 BATCH, IMAGE, SEQUENCE = 2, 211, 127
-_PRIMES = [2, *(n for n in range(3, IMAGE + 1, 2) if all(n % k for k in range(3, n, 2)))]
+_LARGEST = 256  # that is tried, and beyond the least value of a symbol
+_MOST_TRIED = 20_000  # values of symbols, until none is said to be found
 
 
 def typical_sizes(graph: Graph) -> dict[str, int]:
     """Return a value for each symbol in the shapes of a network's inputs."""
-    found: dict[str, int] = {}
+    held = graph.metadata.get(TYPICAL)
+    return sizes_where(graph, ()) if held is None else held
+
+
+def sizes_where(graph: Graph, conditions: Iterable[Condition]) -> dict[str, int]:
+    """Return a value for each symbol in the shapes of a network's inputs, where all conditions hold. Raises
+    InvalidGraph where none of those that are tried fulfils them."""
+    candidates: dict[Symbol, list[int]] = {}
     for v in graph.inputs:
         for axis, extent in enumerate(v.shape):
             for symbol in sorted(symbols_of(extent)):
-                found.setdefault(symbol, _value(symbol, extent, _wanted(v, axis)))
+                candidates.setdefault(symbol, _candidates(symbol, extent, _wanted(v, axis)))
+    given = list(conditions)
+    search = _Search(candidates, given)
+    found = search.values({})
+    if found is None:
+        raise InvalidGraph(
+            f"no extents were found for which {graph.name} has a result",
+            [f"it needs {c}" for c in given] + [f"{s} was tried up to {max(ns)}" for s, ns in candidates.items()],
+            "give the shapes of its inputs (shapes=)",
+        )
     return found
+
+
+class _Search:
+    """Values of symbols, one after the other, the preferred ones first; what a condition forbids is not followed."""
+
+    def __init__(self, candidates: Mapping[Symbol, Sequence[int]], conditions: Sequence[Condition]):
+        self._symbols, self._candidates = list(candidates), candidates
+        self._left = _MOST_TRIED
+        place = {s: i for i, s in enumerate(self._symbols)}
+        self._told: list[list[Condition]] = [[] for _ in self._symbols]  # by the last of a condition's symbols
+        for c in conditions:
+            own = [place[s] for s in symbols_of(c.left) | symbols_of(c.right) if s in place]
+            if own:
+                self._told[max(own)].append(c)
+
+    def values(self, chosen: dict[str, int]) -> dict[str, int] | None:
+        """Return values of all symbols, with those that are chosen; None where no more are found."""
+        if len(chosen) == len(self._symbols):
+            return chosen
+        symbol, told = self._symbols[len(chosen)], self._told[len(chosen)]
+        for n in self._candidates[symbol]:
+            self._left -= 1
+            if self._left < 0:
+                return None
+            now = {**chosen, str(symbol): n}
+            if all(c.holds(now) is not False for c in told):
+                found = self.values(now)
+                if found is not None:
+                    return found
+        return None
 
 
 def _wanted(v: Value, axis: int) -> int:
@@ -33,15 +86,24 @@ def _wanted(v: Value, axis: int) -> int:
     return IMAGE if v.rank >= 4 and axis >= 2 else SEQUENCE
 
 
-def _value(symbol: Symbol, extent: Dim, wanted: int) -> int:
-    """The prime, within the bounds of the symbol, with which the extent is nearest to what is wanted."""
-    within = [n for n in _PRIMES if symbol.least <= n <= symbol.most] or [max(1, symbol.least)]
-    return min(within, key=lambda n: abs(_with(extent, symbol, n) - wanted))
+def _candidates(symbol: Symbol, extent: Dim, wanted: int) -> list[int]:
+    """Return values within the bounds of a symbol, primes and then odd numbers first, and of these the one first with
+    which the extent is nearest to what is wanted."""
+    least = max(1, symbol.least)
+    most = _LARGEST if symbol.most == inf and least < _LARGEST else min(symbol.most, least + _LARGEST)
+    alone: Dim = substitute(extent, dict.fromkeys(symbols_of(extent) - {symbol}, 1))
+    _, k, c = linear(alone) or (symbol, 0, 0)
+
+    def distance(n: int) -> int:
+        return abs((k * n + c if k else static([substitute(alone, {symbol: n})])[0]) - wanted)
+
+    order = sorted(range(least, int(most) + 1), key=lambda n: (not _is_prime(n), n % 2 == 0 and n > 2, distance(n)))
+    return order or [least]
 
 
-def _with(extent: Dim, symbol: Symbol, n: int) -> int:
-    others: dict[str, int] = dict.fromkeys(symbols_of(extent), 1)
-    return static([substitute(extent, {**others, symbol: n})])[0]
+@cache
+def _is_prime(n: int) -> bool:
+    return n > 1 and all(n % k for k in range(2, isqrt(n) + 1))
 
 
 def typical_shape(shape: Sequence[Dim], sizes: dict[str, int]) -> tuple[int, ...]:

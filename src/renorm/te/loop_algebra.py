@@ -255,11 +255,14 @@ class LoopAlgebra(ExprAlgebra):
         return b if high < 0 else a if low >= 0 else a + b
 
     def ends(self, form: Linear) -> tuple[Linear, Linear]:
-        """Least and greatest value, as forms of extents where no numbers bound it."""
+        """Least and greatest value: as forms of open extents where these have a say, so that a region of n elements has
+        n and not as many as n may be; else as numbers."""
         low, high = self._intervals.form_span(form)
-        if low > -inf and high < inf:
+        least = most = None
+        if self._intervals.is_open(form):
+            least, most = self._intervals.least(form), self._intervals.greatest(form)
+        if (least is None or most is None) and low > -inf and high < inf:
             return Linear({}, int(low)), Linear({}, int(high))
-        least, most = self._intervals.least(form), self._intervals.greatest(form)
         if least is None or most is None:
             raise InvalidSchedule(
                 f"nothing is known to bound {self.expression(form)}, which a region is made of",
