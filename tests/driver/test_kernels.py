@@ -265,8 +265,8 @@ def lowerings(g: Graph) -> list[tuple[str | None, groups.Lowering, groups.Kernel
     for group in graph.groups:
         made = lower_group(graph, group, HOST, users)
         call = groups.KernelCall(group.name, made.reads, made.writes, made.work)
-        what = groups.Lowering.of(group, llvm.structure(made.kernel, HOST), call)
-        assert groups.Lowering.decode(what.encode()).call(group) == call
+        what = groups.Lowering.of(graph, group, llvm.structure(made.kernel, HOST), made)
+        assert groups.Lowering.decode(what.encode()).call(graph, group) == call
         found.append((groups.group_key(graph, group, HOST, users), what, call))
     return found
 

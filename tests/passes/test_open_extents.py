@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from tests import any_size
+from tests.any_size import NAMES, drawn
 from tests.frontends import onnx_runtime
 
 from renorm.core.dims import symbols_of
@@ -20,37 +19,18 @@ from renorm.graph.conditions import conditions_of
 from renorm.graph.ir import Graph
 from renorm.graph.parse import parse
 
-ROOT = Path(__file__).parents[2]
-NAMES = ("detector", "segmentation", "super_resolution", "text_line", "speech_encoder", "sentence_encoder")
-
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with all of them; made by another process, for torch warns while it exports."""
     pytest.importorskip("torch")
-    folder = tmp_path_factory.mktemp("any_size")
-    call = [sys.executable, "-W", "ignore", "-m", "benchmarks.networks.any_size", str(folder)]
-    subprocess.run(call, check=True, capture_output=True, cwd=ROOT)
-    return folder
+    return any_size.export(tmp_path_factory.mktemp("any_size"))
 
 
 def unknown(graph: Graph) -> list[str]:
     """Return values whose extents are not those of the inputs' symbols."""
     symbols = {s for v in graph.inputs for d in v.shape for s in symbols_of(d)}
     return [repr(v) for v in graph.values() if any(symbols_of(d) - symbols for d in v.shape)]
-
-
-def drawn(name: str, rng: np.random.Generator) -> tuple[dict[str, int], dict[str, Any]]:
-    """Return random sizes for a network, odd ones and the least among them, and inputs of these sizes."""
-    from benchmarks.networks.any_size import NETWORKS
-
-    network, sizes = NETWORKS[name], dict[str, int]()
-    for symbol in network.sizes:
-        multiple, (_, most) = network.multiples.get(symbol, 1), network.most.get(symbol, (0, 40))
-        sizes[symbol] = multiple * int(rng.integers(1, max(2, (4 if symbol == "N" else most) // multiple)))
-    if name == "text_line":
-        sizes["W"] += 4  # at least one column
-    return sizes, {n: t.numpy() for n, t in network.drawn(sizes).items()}
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from math import inf, lcm
 
-from renorm.core.dims import TAKEN, Dim, Sizes, Sym, Symbol, bounds, linear, substitute, symbols_of, terms
+from renorm.core.dims import TAKEN, Dim, Factor, Sizes, Sym, Symbol, bounds, linear, substitute, symbols_of, terms
 
 _LONGEST_PERIOD = 4096  # of remainders that are tried one by one
 
@@ -175,3 +175,25 @@ def _narrowed(difference: Dim, symbol: Symbol) -> tuple[Symbol, Dim] | None:
     if (least, most) == (symbol.least, symbol.most) or most < least:
         return None
     return symbol, int(most) if least == most else Sym(Symbol(symbol, int(least), most))
+
+
+def equal_factors(conditions: Iterable[Condition]) -> dict[Factor, Dim]:
+    """Return what quotients of symbols are where conditions hold, in terms of coarser ones.
+
+    2*(s//4) == s//2    s//2 is 2*(s//4)
+    """
+    found: dict[Factor, Dim] = {}
+    for c in conditions:
+        difference = substitute(c.left - c.right, found) if c.relation == "==" else 0
+        candidates: list[tuple[int, Factor, Dim]] = []
+        for product, k in terms(difference):
+            if len(product) != 1 or isinstance(product[0], Symbol):
+                continue
+            op, _, divisor = product[0]
+            rest = difference - k * Sym.of({product: 1})
+            if op == "//" and isinstance(divisor, int) and not any(n % k for _, n in terms(rest)):
+                candidates.append((divisor, product[0], -rest // k if k > 0 else rest // -k))
+        if candidates:
+            _, factor, value = min(candidates, key=lambda f: f[0])
+            found = {**{f: substitute(d, {factor: value}) for f, d in found.items()}, factor: value}
+    return found

@@ -19,8 +19,8 @@ from renorm.core.algebra import Algebra
 from renorm.core.errors import InvalidInput, OperandError
 from renorm.core.linear import Form, Span
 
-_Atom = Union["Symbol", tuple[str, "Dim", "Dim"]]  # or ("//" | "%" | "min" | "max", a, b), which stays opaque
-_Product = tuple[_Atom, ...]  # of at least one
+Factor = Union["Symbol", tuple[str, "Dim", "Dim"]]  # or ("//" | "%" | "min" | "max", a, b), which stays opaque
+_Product = tuple[Factor, ...]  # of at least one
 
 
 class Symbol(str):
@@ -96,12 +96,12 @@ class Sym:
         return 0 if _divide(self, other) is not None else Sym(_opaque("%", self, other))
 
     def __str__(self) -> str:
-        def atom(a: _Atom) -> str:
+        def atom(a: Factor) -> str:
             if isinstance(a, Symbol):
                 return a
             return f"({a[1]}){a[0]}({a[2]})" if a[0] in ("//", "%") else f"{a[0]}({a[1]}, {a[2]})"
 
-        def term(product: tuple[_Atom, ...], k: int) -> str:
+        def term(product: tuple[Factor, ...], k: int) -> str:
             names = "*".join(atom(a) for a in product)
             return str(k) if not names else names if k == 1 else f"{k}*{names}"
 
@@ -128,7 +128,7 @@ class Sym:
 
 Dim = Union[int, Sym]
 Shape = tuple[Dim, ...]
-Sizes = Union[Mapping[str, Dim], Mapping[Symbol, Dim]]  # what symbols are
+Sizes = Union[Mapping[str, Dim], Mapping[Symbol, Dim], Mapping[Factor, Dim]]  # what symbols, or other factors, are
 
 
 def symbols_of(dim: Dim) -> set[Symbol]:
@@ -144,22 +144,27 @@ def _dim(form: Form[_Product]) -> Dim:
     return form.constant if not form.terms else Sym(form)
 
 
-def product_of(atoms: Iterable[_Atom]) -> _Product:
+def product_of(atoms: Iterable[Factor]) -> _Product:
     """Atoms in the one order that products have them in."""
     return tuple(sorted(atoms, key=repr))
 
 
-def terms(dim: Dim) -> list[tuple[tuple[_Atom, ...], int]]:
+def factors_of(dim: Dim) -> set[Factor]:
+    """Symbols, quotients, remainders and choices of whose products an extent is the sum."""
+    return {a for product in _form(dim).terms for a in product}
+
+
+def terms(dim: Dim) -> list[tuple[tuple[Factor, ...], int]]:
     """Return products with their coefficients, and the constant, where it is not 0, with the product of nothing."""
     form = _form(dim)
     return [*form.terms.items(), *([((), form.constant)] if form.constant else [])]
 
 
-def _multiple(product: tuple[_Atom, ...], k: int) -> Form[_Product]:
+def _multiple(product: tuple[Factor, ...], k: int) -> Form[_Product]:
     return Form({product: k} if k else {}) if product else Form({}, k)
 
 
-def _atomic(a: _Atom) -> Form[_Product]:
+def _atomic(a: Factor) -> Form[_Product]:
     product: _Product = (a,)
     return Form({product: 1})
 
@@ -205,7 +210,7 @@ def _product_span(product: _Product) -> Span:
     return least, most
 
 
-def _atom_span(a: _Atom) -> Span:
+def _atom_span(a: Factor) -> Span:
     if isinstance(a, Symbol):
         return a.least, a.most
     op, (low, high), (least, most) = a[0], bounds(a[1]), bounds(a[2])
@@ -262,17 +267,17 @@ def _divide(a: Sym, b: Dim) -> Dim | None:
 
 
 def substitute(dim: Dim, values: Sizes) -> Dim:
-    """`dim` with symbols replaced by the extents of `values`; symbols that are not named stay."""
+    """`dim` with symbols, and other factors, replaced by the extents of `values`; what is not named there stays."""
     if isinstance(dim, int):
         return dim
+    known: Mapping[Any, Dim] = values
     total: Dim = 0
     for factors, k in terms(dim):
         product: Dim = k
         for a in factors:
-            if isinstance(a, Symbol):
-                factor: Dim = values.get(a, Sym(a))
-            else:
-                factor = _APPLIED[a[0]](substitute(a[1], values), substitute(a[2], values))
+            if (factor := known.get(a)) is None:
+                is_name = isinstance(a, Symbol)
+                factor = Sym(a) if is_name else _APPLIED[a[0]](substitute(a[1], values), substitute(a[2], values))
             product = product * factor
         total = total + product
     return total

@@ -1,15 +1,35 @@
-"""Extents of a group for its tensor expressions: numbers, typical numbers, or open variables."""
+"""Extents of a group for its tensor expressions: numbers, or open variables that stand for extents of the network.
+
+    [n, 8, (h + 1)//2], [n, 8, (h + 3)//4]    ->    [n, 8, g], [n, 8, (g + 1)//2], g for (h + 1)//2
+
+A kernel so knows its extents as they come to it, not how the network came by them: what it computes of them is what is
+to be proved, and groups at several scales have one kernel.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from renorm.core.dims import Dim, Shape, Sym, Symbol, static, symbols_of
+from renorm.core.dims import (
+    Dim,
+    Factor,
+    Shape,
+    Sym,
+    Symbol,
+    bounds,
+    factors_of,
+    linear,
+    static,
+    substitute,
+    symbols_of,
+)
 from renorm.expr.extents import as_dim
 from renorm.expr.nodes import Expr, OpenVar
 from renorm.expr.rewrite import variables
-from renorm.graph.ir import Group
+from renorm.graph.conditions import EQUAL
+from renorm.graph.ir import Graph, Group
+from renorm.graph.typical import typical_sizes
 
 Extents = Callable[[Shape, str], tuple[int, ...]]
 """The extents of a tensor of this shape; what: how errors call it. Expressions of open variables count as ints."""
@@ -20,23 +40,98 @@ def known(shape: Shape, what: str) -> tuple[int, ...]:
     return static(shape, what)
 
 
-def symbols(group: Group) -> list[Symbol]:
-    """Return the symbols in the shapes of a group's values, in order of appearance."""
-    values = (v for n in group.nodes for v in (*n.inputs, *n.outputs) if v is not None)
-    return list(dict.fromkeys(s for v in values for d in v.shape for s in sorted(symbols_of(d))))
+def _dims(group: Group) -> Iterator[Dim]:
+    """Yield the extents of a group's values, and those that are elements of them."""
+    for v in (v for n in group.nodes for v in (*n.inputs, *n.outputs) if v is not None):
+        yield from v.shape
+        if v.known is not None:
+            yield from (e for e in v.known.flat if isinstance(e, Sym))
+
+
+class OwnSymbols:
+    """The symbols of a group: those of the network, or one for the quotient of such a symbol of which all its extents
+    are made. values: what they stand for in the network."""
+
+    def __init__(self, graph: Graph, group: Group):
+        dims = dict.fromkeys(d for d in _dims(group) if isinstance(d, Sym))
+        names = list(dict.fromkeys(s for d in dims for s in sorted(symbols_of(d))))
+        equal: Mapping[Factor, Dim] = graph.metadata.get(EQUAL, {})
+        self.values: dict[Symbol, Dim] = {}
+        self._own: dict[Factor, Dim] = {}
+        for s in names:
+            parts = [f for f in dict.fromkeys(f for d in dims for f in factors_of(d)) if s in _symbols(f)]
+            quotient = _finest(parts, equal)
+            if quotient is None:
+                self.values[s] = Sym(s)
+                continue
+            divisor, network, made = quotient
+            low, high = bounds(network)
+            own = Symbol(_free(f"{s}_{divisor}", names), max(0, int(low)), high)
+            self.values[own] = network
+            self._own |= {f: substitute(d, {_PLACE: Sym(own)}) for f, d in made.items()}
+        self._typical = typical_sizes(graph) if names else {}
+
+    def of(self, dim: Dim) -> Dim:
+        """Return an extent of the group's values in its own symbols."""
+        return substitute(dim, self._own)
+
+    @property
+    def typical(self) -> dict[str, int]:
+        """Return typical values."""
+        return {str(s): static([substitute(d, self._typical)])[0] for s, d in self.values.items()}
+
+
+_PLACE = Symbol("?own")  # for which a group's own symbol comes
+
+
+def _symbols(f: Factor) -> set[Symbol]:
+    return {f} if isinstance(f, Symbol) else symbols_of(f[1]) | symbols_of(f[2])
+
+
+def _free(name: str, taken: Iterable[str]) -> str:
+    return name if name not in taken else _free(name + "_", taken)
+
+
+def _finest(parts: Sequence[Factor], equal: Mapping[Factor, Dim]) -> tuple[int, Dim, dict[Factor, Dim]] | None:
+    """Return (d, q, what each part is) with q = (k*s + c) // d, of which all parts are quotients, for which _PLACE
+    stands; None where there is none. equal: what parts are else, which counts where q is coarser by it."""
+    found = _of_one({f: {f} for f in parts})
+    others = {f: factors_of(equal[f]) if f in equal else {f} for f in parts}
+    coarser = _of_one(others)
+    if coarser is None or (found is not None and coarser[0] <= found[0]):
+        return found
+    divisor, network, made = coarser
+    return divisor, network, {f: substitute(equal[f], made) if f in equal else made[f] for f in parts}
+
+
+def _of_one(parts: Mapping[Factor, set[Factor]]) -> tuple[int, Dim, dict[Factor, Dim]] | None:
+    quotients: dict[Factor, tuple[int, int, int]] = {}  # d, k and c of each
+    for f in {f for fs in parts.values() for f in fs}:
+        inner = None if isinstance(f, Symbol) or f[0] != "//" else linear(f[1])
+        if inner is None or isinstance(f, Symbol) or not isinstance(f[2], int):
+            return None
+        quotients[f] = f[2], inner[1], inner[2]
+    least = min(quotients, key=lambda f: quotients[f][0])
+    divisor, k, c = quotients[least]
+    made: dict[Factor, Dim] = {}
+    for f, (d, own, offset) in quotients.items():
+        if own != k or d % divisor or (offset - c) % divisor:
+            return None
+        made[f] = (Sym(_PLACE) + (offset - c) // divisor) // (d // divisor)
+    return divisor, Sym.of({(least,): 1}), made
 
 
 class OpenExtents:
-    """Extents as expressions of open variables, one for each symbol."""
+    """Extents as expressions of open variables, one for each symbol. of: an extent in these symbols."""
 
-    def __init__(self, given: Iterable[Symbol], typical: Mapping[str, int]):
+    def __init__(self, given: Iterable[Symbol], typical: Mapping[str, int], of: Callable[[Dim], Dim] = lambda d: d):
         self.variables = {s: _variable(s, typical[s]) for s in given}
         from renorm.te.open_dims import OpenDims  # as above
 
-        self._dims = OpenDims(self.variables)
+        self._dims, self._of = OpenDims(self.variables), of
 
     def __call__(self, shape: Shape, what: str) -> tuple[int, ...]:
-        return tuple(self._dims.extent(d) for d in shape)
+        return tuple(self._dims.extent(self._of(d)) for d in shape)
 
     def dim(self, e: int | Expr) -> Dim:
         """Return an expression of the variables as one of the symbols."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -16,14 +16,13 @@ from typing import Any
 import numpy as np
 
 from renorm.core import extents, records
-from renorm.core.dims import Dim, Sym, Symbol, static, substitute_shape
+from renorm.core.dims import Dim, Sym, Symbol, static, substitute, substitute_shape
 from renorm.core.target import Target
-from renorm.driver.extents import symbols
-from renorm.driver.lowering import SCALAR, Parameter, group_results
+from renorm.driver.extents import OwnSymbols
+from renorm.driver.lowering import SCALAR, LoweredGroup, Parameter, group_results
 from renorm.graph import registry
 from renorm.graph.ir import Graph, Group, Node, Value
 from renorm.graph.strided_region import strides
-from renorm.graph.typical import typical_sizes
 from renorm.runtime.report import WorkRecord
 from renorm.topi.layout import Blocking
 
@@ -38,15 +37,15 @@ def group_key(graph: Graph, group: Group, target: Target, users: dict[Value, lis
     """Equal where lowering gives kernels of equal structure; 64 hexadecimal digits, or None where there is no key.
     context: the target (the host's CPU resolved) and versions."""
     numbers = {v: i for i, v in enumerate(group_values(group))}
+    own = OwnSymbols(graph, group)
+    numbered = _numbered(own)
     try:
         tokens = [_node(n, numbers, target) for n in group.nodes]
-        symbols = _numbered(group)
-        values = [_value(v, symbols) for v in numbers]
-        sizes = typical_sizes(graph) if symbols else {}
+        values = [_value(v, lambda d: substitute(own.of(d), numbered)) for v in numbers]
     except _NoKeyError:
         return None
     results = [numbers[v] for v in group_results(graph, group, users)]
-    text = json.dumps([context, tokens, values, results, [sizes[s] for s in symbols]])
+    text = json.dumps([context, tokens, values, results, list(own.typical.values())])
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -54,9 +53,9 @@ class _NoKeyError(Exception):
     pass
 
 
-def _numbered(group: Group) -> dict[Symbol, Dim]:
-    """Return symbols whose names are numbers, for those in a group, in their order."""
-    return {s: Sym(Symbol(str(i), s.least, s.most)) for i, s in enumerate(symbols(group))}
+def _numbered(own: OwnSymbols) -> dict[Symbol, Dim]:
+    """Return symbols whose names are numbers, for those of a group, in their order."""
+    return {s: Sym(Symbol(str(i), s.least, s.most)) for i, s in enumerate(own.values)}
 
 
 def _node(node: Node, numbers: dict[Value, int], target: Target) -> Any:
@@ -80,8 +79,8 @@ def _attribute(value: Any) -> Any:
     raise _NoKeyError
 
 
-def _value(v: Value, symbols: Mapping[Symbol, Dim]) -> Any:
-    shape = [extents.plain(d) for d in substitute_shape(v.shape, symbols)]
+def _value(v: Value, numbered: Callable[[Dim], Dim]) -> Any:
+    shape = [extents.plain(numbered(d)) for d in v.shape]
     is_scalar = v.is_constant and prod(static(v.shape)) == SCALAR
     return [v.dtype, shape, repr(v.layout), strides(v), v.is_constant, _elements(v) if is_scalar else None]
 
@@ -118,7 +117,7 @@ class Lowering:
     """A lowered group, names erased.
 
     structure: of its kernel (codegen.structural_hash). reads: of each parameter. writes: numbers of values. work: as in
-    KernelCall. extents: the same, of symbols that are numbered in their order in the group.
+    KernelCall. extents: the same, of the group's own symbols, which are numbered in their order.
     """
 
     structure: str
@@ -128,18 +127,18 @@ class Lowering:
     extents: tuple[Dim, ...] = ()
 
     @staticmethod
-    def of(group: Group, structure: str, call: KernelCall) -> Lowering:
+    def of(graph: Graph, group: Group, structure: str, lowered: LoweredGroup) -> Lowering:
         numbers = {v: i for i, v in enumerate(group_values(group))}
-        reads = tuple(Read(numbers[p.value], p.form) for p in call.reads)
-        symbols = _numbered(group)
-        extents, work = substitute_shape(call.extents, symbols), call.work.substituted(symbols)
-        return Lowering(structure, reads, tuple(numbers[v] for v in call.writes), work, extents)
+        reads = tuple(Read(numbers[p.value], p.form) for p in lowered.reads)
+        symbols = _numbered(OwnSymbols(graph, group))
+        extents, work = substitute_shape(lowered.extents, symbols), lowered.work.substituted(symbols)
+        return Lowering(structure, reads, tuple(numbers[v] for v in lowered.writes), work, extents)
 
-    def call(self, group: Group) -> KernelCall:
+    def call(self, graph: Graph, group: Group) -> KernelCall:
         """Return how a group of the same key is run."""
         values = group_values(group)
         reads = tuple(Parameter(values[r.value], r.form) for r in self.reads)
-        own = {str(i): Sym(s) for i, s in enumerate(symbols(group))}
+        own = {str(i): d for i, d in enumerate(OwnSymbols(graph, group).values.values())}
         extents, work = substitute_shape(self.extents, own), self.work.substituted(own)
         return KernelCall(group.name, reads, tuple(values[i] for i in self.writes), work, extents)
 

@@ -147,14 +147,14 @@ class Compiler:
         key = group_key(self._graph, group, self._target, self._users, *self._context)
         known = self._lowering(key) if key else None
         if known:
-            return known.structure, known.call(group)
+            return known.structure, known.call(self._graph, group)
         lowered = lower_group(self._graph, group, self._target, self._users)
-        call = KernelCall(group.name, lowered.reads, lowered.writes, lowered.work, lowered.extents)
         code = llvm.structure(lowered.kernel, self._machine)
         self._lowered[group.name] = self._kernels[code] = lowered.kernel
+        made = Lowering.of(self._graph, group, code, lowered)
         if key:
-            self._lowerings[key] = self._new[key] = Lowering.of(group, code, call)
-        return code, call
+            self._lowerings[key] = self._new[key] = made
+        return code, made.call(self._graph, group)
 
     def _lowering(self, key: str) -> Lowering | None:
         """Return what is known of groups with this key, provided that their code is known too."""

@@ -21,7 +21,6 @@ from renorm.expr.nodes import Expr, OpenVar, const
 from renorm.graph import deferred, registry
 from renorm.graph.ir import Graph, Group, Node, Value
 from renorm.graph.strided_region import strides
-from renorm.graph.typical import typical_shape, typical_sizes
 from renorm.ops import schedules
 from renorm.runtime.report import WorkRecord
 from renorm.te.mirror import Mirror
@@ -76,8 +75,8 @@ class Parameter:
 
 @dataclass(frozen=True)
 class LoweredGroup:
-    """A kernel, what its parameters are (first what it reads, then what it writes), what it must do at least, and the
-    open extents that it is given."""
+    """A kernel, what its parameters are (first what it reads, then what it writes), what it must do at least, and which
+    of the group's own symbols (driver.extents) its open extents are."""
 
     kernel: Kernel
     reads: tuple[Parameter, ...]
@@ -123,15 +122,15 @@ def lower_group(graph: Graph, group: Group, target: Target, users: dict[Value, l
     Raises UserCodeError where an op's compute or schedule fails, naming node, op, operand types, file and line.
     """
     writes = group_results(graph, group, users)
-    given = extents.symbols(group)
-    if not given:
+    own = extents.OwnSymbols(graph, group)
+    if not own.values:
         program = _program(group, writes, target, extents.known)
         s = _scheduled(group, writes, target, program)
         return _lowered(group, writes, target, s, program, work(program.outs, program.nominal))
-    sizes = typical_sizes(graph)
-    of_symbols = extents.OpenExtents(given, sizes)
+    sizes = own.typical
+    of_symbols = extents.OpenExtents(own.values, sizes, own.of)
     open_program = _program(group, writes, target, of_symbols)
-    program = _at(open_program, {v: typical_shape([Sym(s)], sizes)[0] for s, v in of_symbols.variables.items()})
+    program = _at(open_program, {v: sizes[s] for s, v in of_symbols.variables.items()})
     other = te.create_schedule([o.op for o in open_program.outs])
     s = _scheduled(group, writes, target, program, other)
     if s.mirror is None:

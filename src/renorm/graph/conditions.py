@@ -10,6 +10,7 @@ from renorm.core.dims import symbols_of, take
 from renorm.graph.ir import Graph, knowledge
 from renorm.graph.typical import TYPICAL, sizes_where
 
+EQUAL = "equal"  # in Graph.metadata: what factors of extents are else where conditions hold
 _MOST_ROUNDS = 8
 
 
@@ -53,5 +54,5 @@ def settled(graph: Graph) -> Settled:
         for c in left:  # of ranges that inference does not know of
             found.setdefault(c, nodes.get(c, graph.inputs[0].name))
     typical = sizes_where(graph, found)
-    graph.metadata[TYPICAL] = typical
+    graph.metadata |= {TYPICAL: typical, EQUAL: algebra.equal_factors(found)}
     return Settled(graph, found, typical)

@@ -16,6 +16,7 @@ from renorm.graph.op import Reject, Sample
 from renorm.graph.types import Operand, f32, f64, i32, i64
 from renorm.ops.shared import exact
 from renorm.ops.shared.family import Injective
+from renorm.te.open_dims import OpenDims
 
 
 class Range(Injective):
@@ -32,13 +33,14 @@ class Range(Injective):
         return (_count(*(None if o.known is None else o.known.reshape(-1)[0] for o in (start, limit, delta))),)
 
     def compute(self, start: Any, limit: Any, delta: Any) -> te.Tensor:
-        dtype = dtypes.from_numpy(start.dtype)
-        first, step = start.reshape(-1)[0], delta.reshape(-1)[0]
-        count = _count(*(v.reshape(-1)[0].item() for v in (start, limit, delta)))
-        assert isinstance(count, int)
+        dtype, open_dims = dtypes.from_numpy(delta.dtype), OpenDims()  # an open delta gives no count
+        first, last, step = (v.reshape(-1).tolist()[0] for v in (start, limit, delta))
+        begin, end = (open_dims.dim(e) if isinstance(e, Expr) else e for e in (first, last))
+        count = open_dims.extent(_count(begin, end, step))
 
         def element(i: Expr) -> Expr:
-            return cast(dtype, i) * const(step.item(), dtype) + const(first.item(), dtype)
+            start = cast(dtype, first) if isinstance(first, Expr) else const(first, dtype)
+            return cast(dtype, i) * const(step, dtype) + start
 
         return te.compute((count,), element, name="range", tag=te.tag.INJECTIVE)
 
