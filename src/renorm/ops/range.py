@@ -36,13 +36,14 @@ class Range(Injective):
         dtype, open_dims = dtypes.from_numpy(delta.dtype), OpenDims()  # an open delta gives no count
         first, last, step = (v.reshape(-1).tolist()[0] for v in (start, limit, delta))
         begin, end = (open_dims.dim(e) if isinstance(e, Expr) else e for e in (first, last))
-        count = open_dims.extent(_count(begin, end, step))
+        count = _count(begin, end, step)
+        assert count is not None  # inference has found it
 
         def element(i: Expr) -> Expr:
             start = cast(dtype, first) if isinstance(first, Expr) else const(first, dtype)
             return cast(dtype, i) * const(step, dtype) + start
 
-        return te.compute((count,), element, name="range", tag=te.tag.INJECTIVE)
+        return te.compute((open_dims.extent(count),), element, name="range", tag=te.tag.INJECTIVE)
 
     def reference(self, start: Any, limit: Any, delta: Any) -> Any:
         start, limit, delta = (np.reshape(v, ()) for v in (start, limit, delta))
