@@ -207,6 +207,39 @@ def test_tiles_beyond_an_extent_are_skipped_and_rows_beyond_it_read_in_vain() ->
     assert "min((((i.outer*8) + (i.outer_1*2)) + i), (n - 1))" in update
 
 
+def test_loops_are_not_copied_for_conditions_that_cost_little() -> None:
+    """A row beyond the last one costs an address, and a tile that is skipped a comparison: one hot loop does for all;
+    columns that are lanes have predicates, without which there is another one."""
+    kernel, _, _ = lowered(product_by_blocks, 3)
+    text = str(prepare(kernel))
+    assert text.count("for (r, 0, k)") == 2
+    assert "for (i.outer, 0, extent)" in text
+    assert "for (i.outer, 0, (n//8))" not in text
+
+
+def test_cuts_at_most_a_round_apart_are_one() -> None:
+    """n//15 and (n + 2)//15: a loop has one ragged end."""
+    text = """kernel k[n(1)](a: float32[(n + 2)], b: float32[(n + 2)]) -> (b) {
+  for (i, 0, ((n + 16)//15)) {
+    for (j, 0, 15) {
+      if ((((i*15) + j) < n)) {
+        b[((i*15) + j)] = a[((i*15) + j)]
+      }
+      if ((((i*15) + j) < (n + 2))) {
+        b[((i*15) + j)] = (a[((i*15) + j)] + 1f)
+      }
+    }
+  }
+}"""
+    kernel = prepare(parse(text))
+    verify(kernel)
+    assert str(kernel).count("for (i, ") == 2
+    for n in (1, 13, 14, 15, 28, 29, 30, 44, 45):
+        a, b = np.arange(n + 2, dtype=np.float32), np.zeros(n + 2, np.float32)
+        interpret.run(kernel, [a, b], [n])
+        np.testing.assert_array_equal(b, a + 1)
+
+
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_greatest_value_takes_nothing_away_from_what_is_proved(name: str) -> None:
     """Buffers end at n, not at the most that n may be: loops are cut where they are without it, conditions go."""

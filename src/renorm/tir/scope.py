@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from renorm.expr.bounds import End, Intervals, is_finite
 from renorm.expr.linear import linear
@@ -95,9 +96,18 @@ class Scope:
         return not any(isinstance(x, Load) and x.source in self.written for x in walk_expr(condition))
 
     def simplifier(self) -> Simplifier:
-        return Simplifier(self.bounds, self.facts)
+        return self._simplifier
 
     def intervals(self) -> Intervals:
+        return self._intervals
+
+    @cached_property
+    def _simplifier(self) -> Simplifier:
+        return Simplifier(self.bounds, self.facts)
+
+    @cached_property
+    def _intervals(self) -> Intervals:
+        """One for all questions: what is found of open extents takes long."""
         return Intervals(self.bounds, self.facts)
 
 

@@ -9,9 +9,10 @@ Where extents are open, so are the places of cuts: n // 8 is where the last tile
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import prod
 
 from renorm.expr.bounds import Intervals, is_exact, is_finite
 from renorm.expr.linear import Linear, difference, expression
@@ -37,6 +38,8 @@ from renorm.tir.scope import Scope, typical
 
 GROWTH = 20_000  # expression nodes that all cuts of a kernel may add, unrolled copies counted
 MOST_PARTS = 16  # of one loop
+SMALL = 60  # expression nodes: what is larger, or has loops, takes long beside a condition around it
+MOST_ADDRESSES = 8  # of rows, that stay in registers: a loop is not cut so that there are fewer
 
 
 def partition(kernel: Kernel) -> Kernel:
@@ -103,12 +106,27 @@ class _Partition:
             from_first, to_end = (intervals.span(Binary("-", a, b)) for a, b in ((cut, first), (end, cut)))
             if from_first[1] > 0 and to_end[1] > 0 and from_first != (0, 0) and to_end != (0, 0):
                 found[key(cut)] = cut
-        cuts = sorted(found.values(), key=typical)
+        cuts = _apart(sorted(found.values(), key=typical), intervals)
         cost = len(cuts) * _size(s.body)
         if not cuts or len(cuts) >= MOST_PARTS or cost > self.left:
             return []
         self.left -= cost
         return [first, *cuts, end]
+
+
+def _apart(cuts: Sequence[Expr], intervals: Intervals) -> list[Expr]:
+    """Return the places of cuts, in order, less open ones that come a round after another one at most: n//15 and
+    (n + 2)//15. What lies between them goes with the ragged end behind."""
+    kept: list[Expr] = []
+    for cut in cuts:
+        if kept and not (isinstance(cut, Const) or isinstance(kept[-1], Const)):
+            low, high = intervals.span(Binary("-", cut, kept[-1]))
+            if low >= -1 and high <= 1:
+                if low < 0:
+                    kept[-1] = cut
+                continue
+        kept.append(cut)
+    return kept
 
 
 def _is_known(extent: Expr) -> bool:
@@ -126,35 +144,60 @@ def _size(s: Stmt) -> int:
 
 
 def _cuts(loop: For, scope: Scope) -> Iterator[Expr]:
-    """Values of the loop's variable from which on some condition always holds, or never."""
+    """Values of the loop's variable from which on some condition always holds, or never. Open ones are left out where
+    the condition costs little beside what depends on it."""
     intervals = Intervals(scope.inside(loop).throughout(loop.body))
     inner = {s.var for s in walk(loop.body) if isinstance(s, For)}
-    for condition, is_own in _conditions(loop.body):
+    for condition, is_own, is_cheap in _conditions(loop.body):
         if is_own and loop.kind == "parallel":
             continue  # it stands right in the loop: choosing a version would be no cheaper
         for e in _comparisons(condition):
-            yield from _cuts_of(e, loop.var, inner, intervals)
+            for cut in _cuts_of(e, loop.var, inner, intervals):
+                if not is_cheap or not any(isinstance(v, OpenVar) for v in variables(cut)):
+                    yield cut
 
 
-def _conditions(s: Stmt, is_own: bool = True) -> Iterator[tuple[Expr, bool]]:
-    """Every condition in s, and whether it stands outside the loops within."""
+def _conditions(
+    s: Stmt, is_own: bool = True, unrolled: Mapping[Var, int] | None = None, within: frozenset[Var] = frozenset()
+) -> Iterator[tuple[Expr, bool, bool]]:
+    """Every condition in s; whether it stands outside the loops within, and whether it costs little. unrolled,
+    within: loops around, inside of the one that may be cut, that are unrolled, with their rounds, and others."""
+    unrolled = unrolled or {}
     if isinstance(s, If):
-        yield s.condition, is_own
+        yield s.condition, is_own, _size(s.then) > SMALL or any(isinstance(c, For) for c in walk(s.then))
     if isinstance(s, Store) and s.predicate is not None:
-        yield s.predicate, is_own
+        yield s.predicate, is_own, False
     for e in expressions(s):
-        for x in walk_expr(e):
-            match x:
+        for part in walk_expr(e):
+            match part:
                 case Select(condition=condition) | Call(name="if_then_else", args=(condition, _, _)):
-                    yield condition, is_own
-                case Load(predicate=predicate) if predicate is not None:
-                    yield predicate, is_own
-                case Binary(op=("min" | "max"), a=a, b=b) if any(isinstance(v, OpenVar) for v in variables(x)):
-                    yield Binary("<=", a, b), is_own  # a row, or the last one: te.lower
+                    yield condition, is_own, False
+                case Load(predicate=predicate, indices=indices):
+                    if predicate is not None:
+                        yield predicate, is_own, False
+                    rows = [m for m in map(_row, (m for i in indices for m in walk_expr(i))) if m is not None]
+                    for row in rows:
+                        # rows of loops within are settled when these are cut
+                        others = [r for r in rows if r is row or within.isdisjoint(variables(r))]
+                        moving = {v for r in others for v in variables(r)}
+                        addresses = prod(n for v, n in unrolled.items() if v in moving)
+                        yield row, is_own, addresses <= MOST_ADDRESSES
                 case _:
                     pass
+    if isinstance(s, For):
+        if s.kind == "unrolled":
+            unrolled = {**unrolled, s.var: constant(s.extent) or 1}
+        elif s.kind != "vectorized":
+            within = within | {s.var}
     for c in children(s):
-        yield from _conditions(c, is_own and not isinstance(s, For))
+        yield from _conditions(c, is_own and not isinstance(s, For), unrolled, within)
+
+
+def _row(e: Expr) -> Expr | None:
+    """Return when min(x, n - 1), a row or the last one where x is beyond open extents (te.lower), is x."""
+    if isinstance(e, Binary) and e.op == "min" and any(isinstance(v, OpenVar) for v in variables(e)):
+        return Binary("<=", e.a, e.b)
+    return None
 
 
 def _comparisons(e: Expr) -> Iterator[Binary]:
