@@ -15,6 +15,7 @@ from tests.frontends.models import model
 
 import renorm
 from renorm.core.errors import InvalidInput, OperandError
+from renorm.driver.module import OpenModule
 from renorm.graph import interpret
 
 LEAST, MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
@@ -101,6 +102,41 @@ def test_checks_wait_for_shapes_and_leave_state_and_results_alone() -> None:
     assert module.run(X, np.zeros(0, np.int64))[0].shape == (0, 4)
     with pytest.raises(InvalidInput, match="index 2 is outside axis 0 of extent 2"):
         module.run(X[:2], np.asarray([2]))
+
+
+def test_open_code_is_checked(tmp_path: Path) -> None:
+    """Guards of open kernels, of a file too: for indices, divisors, several axes, and for none of them."""
+    m = model(
+        """g (float[N, 4] x, int64[K] i, int64[L, 2] at, int32[K] d) => (float[K, 4] y, float[L] z, int32[K] q) {
+            [g] y = Gather(x, i)
+            [nd] z = GatherND(x, at)
+            [q] q = Div(d, d)
+        }"""
+    )
+    compiled = renorm.compile(m, checked=True, threads=1)
+    assert isinstance(compiled, OpenModule), compiled.obstacle
+    compiled.save(tmp_path / "checked.renorm")
+    at = np.asarray([[0, 3], [2, -4], [1, 1]])
+    i, d = np.asarray([2, -3, 0, 1]), np.asarray([1, 2, -3, 4], np.int32)
+    for module in (compiled, renorm.load(tmp_path / "checked.renorm")):
+        assert [o.name for o in module.outputs] == ["y", "z", "q"]
+        y, z, q = module.run(X, i, at, d)
+        np.testing.assert_array_equal(y, X[i])
+        np.testing.assert_array_equal(z, X[at[:, 0], at[:, 1]])
+        np.testing.assert_array_equal(q, [1, 1, 1, 1])
+        for wrong, said in [
+            ((X[:2], i, at[2:], d), "'g': index -3 is outside axis 0 of extent 2"),
+            ((X, i, at + 1, d), "'nd': index 3 is outside axis 0 of extent 3"),
+            ((X, i, at, d * 0), "node 'q' divides by zero"),
+        ]:
+            with pytest.raises(InvalidInput, match=said):
+                module.run(*wrong)
+        y, z, q = module.run(X, i[:1], at[:1], d[:1])
+        assert (y.shape, z.shape, q.shape) == ((1, 4), (1,), (1,))
+    y, z, q = compiled.run(X, i[:0], at, d[:0])
+    assert (y.shape, z.shape, q.shape) == ((0, 4), (3,), (0,))
+    with pytest.raises(InvalidInput, match="'nd': index 3 is outside"):
+        compiled.run(X, i[:0], at + 1, d[:0])
 
 
 def checked_and_trained() -> ModelProto:

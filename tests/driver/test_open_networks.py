@@ -214,3 +214,18 @@ def test_memory_after_many_shapes_is_that_of_the_largest() -> None:
     assert place._arena.nbytes == m.program.bind({"n": 3, "h": 40, "w": 40}).arena_bytes
     bound = [m.program.bind({"n": n, "h": h, "w": w}).arena_bytes for n, _, h, w in shapes]
     assert max(bound) <= place._arena.nbytes
+
+
+def test_what_no_open_kernel_computes_is_computed_by_those_for_its_shape() -> None:
+    """Where an extent is 0 and there is something to compute all the same; so it is where two extents are one."""
+    g = Graph("joined")
+    a, b, c = (g.input(name, "float32", (extent, 3)) for name, extent in (("a", "n"), ("b", "m"), ("c", "k")))
+    g.outputs = [ops.relu(ops.concat([a, ops.add(b, c)], axis=0))]
+    m = renorm.compile(g, threads=1)
+    assert isinstance(m, OpenModule), m.obstacle
+    for n, k in ((2, 3), (0, 3), (2, 0), (0, 0), (0, 3)):
+        feeds = [array(n, 3), array(k, 3), array(k, 3)]
+        (y,) = m.run(*feeds)
+        np.testing.assert_array_equal(y, np.maximum(np.concatenate([feeds[0], feeds[1] + feeds[2]]), 0))
+        assert (m.serving(*feeds) is m) == (n > 0 and k > 0)
+    assert m.specialized(a=(2, 3), b=(5, 3), c=(5, 3)).inputs[2].shape == (5, 3)

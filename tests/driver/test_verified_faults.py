@@ -14,6 +14,7 @@ from tests.driver.faults import COUNTED, FAULTS, faulty, network
 import renorm
 from renorm import ops
 from renorm.core.dtypes import FLOATS
+from renorm.driver.module import OpenModule
 from renorm.errors import VerificationError
 from renorm.graph.ir import Graph
 
@@ -114,3 +115,36 @@ def test_integers_that_rounding_decides_are_counted() -> None:
     assert m.report.verified is not None
     with faulty("off by one", COUNTED["off by one"], "floor"), pytest.raises(VerificationError):
         renorm.compile(g, verify=True)
+
+
+def open_network() -> Graph:
+    g = Graph("open_to_be_faulty")
+    x = g.input("x", "float32", ("n", 64, "h", "w"))
+    g.outputs = [ops.add(ops.neg(ops.exp(x)), x)]
+    return g
+
+
+@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("level", [0, 3])
+def test_every_fault_is_caught_where_extents_are_open(name: str, level: int) -> None:
+    with faulty(name, FAULTS[name]), pytest.raises(VerificationError, match=r"where n = \d+, h = \d+, w = \d+"):
+        renorm.compile(open_network(), opt_level=level, verify=True, threads=1)
+
+
+def test_open_code_that_is_right_is_compared_at_several_extents() -> None:
+    m = renorm.compile(open_network(), verify=True, threads=1)
+    assert isinstance(m, OpenModule), m.obstacle
+    assert m.report.verified is not None
+    assert m.report.verified.extents[0] == "n = 1, h = 1, w = 1"
+    assert len(m.report.verified.extents) == 3
+    (output,) = m.report.verified.outputs
+    assert output.error <= output.tolerance
+    assert not [r for r in m.report.refusals if "reverted" in r[2]]
+    assert "verified where n = 1, h = 1, w = 1" in str(m.report).splitlines()
+
+
+def test_open_extents_are_probed_within_what_is_stated() -> None:
+    m = renorm.compile(open_network(), shapes={"x": ("2..4", 64, "16*h", "16*h")}, verify=True, threads=1)
+    assert isinstance(m, OpenModule), m.obstacle
+    assert m.report.verified is not None
+    assert m.report.verified.extents == ("n = 2, h = 1", "n = 3, h = 6", "n = 4, h = 7")

@@ -248,7 +248,7 @@ def _specialized(
     before: Mapping[str, float] | None,
     network: Settled | None = None,
 ) -> CompiledModule:
-    """network: of which the source is the graph, where its extents stay open."""
+    """network: of which the source is the graph, with guards where these are asked for, and extents stay open."""
     machine = options.target.machine_target
     seconds = dict(before or {})
     clock = _Clock(seconds)
@@ -286,8 +286,8 @@ def _specialized(
     parts = program, objects, weights, native_entry, threads, graph, texts, externals, options.state
     if network is None:
         return CompiledModule(*parts)
-    others = lambda extents: specialize(source, extents, options)  # noqa: E731
-    return OpenModule(*parts, specialize=others, source=source, limits=options.limits)
+    others = lambda extents: specialize(network.graph, extents, options)  # noqa: E731
+    return OpenModule(*parts, specialize=others, source=network.graph, limits=options.limits)
 
 
 # what is raised where a kernel, or a pass, needs numbers, and where typical ones give no result: the same with numbers
@@ -303,12 +303,20 @@ def _opened(source: Graph, options: Options, before: dict[str, float]) -> Compil
     """Compile `source` for all values of its symbols that it has results for, be it one. Raises one of _CLOSED where a
     part of it needs numbers."""
     check_imports()
-    if options.verify or options.checked:
-        raise InvalidTarget("verify and checked need shapes")  # the first compares arrays
     network = settled(source)
+    graph = network.graph
     if not network.typical:
-        return specialize(network.graph, {}, options, before)
-    return _specialized(network.graph, {}, options, before, network)
+        return specialize(graph, {}, options, before)
+    if options.checked:
+        graph = graph.copy()
+        options = replace(options, checks=checks.add(graph, len(options.state or ())))
+    if options.verify:
+        from renorm.driver.verified import verified  # what compares arrays, most compile without
+
+        return verified(
+            graph, lambda without: _specialized(graph, {}, replace(options, without=without), before, network)
+        )
+    return _specialized(graph, {}, options, before, network)
 
 
 class _Clock:

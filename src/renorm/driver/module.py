@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from functools import cache as cached
 from typing import TYPE_CHECKING, Any
 
@@ -147,9 +148,11 @@ class _Specializations:
         missing = [f"input {v!r} is missing" for v in self.inputs if v.name not in shapes]
         if missing:
             raise InvalidInput(f"the inputs do not fit {self._name}", missing)
-        sizes = fixed_extents(self.inputs, shapes, self._name)
-        key = tuple(sorted(sizes.items()))
-        return self._made.made(key, lambda: self._specialize(sizes))
+        return self.of(fixed_extents(self.inputs, shapes, self._name))
+
+    def of(self, sizes: Mapping[str, int]) -> CompiledModule:
+        """Return the module where symbols have these values."""
+        return self._made.made(tuple(sorted(sizes.items())), lambda: self._specialize(sizes))
 
     def last(self) -> CompiledModule | None:
         return self._made.last()
@@ -178,9 +181,25 @@ class OpenModule(CompiledModule):
         signal handler that interrupts its compilation."""
         return self._specializations.at(shapes)
 
+    def cancel(self) -> None:
+        """As Module.cancel, for the runs of all specialisations too."""
+        super().cancel()
+        for module in self._specializations.all():
+            module.cancel()
+
     def _sized(self, values: Mapping[str, int]) -> Sized:
         self._bounds.check(values)
-        return super()._sized(values)
+        try:
+            return super()._sized(values)
+        except InvalidInput:
+            if not self._tables.lacks(values):
+                raise
+        # open kernels take extents to be positive, and have nothing else to do where that is not so: these do
+        module = self._specializations.of(values)
+        assert module._only is not None
+        found = copy(module._only)
+        found.values, found.other = values, module
+        return found
 
 
 class SpecializingModule:

@@ -7,36 +7,42 @@ differ these passes are left out, one more each time, until they do not.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from renorm.core.difference import relative_error
-from renorm.core.errors import VerificationError
+from renorm.core.dims import Symbol
+from renorm.core.errors import InvalidTarget, RenormError, VerificationError
 from renorm.driver.module import CompiledModule
 from renorm.graph import interpret
 from renorm.graph.external import external_values
 from renorm.graph.ir import Graph, Group, Value
-from renorm.passes.probe import evaluate_on_random_inputs
+from renorm.graph.typical import typical_sizes
+from renorm.passes.probe import EXTENTS, evaluate_on_random_inputs, nearest, open_extents
 from renorm.passes.sensitivity import Sensitivity
 from renorm.runtime.external import Calls, watched
 from renorm.runtime.report import OutputRecord, VerifiedRecord
 
 Array = np.ndarray[Any, Any]
 
+Compiled = TypeVar("Compiled", bound=CompiledModule)
+_ROWS = 7  # more than a tile of a product has, which is 6 at most where vectors are of eight floats
+_MORE = (2, 5, 3, 7)  # by which open extents are apart
 UNSEEN = ("ChooseLayouts", "aliasing", "Fuse")  # in the order in which they are left out
 
 
-def verified(source: Graph, make: Callable[[tuple[str, ...]], CompiledModule]) -> CompiledModule:
+def verified(source: Graph, make: Callable[[tuple[str, ...]], Compiled]) -> Compiled:
     """Return what `make` compiles without the fewest passes that must be left out to give the results of `source`,
-    which has fixed shapes. These stand among the report's refusals; `report.verified` says what was compared, and what
-    was not.
+    where extents are open at several values of these. What is left out stands among the report's refusals;
+    `report.verified` says what was compared, and what was not.
 
-    Raise VerificationError where the results differ without any of them.
+    Raise VerificationError where the results differ without any of them, InvalidTarget where the network cannot be
+    computed with any open extents that are tried.
     """
-    inputs, values = evaluate_on_random_inputs(source)
-    definition = Sensitivity(source.outputs, source.nodes, values)
+    probes = _probes(source)
     first = ""
     for left_out in range(len(UNSEEN) + 1):
         module = make(UNSEEN[:left_out])
@@ -44,12 +50,13 @@ def verified(source: Graph, make: Callable[[tuple[str, ...]], CompiledModule]) -
             required = module.program.machine
             said = f"the compiled code, which is for {required.arch} {required.cpu}".rstrip()
             return _reported(module, VerifiedRecord(unchecked=(f"{said}, and this machine cannot run it",)))
-        with watched() as calls:
-            found = module.evaluate([*inputs.values()])
-        if calls:
-            record, reason = _compare_around_external_code(module.graph, source, inputs, found, calls)
-        else:
-            record, reason = _compare(source.outputs, found, definition)
+        records, reason = list[VerifiedRecord](), None
+        for probe in probes:
+            record, reason = probe.compare(module)
+            records.append(record)
+            if reason is not None:  # larger ones take longer
+                break
+        record = _all_of(records)
         if reason is None:
             refused = (UNSEEN[left_out - 1], source.name, f"reverted: compiled, {first}")
             return _reported(module, record, [refused] if left_out else [])
@@ -61,9 +68,65 @@ def verified(source: Graph, make: Callable[[tuple[str, ...]], CompiledModule]) -
     )
 
 
-def _reported(
-    module: CompiledModule, record: VerifiedRecord, refused: Sequence[tuple[str, str, str]] = ()
-) -> CompiledModule:
+class _Probe:
+    """Random inputs of a network, and its definition on them. sizes: of open extents."""
+
+    def __init__(self, source: Graph, sizes: Mapping[str, int]):
+        self._source, self.sizes = source.copy(sizes) if sizes else source, sizes
+        self._inputs, values = evaluate_on_random_inputs(self._source)
+        self._definition = Sensitivity(self._source.outputs, self._source.nodes, values)
+
+    def compare(self, module: CompiledModule) -> tuple[VerifiedRecord, str | None]:
+        """Return what was compared, and a sentence where something differs."""
+        with watched() as calls:
+            found = module.evaluate([*self._inputs.values()])
+        if calls:
+            return _compare_around_external_code(module.graph, self._source, self._inputs, found, calls)
+        record, reason = _compare(self._source.outputs, found, self._definition)
+        if not self.sizes:
+            return record, reason
+        where = ", ".join(f"{name} = {size}" for name, size in self.sizes.items())
+        return replace(record, extents=(where,)), reason and f"where {where}: {reason}"
+
+
+def _probes(source: Graph) -> list[_Probe]:
+    """Return what code is held against: of open extents the least with which the network can be computed, somewhat more
+    of each, so that no two are equal, and a third of what is typical, or _ROWS, with which tiles have tails."""
+    symbols, found = open_extents(source), list[_Probe]()
+    if not symbols:
+        return [_Probe(source, {})]
+    error: RenormError | None = None
+    for extent in sorted(EXTENTS):
+        try:
+            found.append(_Probe(source, {str(s): nearest(s, extent) for s in symbols}))
+        except RenormError as failed:
+            error = failed
+            continue
+        more = {str(s): nearest(s, extent + _MORE[i % len(_MORE)]) for i, s in enumerate(symbols)}
+        tails = {str(s): nearest(s, n) for s, n in zip(symbols, _thirds(source, symbols, extent))}
+        for sizes in (more, tails):
+            if all(sizes != probe.sizes for probe in found):
+                with suppress(RenormError):  # extents that contradict each other
+                    found.append(_Probe(source, sizes))
+        return found
+    assert error is not None
+    facts = [str(error), f"tried {', '.join(map(str, sorted(EXTENTS)))} for {', '.join(symbols)}"]
+    raise InvalidTarget(f"verify finds no open extents with which {source.name} can be computed", facts) from error
+
+
+def _thirds(source: Graph, symbols: Sequence[Symbol], least: int) -> list[int]:
+    typical = typical_sizes(source)
+    return [max(least, _ROWS, typical[s] // 3 | 1) for s in symbols]
+
+
+def _all_of(records: Sequence[VerifiedRecord]) -> VerifiedRecord:
+    """Return the largest errors of outputs, and all that was compared."""
+    outputs = tuple(max(found, key=lambda o: o.error) for found in zip(*(r.outputs for r in records), strict=True))
+    unchecked = dict.fromkeys(said for r in records for said in r.unchecked)
+    return VerifiedRecord(outputs, tuple(unchecked), tuple(e for r in records for e in r.extents))
+
+
+def _reported(module: Compiled, record: VerifiedRecord, refused: Sequence[tuple[str, str, str]] = ()) -> Compiled:
     """Return the module with the record in its report, where guards, which no caller sees, are no outputs."""
     outputs, report = list(record.outputs), module.program.report
     del outputs[module.program.guards]

@@ -66,7 +66,7 @@ class Demand:
 
     operand: Value
     axes: tuple[int, ...] = ()
-    extents: tuple[int, ...] = ()
+    extents: tuple[Dim, ...] = ()
 
 
 class Sample:
@@ -270,7 +270,7 @@ class OpDef:
         return None
 
     def demands(self, node: Node) -> Sequence[Demand]:
-        """Return what a node of this op (of fixed shapes) demands of the data of its operands."""
+        """Return what a node of this op demands of the data of its operands."""
         return ()
 
     # --- what it computes ---------------------------------------------------------------------------------------------

@@ -30,11 +30,11 @@ def indexed(node: Node, axis: int, is_whole: bool = False) -> list[Demand]:
     x, indices = node.inputs
     assert x is not None
     assert indices is not None
-    first, count = axis % x.rank, static(indices.shape)[-1] if is_whole else 1
+    first, count = axis % x.rank, static(indices.shape[-1:])[0] if is_whole else 1
     if not count or (not is_whole and indices.is_constant):
         return []
     axes = range(first, first + count)
-    return [Demand(indices, tuple(axes), static(x.shape)[first : axes.stop])]
+    return [Demand(indices, tuple(axes), x.shape[first : axes.stop])]
 
 
 def check_indices(x: Operand, axis: int, indices: Operand) -> None:

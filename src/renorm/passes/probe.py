@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from renorm.core.difference import judge
-from renorm.core.dims import static, substitute_shape, symbols_of
+from renorm.core.dims import Symbol, static, substitute_shape, symbols_of
 from renorm.core.dtypes import is_float
 from renorm.core.errors import RenormError
 from renorm.core.random_inputs import random_inputs
@@ -24,20 +24,20 @@ from renorm.passes.sensitivity import Sensitivity
 
 Array = np.ndarray[Any, Any]
 
-_EXTENTS = (3, 8, 32, 64, 224, 1)  # for open extents, all of them alike
+EXTENTS = (3, 8, 32, 64, 224, 1)  # for open extents, all of them alike
 
 
 def evaluate_on_random_inputs(graph: Graph) -> tuple[dict[str, Array], dict[Value, Array]]:
     """Return random inputs by name, and all values that they give.
 
     Integers are small numbers of both signs, or 0 and 1 where the network refuses those (as indices, say). Open extents
-    are the first of _EXTENTS with which it can be computed. Where there is none, raise the error of the last try, which
+    are the first of EXTENTS with which it can be computed. Where there is none, raise the error of the last try, which
     names the node.
     """
     error: RenormError | None = None
-    symbols = dict.fromkeys(s for v in graph.inputs for d in v.shape for s in symbols_of(d))
-    for extent in _EXTENTS if symbols else (1,):
-        sizes = {str(s): int(min(max(extent, s.least), s.most)) for s in symbols}
+    symbols = open_extents(graph)
+    for extent in EXTENTS if symbols else (1,):
+        sizes = {str(s): nearest(s, extent) for s in symbols}
         shapes = {v.name: static(substitute_shape(v.shape, sizes)) for v in graph.inputs}
         for integers in ((-4, 8), (0, 1)):
             inputs = random_inputs(graph.inputs, shapes=shapes, integers=integers)
@@ -48,6 +48,16 @@ def evaluate_on_random_inputs(graph: Graph) -> tuple[dict[str, Array], dict[Valu
     assert error is not None
     facts = [*error.facts, f"verify computed {graph.name} on random inputs"]
     raise type(error)(error.headline, facts, "give other shapes with shapes=") from error
+
+
+def open_extents(graph: Graph) -> list[Symbol]:
+    """Return the symbols of a network's inputs."""
+    return list(dict.fromkeys(s for v in graph.inputs for d in v.shape for s in sorted(symbols_of(d))))
+
+
+def nearest(symbol: Symbol, extent: int) -> int:
+    """Return what a symbol may be that is nearest to an extent."""
+    return int(min(max(extent, symbol.least), symbol.most))
 
 
 def fingerprint(graph: Graph) -> Hashable:

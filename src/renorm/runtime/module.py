@@ -48,7 +48,10 @@ class _Limit:
 
 class Sized:
     """What calls of the same extents share: what they are called with and give, the table, and the values of open
-    extents. threads: that are put to work; is_short: a run takes less than waking one."""
+    extents. threads: that are put to work; is_short: a run takes less than waking one. other: a module for these
+    extents alone, that runs in place of the open one; None: there is none."""
+
+    other: Module | None = None
 
     def __init__(
         self,
@@ -186,6 +189,8 @@ class Module:
         found = self._sizes.get(key)
         if found is None:
             found = self._sized(self.program.values(shapes))
+            if found.other is not None:
+                return found  # whoever made it keeps it as long as it is worth it
             while len(self._sizes) >= TABLES:
                 with suppress(KeyError, StopIteration, RuntimeError):  # another thread was faster
                     del self._sizes[next(iter(self._sizes))]
@@ -195,6 +200,11 @@ class Module:
     def extents(self, /, *args: Any, **named: Any) -> Mapping[str, int]:
         """Return the values that open extents have in a run on these inputs, given as for `run`."""
         return (self._only or self._sized_for(args, named)).values
+
+    def serving(self, /, *args: Any, **named: Any) -> Module:
+        """Return the module whose kernels run on these inputs, given as for `run`: this one, or one for their shapes
+        alone."""
+        return (self._only or self._sized_for(args, named)).other or self
 
     def run(self, /, *args: Any, out: Any = None, timeout: float | None = None, **named: Any) -> list[Any]:
         """Runs the network once and returns its outputs in order.
@@ -212,6 +222,8 @@ class Module:
         """
         cancels, limit = self._cancels.value, None if timeout is None else _Limit(timeout)
         sized = self._only or self._sized_for(args, named)
+        if sized.other is not None:
+            return sized.other.run(*args, out=out, timeout=timeout, **named)
         inputs = bind(self.name, sized.inputs, args, named)
         if out is None:
             results = [s.allocate() for s in sized.outputs]

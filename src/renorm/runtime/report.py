@@ -211,15 +211,17 @@ class OutputRecord:
 @dataclass(frozen=True)
 class VerifiedRecord:
     """Outputs that `verify=True` compared with the network's definition, and what it did not compare: a sentence
-    each."""
+    each. extents: for which open ones it was compared; an output's error is the largest of these."""
 
     outputs: Sequence[OutputRecord] = ()
     unchecked: Sequence[str] = ()
+    extents: Sequence[str] = ()
 
     @property
     def lines(self) -> list[str]:
         """For people to read."""
-        return [f"verified: {o}" for o in self.outputs] + [f"not verified: {said}" for said in self.unchecked]
+        found = [f"verified: {o}" for o in self.outputs] + [f"not verified: {said}" for said in self.unchecked]
+        return found + [f"verified where {said}" for said in self.extents]
 
 
 @dataclass(frozen=True)

@@ -185,6 +185,11 @@ class Launches:
             nanoseconds=spent,
         )
 
+    def lacks(self, values: Mapping[str, int]) -> bool:
+        """Return whether a kernel has something to do, and an extent that it takes to be positive is not."""
+        extents = self._positive.at(np.array(self._program.evaluation.at(values), np.int64))
+        return any(self._concerns[i][0] for i in np.flatnonzero(extents <= 0))
+
     def _misfit(self, values: Mapping[str, int]) -> InvalidInput:
         told = ", ".join(f"{name} is {value}" for name, value in values.items())
         facts = ["sizes do not fit what they are in"]
