@@ -114,7 +114,7 @@ def test_open_code_is_checked(tmp_path: Path) -> None:
         }"""
     )
     compiled = renorm.compile(m, checked=True, threads=1)
-    assert isinstance(compiled, OpenModule), compiled.obstacle
+    assert isinstance(compiled, OpenModule), compiled
     compiled.save(tmp_path / "checked.renorm")
     at = np.asarray([[0, 3], [2, -4], [1, 1]])
     i, d = np.asarray([2, -3, 0, 1]), np.asarray([1, 2, -3, 4], np.int32)

@@ -77,7 +77,7 @@ def network(request: pytest.FixtureRequest) -> Graph:
 @pytest.fixture(params=["compiled", "loaded"])
 def module(request: pytest.FixtureRequest, network: Graph, tmp_path: Path) -> Module:
     m = renorm.compile(network.copy(), threads=1, limits=LIMITS)
-    assert isinstance(m, Module), m.obstacle
+    assert isinstance(m, Module), m
     if request.param == "compiled":
         return m
     m.save(tmp_path / "open.renorm")

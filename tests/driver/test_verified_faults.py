@@ -133,7 +133,7 @@ def test_every_fault_is_caught_where_extents_are_open(name: str, level: int) -> 
 
 def test_open_code_that_is_right_is_compared_at_several_extents() -> None:
     m = renorm.compile(open_network(), verify=True, threads=1)
-    assert isinstance(m, OpenModule), m.obstacle
+    assert isinstance(m, OpenModule), m
     assert m.report.verified is not None
     assert m.report.verified.extents[0] == "n = 1, h = 1, w = 1"
     assert len(m.report.verified.extents) == 3
@@ -145,6 +145,6 @@ def test_open_code_that_is_right_is_compared_at_several_extents() -> None:
 
 def test_open_extents_are_probed_within_what_is_stated() -> None:
     m = renorm.compile(open_network(), shapes={"x": ("2..4", 64, "16*h", "16*h")}, verify=True, threads=1)
-    assert isinstance(m, OpenModule), m.obstacle
+    assert isinstance(m, OpenModule), m
     assert m.report.verified is not None
     assert m.report.verified.extents == ("n = 2, h = 1", "n = 3, h = 6", "n = 4, h = 7")
