@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from renorm.core.dims import Dim, Sym, bounds, maximum, minimum, substitute
+from renorm.core.dims import Dim, Sym, bounds, maximum, minimum, regrouping, substitute
 
 N, H = Sym("N"), Sym("H")
 
@@ -91,3 +91,15 @@ def test_least_and_greatest_extents() -> None:
 def test_symbols_stand_for_extents() -> None:
     assert substitute(H // 2 + N, {"H": 16 * Sym("h")}) == 8 * Sym("h") + N
     assert bounds(substitute(H, {"H": 16 * Sym("h", 1, 4)})) == (16, 64)
+
+
+def test_what_divides_an_open_extent_is_a_part_of_it() -> None:
+    n, h, w = Sym("n"), Sym("h"), Sym("w")
+    assert regrouping((n, h, 2, w, 2), (n, 2 * h, 2 * w)) == [
+        (range(1), range(1)), (range(1, 3), range(1, 2)), (range(3, 5), range(2, 3))
+    ]  # fmt: skip
+    assert regrouping((n, 3, 4 * h, w, 8), (n, 12 * h * w, 8)) == [
+        (range(1), range(1)), (range(1, 4), range(1, 2)), (range(4, 5), range(2, 3))
+    ]  # fmt: skip
+    assert regrouping((n, h, w), (n * h, w)) == [(range(2), range(1)), (range(2, 3), range(1, 2))]
+    assert regrouping((h, w), (w, h)) == [(range(2), range(2))]

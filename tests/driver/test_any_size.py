@@ -41,6 +41,6 @@ def test_one_module_serves_any_size(name: str, exported: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [n for n in NAMES if n not in ("detector", "super_resolution")])
+@pytest.mark.parametrize("name", NAMES)
 def test_one_module_serves_twenty_sizes(name: str, exported: Path) -> None:
     serves(name, exported, 20)

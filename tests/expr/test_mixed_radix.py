@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.expr.expressions import BOUNDS, conditions, environments, indices, value
 
 from renorm.expr.mixed_radix import digit_of, interval
-from renorm.expr.nodes import Binary, Expr, Not, Var, const
+from renorm.expr.nodes import Binary, Expr, Not, OpenVar, Var, const
 
 f, i, k = (Var(name) for name in "fik")
 radices = st.sampled_from([1, 2, 3, 4, 5, 6, 7, 8, 12, 14, 28, -3])
@@ -136,3 +136,61 @@ def test_known_intervals(e: Expr, known: list[Expr], expected: tuple[int, int]) 
 )
 def test_digits_are_what_they_are_read_off(e: Expr, env: dict[Var, int]) -> None:
     assert value(digit_of(e).expression(), env) == value(e, env)
+
+
+n, m = OpenVar("n", "int32", 1), OpenVar("m", "int32", 1)
+open_radices = st.sampled_from([const(2), const(3), n, m, n * 2, n * m, n * m * 6, m * 4])
+
+
+def open_parts(of: st.SearchStrategy[Expr]) -> st.SearchStrategy[Expr]:
+    return (
+        st.builds(lambda x, d: x // d, of, open_radices)
+        | st.builds(lambda x, d: x % d, of, open_radices)
+        | st.builds(lambda x, d, e: x // d % e, of, open_radices, open_radices)
+        | st.builds(lambda x, d, e: x % d // e, of, open_radices, open_radices)
+    )
+
+
+open_terms = st.builds(lambda x, u: x * u, st.just(f) | open_parts(st.just(f)), st.sampled_from([const(1), n, n * m]))
+open_facts = st.builds(
+    Binary, st.sampled_from(["<", ">="]), open_parts(st.just(f)), st.sampled_from([const(2), n, m * 2, n * m * 4])
+)
+
+
+@settings(max_examples=80, deadline=None)
+@given(sums(open_terms | st.just(k)), st.lists(open_facts, max_size=2), st.sampled_from([n * m * 6, n * 4, n * m]))
+def test_no_value_is_outside_at_any_extent(e: Expr, known: list[Expr], extent: Expr) -> None:
+    low, high = interval(e, {f: (const(0), extent - 1), k: (0, 2)}, known)
+    for of_n, of_m in product((1, 2, 3, 5), repeat=2):
+        at: dict[Var, Any] = {n: of_n, m: of_m}
+        for of_f, of_k in product(range(int(value(extent, at))), (0, 2)):
+            env = {**at, f: of_f, k: of_k}
+            if all(value(c, env) for c in known):
+                assert low <= value(e, env) <= high
+
+
+@pytest.mark.parametrize(
+    ("end", "e", "size", "known"),
+    [
+        # the first half of planes, which are twice as high and wide as what is read
+        (
+            n * m * 8,
+            f // (n * m * 8) * (n * m) * 16 + f // 2 % m * 16 + f // (m * 4) % (n * 2) * m * 16 + i,
+            n * m * 16,
+            [f % (n * m * 8) < n * m * 4],
+        ),
+        # the third of three tensors one after the other
+        (
+            n * m * 63,
+            f % (n * m * 63) // (n * m * 4) - 12,
+            const(3),
+            [f % (n * m * 63) >= n * m * 48, f % (n * m * 63) < n * m * 60],
+        ),
+        # rows of a plane under a window of three
+        (n * m * 6, (f // m * 2 + k - 1) * m + f % m, n * m * 12, [f // m % (n * 2) * 2 + k >= 1]),
+    ],
+)
+def test_open_places(end: Expr, e: Expr, size: Expr, known: list[Expr]) -> None:
+    bounds = {f: (const(0), end - 1), i: (0, 15), k: (0, 2)}
+    assert interval(e, bounds, known)[0] >= 0
+    assert interval(e - size, bounds, known)[1] < 0

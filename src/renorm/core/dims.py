@@ -479,8 +479,9 @@ def regrouping(before: Sequence[Any], after: Sequence[Any]) -> list[tuple[range,
 
         [N, 6, 4] and [N, 2, 12]   ->   N | N,  6 4 | 2 12
 
-    An index of a run is one number in mixed radix, on both sides. From extents on that cannot be compared (symbols,
-    unknown ones, products that are 0), all axes are one run.
+    An index of a run is one number in mixed radix, on both sides. [n, h, 2, w, 2] and [n, 2*h, 2*w] are n | n,
+    h 2 | 2*h, w 2 | 2*w: what divides an open extent is a part of it. From extents on that cannot be compared
+    (symbols, unknown ones, products that are 0), all axes are one run.
     """
     found: list[tuple[range, range]] = []
     i = j = 0
@@ -488,10 +489,9 @@ def regrouping(before: Sequence[Any], after: Sequence[Any]) -> list[tuple[range,
         first, (left, right) = (i, j), (before[i], after[j])
         i, j = i + 1, j + 1
         while left != right:
-            is_known = isinstance(left, int) and isinstance(right, int)
-            if is_known and left < right and i < len(before) and isinstance(before[i], int):
+            if i < len(before) and _is_part(left, right, before[i]):
                 left, i = left * before[i], i + 1
-            elif is_known and right < left and j < len(after) and isinstance(after[j], int):
+            elif j < len(after) and _is_part(right, left, after[j]):
                 right, j = right * after[j], j + 1
             else:
                 i, j, left = len(before), len(after), right
@@ -499,6 +499,14 @@ def regrouping(before: Sequence[Any], after: Sequence[Any]) -> list[tuple[range,
     if i < len(before) or j < len(after):
         found.append((range(i, len(before)), range(j, len(after))))
     return found
+
+
+def _is_part(extent: Any, whole: Any, following: Any) -> bool:
+    """Return whether an extent times the following one may be the whole."""
+    if isinstance(extent, int) and isinstance(whole, int):
+        return extent < whole and isinstance(following, int)
+    are_known = all(isinstance(d, (int, Sym)) for d in (extent, whole, following))
+    return are_known and extent != 0 and isinstance(whole, Sym) and whole % extent == 0
 
 
 def sliced(extent: Dim, taken: slice) -> tuple[Dim, int, Dim]:

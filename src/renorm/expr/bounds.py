@@ -233,6 +233,11 @@ class Intervals:
         """Return what the form never exceeds, as a form of extents."""
         return self._open.extreme(form, 1)
 
+    def greatest_quotient(self, form: Linear, by: Linear) -> Linear | None:
+        """Return what form // by never exceeds, as a form of extents; by: positive, a number or a product of these."""
+        most = self.greatest(form)
+        return None if most is None else self._open.divided(most, by, 1)
+
     def _number(self, end: float | Expr, side: int) -> float:
         return self.span(end)[side] if isinstance(end, Expr) else end
 

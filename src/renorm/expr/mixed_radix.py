@@ -1,6 +1,7 @@
 """Bounds where quotients and remainders of one number stand beside each other: it is written in digits.
 
     x == (x//28)*28 + ((x//2)%14)*2 + x%2        places 1, 2 and 28: each divides the next
+    x == (x//(2*n))*2*n + ((x//2)%n)*2 + x%2     places 1, 2 and 2*n, n an open extent
 
 A loop over planes, rows and tiles of rows is one loop over x; an index has x or x%28 in it, conditions (x//2)%14 and
 x%2. As sums of digits all of these are linear forms of the same atoms, so that a condition on one bounds another. That
@@ -9,14 +10,15 @@ is exact for every integer x, since // rounds down.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple
 
 from renorm.core.linear import Span
 from renorm.expr.bounds import Bounds, Intervals, is_exact
-from renorm.expr.linear import Intern, Linear, factors, linear, one_of_each, product, times
-from renorm.expr.nodes import Binary, Const, Expr
+from renorm.expr.linear import Intern, Linear, divided, factors, is_of_extents, linear, one_of_each, product, times
+from renorm.expr.nodes import Binary, Const, Expr, OpenVar, cast
 
 
 def interval(e: Expr, bounds: Bounds | None = None, facts: Iterable[Expr] = ()) -> Span:
@@ -38,6 +40,64 @@ def _rounded(fact: Linear, intervals: Intervals) -> Iterator[Linear]:
         most = intervals.most(-rest, ())
         if multiples.terms and most != inf and (rest.terms or rest.constant):
             yield multiples.divided(g).offset(-(int(most) // g))
+    units = {Place.of(abs(k), extents): None for x, k in fact.terms.items() if (extents := factors(x)[1:])}
+    for g in (unit.form(intervals.intern) for unit in units):
+        parts = divided(fact, g, intervals.intern)
+        if parts is not None and parts[0].terms and (parts[1].terms or parts[1].constant):
+            most = intervals.greatest_quotient(-parts[1], g)
+            if most is not None:
+                yield parts[0] - most
+
+
+@dataclass(frozen=True, eq=False)
+class Place:
+    """What a digit counts: a number times open extents, in their order."""
+
+    number: int = 1
+    extents: tuple[OpenVar, ...] = ()
+
+    @property
+    def key(self) -> tuple[int, ...]:
+        """Equal for equal places, less for those that divide a place: extents are compared by what they are."""
+        return (len(self.extents), self.number, *(x.order for x in self.extents))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Place) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    @staticmethod
+    def of(number: int, extents: Iterable[Expr]) -> Place:
+        return Place(number, tuple(sorted((x for x in extents if isinstance(x, OpenVar)), key=lambda x: x.order)))
+
+    def times(self, other: Place) -> Place:
+        return Place.of(self.number * other.number, (*self.extents, *other.extents))
+
+    def over(self, other: Place) -> Place | None:
+        """The quotient, where there is no remainder."""
+        left = list(self.extents)
+        for x in other.extents:
+            at = next((i for i, y in enumerate(left) if y is x), None)
+            if at is None:
+                return None
+            del left[at]
+        return Place(self.number // other.number, tuple(left)) if self.number % other.number == 0 else None
+
+    def form(self, intern: Intern) -> Linear:
+        unit = product(self.extents, intern) if self.extents else None
+        return Linear({}, self.number) if unit is None else Linear({unit: self.number})
+
+    def expression(self, dtype: str) -> Expr:
+        found: Expr | None = None
+        for x in self.extents:
+            found = cast(dtype, x) if found is None else Binary("*", found, cast(dtype, x))
+        if found is None:
+            return Const(self.number, dtype)
+        return found if self.number == 1 else Binary("*", found, Const(self.number, dtype))
+
+
+_ONE = Place()
 
 
 class Digit(NamedTuple):  # a dataclass asks for `base == base`, an expression, from Python 3.13 on
@@ -48,29 +108,64 @@ class Digit(NamedTuple):  # a dataclass asks for `base == base`, an expression, 
     unit: int = 1
     count: int = 0
 
+    def expression(self) -> Expr:
+        return OpenDigit(self.base, Place(self.unit), Place(self.count) if self.count else None).expression()
+
+
+class OpenDigit(NamedTuple):
+    """base // unit % count, as of Digit, where these may be open; count: None where all digits are left."""
+
+    base: Expr
+    unit: Place = _ONE
+    count: Place | None = None
+
     @property
-    def places(self) -> tuple[int, ...]:
+    def places(self) -> tuple[Place, ...]:
         """Return where it begins and ends."""
-        return (self.unit, self.unit * self.count) if self.count else (self.unit,)
+        return (self.unit, self.unit.times(self.count)) if self.count else (self.unit,)
 
     def expression(self) -> Expr:
         e = self.base
-        if self.unit > 1:
-            e = Binary("//", e, Const(self.unit, e.dtype))
-        return Binary("%", e, Const(self.count, e.dtype)) if self.count else e
+        if self.unit != _ONE:
+            e = Binary("//", e, self.unit.expression(e.dtype))
+        return Binary("%", e, self.count.expression(e.dtype)) if self.count else e
 
 
 def digit_of(e: Expr) -> Digit:
     """Return an expression as a digit of the number that it is taken of: x//2//3 % 4 is x//6 % 4, x%12//4 is x//4 % 3.
     What is no quotient or remainder is all digits of itself."""
-    if not (isinstance(e, Binary) and e.op in ("//", "%") and isinstance(e.b, Const) and is_exact(e.a)):
-        return Digit(e)
-    c, whole = int(e.b.value), digit_of(e.a)
-    if c <= 0:
-        return Digit(e)
-    if whole.count % c:
-        whole = Digit(e.a)
-    return whole._replace(count=c) if e.op == "%" else Digit(whole.base, whole.unit * c, whole.count // c)
+    base, unit, count = _digit(e, lambda c: Place(int(c.value)) if isinstance(c, Const) else None)
+    return Digit(base, unit.number, count.number if count else 0)
+
+
+def open_digit_of(e: Expr) -> OpenDigit:
+    """Return `digit_of`, where divisors may be open as well: x // (2*n) // 2 is x // (4*n)."""
+    return _digit(e, _divisor)
+
+
+def _divisor(e: Expr) -> Place | None:
+    form = linear(e)
+    if form.number is not None:
+        return Place(form.number)
+    if form.constant or len(form.terms) != 1 or not is_of_extents(form):
+        return None
+    ((unit, k),) = form.terms.items()
+    return Place.of(k, factors(unit))
+
+
+def _digit(e: Expr, divisor: Callable[[Expr], Place | None]) -> OpenDigit:
+    if not (isinstance(e, Binary) and e.op in ("//", "%") and is_exact(e.a)):
+        return OpenDigit(e)
+    c = divisor(e.b)
+    if c is None or c.number <= 0:
+        return OpenDigit(e)
+    whole = _digit(e.a, divisor)
+    left = whole.count.over(c) if whole.count else None
+    if whole.count and left is None:
+        whole = OpenDigit(e.a)
+    if e.op == "%":
+        return whole._replace(count=c)
+    return OpenDigit(whole.base, whole.unit.times(c), left)
 
 
 class _Digits:
@@ -78,47 +173,54 @@ class _Digits:
 
     def __init__(self, forms: Iterable[Linear], intern: Intern):
         self._intern = intern
-        parts: dict[Expr, dict[Expr, Digit]] = {}  # of each number, by what they are as expressions
+        parts: dict[Expr, dict[Expr, OpenDigit]] = {}  # of each number, by what they are as expressions
         waiting = list(forms)
         while waiting:
             for product_of in waiting.pop().terms:
                 atom, *_ = factors(product_of)
-                part = digit_of(atom)
+                part = open_digit_of(atom)
                 of_number = parts.setdefault(intern(part.base), {})
                 if part.base is not atom and not of_number:
                     waiting.append(linear(part.base, intern))
                 of_number[self._atom(part)] = part
         self._sums: dict[Expr, Linear] = {}  # of a part the digits that it has
-        self._bounded: list[tuple[Expr, int]] = []  # what is no atom any more, and what greater ends are multiples of
+        self._bounded: list[
+            tuple[Expr, Place | None]
+        ] = []  # what is no atom any more, of which greater ends are multiples
         numbers: list[Expr] = []
         for base, of_number in parts.items():
             places = _places(of_number.values())
             if len(places) > 1:
                 numbers.append(base)
-                for part in (Digit(base), *of_number.values()):
+                for part in (OpenDigit(base), *of_number.values()):
                     if all(p in places for p in part.places):
                         self._sums[self._atom(part)] = self._sum(part, places)
                 self._bounded.append((base, places[-1]))
         self._ties = [tie for base in numbers if (tie := self._tie(base)).terms]
 
-    def _atom(self, part: Digit) -> Expr:
+    def _atom(self, part: OpenDigit) -> Expr:
         return self._intern(part.expression())
 
-    def _sum(self, part: Digit, places: tuple[int, ...]) -> Linear:
+    def _sum(self, part: OpenDigit, places: tuple[Place, ...]) -> Linear:
         """The part as a sum of digits, by what they count in it."""
-        end = part.places[1] if part.count else inf
-        terms: dict[Expr, int] = {}
-        for place, following in zip(places, (*places[1:], 0)):
-            if part.unit <= place < end:
-                digit = Digit(part.base, place, following // place)
-                terms[self._atom(digit)] = place // part.unit
-        return Linear(terms)
+        end = places.index(part.places[1]) if part.count else len(places)
+        found = Linear({})
+        for i in range(places.index(part.unit), end):
+            place, following = places[i], places[i + 1] if i + 1 < len(places) else None
+            digit = self._atom(OpenDigit(part.base, place, following.over(place) if following else None))
+            together = times(Linear({digit: 1}), _exactly(place, part.unit).form(self._intern), self._intern)
+            assert together is not None  # a product with extents is one
+            found += together
+        return found
 
     def _tie(self, base: Expr) -> Linear:
         """0, as what a number is made of less its digits. One term stands for the others from there on, if it can."""
         own = self.rewritten(Linear({base: 1}))
         tie = self.rewritten(linear(base, self._intern)) - own
-        atom = next((x for x, k in tie.terms.items() if abs(k) == 1 and x not in self._sums[base].terms), None)
+        own_terms = self._sums[base].terms
+        atom = next(
+            (x for x, k in tie.terms.items() if abs(k) == 1 and x not in own_terms and len(factors(x)) == 1), None
+        )
         if atom is None:
             return tie
         by = (tie * -tie.terms[atom]).plus(Linear({atom: 1}))
@@ -126,7 +228,7 @@ class _Digits:
             if atom in form.terms:
                 self._sums[part] = form.without((atom,)).plus(by, form.terms[atom])
         self._sums[atom] = by
-        self._bounded.append((atom, 0))
+        self._bounded.append((atom, None))
         return Linear({})
 
     def rewritten(self, form: Linear) -> Linear:
@@ -134,7 +236,7 @@ class _Digits:
         result = Linear({}, form.constant)
         for atom, k in form.terms.items():
             first, *extents = factors(atom)
-            name = self._atom(digit_of(first))
+            name = self._atom(open_digit_of(first))
             digits = self._sums.get(name) or Linear({name: 1})
             unit = product(extents, self._intern) if extents else None
             together = digits if unit is None else times(digits, Linear({unit: 1}), self._intern)
@@ -146,17 +248,29 @@ class _Digits:
         for e, unit in self._bounded:
             low, high = intervals.span(e)
             digits = self.rewritten(Linear({e: 1}))
-            if high != inf and (not unit or (high + 1) % unit):
+            number = 0 if unit is None else unit.number
+            is_certain = number and not (unit and unit.extents)
+            if high != inf and not (is_certain and (high + 1) % number == 0):
                 yield digits.offset(-int(high))
-            if low != -inf and (not unit or low % unit):
+            elif high == inf and (most := intervals.greatest(linear(e, self._intern))) is not None:
+                yield digits - self.rewritten(most)
+            if low != -inf and (not number or (low % number if is_certain else low)):
                 yield (-digits).offset(int(low))
         for tie in self._ties:
             yield from (tie, -tie)
 
 
-def _places(parts: Iterable[Digit]) -> tuple[int, ...]:
+def _exactly(place: Place, unit: Place) -> Place:
+    found = place.over(unit)
+    assert found is not None  # places of a chain
+    return found
+
+
+def _places(parts: Iterable[OpenDigit]) -> tuple[Place, ...]:
     """The longest chain of places, from 1 on, of which each divides the next."""
-    chains: dict[int, tuple[int, ...]] = {}
-    for place in sorted({1, *(p for part in parts for p in part.places)}):
-        chains[place] = (*max((c for p, c in chains.items() if place % p == 0), key=len, default=()), place)
+    chains: dict[Place, tuple[Place, ...]] = {}
+    every = {_ONE, *(p for part in parts for p in part.places)}
+    for place in sorted(every, key=lambda p: p.key):
+        below = (c for p, c in chains.items() if place.over(p) is not None)
+        chains[place] = (*max(below, key=len, default=()), place)
     return max(chains.values(), key=len)

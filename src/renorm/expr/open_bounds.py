@@ -158,7 +158,7 @@ class OpenBounds:
             return Linear({}), c.offset(-1)
         if type(x) is Binary and x.op == "//" and (c := self._positive(x.b)) is not None:
             ends = (self.extreme(linear(x.a, self._intern), sign) for sign in (-1, 1))
-            low, high = (None if end is None else self._divided(end, c, sign) for end, sign in zip(ends, (-1, 1)))
+            low, high = (None if end is None else self.divided(end, c, sign) for end, sign in zip(ends, (-1, 1)))
             return low, high
         if type(x) is Binary and x.op in ("min", "max"):
             return self._of_choice(x)
@@ -226,7 +226,7 @@ class OpenBounds:
             form = parts[1] + together
         return None
 
-    def _divided(self, form: Linear, c: Linear, sign: int) -> Linear | None:
+    def divided(self, form: Linear, c: Linear, sign: int) -> Linear | None:
         """Return a form that floor(form / c), c being positive, never exceeds (sign 1), or is never below (-1)."""
         if c.number is not None:
             multiples, rest = form.split(c.number)
