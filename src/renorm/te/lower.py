@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from renorm.core.errors import InvalidSchedule, suggest
+from renorm.expr import mixed_radix
 from renorm.expr.bounds import Intervals
 from renorm.expr.linear import Linear
 from renorm.expr.nodes import (
@@ -32,6 +33,7 @@ from renorm.expr.nodes import (
     Var,
     all_of,
     as_expr,
+    cast,
     combine,
     const,
     identity_element,
@@ -282,16 +284,33 @@ class _Lowering:
         nest = self.owner[terms.outermost]
         position = self._flat(t, [i - low for i, low in zip(indices, lows, strict=True)], extents)
         guards = self._conditions(e, terms, nest) if nest.is_speculative else []
+        guards = self._necessary(guards, position, self.buffers[t])
         conditions = list[Expr]()
-        for g, form in self._necessary(guards, position, self.buffers[t]):
+        for g, form in guards:
             inside = self._moved_inside(nest, indices, g, form)
             if inside is None:
                 conditions.append(self._condition(g, form))
             else:
                 indices = inside
         if len(conditions) < len(guards):
-            position = self._flat(t, [i - low for i, low in zip(indices, lows, strict=True)], extents)
+            moved = self._flat(t, [i - low for i, low in zip(indices, lows, strict=True)], extents)
+            if self._stays_inside(nest, moved, conditions, self.buffers[t]):
+                position = moved
+            else:
+                conditions = [self._condition(g, form) for g, form in guards]
         return Load(self.buffers[t], (position,), all_of(*conditions) if conditions else None)
+
+    def _stays_inside(self, nest: Nest, position: Expr, conditions: Sequence[Expr], buffer: Buffer) -> bool:
+        """Return whether a read of the last row, in the place of one beyond it, is inside the array: conditions of the
+        body, that a window is not on padding, speak of the row beyond."""
+        reduced = nest.body.condition if isinstance(nest.body, Reduce) else None
+        if reduced is None and not nest.is_conditional:
+            return True
+        own = [] if reduced is None else [c for _, c in self._conjuncts(nest, reduced)]
+        scope = self.algebra.ranges, [*conditions, *own]
+        low, _ = mixed_radix.interval(position, *scope)
+        beyond = Binary("-", position, cast(position.dtype, as_expr(buffer.size)))
+        return low >= 0 and mixed_radix.interval(beyond, *scope)[1] < 0
 
     def _necessary(
         self, guards: list[tuple[Guard, Linear]], position: Expr, buffer: Buffer
