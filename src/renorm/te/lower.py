@@ -21,7 +21,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from renorm.core.errors import InvalidSchedule, suggest
-from renorm.expr import mixed_radix
 from renorm.expr.bounds import Intervals
 from renorm.expr.linear import Linear
 from renorm.expr.nodes import (
@@ -33,13 +32,12 @@ from renorm.expr.nodes import (
     Var,
     all_of,
     as_expr,
-    cast,
     combine,
     const,
     identity_element,
 )
 from renorm.expr.rewrite import DEEPEST, levels, variables
-from renorm.te import storage
+from renorm.te import last_rows, storage
 from renorm.te.arguments import checked
 from renorm.te.bounds import GPU_AXES, Guard, Inference, Loop, Nest, axis_values, root_values
 from renorm.te.loop_algebra import ONE, ZERO, LoopAlgebra
@@ -287,30 +285,21 @@ class _Lowering:
         guards = self._necessary(guards, position, self.buffers[t])
         conditions = list[Expr]()
         for g, form in guards:
-            inside = self._moved_inside(nest, indices, g, form)
+            inside = last_rows.moved_inside(self.algebra, nest, indices, g, form)
             if inside is None:
                 conditions.append(self._condition(g, form))
             else:
                 indices = inside
         if len(conditions) < len(guards):
             moved = self._flat(t, [i - low for i, low in zip(indices, lows, strict=True)], extents)
-            if self._stays_inside(nest, moved, conditions, self.buffers[t]):
+            reduced = nest.body.condition if isinstance(nest.body, Reduce) else None
+            own = [] if reduced is None else [c for _, c in self._conjuncts(nest, reduced)]
+            is_certain = reduced is None and not nest.is_conditional
+            if is_certain or last_rows.stays_inside(self.algebra, moved, [*conditions, *own], self.buffers[t]):
                 position = moved
             else:
                 conditions = [self._condition(g, form) for g, form in guards]
         return Load(self.buffers[t], (position,), all_of(*conditions) if conditions else None)
-
-    def _stays_inside(self, nest: Nest, position: Expr, conditions: Sequence[Expr], buffer: Buffer) -> bool:
-        """Return whether a read of the last row, in the place of one beyond it, is inside the array: conditions of the
-        body, that a window is not on padding, speak of the row beyond."""
-        reduced = nest.body.condition if isinstance(nest.body, Reduce) else None
-        if reduced is None and not nest.is_conditional:
-            return True
-        own = [] if reduced is None else [c for _, c in self._conjuncts(nest, reduced)]
-        scope = self.algebra.ranges, [*conditions, *own]
-        low, _ = mixed_radix.interval(position, *scope)
-        beyond = Binary("-", position, cast(position.dtype, as_expr(buffer.size)))
-        return low >= 0 and mixed_radix.interval(beyond, *scope)[1] < 0
 
     def _necessary(
         self, guards: list[tuple[Guard, Linear]], position: Expr, buffer: Buffer
@@ -324,29 +313,6 @@ class _Lowering:
             if Intervals(self.algebra.ranges, others).is_within(position, buffer.size):
                 del conditions[i]
         return [guards[i] for i in conditions]
-
-    def _moved_inside(
-        self, nest: Nest, indices: Sequence[Linear], guard: Guard, form: Linear
-    ) -> tuple[Linear, ...] | None:
-        """The indices of a read, with the last row in the place of rows beyond an open extent: what is read in vain may
-        be any element, an address is cheaper than a predicate, and more so as it is made outside of the loops that do
-        not move the row. None where extents are known, or where the rows are lanes of a vector."""
-        lanes = {loop.var for loop in nest.path if loop.kind == "vectorized"}
-        moving = self.algebra.free(form)
-        last = guard.bound.offset(-1)
-        if guard.bound.number is not None or guard.is_lower or not moving.isdisjoint(lanes):
-            return None
-        found = list[Linear]()
-        for index in indices:
-            if not moving.isdisjoint(self.algebra.free(index)):
-                atom, k = next(iter(form.terms.items()))
-                times, rest = divmod(index.terms.get(atom, 0), k)
-                others = index.plus(form, -times)
-                if rest or times <= 0 or not moving.isdisjoint(self.algebra.free(others)):
-                    return None
-                index = others.plus(self.algebra.extreme("min", form, last), times)
-            found.append(index)
-        return tuple(found)
 
     def _conditions(self, e: Load, terms: Translation, nest: Nest) -> list[tuple[Guard, Linear]]:
         """Return when a stage that computes beyond its tensor may read: where the axes that could lead outside are

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
 
+from renorm.core.lazy import cached_property
 from renorm.expr.bounds import End, Intervals, is_finite
 from renorm.expr.linear import linear
 from renorm.expr.nodes import Binary, Const, Expr, Load, Not, OpenVar, Var
