@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -34,14 +35,14 @@ def scaled_and_turned(n: Any, m: Any) -> tuple[te.Schedule, list[te.Tensor]]:
     return s, [a, b, c]
 
 
-def product(n: Any, m: Any, k: Any) -> tuple[te.Schedule, list[te.Tensor]]:
-    """Tiles of registers over a product: 3 rows of 8 columns, the ragged edges computed speculatively."""
+def product(n: Any, m: Any, k: Any, rows: int = 3) -> tuple[te.Schedule, list[te.Tensor]]:
+    """Tiles of registers over a product: rows of 8 columns, the ragged edges computed speculatively."""
     a, b = te.placeholder((n, k), name="a"), te.placeholder((k, m), name="b")
     r = te.reduce_axis((0, k), "r")
     c = te.compute((n, m), lambda i, j: te.sum(a[i, r] * b[r, j], axis=r), name="c")
     d = te.compute((n, m), lambda i, j: te.max(c[i, j], 0), name="d")
     s = te.create_schedule(d.op)
-    i, j, _, jj = s[d].tile(d.op.axis[0], d.op.axis[1], 3, 8)
+    i, j, _, jj = s[d].tile(d.op.axis[0], d.op.axis[1], rows, 8)
     fused = s[d].fuse(i, j)
     s[d].parallel(fused)
     s[d].vectorize(jj)
@@ -155,6 +156,7 @@ SIZES = [1, 2, 7, 8, 9, 33]
 PROGRAMS: dict[str, tuple[Program, int, Callable[..., Array]]] = {
     "turned": (scaled_and_turned, 2, lambda a, b: a.T * 2 + b[:, None]),
     "product": (product, 3, lambda a, b: np.maximum(a @ b, 0)),
+    "product_of_high_tiles": (partial(product, rows=8), 3, lambda a, b: np.maximum(a @ b, 0)),
     "product_by_blocks": (product_by_blocks, 3, lambda a, b: np.maximum(a @ b, 0)),
     "softmax": (softmax, 2, stable_softmax),
     "row_means": (row_means, 2, lambda a: a.mean(1)),
@@ -205,6 +207,17 @@ def test_tiles_beyond_an_extent_are_skipped_and_rows_beyond_it_read_in_vain() ->
     assert lines[loop + 1] == "if ((((i.outer*8) + (i.outer_1*2)) < n)) {"
     (update,) = (line for line in lines if line.startswith("c.register[") and "a[" in line)
     assert "min((((i.outer*8) + (i.outer_1*2)) + i), (n - 1))" in update
+
+
+def test_short_tiles_have_sums_of_their_own() -> None:
+    """Of 8 rows in registers, 4 or 2 are summed where no more are there."""
+    kernel, _, _ = lowered(PROGRAMS["product_of_high_tiles"][0], 3)
+    lines = [line.strip() for line in str(kernel).splitlines()]
+    ends = [line.rpartition("< ")[2] for line in lines if line.startswith("if (")]
+    assert ends[:2] == ["(n - 4))) {", "(n - 2))) {"]
+    assert [line for line in lines if line.startswith("unrolled (i,")] == [
+        f"unrolled (i, 0, {n}) {{" for n in (8, 4, 2)
+    ]
 
 
 def test_loops_are_not_copied_for_conditions_that_cost_little() -> None:

@@ -81,6 +81,22 @@ class Intervals:
         self._plain = Intervals(bounds, (), self.intern) if given else None
         self._facts = (*given, *self._of_remainders(given))
 
+    def takes(self, x: Var, ends: tuple[End, End]) -> bool:
+        """Take bounds of one more variable in, of which nothing was asked yet, and return whether that could be done:
+        what was found of others holds on. `bounds` must be of no one else."""
+        known = self.bounds.get(x)
+        if known is not None:
+            return known[0] is ends[0] and known[1] is ends[1]
+        if self.has_seen(x) or (self._plain is not None and self._plain.has_seen(x)):
+            return False
+        assert isinstance(self.bounds, dict)
+        self.bounds[x] = ends
+        return True
+
+    def has_seen(self, x: Var) -> bool:
+        """Return whether anything was asked of a variable."""
+        return x in self._found or self._open.knows(x)
+
     def span(self, e: Expr) -> Span:
         found = self._found.get(e)
         if found is None:

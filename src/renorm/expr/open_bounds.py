@@ -37,6 +37,10 @@ class OpenBounds:
         self._open: dict[Expr, bool] = {}
         self._found: dict[Hashable, float] = {}
 
+    def knows(self, x: Var) -> bool:
+        """Return whether a variable was among what was asked for."""
+        return x in self._ranks or x in self._open
+
     def concerns(self, form: Linear) -> bool:
         """Return whether open extents have a say in the bounds of a form."""
         return any(self._is_open(atom) for atom in form.terms)

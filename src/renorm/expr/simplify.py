@@ -15,7 +15,7 @@ from math import gcd
 
 from renorm.core.linear import Span
 from renorm.expr.algebra import ExprAlgebra
-from renorm.expr.bounds import Bounds, Intervals
+from renorm.expr.bounds import Bounds, End, Intervals
 from renorm.expr.linear import INDEX_TYPES, Linear, expression, linear_in_parts
 from renorm.expr.nodes import Binary, Broadcast, Call, Const, Expr, Load, Not, Reduce, Scalar, Var
 from renorm.expr.rewrite import children, conjuncts, key, rebuild
@@ -41,15 +41,19 @@ class Simplifier(ExprAlgebra):
         self._reads: dict[Expr, bool] = {}
         self._interned: dict[Hashable, Expr] = {}
         self._known: dict[Expr, bool] = {}
-        self._bounds: Bounds = bounds or {}
-        self._intervals = Intervals(bounds, (), self)
+        self._bounds: Bounds = {} if bounds is None else bounds
+        self._intervals = Intervals(self._bounds, (), self)
         known = [self(fact) for fact in facts]
         if known:
-            self._intervals = Intervals(bounds, known, self)
+            self._intervals = Intervals(self._bounds, known, self)
             for memory in (self._done, self._forms, self._atoms):
                 memory.clear()
             for fact in (c for condition in known for c in conjuncts(condition)):
                 self._known[fact.a if isinstance(fact, Not) else fact] = not isinstance(fact, Not)
+
+    def takes(self, x: Var, ends: tuple[End, End]) -> bool:
+        """As Intervals.takes."""
+        return (x in self._bounds or x not in self._done) and self._intervals.takes(x, ends)
 
     def __call__(self, e: Expr) -> Expr:
         done = self._done.get(e)

@@ -18,7 +18,8 @@ and preceded by one where the nest around it is repeated.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 
 from renorm.core.errors import InvalidSchedule, suggest
 from renorm.expr.bounds import Intervals
@@ -61,7 +62,9 @@ from renorm.tir.nodes import (
     seq,
     walk,
 )
+from renorm.tir.rewrite import fresh_copy
 
+_SHORTER = 2  # versions of sums in registers, each half as long as the one before
 _ARRAYS = 200  # of one kernel: what allocates them stands within each other
 
 
@@ -382,14 +385,62 @@ class _Lowering:
             store = Store(buffer, index, nest.terms.value(body), nontemporal=nest.stage.nontemporal)
             idle_rounds = self._idle_rounds(nest, len(nest.loops))
             return self._loops(nest.loops, store, conditions, idle, inside, nest.prefix, idle_rounds=idle_rounds)
-        first = next(i for i, loop in enumerate(nest.loops) if loop.axis.kind == "reduce")
+        whole = self._sum(nest, nest.loops, body, index, idle, inside)
+        return whole if inside else self._for_fewer(nest, whole, lambda x: self._sum(nest, x, body, index, idle, ()))
+
+    def _for_fewer(self, nest: Nest, whole: Stmt, made: Callable[[Sequence[Loop]], Stmt]) -> Stmt:
+        """A sum in registers, and versions of it with a half and a quarter of the elements along the axis that has most
+        of them, where no more are inside of an open extent: if (i + 4 < n) { 8 rows } else if (i + 2 < n) { 4 } ..."""
+        if nest.scope != "register" or not nest.is_speculative:
+            return whole
+        found = None
+        for g in nest.domain:
+            moving = self.algebra.free(g.form)
+            for loop in nest.loops:
+                rounds = loop.extent.number
+                is_wider = rounds is not None and (found is None or rounds >= (found[0].extent.number or 0))
+                if loop.kind == "unrolled" and loop.var in moving and is_wider and g.bound.number is None:
+                    found = None if g.is_lower else (loop, g)
+        if found is None:
+            return whole
+        (loop, g), rounds = found, found[0].extent.constant
+        others = {x.var for x in nest.loops if x is not loop}
+        least, _ = self.algebra.relax(g.form, others)
+        at = least.terms.get(loop.var, 0)
+        versions: list[tuple[Expr, Stmt]] = []
+        stmt = whole
+        for _ in range(_SHORTER):
+            fewer = -(-rounds // 2)
+            beyond = least.without((loop.var,)).offset(at * fewer)  # the first element that the next one leaves out
+            if fewer < 2 or at <= 0:
+                break
+            versions.append((self._condition(g, beyond), stmt))
+            rounds = fewer
+            shorter = replace(loop, extent=Linear({}, rounds))
+            stmt = fresh_copy(made([shorter if x is loop else x for x in nest.loops]))
+        for condition, version in reversed(versions):
+            stmt = If(condition, version, stmt)
+        return stmt
+
+    def _sum(
+        self,
+        nest: Nest,
+        loops: Sequence[Loop],
+        body: Reduce,
+        index: Expr,
+        idle: Sequence[tuple[str, int]],
+        inside: Sequence[Nest],
+    ) -> Stmt:
+        """The loops of a reduction: start values, and rounds."""
+        buffer = self.buffers[nest.stage.tensor]
+        first = next(i for i, loop in enumerate(loops) if loop.axis.kind == "reduce")
         deepest = max((child.position for child in inside), default=-1)
-        lone = max(deepest, _last_gpu_loop(nest.loops))
+        lone = max(deepest, _last_gpu_loop(loops))
         outside: list[tuple[int, Expr]] = []  # around start values and rounds alike
         rounds: list[tuple[int, Expr]] = []
         start: list[Guard] = []
         for g in nest.guards:
-            level = max(self._level(nest.loops, g.form), deepest)
+            level = max(self._level(loops, g.form), deepest)
             (outside if level < first else rounds).append((level, self._condition(g, g.form)))
             if level >= first and not g.is_reduce:
                 start.append(g)
@@ -399,11 +450,11 @@ class _Lowering:
                 rounds += self._conjuncts(nest, body.condition)
             value = combine(body.combiner, Load(buffer, (index,)), nest.terms.value(body.value))
             store = Store(buffer, index, value)
-            update = self._loops(nest.loops, store, rounds, idle if lone >= first else (), inside, nest.prefix, first)
-        both = seq([self._start(nest, body, first, start, idle if lone >= first else ()), update])
+            update = self._loops(loops, store, rounds, idle if lone >= first else (), inside, nest.prefix, first)
+        both = seq([self._start(nest, loops, body, first, start, idle if lone >= first else ()), update])
         idle = idle if lone < first else ()
         idle_rounds = self._idle_rounds(nest, first)
-        return self._loops(nest.loops[:first], both, outside, idle, inside, nest.prefix, idle_rounds=idle_rounds)
+        return self._loops(loops[:first], both, outside, idle, inside, nest.prefix, idle_rounds=idle_rounds)
 
     def _idle_rounds(self, nest: Nest, end: int) -> list[tuple[int, Expr]]:
         """Return when a round of a loop before number `end` computes an element at all, with the number of the loop: a
@@ -456,12 +507,18 @@ class _Lowering:
         return _by_one_thread(stmt, idle) if lone < begin else stmt
 
     def _start(
-        self, nest: Nest, body: Reduce, first: int, guards: list[Guard], idle: Sequence[tuple[str, int]]
+        self,
+        nest: Nest,
+        all_loops: Sequence[Loop],
+        body: Reduce,
+        first: int,
+        guards: list[Guard],
+        idle: Sequence[tuple[str, int]],
     ) -> Stmt:
         """Stores the start values: the data loops from the first reduce loop on, with variables of their own."""
         loops: list[Loop] = []
-        leaves = {loop.axis: loop.value for loop in nest.loops[:first]}
-        for position, loop in enumerate(nest.loops[first:], start=first):
+        leaves = {loop.axis: loop.value for loop in all_loops[:first]}
+        for position, loop in enumerate(all_loops[first:], start=first):
             if loop.axis.kind == "reduce":
                 leaves[loop.axis] = ZERO
                 continue

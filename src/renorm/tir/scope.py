@@ -85,7 +85,15 @@ class Scope:
         return Scope({v: b for v, b in self.bounds.items() if v is not var}, self.facts, self.written)
 
     def _bounded(self, var: Var, low: End, high: End) -> Scope:
-        return Scope({**self.bounds, var: (low, high)}, self.facts, self.written)
+        found, ends = Scope({**self.bounds, var: (low, high)}, self.facts, self.written), (low, high)
+        # what is known here holds there: facts are taken in once, which takes long where extents are open
+        for name in ("_simplifier", "_intervals"):
+            own: Simplifier | Intervals | None = self.__dict__.get(name)
+            if own is not None and own.takes(var, ends):
+                found.__dict__[name] = own
+        if "is_reached" in self.__dict__:
+            found.__dict__["is_reached"] = self.is_reached
+        return found
 
     def assuming(self, condition: Expr, holds: bool = True) -> Scope:
         """Return where the condition holds, or where it does not."""
@@ -95,6 +103,12 @@ class Scope:
     def _lasts(self, condition: Expr) -> bool:
         return not any(isinstance(x, Load) and x.source in self.written for x in walk_expr(condition))
 
+    @cached_property
+    def is_reached(self) -> bool:
+        """Return False where bounds alone contradict a condition."""
+        intervals = Intervals(dict(self.bounds))
+        return not any(intervals.span(f) == (0, 0) for f in self.facts)
+
     def simplifier(self) -> Simplifier:
         return self._simplifier
 
@@ -103,12 +117,11 @@ class Scope:
 
     @cached_property
     def _simplifier(self) -> Simplifier:
-        return Simplifier(self.bounds, self.facts)
+        return Simplifier(dict(self.bounds), self.facts)
 
     @cached_property
     def _intervals(self) -> Intervals:
-        """One for all questions: what is found of open extents takes long."""
-        return Intervals(self.bounds, self.facts)
+        return Intervals(dict(self.bounds), self.facts)
 
 
 def _either(a: tuple[End, End], b: tuple[End, End]) -> tuple[End, End] | None:

@@ -22,7 +22,7 @@ from renorm.core.errors import InvalidLoops
 from renorm.core.linear import Span
 from renorm.core.target import Target
 from renorm.expr import mixed_radix
-from renorm.expr.bounds import interval, is_exact, is_finite, is_within
+from renorm.expr.bounds import is_exact, is_finite, is_within
 from renorm.expr.nodes import Binary, Broadcast, Call, Expr, Load, Not, Ramp, Select, Var, cast
 from renorm.expr.rewrite import children as parts_of
 from renorm.expr.rewrite import conjuncts, variables
@@ -177,6 +177,8 @@ class _Checker:
     # ---- is an access inside its buffer?
 
     def _inside(self, buffer: Buffer, index: Expr, predicate: Expr | None, scope: Scope, what: str) -> None:
+        if not scope.is_reached:
+            return
         guarded = scope
         if index.lanes > 1 or (predicate is not None and predicate.lanes > 1):
             lane = Var("lane")
@@ -185,8 +187,8 @@ class _Checker:
             predicate = None if predicate is None else _lane(predicate, lane, self._vectors)
         if predicate is not None:
             guarded = _and_in_expression(guarded, predicate)
-        if any(interval(f, guarded.bounds) == (0, 0) for f in guarded.facts):
-            return  # never reached
+        if not guarded.is_reached:
+            return
         if guarded.intervals().is_within(index, buffer.size):
             return
         simple = guarded.simplifier()(index)
