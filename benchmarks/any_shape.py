@@ -120,7 +120,7 @@ SUBJECTS: dict[str, Subject] = {
             {"L": range(1, 385)},
             is_served=True,
         ),
-        Subject("style_transfer", {"x": (1, 3, "4*h", "4*w")}, {"h": range(16, 81), "w": range(16, 81)}),
+        _batch("style_transfer", 3, 256, 256, most=4),
         _batch("mobilenet_v2", 3, 224, 224),
         _batch("efficientnet_b0", 3, 224, 224),
         _batch("shufflenet_v2", 3, 224, 224),

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 _MOST_STEPS, _MOST_WAYS = 60, 100  # atoms that are eliminated for one bound, and ways to take extents
 _VARIES = 1000  # ranks from here on are of what varies
 
+_MOST_FOUND = 20_000  # bounds that are kept
+_FOUND: dict[Hashable, float] = {}  # bounds of sums of products of extents: they hold wherever these stand
+
 Reach = tuple[Linear | None, Linear | None]  # least and greatest value, as forms; None where there is none
 
 
@@ -71,6 +74,18 @@ class OpenBounds:
     def _least_of(self, form: Linear) -> float:
         """Return the least bound of a form of extents that is found: each quotient, and each extent that others
         define, is taken as it stands, and as what it is made of."""
+        name = _name_of_extents(form)
+        if name is None:
+            return self._sought(form)
+        found = _FOUND.get(name)
+        if found is None:
+            found = self._sought(form)
+            if len(_FOUND) >= _MOST_FOUND:
+                _FOUND.clear()
+            _FOUND[name] = found
+        return found
+
+    def _sought(self, form: Linear) -> float:
         found: float = inf
         waiting: list[tuple[Linear, int, frozenset[int]]] = [(form, 1, frozenset())]
         for _ in range(_MOST_WAYS):
@@ -280,6 +295,17 @@ class OpenBounds:
         if type(x) is OpenVar:
             return x.span
         return self._intervals.span(x)
+
+
+def _name_of_extents(form: Linear) -> Hashable | None:
+    """Return what is equal for equal sums of products of extents, whoever interned them; None for others."""
+    parts = list[tuple[tuple[tuple[Expr, float, float], ...], int]]()
+    for atom, k in form.terms.items():
+        extents = factors(atom)
+        if any(type(x) is not OpenVar for x in extents):
+            return None
+        parts.append((tuple((x, *x.span) for x in extents if isinstance(x, OpenVar)), k))
+    return frozenset(parts), form.constant
 
 
 def _leaves(e: Expr) -> Iterable[Expr]:

@@ -18,8 +18,7 @@ and preceded by one where the nest around it is repeated.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
 
 from renorm.core.errors import InvalidSchedule, suggest
 from renorm.expr.bounds import Intervals
@@ -38,7 +37,7 @@ from renorm.expr.nodes import (
     identity_element,
 )
 from renorm.expr.rewrite import DEEPEST, levels, variables
-from renorm.te import last_rows, storage
+from renorm.te import last_rows, open_tiles, storage
 from renorm.te.arguments import checked
 from renorm.te.bounds import GPU_AXES, Guard, Inference, Loop, Nest, axis_values, root_values
 from renorm.te.loop_algebra import ONE, ZERO, LoopAlgebra
@@ -62,9 +61,7 @@ from renorm.tir.nodes import (
     seq,
     walk,
 )
-from renorm.tir.rewrite import fresh_copy
 
-_SHORTER = 2  # versions of sums in registers, each half as long as the one before
 _ARRAYS = 200  # of one kernel: what allocates them stands within each other
 
 
@@ -383,44 +380,13 @@ class _Lowering:
         if not isinstance(body, Reduce):
             conditions = [(self._level(nest.loops, g.form), self._condition(g, g.form)) for g in nest.guards]
             store = Store(buffer, index, nest.terms.value(body), nontemporal=nest.stage.nontemporal)
-            idle_rounds = self._idle_rounds(nest, len(nest.loops))
+            idle_rounds = self._idle_rounds(nest, len(nest.loops), inside)
             return self._loops(nest.loops, store, conditions, idle, inside, nest.prefix, idle_rounds=idle_rounds)
         whole = self._sum(nest, nest.loops, body, index, idle, inside)
-        return whole if inside else self._for_fewer(nest, whole, lambda x: self._sum(nest, x, body, index, idle, ()))
-
-    def _for_fewer(self, nest: Nest, whole: Stmt, made: Callable[[Sequence[Loop]], Stmt]) -> Stmt:
-        """A sum in registers, and versions of it with a half and a quarter of the elements along the axis that has most
-        of them, where no more are inside of an open extent: if (i + 4 < n) { 8 rows } else if (i + 2 < n) { 4 } ..."""
-        if nest.scope != "register" or not nest.is_speculative:
+        if inside:
             return whole
-        found = None
-        for g in nest.domain:
-            moving = self.algebra.free(g.form)
-            for loop in nest.loops:
-                rounds = loop.extent.number
-                is_wider = rounds is not None and (found is None or rounds >= (found[0].extent.number or 0))
-                if loop.kind == "unrolled" and loop.var in moving and is_wider and g.bound.number is None:
-                    found = None if g.is_lower else (loop, g)
-        if found is None:
-            return whole
-        (loop, g), rounds = found, found[0].extent.constant
-        others = {x.var for x in nest.loops if x is not loop}
-        least, _ = self.algebra.relax(g.form, others)
-        at = least.terms.get(loop.var, 0)
-        versions: list[tuple[Expr, Stmt]] = []
-        stmt = whole
-        for _ in range(_SHORTER):
-            fewer = -(-rounds // 2)
-            beyond = least.without((loop.var,)).offset(at * fewer)  # the first element that the next one leaves out
-            if fewer < 2 or at <= 0:
-                break
-            versions.append((self._condition(g, beyond), stmt))
-            rounds = fewer
-            shorter = replace(loop, extent=Linear({}, rounds))
-            stmt = fresh_copy(made([shorter if x is loop else x for x in nest.loops]))
-        for condition, version in reversed(versions):
-            stmt = If(condition, version, stmt)
-        return stmt
+        shorter = lambda loops: self._sum(nest, loops, body, index, idle, ())  # noqa: E731
+        return open_tiles.for_fewer(self.algebra, nest, whole, shorter, self._condition)
 
     def _sum(
         self,
@@ -453,27 +419,14 @@ class _Lowering:
             update = self._loops(loops, store, rounds, idle if lone >= first else (), inside, nest.prefix, first)
         both = seq([self._start(nest, loops, body, first, start, idle if lone >= first else ()), update])
         idle = idle if lone < first else ()
-        idle_rounds = self._idle_rounds(nest, first)
+        idle_rounds = self._idle_rounds(nest, first, inside)
         return self._loops(loops[:first], both, outside, idle, inside, nest.prefix, idle_rounds=idle_rounds)
 
-    def _idle_rounds(self, nest: Nest, end: int) -> list[tuple[int, Expr]]:
-        """Return when a round of a loop before number `end` computes an element at all, with the number of the loop: a
-        block of 8 rows has rows beyond an open extent, which may be a small one. Where each element has a condition of
-        its own and nothing is computed besides, that suffices."""
-        deepest = max((child.position for child in self.inside.get(nest.stage, [])), default=-1)
-        guards = [*(nest.domain if nest.is_speculative else ()), *nest.guards]
-        found = list[tuple[int, Expr]]()
-        for g in guards:
-            if g.is_lower or g.is_reduce or g.bound.number is not None:
-                continue
-            for position, loop in enumerate(nest.loops[:end]):
-                is_speculative = nest.is_speculative and g in nest.domain
-                if loop.kind != "serial" or not loop.is_emitted or not (is_speculative or position <= deepest):
-                    continue
-                least, _ = self.algebra.relax(g.form, {inner.var for inner in nest.loops[position + 1 :]})
-                if loop.var in self.algebra.free(least) and not self.algebra.is_below(least, g.bound):
-                    found.append((position, self._condition(g, least)))
-        return found
+    def _idle_rounds(self, nest: Nest, end: int, inside: Sequence[Nest]) -> list[tuple[int, Expr]]:
+        """Conditions of whole rounds, with the number of the loop."""
+        deepest = max((child.position for child in inside), default=-1)
+        found = open_tiles.idle_rounds(self.algebra, nest, end, deepest)
+        return [(position, self._condition(g, form)) for position, g, form in found]
 
     def _loops(
         self,
