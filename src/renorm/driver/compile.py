@@ -35,6 +35,7 @@ from renorm.core.target import Target
 from renorm.driver import bounds, checks, state
 from renorm.driver import cache as caches
 from renorm.driver.assemble import assemble
+from renorm.driver.background import Specializer
 from renorm.driver.kernels import Compiler, Progress, machine_for, walker
 from renorm.driver.module import CompiledModule, OpenModule, SpecializingModule
 from renorm.frontends import read
@@ -63,6 +64,7 @@ def compile(
     precision: str = "fast",
     train_state: bool = False,
     checked: bool = False,
+    specializations: int = 0,
     progress: Progress | None = None,
     limits: Limits = DEFAULT,
 ) -> CompiledModule | SpecializingModule:
@@ -80,13 +82,16 @@ def compile(
     differently (Winograd's convolutions; opt_level 3 has them). train_state: the running statistics of norms in
     training mode are state of the module (`m.state`), which each run reads and, once it has succeeded, replaces.
     checked: a run raises InvalidInput that names nodes and indices where an index is outside its axis, or an integer is
-    divided by zero; otherwise there is some number. progress: called with (stage, done, of). limits: what the model may
-    ask for, checked before it is allocated or run.
+    divided by zero; otherwise there is some number. specializations: for how many shapes that come often, where extents
+    are open, kernels of their own are compiled in the background. progress: called with (stage, done, of). limits: what
+    the model may ask for, checked before it is allocated or run.
 
     Raises UnsupportedOp, InvalidModel, LimitExceeded, InvalidTarget, InvalidInput, UserCodeError.
     """
     options = options_of(target, opt_level, keep, threads, verify, precision, progress, limits)
-    options = replace(options, checked=checked)
+    if isinstance(specializations, bool) or not isinstance(specializations, int) or specializations < 0:
+        raise InvalidInput(f"specializations is {specializations!r}", ["expected a whole number, 0 or more"])
+    options = replace(options, checked=checked, specializations=specializations)
     seconds: dict[str, float] = {}
     clock = _Clock(seconds)
     with collection_put_off():
@@ -171,6 +176,7 @@ class Options:
     state: State | None = None  # the last inputs of the graph, and what its last outputs become
     checked: bool = False
     checks: tuple[Check, ...] = ()  # of which the graph has outputs
+    specializations: int = 0
     limits: Limits = DEFAULT
 
 
@@ -286,8 +292,13 @@ def _specialized(
     parts = program, objects, weights, native_entry, threads, graph, texts, externals, options.state
     if network is None:
         return CompiledModule(*parts)
-    others = lambda extents: specialize(network.graph, extents, options)  # noqa: E731
-    return OpenModule(*parts, specialize=others, source=network.graph, limits=options.limits)
+
+    def others(extents: Mapping[str, int], progress: Progress | None = None) -> CompiledModule:
+        return specialize(network.graph, extents, replace(options, progress=progress or options.progress))
+
+    most = options.specializations
+    background = Specializer(graph.name, others, most) if most else None
+    return OpenModule(*parts, specialize=others, source=network.graph, limits=options.limits, background=background)
 
 
 # what is raised where a kernel, or a pass, needs numbers, and where typical ones give no result: the same with numbers

@@ -17,6 +17,7 @@ from renorm.core.lazy import cached_property
 from renorm.core.limits import DEFAULT, Limits
 from renorm.core.lru import Latest
 from renorm.core.target import Target
+from renorm.driver.background import Served, Specializer
 from renorm.driver.bounds import OpenBounds
 from renorm.graph.ir import Graph, Value
 from renorm.runtime.arrays import shape_of
@@ -170,9 +171,11 @@ class OpenModule(CompiledModule):
         specialize: Callable[[Mapping[str, int]], CompiledModule],
         source: Graph,
         limits: Limits,
+        background: Specializer | None = None,
     ):
-        """source, limits: what a run asks for, and may."""
+        """source, limits: what a run asks for, and may. background: makes modules for extents that come often."""
         super().__init__(*parts, limits=limits)
+        self._background = background
         self._specializations = _Specializations(self.graph, self.program.states, specialize)
         self._bounds = OpenBounds(source, limits)
 
@@ -181,11 +184,33 @@ class OpenModule(CompiledModule):
         signal handler that interrupts its compilation."""
         return self._specializations.at(shapes)
 
+    @property
+    def served(self) -> list[Served]:
+        """Return which kernels answer calls of the latest extents, by how often these came where `compile` was asked to
+        specialise: those that came most often first."""
+        found = dict[tuple[tuple[str, int], ...], Served]()
+        for sized in list(self._sizes.values()):
+            by, failure = self._background.by(sized.values) if self._background else ("open", "")
+            found[tuple(sized.values.items())] = Served(sized.values, sized.calls, by, failure)
+        return sorted(found.values(), key=lambda one: -one.calls)
+
+    def wait_specialized(self, timeout: float | None = None) -> bool:
+        """Wait until no kernels are being compiled in the background; return whether that is so, at the latest after
+        `timeout` seconds."""
+        return self._background is None or self._background.wait(timeout)
+
     def cancel(self) -> None:
         """As Module.cancel, for the runs of all specialisations too."""
         super().cancel()
-        for module in self._specializations.all():
+        others = list(self._background.made.values()) if self._background else []
+        for module in (*others, *self._specializations.all()):
             module.cancel()
+
+    def _sized_for(self, args: Sequence[Any], named: Mapping[str, Any]) -> Sized:
+        found = super()._sized_for(args, named)
+        if self._background is not None:
+            self._background.look(found)
+        return found
 
     def _sized(self, values: Mapping[str, int]) -> Sized:
         self._bounds.check(values)

@@ -49,9 +49,11 @@ class _Limit:
 class Sized:
     """What calls of the same extents share: what they are called with and give, the table, and the values of open
     extents. threads: that are put to work; is_short: a run takes less than waking one. other: a module for these
-    extents alone, that runs in place of the open one; None: there is none."""
+    extents alone, that runs in place of the open one; None: there is none. calls: how often they were called, and seen:
+    of how many such modules this is none, where somebody counts."""
 
     other: Module | None = None
+    calls = seen = 0
 
     def __init__(
         self,
