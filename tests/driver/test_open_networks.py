@@ -153,6 +153,20 @@ def test_a_table_bounds_the_sequences_that_read_it() -> None:
         m.run(np.zeros((1, 31, 8), np.float32))
 
 
+@pytest.mark.parametrize("lower", [False, True])
+def test_automatic_padding_of_transposed_convolutions_follows_open_extents(lower: bool) -> None:
+    """It was taken to be none where rows were open, and the numbers were those of other rows."""
+    g = Graph("same")
+    x = g.input("x", "float32", ("n", 3, "h", 9))
+    pads = "SAME_LOWER" if lower else "SAME_UPPER"
+    g.outputs = [ops.conv_transpose(x, array(3, 8, 4, 4), strides=(1, 3), auto_pad=pads)]
+    m = renorm.compile(g, precision="exact")
+    assert isinstance(m, OpenModule), getattr(m, "obstacle", m)
+    for shape in ((2, 3, 11, 9), (1, 3, 1, 9)):
+        data = np.random.default_rng(sum(shape)).normal(size=shape).astype(np.float32)
+        np.testing.assert_allclose(m.run(data)[0], interpret.run(g, [data])[0], rtol=2e-4, atol=2e-5)
+
+
 def test_where_conditions_leave_one_size_the_module_has_that_one() -> None:
     g = Graph("one_size")
     x = g.input("x", "float32", ("n", 6))

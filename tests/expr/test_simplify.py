@@ -28,6 +28,7 @@ from renorm.expr.nodes import (
     Expr,
     Load,
     Not,
+    OpenVar,
     Ramp,
     Var,
     const,
@@ -209,3 +210,15 @@ def test_a_fact_about_sums_of_which_it_holds_the_remainder_ends() -> None:
         for at in range(32):
             env = dict.fromkeys(BOUNDS, 3) | {i: at}
             assert not value(fact, env) or value(simplify(asked, BOUNDS, [fact]), env) == value(asked, env)
+
+
+def test_quotients_by_open_extents_are_simplified_under_facts() -> None:
+    """A part of a plane: its elements are below the size of the plane where a condition says so."""
+    h, w, tile, i, c = OpenVar("h", "int32", 1), OpenVar("w", "int32", 1), Var("tile"), Var("i"), Var("c")
+    at = tile * 2024 + i
+    bounds: Any = {tile: (const(0), h * w), i: (0, 2023), c: (0, 31)}
+    simplified = Simplifier(bounds, [at < h * w])
+    assert str(simplified(at // (h * w))) == "0"
+    assert str(simplified((at // (h * w) + c) // 16)) == "(c//16)"
+    assert same(simplified(at % (h * w)), simplified(at))
+    assert str(Simplifier(bounds)(at // (h * w))) == "(((tile*2024) + i)//(h*w))"

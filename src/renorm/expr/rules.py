@@ -14,7 +14,7 @@ import numpy as np
 from renorm.core import dtypes
 from renorm.core.conversion import wrapped
 from renorm.expr.bounds import EVERYTHING, negated, span_of
-from renorm.expr.linear import INDEX_TYPES, Linear
+from renorm.expr.linear import INDEX_TYPES, Linear, is_of_extents
 from renorm.expr.nodes import (
     COMPARISONS,
     OPERATIONS,
@@ -146,11 +146,13 @@ def divide_one(s: Simplifier, e: Binary) -> Expr | None:
 
 
 def index_division(s: Simplifier, e: Binary) -> Expr | None:
-    """x // c, x % c, and x / c where it is x // c, by the rules of core.algebra: (c*q + r) // c -> q + r // c, ..."""
-    if type(e.b) is Const and s.is_index(e.a):
-        form = s.applied(e.op, s.form(e.a), Linear({}, int(e.b.value)))
-        return None if form is None else s.expression(form, e.dtype)
-    return None
+    """x // c, x % c, and x / c where it is x // c, by the rules of core.algebra: (c*q + r) // c -> q + r // c, ... c: a
+    number, or open."""
+    if not s.is_index(e.a):
+        return None
+    by = Linear({}, int(e.b.value)) if type(e.b) is Const else s.form(e.b)
+    form = s.applied(e.op, s.form(e.a), by) if is_of_extents(by) else None
+    return None if form is None else s.expression(form, e.dtype)
 
 
 def small_power(s: Simplifier, e: Binary) -> Expr | None:

@@ -20,7 +20,7 @@ import numpy as np
 
 from renorm import te
 from renorm.core import dims
-from renorm.core.dims import Dim, is_static, static
+from renorm.core.dims import Dim, is_static, static, take
 from renorm.core.dtypes import FLOATS
 from renorm.core.errors import OperandError
 from renorm.graph.attributes import Int, Ints
@@ -33,6 +33,7 @@ from renorm.ops.shared.folding import in_float64, scaled_product, transposed_bor
 from renorm.ops.shared.phases import gathered, sub_pixel
 from renorm.ops.shared.precision import add_channels
 from renorm.ops.shared.window import Span, Windowed, check_group
+from renorm.te.open_dims import OpenDims
 
 
 class ConvTranspose(Windowed):
@@ -57,10 +58,12 @@ class ConvTranspose(Windowed):
         result = w.shape[1] * self.group
         if b is not None and isinstance(result, int) and isinstance(b.shape[0], int) and b.shape[0] != result:
             raise OperandError(f"{self.name}({x}, {w}, {b}): b has {b.shape[0]} elements, y has {result} channels")
+        if b is not None:
+            take(b.shape[0], "==", result)
         kernel = self.known_kernel(w.shape[2:])
         return (x.shape[0], result, *(extent for extent, _, _ in self.results(x.shape[2:], kernel)))
 
-    def results(self, spatial: Sequence[Dim], kernel: Sequence[int | None]) -> list[tuple[Dim | None, int, int]]:
+    def results(self, spatial: Sequence[Dim], kernel: Sequence[int | None]) -> list[tuple[Dim | None, Dim, Dim]]:
         """Along every axis (extent of y, padding before, padding after).
 
         Padding is never negative: what the products do not reach of a stated extent holds the bias alone, and auto_pad
@@ -73,7 +76,7 @@ class ConvTranspose(Windowed):
         stated = self.output_shape[-rank:] if self.output_shape is not None and rank else None
         if stated is not None and len(stated) != rank:
             raise OperandError(f"{self.name}: output_shape {list(stated)} needs one value for each of {rank} axes")
-        found: list[tuple[Dim | None, int, int]] = []
+        found: list[tuple[Dim | None, Dim, Dim]] = []
         for i, (e, k, s, d) in enumerate(zip(spatial, kernel, strides, dilations, strict=True)):
             if k is None:
                 found.append((stated[i] if stated else None, *pads[i]))
@@ -85,12 +88,11 @@ class ConvTranspose(Windowed):
                     raise OperandError(
                         f"{self.name}: pads {list(pads[i])} leave nothing of the {whole} elements of axis {i + 2}"
                     )
+                take(1, "<=", extent)
                 found.append((extent, *pads[i]))
                 continue
             extent = stated[i] if stated else e * s
-            total = whole - extent
-            # an unknown total is settled when shapes are fixed; its extent is known all the same
-            total = max(0, total) if isinstance(total, int) else 0
+            total = dims.maximum(0, whole - extent)
             if stated is None and isinstance(whole - extent, int):
                 extent = whole - total  # auto_pad only takes away: strides beyond the kernel leave fewer than e * s
             less, more = total // 2, total - total // 2
@@ -138,11 +140,12 @@ class ConvTranspose(Windowed):
 
     def transposed(self, spatial: Sequence[int], kernel: Sequence[int]) -> tuple[list[Span], list[int]]:
         """The window along every axis of x, and the extents of y."""
-        rank, results = len(spatial), self.results(spatial, kernel)
+        rank, open_dims = len(spatial), OpenDims()
+        results = self.results(open_dims.shape(spatial), kernel)
         steps = zip(spatial, kernel, self.along("strides", rank), self.along("dilations", rank), strict=True)
-        spans = [Span(*step, before, after) for step, (_, before, after) in zip(steps, results)]
-        extents: list[Any] = [extent for extent, _, _ in results]  # of a tensor expression: open ones count as ints
-        return spans, extents
+        pads: list[tuple[Any, ...]] = [tuple(map(open_dims.extent, around)) for _, *around in results]
+        spans = [Span(*step, *around) for step, around in zip(steps, pads)]
+        return spans, [open_dims.extent(extent) for extent, _, _ in results if extent is not None]  # windows are known
 
     def reference(self, x: Any, w: Any, b: Any) -> Any:
         spans, extents = self.transposed(x.shape[2:], w.shape[2:])
