@@ -271,6 +271,15 @@ def test_one_file_serves_all_extents(saved, mirrored):
     assert artifact.inspect(path)[1].program.typical == {"n": 100}
 
 
+@pytest.mark.parametrize("cost", [1e308, float("inf"), float("nan"), -1.0])
+def test_times_are_those_of_a_machine(open_program, cost):
+    """Finite ones, too, that are infinite in sum."""
+    program, _ = open_program(2)
+    code = replace(program.codes[0], costs=(cost,) * len(program.codes[0].phases))
+    with pytest.raises(InvalidArtifact, match="code 0: costs"):
+        replace(program, codes=(code,)).verify(1, 0)
+
+
 OTHERS = [
     *(None, True, -1, 0, 1, 1 << 31, 1 << 47, 1 << 62, 1 << 63, 10**30, 1.5, float("nan"), "", "n", "\ud800", [], {}),
     *([[1, "n"]], [[1, ["//", [[1, "n"]], 0]]], [[-1, "n", "n"], [5]], [[1, "q"]], [[2, "n"], [2, "n"]], "buffer"),

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import ceil, isfinite, prod
+from math import ceil, prod
 from reprlib import repr as short
 
 from renorm.core import dtypes
@@ -460,7 +460,7 @@ class Program:
         for i, buffer in enumerate(self.buffers):
             found += [f"buffer {i} above {a.buffer}" for a in buffer.above if not 0 <= a.buffer < i]
         for i, code in enumerate(self.codes):
-            is_sound = len(code.costs) == len(code.phases) and all(isfinite(c) and c >= 0 for c in code.costs)
+            is_sound = len(code.costs) == len(code.phases) and all(0 <= c <= LARGEST for c in code.costs)
             found += [f"code {i}: costs {short(code.costs)}, chunks {short(code.chunks)}"] * (
                 not is_sound or any(code.chunks)
             )
