@@ -14,8 +14,9 @@ from tests.ops.nodes import by_loops, by_onnxruntime, by_renorm, model, normal
 from renorm.core.dims import Sym
 from renorm.graph.ir import Graph
 from renorm.ops.resize import Resize
-from renorm.ops.shared.positions import POSITIONS, Line, simplest
+from renorm.ops.shared.positions import POSITIONS, Line
 from renorm.ops.shared.resampling import nearest
+from renorm.ops.shared.scales import simplest
 
 RULES = [p for p in POSITIONS if p != "tf_crop_and_resize"]
 

@@ -103,6 +103,9 @@ def _steps(c: Condition, symbols: Sequence[Symbol]) -> Iterator[tuple[Symbol, Di
 def _solutions(difference: Dim, symbols: Sequence[Symbol]) -> Iterator[tuple[Symbol, Dim]]:
     """Yield a symbol, and what it is where a sum in which it stands once is 0: a number before anything else."""
     products = terms(difference)
+    if (one := linear(difference)) is not None and one[0] in symbols and not one[2]:
+        yield one[0], 0
+        return
     for factor in {s for s in symbols if all(s in product for product, _ in products)}:
         quotient = difference // Sym(factor)  # exact; of what is empty nothing is said
         yield from _solutions(quotient, symbols)

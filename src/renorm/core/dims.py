@@ -469,6 +469,8 @@ def spreads(shape: Sequence[Dim], to: Sequence[Dim]) -> bool:
         joint = broadcast(shape, to)
     except OperandError:
         return False
+    for d, e in zip(joint, to):
+        take(d, "==", e)
     return len(joint) == len(to) and all(
         d == e or not (isinstance(d, int) and isinstance(e, int)) for d, e in zip(joint, to)
     )

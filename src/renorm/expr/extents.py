@@ -43,6 +43,13 @@ def same_extent(a: Extent, b: Extent) -> bool:
     return a == b
 
 
+def at_most(a: Extent, b: Extent) -> bool:
+    """Return whether an extent is known not to exceed another; open ones, at all values of their variables."""
+    if isinstance(a, Expr) or isinstance(b, Expr):
+        return open_truth(as_expr(a) <= b) is True
+    return a <= b
+
+
 def differ(a: Extent, b: Extent) -> bool:
     """Return whether two extents are known to differ; open ones, at all values of their variables."""
     if isinstance(a, Expr) or isinstance(b, Expr):

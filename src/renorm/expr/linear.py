@@ -7,6 +7,7 @@ are multiplied out: (i*8 + j)*n is 8*(i*n) + j*n, whose atoms are i*n and j*n, t
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
+from functools import partial, reduce
 from typing import TYPE_CHECKING
 
 from renorm.core.linear import Form
@@ -44,7 +45,7 @@ def linear_in_parts(e: Expr, part: Callable[[Expr], Linear], intern: Intern) -> 
         if type(x) is Const:
             constant += k * int(x.value)
             continue
-        if type(x) is Cast and type(x.a) is OpenVar:
+        if type(x) is Cast and _is_extent(x.a):
             x = x.a
         if type(x) is Binary and x.dtype in INDEX_TYPES:
             op, a, b = x.op, x.a, x.b
@@ -69,6 +70,11 @@ def linear_in_parts(e: Expr, part: Callable[[Expr], Linear], intern: Intern) -> 
         constant += k * form.constant
         _add(terms, form, k)
     return Linear(terms, constant)
+
+
+def _is_extent(e: Expr) -> bool:
+    """Return whether an expression is made of open extents alone."""
+    return type(e) is OpenVar or (type(e) is Binary and all(type(x) in (OpenVar, Const, Binary) for x in walk(e)))
 
 
 def _add(terms: dict[Expr, int], form: Linear, k: int) -> None:
@@ -178,7 +184,7 @@ def slope(form: Linear, x: Var) -> int | None:
 def expression(form: Linear, dtype: str, infix: Callable[[str, Expr, Expr], Expr] = Binary) -> Expr:
     """The form as an expression: terms in order, subtraction for negative coefficients, the constant last. infix: makes
     a op b."""
-    terms = list(form.terms.items())
+    terms = [(x if x.dtype == dtype else _of_type(dtype, x, infix), k) for x, k in form.terms.items()]
     constant = form.constant
     result: Expr | None = None
     if terms and terms[0][1] < 0:
@@ -199,6 +205,14 @@ def expression(form: Linear, dtype: str, infix: Callable[[str, Expr, Expr], Expr
     if constant:
         result = infix("+" if constant > 0 else "-", result, Const(abs(constant), dtype))
     return result
+
+
+def _of_type(dtype: str, atom: Expr, infix: Callable[[str, Expr, Expr], Expr]) -> Expr:
+    """The atom; a product of open extents in a type, of which forms do not speak."""
+    parts = factors(atom)
+    if not isinstance(parts[0], OpenVar):
+        return atom
+    return reduce(partial(infix, "*"), (cast(dtype, x) for x in parts))
 
 
 def divided(form: Linear, by: Linear, intern: Intern) -> tuple[Linear, Linear] | None:

@@ -10,7 +10,7 @@ of extents, and extents that are defined by others, are tried as they stand, and
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from itertools import product as choices
 from math import inf, prod
 from typing import TYPE_CHECKING
@@ -97,26 +97,28 @@ class OpenBounds:
                 bound = self._of_extents(now)
                 found = min(found, bound if bound in (inf, -inf) else int(bound) // divisor)
                 continue
-            if (apart := self._apart(now, atom)) is not None:
-                waiting.append((apart[0], divisor * apart[1], kept))
+            waiting += ((apart, divisor * d, kept) for apart, d in self._apart(now, atom))
             waiting.append((now, divisor, kept | {id(atom)}))
         return found
 
-    def _apart(self, form: Linear, atom: Expr) -> tuple[Linear, int] | None:
-        """(f, d) with form <= f / d, where the atom is taken as what it is made of."""
+    def _apart(self, form: Linear, atom: Expr) -> Iterator[tuple[Linear, int]]:
+        """Yield (f, d) with form <= f / d, where the atom is taken as what it is made of."""
         parts = cofactor(form, atom, self._intern)
         sign = 0 if parts is None else self._sign(parts[0])
         if parts is None or not sign:
-            return None
+            return
         multiple, rest = parts
         quotient, divisor = self._quotient(atom), 1
         if quotient is not None:  # c*(x // c) is at most x, and at least x - c + 1
             x, divisor = quotient
-            end: Linear | None = x if sign > 0 else x.offset(1 - divisor)
+            ends: list[Linear | None] = [x if sign > 0 else x.offset(1 - divisor)]
+        elif type(atom) is Binary and atom.op == ("min" if sign > 0 else "max"):  # at most either, at least either
+            ends = [linear(e, self._intern) for e in (atom.a, atom.b)]
         else:
-            end = self._reach(atom)[sign > 0]
-        together = None if end is None else times(multiple, end, self._intern)
-        return None if together is None else (rest * divisor + together, divisor)
+            ends = [self._reach(atom)[sign > 0]]
+        for end in ends:
+            if end is not None and (together := times(multiple, end, self._intern)) is not None:
+                yield rest * divisor + together, divisor
 
     def _next(self, form: Linear, rank: int, kept: frozenset[int] = frozenset()) -> Expr | None:
         """Return the atom to eliminate: of the highest rank, above the one that is given, since bounds are made of what
@@ -165,7 +167,7 @@ class OpenBounds:
     def _reach(self, x: Expr) -> Reach:
         """Return the ends of an atom's range as forms of what has a lower rank."""
         if type(x) is OpenVar and x.definition is not None:
-            form = linear(x.definition, self._intern)
+            form = linear(_greater_one(x, x.definition), self._intern)
             return form, form
         if isinstance(x, Var):
             low, high = self._intervals.bounds.get(x, (None, None))
@@ -306,6 +308,15 @@ def _name_of_extents(form: Linear) -> Hashable | None:
             return None
         parts.append((tuple((x, *x.span) for x in extents if isinstance(x, OpenVar)), k))
     return frozenset(parts), form.constant
+
+
+def _greater_one(extent: OpenVar, definition: Expr) -> Expr:
+    """Return a of an extent max(a, c) that is greater than c."""
+    if type(definition) is Binary and definition.op == "max" and extent.low is not None:
+        for a, c in ((definition.a, definition.b), (definition.b, definition.a)):
+            if type(c) is Const and int(c.value) < extent.low:
+                return a
+    return definition
 
 
 def _leaves(e: Expr) -> Iterable[Expr]:

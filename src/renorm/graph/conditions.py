@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from renorm.core import conditions as algebra
 from renorm.core.conditions import Condition, noted
 from renorm.core.dims import symbols_of, take
+from renorm.core.errors import OperandError
 from renorm.graph.ir import Graph, knowledge
 from renorm.graph.typical import TYPICAL, sizes_where
 
@@ -41,7 +42,8 @@ class Settled:
 
 def settled(graph: Graph) -> Settled:
     """Return a graph whose symbols are those that its conditions leave: equal ones are one, what must be a number is
-    one, what must be a multiple says so, and ranges are narrow. Raises InvalidGraph where no values fulfil them all."""
+    one, what must be a multiple says so, and ranges are narrow. Raises InvalidGraph where no values fulfil them all,
+    OperandError where an extent does not follow from those of the inputs."""
     found = conditions_of(graph)
     for _ in range(_MOST_ROUNDS):  # what is known of extents lets inference say more
         order = list(dict.fromkeys(s for v in graph.inputs for d in v.shape for s in sorted(symbols_of(d))))
@@ -53,6 +55,13 @@ def settled(graph: Graph) -> Settled:
         found = conditions_of(graph)
         for c in left:  # of ranges that inference does not know of
             found.setdefault(c, nodes.get(c, graph.inputs[0].name))
+    given = {s for v in graph.inputs for d in v.shape for s in symbols_of(d)}
+    for v in graph.values():
+        if more := {s for d in v.shape for s in symbols_of(d)} - given:
+            raise OperandError(
+                f"{v!r} has extents that do not follow from those of the inputs: {', '.join(sorted(more))}",
+                do="give the shapes (shapes=)",
+            )
     typical = sizes_where(graph, found)
     graph.metadata |= {TYPICAL: typical, EQUAL: algebra.equal_factors(found)}
     return Settled(graph, found, typical)

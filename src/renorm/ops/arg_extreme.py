@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from renorm import te, topi
-from renorm.core.dims import Dim, normalize_axis
+from renorm.core.dims import Dim, normalize_axis, take
 from renorm.core.dtypes import NUMBERS
 from renorm.core.errors import OperandError
 from renorm.graph.attributes import Bool, Int
@@ -32,6 +32,7 @@ class ArgExtreme(OpDef):
         gone = normalize_axis(self.axis, x.rank)
         if x.shape[gone] == 0:
             raise OperandError(f"{self.name}({x}): axis {self.axis} has no elements")
+        take(1, "<=", x.shape[gone])
         return reduced_shape(x.shape, [gone], self.keepdims)
 
     def compute(self, x: te.Tensor) -> te.Tensor:

@@ -11,6 +11,7 @@ import numpy as np
 
 from renorm import te
 from renorm.core.dtypes import FLOATS
+from renorm.expr.extents import at_most, same_extent
 from renorm.graph.attributes import Bool
 from renorm.graph.channels import Carry, every
 from renorm.graph.ir import Node
@@ -56,7 +57,7 @@ class AveragePool(Pool):
         """Return how many elements of window o count along one axis: an int where all windows are alike."""
         # the range of elements that count, from the first element of window 0 on
         low, high = (0, s.before + s.extent + s.after) if self.count_include_pad else (s.before, s.before + s.extent)
-        if low == 0 and (count - 1) * s.stride + s.reach <= high:
+        if same_extent(low, 0) and at_most((count - 1) * s.stride + s.reach, high):
             return s.kernel
         # taps k with low <= o * stride + k * dilation < high
         first = te.max(low - o * s.stride + (s.dilation - 1), 0) // s.dilation

@@ -19,6 +19,7 @@ from renorm.graph.types import Operand, TensorType, bf16, f16, f32, f64
 from renorm.ops.shared.folding import border, in_float64, scaled_product, unabsorbed, window_hits, with_bias
 from renorm.ops.shared.precision import add_channels, wide
 from renorm.ops.shared.window import Windowed, check_group, pad, window_view
+from renorm.te.open_dims import larger
 
 
 class Conv(Windowed):
@@ -91,7 +92,7 @@ class Conv(Windowed):
 
     def compute(self, x: te.Tensor, w: te.Tensor, b: te.Tensor | None) -> te.Tensor:
         spans = self.spans(x.shape[2:], w.shape[2:])
-        (m, depth), per_group = w.shape[:2], max(1, w.shape[0] // self.group)
+        (m, depth), per_group = w.shape[:2], larger(1, w.shape[0] // self.group)
         data = pad(x, [s.before for s in spans], [s.after for s in spans])
         ic = te.reduce_axis((0, depth), name="ic")
         ks = [te.reduce_axis((0, s.kernel), name=f"k{i}") for i, s in enumerate(spans)]

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from renorm.core.dims import take
 from renorm.core.errors import OperandError
 from renorm.graph.attributes import Int, String
 from renorm.graph.index_map import Moved, Permuted, Regrouped
@@ -27,6 +28,7 @@ class DepthToSpace(Movement):
         (n, d, h, w), b = x.shape, self.blocksize
         if isinstance(d, int) and d % (b * b):
             raise OperandError(f"depth_to_space({x}): {d} channels are not a multiple of blocksize^2 = {b * b}")
+        take(d % (b * b), "==", 0)
         c = d // (b * b)
         if self.mode == "DCR":
             steps = Regrouped((n, b, b, c, h, w)), Permuted((0, 3, 4, 1, 5, 2))
@@ -67,6 +69,8 @@ class SpaceToDepth(Movement):
         (n, c, h, w), b = x.shape, self.blocksize
         if any(isinstance(e, int) and e % b for e in (h, w)):
             raise OperandError(f"space_to_depth({x}): height and width are not multiples of blocksize {b}")
+        for e in (h, w):
+            take(e % b, "==", 0)
         cut = Regrouped((n, c, h // b, b, w // b, b)), Permuted((0, 3, 5, 1, 2, 4))
         return Moved(x, *cut, Regrouped((n, c * (b * b), h // b, w // b)))
 

@@ -19,6 +19,7 @@ from renorm.graph.op import OUT_ELEMENTWISE_FUSABLE, OpDef, Reject, Sample
 from renorm.graph.types import Operand, bf16, f16, f32, f64, i64
 from renorm.ops.shared.precision import spread
 from renorm.te import tag
+from renorm.te.open_dims import OpenDims
 
 Axes = list[str]
 """A name for each axis: a letter, or "0", "1", .. for what `...` stands for, counted from the last."""
@@ -87,7 +88,9 @@ class Einsum(OpDef):
 
     def compute(self, xs: Sequence[te.Tensor]) -> te.Tensor:
         names, result = self.axes([x.ndim for x in xs])
-        extents = self._extents(names, [x.shape for x in xs])
+        open_dims = OpenDims()
+        found = self._extents(names, [open_dims.shape(x.shape) for x in xs])
+        extents = {a: open_dims.extent(d) for a, d in found.items()}
         summed = {a: te.reduce_axis((0, extents[a]), name=f"r{a}") for a in extents if a not in result}
 
         def element(*index: Any) -> Any:

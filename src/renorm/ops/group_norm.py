@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from renorm.core.dims import take
 from renorm.core.errors import OperandError, UnsupportedOp
 from renorm.graph.attributes import Float, Int
 from renorm.graph.op import OnnxNode, Reject, Sample
@@ -30,6 +31,7 @@ class GroupNorm(AffineGroupNorm):
         channels = x.shape[1]
         if isinstance(channels, int) and channels % self.num_groups:
             raise OperandError(f"{self.name}({x}): num_groups {self.num_groups} does not divide {channels} channels")
+        take(channels % self.num_groups, "==", 0)
 
     def group_count(self, channels: int) -> int:
         return self.num_groups

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 
 from renorm import te
+from renorm.core.dims import take
 from renorm.core.dtypes import FLOATS, compute_dtype
+from renorm.expr.nodes import as_expr
 from renorm.graph.op import Reject, Sample
 from renorm.graph.types import Operand, TensorType, bf16, f16, f32, f64
 from renorm.ops.shared.batch_statistics import statistics_dtype
@@ -34,6 +36,9 @@ class GroupNormGradient(GroupedNorm):
 
     def infer(self, dy: Operand, x: Operand, mean: Operand, invstd: Operand, scale: Operand | None) -> list[Any]:
         channels = self.check(x, scale)
+        for statistics in (mean, invstd):
+            for d, e in zip(statistics.shape, (x.shape[0], self.num_groups)):
+                take(d, "==", e)
         return [None, TensorType(statistics_dtype(x.dtype), (1 if x.rank == 2 else x.shape[0], 2, channels))]
 
     def compute(
@@ -71,7 +76,7 @@ class GroupNormGradient(GroupedNorm):
         else:
             sums = _over_samples(groups, lambda index, k: terms(index, k, passed(index)))
             totals = _over_channels(groups, lambda n, c, k: scaled(sums[n, k, c], c))
-        size = te.const(float(groups.size), ACCUMULATOR)
+        size = as_expr(groups.size).astype(ACCUMULATOR)
 
         def level_of(at: Any) -> Any:
             if not self.centered:

@@ -8,6 +8,7 @@ from renorm.graph.layout import Accepts
 from renorm.graph.op import Reject, Sample
 from renorm.graph.types import bf16, f16, f32, f64
 from renorm.ops.shared.groups import AffineGroupNorm
+from renorm.te.open_dims import larger
 
 
 class InstanceNorm(AffineGroupNorm):
@@ -19,7 +20,7 @@ class InstanceNorm(AffineGroupNorm):
     epsilon = Float(1e-5, at_least=0.0)
 
     def group_count(self, channels: int) -> int:
-        return max(1, channels)
+        return larger(1, channels)
 
     def in_blocks(self, node: Node, index: int | None, lanes: int) -> Accepts:
         return Accepts.ALIKE if index in (None, 0) else Accepts.ROW_MAJOR

@@ -62,6 +62,8 @@ class Pad(Movement):
                 raise OperandError(f"pad({x}): negative pads need mode constant, not {self.mode}")
             if self.mode != "constant" and extent == 0 and any(pair):
                 raise OperandError(f"pad({x}): axis {a} is empty, so there is nothing to repeat")
+            if self.mode != "constant" and any(pair):
+                dims.take(1, "<=", extent)
             if isinstance(padded, int) and padded < 0:
                 raise OperandError(f"pad({x}): axis {a} would have extent {padded}")
         return found

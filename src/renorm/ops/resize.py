@@ -19,7 +19,8 @@ from renorm.graph.layout import Accepts
 from renorm.graph.op import INJECTIVE, OUT_ELEMENTWISE_FUSABLE, REDUCTION, Fusion, OnnxNode, OpDef, Reject, Sample
 from renorm.graph.types import Operand, TensorType, bf16, f16, f32, f64, i64, u8
 from renorm.ops.shared import resampling
-from renorm.ops.shared.positions import POSITIONS, Line, position_line, resized, stays
+from renorm.ops.shared.positions import POSITIONS, Line, position_line, stays
+from renorm.ops.shared.scales import resized
 from renorm.te import tag
 
 

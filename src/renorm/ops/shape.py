@@ -9,7 +9,7 @@ import numpy as np
 from renorm import te
 from renorm.core import dims
 from renorm.core.dims import Dim
-from renorm.expr.nodes import Expr, const, select
+from renorm.expr.nodes import Expr, as_expr, cast, const, select
 from renorm.graph.attributes import Int
 from renorm.graph.op import Reject, Sample
 from renorm.graph.types import Operand, boolean, f32, i64
@@ -32,12 +32,12 @@ class Shape(Injective):
         return (len(self.extents(x.shape)),)
 
     def compute(self, x: te.Tensor) -> te.Tensor:
-        extents = dims.static(self.extents(x.shape))
+        extents = [cast("int64", as_expr(d)) for d in self.extents(x.shape)]
 
         def element(i: Expr) -> Expr:
-            value: Expr = const(extents[-1] if extents else 0, "int64")
+            value: Expr = extents[-1] if extents else const(0, "int64")
             for k, extent in reversed(list(enumerate(extents[:-1]))):
-                value = select(i <= k, const(extent, "int64"), value)
+                value = select(i <= k, extent, value)
             return value
 
         return te.compute((len(extents),), element, name="shape", tag=te.tag.INJECTIVE)
@@ -70,7 +70,7 @@ class Size(Injective):
         return ()
 
     def compute(self, x: te.Tensor) -> te.Tensor:
-        return te.compute((), lambda: const(x.size, "int64"), name="size", tag=te.tag.INJECTIVE)
+        return te.compute((), lambda: cast("int64", as_expr(x.size)), name="size", tag=te.tag.INJECTIVE)
 
     def reference(self, x: Any) -> Any:
         return np.int64(np.size(x))

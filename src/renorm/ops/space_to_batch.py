@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from renorm.core.dims import take
 from renorm.core.errors import OperandError
 from renorm.graph.attributes import Ints
 from renorm.graph.index_map import Moved, Padded, Permuted, Regrouped
@@ -46,6 +47,7 @@ class SpaceToBatch(Movement):
         for extent, block in zip(spatial, self.blocks):
             if isinstance(extent, int) and extent % block:
                 raise OperandError(f"space_to_batch({x}): {extent} padded elements are no multiple of block {block}")
+            take(extent % block, "==", 0)
         counts = [e // b for e, b in zip(spatial, self.blocks)]
         cut = Regrouped((n, c, *(e for pair in zip(counts, self.blocks) for e in pair)))
         order = Permuted((*range(3, 3 + 2 * rank, 2), 0, 1, *range(2, 2 + 2 * rank, 2)))
@@ -88,6 +90,7 @@ class BatchToSpace(Movement):
         count = prod(self.blocks)
         if isinstance(n, int) and n % count:
             raise OperandError(f"batch_to_space({x}): {n} samples are no multiple of {count}, the blocks' size")
+        take(n % count, "==", 0)
         order = [a for i in range(rank) for a in (rank + 2 + i, i)]
         found = Moved(
             x,

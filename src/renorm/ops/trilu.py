@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 
 from renorm import te
-from renorm.core.dims import Shape
+from renorm.core.dims import Shape, maximum, minimum
 from renorm.core.errors import OperandError
 from renorm.expr.nodes import Expr, const, select
 from renorm.graph.attributes import Bool
 from renorm.graph.op import Reject, Sample
 from renorm.graph.types import Operand, boolean, f32, i64
 from renorm.ops.shared.family import Injective
+from renorm.te.open_dims import OpenDims
 
 
 class Trilu(Injective):
@@ -30,8 +31,10 @@ class Trilu(Injective):
 
     def compute(self, x: te.Tensor, k: np.ndarray[Any, Any] | None) -> te.Tensor:
         # a diagonal outside the matrix is the same as one just outside it
-        reach = sum(x.shape[-2:])
-        offset = 0 if k is None else max(-reach, min(reach, int(k.reshape(-1)[0])))
+        open_dims = OpenDims()
+        reach = sum(open_dims.shape(x.shape[-2:]))
+        within = 0 if k is None else maximum(-reach, minimum(reach, int(k.reshape(-1)[0])))
+        offset = open_dims.extent(within)
 
         def element(*i: Expr) -> Expr:
             row, column = i[-2], i[-1]

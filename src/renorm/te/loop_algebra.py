@@ -297,7 +297,14 @@ class LoopAlgebra(ExprAlgebra):
     def _is_wide(self, atom: Expr) -> bool:
         """Return whether an atom that was read from memory, and maybe clamped, takes 64 bits."""
         first = factors(atom)[0]
-        return first.dtype != "int32" and not fits_int32(self._intervals.span(first))
+        return first.dtype != "int32" and not fits_int32(self._intervals.span(first)) and not self._is_index_of(first)
+
+    def _is_index_of(self, atom: Expr) -> bool:
+        """Return whether an atom is at least 0, and less than one open extent, which 32 bits hold."""
+        most = self._intervals.greatest(Linear({atom: 1}))
+        if most is None or most.constant >= 0:
+            return False
+        return isinstance(most.offset(-most.constant).single(), OpenVar) and self._intervals.span(atom)[0] >= 0
 
     def end(self, bound: Linear, dtype: str) -> Expr:
         """A bound of an index in its type, also where it is beyond that: indices are exact in 64 bits."""

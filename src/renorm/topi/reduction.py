@@ -126,7 +126,7 @@ def _position(name: str, combiner: str, said: str) -> Callable[..., te.Tensor]:
             is_best = binary("==", value, best)
             if dtypes.is_float(value.dtype):
                 is_best = any_of(is_best, call("isnan", value))
-            position = cast(dtype, select(is_best, flat, const(missing)))
+            position = cast(dtype, select(is_best, flat, as_expr(missing)))
             return Reduce("max" if select_last_index else "min", position, axes)
 
         shape = reduced_shape(data.shape, gone, keepdims)

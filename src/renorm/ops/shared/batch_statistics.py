@@ -16,6 +16,7 @@ import numpy as np
 
 from renorm import te
 from renorm.core.dtypes import compute_dtype
+from renorm.expr.nodes import as_expr
 from renorm.ops.shared.moments import ACCUMULATOR, inverse_root, moments, statistic, summed
 from renorm.ops.shared.precision import wide
 from renorm.te import tag
@@ -101,7 +102,7 @@ def _masked_moments(x: te.Tensor, mask: te.Tensor, count: Any) -> BatchMoments:
 def counted(x: te.Tensor, mask: te.Tensor | None) -> Any:
     """Return how many values a channel of x has, as a float64."""
     if mask is None:
-        return number(float(x.shape[0] * prod(x.shape[2:])))
+        return double(as_expr(x.shape[0] * prod(x.shape[2:])))
     return summed((1,), mask.shape, lambda _, r: double(mask[tuple(r)]), "count")[0]
 
 

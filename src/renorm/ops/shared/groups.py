@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from renorm import te
-from renorm.core.dims import Dim, normalize_axis
+from renorm.core.dims import Dim, normalize_axis, take
 from renorm.core.dtypes import FLOATS, compute_dtype
 from renorm.core.errors import OperandError
 from renorm.graph.attributes import Bool, Int
@@ -19,6 +19,7 @@ from renorm.graph.types import Operand
 from renorm.ops.shared.folding import scaled_affine
 from renorm.ops.shared.moments import ACCUMULATOR, Moments, average, moments, statistic, summed
 from renorm.te import tag
+from renorm.te.open_dims import larger
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Groups:
 
     @property
     def width(self) -> int:
-        return max(1, self.shape[self.axis] // self.count)  # 1 where there are no channels at all
+        return larger(1, self.shape[self.axis] // self.count)  # 1 where there are no channels at all
 
     @property
     def slices(self) -> tuple[int, int]:
@@ -149,11 +150,17 @@ class GroupedNorm(OpDef):
         if not axis:
             raise OperandError(f"{self.name}({x}): axis 0 is that of samples")
         channels = x.shape[axis]
+        if channels == 0:
+            raise OperandError(f"{self.name}({x}): axis {axis} has no channels, hence no groups")
+        take(1, "<=", channels)
         if isinstance(channels, int) and channels % self.num_groups:
             raise OperandError(f"{self.name}({x}): num_groups {self.num_groups} does not divide {channels} channels")
         for p in parameters:
             if p is not None and isinstance(p.shape[0], int) and isinstance(channels, int) and p.shape[0] != channels:
                 raise OperandError(f"{self.name}({x}): {p.name} has {p.shape[0]} elements for {channels} channels")
+            if p is not None:
+                take(p.shape[0], "==", channels)
+        take(channels % self.num_groups, "==", 0)
         return channels
 
 

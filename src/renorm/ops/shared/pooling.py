@@ -16,6 +16,7 @@ from renorm.graph.layout import Accepts
 from renorm.graph.op import OUT_ELEMENTWISE_FUSABLE, Reject, Sample
 from renorm.graph.types import Operand, TensorType, bf16, f16, f32, f64
 from renorm.ops.shared.window import Span, Windowed, pad, window_view
+from renorm.te.open_dims import larger
 
 
 class Pool(Windowed):
@@ -52,7 +53,7 @@ class Pool(Windowed):
         if not self.ceil_mode:
             return spans, counts
         ends = [(n - 1) * s.stride + s.reach - s.before - s.extent for n, s in zip(counts, spans, strict=True)]
-        return [replace(s, after=max(s.after, end)) for s, end in zip(spans, ends)], counts
+        return [replace(s, after=larger(s.after, end)) for s, end in zip(spans, ends)], counts
 
     def over_windows(
         self, x: te.Tensor, combine: Callable[..., Any], term: Callable[[Any], Any], outside: float = 0.0

@@ -1,8 +1,7 @@
 """Where the elements of a resampled axis lie between those it is made from.
 
 Positions are kept as fractions: result element o lies at (a*o + b) / c, with integers. So no rounding decides which
-element is nearest, and twice as large an image reads x[o // 2]. A scale that comes as float32 stands for the simplest
-fraction that rounds to it: 0.6 is 3/5.
+element is nearest, and twice as large an image reads x[o // 2].
 """
 
 from __future__ import annotations
@@ -13,27 +12,19 @@ from fractions import Fraction
 from math import floor, gcd, lcm
 from typing import Any
 
-import numpy as np
-
 from renorm import te
 from renorm.core.dims import Dim
 from renorm.core.errors import OperandError
 from renorm.expr.extents import same_extent
 from renorm.expr.nodes import Expr, as_expr, cast
+from renorm.ops.shared.scales import HALF, resized, simplest
 from renorm.te.open_dims import larger
-
-HALF = Fraction(1, 2)
 
 # ONNX's coordinate_transformation_mode
 POSITIONS = (
-    "half_pixel",
-    "half_pixel_symmetric",
-    "pytorch_half_pixel",
-    "align_corners",
-    "asymmetric",
-    "tf_half_pixel_for_nn",
+    "half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric", "tf_half_pixel_for_nn",
     "tf_crop_and_resize",
-)
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -83,7 +74,7 @@ class Line:
         return floor(min(ends)) + below, floor(max(ends)) + above
 
     def is_identity(self) -> bool:
-        return self.slope == 1 and self.start == 0 and self.extent == self.length
+        return self.slope == 1 and self.start == 0 and same_extent(self.extent, self.length)
 
 
 @dataclass(frozen=True)
@@ -123,9 +114,7 @@ class OpenLine(Line):
         return te.max(te.min(index, self.extent - 1), 0)
 
     def is_identity(self) -> bool:
-        return (
-            self.open_integers is None and self.slope == 1 and self.start == 0 and same_extent(self.extent, self.length)
-        )
+        return self.open_integers is None and super().is_identity()
 
 
 def _open_line(mode: str, extent: Any, length: Any, scale: Fraction | None) -> OpenLine:
@@ -156,22 +145,6 @@ def _open_line(mode: str, extent: Any, length: Any, scale: Fraction | None) -> O
             raise OperandError(
                 f"resize: {mode} needs extents that are known, not {extent} to {length}", do="give the shapes (shapes=)"
             )
-
-
-def simplest(value: float) -> Fraction:
-    """The fraction with the least denominator among those that float32 rounds to `value`."""
-    exact = Fraction(float(np.float32(value)))
-    room = Fraction(float(np.spacing(np.float32(value)))) * Fraction(499, 1000)
-    return _simplest_between(exact - room, exact + room)
-
-
-def _simplest_between(low: Fraction, high: Fraction) -> Fraction:
-    whole = floor(low)
-    if whole == low:
-        return low
-    if whole + 1 <= high:
-        return Fraction(whole + 1)
-    return whole + 1 / _simplest_between(1 / (high - whole), 1 / (low - whole))
 
 
 def position_line(mode: str, extent: int, length: int, scale: Fraction | None, roi: tuple[float, float] | None) -> Line:
@@ -206,37 +179,6 @@ def position_line(mode: str, extent: int, length: int, scale: Fraction | None, r
             return at(0, (first + last) * HALF * (extent - 1))
         case _:
             raise OperandError(f"resize: {mode!r} is not a rule for positions")
-
-
-def resized(
-    shape: Sequence[Dim], axes: Sequence[int], scales: Any, sizes: Any, policy: str
-) -> tuple[list[Dim | None], list[Fraction | None]]:
-    """Extents of the result, and its scales: None where they are not known yet.
-
-    scales, sizes: elements for `axes`, one of both None; policy: ONNX's keep_aspect_ratio_policy.
-    """
-    result, factors = list[Dim | None](shape), list[Fraction | None]([Fraction(1)] * len(shape))
-    if scales is not None:
-        if not all(s > 0 for s in scales):
-            raise OperandError(f"resize: scales {scales.tolist()} must be positive")
-        for a, s in zip(axes, scales):
-            factors[a] = f = simplest(s)
-            result[a] = shape[a] * f.numerator // f.denominator
-        return result, factors
-    for a, n in zip(axes, sizes.tolist()):
-        extent: Any = shape[a]
-        result[a] = n
-        factors[a] = Fraction(n, extent) if isinstance(n, int) and isinstance(extent, int) and extent and n else None
-        factors[a] = Fraction(1) if factors[a] is None and same_extent(n, extent) else factors[a]
-    if policy == "stretch":
-        return result, factors
-    known = [f for a in axes if (f := factors[a]) is not None]
-    common = (min if policy == "not_larger" else max)(known) if len(known) == len(axes) else None
-    for a in axes:
-        extent = shape[a]
-        factors[a] = common
-        result[a] = None if common is None or not isinstance(extent, int) else floor(common * extent + HALF)
-    return result, factors
 
 
 def stays(

@@ -8,6 +8,7 @@ from typing import Any
 
 from renorm import te
 from renorm.core.dtypes import compute_dtype
+from renorm.expr.extents import same_extent
 from renorm.te import tag
 
 
@@ -26,4 +27,6 @@ def add_channels(t: te.Tensor, b: te.Tensor | None, axis: int = 1) -> te.Tensor:
 def spread(parameter: te.Tensor, index: Sequence[Any]) -> Any:
     """The element of a parameter that broadcasts with the element at `index` of a larger tensor, widened."""
     own = index[len(index) - parameter.ndim :]
-    return wide(parameter[tuple(0 if extent == 1 else i for i, extent in zip(own, parameter.shape, strict=True))])
+    return wide(
+        parameter[tuple(0 if same_extent(extent, 1) else i for i, extent in zip(own, parameter.shape, strict=True))]
+    )

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from renorm import te
-from renorm.ops.shared.positions import HALF, Line
+from renorm.ops.shared.positions import Line
 from renorm.ops.shared.precision import wide
+from renorm.ops.shared.scales import HALF
 from renorm.te import tag
 
 NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil", "ceil_if_shrunk")  # last: before opset 11

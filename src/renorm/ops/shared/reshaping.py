@@ -40,6 +40,8 @@ def reshaped_to(x: Any, shape: Shape) -> Any:
     """`x`, a value, in another shape, whose extents may be open: told by numbers where they can say it, which files
     have."""
     numbers = told_by_numbers(x.shape, shape)
+    if is_static(shape) and 0 in shape:
+        return builders.find("reshape")(x, np.asarray(shape, np.int64), allowzero=True)
     if numbers is not None:
         return reshaped(x, *numbers)
     return builders.find("reshape")(x, extents_of(x.graph, shape), allowzero=True)
@@ -54,4 +56,4 @@ def extents_of(graph: Graph, shape: Shape) -> Value:
 
 def reshaped_like(y: Any, x: Any) -> Any:
     """`y` in the shape of `x`, which may be symbolic."""
-    return reshaped(y, *x.shape) if is_static(x.shape) else builders.find("reshape")(y, builders.find("shape")(x))
+    return reshaped_to(y, x.shape) if is_static(x.shape) else builders.find("reshape")(y, builders.find("shape")(x))

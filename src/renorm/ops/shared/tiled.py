@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from renorm import te
-from renorm.core.dims import Dim, Shape, is_static, size, static
+from renorm.core.dims import Dim, Shape, is_static, size, static, take
 from renorm.core.errors import OperandError
 from renorm.graph.attributes import Ints
 from renorm.graph.op import OUT_ELEMENTWISE_FUSABLE
@@ -57,6 +57,8 @@ class Tiled(Windowed):
         for operand, name, extent, expected in ((x, "x", x.shape[1], channels), (b, "b", b and b.shape[0], results)):
             if operand is not None and isinstance(extent, int) and isinstance(expected, int) and extent != expected:
                 raise OperandError(f"{self.name}({x}, {w}): {name} has {extent} channels, expected {expected}")
+            if extent is not None:
+                take(extent, "==", expected)
         if w.rank == 3 and is_static(x.shape):
             planes = prod(f.products for f in self.filters(static(x.shape[2:]), static(kernel)))
             if w.shape[0] != planes:

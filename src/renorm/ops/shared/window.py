@@ -20,6 +20,7 @@ from renorm.expr.extents import same_extent
 from renorm.graph.attributes import Ints, String
 from renorm.graph.op import OpDef
 from renorm.graph.types import Operand
+from renorm.te.open_dims import OpenDims
 from renorm.topi import layout
 
 AUTO_PAD = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
@@ -87,18 +88,21 @@ class Windowed(OpDef):
             raise OperandError(
                 f"{self.name}: kernel_shape {list(stated)} contradicts the weight, which has {format_shape(shape)}"
             )
+        for d, s in zip(shape, stated):
+            if s is not None:
+                dims.take(d, "==", s)
         return tuple(d if isinstance(d, int) else s for d, s in zip(shape, stated))
 
     def spans(self, spatial: Sequence[int], kernel: Sequence[int]) -> list[Span]:
         """The window along every axis, once extents are known."""
-        rank = len(spatial)
+        rank, open_dims = len(spatial), OpenDims()
         pads = self.explicit_pads(rank)
         found: list[Span] = []
         for i, (e, k, s, d) in enumerate(
             zip(spatial, kernel, self.along("strides", rank), self.along("dilations", rank), strict=True)
         ):
             if self.auto_pad.startswith("SAME"):
-                pads[i] = dims.same_padding(e, k, s, d, lower=self.auto_pad == "SAME_LOWER")
+                pads[i] = dims.same_padding(open_dims.dim(e), k, s, d, lower=self.auto_pad == "SAME_LOWER")
             found.append(Span(e, k, s, d, *pads[i]))
         return found
 
@@ -130,9 +134,9 @@ class Windowed(OpDef):
 
     def counts(self, spatial: Sequence[int], kernel: Sequence[int], ceil_mode: bool = False) -> list[int]:
         """`positions` of a tensor expression, whose open extents count as ints."""
-        found: list[Any] = [n for n in self.positions(spatial, kernel, ceil_mode) if n is not None]
-        assert len(found) == len(spatial)  # a window is known
-        return found
+        open_dims = OpenDims()
+        counts = self.positions(open_dims.shape(spatial), kernel, ceil_mode)
+        return [open_dims.extent(n) for n in counts if n is not None]  # a window is known
 
 
 def check_group(op: Any, group: int, x: Operand, w: Operand, per_group: Dim, divided: Dim) -> None:

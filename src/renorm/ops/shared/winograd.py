@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from renorm import te
+from renorm.expr.extents import same_extent
 from renorm.ops.shared.filtering import Array, Filter
 from renorm.ops.shared.precision import add_channels
 from renorm.ops.shared.window import pad
@@ -105,7 +106,9 @@ def _weights(w: te.Tensor, filters: tuple[Filter, Filter], result_axis: int) -> 
 
 def _within(index: Any, extent: int, value: Any) -> Any:
     """Zero for what fills up the last block."""
-    return value if extent % BLOCK == 0 else te.if_then_else(index < extent, value, te.const(0.0, value.dtype))
+    return (
+        value if same_extent(extent % BLOCK, 0) else te.if_then_else(index < extent, value, te.const(0.0, value.dtype))
+    )
 
 
 def products(matrix: Array, terms: Sequence[Any]) -> list[Any]:

@@ -1,0 +1,70 @@
+"""Scales and extents of resampled axes.
+
+A scale that comes as float32 stands for the simplest fraction that rounds to it: 0.6 is 3/5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from math import floor
+from typing import Any, cast
+
+import numpy as np
+
+from renorm.core.dims import Dim, Sym, take
+from renorm.core.errors import OperandError
+from renorm.expr.extents import same_extent
+
+HALF = Fraction(1, 2)
+
+
+def simplest(value: float) -> Fraction:
+    """The fraction with the least denominator among those that float32 rounds to `value`."""
+    exact = Fraction(float(np.float32(value)))
+    room = Fraction(float(np.spacing(np.float32(value)))) * Fraction(499, 1000)
+    return _simplest_between(exact - room, exact + room)
+
+
+def _simplest_between(low: Fraction, high: Fraction) -> Fraction:
+    whole = floor(low)
+    if whole == low:
+        return low
+    if whole + 1 <= high:
+        return Fraction(whole + 1)
+    return whole + 1 / _simplest_between(1 / (high - whole), 1 / (low - whole))
+
+
+def resized(
+    shape: Sequence[Dim], axes: Sequence[int], scales: Any, sizes: Any, policy: str
+) -> tuple[list[Dim | None], list[Fraction | None]]:
+    """Extents of the result, and its scales: None where they are not known yet.
+
+    scales, sizes: elements for `axes`, one of both None; policy: ONNX's keep_aspect_ratio_policy.
+    """
+    result, factors = list[Dim | None](shape), list[Fraction | None]([Fraction(1)] * len(shape))
+    if scales is not None:
+        if not all(s > 0 for s in scales):
+            raise OperandError(f"resize: scales {scales.tolist()} must be positive")
+        for a, s in zip(axes, scales):
+            factors[a] = f = simplest(s)
+            result[a] = shape[a] * f.numerator // f.denominator
+        return result, factors
+    for a, n in zip(axes, sizes.tolist()):
+        own, extent = shape[a], cast(Any, shape[a])
+        if isinstance(own, int) and not own and n != 0:
+            raise OperandError(f"resize: axis {a} has no elements, and cannot have {n}")
+        if isinstance(own, Sym) and n != 0:
+            take(1, "<=", own)
+        result[a] = n
+        factors[a] = Fraction(n, extent) if isinstance(n, int) and isinstance(extent, int) and extent and n else None
+        factors[a] = Fraction(1) if factors[a] is None and same_extent(n, extent) else factors[a]
+    if policy == "stretch":
+        return result, factors
+    known = [f for a in axes if (f := factors[a]) is not None]
+    common = (min if policy == "not_larger" else max)(known) if len(known) == len(axes) else None
+    for a in axes:
+        extent = shape[a]
+        factors[a] = common
+        result[a] = None if common is None or not isinstance(extent, int) else floor(common * extent + HALF)
+    return result, factors
