@@ -114,8 +114,7 @@ class GatherElements(Injective):
         for a, (own, wanted) in enumerate(zip(x.shape, indices.shape)):
             if a != axis and isinstance(own, int) and isinstance(wanted, int) and wanted > own:
                 raise OperandError(f"gather_elements: {indices} is larger than {x} in axis {a}")
-            if a != axis:
-                dims.take(wanted, "<=", own)
+            dims.take(own if a == axis else wanted, "<=", own)
         check_indices(x, axis, indices)
         return indices.shape
 
