@@ -84,7 +84,7 @@ def _window(node: Node, op: Conv | ConvTranspose) -> Window | str:
     if isinstance(op, Conv):
         before, after = zip(*((s.before, s.after) for s in op.spans(spatial, kernel)), strict=True)
     else:
-        before = tuple(b for _, b, _ in op.results(spatial, kernel))
+        before = static(b for _, b, _ in op.results(spatial, kernel))
         extents = static(node.output.shape[2:])
         after = tuple(
             (e - 1) * s + (k - 1) * d + 1 - b - y
