@@ -57,7 +57,7 @@ CLOSED: dict[str, dict[str, int]] = {
     },
     "conv_transpose": {
         "do not follow from those of the inputs": 25,
-        "in its loops": 1,
+        "in its loops": 2,
         "the truth of the expression": 5,
     },
     "depth_to_space": {"in its loops": 2},
