@@ -385,7 +385,10 @@ class _Lowering:
         whole = self._sum(nest, nest.loops, body, index, idle, inside)
         if inside:
             return whole
-        shorter = lambda loops: self._sum(nest, loops, body, index, idle, ())  # noqa: E731
+
+        def shorter(loops: Sequence[Loop]) -> Stmt:
+            return self._sum(nest, loops, body, index, idle, ())
+
         return open_tiles.for_fewer(self.algebra, nest, whole, shorter, self._condition)
 
     def _sum(
