@@ -49,9 +49,11 @@ def checked(where: str, error: type[RenormError] = OperandError) -> Callable[[Ca
 
         @functools.wraps(f)
         def call(*args: P.args, **given: P.kwargs) -> R:
+            nonlocal checks
             if not checks:
                 hints = get_type_hints(f, include_extras=True)
-                checks.update((n, (_check(hints.get(n, Any)), _words(hints.get(n, Any)))) for n in signature.parameters)
+                # whole from the first moment on: another thread may come between
+                checks = {n: (_check(hints.get(n, Any)), _words(hints.get(n, Any))) for n in signature.parameters}
             try:
                 bound = signature.bind(*args, **given)
             except TypeError as unbound:
