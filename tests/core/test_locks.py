@@ -37,6 +37,7 @@ WAITING = {
 }
 ELSEWHERE = {
     "core/locks.py": "the registry",
+    "driver/background.py": "an event that callers wait for guards no data, and a child of fork() has one of its own",
     "training/coalescing.py": "semaphores that hand the turn from thread to thread guard no data",
 }
 

@@ -87,7 +87,12 @@ def check(seed: int, axes: str, calls: int = 5) -> str:
             else np.resize(n.feeds[name], shape)
             for name, shape in shapes.items()
         }
-        expected = onnx_runtime.run(session, feeds)
+        try:
+            expected = onnx_runtime.run(session, feeds)
+        except Exception as refused:  # as resizing a batch linearly: it knows elements, and then has no kernel
+            if "ONNXRuntimeError" not in str(refused):
+                raise
+            continue
         for ours, theirs in zip(m.run(**feeds), expected, strict=True):
             assert ours.shape == theirs.shape, (seed, shapes)
             tolerance = 2e-3 * max(1.0, float(np.abs(theirs).max(initial=0)))

@@ -132,9 +132,10 @@ class CompiledModule(Module):
 
     def kernel(self, name: str | KernelRecord) -> KernelText | ExternalText:
         """Return the kernel of that name, as in `report.kernels`; InvalidInput lists the nearest."""
-        if str(name) not in self._texts:
-            raise InvalidInput(f"there is no kernel {str(name)!r}", [f"nearest: {suggest(str(name), self._texts)}"])
-        return self._texts[str(name)]
+        wanted = name.name if isinstance(name, KernelRecord) else str(name)
+        if wanted not in self._texts:
+            raise InvalidInput(f"there is no kernel {wanted!r}", [f"nearest: {suggest(wanted, self._texts)}"])
+        return self._texts[wanted]
 
 
 class _Specializations:

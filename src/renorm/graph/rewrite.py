@@ -271,7 +271,8 @@ class Rewrite:
     @cached_property
     def name(self) -> str:
         """Return the name of the class; with the names that its fields hold, of a rule that exists once per op."""
-        fields = [v for v in vars(self).values() if isinstance(v, str)]
+        held = list(vars(self).values())  # another thread may find another property meanwhile
+        fields = [v for v in held if isinstance(v, str)]
         return type(self).__name__ + (f"({', '.join(fields)})" if fields else "")
 
     @cached_property
