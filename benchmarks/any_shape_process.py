@@ -9,7 +9,6 @@ milliseconds of calls and the most memory that it has held so far. benchmarks.an
 from __future__ import annotations
 
 import json
-import os
 import re
 import sys
 import time
@@ -19,7 +18,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from renorm.driver.worker import onnxruntime_session, peak_bytes
+from renorm.driver.worker import answers, onnxruntime_session, peak_bytes
 from renorm.runtime.module import load
 
 Array = np.ndarray[Any, Any]
@@ -116,9 +115,7 @@ def serve(job: Job, lines: Iterable[str], told: TextIO) -> None:
 
 
 def main() -> None:
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what a library prints does not get between the answers
-    serve(Job(**json.loads(sys.argv[1])), sys.stdin, answers)
+    serve(Job(**json.loads(sys.argv[1])), sys.stdin, answers())
 
 
 if __name__ == "__main__":

@@ -93,7 +93,7 @@ def test_one_module_serves_all_shapes(name: str, level: int, threads: int) -> No
 
 
 def test_extents_may_be_bounded() -> None:
-    """What is as large as an open shape says has no number of elements, though its extents have a greatest value."""
+    """A region as large as an open shape has no number of elements, though its extents have a greatest value."""
     g = Graph("bounded")
     x = g.input("x", "float32", ("n", "m", 24))
     heads = ops.transpose(ops.reshape(x, np.array([0, -1, 4, 6])), perm=(0, 2, 1, 3))
@@ -231,7 +231,7 @@ def test_memory_after_many_shapes_is_that_of_the_largest() -> None:
 
 
 def test_what_no_open_kernel_computes_is_computed_by_those_for_its_shape() -> None:
-    """Where an extent is 0 and there is something to compute all the same; so it is where two extents are one."""
+    """An extent is 0, and there is something to compute all the same; so it is where two extents are one."""
     g = Graph("joined")
     a, b, c = (g.input(name, "float32", (extent, 3)) for name, extent in (("a", "n"), ("b", "m"), ("c", "k")))
     g.outputs = [ops.relu(ops.concat([a, ops.add(b, c)], axis=0))]

@@ -100,6 +100,8 @@ def check(seed: int, axes: str, calls: int = 5) -> str:
         compared += 1
         if compared == calls:
             break
+    if not compared:
+        pytest.skip(f"seed {seed}: ONNX Runtime runs none of the shapes that were drawn")
     return f"open: {', '.join(m.program.symbols) or 'no extent'}; {compared} shapes"
 
 

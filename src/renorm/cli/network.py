@@ -54,7 +54,7 @@ def shapes_text(inputs: Mapping[str, Any]) -> str:
 
 
 def of_calls(found: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> dict[str, Any]:
-    """What JSON has of calls, given by their inputs and what else there is to say: of one, all of it; of several, a
-    list."""
+    """Return what JSON has of calls, given by their inputs and what else there is to say: of one, all of it; of
+    several, a list."""
     told = [{"shapes": {n: list(a.shape) for n, a in inputs.items()}, **data} for inputs, data in found]
     return told[0] if len(told) == 1 else {"calls": told}

@@ -126,7 +126,7 @@ class OpenExtents:
 
     def __init__(self, given: Iterable[Symbol], typical: Mapping[str, int], of: Callable[[Dim], Dim] = lambda d: d):
         self.variables = {s: _variable(s, typical[s]) for s in given}
-        from renorm.te.open_dims import OpenDims  # as above
+        from renorm.te.open_dims import OpenDims  # loads te, which a network out of the cache does without
 
         self._dims, self._of = OpenDims(self.variables), of
 
@@ -151,7 +151,7 @@ def _variable(s: Symbol, typical: int) -> OpenVar:
 
 def are_equal(shape: Sequence[Any], other: Sequence[Any]) -> bool:
     """Return whether shapes are equal; open extents count as equal where they are at two values of their variables."""
-    from renorm.te.open import evaluate  # as above
+    from renorm.te.open import evaluate  # loads te, which a network out of the cache does without
 
     if len(shape) != len(other):
         return False

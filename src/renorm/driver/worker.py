@@ -156,10 +156,15 @@ def timed(call: Callable[[], object], seconds: float) -> list[float]:
     return times
 
 
+def answers() -> TextIO:
+    """Return standard output as a file for answers; what a library prints from here on goes to standard error."""
+    told = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    return told
+
+
 def main() -> None:
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what a library prints does not get between the answers
-    serve(Job(**json.loads(sys.argv[1])), sys.stdin, answers)
+    serve(Job(**json.loads(sys.argv[1])), sys.stdin, answers())
 
 
 if __name__ == "__main__":

@@ -51,7 +51,7 @@ def _rounded(fact: Linear, intervals: Intervals) -> Iterator[Linear]:
 
 @dataclass(frozen=True, eq=False)
 class Place:
-    """What a digit counts: a number times open extents, in their order."""
+    """The unit of a digit, or how many there are: a number times open extents, in their order."""
 
     number: int = 1
     extents: tuple[OpenVar, ...] = ()
