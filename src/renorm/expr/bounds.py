@@ -68,17 +68,26 @@ def interval(e: Expr, bounds: Bounds | None = None, facts: Iterable[Expr] = ()) 
 class Intervals:
     """Interval bounds under fixed bounds and facts; what was found is remembered, so ask one object many times.
 
-    intern: gives the one object that stands for all expressions equal to an atom.
+    intern: gives the one object that stands for all expressions equal to an atom. plain: those under the same bounds
+    and no facts, where they are there: facts are read, and what bounds alone say is found, once for all.
     """
 
-    def __init__(self, bounds: Bounds | None = None, facts: Iterable[Expr] = (), intern: Intern | None = None):
-        self.bounds: Bounds = {} if bounds is None else bounds
-        self.intern = intern or one_of_each()
+    def __init__(
+        self,
+        bounds: Bounds | None = None,
+        facts: Iterable[Expr] = (),
+        intern: Intern | None = None,
+        plain: Intervals | None = None,
+    ):
+        self.bounds: Bounds = ({} if bounds is None else bounds) if plain is None else plain.bounds
+        self.intern = intern or (plain.intern if plain else one_of_each())
         self._found: dict[Expr, Span] = {}
         self._open = OpenBounds(self)
         self._facts: tuple[Linear, ...] = ()
-        given = tuple(f for fact in facts for f in self.nonpositive_forms(fact))
-        self._plain = Intervals(bounds, (), self.intern) if given else None
+        self._read: dict[Expr, tuple[Linear, ...]] = {}
+        reader = plain or self
+        given = tuple(f for fact in facts for f in reader.nonpositive_forms(fact))
+        self._plain = (plain or Intervals(self.bounds, (), self.intern)) if given else None
         self._facts = (*given, *self._of_remainders(given))
 
     def takes(self, x: Var, ends: tuple[End, End]) -> bool:
@@ -119,8 +128,14 @@ class Intervals:
         found = form.span(self._atom_span)[1]
         return min(found, self._open.most(form)) if self._open.concerns(form) else found
 
-    def nonpositive_forms(self, condition: Expr) -> Iterator[Linear]:
+    def nonpositive_forms(self, condition: Expr) -> tuple[Linear, ...]:
         """Forms f with f <= 0 that follow from the condition."""
+        found = self._read.get(condition)
+        if found is None:
+            found = self._read[condition] = tuple(self._nonpositive(condition))
+        return found
+
+    def _nonpositive(self, condition: Expr) -> Iterator[Linear]:
         for c in conjuncts(condition):
             if isinstance(c, Not) and isinstance(c.a, Binary) and c.a.op in _NEGATED and c.a.op != "==":
                 c = Binary(_NEGATED[c.a.op], c.a.a, c.a.b)

@@ -33,23 +33,27 @@ class Simplifier(ExprAlgebra):
     """Simplification under fixed bounds and facts; remembers what it did, and gives equal results as one object.
 
     Simplify all expressions of one scope with one Simplifier: that is faster, and identity then means equality.
+    plain: the one under the same bounds and no facts, where it is there, of which facts are simplified.
     """
 
-    def __init__(self, bounds: Bounds | None = None, facts: Iterable[Expr] = ()):
+    def __init__(self, bounds: Bounds | None = None, facts: Iterable[Expr] = (), plain: Simplifier | None = None):
         super().__init__()
         self._done: dict[Expr, Expr] = {}
-        self._reads: dict[Expr, bool] = {}
-        self._interned: dict[Hashable, Expr] = {}
         self._known: dict[Expr, bool] = {}
-        self._bounds: Bounds = {} if bounds is None else bounds
-        self._intervals = Intervals(self._bounds, (), self)
-        known = [self(fact) for fact in facts]
-        if known:
-            self._intervals = Intervals(self._bounds, known, self)
-            for memory in (self._done, self._forms, self._atoms):
-                memory.clear()
-            for fact in (c for condition in known for c in conjuncts(condition)):
-                self._known[fact.a if isinstance(fact, Not) else fact] = not isinstance(fact, Not)
+        facts = tuple(facts)
+        if not facts:
+            self._reads: dict[Expr, bool] = {}
+            self._interned: dict[Hashable, Expr] = {}
+            self._bounds: Bounds = {} if bounds is None else bounds
+            self._intervals = Intervals(self._bounds, (), self)
+            return
+        plain = plain or Simplifier(bounds)
+        self._reads, self._interned, self._bounds = plain._reads, plain._interned, plain._bounds
+        known = [plain(fact) for fact in facts]
+        self._intervals = plain._intervals  # of what is asked while the facts are read
+        self._intervals = Intervals(self._bounds, known, self, plain._intervals)
+        for fact in (c for condition in known for c in conjuncts(condition)):
+            self._known[fact.a if isinstance(fact, Not) else fact] = not isinstance(fact, Not)
 
     def takes(self, x: Var, ends: tuple[End, End]) -> bool:
         """As Intervals.takes."""

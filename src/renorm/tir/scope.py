@@ -86,6 +86,8 @@ class Scope:
 
     def _bounded(self, var: Var, low: End, high: End) -> Scope:
         found, ends = Scope({**self.bounds, var: (low, high)}, self.facts, self.written), (low, high)
+        if self.facts:
+            found.__dict__["_plain"] = self._plain._bounded(var, low, high)
         # what is known here holds there: facts are taken in once, which takes long where extents are open
         for name in ("_simplifier", "_intervals"):
             own: Simplifier | Intervals | None = self.__dict__.get(name)
@@ -98,7 +100,14 @@ class Scope:
     def assuming(self, condition: Expr, holds: bool = True) -> Scope:
         """Return where the condition holds, or where it does not."""
         new = tuple(c for c in conjuncts(condition if holds else Not(condition)) if self._lasts(c))
-        return Scope(self.bounds, self.facts + new, self.written) if new else self
+        return self.under((*self.facts, *new)) if new else self
+
+    def under(self, facts: tuple[Expr, ...]) -> Scope:
+        """Return the same place where these are the facts."""
+        found = Scope(self.bounds, facts, self.written)
+        if facts:
+            found.__dict__["_plain"] = self._plain
+        return found
 
     def _lasts(self, condition: Expr) -> bool:
         return not any(isinstance(x, Load) and x.source in self.written for x in walk_expr(condition))
@@ -106,7 +115,7 @@ class Scope:
     @cached_property
     def is_reached(self) -> bool:
         """Return False where bounds alone contradict a condition."""
-        intervals = Intervals(dict(self.bounds))
+        intervals = self._plain.intervals()
         return not any(intervals.span(f) == (0, 0) for f in self.facts)
 
     def simplifier(self) -> Simplifier:
@@ -117,11 +126,16 @@ class Scope:
 
     @cached_property
     def _simplifier(self) -> Simplifier:
-        return Simplifier(dict(self.bounds), self.facts)
+        return Simplifier(None, self.facts, self._plain._simplifier) if self.facts else Simplifier(dict(self.bounds))
 
     @cached_property
     def _intervals(self) -> Intervals:
-        return Intervals(dict(self.bounds), self.facts)
+        return Intervals(None, self.facts, None, self._plain._intervals) if self.facts else Intervals(dict(self.bounds))
+
+    @cached_property
+    def _plain(self) -> Scope:
+        """The scope without its facts: what bounds alone say is found there, once for all conditions."""
+        return Scope(self.bounds, (), self.written) if self.facts else self
 
 
 def _either(a: tuple[End, End], b: tuple[End, End]) -> tuple[End, End] | None:

@@ -215,7 +215,7 @@ class _Checker:
 
 def _and_in_expression(scope: Scope, condition: Expr) -> Scope:
     """Within one expression no store comes between a condition and what it guards, so every condition counts."""
-    return Scope(scope.bounds, (*scope.facts, *conjuncts(condition)), scope.written)
+    return scope.under((*scope.facts, *conjuncts(condition)))
 
 
 def _lane(e: Expr, lane: Var, known: Mapping[Var, Expr]) -> Expr:
