@@ -21,7 +21,6 @@ from renorm.expr.linear import (
     INDEX_TYPES,
     Intern,
     Linear,
-    difference,
     divided,
     expression,
     factors,
@@ -81,6 +80,7 @@ class Intervals:
     ):
         self.bounds: Bounds = ({} if bounds is None else bounds) if plain is None else plain.bounds
         self.intern = intern or (plain.intern if plain else one_of_each())
+        self._forms: dict[Expr, Linear] = plain._forms if plain and plain.intern is self.intern else {}
         self._found: dict[Expr, Span] = {}
         self._open = OpenBounds(self)
         self._facts: tuple[Linear, ...] = ()
@@ -89,6 +89,17 @@ class Intervals:
         given = tuple(f for fact in facts for f in reader.nonpositive_forms(fact))
         self._plain = (plain or Intervals(self.bounds, (), self.intern)) if given else None
         self._facts = (*given, *self._of_remainders(given))
+
+    def form(self, e: Expr) -> Linear:
+        """Return the form of an integer expression, over atoms that are one object each."""
+        found = self._forms.get(e)
+        if found is None:
+            found = self._forms[e] = linear(e, self.intern)
+        return found
+
+    def difference(self, a: Expr, b: Expr) -> Linear:
+        """Return the form of a - b."""
+        return self.form(a) - self.form(b)
 
     def takes(self, x: Var, ends: tuple[End, End]) -> bool:
         """Take bounds of one more variable in, of which nothing was asked yet, and return whether that could be done:
@@ -141,9 +152,9 @@ class Intervals:
                 c = Binary(_NEGATED[c.a.op], c.a.a, c.a.b)
             if isinstance(c, Binary) and c.op in _NEGATED and is_exact(c.a) and is_exact(c.b):
                 if c.op in ("<", "<=", "=="):
-                    yield difference(c.a, c.b, self.intern).offset(c.op == "<")
+                    yield self.difference(c.a, c.b).offset(c.op == "<")
                 if c.op in (">", ">=", "=="):
-                    yield difference(c.b, c.a, self.intern).offset(c.op == ">")
+                    yield self.difference(c.b, c.a).offset(c.op == ">")
 
     def _of_remainders(self, facts: tuple[Linear, ...]) -> Iterator[Linear]:
         """Facts that tie a remainder which the given ones speak of to what it is taken of: x - x%m is a multiple of m,
@@ -160,15 +171,15 @@ class Intervals:
                 yield from self._of_quotient(digit, Linear({atom: 1}), c, facts)
             if not isinstance(m, Const) or int(m.value) <= 0 or -inf in (low, -high):
                 continue
-            whole = linear(atom.a, self.intern) - Linear({atom: 1})
+            whole = self.form(atom.a) - Linear({atom: 1})
             for sign, bound in ((1, high), (-1, low)):
                 yield (whole * sign).offset(-sign * (int(bound) // int(m.value) * int(m.value)))
             quotient = self.intern(Binary("//", atom.a, m))
-            yield from self._of_quotient(quotient, linear(atom.a, self.intern), Linear({}, int(m.value)), facts)
+            yield from self._of_quotient(quotient, self.form(atom.a), Linear({}, int(m.value)), facts)
 
     def _open_digits(self, remainder: Binary) -> Iterator[tuple[Linear, Expr]]:
         """Yield c and x//c % d of x % (c*d), for each c that is some of the open extents in the divisor."""
-        form = linear(remainder.b, self.intern)
+        form = self.form(remainder.b)
         if len(form.terms) != 1 or form.constant or not is_of_extents(form):
             return
         ((unit, k),) = form.terms.items()
@@ -250,7 +261,7 @@ class Intervals:
         low, high = self.span(index)
         if low < 0 or not isinstance(size, Expr):
             return low >= 0 and high < size
-        return self.form_span(difference(index, size, self.intern))[1] < 0
+        return self.form_span(self.difference(index, size))[1] < 0
 
     def is_open(self, form: Linear) -> bool:
         """Return whether open extents have a say in the bounds of a form."""
@@ -280,7 +291,7 @@ class Intervals:
         if dtypes.is_float(e.dtype):
             return EVERYTHING
         if isinstance(e, Var) or (type(e) is Binary and e.op in ("+", "-", "*") and e.dtype in INDEX_TYPES):
-            form = linear(e, self.intern)
+            form = self.form(e)
             if form.single() is not e or isinstance(e, Var):
                 return self.form_span(form)
         low, high = self._within_type(e, self._node(e))
@@ -295,7 +306,7 @@ class Intervals:
             case Binary(op=("min" | "max") as op, a=a, b=b) if is_exact(e):
                 low, high = span_of(op, self.span(a), self.span(b))
                 # the mean lies between them: where one falls as the other grows (reflected rows), it is all that bounds
-                least, most = self.form_span(linear(Binary("+", a, b), self.intern))
+                least, most = self.form_span(self.form(a) + self.form(b))
                 if op == "min":
                     return (low, min(high, most if most in (inf, -inf) else most // 2))
                 return (max(low, least if least in (inf, -inf) else -(-least // 2)), high)
@@ -349,7 +360,7 @@ class Intervals:
                 return self.span(a)
             case Binary(op=op, a=a, b=b) if a.dtype in INDEX_TYPES and not (reads(a) or reads(b)):
                 if a.lanes == 1:
-                    return _truth(op, self.form_span(difference(a, b, self.intern)))
+                    return _truth(op, self.form_span(self.difference(a, b)))
                 return _truth(op, span_of("-", self.span(a), self.span(b)))
             case _:
                 return (0, 1)
@@ -421,8 +432,8 @@ def open_truth(e: Expr) -> bool | None:
         return None
     intervals = Intervals()
     if isinstance(e, Binary) and e.op in _NEGATED and e.a.dtype in INDEX_TYPES:
-        return decided(e.op, intervals.form_span(difference(e.a, e.b, intervals.intern)))
-    return decided("!=", intervals.form_span(linear(e, intervals.intern))) if e.dtype in INDEX_TYPES else None
+        return decided(e.op, intervals.form_span(intervals.difference(e.a, e.b)))
+    return decided("!=", intervals.form_span(intervals.form(e))) if e.dtype in INDEX_TYPES else None
 
 
 set_decider(open_truth)

@@ -27,7 +27,18 @@ else:
 def one_of_each() -> Intern:
     """Return a function that gives one object for all expressions of equal structure."""
     known: dict[Hashable, Expr] = {}
-    return lambda e: known.setdefault(key(e), e)
+    seen: dict[Expr, Expr] = {}
+
+    def name(e: Expr) -> int:
+        return id(one(e))
+
+    def one(e: Expr) -> Expr:
+        found = seen.get(e)
+        if found is None:
+            found = seen[e] = known.setdefault(key(e, name), e)
+        return found
+
+    return one
 
 
 def linear(e: Expr, intern: Intern | None = None) -> Linear:
@@ -45,7 +56,7 @@ def linear_in_parts(e: Expr, part: Callable[[Expr], Linear], intern: Intern) -> 
         if type(x) is Const:
             constant += k * int(x.value)
             continue
-        if type(x) is Cast and _is_extent(x.a):
+        if type(x) is Cast and x.is_open and _is_extent(x.a):
             x = x.a
         if type(x) is Binary and x.dtype in INDEX_TYPES:
             op, a, b = x.op, x.a, x.b
@@ -58,7 +69,7 @@ def linear_in_parts(e: Expr, part: Callable[[Expr], Linear], intern: Intern) -> 
             if op == "*" and type(a) is Const:
                 stack.append((b, k * int(a.value)))
                 continue
-            if op == "*" and is_mixed(a, b):
+            if op == "*" and x.is_open:
                 form = times(linear_in_parts(a, part, intern), linear_in_parts(b, part, intern), intern)
                 if form is not None:
                     constant += k * form.constant
@@ -106,11 +117,6 @@ def factors(atom: Expr) -> tuple[Expr, ...]:
 def is_of_extents(form: Linear) -> bool:
     """Return whether a form is a polynomial of open extents."""
     return all(type(x) is OpenVar for atom in form.terms for x in factors(atom))
-
-
-def is_mixed(a: Expr, b: Expr) -> bool:
-    """Return whether open extents stand in one of the factors: cheap, and seldom wrong."""
-    return any(type(x) is OpenVar for e in (a, b) for x in walk(e))
 
 
 def product(parts: Iterable[Expr], intern: Intern) -> Expr | None:

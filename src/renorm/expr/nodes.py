@@ -64,11 +64,13 @@ class Source(Protocol):
 
 
 class Expr(Operators):
-    """Base of scalar expressions. dtype: element type; lanes: 1, or the number of vector elements."""
+    """Base of scalar expressions. dtype: element type; lanes: 1, or the number of vector elements. is_open: whether it
+    is arithmetic with open extents in it."""
 
     __slots__ = ("dtype", "lanes")
     dtype: str
     lanes: int
+    is_open: bool = False
 
     def _infix(self, op: str, a: Any, b: Any) -> Any:
         return infix(op, a, b)
@@ -153,6 +155,7 @@ class OpenVar(Var):
     making, in which the factors of a product stand.
     """
 
+    is_open = True
     __slots__ = ("definition", "high", "low", "order", "typical")
     _made = count()
 
@@ -188,10 +191,10 @@ class Const(Expr):
 class Binary(Expr):
     """Operands have equal dtype and lanes; comparisons and logic give bool."""
 
-    __slots__ = ("a", "b", "op")
+    __slots__ = ("a", "b", "is_open", "op")
 
     def __init__(self, op: str, a: Expr, b: Expr):
-        self.op, self.a, self.b, self.lanes = op, a, b, a.lanes
+        self.op, self.a, self.b, self.lanes, self.is_open = op, a, b, a.lanes, a.is_open or b.is_open
         self.dtype = a.dtype if op in ARITHMETIC else "bool"
 
 
@@ -215,10 +218,10 @@ class Cast(Expr):
     even.
     """
 
-    __slots__ = ("a",)
+    __slots__ = ("a", "is_open")
 
     def __init__(self, dtype: str, a: Expr):
-        self.a, self.dtype, self.lanes = a, dtypes.lookup(dtype).name, a.lanes
+        self.a, self.dtype, self.lanes, self.is_open = a, dtypes.lookup(dtype).name, a.lanes, a.is_open
 
 
 class Call(Expr):

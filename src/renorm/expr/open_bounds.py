@@ -15,7 +15,7 @@ from itertools import product as choices
 from math import inf, prod
 from typing import TYPE_CHECKING
 
-from renorm.expr.linear import Linear, cofactor, divided, expression, factors, linear, times
+from renorm.expr.linear import Linear, cofactor, divided, expression, factors, times
 from renorm.expr.nodes import Binary, Cast, Const, Expr, OpenVar, Var
 from renorm.expr.rewrite import children
 
@@ -113,7 +113,7 @@ class OpenBounds:
             x, divisor = quotient
             ends: list[Linear | None] = [x if sign > 0 else x.offset(1 - divisor)]
         elif type(atom) is Binary and atom.op == ("min" if sign > 0 else "max"):  # at most either, at least either
-            ends = [linear(e, self._intern) for e in (atom.a, atom.b)]
+            ends = [self._intervals.form(e) for e in (atom.a, atom.b)]
         else:
             ends = [self._reach(atom)[sign > 0]]
         for end in ends:
@@ -161,24 +161,24 @@ class OpenBounds:
     def _quotient(self, x: Expr) -> tuple[Linear, int] | None:
         """(y, c) where x is y // c, of extents."""
         if type(x) is Binary and x.op == "//" and type(x.b) is Const and self._rank(x) < _VARIES:
-            return (linear(x.a, self._intern), int(x.b.value)) if int(x.b.value) > 0 else None
+            return (self._intervals.form(x.a), int(x.b.value)) if int(x.b.value) > 0 else None
         return None
 
     def _reach(self, x: Expr) -> Reach:
         """Return the ends of an atom's range as forms of what has a lower rank."""
         if type(x) is OpenVar and x.definition is not None:
-            form = linear(_greater_one(x, x.definition), self._intern)
+            form = self._intervals.form(_greater_one(x, x.definition))
             return form, form
         if isinstance(x, Var):
             low, high = self._intervals.bounds.get(x, (None, None))
             return self._end(low), self._end(high)
         if type(x) is Cast:
-            form = linear(x.a, self._intern)
+            form = self._intervals.form(x.a)
             return self.extreme(form, -1), self.extreme(form, 1)
         if type(x) is Binary and x.op == "%" and (c := self._positive(x.b)) is not None:
             return Linear({}), c.offset(-1)
         if type(x) is Binary and x.op == "//" and (c := self._positive(x.b)) is not None:
-            ends = (self.extreme(linear(x.a, self._intern), sign) for sign in (-1, 1))
+            ends = (self.extreme(self._intervals.form(x.a), sign) for sign in (-1, 1))
             low, high = (None if end is None else self.divided(end, c, sign) for end, sign in zip(ends, (-1, 1)))
             return low, high
         if type(x) is Binary and x.op in ("min", "max"):
@@ -192,16 +192,16 @@ class OpenBounds:
     def _end(self, end: int | Expr | None) -> Linear | None:
         if end is None:
             return None
-        return linear(end, self._intern) if isinstance(end, Expr) else Linear({}, int(end))
+        return self._intervals.form(end) if isinstance(end, Expr) else Linear({}, int(end))
 
     def _positive(self, e: Expr) -> Linear | None:
         """Return a divisor that is known to be positive."""
-        form = linear(e, self._intern)
+        form = self._intervals.form(e)
         return form if self.most(-form) < 0 else None
 
     def _of_choice(self, x: Binary) -> Reach:
         """min(a, b) is at most either; it is at least the one that is the least, where that is known."""
-        sides = [linear(e, self._intern) for e in (x.a, x.b)]
+        sides = [self._intervals.form(e) for e in (x.a, x.b)]
         smaller, sign = x.op == "min", 1 if x.op == "min" else -1
         low, high = self._numbers(x)
         ends = [end for a in sides if (end := self.extreme(a, sign)) is not None]

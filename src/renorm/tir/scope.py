@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 
 from renorm.core.lazy import cached_property
 from renorm.expr.bounds import End, Intervals, is_finite
-from renorm.expr.linear import linear
 from renorm.expr.nodes import Binary, Const, Expr, Load, Not, OpenVar, Var
 from renorm.expr.rewrite import conjuncts, same, substitute, variables
 from renorm.expr.rewrite import walk as walk_expr
@@ -37,7 +36,7 @@ class Scope:
         low, _ = intervals.span(loop.start)
         last = Binary("+", loop.start, loop.extent)
         _, high = intervals.span(last)
-        if is_finite((low, high)) and not intervals.is_open(linear(last, intervals.intern)):
+        if is_finite((low, high)) and not intervals.is_open(intervals.form(last)):
             return self.with_bounds(loop.var, low, high - 1)
         return self.within(loop.var, loop.start, last)
 

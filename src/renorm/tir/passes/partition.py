@@ -15,7 +15,7 @@ from itertools import pairwise
 from math import prod
 
 from renorm.expr.bounds import Intervals, is_exact, is_finite
-from renorm.expr.linear import Linear, difference, expression
+from renorm.expr.linear import Linear, expression
 from renorm.expr.nodes import Binary, Call, Const, Expr, Load, Not, OpenVar, Select, Var, all_of, cast
 from renorm.expr.rewrite import key, variables
 from renorm.expr.rewrite import walk as walk_expr
@@ -214,7 +214,7 @@ def _comparisons(e: Expr) -> Iterator[Binary]:
 
 
 def _cuts_of(e: Binary, x: Var, inner: set[Var], intervals: Intervals) -> Iterator[Expr]:
-    form = difference(e.a, e.b, intervals.intern)
+    form = intervals.difference(e.a, e.b)
     k, rest = 0, form.without((x,))
     for atom, coefficient in form.terms.items():
         if atom is x:
