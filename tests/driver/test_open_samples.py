@@ -46,8 +46,6 @@ WRONG = "wrong: "
 
 CLOSED: dict[str, dict[str, int]] = {
     "average_pool": {"needs a known extent": 5},
-    "batch_norm_gradient": {"parts that parallel rounds would compute": 7},
-    "batch_norm_training": {"parts that parallel rounds would compute": 11},
     "batch_to_space": {"in its loops": 4},
     "clip": {"is not a scalar": 1},
     "conv": {
@@ -64,8 +62,7 @@ CLOSED: dict[str, dict[str, int]] = {
     "flatten": {"in its loops": 2},
     "gather_elements": {"in its loops": 3},
     "gather_nd": {"in its loops": 3, "is not known yet": 4},
-    "group_norm_gradient": {"the truth of the expression": 8},
-    "group_norm_training": {"parts that parallel rounds would compute": 7, "the truth of the expression": 2},
+    "group_norm_gradient": {"parts that parallel rounds would compute": 4},
     "lp_pool": {"needs a known extent": 5},
     "max_pool": {"needs a known extent": 5},
     "norm_terms": {"must be known": 14, "the truth of the expression": 2, "the value of the expression": 8},

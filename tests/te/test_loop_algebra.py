@@ -15,9 +15,9 @@ from renorm import te
 from renorm.errors import InvalidSchedule
 from renorm.expr.bounds import interval
 from renorm.expr.linear import Linear
-from renorm.expr.mixed_radix import Digit
+from renorm.expr.mixed_radix import ONES, Digit, Place
 from renorm.expr.nodes import Binary, Const, Expr, OpenVar, Var, binary, const, integer_limits, maximum, minimum
-from renorm.te.loop_algebra import LoopAlgebra, OpaqueValue, are_separate
+from renorm.te.loop_algebra import LoopAlgebra, OpaqueValue, are_separate, is_cut_whole
 
 EXTENTS = {"i": 7, "j": 4, "k": 3}
 NAMES = list(EXTENTS)
@@ -152,7 +152,7 @@ def test_parts_that_cover_an_axis() -> None:
         return a.covers(low, number(span), number(7 * 16), loops)
 
     tiles = i * 16 + j * 4
-    whole = {Digit(VARS[n], 1, EXTENTS[n]) for n in "ij"}
+    whole = {Digit(VARS[n], ONES, Place(EXTENTS[n])) for n in "ij"}
     assert covers(tiles, 3) == (True, whole)
     assert covers(tiles, 2)[0] is False  # gaps
     assert covers(tiles, 4)[0] is False  # overlaps
@@ -183,6 +183,38 @@ def test_digits_of_a_fused_loop_cut_axes_into_parts(factors: list[int], data: st
             seen.setdefault(element, set()).add(starts)
     assert all(len(parts) == 1 for parts in seen.values())
     assert set(itertools.product(*map(range, extents))) <= set(seen)
+
+
+def test_parts_that_cover_an_open_axis() -> None:
+    """Rows of a fused loop over samples, rows and tiles of 8 of an axis of m elements, of which the last hangs over."""
+    a, f, n, m = LoopAlgebra(), Var("f"), OpenVar("n", low=1), OpenVar("m", low=1)
+    tiles = a.extent((m + 7) // 8)
+    extent = a.scaled(a.scaled(a.extent(n), number(3)), tiles)
+    loop = a.declare(f, extent, 0)
+    tile, rest = a.applied("%", loop, tiles), a.applied("//", loop, tiles)
+    assert tile is not None
+    assert rest is not None
+    row, sample = a.floor_modulo(rest, 3), a.floor_divide(rest, 3)
+    loops = [(f, extent)]
+    along, of_rows, of_samples = (
+        a.covers(tile * 8, number(7), a.extent(m), loops),
+        a.covers(row, number(0), number(3), loops),
+        a.covers(sample, number(0), a.extent(n), loops),
+    )
+    assert along[0]
+    assert of_rows[0]
+    assert of_samples[0]
+    digits = [*along[1], *of_rows[1], *of_samples[1]]
+    assert are_separate(digits)
+    assert is_cut_whole(f, extent, digits)
+    assert not is_cut_whole(f, extent, digits[1:])  # rounds that differ in a tile alone compute the same
+    assert not are_separate([*digits, digits[0]])
+    assert not a.covers(tile * 8, number(6), a.extent(m), loops)[0]  # gaps
+    assert not a.covers(tile * 8, number(7), a.extent(m + 1), loops)[0]  # misses the end
+    assert not a.covers(rest, number(0), a.extent(n * 4), loops)[0]
+    whole = a.covers(rest, number(0), a.extent(n * 3), loops)
+    assert whole[0]
+    assert not are_separate([*whole[1], *of_rows[1]])  # one digit is a part of the other
 
 
 @pytest.mark.parametrize("dtype", ["int32", "int64", "uint8", "uint64"])

@@ -18,7 +18,7 @@ from renorm.expr import rewrite
 from renorm.expr.bounds import End, Intervals
 from renorm.expr.extents import same_extent
 from renorm.expr.linear import Linear, factors, linear, product
-from renorm.expr.mixed_radix import digit_of
+from renorm.expr.mixed_radix import ONES, Place, digit_of
 from renorm.expr.nodes import Expr, Load, Source
 from renorm.tir.nodes import Buffer, For, If, Kernel, Stmt, Store, children, expressions
 from renorm.tir.scope import Scope
@@ -133,9 +133,12 @@ def _exceeds(atom: Expr, k: int, width: Linear, intervals: Intervals) -> bool:
 
 def _determined(atoms: Iterable[Expr]) -> set[Expr]:
     """What the values of the atoms tell: x from x // c and x % c, as all of its digits."""
-    known: dict[Expr, float] = {}  # of a number, the digits below that place
-    for digit in sorted(map(digit_of, atoms), key=lambda d: d.unit):
-        end = known.get(digit.base, 1)
-        if digit.unit <= end:
-            known[digit.base] = max(end, digit.unit * (digit.count or inf))
-    return {number for number, end in known.items() if end == inf}
+    known: dict[Expr, Place | None] = {}  # of a number, the digits below that place; None: all
+    for digit in sorted(map(digit_of, atoms), key=lambda d: d.unit.key):
+        end = known.get(digit.base, ONES)
+        if end is None or end.over(digit.unit) is None:
+            continue
+        following = digit.unit.times(digit.count) if digit.count else None
+        if following is None or following.over(end) is not None:
+            known[digit.base] = following
+    return {number for number, end in known.items() if end is None}

@@ -10,7 +10,7 @@ is exact for every integer x, since // rounds down.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple
@@ -97,26 +97,15 @@ class Place:
         return found if self.number == 1 else Binary("*", found, Const(self.number, dtype))
 
 
-_ONE = Place()
+ONES = Place()
 
 
 class Digit(NamedTuple):  # a dataclass asks for `base == base`, an expression, from Python 3.13 on
     """base // unit % count: a digit of a number, or several beside each other; base // unit, all that are left, where
-    count is 0."""
+    count is None."""
 
     base: Expr
-    unit: int = 1
-    count: int = 0
-
-    def expression(self) -> Expr:
-        return OpenDigit(self.base, Place(self.unit), Place(self.count) if self.count else None).expression()
-
-
-class OpenDigit(NamedTuple):
-    """base // unit % count, as of Digit, where these may be open; count: None where all digits are left."""
-
-    base: Expr
-    unit: Place = _ONE
+    unit: Place = ONES
     count: Place | None = None
 
     @property
@@ -126,46 +115,36 @@ class OpenDigit(NamedTuple):
 
     def expression(self) -> Expr:
         e = self.base
-        if self.unit != _ONE:
+        if self.unit != ONES:
             e = Binary("//", e, self.unit.expression(e.dtype))
         return Binary("%", e, self.count.expression(e.dtype)) if self.count else e
 
 
 def digit_of(e: Expr) -> Digit:
-    """Return an expression as a digit of the number that it is taken of: x//2//3 % 4 is x//6 % 4, x%12//4 is x//4 % 3.
-    What is no quotient or remainder is all digits of itself."""
-    base, unit, count = _digit(e, lambda c: Place(int(c.value)) if isinstance(c, Const) else None)
-    return Digit(base, unit.number, count.number if count else 0)
+    """Return an expression as a digit of the number that it is taken of: x//2//3 % 4 is x//6 % 4, x%12//4 is x//4 % 3,
+    x // (2*n) // 2 is x // (4*n). What is no quotient or remainder is all digits of itself."""
+    if not (isinstance(e, Binary) and e.op in ("//", "%") and is_exact(e.a)):
+        return Digit(e)
+    c = place_of(linear(e.b))
+    if c is None:
+        return Digit(e)
+    whole = digit_of(e.a)
+    left = whole.count.over(c) if whole.count else None
+    if whole.count and left is None:
+        whole = Digit(e.a)
+    if e.op == "%":
+        return whole._replace(count=c)
+    return Digit(whole.base, whole.unit.times(c), left)
 
 
-def open_digit_of(e: Expr) -> OpenDigit:
-    """Return `digit_of`, where divisors may be open as well: x // (2*n) // 2 is x // (4*n)."""
-    return _digit(e, _divisor)
-
-
-def _divisor(e: Expr) -> Place | None:
-    form = linear(e)
+def place_of(form: Linear) -> Place | None:
+    """Return what is positive and a number, or a number times open extents, as a place; None for the rest."""
     if form.number is not None:
-        return Place(form.number)
+        return Place(form.number) if form.number > 0 else None
     if form.constant or len(form.terms) != 1 or not is_of_extents(form):
         return None
     ((unit, k),) = form.terms.items()
-    return Place.of(k, factors(unit))
-
-
-def _digit(e: Expr, divisor: Callable[[Expr], Place | None]) -> OpenDigit:
-    if not (isinstance(e, Binary) and e.op in ("//", "%") and is_exact(e.a)):
-        return OpenDigit(e)
-    c = divisor(e.b)
-    if c is None or c.number <= 0:
-        return OpenDigit(e)
-    whole = _digit(e.a, divisor)
-    left = whole.count.over(c) if whole.count else None
-    if whole.count and left is None:
-        whole = OpenDigit(e.a)
-    if e.op == "%":
-        return whole._replace(count=c)
-    return OpenDigit(whole.base, whole.unit.times(c), left)
+    return Place.of(k, factors(unit)) if k > 0 else None
 
 
 class _Digits:
@@ -173,12 +152,12 @@ class _Digits:
 
     def __init__(self, forms: Iterable[Linear], intern: Intern):
         self._intern = intern
-        parts: dict[Expr, dict[Expr, OpenDigit]] = {}  # of each number, by what they are as expressions
+        parts: dict[Expr, dict[Expr, Digit]] = {}  # of each number, by what they are as expressions
         waiting = list(forms)
         while waiting:
             for product_of in waiting.pop().terms:
                 atom, *_ = factors(product_of)
-                part = open_digit_of(atom)
+                part = digit_of(atom)
                 of_number = parts.setdefault(intern(part.base), {})
                 if part.base is not atom and not of_number:
                     waiting.append(linear(part.base, intern))
@@ -192,22 +171,22 @@ class _Digits:
             places = _places(of_number.values())
             if len(places) > 1:
                 numbers.append(base)
-                for part in (OpenDigit(base), *of_number.values()):
+                for part in (Digit(base), *of_number.values()):
                     if all(p in places for p in part.places):
                         self._sums[self._atom(part)] = self._sum(part, places)
                 self._bounded.append((base, places[-1]))
         self._ties = [tie for base in numbers if (tie := self._tie(base)).terms]
 
-    def _atom(self, part: OpenDigit) -> Expr:
+    def _atom(self, part: Digit) -> Expr:
         return self._intern(part.expression())
 
-    def _sum(self, part: OpenDigit, places: tuple[Place, ...]) -> Linear:
+    def _sum(self, part: Digit, places: tuple[Place, ...]) -> Linear:
         """The part as a sum of digits, by what they count in it."""
         end = places.index(part.places[1]) if part.count else len(places)
         found = Linear({})
         for i in range(places.index(part.unit), end):
             place, following = places[i], places[i + 1] if i + 1 < len(places) else None
-            digit = self._atom(OpenDigit(part.base, place, following.over(place) if following else None))
+            digit = self._atom(Digit(part.base, place, following.over(place) if following else None))
             together = times(Linear({digit: 1}), _exactly(place, part.unit).form(self._intern), self._intern)
             assert together is not None  # a product with extents is one
             found += together
@@ -236,7 +215,7 @@ class _Digits:
         result = Linear({}, form.constant)
         for atom, k in form.terms.items():
             first, *extents = factors(atom)
-            name = self._atom(open_digit_of(first))
+            name = self._atom(digit_of(first))
             digits = self._sums.get(name) or Linear({name: 1})
             unit = product(extents, self._intern) if extents else None
             together = digits if unit is None else times(digits, Linear({unit: 1}), self._intern)
@@ -266,10 +245,10 @@ def _exactly(place: Place, unit: Place) -> Place:
     return found
 
 
-def _places(parts: Iterable[OpenDigit]) -> tuple[Place, ...]:
+def _places(parts: Iterable[Digit]) -> tuple[Place, ...]:
     """The longest chain of places, from 1 on, of which each divides the next."""
     chains: dict[Place, tuple[Place, ...]] = {}
-    every = {_ONE, *(p for part in parts for p in part.places)}
+    every = {ONES, *(p for part in parts for p in part.places)}
     for place in sorted(every, key=lambda p: p.key):
         below = (c for p, c in chains.items() if place.over(p) is not None)
         chains[place] = (*max(below, key=len, default=()), place)

@@ -10,6 +10,7 @@ import numpy as np
 from renorm import te
 from renorm.core.dims import take
 from renorm.core.dtypes import FLOATS, compute_dtype
+from renorm.expr.extents import same_extent
 from renorm.expr.nodes import as_expr
 from renorm.graph.op import Reject, Sample
 from renorm.graph.types import Operand, TensorType, bf16, f16, f32, f64
@@ -175,7 +176,7 @@ def _over_slices(groups: Groups, terms: Any) -> te.Tensor:
 
 def _over_channels(groups: Groups, value: Any) -> te.Tensor:
     """value(n, c, k) added up over the channels of each group."""
-    if groups.width == 1:
+    if same_extent(groups.width, 1):
         return statistic((*groups.slices, 2), value, "totals")
     return _sum(
         (*groups.slices, 2), [groups.width], lambda i, r: value(i[0], i[1] * groups.width + r[0], i[2]), "totals"

@@ -15,14 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from math import prod
 
 from renorm.core import dtypes
 from renorm.core.errors import InvalidSchedule
 from renorm.expr.linear import Linear
 from renorm.expr.mixed_radix import Digit
 from renorm.expr.nodes import Binary, Call, Const, Expr, Load, Reduce, Select, Var
-from renorm.te.loop_algebra import ONE, ZERO, LoopAlgebra, are_separate
+from renorm.te.loop_algebra import ONE, ZERO, LoopAlgebra, are_separate, is_cut_whole
 from renorm.te.relations import Fuse, Split
 from renorm.te.schedule import Stage
 from renorm.te.tensor import ComputeOp, IterVar, Tensor
@@ -447,9 +446,8 @@ class Inference:
             covered, used = self.algebra.covers(region.low, region.extent.offset(-1), extent, loops)
             disjoint = disjoint and covered
             digits += used
-        taken = {var: prod(d.count for d in digits if d.base is var) for var, _ in loops}
         if (disjoint and are_separate(digits)) and all(
-            loop.extent.number in (1, taken.get(loop.var))
+            loop.extent.number == 1 or is_cut_whole(loop.var, loop.extent, digits)
             for loop in nest.prefix
             if loop.kind != "serial" and loop.kind != "unrolled"
         ):

@@ -8,6 +8,7 @@ an index relative to the region's start by a difference, which cancels exactly. 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from functools import reduce
 from math import inf
 from typing import NamedTuple
 
@@ -17,7 +18,7 @@ from renorm.core.linear import Span
 from renorm.expr.algebra import ExprAlgebra
 from renorm.expr.bounds import End, Intervals, decided, fits_int32
 from renorm.expr.linear import Linear, expression, factors, is_of_extents, linear, product
-from renorm.expr.mixed_radix import Digit, digit_of
+from renorm.expr.mixed_radix import ONES, Digit, Place, digit_of, place_of
 from renorm.expr.nodes import COMPARISONS, Binary, Call, Cast, Const, Expr, OpenVar, Select, Var, cast, const
 from renorm.expr.rewrite import children, key, transform
 
@@ -407,19 +408,17 @@ class LoopAlgebra(ExprAlgebra):
     ) -> tuple[bool, set[Digit]]:
         """Return whether [low, low + span], over all values of the loop variables, covers 0 .. extent - 1 with no gap
         and each value once up to the ends; and the digits of variables that it takes. loops: variables with extents."""
-        extents = {var: n.constant for var, n in loops if not n.terms}
-        if span.terms or extent.terms:
+        extents = {var: place for var, n in loops if (place := place_of(n)) is not None}
+        parts = [_part(atom, k, extents) for atom, k in low.terms.items()]
+        taken = {part[1] for part in parts if part is not None}
+        reach = place_of(span.offset(1))
+        if low.constant != 0 or len(taken) < len(parts) or reach is None:
             return False, set()
-        parts = [(k, _digit(atom, extents)) for atom, k in low.terms.items()]
-        taken = {digit for _, digit in parts if digit is not None}
-        if low.constant != 0 or len(taken) < len(parts):
-            return False, set()
-        reach = span.constant + 1
-        for k, digit in sorted(((k, d) for k, d in parts if d is not None), key=lambda part: part[0]):
-            if k != reach:
+        for unit, digit in sorted((part for part in parts if part is not None), key=lambda part: part[0].key):
+            if unit != reach or digit.count is None:
                 return False, set()
-            reach *= digit.count
-        return reach >= extent.constant, taken
+            reach = reach.times(digit.count)
+        return self.form_span(reach.form(self.intern) - extent)[0] >= 0, taken
 
 
 def _cast(dtype: str, atom: Expr) -> Expr:
@@ -431,21 +430,31 @@ def _cast(dtype: str, atom: Expr) -> Expr:
     return atom if found.dtype == atom.dtype else found
 
 
-def _digit(atom: Expr, extents: Mapping[Var, int]) -> Digit | None:
-    """Return an atom as a digit of a loop variable, counted; None where it is something else."""
-    found = digit_of(atom)
+def _part(atom: Expr, k: int, extents: Mapping[Var, Place]) -> tuple[Place, Digit] | None:
+    """Return how far apart neighbours lie, and a digit of a loop variable, counted, where a term is their product; None
+    where it is something else."""
+    first, *others = factors(atom)
+    found = digit_of(first)
     extent = extents.get(found.base) if isinstance(found.base, Var) else None
-    if extent is None:
+    if extent is None or k <= 0:
         return None
-    count = found.count or extent // found.unit
-    return found._replace(count=count) if count and extent % (found.unit * count) == 0 else None
+    count = found.count or extent.over(found.unit)
+    if count is None or extent.over(found.unit.times(count)) is None:
+        return None
+    return Place.of(k, others), found._replace(count=count)
 
 
 def are_separate(digits: Iterable[Digit]) -> bool:
     """Return whether digits take all combinations of values, each determined by its variable."""
-    end: dict[Expr, int] = {}
-    for d in sorted(digits, key=lambda d: d.unit):
-        if d.unit % end.get(d.base, 1):
+    end: dict[Expr, Place] = {}
+    for d in sorted(digits, key=lambda d: d.unit.key):
+        if d.count is None or d.unit.over(end.get(d.base, ONES)) is None:
             return False
-        end[d.base] = d.unit * d.count
+        end[d.base] = d.unit.times(d.count)
     return True
+
+
+def is_cut_whole(var: Var, extent: Linear, digits: Iterable[Digit]) -> bool:
+    """Return whether separate digits are all that there are of a loop variable."""
+    counts = [d.count for d in digits if d.base is var and d.count is not None]
+    return reduce(Place.times, counts, ONES) == place_of(extent)

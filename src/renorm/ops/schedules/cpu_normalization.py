@@ -103,9 +103,10 @@ def _rows(
 def _cut(s: te.Schedule, out: te.Tensor, slices: Slices) -> tuple[list[te.IterVar], list[te.IterVar]]:
     """Loops over slices, and after them the loops inside one."""
     outer, inner = list[te.IterVar](), list[te.IterVar]()
-    for axis, block in zip(list(s[out].op.axis), slices.blocks):
+    for i, (axis, block) in enumerate(zip(list(s[out].op.axis), slices.blocks)):
         if block > 1:
-            axis, rest = s[out].split(axis, factor=block)
+            # by what is as many in all sizes: slices are, not what is inside of them
+            axis, rest = s[out].split(axis, nparts=out.shape[i] // block)
             inner.append(rest)
         (outer if block else inner).append(axis)
     s[out].reorder(*outer, *inner)

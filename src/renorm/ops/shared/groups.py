@@ -13,6 +13,8 @@ from renorm import te
 from renorm.core.dims import Dim, normalize_axis, take
 from renorm.core.dtypes import FLOATS, compute_dtype
 from renorm.core.errors import OperandError
+from renorm.expr.extents import same_extent
+from renorm.expr.nodes import as_expr, cast
 from renorm.graph.attributes import Bool, Int
 from renorm.graph.op import OPAQUE, REDUCTION, OpDef
 from renorm.graph.types import Operand
@@ -111,7 +113,7 @@ def _moments_by_channel(x: te.Tensor, groups: Groups) -> Moments:
     """Moments of channels, then of slices: the mean of means, and the mean of variances and of squared distances of
     means from that."""
     channels = moments(lambda n, c, *at: x[(n, *at, c)], groups.parts, groups.shape[1:-1], x.dtype, x.name)
-    if groups.width == 1:
+    if same_extent(groups.width, 1):
         return channels
 
     def over_channels(f: Any, name: str) -> te.Tensor:
@@ -119,7 +121,7 @@ def _moments_by_channel(x: te.Tensor, groups: Groups) -> Moments:
             return f((at[0], at[1] * groups.width + i[0]), at)
 
         total = summed(groups.slices, [groups.width], term, f"{name}s")
-        return statistic(groups.slices, lambda *at: total[at] / te.const(float(groups.width), ACCUMULATOR), name)
+        return statistic(groups.slices, lambda *at: total[at] / cast(ACCUMULATOR, as_expr(groups.width)), name)
 
     mean = over_channels(lambda part, _: channels.mean[part], "group_mean")
 
