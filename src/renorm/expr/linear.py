@@ -106,6 +106,8 @@ def extent_in(e: Expr) -> OpenVar | None:
 
 def factors(atom: Expr) -> tuple[Expr, ...]:
     """Return x and the open extents in order, where the atom is their product; x may be one itself."""
+    if not atom.is_open:
+        return (atom,)
     found: list[Expr] = []
     while type(atom) is Binary and atom.op == "*" and (extent := extent_in(atom.b)) is not None:
         found.append(extent)

@@ -26,11 +26,14 @@ DEEPEST = 128
 
 
 def children(e: Expr) -> tuple[Expr, ...]:
+    kind = type(e)
+    if kind is Binary:  # most nodes are one of these
+        return (e.a, e.b)  # pyright: ignore[reportAttributeAccessIssue]
+    if kind is Const or kind is Var:
+        return ()
     match e:
-        case Var() | Const():
+        case Var():
             return ()
-        case Binary():
-            return (e.a, e.b)
         case Not() | Cast():
             return (e.a,)
         case Select():

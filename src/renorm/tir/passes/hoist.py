@@ -17,6 +17,7 @@ from renorm.expr.nodes import Binary, Call, Const, Expr, Load, Var
 from renorm.expr.rewrite import children as parts_of
 from renorm.expr.rewrite import key
 from renorm.expr.rewrite import rebuild as rebuild_expr
+from renorm.expr.rewrite import walk as walk_expr
 from renorm.tir.nodes import (
     Allocate,
     Buffer,
@@ -38,7 +39,12 @@ CHEAP_CALLS = frozenset({"abs", "likely", "fma", "if_then_else", "floor", "ceil"
 
 def hoist(kernel: Kernel) -> Kernel:
     """The kernel with expensive computations outside the loops that do not change them."""
-    return kernel.with_body(_visit(kernel.body))
+    return kernel.with_body(_visit(kernel.body)) if _has_expensive(kernel.body) else kernel
+
+
+def _has_expensive(s: Stmt) -> bool:
+    """Return whether there is anything to move: mostly there is not."""
+    return any(_is_expensive(x) for inner in walk(s) for e in expressions(inner) for x in walk_expr(e))
 
 
 def _visit(s: Stmt) -> Stmt:

@@ -10,7 +10,7 @@ Where extents are open, so are the places of cuts: n // 8 is where the last tile
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from math import prod
 
@@ -50,7 +50,10 @@ def partition(kernel: Kernel) -> Kernel:
 
 @dataclass
 class _Partition:
+    """left: expression nodes that cuts may still add."""
+
     left: int = GROWTH
+    _asked: dict[Stmt, frozenset[Var]] = field(default_factory=dict[Stmt, "frozenset[Var]"])
 
     def visit(self, s: Stmt, scope: Scope) -> Stmt:
         if isinstance(s, For):
@@ -98,6 +101,8 @@ class _Partition:
         """Where the pieces of a loop begin and end that it is cut into; none where cutting does not pay."""
         if s.kind not in ("serial", "parallel") or constant(s.start) is None or not _is_known(s.extent):
             return []
+        if s.var not in self._asked_of(s.body):
+            return []
         intervals, simple = scope.intervals(), scope.simplifier()
         first, end = s.start, simple(Binary("+", s.start, s.extent))
         found: dict[Hashable, Expr] = {}
@@ -107,11 +112,19 @@ class _Partition:
             if from_first[1] > 0 and to_end[1] > 0 and from_first != (0, 0) and to_end != (0, 0):
                 found[key(cut)] = cut
         cuts = _apart(sorted(found.values(), key=typical), intervals)
-        cost = len(cuts) * _size(s.body)
+        cost = len(cuts) * _size(s.body) if cuts else 0
         if not cuts or len(cuts) >= MOST_PARTS or cost > self.left:
             return []
         self.left -= cost
         return [first, *cuts, end]
+
+    def _asked_of(self, s: Stmt) -> frozenset[Var]:
+        """Return the variables that conditions in s speak of."""
+        found = self._asked.get(s)
+        if found is None:
+            own = (v for e in _own_conditions(s) for v in variables(e))
+            found = self._asked[s] = frozenset(own).union(*(self._asked_of(c) for c in children(s)))
+        return found
 
 
 def _apart(cuts: Sequence[Expr], intervals: Intervals) -> list[Expr]:
@@ -157,6 +170,24 @@ def _cuts(loop: For, scope: Scope) -> Iterator[Expr]:
                     yield cut
 
 
+def _own_conditions(s: Stmt) -> Iterator[Expr]:
+    """Every condition in a statement itself."""
+    if isinstance(s, If):
+        yield s.condition
+    if isinstance(s, Store) and s.predicate is not None:
+        yield s.predicate
+    for part in (x for e in expressions(s) for x in walk_expr(e)):
+        match part:
+            case Select(condition=condition) | Call(name="if_then_else", args=(condition, _, _)):
+                yield condition
+            case Load(predicate=Expr() as predicate):
+                yield predicate
+            case Binary(op="min") if part.is_open:
+                yield part
+            case _:
+                pass
+
+
 def _conditions(
     s: Stmt, is_own: bool = True, unrolled: Mapping[Var, int] | None = None, within: frozenset[Var] = frozenset()
 ) -> Iterator[tuple[Expr, bool, bool]]:
@@ -195,7 +226,7 @@ def _conditions(
 
 def _row(e: Expr) -> Expr | None:
     """Return when min(x, n - 1), a row or the last one where x is beyond open extents (te.lower), is x."""
-    if isinstance(e, Binary) and e.op == "min" and any(isinstance(v, OpenVar) for v in variables(e)):
+    if isinstance(e, Binary) and e.op == "min" and e.is_open:
         return Binary("<=", e.a, e.b)
     return None
 

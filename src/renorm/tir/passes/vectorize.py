@@ -176,12 +176,12 @@ class _Vectorizing:
         """Return whether the lanes of e differ (or may)."""
         found = self._depends.get(e)
         if found is None:
-            found = self._depends[e] = any(
-                x is self._x
-                or (isinstance(x, Var) and x in self._widened)
-                or (isinstance(x, Load) and x.source in self._private)
-                for x in walk_expr(e)
-            )
+            if isinstance(e, Var):
+                found = e is self._x or e in self._widened
+            else:
+                is_private = isinstance(e, Load) and e.source in self._private
+                found = is_private or any(self._varies(x) for x in parts_of(e))
+            self._depends[e] = found
         return found
 
     # ---- statements; mask: the lanes that run, None for all
