@@ -23,7 +23,7 @@ def run_poisoned(m: Any, launches: list[BoundKernel], feeds: dict[str, Any]) -> 
     results = [
         np.full(v.shape, np.nan, v.dtype) if v.dtype[0] == "f" else np.zeros(v.shape, v.dtype) for v in m.outputs
     ]
-    context = Context(m._only.launches, m._weights_address, 1)
+    context = Context(m._only.launches, m._weights.address, 1)
     context.bases[:] = [address(a) for a in (*inputs, *results)]
     alive = [np.zeros(m.program.arena_bytes, bool)]
     for launch in reversed(launches):

@@ -106,18 +106,18 @@ def test_weights_are_read_from_aligned_memory(build, phase):
     for weights in (values.tobytes(), changed):
         m = build([(phase(0, 2, body), (24,))], steps, [], [("y", "float32", (24,))], weights=weights)
         np.testing.assert_array_equal(m.run()[0], values[16:])
-    assert m._weights_address % 64 == 0
+    assert m._weights.address % 64 == 0
     changed[:] = bytes(len(changed))  # a copy was taken
     np.testing.assert_array_equal(m.run()[0], values[16:])
     with pytest.raises(ValueError, match="read-only"):
-        m._weights[0] = 1
+        m._weights.arrays[0][0] = 1
 
 
 def test_memory_that_is_handed_over_is_sealed(build, walker, assemble, phase):
     memory = Memory(100)
     program = Program(Machine("x86_64"), (), (), (), (), weight_bytes=100)
     m = Module(program, [], memory, walker, 1)
-    assert m._weights_address == memory.address
+    assert m._weights.address == memory.address
     with pytest.raises(ValueError, match="read-only"):
         memory.array[0] = 1
     assert m.run() == []

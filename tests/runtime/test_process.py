@@ -237,7 +237,7 @@ def test_processes_share_weights(tmp_path, mirrors):
     script = f"""
 import renorm.runtime as runtime
 m = runtime.load({str(path)!r}, threads=1)
-m._weights.sum()
+m._weights.arrays[0].sum()
 block = open("/proc/self/smaps").read().split({str(path)!r})[1].split("VmFlags")[0]
 print({{line.split(":")[0]: int(line.split()[1]) for line in block.splitlines() if line.endswith("kB")}})
 """

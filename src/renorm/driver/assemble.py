@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any
-
-import numpy as np
 
 from renorm.codegen.abi import CompiledKernel
 from renorm.core.conditions import Condition
@@ -19,7 +16,7 @@ from renorm.driver.buffers import Buffers
 from renorm.driver.groups import KernelCall
 from renorm.driver.lowering import Parameter
 from renorm.driver.open_buffers import OpenBuffers, OpenRegion
-from renorm.driver.weights import Weights
+from renorm.driver.weights import Constants, SharedConstants
 from renorm.graph.ir import Graph, Value
 from renorm.graph.strided_region import StridedRegion
 from renorm.passes import memory
@@ -37,6 +34,7 @@ from renorm.runtime.program import (
     align,
 )
 from renorm.runtime.report import MemoryRecord, Report, RunRecord
+from renorm.runtime.weights import Weights
 
 
 def assemble(
@@ -48,18 +46,20 @@ def assemble(
     limits: Limits,
     typical: Mapping[str, int] = MappingProxyType({}),
     conditions: Mapping[Condition, str] = MappingProxyType({}),
-) -> tuple[Program, np.ndarray[Any, Any]]:
+    shared: SharedConstants | None = None,
+) -> tuple[Program, Weights]:
     """Return the program and its weights. codes: for each step of `lowered`, the index of its kernel in `compiled`.
     typical: values of the symbols of a graph with open extents; conditions: what they must fulfil, and of which node.
+    shared: constants of other modules of the same network.
     Raises LimitExceeded where they take more memory than is allowed."""
-    weights = Weights()
+    constants = Constants()
     kernels = [compiled[code] for code in codes]
     held = _open_memory(graph, lowered, kernels, typical) if typical else _fixed_memory(graph, lowered, kernels)
 
     def operand(p: Parameter) -> Operand:
         buffer, region = held.region(p.value)
         if buffer.is_constant:
-            at = Argument("weight", weights.place(replace(p, value=buffer)), region.offset)
+            at = Argument("weight", constants.place(replace(p, value=buffer)), region.offset)
         else:
             at = replace(held.where[buffer], offset=region.offset)
         return Operand(at, region)
@@ -82,8 +82,8 @@ def assemble(
         )
         for one, code, launch, wait in zip(lowered, codes, launches, waits)
     )
-    limits.check(graph.name, [("bytes", held.size + weights.nbytes, f"{held.size} between kernels, and weights")])
-    stored = weights.array(graph)
+    limits.check(graph.name, [("bytes", held.size + constants.nbytes, f"{held.size} between kernels, and weights")])
+    stored = constants.stored(graph, shared)
     program = Program(
         machine=machine,
         inputs=_specs(graph.inputs),
@@ -96,9 +96,9 @@ def assemble(
         ),
         steps=steps,
         arena_bytes=0 if typical else held.size,
-        weight_bytes=stored.nbytes,
+        weight_bytes=constants.nbytes,
         nanoseconds=sum(compiled[code].nanoseconds for code in codes),
-        weights=tuple(weights.records),
+        weights=tuple(constants.records),
         typical=dict(typical),
         buffers=held.buffers,
         conditions=tuple(Requirement(condition, node) for condition, node in conditions.items()),
@@ -109,7 +109,7 @@ def assemble(
         sum(wait for step in steps for wait in step.waits),
         sum(chunk > 0 for step in usual.steps for chunk in usual.codes[step.code].chunks),
     )
-    report = Report(memory=MemoryRecord(stored.nbytes, held.size, held.lower_bound), run=run)
+    report = Report(memory=MemoryRecord(constants.nbytes, held.size, held.lower_bound), run=run)
     return replace(program, nanoseconds=usual.nanoseconds, report=report), stored
 
 

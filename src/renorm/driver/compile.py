@@ -38,6 +38,7 @@ from renorm.driver.assemble import assemble
 from renorm.driver.background import Specializer
 from renorm.driver.kernels import Compiler, Progress, machine_for, walker
 from renorm.driver.module import CompiledModule, OpenModule, SpecializingModule
+from renorm.driver.weights import SharedConstants
 from renorm.frontends import read
 from renorm.graph.conditions import Settled, settled
 from renorm.graph.ir import Graph, Group
@@ -114,6 +115,7 @@ def compile(
     for v in graph.constants.values() if graph is not model else ():  # the file may change until they are needed
         v.data = np.array(v.data)
     planned = replace(options, verify=False)  # which needs arrays, hence shapes
+    options = replace(options, shared=SharedConstants())
 
     def specialized(extents: Mapping[str, int]) -> CompiledModule:
         return specialize(graph, extents, options)
@@ -177,6 +179,7 @@ class Options:
     checked: bool = False
     checks: tuple[Check, ...] = ()  # of which the graph has outputs
     specializations: int = 0
+    shared: SharedConstants | None = None  # of modules for other extents of the same network
     limits: Limits = DEFAULT
 
 
@@ -273,6 +276,7 @@ def _specialized(
         *(graph, kernels.calls, kernels.compiled, kernels.codes, required, options.limits),
         typical=network.typical if network else {},
         conditions=network.conditions if network else {},
+        shared=options.shared,
     )
     clock.stop("assemble")
     records = tuple(

@@ -7,8 +7,6 @@ from copy import copy
 from functools import cache as cached
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from renorm.codegen import llvm
 from renorm.codegen.abi import CompiledKernel
 from renorm.core.dims import fixed_extents
@@ -27,6 +25,7 @@ from renorm.runtime.openmp import ParallelRegion
 from renorm.runtime.program import Program, TensorSpec
 from renorm.runtime.report import KernelRecord, Report
 from renorm.runtime.state import State
+from renorm.runtime.weights import Weights
 
 if TYPE_CHECKING:
     from renorm.tir.nodes import Kernel
@@ -117,7 +116,7 @@ class CompiledModule(Module):
         self,
         program: Program,
         objects: Sequence[bytes],
-        weights: np.ndarray[Any, Any],
+        weights: Weights,
         walker: bytes,
         threads: int | ParallelRegion | None,
         graph: Graph,

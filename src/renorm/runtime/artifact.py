@@ -119,13 +119,14 @@ def write(
     program: Program,
     walker: bytes,
     objects: Sequence[bytes],
-    weights: Bytes,
+    weights: Sequence[Bytes],
     externals: Sequence[bytes] = (),
     state: Sequence[bytes] = (),
     key: Key | None = None,
 ) -> str:
-    """Writes an artifact, signed where there is a private key, and returns its digest. The file at `path` is either the
-    old one or the whole new one, whatever happens. Raises InvalidArtifact where it cannot be written."""
+    """Writes an artifact, signed where there is a private key, and returns its digest. weights: in parts. The file at
+    `path` is either the old one or the whole new one, whatever happens. Raises InvalidArtifact where it cannot be
+    written."""
     spans, data = list[Span](), bytearray()
     for blob in (walker, *objects, *externals, *state):
         data += bytes(align(len(data)) - len(data))
@@ -138,8 +139,12 @@ def write(
     begin = align(HEADER_BYTES + len(manifest))
     head_size = align(begin + len(data), _PAGE)
     code = bytes(begin - HEADER_BYTES - len(manifest)) + bytes(data) + bytes(head_size - begin - len(data))
-    digests = (sha256(part).digest() for part in (manifest, code, weights.data))
-    stated = _HEADER.pack(MAGIC, VERSION, head_size, len(manifest), weights.nbytes, *digests)
+    of_weights = sha256()
+    for part in weights:
+        of_weights.update(part.data)
+    digests = (sha256(manifest).digest(), sha256(code).digest(), of_weights.digest())
+    size = sum(part.nbytes for part in weights)
+    stated = _HEADER.pack(MAGIC, VERSION, head_size, len(manifest), size, *digests)
     signature = bytes(signing.BYTES) if key is None else signing.sign(stated, key)
     header = _SIGNED.pack(stated, signature, bytes(32))
     header = header[:-32] + sha256(header[:-32]).digest()
@@ -149,7 +154,8 @@ def write(
             file.write(header)
             file.write(manifest)
             file.write(code)
-            file.write(weights.data)
+            for part in weights:
+                file.write(part.data)
     except OSError as error:
         raise InvalidArtifact(f"{path} cannot be written: {error.strerror or error}") from error
     return sha256(stated).hexdigest()

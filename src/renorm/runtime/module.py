@@ -22,13 +22,13 @@ from renorm.runtime.arrays import Array, Slot, address, bind, bind_out, overlap,
 from renorm.runtime.checks import Check, judge
 from renorm.runtime.cpu import obstacles
 from renorm.runtime.external import Entry, ExternalCode
-from renorm.runtime.memory import Memory, sealed
 from renorm.runtime.openmp import ParallelRegion
-from renorm.runtime.program import ALIGNMENT, Program, TensorSpec
+from renorm.runtime.program import Program, TensorSpec
 from renorm.runtime.report import Report
 from renorm.runtime.signing import Key
 from renorm.runtime.state import State, beyond
 from renorm.runtime.table import Context, Launches, LaunchTable, Recording, Word, Workplace
+from renorm.runtime.weights import Source, Weights
 
 # ns of work that one thread does: below the first, sharing it out takes longer than it saves; below the second, waking
 # a thread that sleeps does, which takes some 100 us of the caller's time on a virtual machine
@@ -79,8 +79,7 @@ class Module:
     """A compiled network in this machine's memory. Safe to call from several Python threads.
 
     program: what to run. objects: the ELF objects that its codes index. weights: the bytes that weight offsets count
-    in; a Memory is taken over and becomes read-only, an array that is read-only and aligned is used as it is,
-    anything else is copied. walker: the object of codegen.llvm.walk. threads: how many run it, or whose; None: see
+    in (runtime.weights). walker: the object of codegen.llvm.walk. threads: how many run it, or whose; None: see
     runtime.threads. externals: the code of Program.externals, or what was saved of it. state: the arrays of
     Program.state, or what was saved of them, or the State of another module, which the two then share. limits: what a
     run of an open program may ask for, `bytes` of it.
@@ -100,18 +99,17 @@ class Module:
         self,
         program: Program,
         objects: Sequence[bytes],
-        weights: Memory | bytes | bytearray | memoryview | Array,
+        weights: Source | tuple[Array, ...] | Weights,
         walker: bytes,
         threads: int | ParallelRegion | None = None,
         externals: Sequence[ExternalCode | bytes] = (),
         state: State | Sequence[Array | bytes] = (),
         limits: Limits = DEFAULT,
     ):
-        size = weights.nbytes if isinstance(weights, (Memory, np.ndarray)) else len(weights)
-        program.verify(len(objects), size, len(externals))
+        self._weights = weights if isinstance(weights, Weights) else Weights(weights)
+        program.verify(len(objects), self._weights.nbytes, len(externals))
         self.program, self._limits = program, limits
         self._objects, self._walker, self._externals = tuple(objects), walker, tuple(externals)
-        self._weights, self._weights_address = _hold(weights)
         self._state = state if isinstance(state, State) else State(program.state, _arrays(program.state, state))
         self._threads = teams.resolve(threads)
         self._idle = list[Workplace]()  # list.append and list.pop are atomic
@@ -122,7 +120,7 @@ class Module:
         if not self._obstacles:
             self._image = loader.load(objects, arch)
             self._entries = self._external_entries()
-            self._tables = Launches(program, self._image, self._entries)
+            self._tables = Launches(program, self._image, self._entries, self._weights)
             self._sizes = dict[tuple[tuple[int, ...], ...], Sized]()  # by the shapes of inputs
             if not program.typical:
                 self._only = self._sized({})
@@ -325,7 +323,7 @@ class Module:
         return not reason
 
     def _workplace(self) -> Workplace:
-        return Workplace(self._weights_address, self._cancels, self._state.changes, TABLES)
+        return Workplace(self._weights.address, self._cancels, self._state.changes, TABLES)
 
     def _context(self, place: Workplace, sized: Sized) -> Context:
         return place.context(sized.launches, min(sized.threads, self._team.threads), sized.is_short)
@@ -379,7 +377,7 @@ class Module:
         """
         code = [e if isinstance(e, bytes) else external.saved(e, self.name) for e in self._externals]
         state = [a.tobytes() for a in self._state.copy().values()]
-        return artifact.write(path, self.program, self._walker, self._objects, self._weights, code, state, key)
+        return artifact.write(path, self.program, self._walker, self._objects, self._weights.arrays, code, state, key)
 
     def __repr__(self) -> str:
         inputs, outputs = (", ".join(map(str, specs)) for specs in (self.inputs, self.outputs))
@@ -423,17 +421,3 @@ def _array(spec: TensorSpec, data: bytes) -> Array:
     if len(data) != spec.nbytes:
         raise InvalidArtifact(f"state {spec} has {len(data)} bytes, not {spec.nbytes}")
     return np.frombuffer(data, dtypes.numpy_dtype(spec.dtype)).reshape(static(spec.shape))
-
-
-def _hold(weights: Memory | bytes | bytearray | memoryview | Array) -> tuple[Array, int]:
-    """Weights that cannot change, and where they are."""
-    if isinstance(weights, Memory):
-        weights.seal()
-        return weights.array, weights.address
-    if isinstance(weights, np.ndarray):
-        if weights.dtype != np.uint8 or weights.ndim != 1:
-            raise InvalidInput(f"weights are {weights.dtype.name}{list(weights.shape)}", ["expected bytes: uint8[n]"])
-        if not weights.flags.writeable and weights.flags.c_contiguous and address(weights) % ALIGNMENT == 0:
-            return weights, address(weights)
-    memory = sealed(weights)
-    return memory.array, memory.address

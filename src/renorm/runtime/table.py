@@ -25,6 +25,7 @@ from renorm.runtime.external import Entry
 from renorm.runtime.loader import Image
 from renorm.runtime.memory import Memory
 from renorm.runtime.program import PIECES, Argument, Program, align, iterations, place
+from renorm.runtime.weights import Weights
 
 _WORD = 8
 _RECORD_WORDS = layout.RECORD // _WORD
@@ -73,13 +74,14 @@ class _Column:
 
 
 class Launches:
-    """The launch tables of a verified program whose objects are loaded in `image`, and whose external code is called by
-    `entries`: of an open program one for all values of its symbols.
+    """The launch tables of a verified program whose objects are loaded in `image`, whose external code is called by
+    `entries`, and whose weights are in one array where none are given: of an open program one for all values of its
+    symbols.
 
     Raises InvalidArtifact for a phase that no object defines.
     """
 
-    def __init__(self, program: Program, image: Image, entries: Sequence[Entry] = ()):
+    def __init__(self, program: Program, image: Image, entries: Sequence[Entry] = (), weights: Weights | None = None):
         self._program = program
         slots, first = list[tuple[int, Dim, Dim, int]](), [0]  # base, at, offset, buffer
         positive, concerns = list[Dim](), list[tuple[bool, int, int]]()  # extents; is_needed, phases of the step
@@ -107,6 +109,10 @@ class Launches:
         self._extents, self._costs, self._first = _Column(extents, index), np.array(costs), np.array(first)
         self._base, self._buffer = (np.array([s[i] for s in slots], np.intp) for i in (0, 3))
         self._at, self._offset = (_Column([s[i] for s in slots], index) for i in (1, 2))
+        self._apart = np.zeros(len(slots), np.int64)  # bytes
+        if weights is not None and len(weights.arrays) > 1:
+            is_weight = self._base == _WEIGHT
+            self._apart[is_weight] = weights.distances([integer(s[1]) for s in slots if s[0] == _WEIGHT])
         self._tensors = [(t.shape, dtypes.itemsize(t.dtype)) for t in (*program.inputs, *program.outputs)]
         self._scratch = tuple({c.scratch for c in program.codes})
         self._positive, self._concerns = _Column(positive, index), concerns
@@ -161,6 +167,7 @@ class Launches:
             if not is_sound:
                 raise self._misfit(values)
 
+        offset += self._apart
         spent = round(float(self._costs @ extent)) if program.typical else program.nanoseconds
         live = np.flatnonzero(extent)  # a phase of no iterations hands its barrier on
         extent = extent[live]
