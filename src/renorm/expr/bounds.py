@@ -82,7 +82,7 @@ class Intervals:
         self.intern = intern or (plain.intern if plain else one_of_each())
         self._forms: dict[Expr, Linear] = plain._forms if plain and plain.intern is self.intern else {}
         self._found: dict[Expr, Span] = {}
-        self._open = OpenBounds(self)
+        self._open = OpenBounds(self) if plain is None or self.intern is not plain.intern else plain._open
         self._facts: tuple[Linear, ...] = ()
         self._read: dict[Expr, tuple[Linear, ...]] = {}
         reader = plain or self
@@ -212,9 +212,9 @@ class Intervals:
                 form = parts[0].plus(Linear({quotient: 1}), sign)
                 yield form.offset(int(-_floor(-c, span)[1] if sign > 0 else _floor(c, span)[0]))
 
-    def most(self, form: Linear, facts: Sequence[Linear]) -> float:
+    def most(self, form: Linear, facts: Sequence[Linear], enough: float = -inf) -> float:
         """An upper bound of the form, the least of the plain one and those that facts f, f <= 0, give; of few facts
-        before those of many, MOST_STEPS in all."""
+        before those of many, MOST_STEPS in all. enough: a bound that serves as well as any lower one."""
         found: float = inf
         waiting = deque([(form, 1, 0)])  # the form that is asked for is at most this one over that divisor
         for _ in range(MOST_STEPS):
@@ -223,6 +223,8 @@ class Intervals:
             rest, divisor, first = waiting.popleft()
             bound = self._plain_most(rest)
             found = min(found, bound if bound in (inf, -inf) else int(bound) // divisor)
+            if found <= enough:
+                break
             for i in range(first, len(facts)):  # each set of facts is tried in one order
                 for fact in self._multiples(facts[i], rest):
                     for atom, of_fact in fact.terms.items():
@@ -258,10 +260,13 @@ class Intervals:
 
     def is_within(self, index: Expr, size: int | Expr) -> bool:
         """Return whether an index is one of `size` elements, whatever its variables are."""
-        low, high = self.span(index)
-        if low < 0 or not isinstance(size, Expr):
-            return low >= 0 and high < size
-        return self.form_span(self.difference(index, size))[1] < 0
+        form = self.form(index)
+        beyond = form - self.form(size) if isinstance(size, Expr) else form.offset(-size)
+        return self.is_at_most(-form, 0) and self.is_at_most(beyond, -1)
+
+    def is_at_most(self, form: Linear, limit: int) -> bool:
+        """Return whether a form never exceeds a number: facts are tried only as long as that is not known."""
+        return self.most(form, self._facts, limit) <= limit
 
     def is_open(self, form: Linear) -> bool:
         """Return whether open extents have a say in the bounds of a form."""
