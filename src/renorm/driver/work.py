@@ -7,8 +7,8 @@ parameter and of the results, each once, however often the kernel goes over them
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import prod
 from types import MappingProxyType
 from typing import Any
@@ -66,6 +66,7 @@ class _Count:
 
     dim: Callable[[Any], Dim]
     typical: Sizes
+    known: dict[tuple[Hashable, ...], Dim] = field(default_factory=dict[tuple[Hashable, ...], Dim])
 
     def size(self, extents: Iterable[Any]) -> Dim:
         return size(map(self.dim, extents))
@@ -76,11 +77,14 @@ class _Count:
 
     def distinct(self, load: Load, source: te.Tensor, extents: Mapping[Var, Any]) -> Dim:
         """Return how many elements a load can read at most: an index takes no more values than the axes in it."""
-        found: Dim = 1
-        for index, extent in zip(load.indices, source.shape):
-            axes = [v for v in _nodes(index) if isinstance(v, Var) and not isinstance(v, OpenVar)]
-            found *= self.least(self.dim(extent), self.size(extents.get(v, extent) for v in axes))
-        return found
+        axes = [tuple(x for x in _nodes(i) if isinstance(x, Var) and not isinstance(x, OpenVar)) for i in load.indices]
+        name = source, *axes
+        if name not in self.known:
+            found: Dim = 1
+            for of_index, extent in zip(axes, source.shape):
+                found *= self.least(self.dim(extent), self.size(extents.get(v, extent) for v in of_index))
+            self.known[name] = found
+        return self.known[name]
 
 
 def steps(outs: Sequence[te.Tensor]) -> int:
