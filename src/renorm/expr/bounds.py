@@ -50,7 +50,7 @@ from renorm.expr.nodes import (
     set_decider,
 )
 from renorm.expr.open_bounds import OpenBounds
-from renorm.expr.rewrite import children, conjuncts, walk
+from renorm.expr.rewrite import children, conjuncts, same, walk
 
 End = int | Expr
 Bounds = Mapping[Var, tuple[End, End]]
@@ -106,7 +106,7 @@ class Intervals:
         what was found of others holds on. `bounds` must be of no one else."""
         known = self.bounds.get(x)
         if known is not None:
-            return known[0] is ends[0] and known[1] is ends[1]
+            return all(_same_end(a, b) for a, b in zip(known, ends))
         if self.has_seen(x) or (self._plain is not None and self._plain.has_seen(x)):
             return False
         assert isinstance(self.bounds, dict)
@@ -369,6 +369,10 @@ class Intervals:
                 return _truth(op, span_of("-", self.span(a), self.span(b)))
             case _:
                 return (0, 1)
+
+
+def _same_end(a: End, b: End) -> bool:
+    return same(a, b) if isinstance(a, Expr) and isinstance(b, Expr) else a is b or (type(a) is type(b) and a == b)
 
 
 _NEGATED = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}

@@ -93,9 +93,9 @@ class _Vectorizing:
 
     def __init__(self, loop: For, n: int, scope: Scope):
         self._x, self._start, self._n = loop.var, loop.start, n
+        self._after = scope.simplifier()
         self._inner = scope.inside(loop)
         self._simple = self._inner.simplifier()
-        self._after = scope.simplifier()
         self._unmasked = Scope(self._inner.throughout(loop.body), written=scope.written).intervals()
         self._depends: dict[Expr, bool] = {}
         self._widened: dict[Var, Var] = {}  # Let variables that differ between lanes
