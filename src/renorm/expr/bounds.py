@@ -134,10 +134,10 @@ class Intervals:
             return max(low, -self._open.most(-form)), min(high, self._open.most(form))
         return (-self.most(-form, self._facts), self.most(form, self._facts))
 
-    def _plain_most(self, form: Linear) -> float:
+    def _plain_most(self, form: Linear, enough: float = -inf) -> float:
         """Return the greatest value, whatever facts say."""
         found = form.span(self._atom_span)[1]
-        return min(found, self._open.most(form)) if self._open.concerns(form) else found
+        return min(found, self._open.most(form)) if found > enough and self._open.concerns(form) else found
 
     def nonpositive_forms(self, condition: Expr) -> tuple[Linear, ...]:
         """Forms f with f <= 0 that follow from the condition."""
@@ -221,7 +221,7 @@ class Intervals:
             if not waiting:
                 break
             rest, divisor, first = waiting.popleft()
-            bound = self._plain_most(rest)
+            bound = self._plain_most(rest, enough * divisor)
             found = min(found, bound if bound in (inf, -inf) else int(bound) // divisor)
             if found <= enough:
                 break
