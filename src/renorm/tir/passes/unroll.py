@@ -7,9 +7,10 @@ copies share their parts. A loop whose copies would be too many stays a serial l
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from renorm.core.linear import Form
-from renorm.expr.linear import INDEX_TYPES, expression, linear
+from renorm.expr.linear import INDEX_TYPES, Linear, cofactor, expression, linear
 from renorm.expr.nodes import Binary, Const, Expr, Var
 from renorm.expr.rewrite import children as parts_of
 from renorm.expr.rewrite import rebuild as rebuild_expr
@@ -45,12 +46,22 @@ def unroll(kernel: Kernel) -> Kernel:
     return kernel.with_body(body)
 
 
+@dataclass(frozen=True)
+class _Affine:
+    """base + moving + the sum of x * slopes[x]: base holds no unrolled variable, moving is linear in them, slopes are
+    polynomials of open extents."""
+
+    base: Expr | None
+    moving: Form[Var]
+    slopes: dict[Var, Linear]
+
+
 class _Unrolling:
     def __init__(self, body: Stmt):
         self._simple = Simplifier(Scope().throughout(body))
         self._unrolled = frozenset(s.var for s in walk(body) if isinstance(s, For) and s.kind == "unrolled")
         self._free: dict[Expr, tuple[Var, ...]] = {}
-        self._affine: dict[Expr, tuple[Expr | None, Form[Var]] | None] = {}
+        self._affine: dict[Expr, _Affine | None] = {}
         self._copies: dict[int, int] = {}
         self._made: dict[tuple[object, ...], Expr] = {}
 
@@ -108,12 +119,12 @@ class _Unrolling:
             return e
         affine = self._affine_of(e) if e.dtype in INDEX_TYPES and e.lanes == 1 else None
         if affine is not None:
-            base, moving = affine
+            moving = affine.moving
             offset = moving.constant + sum(k * values[x] for x, k in moving.terms.items())
-            key: tuple[object, ...] = (id(e), offset)
+            key: tuple[object, ...] = (id(e), offset, *(values[x] for x in affine.slopes))
             made = self._made.get(key)
             if made is None:
-                made = self._made[key] = _plus(base, offset, e.dtype)
+                made = self._made[key] = _plus(self._moved(affine, values, e.dtype), offset, e.dtype)
             return made
         key = (id(e), *(values[v] for v in free))
         made = self._made.get(key)
@@ -130,16 +141,28 @@ class _Unrolling:
             found = self._free[e] = found or tuple(dict.fromkeys(v for c in parts_of(e) for v in self._variables(c)))
         return found
 
-    def _affine_of(self, e: Expr) -> tuple[Expr | None, Form[Var]] | None:
-        """(base, moving) where e is base + moving: base holds no unrolled variable, moving is linear in them. None
-        where e is no such sum."""
+    def _moved(self, affine: _Affine, values: _Values, dtype: str) -> Expr | None:
+        """Return the base with what open slopes add to it; None for 0."""
+        steps = [slope * values[x] for x, slope in affine.slopes.items()]
+        if not any(step.terms for step in steps):
+            return affine.base
+        form = sum(steps, Linear({}) if affine.base is None else self._simple.form(affine.base))
+        return self._simple.expression(form, dtype) if form.terms else None
+
+    def _affine_of(self, e: Expr) -> _Affine | None:
+        """Return e as a sum of what unrolled variables change and what they do not; None where it is no such sum."""
         if e not in self._affine:
             form = linear(e)
             unrolled = {x: k for x, k in form.terms.items() if isinstance(x, Var) and x in self._unrolled}
-            rest, affine = form.offset(-form.constant).without(unrolled), None
+            rest, slopes = form.offset(-form.constant).without(unrolled), dict[Var, Linear]()
+            for x in self._variables(e) if e.is_open else ():
+                slope, rest = cofactor(rest, x, self._simple.intern) or (Linear({}), rest)
+                if slope.terms:
+                    slopes[x] = self._simple.form(expression(slope, e.dtype))
+            affine = None
             if not any(self._variables(x) for x in rest.terms):
                 base = self._simple(expression(rest, e.dtype)) if rest.terms else None
-                affine = base, Form(unrolled, form.constant)
+                affine = _Affine(base, Form(unrolled, form.constant), slopes)
             self._affine[e] = affine
         return self._affine[e]
 
