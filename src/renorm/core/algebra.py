@@ -26,6 +26,10 @@ class Algebra(Generic[Atom]):
     def form_span(self, form: Form[Atom]) -> Span:
         """Least and greatest value."""
 
+    def is_at_most(self, form: Form[Atom], n: int) -> bool:
+        """Return whether the form never exceeds a number."""
+        return self.form_span(form)[1] <= n
+
     @abstractmethod
     def atom(self, op: str, a: Form[Atom], b: Form[Atom]) -> Form[Atom]:
         """a op b, which cannot be simplified."""

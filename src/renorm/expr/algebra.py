@@ -43,7 +43,7 @@ class ExprAlgebra(Algebra[Expr]):
         return times(a, b, self.intern)
 
     def divided_openly(self, op: str, a: Linear, c: Linear) -> Linear | None:
-        if c.constant or len(c.terms) > 1 or self.form_span(c)[0] <= 0:
+        if c.constant or len(c.terms) > 1 or not self.is_at_most(-c, -1):
             return None
         parts = divided(a, c, self.intern)
         if parts is None:
@@ -107,7 +107,7 @@ class ExprAlgebra(Algebra[Expr]):
         """k, 0 or -1, where the form always lies in [k*c, (k + 1)*c)."""
         for k in (0, -1):
             above = form - c * k
-            if self.form_span(above)[0] >= 0 and self.form_span(above - c)[1] < 0:
+            if self.is_at_most(-above, 0) and self.is_at_most(above - c, -1):
                 return k
         return None
 

@@ -365,10 +365,19 @@ class Intervals:
                 return self.span(a)
             case Binary(op=op, a=a, b=b) if a.dtype in INDEX_TYPES and not (reads(a) or reads(b)):
                 if a.lanes == 1:
-                    return _truth(op, self.form_span(self.difference(a, b)))
+                    return self._comparison(op, self.difference(a, b))
                 return _truth(op, span_of("-", self.span(a), self.span(b)))
             case _:
                 return (0, 1)
+
+    def _comparison(self, op: str, form: Linear) -> Span:
+        """The truth of form op 0, by no more bounds than it takes."""
+        if op in ("==", "!="):
+            return _truth(op, self.form_span(form))
+        below, or_equal = form if op in ("<", "<=") else -form, "=" in op
+        if self.is_at_most(below, 0 if or_equal else -1):
+            return (1, 1)
+        return (0, 0) if self.is_at_most(-below, -1 if or_equal else 0) else (0, 1)
 
 
 def _same_end(a: End, b: End) -> bool:

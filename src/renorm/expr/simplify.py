@@ -165,6 +165,9 @@ class Simplifier(ExprAlgebra):
     def form_span(self, form: Linear) -> Span:
         return self._intervals.form_span(form)
 
+    def is_at_most(self, form: Linear, n: int) -> bool:
+        return self._intervals.is_at_most(form, n)
+
     def is_index(self, e: Expr) -> bool:
         """Index arithmetic: never wraps. What reads memory is not."""
         return e.lanes == 1 and e.dtype in INDEX_TYPES and not self.reads(e)

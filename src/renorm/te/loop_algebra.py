@@ -157,9 +157,12 @@ class LoopAlgebra(ExprAlgebra):
     def form_span(self, form: Linear) -> Span:
         return self._intervals.form_span(form)
 
+    def is_at_most(self, form: Linear, n: int) -> bool:
+        return self._intervals.is_at_most(form, n)
+
     def is_below(self, a: Linear, b: Linear) -> bool:
         """Return whether a < b always."""
-        return self._intervals.form_span(a - b)[1] < 0
+        return self.is_at_most(a - b, -1)
 
     def is_index(self, e: Expr) -> bool:
         return True
