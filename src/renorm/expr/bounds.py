@@ -11,7 +11,7 @@ e = k*f + rest and f <= 0 follows e <= max(rest). Elements read from memory are 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import product as choices
 from math import gcd, inf
 
@@ -82,6 +82,7 @@ class Intervals:
         self.intern = intern or (plain.intern if plain else one_of_each())
         self._forms: dict[Expr, Linear] = plain._forms if plain and plain.intern is self.intern else {}
         self._found: dict[Expr, Span] = {}
+        self._spans: dict[Hashable, Span] = {}
         self._open = OpenBounds(self) if plain is None or self.intern is not plain.intern else plain._open
         self._facts: tuple[Linear, ...] = ()
         self._read: dict[Expr, tuple[Linear, ...]] = {}
@@ -132,7 +133,11 @@ class Intervals:
             if not self._open.concerns(form):
                 return low, high
             return max(low, -self._open.most(-form)), min(high, self._open.most(form))
-        return (-self.most(-form, self._facts), self.most(form, self._facts))
+        name = form.key()
+        found = self._spans.get(name)
+        if found is None:
+            found = self._spans[name] = (-self.most(-form, self._facts), self.most(form, self._facts))
+        return found
 
     def _plain_most(self, form: Linear, enough: float = -inf) -> float:
         """Return the greatest value, whatever facts say."""

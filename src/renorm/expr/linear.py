@@ -106,14 +106,13 @@ def extent_in(e: Expr) -> OpenVar | None:
 
 def factors(atom: Expr) -> tuple[Expr, ...]:
     """Return x and the open extents in order, where the atom is their product; x may be one itself."""
-    if not atom.is_open:
-        return (atom,)
-    found: list[Expr] = []
-    while type(atom) is Binary and atom.op == "*" and (extent := extent_in(atom.b)) is not None:
-        found.append(extent)
-        atom = atom.a
-    extent = extent_in(atom)
-    return (atom if extent is None else extent, *reversed(found))
+    if type(atom) is not Binary:
+        extent = extent_in(atom) if atom.is_open else None
+        return (atom if extent is None else extent,)
+    if not atom.factors:
+        last = extent_in(atom.b) if atom.op == "*" else None
+        atom.factors = (atom,) if last is None else (*factors(atom.a), last)
+    return atom.factors
 
 
 def is_of_extents(form: Linear) -> bool:

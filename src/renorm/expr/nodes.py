@@ -189,11 +189,13 @@ class Const(Expr):
 
 
 class Binary(Expr):
-    """Operands have equal dtype and lanes; comparisons and logic give bool."""
+    """Operands have equal dtype and lanes; comparisons and logic give bool. factors: of a product with open extents,
+    from when expr.linear has been asked for them on."""
 
-    __slots__ = ("a", "b", "is_open", "op")
+    __slots__ = ("a", "b", "factors", "is_open", "op")
 
     def __init__(self, op: str, a: Expr, b: Expr):
+        self.factors: tuple[Expr, ...] = ()
         self.op, self.a, self.b, self.lanes, self.is_open = op, a, b, a.lanes, a.is_open or b.is_open
         self.dtype = a.dtype if op in ARITHMETIC else "bool"
 
