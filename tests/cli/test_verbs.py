@@ -476,6 +476,30 @@ def test_inputs_become_constants(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert "cannot become constants" in run("run", "net.renorm", "--input", "to=[3,4]", code=2).stderr
 
 
+def test_elements_of_inputs_that_decide_shapes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = """<ir_version: 8, opset_import: ["": 18]>
+    net (float[N, 6] x, int64[1] begin, int64[1] end) => (float[A, 6] y) { y = Slice(x, begin, end) }"""
+    onnx.save(parser.parse_model(text), "net.onnx")
+    np.save("begin.npy", np.asarray([2]))
+    np.save("end.npy", np.asarray([5]))
+    run("compile", "net.onnx", "-o", "net.renorm")
+    told = run("inspect", "net.renorm").stdout
+    assert "begin i64[1] = [begin.0]" in told
+    files = ("--input", "begin=begin.npy", "--input", "end=end.npy", "--shape", "x=7x6")
+    for file in ("net.onnx", "net.renorm"):
+        assert run_json("run", file, *files)["outputs"][0]["shape"] == "3x6"
+    assert run_json("check", "net.onnx", *files)["agrees"]
+    assert run_json("check", "net.onnx", *files[:4], "--shape", "x=?x6", "--shape", "x=9x6")["agrees"]
+    values = ("--input", "begin=[4]", "--input", "end=[5]", "--shape", "x=7x6")
+    assert run_json("run", "net.renorm", *values)["outputs"][0]["shape"] == "1x6"
+    assert run_json("run", "net.renorm")["outputs"][0]["shape"] == "1x6"
+    wrong = run("run", "net.renorm", "--input", "begin=[4]", "--input", "end=[9]", "--shape", "x=7x6", code=2).stderr
+    assert "x, axis 0: 7" in wrong
+    assert "end.0" in wrong
+    assert "cannot become constants" in run("run", "net.renorm", "--input", "x=[3,4]", code=2).stderr
+
+
 def test_files_that_cannot_be_read_or_written(artifact: Path, tmp_path: Path) -> None:
     missing, nowhere = tmp_path / "missing.renorm", tmp_path / "nowhere" / "out"
     for verb in ("run", "bench", "profile", "inspect"):

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from renorm.core import stated as stating
-from renorm.core.dims import Dim, Shape, Sym, bounds, fixed_extents, symbols_of
+from renorm.core.dims import Dim, Shape, Sym, bounds, symbols_of
 from renorm.core.errors import InvalidInput
+from renorm.core.inputs import fixed_extents
 from renorm.core.stated import split_shape
 
 
@@ -20,6 +21,7 @@ class Given:
     name: str
     shape: Shape
     dtype: str = "float32"
+    deciding: Shape = ()
 
 
 N, H, W = Sym("N"), Sym("H"), Sym("W")

@@ -41,8 +41,3 @@ def test_inputs_that_decide_shapes_are_bound(op: str) -> None:
         x = np.arange(6 * n, dtype=np.float32).reshape(n, 6)[:, : int(str(module.inputs[0].shape[1]))]
         (expected,) = session.run(None, {"x": np.ascontiguousarray(x), **bound})
         np.testing.assert_array_equal(module.run(x)[0], expected)
-
-
-def test_an_input_that_decides_shapes_and_is_not_bound_is_named() -> None:
-    with pytest.raises(renorm.errors.RenormError, match="not known"):
-        renorm.compile(model(CASES["Tile"][0])).run(np.ones((2, 6), np.float32), np.asarray([2, 3]))

@@ -118,7 +118,7 @@ def test_steps_say_which_extents_must_be_positive(open_program, walker):
 
     def made(extent, is_needed: bool) -> Module:
         steps = [replace(s, args=(*s.args[:2], Argument("extent", 5))) for s in program.steps]
-        steps = [steps[0], replace(steps[1], positive=(Positive(extent, is_needed),))]
+        steps = [steps[0], replace(steps[1], positive=(Positive(extent, int(is_needed)),))]
         changed = replace(program, steps=tuple(steps), typical={"n": 5, "m": 7}, **fixed)
         return Module(changed, [code], b"", walker, 1)
 

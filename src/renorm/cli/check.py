@@ -14,7 +14,6 @@ from renorm.cli import network, output
 from renorm.cli.options import FILE, Shapes, arrays, calling, given, model, seed, split_values, verb
 from renorm.cli.progress import progress
 from renorm.core.difference import Difference
-from renorm.core.random_inputs import random_inputs
 from renorm.core.tolerance import Tolerance
 from renorm.driver.compare import REFERENCES, Comparison, compare, compare_draws, compare_open
 from renorm.driver.draws import load_draws, random_draws, save_draws
@@ -130,8 +129,7 @@ def _compiled(
     shapes: Shapes = options.pop("shapes")
     graph = renorm.read(model, inputs=bound, limits=options["limits"])
     held = arrays(files, [v.name for v in graph.inputs])
-    drawn = {n: a.shape for n, a in held.items()}
-    calls = [{**random_inputs(graph.inputs, seed, {**s, **drawn}), **held} for s in shapes.calls]
+    calls = [network.with_random(graph.inputs, seed, s, held) for s in shapes.calls]
     elements: dict[str, Any] = {name: graph.constants[name].told for name in bound}
     named: dict[str, Any] = {"reference": reference, "tolerance": tolerance, "bound": tuple(bound)}
     arguments = [{**call, **elements} for call in calls]

@@ -6,26 +6,44 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import renorm
 from renorm.cli.progress import progress
+from renorm.core import dtypes
 from renorm.core.random_inputs import random_inputs
 from renorm.errors import InvalidInput
+
+Array = np.ndarray[Any, Any]
 
 
 def opened(model: Path, options: Mapping[str, Any], trust: Mapping[str, Any] | None = None) -> Any:
     """A module that runs. options: with Shapes. trust: which artifact may be read, as renorm.load takes it."""
     if model.suffix == ".renorm":
         module = renorm.load(model, threads=options["threads"], limits=options["limits"], **(trust or {}))
-        if options.get("inputs"):
-            raise InvalidInput(
-                f"{model.name} is compiled: its inputs cannot become constants", do="give --input NAME=FILE"
-            )
+        elements(module, options.get("inputs") or {})
         if options.get("train_state") and not module.state:
             raise InvalidInput(f"{model.name} has no state", do="compile it with --train-state")
         return module
     refuse_trust(model, trust)
     with progress(f"compiling {model.name}") as tell:
         return renorm.compile(model, progress=tell, **{**options, "shapes": options["shapes"].stated})
+
+
+def elements(module: Any, given: Mapping[str, Any]) -> dict[str, Array]:
+    """Return the arrays of inputs that decide shapes, whose elements are given. Raise InvalidInput for other inputs."""
+    specs = {v.name: v for v in module.inputs if v.deciding}
+    if others := [name for name in given if name not in specs]:
+        what = f"{', '.join(others)} cannot become constants of {module.name}, which is compiled"
+        raise InvalidInput(what, [f"inputs: {', '.join(map(str, module.inputs))}"], "give --input NAME=FILE")
+    return {name: np.asarray(value, dtypes.numpy_dtype(specs[name].dtype)) for name, value in given.items()}
+
+
+def with_random(inputs: Sequence[Any], seed: int, shapes: Mapping[str, Any], held: Mapping[str, Array]) -> Any:
+    """Return an array for each input, by name: those that are held, and random ones of these shapes."""
+    told = {**shapes, **{name: a.shape for name, a in held.items()}}
+    deciding = {v.name: held[v.name].reshape(-1).tolist() for v in inputs if v.deciding and v.name in held}
+    return {**random_inputs(inputs, seed, told, elements=deciding), **held}
 
 
 def refuse_trust(model: Path, trust: Mapping[str, Any] | None) -> None:
@@ -45,7 +63,7 @@ def with_inputs(
 
 def at(module: Any, inputs: Mapping[str, Any]) -> Any:
     """The module that answers a call with these inputs: this one, but for one that has others for each shape."""
-    return module.specialized(**{n: a.shape for n, a in inputs.items()}) if hasattr(module, "obstacle") else module
+    return module.specialized(**inputs) if hasattr(module, "obstacle") else module
 
 
 def shapes_text(inputs: Mapping[str, Any]) -> str:

@@ -28,7 +28,6 @@ from renorm.cli.options import (
     verb,
 )
 from renorm.core.files import replacing
-from renorm.core.random_inputs import random_inputs
 from renorm.errors import InvalidInput, StatisticsWarning
 from renorm.training.batches import Files, arguments
 
@@ -87,7 +86,8 @@ def command(
             raise InvalidInput("--batches and several shapes of an input say twice what is run", do="leave one out")
         calls: Iterable[Any] = Files(batches, batch_size)
     else:
-        calls, drawn = _inputs(opened, inputs, options["shapes"], seed)
+        values = network.elements(opened, bound) if model.suffix == ".renorm" else {}
+        calls, drawn = _inputs(opened, inputs, values, options["shapes"], seed)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always", StatisticsWarning)
         count, ran = _run(opened, calls, 1 if batches else len(options["shapes"].calls))
@@ -127,13 +127,14 @@ def _check_state_path(model: Path, path: Path, opened: Any) -> None:
         raise InvalidInput(f"--write-state {path}: the state of {model.name} goes into a {fitting} file")
 
 
-def _inputs(opened: Any, files: tuple[str, ...], shapes: Shapes, seed: int) -> tuple[list[dict[str, Array]], list[str]]:
-    """Arrays by the names of the inputs, for each call, and which of them are random."""
+def _inputs(
+    opened: Any, files: tuple[str, ...], values: dict[str, Array], shapes: Shapes, seed: int
+) -> tuple[list[dict[str, Array]], list[str]]:
+    """Arrays by the names of the inputs, for each call, and which of them are random. values: of some."""
     names = [v.name for v in opened.inputs]
-    held = arrays(files, names)
-    given = {n: a.shape for n, a in held.items()}
+    held = {**values, **arrays(files, names)}
     drawn = [n for n in names if n not in held]
-    return [{**random_inputs(opened.inputs, seed, {**s, **given}), **held} for s in shapes.calls], drawn
+    return [network.with_random(opened.inputs, seed, s, held) for s in shapes.calls], drawn
 
 
 def _run(opened: Any, batches: Iterable[Any], kept: int) -> tuple[int, list[tuple[dict[str, Array], dict[str, Array]]]]:

@@ -11,8 +11,8 @@ done: `accesses` says which arguments those are. `args` holds one pointer per pa
 order, then one per workspace (the global buffers that the kernel allocates at its root), then, for each open extent,
 the extent itself in the place of a pointer, then, where scratch is not 0, the base of the threads' private memory: the
 thread numbered t owns the `scratch` bytes at base + t * scratch. Where extents are open, sizes and trip counts are
-polynomials of them (core.dims), and each, as all that is in `positive`, is 1 at least: what has no elements is not
-computed by such a kernel.
+polynomials of them (core.dims), and what is in `positive` is 1 at least: what has no elements is not computed by such
+a kernel.
 
 A parameter or workspace that the kernel writes overlaps no other, but for the pairs in `in_place`: one array may be
 passed as the parameter that is written and as one that is read. Parameters need the alignment of their elements only;

@@ -26,10 +26,10 @@ class OpenSizes:
         return as_dim(e, self._dims.__getitem__)
 
     def positive(self) -> tuple[Dim, ...]:
-        """What the loops take to be 1 at least, and is so of some extents only."""
+        """What the loops take to be 1 at least: extents that are given, and those that are so of some others only."""
         intervals, found = Intervals(), list[Dim]()
         for v in self._kernel.extents:
-            if v.definition is not None and v.low == 1 and intervals.span(v.definition)[0] < 1:
+            if v.low == 1 and (v.definition is None or intervals.span(v.definition)[0] < 1):
                 found.append(self._dims[v])
         return tuple(found)
 

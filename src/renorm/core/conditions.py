@@ -12,7 +12,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from math import inf, lcm
 
-from renorm.core.dims import TAKEN, Dim, Factor, Sizes, Sym, Symbol, bounds, linear, substitute, symbols_of, terms
+from renorm.core.dims import (
+    TAKEN,
+    Dim,
+    Factor,
+    Sizes,
+    Sym,
+    Symbol,
+    bounds,
+    linear,
+    maximum,
+    product_of,
+    substitute,
+    symbols_of,
+    terms,
+)
 
 _LONGEST_PERIOD = 4096  # of remainders that are tried one by one
 
@@ -178,6 +192,88 @@ def _narrowed(difference: Dim, symbol: Symbol) -> tuple[Symbol, Dim] | None:
     if (least, most) == (symbol.least, symbol.most) or most < least:
         return None
     return symbol, int(most) if least == most else Sym(Symbol(symbol, int(least), most))
+
+
+def quotient(conditions: Iterable[Condition], symbols: Iterable[Symbol]) -> tuple[Symbol, Dim] | None:
+    """Return one of these symbols, and what it is wherever an equation between products holds, which this does not make
+    certain; None where there is none.
+
+    a*b == 12*n      a is (12*n)//b
+    """
+    symbols = list(symbols)
+    for c in conditions:
+        difference = c.left - c.right
+        for product, k in terms(difference) if c.relation == "==" else ():
+            for symbol in symbols:
+                if product.count(symbol) != 1:
+                    continue
+                others = list(product)
+                others.remove(symbol)
+                divisor = Sym.of({product_of(others): abs(k)}) if others else abs(k)
+                rest = difference - k * Sym.of({product: 1})
+                if symbol not in symbols_of(rest) | symbols_of(divisor):
+                    return symbol, (-rest if k > 0 else rest) // divisor
+    return None
+
+
+@dataclass(frozen=True)
+class Sum:
+    """What a symbol is that is never below an extent: whole == least + rest."""
+
+    whole: Symbol
+    least: Dim
+    rest: Symbol
+
+    @property
+    def value(self) -> Dim:
+        """Return what the whole is."""
+        return self.least + Sym(self.rest)
+
+
+def parted(conditions: Iterable[Condition], symbols: Sequence[Symbol]) -> tuple[Sum, list[Condition]] | None:
+    """Return a symbol as a sum by which conditions hold that say what it is at least, and these conditions; None where
+    there is none.
+
+    b <= n              n is b + n.rest
+    a <= n, b <= n      n is max(a, b) + n.rest
+    """
+    found: dict[Symbol, list[tuple[Dim, Condition]]] = {}
+    for c in conditions:
+        difference = c.right - c.left
+        for product, k in terms(difference) if c.relation == "<=" else ():
+            if k == 1 and len(product) == 1 and isinstance(product[0], Symbol) and product[0] in symbols:
+                least = Sym(product[0]) - difference
+                if not isinstance(least, int) and _is_sum(least):
+                    found.setdefault(product[0], []).append((least, c))
+    for whole, told in found.items():
+        least = told[0][0]
+        for d, _ in told[1:]:
+            least = maximum(least, d)
+        if whole not in symbols_of(least):
+            return Sum(whole, least, Symbol(f"{whole}.rest")), [c for _, c in told]
+    return None
+
+
+def bounded_sums(conditions: Iterable[Condition]) -> list[Sum]:
+    """Return sums of symbols that are at most a number, as a symbol with that range. b + 2*a <= 8: at most 8 is
+    b.sum, of which b is what is above 2*a."""
+    found = list[Sum]()
+    for c in conditions:
+        extent, most = c.left - c.right, 0
+        for product, k in terms(extent):
+            most = most if product else -k
+        extent = extent + most
+        if c.relation != "<=" or most < 0 or not _is_sum(extent):
+            continue
+        rest = next((p[0] for p, k in terms(extent) if k == 1 and len(p) == 1 and isinstance(p[0], Symbol)), None)
+        if rest is not None and rest not in symbols_of(extent - Sym(rest)) and extent != Sym(rest):
+            found.append(Sum(Symbol(f"{rest}.sum", 0, most), extent - Sym(rest), rest))
+    return found
+
+
+def _is_sum(extent: Dim) -> bool:
+    """Return whether an extent is a sum of products of symbols, of which none is taken away."""
+    return all(k > 0 and all(isinstance(a, Symbol) for a in product) for product, k in terms(extent))
 
 
 def equal_factors(conditions: Iterable[Condition]) -> dict[Factor, Dim]:

@@ -13,10 +13,10 @@ from contextlib import suppress
 from contextvars import ContextVar
 from math import inf
 from operator import floordiv, index, mod
-from typing import Any, Protocol, SupportsIndex, Union
+from typing import Any, SupportsIndex, Union
 
 from renorm.core.algebra import Algebra
-from renorm.core.errors import InvalidInput, OperandError
+from renorm.core.errors import OperandError
 from renorm.core.linear import Form, Span
 
 Factor = Union["Symbol", tuple[str, "Dim", "Dim"]]  # or ("//" | "%" | "min" | "max", a, b), which stays opaque
@@ -290,17 +290,6 @@ def substitute_shape(shape: Iterable[Dim], values: Sizes) -> Shape:
     return tuple(substitute(d, values) for d in shape)
 
 
-class Typed(Protocol):
-    """An input: of a graph, of a compiled module, or of an artifact."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def dtype(self) -> str: ...
-    @property
-    def shape(self) -> Sequence[Dim]: ...
-
-
 def linear(extent: Dim) -> tuple[Symbol, int, int] | None:
     """Return (s, k, c) of an extent k*s + c of one symbol; None for other extents."""
     if isinstance(extent, int) or len(extent.form.terms) != 1:
@@ -317,21 +306,6 @@ def solved(extent: Dim, value: Dim) -> tuple[Symbol, Dim] | None:
         return None
     symbol, k, c = found
     return (symbol, (value - c) // k) if (value - c) % k == 0 else None
-
-
-def _solve(extent: Dim, number: int, sizes: dict[str, int]) -> str | None:
-    """Note in `sizes` what the symbol of an extent is where the extent is a number. Return why it cannot be that."""
-    if isinstance(extent, int):
-        return f"{number} where the model has {extent}" if extent != number else None
-    least, most = bounds(extent)
-    if not least <= number <= most:
-        return f"{number}, but {extent} is in {format_range(least, most)}"
-    if (found := solved(extent, number)) is None:
-        return None if (one := linear(extent)) is None else f"{number} is {extent} for no {one[0]}"
-    symbol, (size,) = str(found[0]), static([found[1]])
-    if sizes.setdefault(symbol, size) != size:
-        return f"{symbol} is {size} here and {sizes[symbol]} elsewhere"
-    return None
 
 
 TAKEN: ContextVar[list[tuple[Dim, str, Dim]] | None] = ContextVar("taken", default=None)
@@ -353,32 +327,6 @@ def format_facts(extent: Dim) -> str:
 def format_range(least: float, most: float) -> str:
     """Return numbers from the least to the most as text, `1..64`, without an end that is open."""
     return f"{least if least != -inf else ''}..{most if most != inf else ''}"
-
-
-def fixed_extents(inputs: Sequence[Typed], shapes: Mapping[str, Sequence[int]], network: str) -> dict[str, int]:
-    """Return what `shapes`, by the names of inputs, says of their symbols; InvalidInput names every contradiction:
-    ranks, extents that are fixed, equal, multiples, or in a range."""
-    known = {v.name: v for v in inputs}
-    problems = [f"{name!r} is not an input" for name in shapes if name not in known]
-    sizes, told = dict[str, int](), list[tuple[str, Dim, int]]()
-    for v in inputs:
-        if v.name not in shapes:
-            continue
-        given = tuple(shapes[v.name])
-        if len(given) != len(v.shape):
-            problems.append(f"{v.name} has rank {len(v.shape)}, not {len(given)}")
-            continue
-        told += ((f"{v.name}, axis {axis}", *pair) for axis, pair in enumerate(zip(v.shape, given)))
-    for where, extent, number in told:
-        problem = _solve(extent, int(number), sizes)
-        problems += [f"{where}: {problem}"] if problem else []
-    if not problems:  # extents that several symbols make, or one in another way than a multiple
-        made = [(where, extent, substitute(extent, sizes), n) for where, extent, n in told]
-        problems += [f"{where}: {n} where {e} is {d}" for where, e, d, n in made if d != n]
-    if problems:
-        facts = [*problems, *(f"input {v.name}: {v.dtype}{format_shape(v.shape)}" for v in inputs)]
-        raise InvalidInput(f"the shapes given do not fit {network}", facts)
-    return sizes
 
 
 def as_shape(given: Iterable[Any]) -> Shape:
@@ -429,6 +377,14 @@ def size(shape: Iterable[Dim]) -> Dim:
 
 def format_shape(shape: Iterable[Dim]) -> str:
     return "[" + ", ".join(str(d) for d in shape) + "]"
+
+
+def number(element: Any, what: str) -> int:
+    """Return a known element as an integer. OperandError where it is an extent, which is not known yet."""
+    if isinstance(element, Sym):
+        do = f"give the inputs that {element} depends on (inputs=, shapes=)"
+        raise OperandError(f"{what} {element} is computed when the network runs", do=do)
+    return int(element)
 
 
 def normalize_axis(axis: int, rank: int) -> int:
@@ -533,6 +489,9 @@ def sliced(extent: Dim, taken: slice) -> tuple[Dim, int, Dim]:
 def _from_front(bound: Any, extent: Dim, beyond: int) -> Dim:
     """A bound counted from the front, moved into the axis; beyond: where that ends when counting down, or 0."""
     if isinstance(bound, Sym):
+        if bounds(bound)[1] <= 0:  # counted from the end, but 0 would not be
+            take(bound, "<=", -1)
+            bound = extent + bound
         take(bound, "<=", extent)
         take(0, "<=", bound)
         return bound

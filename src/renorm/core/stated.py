@@ -5,8 +5,9 @@
     range  ::= [least] ".." [most]          of the extent, both included
 
 Extents of one name are equal. What is stated takes the place of the model's own symbols before anything is inferred, as
-do the elements of inputs: inputs={"sr": 16000}, --input sr=16000. STATED: where a graph's metadata has what its symbols
-became.
+do the elements of inputs: inputs={"sr": 16000}, --input sr=16000; where those of small integer inputs decide shapes,
+they may stay open as extents do: inputs={"size": ["16*h", "1..512"]}. STATED: where a graph's metadata has what its
+symbols became.
 """
 
 from __future__ import annotations
@@ -26,7 +27,6 @@ from renorm.core.dims import (
     Shape,
     Sym,
     Symbol,
-    Typed,
     bounds,
     format_range,
     format_shape,
@@ -36,6 +36,7 @@ from renorm.core.dims import (
     symbols_of,
 )
 from renorm.core.errors import InvalidInput
+from renorm.core.inputs import Typed, given_extents
 
 Array = np.ndarray[Any, Any]
 STATED = "stated"
@@ -97,6 +98,7 @@ class Declared:
     name: str
     dtype: str
     shape: Shape
+    deciding: Shape = ()
 
 
 def stated(
@@ -112,6 +114,9 @@ def stated(
     for name, value in (values or {}).items():
         if (v := known.get(name)) is None:
             continue
+        if v.deciding and (elements := _open_elements(value)) is not None:
+            facts.state_elements(v, elements)
+            continue
         try:
             arrays[name] = _elements(value, v.dtype)
         except (TypeError, ValueError, OverflowError) as error:
@@ -121,11 +126,19 @@ def stated(
     for name, given in shapes.items():
         if name in known:
             facts.state_shape(name, known[name].shape, given)
-    extents = facts.values({s for v in inputs for d in v.shape for s in symbols_of(d)})
+    extents = facts.values({s for v in inputs for d in given_extents(v) for s in symbols_of(d)})
     if facts.problems:
         lines = [*facts.problems, *(f"input {v.name}: {v.dtype}{format_shape(v.shape)}" for v in inputs)]
         raise InvalidInput(f"the {'inputs' if values else 'shapes'} given do not fit {network}", lines)
     return extents, arrays
+
+
+def _open_elements(value: Any) -> Array | None:
+    """Return elements of which some are stated as extents are; None where all are numbers, or it is nothing such."""
+    if not isinstance(value, (str, Sym, list, tuple)):
+        return None
+    held = np.array(value, object)
+    return held if any(e is None or isinstance(e, (str, Sym)) for e in held.flat) else None
 
 
 def _elements(value: Any, dtype: str) -> Array:
@@ -158,6 +171,14 @@ class _Facts:
             return
         for axis, (extent, one) in enumerate(zip(shape, given)):
             self.state(f"{where}, axis {axis}", extent, one)
+
+    def state_elements(self, v: Typed, given: Array) -> None:
+        """Note what the user says of the elements of an input, which may decide shapes."""
+        if given.shape != tuple(v.shape):
+            self.problems.append(f"{v.name} is {v.dtype}{format_shape(v.shape)}: it cannot be {given.tolist()}")
+            return
+        for k, (extent, one) in enumerate(zip(v.deciding, given.flat)):
+            self.state(f"{v.name}, element {k}" if v.shape else v.name, extent, one)
 
     def state(self, where: str, extent: Dim, given: Stated) -> None:
         """Note what the user says of an extent of the network."""

@@ -198,8 +198,13 @@ class _Codes:
 def _positive(call: KernelCall, launch: BoundKernel) -> tuple[Positive, ...]:
     """Return which extents a kernel takes to be 1 at least. Where one is not, and divides the size of all that is
     written, there is nothing to write."""
-    found = dict.fromkeys((*call.extents, *map(launch.of, launch.kernel.positive)))
-    return tuple(Positive(e, not all(_divides(e, v.shape) for v in call.writes)) for e in found if bounds(e)[0] < 1)
+    found = dict.fromkeys(map(launch.of, launch.kernel.positive))
+    written: Dim = 0
+    for v in call.writes:
+        written = written + size(v.shape)
+    return tuple(
+        Positive(e, 0 if all(_divides(e, v.shape) for v in call.writes) else written) for e in found if bounds(e)[0] < 1
+    )
 
 
 def _divides(extent: Dim, shape: Shape) -> bool:
@@ -209,4 +214,4 @@ def _divides(extent: Dim, shape: Shape) -> bool:
 
 
 def _specs(values: Sequence[Value]) -> tuple[TensorSpec, ...]:
-    return tuple(TensorSpec(v.name, v.dtype, v.shape) for v in values)
+    return tuple(TensorSpec(v.name, v.dtype, v.shape, deciding=v.deciding) for v in values)

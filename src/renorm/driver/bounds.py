@@ -6,9 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from math import prod
 
 from renorm.core import dtypes
-from renorm.core.dims import Dim, Sym, size, static, symbols_of
+from renorm.core.dims import Dim, Sym, size, static
 from renorm.core.errors import InvalidInput, RenormError
 from renorm.core.extents import Evaluation
+from renorm.core.inputs import given_symbols
 from renorm.core.lazy import cached_property
 from renorm.core.limits import Found, Limits
 from renorm.graph.ir import Graph, Node, Value
@@ -45,7 +46,7 @@ class OpenBounds:
         self._elements = tuple({size(v.shape) for v in graph.values()})
         self._bytes = _sum(size(v.shape) * dtypes.itemsize(v.dtype) for v in outside)
         self._operations = _sum(map(_open_most, graph.nodes))
-        self._symbols = sorted({str(s) for v in graph.values() for d in v.shape for s in symbols_of(d)})
+        self._symbols = sorted(map(str, given_symbols(graph.inputs)))
         self._evaluation = self._evaluated()
 
     def _evaluated(self) -> Evaluation:
@@ -83,7 +84,7 @@ def _open_operations(graph: Graph) -> Dim:
     from renorm.driver.lowering import expressions
     from renorm.driver.work import steps
 
-    symbols = dict.fromkeys(s for v in graph.values() for d in v.shape for s in symbols_of(d))
+    symbols = given_symbols(graph.inputs)
     sizes = extents.OpenExtents(symbols, dict.fromkeys(symbols, 1))
     total: Dim = 0
     for node in graph.nodes:

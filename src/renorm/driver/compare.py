@@ -163,7 +163,7 @@ def _compared(
     first = first_diverging_node(graph, wrong, inputs, allowed, options, parts) if wrong is not None else None
     same = {name: options[name] for name in ("target", "opt_level", "keep") if name in options}
     if isinstance(module, SpecializingModule):
-        module = module.specialized(**{name: array.shape for name, array in inputs.items()})
+        module = module.specialized(**inputs)
     layers = _roundings(graph, module.graph, inputs, **same)
     return Comparison(by, "renorm", tuple(outputs), chosen, first=first, roundings=layers)
 

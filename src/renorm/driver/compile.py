@@ -28,6 +28,7 @@ from renorm.core.errors import (
     UserCodeError,
 )
 from renorm.core.floating import standard_environment
+from renorm.core.inputs import given_symbols
 from renorm.core.limits import DEFAULT, Limits
 from renorm.core.locks import check_imports
 from renorm.core.stated import STATED, Stated
@@ -102,9 +103,9 @@ def compile(
     options = replace(options, state=held)
     sizes = {s: d for s, d in graph.metadata.get(STATED, {}).items() if isinstance(d, int)}
     is_open = {v.name: not is_static(v.shape) for v in graph.inputs}
-    if not any(is_open.values()):
+    if not given_symbols(graph.inputs):
         return specialize(graph, sizes, options, seconds)
-    if shapes and not any(is_open.get(name) for name in shapes):
+    if shapes and any(is_open.values()) and not any(is_open.get(name) for name in shapes):
         symbols = {s for v in graph.inputs for d in v.shape for s in symbols_of(d)}
         raise InvalidInput(
             f"shapes= leaves extents of {graph.name} open: {', '.join(sorted(symbols))}",

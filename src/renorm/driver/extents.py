@@ -8,9 +8,11 @@ to be proved, and groups at several scales have one kernel.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from renorm.core.conditions import Sum
 from renorm.core.dims import (
     Dim,
     Factor,
@@ -20,6 +22,7 @@ from renorm.core.dims import (
     bounds,
     factors_of,
     linear,
+    size,
     static,
     substitute,
     symbols_of,
@@ -27,8 +30,8 @@ from renorm.core.dims import (
 from renorm.expr.extents import as_dim
 from renorm.expr.nodes import Expr, OpenVar
 from renorm.expr.rewrite import variables
-from renorm.graph.conditions import EQUAL
-from renorm.graph.ir import Graph, Group
+from renorm.graph.conditions import EQUAL, SUMS
+from renorm.graph.ir import Graph, Group, Value
 from renorm.graph.typical import typical_sizes
 
 Extents = Callable[[Shape, str], tuple[int, ...]]
@@ -50,10 +53,13 @@ def _dims(group: Group) -> Iterator[Dim]:
 
 class OwnSymbols:
     """The symbols of a group: those of the network, or one for the quotient of such a symbol of which all its extents
-    are made. values: what they stand for in the network."""
+    are made. values: what they stand for in the network. offsets: those that are no factor of how much is computed,
+    such as where a slice begins, and may well be 0."""
 
     def __init__(self, graph: Graph, group: Group):
         dims = dict.fromkeys(d for d in _dims(group) if isinstance(d, Sym))
+        self._wholes = _wholes(dims, graph.metadata.get(SUMS, ()))
+        dims = dict.fromkeys(d for one in dims if isinstance(d := substitute(one, self._wholes.parts), Sym))
         names = list(dict.fromkeys(s for d in dims for s in sorted(symbols_of(d))))
         equal: Mapping[Factor, Dim] = graph.metadata.get(EQUAL, {})
         self.values: dict[Symbol, Dim] = {}
@@ -62,23 +68,59 @@ class OwnSymbols:
             parts = [f for f in dict.fromkeys(f for d in dims for f in factors_of(d)) if s in _symbols(f)]
             quotient = _finest(parts, equal)
             if quotient is None:
-                self.values[s] = Sym(s)
+                self.values[s] = substitute(Sym(s), self._wholes.values)
                 continue
             divisor, network, made = quotient
             low, high = bounds(network)
             own = Symbol(_free(f"{s}_{divisor}", names), max(0, int(low)), high)
-            self.values[own] = network
+            self.values[own] = substitute(network, self._wholes.values)
             self._own |= {f: substitute(d, {_PLACE: Sym(own)}) for f, d in made.items()}
         self._typical = typical_sizes(graph) if names else {}
+        self.offsets = _offsets(graph, group, self) if self.values else frozenset[Symbol]()
 
     def of(self, dim: Dim) -> Dim:
         """Return an extent of the group's values in its own symbols."""
-        return substitute(dim, self._own)
+        return substitute(substitute(dim, self._wholes.parts), self._own)
 
     @property
     def typical(self) -> dict[str, int]:
         """Return typical values."""
         return {str(s): static([substitute(d, self._typical)])[0] for s, d in self.values.items()}
+
+
+def _offsets(graph: Graph, group: Group, own: OwnSymbols) -> frozenset[Symbol]:
+    """Return symbols of elements, and rests of sums, that divide the size of no value of a group."""
+    found = {s for v in graph.inputs for d in v.deciding for s in symbols_of(d)}
+    found = (found | {s.rest for s in graph.metadata.get(SUMS, ())}) & own.values.keys()
+    values = {v for n in group.nodes for v in (*n.inputs, *n.outputs) if v is not None} if found else set[Value]()
+    sizes = {own.of(size(v.shape)) for v in values}
+    return frozenset(s for s in found if not any(isinstance(n, Sym) and n % Sym(s) == 0 for n in sizes))
+
+
+@dataclass(frozen=True)
+class _Wholes:
+    """Symbols of a network that sums took the place of (core.conditions.Sum), where only these sums are extents of a
+    group. parts: what the rest of each sum is; values: what each whole is."""
+
+    parts: dict[Symbol, Dim]
+    values: dict[Symbol, Dim]
+
+
+def _wholes(dims: Iterable[Dim], sums: Sequence[Sum]) -> _Wholes:
+    found = _Wholes({}, {})
+    dims = list(dims)
+    for s in reversed(sums):
+        part: dict[Symbol, Dim] = {s.rest: Sym(s.whole) - substitute(s.least, found.parts)}
+        without = [substitute(d, part) for d in dims]
+        if s.rest in _all_symbols(dims) and not _all_symbols(without) & {s.rest, *symbols_of(s.least)}:
+            dims = without
+            found.parts.update({r: substitute(d, part) for r, d in found.parts.items()} | part)
+            found.values[s.whole] = s.value
+    return found
+
+
+def _all_symbols(dims: Iterable[Dim]) -> set[Symbol]:
+    return {s for d in dims for s in symbols_of(d)}
 
 
 _PLACE = Symbol("?own")  # for which a group's own symbol comes
@@ -122,10 +164,17 @@ def _of_one(parts: Mapping[Factor, set[Factor]]) -> tuple[int, Dim, dict[Factor,
 
 
 class OpenExtents:
-    """Extents as expressions of open variables, one for each symbol. of: an extent in these symbols."""
+    """Extents as expressions of open variables, one for each symbol. of: an extent in these symbols. offsets: those
+    that are not taken to be 1 at least."""
 
-    def __init__(self, given: Iterable[Symbol], typical: Mapping[str, int], of: Callable[[Dim], Dim] = lambda d: d):
-        self.variables = {s: _variable(s, typical[s]) for s in given}
+    def __init__(
+        self,
+        given: Iterable[Symbol],
+        typical: Mapping[str, int],
+        of: Callable[[Dim], Dim] = lambda d: d,
+        offsets: Container[Symbol] = (),
+    ):
+        self.variables = {s: _variable(s, typical[s], s.least if s in offsets else max(1, s.least)) for s in given}
         from renorm.te.open_dims import OpenDims  # loads te, which a network out of the cache does without
 
         self._dims, self._of = OpenDims(self.variables), of
@@ -144,9 +193,9 @@ class OpenExtents:
         return tuple(Sym(symbol[v]) for v in variables)
 
 
-def _variable(s: Symbol, typical: int) -> OpenVar:
+def _variable(s: Symbol, typical: int, least: int) -> OpenVar:
     most = None if s.most == float("inf") else int(s.most)
-    return OpenVar(str(s), "int32", max(1, s.least), most, typical=typical)
+    return OpenVar(str(s), "int32", least, most, typical=typical)
 
 
 def are_equal(shape: Sequence[Any], other: Sequence[Any]) -> bool:

@@ -45,7 +45,8 @@ def group_key(graph: Graph, group: Group, target: Target, users: dict[Value, lis
     except _NoKeyError:
         return None
     results = [numbers[v] for v in group_results(graph, group, users)]
-    text = json.dumps([context, tokens, values, results, list(own.typical.values())])
+    offsets = [s in own.offsets for s in own.values]
+    text = json.dumps([context, tokens, values, results, list(own.typical.values()), offsets])
     return hashlib.sha256(text.encode()).hexdigest()
 
 

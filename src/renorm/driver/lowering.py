@@ -128,7 +128,7 @@ def lower_group(graph: Graph, group: Group, target: Target, users: dict[Value, l
         s = _scheduled(group, writes, target, program)
         return _lowered(group, writes, target, s, program, work(program.outs, program.nominal))
     sizes = own.typical
-    of_symbols = extents.OpenExtents(own.values, sizes, own.of)
+    of_symbols = extents.OpenExtents(own.values, sizes, own.of, own.offsets)
     open_program = _program(group, writes, target, of_symbols)
     program = _at(open_program, {v: sizes[s] for s, v in of_symbols.variables.items()})
     other = te.create_schedule([o.op for o in open_program.outs])

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from renorm.codegen import llvm
 from renorm.codegen.abi import CompiledKernel
-from renorm.core.dims import fixed_extents
 from renorm.core.errors import InvalidInput, suggest
+from renorm.core.inputs import fixed_extents
 from renorm.core.lazy import cached_property
 from renorm.core.limits import DEFAULT, Limits
 from renorm.core.lru import Latest
@@ -18,7 +18,7 @@ from renorm.core.target import Target
 from renorm.driver.background import Served, Specializer
 from renorm.driver.bounds import OpenBounds
 from renorm.graph.ir import Graph, Value
-from renorm.runtime.arrays import shape_of
+from renorm.runtime.arrays import elements_of, shape_of, view_of
 from renorm.runtime.external import ExternalCode
 from renorm.runtime.module import Module, Sized
 from renorm.runtime.openmp import ParallelRegion
@@ -145,11 +145,21 @@ class _Specializations:
         self.inputs = graph.inputs[: len(graph.inputs) - states]
         self._made = Latest[tuple[tuple[str, int], ...], CompiledModule](f"{graph.name} at a shape", SPECIALIZATIONS)
 
-    def at(self, shapes: Mapping[str, Sequence[int]]) -> CompiledModule:
-        missing = [f"input {v!r} is missing" for v in self.inputs if v.name not in shapes]
+    def at(self, given: Mapping[str, Any]) -> CompiledModule:
+        """Return the module for inputs of these shapes, or arrays, which those that decide shapes must be."""
+        known, arrays = {v.name: v for v in self.inputs}, {n: a for n, a in given.items() if not _is_shape(a)}
+        missing = [f"input {v!r} is missing" for v in self.inputs if v.name not in given]
+        missing += [
+            f"input {v.name} decides shapes: give an array, not its shape"
+            for v in self.inputs
+            if v.deciding and v.name in given and v.name not in arrays
+        ]
         if missing:
             raise InvalidInput(f"the inputs do not fit {self._name}", missing)
-        return self.of(fixed_extents(self.inputs, shapes, self._name))
+        shapes = {n: shape_of(a) if n in arrays else a for n, a in given.items()}
+        specs = [_spec(v) for v in self.inputs if v.deciding]
+        elements = elements_of(self._name, specs, (), arrays)
+        return self.of(fixed_extents([*known.values()], shapes, self._name, elements))
 
     def of(self, sizes: Mapping[str, int]) -> CompiledModule:
         """Return the module where symbols have these values."""
@@ -179,9 +189,9 @@ class OpenModule(CompiledModule):
         self._specializations = _Specializations(self.graph, self.program.states, specialize)
         self._bounds = OpenBounds(source, limits)
 
-    def specialized(self, /, **shapes: Sequence[int]) -> CompiledModule:
-        """Return a module for these input shapes alone, compiled if it is not there yet. Raises ReentrancyError in a
-        signal handler that interrupts its compilation."""
+    def specialized(self, /, **shapes: Any) -> CompiledModule:
+        """Return a module for these input shapes alone, and for these arrays of inputs that decide shapes, compiled if
+        it is not there yet. Raises ReentrancyError in a signal handler that interrupts its compilation."""
         return self._specializations.at(shapes)
 
     @property
@@ -221,8 +231,8 @@ class OpenModule(CompiledModule):
                 raise
         # open kernels take extents to be positive, and have nothing else to do where that is not so: these do
         module = self._specializations.of(values)
-        assert module._only is not None
-        found = copy(module._only)
+        assert module._fixed is not None
+        found = copy(module._fixed)
         found.values, found.other = values, module
         return found
 
@@ -265,16 +275,19 @@ class SpecializingModule:
         last = self._made.last()
         return self._planned() if last is None else last.report
 
-    def specialized(self, /, **shapes: Sequence[int]) -> CompiledModule:
-        """Return the module for these input shapes, compiled if it is not there yet. Raises ReentrancyError in a signal
-        handler that interrupts its compilation."""
+    def specialized(self, /, **shapes: Any) -> CompiledModule:
+        """Return the module for these input shapes, and for these arrays of inputs that decide shapes, compiled if it
+        is not there yet. Raises ReentrancyError in a signal handler that interrupts its compilation."""
         return self._made.at(shapes)
 
     def run(self, /, *args: Any, out: Any = None, timeout: float | None = None, **named: Any) -> list[Any]:
         """As Module.run, on the specialisation for the shapes of these arrays, whose compilation has no time limit."""
         given = {v.name: a for v, a in zip(self._inputs, args)} | named
-        shapes = {v.name: shape_of(given[v.name]) for v in self._inputs if v.name in given}
-        return self.specialized(**shapes).run(*args, out=out, timeout=timeout, **named)
+        held = {v.name: view_of(given[v.name]) for v in self._inputs if v.name in given}
+        for view in held.values():
+            if isinstance(view, str):
+                raise InvalidInput(view)
+        return self._made.at(held).run(*args, out=out, timeout=timeout, **named)
 
     def cancel(self) -> None:
         """As Module.cancel, for the runs of all specialisations."""
@@ -302,5 +315,9 @@ class SpecializingModule:
         return last.save(path, key)
 
 
+def _is_shape(given: Any) -> bool:
+    return isinstance(given, Sequence) and not hasattr(given, "__dlpack__")
+
+
 def _spec(v: Value) -> TensorSpec:
-    return TensorSpec(v.name, v.dtype, v.shape)
+    return TensorSpec(v.name, v.dtype, v.shape, deciding=v.deciding)

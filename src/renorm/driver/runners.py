@@ -12,8 +12,8 @@ import numpy as np
 
 from renorm.core import dtypes
 from renorm.core.difference import move_axes, type_of
-from renorm.core.dims import fixed_extents
 from renorm.core.errors import InvalidInput
+from renorm.core.inputs import fixed_extents
 from renorm.core.limits import DEFAULT, Limits
 from renorm.driver import bounds
 from renorm.driver.compile import compile
@@ -76,7 +76,8 @@ def fit(graph: Graph, inputs: Mapping[str, Array], limits: Limits = DEFAULT) -> 
             held[v.name] = arranged[0]
     if problems:
         raise InvalidInput(f"{graph.name}: inputs do not fit", problems, "compare networks that take the same inputs")
-    graph = graph.copy(fixed_extents(graph.inputs, {n: a.shape for n, a in held.items()}, graph.name))
+    shapes, elements = {n: a.shape for n, a in held.items()}, {n: a.reshape(-1).tolist() for n, a in held.items()}
+    graph = graph.copy(fixed_extents(graph.inputs, shapes, graph.name, elements))
     bounds.check(graph, limits)
     return graph, held
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from renorm.expr.bounds import Intervals
 
 _MOST_STEPS, _MOST_WAYS = 60, 100  # atoms that are eliminated for one bound, and ways to take extents
+_MOST_LOOSER = 4  # extents that are taken as what they are made of, for one quotient
 _VARIES = 1000  # ranks from here on are of what varies
 
 _MOST_FOUND = 20_000  # bounds that are kept
@@ -108,6 +109,8 @@ class OpenBounds:
         if parts is None or not sign:
             return
         multiple, rest = parts
+        if (whole := self._of_quotient(atom, multiple, sign)) is not None:
+            yield rest + whole, 1
         quotient, divisor = self._quotient(atom), 1
         if quotient is not None:  # c*(x // c) is at most x, and at least x - c + 1
             x, divisor = quotient
@@ -119,6 +122,17 @@ class OpenBounds:
         for end in ends:
             if end is not None and (together := times(multiple, end, self._intern)) is not None:
                 yield rest * divisor + together, divisor
+
+    def _of_quotient(self, atom: Expr, multiple: Linear, sign: int) -> Linear | None:
+        """Return what q*c*(x // c) is at most, c being a positive extent: q*x, or q*(x - c + 1) where q is negative."""
+        if not (type(atom) is Binary and atom.op == "//" and type(atom.b) is not Const and self._rank(atom) < _VARIES):
+            return None
+        c = self._positive(atom.b)
+        parts = None if c is None else divided(multiple, c, self._intern)
+        if c is None or parts is None or parts[1].number != 0:
+            return None
+        x = self._intervals.form(atom.a)
+        return times(parts[0], x if sign > 0 else x.offset(1) - c, self._intern)
 
     def _next(self, form: Linear, rank: int, kept: frozenset[int] = frozenset()) -> Expr | None:
         """Return the atom to eliminate: of the highest rank, above the one that is given, since bounds are made of what
@@ -178,7 +192,9 @@ class OpenBounds:
         if type(x) is Binary and x.op == "%" and (c := self._positive(x.b)) is not None:
             return Linear({}), c.offset(-1)
         if type(x) is Binary and x.op == "//" and (c := self._positive(x.b)) is not None:
-            ends = (self.extreme(self._intervals.form(x.a), sign) for sign in (-1, 1))
+            ends = [self.extreme(self._intervals.form(x.a), sign) for sign in (-1, 1)]
+            if ends[1] is not None and c.number is None:
+                ends[1] = self._loosened(ends[1], c, _MOST_LOOSER) or ends[1]
             low, high = (None if end is None else self.divided(end, c, sign) for end, sign in zip(ends, (-1, 1)))
             return low, high
         if type(x) is Binary and x.op in ("min", "max"):
@@ -245,6 +261,19 @@ class OpenBounds:
             if together is None:
                 return None
             form = parts[1] + together
+        return None
+
+    def _loosened(self, form: Linear, c: Linear, steps: int) -> Linear | None:
+        """Return a multiple of c and a number that the form never exceeds, where extents in it are made of multiples of
+        c; None where none is found in so many steps."""
+        parts = divided(form, c, self._intern)
+        if parts is not None and parts[1].number is not None:
+            return form
+        atom = self._next(form, 0) if steps else None
+        if atom is not None:
+            for looser, divisor in self._apart(form, atom):
+                if divisor == 1 and (found := self._loosened(looser, c, steps - 1)) is not None:
+                    return found
         return None
 
     def divided(self, form: Linear, c: Linear, sign: int) -> Linear | None:

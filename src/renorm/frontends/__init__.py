@@ -17,6 +17,7 @@ from renorm.core.room import out_of_memory
 from renorm.core.stated import STATED, Stated, stated
 from renorm.frontends.files import called
 from renorm.frontends.onnx.library import required
+from renorm.graph.deciding import opened
 from renorm.graph.ir import Graph
 
 if TYPE_CHECKING:
@@ -151,6 +152,7 @@ def read(
 def _with_stated(
     graph: Graph, shapes: Mapping[str, Sequence[Stated]] | None, inputs: Mapping[str, Any] | None
 ) -> Graph:
+    graph = opened(graph)
     if not shapes and not inputs:
         return graph
     extents, elements = stated(graph.inputs, shapes, inputs, graph.name)

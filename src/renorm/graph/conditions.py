@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from math import inf
 
 from renorm.core import conditions as algebra
-from renorm.core.conditions import Condition, noted
-from renorm.core.dims import symbols_of, take
+from renorm.core.conditions import Condition, Sum, noted
+from renorm.core.dims import Dim, Symbol, substitute, symbols_of, take
 from renorm.core.errors import OperandError
-from renorm.graph.ir import Graph, knowledge
+from renorm.core.inputs import given_symbols
+from renorm.graph.ir import Graph, Value, knowledge
+from renorm.graph.op import Reach
 from renorm.graph.typical import TYPICAL, sizes_where
 
-EQUAL = "equal"  # in Graph.metadata: what factors of extents are else where conditions hold
+# in Graph.metadata: what factors of extents are else where conditions hold, and of which symbols sums took the place
+EQUAL, SUMS = "equal", "sums"
 _MOST_ROUNDS = 8
 
 
@@ -19,15 +24,49 @@ def conditions_of(graph: Graph) -> dict[Condition, str]:
     """Return what the inputs' extents must fulfil for the graph to have a result, beside the ranges of symbols, and the
     name of the node that says so first: what inference takes to be so, and that no extent is negative."""
     found: dict[Condition, str] = {}
+    ranges: dict[Value, Reach] = {}  # of elements that are indices
     for node in graph.nodes:
         with noted() as conditions:
             for type in graph.infer(node):
                 for extent in type.shape:
                     take(0, "<=", extent)
             node.op.known_result(*node.arranged(map(knowledge, node.inputs)))
+            if (reach := node.op.known_range(node, ranges)) is not None:
+                ranges[node.output] = reach
+            for demand in node.op.demands(node) if not ranges.keys().isdisjoint(node.inputs) else ():
+                if len(demand.extents) == 1 and (reach := ranges.get(demand.operand)) is not None:
+                    take(-demand.extents[0], "<=", reach[0])
+                    take(reach[1] + 1, "<=", demand.extents[0])
         for condition in conditions:
             found.setdefault(condition, node.name)
     return found
+
+
+def _step(conditions: Iterable[Condition], graph: Graph) -> tuple[dict[Symbol, Dim], list[Condition], Sequence[Sum]]:
+    """Return what symbols are by conditions, none where these say no more; the conditions that this does not make
+    certain, and the sum that took the place of a symbol."""
+    symbols = given_symbols(graph.inputs)
+    values, left = algebra.settled(conditions, symbols)
+    if values:
+        return values, left, ()
+    of_shapes = {s for v in graph.inputs for d in v.shape for s in symbols_of(d)}
+    if (told := algebra.quotient(conditions, (s for s in symbols if s not in of_shapes))) is not None:
+        symbol, value = told
+        return _replaced(symbol, value, conditions, ())
+    if (parted := algebra.parted(conditions, symbols)) is not None:
+        part, by = parted
+        return _replaced(part.whole, part.value, (c for c in conditions if c not in by), [part])
+    return {}, [], ()
+
+
+def _replaced(
+    symbol: Symbol, value: Dim, conditions: Iterable[Condition], parts: Sequence[Sum]
+) -> tuple[dict[Symbol, Dim], list[Condition], Sequence[Sum]]:
+    """Return conditions where a symbol is replaced, and its range among them."""
+    most = value if symbol.most == inf else int(symbol.most)
+    within = (Condition(symbol.least, "<=", value), Condition(value, "<=", most))
+    values = {symbol: value}
+    return values, [*(c.replaced(values) for c in conditions), *within], parts
 
 
 @dataclass(frozen=True)
@@ -44,18 +83,19 @@ def settled(graph: Graph) -> Settled:
     """Return a graph whose symbols are those that its conditions leave: equal ones are one, what must be a number is
     one, what must be a multiple says so, and ranges are narrow. Raises InvalidGraph where no values fulfil them all,
     OperandError where an extent does not follow from those of the inputs."""
-    found = conditions_of(graph)
+    found, sums = conditions_of(graph), list[Sum]()
     for _ in range(_MOST_ROUNDS):  # what is known of extents lets inference say more
-        order = list(dict.fromkeys(s for v in graph.inputs for d in v.shape for s in sorted(symbols_of(d))))
-        values, left = algebra.settled(found, order)
+        values, left, part = _step(found, graph)
         if not values:
             break
+        sums = [*(replace(s, least=substitute(s.least, values)) for s in sums), *part]
         nodes = {c.replaced(values): node for c, node in found.items()}
         graph = graph.copy(values)
         found = conditions_of(graph)
         for c in left:  # of ranges that inference does not know of
-            found.setdefault(c, nodes.get(c, graph.inputs[0].name))
-    given = {s for v in graph.inputs for d in v.shape for s in symbols_of(d)}
+            if c.decided() is not True:
+                found.setdefault(c, nodes.get(c, graph.inputs[0].name))
+    given = set(given_symbols(graph.inputs))
     for v in graph.values():
         if more := {s for d in v.shape for s in symbols_of(d)} - given:
             raise OperandError(
@@ -63,5 +103,9 @@ def settled(graph: Graph) -> Settled:
                 do="give the shapes (shapes=)",
             )
     typical = sizes_where(graph, found)
-    graph.metadata |= {TYPICAL: typical, EQUAL: algebra.equal_factors(found)}
+    graph.metadata |= {
+        TYPICAL: typical,
+        EQUAL: algebra.equal_factors(found),
+        SUMS: [*algebra.bounded_sums(found), *sums],
+    }
     return Settled(graph, found, typical)

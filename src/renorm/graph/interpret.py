@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from renorm.core import dtypes
-from renorm.core.dims import fixed_extents
 from renorm.core.errors import InvalidInput, RenormError, UserCodeError
+from renorm.core.inputs import fixed_extents
 from renorm.graph.ir import Graph, Node, Value
 from renorm.graph.known import substituted
 
@@ -51,7 +51,9 @@ def known(graph: Graph, inputs: Sequence[Any] | Mapping[str, Any]) -> dict[Value
 def _numbers(extents: Value, env: Mapping[Value, Array]) -> Array:
     """Return elements that are open extents, for inputs of these shapes."""
     graph = extents.graph
-    sizes = fixed_extents(graph.inputs, {v.name: env[v].shape for v in graph.inputs if v in env}, graph.name)
+    given = {v: env[v] for v in graph.inputs if v in env}
+    elements = {v.name: a.reshape(-1).tolist() for v, a in given.items() if v.deciding}
+    sizes = fixed_extents(graph.inputs, {v.name: a.shape for v, a in given.items()}, graph.name, elements)
     return substituted(extents.known, sizes).astype(dtypes.numpy_dtype(extents.dtype))
 
 

@@ -13,7 +13,7 @@ one flat graph. The text form is in graph.text.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Generator, Iterable, KeysView, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, KeysView, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import prod
@@ -23,24 +23,27 @@ from typing import Any
 import numpy as np
 
 from renorm.core import dtypes
-from renorm.core.dims import Shape, Sizes, as_shape, substitute_shape
+from renorm.core.dims import Dim, Shape, Sizes, Symbol, as_shape, static, substitute_shape, symbols_of
 from renorm.core.errors import InvalidGraph, OperandError, RenormError, UserCodeError, raised_at
 from renorm.core.indexed_list import Listed
+from renorm.core.inputs import IDLE
 from renorm.graph import known
 from renorm.graph.deferred import LARGE, Deferred, cut
+from renorm.graph.groups import External as External
+from renorm.graph.groups import Group
 from renorm.graph.layout import Blocked
 from renorm.graph.names import Names
 from renorm.graph.op import OpDef
 from renorm.graph.origin import Origin
 from renorm.graph.strided_region import StridedRegion
 from renorm.graph.types import Operand, TensorType
-from renorm.runtime.external import ExternalCode
 
 
 class Value:
     """A tensor in a graph. data: its elements if it is a constant; deferred: what computes them when somebody asks,
     where that is how they are given (graph.deferred). known: elements as ints or symbolic extents, where a shape
-    computation gives them before shapes are fixed. source: where a constant came from. exact: what a folded constant
+    computation gives them before shapes are fixed. idle: symbols of elements of an input that decide nothing.
+    source: where a constant came from. exact: what a folded constant
     was before it was rounded to its dtype (float64), so that the next fold starts from there and rounding happens once.
     layout: in which order memory holds the elements, None for row-major (graph.layout). within: where in the memory of
     another value this one lies, if it does (passes.aliasing). origin: names of the source model's values that it is, as
@@ -54,6 +57,7 @@ class Value:
         self._exact: np.ndarray[Any, Any] | None = None
         self.known: np.ndarray[Any, Any] | None = None
         self._source: Sequence[str] = ""
+        self.idle: Set[Symbol] = frozenset()
         self.layout: Blocked | None = None
         self.within: Within | None = None
         self.origin: Sequence[str] = ()
@@ -108,6 +112,22 @@ class Value:
             are_numbers = all(isinstance(e, (int, float)) for e in self.known.reshape(-1))
             return self.known.astype(dtypes.numpy_dtype(self.dtype)) if are_numbers else None
         return self.data
+
+    @property
+    def deciding(self) -> Shape:
+        """Return the extents that an input's elements are, in row-major order, where these decide shapes (IDLE for one
+        that does not); none where no element does."""
+        if self.producer is not None or self.is_constant or self.known is None:
+            return ()
+        return tuple(IDLE if symbols_of(e) & self.idle else e for e in self.known.flat)
+
+    @deciding.setter
+    def deciding(self, elements: Sequence[Dim]) -> None:
+        self.known = None
+        if elements:
+            flat = np.empty(len(elements), dtype=object)
+            flat[:] = elements
+            self.known = flat.reshape(static(self.shape))
 
     def part(self, axis: int, begin: int, end: int) -> np.ndarray[Any, Any]:
         """A constant's elements [begin, end) along an axis, in float64 where they are not computed yet."""
@@ -197,27 +217,6 @@ class Node:
     def __repr__(self) -> str:
         results = ", ".join(repr(v) for v in self.outputs)
         return f"{results} = {self.op!r}({', '.join('-' if v is None else '%' + v.name for v in self.inputs)})"
-
-
-@dataclass(frozen=True, eq=False)
-class External:
-    """Code that the target's own code generator made of a group. reads: what it is called with, each as the name of a
-    node and which of its operands that is."""
-
-    code: ExternalCode
-    reads: tuple[tuple[str, int], ...]
-
-
-@dataclass
-class Group:
-    """Nodes that run as one kernel, in order. name: the kernel's, made of its labels. is_aliased: nothing has to run,
-    since results lie within operands, or operands within results. external: what runs it, where that is not renorm's
-    code; it writes the results of the last node, and nothing else of the group exists."""
-
-    name: str
-    nodes: list[Node]
-    is_aliased: bool = False
-    external: External | None = None
 
 
 @dataclass
@@ -546,6 +545,8 @@ class Graph:
                 env[v] = new.constant(elements[v.name], v.name, "input given when compiled", exact=True)
             else:
                 env[v] = new.input(v.name, v.dtype, substitute_shape(v.shape, sizes or {}))
+                if v.known is not None:
+                    env[v].known, env[v].idle = known.substituted(v.known, sizes or {}), v.idle
         for v in self.constants.values():
             new.adopt_constant(v, env)
         for v in self.extents.values():

@@ -58,6 +58,9 @@ class Alias:
     starts: tuple[int, ...] | None = None
 
 
+Reach = tuple[Dim, Dim]  # the least, and the greatest
+
+
 @dataclass(frozen=True)
 class Demand:
     """A demand on data, without which a result is not defined; kernels give some number otherwise. operand: indices,
@@ -267,6 +270,11 @@ class OpDef:
         """Return the elements of a small integer result from what is known of operands, by which the shape chains of
         exporters are followed: an array of ints and Syms, or None where they are not known. operands: (shape, known
         elements or None), a list of those for a variadic one, None where left out."""
+        return None
+
+    def known_range(self, node: Node, ranges: Mapping[Value, Reach]) -> Reach | None:
+        """Return the least and the greatest element of an integer result, of a node of this op, as extents, where that
+        is known though the elements are not. ranges: the same of operands."""
         return None
 
     def demands(self, node: Node) -> Sequence[Demand]:

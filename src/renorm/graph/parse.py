@@ -32,7 +32,7 @@ GRAMMAR = (
 start: title "(" inputs ")" "->" "(" outputs ")" [attributes] "{" (constant | extents | node | kernel)* "}"
 title: "graph" NAME
 inputs: _list{input}
-input: INPUT ":" type
+input: INPUT ":" type ["=" "[" _list{extent} "]"]
 outputs: _list{VALUE}
 constant: "const" VALUE ":" type "=" (literal | DIGEST) ["//" NAME]
 extents: "extents" VALUE ":" type "=" "[" _list{extent} "]"
@@ -135,10 +135,13 @@ class _GraphReader(TextReader):
     def title(self, name: str) -> None:
         self._graph.name = name
 
-    def input(self, token: Token, type: TensorType) -> None:
-        name = _name(token)
+    def input(self, token: Token, type: TensorType, *elements: Dim | None) -> None:
+        name, deciding = _name(token), [e for e in elements if e is not None]
+        if deciding and (not type.is_static or prod(static(type.shape)) != len(deciding)):
+            raise self.fail(token, f"{name} is {type}, which does not have {len(deciding)} elements")
         with self.located(token):
             self._values[name] = self._graph.input(name, type.dtype, type.shape)
+            self._values[name].deciding = deciding
 
     def constant(self, token: Token, type: TensorType, elements: Any, source: str | None) -> None:
         name = _name(token)

@@ -88,8 +88,10 @@ def _value(v: Value | None) -> str:
 
 
 def _input(v: Value) -> str:
-    extents = ", ".join(map(format_facts, v.shape))
-    return f"{quoted(v.name)}: {dtypes.short(v.dtype)}[{extents}]" + (f" {v.layout}" if v.layout else "")
+    told = (v.shape, () if not v.deciding or v.known is None else v.known.flat)
+    extents, elements = (", ".join(map(format_facts, shape)) for shape in told)
+    elements = f" = [{elements}]" if elements else ""
+    return f"{quoted(v.name)}: {dtypes.short(v.dtype)}[{extents}]" + (f" {v.layout}" if v.layout else "") + elements
 
 
 def _typed(v: Value) -> str:

@@ -13,8 +13,9 @@ from functools import cache
 from math import inf, isqrt
 
 from renorm.core.conditions import Condition
-from renorm.core.dims import Dim, Symbol, linear, static, substitute, symbols_of
+from renorm.core.dims import Dim, Sym, Symbol, linear, static, substitute, symbols_of
 from renorm.core.errors import InvalidGraph
+from renorm.core.inputs import given_symbols
 from renorm.graph.ir import Graph, Value
 
 TYPICAL = "typical"  # in Graph.metadata: the values that were found for a graph whose conditions are known
@@ -37,6 +38,9 @@ def sizes_where(graph: Graph, conditions: Iterable[Condition]) -> dict[str, int]
         for axis, extent in enumerate(v.shape):
             for symbol in sorted(symbols_of(extent)):
                 candidates.setdefault(symbol, _candidates(symbol, extent, _wanted(v, axis)))
+    for symbol in given_symbols(graph.inputs):
+        if symbol not in candidates:  # of an element, which is about as large as what it decides
+            candidates[symbol] = _candidates(symbol, *_decided(graph, symbol))
     given = list(conditions)
     search = _Search(candidates, given)
     found = search.values({})
@@ -84,6 +88,16 @@ def _wanted(v: Value, axis: int) -> int:
     if axis == 0 and v.rank > 1:
         return BATCH
     return IMAGE if v.rank >= 4 and axis >= 2 else SEQUENCE
+
+
+def _decided(graph: Graph, symbol: Symbol) -> tuple[Dim, int]:
+    """Return the first extent that a symbol decides, and about how large that is."""
+    for node in graph.nodes:
+        for v in node.outputs:
+            for axis, extent in enumerate(v.shape):
+                if symbol in symbols_of(extent):
+                    return extent, _wanted(v, axis)
+    return Sym(symbol), BATCH
 
 
 def _candidates(symbol: Symbol, extent: Dim, wanted: int) -> list[int]:

@@ -12,7 +12,7 @@ from renorm.core.dtypes import ALL, NUMBERS, is_float
 from renorm.expr.nodes import Binary, Expr, binary, cast
 from renorm.graph.op import OpDef, Reject, Sample
 from renorm.graph.types import Spec, boolean, f16, f32, f64, i32, i64, u8
-from renorm.ops.shared import exact
+from renorm.ops.shared import exact, ranges
 from renorm.ops.shared.family import DIFFERENCE, LINEAR, Aligned, divided, entry, method
 
 NAN = math.nan
@@ -30,8 +30,9 @@ def arithmetic(
     divisor: bool = False,
     commutative: bool = False,
     commutes: str = "",
+    is_rising: bool = False,
 ) -> type[OpDef]:
-    """T op T -> T over all numbers. divisor: b is one, which must not be zero where it is an integer."""
+    """T op T -> T over all numbers. divisor: b is one, not zero where it is an integer. is_rising: in both operands."""
 
     def b(spec: Spec, *values: int) -> Spec:
         return spec.of(np.resize(values, [int(str(d)) for d in spec.type.shape])) if divisor else spec
@@ -49,6 +50,7 @@ def arithmetic(
         element=method(element),
         numpy=method(numpy),
         known_element=staticmethod(known),
+        known_range=ranges.rising(known) if is_rising else OpDef.known_range,
         demands=(lambda self, node: divided(node)) if divisor else OpDef.demands,
         samples=[
             Sample(f32[2, 3, 5], f32[2, 3, 5].between(0.5, 2)),
@@ -174,7 +176,9 @@ def _divide(a: Any, b: Any) -> Any:
 
 
 TABLE: Sequence[type[OpDef]] = [
-    arithmetic("Add", "y = a + b", lambda a, b: a + b, np.add, exact.add, commutative=True, commutes=LINEAR),
+    arithmetic(
+        "Add", "y = a + b", lambda a, b: a + b, np.add, exact.add, commutative=True, commutes=LINEAR, is_rising=True
+    ),
     arithmetic("Sub", "y = a - b", lambda a, b: a - b, np.subtract, exact.subtract, commutes=DIFFERENCE),
     arithmetic("Mul", "y = a * b", lambda a, b: a * b, np.multiply, exact.multiply, commutative=True),
     arithmetic(

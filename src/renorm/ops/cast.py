@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,8 @@ from renorm import te, topi
 from renorm.core import conversion, dtypes
 from renorm.core.dims import Sym
 from renorm.graph.attributes import Type
-from renorm.graph.op import OnnxNode, Reject, Sample
+from renorm.graph.ir import Node, Value
+from renorm.graph.op import OnnxNode, Reach, Reject, Sample
 from renorm.graph.types import Operand, TensorType, bf16, boolean, f16, f32, f64, i8, i32, i64, u8
 from renorm.ops.shared import exact
 from renorm.ops.shared.family import Elementwise
@@ -43,6 +45,10 @@ class Cast(Elementwise):
 
     def known_result(self, x: exact.Known) -> np.ndarray[Any, Any] | None:
         return exact.elementwise(self._known, x)
+
+    def known_range(self, node: Node, ranges: Mapping[Value, Reach]) -> Reach | None:
+        is_wide = self.to in ("int32", "int64")  # as extents are
+        return ranges.get(x) if is_wide and (x := node.inputs[0]) is not None else None
 
     def _known(self, x: Any) -> Any:
         """An extent stays one in every type but bool: those that occur are exact in float32 too."""

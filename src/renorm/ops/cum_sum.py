@@ -34,7 +34,7 @@ class CumSum(OpDef):
     def infer(self, x: Operand, axis: Operand) -> Shape:
         if axis.known is None or axis.shape not in ((), (1,)):
             raise OperandError(f"cum_sum: {axis} is not a scalar that is known at compile time")
-        dims.normalize_axis(int(axis.known.reshape(-1)[0]), x.rank)
+        dims.normalize_axis(dims.number(axis.known.reshape(-1)[0], "cum_sum: its axis"), x.rank)
         return x.shape
 
     def compute(self, x: te.Tensor, axis: np.ndarray[Any, Any]) -> te.Tensor:

@@ -25,11 +25,9 @@ INDICES = ("int64", "int32")
 
 
 def indexed(node: Node, axis: int, is_whole: bool = False) -> list[Demand]:
-    """That indices, the second operand, are within an axis of the first; is_whole: within as many from there on as
-    their last axis says. Of a single axis constant ones are: `check_indices`."""
-    x, indices = node.inputs
-    assert x is not None
-    assert indices is not None
+    """That indices, the second operand, are within an axis of the first; is_whole: within as many as their last axis
+    says. Of a single axis constant ones are: `check_indices`."""
+    x, indices = node.operands
     first, count = axis % x.rank, static(indices.shape[-1:])[0] if is_whole else 1
     if not count or (not is_whole and indices.is_constant):
         return []
@@ -42,6 +40,7 @@ def check_indices(x: Operand, axis: int, indices: Operand) -> None:
     extent = x.shape[axis]
     if extent == 0 and is_static(indices.shape) and 0 not in indices.shape:
         raise OperandError(f"{x}: axis {axis} has no elements, {indices} asks for some")
+    dims.take(dims.minimum(1, dims.size(indices.shape)), "<=", extent)
     for i in [] if indices.known is None else indices.known.reshape(-1).tolist():
         if isinstance(i, int) and isinstance(extent, int) and not -extent <= i < extent:
             raise OperandError(f"{x}: index {i} is outside axis {axis} of extent {extent}")

@@ -11,7 +11,7 @@ from renorm.core import dims
 from renorm.core.dims import Dim
 from renorm.core.dtypes import NUMBERS
 from renorm.core.errors import OperandError
-from renorm.expr.nodes import Expr, cast, select
+from renorm.expr.nodes import Expr, as_expr, cast, select
 from renorm.graph.attributes import Int
 from renorm.graph.op import Reject, Sample
 from renorm.graph.types import Operand, f32, i32, i64
@@ -36,12 +36,13 @@ class OneHot(Injective):
         return (*indices.shape[:axis], extent, *indices.shape[axis:])
 
     def compute(self, indices: te.Tensor, depth: np.ndarray[Any, Any], values: te.Tensor) -> te.Tensor:
-        axis, extent = dims.normalize_axis(self.axis, indices.ndim + 1), int(depth.reshape(-1)[0])
+        axis, extent = dims.normalize_axis(self.axis, indices.ndim + 1), depth.reshape(-1)[0]
+        extent = extent if isinstance(extent, Expr) else int(extent)  # an open one counts as a number
 
         def element(*i: Expr) -> Expr:
             index = cast("int64", indices[(*i[:axis], *i[axis + 1 :])])
             here = cast("int64", i[axis])
-            hit = here.equal(select(index < 0, index + extent, index))
+            hit = here.equal(select(index < 0, index + cast("int64", as_expr(extent)), index))
             return select(hit, values[1], values[0])
 
         shape = (*indices.shape[:axis], extent, *indices.shape[axis:])

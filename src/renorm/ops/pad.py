@@ -70,7 +70,11 @@ class Pad(Movement):
 
     def around(self, rank: int, pads: Any, axes: Any) -> list[tuple[Any, Any]]:
         """(before, after) of each axis of x."""
-        chosen = [dims.normalize_axis(int(a), rank) for a in axes] if axes is not None else list(range(rank))
+        chosen = (
+            [dims.normalize_axis(dims.number(a, "pad: its axis"), rank) for a in axes]
+            if axes is not None
+            else list(range(rank))
+        )
         if len(pads) != 2 * len(chosen):
             raise OperandError(f"pad: {len(pads)} pads for {len(chosen)} axes", ["each axis has one before, one after"])
         found: list[tuple[Any, Any]] = [(0, 0)] * rank

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from renorm import te
 from renorm.core import dtypes
-from renorm.core.dims import Dim, Sym, maximum
+from renorm.core.dims import Dim, Sym, maximum, take
 from renorm.core.errors import OperandError
 from renorm.expr.nodes import Expr, cast, const
-from renorm.graph.op import Reject, Sample
+from renorm.graph.ir import Node, Value
+from renorm.graph.op import Reach, Reject, Sample
 from renorm.graph.types import Operand, f32, f64, i32, i64
 from renorm.ops.shared import exact
 from renorm.ops.shared.family import Injective
@@ -33,15 +35,15 @@ class Range(Injective):
         return (_count(*(None if o.known is None else o.known.reshape(-1)[0] for o in (start, limit, delta))),)
 
     def compute(self, start: Any, limit: Any, delta: Any) -> te.Tensor:
-        dtype, open_dims = dtypes.from_numpy(delta.dtype), OpenDims()  # an open delta gives no count
-        first, last, step = (v.reshape(-1).tolist()[0] for v in (start, limit, delta))
-        begin, end = (open_dims.dim(e) if isinstance(e, Expr) else e for e in (first, last))
-        count = _count(begin, end, step)
+        open_dims, bounds = OpenDims(), [v.reshape(-1).tolist()[0] for v in (start, limit, delta)]
+        known = [v.dtype for v in (start, limit, delta) if v.dtype != object]  # open ones are integers
+        dtype = dtypes.from_numpy(known[0]) if known else "int64"
+        count = _count(*(open_dims.dim(e) if isinstance(e, Expr) else e for e in bounds))
         assert count is not None  # inference has found it
+        first, step = (cast(dtype, e) if isinstance(e, Expr) else const(e, dtype) for e in (bounds[0], bounds[2]))
 
         def element(i: Expr) -> Expr:
-            start = cast(dtype, first) if isinstance(first, Expr) else const(first, dtype)
-            return cast(dtype, i) * const(step, dtype) + start
+            return cast(dtype, i) * step + first
 
         return te.compute((open_dims.extent(count),), element, name="range", tag=te.tag.INJECTIVE)
 
@@ -55,6 +57,11 @@ class Range(Injective):
             return None
         values = range(*bounds)
         return np.array(values, dtype=object) if len(values) <= exact.MOST else None
+
+    def known_range(self, node: Node, ranges: Mapping[Value, Reach]) -> Reach | None:
+        bounds = [None if v is None or v.known is None else v.known.reshape(-1)[0] for v in node.inputs]
+        start, limit, delta = (b if isinstance(b, (int, Sym)) else None for b in bounds)
+        return None if start is None or limit is None or not isinstance(delta, int) or delta < 1 else (start, limit - 1)
 
     def to_onnx(self, node: Any, opset: int) -> Any:
         """ONNX takes scalars only."""
@@ -79,16 +86,17 @@ class Range(Injective):
 
 def _count(start: Any, limit: Any, delta: Any) -> Dim | None:
     """Return how many elements; None where that is not known yet."""
-    if delta is None or isinstance(delta, Sym):
-        return None
-    if delta == 0:
+    if delta is not None and not isinstance(delta, Sym) and delta == 0:
         raise OperandError("range: delta is 0")
-    if start is None or limit is None:
+    if start is None or limit is None or delta is None:
         return None
-    if isinstance(start, Sym) or isinstance(limit, Sym):
-        if not isinstance(delta, int):
+    if isinstance(start, Sym) or isinstance(limit, Sym) or isinstance(delta, Sym):
+        if not isinstance(delta, (int, Sym)):
             return None
-        span, step = (limit - start, delta) if delta > 0 else (start - limit, -delta)
+        if isinstance(delta, Sym):
+            take(1, "<=", delta)
+        is_up = isinstance(delta, Sym) or delta > 0
+        span, step = (limit - start, delta) if is_up else (start - limit, -delta)
         return maximum(0, (span + (step - 1)) // step)
     if isinstance(delta, int):
         return len(range(start, limit, delta))

@@ -50,7 +50,7 @@ class Slice(Movement):
     @staticmethod
     def _axes(rank: int, axes: Any, like: Sequence[Dim]) -> list[int]:
         """The axes that bounds belong to, in order."""
-        given = range(dims.static(like)[0]) if axes is None else [int(a) for a in axes]
+        given = range(dims.static(like)[0]) if axes is None else [dims.number(a, "slice: its axis") for a in axes]
         found = [dims.normalize_axis(a, rank) for a in given]
         if len(set(found)) < len(found):
             raise OperandError(f"slice: axes {list(given)} name an axis twice")

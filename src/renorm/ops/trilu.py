@@ -33,7 +33,9 @@ class Trilu(Injective):
         # a diagonal outside the matrix is the same as one just outside it
         open_dims = OpenDims()
         reach = sum(open_dims.shape(x.shape[-2:]))
-        within = 0 if k is None else maximum(-reach, minimum(reach, int(k.reshape(-1)[0])))
+        diagonal = 0 if k is None else k.reshape(-1)[0]
+        diagonal = open_dims.dim(diagonal) if isinstance(diagonal, Expr) else int(diagonal)
+        within = 0 if k is None else maximum(-reach, minimum(reach, diagonal))
         offset = open_dims.extent(within)
 
         def element(*i: Expr) -> Expr:

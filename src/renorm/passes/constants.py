@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from renorm.core import dtypes
-from renorm.core.dims import static
+from renorm.core.dims import Sym, static
 from renorm.graph import interpret
 from renorm.graph.ir import Graph, Node, Value
 from renorm.ops.reshape import Reshape
@@ -54,14 +54,24 @@ class FixStaticOperands:
                 if data is not None:
                     maker = v.producer.name if v.producer else v.name
                     node.replace_operand(v, graph.constant(data, v.name, f"computed by {maker}"))
-                elif not self.opens or v.producer is None or v.known is None or not dtypes.is_int(v.dtype):
+                elif not self.opens or v.name in graph.extents or (extents := _extents(v)) is None:
                     continue
                 elif isinstance(node.op, Reshape):  # to which an extent of 0 would mean another one
                     node.op = node.op.with_attributes(allowzero=True)
                     node.replace_operand(v, extents_of(graph, node.output.shape))
                 else:
-                    node.replace_operand(v, graph.open_constant(v.known, v.name, v.dtype))
+                    node.replace_operand(v, graph.open_constant(extents, v.name, v.dtype))
         return node.operands is not before
+
+
+def _extents(v: Value) -> np.ndarray[Any, Any] | None:
+    """Return known elements that are integers or extents, be they of floats; None for others."""
+    if v.known is None:
+        return None
+    whole = np.empty(v.known.size, dtype=object)
+    for i, e in enumerate(v.known.flat):
+        whole[i] = e if isinstance(e, (int, Sym)) else int(e) if isinstance(e, np.floating) and e == e // 1 else None
+    return None if any(e is None for e in whole) else whole.reshape(v.known.shape)
 
 
 def _is_small(v: Value) -> bool:

@@ -13,13 +13,15 @@ from typing import Any
 import numpy as np
 
 from renorm.core.difference import judge
-from renorm.core.dims import Symbol, static, substitute_shape, symbols_of
+from renorm.core.dims import Symbol
 from renorm.core.dtypes import is_float
 from renorm.core.errors import RenormError
+from renorm.core.inputs import given_symbols
 from renorm.core.random_inputs import random_inputs
 from renorm.core.tolerance import tolerance
 from renorm.graph import interpret
 from renorm.graph.ir import Graph, Node, Value
+from renorm.graph.typical import TYPICAL
 from renorm.passes.sensitivity import Sensitivity
 
 Array = np.ndarray[Any, Any]
@@ -31,16 +33,15 @@ def evaluate_on_random_inputs(graph: Graph) -> tuple[dict[str, Array], dict[Valu
     """Return random inputs by name, and all values that they give.
 
     Integers are small numbers of both signs, or 0 and 1 where the network refuses those (as indices, say). Open extents
-    are the first of EXTENTS with which it can be computed. Where there is none, raise the error of the last try, which
-    names the node.
+    are the first of EXTENTS with which it can be computed, or typical ones. Where there is none, raise the error of the
+    last try, which names the node.
     """
     error: RenormError | None = None
     symbols = open_extents(graph)
-    for extent in EXTENTS if symbols else (1,):
-        sizes = {str(s): nearest(s, extent) for s in symbols}
-        shapes = {v.name: static(substitute_shape(v.shape, sizes)) for v in graph.inputs}
+    tried = [{str(s): nearest(s, extent) for s in symbols} for extent in (EXTENTS if symbols else (1,))]
+    for sizes in (*tried, *([graph.metadata[TYPICAL]] if symbols and TYPICAL in graph.metadata else [])):
         for integers in ((-4, 8), (0, 1)):
-            inputs = random_inputs(graph.inputs, shapes=shapes, integers=integers)
+            inputs = random_inputs(graph.inputs, integers=integers, sizes=sizes)
             try:
                 return inputs, interpret.evaluate(graph, inputs)
             except RenormError as failed:
@@ -52,7 +53,7 @@ def evaluate_on_random_inputs(graph: Graph) -> tuple[dict[str, Array], dict[Valu
 
 def open_extents(graph: Graph) -> list[Symbol]:
     """Return the symbols of a network's inputs."""
-    return list(dict.fromkeys(s for v in graph.inputs for d in v.shape for s in sorted(symbols_of(d))))
+    return given_symbols(graph.inputs)
 
 
 def nearest(symbol: Symbol, extent: int) -> int:

@@ -20,6 +20,7 @@ import numpy as np
 from renorm.core import dtypes
 from renorm.core.dims import is_static, static
 from renorm.core.errors import InvalidInput
+from renorm.core.inputs import IDLE
 from renorm.core.room import out_of_memory
 from renorm.runtime import pool
 from renorm.runtime.dlpack import bfloat16_view
@@ -192,9 +193,31 @@ def shapes_of(
         if type(value) is np.ndarray:
             found[spec.name] = value.shape
         elif isinstance(view := "missing" if value is None else view_of(value), str):
-            problems += [f"input {spec.name}: {view}, expected {_type(spec)}"] * (not is_static(spec.shape))
+            problems += [f"input {spec.name}: {view}, expected {_type(spec)}"] * bool(
+                spec.deciding or not is_static(spec.shape)
+            )
         else:
             found[spec.name] = view.shape
+    if problems:
+        raise InvalidInput(f"{module}: the arrays given do not fit its inputs", problems)
+    return found
+
+
+def elements_of(
+    module: str, specs: Sequence[TensorSpec], args: Sequence[Any], named: Mapping[str, Any]
+) -> dict[str, tuple[int, ...]]:
+    """Return the elements, row-major, of arrays that are given for inputs which decide shapes, by name and in order.
+    Raises InvalidInput for one of another dtype."""
+    found, problems = dict[str, tuple[int, ...]](), list[str]()
+    for i, spec in enumerate(specs):
+        if spec.deciding:
+            array = view_of(args[i] if i < len(args) else named.get(spec.name))
+            assert not isinstance(array, str)  # which shapes_of has found
+            if array.dtype != dtypes.numpy_dtype(spec.dtype):
+                problems.append(f"input {spec.name}: {_mismatch(array, Slot(spec))}, expected {_type(spec)}")
+            elif array.size == len(spec.deciding):
+                elements = zip(spec.deciding, array.reshape(-1).tolist())
+                found[spec.name] = tuple(IDLE if d == IDLE else n for d, n in elements)
     if problems:
         raise InvalidInput(f"{module}: the arrays given do not fit its inputs", problems)
     return found

@@ -18,7 +18,7 @@ from renorm.core.errors import Cancelled, InvalidArtifact, InvalidInput, Invalid
 from renorm.core.limits import DEFAULT, Limits
 from renorm.runtime import artifact, external, layout, loader
 from renorm.runtime import threads as teams
-from renorm.runtime.arrays import Array, Slot, address, bind, bind_out, overlap, shapes_of
+from renorm.runtime.arrays import Array, Slot, address, bind, bind_out, elements_of, overlap, shapes_of
 from renorm.runtime.checks import Check, judge
 from renorm.runtime.cpu import obstacles
 from renorm.runtime.external import Entry, ExternalCode
@@ -116,16 +116,19 @@ class Module:
         self._cancels, self._counted = Word(), count(1)
         arch = platform.machine()
         self._obstacles = obstacles(program.machine, arch)
-        self._only: Sized | None = None  # of a program that is not open, and runs here
+        self._fixed: Sized | None = None  # of a program that is not open, and runs here
+        self._only: Sized | None = None  # the same where no input decides anything
+        self._decides = any(spec.deciding for spec in self.inputs)
         if not self._obstacles:
             self._image = loader.load(objects, arch)
             self._entries = self._external_entries()
             self._tables = Launches(program, self._image, self._entries, self._weights)
-            self._sizes = dict[tuple[tuple[int, ...], ...], Sized]()  # by the shapes of inputs
+            self._sizes = dict[tuple[tuple[int, ...], ...], Sized]()  # by shapes of inputs, and elements that decide
             if not program.typical:
-                self._only = self._sized({})
+                self._fixed = self._sized({})
+                self._only = None if self._decides else self._fixed
             region = threads if isinstance(threads, ParallelRegion) else None
-            useful = teams.working(self._threads) if self._only is None else self._only.threads
+            useful = teams.working(self._threads) if self._fixed is None else self._fixed.threads
             self._team = teams.team(useful, walker, arch, region)
 
     @property
@@ -179,16 +182,18 @@ class Module:
         return sized
 
     def _sized_for(self, args: Sequence[Any], named: Mapping[str, Any]) -> Sized:
-        """Return what a run on these arrays needs. Raises InvalidInput where an extent is not what it may be, or what
-        another input says."""
+        """Return what a run on these arrays needs. Raises InvalidInput where an extent, or an element that decides
+        shapes, is not what it may be, or what another input says."""
         if self._obstacles:
             do = "save it, and load it on a machine of that kind"
             raise InvalidTarget(f"{self.name} was compiled for another machine", self._obstacles, do)
         shapes = shapes_of(self.name, self.inputs, args, named)
-        key = tuple(shapes.values())
+        elements = elements_of(self.name, self.inputs, args, named) if self._decides else {}
+        key = (*shapes.values(), *elements.values())
         found = self._sizes.get(key)
         if found is None:
-            found = self._sized(self.program.values(shapes))
+            values = self.program.values(shapes, elements)
+            found = self._fixed or self._sized(values)
             if found.other is not None:
                 return found  # whoever made it keeps it as long as it is worth it
             while len(self._sizes) >= TABLES:
@@ -286,8 +291,8 @@ class Module:
         """Runs the network, whose extents are fixed, once on memory at these addresses: of inputs and state, then of
         outputs and the state after. That there is what the program says, and that nothing is written over what is read,
         is the caller's to know."""
-        assert self._only is not None
-        self._run(self._only, addresses, self._cancels.value)
+        assert self._fixed is not None
+        self._run(self._fixed, addresses, self._cancels.value)
 
     def _run(
         self,

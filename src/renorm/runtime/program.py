@@ -21,12 +21,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil, prod
 from reprlib import repr as short
+from types import MappingProxyType
 
 from renorm.core import dtypes
 from renorm.core.conditions import Condition
-from renorm.core.dims import Dim, Sym, Symbol, fixed_extents, integer, static, symbols_of
+from renorm.core.dims import Dim, Sym, Symbol, format_shape, integer, static, symbols_of
 from renorm.core.errors import InvalidArtifact, InvalidInput
 from renorm.core.extents import LARGEST, LONGEST, Evaluation
+from renorm.core.inputs import fixed_extents, format_elements, given_extents, given_symbols
 from renorm.core.lazy import cached_property
 from renorm.runtime.checks import Check
 from renorm.runtime.report import Report
@@ -40,18 +42,22 @@ _MOST_AXES = 64  # NumPy's
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """An input or an output: its name in the source model, its dtype (a name of core.dtypes), its shape."""
+    """An input or an output: its name in the source model, its dtype (a name of core.dtypes), its shape.
+
+    deciding: the extents that an input's elements are, in row-major order, where these decide shapes.
+    """
 
     name: str
     dtype: str
     shape: tuple[Dim, ...]
+    deciding: tuple[Dim, ...] = field(default=(), kw_only=True)
 
     @property
     def nbytes(self) -> int:
         return prod(static(self.shape)) * dtypes.itemsize(self.dtype)
 
     def __str__(self) -> str:
-        return f"{self.name} {dtypes.short(self.dtype)}[{', '.join(map(str, self.shape))}]"
+        return f"{self.name} {dtypes.short(self.dtype)}{format_shape(self.shape)}{format_elements(self.deciding)}"
 
 
 @dataclass(frozen=True)
@@ -157,13 +163,13 @@ class External:
 
 @dataclass(frozen=True)
 class Positive:
-    """An extent of a step, which is not run where it is not positive: it has nothing to do then. is_needed: it has
-    something to do, and the program does not run."""
+    """An extent of a step, which is not run where it is not positive: it has nothing to do then. written: how many
+    elements it has to write all the same; where there are any, the program does not run."""
 
     is_row = True
 
     extent: Dim
-    is_needed: bool = False
+    written: Dim = 0
 
 
 @dataclass(frozen=True)
@@ -253,18 +259,20 @@ class Program:
     @property
     def symbols(self) -> tuple[Symbol, ...]:
         """Its symbols, with what is known of each."""
-        return tuple(sorted({s for spec in self.inputs for extent in spec.shape for s in symbols_of(extent)}))
+        return tuple(sorted(given_symbols(self.inputs)))
 
-    def values(self, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
-        """Return what symbols are where inputs have these shapes. Raises InvalidInput that names every contradiction,
-        and symbols that no shape tells."""
+    def values(
+        self, shapes: Mapping[str, Sequence[int]], elements: Mapping[str, Sequence[int]] = MappingProxyType({})
+    ) -> dict[str, int]:
+        """Return what symbols are where inputs have these shapes, and those that decide shapes these elements. Raises
+        InvalidInput that names every contradiction, and symbols that nothing tells."""
         known = self.inputs[: len(self.inputs) - self.states]
         try:
-            found = fixed_extents(known, shapes, self.name)
+            found = fixed_extents(known, shapes, self.name, elements)
         except (ZeroDivisionError, OverflowError) as error:  # an extent that is a quotient, and not of any number
             raise InvalidInput(f"the shapes given do not fit {self.name}", [str(error)]) from error
         if missing := [name for name in self.typical if name not in found]:
-            raise InvalidInput(f"{self.name}: no shape tells the extent {', '.join(missing)}", list(map(str, known)))
+            raise InvalidInput(f"{self.name}: nothing tells the extent {', '.join(missing)}", list(map(str, known)))
         values = {name: found[name] for name in self.typical}
         self._require(values)
         return values
@@ -290,14 +298,14 @@ class Program:
 
     def _extents(self) -> Iterator[Dim]:
         for spec in (*self.inputs, *self.outputs):
-            yield from spec.shape
+            yield from given_extents(spec)
         for code in self.codes:
             yield from (*code.phases, code.scratch)
         for step in self.steps:
             for a in step.args:
                 yield from (a.at, a.offset)
             for p in step.positive:
-                yield p.extent
+                yield from (p.extent, p.written)
         for buffer in self.buffers:
             yield buffer.size
             for a in buffer.above:
@@ -322,6 +330,9 @@ class Program:
         gaps = (of(a.end) - of(a.begin) for b in self.buffers for a in b.above)
         offsets, arena = place([of(b.size) for b in self.buffers], others, gaps)
 
+        def spec(s: TensorSpec) -> TensorSpec:
+            return replace(s, shape=tuple(map(of, s.shape)), deciding=tuple(map(of, s.deciding)))
+
         def argument(a: Argument) -> Argument:
             if a.kind == "buffer":
                 return Argument("arena", offsets[integer(a.at)], of(a.offset))
@@ -330,7 +341,7 @@ class Program:
         def step(s: Step) -> Step:
             args = tuple(map(argument, s.args))
             missing = [p for p in s.positive if of(p.extent) <= 0]
-            if needed := [p.extent for p in missing if p.is_needed]:
+            if needed := [p.extent for p in missing if of(p.written) > 0]:
                 facts = [f"kernel {s.kernel!r} needs {extent}, which is {of(extent)}" for extent in needed]
                 raise InvalidInput(f"{self.name}: an extent is not positive", facts)
             return Step(s.kernel, s.code + len(self.codes) * bool(missing), args, s.waits)
@@ -345,8 +356,8 @@ class Program:
         spent = sum(c * integer(n) for s in steps for c, n in zip(costs[s.code], codes[s.code].phases))
         return replace(
             self,
-            inputs=tuple(replace(s, shape=tuple(map(of, s.shape))) for s in self.inputs),
-            outputs=tuple(replace(s, shape=tuple(map(of, s.shape))) for s in self.outputs),
+            inputs=tuple(map(spec, self.inputs)),
+            outputs=tuple(map(spec, self.outputs)),
             codes=codes,
             steps=steps,
             checks=tuple(replace(c, extents=tuple(map(of, c.extents))) for c in self.checks),
@@ -449,6 +460,7 @@ class Program:
         fixed += [a.at for s in self.steps for a in s.args if a.kind not in ("arena", "weight", "extent")]
         fixed += [c.object for c in self.codes] + [s.code for s in self.steps]
         found += [f"{e} must be fixed" for e in fixed if isinstance(e, Sym)]
+        found += [f"elements {short(s.deciding)} of {s}" for s in self.inputs if not _may_decide(s)]
         relations = {r.condition.relation for r in self.conditions} - {"==", "<="}
         found += [f"a condition {short(relation)}" for relation in sorted(relations)]
         if not self.typical:
@@ -472,11 +484,12 @@ class Program:
             return found
         try:
             at = self.evaluation.at(self.typical)
-            shapes = {
-                spec.name: [at[self.evaluation.index[e]] if isinstance(e, Sym) else e for e in spec.shape]
-                for spec in self.inputs
-            }
-            if (values := self.values(shapes)) != self.typical:
+
+            def of(told: Iterable[Dim]) -> list[int]:
+                return [at[self.evaluation.index[e]] if isinstance(e, Sym) else e for e in told]
+
+            shapes = {spec.name: of(spec.shape) for spec in self.inputs}
+            if (values := self.values(shapes, {spec.name: of(spec.deciding) for spec in self.inputs})) != self.typical:
                 return [f"extents {short(values)}, expected {short(self.typical)}"]
         except InvalidInput as error:
             return [str(error)]
@@ -527,6 +540,14 @@ class Program:
             if offset + spec.nbytes > size:
                 found.append(f"kernel {step.kernel!r}, argument {i}: {spec} reaches outside {size} bytes of {a.kind}")
         return found
+
+
+def _may_decide(spec: TensorSpec) -> bool:
+    """Return whether an input has the elements that it is said to have."""
+    if not spec.deciding:
+        return True
+    is_fixed = all(isinstance(e, int) for e in spec.shape)
+    return is_fixed and prod(static(spec.shape)) == len(spec.deciding) and spec.dtype in dtypes.BY_NAME
 
 
 def _bound(code: Code, of: Callable[[Dim], int]) -> Code:

@@ -84,13 +84,14 @@ class Launches:
     def __init__(self, program: Program, image: Image, entries: Sequence[Entry] = (), weights: Weights | None = None):
         self._program = program
         slots, first = list[tuple[int, Dim, Dim, int]](), [0]  # base, at, offset, buffer
-        positive, concerns = list[Dim](), list[tuple[bool, int, int]]()  # extents; is_needed, phases of the step
+        positive, written, concerns = list[Dim](), list[Dim](), list[tuple[int, int]]()  # the last: phases of the step
         phases, extents = list[tuple[int, int, int, bool, int, int]](), list[Dim]()
         costs = list[float]()
         for step in program.steps:
             code, args = program.codes[step.code], len(slots) * _WORD
             positive += [p.extent for p in step.positive]
-            concerns += [(p.is_needed, first[-1], first[-1] + len(code.phases)) for p in step.positive]
+            written += [p.written for p in step.positive]
+            concerns += [(first[-1], first[-1] + len(code.phases))] * len(step.positive)
             slots += [self._slot(a) for a in step.args]
             if isinstance(code.scratch, Sym) or code.scratch:
                 slots.append((_SCRATCH, 0, 0, -1))
@@ -115,7 +116,7 @@ class Launches:
             self._apart[is_weight] = weights.distances([integer(s[1]) for s in slots if s[0] == _WEIGHT])
         self._tensors = [(t.shape, dtypes.itemsize(t.dtype)) for t in (*program.inputs, *program.outputs)]
         self._scratch = tuple({c.scratch for c in program.codes})
-        self._positive, self._concerns = _Column(positive, index), concerns
+        self._positive, self._written, self._concerns = _Column(positive, index), _Column(written, index), concerns
         self._sizes = _Column([b.size for b in program.buffers], index)
         above = [a for b in program.buffers for a in b.above]
         self._ends, self._begins = _Column([a.end for a in above], index), _Column([a.begin for a in above], index)
@@ -144,10 +145,11 @@ class Launches:
 
         extent, offset = self._extents.at(known), self._at.at(known) + self._offset.at(known)
         is_sound = True
-        for i in np.flatnonzero(self._positive.at(known) <= 0):
-            is_needed, begin, end = self._concerns[i]
-            is_sound = is_sound and not is_needed
+        for i in np.flatnonzero(missing := self._positive.at(known) <= 0):
+            begin, end = self._concerns[i]
             extent[begin:end] = 0
+        if missing.any():
+            is_sound = not self._lacks(known)
         arena = program.arena_bytes
         if self._others:
             sizes, gaps = self._sizes.at(known).tolist(), self._ends.at(known) - self._begins.at(known)
@@ -194,8 +196,10 @@ class Launches:
 
     def lacks(self, values: Mapping[str, int]) -> bool:
         """Return whether a kernel has something to do, and an extent that it takes to be positive is not."""
-        extents = self._positive.at(np.array(self._program.evaluation.at(values), np.int64))
-        return any(self._concerns[i][0] for i in np.flatnonzero(extents <= 0))
+        return self._lacks(np.array(self._program.evaluation.at(values), np.int64))
+
+    def _lacks(self, known: Words) -> bool:
+        return bool(((self._positive.at(known) <= 0) & (self._written.at(known) > 0)).any())
 
     def _misfit(self, values: Mapping[str, int]) -> InvalidInput:
         told = ", ".join(f"{name} is {value}" for name, value in values.items())

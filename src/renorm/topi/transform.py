@@ -237,11 +237,13 @@ def strided_slice(
 
 
 class Taken(NamedTuple):
-    """The positions start, start + step, ..., so many; start and count may be open."""
+    """The positions start, start + step, ..., so many; start and count may be open. last: the last one that there is,
+    where positions are known not to lie beyond by what cannot be proven here."""
 
     start: int
     step: int
     count: int
+    last: int | None = None
 
 
 @checked("topi.")
@@ -253,7 +255,8 @@ def gather_ranges(x: te.Tensor, ranges: Sequence[range | Taken]) -> te.Tensor:
 
     def at(i: Expr, r: range | Taken) -> Expr:
         scaled = i if r.step == 1 else i * r.step
-        return scaled if same_extent(r.start, 0) else scaled + r.start
+        position = scaled if same_extent(r.start, 0) else scaled + r.start
+        return position if isinstance(r, range) or r.last is None else minimum(position, r.last)
 
     return te.compute(
         tuple(len(r) if isinstance(r, range) else r.count for r in ranges),

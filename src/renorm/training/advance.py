@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from renorm.core import dtypes
-from renorm.core.dims import fixed_extents
 from renorm.core.errors import InvalidInput
+from renorm.core.inputs import fixed_extents
 from renorm.driver.compile import Options, specialize
 from renorm.driver.module import SPECIALIZATIONS
 from renorm.graph.ir import Graph

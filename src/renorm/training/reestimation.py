@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from renorm.core.dims import fixed_extents
 from renorm.core.errors import InvalidInput
+from renorm.core.inputs import fixed_extents
 from renorm.core.limits import DEFAULT
 from renorm.driver.compile import options_of, silent
 from renorm.driver.kernels import Progress

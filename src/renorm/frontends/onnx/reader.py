@@ -13,6 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from itertools import zip_longest
 from mmap import PAGESIZE, mmap
@@ -23,6 +24,7 @@ import numpy as np
 
 from renorm.core.dims import Dim, Sym, substitute_shape
 from renorm.core.errors import InvalidModel, RenormError, UnsupportedOp, UserCodeError, raised_at, suggest
+from renorm.core.inputs import element_symbols
 from renorm.core.limits import DEFAULT, Limits
 from renorm.core.room import WORTH_A_THREAD, start_thread
 from renorm.core.stated import STATED, Declared, Stated, stated
@@ -46,6 +48,7 @@ from renorm.frontends.onnx.provenance import KEY, Provenance, SourceNode
 from renorm.frontends.problems import Problem
 from renorm.graph import registry
 from renorm.graph.attributes import Type
+from renorm.graph.deciding import inputs_of, settle
 from renorm.graph.ir import Graph, Node, Value
 from renorm.graph.op import OnnxNode, OpDef
 from renorm.ops.identity import Identity
@@ -123,6 +126,7 @@ class _Reader:
         self.graph.metadata[KEY] = self.provenance
         self.problems: list[Problem] = []
         self.missing: list[tuple[NodeProto, str]] = []  # nodes whose op renorm does not define
+        self.branching = set[Value]()  # inputs of which is taken to be so what decides a branch
         self.assumed = [*source.assumed]
         self.taken_early = Counter[str]()  # op types of nodes that are younger than the opset
         self.read_names = {name for g in graphs(proto) for n in g.node for name in n.input}
@@ -141,6 +145,7 @@ class _Reader:
             if value.name != out.name:
                 value = self.graph.apply(Identity(), [value], name=f"Identity_{out.name}", outputs=[out.name])
             self.graph.outputs.append(value)
+        settle(self.graph, self.branching)
         return self.graph
 
     def _output(self, name: str, scope: _Scope) -> Value | None:
@@ -188,6 +193,8 @@ class _Reader:
             except RenormError as error:
                 self._fault(error)
         asked = (None, None) if self.problems else (self.shapes, self.values)
+        symbols = element_symbols(found)
+        found = [replace(one, deciding=symbols.get(one.name, ())) for one in found]
         extents, values = stated(found, *asked, self.graph.name)
         self.graph.metadata[STATED] = extents
         for one in found:
@@ -195,6 +202,7 @@ class _Reader:
                 held = self.graph.constant(values[one.name], one.name, "input given when compiled", exact=True)
             else:
                 held = self.graph.input(one.name, one.dtype, substitute_shape(one.shape, extents))
+                held.deciding = substitute_shape(one.deciding, extents)
             scope.values[one.name] = held
 
     def _input(self, given: ValueInfoProto) -> Declared:
@@ -467,6 +475,7 @@ class _Reader:
                 f"the condition {condition.name!r} of If is computed when the network runs; renorm has no control flow",
                 do="give the shapes (shapes=) or inputs (inputs=) that it depends on, or export for one case",
             )
+        self.branching |= inputs_of(condition)
         wanted = "then_branch" if chosen else "else_branch"
         branch = next((a for a in proto.attribute if a.name == wanted), None)
         if branch is None:

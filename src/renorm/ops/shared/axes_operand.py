@@ -20,7 +20,7 @@ def read(node: OnnxNode, position: int = 1) -> list[int] | None:
     if known is None or any(not isinstance(a, (int, np.integer)) for a in known.reshape(-1).tolist()):
         raise OperandError(
             f"{node.op_type}: its axes {given.name!r} are computed when the network runs",
-            do="export with constant axes",
+            do="export with constant axes, or give the inputs that they depend on (inputs=)",
         )
     return [int(a) for a in known.reshape(-1)]
 

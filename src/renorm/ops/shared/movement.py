@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -18,13 +18,13 @@ import numpy as np
 
 from renorm import te, topi
 from renorm.core import dims
-from renorm.core.dims import Shape
+from renorm.core.dims import Dim, Shape, Sym
 from renorm.core.errors import InternalError
 from renorm.expr.nodes import cast
 from renorm.graph.channels import Carry
-from renorm.graph.index_map import IndexMap, Joined, Padded, Permuted, Regrouped, Reindexing, Repeated, Strided
+from renorm.graph.index_map import IndexMap, Joined, Moved, Padded, Permuted, Regrouped, Reindexing, Repeated, Strided
 from renorm.graph.ir import Node, Value
-from renorm.graph.op import Alias
+from renorm.graph.op import Alias, Reach
 from renorm.ops.shared import exact
 from renorm.ops.shared.family import Injective
 from renorm.te.open_dims import OpenDims
@@ -84,6 +84,16 @@ class Movement(Injective):
         is_small = prod(dims.static(found.shape)) <= exact.MOST
         return np.asarray(self.reference(*given), dtype=object) if is_small else None
 
+    def known_range(self, node: Node, ranges: Mapping[Value, Reach]) -> Reach | None:
+        x = node.inputs[0]
+        if x is None or x not in ranges:
+            return None
+        match self._maps(node):
+            case [Moved(steps=steps)] if not any(isinstance(step, Padded) for step in steps):
+                return ranges[x]
+            case _:
+                return None
+
     def _maps(self, node: Node) -> list[IndexMap]:
         """Return the maps of all results of a node; none where they are not known."""
         found = self._map(node.operands)
@@ -132,6 +142,14 @@ def _tensor(m: Any, open_dims: OpenDims) -> te.Tensor:
     return x
 
 
+def _last(extent: Dim, given: slice, taken: tuple[Dim, int, Dim]) -> tuple[Dim, ...]:
+    """Return the last position of an axis, where open bounds are only known to lie inside by a call's conditions."""
+    start, step, count = taken
+    farthest = start + (count - 1) * step if step > 0 else start
+    is_open = isinstance(given.start, Sym) or isinstance(given.stop, Sym)
+    return (extent - 1,) if is_open and dims.bounds(farthest - (extent - 1))[1] > 0 else ()
+
+
 def _after(x: te.Tensor, shape: Shape, step: Reindexing, open_dims: OpenDims) -> te.Tensor:
     def extents(found: Sequence[Any]) -> list[Any]:
         return [open_dims.extent(e) for e in found]
@@ -141,8 +159,9 @@ def _after(x: te.Tensor, shape: Shape, step: Reindexing, open_dims: OpenDims) ->
             return topi.reshape(x, [-1 if e is None else e for e in extents(wanted)])
         case Permuted(order=order):
             return topi.transpose(x, order)
-        case Strided():
-            return topi.gather_ranges(x, [Taken(*extents(t)) for t in step.taken(shape)])
+        case Strided(slices=slices):
+            told = zip(shape, slices, step.taken(shape))
+            return topi.gather_ranges(x, [Taken(*extents((*t, *_last(e, s, t)))) for e, s, t in told])
         case Repeated(times=times):
             return topi.tile(x, extents(times))
         case Padded(pads=pads, fill=fill, mode=mode):

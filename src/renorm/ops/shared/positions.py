@@ -47,6 +47,11 @@ class Line:
     def moved(self, by: Fraction) -> Line:
         return Line(self.slope, self.start + by, self.extent, self.length, self.scale)
 
+    def above(self) -> Line:
+        """Return positions the integers below which are those above these ones: further by less than 1, which is as
+        much as they may be apart from an integer."""
+        return self.moved(1 - Fraction(1, self.integers[2]))
+
     def at(self, o: int) -> Fraction:
         return self.slope * o + self.start
 
@@ -93,6 +98,12 @@ class OpenLine(Line):
         a, b, c = self.open_integers
         p, q = by.numerator, by.denominator
         return replace(self, open_integers=(a * q, b * q + c * p, c * q))
+
+    def above(self) -> Line:
+        if self.open_integers is None:
+            return super().above()
+        a, b, c = self.open_integers
+        return replace(self, open_integers=(a, b + c - 1, c))
 
     def reach(self, below: int = 0, above: int = 0) -> tuple[int, int]:
         return -1, self.extent  # whatever positions are

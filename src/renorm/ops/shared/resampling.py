@@ -20,20 +20,17 @@ NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil", "ceil_if_
 
 def nearest(p: Line, rule: str, o: Any) -> Any:
     """The index of the element nearest to position o. rule: ONNX's nearest_mode."""
-    _, _, c = p.integers
-    step = Fraction(1, c)  # just below one: floor(position + 1 - step) is its ceiling
     match rule:
         case "floor":
             q = p
         case "ceil":
-            q = p.moved(1 - step)
+            q = p.above()
         case "ceil_if_shrunk":
-            q = p.moved(1 - step) if p.scale < 1 else p
+            q = p.above() if p.scale < 1 else p
         case "round_prefer_ceil":
             q = p.moved(HALF)
         case _:  # round_prefer_floor: the ceiling of position - 1/2, whose denominator may be twice as large
-            q = p.moved(-HALF)
-            q = q.moved(1 - Fraction(1, q.integers[2]))
+            q = p.moved(-HALF).above()
     return q.clamped(q.floor(o), *q.reach())
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from renorm.core.dims import Dim, Sym, take
 from renorm.core.errors import OperandError
 from renorm.expr.extents import same_extent
+from renorm.expr.nodes import Expr
 
 HALF = Fraction(1, 2)
 
@@ -44,9 +45,14 @@ def resized(
     """
     result, factors = list[Dim | None](shape), list[Fraction | None]([Fraction(1)] * len(shape))
     if scales is not None:
-        if not all(s > 0 for s in scales):
+        if not all(s > 0 for s in scales if not isinstance(s, (Sym, Expr))):
             raise OperandError(f"resize: scales {scales.tolist()} must be positive")
         for a, s in zip(axes, scales):
+            if isinstance(s, (Sym, Expr)):  # a whole number, which is what the extents say as well
+                if isinstance(s, Sym):
+                    take(1, "<=", s)
+                factors[a], result[a] = None, shape[a] * cast(Any, s)
+                continue
             factors[a] = f = simplest(s)
             result[a] = shape[a] * f.numerator // f.denominator
         return result, factors

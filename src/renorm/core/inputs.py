@@ -1,0 +1,154 @@
+"""Inputs of networks, and what a call says of symbols by their shapes, and by elements that decide shapes.
+
+    x: f32[N, 3], s: i64[2] = [s.0, s.1]      of x[2, 3] and s = [4, 5]: N is 2, s.0 is 4, s.1 is 5
+
+Elements of small integer inputs are extents where shapes behind them depend on them: what Reshape is to make, where
+Slice ends, how far Range counts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from math import prod
+from types import MappingProxyType
+from typing import Protocol
+
+from renorm.core import dtypes
+from renorm.core.dims import (
+    Dim,
+    Shape,
+    Sym,
+    Symbol,
+    bounds,
+    format_range,
+    format_shape,
+    is_static,
+    linear,
+    solved,
+    static,
+    substitute,
+    symbols_of,
+)
+from renorm.core.errors import InvalidInput
+from renorm.core.extents import LONGEST
+
+FEW = 16  # elements of an input that may decide shapes, at most: pads of eight axes have as many
+IDLE = -1  # in the place of an element that decides nothing
+_NONE: Mapping[str, Sequence[int]] = MappingProxyType({})
+
+
+class Typed(Protocol):
+    """An input: of a graph, of a compiled module, or of an artifact. deciding: the extents that its elements are, in
+    row-major order, where these decide shapes (IDLE for one that does not); none where no element does."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def shape(self) -> Sequence[Dim]: ...
+    @property
+    def deciding(self) -> Sequence[Dim]: ...
+
+
+def given_extents(v: Typed) -> Shape:
+    """Return the extents that a call tells with an input."""
+    return (*v.shape, *v.deciding)
+
+
+def given_symbols(inputs: Iterable[Typed]) -> list[Symbol]:
+    """Return the symbols of inputs: those of shapes, then those of elements."""
+    inputs = list(inputs)
+    told = (*(d for v in inputs for d in v.shape), *(d for v in inputs for d in v.deciding))
+    return list(dict.fromkeys(s for d in told for s in sorted(symbols_of(d))))
+
+
+def element_symbols(inputs: Iterable[Typed]) -> dict[str, tuple[Sym, ...]]:
+    """Return what elements of small integer inputs are called, by the names of inputs: s.0 and s.1 of s, which no
+    extent is called."""
+    found, taken = dict[str, tuple[Sym, ...]](), set[str]()
+    for v in inputs:
+        if not dtypes.is_int(v.dtype) or not is_static(v.shape) or not 0 < prod(static(v.shape)) <= FEW:
+            continue
+        name = re.sub(r"\W|^(?=\d)", "_", v.name)
+        while name in taken:
+            name += "_"
+        taken.add(name)
+        found[v.name] = tuple(Sym(f"{name}.{k}") for k in range(prod(static(v.shape))))
+    return found
+
+
+def format_elements(deciding: Sequence[Dim]) -> str:
+    """Return elements that decide shapes as what is written behind the type of an input."""
+    return f" = [{', '.join('?' if d == IDLE else str(d) for d in deciding)}]" if deciding else ""
+
+
+def fixed_extents(
+    inputs: Sequence[Typed],
+    shapes: Mapping[str, Sequence[int]],
+    network: str,
+    elements: Mapping[str, Sequence[int]] = _NONE,
+) -> dict[str, int]:
+    """Return what `shapes` and `elements` (of inputs that decide shapes, row-major), by the names of inputs, say of
+    their symbols; InvalidInput names every contradiction: ranks, extents that are fixed, equal, multiples, or in a
+    range."""
+    known = {v.name: v for v in inputs}
+    problems = [f"{name!r} is not an input" for name in shapes if name not in known]
+    sizes, told = dict[str, int](), list[tuple[str, Dim, int]]()
+    for v in inputs:
+        if v.name not in shapes:
+            continue
+        given = tuple(shapes[v.name])
+        if len(given) != len(v.shape):
+            problems.append(f"{v.name} has rank {len(v.shape)}, not {len(given)}")
+            continue
+        told += ((f"{v.name}, axis {axis}", *pair) for axis, pair in enumerate(zip(v.shape, given)))
+        for k, (extent, number) in enumerate(zip(v.deciding, elements.get(v.name, ()))):
+            where = f"{v.name}, element {k}" if v.shape else v.name
+            if extent == IDLE:
+                continue
+            if number > LONGEST:
+                problems.append(f"{where}: {number}, but an extent is at most {LONGEST}")
+            else:
+                told.append((where, extent, number))
+    for where, extent, number in told:
+        problem = _solve(extent, int(number), sizes)
+        problems += [f"{where}: {problem}"] if problem else []
+    known_before = -1
+    while not problems and known_before < len(sizes):  # what is left of sums once others are known
+        known_before = len(sizes)
+        for where, extent, number in told:
+            symbols = symbols_of(extent)
+            if len(symbols) > 1 and len(symbols - sizes.keys()) == 1:
+                problem = _solve(substitute(extent, sizes), int(number), sizes)
+                by = ", ".join(f"{s} is {sizes[s]}" for s in sorted(symbols) if s in sizes)
+                problems += [f"{where}: {problem} where {by}"] if problem else []
+    if not problems:  # extents that several symbols make, or one in another way than a multiple
+        for where, extent, n in told:
+            try:
+                made = substitute(extent, sizes)
+            except ZeroDivisionError:
+                made = "a quotient by 0"
+            problems += [f"{where}: {n} where {extent} is {made}"] if made != n else []
+    if problems:
+        types = (f"{v.dtype}{format_shape(v.shape)}{format_elements(v.deciding)}" for v in inputs)
+        what = "arrays" if any(v.deciding for v in inputs) else "shapes"
+        facts = [*problems, *(f"input {v.name}: {type}" for v, type in zip(inputs, types))]
+        raise InvalidInput(f"the {what} given do not fit {network}", facts)
+    return sizes
+
+
+def _solve(extent: Dim, number: int, sizes: dict[str, int]) -> str | None:
+    """Note in `sizes` what the symbol of an extent is where the extent is a number. Return why it cannot be that."""
+    if isinstance(extent, int):
+        return f"{number} where the model has {extent}" if extent != number else None
+    least, most = bounds(extent)
+    if not least <= number <= most:
+        return f"{number}, but {extent} is in {format_range(least, most)}"
+    if (found := solved(extent, number)) is None:
+        return None if (one := linear(extent)) is None else f"{number} is {extent} for no {one[0]}"
+    symbol, (size,) = str(found[0]), static([found[1]])
+    if sizes.setdefault(symbol, size) != size:
+        return f"{symbol} is {size} here and {sizes[symbol]} elsewhere"
+    return None

@@ -1,0 +1,77 @@
+"""Inputs whose elements decide shapes: which ones do, so that their elements become extents of the graph.
+
+graph (x: f32[N, 6], s: i64[2])               ->    graph (x: f32[N, 6], s: i64[2] = [s.0, s.1])
+  y: f32[?reshape.0.0, ?reshape.0.1]          ->      y: f32[s.0, s.1]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator
+
+from renorm.core.dims import Dim, Sym, Symbol, symbols_of
+from renorm.core.inputs import element_symbols
+from renorm.graph.conditions import conditions_of
+from renorm.graph.interpret import ancestors
+from renorm.graph.ir import Graph, Node, Value
+
+
+def opened(graph: Graph) -> Graph:
+    """Return the graph where elements of inputs are extents if shapes depend on them: the same one where none do."""
+    if any(v.deciding for v in graph.inputs) or not any(_unknown(n) for n in graph.nodes):
+        return graph
+    symbols = element_symbols(graph.inputs)
+    if not symbols:
+        return graph
+    made = graph.copy()
+    for v in made.inputs:
+        v.deciding = symbols.get(v.name, ())
+    made.infer_again()
+    return made if settle(made) else graph
+
+
+def settle(graph: Graph, kept: Container[Value] = ()) -> bool:
+    """Leave extents only as elements of inputs that are kept, or on which a shape depends, or what an op is told before
+    it runs. Return whether there are any."""
+    used = {s for d in _decided(graph) for s in symbols_of(d)}
+    others = [v for v in graph.inputs if v.deciding and v not in kept and not _symbols(v) & used]
+    for v in others:
+        v.deciding = ()
+    if others:
+        graph.infer_again()
+    left = [v for v in graph.inputs if v.deciding]
+    if left:
+        used |= {s for c in conditions_of(graph) for d in (c.left, c.right) for s in symbols_of(d)}
+    for v in left:
+        v.idle = frozenset() if v in kept else _symbols(v) - used
+    return bool(left)
+
+
+def inputs_of(value: Value) -> set[Value]:
+    """Return the inputs whose elements are extents from which a value is computed."""
+    nodes = ancestors([value])
+    return {v for v in (value, *(o for n in nodes for o in n.inputs)) if v is not None and v.deciding}
+
+
+def _symbols(v: Value) -> set[Symbol]:
+    return {s for d in v.deciding for s in symbols_of(d)}
+
+
+def _static(node: Node) -> Iterator[Value]:
+    """Yield the operands that a node needs to be told."""
+    for parameter, operand in zip(node.op.parsed.operands, node.operands, strict=True):
+        if parameter.is_static and isinstance(operand, Value) and not operand.is_constant:
+            yield operand
+
+
+def _unknown(node: Node) -> bool:
+    return any(v.known is None for v in _static(node))
+
+
+def _decided(graph: Graph) -> Iterator[Dim]:
+    """Yield extents of values, and those that ops are told."""
+    for node in graph.nodes:
+        for v in node.outputs:
+            yield from v.shape
+        for v in _static(node):
+            if v.known is not None:
+                yield from (e for e in v.known.flat if isinstance(e, Sym))
