@@ -10,12 +10,13 @@ from hypothesis import given, settings
 from tests.tir.programs import check_same, execute, kernels
 
 from renorm.core.errors import InvalidSchedule
-from renorm.expr.nodes import Load
+from renorm.expr.nodes import Cast, Load, Var, const
 from renorm.expr.rewrite import walk as walk_expr
-from renorm.tir.nodes import For, If, Kernel, Store, expressions, walk
+from renorm.tir.nodes import Buffer, For, If, Kernel, Store, expressions, seq, walk
 from renorm.tir.parse import parse
 from renorm.tir.passes import PIPELINE, prepare
 from renorm.tir.passes.simplify import simplify
+from renorm.tir.passes.vectorize import vectorize
 from renorm.tir.text import simple
 
 some = settings(max_examples=60, deadline=None)
@@ -162,6 +163,14 @@ def test_the_inner_of_two_vectorized_loops_wins() -> None:
         "vectorized (i, 0, 4) { vectorized (j, 0, 8) { Y[i*8 + j] = X[j*4 + i] } }",
         "for (i, 0, 4) { Y[ramp((i*8), 1, 8)] = X[ramp(i, 4, 8)] }",
     )
+
+
+def test_a_variable_of_two_loops_has_the_range_of_each() -> None:
+    x, j, Y = Var("x"), Var("j"), Buffer("Y", "float32", 24)
+    store = Store(Y, j * 8 + x, const(2.0) + Cast("float32", j))
+    loops = [For(j, const(0), const(n), "serial", store) for n in (1, 3)]
+    before = Kernel("k", (Y,), For(x, const(0), const(8), "vectorized", seq(loops)), frozenset({"Y"}))
+    check_same(before, vectorize(before))
 
 
 def test_a_long_vectorized_loop_is_cut() -> None:

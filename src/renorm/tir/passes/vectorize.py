@@ -37,7 +37,7 @@ from renorm.tir.nodes import (
     seq,
     walk,
 )
-from renorm.tir.rewrite import replace
+from renorm.tir.rewrite import fresh_copy, replace
 from renorm.tir.scope import Scope
 
 LANES = 64  # longest vector: four registers
@@ -50,8 +50,10 @@ class _StaysSerial(Exception):
 
 def vectorize(kernel: Kernel) -> Kernel:
     """The kernel without vectorized loops."""
-    body = _visit(kernel.body, Scope.of(kernel))
-    return kernel.with_body(body)
+    bound = [s.var for s in walk(kernel.body) if isinstance(s, (For, Let))]
+    # of loops inside one that becomes vectors is asked outside of them: there a variable has one range
+    body = kernel.body if len(set(bound)) == len(bound) else fresh_copy(kernel.body)
+    return kernel.with_body(_visit(body, Scope.of(kernel)))
 
 
 def _visit(s: Stmt, scope: Scope) -> Stmt:
