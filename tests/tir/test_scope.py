@@ -16,7 +16,8 @@ from renorm.tir.scope import Scope
 def _values(scope: Scope, draw: st.DrawFn) -> dict[Var, int] | None:
     """Return values within the bounds that fulfil the facts, or None where none were found."""
     for _ in range(5):
-        env = {v: draw(st.integers(*scope.bounds.get(v, BOUNDS[v]))) for v in VARIABLES}
+        ends: dict[Any, tuple[Any, Any]] = {v: scope.bounds.get(v, BOUNDS[v]) for v in VARIABLES}
+        env = {v: draw(st.integers(*pair)) for v, pair in ends.items()}
         if all(value(fact, env) for fact in scope.facts):
             return env
     return None

@@ -88,7 +88,8 @@ class Scope:
         if self.facts:
             found.__dict__["_plain"] = self._plain._bounded(var, low, high)
         else:  # there at once, so that all scopes within share them
-            self.simplifier(), self.intervals()
+            self.simplifier()
+            self.intervals()
         # what is known here holds there: facts are taken in once, which takes long where extents are open
         for name in ("_simplifier", "_intervals"):
             own: Simplifier | Intervals | None = self.__dict__.get(name)
