@@ -58,12 +58,14 @@ class OwnSymbols:
 
     def __init__(self, graph: Graph, group: Group):
         dims = dict.fromkeys(d for d in _dims(group) if isinstance(d, Sym))
-        self._wholes = _wholes(dims, graph.metadata.get(SUMS, ()))
-        dims = dict.fromkeys(d for one in dims if isinstance(d := substitute(one, self._wholes.parts), Sym))
-        names = list(dict.fromkeys(s for d in dims for s in sorted(symbols_of(d))))
         equal: Mapping[Factor, Dim] = graph.metadata.get(EQUAL, {})
+        self._wholes = _wholes(dims, graph.metadata.get(SUMS, ()))
+        numbers: dict[Factor, Dim] = {f: d for f, d in equal.items() if isinstance(d, int)}
+        told = (substitute(substitute(one, self._wholes.parts), numbers) for one in dims)
+        dims = dict.fromkeys(d for d in told if isinstance(d, Sym))
+        names = list(dict.fromkeys(s for d in dims for s in sorted(symbols_of(d))))
         self.values: dict[Symbol, Dim] = {}
-        self._own: dict[Factor, Dim] = {}
+        self._own = numbers
         for s in names:
             parts = [f for f in dict.fromkeys(f for d in dims for f in factors_of(d)) if s in _symbols(f)]
             quotient = _finest(parts, equal)
@@ -153,6 +155,8 @@ def _of_one(parts: Mapping[Factor, set[Factor]]) -> tuple[int, Dim, dict[Factor,
         if inner is None or isinstance(f, Symbol) or not isinstance(f[2], int):
             return None
         quotients[f] = f[2], inner[1], inner[2]
+    if not quotients:  # what conditions leave are numbers
+        return None
     least = min(quotients, key=lambda f: quotients[f][0])
     divisor, k, c = quotients[least]
     made: dict[Factor, Dim] = {}

@@ -9,11 +9,12 @@ network needs of them holds (graph.conditions), for which other numbers than pri
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from math import inf, isqrt
 
 from renorm.core.conditions import Condition
-from renorm.core.dims import Dim, Sym, Symbol, linear, static, substitute, symbols_of
+from renorm.core.dims import Dim, Sym, Symbol, bounds, linear, static, substitute, symbols_of
 from renorm.core.errors import InvalidGraph
 from renorm.core.inputs import given_symbols
 from renorm.graph.ir import Graph, Value
@@ -42,8 +43,11 @@ def sizes_where(graph: Graph, conditions: Iterable[Condition]) -> dict[str, int]
         if symbol not in candidates:  # of an element, which is about as large as what it decides
             candidates[symbol] = _candidates(symbol, *_decided(graph, symbol))
     given = list(conditions)
-    search = _Search(candidates, given)
-    found = search.values({})
+    found = None
+    if any(v.deciding for v in graph.inputs):  # of which shapes behind them may have none where a small one is taken
+        some = {Condition(1, "<=", d): None for v in graph.values() for d in v.shape if bounds(d)[0] < 1}
+        found = _Search(candidates, [*given, *some]).values({})
+    found = _Search(candidates, given).values({}) if found is None else found
     if found is None:
         raise InvalidGraph(
             f"no extents were found for which {graph.name} has a result",
@@ -105,11 +109,16 @@ def _candidates(symbol: Symbol, extent: Dim, wanted: int) -> list[int]:
     which the extent is nearest to what is wanted."""
     least = max(1, symbol.least)
     most = _LARGEST if symbol.most == inf and least < _LARGEST else min(symbol.most, least + _LARGEST)
-    alone: Dim = substitute(extent, dict.fromkeys(symbols_of(extent) - {symbol}, 1))
+    alone: Dim = Sym(symbol)
+    with suppress(ZeroDivisionError):
+        alone = substitute(extent, dict.fromkeys(symbols_of(extent) - {symbol}, 1))
     _, k, c = linear(alone) or (symbol, 0, 0)
 
-    def distance(n: int) -> int:
-        return abs((k * n + c if k else static([substitute(alone, {symbol: n})])[0]) - wanted)
+    def distance(n: int) -> float:
+        try:
+            return abs((k * n + c if k else static([substitute(alone, {symbol: n})])[0]) - wanted)
+        except ZeroDivisionError:
+            return inf
 
     order = sorted(range(least, int(most) + 1), key=lambda n: (not _is_prime(n), n % 2 == 0 and n > 2, distance(n)))
     return order or [least]
