@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,12 +15,13 @@ from renorm.codegen.llvm import compile_kernel
 from renorm.driver.build import build
 from renorm.graph.ir import Graph, Value
 from renorm.ops import schedules
-from renorm.ops.schedules import cpu_winograd
-from renorm.ops.schedules.winograd_blocks import Blocks, Register, Work, choose
+from renorm.ops.schedules import cpu_winograd, tiles
+from renorm.ops.schedules.winograd_blocks import Blocks, Register, Work, choose, registers
 from renorm.ops.shared.tiled import Tiled
 from renorm.ops.shared.winograd_weight import transformed_weight
 from renorm.ops.winograd_conv import WinogradConv, WinogradConvTranspose
 from renorm.targets import find
+from renorm.te.mirror import Mirror
 from renorm.tir.verify import verify
 from renorm.topi import layout
 from renorm.topi.layout import Blocking
@@ -286,3 +287,45 @@ def test_a_block_stays_in_the_cache(shape: tuple[int, ...], channels: int, trans
     assert blocks.register.tiles * vectors + vectors < target.vector_registers
     assert blocks.by_channels or not transforms_weights
     assert cost >= 1
+
+
+def computed(register: Register, down: int, across: int) -> int:
+    """Return how many tiles of a plane of open extents are computed, one row of a register at a time."""
+    assert register.rows == register.images == 1
+    return down * sum(times * length for times, length in tiles.pieces(across, register.columns))
+
+
+@pytest.mark.parametrize("cpu", ["znver4", "haswell"])
+@pytest.mark.parametrize("typical", [1, 3, 4, 5, 7, 13, 26, 52])
+def test_tiles_of_open_planes_fit_narrow_ones(cpu: str, typical: int) -> None:
+    """One that just fills the typical plane, 5 rows by 5 columns, computes a multiple of all others."""
+    target = find(f"llvm -mcpu={cpu}")
+    work = Work.of((6, 6, 1, typical, typical, 256), 256, target.lanes(4), target, False)
+    open_work = replace(work, is_open=(False, True, True))
+    chosen = choose(open_work)[0].register
+    for across in range(1, 4 * typical):
+        most = 4.0 if across == 1 else 2.0 if across <= typical / 4 else 1.7 if across < 8 else 1.25
+        assert computed(chosen, typical, across) <= most * typical * across, (chosen, across)
+    assert {r.rows for _, r in registers(work.counts, 256 // work.lanes, work.registers, open_work.is_open)} == {1}
+
+
+def test_tiles_of_an_open_batch_hold_whole_planes() -> None:
+    target = find("llvm -mcpu=znver4")
+    work = Work.of((6, 6, 2, 2, 2, 512), 512, 16, target, False, (False, False, True, False, False, False))
+    assert work.is_open == (True, False, False)
+    found = [r for _, r in registers(work.counts, 32, work.registers, work.is_open)]
+    assert (found[0].rows, found[0].columns) == (2, 2)
+    assert found[0].images * 4 * found[0].vectors <= work.registers
+
+
+def test_schedules_know_which_axes_are_open() -> None:
+    n = te.var("n")
+    x = te.placeholder((n, 8), name="x")
+    y = te.compute((n, 8), lambda i, j: x[i, j] * 2, name="y")
+    whole = te.create_schedule(y.op)
+    s, (_, fixed) = te.specialize(whole, [x, y], {n: 5})
+    assert s.open_axes(fixed) == (False, False)
+    s.mirror = Mirror(s, whole)
+    assert s.open_axes(fixed) == (True, False)
+    copy = s.cache_write(fixed, "local")
+    assert s.open_axes(copy) == (True, False)

@@ -66,6 +66,10 @@ class Mirror:
         self._meet()
         return found
 
+    def open_axes(self, tensor: Tensor) -> tuple[bool, ...]:
+        """Return which axes of a tensor of the first schedule have no number as extent in the other."""
+        return tuple(not isinstance(extent, int) for extent in self._tensors[tensor].shape)
+
     def _of(self, x: Any) -> Any:
         """What stands for something of the first schedule in the other."""
         if x is self._s:

@@ -16,9 +16,18 @@ from renorm.te.loop_algebra import LoopAlgebra
 from renorm.tir.nodes import If, Stmt
 from renorm.tir.rewrite import fresh_copy
 
-SHORTER = 2  # versions of sums in registers, each half as long as the one before
+_SHORTER = 2  # versions of sums in registers, each half as long as the one before
 
 Condition = Callable[[Guard, Linear], Expr]
+
+
+def lengths(tile: int) -> list[int]:
+    """Return how many elements along an open extent versions of a sum in registers have, that of the whole tile
+    first."""
+    found = [tile]
+    while len(found) <= _SHORTER and found[-1] > 2:
+        found.append(-(-found[-1] // 2))
+    return found
 
 
 def idle_rounds(algebra: LoopAlgebra, nest: Nest, end: int, deepest: int) -> Iterator[tuple[int, Guard, Linear]]:
@@ -47,12 +56,8 @@ def for_fewer(
         return whole
     loop, guard = found
     least, _ = algebra.relax(guard.form, {x.var for x in nest.loops if x is not loop})
-    step, rounds = least.terms.get(loop.var, 0), loop.extent.constant
-    versions, stmt = list[tuple[Expr, Stmt]](), whole
-    for _ in range(SHORTER):
-        rounds = -(-rounds // 2)
-        if rounds < 2 or step <= 0:
-            break
+    step, versions, stmt = least.terms.get(loop.var, 0), list[tuple[Expr, Stmt]](), whole
+    for rounds in lengths(loop.extent.constant)[1:] if step > 0 else ():
         # the first element that the next version leaves out
         versions.append((condition(guard, least.without((loop.var,)).offset(step * rounds)), stmt))
         shorter = replace(loop, extent=Linear({}, rounds))

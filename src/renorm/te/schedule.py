@@ -489,6 +489,10 @@ class Schedule:
         known = [stage.name for stage in self.stages]
         raise InvalidSchedule(f"{name} is not a stage of this schedule", [f"stages: {suggest(str(name), known)}"])
 
+    def open_axes(self, tensor: Tensor) -> tuple[bool, ...]:
+        """Return along which axes of a tensor an extent is but a typical one, for a program where it is open."""
+        return (False,) * len(tensor.shape) if self.mirror is None else self.mirror.open_axes(tensor)
+
     def normalize(self) -> Schedule:
         """This schedule: nothing has to be prepared before it is lowered."""
         return self

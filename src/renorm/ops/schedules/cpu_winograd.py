@@ -54,7 +54,7 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
     (out,), y, products = outs, tagged["winograd"], tagged["products"]
     lanes = target.lanes(itemsize(products.dtype))
     channels = products.op.reduce_axis[0].extent
-    blocks, _ = choose(Work.of(products.shape, channels, lanes, target, "weights" in tagged))
+    blocks, _ = choose(Work.of(products.shape, channels, lanes, target, "weights" in tagged, s.open_axes(products)))
     cpu_injective.inline(s, outs, keep=[*kept, y])
     place = _results(s, out, y, tagged["sums"], blocks, lanes, "weights" in tagged, statistics)
     host = out if statistics is None else statistics.out

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+
+# Of a typical extent, at which tiles along an open one are compared: a tile that just fills the typical one may compute
+# most of its elements in vain at others
+SCALES = (1 / 8, 1 / 4, 1 / 2, 1, 2)
 
 
 @dataclass(frozen=True)
@@ -47,6 +52,21 @@ def choose_tile(
             if now < cost:
                 best, cost = Tile(r, n), now
     return best
+
+
+def extents(typical: int) -> list[int]:
+    """Return the extents at which tiles along an open one are compared."""
+    return [max(1, round(typical * scale)) for scale in SCALES]
+
+
+def pieces(extent: int, tile: int) -> Iterator[tuple[int, int]]:
+    """Yield how often how many elements of an open extent are computed at once: a tile at its end is shorter."""
+    from renorm.te.open_tiles import lengths  # te is loaded when a schedule is made
+
+    whole, rest = divmod(extent, tile)
+    yield whole, tile
+    if rest:
+        yield 1, min(n for n in lengths(tile) if n >= rest)
 
 
 def _spreads_apart(registers: int) -> bool:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from math import inf
+from math import inf, prod
 
 from renorm.core.target import Target
+from renorm.ops.schedules import tiles
 
 # Floating operations that a core could have done while it waits for one byte from beyond its second-level cache: what
 # lies in the cache that cores share and is read from beginning to end; what comes from memory, as do weights that are
@@ -15,6 +16,7 @@ from renorm.core.target import Target
 # itself.
 WAIT, WAIT_MEMORY, WAIT_DATA, WAIT_STORED = 0.7, 2.3, 2.0, 4.0
 NEAR = 8
+SLACK = 1.1  # times as much a tile may cost at typical counts as the best one there, for what it saves at others
 FAR = 1.25  # register tiles are compared that cost no more than that many times the cheapest one
 WEIGHT = 3.0  # what a vector of weights costs beside a number that is spread: a block of tiles uses it a few times
 
@@ -49,34 +51,76 @@ class Blocks:
         return self.images * self.rows * self.columns
 
 
+Counts = tuple[int, int, int]  # of images, rows and columns
+Open = tuple[bool, bool, bool]  # of these
+CLOSED: Open = (False, False, False)
+
+
 @cache
-def registers(counts: tuple[int, int, int], vectors: int, available: int) -> list[tuple[float, Register]]:
+def registers(counts: Counts, vectors: int, available: int, is_open: Open = CLOSED) -> list[tuple[float, Register]]:
     """Register tiles with what they cost for a product, at least 1: the cheapest one, and others near it, by cost.
-    counts: images, rows and columns of tiles."""
+    counts: of tiles; is_open: which of them are typical ones only."""
     found: list[tuple[float, tuple[int, int, int, int]]] = []
-    batch, down, across = counts
+    usual: list[float] = []  # costs at typical counts
     for n in (n for n in (1, 2, 3, 4) if vectors % n == 0):
-        for images, rows, columns in _boxes(counts, available // n):
-            r = images * rows * columns
+        for box in _boxes(counts, available // n, is_open):
+            r = prod(box)
             if r * n + n + 1 > available or (n > 1 and r * n > available - 6):
                 continue
-            padded = -(-batch // images) * -(-down // rows) * -(-across // columns) * r / (batch * down * across)
-            loads = (r + n) / (r * n)
-            stall = max(1.0, 8 / (r * n))
-            late = 0.4 * max(0.0, 1 / r - 1 / 8)  # few tiles: weights do not come as fast from the second-level cache
-            cost = padded * max(1.0, loads) * stall + 0.05 * (r + WEIGHT * n) / (r * n) + late
-            found.append((cost, (images, rows, columns, n)))
+            if any(is_open):
+                at = [_open_cost(box, n, several, is_open) for several in _several(counts, is_open)]
+                usual.append(at[tiles.SCALES.index(1)])
+                cost = sum(at) / len(at)
+            else:
+                padded = prod(-(-count // size) for count, size in zip(counts, box)) * r / prod(counts)
+                cost = _cost(r, n, padded)
+            found.append((cost, (*box, n)))
+    if usual:
+        found = [pair for pair, cost in zip(found, usual) if cost <= SLACK * min(usual)]
     found.sort(key=lambda pair: pair[0])
     return [(cost, Register(*sizes)) for cost, sizes in found if cost <= FAR * found[0][0]]
 
 
-def _boxes(counts: Sequence[int], most: int) -> Iterator[tuple[int, int, int]]:
-    """Images, rows and columns of at most that many tiles; several of one only where the next is whole."""
-    batch, down, across = counts
+def _cost(r: int, n: int, padded: float = 1.0) -> float:
+    """Return what a product costs of r tiles by n vectors in registers. padded: times as many as are needed."""
+    loads = (r + n) / (r * n)
+    stall = max(1.0, 8 / (r * n))
+    late = 0.4 * max(0.0, 1 / r - 1 / 8)  # few tiles: weights do not come as fast from the second-level cache
+    return padded * max(1.0, loads) * stall + 0.05 * (r + WEIGHT * n) / (r * n) + late
+
+
+def _several(typical: Counts, is_open: Open) -> Iterator[Counts]:
+    """Yield the counts at which tiles along open ones are compared."""
+    batch, down, across = (
+        tiles.extents(c) if o else [c] * len(tiles.SCALES) for c, o in zip(typical, is_open, strict=True)
+    )
+    yield from zip(batch, down, across, strict=True)
+
+
+def _open_cost(box: Counts, n: int, counts: Counts, is_open: Open) -> float:
+    """Return what a product costs at these counts where some are open: sums are shorter where the longest open side of
+    a box, the last one of the longest, ends (te.open_tiles)."""
+    side = max((size, i) for i, size in enumerate(box) if is_open[i])[1]
+    around = prod(-(-count // size) for i, (count, size) in enumerate(zip(counts, box)) if i != side)
+    cost = 0.0
+    for times, length in tiles.pieces(counts[side], box[side]):
+        r = prod(box) // box[side] * length
+        cost += around * times * r * _cost(r, n)
+    return cost / prod(counts)
+
+
+def _boxes(counts: Counts, most: int, is_open: Open) -> Iterator[Counts]:
+    """Images, rows and columns of at most that many tiles; several of one only where the next is whole, which is
+    unknown of an open one."""
+    batch, down, across = (most if o else count for count, o in zip(counts, is_open))
     for columns in range(1, min(across, most) + 1):
         yield 1, 1, columns
+    if is_open[2]:
+        return
     for rows in range(2, min(down, most // max(across, 1)) + 1):
         yield 1, rows, across
+    if is_open[1]:
+        return
     for images in range(2, min(batch, most // max(across * down, 1)) + 1):
         yield images, down, across
 
@@ -85,23 +129,34 @@ def _boxes(counts: Sequence[int], most: int) -> Iterator[tuple[int, int, int]]:
 class Work:
     """The problem that blocks are chosen for. planes: products of a tile. counts: images, rows and columns of tiles.
     channels are summed over; results: channels of the result. lanes: of one of so many vector registers. cache_bytes:
-    of one core. transforms_weights: whether the kernel does; then threads share result channels."""
+    of one core. transforms_weights: whether the kernel does; then threads share result channels. is_open: which of the
+    counts are typical ones."""
 
     planes: int
-    counts: tuple[int, int, int]
+    counts: Counts
     channels: int
     results: int
     lanes: int
     registers: int
     cache_bytes: int
     transforms_weights: bool
+    is_open: Open = CLOSED
 
     @staticmethod
-    def of(shape: Sequence[int], channels: int, lanes: int, target: Target, transforms_weights: bool) -> Work:
-        """For products of `shape` (n, n, batch, rows of tiles, tiles of a row, result channels)."""
+    def of(
+        shape: Sequence[int],
+        channels: int,
+        lanes: int,
+        target: Target,
+        transforms_weights: bool,
+        is_open: Sequence[bool] = (False,) * 6,
+    ) -> Work:
+        """For products of `shape` (n, n, batch, rows of tiles, tiles of a row, result channels). is_open: along which
+        axes."""
         i, j, batch, rows, columns, results = shape
         machine = target.vector_registers, target.cache_bytes
-        return Work(i * j, (batch, rows, columns), channels, results, lanes, *machine, transforms_weights)
+        of_tiles = is_open[2], is_open[3], is_open[4]
+        return Work(i * j, (batch, rows, columns), channels, results, lanes, *machine, transforms_weights, of_tiles)
 
     def candidates(self, register: Register) -> Iterator[Blocks]:
         """Blocks of whole registers, the smallest, and those whose data and products stay in half of the cache."""
@@ -148,7 +203,7 @@ class Work:
 def choose(work: Work) -> tuple[Blocks, float]:
     """The blocks of least estimated cost, and what that is for a product: 1 where nothing is lost."""
     best, least = None, inf
-    for cost, register in registers(work.counts, -(-work.results // work.lanes), work.registers):
+    for cost, register in registers(work.counts, -(-work.results // work.lanes), work.registers, work.is_open):
         if cost >= least:
             break  # what a product pays beside itself is not negative
         for blocks in work.candidates(register):
