@@ -486,6 +486,9 @@ def test_elements_of_inputs_that_decide_shapes(tmp_path: Path, monkeypatch: pyte
     run("compile", "net.onnx", "-o", "net.renorm")
     told = run("inspect", "net.renorm").stdout
     assert "begin i64[1] = [begin.0]" in told
+    assert "input begin: i64[1] = [begin.0]" in run("inspect", "net.onnx").stdout
+    bounded = run("inspect", "net.onnx", "--input", 'end=["b:..9"]', "--input", "begin=[2]").stdout
+    assert "input end: i64[1] = [b]" in bounded
     files = ("--input", "begin=begin.npy", "--input", "end=end.npy", "--shape", "x=7x6")
     for file in ("net.onnx", "net.renorm"):
         assert run_json("run", file, *files)["outputs"][0]["shape"] == "3x6"

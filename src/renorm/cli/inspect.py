@@ -16,6 +16,7 @@ from renorm.cli import network, output
 from renorm.cli.options import FILE, bound, compiling, model, trusting, verb
 from renorm.core.errors import InvalidInput
 from renorm.core.files import replacing
+from renorm.core.inputs import format_elements
 from renorm.driver.compile import analyze
 from renorm.graph import drawing
 from renorm.runtime import artifact
@@ -79,7 +80,7 @@ def command(
         output.line(f"{source.name}: {len(source.nodes)} nodes, {len(report.kernels)} kernels")
         for side, values in (("input", source.inputs), ("output", source.outputs)):
             for v in values:
-                output.line(f"  {side} {v.name}: {v.type}")
+                output.line(f"  {side} {v.name}: {v.type}{format_elements(v.deciding)}")
     if held:
         for line in held.lines():
             output.line(line)

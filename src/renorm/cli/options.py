@@ -170,7 +170,7 @@ bound = click.option(
     multiple=True,
     metavar="NAME=VALUE",
     callback=lambda ctx, param, given: _bound(given),
-    help="Elements of an input, which are constants then: sr=16000, axes=[2,3]. May be repeated.",
+    help='Elements of an input, constants then: sr=16000, axes=[2,3]; n="1..64" stays open. May be repeated.',
 )
 
 
@@ -183,7 +183,7 @@ def split_values(given: Sequence[str]) -> tuple[dict[str, Any], tuple[str, ...]]
             found = json_text.loads(value) if sign and name else None
         except ValueError:
             found = None
-        if isinstance(found, (bool, int, float, list)):
+        if isinstance(found, (bool, int, float, list, str)):
             values[name] = found
         else:
             files.append(text)

@@ -217,7 +217,7 @@ def elements_of(
                 problems.append(f"input {spec.name}: {_mismatch(array, Slot(spec))}, expected {_type(spec)}")
             elif array.size == len(spec.deciding):
                 elements = zip(spec.deciding, array.reshape(-1).tolist())
-                found[spec.name] = tuple(IDLE if d == IDLE else n for d, n in elements)
+                found[spec.name] = tuple([IDLE if type(d) is int and d == IDLE else n for d, n in elements])
     if problems:
         raise InvalidInput(f"{module}: the arrays given do not fit its inputs", problems)
     return found
