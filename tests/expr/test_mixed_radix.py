@@ -186,6 +186,15 @@ def test_no_value_is_outside_at_any_extent(e: Expr, known: list[Expr], extent: E
             const(3),
             [f % (n * m * 63) >= n * m * 48, f % (n * m * 63) < n * m * 60],
         ),
+        # the columns of a plane, each third one of another plane: a remainder of f*16 + i, written as one of f + i
+        (
+            (n * 3 + 15) // 16,
+            (f + i) % 3 * n * 2 + (f * 16 + i) // 3 + k * n * 6,
+            n * 18,
+            [f * 16 + i < n * 3],
+        ),
+        # where each tap of a dilated window meets an element
+        (n, f * 6 + (i - k * 3) // 2, n * 6, [i - k * 3 >= 0, i - k * 3 < 12, ((k + i) % 2).equal(0)]),
         # rows of a plane under a window of three
         (n * m * 6, (f // m * 2 + k - 1) * m + f % m, n * m * 12, [f // m % (n * 2) * 2 + k >= 1]),
     ],

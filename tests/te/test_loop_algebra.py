@@ -317,6 +317,44 @@ def test_bounds_over_open_extents_hold_where_facts_do(e: Expr, sides: list[tuple
             assert low <= value(e, at) <= high
 
 
+ROUNDED = [
+    # where a quotient is less than an extent, by rounding, a row less is read
+    (SIZES["n"] * 3 // 4 * 20 + 19, SIZES["n"] * 20),
+    (((SIZES["n"] * 3 // 5 - 1) * 5 + 1) // 3 * SIZES["m"] + SIZES["m"] * 2 - 1, SIZES["n"] * SIZES["m"]),
+    (maximum((SIZES["n"] * 9 + 5) // 10 - 1, 0) * 12 + 11, SIZES["n"] * 12),
+    (maximum(minimum(OPEN_VARS[0] * 2, SIZES["n"]) - 1, 0) * SIZES["p"] + SIZES["p"] - 1, SIZES["n"] * SIZES["p"]),
+    # the same extent, rounded up in two ways
+    (-(SIZES["n"] * -1 // 16), (SIZES["n"] + 15) // 16 + 1),
+    ((SIZES["n"] + 5) // 2 - 3, (SIZES["n"] + 1) // 2),
+]
+
+
+@pytest.mark.parametrize(("index", "size"), ROUNDED)
+def test_indices_are_bounded_as_integers(index: Expr, size: Expr) -> None:
+    a, env = open_algebra()
+    assert interval(index - size, a.ranges)[1] < 0
+    form = a.linear(index, env, no_opaque) - a.linear(size, env, no_opaque)
+    assert a.form_span(form)[1] < 0
+
+
+def test_quotients_of_extents_that_are_sums_are_tied() -> None:
+    """Rows of a result of n + 4 rows, in pairs, and taps of a window of n rows, in pairs, are 2 more and as many."""
+    a, n = LoopAlgebra(), OpenVar("n", low=1)
+    rows, taps = a.extent(a.expression(a.extent(n + 4)) + 1 - 1), a.extent((n + 1) // 2)
+    pairs = a.unit(a.floor_divide(rows.offset(1), 2))
+    assert a.form_span(pairs - taps) == (2, 2)
+
+
+def test_facts_of_extents_bound_indices() -> None:
+    """What callers see to: rows that are taken of a larger tensor, parts of a size that is a number."""
+    n, m, p, (i, j, *_) = *SIZES.values(), OPEN_VARS
+    ranges = {i: (const(0), n - 1), j: (const(0), m - 1)}
+    assert interval(i * p + j - n * p, ranges, [m <= p])[1] < 0
+    assert interval(i * p + j - n * p, ranges, [m - 1 <= p])[1] == 0
+    assert interval(i * m + j - n * m * p, ranges, [(n * m * p).equal(24)])[1] < 0
+    assert interval(const(23) - n * m * p, ranges, [(n * m * p).equal(24)]) == (-1, -1)
+
+
 def test_facts_bound_digits_of_open_radix() -> None:
     """One loop over planes of 16 channels and their rows: f//p % 16 is f % (p*16) // p, of which a fact speaks."""
     a, _ = open_algebra()

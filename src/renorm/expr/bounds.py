@@ -89,7 +89,8 @@ class Intervals:
         reader = plain or self
         given = tuple(f for fact in facts for f in reader.nonpositive_forms(fact))
         self._plain = (plain or Intervals(self.bounds, (), self.intern)) if given else None
-        self._facts = (*given, *self._of_remainders(given))
+        # sets of facts are tried in this order: those of extents alone come after what leads to these extents
+        self._facts = tuple(sorted((*given, *self._of_remainders(given)), key=is_of_extents))
 
     def form(self, e: Expr) -> Linear:
         """Return the form of an integer expression, over atoms that are one object each."""
@@ -222,6 +223,8 @@ class Intervals:
         before those of many, MOST_STEPS in all. enough: a bound that serves as well as any lower one."""
         found: float = inf
         waiting = deque([(form, 1, 0)])  # the form that is asked for is at most this one over that divisor
+        if facts and is_of_extents(facts[-1]) and (greatest := self._open.extreme(form, 1)) is not None:
+            waiting.append((greatest, 1, sum(not is_of_extents(f) for f in facts)))
         for _ in range(MOST_STEPS):
             if not waiting:
                 break

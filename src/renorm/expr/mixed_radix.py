@@ -10,7 +10,7 @@ is exact for every integer x, since // rounds down.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple
@@ -18,19 +18,43 @@ from typing import NamedTuple
 from renorm.core.linear import Span
 from renorm.expr.bounds import Bounds, Intervals, is_exact
 from renorm.expr.linear import Intern, Linear, divided, factors, is_of_extents, linear, one_of_each, product, times
-from renorm.expr.nodes import Binary, Const, Expr, OpenVar, cast
+from renorm.expr.nodes import Binary, Const, Expr, OpenVar, Var, cast
 
 
 def interval(e: Expr, bounds: Bounds | None = None, facts: Iterable[Expr] = ()) -> Span:
     """Return the interval of an integer expression without lanes, tighter than `bounds.interval`: expensive, for where
     nothing less will do."""
-    intern = one_of_each()
-    intervals = Intervals(bounds, (), intern)
-    form, given = linear(e, intern), [f for fact in facts for f in intervals.nonpositive_forms(fact)]
-    digits = _Digits((form, *given), intern)
-    form, given = digits.rewritten(form), [digits.rewritten(f) for f in given]
-    facts_known = (*given, *(f for fact in given for f in _rounded(fact, intervals)), *digits.facts(intervals))
-    return -intervals.most(-form, facts_known), intervals.most(form, facts_known)
+    proof = _Proof(bounds, facts)
+    form = linear(e, proof.intern)
+    return -proof.most(-form), proof.most(form)
+
+
+def is_within(index: Expr, size: int | Expr, bounds: Bounds | None = None, facts: Iterable[Expr] = ()) -> bool:
+    """Return whether `interval` says that an index is one of `size` elements."""
+    proof = _Proof(bounds, facts)
+    form = linear(index, proof.intern)
+    end = linear(size, proof.intern) if isinstance(size, Expr) else Linear({}, size)
+    return proof.most(-form, 0) <= 0 and proof.most(form - end, -1) < 0
+
+
+class _Proof:
+    """Bounds of forms under facts, as sums of digits."""
+
+    def __init__(self, bounds: Bounds | None, facts: Iterable[Expr]):
+        self.intern = one_of_each()
+        self._intervals = Intervals(bounds, (), self.intern)
+        self._given = [f for fact in facts for f in self._intervals.nonpositive_forms(fact)]
+
+    def most(self, form: Linear, enough: float = -inf) -> float:
+        """Return a number that the form never exceeds. enough: one that serves as well as any lower one."""
+        forms = (form, *self._given)
+        digits = _Digits(forms, self.intern)
+        found = digits.most(form, self._given, self._intervals, enough)
+        if found > enough and digits.lone:
+            # what ties a remainder to its number stands in the way where nothing else is said of that
+            digits = _Digits(forms, self.intern, digits.lone)
+            found = min(found, digits.most(form, self._given, self._intervals, enough))
+        return found
 
 
 def _rounded(fact: Linear, intervals: Intervals) -> Iterator[Linear]:
@@ -148,9 +172,12 @@ def place_of(form: Linear) -> Place | None:
 
 
 class _Digits:
-    """The digits of all numbers of which some forms have quotients or remainders."""
+    """The digits of all numbers of which some forms have quotients or remainders, but for those that are left out.
 
-    def __init__(self, forms: Iterable[Linear], intern: Intern):
+    lone: sums of which forms have one remainder and nothing else.
+    """
+
+    def __init__(self, forms: Iterable[Linear], intern: Intern, left_out: Collection[Expr] = ()):
         self._intern = intern
         parts: dict[Expr, dict[Expr, Digit]] = {}  # of each number, by what they are as expressions
         waiting = list(forms)
@@ -167,15 +194,25 @@ class _Digits:
             tuple[Expr, Place | None]
         ] = []  # what is no atom any more, of which greater ends are multiples
         numbers: list[Expr] = []
+        self.lone: set[Expr] = set()
         for base, of_number in parts.items():
             places = _places(of_number.values())
-            if len(places) > 1:
+            if len(of_number) == 1 and not isinstance(base, Var) and all(p.unit == ONES for p in of_number.values()):
+                self.lone.add(base)
+            if len(places) > 1 and base not in left_out:
                 numbers.append(base)
                 for part in (Digit(base), *of_number.values()):
                     if all(p in places for p in part.places):
                         self._sums[self._atom(part)] = self._sum(part, places)
                 self._bounded.append((base, places[-1]))
         self._ties = [tie for base in numbers if (tie := self._tie(base)).terms]
+
+    def most(self, form: Linear, given: Sequence[Linear], intervals: Intervals, enough: float) -> float:
+        """Return a bound of a form under facts that are given."""
+        facts = [self.rewritten(f) for f in given]
+        known = [*facts, *(f for fact in facts for f in _rounded(fact, intervals)), *self.facts(intervals)]
+        known.sort(key=is_of_extents)  # sets of facts are tried in this order
+        return intervals.most(self.rewritten(form), known, enough)
 
     def _atom(self, part: Digit) -> Expr:
         return self._intern(part.expression())

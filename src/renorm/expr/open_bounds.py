@@ -39,6 +39,7 @@ class OpenBounds:
         self._intervals, self._intern = intervals, intervals.intern
         self._ranks: dict[Expr, int] = {}
         self._open: dict[Expr, bool] = {}
+        self._sums: dict[Expr, Linear | None] = {}
         self._found: dict[Hashable, float] = {}
 
     def knows(self, x: Var) -> bool:
@@ -69,22 +70,51 @@ class OpenBounds:
         if found is None:
             self._found[name] = inf  # of a bound that leads back to itself nothing is known
             last = self.extreme(form, 1)
-            found = self._found[name] = inf if last is None else self._least_of(last)
+            found = inf if last is None else self._least_of(last)
+            found = self._found[name] = found if found < 0 else min(found, self._of_cases(form))
         return found
 
     def _least_of(self, form: Linear) -> float:
         """Return the least bound of a form of extents that is found: each quotient, and each extent that others
         define, is taken as it stands, and as what it is made of."""
         name = _name_of_extents(form)
-        if name is None:
-            return self._sought(form)
-        found = _FOUND.get(name)
+        found = None if name is None else _FOUND.get(name)
         if found is None:
             found = self._sought(form)
+            found = found if found < 0 else min(found, self._of_units(form))
             if len(_FOUND) >= _MOST_FOUND:
                 _FOUND.clear()
-            _FOUND[name] = found
+            if name is not None:
+                _FOUND[name] = found
         return found
+
+    def _of_units(self, form: Linear) -> float:
+        """Return a bound of u*f + rest, where f is rounded down as an integer before it is multiplied: of a quotient
+        3*n//4 it is known that it is less than n by 1, and u*(3*n//4) is less than u*n by u."""
+        found = inf
+        for x in dict.fromkeys(x for atom in form.terms for x in factors(atom) if _is_quotient(x)):
+            parts = cofactor(form, x, self._intern)
+            if parts is None or len(parts[0].terms) > 1 or abs(parts[0].number or 0) == 1:
+                continue
+            unit = parts[0] * -1 if self._sign(parts[0]) < 0 else parts[0]
+            together = divided(form, unit, self._intern) if self._sign(unit) > 0 else None
+            most = inf if together is None else self._least_of(together[0])
+            if together is not None and most != inf:
+                found = min(found, self._least_of(together[1] + unit * int(most)))
+        return found
+
+    def _of_cases(self, form: Linear) -> float:
+        """Return a bound where one that is the greater of two is either of them."""
+        for x in dict.fromkeys(x for atom in form.terms for x in factors(atom)):
+            if type(x) is not Binary or x.op not in ("min", "max"):
+                continue
+            parts = cofactor(form, x, self._intern)
+            sign = 0 if parts is None else self._sign(parts[0])
+            if parts is None or sign != (1 if x.op == "max" else -1):
+                continue
+            cases = [times(parts[0], self._intervals.form(e), self._intern) for e in (x.a, x.b)]
+            return max(inf if case is None else self.most(parts[1] + case) for case in cases)
+        return inf
 
     def _sought(self, form: Linear) -> float:
         found: float = inf
@@ -97,6 +127,10 @@ class OpenBounds:
             if atom is None:
                 bound = self._of_extents(now)
                 found = min(found, bound if bound in (inf, -inf) else int(bound) // divisor)
+                continue
+            same = self._as_sum(now, atom)
+            if same is not None:
+                waiting.append((same, divisor, kept))
                 continue
             waiting += ((apart, divisor * d, kept) for apart, d in self._apart(now, atom))
             waiting.append((now, divisor, kept | {id(atom)}))
@@ -133,6 +167,25 @@ class OpenBounds:
             return None
         x = self._intervals.form(atom.a)
         return times(parts[0], x if sign > 0 else x.offset(1) - c, self._intern)
+
+    def _as_sum(self, form: Linear, atom: Expr) -> Linear | None:
+        """Return the form with what an extent is defined as in its place, where that is a sum of products that says all
+        that is known of the extent: nothing better follows from it as it stands."""
+        if atom not in self._sums:
+            self._sums[atom] = self._sum(atom)
+        of_atom = self._sums[atom]
+        parts = None if of_atom is None else cofactor(form, atom, self._intern)
+        if of_atom is None or parts is None:
+            return None
+        together = times(parts[0], of_atom, self._intern)
+        return None if together is None else parts[1] + together
+
+    def _sum(self, x: Expr) -> Linear | None:
+        if type(x) is not OpenVar or x.definition is None:
+            return None
+        form, (low, high) = self._intervals.form(x.definition), self._ends(x)
+        is_made = form.terms and all(type(y) is OpenVar for atom in form.terms for y in factors(atom))
+        return form if is_made and -self._of_extents(-form) >= low and self._of_extents(form) <= high else None
 
     def _next(self, form: Linear, rank: int, kept: frozenset[int] = frozenset()) -> Expr | None:
         """Return the atom to eliminate: of the highest rank, above the one that is given, since bounds are made of what
@@ -326,6 +379,11 @@ class OpenBounds:
         if type(x) is OpenVar:
             return x.span
         return self._intervals.span(x)
+
+
+def _is_quotient(x: Expr) -> bool:
+    e = x.definition if type(x) is OpenVar else x
+    return type(e) is Binary and e.op == "//"
 
 
 def _name_of_extents(form: Linear) -> Hashable | None:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from renorm.expr import mixed_radix
 from renorm.expr.linear import Linear
-from renorm.expr.nodes import Binary, Expr, as_expr, cast
+from renorm.expr.nodes import Expr
 from renorm.te.bounds import Guard, Nest
 from renorm.te.loop_algebra import LoopAlgebra
 from renorm.tir.nodes import Buffer
@@ -44,6 +44,4 @@ def moved_inside(
 def stays_inside(algebra: LoopAlgebra, position: Expr, conditions: Sequence[Expr], buffer: Buffer) -> bool:
     """Return whether a read is inside its array where conditions hold: those of a body, that a window is not on
     padding, speak of the row beyond, and not of the last one in its place."""
-    low, _ = mixed_radix.interval(position, algebra.ranges, conditions)
-    beyond = Binary("-", position, cast(position.dtype, as_expr(buffer.size)))
-    return low >= 0 and mixed_radix.interval(beyond, algebra.ranges, conditions)[1] < 0
+    return mixed_radix.is_within(position, buffer.size, algebra.ranges, conditions)

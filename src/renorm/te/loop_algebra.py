@@ -47,6 +47,7 @@ class LoopAlgebra(ExprAlgebra):
         self._expressions: dict[Hashable, Expr] = {}
         self._values: dict[Expr, Expr] = {}
         self._defined: dict[Hashable, Linear] = {}
+        self._sums: dict[Expr, Linear] = {}  # of variables that are sums, of which none is a sum itself
         self._quotients: list[tuple[int, Linear, Linear]] = []  # c, x and the variable of each x // c that has one
 
     def intern(self, e: Expr) -> Expr:
@@ -79,6 +80,13 @@ class LoopAlgebra(ExprAlgebra):
                 v.low = 1  # who calls a kernel sees to that (codegen.abi)
         return form
 
+    def fact(self, e: Expr) -> Expr:
+        """A comparison of open extents, in the variables that loops are made of."""
+        assert isinstance(e, Binary)
+        difference = self.linear(e.a, {}, self._atom_of) - self.linear(e.b, {}, self._atom_of)
+        whole = self.expression(difference)
+        return Binary(e.op, whole, const(0, whole.dtype))
+
     def _atom_of(self, e: Expr) -> Linear:
         return Linear({self.intern(e): 1})
 
@@ -102,16 +110,33 @@ class LoopAlgebra(ExprAlgebra):
     def atom(self, op: str, a: Linear, b: Linear) -> Linear:
         """a op b, which cannot be simplified. Of extents it is one itself, with a variable of its own, so that loops,
         sizes and conditions speak of the same."""
-        found = super().atom(op, a, b)
-        return self._named(found) if is_of_extents(a) and is_of_extents(b) and a.terms else found
+        if not (is_of_extents(a) and is_of_extents(b) and a.terms):
+            return super().atom(op, a, b)
+        if op == "//" and b.number is not None and all(k < 0 for k in a.coefficients):
+            return -self.floor_divide((-a).offset(b.number - 1), b.number)  # -(-n // c) is (n + c - 1) // c
+        return self._named(super().atom(op, a, b))
+
+    def _as_given(self, extent: Linear) -> Linear:
+        """The extent with sums in the place of variables that are defined by them: (e + 1) // 2 is (n + 1) // 2 + 2
+        where e is n + 4."""
+        found = extent
+        for v, k in extent.terms.items():
+            if (parts := self._sums.get(v)) is not None:
+                found = found.without((v,)).plus(parts, k)
+        return found
 
     def _by_another(self, quotient: Linear) -> Linear:
-        """(x + c*m) // (c*d) as (x//c + m) // d, where x // c has a variable: what both are then is tied."""
+        """(x + c*m) // (c*d) as (x//c + m) // d, where x // c has a variable: what both are then is tied. So are two
+        quotients where one is of a variable that is defined as a sum."""
         atom = quotient.single()
         whole = 0 if atom is None else self.divisor(atom, "//")
         if atom is None or not whole:
             return quotient
         mine = self.dividend(atom)
+        if (given := self._as_given(mine)) is not mine:
+            found = self.floor_divide(given, whole)
+            # that a sum is 1 at least is taken for granted, and follows from nothing that it is made of
+            return quotient if self.form_span(found)[0] < self.form_span(quotient)[0] else found
         for c, x, variable in sorted(self._quotients, key=lambda q: -q[0]):
             more = mine - x
             if c < whole and whole % c == 0 and not more.terms and more.constant % c == 0:
@@ -130,7 +155,9 @@ class LoopAlgebra(ExprAlgebra):
             found = Linear({OpenVar(name_of, "int32", least, most, self.expression(definition)): 1})
             self._defined[name] = found
             atom = extent.single()
-            if atom is not None and (c := self.divisor(atom, "//")):
+            if atom is None:
+                self._sums[next(iter(found.terms))] = self._as_given(extent)
+            elif c := self.divisor(atom, "//"):
                 self._quotients.append((c, self.dividend(atom), found))
         return found
 
