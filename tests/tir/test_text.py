@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from tests.mutated_texts import mutated
 from tests.tir.programs import check_same, kernels
 
-from renorm.core.errors import ParseError
+from renorm.core.errors import InvalidLoops, ParseError
 from renorm.expr.nodes import Load, Var, const
 from renorm.tir.nodes import Allocate, Barrier, Buffer, For, If, Kernel, Let, Produce, Store, seq
 from renorm.tir.parse import parse
@@ -76,6 +76,24 @@ def test_every_construct_reads_back() -> None:
     verify(kernel)
     assert str(kernel) == EVERYTHING
     assert kernel.outputs == {"Y", "Z"}
+
+
+OPEN = """\
+kernel rows[n(1), m(1), tiles(1) = ((m + 7)//8)](X: float32[(n*m)], Y: float32[24]) -> (Y) if (((n*m) - 24) == 0) {
+  for (i, 0, 24) {
+    Y[i] = X[i]
+  }
+}"""
+
+
+def test_what_callers_see_to_reads_back() -> None:
+    kernel = parse(OPEN)
+    verify(kernel)
+    assert str(kernel) == OPEN
+    with pytest.raises(InvalidLoops, match="read of X"):
+        verify(parse(OPEN.replace("- 24", "- 23")))
+    with pytest.raises(ParseError, match="a condition"):
+        parse(OPEN.replace(" == 0", ""))
 
 
 def test_the_articles_form_is_the_body_alone() -> None:

@@ -43,6 +43,8 @@ def text(kernel: Kernel) -> str:
             _expression(v.definition, number, out)
     for p in kernel.params:
         declare(p)
+    for f in kernel.facts:
+        _expression(f, number, out)
     _statement(kernel.body, number, declare, out)
     return "\n".join(out)
 

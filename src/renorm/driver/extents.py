@@ -12,7 +12,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass
 from typing import Any
 
-from renorm.core.conditions import Sum
+from renorm.core.conditions import Condition, Sum
 from renorm.core.dims import (
     Dim,
     Factor,
@@ -28,9 +28,9 @@ from renorm.core.dims import (
     symbols_of,
 )
 from renorm.expr.extents import as_dim
-from renorm.expr.nodes import Expr, OpenVar
+from renorm.expr.nodes import Binary, Expr, OpenVar, as_expr, promote
 from renorm.expr.rewrite import variables
-from renorm.graph.conditions import EQUAL, SUMS
+from renorm.graph.conditions import EQUAL, SUMS, TAKEN
 from renorm.graph.ir import Graph, Group, Value
 from renorm.graph.typical import typical_sizes
 
@@ -54,18 +54,16 @@ def _dims(group: Group) -> Iterator[Dim]:
 class OwnSymbols:
     """The symbols of a group: those of the network, or one for the quotient of such a symbol of which all its extents
     are made. values: what they stand for in the network. offsets: those that are no factor of how much is computed,
-    such as where a slice begins, and may well be 0."""
+    such as where a slice begins, and may well be 0. facts: what calls fulfil, of these symbols alone."""
 
     def __init__(self, graph: Graph, group: Group):
         dims = dict.fromkeys(d for d in _dims(group) if isinstance(d, Sym))
-        equal: Mapping[Factor, Dim] = graph.metadata.get(EQUAL, {})
         self._wholes = _wholes(dims, graph.metadata.get(SUMS, ()))
-        numbers: dict[Factor, Dim] = {f: d for f, d in equal.items() if isinstance(d, int)}
-        told = (substitute(substitute(one, self._wholes.parts), numbers) for one in dims)
-        dims = dict.fromkeys(d for d in told if isinstance(d, Sym))
+        dims = dict.fromkeys(d for one in dims if isinstance(d := substitute(one, self._wholes.parts), Sym))
         names = list(dict.fromkeys(s for d in dims for s in sorted(symbols_of(d))))
+        equal: Mapping[Factor, Dim] = graph.metadata.get(EQUAL, {})
         self.values: dict[Symbol, Dim] = {}
-        self._own = numbers
+        self._own: dict[Factor, Dim] = {}
         for s in names:
             parts = [f for f in dict.fromkeys(f for d in dims for f in factors_of(d)) if s in _symbols(f)]
             quotient = _finest(parts, equal)
@@ -79,6 +77,9 @@ class OwnSymbols:
             self._own |= {f: substitute(d, {_PLACE: Sym(own)}) for f, d in made.items()}
         self._typical = typical_sizes(graph) if names else {}
         self.offsets = _offsets(graph, group, self) if self.values else frozenset[Symbol]()
+        taken: Iterable[Condition] = graph.metadata.get(TAKEN, ()) if names else ()
+        own = (Condition(self.of(c.left), c.relation, self.of(c.right)) for c in taken)
+        self.facts = [c for c in own if c.symbols <= self.values.keys() and c.decided() is None]
 
     def of(self, dim: Dim) -> Dim:
         """Return an extent of the group's values in its own symbols."""
@@ -155,8 +156,6 @@ def _of_one(parts: Mapping[Factor, set[Factor]]) -> tuple[int, Dim, dict[Factor,
         if inner is None or isinstance(f, Symbol) or not isinstance(f[2], int):
             return None
         quotients[f] = f[2], inner[1], inner[2]
-    if not quotients:  # what conditions leave are numbers
-        return None
     least = min(quotients, key=lambda f: quotients[f][0])
     divisor, k, c = quotients[least]
     made: dict[Factor, Dim] = {}
@@ -190,6 +189,11 @@ class OpenExtents:
         """Return an expression of the variables as one of the symbols."""
         of = {v: Sym(s) for s, v in self.variables.items()}
         return as_dim(e, of.__getitem__)
+
+    def fact(self, c: Condition) -> Expr:
+        """Return a condition on the symbols as one on the variables."""
+        left, right = map(as_expr, map(self._dims.extent, (c.left, c.right)))
+        return Binary(c.relation, *promote(left, right))
 
     def given(self, variables: Sequence[OpenVar]) -> tuple[Dim, ...]:
         """Return the symbols that open variables of a kernel stand for."""

@@ -46,7 +46,8 @@ def group_key(graph: Graph, group: Group, target: Target, users: dict[Value, lis
         return None
     results = [numbers[v] for v in group_results(graph, group, users)]
     offsets = [s in own.offsets for s in own.values]
-    text = json.dumps([context, tokens, values, results, list(own.typical.values()), offsets])
+    facts = [[c.relation, *(extents.plain(substitute(d, numbered)) for d in (c.left, c.right))] for c in own.facts]
+    text = json.dumps([context, tokens, values, results, list(own.typical.values()), offsets, facts])
     return hashlib.sha256(text.encode()).hexdigest()
 
 

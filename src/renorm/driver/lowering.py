@@ -136,15 +136,22 @@ def lower_group(graph: Graph, group: Group, target: Target, users: dict[Value, l
     if s.mirror is None:
         raise InvalidSchedule(f"kernel {group.name}: a schedule that is replaced by another one has no open extents")
     least = work(open_program.outs, open_program.nominal, of_symbols.dim, sizes)
-    lowered = _lowered(group, writes, target, other, open_program, least)
+    facts = [of_symbols.fact(c) for c in own.facts]
+    lowered = _lowered(group, writes, target, other, open_program, least, facts)
     return replace(lowered, extents=of_symbols.given(lowered.kernel.given))
 
 
 def _lowered(
-    group: Group, writes: Sequence[Value], target: Target, s: te.Schedule, program: _Program, least: WorkRecord
+    group: Group,
+    writes: Sequence[Value],
+    target: Target,
+    s: te.Schedule,
+    program: _Program,
+    least: WorkRecord,
+    facts: Sequence[Expr] = (),
 ) -> LoweredGroup:
     try:
-        kernel = te.lower(s, [*program.held, *program.outs], name=group.name)
+        kernel = te.lower(s, [*program.held, *program.outs], name=group.name, facts=facts)
     except RenormError as error:
         anchor = registry.scheduler(group.nodes, target)
         raise error.within(f"kernel {group.name}, scheduled by node {anchor.name!r}") from error

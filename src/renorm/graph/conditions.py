@@ -17,6 +17,7 @@ from renorm.graph.typical import TYPICAL, sizes_where
 
 # in Graph.metadata: what factors of extents are else where conditions hold, and of which symbols sums took the place
 EQUAL, SUMS = "equal", "sums"
+TAKEN = "taken"  # in Graph.metadata: the conditions that symbols and their ranges do not make certain
 _MOST_ROUNDS = 8
 
 
@@ -106,6 +107,7 @@ def settled(graph: Graph) -> Settled:
     graph.metadata |= {
         TYPICAL: typical,
         EQUAL: algebra.equal_factors(found),
+        TAKEN: tuple(found),
         SUMS: [*algebra.bounded_sums(found), *sums],
     }
     return Settled(graph, found, typical)

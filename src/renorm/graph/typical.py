@@ -2,25 +2,25 @@
 
 They stand for no call: what is decided holds for all. So that nothing is decided by chance, they are primes: a number
 divides such an extent only if it divides all of them, as 16 does 16*h. A batch has 2, since most calls have few; rows
-and columns of images are near 211, lengths of sequences near 127; within the bounds of a symbol, and so that what the
-network needs of them holds (graph.conditions), for which other numbers than primes may be taken.
+and columns of images are near 211, edges of volumes near 37 (as many elements), lengths of sequences near 127; within
+the bounds of a symbol, and so that what the network needs of them holds (graph.conditions), for which other numbers
+than primes may be taken.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from functools import cache
 from math import inf, isqrt
 
 from renorm.core.conditions import Condition
-from renorm.core.dims import Dim, Sym, Symbol, bounds, linear, static, substitute, symbols_of
+from renorm.core.dims import Dim, Sym, Symbol, linear, static, substitute, symbols_of
 from renorm.core.errors import InvalidGraph
 from renorm.core.inputs import given_symbols
 from renorm.graph.ir import Graph, Value
 
 TYPICAL = "typical"  # in Graph.metadata: the values that were found for a graph whose conditions are known
-BATCH, IMAGE, SEQUENCE = 2, 211, 127
+BATCH, IMAGE, VOLUME, SEQUENCE = 2, 211, 37, 127
 _LARGEST = 256  # that is tried, and beyond the least value of a symbol
 _MOST_TRIED = 20_000  # values of symbols, until none is said to be found
 
@@ -43,11 +43,8 @@ def sizes_where(graph: Graph, conditions: Iterable[Condition]) -> dict[str, int]
         if symbol not in candidates:  # of an element, which is about as large as what it decides
             candidates[symbol] = _candidates(symbol, *_decided(graph, symbol))
     given = list(conditions)
-    found = None
-    if any(v.deciding for v in graph.inputs):  # of which shapes behind them may have none where a small one is taken
-        some = {Condition(1, "<=", d): None for v in graph.values() for d in v.shape if bounds(d)[0] < 1}
-        found = _Search(candidates, [*given, *some]).values({})
-    found = _Search(candidates, given).values({}) if found is None else found
+    search = _Search(candidates, given)
+    found = search.values({})
     if found is None:
         raise InvalidGraph(
             f"no extents were found for which {graph.name} has a result",
@@ -64,11 +61,13 @@ class _Search:
         self._symbols, self._candidates = list(candidates), candidates
         self._left = _MOST_TRIED
         place = {s: i for i, s in enumerate(self._symbols)}
-        self._told: list[list[Condition]] = [[] for _ in self._symbols]  # by the last of a condition's symbols
+        self._told: list[list[Condition]] = [[] for _ in self._symbols]  # by each of a condition's symbols, in order
         for c in conditions:
-            own = [place[s] for s in symbols_of(c.left) | symbols_of(c.right) if s in place]
-            if own:
-                self._told[max(own)].append(c)
+            own = sorted(place[s] for s in c.symbols if s in place)
+            for i in own:
+                # of those that follow it is known that they are as large as any that is tried
+                later = {s: Sym(Symbol(s, min(candidates[s]), max(candidates[s]))) for s in self._symbols[i + 1 :]}
+                self._told[i].append(c.replaced({s: d for s, d in later.items() if s in c.symbols}))
 
     def values(self, chosen: dict[str, int]) -> dict[str, int] | None:
         """Return values of all symbols, with those that are chosen; None where no more are found."""
@@ -91,7 +90,9 @@ def _wanted(v: Value, axis: int) -> int:
     """About how large an extent is."""
     if axis == 0 and v.rank > 1:
         return BATCH
-    return IMAGE if v.rank >= 4 and axis >= 2 else SEQUENCE
+    if v.rank >= 4 and axis >= 2:
+        return IMAGE if v.rank == 4 else VOLUME
+    return SEQUENCE
 
 
 def _decided(graph: Graph, symbol: Symbol) -> tuple[Dim, int]:
@@ -109,16 +110,11 @@ def _candidates(symbol: Symbol, extent: Dim, wanted: int) -> list[int]:
     which the extent is nearest to what is wanted."""
     least = max(1, symbol.least)
     most = _LARGEST if symbol.most == inf and least < _LARGEST else min(symbol.most, least + _LARGEST)
-    alone: Dim = Sym(symbol)
-    with suppress(ZeroDivisionError):
-        alone = substitute(extent, dict.fromkeys(symbols_of(extent) - {symbol}, 1))
+    alone: Dim = substitute(extent, dict.fromkeys(symbols_of(extent) - {symbol}, 1))
     _, k, c = linear(alone) or (symbol, 0, 0)
 
-    def distance(n: int) -> float:
-        try:
-            return abs((k * n + c if k else static([substitute(alone, {symbol: n})])[0]) - wanted)
-        except ZeroDivisionError:
-            return inf
+    def distance(n: int) -> int:
+        return abs((k * n + c if k else static([substitute(alone, {symbol: n})])[0]) - wanted)
 
     order = sorted(range(least, int(most) + 1), key=lambda n: (not _is_prime(n), n % 2 == 0 and n > 2, distance(n)))
     return order or [least]

@@ -66,17 +66,18 @@ _ARRAYS = 200  # of one kernel: what allocates them stands within each other
 
 
 @checked("te.", InvalidSchedule)
-def lower(s: Schedule, args: Sequence[Tensor], name: str = "main") -> Kernel:
+def lower(s: Schedule, args: Sequence[Tensor], name: str = "main", *, facts: Sequence[Expr] = ()) -> Kernel:
     """The loops of a schedule as a Kernel whose parameters are `args`, in that order.
 
     args: placeholders and computed tensors; a computed tensor that is missing is allocated, one that is inlined is
     a parameter that is neither read nor written, a placeholder that is read must be there. Storage of tensors that
-    are not arguments is reused once they are dead (te.storage). Raises InvalidSchedule with the stage and what its
+    are not arguments is reused once they are dead (te.storage). facts: conditions on open extents, which whoever calls
+    the kernel sees to. Raises InvalidSchedule with the stage and what its
     loops are.
     """
     _check_depth(s)
-    s, args = with_bounds(s, args)
-    return _Lowering(s, list(args)).kernel(name)
+    s, args, facts = with_bounds(s, args, facts)
+    return _Lowering(s, list(args)).kernel(name, facts)
 
 
 def _check_depth(s: Schedule) -> None:
@@ -117,7 +118,7 @@ class _Lowering:
         self.inside: dict[Stage, list[Nest]] = {}
         self.owner: dict[Translation, Nest] = {}
 
-    def kernel(self, name: str) -> Kernel:
+    def kernel(self, name: str, facts: Sequence[Expr]) -> Kernel:
         roots: list[Nest] = []
         for stage in reversed(self._order()):
             nest = self.inference.plan(stage)
@@ -144,7 +145,10 @@ class _Lowering:
         outputs = frozenset(self.buffers[t].name for t in self.args if t in self.inference.nests)
         params = tuple(self.buffers[t] for t in self.args)
         body = storage.reuse(body)
-        return Kernel(name, params, body, outputs, extents=self._extents(params, body))
+        known = [self.algebra.fact(f) for f in facts]
+        extents = self._extents(params, body)
+        told = tuple(f for f in known if set(variables(f)) <= set(extents))
+        return Kernel(name, params, body, outputs, extents=extents, facts=told)
 
     def _extents(self, params: Sequence[Buffer], body: Stmt) -> tuple[OpenVar, ...]:
         """Open extents: those of the arguments, and what of them the loops are made of."""

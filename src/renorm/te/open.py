@@ -46,12 +46,16 @@ def open_variables(s: Schedule, args: Sequence[Tensor | OpenVar]) -> list[OpenVa
     return list(dict.fromkeys(v for v in found if isinstance(v, OpenVar)))
 
 
-def with_bounds(s: Schedule, args: Sequence[Tensor]) -> tuple[Schedule, Sequence[Tensor]]:
-    """Return the same program where extents of its arguments are known to be 1 at least: who calls a kernel sees to
-    the others, which have nothing to compute, or are compiled by themselves."""
+def with_bounds(
+    s: Schedule, args: Sequence[Tensor], facts: Sequence[Expr]
+) -> tuple[Schedule, Sequence[Tensor], Sequence[Expr]]:
+    """Return the same program, and facts of its variables, where extents of its arguments are known to be 1 at least:
+    who calls a kernel sees to the others, which have nothing to compute, or are compiled by themselves."""
     shapes: list[object] = [d for t in args for d in t.shape]
     bounded = {d: OpenVar(d.name, "int32", 1, d.high) for d in shapes if isinstance(d, OpenVar) and d.low is None}
-    return _copied(s, args, bounded) if bounded else (s, args)
+    if not bounded:
+        return s, args, facts
+    return (*_copied(s, args, bounded), [_with_values(f, _expressions(bounded)) for f in facts])
 
 
 def evaluate(extent: int | Expr, values: Mapping[OpenVar, int]) -> int:

@@ -88,3 +88,11 @@ def larger(a: Any, b: Any) -> Any:
         return max(a, b)
     is_first = open_truth(nodes.as_expr(a) >= b)
     return nodes.maximum(a, b) if is_first is None else a if is_first else b
+
+
+def smaller(a: Any, b: Any) -> Any:
+    """Return the lesser one of two extents, or an expression of it where that depends on what open ones are."""
+    if not isinstance(a, Expr) and not isinstance(b, Expr):
+        return min(a, b)
+    is_first = open_truth(nodes.as_expr(a) <= b)
+    return nodes.minimum(a, b) if is_first is None else a if is_first else b

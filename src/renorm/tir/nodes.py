@@ -137,7 +137,8 @@ class Seq(Stmt):
 @dataclass(frozen=True, eq=False)
 class Kernel:
     """A loop program. params: buffers that the caller passes, in order. outputs: names of the parameters it writes.
-    extents: open ones, given by the caller or defined by those before them."""
+    extents: open ones, given by the caller or defined by those before them. facts: conditions on these, which the
+    caller sees to."""
 
     name: str
     params: tuple[Buffer, ...]
@@ -145,6 +146,7 @@ class Kernel:
     outputs: frozenset[str] = frozenset()
     attrs: dict[str, Any] = field(default_factory=dict[str, Any])
     extents: tuple[OpenVar, ...] = ()
+    facts: tuple[Expr, ...] = ()
 
     @property
     def given(self) -> tuple[OpenVar, ...]:

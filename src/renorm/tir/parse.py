@@ -32,6 +32,7 @@ from renorm.expr.nodes import (
     Select,
     Var,
 )
+from renorm.expr.rewrite import conjuncts
 from renorm.expr.text import PREFIX
 from renorm.tir.nodes import (
     KINDS,
@@ -56,7 +57,7 @@ _ARGUMENTS = INTRINSICS | dict.fromkeys(PREFIX, 2) | {"select": 3, "ramp": 3}  #
 _SUFFIXES = {"f": "float32", "h": "float16"}
 GRAMMAR = (
     r"""
-start: "kernel" NAME ["[" extents "]"] "(" parameters ")" "->" "(" outputs ")" _braced
+start: "kernel" NAME ["[" extents "]"] "(" parameters ")" "->" "(" outputs ")" [predicate] _braced
 extents: extent ("," extent)*
 extent: NAME "(" [signed] ["," signed] ")" ["=" expression]
 signed: [MINUS] INTEGER
@@ -159,9 +160,16 @@ class _KernelReader(TextReader):
     # --- kernel and statements
 
     def start(
-        self, name: str, extents: list[OpenVar] | None, parameters: list[Buffer], outputs: list[str], body: Stmt
+        self,
+        name: str,
+        extents: list[OpenVar] | None,
+        parameters: list[Buffer],
+        outputs: list[str],
+        known: Expr | None,
+        body: Stmt,
     ) -> Kernel:
-        return Kernel(name, tuple(parameters), body, frozenset(outputs), extents=tuple(extents or ()))
+        facts = () if known is None else tuple(conjuncts(known))
+        return Kernel(name, tuple(parameters), body, frozenset(outputs), extents=tuple(extents or ()), facts=facts)
 
     def extent(self, name: str, low: int | None, high: int | None, definition: Expr | None) -> OpenVar:
         self._scope[name] = found = OpenVar(name, "int32", low, high, definition)

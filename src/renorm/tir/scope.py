@@ -26,8 +26,8 @@ class Scope:
     @staticmethod
     def of(program: Kernel | Stmt) -> Scope:
         """The scope at the root of a program."""
-        body = program.body if isinstance(program, Kernel) else program
-        return Scope(written=frozenset(s.buffer for s in walk(body) if isinstance(s, Store)))
+        body, facts = (program.body, program.facts) if isinstance(program, Kernel) else (program, ())
+        return Scope(facts=facts, written=frozenset(s.buffer for s in walk(body) if isinstance(s, Store)))
 
     def inside(self, loop: For) -> Scope:
         """In the body of a loop; its iterations reach from the least start to the greatest end. Ends stay forms where

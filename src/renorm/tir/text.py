@@ -33,7 +33,7 @@ from contextlib import contextmanager
 from typing import Union
 
 from renorm.core import dtypes
-from renorm.expr.nodes import INTRINSICS, Const, Expr, Load, OpenVar, Source, Var
+from renorm.expr.nodes import INTRINSICS, Const, Expr, Load, OpenVar, Source, Var, all_of
 from renorm.expr.rewrite import walk as walk_expr
 from renorm.expr.text import PREFIX, access_text, text
 from renorm.tir.nodes import (
@@ -77,7 +77,8 @@ def full(kernel: Kernel) -> str:
         outputs = ", ".join(printer.name(b) for b in kernel.params if b.name in kernel.outputs)
         extents = ", ".join(printer.extent(v) for v in kernel.extents)
         name = printer.identifier(kernel.name) + (f"[{extents}]" if extents else "")
-        printer.line(0, f"kernel {name}({params}) -> ({outputs}) {{")
+        facts = f" if {printer.expr(all_of(*kernel.facts))}" if kernel.facts else ""
+        printer.line(0, f"kernel {name}({params}) -> ({outputs}){facts} {{")
         printer.block(kernel.body, 1)
         printer.line(0, "}")
     return printer.result()

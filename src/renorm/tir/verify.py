@@ -23,7 +23,7 @@ from renorm.core.linear import Span
 from renorm.core.target import Target
 from renorm.expr import mixed_radix
 from renorm.expr.bounds import is_exact, is_finite, is_within
-from renorm.expr.nodes import Binary, Broadcast, Call, Expr, Load, Not, Ramp, Select, Var, cast
+from renorm.expr.nodes import Binary, Broadcast, Call, Expr, Load, Not, Ramp, Select, Var
 from renorm.expr.rewrite import children as parts_of
 from renorm.expr.rewrite import conjuncts, variables
 from renorm.expr.rewrite import rebuild as rebuild_expr
@@ -69,7 +69,8 @@ class _Checker:
         self.problems: list[str] = []
         self._bound: set[int] = set()
         self._vectors: dict[Var, Expr] = {}  # values of vector Lets that memory cannot change
-        self._written = Scope.of(kernel).written
+        self._root = Scope.of(kernel)
+        self._written = self._root.written
 
     def kernel(self) -> None:
         params = self._kernel.params
@@ -83,7 +84,9 @@ class _Checker:
             self._bound.add(id(p))
         for name in sorted(self._kernel.outputs - set(names)):
             self.problems.append(f"the output {name} is not a parameter")
-        self._stmt(self._kernel.body, Scope(written=self._written))
+        for f in self._kernel.facts:
+            self._names(f)
+        self._stmt(self._kernel.body, self._root)
 
     def _extents(self) -> None:
         for v in self._kernel.extents:
@@ -195,11 +198,8 @@ class _Checker:
         if guarded.intervals().is_within(simple, buffer.size):
             return
         if isinstance(buffer.size, Expr):
-            low, _ = mixed_radix.interval(simple, guarded.bounds, guarded.facts)
-            beyond = Binary("-", simple, cast(simple.dtype, buffer.size))
-            _, above = mixed_radix.interval(beyond, guarded.bounds, guarded.facts)
-            if low < 0 or above >= 0:
-                reached = low, guarded.intervals().span(simple)[1]
+            if not mixed_radix.is_within(simple, buffer.size, guarded.bounds, guarded.facts):
+                reached = guarded.intervals().span(simple)
                 self.problems.append(_outside(buffer, simple, reached, guarded, what, False))
             return
         span = mixed_radix.interval(simple, guarded.bounds, guarded.facts)
