@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from renorm.core.conditions import Condition, bounded_sums, parted, quotient, settled
+from renorm.core.conditions import Condition, settled
 from renorm.core.dims import Dim, Sym, Symbol, format_facts, maximum, substitute, symbols_of
 
 S, T = Sym("s"), Sym("t")
@@ -68,50 +68,3 @@ def test_symbols_keep_the_range_that_they_have() -> None:
     assert {str(x): format_facts(d) for x, d in values.items()} == {"s": "8*s:1..3"}
     values, rest = settled([Condition(Sym(s), "==", 31)], [s])
     assert [str(c) for c in rest] == ["s == 31"]
-
-
-A, B, N = Sym("a"), Sym("b"), Sym("n")
-
-
-@pytest.mark.parametrize(
-    ("given", "whole", "least"),
-    [
-        ([(B, "<=", N)], "n", "b"),
-        ([(A, "<=", N), (B + 1, "<=", N)], "n", "max(1 + b, a)"),
-        ([(2 * A + B, "<=", N + 0)], "n", "b + 2*a"),
-        ([(A * B, "<=", N)], "n", "a*b"),
-        ([(A, "<=", 2 * N)], None, None),  # n is not a sum
-        ([(A, "<=", N + B)], None, None),  # nor is it where something is taken away
-        ([(A, "<=", 8), (A, "==", N)], None, None),
-    ],
-)
-def test_what_is_at_least_something_is_a_sum(given: list[tuple[Dim, str, Dim]], whole: str | None, least: str) -> None:
-    found = parted([Condition(*c) for c in given], [Symbol("a"), Symbol("b"), Symbol("n")])
-    if whole is None or found is None:
-        assert whole is None
-        assert found is None
-        return
-    made, by = found
-    assert (made.whole, str(made.least), made.rest) == (whole, least, f"{whole}.rest")
-    for a, b, n in product(range(6), repeat=3):
-        at = {"a": a, "b": b, "n": n}
-        rest = int(str(substitute(Sym("n") - made.least, at)))
-        assert all(c.holds(at) for c in by) == (rest >= 0)
-        assert substitute(made.value, {**at, made.rest: rest}) == n
-
-
-def test_an_equation_between_products_makes_a_quotient() -> None:
-    assert quotient([Condition(A * B, "==", 12 * N)], [Symbol("a"), Symbol("b")]) == ("a", (12 * N) // B)
-    assert quotient([Condition(12 * N, "==", 2 * A * B)], [Symbol("b")]) == ("b", (12 * N) // (2 * A))
-    assert quotient([Condition(A * B, "==", 12 * N)], []) is None
-    assert quotient([Condition(A * A, "==", N)], [Symbol("a")]) is None
-    assert quotient([Condition(A * B, "<=", N)], [Symbol("a")]) is None
-
-
-def test_sums_that_are_at_most_a_number() -> None:
-    (made,) = bounded_sums([Condition(2 * A + B, "<=", 8), Condition(A, "<=", 5), Condition(A * 2, "<=", B)])
-    assert (made.whole, made.whole.most, made.least, made.rest) == ("b.sum", 8, 2 * A, "b")
-
-
-def test_nothing_holds_of_a_quotient_by_0() -> None:
-    assert Condition(N // A, "<=", 5).holds({"a": 0, "n": 3}) is False

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from renorm.core.dims import Dim, Sym, bounds, maximum, minimum, regrouping, substitute
+from renorm.core.dims import Dim, Sym, bounds, maximum, minimum, regrouping, same_padding, substitute
 
 N, H = Sym("N"), Sym("H")
 
@@ -103,3 +103,14 @@ def test_what_divides_an_open_extent_is_a_part_of_it() -> None:
     ]  # fmt: skip
     assert regrouping((n, h, w), (n * h, w)) == [(range(2), range(1)), (range(2, 3), range(1, 2))]
     assert regrouping((h, w), (w, h)) == [(range(2), range(2))]
+
+
+@given(*[st.integers(least, 9) for least in (0, 1, 1, 1)], st.booleans())
+def test_automatic_padding_of_an_open_axis(extent: int, kernel: int, stride: int, dilation: int, lower: bool) -> None:
+    positions = -(-extent // stride)
+    whole = max(0, (positions - 1) * stride + dilation * (kernel - 1) + 1 - extent)
+    expected = (whole - whole // 2, whole // 2) if lower else (whole // 2, whole - whole // 2)
+    assert same_padding(extent, kernel, stride, dilation, lower) == expected
+    of_open = same_padding(N, Sym("K", 1), stride, dilation, lower)
+    assert tuple(substitute(d, {"N": extent, "K": kernel}) for d in of_open) == expected
+    assert tuple(substitute(d, {"N": extent}) for d in same_padding(N, kernel, stride, dilation, lower)) == expected

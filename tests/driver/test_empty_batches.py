@@ -43,3 +43,20 @@ def test_a_convolution_to_no_channels() -> None:
     g = Graph()
     g.outputs = [ops.conv(g.input("x", "float32", (1, 8, 8, 8)), w(0, 8, 3, 3))]
     assert renorm.compile(g).run(np.zeros((1, 8, 8, 8), np.float32))[0].shape == (1, 0, 6, 6)
+
+
+def test_groups_of_no_channels() -> None:
+    g = Graph()
+    x, weight = g.input("x", "float32", (1, 0, 4, 4)), g.input("w", "float32", (0, 0, 3, 3))
+    g.outputs = [ops.conv(x, weight, group=2)]
+    assert renorm.compile(g).run(np.zeros(x.shape, np.float32), np.zeros(weight.shape, np.float32))[0].size == 0
+
+
+@pytest.mark.parametrize("strides", [(1,), (2,)])
+def test_a_transposed_window_of_no_elements_reaches_nothing(strides: tuple[int, ...]) -> None:
+    g = Graph()
+    x, weight = g.input("x", "float32", (1, 2, 3)), g.input("w", "float32", (2, 4, 0))
+    g.outputs = [ops.conv_transpose(x, weight, w(4), strides=strides, output_padding=(1,))]
+    (y,) = renorm.compile(g).run(w(1, 2, 3), w(2, 4, 0))
+    assert np.array_equal(y, np.broadcast_to(w(4)[:, None], y.shape))
+    assert y.size

@@ -730,16 +730,3 @@ def test_norms_in_a_row_are_put_in_order_one_by_one() -> None:
     made = layers.passes(g, [found[i] for i in order])
     assert time.process_time() - since < 20  # 0.3 s; hours for each with each of each
     assert [[x.name for x in one] for one in made] == [[f"n{i}"] for i in range(500)]
-
-
-def test_elements_of_inputs_decide_shapes_of_each_batch() -> None:
-    ones, zeros = np.ones(3, np.float32), np.zeros(3, np.float32)
-    text = """cut (float[N, 3] x, int64[1] k) => (float[A, 3] y) <int64[1] z = {0}>
-        { c = Slice(x, z, k, z) y = BatchNormalization(c, s, b, m, v) }"""
-    rng = np.random.default_rng(5)
-    batches = [{"x": rng.standard_normal((5, 3)).astype(np.float32) * 2 + 1, "k": np.array([n])} for n in (3, 5, 1, 3)]
-    made = restat(model(text, s=ones, b=zeros, m=zeros, v=ones), batches, threads=1).model
-    held = {i.name: numpy_helper.to_array(i) for i in made.graph.initializer}
-    rows = np.concatenate([one["x"][: one["k"][0]] for one in batches]).astype(np.float64)
-    np.testing.assert_allclose(held["m"], rows.mean(0), rtol=1e-5)
-    np.testing.assert_allclose(held["v"], rows.var(0), rtol=1e-5)

@@ -419,6 +419,13 @@ def broadcast(*shapes: Sequence[Dim]) -> Shape:
     return tuple(result)
 
 
+def is_scalar(shape: Sequence[Dim]) -> bool:
+    """Return whether a shape has no axis, or one of extent 1; an open one is taken to be that."""
+    for d in shape:
+        take(d, "==", 1)
+    return len(shape) <= 1 and all(d == 1 or not isinstance(d, int) for d in shape)
+
+
 def spreads(shape: Sequence[Dim], to: Sequence[Dim]) -> bool:
     """Return whether `shape` broadcasts to `to` without making it larger; extents that are not known may fit."""
     try:
@@ -503,12 +510,12 @@ def _from_front(bound: Any, extent: Dim, beyond: int) -> Dim:
     return minimum(bound, extent + beyond)
 
 
-def convolution_extent(extent: Dim, kernel: int, stride: int, dilation: int, before: int, after: int) -> Dim:
+def convolution_extent(extent: Dim, kernel: Dim, stride: int, dilation: int, before: Dim, after: Dim) -> Dim:
     """Output extent of a convolution along one axis: floor((extent + padding - reach) / stride) + 1."""
     return (extent + (before + after - dilation * (kernel - 1) - 1)) // stride + 1
 
 
-def pool_extent(extent: Dim, kernel: int, stride: int, dilation: int, before: int, after: int, ceil_mode: bool) -> Dim:
+def pool_extent(extent: Dim, kernel: Dim, stride: int, dilation: int, before: Dim, after: Dim, ceil_mode: bool) -> Dim:
     """Output extent of a pooling window; with ceil_mode a last window must still begin inside input or left padding."""
     reach = dilation * (kernel - 1) + 1
     span = extent + (before + after - reach)
@@ -519,19 +526,16 @@ def pool_extent(extent: Dim, kernel: int, stride: int, dilation: int, before: in
 
 
 def transposed_extent(
-    extent: Dim, kernel: int, stride: int, dilation: int, before: int, after: int, output_padding: int
+    extent: Dim, kernel: Dim, stride: int, dilation: int, before: Dim, after: Dim, output_padding: int
 ) -> Dim:
     """Output extent of a transposed convolution along one axis."""
     return (extent - 1) * stride + (output_padding + dilation * (kernel - 1) + 1 - before - after)
 
 
-def same_padding(extent: Dim, kernel: int, stride: int, dilation: int, lower: bool) -> tuple[int, int]:
+def same_padding(extent: Dim, kernel: Dim, stride: int, dilation: int, lower: bool) -> tuple[Dim, Dim]:
     """Padding (before, after) so that output = ceil(extent / stride): ONNX auto_pad SAME_UPPER, or SAME_LOWER."""
-    if not isinstance(extent, int):
-        if stride != 1:
-            raise OperandError(f"automatic padding at stride {stride} needs a known extent, not {extent}")
-        total = dilation * (kernel - 1)
-    else:
-        out = -(-extent // stride)
-        total = max(0, (out - 1) * stride + dilation * (kernel - 1) + 1 - extent)
+    beyond = dilation * (kernel - 1)  # elements of a window after its first
+    total = (extent + (stride - 1)) // stride * stride - stride + beyond + 1 - extent
+    if bounds(beyond - (extent - 1) % stride)[0] < 0:  # the same: the last window begins at a multiple of the stride
+        total = maximum(0, total)
     return (total - total // 2, total // 2) if lower else (total // 2, total - total // 2)

@@ -8,7 +8,7 @@ import numpy as np
 
 from renorm import te, topi
 from renorm.core import dtypes
-from renorm.core.dims import Shape
+from renorm.core.dims import Shape, is_scalar
 from renorm.core.dtypes import NUMBERS
 from renorm.core.errors import OperandError
 from renorm.expr.nodes import Expr, maximum, minimum
@@ -27,7 +27,7 @@ class Clip(Elementwise):
 
     def infer(self, x: Operand, low: Operand | None, high: Operand | None) -> Shape:
         for bound in (low, high):
-            if bound is not None and bound.rank > 0 and bound.shape != (1,):
+            if bound is not None and not is_scalar(bound.shape):
                 raise OperandError(f"clip: the bound {bound} is not a scalar")
         return x.shape
 

@@ -63,7 +63,7 @@ class ConvTranspose(Windowed):
         kernel = self.known_kernel(w.shape[2:])
         return (x.shape[0], result, *(extent for extent, _, _ in self.results(x.shape[2:], kernel)))
 
-    def results(self, spatial: Sequence[Dim], kernel: Sequence[int | None]) -> list[tuple[Dim | None, Dim, Dim]]:
+    def results(self, spatial: Sequence[Dim], kernel: Sequence[Dim]) -> list[tuple[Dim, Dim, Dim]]:
         """Along every axis (extent of y, padding before, padding after).
 
         Padding is never negative: what the products do not reach of a stated extent holds the bias alone, and auto_pad
@@ -76,11 +76,8 @@ class ConvTranspose(Windowed):
         stated = self.output_shape[-rank:] if self.output_shape is not None and rank else None
         if stated is not None and len(stated) != rank:
             raise OperandError(f"{self.name}: output_shape {list(stated)} needs one value for each of {rank} axes")
-        found: list[tuple[Dim | None, Dim, Dim]] = []
+        found: list[tuple[Dim, Dim, Dim]] = []
         for i, (e, k, s, d) in enumerate(zip(spatial, kernel, strides, dilations, strict=True)):
-            if k is None:
-                found.append((stated[i] if stated else None, *pads[i]))
-                continue
             whole = dims.transposed_extent(e, k, s, d, 0, 0, extra[i])
             if stated is None and not self.auto_pad.startswith("SAME"):
                 extent = whole - sum(pads[i])
@@ -134,18 +131,18 @@ class ConvTranspose(Windowed):
 
     def compute(self, x: te.Tensor, w: te.Tensor, b: te.Tensor | None) -> te.Tensor:
         spans, extents = self.transposed(x.shape[2:], w.shape[2:])
-        form = sub_pixel if all(s.dilation == 1 for s in spans) else gathered
+        form = sub_pixel if all(s.has_phases for s in spans) else gathered
         y = form(x, w, self.group, spans, extents)
         return add_channels(y, b).astype(x.dtype)
 
     def transposed(self, spatial: Sequence[int], kernel: Sequence[int]) -> tuple[list[Span], list[int]]:
         """The window along every axis of x, and the extents of y."""
         rank, open_dims = len(spatial), OpenDims()
-        results = self.results(open_dims.shape(spatial), kernel)
+        results = self.results(open_dims.shape(spatial), open_dims.shape(kernel))
         steps = zip(spatial, kernel, self.along("strides", rank), self.along("dilations", rank), strict=True)
         pads: list[tuple[Any, ...]] = [tuple(map(open_dims.extent, around)) for _, *around in results]
         spans = [Span(*step, *around) for step, around in zip(steps, pads)]
-        return spans, [open_dims.extent(extent) for extent, _, _ in results if extent is not None]  # windows are known
+        return spans, [open_dims.extent(extent) for extent, _, _ in results]
 
     def reference(self, x: Any, w: Any, b: Any) -> Any:
         spans, extents = self.transposed(x.shape[2:], w.shape[2:])

@@ -156,9 +156,13 @@ class GatherNd(Injective):
     def infer(self, x: Operand, indices: Operand) -> tuple[Dim, ...]:
         if min(x.rank, indices.rank) < 1 + self.batch_dims:
             raise OperandError(f"gather_nd: {x} and {indices} need more than batch_dims = {self.batch_dims} axes")
-        depth = dims.static(indices.shape[-1:], "the last axis of indices")[0]
+        depth = dims.static(indices.shape[-1:], "the last axis of indices")[0]  # which decides the rank of y
         if depth > x.rank - self.batch_dims:
             raise OperandError(f"gather_nd: {indices} names {depth} axes, more than {x} has")
+        for own, wanted in zip(x.shape[: self.batch_dims], indices.shape):
+            if isinstance(own, int) and isinstance(wanted, int) and own != wanted:
+                raise OperandError(f"gather_nd: the first {self.batch_dims} extents of {x} and {indices} differ")
+            dims.take(wanted, "==", own)
         named = x.shape[self.batch_dims : self.batch_dims + depth]
         if 0 in named and is_static(indices.shape) and 0 not in indices.shape:
             raise OperandError(f"gather_nd: an axis of {x} has no elements, {indices} asks for some")
@@ -196,4 +200,5 @@ class GatherNd(Injective):
         Reject(f32[3], i64[2, 2], because="more than x"),
         Reject(f32[3], i64[2, 1], batch_dims=1, because="batch_dims = 1"),
         Reject(f32[0, 3], i64[2, 1], because="has no elements"),
+        Reject(f32[2, 3], i64[3, 1], batch_dims=1, because="the first 1 extents of"),
     ]

@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 
 from renorm import te
-from renorm.core.dims import Dim
+from renorm.core.dims import Dim, Shape, take
 from renorm.core.dtypes import FLOATS, compute_dtype
 from renorm.core.errors import OperandError
+from renorm.expr.extents import same_extent
+from renorm.expr.nodes import as_expr, cast
 from renorm.graph.attributes import Float, Int, Ints
 from renorm.graph.op import OPAQUE, OpDef, Reject, Sample
 from renorm.graph.types import Operand, f16, f32, f64
@@ -41,9 +43,7 @@ class NormTerms(OpDef):
 
     def infer(self, m: Operand, scale: Operand, bias: Operand) -> list[tuple[Dim, ...]]:
         rank, channels = len(self.extents), m.shape[-1]
-        if any(not isinstance(d, int) for d in m.shape[1:-1]):
-            raise OperandError(f"{self.name}: the numbers of tiles in {m} must be known")
-        if len(self.tile) != rank or m.rank != rank + 3 or m.shape[1:-1] != (*counts(self.extents, self.tile), 2):
+        if len(self.tile) != rank or m.rank != rank + 3 or not self._are_tiles(m.shape[1:-1]):
             raise OperandError(f"{self.name}: {m} does not hold moments of tiles {self.tile} of {self.extents}")
         if isinstance(channels, int) and isinstance(scale.shape[0], int):
             if channels != scale.shape[0] or self.channels > channels:
@@ -52,23 +52,34 @@ class NormTerms(OpDef):
                 raise OperandError(
                     f"{self.name}: num_groups {self.num_groups} does not divide {self.channels or channels} channels"
                 )
+        take(channels, "==", scale.shape[0])
+        take(self.channels, "<=", channels)
+        take((self.channels or channels) % self.num_groups, "==", 0)
         return [(m.shape[0], scale.shape[0], *[1] * rank)] * 3
+
+    def _are_tiles(self, shape: Shape) -> bool:
+        """Return whether there may be moments of so many tiles, as `tile` and `extents` say."""
+        expected = (*counts(self.extents, self.tile), 2)
+        for d, n in zip(shape, expected):
+            take(d, "==", n)
+        return all(d == n or not isinstance(d, int) for d, n in zip(shape, expected))
 
     def compute(self, m: te.Tensor, scale: te.Tensor, bias: te.Tensor) -> list[te.Tensor]:
         (batch, *tiles, _, whole), dtype = m.shape, compute_dtype(scale.dtype)
         channels = self.channels or whole
         width = channels // self.num_groups
-        total = te.const(float(prod(self.extents) * width), ACCUMULATOR)
+        total = cast(ACCUMULATOR, as_expr(prod(self.extents) * width))
+        is_wide = not same_extent(width, 1)
         groups = (batch, self.num_groups)
 
         def over_tiles(value: Any, name: str) -> te.Tensor:
             def term(at: Any, inside: Any) -> Any:
                 (n, g), tile = at, inside[: len(tiles)]
-                channel = g * width + inside[-1] if width > 1 else g
+                channel = g * width + inside[-1] if is_wide else g
                 count = elements(self.extents, self.tile, tile, ACCUMULATOR)
                 return value(*(m[(n, *tile, k, channel)] for k in (0, 1)), count, (n, g))
 
-            return summed(groups, [*tiles, *([width] if width > 1 else [])], term, f"{name}_sum")
+            return summed(groups, [*tiles, *([width] if is_wide else [])], term, f"{name}_sum")
 
         means = over_tiles(lambda mean, _, count, at: mean * count, "mean")
         mean = statistic(groups, lambda *i: means[i] / total, "mean")
@@ -88,7 +99,11 @@ class NormTerms(OpDef):
         )
 
         def placed(inside: Any, outside: Any, n: Any, c: Any) -> Any:
-            return inside(n, c) if channels == whole else te.if_then_else(c < channels, inside(n, c), outside(c))
+            return (
+                inside(n, c)
+                if same_extent(channels, whole)
+                else te.if_then_else(c < channels, inside(n, c), outside(c))
+            )
 
         full = (batch, whole, *[1] * len(tiles))
         return [

@@ -53,7 +53,7 @@ class Pad(Movement):
         return "Pad", {"pads" if opset >= 2 else "paddings": pads.data.tolist(), **attributes, **number}, [x]
 
     def index_map(self, x: Any, pads: Any, value: Any, axes: Any) -> Moved:
-        if value is not None and value.shape not in ((), (1,)):
+        if value is not None and not dims.is_scalar(value.shape):
             raise OperandError(f"pad: {value} is not a scalar")
         pairs = self.around(len(x.shape), pads.tolist(), axes)
         found = Moved(x, Padded(tuple(pairs), value, self.mode))

@@ -10,13 +10,15 @@ import numpy as np
 from renorm import te
 from renorm.core.dims import Dim
 from renorm.core.dtypes import compute_dtype
+from renorm.expr.nodes import as_expr, cast
 from renorm.graph.op import Reject, Sample
 from renorm.graph.types import Operand, bf16, f16, f32, f64
 from renorm.ops.shared.moments import ACCUMULATOR, summed
 from renorm.ops.shared.precision import wide
 from renorm.ops.shared.tags import STATISTIC
-from renorm.ops.shared.tile_statistics import TileStatistics, counts, elements
+from renorm.ops.shared.tile_statistics import TileStatistics, counts, elements, sizes
 from renorm.te import tag
+from renorm.te.open_dims import smaller
 
 
 class TileMeans(TileStatistics):
@@ -58,7 +60,7 @@ class TileMeans(TileStatistics):
         Reject(f32[3], tile=(1,), because="x has rank 1"),
         Reject(f32[2, 3, 5, 7], tile=(2,), because="tile [2] needs one number from 1 up for each of 2 spatial axes"),
         Reject(f32[2, 3, 5, 7], tile=(2, 0), because="from 1 up"),
-        Reject(f32[2, 3, 0, 7], tile=(2, 2), because="must be known, and not 0"),
+        Reject(f32[2, 3, 0, 7], tile=(2, 2), because="must not be 0"),
     ]
 
 
@@ -107,8 +109,8 @@ class TileMoments(TileStatistics):
 
     def _pivot(self, x: te.Tensor, tiles: Sequence[int], dtype: str) -> te.Tensor:
         """The mean of the first elements of each tile; of equal ones that number itself."""
-        extent, tile = x.shape[-1], min(self.tile[-1], x.shape[-1])
-        few = min(FEW, tile, extent % tile or tile)
+        extent, (*_, tile) = x.shape[-1], sizes(x.shape[2:], self.tile)
+        few = smaller(FEW, extent - ((extent + (tile - 1)) // tile - 1) * tile)  # of the last tile
 
         def element(index: Any, inside: Any) -> Any:
             *place, last = (i * t for i, t in zip(index[1:-1], self.tile))
@@ -118,7 +120,7 @@ class TileMoments(TileStatistics):
         sums = summed(tiles, [few], lambda i, r: element(i, r[0]) - element(i, 0), "tile_pivot_sum", attrs)
 
         def mean(*index: Any) -> Any:
-            return element(index, 0) + sums[index] / te.const(float(few), dtype)
+            return element(index, 0) + sums[index] / cast(dtype, as_expr(few))
 
         return te.compute(tiles, mean, name="tile_pivot", tag=STATISTIC, attrs=attrs)
 

@@ -24,7 +24,7 @@ class WinogradConv(Tiled, Conv):
     filter = staticmethod(convolution)
     result_axis = 0
 
-    def extents(self, spatial: Sequence[Dim], kernel: Sequence[int | None]) -> Sequence[Dim | None]:
+    def extents(self, spatial: Sequence[Dim], kernel: Sequence[Dim]) -> Sequence[Dim]:
         return self.positions(spatial, kernel)
 
     samples = [
@@ -60,7 +60,7 @@ class WinogradConvTranspose(Tiled, ConvTranspose):
     filter = staticmethod(transposed)
     result_axis = 1
 
-    def extents(self, spatial: Sequence[Dim], kernel: Sequence[int | None]) -> Sequence[Dim | None]:
+    def extents(self, spatial: Sequence[Dim], kernel: Sequence[Dim]) -> Sequence[Dim]:
         return [extent for extent, _, _ in self.results(spatial, kernel)]
 
     def along_axes(self, spatial: Sequence[int], kernel: Sequence[int]) -> list[Span]:

@@ -147,8 +147,7 @@ class Advance:
         if problems:
             raise InvalidInput(f"the inputs do not fit {self._graph.name}", problems)
         shapes = {v.name: shape_of(values[v.name]) for v in inputs}
-        elements = {v.name: np.asarray(view_of(values[v.name])).reshape(-1).tolist() for v in inputs if v.deciding}
-        extents = tuple(sorted(fixed_extents(inputs, shapes, self._graph.name, elements).items()))
+        extents = tuple(sorted(fixed_extents(inputs, shapes, self._graph.name).items()))
         return _Batch(extents, 0, values)
 
     def _advanced(self, batch: _Batch, p: int, known: Known) -> tuple[list[Array], _Batch]:

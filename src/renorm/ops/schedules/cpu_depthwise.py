@@ -45,7 +45,7 @@ def is_lanewise(main: te.Tensor, lanes: int) -> bool:
 def has_lanewise_groups(inputs: int, outputs: int, groups: int, lanes: int) -> bool:
     """`is_lanewise` of a convolution with so many channels; groups that fill vectors are better off without."""
     per_group = outputs // groups
-    return groups > 1 and inputs == outputs and per_group < lanes and lanes % per_group == 0
+    return groups > 1 and inputs == outputs and 0 < per_group < lanes and lanes % per_group == 0
 
 
 def schedule(

@@ -16,6 +16,8 @@ from itertools import product
 from typing import Any
 
 from renorm import te
+from renorm.expr.extents import same_extent
+from renorm.expr.nodes import Expr
 from renorm.ops.shared.precision import wide
 from renorm.ops.shared.window import Span, pad
 from renorm.te import tag
@@ -24,7 +26,7 @@ from renorm.te.open_dims import larger
 
 @dataclass(frozen=True)
 class Phases:
-    """Phases first .. first + count - 1 along one axis; each has `taps` taps."""
+    """Phases first .. first + count - 1 along one axis; each has `taps` taps, or fewer where the window is open."""
 
     first: int
     count: int
@@ -32,7 +34,10 @@ class Phases:
 
 
 def phases_of(span: Span) -> list[Phases]:
-    """The phases along one axis, those with equally many taps together."""
+    """The phases along one axis, those with equally many taps together: all of them where that depends on an open
+    window, of which taps beyond it are 0."""
+    if isinstance(span.kernel, Expr):
+        return [Phases(0, span.stride, (span.kernel + (span.stride - 1)) // span.stride)]
     fewest, longer = divmod(span.kernel, span.stride)
     parts = [Phases(0, longer, fewest + 1), Phases(longer, span.stride - longer, fewest)]
     return [p for p in parts if p.count]
@@ -53,19 +58,14 @@ def sub_pixel(x: te.Tensor, w: te.Tensor, group: int, spans: Sequence[Span], ext
     lengths = [(extent + s.stride - 1) // s.stride for s, extent in zip(spans, extents)]
     before, after = [0] * len(spans), [0] * len(spans)
     for i, (s, n) in enumerate(zip(spans, lengths)):
-        # first and last element that any phase with taps reads
-        reads = [
-            (lead(s, r) - p.taps + 1, n - 1 + lead(s, r))
-            for p in parts[i]
-            for r in (p.first, p.first + p.count - 1)
-            if p.taps
-        ]
-        before[i] = max(0, -min(low for low, _ in reads))
-        after[i] = reduce(larger, [high - s.extent + 1 for _, high in reads], 0)
+        # first and last element that any phase with taps reads: later ones begin to read further behind
+        read = [p for p in parts[i] if not same_extent(p.taps, 0)]
+        before[i] = reduce(larger, [p.taps - 1 - lead(s, p.first + p.count - 1) for p in read], 0)
+        after[i] = reduce(larger, [n + lead(s, p.first) - s.extent for p in read], 0)
     data = pad(x, before, after)
     made: dict[tuple[Phases, ...], te.Tensor] = {}
     for chosen in product(*parts):
-        if all(p.taps for p in chosen):
+        if not any(same_extent(p.taps, 0) for p in chosen):
             made[chosen] = _product(data, w, group, spans, chosen, before, lengths)
     return _interleaved(made, parts, spans, (x.shape[0], w.shape[1] * group, *extents))
 
@@ -91,7 +91,9 @@ def _product(
             phase(rest, i) + s.stride * (p.taps - 1 - t)
             for i, (s, p, t) in enumerate(zip(spans, chosen, rest[len(phased) :], strict=True))
         ]
-        return w[(ic, oc, *ks)] if group == 1 else w[((oc // outputs) * depth + ic, oc % outputs, *ks)]
+        tap = w[(ic, oc, *ks)] if group == 1 else w[((oc // outputs) * depth + ic, oc % outputs, *ks)]
+        inside = [k < s.kernel for k, s in zip(ks, spans) if isinstance(s.kernel, Expr) and s.stride > 1]
+        return te.if_then_else(te.all(*inside), tap, te.const(0, w.dtype)) if inside else tap
 
     phases, taps = [chosen[i].count for i in phased], [p.taps for p in chosen]
     weights = te.compute((outputs * group, depth, *phases, *taps), weight, name=f"{w.name}_phases", tag="weight")

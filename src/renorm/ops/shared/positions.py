@@ -128,7 +128,9 @@ class OpenLine(Line):
         return self.open_integers is None and super().is_identity()
 
 
-def _open_line(mode: str, extent: Any, length: Any, scale: Fraction | None) -> OpenLine:
+def _open_line(
+    mode: str, extent: Any, length: Any, scale: Fraction | None, roi: tuple[float, float] | None
+) -> OpenLine:
     """`position_line` where extents are open. scale: None where it is length / extent, whatever that is."""
 
     def line(a: Any, b: Any, c: Any) -> OpenLine:
@@ -147,21 +149,38 @@ def _open_line(mode: str, extent: Any, length: Any, scale: Fraction | None) -> O
         case "tf_half_pixel_for_nn":
             return line(extent * 2, extent, length * 2)
         case "pytorch_half_pixel":  # at length 1 its position is 0
-            a, b, c = _open_line("half_pixel", extent, length, scale).integers
+            a, b, c = _open_line("half_pixel", extent, length, scale, None).integers
             is_wide = te.min(length - 1, 1)
             return line(a * is_wide, b * is_wide, c)
         case "align_corners":  # at length 1, a quotient by 0 is 0
             return line(extent - 1, 0, length - 1)
+        case "half_pixel_symmetric":
+            if scale is None:  # nothing is rounded
+                return line(extent * 2, extent - length, length * 2)
+            p, q = scale.denominator, scale.numerator
+            return line(2 * p, extent * q - length * p + (p - q), 2 * q)
+        case "tf_crop_and_resize":
+            first, last = _crop(roi)
+            d = lcm(first.denominator, last.denominator)
+            begin, stop = int(first * d), int(last * d)
+            is_wide, end = te.min(length - 1, 1), extent - 1  # at length 1 its position is in the middle
+            start = end * (length - 1) * (2 * begin) + end * (begin + stop) * (1 - is_wide)
+            return line(end * is_wide * (2 * (stop - begin)), start, larger(length - 1, 1) * (2 * d))
         case _:
-            raise OperandError(
-                f"resize: {mode} needs extents that are known, not {extent} to {length}", do="give the shapes (shapes=)"
-            )
+            raise OperandError(f"resize: {mode!r} is not a rule for positions")
+
+
+def _crop(roi: tuple[float, float] | None) -> tuple[Fraction, Fraction]:
+    """Return where a part of an axis begins and ends, in parts of it."""
+    if roi is None:
+        raise OperandError("resize: tf_crop_and_resize needs roi")
+    return simplest(roi[0]), simplest(roi[1])
 
 
 def position_line(mode: str, extent: int, length: int, scale: Fraction | None, roi: tuple[float, float] | None) -> Line:
     """Positions by the rule `mode` of POSITIONS. scale: None where extents are open and it is length / extent."""
     if scale is None or isinstance(extent, Expr) or isinstance(length, Expr):
-        return _open_line(mode, extent, length, scale)
+        return _open_line(mode, extent, length, scale, roi)
 
     def at(slope: Fraction | int, start: Fraction | int) -> Line:
         return Line(Fraction(slope), Fraction(start), extent, length, scale)
@@ -182,9 +201,7 @@ def position_line(mode: str, extent: int, length: int, scale: Fraction | None, r
         case "align_corners":
             return at(Fraction(extent - 1, length - 1), 0) if length > 1 else at(0, 0)
         case "tf_crop_and_resize":
-            if roi is None:
-                raise OperandError("resize: tf_crop_and_resize needs roi")
-            first, last = simplest(roi[0]), simplest(roi[1])
+            first, last = _crop(roi)
             if length > 1:
                 return at((last - first) * (extent - 1) / (length - 1), first * (extent - 1))
             return at(0, (first + last) * HALF * (extent - 1))

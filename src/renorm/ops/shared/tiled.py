@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from renorm import te
-from renorm.core.dims import Dim, Shape, is_static, size, static, take
+from renorm.core.dims import Dim, Shape, is_static, size, take
 from renorm.core.errors import OperandError
 from renorm.graph.attributes import Ints
 from renorm.graph.op import OUT_ELEMENTWISE_FUSABLE
@@ -45,9 +45,9 @@ class Tiled(Windowed):
         if w.rank not in (3, 4):
             raise OperandError(f"{self.name}({x}, {w}): w is neither a weight of two axes nor a transformed one")
         kernel, strides = self.kernel(w.shape), self.along("strides", 2)
-        if len(self.tile) != 2 or not all(
-            k is None or has_points(m, k, s) for m, k, s in zip(self.tile, kernel, strides)
-        ):
+        if not is_static(kernel):
+            raise OperandError(f"{self.name}({x}, {w}): the window must be known, of which matrices of tiles are made")
+        if len(self.tile) != 2 or not all(has_points(m, k, s) for m, k, s in zip(self.tile, kernel, strides)):
             raise OperandError(
                 f"{self.name}({x}, {w}): no tile {list(self.tile)} of a window of {list(kernel)} with strides"
                 f" {list(strides)}",
@@ -59,17 +59,18 @@ class Tiled(Windowed):
                 raise OperandError(f"{self.name}({x}, {w}): {name} has {extent} channels, expected {expected}")
             if extent is not None:
                 take(extent, "==", expected)
-        if w.rank == 3 and is_static(x.shape):
-            planes = prod(f.products for f in self.filters(static(x.shape[2:]), static(kernel)))
-            if w.shape[0] != planes:
+        if w.rank == 3:  # wherever results begin, tiles have as many products
+            planes = prod(type(self).filter(m, k, s, 0).products for m, k, s in zip(self.tile, kernel, strides))
+            if isinstance(w.shape[0], int) and w.shape[0] != planes:
                 raise OperandError(f"{self.name}({x}, {w}): w has {w.shape[0]} planes, but tiles need {planes}")
+            take(w.shape[0], "==", planes)
         return (x.shape[0], results, *self.extents(x.shape[2:], kernel))
 
     def kernel(self, shape: Shape) -> tuple[Any, ...]:
         """Extents of the window for a weight of a shape."""
         return self.known_kernel(shape[2:]) if len(shape) == 4 else self.along("kernel_shape", 2)
 
-    def extents(self, spatial: Sequence[Dim], kernel: Sequence[int | None]) -> Sequence[Dim | None]:
+    def extents(self, spatial: Sequence[Dim], kernel: Sequence[Dim]) -> Sequence[Dim]:
         """Spatial extents of the result."""
         raise NotImplementedError(f"{self.name} has no extents")
 

@@ -42,6 +42,12 @@ class Span:
         """Elements from the first to the last that one window covers, both included."""
         return self.dilation * (self.kernel - 1) + 1
 
+    @property
+    def has_phases(self) -> bool:
+        """Return whether a transposed convolution with this window has phases (ops.shared.phases): taps that lie side
+        by side, and some of them."""
+        return self.dilation == 1 and not same_extent(self.kernel, 0)
+
 
 class Windowed(OpDef):
     """Base of ops with a window. Attributes that are not given are 1 (strides, dilations) or 0 (pads) along every axis.
@@ -80,9 +86,8 @@ class Windowed(OpDef):
             raise OperandError(f"{self.name}: pads {list(pads)} must not be negative", do="crop with slice instead")
         return list(zip(pads[:rank], pads[rank:], strict=True))
 
-    def known_kernel(self, shape: Shape) -> tuple[int | None, ...]:
-        """Extents of the window: those of a weight, or the attribute where the weight's are unknown. They must
-        agree."""
+    def known_kernel(self, shape: Shape) -> Shape:
+        """Extents of the window: those of the attribute, or the weight's where it says nothing. They must agree."""
         stated = self.along("kernel_shape", len(shape)) if self.kernel_shape is not None else (None,) * len(shape)
         if any(isinstance(d, int) and s not in (None, d) for d, s in zip(shape, stated)):
             raise OperandError(
@@ -91,7 +96,7 @@ class Windowed(OpDef):
         for d, s in zip(shape, stated):
             if s is not None:
                 dims.take(d, "==", s)
-        return tuple(d if isinstance(d, int) else s for d, s in zip(shape, stated))
+        return tuple(d if s is None else s for d, s in zip(shape, stated))
 
     def spans(self, spatial: Sequence[int], kernel: Sequence[int]) -> list[Span]:
         """The window along every axis, once extents are known."""
@@ -102,25 +107,21 @@ class Windowed(OpDef):
             zip(spatial, kernel, self.along("strides", rank), self.along("dilations", rank), strict=True)
         ):
             if self.auto_pad.startswith("SAME"):
-                pads[i] = dims.same_padding(open_dims.dim(e), k, s, d, lower=self.auto_pad == "SAME_LOWER")
+                is_lower = self.auto_pad == "SAME_LOWER"
+                around = dims.same_padding(open_dims.dim(e), open_dims.dim(k), s, d, is_lower)
+                pads[i] = (open_dims.extent(around[0]), open_dims.extent(around[1]))
             found.append(Span(e, k, s, d, *pads[i]))
         return found
 
-    def positions(
-        self, spatial: Sequence[Dim], kernel: Sequence[int | None], ceil_mode: bool = False
-    ) -> list[Dim | None]:
-        """Return how many positions the window has along every axis; extents may be symbolic, an unknown window gives
-        None."""
-        rank, found = len(spatial), list[Dim | None]()
+    def positions(self, spatial: Sequence[Dim], kernel: Sequence[Dim], ceil_mode: bool = False) -> list[Dim]:
+        """Return how many positions the window has along every axis; all extents may be symbolic."""
+        rank, found = len(spatial), list[Dim]()
         pads = self.explicit_pads(rank)
         for i, (e, k, s, d) in enumerate(
             zip(spatial, kernel, self.along("strides", rank), self.along("dilations", rank), strict=True)
         ):
             if self.auto_pad.startswith("SAME"):
                 found.append((e + (s - 1)) // s)
-                continue
-            if k is None:
-                found.append(None)
                 continue
             count = dims.pool_extent(e, k, s, d, *pads[i], ceil_mode)
             if isinstance(count, int) and count < 1:
@@ -135,8 +136,8 @@ class Windowed(OpDef):
     def counts(self, spatial: Sequence[int], kernel: Sequence[int], ceil_mode: bool = False) -> list[int]:
         """`positions` of a tensor expression, whose open extents count as ints."""
         open_dims = OpenDims()
-        counts = self.positions(open_dims.shape(spatial), kernel, ceil_mode)
-        return [open_dims.extent(n) for n in counts if n is not None]  # a window is known
+        counts = self.positions(open_dims.shape(spatial), open_dims.shape(kernel), ceil_mode)
+        return [open_dims.extent(n) for n in counts]
 
 
 def check_group(op: Any, group: int, x: Operand, w: Operand, per_group: Dim, divided: Dim) -> None:
