@@ -14,6 +14,7 @@ import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from onnx import numpy_helper
 from tests.frontends.models import model
 
 import renorm
@@ -302,6 +303,17 @@ def test_what_cannot_be_open_is_compiled_for_each_value() -> None:
     first = module.specialized(x=(1, 5), k=np.array([1]))
     assert first is module.specialized(x=(1, 5), k=np.array([1]))
     assert first is not module.specialized(x=(1, 5), k=np.array([2]))
+
+
+def test_a_quotient_by_what_must_be_0() -> None:
+    made = network("""g (float[N, 12] x, int64[1] v) => (float[A, B] y, float[C, 3] w)
+        <int64[1] z = {0}, int64[1] m = {-1}>
+        { s = Concat<axis = 0>(v, m) y = Reshape(x, s) w = Slice(none, z, v, z) }""")
+    made.graph.initializer.append(numpy_helper.from_array(np.zeros((0, 3), np.float32), "none"))
+    module = renorm.compile(made, threads=1)
+    assert isinstance(module, SpecializingModule)
+    session = onnxruntime.InferenceSession(made.SerializeToString())
+    compared(module, session, {"x": (2, 12), "v": [3]})  # numbers are cut to the axis
 
 
 def test_verified_and_checked_modules() -> None:

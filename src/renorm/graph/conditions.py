@@ -9,7 +9,7 @@ from math import inf
 from renorm.core import conditions as algebra
 from renorm.core.conditions import Condition, Sum, noted
 from renorm.core.dims import Dim, Symbol, substitute, symbols_of, take
-from renorm.core.errors import OperandError
+from renorm.core.errors import InvalidGraph, OperandError
 from renorm.core.inputs import given_symbols
 from renorm.graph.ir import Graph, Value, knowledge
 from renorm.graph.op import Reach
@@ -86,12 +86,16 @@ def settled(graph: Graph) -> Settled:
     OperandError where an extent does not follow from those of the inputs."""
     found, sums = conditions_of(graph), list[Sum]()
     for _ in range(_MOST_ROUNDS):  # what is known of extents lets inference say more
-        values, left, part = _step(found, graph)
+        try:
+            values, left, part = _step(found, graph)
+            graph = graph.copy(values) if values else graph
+        except ZeroDivisionError as error:
+            do = "give the shapes of its inputs (shapes=)"
+            raise InvalidGraph(f"{graph.name} divides by an extent of 0", list(map(str, found)), do) from error
         if not values:
             break
         sums = [*(replace(s, least=substitute(s.least, values)) for s in sums), *part]
         nodes = {c.replaced(values): node for c, node in found.items()}
-        graph = graph.copy(values)
         found = conditions_of(graph)
         for c in left:  # of ranges that inference does not know of
             if c.decided() is not True:
