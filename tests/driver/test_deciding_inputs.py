@@ -305,6 +305,16 @@ def test_what_cannot_be_open_is_compiled_for_each_value() -> None:
     assert first is not module.specialized(x=(1, 5), k=np.array([2]))
 
 
+def test_channels_are_not_followed_through_a_slice_that_begins_anywhere() -> None:
+    text = """g (float[N, 8] x, int64[1] a) => (float[A, B] y) <int64[1] two = {2}, int64[1] o = {1},
+        float[8] k = {1, 2, 3, 4, 5, 6, 7, 8}> { p = Mul(x, k) e = Add(a, two) s = Slice(p, a, e, o) y = Mul(s, c) }"""
+    made = network(text)
+    made.graph.initializer.append(numpy_helper.from_array(np.array([2, 3], np.float32), "c"))
+    module, session = renorm.compile(made, threads=1), onnxruntime.InferenceSession(made.SerializeToString())
+    for n, a in ((1, 0), (3, 6), (2, 3)):
+        compared(module, session, {"x": (n, 8), "a": [a]})
+
+
 def test_a_quotient_by_what_must_be_0() -> None:
     made = network("""g (float[N, 12] x, int64[1] v) => (float[A, B] y, float[C, 3] w)
         <int64[1] z = {0}, int64[1] m = {-1}>

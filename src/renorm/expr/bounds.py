@@ -216,7 +216,9 @@ class Intervals:
                 if parts is None or parts[1].terms:
                     continue
                 form = parts[0].plus(Linear({quotient: 1}), sign)
-                yield form.offset(int(-_floor(-c, span)[1] if sign > 0 else _floor(c, span)[0]))
+                rounded = -_floor(-c, span)[1] if sign > 0 else _floor(c, span)[0]
+                if rounded not in (inf, -inf):
+                    yield form.offset(int(rounded))
 
     def most(self, form: Linear, facts: Sequence[Linear], enough: float = -inf) -> float:
         """An upper bound of the form, the least of the plain one and those that facts f, f <= 0, give; of few facts

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from renorm.core import dims
-from renorm.core.dims import Dim, is_static, regrouping, static
+from renorm.core.dims import Dim, Sym, is_static, regrouping, static
 from renorm.graph.channels import MOST, Carry
 from renorm.graph.op import Alias
 
@@ -107,6 +107,10 @@ class Strided(AxisStep):
 
     def extents(self, shape: Extents) -> Extents:
         return tuple(None if e is None else dims.sliced(e, s)[2] for e, s in zip(shape, self.slices))
+
+    def labels(self, shape: Extents, labels: Labels) -> Labels | None:
+        ends = (end for own, s in zip(labels, self.slices) if own is not None for end in (s.start, s.stop))
+        return None if any(isinstance(end, Sym) for end in ends) else super().labels(shape, labels)
 
     def along(self, axis: int, labels: Array) -> Array:
         return labels[self.slices[axis]]
