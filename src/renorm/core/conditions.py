@@ -45,8 +45,12 @@ class Condition:
         return symbols_of(self.left) | symbols_of(self.right)
 
     def holds(self, sizes: Sizes) -> bool | None:
-        """Return whether it holds where symbols are these numbers; None where they leave it open."""
-        return self.replaced(sizes).decided()
+        """Return whether it holds where symbols are these numbers, as nothing does with a quotient by 0; None where
+        they leave it open."""
+        try:
+            return self.replaced(sizes).decided()
+        except ZeroDivisionError:
+            return False
 
     def replaced(self, sizes: Sizes) -> Condition:
         """Return the condition with symbols replaced."""

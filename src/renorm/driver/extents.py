@@ -156,6 +156,8 @@ def _of_one(parts: Mapping[Factor, set[Factor]]) -> tuple[int, Dim, dict[Factor,
         if inner is None or isinstance(f, Symbol) or not isinstance(f[2], int):
             return None
         quotients[f] = f[2], inner[1], inner[2]
+    if not quotients:  # what conditions leave are numbers
+        return None
     least = min(quotients, key=lambda f: quotients[f][0])
     divisor, k, c = quotients[least]
     made: dict[Factor, Dim] = {}

@@ -10,6 +10,7 @@ than primes may be taken.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from math import inf, isqrt
 
@@ -110,11 +111,16 @@ def _candidates(symbol: Symbol, extent: Dim, wanted: int) -> list[int]:
     which the extent is nearest to what is wanted."""
     least = max(1, symbol.least)
     most = _LARGEST if symbol.most == inf and least < _LARGEST else min(symbol.most, least + _LARGEST)
-    alone: Dim = substitute(extent, dict.fromkeys(symbols_of(extent) - {symbol}, 1))
+    alone: Dim = Sym(symbol)
+    with suppress(ZeroDivisionError):
+        alone = substitute(extent, dict.fromkeys(symbols_of(extent) - {symbol}, 1))
     _, k, c = linear(alone) or (symbol, 0, 0)
 
-    def distance(n: int) -> int:
-        return abs((k * n + c if k else static([substitute(alone, {symbol: n})])[0]) - wanted)
+    def distance(n: int) -> float:
+        try:
+            return abs((k * n + c if k else static([substitute(alone, {symbol: n})])[0]) - wanted)
+        except ZeroDivisionError:
+            return inf
 
     order = sorted(range(least, int(most) + 1), key=lambda n: (not _is_prime(n), n % 2 == 0 and n > 2, distance(n)))
     return order or [least]
