@@ -193,7 +193,7 @@ def network(text: str) -> Any:
     return made
 
 
-def arrays(module: Any, call: Call) -> dict[str, Array]:
+def arrays(module: Any, call: Call) -> dict[str, Any]:
     rng = np.random.default_rng(3)
     found = dict[str, Array]()
     for v in module.inputs:

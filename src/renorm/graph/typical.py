@@ -15,7 +15,7 @@ from functools import cache
 from math import inf, isqrt
 
 from renorm.core.conditions import Condition
-from renorm.core.dims import Dim, Sym, Symbol, linear, static, substitute, symbols_of
+from renorm.core.dims import Dim, Sym, Symbol, bounds, linear, static, substitute, symbols_of
 from renorm.core.errors import InvalidGraph
 from renorm.core.inputs import given_symbols
 from renorm.graph.ir import Graph, Value
@@ -44,8 +44,11 @@ def sizes_where(graph: Graph, conditions: Iterable[Condition]) -> dict[str, int]
         if symbol not in candidates:  # of an element, which is about as large as what it decides
             candidates[symbol] = _candidates(symbol, *_decided(graph, symbol))
     given = list(conditions)
-    search = _Search(candidates, given)
-    found = search.values({})
+    found = None
+    if any(v.deciding for v in graph.inputs):  # of which shapes behind them may have none where a small one is taken
+        some = {Condition(1, "<=", d): None for v in graph.values() for d in v.shape if bounds(d)[0] < 1}
+        found = _Search(candidates, [*given, *some]).values({})
+    found = _Search(candidates, given).values({}) if found is None else found
     if found is None:
         raise InvalidGraph(
             f"no extents were found for which {graph.name} has a result",
