@@ -15,9 +15,11 @@ from renorm.expr.rewrite import walk as walk_expr
 from renorm.tir.nodes import Buffer, For, If, Kernel, Store, expressions, seq, walk
 from renorm.tir.parse import parse
 from renorm.tir.passes import PIPELINE, prepare
+from renorm.tir.passes.partition import partition
 from renorm.tir.passes.simplify import simplify
 from renorm.tir.passes.vectorize import vectorize
 from renorm.tir.text import simple
+from renorm.tir.verify import verify
 
 some = settings(max_examples=60, deadline=None)
 
@@ -231,6 +233,28 @@ def test_what_rounds_or_elements_decide_stays_with_each_row(condition: str) -> N
     prepared = prepare(kernel)
     check_same(kernel, prepared)
     assert all(sum(isinstance(x, If) for x in walk(s.body)) for s in walk(prepared.body) if isinstance(s, For))
+
+
+@pytest.mark.parametrize("scope", ["register", "local"])
+def test_a_long_branch_is_cut_off_beside_sums_in_registers_where_an_open_row_ends(scope: str) -> None:
+    update = f"A[i] = A[i] + {' + '.join(['X[x*4 + i + k]'] * 9)}"
+    sums = f"for (k, 0, 3) {{ unrolled (i, 0, 4) {{ if (x*4 + i + k < w) {{ {update} }} }} }}"
+    stored = "for (j, 0, 4) { if (x*4 + j < w) { Y[x*4 + j] = A[j] } }"
+    zeros = "for (z, 0, 4) { A[z] = 0f }"
+    kernel = parse(f"""
+        kernel k[w(1)](X: float32[w], Y: float32[w]) -> (Y) {{
+            for (x, 0, (w + 3)//4) {{
+                // attr [A] storage_scope = "{scope}"
+                allocate A[float32 * 4]
+                {zeros} {sums} {stored}
+            }}
+        }}
+    """)
+    verify(kernel)
+    body = partition(kernel).body
+    verify(kernel.with_body(body))
+    first = next(s for s in walk(body) if isinstance(s, For) and s.var.name == "x")
+    assert any(isinstance(s, If) for s in walk(first)) == (scope == "local")
 
 
 def test_let_bound_vectors_that_are_known_stay_vectors() -> None:

@@ -195,7 +195,7 @@ def _conditions(
     within: loops around, inside of the one that may be cut, that are unrolled, with their rounds, and others."""
     unrolled = unrolled or {}
     if isinstance(s, If):
-        yield s.condition, is_own, _size(s.then) > SMALL or any(isinstance(c, For) for c in walk(s.then))
+        yield s.condition, is_own, _is_cheap(s, bool(within))
     if isinstance(s, Store) and s.predicate is not None:
         yield s.predicate, is_own, False
     for e in expressions(s):
@@ -222,6 +222,16 @@ def _conditions(
             within = within | {s.var}
     for c in children(s):
         yield from _conditions(c, is_own and not isinstance(s, For), unrolled, within)
+
+
+def _is_cheap(s: If, is_repeated: bool) -> bool:
+    """Return whether a condition costs little beside what it is asked for. is_repeated: whether a loop within asks it:
+    beside a sum in registers a branch takes registers from it, and spills others."""
+    inside = list(walk(s.then))
+    loops = {c.kind for c in inside if isinstance(c, For)}
+    if is_repeated and any(isinstance(c, Store) and c.buffer.scope == "register" for c in inside):
+        return bool(loops - {"unrolled", "vectorized"})
+    return bool(loops) or _size(s.then) > SMALL
 
 
 def _row(e: Expr) -> Expr | None:
