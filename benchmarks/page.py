@@ -232,7 +232,7 @@ def _any_shape(found: dict[str, Any]) -> Iterable[str]:
     yield _ANY_SHAPE.format(**_state(found), **found["settings"])
     measures = list(found["ratios"])
     rows = [
-        (name, *(_ratio(found["ratios"][of].get(name)) for of in measures))
+        (name, *("" if (r := found["ratios"][of].get(name)) is None else f"{r:.2f}" for of in measures))
         for name in (*found["networks"], "geometric mean")
     ]
     yield _table(["", *measures], rows)
