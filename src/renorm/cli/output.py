@@ -67,6 +67,8 @@ def guarded(as_json: bool) -> Generator[None]:
             raise
         if is_unprinted := not error.filename and error.errno in _UNWRITTEN:
             sys.stdout = None  # where the rest of it would be written to when Python ends
+            console.quiet = True
+            console.print()  # a quiet console drops what it could not write, which would come before what is next
         what = "standard output" if is_unprinted else error.filename
         _fail(errors.InvalidInput(f"{what}: {error.strerror}" if what else str(error)), as_json and not is_unprinted)
     finally:
