@@ -1,4 +1,4 @@
-"""What calls tell of symbols, by shapes and by elements that decide them."""
+"""Symbols get their values from a call's shapes, and from elements that decide shapes."""
 
 from __future__ import annotations
 

@@ -346,7 +346,7 @@ def test_quotients_of_extents_that_are_sums_are_tied() -> None:
 
 
 def test_facts_of_extents_bound_indices() -> None:
-    """What callers see to: rows that are taken of a larger tensor, parts of a size that is a number."""
+    """Facts that callers see to bound rows of a larger tensor, and parts of a size that is a number."""
     n, m, p, (i, j, *_) = *SIZES.values(), OPEN_VARS
     ranges = {i: (const(0), n - 1), j: (const(0), m - 1)}
     assert interval(i * p + j - n * p, ranges, [m <= p])[1] < 0

@@ -26,7 +26,7 @@ class OpenSizes:
         return as_dim(e, self._dims.__getitem__)
 
     def positive(self) -> tuple[Dim, ...]:
-        """What the loops take to be 1 at least: extents that are given, and those that are so of some others only."""
+        """Return what loops take to be 1 at least: given extents, and others that are so of some of these only."""
         intervals, found = Intervals(), list[Dim]()
         for v in self._kernel.extents:
             if v.low == 1 and (v.definition is None or intervals.span(v.definition)[0] < 1):

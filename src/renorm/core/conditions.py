@@ -227,7 +227,7 @@ def quotient(conditions: Iterable[Condition], symbols: Iterable[Symbol]) -> tupl
 
 @dataclass(frozen=True)
 class Sum:
-    """What a symbol is that is never below an extent: whole == least + rest."""
+    """A symbol that is never below an extent, as a sum: whole == least + rest."""
 
     whole: Symbol
     least: Dim

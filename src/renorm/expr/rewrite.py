@@ -26,13 +26,10 @@ DEEPEST = 128
 
 
 def children(e: Expr) -> tuple[Expr, ...]:
-    kind = type(e)
-    if kind is Binary:  # most nodes are one of these
-        return (e.a, e.b)  # pyright: ignore[reportAttributeAccessIssue]
-    if kind is Const or kind is Var:
-        return ()
+    if isinstance(e, Binary):  # first, since most nodes are
+        return (e.a, e.b)
     match e:
-        case Var():
+        case Const() | Var():
             return ()
         case Not() | Cast():
             return (e.a,)

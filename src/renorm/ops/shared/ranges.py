@@ -1,4 +1,4 @@
-"""What elements of integer results are at least and at most, where they are not known: how far indices reach."""
+"""Bounds of the elements of integer results that are not known: they say how far indices reach."""
 
 from __future__ import annotations
 
