@@ -41,6 +41,10 @@ def work(
     for op in reversed(producers_first(t.op for t in outs)):
         t = op.tensor
         points = count.least(count.size(t.shape), asked.get(t, 0))
+        if isinstance(op, te.ExternOp):  # its loops compare and move: no operations of floating point
+            for source in op.input_tensors:
+                asked[source] = count.size(source.shape)
+            continue
         if not isinstance(op, te.ComputeOp):
             read += points * dtypes.itemsize(t.dtype)
             continue
@@ -90,8 +94,13 @@ class _Count:
 def steps(outs: Sequence[te.Tensor]) -> int:
     """Elements that are computed and added up for these results, of every stage all of them: what bounds the time of
     integers and copies too."""
-    stages = [op for op in producers_first(t.op for t in outs) if isinstance(op, te.ComputeOp)]
-    return sum(op.tensor.size * prod(a.extent for a in op.reduce_axis) for op in stages)
+    stages = producers_first(t.op for t in outs)
+    computed = sum(
+        op.tensor.size * prod(a.extent for a in op.reduce_axis) for op in stages if isinstance(op, te.ComputeOp)
+    )
+    return computed + sum(
+        t.size for op in stages if isinstance(op, te.ExternOp) for t in (op.tensor, *op.input_tensors)
+    )
 
 
 def _nodes(body: Expr) -> Iterator[Expr]:

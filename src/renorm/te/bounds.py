@@ -20,7 +20,8 @@ from renorm.core import dtypes
 from renorm.core.errors import InvalidSchedule
 from renorm.expr.linear import Linear
 from renorm.expr.mixed_radix import Digit
-from renorm.expr.nodes import Binary, Call, Const, Expr, Load, Reduce, Select, Var
+from renorm.expr.nodes import Binary, Call, Const, Expr, Load, Reduce, Select, Var, const
+from renorm.te.given_loops import ExternOp
 from renorm.te.loop_algebra import ONE, ZERO, LoopAlgebra, are_separate, is_cut_whole
 from renorm.te.relations import Fuse, Split
 from renorm.te.schedule import Stage
@@ -79,7 +80,8 @@ class Guard:
 
 @dataclass(eq=False)
 class Nest:
-    """The loops of one stage. prefix: loops around it, of the stages that it is computed in."""
+    """The loops of one stage. body: what it stores; of no meaning where loops are given. prefix: loops around it, of
+    the stages that it is computed in."""
 
     stage: Stage
     body: Expr
@@ -238,6 +240,8 @@ class Inference:
         nest.is_argument = stage.tensor in self._arguments
         nest.region = self._region(nest)
         nest.layout = layout(stage, nest.scope)
+        if isinstance(stage.op, ExternOp):
+            return self._plan_given(nest, stage.op)
         roots = {a: r.extent for a, r in zip(stage.op.axis, nest.region, strict=True)}
         roots.update({a: self.algebra.extent(a.extent) for a in stage.op.reduce_axis})
         nest.extents = axis_extents(stage, roots, self.algebra)
@@ -256,6 +260,27 @@ class Inference:
                 nest.guards += nest.domain
                 if nest.domain and not may_speculate:
                     self._keep_inside(stage.tensor)
+        self.nests[stage.tensor] = nest
+        return nest
+
+    def _plan_given(self, nest: Nest, op: ExternOp) -> Nest:
+        """The nest of given loops: their rounds, each of which may read all of each input."""
+        stage = nest.stage
+        nest.layout = tuple(range(stage.tensor.ndim))
+        nest.extents = axis_extents(stage, {a: self.algebra.extent(a.extent) for a in op.axis}, self.algebra)
+        nest.loops = self._loops(nest)
+        values = axis_values(stage, nest.extents, {loop.axis: loop.value for loop in nest.loops}, self.algebra)
+        env = {a.var: values[a] for a in op.axis}
+        nest.terms = Translation(self.algebra, env, self._inlined, self._load)
+        if not nest.is_empty:
+            nest.guards += tail_guards(stage, nest.extents, values, self.algebra)
+            for t in op.input_tensors:
+                if t in self._inlined:
+                    raise InvalidSchedule(
+                        f"{t.name} is inlined, but {nest.name}, whose loops are given, reads its array"
+                    )
+                nest.reads.append((t, ()))
+                self._readers.setdefault(t, []).append(nest)
         self.nests[stage.tensor] = nest
         return nest
 
@@ -287,8 +312,9 @@ class Inference:
     # -- place
 
     def _place(self, stage: Stage) -> Nest | None:
+        body = const(0) if isinstance(stage.op, ExternOp) else stage.op.body
         if stage.attach is None:
-            return Nest(stage, stage.op.body, (), "global", stage)
+            return Nest(stage, body, (), "global", stage)
         parent_stage, axis = stage.attach
         readers = self._readers.get(stage.tensor, [])
         is_needed = readers or stage.tensor in self._arguments
@@ -323,7 +349,7 @@ class Inference:
                 )
         if not is_needed:
             return None
-        nest = Nest(stage, stage.op.body, prefix, self._scope(stage, prefix, readers), parent.root)
+        nest = Nest(stage, body, prefix, self._scope(stage, prefix, readers), parent.root)
         nest.position = position
         return nest
 

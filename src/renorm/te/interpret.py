@@ -16,7 +16,9 @@ from renorm.core import dtypes
 from renorm.core.conversion import converted
 from renorm.core.errors import InvalidExpression
 from renorm.expr.nodes import Binary, Call, Cast, Const, Expr, Load, Not, Reduce, Select, Var, identity_element
+from renorm.te.given_loops import ExternOp
 from renorm.te.tensor import ComputeOp, IterVar, Tensor, producers_first
+from renorm.tir import interpret as loops
 from renorm.tir.arithmetic import FUNCTIONS, UFUNCS
 
 Array = np.ndarray[Any, Any]
@@ -43,11 +45,22 @@ def run(outs: Sequence[Tensor], arrays: Mapping[Tensor, Array]) -> list[Array]:
             with np.errstate(all="ignore"):
                 done[t] = _Element(t, done).result()
             continue
+        if isinstance(t.op, ExternOp):
+            done[t] = _given(t.op, done)
+            continue
         if t not in arrays or tuple(np.shape(arrays[t])) != t.shape:
             given = "nothing" if t not in arrays else f"shape {np.shape(arrays[t])}"
             raise InvalidExpression(f"placeholder {t.name}: {given} was given, expected shape {t.shape}")
         done[t] = _widen(np.asarray(arrays[t]), t.dtype)
     return [done[t].astype(dtypes.numpy_dtype(t.dtype)) for t in outs]
+
+
+def _given(op: ExternOp, done: Mapping[Tensor, Array]) -> Array:
+    """What given loops store; a number where they store nothing, as kernels leave one."""
+    arrays = [np.ascontiguousarray(converted(done[t], t.dtype)) for t in op.input_tensors]
+    result = np.zeros(op.tensor.shape, dtypes.numpy_dtype(op.tensor.dtype))
+    loops.run(op.kernel(), [*arrays, result])
+    return _widen(result, op.tensor.dtype)
 
 
 def _widen(a: Array, dtype: str) -> Array:

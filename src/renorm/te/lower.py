@@ -40,6 +40,7 @@ from renorm.expr.rewrite import DEEPEST, levels, variables
 from renorm.te import last_rows, open_tiles, storage
 from renorm.te.arguments import checked
 from renorm.te.bounds import GPU_AXES, Guard, Inference, Loop, Nest, axis_values, root_values
+from renorm.te.given_loops import Array, ExternOp, Loops
 from renorm.te.loop_algebra import ONE, ZERO, LoopAlgebra
 from renorm.te.open import open_variables, with_bounds
 from renorm.te.schedule import Schedule, Stage
@@ -85,6 +86,8 @@ def _check_depth(s: Schedule) -> None:
     depth = dict[Tensor, int]()
     for stage in s.stages:  # producers first
         before = max((depth.get(t, 0) for t in stage.op.input_tensors), default=0)
+        if isinstance(stage.op, ExternOp):
+            continue
         # what is inlined stands where a load and its index stood
         deep = max(before + levels(stage.op.body) - 2, 1) if before or stage.is_inline else 0
         if deep > DEEPEST:
@@ -110,7 +113,7 @@ class _Lowering:
         self.algebra = LoopAlgebra()
         self.taken: set[str] = set()
         self._check_arguments()
-        self.inlined = {stage.tensor: stage.op for stage in s.stages if stage.is_inline}
+        self.inlined = {stage.tensor: stage.computed("compute_inline") for stage in s.stages if stage.is_inline}
         self.windows = {t: window for t in args if (window := self._window(t))}
         self.buffers: dict[Tensor, Buffer] = {t: self._buffer(t, self._size(t), "global") for t in args}
         self.kept = {x.tensor: x for x in s.stages if x.attach and (x.is_stored_at_root or x.tensor in self.buffers)}
@@ -144,7 +147,7 @@ class _Lowering:
                 body = Allocate(self.buffers[t], body)
         outputs = frozenset(self.buffers[t].name for t in self.args if t in self.inference.nests)
         params = tuple(self.buffers[t] for t in self.args)
-        body = storage.reuse(body)
+        body = storage.reuse(body, {self.buffers[x.tensor] for x in self.s.stages if isinstance(x.op, ExternOp)})
         known = [self.algebra.fact(f) for f in facts]
         extents = self._extents(params, body)
         told = tuple(f for f in known if set(variables(f)) <= set(extents))
@@ -376,6 +379,8 @@ class _Lowering:
         if nest.is_empty:
             return NOTHING
         self.owner[nest.terms] = nest
+        if isinstance(nest.stage.op, ExternOp):
+            return self._given(nest, nest.stage.op)
         inside = self.inside.get(nest.stage, [])
         body = nest.body
         idle = self.inference.idle_axes(nest)
@@ -394,6 +399,24 @@ class _Lowering:
             return self._sum(nest, loops, body, index, idle, ())
 
         return open_tiles.for_fewer(self.algebra, nest, whole, shorter, self._condition)
+
+    def _given(self, nest: Nest, op: ExternOp) -> Stmt:
+        """The rounds of given loops, over the arrays of this kernel."""
+        (axis,) = op.axis
+        stmt = op.statement(self._array, self.algebra.value(nest.terms.env[axis.var]))
+        conditions = [(self._level(nest.loops, g.form), self._condition(g, g.form)) for g in nest.guards]
+        return self._loops(nest.loops, stmt, conditions, self.inference.idle_axes(nest))
+
+    def _array(self, loops: Loops, t: Tensor) -> Array:
+        """The array of a tensor as given loops read and write it."""
+        _, extents = self._place_of(t)
+        window = self.windows.get(t)
+        if window is None:
+            found = self._row_major(extents, range(len(extents)))
+            strides = [found[i] for i in range(len(extents))]
+        else:
+            strides = [self.algebra.extent(stride) for stride in window.strides]
+        return Array(loops, self.buffers[t], [self._count(d) for d in extents], [self._count(d) for d in strides])
 
     def _sum(
         self,

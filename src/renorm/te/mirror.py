@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from renorm.core.errors import InvalidSchedule
-from renorm.te.tensor import ComputeOp, IterVar, Operation, Tensor
+from renorm.te.tensor import IterVar, Operation, Tensor
 
 if TYPE_CHECKING:
     from renorm.te.schedule import Schedule, Stage
@@ -39,6 +39,8 @@ class Mirror:
             return f"{len(self._s.stages)} stages beside {len(self._other.stages)}"
         for a, b in zip(self._s.stages, self._other.stages):
             counts = [(len(x.op.axis), len(x.op.reduce_axis), x.op.tag) for x in (a, b)]
+            if type(a.op) is not type(b.op):
+                return f"{a.name} and {b.name}: {type(a.op).__name__} and {type(b.op).__name__}"
             if counts[0] != counts[1]:
                 return f"{a.name} and {b.name}: axes, reduce axes and tag are {counts[0]} and {counts[1]}"
             inputs = a.op.input_tensors, b.op.input_tensors
@@ -46,7 +48,7 @@ class Mirror:
                 return f"{a.name} reads {len(inputs[0])} tensors, {b.name} {len(inputs[1])}"
             for x, y in zip(*inputs):
                 is_other = self._tensors.setdefault(x, y) is not y
-                if is_other or isinstance(x.op, ComputeOp) is not isinstance(y.op, ComputeOp):
+                if is_other or type(x.op) is not type(y.op):
                     return f"{a.name} reads {x.name} where {b.name} reads {y.name}"
             self._tensors[a.tensor] = b.tensor
         return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from renorm.expr.nodes import const
 from renorm.te import define, intrin, math, tag
 from renorm.te.define import *  # noqa: F403 - its __all__
+from renorm.te.given_loops import ExternOp, extern
 from renorm.te.lower import lower
 from renorm.te.math import *  # noqa: F403 - its __all__
 from renorm.te.open import size_var, specialize, var
@@ -22,9 +23,9 @@ from renorm.te.tensor import (
 )
 
 __all__ = [
-    "ComputeOp", "IterVar", "Operation", "PlaceholderOp", "Range", "Schedule", "Stage", "Tensor", "broadcast",
-    "broadcast_shape", "const", "create_schedule", "elementwise", "intrin", "lower", "size_var", "specialize", "tag",
-    "var",
+    "ComputeOp", "ExternOp", "IterVar", "Operation", "PlaceholderOp", "Range", "Schedule", "Stage", "Tensor",
+    "broadcast", "broadcast_shape", "const", "create_schedule", "elementwise", "extern", "intrin", "lower", "size_var",
+    "specialize", "tag", "var",
 ]  # fmt: skip
 __all__ += define.__all__
 __all__ += math.__all__

@@ -14,6 +14,7 @@ from renorm.core.errors import InvalidExpression
 from renorm.expr.nodes import Binary, Cast, Const, Expr, Load, OpenVar, Reduce, Var, binary, cast, const
 from renorm.expr.rewrite import transform, variables
 from renorm.te.arguments import checked
+from renorm.te.given_loops import ExternOp
 from renorm.te.relations import Fuse, Split
 from renorm.te.schedule import Schedule, Stage
 from renorm.te.tensor import ComputeOp, IterVar, PlaceholderOp, Tensor, source_of
@@ -120,7 +121,10 @@ def _copied(
         if isinstance(t.op, PlaceholderOp) and t not in copy.tensors:
             copy.tensors[t] = PlaceholderOp(t.op.name, copy.shape(t), t.dtype, t.op.window).tensor
     for stage in s.stages:
-        copy.compute(stage.op)
+        if isinstance(stage.op, ExternOp):
+            copy.extern(stage.op)
+        else:
+            copy.compute(stage.op)
     made = Schedule([copy.tensors[op.tensor].op for op in s.outputs])
     stages = {stage: made[copy.tensors[stage.tensor]] for stage in s.stages}
     made.stages = list(stages.values())
@@ -156,12 +160,19 @@ class _Copy:
             )
         return extents
 
+    def extern(self, op: ExternOp) -> None:
+        (axis,) = op.axis
+        made = op.copied(self.shape(op.tensor), self._rounds(axis), self.tensors)
+        self.tensors[op.tensor], self.axes[axis] = made.tensor, made.axis[0]
+
+    def _rounds(self, axis: IterVar) -> Any:
+        extent = self.extent(axis.extent)
+        return max(0, extent) if isinstance(extent, int) else extent
+
     def compute(self, op: ComputeOp) -> None:
         self.shape(op.tensor)
         for a in (*op.axis, *op.reduce_axis):
-            extent = self.extent(a.extent)
-            extent = max(0, extent) if isinstance(extent, int) else extent
-            self.axes[a] = IterVar(a.name, extent, a.kind, self.extent(a.min))
+            self.axes[a] = IterVar(a.name, self._rounds(a), a.kind, self.extent(a.min))
         of_axes: dict[Var, Expr] = {a.var: self.axes[a].var for a in (*op.axis, *op.reduce_axis)}
         body = _with_values(op.body, self.constants | of_axes, self.tensors)
         if isinstance(body, Reduce):

@@ -50,16 +50,17 @@ def cache_read(
     position = min(s.stages.index(stage) for stage in stages)
     s.insert(position, _compute_op(copy)).scope = scope
     for stage in stages:
-        body = replace_loads(stage.op.body, lambda e: Load(copy, e.indices) if e.source is tensor else None)
-        stage.op = stage.op.with_body(body)
+        op = stage.computed("cache_read")
+        body = replace_loads(op.body, lambda e: Load(copy, e.indices) if e.source is tensor else None)
+        stage.op = op.with_body(body)
     return copy
 
 
 def cache_write(s: Schedule, tensor: Tensor, scope: str) -> Tensor:
     check_scope(f"cache_write of {tensor.name}", scope)
     stage = s[tensor]
+    old = stage.computed("cache_write")
     _check_untouched("cache_write", stage)
-    old = stage.op
     axis = [IterVar(a.name, a.extent, "data") for a in old.axis]
     body = substitute(old.body, {a.var: b.var for a, b in zip(old.axis, axis, strict=True)})
     cached = ComputeOp(f"{old.name}.{scope}", axis, body, old.tag, old.attrs).tensor
@@ -71,7 +72,7 @@ def cache_write(s: Schedule, tensor: Tensor, scope: str) -> Tensor:
 
 def rfactor(s: Schedule, tensor: Tensor, axis: IterVar, factor_axis: int = 0) -> Tensor:
     stage = s[tensor]
-    old = stage.op
+    old = stage.computed("rfactor")
     reduction = old.body
     if not isinstance(reduction, Reduce):
         raise InvalidSchedule(f"rfactor of {old.name}, which is not a reduction")

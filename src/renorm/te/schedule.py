@@ -21,6 +21,7 @@ from renorm.core.errors import InvalidExpression, InvalidSchedule, suggest
 from renorm.expr.nodes import Expr
 from renorm.te import rewriting
 from renorm.te.arguments import checked
+from renorm.te.given_loops import ExternOp
 from renorm.te.mirror import Mirror
 from renorm.te.relations import Fuse, Relation, Singleton, Split
 from renorm.te.tensor import ComputeOp, IterVar, Operation, PlaceholderOp, Tensor, producers_first
@@ -47,13 +48,13 @@ def _primitive(receiver: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
 
 class Stage:
-    """The loops of one compute. Get it as `s[T]`; every primitive changes it in place.
+    """The loops of one compute, or the rounds of te.extern. Get it as `s[T]`; every primitive changes it in place.
 
     op: the compute as it is now (cache_read and the like replace bodies). leaf_iter_vars: the loops, outermost first.
     """
 
-    def __init__(self, op: ComputeOp, schedule: Schedule):
-        self.op = op
+    def __init__(self, op: ComputeOp | ExternOp, schedule: Schedule):
+        self.op: ComputeOp | ExternOp = op
         self.schedule = schedule
         self.relations: list[Relation] = []
         self.leaf_iter_vars: list[IterVar] = [*op.axis, *op.reduce_axis]
@@ -89,6 +90,15 @@ class Stage:
 
     def __getattr__(self, name: str) -> Any:
         raise missing("s[T]", name)
+
+    def computed(self, primitive: str) -> ComputeOp:
+        """Return what a stage computes by a formula; raise InvalidSchedule for one whose loops are given."""
+        if isinstance(self.op, ExternOp):
+            raise InvalidSchedule(
+                f"{self.name}: {primitive} of te.extern, whose loops are given",
+                do="split, fuse, unroll, bind or run its rounds in parallel, at root",
+            )
+        return self.op
 
     # -- loops
 
@@ -204,6 +214,7 @@ class Stage:
 
         Reduce axes have dependent rounds: use rfactor first.
         """
+        self.computed("vectorize")
         self._annotate(var, "vectorized", "vectorize")
 
     @_primitive("s[T].")
@@ -289,6 +300,8 @@ class Stage:
 
         Everything that reads this stage must be inside that loop. Overlapping regions are computed again.
         """
+        self.computed("compute_at")
+        parent.computed("compute_at")
         around: Stage | None = parent
         while around is not None and around is not self:
             around = around.attach[0] if around.attach else None
@@ -330,6 +343,7 @@ class Stage:
 
         Reductions and outputs of the schedule cannot be inlined.
         """
+        self.computed("compute_inline")
         if self.op.reduce_axis:
             raise InvalidSchedule(f"{self.name} is a reduction and cannot be inlined", do="use compute_at")
         if self.is_output:
@@ -359,6 +373,7 @@ class Stage:
         Without it: "local" inside threads, "shared" inside blocks or where threads share its loops, else "global". A
         stage at root is passed between loops that share nothing else, hence always global.
         """
+        self.computed("set_scope")
         rewriting.check_scope(self.name, scope)
         self.scope = scope
 
@@ -376,6 +391,7 @@ class Stage:
 
         What the rounds of a parallel loop compute of it must be disjoint. Results of the schedule are always kept so.
         """
+        self.computed("store_root")
         self.is_stored_at_root = True
 
     @_primitive("s[T].")
@@ -388,6 +404,7 @@ class Stage:
         For results that no cache could hold until they are read. On a CPU memory is then not read before it is
         written, which saves a third of the traffic of a copy; only whole vectors at aligned addresses profit.
         """
+        self.computed("store_past_caches")
         if not self.is_output or self.op.reduce_axis:
             why = "is a reduction, which reads what it has stored" if self.op.reduce_axis else "is no output"
             raise InvalidSchedule(f"{self.name} cannot be stored past the caches: it {why}")
@@ -406,11 +423,11 @@ class Stage:
         """
         if not self.is_output:
             raise InvalidSchedule(f"{self.name} cannot be stored within a larger array: it is no output")
-        self.window = Window.of(self.name, [a.extent for a in self.op.axis], strides)
+        self.window = Window.of(self.name, self.tensor.shape, strides)
 
     def joint_axes(self) -> int:
         """Return how many of the last axes lie in memory as those of a row-major array do."""
-        shape = [a.extent for a in self.op.axis]
+        shape = self.tensor.shape
         return len(shape) if self.window is None else self.window.joint_axes(shape)
 
     @_primitive("s[T].")
@@ -422,7 +439,8 @@ class Stage:
 
         What it says is not held against what it was.
         """
-        self.op = self.op.with_body(formula(self.op, *tensors))
+        op = self.computed("redefine")
+        self.op = op.with_body(formula(op, *tensors))
 
     # -- what primitives have in common
 
@@ -469,7 +487,7 @@ class Schedule:
         self.stages: list[Stage] = []
         self._by_tensor: dict[Tensor, Stage] = {}
         for op in producers_first(outputs):
-            if isinstance(op, ComputeOp):
+            if isinstance(op, (ComputeOp, ExternOp)):
                 self.insert(len(self.stages), op)
         _check_reduce_axes(self.stages)
 
@@ -497,7 +515,7 @@ class Schedule:
         """This schedule: nothing has to be prepared before it is lowered."""
         return self
 
-    def insert(self, position: int, op: ComputeOp) -> Stage:
+    def insert(self, position: int, op: ComputeOp | ExternOp) -> Stage:
         """A new stage for `op`, before the stage at `position`."""
         stage = Stage(op, self)
         self.stages.insert(position, stage)

@@ -15,7 +15,7 @@ different lengths cannot.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from renorm.expr.extents import same_extent
@@ -26,12 +26,13 @@ from renorm.tir.nodes import children as parts
 from renorm.tir.nodes import transform as transform_stmt
 
 
-def reuse(s: Stmt) -> Stmt:
-    """`s` with fewer or smaller allocations, and the same results."""
+def reuse(s: Stmt, given: Container[Buffer] = ()) -> Stmt:
+    """`s` with fewer or smaller allocations, and the same results. given: what loops store that are no
+    schedule's, which may come to an element twice."""
     moved: dict[Buffer, _Memory] = {}
     for buffers, statements in _places(s):
         if len(buffers) > 1:
-            moved.update(_assign(buffers, statements))
+            moved.update(_assign(buffers, statements, given))
     if not any(memory.is_moved for memory in moved.values()):
         return s
     return _rewrite(s, {buffer: memory.buffer() for buffer, memory in moved.items()})
@@ -116,7 +117,7 @@ def _loads(e: Expr) -> Iterator[Load]:
         stack.extend(children(x))
 
 
-def _assign(buffers: Sequence[Buffer], statements: Sequence[Stmt]) -> dict[Buffer, _Memory]:
+def _assign(buffers: Sequence[Buffer], statements: Sequence[Stmt], given: Container[Buffer]) -> dict[Buffer, _Memory]:
     """The memory of each buffer of one place."""
     uses = [_uses(x) for x in statements]
     mine = set(buffers)
@@ -125,7 +126,8 @@ def _assign(buffers: Sequence[Buffer], statements: Sequence[Stmt]) -> dict[Buffe
     free: list[_Memory] = []
     for i, found in enumerate(uses):
         for buffer in (b for b in buffers if b in found and b not in assigned):
-            memory = _in_place(buffer, found, assigned, last, i) or _best_fit(buffer, free)
+            memory = None if buffer in given else _in_place(buffer, found, assigned, last, i)
+            memory = memory or _best_fit(buffer, free)
             if memory is None:
                 memory = _Memory(buffer, buffer.size)
             elif memory in free:

@@ -3,6 +3,7 @@
 X: f32[3, 4]
 T_add: f32[3, 4]   (ax0, ax1) = (X[ax0, ax1] + Y[ax1])
 C: f32[3, 5]       (i, j) = sum(r < 4) (A[i, r]*B[r, j])
+D: i32[3]          extern(X)
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Sequence
 
 from renorm.core import dtypes
 from renorm.expr.nodes import Reduce
+from renorm.te.given_loops import ExternOp
 from renorm.te.tensor import ComputeOp, Tensor, producers_first
 
 
@@ -21,6 +23,8 @@ def show(outs: Sequence[Tensor]) -> str:
 
 def _line(t: Tensor) -> str:
     head = f"{t.name}: {dtypes.short(t.dtype)}[{', '.join(map(str, t.shape))}]"
+    if isinstance(t.op, ExternOp):
+        return f"{head}   extern({', '.join(x.name for x in t.op.input_tensors)})"
     if not isinstance(t.op, ComputeOp):
         return head
     body = t.op.body

@@ -38,7 +38,10 @@ class Scope:
         _, high = intervals.span(last)
         if is_finite((low, high)) and not intervals.is_open(intervals.form(last)):
             return self.with_bounds(loop.var, low, high - 1)
-        return self.within(loop.var, loop.start, last)
+        found = self.within(loop.var, loop.start, last)
+        if any(type(v) is Var and v not in self.bounds for v in variables(last)):  # memory says where it begins or ends
+            found = found.assuming(Binary(">=", loop.var, loop.start)).assuming(Binary("<", loop.var, last))
+        return found
 
     def within(self, var: Var, first: Expr, end: Expr) -> Scope:
         """Where a variable is between two expressions, the second one excluded."""

@@ -20,6 +20,7 @@ from renorm.ops.schedules import (
     cpu_transposed,
     cpu_winograd,
     cuda,
+    given_loops,
 )
 
 Schedule = Callable[["te.Schedule", Sequence["te.Tensor"], Target], None]  # in quotes: te is loaded when it is used
@@ -59,6 +60,7 @@ NAMED: dict[str, Schedule] = {
     "transposed_convolution": transposed_convolution,
     "gemm": gemm,
     "winograd": winograd,
+    "given_loops": given_loops.schedule,
 }
 
 

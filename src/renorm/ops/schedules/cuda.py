@@ -22,12 +22,12 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target, keep: Se
 
 
 def bind(s: te.Schedule, t: te.Tensor) -> None:
-    """Spreads the elements of `t` over blocks of threads."""
+    """Spreads the elements of `t`, or the rounds of its given loops, over blocks of threads."""
     axes = list(s[t].op.axis)
     if not axes:
         s[t].bind(s[t].fuse(*axes), te.thread_axis((0, 1), "threadIdx.x"))
         return
     whole = cpu_injective.fuse(s, t, axes)
-    block, thread = s[t].split(whole, factor=min(THREADS, max(1, prod(t.shape))))
+    block, thread = s[t].split(whole, factor=min(THREADS, max(1, prod(a.extent for a in axes))))
     s[t].bind(block, te.thread_axis("blockIdx.x"))
     s[t].bind(thread, te.thread_axis("threadIdx.x"))

@@ -1,0 +1,28 @@
+"""Stages whose loops are given (te.extern): their rounds run in parallel. What they read has an array; else all but the
+results is inlined."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from renorm import te
+from renorm.core.target import Target
+from renorm.ops.schedules import cpu_injective, cuda, structure
+from renorm.te.tensor import producers_first
+
+
+def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
+    """A nest for each stage that is kept."""
+    given = [op for op in producers_first(t.op for t in outs) if isinstance(op, te.ExternOp)]
+    read = [t for op in given for t in op.input_tensors]
+    cpu_injective.inline(s, outs, read)
+    for t in structure.stages(outs):
+        if not s[t].is_inline:
+            cuda.bind(s, t) if target.is_gpu else cpu_injective.nest(s, t, target)
+    for op in given:
+        (rounds,) = op.axis
+        if target.is_gpu:
+            cuda.bind(s, op.tensor)
+        elif sum(prod(t.shape) for t in op.input_tensors) >= cpu_injective.PARALLEL_FROM:
+            s[op].parallel(rounds)
