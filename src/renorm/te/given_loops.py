@@ -24,7 +24,21 @@ from renorm.expr.nodes import Expr, ExprLike, Load, OpenVar, Var, as_expr, cast,
 from renorm.expr.rewrite import variables
 from renorm.te.arguments import Extent, checked
 from renorm.te.tensor import IterVar, Operation, Tensor, as_shape
-from renorm.tir.nodes import Allocate, Buffer, For, If, Kernel, Let, Stmt, Store, expressions, seq, walk
+from renorm.tir.nodes import (
+    NOTHING,
+    Allocate,
+    Buffer,
+    For,
+    If,
+    Kernel,
+    Let,
+    Stmt,
+    Store,
+    constant,
+    expressions,
+    seq,
+    walk,
+)
 
 
 class Array:
@@ -89,7 +103,9 @@ class Loops:
         """The statements within for each number of begin .. end - 1; of none where that is empty."""
         var, start = Var(name), as_expr(begin)
         extent = as_expr(end) if isinstance(begin, int) and begin == 0 else as_expr(end - start)
-        with self._within(lambda body: For(var, start, extent, "serial", body)):
+        rounds = constant(extent)
+        is_empty = rounds is not None and rounds <= 0
+        with self._within(lambda body: NOTHING if is_empty else For(var, start, extent, "serial", body)):
             yield var
 
     @contextmanager

@@ -110,9 +110,11 @@ class _Writer:
         for v in self.graph.outputs:
             if v.is_constant:
                 self.used[v.name] = v
+        nodes, named = self._asked(nodes)
         proto = GraphProto(name=self.graph.name)
         proto.node.extend(nodes)
-        constants = [to_tensor(np.asarray(v.data), v.name) for v in self.used.values()] + self.extra
+        constants = [to_tensor(np.asarray(v.data), v.name) for v in self.used.values() if v.name in named]
+        constants += [t for t in self.extra if t.name in named]
         proto.initializer.extend(constants)
         proto.input.extend(self._declared(v) for v in self.graph.inputs)
         proto.output.extend(self._declared(v) for v in self.graph.outputs)
@@ -121,7 +123,7 @@ class _Writer:
             self._declared(v)
             for n in self.graph.nodes
             for v in n.outputs
-            if v in self.read and v not in outputs and _is_named(v)
+            if v in self.read and v not in outputs and v.name in named and _is_named(v)
         )
         model = ModelProto(ir_version=self.provenance.ir_version, graph=proto)
         list_as_inputs(model, constants)
@@ -131,6 +133,19 @@ class _Writer:
         for key, value in self.provenance.properties.items():
             model.metadata_props.add(key=key, value=value)
         return model
+
+    def _asked(self, nodes: Sequence[NodeProto]) -> tuple[list[NodeProto], set[str]]:
+        """Return the nodes without those of which something is read in the graph, but nothing in the file (ONNX says
+        some ops with fewer operands), and all names that the others read or make."""
+        read, left = {v.name for v in self.graph.outputs}, list[NodeProto]()
+        made = {v.name for v in self.read}
+        named = set(read)
+        for n in reversed(nodes):
+            if made.isdisjoint(n.output) or not read.isdisjoint(n.output):
+                left.append(n)
+                read.update(n.input)
+                named.update((*n.input, *n.output))
+        return left[::-1], named
 
     # --- nodes ---------------------------------------------------------------------------------------------------
 

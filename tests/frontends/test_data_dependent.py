@@ -1,0 +1,73 @@
+"""Ops whose results are as large as data say: read from ONNX, by NumPy as ONNX Runtime has them, and written again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from tests.frontends import onnx_runtime
+from tests.frontends.models import model
+from tests.random_numbers import RNG
+
+from renorm import frontends, ops
+from renorm.core.dims import is_static
+from renorm.errors import RenormError, UnsupportedOp
+from renorm.frontends.onnx.writer import write
+from renorm.graph import interpret
+from renorm.graph.ir import Graph
+
+Array = np.ndarray[Any, Any]
+SELECTIONS = {
+    "NonZero": "g (float[N, M] x) => (int64[2, C] y) { y = NonZero(x) }",
+    "NonZero of a mask": "g (bool[N, M, 2] x) => (int64[3, C] y) { y = NonZero(x) }",
+    "Compress of rows": "g (float[N, M] x, bool[K] c) => (float[A, M] y) { y = Compress<axis = 0>(x, c) }",
+    "Compress from the end": "g (float[N, M, 3] x, bool[K] c) => (float[N, A, 3] y) { y = Compress<axis = -2>(x, c) }",
+    "Compress of all elements": "g (int64[N, M] x, bool[K] c) => (int64[A] y) { y = Compress(x, c) }",
+}
+
+
+def drawn(source: onnx.ModelProto, sizes: Mapping[str, int]) -> dict[str, Array]:
+    """Inputs of a model, about half of whose elements are 0."""
+    found = dict[str, Array]()
+    for v in source.graph.input:
+        shape = [d.dim_value or sizes[d.dim_param] for d in v.type.tensor_type.shape.dim]
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(v.type.tensor_type.elem_type)
+        found[v.name] = (RNG.integers(-2, 3, shape) * RNG.integers(0, 2, shape)).astype(dtype)
+    return found
+
+
+@pytest.mark.parametrize("text", SELECTIONS.values(), ids=SELECTIONS)
+def test_what_is_selected_is_what_onnx_runtime_selects(text: str) -> None:
+    source = model(text)
+    graph = frontends.read(source)
+    assert not is_static(graph.outputs[0].shape)
+    peer = onnx_runtime.session(source)
+    for n, m, k in ((3, 5, 3), (1, 1, 1), (4, 7, 2), (6, 2, 1), (0, 3, 0)):
+        given = drawn(source, {"N": n, "M": m, "K": min(k, n, m) if "-2" in text else k})
+        for got, wanted in zip(interpret.run(graph, given), onnx_runtime.run(peer, given), strict=True):
+            np.testing.assert_array_equal(got, wanted)
+            assert got.shape == wanted.shape
+
+
+def test_the_count_is_none_of_onnx() -> None:
+    source = model(SELECTIONS["NonZero"])
+    again = write(frontends.read(source))
+    assert [n.op_type for n in again.graph.node] == ["NonZero"]
+    given = drawn(source, {"N": 5, "M": 7})
+    np.testing.assert_array_equal(onnx_runtime.run(again, given)[0], onnx_runtime.run(source, given)[0])
+    assert [n.op_type for n in write(frontends.read(model(SELECTIONS["Compress of rows"]))).graph.node].count("NonZero")
+
+
+def test_another_count_cannot_be_written() -> None:
+    graph = Graph()
+    graph.outputs = [ops.nonzero(graph.input("x", "float32", (3, 4)), np.array([2]))]
+    with pytest.raises(UnsupportedOp, match="nonzero"):
+        write(graph)
+
+
+def test_more_conditions_than_elements_are_refused() -> None:
+    with pytest.raises(RenormError, match="4 conditions for 3 elements along axis 1"):
+        frontends.read(model("g (float[2, 3] x, bool[4] c) => (float[2, A] y) { y = Compress<axis = 1>(x, c) }"))
