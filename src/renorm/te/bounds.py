@@ -264,14 +264,12 @@ class Inference:
         return nest
 
     def _plan_given(self, nest: Nest, op: ExternOp) -> Nest:
-        """The nest of given loops: their rounds, each of which may read all of each input."""
-        stage = nest.stage
+        stage = nest.stage  # each of its rounds may read all of each input
         nest.layout = tuple(range(stage.tensor.ndim))
         nest.extents = axis_extents(stage, {a: self.algebra.extent(a.extent) for a in op.axis}, self.algebra)
         nest.loops = self._loops(nest)
         values = axis_values(stage, nest.extents, {loop.axis: loop.value for loop in nest.loops}, self.algebra)
-        env = {a.var: values[a] for a in op.axis}
-        nest.terms = Translation(self.algebra, env, self._inlined, self._load)
+        nest.terms = Translation(self.algebra, {a.var: values[a] for a in op.axis}, self._inlined, self._load)
         if not nest.is_empty:
             nest.guards += tail_guards(stage, nest.extents, values, self.algebra)
             for t in op.input_tensors:

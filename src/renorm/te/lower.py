@@ -36,10 +36,11 @@ from renorm.expr.nodes import (
     const,
     identity_element,
 )
-from renorm.expr.rewrite import DEEPEST, levels, variables
+from renorm.expr.rewrite import variables
 from renorm.te import last_rows, open_tiles, storage
 from renorm.te.arguments import checked
 from renorm.te.bounds import GPU_AXES, Guard, Inference, Loop, Nest, axis_values, root_values
+from renorm.te.depth import check_depth
 from renorm.te.given_loops import Array, ExternOp, Loops
 from renorm.te.loop_algebra import ONE, ZERO, LoopAlgebra
 from renorm.te.open import open_variables, with_bounds
@@ -63,8 +64,6 @@ from renorm.tir.nodes import (
     walk,
 )
 
-_ARRAYS = 200  # of one kernel: what allocates them stands within each other
-
 
 @checked("te.", InvalidSchedule)
 def lower(s: Schedule, args: Sequence[Tensor], name: str = "main", *, facts: Sequence[Expr] = ()) -> Kernel:
@@ -76,35 +75,9 @@ def lower(s: Schedule, args: Sequence[Tensor], name: str = "main", *, facts: Seq
     the kernel sees to. Raises InvalidSchedule with the stage and what its
     loops are.
     """
-    _check_depth(s)
+    check_depth(s)
     s, args, facts = with_bounds(s, args, facts)
     return _Lowering(s, list(args)).kernel(name, facts)
-
-
-def _check_depth(s: Schedule) -> None:
-    """Refuses what walks could not reach the end of: loops and expressions that stand within each other."""
-    depth = dict[Tensor, int]()
-    for stage in s.stages:  # producers first
-        before = max((depth.get(t, 0) for t in stage.op.input_tensors), default=0)
-        if isinstance(stage.op, ExternOp):
-            continue
-        # what is inlined stands where a load and its index stood
-        deep = max(before + levels(stage.op.body) - 2, 1) if before or stage.is_inline else 0
-        if deep > DEEPEST:
-            raise InvalidSchedule(
-                f"{stage.name}: with what is computed inline, its expression has {deep} levels",
-                [f"at most: {DEEPEST}, operations within each other"],
-                "do not inline all of these stages",
-            )
-        if stage.is_inline:
-            depth[stage.tensor] = deep
-    arrays = sum(not stage.is_inline for stage in s.stages)
-    if arrays > _ARRAYS:
-        raise InvalidSchedule(
-            f"a kernel of {arrays} stages that have arrays of their own",
-            [f"at most: {_ARRAYS}"],
-            "compute some inline, or build several kernels",
-        )
 
 
 class _Lowering:

@@ -94,10 +94,8 @@ class Stage:
     def computed(self, primitive: str) -> ComputeOp:
         """Return what a stage computes by a formula; raise InvalidSchedule for one whose loops are given."""
         if isinstance(self.op, ExternOp):
-            raise InvalidSchedule(
-                f"{self.name}: {primitive} of te.extern, whose loops are given",
-                do="split, fuse, unroll, bind or run its rounds in parallel, at root",
-            )
+            do = "split, fuse, unroll, bind or run its rounds in parallel, at root"
+            raise InvalidSchedule(f"{self.name}: {primitive} of te.extern, whose loops are given", do=do)
         return self.op
 
     # -- loops
