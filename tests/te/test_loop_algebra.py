@@ -166,7 +166,7 @@ def test_digits_of_a_fused_loop_cut_axes_into_parts(factors: list[int], data: st
     a, var, extent = LoopAlgebra(), Var("f"), math.prod(factors)
     f = a.declare(var, number(extent), 0)
     units = [math.prod(factors[i + 1 :]) for i in range(len(factors))]
-    digits = [a.floor_modulo(a.floor_divide(f, u), c) for u, c in zip(units, factors)]
+    digits = [a.floor_modulo(a.floor_divide(f, number(u)), number(c)) for u, c in zip(units, factors)]
     used = data.draw(st.lists(st.sampled_from(range(len(factors))), min_size=1, max_size=4))
     sizes = [data.draw(st.integers(1, 3)) for _ in used]
     axes = [(digits[i] * (size + data.draw(st.sampled_from([0, 0, 0, 1]))), size) for i, size in zip(used, sizes)]
@@ -194,7 +194,7 @@ def test_parts_that_cover_an_open_axis() -> None:
     tile, rest = a.applied("%", loop, tiles), a.applied("//", loop, tiles)
     assert tile is not None
     assert rest is not None
-    row, sample = a.floor_modulo(rest, 3), a.floor_divide(rest, 3)
+    row, sample = a.floor_modulo(rest, number(3)), a.floor_divide(rest, number(3))
     loops = [(f, extent)]
     along, of_rows, of_samples = (
         a.covers(tile * 8, number(7), a.extent(m), loops),
@@ -229,7 +229,7 @@ def test_what_is_read_counts_by_its_bounds(dtype: str) -> None:
     assert a.reads_memory(clamped)
     assert not a.reads_memory(i)
     assert a.free(clamped) == {VARS["i"], VARS["j"]}
-    low, span = a.relax(a.floor_divide(clamped, 4) + j, {VARS["j"]})
+    low, span = a.relax(a.floor_divide(clamped, number(4)) + j, {VARS["j"]})
     assert a.form_span(low)[0] == 0
     assert a.form_span(low)[1] + span.constant == 9
     assert "row[i]" in str(a.value(clamped))
@@ -341,7 +341,7 @@ def test_quotients_of_extents_that_are_sums_are_tied() -> None:
     """Rows of a result of n + 4 rows, in pairs, and taps of a window of n rows, in pairs, are 2 more and as many."""
     a, n = LoopAlgebra(), OpenVar("n", low=1)
     rows, taps = a.extent(a.expression(a.extent(n + 4)) + 1 - 1), a.extent((n + 1) // 2)
-    pairs = a.unit(a.floor_divide(rows.offset(1), 2))
+    pairs = a.unit(a.floor_divide(rows.offset(1), number(2)))
     assert a.form_span(pairs - taps) == (2, 2)
 
 

@@ -80,7 +80,7 @@ class Sym:
 
     def __floordiv__(self, other: Dim) -> Dim:
         if isinstance(other, int) and other > 0:
-            return _dim(_EXTENTS.floor_divide(self.form, other))
+            return _dim(_EXTENTS.floor_divide(self.form, _form(other)))
         exact = _divide(self, other)
         return exact if exact is not None else Sym(_opaque("//", self, other))
 
@@ -92,7 +92,7 @@ class Sym:
 
     def __mod__(self, other: Dim) -> Dim:
         if isinstance(other, int) and other > 0:
-            return _dim(_EXTENTS.floor_modulo(self.form, other))
+            return _dim(_EXTENTS.floor_modulo(self.form, _form(other)))
         return 0 if _divide(self, other) is not None else Sym(_opaque("%", self, other))
 
     def __str__(self) -> str:
@@ -182,11 +182,12 @@ class _Extents(Algebra[_Product]):
     def atom(self, op: str, a: Form[_Product], b: Form[_Product]) -> Form[_Product]:
         return _opaque(op, _dim(a), _dim(b))
 
-    def divisor(self, atom: _Product, op: str) -> int:
+    def divisor(self, atom: _Product, op: str) -> Form[_Product] | None:
         first = atom[0]
-        if len(atom) > 1 or isinstance(first, Symbol) or first[0] != op or isinstance(first[2], Sym):
-            return 0
-        return max(0, first[2])
+        if len(atom) > 1 or isinstance(first, Symbol) or first[0] != op:
+            return None
+        c = _form(first[2])
+        return c if self.is_divisor(c) else None
 
     def dividend(self, atom: _Product) -> Form[_Product]:
         first = atom[0]

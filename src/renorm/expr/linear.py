@@ -120,6 +120,11 @@ def is_of_extents(form: Linear) -> bool:
     return all(type(x) is OpenVar for atom in form.terms for x in factors(atom))
 
 
+def is_product(form: Linear) -> bool:
+    """Return whether a form is one product of open extents, and maybe of a number."""
+    return not form.constant and len(form.terms) == 1 and is_of_extents(form)
+
+
 def product(parts: Iterable[Expr], intern: Intern) -> Expr | None:
     """Return the atom that is the product of these factors, of which at most one is no open extent; else None."""
     extents: list[OpenVar] = []
@@ -228,7 +233,7 @@ def divided(form: Linear, by: Linear, intern: Intern) -> tuple[Linear, Linear] |
     if by.number is not None:
         multiples, rest = form.split(by.number)
         return multiples.divided(by.number), rest
-    if by.constant or len(by.terms) > 1 or not is_of_extents(by):
+    if not is_product(by):
         return None
     ((unit, count),) = by.terms.items()
     quotient, rest = Linear({}), dict[Expr, int]()

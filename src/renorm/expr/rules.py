@@ -237,7 +237,7 @@ def compare_integers(s: Simplifier, e: Binary) -> Expr | None:
 
 def _divided_inequality(s: Simplifier, form: Linear) -> Linear:
     """The simplest form that is negative exactly where `form` is."""
-    while coarse := s.coarsened(form, 0):
+    while coarse := s.coarsened(form, Linear({})):
         form = coarse[1]
     return form.divided(form.content() or 1)
 

@@ -137,7 +137,7 @@ def _split(relation: Split, extent: Linear, algebra: LoopAlgebra) -> tuple[Linea
         outer, inner = relation.extents(extent.number)
         return Linear({}, outer), Linear({}, inner)
     by = relation.factor or relation.nparts or 1
-    rest = algebra.unit(algebra.floor_divide(extent.offset(by - 1), by))
+    rest = algebra.unit(algebra.floor_divide(extent.offset(by - 1), Linear({}, by)))
     return (rest, Linear({}, by)) if relation.factor else (Linear({}, by), rest)
 
 

@@ -17,7 +17,7 @@ from renorm.core.errors import InvalidSchedule
 from renorm.core.linear import Span
 from renorm.expr.algebra import ExprAlgebra
 from renorm.expr.bounds import End, Intervals, decided, fits_int32
-from renorm.expr.linear import Linear, expression, factors, is_of_extents, linear, product
+from renorm.expr.linear import Linear, expression, factors, is_of_extents, is_product, linear, product
 from renorm.expr.mixed_radix import ONES, Digit, Place, digit_of, place_of
 from renorm.expr.nodes import COMPARISONS, Binary, Call, Cast, Const, Expr, OpenVar, Select, Var, cast, const
 from renorm.expr.rewrite import children, key, transform
@@ -90,20 +90,13 @@ class LoopAlgebra(ExprAlgebra):
     def _atom_of(self, e: Expr) -> Linear:
         return Linear({self.intern(e): 1})
 
-    def scaled(self, a: Linear, extent: Linear) -> Linear:
-        """a * extent."""
-        number = extent.number
-        if number is not None:
-            return a * number
-        found = self.times(a, self.unit(extent))
-        assert found is not None  # a product with extents is one
-        return found
+    def scaled(self, a: Linear, c: Linear) -> Linear:
+        return super().scaled(a, self.unit(c))
 
     def unit(self, extent: Linear) -> Linear:
         """The extent as a number or as one product, by which indices are multiplied and divided: a sum of open extents
         gets a variable of its own, which is defined by it."""
-        is_product = not extent.constant and len(extent.terms) == 1 and is_of_extents(extent)
-        if extent.number is not None or (is_product and extent.coefficients[0] > 0):
+        if not extent.terms or (is_product(extent) and extent.coefficients[0] > 0):
             return extent
         return self._named(extent)
 
@@ -113,7 +106,7 @@ class LoopAlgebra(ExprAlgebra):
         if not (is_of_extents(a) and is_of_extents(b) and a.terms):
             return super().atom(op, a, b)
         if op == "//" and b.number is not None and all(k < 0 for k in a.coefficients):
-            return -self.floor_divide((-a).offset(b.number - 1), b.number)  # -(-n // c) is (n + c - 1) // c
+            return -self.floor_divide((-a).offset(b.number - 1), b)  # -(-n // c) is (n + c - 1) // c
         return self._named(super().atom(op, a, b))
 
     def _as_given(self, extent: Linear) -> Linear:
@@ -129,14 +122,15 @@ class LoopAlgebra(ExprAlgebra):
         """(x + c*m) // (c*d) as (x//c + m) // d, where x // c has a variable: what both are then is tied. So are two
         quotients where one is of a variable that is defined as a sum."""
         atom = quotient.single()
-        whole = 0 if atom is None else self.divisor(atom, "//")
-        if atom is None or not whole:
+        by = None if atom is None else self.divisor(atom, "//")
+        if atom is None or by is None:
             return quotient
         mine = self.dividend(atom)
         if (given := self._as_given(mine)) is not mine:
-            found = self.floor_divide(given, whole)
+            found = self.floor_divide(given, by)
             # that a sum is 1 at least is taken for granted, and follows from nothing that it is made of
             return quotient if self.form_span(found)[0] < self.form_span(quotient)[0] else found
+        whole = by.number or 0
         for c, x, variable in sorted(self._quotients, key=lambda q: -q[0]):
             more = mine - x
             if c < whole and whole % c == 0 and not more.terms and more.constant % c == 0:
@@ -157,8 +151,8 @@ class LoopAlgebra(ExprAlgebra):
             atom = extent.single()
             if atom is None:
                 self._sums[next(iter(found.terms))] = self._as_given(extent)
-            elif c := self.divisor(atom, "//"):
-                self._quotients.append((c, self.dividend(atom), found))
+            elif (c := self.divisor(atom, "//")) and c.number:
+                self._quotients.append((c.number, self.dividend(atom), found))
         return found
 
     def size(self, extents: Iterable[Linear]) -> Linear:
@@ -405,29 +399,25 @@ class LoopAlgebra(ExprAlgebra):
         """
         b, n = a, bound
         while True:
-            coarse = self.coarsened(b, n.number) if n.number else None
+            coarse = self.coarsened(b, n) if n.number else None
             if coarse is not None:
-                b, n = coarse[1], Linear({}, n.constant // coarse[0])
-            found = next((x for x, k in b.terms.items() if k == 1 and self._divisor(x, "//")), None)
+                b, n = coarse[1], self.divided(n, coarse[0])[0]
+            found = next((x for x, k in b.terms.items() if k == 1 and self.divisor(x, "//")), None)
             if found is None:
                 part = b.single()
-                if part is not None and (d := self._divisor(part, "%")):
+                if part is not None and (d := self.divisor(part, "%")):
                     inner = self.dividend(part).single()
-                    if inner is not None and (c := self._divisor(inner, "//")):  # (x // c) % d < n: x % (c*d) < n*c
+                    if inner is not None and (c := self.divisor(inner, "//")):  # (x // c) % d < n: x % (c*d) < n*c
                         whole = self.applied("%", self.dividend(inner), self.scaled(c, d))
                         b, n = (b, n) if whole is None else (whole, self.scaled(n, c))
                         part = b.single()
-                is_remainder = part is not None and self._divisor(part, "%")
+                is_remainder = part is not None and self.divisor(part, "%")
                 atoms = self.dividend(part).terms if part is not None and is_remainder else b.terms
                 return (b, n) if all(self._is_loop(x) for x in atoms) else (a, bound)
-            by = self._divisor(found, "//")
+            by = self.divisor(found, "//")
             assert by is not None
             rest = self.scaled(b.without((found,)), by)
             b, n = self.rejoined(rest + self.dividend(found)), self.scaled(n, by)
-
-    def _divisor(self, atom: Expr, op: str) -> Linear | None:
-        c = self.divisor(atom, op)
-        return Linear({}, c) if c else self.open_divisor(atom, op)
 
     def _is_loop(self, atom: Expr) -> bool:
         first = factors(atom)[0]

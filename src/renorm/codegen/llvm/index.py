@@ -48,7 +48,7 @@ class Indices(Algebra[Value]):
         self._leaf = leaf
         self.bindings: dict[Var, Form[Value]] = {}
         self._spans: dict[Value, Span] = {}
-        self._divisions: dict[Value, tuple[str, Form[Value], int]] = {}  # of quotients and remainders: op, x, c
+        self._divisions: dict[Value, tuple[str, Form[Value], Form[Value]]] = {}  # of quotients and remainders: op, x, c
 
     def form_of(self, value: Value, span: Span = EVERYTHING) -> Form[Value]:
         """The form of a value that lies within the span."""
@@ -61,9 +61,9 @@ class Indices(Algebra[Value]):
     def form_span(self, form: Form[Value]) -> Span:
         return form.span(self._spans.__getitem__)
 
-    def divisor(self, atom: Value, op: str) -> int:
+    def divisor(self, atom: Value, op: str) -> Form[Value] | None:
         found = self._divisions.get(atom)
-        return found[2] if found and found[0] == op else 0
+        return found[2] if found and found[0] == op else None
 
     def dividend(self, atom: Value) -> Form[Value]:
         return self._divisions[atom][1]
@@ -71,15 +71,15 @@ class Indices(Algebra[Value]):
     def atom(self, op: str, a: Form[Value], b: Form[Value]) -> Form[Value]:
         if op in ("min", "max"):
             return self._computed(op, a, b)
-        c = b.constant
-        quotient, rest = a.reduced(c)  # of terms that are not negative, where it can be: those divide without signs
-        bucket = self.bucket(rest, c)
+        # of terms that are not negative, where it can be: those divide without signs
+        quotient, rest = a.reduced(b.constant)
+        bucket = self.bucket(rest, b)
         if bucket is not None:
-            return quotient.offset(bucket) if op == "//" else rest.offset(-bucket * c)
+            return quotient.offset(bucket) if op == "//" else rest.plus(b, -bucket)
         found = self._computed(op, rest, b)
         value = found.single()
         if value is not None:
-            self._divisions[value] = op, rest, c
+            self._divisions[value] = op, rest, b
         return quotient + found if op == "//" else found
 
     def _computed(self, op: str, a: Form[Value], b: Form[Value]) -> Form[Value]:
