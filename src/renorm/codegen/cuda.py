@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from math import isinf, isnan
 
 from renorm.core.errors import InternalError, InvalidLoops
-from renorm.core.linear import Span
+from renorm.core.spans import Span, is_finite
 from renorm.core.target import Target
-from renorm.expr.bounds import interval, is_finite
+from renorm.expr.bounds import interval
 from renorm.expr.nodes import Binary, Broadcast, Call, Cast, Const, Expr, Load, Not, Select, Var
 from renorm.expr.rewrite import loads
 from renorm.tir.nodes import (

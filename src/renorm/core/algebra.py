@@ -18,7 +18,8 @@ from collections.abc import Iterable
 from math import gcd, inf
 from typing import Generic
 
-from renorm.core.linear import Atom, Form, Span
+from renorm.core.linear import Atom, Form
+from renorm.core.spans import Span
 
 
 class Algebra(Generic[Atom]):

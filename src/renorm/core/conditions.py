@@ -27,6 +27,7 @@ from renorm.core.dims import (
     symbols_of,
     terms,
 )
+from renorm.core.spans import decided
 
 _LONGEST_PERIOD = 4096  # of remainders that are tried one by one
 
@@ -58,10 +59,7 @@ class Condition:
 
     def decided(self) -> bool | None:
         """Return whether it holds for all values of its symbols, or for none; None otherwise."""
-        least, most = bounds(self.left - self.right)
-        if self.relation == "<=":
-            return True if most <= 0 else False if least > 0 else None
-        return True if least == most == 0 else False if least > 0 or most < 0 else None
+        return decided(self.relation, bounds(self.left - self.right))
 
     def __str__(self) -> str:
         return f"{self.left} {self.relation} {self.right}"

@@ -11,13 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
+from functools import partial, reduce
 from math import inf
 from operator import floordiv, index, mod
 from typing import Any, SupportsIndex, Union
 
 from renorm.core.algebra import Algebra
 from renorm.core.errors import OperandError
-from renorm.core.linear import Form, Span
+from renorm.core.linear import Form
+from renorm.core.spans import Span, span_of
 
 Factor = Union["Symbol", tuple[str, "Dim", "Dim"]]  # or ("//" | "%" | "min" | "max", a, b), which stays opaque
 _Product = tuple[Factor, ...]  # of at least one
@@ -204,33 +206,16 @@ def bounds(dim: Dim) -> Span:
 
 
 def _product_span(product: _Product) -> Span:
-    least, most = _atom_span(product[0])
-    for a in product[1:]:
-        ends = [x * y if x and y else 0 for x in (least, most) for y in _atom_span(a)]
-        least, most = min(ends), max(ends)
-    return least, most
+    return reduce(partial(span_of, "*"), map(_atom_span, product))
 
 
 def _atom_span(a: Factor) -> Span:
     if isinstance(a, Symbol):
         return a.least, a.most
-    op, (low, high), (least, most) = a[0], bounds(a[1]), bounds(a[2])
-    match op:
-        case "min" | "max":
-            return (min(low, least), min(high, most)) if op == "min" else (max(low, least), max(high, most))
-        case "%" if most > 0:
-            return 0, min(most - 1, high) if low >= 0 else most - 1
-        case "//" if least > 0:
-            return _quotient(low, least if low < 0 else most), _quotient(high, most if high < 0 else least)
-        case _:
-            return (0, high) if low >= 0 and least >= 0 else (-inf, inf)  # nothing is divided by 0
-
-
-def _quotient(x: float, d: float) -> float:
-    """floor(x / d), d > 0, where either may be infinite."""
-    if x in (-inf, inf):
-        return x
-    return (0 if x >= 0 else -1) if d == inf else x // d
+    op, of, (least, most) = a[0], bounds(a[1]), bounds(a[2])
+    if op in ("//", "%") and least == 0 < most:
+        least = 1  # nothing is divided by 0
+    return span_of(op, of, (least, most))
 
 
 def minimum(a: Dim, b: Dim) -> Dim:

@@ -11,7 +11,8 @@ from collections.abc import Callable, Hashable, Iterable
 from math import gcd
 from typing import Generic, TypeVar
 
-Span = tuple[float, float]  # least and greatest value, or infinities; finite ends are Python integers
+from renorm.core.spans import Span
+
 Atom = TypeVar("Atom", bound=Hashable)
 
 

@@ -16,7 +16,7 @@ from itertools import product as choices
 from math import gcd, inf
 
 from renorm.core import dtypes
-from renorm.core.linear import Span
+from renorm.core.spans import EVERYTHING, NEGATED, Span, decided, either, fits_int32, span_of
 from renorm.expr.linear import (
     INDEX_TYPES,
     Intern,
@@ -54,7 +54,6 @@ from renorm.expr.rewrite import children, conjuncts, same, walk
 
 End = int | Expr
 Bounds = Mapping[Var, tuple[End, End]]
-EVERYTHING: Span = (-inf, inf)
 
 MOST_STEPS = 1000  # combinations of facts that are tried for one bound: sets of facts are many
 
@@ -154,9 +153,9 @@ class Intervals:
 
     def _nonpositive(self, condition: Expr) -> Iterator[Linear]:
         for c in conjuncts(condition):
-            if isinstance(c, Not) and isinstance(c.a, Binary) and c.a.op in _NEGATED and c.a.op != "==":
-                c = Binary(_NEGATED[c.a.op], c.a.a, c.a.b)
-            if isinstance(c, Binary) and c.op in _NEGATED and is_exact(c.a) and is_exact(c.b):
+            if isinstance(c, Not) and isinstance(c.a, Binary) and c.a.op in NEGATED and c.a.op != "==":
+                c = Binary(NEGATED[c.a.op], c.a.a, c.a.b)
+            if isinstance(c, Binary) and c.op in NEGATED and is_exact(c.a) and is_exact(c.b):
                 if c.op in ("<", "<=", "=="):
                     yield self.difference(c.a, c.b).offset(c.op == "<")
                 if c.op in (">", ">=", "=="):
@@ -216,7 +215,7 @@ class Intervals:
                 if parts is None or parts[1].terms:
                     continue
                 form = parts[0].plus(Linear({quotient: 1}), sign)
-                rounded = -_floor(-c, span)[1] if sign > 0 else _floor(c, span)[0]
+                rounded = -span_of("//", (-c, -c), span)[1] if sign > 0 else span_of("//", (c, c), span)[0]
                 if rounded not in (inf, -inf):
                     yield form.offset(int(rounded))
 
@@ -394,14 +393,6 @@ def _same_end(a: End, b: End) -> bool:
     return same(a, b) if isinstance(a, Expr) and isinstance(b, Expr) else a is b or (type(a) is type(b) and a == b)
 
 
-_NEGATED = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
-
-
-def negated(op: str) -> str:
-    """The comparison that holds exactly when `op` does not (for integers)."""
-    return _NEGATED[op]
-
-
 def reads(e: Expr) -> bool:
     """Return whether the value depends on memory: such integers wrap in their type, other index arithmetic never
     does."""
@@ -421,36 +412,9 @@ def is_exact(e: Expr) -> bool:
     return not reads(e)
 
 
-def is_finite(span: Span) -> bool:
-    return span[0] > -inf and span[1] < inf
-
-
-def is_within(span: Span, size: int) -> bool:
-    """Return whether all of a span are indices of `size` elements."""
-    return span[0] >= 0 and span[1] < size
-
-
-def fits_int32(span: Span) -> bool:
-    return span[0] >= -(2**31) and span[1] < 2**31
-
-
 def _of_type(dtype: str) -> Span:
     """Range of the values in memory; index types are unbounded, because index arithmetic is wider than they are."""
     return EVERYTHING if dtypes.is_float(dtype) or dtype in INDEX_TYPES else integer_limits(dtype)
-
-
-def decided(op: str, difference: Span) -> bool | None:
-    """The truth of `d op 0` for all d within the span; None where some are true and some are not."""
-    low, high = difference
-    if op in (">", ">=", "!="):
-        opposite = decided(_NEGATED[op], difference)
-        return None if opposite is None else not opposite
-    always, never = {
-        "<": (high < 0, low >= 0),
-        "<=": (high <= 0, low > 0),
-        "==": (low == high == 0, low > 0 or high < 0),
-    }[op]
-    return True if always else False if never else None
 
 
 def open_truth(e: Expr) -> bool | None:
@@ -459,7 +423,7 @@ def open_truth(e: Expr) -> bool | None:
     if e.lanes > 1 or not all(isinstance(x, (OpenVar, Const, Binary, Cast)) for x in walk(e)):
         return None
     intervals = Intervals()
-    if isinstance(e, Binary) and e.op in _NEGATED and e.a.dtype in INDEX_TYPES:
+    if isinstance(e, Binary) and e.op in NEGATED and e.a.dtype in INDEX_TYPES:
         return decided(e.op, intervals.form_span(intervals.difference(e.a, e.b)))
     return decided("!=", intervals.form_span(intervals.form(e))) if e.dtype in INDEX_TYPES else None
 
@@ -468,58 +432,5 @@ set_decider(open_truth)
 
 
 def _truth(op: str, difference: Span) -> Span:
-    known = decided(op, difference) if op in _NEGATED else None
+    known = decided(op, difference) if op in NEGATED else None
     return (0, 1) if known is None else (int(known), int(known))
-
-
-def _product(x: float, y: float) -> float:
-    return 0 if x == 0 or y == 0 else x * y
-
-
-def _quotient(x: float, y: float, floor: bool) -> float:
-    if x in (inf, -inf):
-        return x if y > 0 else -x
-    if y in (inf, -inf):
-        return (0 if (x >= 0) == (y > 0) or x == 0 else -1) if floor else 0
-    exact = int(x) // int(y)
-    return exact if floor or exact >= 0 else -(abs(int(x)) // abs(int(y)))
-
-
-def either(a: Span, b: Span) -> Span:
-    """Least and greatest value of what lies in one span or in the other."""
-    return min(a[0], b[0]), max(a[1], b[1])
-
-
-def _floor(c: int, by: Span) -> Span:
-    """Least and greatest value of floor(c / m), 1 <= m."""
-    return span_of("//", (c, c), by)
-
-
-def span_of(op: str, a: Span, b: Span) -> Span:
-    """Least and greatest value of x op y for all x and y within their spans."""
-    (l1, h1), (l2, h2) = a, b
-    match op:
-        case "+":
-            return (l1 + l2, h1 + h2)
-        case "-":
-            return (l1 - h2, h1 - l2)
-        case "*":
-            corners = [_product(x, y) for x in a for y in b]
-            return (min(corners), max(corners))
-        case "//" | "/":
-            if min(b) <= 0 <= max(b):  # under facts that never hold together l2 may exceed h2
-                return EVERYTHING
-            corners = [_quotient(x, y, op == "//") for x in a for y in b]
-            return (min(corners), max(corners))
-        case "%":
-            if l2 <= 0:
-                return EVERYTHING
-            if l1 >= 0 and h1 < l2:
-                return a
-            return (0, min(h2 - 1, h1 if l1 >= 0 else inf))
-        case "min":
-            return (min(l1, l2), min(h1, h2))
-        case "max":
-            return (max(l1, l2), max(h1, h2))
-        case _:
-            return EVERYTHING

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple
 
-from renorm.core.linear import Span
+from renorm.core.spans import Span
 from renorm.expr.bounds import Bounds, Intervals, is_exact
 from renorm.expr.linear import Intern, Linear, divided, factors, is_of_extents, linear, one_of_each, product, times
 from renorm.expr.nodes import Binary, Const, Expr, OpenVar, Var, cast

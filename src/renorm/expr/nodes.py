@@ -32,7 +32,7 @@ import numpy as np
 from renorm.core import dtypes
 from renorm.core.conversion import truncated, wrapped
 from renorm.core.errors import InvalidExpression, suggest
-from renorm.core.linear import Span
+from renorm.core.spans import Span
 from renorm.expr.operators import Operators
 
 Scalar = int | float | bool

@@ -13,7 +13,7 @@ import numpy as np
 
 from renorm.core import dtypes
 from renorm.core.conversion import wrapped
-from renorm.expr.bounds import EVERYTHING, negated, span_of
+from renorm.core.spans import EVERYTHING, NEGATED, span_of
 from renorm.expr.linear import INDEX_TYPES, Linear, is_of_extents
 from renorm.expr.nodes import (
     COMPARISONS,
@@ -319,7 +319,7 @@ def negation(s: Simplifier, e: Not) -> Expr | None:
         and inner.op in COMPARISONS
         and (inner.op in ("==", "!=") or not dtypes.is_float(inner.a.dtype))
     ):
-        return Binary(negated(inner.op), inner.a, inner.b)
+        return Binary(NEGATED[inner.op], inner.a, inner.b)
     return None
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from math import gcd
 
-from renorm.core.linear import Span
+from renorm.core.spans import Span
 from renorm.expr.algebra import ExprAlgebra
 from renorm.expr.bounds import Bounds, End, Intervals
 from renorm.expr.linear import INDEX_TYPES, Linear, expression, linear_in_parts

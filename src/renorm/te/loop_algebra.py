@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 from renorm.core import dtypes
 from renorm.core.errors import InvalidSchedule
-from renorm.core.linear import Span
+from renorm.core.spans import Span, decided, fits_int32
 from renorm.expr.algebra import ExprAlgebra
-from renorm.expr.bounds import End, Intervals, decided, fits_int32
+from renorm.expr.bounds import End, Intervals
 from renorm.expr.linear import Linear, expression, factors, is_of_extents, is_product, linear, product
 from renorm.expr.mixed_radix import ONES, Digit, Place, digit_of, place_of
 from renorm.expr.nodes import COMPARISONS, Binary, Call, Cast, Const, Expr, OpenVar, Select, Var, cast, const

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from renorm.core import dtypes
-from renorm.core.linear import Span
-from renorm.expr.bounds import either, span_of
+from renorm.core.spans import Span, either, span_of
 from renorm.expr.linear import INDEX_TYPES, Linear
 from renorm.expr.nodes import Binary, Call, Cast, Const, Expr, Load, OpenVar, Select, Var, cast, const, integer_limits
 from renorm.expr.rewrite import children, key, rebuild

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from renorm.core.lazy import cached_property
-from renorm.expr.bounds import End, Intervals, is_finite
+from renorm.core.spans import is_finite
+from renorm.expr.bounds import End, Intervals
 from renorm.expr.nodes import Binary, Const, Expr, Load, Not, OpenVar, Var
 from renorm.expr.rewrite import conjuncts, same, substitute, variables
 from renorm.expr.rewrite import walk as walk_expr

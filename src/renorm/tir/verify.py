@@ -19,10 +19,10 @@ import numpy as np
 
 from renorm.core import dtypes
 from renorm.core.errors import InvalidLoops
-from renorm.core.linear import Span
+from renorm.core.spans import Span, is_finite, is_within
 from renorm.core.target import Target
 from renorm.expr import mixed_radix
-from renorm.expr.bounds import is_exact, is_finite, is_within
+from renorm.expr.bounds import is_exact
 from renorm.expr.nodes import Binary, Broadcast, Call, Expr, Load, Not, Ramp, Select, Var
 from renorm.expr.rewrite import children as parts_of
 from renorm.expr.rewrite import conjuncts, variables

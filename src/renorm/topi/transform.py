@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 from renorm import te
 from renorm.core import dims, dtypes
 from renorm.core.errors import OperandError
-from renorm.expr.bounds import decided, open_truth
+from renorm.core.spans import decided
+from renorm.expr.bounds import open_truth
 from renorm.expr.extents import differ, same_extent
 from renorm.expr.nodes import (
     Expr,

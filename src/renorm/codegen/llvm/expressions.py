@@ -17,7 +17,7 @@ from renorm.codegen.llvm.ssa import I32, I64, Function, Value, constant, constan
 from renorm.core import dtypes
 from renorm.core.errors import InternalError
 from renorm.core.linear import Form
-from renorm.expr.bounds import fits_int32
+from renorm.core.spans import fits_int32
 from renorm.expr.nodes import Binary, Broadcast, Call, Cast, Const, Expr, Load, Not, Ramp, Select, Var
 from renorm.expr.rewrite import children
 from renorm.tir.nodes import Buffer

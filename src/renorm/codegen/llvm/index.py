@@ -19,8 +19,8 @@ from renorm.codegen.llvm import integers
 from renorm.codegen.llvm.ssa import I64, Function, Value, constant
 from renorm.core import dtypes
 from renorm.core.algebra import Algebra
-from renorm.core.linear import Form, Span
-from renorm.expr.bounds import EVERYTHING, decided, either, span_of
+from renorm.core.linear import Form
+from renorm.core.spans import EVERYTHING, Span, decided, either, span_of
 from renorm.expr.linear import INDEX_TYPES
 from renorm.expr.nodes import Binary, Broadcast, Call, Cast, Const, Expr, Ramp, Select, Var
 from renorm.expr.rewrite import children

@@ -15,7 +15,7 @@ import numpy as np
 
 from renorm.core import dims
 from renorm.core.dims import Dim, Shape, Sym, bounds
-from renorm.expr.bounds import decided
+from renorm.core.spans import decided
 from renorm.expr.nodes import fold_integers
 
 Known = tuple[Shape, "np.ndarray[Any, Any] | None"]

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from math import prod
 
-from renorm.expr.bounds import Intervals, is_exact, is_finite
+from renorm.core.spans import is_finite
+from renorm.expr.bounds import Intervals, is_exact
 from renorm.expr.linear import Linear, expression
 from renorm.expr.nodes import Binary, Call, Const, Expr, Load, Not, OpenVar, Select, Var, all_of, cast
 from renorm.expr.rewrite import key, variables
