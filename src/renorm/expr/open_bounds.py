@@ -15,7 +15,7 @@ from itertools import product as choices
 from math import inf, prod
 from typing import TYPE_CHECKING
 
-from renorm.expr.linear import Linear, cofactor, divided, expression, factors, times
+from renorm.expr.linear import Linear, cofactor, divided, expression, factors, is_of_extents, times
 from renorm.expr.nodes import Binary, Cast, Const, Expr, OpenVar, Var
 from renorm.expr.rewrite import children
 
@@ -39,7 +39,7 @@ class OpenBounds:
         self._intervals, self._intern = intervals, intervals.intern
         self._ranks: dict[Expr, int] = {}
         self._open: dict[Expr, bool] = {}
-        self._sums: dict[Expr, Linear | None] = {}
+        self._sums: dict[Expr, bool] = {}
         self._found: dict[Hashable, float] = {}
 
     def knows(self, x: Var) -> bool:
@@ -128,64 +128,47 @@ class OpenBounds:
                 bound = self._of_extents(now)
                 found = min(found, bound if bound in (inf, -inf) else int(bound) // divisor)
                 continue
-            same = self._as_sum(now, atom)
-            if same is not None:
-                waiting.append((same, divisor, kept))
-                continue
-            waiting += ((apart, divisor * d, kept) for apart, d in self._apart(now, atom))
-            waiting.append((now, divisor, kept | {id(atom)}))
+            apart = [(other, divisor * d, kept) for other, d in self._apart(now, atom)]
+            waiting += apart
+            if not (apart and self._is_sum(atom)):
+                waiting.append((now, divisor, kept | {id(atom)}))
         return found
 
     def _apart(self, form: Linear, atom: Expr) -> Iterator[tuple[Linear, int]]:
         """Yield (f, d) with form <= f / d, where the atom is taken as what it is made of."""
         parts = cofactor(form, atom, self._intern)
-        sign = 0 if parts is None else self._sign(parts[0])
+        # an extent is equal to what defines it, whatever that is multiplied by
+        sign = 0 if parts is None else 1 if type(atom) is OpenVar else self._sign(parts[0])
         if parts is None or not sign:
             return
         multiple, rest = parts
-        if (whole := self._of_quotient(atom, multiple, sign)) is not None:
-            yield rest + whole, 1
-        quotient, divisor = self._quotient(atom), 1
-        if quotient is not None:  # c*(x // c) is at most x, and at least x - c + 1
-            x, divisor = quotient
-            ends: list[Linear | None] = [x if sign > 0 else x.offset(1 - divisor)]
+        ways = list[tuple[Linear, Linear | None, int]]()
+        if type(atom) is Binary and atom.op == "//" and (c := self._positive(atom.b)) is not None:
+            x = self._intervals.form(atom.a)
+            end = x if sign > 0 else x.offset(1) - c  # c*(x // c) is at most x, and at least x - c + 1
+            whole = divided(multiple, c, self._intern)
+            if whole is not None and whole[1].number == 0:
+                ways.append((whole[0], end, 1))
+            elif c.number is not None:
+                ways.append((multiple, end, c.number))
         elif type(atom) is Binary and atom.op == ("min" if sign > 0 else "max"):  # at most either, at least either
-            ends = [self._intervals.form(e) for e in (atom.a, atom.b)]
-        else:
-            ends = [self._reach(atom)[sign > 0]]
-        for end in ends:
-            if end is not None and (together := times(multiple, end, self._intern)) is not None:
-                yield rest * divisor + together, divisor
+            ways += [(multiple, self._intervals.form(e), 1) for e in (atom.a, atom.b)]
+        for by, end, d in ways or [(multiple, self._reach(atom)[sign > 0], 1)]:
+            if end is not None and (together := times(by, end, self._intern)) is not None:
+                yield rest * d + together, d
 
-    def _of_quotient(self, atom: Expr, multiple: Linear, sign: int) -> Linear | None:
-        """Return what q*c*(x // c) is at most, c being a positive extent: q*x, or q*(x - c + 1) where q is negative."""
-        if not (type(atom) is Binary and atom.op == "//" and type(atom.b) is not Const and self._rank(atom) < _VARIES):
-            return None
-        c = self._positive(atom.b)
-        parts = None if c is None else divided(multiple, c, self._intern)
-        if c is None or parts is None or parts[1].number != 0:
-            return None
-        x = self._intervals.form(atom.a)
-        return times(parts[0], x if sign > 0 else x.offset(1) - c, self._intern)
-
-    def _as_sum(self, form: Linear, atom: Expr) -> Linear | None:
-        """Return the form with what an extent is defined as in its place, where that is a sum of products that says all
-        that is known of the extent: nothing better follows from it as it stands."""
-        if atom not in self._sums:
-            self._sums[atom] = self._sum(atom)
-        of_atom = self._sums[atom]
-        parts = None if of_atom is None else cofactor(form, atom, self._intern)
-        if of_atom is None or parts is None:
-            return None
-        together = times(parts[0], of_atom, self._intern)
-        return None if together is None else parts[1] + together
-
-    def _sum(self, x: Expr) -> Linear | None:
-        if type(x) is not OpenVar or x.definition is None:
-            return None
-        form, (low, high) = self._intervals.form(x.definition), self._ends(x)
-        is_made = form.terms and all(type(y) is OpenVar for atom in form.terms for y in factors(atom))
-        return form if is_made and -self._of_extents(-form) >= low and self._of_extents(form) <= high else None
+    def _is_sum(self, x: Expr) -> bool:
+        """Return whether an extent is defined as a sum of products that says all that is known of it: nothing better
+        follows from it as it stands."""
+        found = self._sums.get(x)
+        if found is None:
+            found = False
+            if type(x) is OpenVar and x.definition is not None:
+                form, (low, high) = self._intervals.form(x.definition), self._ends(x)
+                is_made = form.number is None and is_of_extents(form)
+                found = is_made and -self._of_extents(-form) >= low and self._of_extents(form) <= high
+            self._sums[x] = found
+        return found
 
     def _next(self, form: Linear, rank: int, kept: frozenset[int] = frozenset()) -> Expr | None:
         """Return the atom to eliminate: of the highest rank, above the one that is given, since bounds are made of what
@@ -224,12 +207,6 @@ class OpenBounds:
         if number is not None:
             return 1 if number >= 0 else -1
         return 1 if self.most(-form) <= 0 else -1 if self.most(form) <= 0 else 0
-
-    def _quotient(self, x: Expr) -> tuple[Linear, int] | None:
-        """(y, c) where x is y // c, of extents."""
-        if type(x) is Binary and x.op == "//" and type(x.b) is Const and self._rank(x) < _VARIES:
-            return (self._intervals.form(x.a), int(x.b.value)) if int(x.b.value) > 0 else None
-        return None
 
     def _reach(self, x: Expr) -> Reach:
         """Return the ends of an atom's range as forms of what has a lower rank."""
