@@ -12,6 +12,7 @@ import renorm
 from renorm import ops
 from renorm.core.dims import Sym
 from renorm.driver.module import OpenModule
+from renorm.errors import InvalidInput
 from renorm.graph.ir import Graph
 
 pytestmark = pytest.mark.usefixtures("kept_code")
@@ -33,3 +34,30 @@ def test_nonzero(nonzero: Any, rows: int, count: int) -> None:
     expected = np.pad(found, ((0, 0), (0, count - found.shape[1])))
     (result,) = nonzero.run(x=x, count=np.array([count]))
     np.testing.assert_array_equal(result, expected)
+
+
+@pytest.fixture(scope="module")
+def best() -> Any:
+    """The k best of rows, where k is an element of an input."""
+    graph = Graph()
+    x, k = graph.input("x", "float32", (Sym("N"), Sym("M"))), graph.input("k", "int64", (1,))
+    graph.outputs = list(ops.top_k(x, k))
+    return renorm.compile(graph)
+
+
+@pytest.mark.parametrize(
+    ("rows", "extent", "k"), [(1, 1, 1), (3, 7, 2), (2, 300, 300), (5, 1000, 70), (1, 129, 64), (2, 3, 0), (0, 4, 2)]
+)
+def test_top_k(best: Any, rows: int, extent: int, k: int) -> None:
+    """Few values, so that many are equal; and rows in order, of which each element is better than those before."""
+    assert type(best) is OpenModule
+    for x in (RNG.integers(-9, 9, (rows, extent)), np.arange(rows * extent).reshape(rows, extent)):
+        found = np.argsort(-x, axis=1, kind="stable")[:, :k]
+        values, indices = best.run(x=x.astype(np.float32), k=np.array([k]))
+        np.testing.assert_array_equal(indices, found)
+        np.testing.assert_array_equal(values, np.take_along_axis(x, found, 1))
+
+
+def test_more_than_there_are_is_refused(best: Any) -> None:
+    with pytest.raises(InvalidInput, match="k"):
+        best.run(x=np.zeros((2, 3), np.float32), k=np.array([4]))

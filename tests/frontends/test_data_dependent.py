@@ -12,6 +12,7 @@ from tests.frontends import onnx_runtime
 from tests.frontends.models import model
 from tests.random_numbers import RNG
 
+import renorm
 from renorm import frontends, ops
 from renorm.core.dims import is_static
 from renorm.errors import RenormError, UnsupportedOp
@@ -71,3 +72,34 @@ def test_another_count_cannot_be_written() -> None:
 def test_more_conditions_than_elements_are_refused() -> None:
     with pytest.raises(RenormError, match="4 conditions for 3 elements along axis 1"):
         frontends.read(model("g (float[2, 3] x, bool[4] c) => (float[2, A] y) { y = Compress<axis = 1>(x, c) }"))
+
+
+@pytest.mark.parametrize("dtype", ["float", "double", "int32", "int64"])
+@pytest.mark.parametrize(
+    ("opset", "text"),
+    [
+        (8, "v, i = TopK<k = {k}>(x)"),
+        (10, "v, i = TopK<axis = {axis}>(x, k)"),
+        (17, "v, i = TopK<axis = {axis}, largest = 0>(x, k)"),
+        (21, "v, i = TopK<axis = {axis}, sorted = 1>(x, k)"),
+    ],
+)
+def test_top_k_is_that_of_onnx_runtime(opset: int, text: str, dtype: str) -> None:
+    """Of whole numbers, many of which are equal: the first of these come first."""
+    for extents, axis, k in (((3, 17), -1, 5), ((6, 4), 0, 6), ((2, 70, 3), 1, 9), ((1, 1), -1, 1), ((2, 200), 1, 150)):
+        if opset < 11 and dtype.startswith("int"):
+            continue  # ONNX had floats only
+        if opset == 8 and axis % len(extents) != len(extents) - 1:
+            continue
+        shape = f"{dtype}[{', '.join(map(str, extents))}]"
+        body = text.format(k=k, axis=axis)
+        held = {} if opset == 8 else {"k": np.array([k])}
+        source = model(
+            f"g ({shape} x) => ({dtype}[A] v, int64[A] i) {{ {body} }}".replace("[A]", ""), held, opset=opset
+        )
+        given = drawn(source, {})
+        wanted = onnx_runtime.run(source, given)
+        for got, array in zip(interpret.run(frontends.read(source), given), wanted, strict=True):
+            np.testing.assert_array_equal(got, array)
+        for got, array in zip(renorm.compile(source, threads=1).run(**given), wanted, strict=True):
+            np.testing.assert_array_equal(got, array)

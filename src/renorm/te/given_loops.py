@@ -99,13 +99,14 @@ class Loops:
         self._blocks[-1].append(s)
 
     @contextmanager
-    def for_range(self, begin: ExprLike, end: ExprLike, name: str = "i") -> Generator[Var]:
-        """The statements within for each number of begin .. end - 1; of none where that is empty."""
+    def for_range(self, begin: ExprLike, end: ExprLike, name: str = "i", kind: str = "serial") -> Generator[Var]:
+        """The statements within for each number of begin .. end - 1, none where that is empty. kind: "serial",
+        "unrolled" or "vectorized", where rounds do not depend on each other."""
         var, start = Var(name), as_expr(begin)
         extent = as_expr(end) if isinstance(begin, int) and begin == 0 else as_expr(end - start)
         rounds = constant(extent)
         is_empty = rounds is not None and rounds <= 0
-        with self._within(lambda body: NOTHING if is_empty else For(var, start, extent, "serial", body)):
+        with self._within(lambda body: NOTHING if is_empty else For(var, start, extent, kind, body)):
             yield var
 
     @contextmanager

@@ -41,7 +41,8 @@ class Scope:
             return self.with_bounds(loop.var, low, high - 1)
         found = self.within(loop.var, loop.start, last)
         if any(type(v) is Var and v not in self.bounds for v in variables(last)):  # memory says where it begins or ends
-            found = found.assuming(Binary(">=", loop.var, loop.start)).assuming(Binary("<", loop.var, last))
+            ends = (Binary(">=", loop.var, loop.start), Binary("<", loop.var, last))
+            found = found.under((*filter(self._lasts, ends), *self.facts))  # in front: they lead to what others say
         return found
 
     def within(self, var: Var, first: Expr, end: Expr) -> Scope:
