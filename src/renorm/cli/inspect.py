@@ -132,7 +132,7 @@ class _Held:
             "digest": self.header.digest,
             "is_signed": self.header.is_signed,
             "machine": machine | {"features": list(self.program.machine.features)},
-            "inputs": [str(s) for s in self.program.inputs[: len(self.program.inputs) - self.program.states]],
+            "inputs": [str(s) for s in self.program.given],
             "outputs": [str(s) for s in self.program.results],
             "state": [str(s) for s in self.program.state],
             "loaders": [e.loader for e in self.program.externals],

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from renorm.codegen.abi import CompiledKernel
 from renorm.core.conditions import Condition
-from renorm.core.dims import Dim, Shape, Sym, bounds, integer, size, static
+from renorm.core.dims import Dim, Shape, Sym, Symbol, bounds, integer, size, static
 from renorm.core.limits import Limits
 from renorm.driver import barriers
 from renorm.driver.barriers import BoundKernel, Operand
@@ -17,6 +17,7 @@ from renorm.driver.groups import KernelCall
 from renorm.driver.lowering import Parameter
 from renorm.driver.open_buffers import OpenBuffers, OpenRegion
 from renorm.driver.weights import Constants, SharedConstants
+from renorm.graph.counts import late_symbols
 from renorm.graph.ir import Graph, Value
 from renorm.graph.strided_region import StridedRegion
 from renorm.passes import memory
@@ -47,14 +48,18 @@ def assemble(
     typical: Mapping[str, int] = MappingProxyType({}),
     conditions: Mapping[Condition, str] = MappingProxyType({}),
     shared: SharedConstants | None = None,
+    counts: Sequence[int] = (),
 ) -> tuple[Program, Weights]:
     """Return the program and its weights. codes: for each step of `lowered`, the index of its kernel in `compiled`.
     typical: values of the symbols of a graph with open extents; conditions: what they must fulfil, and of which node.
-    shared: constants of other modules of the same network.
+    shared: constants of other modules of the same network. counts: of the graph, how many steps come before each.
     Raises LimitExceeded where they take more memory than is allowed."""
     constants = Constants()
     kernels = [compiled[code] for code in codes]
-    held = _open_memory(graph, lowered, kernels, typical) if typical else _fixed_memory(graph, lowered, kernels)
+    if typical:
+        held = _open_memory(graph, lowered, kernels, typical, late_symbols(graph, counts))
+    else:
+        held = _fixed_memory(graph, lowered, kernels)
 
     def operand(p: Parameter) -> Operand:
         buffer, region = held.region(p.value)
@@ -102,6 +107,7 @@ def assemble(
         typical=dict(typical),
         buffers=held.buffers,
         conditions=tuple(Requirement(condition, node) for condition, node in conditions.items()),
+        counts=tuple(counts),
     )
     usual = program.bind(typical) if typical else program
     run = RunRecord(
@@ -142,14 +148,18 @@ def _fixed_memory(graph: Graph, lowered: Sequence[KernelCall], kernels: Sequence
 
 
 def _open_memory(
-    graph: Graph, lowered: Sequence[KernelCall], kernels: Sequence[CompiledKernel], typical: Mapping[str, int]
+    graph: Graph,
+    lowered: Sequence[KernelCall],
+    kernels: Sequence[CompiledKernel],
+    typical: Mapping[str, int],
+    late: Mapping[Symbol, int],
 ) -> _Memory:
     buffers = OpenBuffers(graph, lowered, kernels)
     lifetimes = buffers.lifetimes()
     bound = [BoundKernel(kernel, (), one.extents) for one, kernel in zip(lowered, kernels)]
     spaces = [memory.OpenLifetime(b.of(size), i, i) for i, b in enumerate(bound) for size in b.kernel.workspace]
     held = [*lifetimes.values(), *spaces]
-    plan = memory.plan_open([[one] for one in held], [one.bytes for one in held], typical)
+    plan = memory.plan_open([[one] for one in held], [one.bytes for one in held], typical, late)
     where = {v: Argument("buffer", at) for v, at in zip(lifetimes, plan.places)}
     for_spaces = [
         Operand(Argument("buffer", at), OpenRegion(0, one.bytes))

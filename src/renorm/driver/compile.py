@@ -25,6 +25,7 @@ from renorm.core.errors import (
     InvalidSchedule,
     InvalidTarget,
     OperandError,
+    UnsupportedOp,
     UserCodeError,
 )
 from renorm.core.floating import standard_environment
@@ -42,6 +43,8 @@ from renorm.driver.module import CompiledModule, OpenModule, SpecializingModule
 from renorm.driver.weights import SharedConstants
 from renorm.frontends import read
 from renorm.graph.conditions import Settled, settled
+from renorm.graph.counting import cut
+from renorm.graph.counts import COUNTS, counted_symbols, counts_of, stages
 from renorm.graph.ir import Graph, Group
 from renorm.ops.identity import Identity
 from renorm.passes import pipeline
@@ -99,6 +102,7 @@ def compile(
     with collection_put_off():
         graph = read(model, shapes=shapes, inputs=inputs, is_mapped=True, limits=limits)
         graph, held = state.hold(graph) if train_state else (graph, None)
+        graph = cut(graph)
     clock.stop("read")
     options = replace(options, state=held)
     sizes = {s: d for s, d in graph.metadata.get(STATED, {}).items() if isinstance(d, int)}
@@ -125,8 +129,17 @@ def compile(
         return optimized(graph, {}, planned)[1]
 
     try:
-        return _opened(graph, options, seconds)
+        try:
+            return _opened(graph, options, seconds)
+        except _CLOSED:
+            if not counted_symbols(graph):
+                raise
+            graph.metadata[COUNTS] = replace(counts_of(graph), may_be_0=False)
+            return _opened(graph, options, seconds)
     except _CLOSED as error:
+        if counted := sorted(counted_symbols(graph)):
+            facts = [f"data decide {', '.join(counted)}", *str(error).splitlines()]
+            raise UnsupportedOp(f"{graph.name} does not compile where what data decide is open", facts) from error
         return SpecializingModule(graph, specialized, analyze, held, obstacle=str(error))
 
 
@@ -199,6 +212,7 @@ def optimized(source: Graph, sizes: Mapping[str, int], options: Options) -> tupl
         without=options.without,
     )
     _materialize_outputs(graph)
+    stages(graph)
     if options.level >= 2 and "aliasing" not in options.without:
         alias_values(graph, options.target)
     records = (
@@ -225,7 +239,7 @@ def analyze(
 
     Extents that `shapes` does not fix are symbolic. Arguments and errors are those of `compile`.
     """
-    source = read(model, shapes=shapes, inputs=inputs, limits=limits)
+    source = cut(read(model, shapes=shapes, inputs=inputs, limits=limits))
     options = Options(targets.find(target), opt_level, keep_names(keep), verify, precision=precision, limits=limits)
     return optimized(source, {}, options)
 
@@ -266,6 +280,7 @@ def _specialized(
         graph, report = optimized(source, sizes, options)
     clock.stop("passes")
     cache = caches.default()
+    counts = stages(graph)
     compiler = Compiler(graph, options.target, cache, options.progress or silent)
     compiler.lower()
     clock.stop("schedule")
@@ -278,6 +293,7 @@ def _specialized(
         typical=network.typical if network else {},
         conditions=network.conditions if network else {},
         shared=options.shared,
+        counts=counts,
     )
     clock.stop("assemble")
     records = tuple(
@@ -299,7 +315,10 @@ def _specialized(
         return CompiledModule(*parts)
 
     def others(extents: Mapping[str, int], progress: Progress | None = None) -> CompiledModule:
-        return specialize(network.graph, extents, replace(options, progress=progress or options.progress))
+        own = replace(options, progress=progress or options.progress)
+        if network.typical.keys() <= extents.keys():
+            return specialize(network.graph, extents, own)
+        return _opened(network.graph.copy(extents), own, {})  # counts are not there yet
 
     most = options.specializations
     background = Specializer(graph.name, others, most) if most else None

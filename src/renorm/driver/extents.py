@@ -31,6 +31,7 @@ from renorm.expr.extents import as_dim
 from renorm.expr.nodes import Binary, Expr, OpenVar, as_expr, promote
 from renorm.expr.rewrite import variables
 from renorm.graph.conditions import EQUAL, SUMS, TAKEN
+from renorm.graph.counts import counted_symbols, counts_of
 from renorm.graph.ir import Graph, Group, Value
 from renorm.graph.typical import typical_sizes
 
@@ -92,12 +93,19 @@ class OwnSymbols:
 
 
 def _offsets(graph: Graph, group: Group, own: OwnSymbols) -> frozenset[Symbol]:
-    """Return symbols of elements, and rests of sums, that divide the size of no value of a group."""
+    """Return symbols of elements, and rests of sums, that divide the size of no value of a group; and counts that do
+    not divide that of each result, which has elements where data count nothing."""
     found = {s for v in graph.inputs for d in v.deciding for s in symbols_of(d)}
     found = (found | {s.rest for s in graph.metadata.get(SUMS, ())}) & own.values.keys()
     values = {v for n in group.nodes for v in (*n.inputs, *n.outputs) if v is not None} if found else set[Value]()
     sizes = {own.of(size(v.shape)) for v in values}
-    return frozenset(s for s in found if not any(isinstance(n, Sym) and n % Sym(s) == 0 for n in sizes))
+    results = {own.of(size(v.shape)) for n in group.nodes for v in n.outputs}
+    counted = found & counted_symbols(graph) if counts_of(graph).may_be_0 else set[Symbol]()
+    return frozenset(
+        s
+        for s in found
+        if not any(n % Sym(s) == 0 for n in sizes) or (s in counted and not all(n % Sym(s) == 0 for n in results))
+    )
 
 
 @dataclass(frozen=True)

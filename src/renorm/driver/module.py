@@ -17,10 +17,11 @@ from renorm.core.lru import Latest
 from renorm.core.target import Target
 from renorm.driver.background import Served, Specializer
 from renorm.driver.bounds import OpenBounds
+from renorm.graph.counts import counted_symbols
 from renorm.graph.ir import Graph, Value
 from renorm.runtime.arrays import elements_of, shape_of, view_of
 from renorm.runtime.external import ExternalCode
-from renorm.runtime.module import Module, Sized
+from renorm.runtime.module import Module, Sized, Stage
 from renorm.runtime.openmp import ParallelRegion
 from renorm.runtime.program import Program, TensorSpec
 from renorm.runtime.report import KernelRecord, Report
@@ -142,11 +143,14 @@ class _Specializations:
 
     def __init__(self, graph: Graph, states: int, specialize: Callable[[Mapping[str, int]], CompiledModule]):
         self._name, self._specialize = graph.name, specialize
-        self.inputs = graph.inputs[: len(graph.inputs) - states]
+        self.inputs, self._counted = graph.inputs[: len(graph.inputs) - states], sorted(counted_symbols(graph))
         self._made = Latest[tuple[tuple[str, int], ...], CompiledModule](f"{graph.name} at a shape", SPECIALIZATIONS)
 
     def at(self, given: Mapping[str, Any]) -> CompiledModule:
         """Return the module for inputs of these shapes, or arrays, which those that decide shapes must be."""
+        if self._counted:
+            facts = [f"{s} is what data say" for s in self._counted]
+            raise InvalidInput(f"{self._name} has no kernels for some shapes alone", facts, "call run")
         known, arrays = {v.name: v for v in self.inputs}, {n: a for n, a in given.items() if not _is_shape(a)}
         missing = [f"input {v!r} is missing" for v in self.inputs if v.name not in given]
         missing += [
@@ -235,6 +239,14 @@ class OpenModule(CompiledModule):
         found = copy(module._fixed)
         found.values, found.other = values, module
         return found
+
+    def _sized_stage(self, stage: Stage, values: Mapping[str, int]) -> Sized | Module:
+        try:
+            return super()._sized_stage(stage, values)
+        except InvalidInput:
+            if not stage.launches.lacks(values):
+                raise
+        return self._specializations.of(values)
 
 
 class SpecializingModule:

@@ -18,6 +18,7 @@ from renorm.core.dims import Symbol
 from renorm.core.errors import InvalidTarget, RenormError, VerificationError
 from renorm.driver.module import CompiledModule
 from renorm.graph import interpret
+from renorm.graph.counts import counted_symbols
 from renorm.graph.external import external_values
 from renorm.graph.ir import Graph, Group, Value
 from renorm.graph.typical import typical_sizes
@@ -92,7 +93,8 @@ class _Probe:
 def _probes(source: Graph) -> list[_Probe]:
     """Return what code is held against: of open extents the least with which the network can be computed, somewhat more
     of each, so that no two are equal, and a third of what is typical, or _ROWS, with which tiles have tails."""
-    symbols, found = open_extents(source), list[_Probe]()
+    counted = counted_symbols(source)  # which follow from inputs
+    symbols, found = [s for s in open_extents(source) if s not in counted], list[_Probe]()
     if not symbols:
         return [_Probe(source, {})]
     error: RenormError | None = None
@@ -110,7 +112,7 @@ def _probes(source: Graph) -> list[_Probe]:
                     found.append(_Probe(source, sizes))
         return found
     with suppress(RenormError):  # conditions between extents may leave none that are alike
-        return [_Probe(source, typical_sizes(source))]
+        return [_Probe(source, {name: n for name, n in typical_sizes(source).items() if name not in counted})]
     assert error is not None
     facts = [str(error), f"tried {', '.join(map(str, sorted(EXTENTS)))} for {', '.join(symbols)}"]
     raise InvalidTarget(f"verify finds no open extents with which {source.name} can be computed", facts) from error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -11,6 +11,7 @@ from renorm.core.conditions import Condition, Sum, noted
 from renorm.core.dims import Dim, Symbol, substitute, symbols_of, take
 from renorm.core.errors import InvalidGraph, OperandError
 from renorm.core.inputs import given_symbols
+from renorm.graph.counts import counted_symbols
 from renorm.graph.ir import Graph, Value, knowledge
 from renorm.graph.op import Reach
 from renorm.graph.typical import TYPICAL, sizes_where
@@ -43,7 +44,7 @@ def conditions_of(graph: Graph) -> dict[Condition, str]:
     return found
 
 
-def _step(conditions: Iterable[Condition], graph: Graph) -> tuple[dict[Symbol, Dim], list[Condition], Sequence[Sum]]:
+def _step(conditions: Collection[Condition], graph: Graph) -> tuple[dict[Symbol, Dim], list[Condition], Sequence[Sum]]:
     """Return what symbols are by conditions, none where these say no more; the conditions that this does not make
     certain, and the sum that took the place of a symbol."""
     symbols = given_symbols(graph.inputs)
@@ -51,10 +52,12 @@ def _step(conditions: Iterable[Condition], graph: Graph) -> tuple[dict[Symbol, D
     if values:
         return values, left, ()
     of_shapes = {s for v in graph.inputs for d in v.shape for s in symbols_of(d)}
-    if (told := algebra.quotient(conditions, (s for s in symbols if s not in of_shapes))) is not None:
+    counted = counted_symbols(graph)
+    early = [c for c in conditions if counted.isdisjoint(c.symbols)]  # what is given is nothing that data decide
+    if (told := algebra.quotient(early, (s for s in symbols if s not in of_shapes))) is not None:
         symbol, value = told
         return _replaced(symbol, value, conditions, ())
-    if (parted := algebra.parted(conditions, symbols)) is not None:
+    if (parted := algebra.parted(early, symbols)) is not None:
         part, by = parted
         return _replaced(part.whole, part.value, (c for c in conditions if c not in by), [part])
     return {}, [], ()

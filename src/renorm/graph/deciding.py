@@ -6,7 +6,7 @@ graph (x: f32[N, 6], s: i64[2])               ->    graph (x: f32[N, 6], s: i64[
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Sequence
 
 from renorm.core.dims import Dim, Sym, Symbol, symbols_of
 from renorm.core.inputs import element_symbols
@@ -17,7 +17,7 @@ from renorm.graph.ir import Graph, Node, Value
 
 def opened(graph: Graph) -> Graph:
     """Return the graph where elements of inputs are extents if shapes depend on them: the same one where none do."""
-    if any(v.deciding for v in graph.inputs) or not any(_unknown(n) for n in graph.nodes):
+    if any(v.deciding for v in graph.inputs) or not any(True for n in graph.nodes for _ in undecided(n)):
         return graph
     symbols = element_symbols(graph.inputs)
     if not symbols:
@@ -29,16 +29,17 @@ def opened(graph: Graph) -> Graph:
     return made if settle(made) else graph
 
 
-def settle(graph: Graph, kept: Container[Value] = ()) -> bool:
+def settle(graph: Graph, kept: Container[Value] = (), among: Sequence[Value] | None = None) -> bool:
     """Leave extents only as elements of inputs that are kept, or on which a shape depends, or what an op is told before
-    it runs. Return whether there are any."""
+    it runs. Return whether there are any. among: the inputs to decide about, all where it is None."""
+    inputs = graph.inputs if among is None else among
     used = {s for d in _decided(graph) for s in symbols_of(d)}
-    others = [v for v in graph.inputs if v.deciding and v not in kept and not _symbols(v) & used]
+    others = [v for v in inputs if v.deciding and v not in kept and not _symbols(v) & used]
     for v in others:
         v.deciding = ()
     if others:
         graph.infer_again()
-    left = [v for v in graph.inputs if v.deciding]
+    left = [v for v in inputs if v.deciding]
     if left:
         used |= {s for c in conditions_of(graph) for d in (c.left, c.right) for s in symbols_of(d)}
     for v in left:
@@ -63,8 +64,9 @@ def _static(node: Node) -> Iterator[Value]:
             yield operand
 
 
-def _unknown(node: Node) -> bool:
-    return any(v.known is None for v in _static(node))
+def undecided(node: Node) -> Iterator[Value]:
+    """Yield the operands that a node needs to be told, and of which nobody knows what they are."""
+    return (v for v in _static(node) if v.known is None)
 
 
 def _decided(graph: Graph) -> Iterator[Dim]:

@@ -13,6 +13,7 @@ placed when it comes to be, in the smallest gap.
 
 Of a plan for typical sizes only the order is kept: of two buffers that live together, which lies below. Each then lies
 as low as those below it allow (a longest path), so that no sizes make bytes overlap that are alive at the same step.
+Where sizes become known while steps run, those that are known first lie below: their places hang on no others.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
+from types import MappingProxyType
 
-from renorm.core.dims import Dim, bounds, integer, substitute
+from renorm.core.dims import Dim, Symbol, bounds, integer, substitute, symbols_of
 from renorm.core.intervals import Spans
 from renorm.runtime import program
 from renorm.runtime.program import Above, align
@@ -128,16 +130,23 @@ class OpenPlan:
     lower_bound: int
 
 
-def plan_open(buffers: Sequence[OpenBuffer], sizes: Sequence[Dim], typical: Mapping[str, int]) -> OpenPlan:
-    """Return who lies below whom. sizes: of whole buffers, in bytes. typical: values of the symbols in them."""
+def plan_open(
+    buffers: Sequence[OpenBuffer],
+    sizes: Sequence[Dim],
+    typical: Mapping[str, int],
+    late: Mapping[Symbol, int] = MappingProxyType({}),
+) -> OpenPlan:
+    """Return who lies below whom. sizes: of whole buffers, in bytes. typical: values of the symbols in them. late: when
+    a symbol is known, of those that are not from the beginning."""
+    ranks = [max((late.get(s, 0) for s in symbols_of(d)), default=0) for d in sizes]
     fixed = [[part.at(typical) for part in parts] for parts in buffers]
     first = plan(fixed)
     pairs = _pairs(buffers) if _living_together([_Held(b) for b in fixed]) <= _PAIRS else None
     if pairs is None:  # one above the other, whether they live together or not
-        order = list(range(len(buffers)))
-        rows = [[Above(i - 1, sizes[i - 1])] if i else [] for i in order]
+        order = sorted(range(len(buffers)), key=ranks.__getitem__)
+        rows = [[Above(k - 1, sizes[order[k - 1]])] if k else [] for k in range(len(order))]
     else:
-        order = _upwards(pairs, fixed, first.offsets)
+        order = _upwards(pairs, fixed, first.offsets, ranks)
         rows = _above(order, pairs, buffers, sizes)
     places = [0] * len(order)
     for i, buffer in enumerate(order):
@@ -164,27 +173,30 @@ def _pairs(buffers: Sequence[OpenBuffer]) -> _Pairs:
     return found
 
 
-def _upwards(pairs: _Pairs, fixed: Sequence[Buffer], offsets: Sequence[int]) -> list[int]:
-    """Return all buffers in an order in which, as far as that goes, each stands behind those that it lies above."""
+def _upwards(pairs: _Pairs, fixed: Sequence[Buffer], offsets: Sequence[int], ranks: Sequence[int]) -> list[int]:
+    """Return all buffers by ranks, and then in an order in which, as far as that goes, each stands behind those that it
+    lies above."""
     above, left = [set[int]() for _ in fixed], [0] * len(fixed)  # left: how many of those below it do not stand yet
     for (i, j), parts in pairs.items():
         sides = {offsets[i] + fixed[i][p].offset < offsets[j] + fixed[j][q].offset for p, q in parts}
-        low, high = (i, j) if sides == {True} or (len(sides) > 1 and offsets[i] <= offsets[j]) else (j, i)
+        is_below = sides == {True} or (len(sides) > 1 and offsets[i] <= offsets[j])
+        is_below = is_below if ranks[i] == ranks[j] else ranks[i] < ranks[j]
+        low, high = (i, j) if is_below else (j, i)
         above[low].add(high)
         left[high] += 1
-    ready = [(at, i) for i, at in enumerate(offsets) if not left[i]]
+    ready = [(ranks[i], at, i) for i, at in enumerate(offsets) if not left[i]]
     heapify(ready)
-    lowest = iter(sorted(range(len(fixed)), key=lambda i: offsets[i]))
+    lowest = iter(sorted(range(len(fixed)), key=lambda i: (ranks[i], offsets[i])))
     order = dict[int, None]()
     while len(order) < len(fixed):
         # none is ready where parts lie between each other's
-        i = heappop(ready)[1] if ready else next(i for i in lowest if i not in order)
+        i = heappop(ready)[2] if ready else next(i for i in lowest if i not in order)
         if i not in order:
             order[i] = None
             for j in above[i]:
                 left[j] -= 1
                 if not left[j]:
-                    heappush(ready, (offsets[j], j))
+                    heappush(ready, (ranks[j], offsets[j], j))
     return list(order)
 
 

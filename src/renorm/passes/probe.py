@@ -20,6 +20,7 @@ from renorm.core.inputs import given_symbols
 from renorm.core.random_inputs import random_inputs
 from renorm.core.tolerance import tolerance
 from renorm.graph import interpret
+from renorm.graph.counts import counted
 from renorm.graph.ir import Graph, Node, Value
 from renorm.graph.typical import TYPICAL
 from renorm.passes.sensitivity import Sensitivity
@@ -43,6 +44,7 @@ def evaluate_on_random_inputs(graph: Graph) -> tuple[dict[str, Array], dict[Valu
         for integers in ((-4, 8), (0, 1)):
             inputs = random_inputs(graph.inputs, integers=integers, sizes=sizes)
             try:
+                inputs = counted(graph, inputs)
                 return inputs, interpret.evaluate(graph, inputs)
             except RenormError as failed:
                 error = failed

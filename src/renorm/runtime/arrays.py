@@ -156,6 +156,44 @@ def bind_out(module: str, slots: Sequence[Slot], out: Any) -> list[Array | None]
     return arrays
 
 
+def handed_out(out: Any, given: Sequence[Array | None], written: Sequence[Array]) -> list[Any]:
+    """Return the results of a run: what was given for them in `out`, with what was written."""
+    if out is None:
+        return list(written)
+    results = list(out) if isinstance(out, (list, tuple)) else [out]
+    for i, (a, made) in enumerate(zip(given, written)):
+        if a is None:
+            results[i] = made
+        elif a is not made:
+            np.copyto(a, made)
+    return results
+
+
+class Outputs:
+    """Arrays that a run writes, each made when its shape is known; of one that is not known yet an empty one."""
+
+    def __init__(self, number: int):
+        self._arrays: list[Array | None] = [None] * number
+
+    def __getitem__(self, i: int) -> Array:
+        held = self._arrays[i]
+        assert held is not None
+        return held
+
+    def offer(self, i: int, array: Array) -> None:
+        """Have an array written that somebody gave, unless steps that have run may have written another one."""
+        held = self._arrays[i]
+        if held is None or held.shape != array.shape:
+            self._arrays[i] = array
+
+    def of(self, slots: Sequence[Slot]) -> list[Array]:
+        """Return arrays of these shapes: those that are there, where they are of these."""
+        for i, (held, slot) in enumerate(zip(self._arrays, slots)):
+            if held is None or held.shape != slot.shape:
+                self._arrays[i] = slot.allocate()
+        return [self[i] for i in range(len(slots))]
+
+
 def overlap(a: Array, b: Array | None) -> bool:
     """Return whether two C-contiguous arrays have a byte in common."""
     if b is None or not a.nbytes or not b.nbytes:

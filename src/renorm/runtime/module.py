@@ -7,8 +7,9 @@ import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import count
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -18,7 +19,18 @@ from renorm.core.errors import Cancelled, InvalidArtifact, InvalidInput, Invalid
 from renorm.core.limits import DEFAULT, Limits
 from renorm.runtime import artifact, external, layout, loader
 from renorm.runtime import threads as teams
-from renorm.runtime.arrays import Array, Slot, address, bind, bind_out, elements_of, overlap, shapes_of
+from renorm.runtime.arrays import (
+    Array,
+    Outputs,
+    Slot,
+    address,
+    bind,
+    bind_out,
+    elements_of,
+    handed_out,
+    overlap,
+    shapes_of,
+)
 from renorm.runtime.checks import Check, judge
 from renorm.runtime.cpu import obstacles
 from renorm.runtime.external import Entry, ExternalCode
@@ -36,6 +48,10 @@ WORTH_SHARING, WORTH_WAKING = 60_000, 250_000
 TABLES = 128  # for how many combinations of extents a module keeps what runs need; the oldest goes first
 
 
+T = TypeVar("T")
+Shapes = Mapping[str, tuple[int, ...]]  # or elements, by the names of inputs
+
+
 class _Limit:
     """A time limit, of a call that begins now. deadline: in nanoseconds of time.monotonic_ns."""
 
@@ -44,6 +60,11 @@ class _Limit:
             raise InvalidInput(f"timeout={seconds!r}", ["expected a number of seconds, or None for no limit"])
         self.seconds = seconds
         self.deadline = min(layout.FOREVER, time.monotonic_ns() + int(min(seconds, 1e9) * 1e9))
+
+    @property
+    def left(self) -> float:
+        """Return the seconds that are left."""
+        return max(0, self.deadline - time.monotonic_ns()) / 1e9
 
 
 class Sized:
@@ -67,12 +88,34 @@ class Sized:
         slots = [Slot(spec, shape) for spec, shape in zip((*program.inputs, *program.outputs), launches.shapes)]
         outputs = slots[len(program.inputs) :]
         results = len(program.results)
-        self.inputs = slots[: len(program.inputs) - program.states]
-        self.outputs, self.checked = outputs[:results], outputs[results:][: 2 * len(program.checks)]
+        self.inputs = slots[: len(program.given)]
+        self.outputs, self.counted = outputs[:results], outputs[results:][: len(program.counts)]
+        self.checked = outputs[program.guards]
+        self.written = (*self.outputs, *self.counted, *self.checked)
         self.launches, self.checks = launches, checks
         is_small = 0 < launches.nanoseconds < WORTH_SHARING
         self.threads = 1 if launches.is_serial or is_small else threads
         self.is_short = 0 < launches.nanoseconds < WORTH_WAKING
+
+
+class Stage:
+    """The steps in front of counts. sizes: by the shapes of inputs and the elements that are told before; a module that
+    runs in place of all steps, where there is one for these."""
+
+    def __init__(self, program: Program, launches: Launches):
+        self.program, self.launches = program, launches
+        self.sizes = dict[tuple[tuple[int, ...], ...], Sized | Module]()
+
+
+@dataclass(frozen=True)
+class Reached:
+    """A run whose counts are there. place: where it runs. inputs: what it reads, counts among them. outputs: what it
+    writes."""
+
+    sized: Sized
+    place: Workplace
+    inputs: list[Array]
+    outputs: Outputs
 
 
 class Module:
@@ -118,15 +161,17 @@ class Module:
         self._obstacles = obstacles(program.machine, arch)
         self._fixed: Sized | None = None  # of a program that is not open, and runs here
         self._only: Sized | None = None  # the same where no input decides anything
+        self._stages = list[Stage]()
         self._decides = any(spec.deciding for spec in self.inputs)
         if not self._obstacles:
             self._image = loader.load(objects, arch)
             self._entries = self._external_entries()
             self._tables = Launches(program, self._image, self._entries, self._weights)
             self._sizes = dict[tuple[tuple[int, ...], ...], Sized]()  # by shapes of inputs, and elements that decide
+            self._stages = [Stage(p, Launches(p, self._image, self._entries, self._weights)) for p in program.stages]
             if not program.typical:
                 self._fixed = self._sized({})
-                self._only = None if self._decides else self._fixed
+                self._only = None if self._decides or self._stages else self._fixed
             region = threads if isinstance(threads, ParallelRegion) else None
             useful = teams.working(self._threads) if self._fixed is None else self._fixed.threads
             self._team = teams.team(useful, walker, arch, region)
@@ -145,7 +190,7 @@ class Module:
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
-        return self.program.inputs[: len(self.program.inputs) - self.program.states]
+        return self.program.given
 
     @property
     def outputs(self) -> tuple[TensorSpec, ...]:
@@ -172,8 +217,17 @@ class Module:
     def _sized(self, values: Mapping[str, int]) -> Sized:
         """Return what runs need where the symbols of the program have these values. Raises LimitExceeded where that is
         more memory than is allowed."""
-        program, launches = self.program, self._tables.table(values)
+        program = self.program
         checks = program.bind(values).checks if program.typical and program.checks else program.checks
+        return self._within_limits(program, self._tables.table(values), checks, values)
+
+    def _sized_stage(self, stage: Stage, values: Mapping[str, int]) -> Sized | Module:
+        """As `_sized`, of the steps in front of counts; or the module that runs in place of this one."""
+        return self._within_limits(stage.program, stage.launches.table(values), (), values)
+
+    def _within_limits(
+        self, program: Program, launches: LaunchTable, checks: Sequence[Check], values: Mapping[str, int]
+    ) -> Sized:
         sized = Sized(program, launches, checks, teams.working(self._threads), values)
         if program.typical:
             arena, results = launches.arena_bytes, sum(s.nbytes for s in sized.outputs)
@@ -184,11 +238,17 @@ class Module:
     def _sized_for(self, args: Sequence[Any], named: Mapping[str, Any]) -> Sized:
         """Return what a run on these arrays needs. Raises InvalidInput where an extent, or an element that decides
         shapes, is not what it may be, or what another input says."""
+        return self._sized_at(*self._told(args, named))
+
+    def _told(self, args: Sequence[Any], named: Mapping[str, Any]) -> tuple[Shapes, Shapes]:
+        """Return the shapes of inputs, and the elements of those that decide shapes."""
         if self._obstacles:
             do = "save it, and load it on a machine of that kind"
             raise InvalidTarget(f"{self.name} was compiled for another machine", self._obstacles, do)
         shapes = shapes_of(self.name, self.inputs, args, named)
-        elements = elements_of(self.name, self.inputs, args, named) if self._decides else {}
+        return shapes, elements_of(self.name, self.inputs, args, named) if self._decides else {}
+
+    def _sized_at(self, shapes: Shapes, elements: Shapes) -> Sized:
         key = (*shapes.values(), *elements.values())
         found = self._sizes.get(key)
         if found is None:
@@ -196,20 +256,23 @@ class Module:
             found = self._fixed or self._sized(values)
             if found.other is not None:
                 return found  # whoever made it keeps it as long as it is worth it
-            while len(self._sizes) >= TABLES:
-                with suppress(KeyError, StopIteration, RuntimeError):  # another thread was faster
-                    del self._sizes[next(iter(self._sizes))]
-            self._sizes[key] = found
+            _keep(self._sizes, key, found)
         return found
 
     def extents(self, /, *args: Any, **named: Any) -> Mapping[str, int]:
         """Return the values that open extents have in a run on these inputs, given as for `run`."""
-        return (self._only or self._sized_for(args, named)).values
+        reached = self._reached(args, named)
+        if isinstance(reached, Module):
+            return {**reached.program.dims, **reached.extents(*args, **named)}
+        return (reached.sized if reached else self._only or self._sized_for(args, named)).values
 
     def serving(self, /, *args: Any, **named: Any) -> Module:
         """Return the module whose kernels run on these inputs, given as for `run`: this one, or one for their shapes
         alone."""
-        return (self._only or self._sized_for(args, named)).other or self
+        reached = self._reached(args, named)
+        if isinstance(reached, Module):
+            return reached.serving(*args, **named)
+        return self if reached else (self._only or self._sized_for(args, named)).other or self
 
     def run(self, /, *args: Any, out: Any = None, timeout: float | None = None, **named: Any) -> list[Any]:
         """Runs the network once and returns its outputs in order.
@@ -226,6 +289,8 @@ class Module:
         Warns (StatisticsWarning) of running statistics that leave the range of their dtype.
         """
         cancels, limit = self._cancels.value, None if timeout is None else _Limit(timeout)
+        if self._stages:
+            return self._run_counted(args, named, out, cancels, limit)
         sized = self._only or self._sized_for(args, named)
         if sized.other is not None:
             return sized.other.run(*args, out=out, timeout=timeout, **named)
@@ -241,15 +306,82 @@ class Module:
             s.allocate() if a is None or any(overlap(a, x) for x in inputs) else a for s, a in zip(sized.outputs, given)
         ]
         self._call(sized, inputs, into, cancels, limit)
-        results = list(out) if isinstance(out, (list, tuple)) else [out]
-        for i, (a, written) in enumerate(zip(given, into)):
-            if a is None:
-                results[i] = written
-            elif a is not written:
-                np.copyto(a, written)
-        return results
+        return handed_out(out, given, into)
 
     __call__ = run
+
+    def _reach(
+        self, args: Sequence[Any], named: Mapping[str, Any], cancels: int, limit: _Limit | None = None
+    ) -> Reached | Module:
+        """Run the steps in front of counts, and read these. Return what is known then, or the module that runs in place
+        of this one."""
+        program, specs = self.program, self.program.inputs[len(self.inputs) :]
+        shapes, told = self._told(args, named)
+        shapes, elements = {**shapes, **{s.name: static(s.shape) for s in specs}}, dict(told)
+        place, outputs, inputs = self._taken(), Outputs(len(program.outputs)), list[Array]()
+        counts = [np.zeros(static(s.shape), dtypes.numpy_dtype(s.dtype)) for s in specs]
+        for end, stage in zip(sorted(set(program.counts)), self._stages):
+            key = (*shapes.values(), *elements.values())
+            sized = stage.sizes.get(key)
+            if sized is None:
+                sized = self._sized_stage(stage, stage.program.values(shapes, elements))
+                _keep(stage.sizes, key, sized)
+            if isinstance(sized, Module):
+                self._idle.append(place)
+                return sized
+            inputs = bind(self.name, sized.inputs[: len(self.inputs)], args, named)
+            arrays = (*inputs, *counts, *outputs.of(sized.outputs))
+            self._launch(place, sized, arrays, cancels, limit, keeps=stage is not self._stages[0])
+            for i, (ready, spec) in enumerate(zip(program.counts, specs)):
+                if ready == end:
+                    np.copyto(counts[i], outputs[len(program.results) + i])
+                    elements |= elements_of(self.name, [spec], [counts[i]], {})
+        sized = self._sized_at(shapes, elements)
+        if sized.other is not None:
+            self._idle.append(place)
+            return sized.other
+        return Reached(sized, place, [*inputs, *counts], outputs)
+
+    def _reached(self, args: Sequence[Any], named: Mapping[str, Any]) -> Reached | Module | None:
+        """As `_reach`, for who does not go on from there; None where there are no counts."""
+        reached = self._reach(args, named, self._cancels.value) if self._stages else None
+        if isinstance(reached, Reached):
+            self._idle.append(reached.place)
+        return reached
+
+    def _run_counted(
+        self, args: Sequence[Any], named: Mapping[str, Any], out: Any, cancels: int, limit: _Limit | None
+    ) -> list[Any]:
+        """As `run`, of a program with counts."""
+        reached = self._reach(args, named, cancels, limit)
+        if isinstance(reached, Module):
+            return reached.run(*args, out=out, timeout=None if limit is None else limit.left, **named)
+        sized, outputs = reached.sized, reached.outputs
+        given = [None] * len(sized.outputs) if out is None else bind_out(self.name, sized.outputs, out)
+        for i, a in enumerate(given):
+            if a is not None and not any(overlap(a, x) for x in reached.inputs):
+                outputs.offer(i, a)
+        written = outputs.of(sized.written)
+        self._launch(reached.place, sized, (*reached.inputs, *written), cancels, limit, max(self.program.counts))
+        self._idle.append(reached.place)
+        judge(self.name, sized.checks, written[len(sized.outputs) + len(sized.counted) :])
+        return handed_out(out, given, written[: len(sized.outputs)])
+
+    def _launch(
+        self,
+        place: Workplace,
+        sized: Sized,
+        arrays: Sequence[Array],
+        cancels: int,
+        limit: _Limit | None,
+        first: int = 0,
+        keeps: bool = True,
+    ) -> None:
+        """Run the steps from `first` on; keeps: in an arena in which others have run."""
+        context = self._context(place, sized, keeps)
+        context.bases[:] = [address(a) for a in arrays]
+        context.limit(sized.launches.steps[first], sized.launches.steps[-1])
+        self._walk(context, cancels, limit)
 
     def cancel(self) -> None:
         """Ends the runs of this module that are in flight, in whichever threads: they raise Cancelled. Runs that are
@@ -260,10 +392,10 @@ class Module:
         """Return what one run makes of the inputs and, after them, a state: the outputs, and after them what the
         state becomes. That of the module is neither read nor changed."""
         count = len(self.inputs)
-        sized = self._only or self._sized_for(arrays[:count], {})
-        inputs = bind(self.name, sized.inputs, arrays[:count], {})
-        results = [*(s.allocate() for s in (*sized.outputs, *sized.checked)), *self._state.fresh()]
-        self._run(sized, [address(a) for a in (*inputs, *arrays[count:], *results)], self._cancels.value)
+        sized, inputs = self._bound(arrays[:count], {})
+        results = [*(s.allocate() for s in sized.written), *self._state.fresh()]
+        held = arrays[len(arrays) - self.program.states :]
+        self._run(sized, [address(a) for a in (*inputs, *held, *results)], self._cancels.value)
         return results
 
     def _call(
@@ -304,10 +436,7 @@ class Module:
     ) -> bool:
         """cancels, changes: what these words were when the run was called, and when the state was read. False: the
         state is another one by now, the run was in vain."""
-        try:
-            place = self._idle.pop()
-        except IndexError:
-            place = self._workplace()
+        place = self._taken()
         context = place.contexts.get(sized.launches) or self._context(place, sized)
         context.bases[:] = addresses
         is_done = self._walk(context, cancels, limit, changes)
@@ -327,11 +456,17 @@ class Module:
             raise TimeLimit(f"a run of {self.name} was not done in {limit.seconds:g} s")
         return not reason
 
+    def _taken(self) -> Workplace:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return self._workplace()
+
     def _workplace(self) -> Workplace:
         return Workplace(self._weights.address, self._cancels, self._state.changes, TABLES)
 
-    def _context(self, place: Workplace, sized: Sized) -> Context:
-        return place.context(sized.launches, min(sized.threads, self._team.threads), sized.is_short)
+    def _context(self, place: Workplace, sized: Sized, keeps: bool = False) -> Context:
+        return place.context(sized.launches, min(sized.threads, self._team.threads), sized.is_short, keeps)
 
     def exclusive(self, /, *args: Any, **named: Any) -> Callable[[int | None], None]:
         """A function that runs one step, by index (None: no step), for who wants to look at steps one at a time.
@@ -359,12 +494,22 @@ class Module:
             found.append(Recording(begin, end, times @ (10**9, 1), steps))
         return found
 
+    def _bound(self, args: Sequence[Any], named: Mapping[str, Any]) -> tuple[Sized, list[Array]]:
+        """Return what a run on these arrays needs, and the arrays that it reads, counts among them."""
+        reached = self._reached(args, named)
+        if isinstance(reached, Module):
+            raise InvalidInput(f"{self.name}: kernels for these extents alone run in its place", do="ask serving(...)")
+        if reached is not None:
+            return reached.sized, reached.inputs
+        sized = self._only or self._sized_for(args, named)
+        return sized, bind(self.name, sized.inputs, args, named)
+
     def _own_context(self, args: Sequence[Any], named: Mapping[str, Any]) -> tuple[Context, tuple[int, ...]]:
         """One that no other call takes, bound to these inputs and to fresh results, and where its steps are. Its runs
         change no state."""
-        sized = self._only or self._sized_for(args, named)
-        inputs = [*bind(self.name, sized.inputs, args, named), *self._state.copy().values()]
-        results = [*(s.allocate() for s in (*sized.outputs, *sized.checked)), *self._state.fresh()]
+        sized, bound = self._bound(args, named)
+        inputs = [*bound, *self._state.copy().values()]
+        results = [*(s.allocate() for s in sized.written), *self._state.fresh()]
         context = self._context(self._workplace(), sized)
         context.hold((*inputs, *results))
         return context, sized.launches.steps
@@ -414,6 +559,13 @@ def load(
     """
     held = artifact.read(path, verify, digest, key, mapped)
     return Module(held.program, held.objects, held.weights, held.walker, threads, held.externals, held.state, limits)
+
+
+def _keep(sizes: dict[tuple[tuple[int, ...], ...], T], key: tuple[tuple[int, ...], ...], sized: T) -> None:
+    while len(sizes) >= TABLES:
+        with suppress(KeyError, StopIteration, RuntimeError):  # another thread was faster
+            del sizes[next(iter(sizes))]
+    sizes[key] = sized
 
 
 def _arrays(specs: Sequence[TensorSpec], state: Sequence[Array | bytes]) -> list[Array]:

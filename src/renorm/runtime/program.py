@@ -105,6 +105,11 @@ class Buffer:
     size: Dim
     above: tuple[Above, ...] = ()
 
+    @property
+    def ends(self) -> tuple[Dim, ...]:
+        """Return the bytes of others, and its own, of which `above` speaks."""
+        return tuple(d for a in self.above for d in (a.end, a.begin))
+
 
 def place(sizes: Sequence[int], others: Sequence[Sequence[int]], gaps: Iterable[int]) -> tuple[list[int], int]:
     """Return where buffers lie, and the size of the arena: -1 where a buffer has a negative one.
@@ -219,7 +224,9 @@ class Program:
     symbolic dims that were fixed when it was compiled. typical: of those that are open, the values for which memory was
     planned and times were estimated. buffers: the arena of an open program. conditions: what its extents must fulfil.
     states: how many of the last inputs are state: as many of the last outputs, of the same types, are what they become.
-    checks: of each there are two outputs in front of those.
+    checks: of each there are two outputs in front of those. counts: for each of the last inputs in front of the state
+    that is what an output behind the results is, in the same order, how many steps come before it is there; their
+    elements are extents of the steps behind (`stages`).
     """
 
     machine: Machine
@@ -240,6 +247,12 @@ class Program:
     typical: Mapping[str, int] = field(default_factory=dict[str, int])
     buffers: tuple[Buffer, ...] = ()
     conditions: tuple[Requirement, ...] = ()
+    counts: tuple[int, ...] = ()
+
+    @property
+    def given(self) -> tuple[TensorSpec, ...]:
+        """The inputs that a caller gives."""
+        return self.inputs[: max(0, len(self.inputs) - self.states - len(self.counts))]
 
     @property
     def state(self) -> tuple[TensorSpec, ...]:
@@ -249,12 +262,13 @@ class Program:
     @property
     def results(self) -> tuple[TensorSpec, ...]:
         """The outputs that are the network's."""
-        return self.outputs[: max(0, len(self.outputs) - self.states - 2 * len(self.checks))]
+        behind = self.states + 2 * len(self.checks) + len(self.counts)
+        return self.outputs[: max(0, len(self.outputs) - behind)]
 
     @property
     def guards(self) -> slice:
         """Return where among the outputs those stand that `checks` are told by: two for each, in front of the state."""
-        return slice(len(self.results), len(self.outputs) - self.states)
+        return slice(len(self.results) + len(self.counts), len(self.outputs) - self.states)
 
     @property
     def symbols(self) -> tuple[Symbol, ...]:
@@ -314,6 +328,41 @@ class Program:
             yield from check.extents
         for r in self.conditions:
             yield from (r.condition.left, r.condition.right)
+
+    @property
+    def stages(self) -> tuple[Program, ...]:
+        """Return the programs of the steps in front of counts: each ends where some are there, and knows of the extents
+        that are told before it begins. What is an output of other ones is empty there."""
+        ends = sorted(set(self.counts))
+        return tuple(self._stage(begin, end) for begin, end in zip([0, *ends], ends))
+
+    def _stage(self, begin: int, end: int) -> Program:
+        late = {len(self.given) + i for i, ready in enumerate(self.counts) if ready > begin}
+        inputs = tuple(replace(s, deciding=()) if i in late else s for i, s in enumerate(self.inputs))
+        known = set(given_symbols(inputs))
+        typical = {name: value for name, value in self.typical.items() if name in known}
+
+        def is_told(dims: Iterable[Dim]) -> bool:
+            return all(symbols_of(d) <= typical.keys() for d in dims)
+
+        steps, told = self.steps[begin:end], [is_told([b.size, *b.ends]) for b in self.buffers]
+        used = {s.code for s in steps}
+        made = replace(
+            self,
+            inputs=inputs,
+            outputs=tuple(s if is_told(s.shape) else replace(s, shape=(0,)) for s in self.outputs),
+            codes=tuple(
+                c if i in used else replace(c, phases=(0,) * len(c.phases), scratch=0) for i, c in enumerate(self.codes)
+            ),
+            steps=steps,
+            report=Report(),
+            checks=(),
+            typical=typical,
+            buffers=self.buffers[: told.index(False) if False in told else None],
+            conditions=tuple(r for r in self.conditions if is_told((r.condition.left, r.condition.right))),
+            counts=(),
+        )
+        return made.bind({}) if self.typical and not typical else made
 
     def bind(self, values: Mapping[str, int]) -> Program:
         """Return the program for these values of its symbols, which has integers only: to be verified before it runs.
@@ -397,6 +446,16 @@ class Program:
             require(len({t.name for t in tensors}) == len(tensors), f"{group}: names are not distinct")
         known = 0 <= self.states <= min(len(self.inputs), len(self.outputs))
         require(known, f"{self.states} inputs are state, of {len(self.inputs)} inputs and {len(self.outputs)} outputs")
+        require(not (self.states and self.counts), f"{self.states} inputs are state, and {len(self.counts)} are counts")
+        counted = self.outputs[len(self.results) :][: len(self.counts)]
+        read = self.inputs[len(self.given) :][: len(self.counts)]
+        for i, (before, after) in enumerate(zip(counted, read)):
+            same = (before.dtype, before.shape) == (after.dtype, after.shape)
+            require(same and dtypes.is_int(before.dtype), f"count {i} is {before}, and read as {after}")
+        are_there = len(counted) == len(read) == len(self.counts) and all(
+            0 <= c <= len(self.steps) for c in self.counts
+        )
+        require(are_there, f"counts {short(self.counts)}, of {len(self.steps)} steps, {len(self.inputs)} inputs")
         of_checks = self.outputs[self.guards]
         require(len(of_checks) == 2 * len(self.checks), f"{len(of_checks)} outputs for {len(self.checks)} checks")
         for i, spec in enumerate(of_checks[: 2 * len(self.checks)]):

@@ -310,16 +310,20 @@ class Workplace:
         self._weights, self._words, self._most = weights, (cancels, version), most
         self._arena, self._scratch, self.contexts = Memory(0), Memory(0), dict[LaunchTable, Context]()
 
-    def context(self, launches: LaunchTable, threads: int, is_short: bool) -> Context:
-        """Make a context, or return the one that is there. Raises OutOfMemory."""
+    def context(self, launches: LaunchTable, threads: int, is_short: bool, keeps: bool = False) -> Context:
+        """Make a context, or return the one that is there. keeps: whether the arena holds what is still to be read.
+        Raises OutOfMemory."""
         if (found := self.contexts.get(launches)) is not None:
             return found
         if self._arena.nbytes < launches.arena_bytes or self._scratch.nbytes < launches.scratch_bytes * threads:
             self.contexts.clear()  # they have the addresses of memory that goes
             arena, scratch = self._arena.nbytes, self._scratch.nbytes
+            held = self._arena.array if keeps else None
             self._arena = self._scratch = Memory(0)  # before there is more
             self._arena = Memory(max(arena, launches.arena_bytes))
             self._scratch = Memory(max(scratch, launches.scratch_bytes * threads))
+            if held is not None:
+                self._arena.array[: len(held)] = held
         while len(self.contexts) >= self._most:
             del self.contexts[next(iter(self.contexts))]
         words = (*self._words, is_short, self._arena, self._scratch)

@@ -20,7 +20,7 @@ from renorm.expr.bounds import End, Intervals
 from renorm.expr.linear import Linear, expression, factors, is_of_extents, is_product, linear, product
 from renorm.expr.mixed_radix import ONES, Digit, Place, digit_of, place_of
 from renorm.expr.nodes import COMPARISONS, Binary, Call, Cast, Const, Expr, OpenVar, Select, Var, cast, const
-from renorm.expr.rewrite import children, key, transform
+from renorm.expr.rewrite import children, key, transform, variables
 
 ZERO, ONE = Linear({}), Linear({}, 1)
 
@@ -76,8 +76,8 @@ class LoopAlgebra(ExprAlgebra):
             return Linear({}, e)
         form = self.unit(self.linear(e, {}, self._atom_of))
         for v in (x for atom in form.terms for x in factors(atom)):
-            if isinstance(v, OpenVar) and v.definition is not None and (v.low is None or v.low < 1):
-                v.low = 1  # who calls a kernel sees to that (codegen.abi)
+            if isinstance(v, OpenVar) and v.definition is not None and not _may_be_0(v):
+                v.low = 1 if v.low is None else max(1, v.low)  # who calls a kernel sees to that (codegen.abi)
         return form
 
     def fact(self, e: Expr) -> Expr:
@@ -478,3 +478,11 @@ def is_cut_whole(var: Var, extent: Linear, digits: Iterable[Digit]) -> bool:
     """Return whether separate digits are all that there are of a loop variable."""
     counts = [d.count for d in digits if d.base is var and d.count is not None]
     return reduce(Place.times, counts, ONES) == place_of(extent)
+
+
+def _may_be_0(v: OpenVar) -> bool:
+    """Return whether an extent is how many parts there are of one that may be 0."""
+    parts = v.definition
+    if not isinstance(parts, Binary) or parts.op != "//" or v.low != 0:
+        return False
+    return all(x.low == 0 for x in variables(parts) if isinstance(x, OpenVar))

@@ -1,0 +1,75 @@
+"""Cut a graph where data decide extents: what is computed becomes an output, and who reads it reads an input.
+
+graph (x: f32[N])                               ->    graph (x: f32[N], c.read: i64[1] = [c.0])
+  c: i64[1] = reduce_sum(greater(x, 0))         ->      c: i64[1] = reduce_sum(greater(x, 0))     output, hidden
+  y: f32[?slice.0] = slice(x, 0, c)             ->      y: f32[c.0] = slice(x, 0, c.read)
+"""
+
+from __future__ import annotations
+
+import itertools
+from math import prod
+
+from renorm.core import dtypes
+from renorm.core.dims import is_static, static
+from renorm.core.inputs import FEW, element_symbols
+from renorm.graph.counts import COUNTS, Counts
+from renorm.graph.deciding import settle, undecided
+from renorm.graph.interpret import ancestors
+from renorm.graph.ir import Graph, Value
+
+
+def cut(graph: Graph) -> Graph:
+    """Return the graph where each small integer value that is computed from data, and decides a shape, is an output at
+    the end and an input at the end: the same one where none does."""
+    if not any(True for node in graph.nodes for _ in undecided(node)):
+        return graph
+    made, number = graph.copy(), len(graph.inputs)
+    first, inputs = len(graph.outputs), dict[Value, Value]()
+    while found := _counts(made):
+        symbols = element_symbols([*made.inputs, *found])
+        for count in found:
+            named = (f"{count.name}.read{k or ''}" for k in itertools.count())
+            read = made.input(next(filter(made.is_free, named)), count.dtype, count.shape)
+            read.deciding = symbols[count.name]
+            for node in count.users:
+                node.replace_operand(count, read)
+            inputs[read] = count
+        made.infer_again()
+    settle(made, among=made.inputs[number:])
+    used = [v for v in made.inputs[number:] if v.deciding]
+    for v in made.inputs[number:]:
+        if v not in used:
+            for node in v.users:
+                node.replace_operand(v, inputs[v])
+    made.inputs[number:] = used
+    made.outputs = [*made.outputs, *(inputs[v] for v in used)]
+    made.metadata[COUNTS] = Counts(first, len(used))
+    return made if used else graph
+
+
+def _counts(graph: Graph) -> list[Value]:
+    """Return the earliest values that make known what shapes depend on, in order; where nothing follows from such ones,
+    what the shapes depend on itself."""
+    wanted = [v for node in graph.nodes for v in undecided(node)]
+    sources = dict[Value, dict[Value, None]]()  # of a value that is known once these are
+    for node in ancestors(wanted) if wanted else ():
+        operands = [v for v in node.inputs if v is not None and not v.is_constant]
+        found = [{} if v.known is not None else sources.get(v) for v in operands]
+        of_all = {s: None for f in found for s in f or ()}
+        follows = bool(of_all) and None not in found and all(map(_is_small, operands))
+        for v in node.outputs:
+            if v.known is None and follows:
+                sources[v] = of_all
+            elif v.known is None and _may_count(v):
+                sources[v] = {v: None}
+    chosen = {s for v in wanted for s in sources.get(v, ())}
+    return [v for node in graph.nodes for v in node.outputs if v in chosen]
+
+
+def _is_small(v: Value) -> bool:
+    return is_static(v.shape) and prod(static(v.shape)) <= FEW
+
+
+def _may_count(v: Value) -> bool:
+    return dtypes.is_int(v.dtype) and _is_small(v) and prod(static(v.shape)) > 0
