@@ -38,6 +38,7 @@ from renorm.runtime.openmp import ParallelRegion
 from renorm.runtime.program import Program, TensorSpec
 from renorm.runtime.report import Report
 from renorm.runtime.signing import Key
+from renorm.runtime.stages import stages
 from renorm.runtime.state import State, beyond
 from renorm.runtime.table import Context, Launches, LaunchTable, Recording, Word, Workplace
 from renorm.runtime.weights import Source, Weights
@@ -168,7 +169,7 @@ class Module:
             self._entries = self._external_entries()
             self._tables = Launches(program, self._image, self._entries, self._weights)
             self._sizes = dict[tuple[tuple[int, ...], ...], Sized]()  # by shapes of inputs, and elements that decide
-            self._stages = [Stage(p, Launches(p, self._image, self._entries, self._weights)) for p in program.stages]
+            self._stages = [Stage(p, Launches(p, self._image, self._entries, self._weights)) for p in stages(program)]
             if not program.typical:
                 self._fixed = self._sized({})
                 self._only = None if self._decides or self._stages else self._fixed

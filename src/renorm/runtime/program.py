@@ -226,7 +226,7 @@ class Program:
     states: how many of the last inputs are state: as many of the last outputs, of the same types, are what they become.
     checks: of each there are two outputs in front of those. counts: for each of the last inputs in front of the state
     that is what an output behind the results is, in the same order, how many steps come before it is there; their
-    elements are extents of the steps behind (`stages`).
+    elements are extents of the steps behind (runtime.stages).
     """
 
     machine: Machine
@@ -328,41 +328,6 @@ class Program:
             yield from check.extents
         for r in self.conditions:
             yield from (r.condition.left, r.condition.right)
-
-    @property
-    def stages(self) -> tuple[Program, ...]:
-        """Return the programs of the steps in front of counts: each ends where some are there, and knows of the extents
-        that are told before it begins. What is an output of other ones is empty there."""
-        ends = sorted(set(self.counts))
-        return tuple(self._stage(begin, end) for begin, end in zip([0, *ends], ends))
-
-    def _stage(self, begin: int, end: int) -> Program:
-        late = {len(self.given) + i for i, ready in enumerate(self.counts) if ready > begin}
-        inputs = tuple(replace(s, deciding=()) if i in late else s for i, s in enumerate(self.inputs))
-        known = set(given_symbols(inputs))
-        typical = {name: value for name, value in self.typical.items() if name in known}
-
-        def is_told(dims: Iterable[Dim]) -> bool:
-            return all(symbols_of(d) <= typical.keys() for d in dims)
-
-        steps, told = self.steps[begin:end], [is_told([b.size, *b.ends]) for b in self.buffers]
-        used = {s.code for s in steps}
-        made = replace(
-            self,
-            inputs=inputs,
-            outputs=tuple(s if is_told(s.shape) else replace(s, shape=(0,)) for s in self.outputs),
-            codes=tuple(
-                c if i in used else replace(c, phases=(0,) * len(c.phases), scratch=0) for i, c in enumerate(self.codes)
-            ),
-            steps=steps,
-            report=Report(),
-            checks=(),
-            typical=typical,
-            buffers=self.buffers[: told.index(False) if False in told else None],
-            conditions=tuple(r for r in self.conditions if is_told((r.condition.left, r.condition.right))),
-            counts=(),
-        )
-        return made.bind({}) if self.typical and not typical else made
 
     def bind(self, values: Mapping[str, int]) -> Program:
         """Return the program for these values of its symbols, which has integers only: to be verified before it runs.
