@@ -157,6 +157,6 @@ def _symbol(name: Any, least: int = 0, most: float = inf) -> Symbol:
 
 
 def _integer(data: Any) -> int:
-    if type(data) is not int or data.bit_length() > 63:
+    if type(data) is not int or not -(1 << 63) <= data < 1 << 63:
         raise ValueError(f"{short(data)} is not an integer of an extent")
     return data

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from math import prod
+from math import inf, prod
 from types import MappingProxyType
 from typing import Protocol
 
@@ -34,7 +34,7 @@ from renorm.core.errors import InvalidInput
 from renorm.core.extents import LONGEST
 
 FEW = 16  # elements of an input that may decide shapes, at most: pads of eight axes have as many
-IDLE = -1  # in the place of an element that decides nothing
+IDLE = -(1 << 62)  # in the place of an element that decides nothing
 _NONE: Mapping[str, Sequence[int]] = MappingProxyType({})
 
 
@@ -79,6 +79,45 @@ def element_symbols(inputs: Iterable[Typed]) -> dict[str, tuple[Sym, ...]]:
     return found
 
 
+Reading = Mapping[Symbol, Dim]
+"""What some symbols are."""
+
+
+def readings(
+    inputs: Iterable[Typed], shapes: Mapping[str, Sequence[int]], elements: Mapping[str, Sequence[int]]
+) -> list[Reading]:
+    """Return how elements of a call that has no result as it stands may be read: numbers in the place of their symbols,
+    or what is counted below 0. What comes first is open in more.
+
+    1. -1, which in a shape is what is left, and what is beyond all extents are numbers. Below -1 are positions from the
+    end. 2. What is above 0 is known to be. 3. 0 and 1 are numbers too, which keep extents, as are extents of 1, which
+    broadcast. 4. All elements are.
+    """
+    inputs = list(inputs)
+    given = _symbols_told((d, n) for v in inputs for d, n in zip(v.deciding, elements.get(v.name, ())))
+    ones = _symbols_told((d, n) for v in inputs for d, n in zip(v.shape, shapes.get(v.name, ())) if n == 1)
+    signs: dict[Symbol, Dim] = {}
+    for s, n in given.items():
+        if -LONGEST <= n < -1:
+            signs[s] = -Sym(Symbol(s, 2))
+        elif n < 0 or n > LONGEST:
+            signs[s] = n
+    positive = {s: Sym(Symbol(s, 1)) for s, n in given.items() if n > 0}
+    few = {s: n for s, n in given.items() if n in (0, 1)}
+    return [signs, {**positive, **signs}, {**ones, **signs, **few}, {**ones, **given}] if given else []
+
+
+def _symbols_told(told: Iterable[tuple[Dim, int]]) -> dict[Symbol, int]:
+    """Return numbers that a call gives for symbols of which nothing is stated."""
+    return {next(iter(symbols_of(d))): n for d, n in told if _is_symbol(d)}
+
+
+def _is_symbol(extent: Dim) -> bool:
+    """Return whether an extent is a symbol of which nothing is stated."""
+    found = linear(extent)
+    return found is not None and found[1:] == (1, 0) and (found[0].least, found[0].most) == (0, inf)
+
+
 def format_elements(deciding: Sequence[Dim]) -> str:
     """Return elements that decide shapes as what is written behind the type of an input."""
     return f" = [{', '.join('?' if d == IDLE else str(d) for d in deciding)}]" if deciding else ""
@@ -108,7 +147,7 @@ def fixed_extents(
             where = f"{v.name}, element {k}" if v.shape else v.name
             if extent == IDLE:
                 continue
-            if number > LONGEST:
+            if number > LONGEST and not isinstance(extent, int):
                 problems.append(f"{where}: {number}, but an extent is at most {LONGEST}")
             else:
                 told.append((where, extent, number))

@@ -39,7 +39,8 @@ from renorm.driver import cache as caches
 from renorm.driver.assemble import assemble
 from renorm.driver.background import Specializer
 from renorm.driver.kernels import Compiler, Progress, machine_for, walker
-from renorm.driver.module import CompiledModule, OpenModule, SpecializingModule
+from renorm.driver.module import AnyReadings, CompiledModule, OpenModule, SpecializingModule
+from renorm.driver.readings import Readings
 from renorm.driver.weights import SharedConstants
 from renorm.frontends import read
 from renorm.graph.conditions import Settled, settled
@@ -119,28 +120,38 @@ def compile(
     check_keep(graph, options.keep)
     for v in graph.constants.values() if graph is not model else ():  # the file may change until they are needed
         v.data = np.array(v.data)
-    planned = replace(options, verify=False)  # which needs arrays, hence shapes
     options = replace(options, shared=SharedConstants())
+    readings: AnyReadings | None = None
+    if any(v.deciding for v in graph.inputs):
+        readings = Readings(graph, lambda network: _for_any_extents(network, options))
+    return _for_any_extents(graph, options, seconds, readings)
+
+
+def _for_any_extents(
+    source: Graph, options: Options, before: Mapping[str, float] | None = None, readings: AnyReadings | None = None
+) -> CompiledModule | SpecializingModule:
+    """Return a module for all extents of a network, at once where it can be."""
+    planned = replace(options, verify=False)  # which needs arrays, hence shapes
 
     def specialized(extents: Mapping[str, int]) -> CompiledModule:
-        return specialize(graph, extents, options)
+        return specialize(source, extents, options)
 
     def analyze() -> Report:
-        return optimized(graph, {}, planned)[1]
+        return optimized(source, {}, planned)[1]
 
     try:
         try:
-            return _opened(graph, options, seconds)
+            return _opened(source, options, before or {}, readings)
         except _CLOSED:
-            if not counted_symbols(graph):
+            if not counted_symbols(source):
                 raise
-            graph.metadata[COUNTS] = replace(counts_of(graph), may_be_0=False)
-            return _opened(graph, options, seconds)
+            source.metadata[COUNTS] = replace(counts_of(source), may_be_0=False)
+            return _opened(source, options, before or {}, readings)
     except _CLOSED as error:
-        if counted := sorted(counted_symbols(graph)):
+        if counted := sorted(counted_symbols(source)):
             facts = [f"data decide {', '.join(counted)}", *str(error).splitlines()]
-            raise UnsupportedOp(f"{graph.name} does not compile where what data decide is open", facts) from error
-        return SpecializingModule(graph, specialized, analyze, held, obstacle=str(error))
+            raise UnsupportedOp(f"{source.name} does not compile where what data decide is open", facts) from error
+        return SpecializingModule(source, specialized, analyze, options.state, str(error), readings)
 
 
 def options_of(
@@ -271,6 +282,7 @@ def _specialized(
     options: Options,
     before: Mapping[str, float] | None,
     network: Settled | None = None,
+    readings: AnyReadings | None = None,
 ) -> CompiledModule:
     """network: of which the source is the graph, with guards where these are asked for, and extents stay open."""
     machine = options.target.machine_target
@@ -322,7 +334,14 @@ def _specialized(
 
     most = options.specializations
     background = Specializer(graph.name, others, most) if most else None
-    return OpenModule(*parts, specialize=others, source=network.graph, limits=options.limits, background=background)
+    return OpenModule(
+        *parts,
+        specialize=others,
+        source=network.graph,
+        limits=options.limits,
+        background=background,
+        readings=readings,
+    )
 
 
 # what is raised where a kernel, or a pass, needs numbers, and where typical ones give no result: the same with numbers
@@ -334,7 +353,9 @@ _CLOSED = (
 
 
 @standard_environment()
-def _opened(source: Graph, options: Options, before: dict[str, float]) -> CompiledModule:
+def _opened(
+    source: Graph, options: Options, before: Mapping[str, float], readings: AnyReadings | None = None
+) -> CompiledModule:
     """Compile `source` for all values of its symbols that it has results for, be it one. Raises one of _CLOSED where a
     part of it needs numbers."""
     check_imports()
@@ -349,9 +370,9 @@ def _opened(source: Graph, options: Options, before: dict[str, float]) -> Compil
         from renorm.driver.verified import verified  # what compares arrays, most compile without
 
         return verified(
-            graph, lambda without: _specialized(graph, {}, replace(options, without=without), before, network)
+            graph, lambda without: _specialized(graph, {}, replace(options, without=without), before, network, readings)
         )
-    return _specialized(graph, {}, options, before, network)
+    return _specialized(graph, {}, options, before, network, readings)
 
 
 class _Clock:

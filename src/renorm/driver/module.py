@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from functools import cache as cached
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Union
 
 from renorm.codegen import llvm
 from renorm.codegen.abi import CompiledKernel
@@ -17,9 +17,10 @@ from renorm.core.lru import Latest
 from renorm.core.target import Target
 from renorm.driver.background import Served, Specializer
 from renorm.driver.bounds import OpenBounds
+from renorm.driver.readings import Readings
 from renorm.graph.counts import counted_symbols
 from renorm.graph.ir import Graph, Value
-from renorm.runtime.arrays import elements_of, shape_of, view_of
+from renorm.runtime.arrays import elements_of, shape_of, shapes_of, view_of
 from renorm.runtime.external import ExternalCode
 from renorm.runtime.module import Module, Sized, Stage
 from renorm.runtime.openmp import ParallelRegion
@@ -141,8 +142,14 @@ class CompiledModule(Module):
 class _Specializations:
     """Modules for the input shapes of one network, the latest few of which are kept."""
 
-    def __init__(self, graph: Graph, states: int, specialize: Callable[[Mapping[str, int]], CompiledModule]):
-        self._name, self._specialize = graph.name, specialize
+    def __init__(
+        self,
+        graph: Graph,
+        states: int,
+        specialize: Callable[[Mapping[str, int]], CompiledModule],
+        readings: AnyReadings | None = None,
+    ):
+        self._name, self._specialize, self._readings = graph.name, specialize, readings
         self.inputs, self._counted = graph.inputs[: len(graph.inputs) - states], sorted(counted_symbols(graph))
         self._made = Latest[tuple[tuple[str, int], ...], CompiledModule](f"{graph.name} at a shape", SPECIALIZATIONS)
 
@@ -163,7 +170,12 @@ class _Specializations:
         shapes = {n: shape_of(a) if n in arrays else a for n, a in given.items()}
         specs = [_spec(v) for v in self.inputs if v.deciding]
         elements = elements_of(self._name, specs, (), arrays)
-        return self.of(fixed_extents([*known.values()], shapes, self._name, elements))
+        try:
+            return self.of(fixed_extents([*known.values()], shapes, self._name, elements))
+        except InvalidInput:
+            if self._readings is None or (other := self._readings.serving(shapes, elements)) is None:
+                raise
+        return other.specialized(**given) if isinstance(other, (OpenModule, SpecializingModule)) else other
 
     def of(self, sizes: Mapping[str, int]) -> CompiledModule:
         """Return the module where symbols have these values."""
@@ -186,11 +198,13 @@ class OpenModule(CompiledModule):
         source: Graph,
         limits: Limits,
         background: Specializer | None = None,
+        readings: AnyReadings | None = None,
     ):
-        """source, limits: what a run asks for, and may. background: makes modules for extents that come often."""
+        """source, limits: what a run asks for, and may. background: makes modules for extents that come often.
+        readings: modules for elements that are no extents."""
         super().__init__(*parts, limits=limits)
-        self._background = background
-        self._specializations = _Specializations(self.graph, self.program.states, specialize)
+        self._background, self._readings = background, readings
+        self._specializations = _Specializations(self.graph, self.program.states, specialize, readings)
         self._bounds = OpenBounds(source, limits)
 
     def specialized(self, /, **shapes: Any) -> CompiledModule:
@@ -216,14 +230,36 @@ class OpenModule(CompiledModule):
     def cancel(self) -> None:
         """As Module.cancel, for the runs of all specialisations too."""
         super().cancel()
-        others = list(self._background.made.values()) if self._background else []
+        others = [
+            *(self._background.made.values() if self._background else ()),
+            *(self._readings.all() if self._readings else ()),
+        ]
         for module in (*others, *self._specializations.all()):
             module.cancel()
 
     def _sized_for(self, args: Sequence[Any], named: Mapping[str, Any]) -> Sized:
-        found = super()._sized_for(args, named)
+        try:
+            found = super()._sized_for(args, named)
+        except InvalidInput:
+            if (found := self._read_otherwise(args, named)) is None:
+                raise
+            return found
         if self._background is not None:
             self._background.look(found)
+        return found
+
+    def _read_otherwise(self, args: Sequence[Any], named: Mapping[str, Any]) -> Sized | None:
+        """Return what a run needs on arrays whose elements are no extents; None where there is no result."""
+        if self._readings is None:
+            return None
+        shapes = shapes_of(self.name, self.inputs, args, named)
+        other = self._readings.serving(shapes, elements_of(self.name, self.inputs, args, named))
+        if isinstance(other, SpecializingModule):
+            other = other.specialized(**{v.name: a for v, a in zip(self.inputs, args)}, **named)
+        if other is None:
+            return None
+        found = copy(other._sized_for(args, named))
+        found.other = found.other or other
         return found
 
     def _sized(self, values: Mapping[str, int]) -> Sized:
@@ -260,10 +296,11 @@ class SpecializingModule:
         analyze: Callable[[], Report],
         state: State | None = None,
         obstacle: str = "",
+        readings: AnyReadings | None = None,
     ):
-        self.graph, self.obstacle = graph, obstacle
+        self.graph, self.obstacle, self._readings = graph, obstacle, readings
         self._state = State((), ()) if state is None else state
-        self._made = _Specializations(graph, len(self._state), specialize)
+        self._made = _Specializations(graph, len(self._state), specialize, readings)
         self._inputs = self._made.inputs
         self._planned = cached(analyze)
 
@@ -303,7 +340,7 @@ class SpecializingModule:
 
     def cancel(self) -> None:
         """As Module.cancel, for the runs of all specialisations."""
-        for module in self._made.all():
+        for module in (*self._made.all(), *(self._readings.all() if self._readings else ())):
             module.cancel()
 
     def kernel(self, name: str | KernelRecord) -> KernelText | ExternalText:
@@ -325,6 +362,9 @@ class SpecializingModule:
                 "compile with shapes=, or save the result of specialized(...)",
             )
         return last.save(path, key)
+
+
+AnyReadings = Readings[Union[CompiledModule, SpecializingModule]]
 
 
 def _is_shape(given: Any) -> bool:

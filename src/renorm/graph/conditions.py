@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
 from renorm.core import conditions as algebra
 from renorm.core.conditions import Condition, Sum, noted
 from renorm.core.dims import Dim, Symbol, substitute, symbols_of, take
-from renorm.core.errors import InvalidGraph, OperandError
-from renorm.core.inputs import given_symbols
+from renorm.core.errors import InvalidGraph, InvalidInput, OperandError
+from renorm.core.inputs import fixed_extents, given_symbols
 from renorm.graph.counts import counted_symbols
 from renorm.graph.ir import Graph, Value, knowledge
 from renorm.graph.op import Reach
@@ -81,6 +81,15 @@ class Settled:
     graph: Graph
     conditions: dict[Condition, str]
     typical: dict[str, int]
+
+    def has_result(self, shapes: Mapping[str, Sequence[int]], elements: Mapping[str, Sequence[int]]) -> bool:
+        """Return whether there is a result for inputs of these shapes, and of these elements where they decide
+        shapes."""
+        try:
+            sizes = fixed_extents(self.graph.inputs, shapes, self.graph.name, elements)
+        except (InvalidInput, ZeroDivisionError):
+            return False
+        return all(c.holds(sizes) is not False for c in self.conditions)
 
 
 def settled(graph: Graph) -> Settled:

@@ -14,6 +14,8 @@ from renorm.graph.conditions import conditions_of
 from renorm.graph.interpret import ancestors
 from renorm.graph.ir import Graph, Node, Value
 
+BRANCHING = "branching"  # in Graph.metadata: names of inputs of whose elements a branch of the model was taken
+
 
 def opened(graph: Graph) -> Graph:
     """Return the graph where elements of inputs are extents if shapes depend on them: the same one where none do."""

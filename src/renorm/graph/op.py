@@ -13,7 +13,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from renorm.core import dtypes
-from renorm.core.dims import Dim, Sym
+from renorm.core.dims import Dim, Sym, format_shape
 from renorm.core.errors import OperandError, suggest
 from renorm.graph import signature as signatures
 from renorm.graph.attributes import Attribute
@@ -376,6 +376,8 @@ class OpDef:
             is_typed = isinstance(own, TensorType)
             extents = list[Any](own.shape if is_typed else own)  # None is one that infer does not know
             fresh = tuple(Sym(f"?{hint}.{i}.{axis}") if d is None else d for axis, d in enumerate(extents))
+            if any(isinstance(d, int) and d < 0 for d in fresh):
+                raise OperandError(f"{self.name}: result {i} would have the shape {format_shape(fresh)}")
             types.append(TensorType(own.dtype if is_typed else dtypes.lookup(dtypes_of[i]).name, fresh))
         return types
 

@@ -40,4 +40,7 @@ class Expand(Movement):
         Sample(i64[1, 3], i64[2].of([2, 3])),
         Sample(boolean[1], i64[2].of([2, 2])),
     ]
-    rejects = [Reject(f32[3], i64[1].of([4]), because="do not broadcast")]
+    rejects = [
+        Reject(f32[3], i64[1].of([4]), because="do not broadcast"),
+        Reject(f32[1], i64[1].of([-1]), because="would have the shape [-1]"),
+    ]

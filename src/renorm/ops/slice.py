@@ -63,6 +63,27 @@ class Slice(Movement):
             found[axis] = _slice(starts[k], ends[k], 1 if steps is None else int(steps[k]))
         return found
 
+    def cut(self, node: Node) -> list[Any] | None:
+        """Return the operands of a node with starts and ends moved into their axes, where some are extents, which else
+        are taken to lie inside; None where none is, or a step goes down, or nobody knows from where one counts."""
+        x, starts, ends, axes, steps = node.arranged(node.inputs)
+        told = [None if v is None else v.known for v in (starts, ends, axes, steps)]
+        if told[0] is None or told[1] is None or (axes is not None and told[2] is None):
+            return None
+        if not any(isinstance(e, Sym) for e in (*told[0], *told[1])):
+            return None
+        if steps is not None and (told[3] is None or not all(isinstance(s, int) and s > 0 for s in told[3])):
+            return None
+        first, last = told[0].copy(), told[1].copy()
+        for k, axis in enumerate(self._axes(x.rank, told[2], starts.shape)):
+            for bounds in (first, last):
+                bounds[k] = _inside(bounds[k], x.shape[axis])
+            if first[k] is None or last[k] is None:
+                return None
+            last[k] = dims.maximum(first[k], last[k])
+        made = (x.graph.open_constant(e, v.name, v.dtype) for e, v in ((first, starts), (last, ends)))
+        return [x, *made, axes, steps]
+
     def in_blocks(self, node: Node, index: int | None, lanes: int) -> Accepts:
         x = node.inputs[0]
         assert x is not None
@@ -110,13 +131,21 @@ class Slice(Movement):
 _LEAST, _MOST = -(2**31) + 1, 2**31 - 1  # exporters write "to the very end" as the limit of int32 or int64, or near it
 
 
+def _inside(bound: Any, extent: Dim) -> Dim | None:
+    """Return a bound counted from the front and moved into an axis; None where it may count from either end."""
+    least, most = dims.bounds(bound)
+    if most < 0:
+        return dims.maximum(0, extent + bound)
+    return dims.minimum(bound, extent) if least >= 0 else None
+
+
 def _slice(start: Any, end: Any, step: int) -> slice:
     """Return the slice from start to end, numbers or Syms; None in it is the very end."""
     if step == 0:
         raise OperandError("slice: a step is 0")
     first, last = (bound if isinstance(bound, Sym) else int(bound) for bound in (start, end))
-    if isinstance(first, int) and first >= _MOST:
-        first = None if step < 0 else first
+    if isinstance(first, int):
+        first = None if first >= _MOST and step < 0 else max(_LEAST, min(first, _MOST))
     if isinstance(last, int):
         # counted down, an end below the first element means "through it", which Python writes as None
         last = None if (last <= _LEAST if step < 0 else last >= _MOST) else last

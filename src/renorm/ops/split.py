@@ -117,6 +117,7 @@ class Split(Movement):
         Sample(f32[2, 0], None, axis=1, num_outputs=3),
     ]
     rejects = [
+        Reject(f32[2, 10], i64[2].of([-1, 11]), axis=1, because="would have the shape [2, -1]"),
         Reject(f32[6], i64[2].of([1, 2]), because="add up to 3"),
         Reject(f32[6], None, because="either sizes or num_outputs"),
         Reject(f32[6], None, axis=1, num_outputs=2, because="axis 1 is outside"),

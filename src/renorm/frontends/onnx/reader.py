@@ -48,7 +48,7 @@ from renorm.frontends.onnx.provenance import KEY, Provenance, SourceNode
 from renorm.frontends.problems import Problem
 from renorm.graph import registry
 from renorm.graph.attributes import Type
-from renorm.graph.deciding import inputs_of, settle
+from renorm.graph.deciding import BRANCHING, inputs_of, settle
 from renorm.graph.ir import Graph, Node, Value
 from renorm.graph.op import OnnxNode, OpDef
 from renorm.ops.identity import Identity
@@ -146,6 +146,7 @@ class _Reader:
                 value = self.graph.apply(Identity(), [value], name=f"Identity_{out.name}", outputs=[out.name])
             self.graph.outputs.append(value)
         settle(self.graph, self.branching)
+        self.graph.metadata[BRANCHING] = tuple(v.name for v in self.branching)
         return self.graph
 
     def _output(self, name: str, scope: _Scope) -> Value | None:

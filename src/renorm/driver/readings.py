@@ -1,0 +1,94 @@
+"""Modules for elements of inputs that are no extents as they stand.
+
+    s = [b, -1]     -1 is what is left: a module where s.1 is -1, and s.0 is open
+    end = -3        counts from the end of the axis: a module where end is below 0
+    end = 99        is the end of an axis of 10: a module where bounds of slices are moved into their axes
+
+A module takes elements that decide shapes to be extents, and has one result for all of them. A call that it refuses is
+looked at again, since elements may mean something else (core.inputs.readings): who reads them so has a module of its
+own, compiled when such a call comes first, and open in everything that is not read as a number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Generic, TypeVar
+
+from renorm.core.dims import Dim, Sym, Symbol, bounds, substitute, symbols_of
+from renorm.core.errors import RenormError
+from renorm.core.extents import LONGEST
+from renorm.core.inputs import Reading, readings
+from renorm.core.lru import Latest
+from renorm.graph.conditions import Settled, settled
+from renorm.graph.deciding import BRANCHING
+from renorm.graph.ir import Graph
+from renorm.ops.slice import Slice
+
+MODULES = 8  # that are kept; of ways to read elements, whether there is a result is kept for more
+M = TypeVar("M")
+
+
+class Readings(Generic[M]):
+    """Modules by how elements are read, the latest few of which are kept. graph: as it was read, nothing settled.
+
+    compile: makes a module of a graph that has results.
+    """
+
+    def __init__(self, graph: Graph, compile: Callable[[Graph], M]):
+        branching = graph.metadata.get(BRANCHING, ())  # which were taken for what elements are as extents
+        self._inputs = [v for v in graph.inputs if v.name not in branching]
+        self._graph, self._compile = graph, compile
+        self._known = Latest[str, _Network](f"a reading of {graph.name}", 8 * MODULES)
+        self._made = Latest[str, M](f"{graph.name} where elements are no extents", MODULES)
+
+    def serving(self, shapes: Mapping[str, Sequence[int]], elements: Mapping[str, Sequence[int]]) -> M | None:
+        """Return the module that has a result for these shapes and elements; None where there is no result."""
+        for place, values in enumerate(readings(self._inputs, shapes, elements)):
+            # bounds beyond an axis are its ends before any is read as a number for its size: more for kernels to know
+            # of extents, but it serves all elements
+            is_cut = place == 1
+            key = str((is_cut, *sorted((str(s), str(d)) for s, d in values.items())))
+            network = self._known.made(key, partial(_Network, self._graph, values, is_cut))
+            if network.settled is not None and network.settled.has_result(shapes, elements):
+                return self._made.made(key, partial(self._compile, network.graph))
+        return None
+
+    def all(self) -> list[M]:
+        """Return the modules that are there."""
+        return self._made.all()
+
+
+class _Network:
+    """A network whose elements are read in one way. is_cut: bounds of slices are moved into their axes. settled: None
+    where it has no result."""
+
+    settled: Settled | None = None
+
+    def __init__(self, graph: Graph, values: Reading, is_cut: bool):
+        self.graph = graph
+        try:
+            self.graph = graph.copy(values)
+            if is_cut:
+                _cut_slices(self.graph)
+            if all(_least(d) <= LONGEST for v in self.graph.values() for d in v.shape):
+                self.settled = settled(self.graph)
+        except (RenormError, ZeroDivisionError):
+            return
+
+
+def _least(extent: Dim) -> float:
+    """Return the least value of an extent where none that it is made of is 0."""
+    return bounds(substitute(extent, {s: Sym(Symbol(s, max(1, s.least), s.most)) for s in symbols_of(extent)}))[0]
+
+
+def _cut_slices(graph: Graph) -> None:
+    for node in list(graph.nodes):
+        graph.infer_again([node])  # what it is told may be made of what was cut
+        operands = node.op.cut(node) if isinstance(node.op, Slice) else None
+        if operands is None:
+            continue
+        with graph.at(node, node.origin):
+            made = graph.apply(node.op, operands, name=node.name)
+        graph.replace(node.output, made)
+        graph.discard([node])
