@@ -250,9 +250,9 @@ class Graph:
         """Return whether no value has that name."""
         return name not in self._names.taken
 
-    def rename(self, value: Value, name: str) -> None:
-        """Gives a value another name, which must be unused; its old one is free again."""
-        self._take_name(value, self._claim(name))
+    def rename(self, value: Value, name: str, *, exact: bool = True) -> None:
+        """Gives a value another name, which must be unused, or is a hint unless `exact`; its old one is free again."""
+        self._take_name(value, self._claim(name) if exact else self.fresh(name))
 
     def _take_name(self, value: Value, name: str) -> None:
         self._names.taken.discard(value.name)

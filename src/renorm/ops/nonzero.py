@@ -105,7 +105,9 @@ def counted(x: Value) -> Value:
     """Return how many elements of a value are not 0, as a value of one element."""
     ones = Cast(to="int64")(x if x.dtype == "bool" else Cast(to="bool")(x))
     total = registry.find("reduce_sum")(axes=(0,), keepdims=True)
-    return cast(Value, total(Reshape()(ones, np.array([-1]))))
+    count = cast(Value, total(Reshape()(ones, np.array([-1]))))
+    count.graph.rename(count, f"{x.name}_count", exact=False)
+    return count
 
 
 def _is_count(count: Any, x: Any) -> bool:
