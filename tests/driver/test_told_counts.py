@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.frontends import onnx_runtime
+from tests.frontends.models import model
 from tests.random_numbers import RNG
 
 import renorm
@@ -61,3 +63,38 @@ def test_top_k(best: Any, rows: int, extent: int, k: int) -> None:
 def test_more_than_there_are_is_refused(best: Any) -> None:
     with pytest.raises(InvalidInput, match="k"):
         best.run(x=np.zeros((2, 3), np.float32), k=np.array([4]))
+
+
+@pytest.fixture(scope="module")
+def suppressed() -> Any:
+    """Kept boxes as rows; the most of a class and the count of all are elements of inputs."""
+    graph = Graph()
+    boxes, scores = (graph.input(*given) for given in (
+        ("boxes", "float32", (Sym("B"), Sym("N"), 4)), ("scores", "float32", (Sym("B"), Sym("C"), Sym("N")))
+    ))  # fmt: skip
+    most, count = (graph.input(name, "int64", (1,)) for name in ("most", "count"))
+    limits = [np.array([0.4], np.float32), np.array([0.25], np.float32)]
+    graph.outputs = [ops.kept_rows(ops.non_max_suppression(boxes, scores, most, *limits), count)]
+    return renorm.compile(graph)
+
+
+@pytest.mark.parametrize(("batch", "classes", "boxes", "most"), [(1, 1, 1, 1), (2, 3, 60, 5), (1, 2, 200, 300)])
+def test_non_max_suppression(suppressed: Any, batch: int, classes: int, boxes: int, most: int) -> None:
+    assert type(suppressed) is OpenModule
+    corners = RNG.uniform(0, 1, (batch, boxes, 4)).astype(np.float32)
+    scores = RNG.uniform(0, 1, (batch, classes, boxes)).astype(np.float32)
+    wanted = kept(corners, scores, most)
+    for count in (len(wanted), len(wanted) + 3, len(wanted) // 2):
+        (rows,) = suppressed.run(boxes=corners, scores=scores, most=np.array([most]), count=np.array([count]))
+        expected = np.concatenate([wanted, np.zeros((3, 3), np.int64)])[:count]
+        np.testing.assert_array_equal(rows, expected)
+
+
+def kept(boxes: np.ndarray[Any, Any], scores: np.ndarray[Any, Any], most: int) -> np.ndarray[Any, Any]:
+    """What ONNX Runtime keeps."""
+    source = model(
+        """g (float[B, N, 4] boxes, float[B, C, N] scores) => (int64[K, 3] y)
+        { y = NonMaxSuppression(boxes, scores, most, iou, score) }""",
+        most=np.array([most]), iou=np.array([0.4], np.float32), score=np.array([0.25], np.float32),
+    )  # fmt: skip
+    return onnx_runtime.run(source, {"boxes": boxes, "scores": scores})[0]

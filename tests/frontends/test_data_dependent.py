@@ -101,5 +101,44 @@ def test_top_k_is_that_of_onnx_runtime(opset: int, text: str, dtype: str) -> Non
         wanted = onnx_runtime.run(source, given)
         for got, array in zip(interpret.run(frontends.read(source), given), wanted, strict=True):
             np.testing.assert_array_equal(got, array)
-        for got, array in zip(renorm.compile(source, threads=1).run(**given), wanted, strict=True):
+        for got, array in zip(renorm.compile(source, threads=1).run(given["x"]), wanted, strict=True):
             np.testing.assert_array_equal(got, array)
+
+
+def boxes_and_scores(batch: int, classes: int, count: int) -> tuple[Array, Array]:
+    """Boxes of a few objects, about their places, opposite corners in either order; scores as detectors have them."""
+    objects = RNG.uniform(0, 1, (batch, max(1, count // 5), 4))
+    chosen = objects[:, RNG.integers(0, objects.shape[1], count)] + RNG.normal(0, 0.05, (batch, count, 4))
+    scores = RNG.uniform(0, 1, (batch, classes, count)) ** 3
+    return chosen.astype(np.float32), np.round(scores, 2).astype(np.float32)  # some are equal
+
+
+SUPPRESSIONS = {
+    "all": (11, "boxes, scores, most", {"most": 100}, 0),
+    "overlap": (10, "boxes, scores, most, iou", {"most": 100, "iou": 0.3}, 0),
+    "score": (11, "boxes, scores, most, iou, score", {"most": 100, "iou": 0.5, "score": 0.4}, 0),
+    "few": (17, "boxes, scores, most, iou, score", {"most": 2, "iou": 0.5, "score": 0.1}, 0),
+    "centers": (11, "boxes, scores, most, iou, score", {"most": 1 << 40, "iou": 0.45, "score": 0.05}, 1),
+    "no overlap": (11, "boxes, scores, most, , score", {"most": 5, "score": 0.05}, 0),
+    "none": (11, "boxes, scores", {}, 0),
+}
+
+
+@pytest.mark.parametrize(("opset", "operands", "numbers", "center"), SUPPRESSIONS.values(), ids=SUPPRESSIONS)
+def test_what_is_kept_is_what_onnx_runtime_keeps(
+    opset: int, operands: str, numbers: Mapping[str, Any], center: int
+) -> None:
+    held = {k: np.array([v], np.int64 if k == "most" else np.float32) for k, v in numbers.items()}
+    text = f"""g (float[B, N, 4] boxes, float[B, C, N] scores) => (int64[K, 3] y)
+        {{ y = NonMaxSuppression<center_point_box = {center}>({operands}) }}"""
+    source = model(text, held, opset=opset)
+    graph = frontends.read(source)
+    peer = onnx_runtime.session(source)
+    again = write(graph)
+    assert [n.op_type for n in again.graph.node] == ["NonMaxSuppression"] if held else True
+    for batch, classes, count in ((1, 1, 1), (1, 1, 60), (2, 3, 41), (1, 4, 130), (2, 2, 0)):
+        boxes, scores = boxes_and_scores(batch, classes, count)
+        given: dict[str, Array] = {"boxes": boxes, "scores": scores}
+        (wanted,) = onnx_runtime.run(peer, given) if count else [np.zeros((0, 3), np.int64)]
+        np.testing.assert_array_equal(interpret.run(graph, given)[0], wanted)
+        np.testing.assert_array_equal(onnx_runtime.run(again, given)[0] if count else wanted, wanted)

@@ -57,7 +57,7 @@ class Nonzero(OpDef):
     def to_onnx(self, node: Node, opset: int) -> Any:
         """ONNX counts by itself: an operand that says another count cannot be written."""
         x, count = node.operands
-        return ("NonZero", {}, [x]) if opset >= 9 and _is_count(count, x) else None
+        return ("NonZero", {}, [x]) if opset >= 9 and is_count(count, x) else None
 
     def infer(self, x: Operand, count: Operand) -> tuple[Dim | None, ...]:
         extent = None if count.known is None else count.known[0]
@@ -110,13 +110,13 @@ def counted(x: Value) -> Value:
     return count
 
 
-def _is_count(count: Any, x: Any) -> bool:
-    """Return whether a value is what `counted` makes of x."""
+def is_count(count: Any, x: Any, *also: str) -> bool:
+    """Return whether a value is what `counted` makes of x, or of what ops of these names make of x."""
     ops = set[str]()
     while isinstance(count, Value) and count is not x and count.producer is not None:
         ops.add(count.producer.op.name)
         count = count.producer.inputs[0]
-    return count is x and "reduce_sum" in ops and ops <= COUNTED
+    return count is x and {"reduce_sum", *also} <= ops <= COUNTED.union(also)
 
 
 def _found(loops: te.given_loops.Loops, inputs: Sequence[te.given_loops.Array], output: te.given_loops.Array) -> None:

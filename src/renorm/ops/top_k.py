@@ -59,10 +59,11 @@ class TopK(OpDef):
         count = None if k.known is None else k.known[0]
         if isinstance(count, int) and count < 0:
             raise OperandError(f"top_k: k is {count}, which is negative")
-        if isinstance(count, int) and isinstance(x.shape[axis], int) and count > x.shape[axis]:
-            raise OperandError(f"top_k({x}): k is {count}, and axis {self.axis} has {x.shape[axis]} elements")
+        extent = x.shape[axis]
+        if isinstance(count, int) and isinstance(extent, int) and count > extent:
+            raise OperandError(f"top_k({x}): k is {count}, and axis {self.axis} has {extent} elements")
         if count is not None:
-            take(count, "<=", x.shape[axis])
+            take(count, "<=", extent)
         shape = (*x.shape[:axis], count, *x.shape[axis + 1 :])
         return [shape, shape]
 

@@ -17,7 +17,6 @@ from renorm.frontends.problems import Problem, further, together
 
 _ADVICE = {
     **dict.fromkeys(("GRU", "LSTM", "RNN", "Loop", "Scan"), "export with the loop unrolled"),
-    "NonMaxSuppression": "cut the model before its postprocessing",
 }
 
 

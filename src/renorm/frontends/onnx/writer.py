@@ -89,6 +89,12 @@ def vocabulary(graph: Graph, path: str | os.PathLike[str]) -> Callable[[str], bo
     return lambda op: any(is_there(key) for key in registry.find(op).onnx if "::" not in key)
 
 
+def _as_in_graph(node: Node) -> NodeProto:
+    """Return what a node reads and makes, where ONNX cannot say it."""
+    read = [v.name for v in node.inputs if v is not None]
+    return NodeProto(op_type=node.op.name, name=node.name, input=read, output=[v.name for v in node.outputs])
+
+
 class _Writer:
     def __init__(self, graph: Graph):
         self.graph = graph
@@ -98,19 +104,15 @@ class _Writer:
         self.read = {v for n in graph.nodes for v in n.inputs if v is not None} | set(graph.outputs)
 
     def model(self) -> ModelProto:
-        nodes, unsupported = list[NodeProto](), list[Node]()
-        for n in self.graph.nodes:
-            written = self._node(n)
-            if written is None:
-                unsupported.append(n)
-            else:
-                nodes.append(written)
-        if unsupported:
-            raise self._refusal(unsupported)
+        written = [(n, self._node(n)) for n in self.graph.nodes]
         for v in self.graph.outputs:
             if v.is_constant:
                 self.used[v.name] = v
-        nodes, named = self._asked(nodes)
+        asked, named = self._asked([(n, proto or _as_in_graph(n)) for n, proto in written])
+        said = {n: proto for n, proto in written if proto is not None}
+        if unsupported := [n for n in asked if n not in said]:
+            raise self._refusal(unsupported)
+        nodes = [said[n] for n in asked]
         proto = GraphProto(name=self.graph.name)
         proto.node.extend(nodes)
         constants = [to_tensor(np.asarray(v.data), v.name) for v in self.used.values() if v.name in named]
@@ -134,17 +136,16 @@ class _Writer:
             model.metadata_props.add(key=key, value=value)
         return model
 
-    def _asked(self, nodes: Sequence[NodeProto]) -> tuple[list[NodeProto], set[str]]:
+    def _asked(self, written: Sequence[tuple[Node, NodeProto]]) -> tuple[list[Node], set[str]]:
         """Return the nodes without those of which something is read in the graph, but nothing in the file (ONNX says
-        some ops with fewer operands), and all names that the others read or make."""
-        read, left = {v.name for v in self.graph.outputs}, list[NodeProto]()
-        made = {v.name for v in self.read}
-        named = set(read)
-        for n in reversed(nodes):
-            if made.isdisjoint(n.output) or not read.isdisjoint(n.output):
+        some ops with fewer operands, or two as one), and all names that the others read or make."""
+        read, left = {v.name for v in self.graph.outputs}, list[Node]()
+        made, named = {v.name for v in self.read}, set(read)
+        for n, proto in reversed(written):
+            if made.isdisjoint(proto.output) or not read.isdisjoint(proto.output):
                 left.append(n)
-                read.update(n.input)
-                named.update((*n.input, *n.output))
+                read.update(proto.input)
+                named.update((*proto.input, *proto.output))
         return left[::-1], named
 
     # --- nodes ---------------------------------------------------------------------------------------------------
