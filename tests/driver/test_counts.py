@@ -270,3 +270,19 @@ def test_a_count_beyond_what_there_is() -> None:
     with pytest.raises(RenormError):
         module.run(np.ones(3, np.float32))
     assert module.run(-np.ones(3, np.float32))[0].shape == (0,)
+
+
+def test_what_modules_with_counts_do_not_have() -> None:
+    with pytest.raises(InvalidInput, match="specializations=2, and data decide extents"):
+        renorm.compile(network(NETWORKS["rows"]), specializations=2)
+    text = f"""g (float[N, 2, 3] x) => (float[N, 2, 3] y, float[2] m2, float[2] v2, float[A, 2, 3] k) {HELD}
+        {{ y, m2, v2 = BatchNormalization<training_mode = 1>(x, ones, zeros, zeros, ones)
+           r = ReduceMax<axes = [1, 2], keepdims = 0>(x) m = Greater(r, half) k = Compress<axis = 0>(y, m) }}"""
+    held = {"ones": np.ones(2, np.float32), "zeros": np.zeros(2, np.float32)}
+    made = model(text, held)
+    with pytest.raises(InvalidInput, match="train_state=True, and data decide extents"):
+        renorm.compile(made, train_state=True)
+    x = np.random.default_rng(0).standard_normal((5, 2, 3)).astype(np.float32)
+    given, session = {"x": x}, onnxruntime.InferenceSession(made.SerializeToString())
+    for a, b in zip(renorm.compile(made).run(x), session.run(None, given), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)

@@ -105,6 +105,10 @@ def compile(
         graph, held = state.hold(graph) if train_state else (graph, None)
         graph = cut(graph)
     clock.stop("read")
+    counted = sorted(counted_symbols(graph))
+    if counted and (train_state or specializations):
+        asked = "train_state=True" if train_state else f"specializations={specializations}"
+        raise InvalidInput(f"{asked}, and data decide extents of {graph.name}", counted, "compile it without")
     options = replace(options, state=held)
     sizes = {s: d for s, d in graph.metadata.get(STATED, {}).items() if isinstance(d, int)}
     is_open = {v.name: not is_static(v.shape) for v in graph.inputs}
@@ -122,7 +126,7 @@ def compile(
         v.data = np.array(v.data)
     options = replace(options, shared=SharedConstants())
     readings: AnyReadings | None = None
-    if any(v.deciding for v in graph.inputs):
+    if not counted and any(v.deciding for v in graph.inputs):
         readings = Readings(graph, lambda network: _for_any_extents(network, options))
     return _for_any_extents(graph, options, seconds, readings)
 
