@@ -3,9 +3,11 @@ Runtime has it."""
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,10 +21,12 @@ from hypothesis import strategies as st
 from tests.frontends.models import model
 
 import renorm
+from renorm.core.dims import Sym
 from renorm.driver.module import OpenModule
 from renorm.errors import InvalidArtifact, InvalidInput, RenormError, TimeLimit, UnsupportedOp
 from renorm.graph.counting import cut
 from renorm.graph.counts import Counts, counted_symbols, counts_of
+from renorm.runtime.module import Module
 from renorm.runtime.stages import stages
 
 Array = np.ndarray[Any, Any]
@@ -286,3 +290,26 @@ def test_what_modules_with_counts_do_not_have() -> None:
     given, session = {"x": x}, onnxruntime.InferenceSession(made.SerializeToString())
     for a, b in zip(renorm.compile(made).run(x), session.run(None, given), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_programs_of_any_counts_are_refused_or_run(seed: int) -> None:
+    module, session = OPENED
+    program, *rest = module.parts()
+    rng, call = random.Random(seed), drawn(module, (9,), seed, 0)
+    names = [*map(str, program.typical), "q"]
+    for _ in range(40):
+        read = [
+            replace(s, deciding=tuple(Sym(rng.choice(names)) for _ in range(rng.choice([0, 1, 1, 1, 2]))))
+            for s in program.inputs[1:]
+        ]
+        counts = tuple(rng.choice([0, 1, 2, 3, 5, 99, -1]) for _ in range(rng.choice([0, 1, 2, 2, 2, 3])))
+        changed: list[dict[str, Any]] = [
+            {"counts": counts},
+            {"inputs": (program.inputs[0], *read)},
+            {"typical": {**program.typical, "q": 3}},
+        ]
+        with suppress(InvalidArtifact, InvalidInput):
+            made = Module(replace(program, **rng.choice(changed)), *rest, threads=1)
+            made.run(**call)
+    compared(module, session, call)

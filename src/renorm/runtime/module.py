@@ -152,6 +152,9 @@ class Module:
     ):
         self._weights = weights if isinstance(weights, Weights) else Weights(weights)
         program.verify(len(objects), self._weights.nbytes, len(externals))
+        parts = stages(program)
+        for part in parts:
+            part.verify(len(objects), self._weights.nbytes, len(externals))
         self.program, self._limits = program, limits
         self._objects, self._walker, self._externals = tuple(objects), walker, tuple(externals)
         self._state = state if isinstance(state, State) else State(program.state, _arrays(program.state, state))
@@ -169,7 +172,7 @@ class Module:
             self._entries = self._external_entries()
             self._tables = Launches(program, self._image, self._entries, self._weights)
             self._sizes = dict[tuple[tuple[int, ...], ...], Sized]()  # by shapes of inputs, and elements that decide
-            self._stages = [Stage(p, Launches(p, self._image, self._entries, self._weights)) for p in stages(program)]
+            self._stages = [Stage(p, Launches(p, self._image, self._entries, self._weights)) for p in parts]
             if not program.typical:
                 self._fixed = self._sized({})
                 self._only = None if self._decides or self._stages else self._fixed

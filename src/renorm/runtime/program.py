@@ -308,9 +308,10 @@ class Program:
     @cached_property
     def evaluation(self) -> Evaluation:
         """How all open extents of the program are reckoned from values of its symbols."""
-        return Evaluation(self.typical, self._extents())
+        return Evaluation(self.typical, self.extents())
 
-    def _extents(self) -> Iterator[Dim]:
+    def extents(self) -> Iterator[Dim]:
+        """Yield all that may be open."""
         for spec in (*self.inputs, *self.outputs):
             yield from given_extents(spec)
         for code in self.codes:
@@ -475,7 +476,7 @@ class Program:
 
     def _open_problems(self) -> list[str]:
         """What is open and cannot be, or is open in a program without symbols."""
-        unknown = {name for dim in self._extents() for name in symbols_of(dim)} - self.typical.keys()
+        unknown = {name for dim in self.extents() for name in symbols_of(dim)} - self.typical.keys()
         of_report = (d for k in self.report.kernels for d in (k.work.flops, k.work.bytes, *k.extents))
         unknown |= {name for d in of_report for name in symbols_of(d)} - self.typical.keys() - self.dims.keys()
         found = [f"{name!r} is not a symbol of the program" for name in sorted(unknown)]

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from renorm.core.dims import Dim, symbols_of
+from renorm.core.errors import InvalidArtifact
 from renorm.core.inputs import given_symbols
 from renorm.runtime.program import Program
 from renorm.runtime.report import Report
@@ -17,7 +18,8 @@ from renorm.runtime.report import Report
 
 def stages(program: Program) -> tuple[Program, ...]:
     """Return the programs of the steps in front of counts: each ends where some are there, and knows of the extents
-    that are told before it begins. What is an output of other ones is empty there."""
+    that are told before it begins. What is an output of other ones is empty there. Raises InvalidArtifact where steps
+    need others."""
     ends = sorted(set(program.counts))
     return tuple(_stage(program, begin, end) for begin, end in zip([0, *ends], ends))
 
@@ -48,4 +50,7 @@ def _stage(program: Program, begin: int, end: int) -> Program:
         conditions=tuple(r for r in program.conditions if is_told((r.condition.left, r.condition.right))),
         counts=(),
     )
+    if unknown := {str(s) for d in made.extents() for s in symbols_of(d)} - typical.keys():
+        facts = [f"{', '.join(sorted(unknown))}, steps {begin} to {end}"]
+        raise InvalidArtifact(f"program {program.name!r} has steps for extents that later ones tell", facts)
     return made.bind({}) if program.typical and not typical else made
