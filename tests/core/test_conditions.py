@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 
 from renorm.core.conditions import Condition, settled
-from renorm.core.dims import Dim, Sym, Symbol, format_facts, maximum, substitute, symbols_of
+from renorm.core.dims import Dim, Sym, Symbol, format_facts, maximum, minimum, substitute, symbols_of
 
 S, T = Sym("s"), Sym("t")
 MOST = 40
@@ -32,6 +32,9 @@ CASES: list[tuple[list[tuple[Dim, str, Dim]], dict[str, str], int]] = [
     ([(maximum(S, T), "==", T), (T, "==", 7)], {"t": "7"}, 1),
     ([(S, "==", 5), (S, "==", 6)], {"s": "5"}, 1),
     ([(3 * S, "==", 0)], {"s": "0"}, 0),
+    ([(minimum(1, S), "<=", 0)], {"s": "0"}, 0),
+    ([(minimum(1, S), "<=", T), (T, "==", 0)], {"s": "0", "t": "0"}, 0),
+    ([(minimum(1, S), "<=", T)], {}, 1),
 ]
 
 

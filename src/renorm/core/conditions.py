@@ -84,9 +84,10 @@ def settled(conditions: Iterable[Condition], symbols: Sequence[Symbol]) -> tuple
         m == n, s == 5              m is n, s is 5
         4*(s//4) == s               s is 4*s, of another s
         2 <= s//2, (s + 1)//2 <= 60    s is in 4..120
+        min(1, s) <= 0                 s is 0
     """
     found: dict[Symbol, Dim] = {s: Sym(s) for s in symbols}
-    waiting = list(dict.fromkeys(conditions))
+    waiting = list(dict.fromkeys(map(_chosen, conditions)))
     while True:
         step = next((step for c in waiting for step in _steps(c, symbols)), None)
         if step is None:
@@ -94,8 +95,18 @@ def settled(conditions: Iterable[Condition], symbols: Sequence[Symbol]) -> tuple
         symbol, value = step
         in_range = (Condition(symbol.least, "<=", value), Condition(value, "<=", _most(symbol, value)))
         found = {s: substitute(d, dict([step])) for s, d in found.items()}
-        replaced = (c.replaced(dict([step])) for c in waiting)
+        replaced = (_chosen(c.replaced(dict([step]))) for c in waiting)
         waiting = [c for c in dict.fromkeys((*replaced, *in_range)) if c.decided() is not True]
+
+
+def _chosen(c: Condition) -> Condition:
+    """Return min(a, b) <= c as b <= c where a never is."""
+    ((product, k), *others) = terms(c.left) or [((), 0)]
+    if c.relation != "<=" or others or k != 1 or len(product) != 1 or isinstance(product[0], Symbol):
+        return c
+    op, a, b = product[0]
+    chosen = (y for x, y in ((a, b), (b, a)) if op == "min" and bounds(x - c.right)[0] > 0)
+    return next((Condition(x, "<=", c.right) for x in chosen), c)
 
 
 def _is_same(symbol: Symbol, value: Dim) -> bool:

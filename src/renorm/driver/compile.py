@@ -45,7 +45,7 @@ from renorm.driver.weights import SharedConstants
 from renorm.frontends import read
 from renorm.graph.conditions import Settled, settled
 from renorm.graph.counting import cut
-from renorm.graph.counts import COUNTS, counted_symbols, counts_of, stages
+from renorm.graph.counts import counted_symbols, stages
 from renorm.graph.ir import Graph, Group
 from renorm.ops.identity import Identity
 from renorm.passes import pipeline
@@ -144,13 +144,7 @@ def _for_any_extents(
         return optimized(source, {}, planned)[1]
 
     try:
-        try:
-            return _opened(source, options, before or {}, readings)
-        except _CLOSED:
-            if not counted_symbols(source):
-                raise
-            source.metadata[COUNTS] = replace(counts_of(source), may_be_0=False)
-            return _opened(source, options, before or {}, readings)
+        return _opened(source, options, before or {}, readings)
     except _CLOSED as error:
         if counted := sorted(counted_symbols(source)):
             facts = [f"data decide {', '.join(counted)}", *str(error).splitlines()]

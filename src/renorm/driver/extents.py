@@ -31,7 +31,7 @@ from renorm.expr.extents import as_dim
 from renorm.expr.nodes import Binary, Expr, OpenVar, as_expr, promote
 from renorm.expr.rewrite import variables
 from renorm.graph.conditions import EQUAL, SUMS, TAKEN
-from renorm.graph.counts import counted_symbols, counts_of
+from renorm.graph.counts import counted_symbols
 from renorm.graph.ir import Graph, Group, Value
 from renorm.graph.typical import typical_sizes
 
@@ -77,7 +77,8 @@ class OwnSymbols:
             self.values[own] = substitute(network, self._wholes.values)
             self._own |= {f: substitute(d, {_PLACE: Sym(own)}) for f, d in made.items()}
         self._typical = typical_sizes(graph) if names else {}
-        self.offsets = _offsets(graph, group, self) if self.values else frozenset[Symbol]()
+        none = frozenset[Symbol]()
+        self.offsets, self.counted = _offsets(graph, group, self) if self.values else (none, none)
         taken: Iterable[Condition] = graph.metadata.get(TAKEN, ()) if names else ()
         own = (Condition(self.of(c.left), c.relation, self.of(c.right)) for c in taken)
         self.facts = [c for c in own if c.symbols <= self.values.keys() and c.decided() is None]
@@ -92,20 +93,17 @@ class OwnSymbols:
         return {str(s): static([substitute(d, self._typical)])[0] for s, d in self.values.items()}
 
 
-def _offsets(graph: Graph, group: Group, own: OwnSymbols) -> frozenset[Symbol]:
+def _offsets(graph: Graph, group: Group, own: OwnSymbols) -> tuple[frozenset[Symbol], frozenset[Symbol]]:
     """Return symbols of elements, and rests of sums, that divide the size of no value of a group; and counts that do
     not divide that of each result, which has elements where data count nothing."""
     found = {s for v in graph.inputs for d in v.deciding for s in symbols_of(d)}
     found = (found | {s.rest for s in graph.metadata.get(SUMS, ())}) & own.values.keys()
     values = {v for n in group.nodes for v in (*n.inputs, *n.outputs) if v is not None} if found else set[Value]()
     sizes = {own.of(size(v.shape)) for v in values}
-    results = {own.of(size(v.shape)) for n in group.nodes for v in n.outputs}
-    counted = found & counted_symbols(graph) if counts_of(graph).may_be_0 else set[Symbol]()
-    return frozenset(
-        s
-        for s in found
-        if not any(n % Sym(s) == 0 for n in sizes) or (s in counted and not all(n % Sym(s) == 0 for n in results))
-    )
+    results = {own.of(size(v.shape)) for n in group.nodes for v in n.outputs} if found else set[Dim]()
+    offsets = frozenset(s for s in found if not any(isinstance(n, Sym) and n % Sym(s) == 0 for n in sizes))
+    counted = found & counted_symbols(graph) - offsets
+    return offsets, frozenset(s for s in counted if not all(n % Sym(s) == 0 for n in results))
 
 
 @dataclass(frozen=True)

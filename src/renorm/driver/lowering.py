@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
@@ -12,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from renorm import te
-from renorm.core.dims import Dim, Sym, static
-from renorm.core.errors import InvalidGraph, InvalidSchedule, RenormError, UserCodeError
+from renorm.core.dims import Dim, Sym, Symbol, static
+from renorm.core.errors import InvalidGraph, InvalidLoops, InvalidSchedule, RenormError, UserCodeError
 from renorm.core.target import Target
 from renorm.driver import extents
 from renorm.driver.work import work
@@ -25,6 +26,7 @@ from renorm.ops import schedules
 from renorm.runtime.report import WorkRecord
 from renorm.te.mirror import Mirror
 from renorm.te.tensor import producers_first
+from renorm.tir.verify import verify
 from renorm.topi import layout
 from renorm.topi.layout import Blocking
 
@@ -127,8 +129,24 @@ def lower_group(graph: Graph, group: Group, target: Target, users: dict[Value, l
         program = _program(group, writes, target, extents.known)
         s = _scheduled(group, writes, target, program)
         return _lowered(group, writes, target, s, program, work(program.outs, program.nominal))
+    if own.counted:  # where data count nothing there are results all the same, if loops for that can be proved
+        with suppress(InvalidLoops, InvalidSchedule):
+            lowered = _lowered_open(group, writes, target, own, own.offsets | own.counted)
+            verify(lowered.kernel, target.machine_target)
+            return lowered
+    return _lowered_open(group, writes, target, own, own.offsets)
+
+
+def _lowered_open(
+    group: Group,
+    writes: Sequence[Value],
+    target: Target,
+    own: extents.OwnSymbols,
+    offsets: frozenset[Symbol],
+) -> LoweredGroup:
+    """offsets: symbols that may be 0."""
     sizes = own.typical
-    of_symbols = extents.OpenExtents(own.values, sizes, own.of, own.offsets)
+    of_symbols = extents.OpenExtents(own.values, sizes, own.of, offsets)
     open_program = _program(group, writes, target, of_symbols)
     program = _at(open_program, {v: sizes[s] for s, v in of_symbols.variables.items()})
     other = te.create_schedule([o.op for o in open_program.outs])

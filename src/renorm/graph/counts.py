@@ -27,12 +27,10 @@ COUNTS = "counts"  # in Graph.metadata: Counts
 
 @dataclass(frozen=True)
 class Counts:
-    """The last `number` inputs of a graph are what as many outputs are, the first of which is output `first`. may_be_0:
-    whether kernels that have results even so are made for it."""
+    """The last `number` inputs of a graph are what as many outputs are, the first of which is output `first`."""
 
     first: int = 0
     number: int = 0
-    may_be_0: bool = True
 
 
 def counts_of(graph: Graph) -> Counts:

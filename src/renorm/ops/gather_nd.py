@@ -39,6 +39,8 @@ class GatherNd(Injective):
         named = x.shape[self.batch_dims : self.batch_dims + depth]
         if 0 in named and is_static(indices.shape) and 0 not in indices.shape:
             raise OperandError(f"gather_nd: an axis of {x} has no elements, {indices} asks for some")
+        for extent in named:
+            dims.take(dims.minimum(1, dims.size(indices.shape)), "<=", extent)
         return (*indices.shape[:-1], *x.shape[self.batch_dims + depth :])
 
     def compute(self, x: te.Tensor, indices: te.Tensor) -> te.Tensor:
