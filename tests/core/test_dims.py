@@ -103,6 +103,18 @@ def test_what_divides_an_open_extent_is_a_part_of_it() -> None:
     ]  # fmt: skip
     assert regrouping((n, h, w), (n * h, w)) == [(range(2), range(1)), (range(2, 3), range(1, 2))]
     assert regrouping((h, w), (w, h)) == [(range(2), range(2))]
+    assert regrouping((n, 2 * h + 4, w), (n, h + 2, 2, w)) == [
+        (range(1), range(1)), (range(1, 2), range(1, 3)), (range(2, 3), range(3, 4))
+    ]  # fmt: skip
+
+
+def test_sums_are_divided_by_sums() -> None:
+    assert (2 * N + 4) // (N + 2) == 2
+    assert (N * N - 1) // (N - 1) == N + 1
+    assert (3 * N * H + 6 * N + H + 2) // (H + 2) == 3 * N + 1
+    assert (N * H + 2 * N) % (H + 2) == 0
+    assert str((2 * N + 5) // (N + 2)) == "(5 + 2*N)//(2 + N)"
+    assert str(N % (N * H)) == "(N)%(H*N)"
 
 
 @given(*[st.integers(least, 9) for least in (0, 1, 1, 1)], st.booleans())

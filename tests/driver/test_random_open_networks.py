@@ -9,7 +9,8 @@ leaves some of that (a weight of a matrix product ends a row). To look at one, o
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -44,15 +45,19 @@ def opened(model: onnx.ModelProto, axes: Sequence[int]) -> onnx.ModelProto:
     return made
 
 
-def shapes_of(m: Any, rng: np.random.Generator, largest: int = 24) -> dict[str, tuple[int, ...]]:
-    """Return random shapes that a module takes; raise InvalidInput where these sizes break a condition."""
-    sizes = {
-        s: int(rng.integers(max(1, s.least), min(s.most, max(1, s.least) + (3 if s == "s0" else largest)) + 1))
-        for s in m.program.symbols
-    }
-    shapes = {v.name: static(substitute_shape(v.shape, sizes)) for v in m.program.inputs}
-    m.program.values(shapes)
-    return shapes
+def shapes_of(m: Any, rng: np.random.Generator, most: int, largest: int = 24) -> Iterator[dict[str, tuple[int, ...]]]:
+    """Yield shapes that a module takes: those of its program's typical sizes, and random ones, of `most` sizes that are
+    drawn those that fulfil its conditions."""
+    sizes: dict[str, int] = dict(m.program.typical)
+    for _ in range(most):
+        shapes = {v.name: static(substitute_shape(v.shape, sizes)) for v in m.program.inputs}
+        with suppress(InvalidInput):
+            m.program.values(shapes)
+            yield shapes
+        sizes = {
+            s: int(rng.integers(max(1, s.least), min(s.most, max(1, s.least) + (3 if s == "s0" else largest)) + 1))
+            for s in m.program.symbols
+        }
 
 
 def is_expected_open(model: onnx.ModelProto) -> bool:
@@ -75,11 +80,7 @@ def check(seed: int, axes: str, calls: int = 5) -> str:
         return f"not open: {m.obstacle}"
     session = onnx_runtime.session(model)
     compared = 0
-    for _ in range(4 * calls):
-        try:
-            shapes = shapes_of(m, rng)
-        except InvalidInput:
-            continue
+    for shapes in shapes_of(m, rng, 4 * calls):
         feeds: dict[str, Any] = {
             name: rng.standard_normal(shape).astype(n.feeds[name].dtype)
             if n.feeds[name].dtype.kind == "f"
@@ -112,7 +113,7 @@ def test_random_shapes(seed: int, axes: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("axes", AXES)
-@pytest.mark.parametrize("seed", range(6, 30))
+@pytest.mark.parametrize("seed", [*range(6, 30), 73, 89, 90, 102, 138])
 def test_many_random_shapes(seed: int, axes: str) -> None:
     check(seed, axes)
 
@@ -122,5 +123,5 @@ if __name__ == "__main__":
         for kind in AXES:
             try:
                 print(one, kind, check(one, kind).splitlines()[0][:200], flush=True)
-            except (AssertionError, RenormError) as e:
+            except (AssertionError, RenormError, pytest.skip.Exception) as e:
                 print(one, kind, "FAILED", type(e).__name__, str(e)[:400], flush=True)

@@ -128,6 +128,9 @@ def test_simplification() -> None:
         "(i % 4) % 2": "(i % 2)",
         "(i // 2)*2 + i % 2": "i",
         "(i // 2 % 2)*2 + i % 2": "(i % 4)",
+        "(i*8 + j + 1)//14*14 + (i*8 + j + 1) % 14": "(((i*8) + j) + 1)",
+        "(i*4 + j)//14*14 + (i*2 + j//2) % 7*2 + j % 2": "((i*4) + j)",
+        "(i*2 + j//2) % 7*2 + j % 2": "(((((i*2) + (j//2)) % 7)*2) + (j % 2))",
         "i - i + j": "j",
         "(i*28 + j*7 + 14) // 7": "(((i*4) + j) + 2)",
     }
@@ -243,13 +246,15 @@ TRIED = [(1, 1, 2), (1, 6, 3), (2, 3, 2), (5, 2, 4), (3, 4, 7)]
 def open_expressions() -> st.SearchStrategy[Expr]:
     """Over i < n, j < m, k < n*m and f < n*m*p: sums, multiples, and quotients by numbers and by extents."""
     leaves = st.one_of(st.sampled_from([*OPEN_VARS, *SIZES.values()]), st.integers(-9, 9).map(const))
-    products = [SIZES["m"] * SIZES["p"], SIZES["p"] * 4]
+    products = [SIZES["m"] * SIZES["p"], SIZES["p"] * 4, SIZES["p"] - 1, SIZES["m"] * SIZES["p"] - SIZES["m"]]
     divisors = st.one_of(st.integers(1, 12).map(const), st.sampled_from([*SIZES.values(), *products]))
 
     def grow(e: st.SearchStrategy[Expr]) -> st.SearchStrategy[Expr]:
         return st.one_of(
             st.builds(lambda op, a, b: binary(op, a, b), st.sampled_from("+-"), e, e),
-            st.builds(lambda a, n: a * n, e, st.one_of(st.integers(-6, 6), st.sampled_from([*SIZES.values()]))),
+            st.builds(
+                lambda a, n: a * n, e, st.one_of(st.integers(-6, 6), st.sampled_from([*SIZES.values(), *products]))
+            ),
             st.builds(lambda op, a, n: binary(op, a, n), st.sampled_from(["//", "%"]), e, divisors),
             st.builds(lambda f, a, b: f(a, b), st.sampled_from([minimum, maximum]), e, e),
         )
@@ -343,6 +348,17 @@ def test_quotients_of_extents_that_are_sums_are_tied() -> None:
     rows, taps = a.extent(a.expression(a.extent(n + 4)) + 1 - 1), a.extent((n + 1) // 2)
     pairs = a.unit(a.floor_divide(rows.offset(1), number(2)))
     assert a.form_span(pairs - taps) == (2, 2)
+
+
+def test_one_extent_has_one_variable_however_it_is_told() -> None:
+    a, n, m, (i, j) = LoopAlgebra(), OpenVar("n", low=2), OpenVar("m", low=1), (Var("i"), Var("j"))
+    assert (a.extent((n + 3) // 6) - a.extent((a.value(a.extent(n // 3)) + 1) // 2)).number == 0
+    rows = a.extent(n - 1)
+    assert (a.extent(n * m - m) - a.scaled(rows, a.extent(m))).number == 0
+    env = {i: a.declare(i, rows, 0), j: a.declare(j, a.extent(m), 1)}
+    assert (a.linear(i * (n - 1) // (n - 1), env, no_opaque) - env[i]).number == 0
+    whole = a.linear(i * m + j, env, no_opaque) - a.extent(n * m - m)
+    assert a.form_span(whole)[1] < 0
 
 
 def test_facts_of_extents_bound_indices() -> None:

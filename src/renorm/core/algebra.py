@@ -4,6 +4,7 @@
     (g*x + r) // (g*e) -> x // e            (g*x + r) % (g*e) -> x % e * g + r         where 0 <= r < g
     (x // d + n) // c -> (x + n*d) // (c*d)     x % (c*d) // c -> x // c % d      x % (c*d) % c -> x % c
     c*(x // c) + x % c -> x                 c*(x // c % d) + x % c -> x % (c*d)        with any common factor
+    c*((x // c + n) % d) + x % c -> (x + n*c) % (c*d)                     where that has its quotient beside
 
 Divisors are forms: positive numbers or, in an algebra that has products of atoms, positive products. Atoms are
 interned, so equal forms have equal terms and differences cancel exactly. Every rule is exact over the integers (floor
@@ -175,10 +176,24 @@ class Algebra(Generic[Atom]):
             is_quotient = (d := self.divisor(y, "//")) is not None and (d - c).number == 0
             if is_quotient and self.divided(self.dividend(y) - x, c)[1].number == 0:
                 return atom, self.dividend(y)
-        upper = self.floor_divide(x, c).single() if partners else None
+        if not partners:
+            return None
+        quotient = self.floor_divide(x, c)
+        upper = quotient.single()
         for atom, y in partners if upper is not None else ():
             if y is upper:
                 return atom, x
             if (d := self.divisor(y, "%")) and self.dividend(y).single() is upper:
                 return atom, self.floor_modulo(x, self.scaled(c, d))
+        for atom, y in partners:
+            if d := self.divisor(y, "%"):
+                beyond = self.scaled(self.dividend(y) - quotient, c)
+                together = self.floor_modulo(beyond + x, self.scaled(c, d))
+                if (digit := together.single()) is not None and self._has_quotient(a, digit, unit):
+                    return atom, together
         return None
+
+    def _has_quotient(self, a: Form[Atom], digit: Atom, unit: Form[Atom]) -> bool:
+        """Return whether a digit x % c, which u is to be multiplied with, becomes x by a term c*u*(x // c) of a."""
+        c = self.divisor(digit, "%")
+        return c is not None and self._beside(a, self.dividend(digit), c, unit) is not None

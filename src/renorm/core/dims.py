@@ -234,13 +234,13 @@ def _extreme(op: str, a: Dim, b: Dim) -> Dim:
 
 
 def _divide(a: Sym, b: Dim) -> Dim | None:
-    """a / b where b is one product that divides every term of a; None otherwise."""
-    divisor = terms(b)
-    if len(divisor) != 1:
-        return 1 if a == b else None
-    ((names, k),) = divisor
-    quotient: Form[_Product] = Form({})
-    for product, coefficient in terms(a):
+    """a / b where that is a sum of products of the same factors, found term by term: 2*(n + 2) / (n + 2); else None."""
+    if isinstance(b, int) and not b:
+        return None
+    names, k = max(terms(b), key=_degree)  # one of no greater degree is left by what is taken away
+    quotient, left = Form[_Product]({}), a.form
+    for _ in range(len(a.form.terms) + 1):
+        product, coefficient = max(terms(_dim(left)), key=_degree)
         rest = list(product)
         for name in names:
             if name not in rest:
@@ -248,8 +248,16 @@ def _divide(a: Sym, b: Dim) -> Dim | None:
             rest.remove(name)
         if coefficient % k:
             return None
-        quotient += _multiple(tuple(rest), coefficient // k)
-    return _dim(quotient)
+        term = _multiple(tuple(rest), coefficient // k)
+        quotient += term
+        left -= _form(_dim(term) * b)
+        if left.number == 0:
+            return _dim(quotient)
+    return None
+
+
+def _degree(term: tuple[_Product | tuple[()], int]) -> tuple[int, str]:
+    return len(term[0]), repr(term[0])
 
 
 def substitute(dim: Dim, values: Sizes) -> Dim:

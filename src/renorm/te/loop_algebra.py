@@ -93,12 +93,37 @@ class LoopAlgebra(ExprAlgebra):
     def scaled(self, a: Linear, c: Linear) -> Linear:
         return super().scaled(a, self.unit(c))
 
+    def applied(self, op: str, a: Linear, b: Linear) -> Linear | None:
+        """a op b, where a row of n + 2 elements, that indices are multiplied with and divided by, is a variable."""
+        if op in ("*", "//", "%") and not is_of_extents(a) and b.terms and is_of_extents(b) and self.is_at_most(-b, -1):
+            b = self.unit(b)
+        elif op == "*" and not is_of_extents(b) and a.terms and is_of_extents(a) and self.is_at_most(-a, -1):
+            a = self.unit(a)
+        return super().applied(op, a, b)
+
     def unit(self, extent: Linear) -> Linear:
         """The extent as a number or as one product, by which indices are multiplied and divided: a sum of open extents
         gets a variable of its own, which is defined by it."""
         if not extent.terms or (is_product(extent) and extent.coefficients[0] > 0):
             return extent
+        common = self._common(extent) if is_of_extents(extent) and len(extent.terms) > 1 and not extent.constant else []
+        if common and (beside := product(common, self.intern)) is not None:
+            rest, _ = self.divided(extent, Linear({beside: 1}))
+            return self.scaled(Linear({beside: 1}), rest)
         return self._named(extent)
+
+    def _common(self, extent: Linear) -> list[Expr]:
+        """Return the open extents by which each term of a sum can be divided: n of m*n - n."""
+        shared, *others = [list(factors(atom)) for atom in extent.terms]
+        for other in others:
+            kept = list[Expr]()
+            for x in shared:
+                at = next((i for i, y in enumerate(other) if y is x), None)
+                if at is not None:
+                    del other[at]
+                    kept.append(x)
+            shared = kept
+        return shared
 
     def atom(self, op: str, a: Linear, b: Linear) -> Linear:
         """a op b, which cannot be simplified. Of extents it is one itself, with a variable of its own, so that loops,
@@ -137,9 +162,23 @@ class LoopAlgebra(ExprAlgebra):
                 return super().atom("//", variable.offset(more.constant // c), Linear({}, whole // c))
         return quotient
 
+    def _of_root(self, quotient: Linear) -> Linear:
+        """(v + n) // d as (x + n*c) // (c*d), where v is the variable of x // c: other ways to the same extent."""
+        atom = quotient.single()
+        by = None if atom is None else self.divisor(atom, "//")
+        if atom is None or by is None or not by.number:
+            return quotient
+        mine = self.dividend(atom)
+        for c, x, variable in self._quotients:
+            more = mine - variable
+            if not more.terms:
+                whole = x.offset(more.constant * c)
+                return super().atom("//", whole, Linear({}, c * by.number))
+        return quotient
+
     def _named(self, extent: Linear) -> Linear:
         """The variable that is defined as an extent."""
-        found = self._defined.get(name := extent.key())
+        found = self._defined.get(name := self._of_root(extent).key())
         if found is None:
             definition = self._by_another(extent)
             low, high = self.form_span(extent)
