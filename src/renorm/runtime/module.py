@@ -100,11 +100,12 @@ class Sized:
 
 
 class Stage:
-    """The steps in front of counts. sizes: by the shapes of inputs and the elements that are told before; a module that
-    runs in place of all steps, where there is one for these."""
+    """The steps in front of counts. counts: what is there then, each with its place among the outputs. sizes: by the
+    shapes of inputs and the elements that are told before; a module that runs in place of all steps, where there is one
+    for these."""
 
-    def __init__(self, program: Program, launches: Launches):
-        self.program, self.launches = program, launches
+    def __init__(self, program: Program, launches: Launches, counts: Sequence[tuple[int, TensorSpec]]):
+        self.program, self.launches, self.counts = program, launches, tuple(counts)
         self.sizes = dict[tuple[tuple[int, ...], ...], Sized | Module]()
 
 
@@ -165,14 +166,19 @@ class Module:
         self._obstacles = obstacles(program.machine, arch)
         self._fixed: Sized | None = None  # of a program that is not open, and runs here
         self._only: Sized | None = None  # the same where no input decides anything
-        self._stages = list[Stage]()
+        self._stages, self._count_shapes = list[Stage](), dict[str, tuple[int, ...]]()  # the latter: shapes of counts
         self._decides = any(spec.deciding for spec in self.inputs)
         if not self._obstacles:
             self._image = loader.load(objects, arch)
             self._entries = self._external_entries()
             self._tables = Launches(program, self._image, self._entries, self._weights)
             self._sizes = dict[tuple[tuple[int, ...], ...], Sized]()  # by shapes of inputs, and elements that decide
-            self._stages = [Stage(p, Launches(p, self._image, self._entries, self._weights)) for p in parts]
+            counts = list(enumerate(program.inputs[len(program.given) :], start=len(program.results)))
+            self._count_shapes = {spec.name: static(spec.shape) for _, spec in counts[: len(program.counts)]}
+            for p, end in zip(parts, sorted(set(program.counts))):
+                launches = Launches(p, self._image, self._entries, self._weights)
+                there = [count for ready, count in zip(program.counts, counts) if ready == end]
+                self._stages.append(Stage(p, launches, there))
             if not program.typical:
                 self._fixed = self._sized({})
                 self._only = None if self._decides or self._stages else self._fixed
@@ -256,7 +262,7 @@ class Module:
         key = (*shapes.values(), *elements.values())
         found = self._sizes.get(key)
         if found is None:
-            values = self.program.values(shapes, elements)
+            values = self.program.values({**shapes, **self._count_shapes}, elements)
             found = self._fixed or self._sized(values)
             if found.other is not None:
                 return found  # whoever made it keeps it as long as it is worth it
@@ -319,27 +325,24 @@ class Module:
     ) -> Reached | Module:
         """Run the steps in front of counts, and read these. Return what is known then, or the module that runs in place
         of this one."""
-        program, specs = self.program, self.program.inputs[len(self.inputs) :]
         shapes, told = self._told(args, named)
-        shapes, elements = {**shapes, **{s.name: static(s.shape) for s in specs}}, dict(told)
-        place, outputs, inputs = self._taken(), Outputs(len(program.outputs)), list[Array]()
-        counts = [np.zeros(static(s.shape), dtypes.numpy_dtype(s.dtype)) for s in specs]
-        for end, stage in zip(sorted(set(program.counts)), self._stages):
+        elements, inputs, counts = dict(told), list[Array](), list[Array]()
+        place, outputs, first = self._taken(), Outputs(len(self.program.outputs)), len(self.outputs)
+        for stage in self._stages:
             key = (*shapes.values(), *elements.values())
             sized = stage.sizes.get(key)
             if sized is None:
-                sized = self._sized_stage(stage, stage.program.values(shapes, elements))
+                sized = self._sized_stage(stage, stage.program.values({**shapes, **self._count_shapes}, elements))
                 _keep(stage.sizes, key, sized)
             if isinstance(sized, Module):
                 self._idle.append(place)
                 return sized
             inputs = bind(self.name, sized.inputs[: len(self.inputs)], args, named)
-            arrays = (*inputs, *counts, *outputs.of(sized.outputs))
-            self._launch(place, sized, arrays, cancels, limit, keeps=stage is not self._stages[0])
-            for i, (ready, spec) in enumerate(zip(program.counts, specs)):
-                if ready == end:
-                    np.copyto(counts[i], outputs[len(program.results) + i])
-                    elements |= elements_of(self.name, [spec], [counts[i]], {})
+            written = outputs.of(sized.outputs)
+            counts = written[first : first + len(self._count_shapes)]  # each is written in a stage, and read behind it
+            self._launch(place, sized, (*inputs, *counts, *written), cancels, limit, keeps=stage is not self._stages[0])
+            for i, spec in stage.counts:
+                elements |= elements_of(self.name, [spec], [written[i]], {})
         sized = self._sized_at(shapes, elements)
         if sized.other is not None:
             self._idle.append(place)
