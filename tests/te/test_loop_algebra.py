@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from renorm import te
 from renorm.errors import InvalidSchedule
 from renorm.expr.bounds import interval
-from renorm.expr.linear import Linear
-from renorm.expr.mixed_radix import ONES, Digit, Place
+from renorm.expr.linear import ONES, Linear, Place
+from renorm.expr.mixed_radix import Digit
 from renorm.expr.nodes import Binary, Const, Expr, OpenVar, Var, binary, const, integer_limits, maximum, minimum
 from renorm.te.loop_algebra import LoopAlgebra, OpaqueValue, are_separate, is_cut_whole
 

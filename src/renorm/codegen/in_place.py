@@ -17,8 +17,8 @@ from math import inf
 from renorm.expr import rewrite
 from renorm.expr.bounds import End, Intervals
 from renorm.expr.extents import same_extent
-from renorm.expr.linear import Linear, factors, linear, product
-from renorm.expr.mixed_radix import ONES, Place, digit_of
+from renorm.expr.linear import ONES, Linear, Place, apart, factors, linear
+from renorm.expr.mixed_radix import digit_of
 from renorm.expr.nodes import Expr, Load, Source
 from renorm.tir.nodes import Buffer, For, If, Kernel, Stmt, Store, children, expressions
 from renorm.tir.scope import Scope
@@ -125,9 +125,7 @@ def _width(form: Linear, intervals: Intervals) -> Linear | None:
 
 def _exceeds(atom: Expr, k: int, width: Linear, intervals: Intervals) -> bool:
     """Return whether the coefficient of an atom, its open factors included, is greater than `width`."""
-    _, *extents = factors(atom)
-    unit = product(extents, intervals.intern) if extents else None
-    stride = Linear({}, abs(k)) if unit is None else Linear({unit: abs(k)})
+    stride = apart(atom, intervals.intern)[1] * abs(k)
     return intervals.form_span(width - stride)[1] < 0
 
 

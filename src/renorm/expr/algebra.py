@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Hashable, Iterable
 
 from renorm.core.algebra import Algebra
-from renorm.expr.linear import Linear, divided, factors, is_product, product, times
+from renorm.expr.linear import Linear, apart, divided, factors, place_of, times
 from renorm.expr.nodes import Binary, Const, Expr, promote
 
 
@@ -38,7 +38,7 @@ class ExprAlgebra(Algebra[Expr]):
         """Return whether the form never exceeds a number."""
 
     def is_divisor(self, c: Linear) -> bool:
-        return c.constant > 0 if not c.terms else is_product(c) and self.is_at_most(-c, -1)
+        return c.constant > 0 if not c.terms else place_of(c) is not None and self.is_at_most(-c, -1)
 
     def times(self, a: Linear, b: Linear) -> Linear | None:
         return times(a, b, self.intern)
@@ -61,9 +61,7 @@ class ExprAlgebra(Algebra[Expr]):
         return (u for u in found if u.terms != c.terms and self.divided(a, u)[0].number != 0)
 
     def digit(self, atom: Expr) -> tuple[Expr, Linear]:
-        first, *extents = factors(atom)
-        unit = product(extents, self.intern) if extents else None
-        return first, Linear({}, 1) if unit is None else Linear({unit: 1})
+        return apart(atom, self.intern)
 
     def atom(self, op: str, a: Linear, b: Linear) -> Linear:
         name = (op, a.key(), b.key())

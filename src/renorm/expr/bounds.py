@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from itertools import compress
 from itertools import product as choices
 from math import gcd, inf
 
@@ -19,14 +20,16 @@ from renorm.core import dtypes
 from renorm.core.spans import EVERYTHING, NEGATED, Span, decided, either, fits_int32, span_of
 from renorm.expr.linear import (
     INDEX_TYPES,
+    ONES,
     Intern,
     Linear,
+    Place,
     divided,
-    expression,
     factors,
     is_of_extents,
     linear,
     one_of_each,
+    place_of,
     product,
     times,
 )
@@ -44,7 +47,6 @@ from renorm.expr.nodes import (
     Reduce,
     Select,
     Var,
-    cast,
     const,
     integer_limits,
     set_decider,
@@ -184,23 +186,15 @@ class Intervals:
 
     def _open_digits(self, remainder: Binary) -> Iterator[tuple[Linear, Expr]]:
         """Yield c and x//c % d of x % (c*d), for each c that is some of the open extents in the divisor."""
-        form = self.form(remainder.b)
-        if len(form.terms) != 1 or form.constant or not is_of_extents(form):
+        whole, dtype = place_of(self.form(remainder.b)), remainder.dtype
+        if whole is None:
             return
-        ((unit, k),) = form.terms.items()
-        parts, dtype = factors(unit), remainder.dtype
-        for chosen in choices((False, True), repeat=len(parts)):
-            inside = self._product(x for x, is_in in zip(parts, chosen) if is_in)
-            beside = self._product(x for x, is_in in zip(parts, chosen) if not is_in)
-            left = Linear({}, k) if beside is None else Linear({beside: k})
-            if inside is None or left.number == 1:
-                continue
-            x = self.intern(Binary("//", remainder.a, cast(dtype, inside)))
-            yield Linear({inside: 1}), self.intern(Binary("%", x, self.intern(expression(left, dtype))))
-
-    def _product(self, extents: Iterable[Expr]) -> Expr | None:
-        parts = tuple(extents)
-        return product(parts, self.intern) if parts else None
+        for chosen in choices((False, True), repeat=len(whole.extents)):
+            unit = Place.of(1, compress(whole.extents, chosen))
+            count = whole.over(unit)
+            if count is not None and unit != ONES and count != ONES:
+                x = self.intern(Binary("//", remainder.a, unit.expression(dtype)))
+                yield unit.form(self.intern), self.intern(Binary("%", x, count.expression(dtype)))
 
     def _of_quotient(self, quotient: Expr, x: Linear, m: Linear, facts: tuple[Linear, ...]) -> Iterator[Linear]:
         """Yield what facts +-x + m*y + c <= 0 say of x//m: it is at most -y + floor(-c/m), or at least y +
@@ -252,7 +246,7 @@ class Intervals:
         seen = set[Expr]()
         for atom in form.terms:
             first, *extents = factors(atom)
-            unit = product(extents, self.intern) if extents and first in fact.terms else None
+            unit = product(extents, self.intern) if first in fact.terms else None
             if unit is not None and unit not in seen and self.span(unit)[0] >= 0:
                 seen.add(unit)
                 multiple = times(fact, Linear({unit: 1}), self.intern)

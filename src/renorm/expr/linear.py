@@ -7,6 +7,7 @@ are multiplied out: (i*8 + j)*n is 8*(i*n) + j*n, whose atoms are i*n and j*n, t
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass
 from functools import partial, reduce
 from typing import TYPE_CHECKING
 
@@ -120,13 +121,9 @@ def is_of_extents(form: Linear) -> bool:
     return all(type(x) is OpenVar for atom in form.terms for x in factors(atom))
 
 
-def is_product(form: Linear) -> bool:
-    """Return whether a form is one product of open extents, and maybe of a number."""
-    return not form.constant and len(form.terms) == 1 and is_of_extents(form)
-
-
 def product(parts: Iterable[Expr], intern: Intern) -> Expr | None:
-    """Return the atom that is the product of these factors, of which at most one is no open extent; else None."""
+    """Return the atom that is the product of these factors, of which at most one is no open extent; None for others,
+    and where there are none."""
     extents: list[OpenVar] = []
     others: list[Expr] = []
     for x in parts:
@@ -134,13 +131,82 @@ def product(parts: Iterable[Expr], intern: Intern) -> Expr | None:
             extents.append(x)
         else:
             others.append(x)
-    if len(others) > 1:
+    if len(others) > 1 or not (others or extents):
         return None
     extents.sort(key=lambda v: v.order)
     first, *rest = (*others, *extents)
     for v in rest:
         first = intern(Binary("*", first, intern(cast(first.dtype, v))))
     return first
+
+
+@dataclass(eq=False, slots=True)
+class Place:
+    """A number times open extents, in their order: what is divided by, the unit of a digit, how many there are."""
+
+    number: int = 1
+    extents: tuple[OpenVar, ...] = ()
+
+    @property
+    def key(self) -> tuple[int, ...]:
+        """Equal for equal places, less for those that divide a place: extents are compared by what they are."""
+        return (len(self.extents), self.number, *(x.order for x in self.extents))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Place) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    @staticmethod
+    def of(number: int, extents: Iterable[Expr]) -> Place:
+        return Place(number, tuple(sorted((x for x in extents if isinstance(x, OpenVar)), key=lambda x: x.order)))
+
+    def times(self, other: Place) -> Place:
+        return Place.of(self.number * other.number, (*self.extents, *other.extents))
+
+    def over(self, other: Place) -> Place | None:
+        """The quotient, where there is no remainder."""
+        if self.number % other.number:
+            return None
+        left = list(self.extents)
+        for x in other.extents:
+            at = next((i for i, y in enumerate(left) if y is x), None)
+            if at is None:
+                return None
+            del left[at]
+        return Place(self.number // other.number, tuple(left))
+
+    def form(self, intern: Intern) -> Linear:
+        unit = product(self.extents, intern)
+        return Linear({}, self.number) if unit is None else Linear({unit: self.number})
+
+    def expression(self, dtype: str) -> Expr:
+        found: Expr | None = None
+        for x in self.extents:
+            found = cast(dtype, x) if found is None else Binary("*", found, cast(dtype, x))
+        if found is None:
+            return Const(self.number, dtype)
+        return found if self.number == 1 else Binary("*", found, Const(self.number, dtype))
+
+
+ONES = Place()
+
+
+def place_of(form: Linear) -> Place | None:
+    """Return what is positive and a number, or a number times open extents, as a place; None for the rest."""
+    if form.number is not None:
+        return Place(form.number) if form.number > 0 else None
+    if form.constant or len(form.terms) != 1 or not is_of_extents(form):
+        return None
+    ((unit, k),) = form.terms.items()
+    return Place.of(k, factors(unit)) if k > 0 else None
+
+
+def apart(atom: Expr, intern: Intern) -> tuple[Expr, Linear]:
+    """(x, u) with atom = x*u, where u is a product of open extents, or 1; x may be one itself."""
+    first, *extents = factors(atom)
+    return first, Place.of(1, extents).form(intern)
 
 
 def times(a: Linear, b: Linear, intern: Intern) -> Linear | None:
@@ -173,9 +239,10 @@ def cofactor(form: Linear, x: Expr, intern: Intern) -> tuple[Linear, Linear] | N
             continue
         if len(parts) + 1 < len(all_parts):
             return None
-        if not parts:
+        other = product(parts, intern)
+        if other is None:
             constant = k
-        elif (other := product(parts, intern)) is not None:
+        else:
             multiples[other] = k
     return Linear(multiples, constant), Linear(rest, form.constant)
 
@@ -228,26 +295,19 @@ def _of_type(dtype: str, atom: Expr, infix: Callable[[str, Expr, Expr], Expr]) -
 
 
 def divided(form: Linear, by: Linear, intern: Intern) -> tuple[Linear, Linear] | None:
-    """(q, r) with form = q*by + r, where r has no multiples of `by`, a number or one product of extents; None for other
-    divisors."""
+    """(q, r) with form = q*by + r, where r has no multiples of `by`, a place; None for other divisors."""
     if by.number is not None:
         multiples, rest = form.split(by.number)
         return multiples.divided(by.number), rest
-    if not is_product(by):
+    if (place := place_of(by)) is None:
         return None
-    ((unit, count),) = by.terms.items()
     quotient, rest = Linear({}), dict[Expr, int]()
     for atom, k in form.terms.items():
-        left = list(factors(atom))
-        for x in factors(unit):
-            at = next((i for i, y in enumerate(left) if y is x), None)
-            if at is None:
-                break
-            del left[at]
-        else:
-            if k % count == 0:
-                other = product(left, intern) if left else None
-                quotient += Linear({}, k // count) if other is None else Linear({other: k // count})
-                continue
-        rest[atom] = k
+        parts = factors(atom)
+        left = Place.of(k, parts).over(place) if type(parts[-1]) is OpenVar else None
+        if left is None:
+            rest[atom] = k
+            continue
+        other = product((*(x for x in parts if type(x) is not OpenVar), *left.extents), intern)
+        quotient += Linear({}, left.number) if other is None else Linear({other: left.number})
     return quotient, Linear(rest, form.constant)

@@ -11,14 +11,26 @@ is exact for every integer x, since // rounds down.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple
 
 from renorm.core.spans import Span
 from renorm.expr.bounds import Bounds, Intervals, is_exact
-from renorm.expr.linear import Intern, Linear, divided, factors, is_of_extents, linear, one_of_each, product, times
-from renorm.expr.nodes import Binary, Const, Expr, OpenVar, Var, cast
+from renorm.expr.linear import (
+    ONES,
+    Intern,
+    Linear,
+    Place,
+    apart,
+    divided,
+    factors,
+    is_of_extents,
+    linear,
+    one_of_each,
+    place_of,
+    times,
+)
+from renorm.expr.nodes import Binary, Expr, Var
 
 
 def interval(e: Expr, bounds: Bounds | None = None, facts: Iterable[Expr] = ()) -> Span:
@@ -73,57 +85,6 @@ def _rounded(fact: Linear, intervals: Intervals) -> Iterator[Linear]:
                 yield parts[0] - most
 
 
-@dataclass(frozen=True, eq=False)
-class Place:
-    """The unit of a digit, or how many there are: a number times open extents, in their order."""
-
-    number: int = 1
-    extents: tuple[OpenVar, ...] = ()
-
-    @property
-    def key(self) -> tuple[int, ...]:
-        """Equal for equal places, less for those that divide a place: extents are compared by what they are."""
-        return (len(self.extents), self.number, *(x.order for x in self.extents))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Place) and self.key == other.key
-
-    def __hash__(self) -> int:
-        return hash(self.key)
-
-    @staticmethod
-    def of(number: int, extents: Iterable[Expr]) -> Place:
-        return Place(number, tuple(sorted((x for x in extents if isinstance(x, OpenVar)), key=lambda x: x.order)))
-
-    def times(self, other: Place) -> Place:
-        return Place.of(self.number * other.number, (*self.extents, *other.extents))
-
-    def over(self, other: Place) -> Place | None:
-        """The quotient, where there is no remainder."""
-        left = list(self.extents)
-        for x in other.extents:
-            at = next((i for i, y in enumerate(left) if y is x), None)
-            if at is None:
-                return None
-            del left[at]
-        return Place(self.number // other.number, tuple(left)) if self.number % other.number == 0 else None
-
-    def form(self, intern: Intern) -> Linear:
-        unit = product(self.extents, intern) if self.extents else None
-        return Linear({}, self.number) if unit is None else Linear({unit: self.number})
-
-    def expression(self, dtype: str) -> Expr:
-        found: Expr | None = None
-        for x in self.extents:
-            found = cast(dtype, x) if found is None else Binary("*", found, cast(dtype, x))
-        if found is None:
-            return Const(self.number, dtype)
-        return found if self.number == 1 else Binary("*", found, Const(self.number, dtype))
-
-
-ONES = Place()
-
-
 class Digit(NamedTuple):  # a dataclass asks for `base == base`, an expression, from Python 3.13 on
     """base // unit % count: a digit of a number, or several beside each other; base // unit, all that are left, where
     count is None."""
@@ -159,16 +120,6 @@ def digit_of(e: Expr) -> Digit:
     if e.op == "%":
         return whole._replace(count=c)
     return Digit(whole.base, whole.unit.times(c), left)
-
-
-def place_of(form: Linear) -> Place | None:
-    """Return what is positive and a number, or a number times open extents, as a place; None for the rest."""
-    if form.number is not None:
-        return Place(form.number) if form.number > 0 else None
-    if form.constant or len(form.terms) != 1 or not is_of_extents(form):
-        return None
-    ((unit, k),) = form.terms.items()
-    return Place.of(k, factors(unit)) if k > 0 else None
 
 
 class _Digits:
@@ -251,11 +202,9 @@ class _Digits:
         """The form with digits in the place of quotients, remainders and what they are taken of."""
         result = Linear({}, form.constant)
         for atom, k in form.terms.items():
-            first, *extents = factors(atom)
+            first, unit = apart(atom, self._intern)
             name = self._atom(digit_of(first))
-            digits = self._sums.get(name) or Linear({name: 1})
-            unit = product(extents, self._intern) if extents else None
-            together = digits if unit is None else times(digits, Linear({unit: 1}), self._intern)
+            together = times(self._sums.get(name) or Linear({name: 1}), unit, self._intern)
             result = result.plus(Linear({atom: 1}) if together is None else together, k)
         return result
 

@@ -17,8 +17,8 @@ from renorm.core.errors import InvalidSchedule
 from renorm.core.spans import Span, decided, fits_int32
 from renorm.expr.algebra import ExprAlgebra
 from renorm.expr.bounds import End, Intervals
-from renorm.expr.linear import Linear, expression, factors, is_of_extents, is_product, linear, product
-from renorm.expr.mixed_radix import ONES, Digit, Place, digit_of, place_of
+from renorm.expr.linear import ONES, Linear, Place, expression, factors, is_of_extents, linear, place_of, product
+from renorm.expr.mixed_radix import Digit, digit_of
 from renorm.expr.nodes import COMPARISONS, Binary, Call, Cast, Const, Expr, OpenVar, Select, Var, cast, const
 from renorm.expr.rewrite import children, key, transform, variables
 
@@ -104,13 +104,13 @@ class LoopAlgebra(ExprAlgebra):
     def unit(self, extent: Linear) -> Linear:
         """The extent as a number or as one product, by which indices are multiplied and divided: a sum of open extents
         gets a variable of its own, which is defined by it."""
-        if not extent.terms or (is_product(extent) and extent.coefficients[0] > 0):
+        if not extent.terms or place_of(extent) is not None:
             return extent
-        common = self._common(extent) if is_of_extents(extent) and len(extent.terms) > 1 and not extent.constant else []
-        if common and (beside := product(common, self.intern)) is not None:
-            rest, _ = self.divided(extent, Linear({beside: 1}))
-            return self.scaled(Linear({beside: 1}), rest)
-        return self._named(extent)
+        common = None if extent.constant else product(self._common(extent), self.intern)
+        if common is None:
+            return self._named(extent)
+        beside = Linear({common: 1})
+        return self.scaled(self.divided(extent, beside)[0], beside)
 
     def _common(self, extent: Linear) -> list[Expr]:
         """Return the open extents by which each term of a sum can be divided: n of m*n - n."""
@@ -281,11 +281,8 @@ class LoopAlgebra(ExprAlgebra):
             if self._is_fixed(atom, moving):
                 fixed[atom] = k
                 continue
-            first, *extents = factors(atom)
-            least, width = self._relax_atom(first, moving)
-            if extents:
-                unit = Linear({one: 1}) if (one := product(extents, self.intern)) is not None else ONE
-                least, width = self.scaled(least, unit), self.scaled(width, unit)
+            first, unit = self.digit(atom)
+            least, width = (self.scaled(end, unit) for end in self._relax_atom(first, moving))
             low = low.plus(least if k > 0 else least + width, k)
             span = span.plus(width, abs(k))
         return Linear(fixed) + low, span
