@@ -195,6 +195,8 @@ def test_no_value_is_outside_at_any_extent(e: Expr, known: list[Expr], extent: E
         ),
         # where each tap of a dilated window meets an element
         (n, f * 6 + (i - k * 3) // 2, n * 6, [i - k * 3 >= 0, i - k * 3 < 12, ((k + i) % 2).equal(0)]),
+        # planes of what is regrouped, where only all elements are known
+        (const(448), f // (n * m), n * 8, [(n * n * m * 8).equal(448)]),
         # rows of a plane under a window of three
         (n * m * 6, (f // m * 2 + k - 1) * m + f % m, n * m * 12, [f // m % (n * 2) * 2 + k >= 1]),
     ],

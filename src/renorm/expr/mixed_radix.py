@@ -59,6 +59,15 @@ class _Proof:
 
     def most(self, form: Linear, enough: float = -inf) -> float:
         """Return a number that the form never exceeds. enough: one that serves as well as any lower one."""
+        found = self._most(form, enough)
+        units = {d.unit for x in form.terms if (d := digit_of(x)).unit.extents} if found > max(enough, -1) else ()
+        for unit in units:
+            scaled = times(form, unit.form(self.intern), self.intern)
+            if scaled is not None and self._most(scaled, -1) < 0:
+                return -1  # as a multiple of the form is less than 0
+        return found
+
+    def _most(self, form: Linear, enough: float) -> float:
         forms = (form, *self._given)
         digits = _Digits(forms, self.intern)
         found = digits.most(form, self._given, self._intervals, enough)
