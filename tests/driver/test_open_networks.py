@@ -50,6 +50,15 @@ def rows() -> Graph:
     return g
 
 
+def regrouped() -> Graph:
+    """Elements of two padded planes whose number is known, in rows that cross planes."""
+    g = Graph("regrouped")
+    x = ops.conv(g.input("x", "float32", (1, 2, "h", "w")), array(2, 2, 2, 2), pads=(1, 2, 2, 2))
+    y = ops.reshape(ops.transpose(ops.reshape(x, np.array([2, 7, 12])), perm=(1, 0, 2)), np.array([12, 14]))
+    g.outputs = [ops.relu(y)]
+    return g
+
+
 def test_where_typical_sizes_give_no_result_shapes_are_compiled_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """A program whose conditions do not hold at typical sizes contradicts itself; with numbers they may hold."""
     given = compiling.assemble
@@ -73,13 +82,14 @@ NETWORKS: dict[str, tuple[Callable[[], Graph], list[list[tuple[int, ...]]]]] = {
         image,
         [[(n, 3, h, w)] for n, h, w in ((1, 8, 8), (2, 17, 9), (3, 2, 2), (1, 33, 5), (0, 4, 4), (2, 3, 2))],
     ),
+    "regrouped": (regrouped, [[(1, 2, h, w)] for h, w in ((10, 4), (4, 11), (5, 9), (12, 3), (2, 18))]),
     "rows": (rows, [[shape] * 2 for shape in ((4, 5), (1, 1), (0, 3), (33, 7), (2, 130))]),
 }
 
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(
-    ("name", "level"), [("perceptron", 0), ("perceptron", 3), ("image", 3), ("rows", 0), ("rows", 3)]
+    ("name", "level"), [("perceptron", 0), ("perceptron", 3), ("image", 3), ("regrouped", 3), ("rows", 0), ("rows", 3)]
 )
 def test_one_module_serves_all_shapes(name: str, level: int, threads: int) -> None:
     build, shapes = NETWORKS[name]

@@ -361,6 +361,20 @@ def test_one_extent_has_one_variable_however_it_is_told() -> None:
     assert a.form_span(whole)[1] < 0
 
 
+def test_products_of_sums_are_products_of_their_variables() -> None:
+    """Planes of 3*n + 1 rows and m + 1 columns: what is multiplied out divides as 34 planes, facts are of planes."""
+    a, n, m, p = LoopAlgebra(), *SIZES.values()
+    rows, columns = a.extent(n * 3 + 1), a.extent(m + 1)
+    plane = a.size([rows, columns])
+    divisor = n * m * 102 + m * 34 + n * 102 + 34
+    assert (a.extent(divisor) - plane * 34).number == 0
+    fact = a.fact((n * m * p * 6 + m * p * 2 + n * p * 6 + p * 2).equal(448))
+    assert isinstance(fact, Binary)
+    assert (a.form(fact.a) - a.size([plane, a.extent(p)]) * 2).number == -448
+    x = a.declare(Var("x"), a.size([plane, number(34)]), 0)
+    assert a.linear(OPEN_VARS[0] // divisor, {OPEN_VARS[0]: x}, no_opaque).number == 0
+
+
 def test_facts_of_extents_bound_indices() -> None:
     """Facts that callers see to bound rows of a larger tensor, and parts of a size that is a number."""
     n, m, p, (i, j, *_) = *SIZES.values(), OPEN_VARS

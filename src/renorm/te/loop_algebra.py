@@ -17,7 +17,7 @@ from renorm.core.errors import InvalidSchedule
 from renorm.core.spans import Span, decided, fits_int32
 from renorm.expr.algebra import ExprAlgebra
 from renorm.expr.bounds import End, Intervals
-from renorm.expr.linear import ONES, Linear, Place, expression, factors, is_of_extents, linear, place_of, product
+from renorm.expr.linear import ONES, Linear, Place, cofactor, expression, factors, is_of_extents, linear, place_of
 from renorm.expr.mixed_radix import Digit, digit_of
 from renorm.expr.nodes import COMPARISONS, Binary, Call, Cast, Const, Expr, OpenVar, Select, Var, cast, const
 from renorm.expr.rewrite import children, key, transform, variables
@@ -84,7 +84,7 @@ class LoopAlgebra(ExprAlgebra):
         """A comparison of open extents, in the variables that loops are made of."""
         assert isinstance(e, Binary)
         difference = self.linear(e.a, {}, self._atom_of) - self.linear(e.b, {}, self._atom_of)
-        whole = self.expression(difference)
+        whole = self.expression(self._by_sums(difference))
         return Binary(e.op, whole, const(0, whole.dtype))
 
     def _atom_of(self, e: Expr) -> Linear:
@@ -106,24 +106,27 @@ class LoopAlgebra(ExprAlgebra):
         gets a variable of its own, which is defined by it."""
         if not extent.terms or place_of(extent) is not None:
             return extent
-        common = None if extent.constant else product(self._common(extent), self.intern)
-        if common is None:
-            return self._named(extent)
-        beside = Linear({common: 1})
-        return self.scaled(self.divided(extent, beside)[0], beside)
+        extent = self._by_sums(extent)
+        if place_of(extent) is not None:
+            return extent
+        first, *others = extent.terms
+        for x in factors(first) if others and is_of_extents(extent) else ():  # n of m*n - n
+            rest, left = self.divided(extent, Linear({x: 1}))
+            if left.number == 0:
+                return self.scaled(self.unit(rest), Linear({x: 1}))
+        return self._named(extent)
 
-    def _common(self, extent: Linear) -> list[Expr]:
-        """Return the open extents by which each term of a sum can be divided: n of m*n - n."""
-        shared, *others = [list(factors(atom)) for atom in extent.terms]
-        for other in others:
-            kept = list[Expr]()
-            for x in shared:
-                at = next((i for i, y in enumerate(other) if y is x), None)
-                if at is not None:
-                    del other[at]
-                    kept.append(x)
-            shared = kept
-        return shared
+    def _by_sums(self, extent: Linear) -> Linear:
+        """The extent in variables that are defined as sums, where it is shorter so: 3*n*m + m is e*m where e is 3*n +
+        1."""
+        for e, parts in self._sums.items():
+            for x, k in parts.terms.items():
+                multiple, rest = cofactor(extent, x, self.intern) or (ZERO, extent)
+                whole, left = self.divided(multiple, Linear({}, k)) if k > 0 else (ZERO, multiple)
+                found = None if left.number != 0 else self.times(whole, Linear({e: 1}) - parts.without((x,)))
+                if found is not None and len((found + rest).terms) < len(extent.terms):
+                    return self._by_sums(found + rest)
+        return extent
 
     def atom(self, op: str, a: Linear, b: Linear) -> Linear:
         """a op b, which cannot be simplified. Of extents it is one itself, with a variable of its own, so that loops,
