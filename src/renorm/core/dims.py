@@ -13,7 +13,7 @@ from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial, reduce
 from math import inf
-from operator import floordiv, index, mod
+from operator import add, floordiv, index, mod, mul, sub
 from typing import Any, SupportsIndex, Union
 
 from renorm.core.algebra import Algebra
@@ -271,13 +271,15 @@ def substitute(dim: Dim, values: Sizes) -> Dim:
         for a in factors:
             if (factor := known.get(a)) is None:
                 is_name = isinstance(a, Symbol)
-                factor = Sym(a) if is_name else _APPLIED[a[0]](substitute(a[1], values), substitute(a[2], values))
+                factor = Sym(a) if is_name else APPLIED[a[0]](substitute(a[1], values), substitute(a[2], values))
             product = product * factor
         total = total + product
     return total
 
 
-_APPLIED: dict[str, Callable[[Any, Any], Dim]] = {"//": floordiv, "%": mod, "min": minimum, "max": maximum}
+APPLIED: dict[str, Callable[[Any, Any], Dim]] = {
+    "+": add, "-": sub, "*": mul, "//": floordiv, "%": mod, "min": minimum, "max": maximum,
+}  # fmt: skip
 
 
 def substitute_shape(shape: Iterable[Dim], values: Sizes) -> Shape:

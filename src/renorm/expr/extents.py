@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from operator import add, floordiv, mod, mul, sub
-from typing import Any, Union
+from typing import Union
 
-from renorm.core.dims import Dim, maximum, minimum
+from renorm.core.dims import APPLIED, Dim
 from renorm.core.errors import InvalidExpression
 from renorm.expr.bounds import open_truth
 from renorm.expr.nodes import Binary, Cast, Const, Expr, OpenVar, as_expr
 
 Extent = Union[int, Expr]
-
-_APPLIED: dict[str, Callable[[Any, Any], Dim]] = {
-    "+": add, "-": sub, "*": mul, "//": floordiv, "%": mod, "min": minimum, "max": maximum,
-}  # fmt: skip
 
 
 def as_dim(extent: Extent, of: Callable[[OpenVar], Dim]) -> Dim:
@@ -28,8 +23,8 @@ def as_dim(extent: Extent, of: Callable[[OpenVar], Dim]) -> Dim:
             return of(extent)
         case Cast():
             return as_dim(extent.a, of)
-        case Binary(op=op) if op in _APPLIED:
-            return _APPLIED[op](as_dim(extent.a, of), as_dim(extent.b, of))
+        case Binary(op=op) if op in APPLIED:
+            return APPLIED[op](as_dim(extent.a, of), as_dim(extent.b, of))
         case Expr():
             raise InvalidExpression(f"{extent} is not an extent", ["expected sums, products and quotients"])
         case _:
