@@ -59,7 +59,8 @@ def _given(op: ExternOp, done: Mapping[Tensor, Array]) -> Array:
     """What given loops store; a number where they store nothing, as kernels leave one."""
     arrays = [np.ascontiguousarray(converted(done[t], t.dtype)) for t in op.input_tensors]
     result = np.zeros(op.tensor.shape, dtypes.numpy_dtype(op.tensor.dtype))
-    loops.run(op.kernel(), [*arrays, result])
+    if result.size:  # what is empty has no loops in a kernel either
+        loops.run(op.kernel(), [*arrays, result])
     return _widen(result, op.tensor.dtype)
 
 
