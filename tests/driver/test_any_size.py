@@ -50,7 +50,7 @@ def test_one_module_serves_twenty_sizes(name: str, exported: Path) -> None:
 
 BOXES = """boxes (float[N, A, E] y) => (int64[R, 3] rows, float[R, 4] boxes, float[R] scores)
 <int64[1] zero = {0}, int64[1] four = {4}, int64[1] five = {5}, int64[1] all = {1000}, int64[1] axis = {2},
- int64[1] most = {20}, float[1] overlap = {0.45}, float[1] least = {0.27}, int64[2] place = {0, 2}>
+ int64[1] most = {100}, float[1] overlap = {0.45}, float[1] least = {0.27}, int64[2] place = {0, 2}>
 {   found = Slice(y, zero, four, axis)
     is_there = Slice(y, four, five, axis) of_class = Slice(y, five, all, axis)
     product = Mul(is_there, of_class) by_class = Transpose<perm = [0, 2, 1]>(product)
