@@ -8,9 +8,10 @@ knows what is known of it; core.stated says how users state that.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import partial, reduce
 from math import inf
 from operator import add, floordiv, index, mod, mul, sub
@@ -361,6 +362,20 @@ def integer(dim: Dim) -> int:
     """An extent that is known to be an integer."""
     assert isinstance(dim, int), f"{dim} is open"
     return dim
+
+
+@dataclass(frozen=True)
+class Quotient:
+    """A known element of a float tensor: one extent over another, as scales are that exporters compute of sizes."""
+
+    extent: Dim
+    over: Dim
+
+
+def extents_among(known: Iterable[Any]) -> Iterator[Sym]:
+    """Yield the open extents that known elements are, or are made of."""
+    for e in known:
+        yield from (d for d in ((e.extent, e.over) if isinstance(e, Quotient) else (e,)) if isinstance(d, Sym))
 
 
 def size(shape: Iterable[Dim]) -> Dim:

@@ -20,6 +20,7 @@ from renorm.core.dims import (
     Sym,
     Symbol,
     bounds,
+    extents_among,
     factors_of,
     linear,
     size,
@@ -49,7 +50,7 @@ def _dims(group: Group) -> Iterator[Dim]:
     for v in (v for n in group.nodes for v in (*n.inputs, *n.outputs) if v is not None):
         yield from v.shape
         if v.known is not None:
-            yield from (e for e in v.known.flat if isinstance(e, Sym))
+            yield from extents_among(v.known.flat)
 
 
 class OwnSymbols:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from renorm import te
-from renorm.core.dims import Dim, Sym, Symbol, static
+from renorm.core.dims import Dim, Quotient, Sym, Symbol, static
 from renorm.core.errors import InvalidGraph, InvalidLoops, InvalidSchedule, RenormError, UserCodeError
 from renorm.core.target import Target
 from renorm.driver import extents
@@ -301,10 +301,18 @@ def _static_array(node: Node, parameter: str, value: Value, sizes: extents.Exten
     """The elements of an operand that `compute` is told: numbers, or extents."""
     if (found := value.told) is not None:
         return found
+    what = f"operand {parameter} of node {node.name!r}"
     if value.known is not None and all(isinstance(e, (int, Sym)) for e in value.known.flat):
-        elements = sizes(tuple(value.known.flat), f"operand {parameter} of node {node.name!r}")
+        elements = sizes(tuple(value.known.flat), what)
         is_open = any(isinstance(e, Expr) for e in elements)
         return np.array(elements, object if is_open else np.int64).reshape(value.known.shape)
+    if value.known is not None and any(isinstance(e, Quotient) for e in value.known.flat):
+        parts = (
+            (Quotient(*sizes((e.extent, e.over), what)) if isinstance(e, Quotient) else e) for e in value.known.flat
+        )
+        scales = np.empty(value.known.size, object)
+        scales[:] = [sizes((e,), what)[0] if isinstance(e, Sym) else e for e in parts]
+        return scales.reshape(value.known.shape)
     raise InvalidGraph(
         f"node {node.name!r}: operand {parameter} ({value.name}) of {node.op.name} must be known at compile time",
         [f"{value.name} is computed by {value.producer.name!r}" if value.producer else f"{value.name} is an input"],

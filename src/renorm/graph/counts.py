@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from renorm.core.dims import Sym, Symbol, symbols_of
+from renorm.core.dims import Symbol, extents_among, symbols_of
 from renorm.core.inputs import given_extents
 from renorm.graph import interpret
 from renorm.graph.groups import Group
@@ -94,7 +94,7 @@ def _needed(group: Group, counted: set[Symbol]) -> Iterator[Value | Symbol]:
             if v is None:
                 continue
             yield v
-            known = () if v.known is None else (e for e in v.known.flat if isinstance(e, Sym))
+            known = () if v.known is None else extents_among(v.known.flat)
             for d in (*v.shape, *known):
                 yield from symbols_of(d) & counted
 

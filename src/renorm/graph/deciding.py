@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sequence
 
-from renorm.core.dims import Dim, Sym, Symbol, symbols_of
+from renorm.core.dims import Dim, Symbol, extents_among, symbols_of
 from renorm.core.inputs import element_symbols
 from renorm.graph.conditions import conditions_of
 from renorm.graph.interpret import ancestors
@@ -78,4 +78,4 @@ def _decided(graph: Graph) -> Iterator[Dim]:
             yield from v.shape
         for v in _static(node):
             if v.known is not None:
-                yield from (e for e in v.known.flat if isinstance(e, Sym))
+                yield from extents_among(v.known.flat)

@@ -8,7 +8,7 @@ import numpy as np
 
 from renorm.core import dtypes
 from renorm.core.conversion import limits, wrapped
-from renorm.core.dims import Sizes, Sym, substitute
+from renorm.core.dims import Quotient, Sizes, Sym, substitute
 
 
 def elements(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -21,9 +21,12 @@ def elements(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return known
 
 
-def within(known: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any, Any]:
-    """Known elements as a dtype holds them: integers wrap when they are computed, too. Extents are taken to fit."""
+def within(known: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any, Any] | None:
+    """Known elements as a dtype holds them: integers wrap when they are computed, too, and no quotient of extents is
+    known to be one. Extents are taken to fit."""
     if dtypes.is_int(dtype):
+        if any(isinstance(e, Quotient) for e in known.flat):
+            return None
         low, high = limits(dtype)
         beyond = {i: e for i, e in np.ndenumerate(known) if isinstance(e, int) and not low <= e <= high}
         known = known.copy() if beyond else known

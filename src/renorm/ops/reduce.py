@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from renorm.core import dtypes
+from renorm.core.dims import Quotient
 from renorm.core.dtypes import NUMBERS
 from renorm.expr.nodes import as_expr, binary, call, cast, identity_element
 from renorm.graph.op import OpDef, Reject, Sample
@@ -74,6 +75,8 @@ def _known(op: Reduction, numpy: Callable[..., Any], x: Known) -> Any:
     if elements is None or (
         op.combiner in ("max", "min") and not all(isinstance(e, (int, float)) for e in elements.flat)
     ):
+        return None
+    if any(isinstance(e, Quotient) for e in elements.flat):
         return None
     axes = reduced_axes(op.axes, elements.ndim)
     return np.asarray(numpy(elements, axis=axes, keepdims=op.keepdims), dtype=object) if elements.size else None

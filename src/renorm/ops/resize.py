@@ -75,7 +75,7 @@ class Resize(OpDef):
         extents: list[Any]  # of a tensor expression: open ones count as ints
         extents, factors = resized(shape, axes, scales, sizes, self.keep_aspect_ratio_policy)
         for k, (a, factor, length) in enumerate((a, factors[a], extents[a]) for a in axes):
-            if length is None or (factor is None and (self.antialias or self.nearest_mode == "ceil_if_shrunk")):
+            if length is None or (factor is None and self.antialias):
                 raise OperandError(f"resize: axis {a} of {shape[a]} elements must be known", do="give shapes=")
             if same_extent(shape[a], 0) or same_extent(length, 0):
                 continue

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from renorm.core import dims
-from renorm.core.dims import Dim, Shape, Sym, bounds
+from renorm.core.dims import Dim, Quotient, Shape, Sym, bounds
 from renorm.core.spans import decided
 from renorm.expr.nodes import fold_integers
 
@@ -29,6 +29,8 @@ def elementwise(f: Callable[..., Any], *operands: Known) -> np.ndarray[Any, Any]
     arrays = [known for _, known in operands if known is not None]
     if len(arrays) < len(operands):
         return None
+    if any(isinstance(e, Quotient) for a in arrays for e in a.flat):
+        return None  # a scale is only handed on
     spread = np.broadcast_arrays(*arrays)
     result = np.empty(spread[0].shape, dtype=object)
     if result.size > MOST:
@@ -122,19 +124,21 @@ def _part(a: Any, b: Any) -> Any:
 
 
 def divide(a: Any, b: Any) -> Any:
-    """Integers truncate toward zero. An extent over an extent is known where it divides, one over a float too, or where
-    that is a power of two."""
+    """Integers truncate toward zero. An extent over an extent is known where it divides, and else a Quotient, which is
+    none of integers; one over a float is where it divides, or where that is a power of two."""
     if (part := _part(a, b)) is not None:
         return part
     if isinstance(a, Ratio) or isinstance(b, Ratio):
         return None
     if isinstance(a, Sym) or isinstance(b, Sym):
         by = _whole(b)  # an extent, or a number that is no power of two
+        if isinstance(by, Sym) and isinstance(whole := _whole(a), int):
+            return Quotient(whole, by)
         if not isinstance(a, Sym) or by is None or bounds(by)[0] < 0 or by == 0:
             return None
         if bounds(a)[0] < 0:
             dims.take(0, "<=", a)  # else it would not be rounded down
-        return a // by if isinstance(b, int) or a % by == 0 else None
+        return a // by if isinstance(b, int) or a % by == 0 else Quotient(a, by)
     if isinstance(a, np.floating):
         with np.errstate(all="ignore"):
             return a / b

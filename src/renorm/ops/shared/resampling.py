@@ -25,6 +25,8 @@ def nearest(p: Line, rule: str, o: Any) -> Any:
             q = p
         case "ceil":
             q = p.above()
+        case "ceil_if_shrunk" if not p.scale:  # of open extents, which say in each call what shrinks
+            return p.clamped(te.select(p.length < p.extent, p.above().floor(o), p.floor(o)), *p.reach())
         case "ceil_if_shrunk":
             q = p.above() if p.scale < 1 else p
         case "round_prefer_ceil":

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from renorm.core.dims import Dim, Sym, take
+from renorm.core.dims import Dim, Quotient, Sym, take
 from renorm.core.errors import OperandError
 from renorm.expr.extents import same_extent
 from renorm.expr.nodes import Expr
@@ -45,9 +45,15 @@ def resized(
     """
     result, factors = list[Dim | None](shape), list[Fraction | None]([Fraction(1)] * len(shape))
     if scales is not None:
-        if not all(s > 0 for s in scales if not isinstance(s, (Sym, Expr))):
+        if not all(s > 0 for s in scales if not isinstance(s, (Sym, Expr, Quotient))):
             raise OperandError(f"resize: scales {scales.tolist()} must be positive")
         for a, s in zip(axes, scales):
+            if isinstance(s, Quotient):  # of an extent and that of the axis, which the result has then
+                is_known = same_extent(cast(Any, s.over), cast(Any, shape[a]))
+                for d in (s.over, s.extent) if isinstance(s.over, Sym) else ():
+                    take(1, "<=", d)
+                factors[a], result[a] = None, s.extent if is_known else None
+                continue
             if isinstance(s, (Sym, Expr)):  # a whole number, which is what the extents say as well
                 if isinstance(s, Sym):
                     take(1, "<=", s)
