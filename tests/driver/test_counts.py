@@ -34,7 +34,8 @@ pytestmark = pytest.mark.usefixtures("kept_code")
 
 ABOVE = "m = Greater(x, zero) i = Cast<to = 7>(m) c = ReduceSum<keepdims = 1>(i, axes)"
 HELD = """<float zero = {0}, float half = {0.5}, int64[1] axes = {0}, int64[1] z = {0}, int64[1] o = {1},
-    int64[1] two = {2}, int64[1] all = {-1}, int64[1] five = {5}, int64[1] end = {100}, int64[1] big = {1000000000000},
+    int64[1] two = {2}, int64[1] all = {-1}, int64[1] three = {3}, int64[1] five = {5},
+    int64[1] end = {100}, int64[1] big = {1000000000000},
     int64 from = {0}, int64 step = {1}>"""
 NETWORKS = {
     "the first of a row": f"""g (float[N] x) => (float[A] y, float[N] w, float[B] both) {HELD}
@@ -65,10 +66,21 @@ NETWORKS = {
     "where rows are something": f"""g (float[N, 4] x) => (float[A, B] y, float[C] v) {HELD}
         {{ r = ReduceSum<keepdims = 0>(x, o) m = Greater(r, zero) y = Compress<axis = 0>(x, m)
            v = ReduceMax<axes = [1], keepdims = 0>(y) }}""",
+    "where it is split": f"""g (float[N, 4] x, float[M, 4] u) => (float[A, B] y, float[C, D] v, float[M, 4] w) {HELD}
+        {{ m = Greater(u, half) i = Cast<to = 7>(m) k = ReduceMax<axes = [0, 1], keepdims = 0>(i) c = Unsqueeze(k, z)
+           left = Add(c, o) right = Sub(three, c) p = Concat<axis = 0>(left, right) y, v = Split<axis = 1>(u, p)
+           w = Trilu(u, c) }}""",
+    "the best": f"""g (float[N] x) => (float[A] y, int64[B] at) {HELD}
+        {{ {ABOVE} y, at = TopK<axis = 0>(x, c) }}""",
+    "how often": f"""g (float[N, 4] x, float[M, 4] u) => (float[A, B] y, float[C, D] v, float[E, F] w) {HELD}
+        {{ m = Greater(x, zero) i = Cast<to = 7>(m) k = ReduceMax<axes = [0, 1], keepdims = 0>(i) c = Unsqueeze(k, z)
+           r = Concat<axis = 0>(two, c) y = Tile(x, r) p = Concat<axis = 0>(c, z, z, two) v = Pad(u, p)
+           f = Flatten<axis = 0>(u) t = Transpose<perm = [1, 0]>(f) e = Concat<axis = 0>(o, c) w = Expand(t, e) }}""",
 }  # fmt: skip
 SHAPES = {
     "rows": [(1, 3, 5), (4, 3, 5), (33, 3, 5)],
     "where": [(1, 4), (9, 4), (1000, 4)],
+    "how": [(1, 4), (9, 4), (33, 4)],
     "": [(1,), (2,), (7,), (130,), (5000,)],
 }
 

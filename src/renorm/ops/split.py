@@ -62,7 +62,8 @@ class Split(Movement):
         if (sizes is None) == (self.num_outputs is None):
             raise OperandError(f"split({x}): give either sizes or num_outputs")
         if sizes is not None and sizes.known is None:
-            raise OperandError(f"split({x}): its sizes are not known at compile time")
+            (count,) = dims.static(sizes.shape, "how many sizes there are")
+            return [(*x.shape[:axis], None, *x.shape[axis + 1 :])] * count
         known = None if sizes is None or sizes.known is None else sizes.known.tolist()
         pieces, extent = self.extents(x.shape[axis], known), x.shape[axis]
         total: Dim = sum((p for p in pieces if p is not None), 0)
