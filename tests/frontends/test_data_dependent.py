@@ -15,12 +15,14 @@ from tests.random_numbers import RNG
 import renorm
 from renorm import frontends, ops
 from renorm.core.dims import is_static
+from renorm.driver.module import OpenModule
 from renorm.errors import RenormError, UnsupportedOp
 from renorm.frontends.onnx.writer import write
 from renorm.graph import interpret
 from renorm.graph.ir import Graph
 
 Array = np.ndarray[Any, Any]
+pytestmark = pytest.mark.usefixtures("kept_code")
 SELECTIONS = {
     "NonZero": "g (float[N, M] x) => (int64[2, C] y) { y = NonZero(x) }",
     "NonZero of a mask": "g (bool[N, M, 2] x) => (int64[3, C] y) { y = NonZero(x) }",
@@ -45,10 +47,12 @@ def test_what_is_selected_is_what_onnx_runtime_selects(text: str) -> None:
     source = model(text)
     graph = frontends.read(source)
     assert not is_static(graph.outputs[0].shape)
-    peer = onnx_runtime.session(source)
+    peer, module = onnx_runtime.session(source), renorm.compile(source, threads=1)
+    assert type(module) is OpenModule
     for n, m, k in ((3, 5, 3), (1, 1, 1), (4, 7, 2), (6, 2, 1), (0, 3, 0)):
         given = drawn(source, {"N": n, "M": m, "K": min(k, n, m) if "-2" in text else k})
-        for got, wanted in zip(interpret.run(graph, given), onnx_runtime.run(peer, given), strict=True):
+        (wanted,) = onnx_runtime.run(peer, given)
+        for got in (*interpret.run(graph, given), *module.run(*(given[v.name] for v in module.inputs))):
             np.testing.assert_array_equal(got, wanted)
             assert got.shape == wanted.shape
 
@@ -133,12 +137,26 @@ def test_what_is_kept_is_what_onnx_runtime_keeps(
         {{ y = NonMaxSuppression<center_point_box = {center}>({operands}) }}"""
     source = model(text, held, opset=opset)
     graph = frontends.read(source)
-    peer = onnx_runtime.session(source)
-    again = write(graph)
+    peer, module, again = onnx_runtime.session(source), renorm.compile(source, threads=1), write(graph)
+    assert type(module) is OpenModule
     assert [n.op_type for n in again.graph.node] == ["NonMaxSuppression"] if held else True
     for batch, classes, count in ((1, 1, 1), (1, 1, 60), (2, 3, 41), (1, 4, 130), (2, 2, 0)):
         boxes, scores = boxes_and_scores(batch, classes, count)
         given: dict[str, Array] = {"boxes": boxes, "scores": scores}
         (wanted,) = onnx_runtime.run(peer, given) if count else [np.zeros((0, 3), np.int64)]
         np.testing.assert_array_equal(interpret.run(graph, given)[0], wanted)
+        np.testing.assert_array_equal(module.run(*(given[v.name] for v in module.inputs))[0], wanted)
         np.testing.assert_array_equal(onnx_runtime.run(again, given)[0] if count else wanted, wanted)
+
+
+def test_small_values_that_may_be_negative_are_no_extents() -> None:
+    """Of two boxes the second is kept or -1: not as many as there are places."""
+    source = model(
+        """g (float[1, 2, 4] boxes, float[1, 1, 2] scores) => (int64[K, 3] y)
+        { y = NonMaxSuppression(boxes, scores, most, iou) }""",
+        most=np.array([2]), iou=np.array([0.5], np.float32),
+    )  # fmt: skip
+    module, scores = renorm.compile(source, threads=1), np.ones((1, 1, 2), np.float32)
+    for second, rows in (((0, 0, 1, 1), 1), ((2, 2, 3, 3), 2)):
+        boxes = np.array([[(0, 0, 1, 1), second]], np.float32)
+        assert module.run(boxes, scores)[0].tolist() == [[0, 0, 0], [0, 0, 1]][:rows]

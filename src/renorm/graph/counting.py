@@ -8,10 +8,11 @@ graph (x: f32[N])                               ->    graph (x: f32[N], c.read: 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from math import prod
 
 from renorm.core import dtypes
-from renorm.core.dims import is_static, static
+from renorm.core.dims import Sym, is_static, static
 from renorm.core.inputs import FEW, element_symbols
 from renorm.graph.counts import COUNTS, Counts
 from renorm.graph.deciding import settle, undecided
@@ -24,9 +25,16 @@ def cut(graph: Graph) -> Graph:
     the end and an input at the end: the same one where none does."""
     if not any(True for node in graph.nodes for _ in undecided(node)):
         return graph
+    return _cut(graph, _counts) or _cut(graph, _undecided) or graph
+
+
+def _cut(graph: Graph, counts: Callable[[Graph], list[Value]]) -> Graph | None:
+    """Return the graph cut at these counts; None where what depends on them would be a number for all extents: as
+    elements that may be negative, which none is."""
     made, number = graph.copy(), len(graph.inputs)
     first, inputs = len(graph.outputs), dict[Value, Value]()
-    while found := _counts(made):
+    while found := counts(made):
+        wanted = _undecided(made)
         symbols = element_symbols([*made.inputs, *found])
         for count in found:
             named = (f"{count.name}.read{k or ''}" for k in itertools.count())
@@ -36,6 +44,8 @@ def cut(graph: Graph) -> Graph:
                 node.replace_operand(count, read)
             inputs[read] = count
         made.infer_again()
+        if any(v.known is not None and not any(isinstance(e, Sym) for e in v.known.flat) for v in wanted):
+            return None
     settle(made, among=made.inputs[number:])
     used = [v for v in made.inputs[number:] if v.deciding]
     for v in made.inputs[number:]:
@@ -45,7 +55,13 @@ def cut(graph: Graph) -> Graph:
     made.inputs[number:] = used
     made.outputs = [*made.outputs, *(inputs[v] for v in used)]
     made.metadata[COUNTS] = Counts(first, len(used))
-    return made if used else graph
+    return made if used else None
+
+
+def _undecided(graph: Graph) -> list[Value]:
+    """Return what shapes depend on and may be counts."""
+    wanted = {v for node in graph.nodes for v in undecided(node) if _may_count(v)}
+    return [v for node in graph.nodes for v in node.outputs if v in wanted]
 
 
 def _counts(graph: Graph) -> list[Value]:

@@ -104,10 +104,8 @@ class Nonzero(OpDef):
 def counted(x: Value) -> Value:
     """Return how many elements of a value are not 0, as a value of one element."""
     ones = Cast(to="int64")(x if x.dtype == "bool" else Cast(to="bool")(x))
-    total = registry.find("reduce_sum")(axes=(0,), keepdims=True)
-    count = cast(Value, total(Reshape()(ones, np.array([-1]))))
-    count.graph.rename(count, f"{x.name}_count", exact=False)
-    return count
+    total = registry.find("reduce_sum")(axes=tuple(range(x.rank)), keepdims=False) if x.rank else (lambda one: one)
+    return cast(Value, Reshape()(total(ones), np.array([1])))
 
 
 def is_count(count: Any, x: Any, *also: str) -> bool:
