@@ -12,7 +12,7 @@ from collections.abc import Callable
 from math import prod
 
 from renorm.core import dtypes
-from renorm.core.dims import Sym, is_static, static
+from renorm.core.dims import Sym, Symbol, is_static, static, symbols_of
 from renorm.core.inputs import FEW, element_symbols
 from renorm.graph.counts import COUNTS, Counts
 from renorm.graph.deciding import settle, undecided
@@ -59,15 +59,38 @@ def _cut(graph: Graph, counts: Callable[[Graph], list[Value]]) -> Graph | None:
 
 
 def _undecided(graph: Graph) -> list[Value]:
-    """Return what shapes depend on and may be counts."""
-    wanted = {v for node in graph.nodes for v in undecided(node) if _may_count(v)}
+    """Return what shapes depend on and may be counts: not what follows from numbers, which passes compute."""
+    wanted = {v for node in graph.nodes for v in undecided(node) if _may_count(v)} - _of_numbers(graph)
     return [v for node in graph.nodes for v in node.outputs if v in wanted]
+
+
+def _of_numbers(graph: Graph) -> set[Value]:
+    """Return what is computed from numbers that are known, whether inference follows it or not; among these extents
+    that it decides."""
+    found, settled = set[Value](), set[Symbol]()
+
+    def is_number(v: Value) -> bool:
+        if v in found or v.is_constant:
+            return True
+        elements = [] if v.known is None else [e for e in v.known.flat if isinstance(e, Sym)]
+        return v.known is not None and all(settled.issuperset(symbols_of(e)) for e in elements)
+
+    for node in graph.nodes:
+        inputs = [v for v in node.inputs if v is not None]
+        if all(map(is_number, inputs)):
+            found.update(node.outputs)
+        needed = list(undecided(node))
+        if needed and found.issuperset(needed):
+            before = {s for v in inputs for d in v.shape for s in symbols_of(d)}
+            settled.update({s for v in node.outputs for d in v.shape for s in symbols_of(d)} - before)
+    return found
 
 
 def _counts(graph: Graph) -> list[Value]:
     """Return the earliest values that make known what shapes depend on, in order; where nothing follows from such ones,
     what the shapes depend on itself."""
-    wanted = [v for node in graph.nodes for v in undecided(node)]
+    fixed = _of_numbers(graph)
+    wanted = [v for node in graph.nodes for v in undecided(node) if v not in fixed]
     sources = dict[Value, dict[Value, None]]()  # of a value that is known once these are
     for node in ancestors(wanted) if wanted else ():
         operands = [v for v in node.inputs if v is not None and not v.is_constant]
