@@ -113,7 +113,7 @@ def test_random_shapes(seed: int, axes: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("axes", AXES)
-@pytest.mark.parametrize("seed", [*range(6, 30), 73, 89, 90, 102, 138])
+@pytest.mark.parametrize("seed", [*range(6, 30), 73, 89, 90, 102, 138, 157, 187])
 def test_many_random_shapes(seed: int, axes: str) -> None:
     check(seed, axes)
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from renorm import te
 from renorm.errors import InvalidSchedule
-from renorm.expr.bounds import interval
+from renorm.expr.bounds import Intervals, interval
 from renorm.expr.linear import ONES, Linear, Place
 from renorm.expr.mixed_radix import Digit
 from renorm.expr.nodes import Binary, Const, Expr, OpenVar, Var, binary, const, integer_limits, maximum, minimum
@@ -383,6 +383,17 @@ def test_facts_of_extents_bound_indices() -> None:
     assert interval(i * p + j - n * p, ranges, [m - 1 <= p])[1] == 0
     assert interval(i * m + j - n * m * p, ranges, [(n * m * p).equal(24)])[1] < 0
     assert interval(const(23) - n * m * p, ranges, [(n * m * p).equal(24)]) == (-1, -1)
+
+
+def test_guards_bound_quotients_of_indices() -> None:
+    """A row of a plane that is twice as large, in tiles of 25, less a tap: guards speak of what is divided."""
+    a, (i, j), n, k = LoopAlgebra(), OPEN_VARS[:2], SIZES["n"], Var("k")
+    ranges = {i: (const(0), (n * 2 + 24) // 25 - 1), j: (0, 24), k: (0, 1)}
+    guards = [i * 25 - k * 2 + j + 1 >= 0, i * 25 - k * 2 + j + 1 < n * 2, ((i + j + 1) % 2).equal(0)]
+    row = (i * 25 + j + 1) // 2 - k
+    assert Intervals(ranges, tuple(guards), a.intern).is_within(row, n)
+    assert not Intervals(ranges, tuple(guards), a.intern).is_within(row, n - 1)
+    assert not Intervals(ranges, tuple(guards[1:]), a.intern).is_within(row, n)
 
 
 def test_facts_bound_digits_of_open_radix() -> None:

@@ -265,7 +265,20 @@ class Intervals:
         """Return whether an index is one of `size` elements, whatever its variables are."""
         form = self.form(index)
         beyond = form - self.form(size) if isinstance(size, Expr) else form.offset(-size)
-        return self.is_at_most(-form, 0) and self.is_at_most(beyond, -1)
+        return self._is_certain(-form, 0) and self._is_certain(beyond, -1)
+
+    def _is_certain(self, form: Linear, limit: int) -> bool:
+        """Return whether a form never exceeds a number, where guards on x + m*y bound its quotients x//m + y, too: of
+        open extents, when nothing else says so."""
+        if self.is_at_most(form, limit):
+            return True
+        found = tuple(self._of_quotients(form)) if self._plain is not None and self.is_open(form) else ()
+        return bool(found) and self.most(form, (*found, *self._facts), limit) <= limit
+
+    def _of_quotients(self, form: Linear) -> Iterator[Linear]:
+        for atom in dict.fromkeys(factors(x)[0] for x in form.terms):
+            if isinstance(atom, Binary) and atom.op == "//" and is_exact(atom.a):
+                yield from self._of_quotient(atom, self.form(atom.a), self.form(atom.b), self._facts)
 
     def is_at_most(self, form: Linear, limit: int) -> bool:
         """Return whether a form never exceeds a number: facts are tried only as long as that is not known."""
