@@ -287,11 +287,8 @@ def expression(form: Linear, dtype: str, infix: Callable[[str, Expr, Expr], Expr
 
 
 def _of_type(dtype: str, atom: Expr, infix: Callable[[str, Expr, Expr], Expr]) -> Expr:
-    """The atom; a product of open extents in a type, of which forms do not speak."""
-    parts = factors(atom)
-    if not isinstance(parts[0], OpenVar):
-        return atom
-    return reduce(partial(infix, "*"), (cast(dtype, x) for x in parts))
+    """The atom in a type; of a product with open extents, of whose type forms do not speak, each factor."""
+    return reduce(partial(infix, "*"), (cast(dtype, x) for x in factors(atom)))
 
 
 def divided(form: Linear, by: Linear, intern: Intern) -> tuple[Linear, Linear] | None:

@@ -358,7 +358,7 @@ class LoopAlgebra(ExprAlgebra):
         if terms and terms[0][1] < 0:  # begin with what is added, where there is something
             terms.sort(key=lambda term: term[1] < 0)
         dtype = "int64" if any(self._is_wide(atom) for atom, _ in terms) else "int32"  # one type for all indices
-        return expression(Linear({_cast(dtype, atom): k for atom, k in terms}, a.constant), dtype)
+        return expression(Linear(dict(terms), a.constant), dtype)
 
     def _is_wide(self, atom: Expr) -> bool:
         """Return whether an atom that was read from memory, and maybe clamped, takes 64 bits."""
@@ -480,15 +480,6 @@ class LoopAlgebra(ExprAlgebra):
                 return False, set()
             reach = reach.times(digit.count)
         return self.form_span(reach.form(self.intern) - extent)[0] >= 0, taken
-
-
-def _cast(dtype: str, atom: Expr) -> Expr:
-    """The atom in a type; of a product with extents each factor."""
-    first, *extents = factors(atom)
-    found = cast(dtype, first)
-    for x in extents:
-        found = Binary("*", found, cast(dtype, x))
-    return atom if found.dtype == atom.dtype else found
 
 
 def _part(atom: Expr, k: int, extents: Mapping[Var, Place]) -> tuple[Place, Digit] | None:
