@@ -325,3 +325,20 @@ def test_programs_of_any_counts_are_refused_or_run(seed: int) -> None:
             made = Module(replace(program, **rng.choice(changed)), *rest, threads=1)
             made.run(**call)
     compared(module, session, call)
+
+
+SIGNED = "r = ReduceSum<keepdims = 0>(x) q = Floor(r) c = Cast<to = 7>(q)"
+TILED = "u = Unsqueeze(n, z) e = Concat<axis = 0>(u, o) y = Tile(x, e)"
+
+
+@pytest.mark.parametrize("made", ["p = GreaterOrEqual(c, from) n = Cast<to = 7>(p)", "n = Abs(c)", "n = Max(c, from)"])
+def test_what_may_be_negative_is_no_count(made: str) -> None:
+    built = network(f"g (float[N, 3] x) => (float[A, B] y) {HELD} {{ {SIGNED} {made} {TILED} }}")
+    module, session = renorm.compile(built, threads=1), onnxruntime.InferenceSession(built.SerializeToString())
+    rng, sums = np.random.default_rng(0), list[float]()
+    for n in (1, 2, 5, 1, 2, 5):
+        x = rng.standard_normal((n, 3)).astype(np.float32)
+        compared(module, session, {"x": x})
+        sums.append(float(x.sum()))
+    assert min(sums) < -1
+    assert max(sums) > 1

@@ -8,11 +8,11 @@ graph (x: f32[N])                               ->    graph (x: f32[N], c.read: 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from math import prod
 
 from renorm.core import dtypes
-from renorm.core.dims import Sym, Symbol, is_static, static, symbols_of
+from renorm.core.dims import Sym, Symbol, bounds, is_static, static, symbols_of
 from renorm.core.inputs import FEW, element_symbols
 from renorm.graph.counts import COUNTS, Counts
 from renorm.graph.deciding import settle, undecided
@@ -87,16 +87,19 @@ def _of_numbers(graph: Graph) -> set[Value]:
 
 
 def _counts(graph: Graph) -> list[Value]:
-    """Return the earliest values that make known what shapes depend on, in order; where nothing follows from such ones,
-    what the shapes depend on itself."""
+    """Return the earliest values that make known what shapes depend on, in order; what the shapes depend on itself
+    where nothing follows from such ones, or where these may be negative, which extents are not."""
     fixed = _of_numbers(graph)
     wanted = [v for node in graph.nodes for v in undecided(node) if v not in fixed]
     sources = dict[Value, dict[Value, None]]()  # of a value that is known once these are
+    natural = set[Value]()
     for node in ancestors(wanted) if wanted else ():
         operands = [v for v in node.inputs if v is not None and not v.is_constant]
         found = [{} if v.known is not None else sources.get(v) for v in operands]
         of_all = {s: None for f in found for s in f or ()}
-        follows = bool(of_all) and None not in found and all(map(_is_small, operands))
+        follows = bool(of_all) and None not in found and all(map(_is_small, operands)) and natural.issuperset(of_all)
+        if node.op.name in _PLACES or (node.op.name in _RISING and all(_is_natural(v, natural) for v in node.inputs)):
+            natural.update(node.outputs)
         for v in node.outputs:
             if v.known is None and follows:
                 sources[v] = of_all
@@ -104,6 +107,24 @@ def _counts(graph: Graph) -> list[Value]:
                 sources[v] = {v: None}
     chosen = {s for v in wanted for s in sources.get(v, ())}
     return [v for node in graph.nodes for v in node.outputs if v in chosen]
+
+
+# what gives indices or extents, and what gives nothing negative of what is not
+_PLACES = frozenset({"arg_max", "arg_min", "kept_rows", "nonzero", "shape", "size"})
+_RISING = frozenset({
+    *("add", "cast", "concat", "cum_sum", "expand", "flatten", "gather", "gather_elements", "gather_nd", "identity"),
+    *("max", "min", "mul", "reduce_max", "reduce_min", "reduce_prod", "reduce_sum", "reshape", "slice", "split"),
+    *("squeeze", "sum", "tile", "transpose", "unsqueeze"),
+})  # fmt: skip
+
+
+def _is_natural(v: Value | None, found: Container[Value]) -> bool:
+    """Return whether no element is negative. found: of what is computed, values of which that is known."""
+    if v is None or v in found or v.dtype == "bool" or v.dtype.startswith("uint"):
+        return True
+    if v.known is not None:
+        return all(bounds(e)[0] >= 0 for e in v.known.flat if isinstance(e, (int, Sym)))
+    return v.is_constant and v.data is not None and bool((v.data >= 0).all())
 
 
 def _is_small(v: Value) -> bool:
