@@ -131,8 +131,8 @@ class LoopAlgebra(ExprAlgebra):
     def atom(self, op: str, a: Linear, b: Linear) -> Linear:
         """a op b, which cannot be simplified. Of extents it is one itself, with a variable of its own, so that loops,
         sizes and conditions speak of the same."""
-        if op in ("min", "max") and not a.terms and is_of_extents(b):
-            a, b = b, a  # which is the same
+        if op == "min" and not a.terms and is_of_extents(b):  # max(0, n) is padding, whose cases proofs look at
+            a, b = b, a
         if not (is_of_extents(a) and is_of_extents(b) and a.terms):
             return super().atom(op, a, b)
         if op == "//" and b.number is not None and all(k < 0 for k in a.coefficients):
