@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from renorm.core.dims import Dim, Sym, maximum, minimum, substitute, symbols_of
 from renorm.core.extents import LONGEST, Evaluation, plain, read
-from renorm.errors import InvalidInput
+from renorm.errors import InvalidInput, OperandError
 
 N, H, W = Sym("n"), Sym("h"), Sym("w")
 
@@ -79,7 +79,7 @@ def test_values_are_extents(n: int) -> None:
             [[1, ["n", [-1, None]]]],
             [[1, ["n", [0, 1.0]]]],
         ),
-        *(1 << 63, [[1, "n", "h"], [2, "h", "n"]], [[1, *["n"] * 1000]], [[1, "n"]] * 300),
+        *(1 << 63, [[1, "n", "h"], [2, "h", "n"]], [[1, *["n"] * 5000]], [[1, "n"]] * 300),
     ],
 )
 def test_what_is_no_extent_is_refused(data: Any) -> None:
@@ -97,3 +97,18 @@ def test_depth_is_bounded() -> None:
         data = [[1, ["//", data, 3]]]
     with pytest.raises(ValueError, match="is not an extent"):
         read(data)
+
+
+def test_what_is_written_can_be_read() -> None:
+    wide: Dim = sum((Sym(f"s{i}") * Sym(f"t{i}") for i in range(300)), Sym("n"))
+    assert read(plain(wide)) == wide
+    deep: Dim = Sym("n")
+    for k in range(2, 8):
+        deep = (deep * Sym(f"m{k}") + 1) // k
+    assert read(plain(deep)) == deep
+    for k in range(8, 20):
+        deep = (deep * Sym(f"m{k}") + 1) // k
+    with pytest.raises(OperandError, match="quotients in each other"):
+        plain(deep)
+    with pytest.raises(OperandError, match="more than 4096 factors"):
+        plain(sum((Sym(f"s{i}") * Sym(f"t{i}") for i in range(2000)), Sym("n")))

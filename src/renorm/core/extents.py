@@ -16,11 +16,11 @@ from reprlib import repr as short
 from typing import Any
 
 from renorm.core.dims import Dim, Sym, Symbol, product_of, terms
-from renorm.core.errors import InvalidInput
+from renorm.core.errors import InvalidInput, OperandError
 
 LARGEST = 1 << 47  # bytes, elements, iterations: what a process can address on either architecture
 LONGEST = (1 << 31) - 1  # that a symbol may be: loops over open extents count in 32 bits
-_DEPTH, _PARTS = 8, 256  # of a Dim in a file, at most: quotients in quotients, and factors in all
+_DEPTH, _PARTS = 8, 4096  # of a Dim in a file, at most: quotients in quotients, and factors in all
 _OPERATORS: dict[str, Callable[[int, int], int]] = {"//": floordiv, "%": mod, "min": min, "max": max}
 
 
@@ -95,17 +95,26 @@ def _unfit(values: Mapping[str, int], fact: str) -> InvalidInput:
 
 
 def plain(dim: Dim) -> Any:
-    """Return a Dim as JSON has it."""
-    if not isinstance(dim, Sym):
-        return dim
+    """Return a Dim as JSON has it. Raises OperandError for one that `read` would not take."""
+    parts = _PARTS
 
-    def factor(atom: Any) -> Any:
+    def of(dim: Dim, depth: int) -> Any:
+        nonlocal parts
+        if not isinstance(dim, Sym):
+            return dim
+        found = [[k, *(factor(f, depth) for f in factors)] for factors, k in terms(dim)]
+        parts -= len(found) + sum(map(len, found))
+        if parts < 0 or depth == 0:
+            raise OperandError(f"an extent of more than {_PARTS} factors, or {_DEPTH} quotients in each other")
+        return found
+
+    def factor(atom: Any, depth: int) -> Any:
         if not isinstance(atom, Symbol):
-            return [atom[0], plain(atom[1]), plain(atom[2])]
+            return [atom[0], of(atom[1], depth - 1), of(atom[2], depth - 1)]
         most = None if atom.most == inf else int(atom.most)
         return str(atom) if (atom.least, most) == (0, None) else [str(atom), [atom.least, most]]
 
-    return [[k, *map(factor, factors)] for factors, k in terms(dim)]
+    return of(dim, _DEPTH)
 
 
 def read(data: Any) -> Dim:
