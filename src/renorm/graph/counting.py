@@ -87,8 +87,8 @@ def _of_numbers(graph: Graph) -> set[Value]:
 
 
 def _counts(graph: Graph) -> list[Value]:
-    """Return the earliest values that make known what shapes depend on, in order; what the shapes depend on itself
-    where nothing follows from such ones, or where these may be negative, which extents are not."""
+    """Return the earliest values that make known what shapes depend on, in order; of what may be negative, which
+    extents are not, those behind which its sign does not matter."""
     fixed = _of_numbers(graph)
     wanted = [v for node in graph.nodes for v in undecided(node) if v not in fixed]
     sources = dict[Value, dict[Value, None]]()  # of a value that is known once these are
@@ -97,7 +97,8 @@ def _counts(graph: Graph) -> list[Value]:
         operands = [v for v in node.inputs if v is not None and not v.is_constant]
         found = [{} if v.known is not None else sources.get(v) for v in operands]
         of_all = {s: None for f in found for s in f or ()}
-        follows = bool(of_all) and None not in found and all(map(_is_small, operands)) and natural.issuperset(of_all)
+        follows = bool(of_all) and None not in found and all(map(_is_small, operands))
+        follows = follows and (node.op.name in _LINEAR or natural.issuperset(of_all))
         if node.op.name in _PLACES or (node.op.name in _RISING and all(_is_natural(v, natural) for v in node.inputs)):
             natural.update(node.outputs)
         for v in node.outputs:
@@ -109,13 +110,15 @@ def _counts(graph: Graph) -> list[Value]:
     return [v for node in graph.nodes for v in node.outputs if v in chosen]
 
 
-# what gives indices or extents, and what gives nothing negative of what is not
+# what gives indices or extents; what gives nothing negative of what is not; what inference is right about whatever the
+# sign of its operands is
 _PLACES = frozenset({"arg_max", "arg_min", "kept_rows", "nonzero", "shape", "size"})
-_RISING = frozenset({
-    *("add", "cast", "concat", "cum_sum", "expand", "flatten", "gather", "gather_elements", "gather_nd", "identity"),
-    *("max", "min", "mul", "reduce_max", "reduce_min", "reduce_prod", "reduce_sum", "reshape", "slice", "split"),
-    *("squeeze", "sum", "tile", "transpose", "unsqueeze"),
+_LIKE = frozenset({
+    *("add", "cast", "concat", "expand", "flatten", "gather", "gather_elements", "gather_nd", "identity", "mul"),
+    *("reduce_sum", "reshape", "slice", "split", "squeeze", "sum", "tile", "transpose", "unsqueeze"),
 })  # fmt: skip
+_RISING = _LIKE | {"cum_sum", "max", "min", "reduce_max", "reduce_min", "reduce_prod"}
+_LINEAR = _LIKE | {"neg", "sub"}
 
 
 def _is_natural(v: Value | None, found: Container[Value]) -> bool:
