@@ -45,7 +45,7 @@ class NonMaxSuppression(OpDef):
         op = cls(center_point_box=node.attribute("center_point_box", 0))
         kept = op(boxes, scores, np.array([0]) if most is None else most, *thresholds)
         there = registry.find("greater_or_equal")()(kept, np.array(0))
-        return KeptRows()(kept, counted(there), name=node.name)
+        return KeptRows()(kept, counted(there, f"{node.name}_count"), name=node.name)
 
     def to_onnx(self, node: Node, opset: int) -> None:
         """ONNX has no op for this, but for these boxes as rows."""

@@ -101,11 +101,14 @@ class Nonzero(OpDef):
     ]
 
 
-def counted(x: Value) -> Value:
-    """Return how many elements of a value are not 0, as a value of one element."""
+def counted(x: Value, name: str = "") -> Value:
+    """Return how many elements of a value are not 0, as a value of one element. name: a hint, x_count if none is
+    given; extents that follow from it are called so."""
     ones = Cast(to="int64")(x if x.dtype == "bool" else Cast(to="bool")(x))
     total = registry.find("reduce_sum")(axes=tuple(range(x.rank)), keepdims=False) if x.rank else (lambda one: one)
-    return cast(Value, Reshape()(total(ones), np.array([1])))
+    count = cast(Value, total(ones))
+    count.graph.rename(count, name or f"{x.name}_count", exact=False)
+    return cast(Value, Reshape()(count, np.array([1])))
 
 
 def is_count(count: Any, x: Any, *also: str) -> bool:
