@@ -126,7 +126,7 @@ def _is_natural(v: Value | None, found: Container[Value]) -> bool:
     if v is None or v in found or v.dtype == "bool" or v.dtype.startswith("uint"):
         return True
     if v.known is not None:
-        return all(bounds(e)[0] >= 0 for e in v.known.flat if isinstance(e, (int, Sym)))
+        return all(isinstance(e, (int, Sym)) and bounds(e)[0] >= 0 for e in v.known.flat)
     return v.is_constant and v.data is not None and bool((v.data >= 0).all())
 
 
