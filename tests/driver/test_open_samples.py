@@ -46,9 +46,7 @@ WRONG = "wrong: "
 
 CLOSED: dict[str, dict[str, int]] = {
     "conv_transpose": {"in its loops": 9},
-    "group_norm_gradient": {"parts that parallel rounds would compute": 4},
     "resize": {"do not follow from those of the inputs": 4},
-    "winograd_conv_transpose": {"the truth of the expression": 3},
 }
 """Of how many cases each op is compiled for numbers alone, by words of the reason. It may only shrink."""
 
@@ -56,7 +54,10 @@ NUMBERS: dict[str, dict[str, int]] = {
     "gather_nd": {"the last axis of indices": 4},  # how many axes the result has
     "squeeze": {"without axes, all extents must be known": 8},  # the same
     "winograd_conv": {"the window must be known": 18},  # how many products a tile has, and their matrices
-    "winograd_conv_transpose": {"the window must be known": 16},
+    "winograd_conv_transpose": {
+        "the window must be known": 16,
+        "the truth of the expression": 3,  # an output_shape says at which place of a stride the first window begins
+    },
 }
 """Of how many cases an extent decides about what is no extent: a rank, or a number of operations. They stay closed."""
 

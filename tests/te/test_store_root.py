@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import renorm
 from renorm import te
 from renorm.core.errors import InvalidSchedule
 from renorm.tir.nodes import Allocate, For, walk
@@ -93,3 +94,23 @@ def test_a_circle_is_an_error() -> None:
     s[t["total"]].store_root()
     with pytest.raises(InvalidSchedule, match="needed before the loops"):
         te.lower(s, [t["x"], z])
+
+
+@pytest.mark.parametrize("width", [13, None])
+def test_parts_end_where_tails_of_readers_do(width: int | None) -> None:
+    """Rounds of eight read beyond a part of 13, but for the condition of the last round: the parts are disjoint."""
+    w: Any = te.size_var("w") if width is None else width
+    a, k = te.placeholder((3, w), name="a"), te.reduce_axis((0, w), name="k")
+    parts = te.compute((3 * w,), lambda i: a[i // w, i % w] * 2, name="parts")
+    totals = te.compute((3,), lambda g: te.sum(parts[g * w + k], axis=k), name="totals")
+    s = te.create_schedule([parts.op, totals.op])
+    (g,) = s[totals].op.axis
+    s[totals].split(s[totals].op.reduce_axis[0], factor=8)
+    s[parts].compute_at(s[totals], g)
+    s[totals].parallel(g)
+    f = renorm.build(s, [a, parts, totals], "llvm")
+    given = np.random.default_rng(0).standard_normal((3, 13)).astype(np.float32)
+    doubled, summed = np.zeros(39, np.float32), np.zeros(3, np.float32)
+    f(given, doubled, summed)
+    np.testing.assert_array_equal(doubled, 2 * given.reshape(-1))
+    np.testing.assert_allclose(summed, (2 * given).sum(1), rtol=1e-5)

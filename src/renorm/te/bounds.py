@@ -13,7 +13,7 @@ what would be outside (a Load with a predicate), and nothing that is kept depend
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from renorm.core import dtypes
@@ -400,6 +400,8 @@ class Inference:
                 if not any(tensor is t for t in wanted):
                     continue
                 boxes = [self.algebra.relax(self.algebra.rejoined(i), moving) for i in indices]
+                if nest.is_argument:  # what is not read is stored by the round whose part it is
+                    boxes = [self._read_under(*pair, reader, moving) for pair in zip(indices, boxes, strict=True)]
                 found = boxes if found is None else [self._union(a, b) for a, b in zip(found, boxes, strict=True)]
         if found is None:
             return self._argument_region(nest, whole)
@@ -445,6 +447,16 @@ class Inference:
         start = ZERO if self.algebra.form_span(least)[0] >= 0 else least
         reach = most + b_span
         return a_low + start, (reach if self.algebra.is_below(a_span, reach) else a_span) - start
+
+    def _read_under(
+        self, index: Linear, box: tuple[Linear, Linear], reader: Nest, moving: set[Var]
+    ) -> tuple[Linear, Linear]:
+        """What a reader touches along an axis but for what its conditions keep it from: low + form with form < n."""
+        for form, end in _conditions(reader):
+            low, span = index - form, end.offset(-1)
+            if self.algebra.free(low).isdisjoint(moving) and self.algebra.is_at_most(span - box[1], 0):
+                box = low, span
+        return box
 
     def _clip(self, low: Linear, span: Linear, extent: Linear) -> AxisRegion:
         """The part of low .. low + span that is inside the tensor; all of that where little less is read."""
@@ -598,3 +610,15 @@ class Inference:
             elif isinstance(e, Binary) and e.op in ("/", "//", "%") and not isinstance(e.b, Const):
                 is_harmless = is_harmless and dtypes.is_float(e.dtype)  # division by a garbage zero traps
         return is_harmless
+
+
+def _conditions(nest: Nest) -> Iterator[tuple[Linear, Linear]]:
+    """Yield forms, with what they are less than wherever a nest reads."""
+    yield from ((g.form, g.bound) for g in nest.guards if g.axis is not None and not (g.is_lower or g.is_domain))
+    waiting = [nest.body.condition] if isinstance(nest.body, Reduce) and nest.body.condition is not None else []
+    while waiting:
+        e = waiting.pop()
+        if isinstance(e, Binary) and e.op == "&&":
+            waiting += (e.a, e.b)
+        elif isinstance(e, Binary) and e.op == "<" and dtypes.is_int(e.a.dtype):
+            yield nest.terms.linear(e.a), nest.terms.linear(e.b)
