@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from renorm import te
-from renorm.core.errors import InvalidSchedule
+from renorm.core.errors import InvalidExpression, InvalidSchedule
 from renorm.tir import interpret, text
 
 
@@ -393,3 +393,12 @@ def test_stages_are_not_computed_inside_each_other() -> None:
     data, y = np.arange(8, dtype=np.float32), np.zeros(8, np.float32)
     interpret.run(te.lower(s, [x, c]), [data, y])
     np.testing.assert_array_equal(y, 2 * data + 1)
+
+
+def test_what_is_no_value_does_not_redefine() -> None:
+    a = te.placeholder((3, 4), name="a")
+    b = te.compute((3, 4), lambda i, j: a[i, j] + 1, name="b")
+    s = te.create_schedule(b.op)
+    with pytest.raises(InvalidExpression, match="indexed by 1"):
+        s[b].redefine(lambda op: a[0])
+    assert str(te.lower(s, [a, b])) == str(te.lower(te.create_schedule(b.op), [a, b]))

@@ -26,7 +26,6 @@ from renorm.ops import schedules
 from renorm.runtime.report import WorkRecord
 from renorm.te.mirror import Mirror
 from renorm.te.tensor import producers_first
-from renorm.tir.verify import verify
 from renorm.topi import layout
 from renorm.topi.layout import Blocking
 
@@ -130,6 +129,8 @@ def lower_group(graph: Graph, group: Group, target: Target, users: dict[Value, l
         s = _scheduled(group, writes, target, program)
         return _lowered(group, writes, target, s, program, work(program.outs, program.nominal))
     if own.counted:  # where data count nothing there are results all the same, if loops for that can be proved
+        from renorm.tir.verify import verify  # loads the loop IR, which a network out of the cache does without
+
         with suppress(InvalidLoops, InvalidSchedule):
             lowered = _lowered_open(group, writes, target, own, own.offsets | own.counted)
             verify(lowered.kernel, target.machine_target)

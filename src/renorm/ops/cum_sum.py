@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,7 +18,9 @@ from renorm.expr.nodes import Expr, cast, const
 from renorm.graph.attributes import Bool
 from renorm.graph.op import OPAQUE, OpDef, Reject, Sample
 from renorm.graph.types import Operand, f16, f32, i32, i64
-from renorm.te.given_loops import Array, Body, Loops
+
+if TYPE_CHECKING:  # loads the loop IR, which a network out of the cache does without
+    from renorm.te.given_loops import Array, Body, Loops
 
 _LANES = 16  # sums that run side by side, where neighbours in memory are of different ones
 

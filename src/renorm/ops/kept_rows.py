@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,7 +15,9 @@ from renorm.graph.ir import Node
 from renorm.graph.op import OpDef, Reject, Sample
 from renorm.graph.types import Operand, i64
 from renorm.ops.nonzero import is_count
-from renorm.te.given_loops import Array, Loops
+
+if TYPE_CHECKING:  # loads the loop IR, which a network out of the cache does without
+    from renorm.te.given_loops import Array, Loops
 
 
 class KeptRows(OpDef):

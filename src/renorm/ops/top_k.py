@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,7 +18,9 @@ from renorm.graph.attributes import Bool, Int
 from renorm.graph.op import OnnxNode, OpDef, Reject, Sample
 from renorm.graph.types import Operand, bf16, f16, f32, f64, i8, i32, i64, u8
 from renorm.ops.shared.sorting import Entries, key_dtype, merge, order, sort
-from renorm.te.given_loops import Array, Body, Loops
+
+if TYPE_CHECKING:  # loads the loop IR, which a network out of the cache does without
+    from renorm.te.given_loops import Array, Body, Loops
 
 AT_ONCE = 64  # elements that are looked at between two sorts, at least
 _ODD = [1, math.nan, 3, -math.inf, math.nan, math.inf]

@@ -18,7 +18,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from renorm.core.absent_names import missing
 from renorm.core.errors import InvalidExpression, InvalidSchedule, suggest
-from renorm.expr.nodes import Expr
+from renorm.expr.nodes import Expr, as_expr
 from renorm.te import rewriting
 from renorm.te.arguments import checked
 from renorm.te.given_loops import ExternOp
@@ -438,7 +438,7 @@ class Stage:
         What it says is not held against what it was.
         """
         op = self.computed("redefine")
-        self.op = op.with_body(formula(op, *tensors))
+        self.op = op.with_body(as_expr(formula(op, *tensors)))
 
     # -- what primitives have in common
 

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from renorm import te
 from renorm.core import dtypes
 from renorm.expr.nodes import Expr, Not, Var, all_of, any_of, call, cast, select
-from renorm.te.given_loops import Array, Loops
+
+if TYPE_CHECKING:  # loads the loop IR, which a network out of the cache does without
+    from renorm.te.given_loops import Array, Loops
 
 Before = Callable[[Expr, Expr], Expr]  # whether a key comes before another one
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from renorm import te
 from renorm.expr.nodes import Expr, Not, all_of, call, cast, const
 from renorm.ops.shared.sorting import Entries, order, sort
-from renorm.te.given_loops import Array, Body, Loops
+
+if TYPE_CHECKING:  # loads the loop IR, which a network out of the cache does without
+    from renorm.te.given_loops import Array, Body, Loops
 
 _LANES = 16  # kept boxes that one is held against side by side
 
