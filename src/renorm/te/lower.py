@@ -39,7 +39,8 @@ from renorm.expr.nodes import (
 from renorm.expr.rewrite import variables
 from renorm.te import last_rows, open_tiles, storage
 from renorm.te.arguments import checked
-from renorm.te.bounds import GPU_AXES, Guard, Inference, Loop, Nest, axis_values, root_values
+from renorm.te.axes import axis_values
+from renorm.te.bounds import GPU_AXES, Guard, Inference, Loop, Nest, root_values
 from renorm.te.depth import check_depth
 from renorm.te.given_loops import Array, ExternOp, Loops
 from renorm.te.loop_algebra import ONE, ZERO, LoopAlgebra
