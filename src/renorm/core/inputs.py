@@ -80,7 +80,7 @@ def element_symbols(inputs: Iterable[Typed]) -> dict[str, tuple[Sym, ...]]:
 
 
 Reading = Mapping[Symbol, Dim]
-"""What some symbols are."""
+"""By symbols, the extents or numbers that are read in their place."""
 
 
 def readings(

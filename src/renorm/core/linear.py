@@ -73,7 +73,7 @@ class Form(Generic[Atom]):
         return quotient, Form({atom: k % d for atom, k in self.terms.items() if k % d}, self.constant % d)
 
     def modulo(self, d: int) -> Form[Atom]:
-        """What differs from the form by multiples of d; coefficients that are less than d stay, negative ones too."""
+        """Return a form that differs from this one by multiples of d; coefficients below d stay, negative ones too."""
         return Form({x: k if abs(k) < d else k % d for x, k in self.terms.items() if k % d}, self.constant % d)
 
     def without(self, gone: Iterable[Atom]) -> Form[Atom]:

@@ -1,4 +1,4 @@
-"""Where the elements stand that are not zero, and the elements that a condition selects.
+"""Places of the elements that are not zero, and what a condition selects.
 
 How many there are depends on data: an operand says so, which is told before the op runs.
 """

@@ -389,7 +389,7 @@ class Inference:
     def _read_under(
         self, index: Linear, box: tuple[Linear, Linear], reader: Nest, moving: set[Var]
     ) -> tuple[Linear, Linear]:
-        """What a reader touches along an axis but for what its conditions keep it from: low + form with form < n."""
+        """Return the box that a reader touches along an axis where its conditions hold: low + form with form < n."""
         for form, end in _conditions(reader):
             low, span = index - form, end.offset(-1)
             if self.algebra.free(low).isdisjoint(moving) and self.algebra.is_at_most(span - box[1], 0):

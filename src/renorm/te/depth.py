@@ -1,4 +1,4 @@
-"""How deep a program may be: loops and expressions that stand within each other."""
+"""Limits of a program: how deep loops and expressions stand within each other, and how many arrays there are."""
 
 from __future__ import annotations
 

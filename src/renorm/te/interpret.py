@@ -56,7 +56,7 @@ def run(outs: Sequence[Tensor], arrays: Mapping[Tensor, Array]) -> list[Array]:
 
 
 def _given(op: ExternOp, done: Mapping[Tensor, Array]) -> Array:
-    """What given loops store; a number where they store nothing, as kernels leave one."""
+    """Return what given loops store; a number where they store nothing, as kernels leave one."""
     arrays = [np.ascontiguousarray(converted(done[t], t.dtype)) for t in op.input_tensors]
     result = np.zeros(op.tensor.shape, dtypes.numpy_dtype(op.tensor.dtype))
     if result.size:  # what is empty has no loops in a kernel either
