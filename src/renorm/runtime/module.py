@@ -133,7 +133,9 @@ class Module:
     take turns.
 
     A program may be open: then each call has the extents that the shapes of its inputs say. What runs of the same
-    extents share is kept for the last TABLES of them; code, weights and arenas are the same for all.
+    extents share is kept for the last TABLES of them; code, weights and arenas are the same for all. Extents that
+    data decide (Program.counts) are read once the steps in front of them have run; the rest runs for these, in the same
+    arena.
 
     A module for another machine can be looked at and saved, not run.
 
