@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from renorm.core.dims import Dim, Sym, bounds, maximum, minimum, regrouping, same_padding, substitute
+from renorm.core.dims import Dim, Sym, bounds, maximum, minimum, substitute
+from renorm.core.shapes import regrouping, same_padding
 
 N, H = Sym("N"), Sym("H")
 

@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from renorm.core import dims
-from renorm.core.dims import Dim, Sym, is_static, regrouping, static
+from renorm.core import shapes
+from renorm.core.dims import Dim, Sym, is_static, static
+from renorm.core.shapes import regrouping
 from renorm.graph.channels import MOST, Carry
 from renorm.graph.op import Alias
 
@@ -103,10 +104,10 @@ class Strided(AxisStep):
 
     def taken(self, shape: Extents) -> list[tuple[Dim, int, Dim]]:
         """Return (start, step, count) of what is taken along each axis, of known shape or with symbols."""
-        return [dims.sliced(e, s) for e, s in zip(shape, self.slices)]
+        return [shapes.sliced(e, s) for e, s in zip(shape, self.slices)]
 
     def extents(self, shape: Extents) -> Extents:
-        return tuple(None if e is None else dims.sliced(e, s)[2] for e, s in zip(shape, self.slices))
+        return tuple(None if e is None else shapes.sliced(e, s)[2] for e, s in zip(shape, self.slices))
 
     def labels(self, shape: Extents, labels: Labels) -> Labels | None:
         ends = (end for own, s in zip(labels, self.slices) if own is not None for end in (s.start, s.stop))

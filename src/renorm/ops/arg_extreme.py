@@ -8,9 +8,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from renorm import te, topi
-from renorm.core.dims import Dim, normalize_axis, take
+from renorm.core.dims import Dim, take
 from renorm.core.dtypes import NUMBERS
 from renorm.core.errors import OperandError
+from renorm.core.shapes import normalize_axis
 from renorm.graph.attributes import Bool, Int
 from renorm.graph.op import REDUCTION, OpDef, Reject, Sample
 from renorm.graph.types import Operand, f16, f32, f64, i32, u8

@@ -8,9 +8,10 @@ import numpy as np
 
 from renorm import te, topi
 from renorm.core import dtypes
-from renorm.core.dims import Shape, is_scalar
+from renorm.core.dims import Shape
 from renorm.core.dtypes import NUMBERS
 from renorm.core.errors import OperandError
+from renorm.core.shapes import is_scalar
 from renorm.expr.nodes import Expr, maximum, minimum
 from renorm.graph.op import OnnxNode, Reject, Sample
 from renorm.graph.types import Operand, f16, f32, f64, i8, i64

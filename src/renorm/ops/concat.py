@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from renorm.core import dims
+from renorm.core import dims, shapes
 from renorm.core.dims import Dim
 from renorm.core.errors import OperandError
 from renorm.graph.attributes import Int
@@ -39,7 +39,7 @@ class Concat(Movement):
         if not xs:
             raise OperandError("concat needs at least one operand")
         rank = len(xs[0].shape)
-        axis = dims.normalize_axis(self.axis, rank)
+        axis = shapes.normalize_axis(self.axis, rank)
         shape: list[Dim] = list(xs[0].shape)
         for x in xs[1:]:
             if len(x.shape) != rank:

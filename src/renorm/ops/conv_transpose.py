@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from renorm import te
-from renorm.core import dims
+from renorm.core import dims, shapes
 from renorm.core.dims import Dim, is_static, static, take
 from renorm.core.dtypes import FLOATS
 from renorm.core.errors import OperandError
@@ -78,7 +78,7 @@ class ConvTranspose(Windowed):
             raise OperandError(f"{self.name}: output_shape {list(stated)} needs one value for each of {rank} axes")
         found: list[tuple[Dim, Dim, Dim]] = []
         for i, (e, k, s, d) in enumerate(zip(spatial, kernel, strides, dilations, strict=True)):
-            whole = dims.transposed_extent(e, k, s, d, 0, 0, extra[i])
+            whole = shapes.transposed_extent(e, k, s, d, 0, 0, extra[i])
             if stated is None and not self.auto_pad.startswith("SAME"):
                 extent = whole - sum(pads[i])
                 if isinstance(extent, int) and extent < 1:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from renorm import te
-from renorm.core import dims
+from renorm.core import dims, shapes
 from renorm.core.dims import Shape
 from renorm.core.dtypes import NUMBERS, compute_dtype
 from renorm.core.errors import OperandError
@@ -39,11 +39,11 @@ class CumSum(OpDef):
     def infer(self, x: Operand, axis: Operand) -> Shape:
         if axis.known is None or axis.shape not in ((), (1,)):
             raise OperandError(f"cum_sum: {axis} is not a scalar that is known at compile time")
-        dims.normalize_axis(dims.number(axis.known.reshape(-1)[0], "cum_sum: its axis"), x.rank)
+        shapes.normalize_axis(dims.number(axis.known.reshape(-1)[0], "cum_sum: its axis"), x.rank)
         return x.shape
 
     def compute(self, x: te.Tensor, axis: np.ndarray[Any, Any]) -> te.Tensor:
-        along = dims.normalize_axis(int(axis.reshape(-1)[0]), x.ndim)
+        along = shapes.normalize_axis(int(axis.reshape(-1)[0]), x.ndim)
         rounds = math.prod(_rounds(x.shape, along))
         body = _running(along, self.exclusive, self.reverse)
         return te.extern(x.shape, [x], body, name="cum_sum", rounds=rounds)

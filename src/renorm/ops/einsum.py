@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from renorm import te
-from renorm.core.dims import Dim, broadcast
+from renorm.core.dims import Dim
 from renorm.core.dtypes import FLOATS
 from renorm.core.errors import OperandError
+from renorm.core.shapes import broadcast
 from renorm.graph.attributes import String
 from renorm.graph.ir import Node
 from renorm.graph.op import OUT_ELEMENTWISE_FUSABLE, OpDef, Reject, Sample

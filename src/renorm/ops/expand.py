@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from renorm.core import dims
+from renorm.core import dims, shapes
 from renorm.graph.index_map import Moved, Regrouped, Repeated
 from renorm.graph.op import BROADCAST, Reject, Sample
 from renorm.graph.types import boolean, f16, f32, i64
@@ -24,7 +24,7 @@ class Expand(Movement):
         return max(len(x.shape), dims.static(static[0].shape, "the shape operand")[0])
 
     def index_map(self, x: Any, shape: Any) -> Moved:
-        to = dims.broadcast(x.shape, shape.tolist())
+        to = shapes.broadcast(x.shape, shape.tolist())
         own = (1,) * (len(to) - len(x.shape)) + tuple(x.shape)
         return Moved(x, Regrouped(own), Repeated(tuple(e if d == 1 else 1 for d, e in zip(own, to))))
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from renorm import te, topi
-from renorm.core import dims
+from renorm.core import dims, shapes
 from renorm.core.dims import Dim, is_static, static
 from renorm.core.errors import OperandError
 from renorm.expr.nodes import Expr
@@ -62,12 +62,12 @@ class Gather(Injective):
     onnx = {"Gather": 1}
 
     def infer(self, x: Operand, indices: Operand) -> tuple[Dim, ...]:
-        axis = dims.normalize_axis(self.axis, x.rank)
+        axis = shapes.normalize_axis(self.axis, x.rank)
         check_indices(x, axis, indices)
         return (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
 
     def compute(self, x: te.Tensor, indices: te.Tensor) -> te.Tensor:
-        return topi.take(x, indices, dims.normalize_axis(self.axis, x.ndim), "from_end")
+        return topi.take(x, indices, shapes.normalize_axis(self.axis, x.ndim), "from_end")
 
     def reference(self, x: Any, indices: Any) -> Any:
         return np.take(x, within(indices, np.shape(x)[self.axis]), self.axis)
@@ -107,7 +107,7 @@ class GatherElements(Injective):
     onnx = {"GatherElements": 11}
 
     def infer(self, x: Operand, indices: Operand) -> dims.Shape:
-        axis = dims.normalize_axis(self.axis, x.rank)
+        axis = shapes.normalize_axis(self.axis, x.rank)
         if x.rank != indices.rank:
             raise OperandError(f"gather_elements: {x} and {indices} have different ranks")
         for a, (own, wanted) in enumerate(zip(x.shape, indices.shape)):
@@ -121,7 +121,7 @@ class GatherElements(Injective):
         return indexed(node, self.axis)
 
     def compute(self, x: te.Tensor, indices: te.Tensor) -> te.Tensor:
-        axis = dims.normalize_axis(self.axis, x.ndim)
+        axis = shapes.normalize_axis(self.axis, x.ndim)
 
         def element(*i: Expr) -> Expr:
             return x[(*i[:axis], topi.within(indices[i], x.shape[axis]), *i[axis + 1 :])]

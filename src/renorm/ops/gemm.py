@@ -10,9 +10,10 @@ from numpy import einsum
 
 from renorm import te
 from renorm.core import dtypes
-from renorm.core.dims import Dim, spreads, take
+from renorm.core.dims import Dim, take
 from renorm.core.dtypes import FLOATS, is_float
 from renorm.core.errors import OperandError
+from renorm.core.shapes import spreads
 from renorm.graph.attributes import Bool, Float
 from renorm.graph.channels import ChannelMap
 from renorm.graph.deferred import times

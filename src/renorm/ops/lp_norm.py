@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from renorm import te
-from renorm.core.dims import normalize_axis
 from renorm.core.dtypes import FLOATS
 from renorm.core.errors import OperandError
+from renorm.core.shapes import normalize_axis
 from renorm.graph.attributes import Int
 from renorm.graph.op import REDUCTION, OpDef, Reject, Sample
 from renorm.graph.types import Operand, bf16, f16, f32, f64

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from renorm import te, topi
-from renorm.core.dims import Dim, broadcast, take
+from renorm.core.dims import Dim, take
 from renorm.core.dtypes import FLOATS
 from renorm.core.errors import OperandError
+from renorm.core.shapes import broadcast
 from renorm.graph import registry
 from renorm.graph.channels import ChannelMap
 from renorm.graph.deferred import times

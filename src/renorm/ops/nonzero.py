@@ -13,8 +13,9 @@ from typing import Any, cast
 import numpy as np
 
 from renorm import te
-from renorm.core.dims import Dim, normalize_axis
+from renorm.core.dims import Dim
 from renorm.core.errors import OperandError
+from renorm.core.shapes import normalize_axis
 from renorm.graph import registry
 from renorm.graph.ir import Node, Value
 from renorm.graph.op import OnnxNode, OpDef, Reject, Sample

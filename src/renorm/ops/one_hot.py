@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from renorm import te
-from renorm.core import dims
+from renorm.core import shapes
 from renorm.core.dims import Dim
 from renorm.core.dtypes import NUMBERS
 from renorm.core.errors import OperandError
@@ -30,13 +30,13 @@ class OneHot(Injective):
     def infer(self, indices: Operand, depth: Operand, values: Operand) -> tuple[Dim | None, ...]:
         if depth.shape not in ((), (1,)):
             raise OperandError(f"one_hot: {depth} is not a scalar")
-        axis = dims.normalize_axis(self.axis, indices.rank + 1)
+        axis = shapes.normalize_axis(self.axis, indices.rank + 1)
         extent = None if depth.known is None else depth.known.reshape(-1)[0]
         extent = int(extent) if isinstance(extent, (float, np.generic)) else extent
         return (*indices.shape[:axis], extent, *indices.shape[axis:])
 
     def compute(self, indices: te.Tensor, depth: np.ndarray[Any, Any], values: te.Tensor) -> te.Tensor:
-        axis, extent = dims.normalize_axis(self.axis, indices.ndim + 1), depth.reshape(-1)[0]
+        axis, extent = shapes.normalize_axis(self.axis, indices.ndim + 1), depth.reshape(-1)[0]
         extent = extent if isinstance(extent, Expr) else int(extent)  # an open one counts as a number
 
         def element(*i: Expr) -> Expr:

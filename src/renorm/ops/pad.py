@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from renorm.core import dims, dtypes
+from renorm.core import dims, dtypes, shapes
 from renorm.core.errors import OperandError
 from renorm.graph.attributes import String
 from renorm.graph.index_map import Moved, Padded
@@ -53,7 +53,7 @@ class Pad(Movement):
         return "Pad", {"pads" if opset >= 2 else "paddings": pads.data.tolist(), **attributes, **number}, [x]
 
     def index_map(self, x: Any, pads: Any, value: Any, axes: Any) -> Moved:
-        if value is not None and not dims.is_scalar(value.shape):
+        if value is not None and not shapes.is_scalar(value.shape):
             raise OperandError(f"pad: {value} is not a scalar")
         pairs = self.around(len(x.shape), pads.tolist(), axes)
         found = Moved(x, Padded(tuple(pairs), value, self.mode))
@@ -71,7 +71,7 @@ class Pad(Movement):
     def around(self, rank: int, pads: Any, axes: Any) -> list[tuple[Any, Any]]:
         """(before, after) of each axis of x."""
         chosen = (
-            [dims.normalize_axis(dims.number(a, "pad: its axis"), rank) for a in axes]
+            [shapes.normalize_axis(dims.number(a, "pad: its axis"), rank) for a in axes]
             if axes is not None
             else list(range(rank))
         )

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from renorm.core import dims
+from renorm.core import shapes
 from renorm.core.dims import Shape
 from renorm.core.dtypes import NUMBERS
 from renorm.core.errors import OperandError
@@ -27,7 +27,7 @@ class Prelu(Elementwise):
     onnx_ignored = ("consumed_inputs",)
 
     def infer(self, x: Operand, slope: Operand) -> Shape:
-        joint = dims.broadcast(x.shape, slope.shape)
+        joint = shapes.broadcast(x.shape, slope.shape)
         if len(joint) != x.rank or any(a == 1 and b not in (1, a) for a, b in zip(x.shape, joint)):
             raise OperandError(f"prelu({x}, {slope}): slope is larger than x, which it is broadcast to")
         return joint

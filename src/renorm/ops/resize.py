@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from renorm import te
-from renorm.core.dims import Dim, is_static, normalize_axis
+from renorm.core.dims import Dim, is_static
 from renorm.core.dtypes import ALL, is_float
 from renorm.core.errors import OperandError
+from renorm.core.shapes import normalize_axis
 from renorm.expr.extents import same_extent
 from renorm.graph.attributes import Bool, Float, Ints, String
 from renorm.graph.channels import Carry, every

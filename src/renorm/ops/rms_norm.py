@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from renorm import te
-from renorm.core.dims import normalize_axis
 from renorm.core.dtypes import FLOATS, compute_dtype
+from renorm.core.shapes import normalize_axis
 from renorm.graph.op import Reject, Sample
 from renorm.graph.types import bf16, f16, f32, f64
 from renorm.ops.layer_norm import LastAxesNorm

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from renorm.core import dims
+from renorm.core import dims, shapes
 from renorm.core.dims import Dim, Sym
 from renorm.core.errors import OperandError
 from renorm.graph.index_map import Moved, Strided
@@ -44,14 +44,14 @@ class Slice(Movement):
             step = 1 if steps is None else step
             shape[axis] = None
             if start is not None and end is not None and isinstance(step, int):
-                shape[axis] = dims.sliced(x.shape[axis], _slice(start, end, step))[2]
+                shape[axis] = shapes.sliced(x.shape[axis], _slice(start, end, step))[2]
         return tuple(shape)
 
     @staticmethod
     def _axes(rank: int, axes: Any, like: Sequence[Dim]) -> list[int]:
         """The axes that bounds belong to, in order."""
         given = range(dims.static(like)[0]) if axes is None else [dims.number(a, "slice: its axis") for a in axes]
-        found = [dims.normalize_axis(a, rank) for a in given]
+        found = [shapes.normalize_axis(a, rank) for a in given]
         if len(set(found)) < len(found):
             raise OperandError(f"slice: axes {list(given)} name an axis twice")
         return found

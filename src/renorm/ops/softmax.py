@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from renorm import te
-from renorm.core.dims import normalize_axis
 from renorm.core.dtypes import FLOATS
+from renorm.core.shapes import normalize_axis
 from renorm.graph.attributes import Bool, Int
 from renorm.graph.ir import Node
 from renorm.graph.op import REDUCTION, OnnxNode, OpDef, Reject, Sample

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from renorm.core import dims
+from renorm.core import dims, shapes
 from renorm.core.dims import Dim
 from renorm.core.errors import OperandError
 from renorm.graph.attributes import Int
@@ -38,7 +38,7 @@ class Split(Movement):
         count = node.attribute("num_outputs")
         if sizes is None and count is None:
             count = len(node.outputs)
-            extent = x.shape[dims.normalize_axis(node.attribute("axis", 0), x.rank)]
+            extent = x.shape[shapes.normalize_axis(node.attribute("axis", 0), x.rank)]
             if isinstance(extent, int) and extent % count:
                 raise OperandError(f"Split: {count} outputs do not divide extent {extent}", do="give the sizes (split)")
         return cls(axis=node.attribute("axis", 0), num_outputs=None if sizes is not None else count)(
@@ -58,7 +58,7 @@ class Split(Movement):
         return [piece] * (count - 1) + [last]
 
     def infer(self, x: Operand, sizes: Operand | None) -> list[tuple[Dim | None, ...]]:
-        axis = dims.normalize_axis(self.axis, x.rank)
+        axis = shapes.normalize_axis(self.axis, x.rank)
         if (sizes is None) == (self.num_outputs is None):
             raise OperandError(f"split({x}): give either sizes or num_outputs")
         if sizes is not None and sizes.known is None:
@@ -73,7 +73,7 @@ class Split(Movement):
         return [(*x.shape[:axis], piece, *x.shape[axis + 1 :]) for piece in pieces]
 
     def index_map(self, x: Any, sizes: Any) -> list[IndexMap] | None:
-        axis = dims.normalize_axis(self.axis, len(x.shape))
+        axis = shapes.normalize_axis(self.axis, len(x.shape))
         pieces = self.extents(x.shape[axis], None if sizes is None else sizes.tolist())
         if any(p is None for p in pieces):
             return None

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from renorm.core import dims
+from renorm.core import dims, shapes
 from renorm.core.errors import OperandError
 from renorm.graph.attributes import Ints
 from renorm.graph.index_map import Moved, Regrouped
@@ -29,7 +29,7 @@ class Squeeze(Movement):
 
     def to_onnx(self, node: Any, opset: int) -> Any:
         rank = node.operands[0].rank
-        axes = None if self.axes is None else sorted({dims.normalize_axis(a, rank) for a in self.axes})
+        axes = None if self.axes is None else sorted({shapes.normalize_axis(a, rank) for a in self.axes})
         return axes_operand.write("Squeeze", node, axes, opset)
 
     def index_map(self, x: Any) -> Moved:
@@ -37,7 +37,7 @@ class Squeeze(Movement):
         if self.axes is None and not dims.is_static(shape):
             raise OperandError(f"squeeze({x}): without axes, all extents must be known")
         ones = [a for a, d in enumerate(shape) if d == 1]
-        gone = ones if self.axes is None else sorted({dims.normalize_axis(a, len(shape)) for a in self.axes})
+        gone = ones if self.axes is None else sorted({shapes.normalize_axis(a, len(shape)) for a in self.axes})
         for a in gone:
             if isinstance(shape[a], int) and shape[a] != 1:
                 raise OperandError(f"squeeze({x}): axis {a} has extent {shape[a]}, not 1")
@@ -77,7 +77,7 @@ class Unsqueeze(Movement):
 
     def places(self, rank: int) -> list[int]:
         """The new axes of y, counted from the front."""
-        new = sorted(dims.normalize_axis(a, rank + len(self.axes)) for a in self.axes)
+        new = sorted(shapes.normalize_axis(a, rank + len(self.axes)) for a in self.axes)
         if len(set(new)) < len(new):
             raise OperandError(f"unsqueeze: axes {list(self.axes)} name a place twice")
         return new

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from renorm import te
-from renorm.core.dims import Dim, normalize_axis, take
+from renorm.core.dims import Dim, take
 from renorm.core.dtypes import NUMBERS
 from renorm.core.errors import OperandError
+from renorm.core.shapes import normalize_axis
 from renorm.expr.nodes import Expr, any_of, cast, const
 from renorm.graph.attributes import Bool, Int
 from renorm.graph.op import OnnxNode, OpDef, Reject, Sample

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from renorm import te, topi
-from renorm.core import dims
+from renorm.core import shapes
 from renorm.core.dims import Shape
 from renorm.core.dtypes import FLOATS, NUMBERS
 from renorm.core.errors import OperandError
@@ -28,7 +28,7 @@ class Variadic(Elementwise):
     def infer(self, xs: Sequence[Operand]) -> Shape:
         if not xs:
             raise OperandError(f"{self.name} needs at least one operand")
-        return dims.broadcast(*(x.shape for x in xs))
+        return shapes.broadcast(*(x.shape for x in xs))
 
     def compute(self, xs: Sequence[te.Tensor]) -> te.Tensor:
         return topi.elementwise(lambda *e: self.element(*e), *xs, name=self.name, dtype=xs[0].dtype)
@@ -46,7 +46,7 @@ class Variadic(Elementwise):
             return None
         total = xs[0]
         for x in xs[1:]:
-            total = (dims.broadcast(total[0], x[0]), exact.elementwise(step, total, x))
+            total = (shapes.broadcast(total[0], x[0]), exact.elementwise(step, total, x))
         return total[1]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from renorm import ops
-from renorm.core.dims import normalize_axis
+from renorm.core.shapes import normalize_axis
 from renorm.graph.ir import Value
 from renorm.graph.rewrite import Match, Plan, Rewrite, node_of
 

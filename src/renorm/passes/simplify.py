@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from renorm import ops
-from renorm.core.dims import normalize_axis
 from renorm.core.lazy import cached_property
+from renorm.core.shapes import normalize_axis
 from renorm.graph.ir import Node, Value
 from renorm.graph.rewrite import Match, Plan, Rewrite, any_op, node_of
 from renorm.ops.shared.reshaping import reshaped_to, told_by_numbers

@@ -7,7 +7,7 @@ from math import prod
 from typing import Any
 
 from renorm import te
-from renorm.core import dims, dtypes
+from renorm.core import dims, dtypes, shapes
 from renorm.core.absent_names import missing
 from renorm.core.errors import OperandError
 from renorm.expr import nodes
@@ -37,7 +37,7 @@ def prelu(x: te.Tensor, slope: te.Tensor, axis: int = 1) -> te.Tensor:
 
 def _per_channel(name: str, x: te.Tensor, axis: int, **parameters: te.Tensor) -> int:
     """`axis` counted from the front; raises OperandError for parameters without one element per index of it."""
-    at = dims.normalize_axis(axis, len(x.shape))
+    at = shapes.normalize_axis(axis, len(x.shape))
     wrong = [f"{n} has shape {p.shape}" for n, p in parameters.items() if p.shape != (x.shape[at],)]
     if wrong:
         raise OperandError(f"topi.nn.{name}: axis {at} of {x.name} {x.shape} has {x.shape[at]} channels", wrong)
@@ -130,8 +130,8 @@ def conv2d_nchw(
         )
     (sh, sw), (dh, dw) = _pair("stride", stride), _pair("dilation", dilation)
     top, left, bottom, right = _padding(padding, (kh - 1) * dh, (kw - 1) * dw)
-    out_h = dims.static([dims.convolution_extent(h, kh, sh, dh, top, bottom)])[0]
-    out_w = dims.static([dims.convolution_extent(w, kw, sw, dw, left, right)])[0]
+    out_h = dims.static([shapes.convolution_extent(h, kh, sh, dh, top, bottom)])[0]
+    out_w = dims.static([shapes.convolution_extent(w, kw, sw, dw, left, right)])[0]
     if out_h < 0 or out_w < 0:
         raise OperandError(
             f"topi.nn.conv2d_nchw: {Filter.name} {Filter.shape} does not fit into {Input.name} {Input.shape}"

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from math import prod as product
 
 from renorm import te
-from renorm.core import dims, dtypes
+from renorm.core import dims, dtypes, shapes
 from renorm.core.errors import OperandError
 from renorm.expr.nodes import COMBINERS, Expr, Reduce, any_of, as_expr, binary, call, cast, const, select
 from renorm.te import tag
@@ -24,7 +24,7 @@ def reduced_axes(axis: Axis, rank: int) -> tuple[int, ...]:
     if axis is None:
         return tuple(range(rank))
     given = (axis,) if isinstance(axis, int) else axis
-    return tuple(sorted({dims.normalize_axis(a, rank) for a in given}))
+    return tuple(sorted({shapes.normalize_axis(a, rank) for a in given}))
 
 
 def reduced_shape(shape: Sequence[dims.Dim], gone: Sequence[int], keepdims: bool) -> dims.Shape:

@@ -9,7 +9,7 @@ from operator import mul
 from typing import Any, NamedTuple
 
 from renorm import te
-from renorm.core import dims, dtypes
+from renorm.core import dims, dtypes, shapes
 from renorm.core.errors import OperandError
 from renorm.core.spans import decided
 from renorm.expr.bounds import open_truth
@@ -36,7 +36,7 @@ from renorm.te.tensor import element_of
 def transpose(a: te.Tensor, axes: Sequence[int] | None = None) -> te.Tensor:
     """Axis k of the result is axis axes[k] of a; without axes the order is reversed."""
     rank = len(a.shape)
-    order = [dims.normalize_axis(k, rank) for k in axes] if axes is not None else list(range(rank))[::-1]
+    order = [shapes.normalize_axis(k, rank) for k in axes] if axes is not None else list(range(rank))[::-1]
     if sorted(order) != list(range(rank)):
         raise OperandError(f"topi.transpose: axes {axes} of {a.name} {list(a.shape)}", ["expected each axis once"])
 
@@ -60,7 +60,7 @@ def reshape(a: te.Tensor, newshape: Sequence[Extent]) -> te.Tensor:
         to[to.index(-1)] = total // known if known != 0 else 0
     if decided("==", dims.bounds(dims.size(to) - total)) is False:
         raise OperandError(f"cannot reshape {list(a.shape)} to {to}", [f"{total} elements and {dims.size(to)}"])
-    runs = dims.regrouping(before, to)
+    runs = shapes.regrouping(before, to)
     only_ones = [n for n in before if n != 1] == [n for n in to if n != 1]  # come and go
     shape = tuple(open_dims.extent(d) for d in to)
 
@@ -103,7 +103,7 @@ def unravel(flat: Expr, shape: Sequence[int]) -> list[Expr]:
 @checked("topi.")
 def expand_dims(a: te.Tensor, axis: int, num_newaxis: int = 1) -> te.Tensor:
     """Axes of extent 1 inserted at `axis`."""
-    at = dims.normalize_axis(axis, len(a.shape) + 1)
+    at = shapes.normalize_axis(axis, len(a.shape) + 1)
     if num_newaxis < 0:
         raise OperandError(f"topi.expand_dims: {num_newaxis} new axes")
     return unsqueeze(a, range(at, at + num_newaxis))
@@ -113,7 +113,7 @@ def expand_dims(a: te.Tensor, axis: int, num_newaxis: int = 1) -> te.Tensor:
 def unsqueeze(x: te.Tensor, axes: Sequence[int]) -> te.Tensor:
     """Axes of extent 1, at these places of the result."""
     rank = len(x.shape) + len(axes)
-    new = {dims.normalize_axis(a, rank) for a in axes}
+    new = {shapes.normalize_axis(a, rank) for a in axes}
     if len(new) != len(axes):
         raise OperandError(f"topi.unsqueeze: axes {list(axes)} name one place twice")
     old = iter(x.shape)
@@ -127,7 +127,7 @@ def squeeze(a: te.Tensor, axis: int | Sequence[int] | None = None) -> te.Tensor:
     if axis is None:
         gone = {k for k, extent in enumerate(a.shape) if extent == 1}
     else:
-        gone = {dims.normalize_axis(k, rank) for k in ([axis] if isinstance(axis, int) else axis)}
+        gone = {shapes.normalize_axis(k, rank) for k in ([axis] if isinstance(axis, int) else axis)}
     wide = [k for k in sorted(gone) if a.shape[k] != 1]
     if wide:
         raise OperandError(f"cannot squeeze axis {wide[0]} of {list(a.shape)}", ["its extent is not 1"])
@@ -150,7 +150,7 @@ def concatenate(a_tuple: Sequence[te.Tensor], axis: int = 0) -> te.Tensor:
     if not a_tuple:
         raise OperandError("topi.concatenate: there are no tensors")
     first = a_tuple[0]
-    at = dims.normalize_axis(axis, len(first.shape))
+    at = shapes.normalize_axis(axis, len(first.shape))
     others = [k for k in range(first.ndim) if k != at]
     if any(
         t.dtype != first.dtype or t.ndim != first.ndim or any(differ(t.shape[k], first.shape[k]) for k in others)
@@ -193,14 +193,14 @@ def stack(a: Sequence[te.Tensor], axis: int = 0) -> te.Tensor:
     """Tensors of one shape along a new axis."""
     if len({t.shape for t in a}) != 1:
         raise OperandError("topi.stack: expected tensors of one shape", [f"{t.name} {list(t.shape)}" for t in a])
-    at = dims.normalize_axis(axis, len(a[0].shape) + 1)
+    at = shapes.normalize_axis(axis, len(a[0].shape) + 1)
     return concatenate([unsqueeze(t, [at]) for t in a], at)
 
 
 @checked("topi.")
 def split(ary: te.Tensor, indices_or_sections: int | Sequence[int], axis: int = 0) -> list[te.Tensor]:
     """Pieces of ary along `axis`: so many equal ones, or cut at these indices (as numpy.split)."""
-    at = dims.normalize_axis(axis, len(ary.shape))
+    at = shapes.normalize_axis(axis, len(ary.shape))
     extent = ary.shape[at]
     if isinstance(indices_or_sections, int):
         if indices_or_sections < 1 or extent % indices_or_sections:
@@ -270,7 +270,7 @@ def gather_ranges(x: te.Tensor, ranges: Sequence[range | Taken]) -> te.Tensor:
 @checked("topi.")
 def flip(a: te.Tensor, axis: int = 0) -> te.Tensor:
     """a backwards along `axis`."""
-    at = dims.normalize_axis(axis, len(a.shape))
+    at = shapes.normalize_axis(axis, len(a.shape))
     return gather_ranges(a, [range(n)[::-1] if k == at else range(n) for k, n in enumerate(a.shape)])
 
 
@@ -285,7 +285,7 @@ def take(a: te.Tensor, indices: te.Tensor, axis: int | None = None, mode: str = 
         raise OperandError(f"topi.take: {mode!r} is not a mode", ["known: clip, wrap, from_end"])
     if axis is None:
         a, axis = reshape(a, (prod(a.shape),)), 0
-    at, rank = dims.normalize_axis(axis, len(a.shape)), len(indices.shape)
+    at, rank = shapes.normalize_axis(axis, len(a.shape)), len(indices.shape)
     if not dtypes.is_int(indices.dtype):
         raise OperandError(f"topi.take: indices are {indices.dtype}", ["expected integers"])
     extent = a.shape[at]

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from renorm import ops
-from renorm.core.dims import normalize_axis
 from renorm.core.errors import InvalidModel, UnsupportedOp
+from renorm.core.shapes import normalize_axis
 from renorm.frontends.tflite import activations
 from renorm.frontends.tflite.flatbuffer import Table
 from renorm.frontends.tflite.operator import Operator, Result

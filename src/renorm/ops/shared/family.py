@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from renorm import te, topi
-from renorm.core import dims, dtypes
+from renorm.core import dtypes, shapes
 from renorm.core.dims import Shape
 from renorm.expr.nodes import Expr, Var, as_expr
 from renorm.expr.rewrite import levels, walk
@@ -61,7 +61,7 @@ class Elementwise(OpDef):
         raise NotImplementedError(f"{self.name} has no numpy")
 
     def infer(self, *operands: Operand) -> Shape:
-        return dims.broadcast(*(o.shape for o in operands))
+        return shapes.broadcast(*(o.shape for o in operands))
 
     def fusion_of(self, operands: Sequence[TensorType | None]) -> Fusion:
         return ELEMENTWISE if len({o.shape for o in operands if o}) <= 1 else BROADCAST
@@ -98,7 +98,7 @@ class Aligned(Elementwise):
     def from_onnx(cls, node: OnnxNode) -> Any:
         if node.opset < 7 and node.attribute("broadcast") and "axis" in node.attributes:
             a, b = node.operands
-            behind = a.rank - dims.normalize_axis(node.attributes["axis"], a.rank) - b.rank
+            behind = a.rank - shapes.normalize_axis(node.attributes["axis"], a.rank) - b.rank
             if behind > 0:
                 unsqueezed = registry.find("unsqueeze")(axes=range(b.rank, b.rank + behind))(b)
                 node = replace(node, operands=(a, unsqueezed))

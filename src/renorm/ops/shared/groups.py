@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from renorm import te
-from renorm.core.dims import Dim, normalize_axis, take
+from renorm.core.dims import Dim, take
 from renorm.core.dtypes import FLOATS, compute_dtype
 from renorm.core.errors import OperandError
+from renorm.core.shapes import normalize_axis
 from renorm.expr.extents import same_extent
 from renorm.expr.nodes import as_expr, cast
 from renorm.graph.attributes import Bool, Int

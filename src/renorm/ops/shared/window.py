@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from renorm import te, topi
-from renorm.core import dims
+from renorm.core import dims, shapes
 from renorm.core.dims import Dim, Shape, format_shape
 from renorm.core.errors import OperandError
 from renorm.expr.extents import same_extent
@@ -108,7 +108,7 @@ class Windowed(OpDef):
         ):
             if self.auto_pad.startswith("SAME"):
                 is_lower = self.auto_pad == "SAME_LOWER"
-                around = dims.same_padding(open_dims.dim(e), open_dims.dim(k), s, d, is_lower)
+                around = shapes.same_padding(open_dims.dim(e), open_dims.dim(k), s, d, is_lower)
                 pads[i] = (open_dims.extent(around[0]), open_dims.extent(around[1]))
             found.append(Span(e, k, s, d, *pads[i]))
         return found
@@ -123,7 +123,7 @@ class Windowed(OpDef):
             if self.auto_pad.startswith("SAME"):
                 found.append((e + (s - 1)) // s)
                 continue
-            count = dims.pool_extent(e, k, s, d, *pads[i], ceil_mode)
+            count = shapes.pool_extent(e, k, s, d, *pads[i], ceil_mode)
             if isinstance(count, int) and count < 1:
                 raise OperandError(
                     f"{self.name}: a window of {d * (k - 1) + 1} elements does not fit into axis {i + 2}",

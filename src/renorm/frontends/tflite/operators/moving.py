@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from renorm import ops
-from renorm.core.dims import normalize_axis
 from renorm.core.errors import InvalidModel, UnsupportedOp
+from renorm.core.shapes import normalize_axis
 from renorm.frontends.tflite.call import OperatorCall, View
 from renorm.frontends.tflite.emission import Emission
 from renorm.frontends.tflite.operator import ALL, Operator

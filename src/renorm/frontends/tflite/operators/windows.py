@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from renorm import ops
-from renorm.core.dims import same_padding
 from renorm.core.errors import InvalidModel, UnsupportedOp
+from renorm.core.shapes import same_padding
 from renorm.frontends.tflite.call import OperatorCall
 from renorm.frontends.tflite.emission import Emission
 from renorm.frontends.tflite.operator import Operator
