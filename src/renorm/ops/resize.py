@@ -100,12 +100,11 @@ class Resize(OpDef):
         return Accepts.ALIKE
 
     def compute(self, x: te.Tensor, roi: Any, scales: Any, sizes: Any) -> te.Tensor:
-        lines = self._lines(x.shape, roi, scales, sizes)
+        lines, rule = self._lines(x.shape, roi, scales, sizes), self.nearest_mode
         if self.mode == "nearest" or not lines:
             shape = tuple(lines[a].length if a in lines else d for a, d in enumerate(x.shape))
 
             def element(*index: Any) -> Any:
-                rule = self.nearest_mode
                 return x[tuple(resampling.nearest(lines[a], rule, i) if a in lines else i for a, i in enumerate(index))]
 
             y = te.compute(shape, element, name="resize", tag=tag.INJECTIVE)
