@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from tests.expr.expressions import (
     BOUNDS,
@@ -89,8 +89,17 @@ def sums_of_data(draw: st.DrawFn) -> Expr:
     return draw(st.recursive(leaf, lambda e: st.builds(Binary, ops, e, e), max_leaves=6))
 
 
+def _element(dtype: str) -> Expr:
+    return Load(data[dtype], (const(0),))
+
+
 @settings(max_examples=150, deadline=None)
 @given(sums_of_data(), st.integers(0, 2**32 - 1))
+# what is read cancels, and the rest still wraps: in sums, in products, and where a quotient does not fit
+@example(Binary("+", const(1), const(2**31 - 1)) + (_element("int32") - _element("int32")), 0)
+@example(_element("int64") * 0 + Const(2**63 - 1, "int64") + 1, 0)
+@example((_element("int32") * 0 + 2**31 - 1) * (_element("int32") * 0 + 2), 0)
+@example((_element("int32") * 0 - 2**31) // (_element("int32") * 0 - 1), 0)
 def test_integers_from_memory_wrap_as_before(e: Expr, seed: int) -> None:
     results = []
     rng = np.random.default_rng(seed)
@@ -102,6 +111,13 @@ def test_integers_from_memory_wrap_as_before(e: Expr, seed: int) -> None:
         results.append(result[0])
     assert results[0] == results[1]
     assert results[2] == (results[0] < array[0]) or not reads(e)  # arithmetic of constants is index arithmetic
+
+
+def test_what_cancels_beside_a_variable_wraps_where_it_may_not_fit() -> None:
+    i, read = Var("i"), _element("int32")
+    kept = i + (read - read) + (2**31 - 1)
+    assert simplify(kept, {i: (0, 3)}) is kept
+    assert same(simplify(kept, {i: (-3, 0)}), i + (2**31 - 1))
 
 
 i, j, k, f, n = (Var(name) for name in ("i", "j", "k", "f", "n"))

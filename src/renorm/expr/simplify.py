@@ -5,7 +5,8 @@ All else is the table expr.rules.RULES. Floats are touched only where the result
 included), with one exception: pow with a small integer exponent is repeated multiplication.
 
 Index arithmetic (int32 and int64 that read no memory) never wraps. Integers read from memory wrap in their type, so
-that of the integer rules only those of modular arithmetic (sums and multiples) apply to them.
+that of the integer rules only those of modular arithmetic (sums and multiples) apply to them. They wrap where what is
+read cancels as well: x - x + c is c in its type.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from math import gcd
 
+from renorm.core.conversion import limits, wrapped
 from renorm.core.spans import Span
 from renorm.expr.algebra import ExprAlgebra
 from renorm.expr.bounds import Bounds, End, Intervals
@@ -72,6 +74,8 @@ class Simplifier(ExprAlgebra):
             # a fact that holds e itself leads back here while its bounds are sought: there e counts as it stands
             self._settle(e, plain)
             result = self._by_rules(plain)
+        if type(result) is not Var and result.dtype in INDEX_TYPES and not self.reads(result) and self.reads(e):
+            result = self._in_type(e, result)
         if result in self._known:
             result = self.constant(self._known[result], "bool")
         return self._settle(e, result)
@@ -86,6 +90,14 @@ class Simplifier(ExprAlgebra):
         """Remembers that `e` simplifies to `result`, which is simple."""
         self._done[e] = self._done[result] = result
         return result
+
+    def _in_type(self, e: Expr, result: Expr) -> Expr:
+        """What integers that wrap come to, given what they are in index arithmetic: `e` itself where that may differ."""
+        if type(result) is Const:
+            return self.constant(wrapped(int(result.value), result.dtype), result.dtype)
+        low, high = self.span(result)
+        least, greatest = limits(result.dtype)
+        return result if least <= low and high <= greatest else e
 
     def _fixed(self, x: Var) -> Expr:
         """A variable whose bounds meet is a constant."""
