@@ -45,7 +45,6 @@ MOST_S = 60  # of processor time, for one case
 WRONG = "wrong: "
 
 CLOSED: dict[str, dict[str, int]] = {
-    "conv_transpose": {"in its loops": 9},
     "resize": {"do not follow from those of the inputs": 4},
 }
 """Of how many cases each op is compiled for numbers alone, by words of the reason. It may only shrink."""

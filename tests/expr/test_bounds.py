@@ -9,8 +9,22 @@ import pytest
 from hypothesis import assume, given, settings
 from tests.expr.expressions import BOUNDS, conditions, environments, indices, value
 
-from renorm.expr.bounds import interval
-from renorm.expr.nodes import Binary, Broadcast, Cast, Const, Expr, Load, Ramp, Var, const, maximum, minimum
+from renorm.expr.bounds import Intervals, interval
+from renorm.expr.nodes import (
+    Binary,
+    Broadcast,
+    Cast,
+    Const,
+    Expr,
+    Load,
+    OpenVar,
+    Ramp,
+    Var,
+    const,
+    maximum,
+    minimum,
+)
+from renorm.expr.simplify import Simplifier
 from renorm.tir.nodes import Buffer
 
 quick = settings(max_examples=300, deadline=None)
@@ -136,3 +150,29 @@ def test_facts_that_never_hold_together_bound_a_divisor() -> None:
     i, j = Var("i"), Var("j")
     low, high = interval(i, {i: (0, 0), j: (0, 3)}, [j < i, i < i // j])
     assert -inf in (low, -high) or low > high or (low, high) == (0, 0)
+
+
+def padding(kernel: Expr, stride: int) -> tuple[OpenVar, OpenVar]:
+    """Return what a window reaches beyond a stride, and the half of it, as extents of a kernel."""
+    beyond = OpenVar("beyond", low=0, definition=maximum(kernel - stride, const(0)))
+    return beyond, OpenVar("half", low=0, definition=beyond // 2)
+
+
+def test_what_facts_say_of_extents_holds_at_their_place_alone() -> None:
+    beyond, half = padding(n := OpenVar("n", low=1), 4)
+    rest = beyond - half + 1
+    within = Simplifier(None, [n <= 4])
+    assert within.form_span(within.form(rest))[0] == 1
+    assert interval(rest) == (1, inf)
+
+
+def test_an_extent_that_others_define_is_taken_apart_where_it_has_no_end() -> None:
+    beyond, half = padding(n := OpenVar("n", low=1), 4)
+    lead = OpenVar("lead", low=0, definition=(beyond - half) // 3)
+    taps = OpenVar("taps", low=1, definition=(n + 2) // 3)
+    last = OpenVar("last", low=0, definition=(beyond - half + 2) // 3)
+    rows = OpenVar("rows", low=4, definition=taps - lead + last + 3)
+    phase, tap, q, channel = (Var(name, "int32") for name in ("phase", "tap", "q", "channel"))
+    bounds = {phase: (0, 2), tap: (0, taps - 1), q: (0, 3), channel: (0, 1)}
+    read = (beyond - half - phase + 2) // 3 + channel * rows + tap + q - lead
+    assert Intervals(bounds).is_within(read, rows * 2)

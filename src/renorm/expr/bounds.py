@@ -81,15 +81,16 @@ class Intervals:
     ):
         self.bounds: Bounds = ({} if bounds is None else bounds) if plain is None else plain.bounds
         self.intern = intern or (plain.intern if plain else one_of_each())
+        facts = tuple(facts)
+        plain = plain or (Intervals(self.bounds, (), self.intern) if facts else None)
         self._forms: dict[Expr, Linear] = plain._forms if plain and plain.intern is self.intern else {}
         self._found: dict[Expr, Span] = {}
         self._spans: dict[Hashable, Span] = {}
-        self._open = OpenBounds(self) if plain is None or self.intern is not plain.intern else plain._open
+        self._open = OpenBounds(self) if plain is None else plain._open
         self._facts: tuple[Linear, ...] = ()
         self._read: dict[Expr, tuple[Linear, ...]] = {}
-        reader = plain or self
-        given = tuple(f for fact in facts for f in reader.nonpositive_forms(fact))
-        self._plain = (plain or Intervals(self.bounds, (), self.intern)) if given else None
+        given = tuple(f for fact in facts for f in (plain or self).nonpositive_forms(fact))
+        self._plain = plain if given else None
         # sets of facts are tried in this order: those of extents alone come after what leads to these extents
         self._facts = tuple(sorted((*given, *self._of_remainders(given)), key=is_of_extents))
 

@@ -33,7 +33,8 @@ Reach = tuple[Linear | None, Linear | None]  # least and greatest value, as form
 
 
 class OpenBounds:
-    """Bounds of forms, where those of variables may be forms."""
+    """Bounds of forms, where those of variables may be forms. intervals: those under no facts, so that what is found of
+    extents holds wherever they stand."""
 
     def __init__(self, intervals: Intervals):
         self._intervals, self._intern = intervals, intervals.intern
@@ -130,9 +131,14 @@ class OpenBounds:
                 continue
             apart = [(other, divisor * d, kept) for other, d in self._apart(now, atom)]
             waiting += apart
-            if not (apart and self._is_sum(atom)):
+            if not (apart and self._is_sum(atom)) and not self._is_without_end(now, atom):
                 waiting.append((now, divisor, kept | {id(atom)}))
         return found
+
+    def _is_without_end(self, form: Linear, atom: Expr) -> bool:
+        """Return whether an atom, left as it stands, leaves no bound: it is added, and has no greatest value itself."""
+        parts = cofactor(form, atom, self._intern) if self._ends(atom)[1] == inf else None
+        return parts is not None and (parts[0].number or 0) > 0
 
     def _apart(self, form: Linear, atom: Expr) -> Iterator[tuple[Linear, int]]:
         """Yield (f, d) with form <= f / d, where the atom is taken as what it is made of."""
