@@ -22,6 +22,7 @@ from renorm.graph.types import TensorType
 from renorm.ops import schedules
 from renorm.ops.conv import Conv
 from renorm.ops.conv_transpose import ConvTranspose
+from renorm.ops.schedules import cpu_transposed, tiles
 from renorm.targets import find
 from renorm.tir.passes import prepare
 from renorm.topi import layout
@@ -289,3 +290,15 @@ def test_hot_loops_do_not_touch_the_stack(name: str, cpu: str, in_blocks: bool) 
     spares = (0, *(s * target.vector_registers // 16 for s in SPARE))  # as compiling does where a kernel spills
     found = (compile_kernel(c.lowered(replace(target, spare=s))[0], target).spills for s in spares)
     assert 0 in found
+
+
+@pytest.mark.parametrize("registers", [16, 32])
+@pytest.mark.parametrize("typical", [13, 26, 52])
+def test_tiles_of_phases_fit_narrow_open_planes(typical: int, registers: int) -> None:
+    """One that just fills a typical row computes four times and more of a narrow one."""
+    vectors, depth = 208 // typical, 4 * 208 // typical * 16
+    tile = cpu_transposed.choose_tile((typical, typical), vectors, 2, depth, registers, is_open=True)
+    assert tile.rows == 1
+    for width in range(1, 2 * typical):
+        done = sum(times * columns for times, columns in tiles.pieces(width, tile.columns))
+        assert done <= (2.0 if width < 4 else 1.5) * width, (tile, width)

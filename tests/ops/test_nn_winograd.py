@@ -15,7 +15,7 @@ from renorm.codegen.llvm import compile_kernel
 from renorm.driver.build import build
 from renorm.graph.ir import Graph, Value
 from renorm.ops import schedules
-from renorm.ops.schedules import cpu_winograd, tiles
+from renorm.ops.schedules import cpu_winograd, structure, tiles
 from renorm.ops.schedules.winograd_blocks import Blocks, Register, Work, choose, registers
 from renorm.ops.shared.tiled import Tiled
 from renorm.ops.shared.winograd_weight import transformed_weight
@@ -307,6 +307,32 @@ def test_tiles_of_open_planes_fit_narrow_ones(cpu: str, typical: int) -> None:
         most = 4.0 if across == 1 else 2.0 if across <= typical / 4 else 1.7 if across < 8 else 1.25
         assert computed(chosen, typical, across) <= most * typical * across, (chosen, across)
     assert {r.rows for _, r in registers(work.counts, 256 // work.lanes, work.registers, open_work.is_open)} == {1}
+
+
+@pytest.mark.parametrize("cpu", ["znver4", "haswell"])
+@pytest.mark.parametrize("typical", [3, 4, 7, 13])
+def test_tiles_of_joined_rows_fit_few_tiles(cpu: str, typical: int) -> None:
+    """A plane of one column of tiles is as long a row as one of one line: sums end once in it."""
+    target = find(f"llvm -mcpu={cpu}")
+    shape = (6, 6, 1, 1, typical**2, 256)
+    work = Work.of(shape, 256, target.lanes(4), target, True, (False, False, False, False, True, False), 2)
+    assert work.is_open == (0, 0, 2)
+    chosen = choose(work)[0].register
+    for count in range(1, 4 * typical**2):
+        most = 4.0 if count == 1 else 2.0 if count < 4 else 1.7 if count < 8 else 1.4 if count < 16 else 1.25
+        assert computed(chosen, 1, count) <= most * count, (chosen, count)
+
+
+def test_open_planes_are_joined_where_kernels_transform_weights() -> None:
+    h, w = te.var("h"), te.var("w")
+    conv = WinogradConv(tile=(4, 4), pads=(1, 1, 1, 1), kernel_shape=(3, 3))
+    for plane, weight, rows in (((h, w), 4, 1), ((h, 9), 4, 1), ((12, 9), 4, 3), ((12, w), 3, 3)):
+        kernel = te.placeholder((5, 3, 3, 3) if weight == 4 else (36, 3, 5), name="w")
+        y = conv.compute(te.placeholder((2, 3, *plane), name="x"), kernel, None)
+        stages = {t.op.tag: t for t in structure.stages([y])}
+        assert stages["winograd_products"].shape[3] == rows
+        joined = sum(not isinstance(e, int) for e in plane) if weight == 4 else 0
+        assert stages["winograd"].op.attrs["joined"] == joined
 
 
 def test_tiles_of_an_open_batch_hold_whole_planes() -> None:

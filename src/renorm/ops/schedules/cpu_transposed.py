@@ -15,7 +15,7 @@ from math import prod
 
 from renorm import te
 from renorm.core.target import Target
-from renorm.ops.schedules import cpu_convolution, cpu_injective, products, structure
+from renorm.ops.schedules import cpu_convolution, cpu_injective, products, structure, tiles
 from renorm.topi import layout
 
 PANEL = 8192  # vectors of weights that stay in the second-level cache beside what else passes through it
@@ -35,32 +35,44 @@ class PhaseTile:
     def accumulators(self) -> int:
         return self.rows * self.columns * self.vectors * self.phases
 
+    def cost(self, height: int, width: int, panel: float, is_open: bool) -> float:
+        """Return what an element takes of a phase of this size, at least 1. panel: the weights of one tile, beside what
+        the cache holds; is_open: whether sums are shorter at the end of a row."""
+        # cycles: a vector of weights takes one, a spread number half of one, a row another cache line
+        loads = 1 / (self.rows * self.columns) + 0.5 / self.vectors + 2 * self.rows / self.accumulators
+        pieces = tiles.pieces(width, self.columns) if is_open else [(-(-width // self.columns), self.columns)]
+        products = 0.0
+        for count, columns in pieces:
+            stall = max(1.0, 8 / (self.accumulators // self.columns * columns))
+            products += count * columns / width * stall
+        padded = -(-height // self.rows) * self.rows / height
+        return products * padded * max(1.0, min(panel, 1.25)) + 0.05 * loads + 0.01 * panel
 
-def choose_tile(lengths: tuple[int, int], vectors: int, phases: int, depth: int, registers: int) -> PhaseTile:
+
+def choose_tile(
+    lengths: tuple[int, int], vectors: int, phases: int, depth: int, registers: int, is_open: bool = False
+) -> PhaseTile:
     """The tile with the least padded work, then the least loading per FMA, then the smallest panel of weights.
 
     lengths: rows and columns of one phase; vectors: channels in vectors; phases: along the last axis; depth: weights
-    of one vector of channels, in vectors, all phases counted. Phases may share a tile, but not their weights.
+    of one vector of channels, in vectors, all phases counted. Phases may share a tile, but not their weights. is_open:
+    whether columns are but typical ones; then the tile suits several widths, and costs little more there.
     """
     height, width = lengths
-    best, cost = PhaseTile(1, 1, 1, 1), float("inf")
+    found = list[tuple[float, float, PhaseTile]]()  # with its cost at this width, and on average
     for together, n in product(sorted({1, phases}), (v for v in (1, 2, 3, 4) if vectors % v == 0)):
         panel = n * depth / PANEL
         for columns in range(1, width + 1):
             # several rows only where one row is too short to fill the registers
-            for rows in range(1, (height if columns == width else 1) + 1):
+            for rows in range(1, (height if columns == width and not is_open else 1) + 1):
                 tile = PhaseTile(rows, columns, n, together)
                 live = tile.accumulators + n * together + 1
                 if live > registers or (n * together > 1 and tile.accumulators > registers - 6):
                     break
-                padded = -(-width // columns) * columns / width * (-(-height // rows) * rows / height)
-                # cycles: a vector of weights takes one, a spread number half of one, a row another cache line
-                loads = 1 / (rows * columns) + 0.5 / n + 2 * rows / tile.accumulators
-                stall = max(1.0, 8 / tile.accumulators)
-                now = padded * stall * max(1.0, min(panel, 1.25)) + 0.05 * loads + 0.01 * panel
-                if now < cost:
-                    best, cost = tile, now
-    return best
+                costs = [tile.cost(height, w, panel, is_open) for w in (tiles.extents(width) if is_open else [width])]
+                found.append((costs[tiles.TYPICAL if is_open else 0], sum(costs) / len(costs), tile))
+    least = min(here for here, _, _ in found)
+    return min((pair for pair in found if not is_open or pair[0] <= tiles.SLACK * least), key=lambda pair: pair[1])[2]
 
 
 def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
@@ -85,7 +97,8 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
     channels, groups = mains[0].shape[1], products.groups_of(mains[0])
     over_channels = products.fills_vectors(channels, groups, lanes)
     if over_channels:
-        tile = choose_tile(rows_columns, -(-channels // groups // lanes), widest, depth, target.vector_registers)
+        vectors, is_open = -(-channels // groups // lanes), s.open_axes(mains[0])[-1]
+        tile = choose_tile(rows_columns, vectors, widest, depth, target.vector_registers, is_open)
     else:
         tile = _tile_of_pixels(rows_columns, channels // groups, widest, lanes, target.vector_registers)
     accumulators = [s.cache_write(main, "register") for main in mains]

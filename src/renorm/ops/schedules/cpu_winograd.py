@@ -6,6 +6,8 @@
         products = transformed x weights               for each block of tiles
         results = A^T products A                         products, results
 
+Tiles of open planes are one row where kernels transform weights (ops.shared.winograd): a block has some of them.
+
 On the left threads share blocks, and each block reads all weights: right for many tiles. On the right threads share
 result channels, so that weights are read once, however large they are, and what is transformed lies in memory: right
 for few tiles. Weights that are transformed here are those of one thread, in its cache: what one core writes and another
@@ -54,7 +56,9 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
     (out,), y, products = outs, tagged["winograd"], tagged["products"]
     lanes = target.lanes(itemsize(products.dtype))
     channels = products.op.reduce_axis[0].extent
-    blocks, _ = choose(Work.of(products.shape, channels, lanes, target, "weights" in tagged, s.open_axes(products)))
+    joined = y.op.attrs["joined"]
+    work = Work.of(products.shape, channels, lanes, target, "weights" in tagged, s.open_axes(products), joined or 1)
+    blocks, _ = choose(work)
     cpu_injective.inline(s, outs, keep=[*kept, y])
     place = _results(s, out, y, tagged["sums"], blocks, lanes, "weights" in tagged, statistics)
     host = out if statistics is None else statistics.out
@@ -87,21 +91,29 @@ def _results(
     n, channel, h, w = list(s[out].op.axis)[:4]
     group = s[out].split(channel, factor=blocks.register.vectors * (1 if is_blocked else lanes))
     images = s[out].split(n, factor=blocks.images)
-    rows = s[out].split(h, factor=tile[0] * blocks.rows)
-    columns = s[out].split(w, factor=tile[1] * blocks.columns)
-    outer = [images[0], rows[0], columns[0]]
+    if y.op.attrs["joined"]:
+        (p, i), (q, j) = (s[out].split(axis, factor=size) for axis, size in zip((h, w), tile, strict=True))
+        s[out].reorder(p, q, i, j)
+        numbers = s[out].split(s[out].fuse(p, q), factor=blocks.columns)
+        outer, around, within = [images[0], numbers[0]], [numbers[1]], [i, j]
+    else:
+        rows = s[out].split(h, factor=tile[0] * blocks.rows)
+        columns = s[out].split(w, factor=tile[1] * blocks.columns)
+        p, i = s[out].split(rows[1], factor=tile[0])
+        outer, around, within = [images[0], rows[0], columns[0]], [p], [i, columns[1]]
+        if is_blocked:
+            q, j = s[out].split(columns[1], factor=tile[1])
+            around, within = [p, q], [i, j]
     outer = [group[0], *outer] if blocks.by_channels else [*outer, group[0]]
     if is_blocked:
-        inside = (rows[1], columns[1], group[1], out.op.axis[4])
-        place = _finish(s, out, [*outer, images[1]], inside, tile)
+        place, (i, j) = group[1], within
+        cpu_injective.register_loops(s, out, [*outer, images[1], *around, place, i], [j], out.op.axis[4])
     else:
-        row, within = s[out].split(rows[1], factor=tile[0])
-        s[out].reorder(*outer, images[1], row, group[1], within, columns[1])
-        s[out].vectorize(columns[1])
-        s[finish].compute_at(s[out], row)
+        s[out].reorder(*outer, images[1], *around, group[1], *within)
+        s[out].vectorize(within[-1])
+        s[finish].compute_at(s[out], around[0])
         s[finish].set_scope("local")
-        n, channel, h, w = s[finish].op.axis
-        place = _finish(s, finish, [n], (h, w, *s[finish].split(channel, factor=lanes)), tile)
+        place = _finish(s, finish, tile, lanes)
     host = out
     if statistics is not None:  # a block of results is a tile of them
         host, loops = statistics.out, statistics.loops(s, blocks.register.vectors * lanes, lanes)
@@ -122,14 +134,13 @@ def _results(
     return outer
 
 
-def _finish(
-    s: te.Schedule, t: te.Tensor, outer: Sequence[te.IterVar], inside: Sequence[te.IterVar], tile: Sequence[int]
-) -> te.IterVar:
-    """Results of one tile and one vector of channels at a time; the loop around that."""
-    h, w, vector, lane = inside
+def _finish(s: te.Schedule, t: te.Tensor, tile: Sequence[int], lanes: int) -> te.IterVar:
+    """Results of one tile and one vector of channels at a time, before they are turned; the loop around that."""
+    n, channel, h, w = s[t].op.axis
+    vector, lane = s[t].split(channel, factor=lanes)
     p, i = s[t].split(h, factor=tile[0])
     q, j = s[t].split(w, factor=tile[1])
-    cpu_injective.register_loops(s, t, [*outer, p, q, vector, i], [j], lane)
+    cpu_injective.register_loops(s, t, [n, p, q, vector, i], [j], lane)
     return vector
 
 

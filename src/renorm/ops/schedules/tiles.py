@@ -8,6 +8,8 @@ from dataclasses import dataclass
 # Of a typical extent, at which tiles along an open one are compared: a tile that just fills the typical one may compute
 # most of its elements in vain at others
 SCALES = (1 / 8, 1 / 4, 1 / 2, 1, 2)
+TYPICAL = SCALES.index(1)
+SLACK = 1.1  # times as much a tile may cost at a typical extent as the best one there, for what it saves at others
 
 
 @dataclass(frozen=True)
@@ -54,9 +56,9 @@ def choose_tile(
     return best
 
 
-def extents(typical: int) -> list[int]:
-    """Return the extents at which tiles along an open one are compared."""
-    return [max(1, round(typical * scale)) for scale in SCALES]
+def extents(typical: int, factors: int = 1) -> list[int]:
+    """Return the extents at which tiles along an open one, or along a product of so many, are compared."""
+    return [max(1, round(typical * scale**factors)) for scale in SCALES]
 
 
 def pieces(extent: int, tile: int) -> Iterator[tuple[int, int]]:

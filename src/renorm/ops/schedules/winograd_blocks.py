@@ -16,7 +16,6 @@ from renorm.ops.schedules import tiles
 # itself.
 WAIT, WAIT_MEMORY, WAIT_DATA, WAIT_STORED = 0.7, 2.3, 2.0, 4.0
 NEAR = 8
-SLACK = 1.1  # times as much a tile may cost at typical counts as the best one there, for what it saves at others
 FAR = 1.25  # register tiles are compared that cost no more than that many times the cheapest one
 WEIGHT = 3.0  # what a vector of weights costs beside a number that is spread: a block of tiles uses it a few times
 
@@ -52,8 +51,8 @@ class Blocks:
 
 
 Counts = tuple[int, int, int]  # of images, rows and columns
-Open = tuple[bool, bool, bool]  # of these
-CLOSED: Open = (False, False, False)
+Open = tuple[int, int, int]  # how many open extents each of these is a product of
+CLOSED: Open = (0, 0, 0)
 
 
 @cache
@@ -69,14 +68,14 @@ def registers(counts: Counts, vectors: int, available: int, is_open: Open = CLOS
                 continue
             if any(is_open):
                 at = [_open_cost(box, n, several, is_open) for several in _several(counts, is_open)]
-                usual.append(at[tiles.SCALES.index(1)])
+                usual.append(at[tiles.TYPICAL])
                 cost = sum(at) / len(at)
             else:
                 padded = prod(-(-count // size) for count, size in zip(counts, box)) * r / prod(counts)
                 cost = _cost(r, n, padded)
             found.append((cost, (*box, n)))
     if usual:
-        found = [pair for pair, cost in zip(found, usual) if cost <= SLACK * min(usual)]
+        found = [pair for pair, cost in zip(found, usual) if cost <= tiles.SLACK * min(usual)]
     found.sort(key=lambda pair: pair[0])
     return [(cost, Register(*sizes)) for cost, sizes in found if cost <= FAR * found[0][0]]
 
@@ -92,7 +91,7 @@ def _cost(r: int, n: int, padded: float = 1.0) -> float:
 def _several(typical: Counts, is_open: Open) -> Iterator[Counts]:
     """Yield the counts at which tiles along open ones are compared."""
     batch, down, across = (
-        tiles.extents(c) if o else [c] * len(tiles.SCALES) for c, o in zip(typical, is_open, strict=True)
+        tiles.extents(c, o) if o else [c] * len(tiles.SCALES) for c, o in zip(typical, is_open, strict=True)
     )
     yield from zip(batch, down, across, strict=True)
 
@@ -130,7 +129,7 @@ class Work:
     """The problem that blocks are chosen for. planes: products of a tile. counts: images, rows and columns of tiles.
     channels are summed over; results: channels of the result. lanes: of one of so many vector registers. cache_bytes:
     of one core. transforms_weights: whether the kernel does; then threads share result channels. is_open: which of the
-    counts are typical ones."""
+    counts are typical ones, and of how many extents."""
 
     planes: int
     counts: Counts
@@ -150,12 +149,13 @@ class Work:
         target: Target,
         transforms_weights: bool,
         is_open: Sequence[bool] = (False,) * 6,
+        factors: int = 1,
     ) -> Work:
         """For products of `shape` (n, n, batch, rows of tiles, tiles of a row, result channels). is_open: along which
-        axes."""
+        axes; factors: how many open extents the last count is a product of."""
         i, j, batch, rows, columns, results = shape
         machine = target.vector_registers, target.cache_bytes
-        of_tiles = is_open[2], is_open[3], is_open[4]
+        of_tiles = is_open[2], is_open[3], is_open[4] * factors
         return Work(i * j, (batch, rows, columns), channels, results, lanes, *machine, transforms_weights, of_tiles)
 
     def candidates(self, register: Register) -> Iterator[Blocks]:

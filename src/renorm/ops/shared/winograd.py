@@ -4,6 +4,9 @@
 
 Left and right matrices are those of the rows and of the columns of a tile. Weights come as they are and are transformed
 where they are used: a transformed weight would take up to four times the memory.
+
+Tiles of a plane whose extents are open are one row, where a kernel transforms all of them before it multiplies: what
+is summed in registers then ends once in a plane, however narrow that is, and not in each of its rows.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import numpy as np
 
 from renorm import te
 from renorm.expr.extents import same_extent
+from renorm.expr.nodes import Expr
 from renorm.ops.shared.filtering import Array, Filter
 from renorm.ops.shared.precision import add_channels
 from renorm.ops.shared.window import pad
@@ -40,22 +44,26 @@ def tiled(
         before.append(max(0, -f.start))
         behind.append(larger(0, (count - 1) * f.step + f.start + f.elements - extent))
     data = pad(x, before, behind)
+    joined = sum(isinstance(n, Expr) for n in (rows, columns)) if len(w.shape) == 4 else 0
+    is_row = joined > 0
+    lines, length = (1, rows * columns) if is_row else (rows, columns)
     top, left = (f.start + n for f, n in zip(filters, before, strict=True))
 
     def data_row(i: Any, s: Any, p: Any, q: Any, e: Any, block: Any, lane: Any) -> Any:
         c = block * BLOCK + lane
+        p, q = (q // columns, q % columns) if is_row else (p, q)
         at = [data[s, c, down.step * p + top + k, across.step * q + left + e] for k in range(down.elements)]
         return pick(i, products(down.b, [_within(c, channels, d) for d in at]))
 
     n, m, blocks = down.products, across.products, -(-channels // BLOCK)
     rows_of = te.compute(
-        (n, batch, rows, columns, across.elements, blocks, BLOCK), data_row, name="rows", tag="winograd_rows"
+        (n, batch, lines, length, across.elements, blocks, BLOCK), data_row, name="rows", tag="winograd_rows"
     )
 
     def transformed(i: Any, j: Any, block: Any, s: Any, p: Any, q: Any, lane: Any) -> Any:
         return pick(j, products(across.b, [rows_of[i, s, p, q, k, block, lane] for k in range(across.elements)]))
 
-    v = te.compute((n, m, blocks, batch, rows, columns, BLOCK), transformed, name="transformed", tag="winograd_input")
+    v = te.compute((n, m, blocks, batch, lines, length, BLOCK), transformed, name="transformed", tag="winograd_input")
 
     u = w if len(w.shape) == 3 else _weights(w, filters, result_axis)
 
@@ -64,7 +72,7 @@ def tiled(
 
     ic = te.reduce_axis((0, channels), name="ic")
     product = te.compute(
-        (n, m, batch, rows, columns, results),
+        (n, m, batch, lines, length, results),
         lambda i, j, s, p, q, k: te.sum(v[i, j, ic // BLOCK, s, p, q, ic % BLOCK] * weight(i, j, ic, k), axis=ic),
         name="products",
         tag="winograd_products",
@@ -73,13 +81,15 @@ def tiled(
     def row_back(i: Any, j: Any, s: Any, p: Any, q: Any, k: Any) -> Any:
         return pick(i, products(down.a, [product[l, j, s, p, q, k] for l in range(n)]))
 
-    sums = te.compute((down.results, m, batch, rows, columns, results), row_back, name="sums", tag="winograd_sums")
+    sums = te.compute((down.results, m, batch, lines, length, results), row_back, name="sums", tag="winograd_sums")
 
     def result(s: Any, k: Any, h: Any, w: Any) -> Any:
-        at = h % down.results, s, h // down.results, w // across.results, k
+        p, q = h // down.results, w // across.results
+        at = h % down.results, s, *((0, p * columns + q) if is_row else (p, q)), k
         return pick(w % across.results, products(across.a, [sums[at[0], l, *at[1:]] for l in range(m)]))
 
-    y = te.compute(shape, result, name="winograd", tag="winograd", attrs={"tile": (down.results, across.results)})
+    attrs = {"tile": (down.results, across.results), "joined": joined}
+    y = te.compute(shape, result, name="winograd", tag="winograd", attrs=attrs)
     return add_channels(y, b)
 
 
