@@ -92,6 +92,7 @@ def training(threads: int | None, rounds: int, seconds: float, shape: str, step:
     "--seen", type=click.IntRange(2), default=100, show_default=True, help="Shapes called for the first time."
 )
 @click.option("--calls", type=click.IntRange(1), default=300, show_default=True, help="Calls of random shapes.")
+@click.option("--target", default="llvm", show_default=True, help='Such as "llvm -mcpu=haswell", on a newer CPU.')
 @click.option("--quick", is_flag=True, help="Those networks whose calls are measured, few shapes and calls.")
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON, too.")
 @click.option("--into", type=click.Path(path_type=Path), help="The file of results.")
@@ -102,6 +103,7 @@ def any_shape(
     shapes: int,
     seen: int,
     calls: int,
+    target: str,
     quick: bool,
     as_json: bool,
     into: Path | None,
@@ -114,7 +116,7 @@ def any_shape(
     names = networks.split(",") if networks else served if quick else list(opened.SUBJECTS)
     of = tuple(measures.split(",")) if measures else opened.MEASURES
     few = (3, 12, 20, 1) if quick else (shapes, seen, calls, 3)
-    result = opened.measure(names, opened.Settings(teams.resolve(threads), of, *few), _tell)
+    result = opened.measure(names, opened.Settings(teams.resolve(threads), of, *few, target), _tell)
     write(path, result)
     for name, ratios in result["ratios"].items():
         _tell(f"{name}: {', '.join(f'{of} {ratio:.3f}' for of, ratio in ratios.items())}")

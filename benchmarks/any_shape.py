@@ -36,6 +36,7 @@ from renorm.core.errors import RenormError
 from renorm.driver.measure import GAP, environment
 
 MEASURES = ("first", "kernels", "memory", "calls", "compile")
+HERE = "llvm"  # the target: this machine
 FILES = ROOT / "build" / "benchmarks" / "any_shape"  # exported networks and artifacts
 TURN = 10  # calls that a runtime makes before it is the other's turn
 LEAST = 0.15  # seconds in which a kernel that is compared is called over and over, at least three times
@@ -138,7 +139,7 @@ SUBJECTS: dict[str, Subject] = {
 @dataclass(frozen=True)
 class Settings:
     """shapes: of each network whose kernels are measured. seen: shapes that are called for the first time, and that a
-    process's memory is measured after. calls: of random shapes."""
+    process's memory is measured after. calls: of random shapes. target: that this machine can run: an older CPU."""
 
     threads: int
     measures: tuple[str, ...] = MEASURES
@@ -146,6 +147,7 @@ class Settings:
     seen: int = 100
     calls: int = 300
     compilations: int = 3
+    target: str = HERE
 
 
 def measure(names: Sequence[str], settings: Settings, tell: Tell) -> dict[str, Any]:
@@ -163,7 +165,7 @@ def measure(names: Sequence[str], settings: Settings, tell: Tell) -> dict[str, A
     return {
         "when": now(),
         "commit": commit(),
-        "machine": machine(),
+        "machine": machine() | ({} if settings.target == HERE else {"vectors": settings.target}),
         "settings": asdict(settings),
         "ratios": {m: summary for m in settings.measures if (summary := _ratios(networks, m))},
         "networks": networks,
@@ -190,7 +192,7 @@ def _network(subject: Subject, settings: Settings, tell: Tell) -> dict[str, Any]
 
 def _compiled(subject: Subject, stated: Stated, settings: Settings) -> Path:
     """Return the artifact for these shapes. Raises RuntimeError where it would serve fewer than are asked for."""
-    module = renorm.compile(subject.model, shapes=stated, threads=settings.threads)
+    module = renorm.compile(subject.model, shapes=stated, threads=settings.threads, target=settings.target)
     if obstacle := getattr(module, "obstacle", ""):
         raise RuntimeError(f"compiled for each shape alone: {obstacle}")
     path = FILES / f"{subject.name}{'' if stated is subject.stated else '_fixed'}.renorm"
@@ -259,6 +261,7 @@ def _compile(subject: Subject, artifact: Path, settings: Settings, tell: Tell) -
         for of, shapes in (("open", subject.stated), ("fixed", subject.shapes(sizes))):
             with tempfile.TemporaryDirectory() as cache:
                 call = [sys.executable, "-m", "renorm", "compile", str(subject.model), "-o", f"{cache}/made.renorm"]
+                call += ["--target", settings.target]
                 for name, shape in shapes.items():
                     call += ["--shape", f"{name}={'x'.join(map(str, shape))}"]
                 variables = environment(settings.threads) | {"RENORM_CACHE_DIR": cache}

@@ -130,7 +130,7 @@ To measure again:
 ```sh
 pip install -e ".[bench]"                  # a C++ compiler too, for inductor; what is missing is left out
 python -m benchmarks run                   # --networks resnet50,my.onnx --runtimes renorm,ort --rounds 3 --into FILE
-python -m benchmarks any-shape             # --networks unet --measures first,calls --quick --json
+python -m benchmarks any-shape             # --networks unet --measures calls --quick --target "llvm -mcpu=haswell"
 python -m benchmarks page
 renorm bench my.onnx --against ort,openvino
 ```"""
