@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from renorm.expr.nodes import Binary, Call, Const, Expr, Not, Select, Var
+from renorm.expr.nodes import Binary, Call, Cast, Const, Expr, Load, Not, Select, Var
 
 VARIABLES = [Var(name) for name in "ijkm"]
 BOUNDS = {VARIABLES[0]: (0, 31), VARIABLES[1]: (0, 7), VARIABLES[2]: (-5, 12), VARIABLES[3]: (3, 3)}
 FLOATS = [Var(name, "float32") for name in "xyz"]
 
 
-def value(e: Expr, env: Mapping[Var, Any]) -> Any:
+def value(e: Expr, env: Mapping[Any, Any]) -> Any:
     """Integers exactly, floats rounded to float32 after each operation."""
     match e:
         case Var():
@@ -29,6 +29,10 @@ def value(e: Expr, env: Mapping[Var, Any]) -> Any:
             return value(a, env) if value(c, env) else value(b, env)
         case Call(name="likely"):
             return value(e.args[0], env)
+        case Cast(a=a):
+            return value(a, env)
+        case Load(source=source, indices=(Const(value=at),)):
+            return env[source][at]
         case Call(name=name):
             return np.float32({"sqrt": np.sqrt, "abs": np.abs, "floor": np.floor}[name](value(e.args[0], env)))
         case Binary(op=op):

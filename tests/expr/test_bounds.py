@@ -5,11 +5,13 @@ from __future__ import annotations
 import itertools
 from math import inf
 
+import numpy as np
 import pytest
 from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 from tests.expr.expressions import BOUNDS, conditions, environments, indices, value
 
-from renorm.expr.bounds import Intervals, interval
+from renorm.expr.bounds import Intervals, interval, is_exact
 from renorm.expr.nodes import (
     Binary,
     Broadcast,
@@ -19,13 +21,17 @@ from renorm.expr.nodes import (
     Load,
     OpenVar,
     Ramp,
+    Select,
     Var,
+    cast,
     const,
     maximum,
     minimum,
+    select,
 )
 from renorm.expr.simplify import Simplifier
-from renorm.tir.nodes import Buffer
+from renorm.tir.interpret import run
+from renorm.tir.nodes import Buffer, Kernel, Store
 
 quick = settings(max_examples=300, deadline=None)
 
@@ -55,6 +61,48 @@ def test_bounds_hold_where_facts_do(e: Expr, fact: Expr, env: dict[Var, int]) ->
 def test_half_known_variables(e: Expr, env: dict[Var, int]) -> None:
     known = dict(list(BOUNDS.items())[:2])
     check(e, interval(e, known), env)
+
+
+held = {dtype: Buffer(f"{dtype}s", dtype, 3) for dtype in ("int32", "int64")}
+_numbers = st.sampled_from([-1000, -7, -1, 0, 1, 9, 1000])  # of which index arithmetic fits its type
+_elements = st.sampled_from([Load(b, (const(i),)) for b in held.values() for i in range(3)])
+_wide = st.one_of(_elements.map(lambda e: cast("int64", e)), _numbers.map(lambda v: Const(v, "int64")))
+
+
+def _grown(inner: st.SearchStrategy[Expr]) -> st.SearchStrategy[Expr]:
+    condition = st.builds(Binary, st.sampled_from(["<", ">="]), inner, inner)
+    ops = st.sampled_from(["+", "-", "*", "min", "max"])
+    return st.one_of(
+        st.builds(Binary, ops, inner, inner),
+        st.builds(Select, condition, inner, inner),
+        inner.map(lambda e: cast("int64", cast("int32", e))),
+    )
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.recursive(_wide, _grown, max_leaves=6), st.integers(0, 2**32 - 1))
+def test_what_is_exact_does_not_wrap(e: Expr, seed: int) -> None:
+    rng, out = np.random.default_rng(seed), Buffer("out", "int64", 1)
+    arrays = dict[Buffer, np.ndarray]()
+    for b in held.values():
+        limits = np.iinfo(b.dtype)
+        arrays[b] = rng.integers(limits.min, limits.max, 3, b.dtype, endpoint=True)
+        arrays[b][: rng.integers(0, 4)] //= rng.choice([1, 2**20, 2**31 - 1])
+    assume(is_exact(e))
+    stored = np.zeros(1, "int64")
+    kernel = Kernel("k", (*held.values(), out), Store(out, const(0), e), frozenset({"out"}))
+    run(kernel, [*arrays.values(), stored])
+    assert stored[0] == value(e, {b: [int(x) for x in a] for b, a in arrays.items()})
+
+
+def test_a_clamped_index_is_exact() -> None:
+    given, size = cast("int64", Load(held["int32"], (const(0),))), const(10, "int64")
+    for index in (given, Load(held["int64"], (const(0),))):
+        wrapped = select(index < const(0, "int64"), index + size, index)
+        assert is_exact(cast("int32", maximum(minimum(wrapped, size - 1), const(0, "int64"))))
+        assert is_exact(cast("int32", minimum(wrapped, size - 1))) == (index is given)
+    assert not is_exact(index + size)
+    assert is_exact(given + size)
 
 
 i, j, io, ii = (Var(name) for name in ("i", "j", "io", "ii"))

@@ -27,7 +27,7 @@ from renorm.expr.linear import (
     divided,
     factors,
     is_of_extents,
-    linear,
+    linear_in_parts,
     one_of_each,
     place_of,
     product,
@@ -98,8 +98,12 @@ class Intervals:
         """Return the form of an integer expression, over atoms that are one object each."""
         found = self._forms.get(e)
         if found is None:
-            found = self._forms[e] = linear(e, self.intern)
+            found = self._forms[e] = linear_in_parts(e, self._part, self.intern)
         return found
+
+    def _part(self, x: Expr) -> Linear:
+        """The form of what is not a sum: a cast that loses nothing is what it is of."""
+        return self.form(x.a) if type(x) is Cast and is_exact(x) else Linear({self.intern(x): 1})
 
     def difference(self, a: Expr, b: Expr) -> Linear:
         """Return the form of a - b."""
@@ -289,6 +293,10 @@ class Intervals:
         """Return whether open extents have a say in the bounds of a form."""
         return self._open.concerns(form)
 
+    def is_tied(self, form: Linear) -> bool:
+        """Return whether facts about what is in a form speak of open extents."""
+        return any(not f.terms.keys().isdisjoint(form.terms) and self.is_open(f) for f in self._facts)
+
     def least(self, form: Linear) -> Linear | None:
         """Return what the form never falls below, as a form of extents."""
         return self._open.extreme(form, -1)
@@ -411,13 +419,31 @@ def is_exact(e: Expr) -> bool:
     """Return whether e means the same as index arithmetic and as a value: it cannot wrap."""
     if e.dtype not in INDEX_TYPES or e.lanes != 1:
         return False
-    if type(e) is Load:
-        return True
-    if type(e) is Binary and e.op in ("min", "max"):
-        return is_exact(e.a) and is_exact(e.b)
-    if type(e) is Cast:
-        return is_exact(e.a) and (e.dtype == "int64" or fits_int32(Intervals().span(e.a)))
-    return not reads(e)
+    if reads(e):
+        return type(e) is Load or _value_span(e, ()) is not None
+    return type(e) is not Cast or (is_exact(e.a) and (e.dtype == "int64" or fits_int32(Intervals().span(e.a))))
+
+
+def _value_span(e: Expr, facts: tuple[Expr, ...]) -> Span | None:
+    """Return the span of an integer that is made of elements, where none of its parts can wrap, as i + n cannot where
+    i < 0; None where one may. facts: what holds where it is computed."""
+    limits = integer_limits(e.dtype) if e.dtype in INDEX_TYPES else None
+    match e:
+        case Cast(a=a):
+            found = _value_span(a, facts)
+        case _ if limits and (isinstance(e, Load) or not reads(e)):  # index arithmetic fits its type
+            found = Intervals(None, facts).span(e)
+            return max(found[0], limits[0]), min(found[1], limits[1])
+        case Binary(op=("+" | "-" | "*" | "min" | "max") as op, a=a, b=b):
+            x, y = _value_span(a, facts), _value_span(b, facts)
+            found = None if x is None or y is None else span_of(op, x, y)
+        case Select(condition=Binary(a=u, b=v) as c, then=a, otherwise=b):
+            x, y = _value_span(a, (*facts, c)), _value_span(b, (*facts, Not(c)))
+            is_alike = _value_span(u, facts) and _value_span(v, facts)  # as values and as indices one branch is chosen
+            found = either(x, y) if x and y and is_alike else None
+        case _:
+            found = None
+    return found if found and limits and limits[0] <= found[0] and found[1] <= limits[1] else None
 
 
 def _of_type(dtype: str) -> Span:
