@@ -37,10 +37,13 @@ class Scope:
         low, _ = intervals.span(loop.start)
         last = Binary("+", loop.start, loop.extent)
         _, high = intervals.span(last)
-        if is_finite((low, high)) and not intervals.is_open(intervals.form(last)):
+        form = intervals.form(last)
+        is_tied = not intervals.is_open(form) and intervals.is_tied(form)
+        if is_finite((low, high)) and not (is_tied or intervals.is_open(form)):
             return self.with_bounds(loop.var, low, high - 1)
         found = self.within(loop.var, loop.start, last)
-        if any(type(v) is Var and v not in self.bounds for v in variables(last)):  # memory says where it begins or ends
+        # memory says where it begins or ends
+        if is_tied or any(type(v) is Var and v not in self.bounds for v in variables(last)):
             ends = (Binary(">=", loop.var, loop.start), Binary("<", loop.var, last))
             found = found.under((*filter(self._lasts, ends), *self.facts))  # in front: they lead to what others say
         return found
