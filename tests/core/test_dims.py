@@ -43,6 +43,9 @@ def test_equal_extents_have_one_form() -> None:
     assert (4 * N * H + 2) // 4 == N * H
     assert (N * 6 + 5) % 3 == 2
     assert N % 12 % 4 == N % 4
+    assert (N + H % 12) % 4 == (N + H) % 4
+    assert -(-H // 4) == (H + 3) // 4
+    assert H + (4 - H % 4) % 4 == (H + 3) // 4 * 4  # padded up to a multiple, as windows are
     assert (N * H) // H == N
 
 

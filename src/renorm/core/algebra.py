@@ -5,6 +5,7 @@
     (x // d + n) // c -> (x + n*d) // (c*d)     x % (c*d) // c -> x // c % d      x % (c*d) % c -> x % c
     c*(x // c) + x % c -> x                 c*(x // c % d) + x % c -> x % (c*d)        with any common factor
     c*((x // c + n) % d) + x % c -> (x + n*c) % (c*d)                     where that has its quotient beside
+    -x // c -> -((x + c - 1) // c)          (k*(x % (c*d)) + r) % c -> (k*x + r) % c        of extents
 
 Divisors are forms: positive numbers or, in an algebra that has products of atoms, positive products. Atoms are
 interned, so equal forms have equal terms and differences cancel exactly. Every rule is exact over the integers (floor
@@ -140,6 +141,17 @@ class Algebra(Generic[Atom]):
         if inner is not None and self._multiple(inner, c):
             return self.floor_modulo(self.dividend(inner), c)
         return self.atom("%", rest, c)
+
+    def of_extents(self, op: str, a: Form[Atom], c: Form[Atom]) -> Form[Atom] | None:
+        """a // c or a % c by rules that lead equal extents to one form, where code would only get longer; None where
+        there is none: sums of remainders, and one quotient for both signs."""
+        for x, k in a.terms.items() if op == "%" else ():
+            if self._multiple(x, c):
+                return self.floor_modulo(a.without((x,)) + self.dividend(x) * k, c)
+        if op not in ("//", "%") or any(k > 0 for k in a.coefficients):
+            return None
+        quotient = -self.floor_divide((-a) + c.offset(-1), c)
+        return quotient if op == "//" else a - self.scaled(quotient, c)
 
     def _multiple(self, atom: Atom, c: Form[Atom]) -> Form[Atom] | None:
         """d where the atom is x % (c*d), else None."""

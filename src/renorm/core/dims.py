@@ -183,7 +183,8 @@ class _Extents(Algebra[_Product]):
         return bounds(_dim(form))
 
     def atom(self, op: str, a: Form[_Product], b: Form[_Product]) -> Form[_Product]:
-        return _opaque(op, _dim(a), _dim(b))
+        found = self.of_extents(op, a, b)
+        return found if found is not None else _opaque(op, _dim(a), _dim(b))
 
     def divisor(self, atom: _Product, op: str) -> Form[_Product] | None:
         first = atom[0]

@@ -135,9 +135,8 @@ class LoopAlgebra(ExprAlgebra):
             a, b = b, a
         if not (is_of_extents(a) and is_of_extents(b) and a.terms):
             return super().atom(op, a, b)
-        if op == "//" and b.number is not None and all(k < 0 for k in a.coefficients):
-            return -self.floor_divide((-a).offset(b.number - 1), b)  # -(-n // c) is (n + c - 1) // c
-        return self._named(super().atom(op, a, b))
+        found = self.of_extents(op, a, b) if b.number is not None else None
+        return found if found is not None else self._named(super().atom(op, a, b))
 
     def _as_given(self, extent: Linear) -> Linear:
         """The extent with sums in the place of variables that are defined by them: (e + 1) // 2 is (n + 1) // 2 + 2
