@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import pytest
@@ -42,6 +43,14 @@ def test_shapes_and_elements_tell_symbols() -> None:
     shapes = {"x": (7, 3), "s": (3,)}
     assert fixed_extents([S, x], shapes, "net", {"s": [2, -9, 5]}) == {"s.0": 2, "s.1": 5, "n.rest": 2}
     assert format_elements(S.deciding) == " = [s.0, ?, s.1]"
+
+
+def test_extents_that_are_sums_of_the_same_symbols_tell_each() -> None:
+    p, q, r = Sym("p"), Sym("q"), Sym("r")
+    x, y = Given("x", (2 * p + q, q + r)), Given("y", (p + q, 3 * p + q + r))
+    assert fixed_extents([x, y], {"x": (8, 5), "y": (6, 11)}, "net") == {"p": 2, "q": 4, "r": 1}
+    with pytest.raises(InvalidInput, match=re.escape("y, axis 0: 9, but 8 + -1*p is in ..8 where q is 8 + -2*p")):
+        fixed_extents([x, y], {"x": (8, 5), "y": (9, 11)}, "net")
 
 
 @pytest.mark.parametrize(

@@ -157,12 +157,16 @@ def fixed_extents(
     known_before = -1
     while not problems and known_before < len(sizes):  # what is left of sums once others are known
         known_before = len(sizes)
+        others = dict[Symbol, Dim]()  # of two unknown ones the first, by what a sum leaves to it
         for where, extent, number in told:
-            symbols = symbols_of(extent)
-            if len(symbols) > 1 and len(symbols - sizes.keys()) == 1:
-                problem = _solve(substitute(extent, sizes), int(number), sizes)
-                by = ", ".join(f"{s} is {sizes[s]}" for s in sorted(symbols) if s in sizes)
+            left = substitute(substitute(extent, others), sizes)
+            unknown = symbols_of(left)
+            if len(unknown) == 1 and len(symbols_of(extent)) > 1:
+                problem = _solve(left, int(number), sizes)
+                by = ", ".join(f"{s} is {d}" for s, d in {**others, **sizes}.items() if s in symbols_of(extent))
                 problems += [f"{where}: {problem} where {by}"] if problem else []
+            elif (first := next((s for s in sorted(unknown) if symbols_of(left - Sym(s)) == unknown - {s}), None)):
+                others[first] = number - (left - Sym(first))
     if not problems:  # extents that several symbols make, or one in another way than a multiple
         for where, extent, n in told:
             try:

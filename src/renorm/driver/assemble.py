@@ -87,7 +87,8 @@ def assemble(
         )
         for one, code, launch, wait in zip(lowered, codes, launches, waits)
     )
-    limits.check(graph.name, [("bytes", held.size + constants.nbytes, f"{held.size} between kernels, and weights")])
+    between = 0 if typical else held.size  # of open extents, which a call tells
+    limits.check(graph.name, [("bytes", between + constants.nbytes, f"{between} between kernels, and weights")])
     stored = constants.stored(graph, shared)
     program = Program(
         machine=machine,
