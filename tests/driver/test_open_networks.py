@@ -227,6 +227,28 @@ def test_what_the_inputs_must_fulfil_is_said_before_anything_runs() -> None:
         renorm.compile(perceptron()).run(x)
 
 
+def test_slices_that_end_beyond_the_axis_and_extents_of_1_have_modules_of_their_own() -> None:
+    """They were refused, as slices are taken to lie inside, and extents that meet to be equal."""
+    g = Graph("otherwise")
+    a, b, c = (g.input(v, "float32", (d, e)) for v, d, e in (("a", "n", "h"), ("b", "n", "w"), ("c", "m", "h")))
+    rows = ops.slice(b, np.array([0]), ops.shape(a, start=1, end=2), np.array([1]))
+    g.outputs = [ops.relu(rows), ops.relu(ops.add(a, c))]
+    m = renorm.compile(g, threads=1)
+    assert isinstance(m, OpenModule), getattr(m, "obstacle", m)
+    served = set[int]()
+    for n, h, w, k in ((3, 4, 6, 3), (3, 6, 4, 3), (5, 9, 2, 5), (3, 4, 6, 1), (2, 6, 4, 1), (1, 4, 0, 7), (1, 1, 1, 1)):
+        feeds = [array(n, h), array(n, w), array(k, h)]
+        for ours, expected in zip(m.run(*feeds), interpret.run(g, feeds), strict=True):
+            assert ours.shape == expected.shape
+            np.testing.assert_array_equal(ours, expected)
+        served.add(id(m.serving(*feeds)))
+    assert len(served) == 5  # as compiled; cut; one row of c; the same, cut; one row of a, cut
+    with pytest.raises(InvalidInput, match="c, axis 0: n is 2 here and 3 elsewhere"):
+        m.run(array(3, 4), array(3, 6), array(2, 4))
+    with pytest.raises(InvalidInput, match="b, axis 0: n is 1 here and 3 elsewhere"):  # which the model calls equal
+        m.run(array(3, 4), array(1, 6), array(3, 4))
+
+
 def test_memory_after_many_shapes_is_that_of_the_largest() -> None:
     m = renorm.compile(image(), threads=1, precision="exact")
     assert isinstance(m, OpenModule)

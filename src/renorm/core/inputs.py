@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from math import inf, prod
 from types import MappingProxyType
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from renorm.core import dtypes
 from renorm.core.dims import (
@@ -79,19 +79,24 @@ def element_symbols(inputs: Iterable[Typed]) -> dict[str, tuple[Sym, ...]]:
     return found
 
 
-Reading = Mapping[Symbol, Dim]
-"""By symbols, the extents or numbers that are read in their place."""
+class Reading(NamedTuple):
+    """How a call is read. values: by symbols, the extents or numbers that are read in their place. is_cut: bounds of
+    slices are moved into their axes, which else are taken to lie inside."""
+
+    values: Mapping[Symbol, Dim]
+    is_cut: bool = False
 
 
 def readings(
     inputs: Iterable[Typed], shapes: Mapping[str, Sequence[int]], elements: Mapping[str, Sequence[int]]
 ) -> list[Reading]:
-    """Return how elements of a call that has no result as it stands may be read: numbers in the place of their symbols,
-    or what is counted below 0. What comes first is open in more.
+    """Return how a call that has no result as it stands may be read. What comes first is open in more.
 
+    Bounds beyond an axis are its ends; extents of 1 are numbers, which broadcast. Of elements:
     1. -1, which in a shape is what is left, and what is beyond all extents are numbers. Below -1 are positions from the
-    end. 2. What is above 0 is known to be. 3. 0 and 1 are numbers too, which keep extents, as are extents of 1, which
-    broadcast. 4. All elements are.
+    end. 2. What is above 0 is known to be, and bounds beyond an axis are its ends before any is read as a number for
+    its size: more for kernels to know of extents, but it serves all elements. 3. 0 and 1 are numbers too, which keep
+    extents. 4. All elements are.
     """
     inputs = list(inputs)
     given = _symbols_told((d, n) for v in inputs for d, n in zip(v.deciding, elements.get(v.name, ())))
@@ -104,7 +109,10 @@ def readings(
             signs[s] = n
     positive = {s: Sym(Symbol(s, 1)) for s, n in given.items() if n > 0}
     few = {s: n for s, n in given.items() if n in (0, 1)}
-    return [signs, {**positive, **signs}, {**ones, **signs, **few}, {**ones, **given}] if given else []
+    if not given:
+        return [Reading({}, is_cut=True), *(Reading(ones, is_cut) for is_cut in (False, True) if ones)]
+    whole = Reading({**positive, **signs}, is_cut=True)
+    return [Reading(signs), whole, Reading({**ones, **signs, **few}), Reading({**ones, **given})]
 
 
 def _symbols_told(told: Iterable[tuple[Dim, int]]) -> dict[Symbol, int]:

@@ -126,7 +126,7 @@ def compile(
         v.data = np.array(v.data)
     options = replace(options, shared=SharedConstants())
     readings: AnyReadings | None = None
-    if not counted and any(v.deciding for v in graph.inputs):
+    if not counted:
         readings = Readings(graph, lambda network: _for_any_extents(network, options))
     return _for_any_extents(graph, options, seconds, readings)
 

@@ -201,7 +201,7 @@ class OpenModule(CompiledModule):
         readings: AnyReadings | None = None,
     ):
         """source, limits: what a run asks for, and may. background: makes modules for extents that come often.
-        readings: modules for elements that are no extents."""
+        readings: modules for calls that have another result."""
         super().__init__(*parts, limits=limits)
         self._background, self._readings = background, readings
         self._specializations = _Specializations(self.graph, self.program.states, specialize, readings)
@@ -249,7 +249,7 @@ class OpenModule(CompiledModule):
         return found
 
     def _read_otherwise(self, args: Sequence[Any], named: Mapping[str, Any]) -> Sized | None:
-        """Return what a run needs on arrays whose elements are no extents; None where there is no result."""
+        """Return what a run needs on arrays that are to be read otherwise; None where there is no result."""
         if self._readings is None:
             return None
         shapes = shapes_of(self.name, self.inputs, args, named)

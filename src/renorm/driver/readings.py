@@ -1,12 +1,15 @@
-"""Modules for elements of inputs that are no extents as they stand.
+"""Modules for calls that a network with open extents has no result for as it is compiled.
 
-    s = [b, -1]     -1 is what is left: a module where s.1 is -1, and s.0 is open
-    end = -3        counts from the end of the axis: a module where end is below 0
-    end = 99        is the end of an axis of 10: a module where bounds of slices are moved into their axes
+    s = [b, -1]         -1 is what is left: a module where s.1 is -1, and s.0 is open
+    end = -3            counts from the end of the axis: a module where end is below 0
+    end = 99, or        is the end of an axis of 10: a module where bounds of slices are moved into their axes
+    x[:, :, :h]         of fewer than h columns: the same
+    x[n, c] + y[m, c]   n is 1: a module for that, of which y may have any m
 
-A module takes elements that decide shapes to be extents, and has one result for all of them. A call that it refuses is
-looked at again, since elements may mean something else (core.inputs.readings): who reads them so has a module of its
-own, compiled when such a call comes first, and open in everything that is not read as a number.
+A module takes elements that decide shapes to be extents, slices to lie inside and extents that meet to be equal, and
+has one result for all calls. One that it refuses is looked at again, since there may be another (core.inputs.readings):
+who reads it so has a module of its own, compiled when such a call comes first, and open in everything that is not read
+as a number.
 """
 
 from __future__ import annotations
@@ -25,12 +28,12 @@ from renorm.graph.deciding import BRANCHING
 from renorm.graph.ir import Graph
 from renorm.ops.slice import Slice
 
-MODULES = 8  # that are kept; of ways to read elements, whether there is a result is kept for more
+MODULES = 8  # that are kept; of ways to read a call, whether there is a result is kept for more
 M = TypeVar("M")
 
 
 class Readings(Generic[M]):
-    """Modules by how elements are read, the latest few of which are kept. graph: as it was read, nothing settled.
+    """Modules by how calls are read, the latest few of which are kept. graph: as it was read, nothing settled.
 
     compile: makes a module of a graph that has results.
     """
@@ -40,16 +43,13 @@ class Readings(Generic[M]):
         self._inputs = [v for v in graph.inputs if v.name not in branching]
         self._graph, self._compile = graph, compile
         self._known = Latest[str, _Network](f"a reading of {graph.name}", 8 * MODULES)
-        self._made = Latest[str, M](f"{graph.name} where elements are no extents", MODULES)
+        self._made = Latest[str, M](f"{graph.name} read otherwise", MODULES)
 
     def serving(self, shapes: Mapping[str, Sequence[int]], elements: Mapping[str, Sequence[int]]) -> M | None:
         """Return the module that has a result for these shapes and elements; None where there is no result."""
-        for place, values in enumerate(readings(self._inputs, shapes, elements)):
-            # bounds beyond an axis are its ends before any is read as a number for its size: more for kernels to know
-            # of extents, but it serves all elements
-            is_cut = place == 1
-            key = str((is_cut, *sorted((str(s), str(d)) for s, d in values.items())))
-            network = self._known.made(key, partial(_Network, self._graph, values, is_cut))
+        for reading in readings(self._inputs, shapes, elements):
+            key = str((reading.is_cut, *sorted((str(s), str(d)) for s, d in reading.values.items())))
+            network = self._known.made(key, partial(_Network, self._graph, reading))
             if network.settled is not None and network.settled.has_result(shapes, elements):
                 return self._made.made(key, partial(self._compile, network.graph))
         return None
@@ -60,16 +60,15 @@ class Readings(Generic[M]):
 
 
 class _Network:
-    """A network whose elements are read in one way. is_cut: bounds of slices are moved into their axes. settled: None
-    where it has no result."""
+    """A network that is read in one way. settled: None where it has no result."""
 
     settled: Settled | None = None
 
-    def __init__(self, graph: Graph, values: Reading, is_cut: bool):
+    def __init__(self, graph: Graph, reading: Reading):
         self.graph = graph
         try:
-            self.graph = graph.copy(values)
-            if is_cut:
+            self.graph = graph.copy(reading.values)
+            if reading.is_cut:
                 _cut_slices(self.graph)
             if all(_least(d) <= LONGEST for v in self.graph.values() for d in v.shape):
                 self.settled = settled(self.graph)
