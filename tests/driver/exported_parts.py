@@ -196,6 +196,54 @@ class Patches(nn.Module):
         return F.avg_pool2d(y, 2, ceil_mode=True), F.max_pool2d(y, 3, 2, 1), y.amax((2, 3)) + y.var((2, 3))
 
 
+class Cropped(nn.Module):
+    """The middle of a plane as large as another one, and the other one doubled, up to the size of the plane."""
+
+    def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        (h, w), (a, b) = x.shape[-2:], y.shape[-2:]
+        down, right = (h - a) // 2, (w - b) // 2
+        doubled = F.interpolate(y, scale_factor=2.0)[:, :, :h, :w]
+        joined = torch.cat((x[:, :, down : down + a, right : right + b], y), 1)
+        return joined, doubled, F.interpolate(x, size=(a, b), mode="bilinear")
+
+
+class Correlation(nn.Module):
+    """Products of all pairs of pixels, which for a large plane are many."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        n, c, h, w = x.shape
+        pixels = x.view(n, c, h * w)
+        pairs = (pixels.transpose(1, 2) @ pixels / 8**0.5).view(n * h * w, 1, h, w)
+        return F.avg_pool2d(pairs, 2, 2, ceil_mode=True), pairs.view(n, h, w, h, w).amax((3, 4))
+
+
+class Blocks(nn.Module):
+    """Attention of blocks of 8 to themselves and the block before, behind what fills up the last one."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        n, t, c = x.shape
+        own = F.pad(x, (0, 0, 0, (8 - t % 8) % 8)).view(n, -1, 8, c)
+        both = torch.cat((F.pad(own, (0, 0, 0, 0, 1, 0))[:, :-1], own), 2)
+        is_seen = torch.arange(8)[:, None] + 8 >= torch.arange(16)[None]
+        weights = (own @ both.transpose(-1, -2)).masked_fill(~is_seen, -1e9).softmax(-1)
+        return (weights @ both).reshape(n, -1, c)[:, :t]
+
+
+class Shifted(nn.Module):
+    """Attention with terms of relative positions, shifted into place by padding and other rows."""
+
+    def __init__(self):
+        super().__init__()
+        self.to_qkv, self.places = nn.Linear(16, 48), nn.Parameter(torch.randn(128, 16))
+
+    def forward(self, x: Tensor) -> Tensor:
+        n, t, _ = x.shape
+        q, k, v = self.to_qkv(x).chunk(3, -1)
+        terms = F.pad(q @ self.places[64 - t : 63 + t].T, (1, 0)).reshape(n, 2 * t, t)
+        terms = terms[:, 1:].reshape(n, t, 2 * t - 1)[:, :, :t]
+        return ((q @ k.transpose(1, 2) + terms) / 4).softmax(-1) @ v
+
+
 class Wave(nn.Module):
     """Samples to features: strides, a group norm along time, a window of even width, a layer norm across."""
 
@@ -304,6 +352,14 @@ PARTS = {
     ),
     "reflected": Part(Reflected, {"x": IMAGE}, {"n": (1, 2), "h": (9, 50), "w": (9, 50)}),
     "patches": Part(Patches, {"x": Given(("n", 4, "h", "w"))}, {"n": (1, 2), "h": (3, 20), "w": (3, 20)}),
+    "cropped": Part(
+        Cropped,
+        {"x": Given(("n", 4, "h", "w")), "y": Given(("n", 4, "a", "b"))},
+        {"n": (1, 2), "h": (9, 18), "w": (9, 18), "a": (3, 9), "b": (3, 9)},
+    ),
+    "correlation": Part(Correlation, {"x": FEATURES}, {"n": (1, 2), "h": (1, 9), "w": (1, 9)}),
+    "blocks": Part(Blocks, {"x": Given(("n", "t", 8))}, {"n": (1, 3), "t": (1, 50)}),
+    "shifted": Part(Shifted, {"x": Given(("n", "t", 16))}, {"n": (1, 3), "t": (1, 30)}),
     "wave": Part(Wave, {"x": Given(("n", "t"))}, {"n": (1, 3), "t": (400, 1000)}),
     "text": Part(Text, {"t": Given(("n", "t"), 50)}, {"n": (1, 3), "t": (1, 20)}),
     "grid": Part(Grid, {"x": IMAGE}, {"n": (1, 2), "h": (8, 60), "w": (8, 60)}),

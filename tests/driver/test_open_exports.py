@@ -17,7 +17,7 @@ from renorm.driver.module import OpenModule
 ROOT = Path(__file__).parents[2]
 NAMES = (
     *("shifted windows", "cached", "pyramid", "anchors", "neighbours", "distances", "reflected", "patches"),
-    *("wave", "text", "grid", "repeated", "halves", "volumes", "pairs"),
+    *("cropped", "correlation", "blocks", "shifted", "wave", "text", "grid", "repeated", "halves", "volumes", "pairs"),
 )
 
 

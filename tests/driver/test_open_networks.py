@@ -236,7 +236,15 @@ def test_slices_that_end_beyond_the_axis_and_extents_of_1_have_modules_of_their_
     m = renorm.compile(g, threads=1)
     assert isinstance(m, OpenModule), getattr(m, "obstacle", m)
     served = set[int]()
-    for n, h, w, k in ((3, 4, 6, 3), (3, 6, 4, 3), (5, 9, 2, 5), (3, 4, 6, 1), (2, 6, 4, 1), (1, 4, 0, 7), (1, 1, 1, 1)):
+    for n, h, w, k in (
+        (3, 4, 6, 3),
+        (3, 6, 4, 3),
+        (5, 9, 2, 5),
+        (3, 4, 6, 1),
+        (2, 6, 4, 1),
+        (1, 4, 0, 7),
+        (1, 1, 1, 1),
+    ):
         feeds = [array(n, h), array(n, w), array(k, h)]
         for ours, expected in zip(m.run(*feeds), interpret.run(g, feeds), strict=True):
             assert ours.shape == expected.shape
