@@ -173,7 +173,7 @@ def fixed_extents(
                 problem = _solve(left, int(number), sizes)
                 by = ", ".join(f"{s} is {d}" for s, d in {**others, **sizes}.items() if s in symbols_of(extent))
                 problems += [f"{where}: {problem} where {by}"] if problem else []
-            elif (first := next((s for s in sorted(unknown) if symbols_of(left - Sym(s)) == unknown - {s}), None)):
+            elif first := next((s for s in sorted(unknown) if symbols_of(left - Sym(s)) == unknown - {s}), None):
                 others[first] = number - (left - Sym(first))
     if not problems:  # extents that several symbols make, or one in another way than a multiple
         for where, extent, n in told:
