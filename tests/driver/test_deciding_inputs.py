@@ -96,6 +96,21 @@ CASES: dict[str, tuple[str, Sequence[Call], Sequence[Call]]] = {
         [{"x": (n, 2, 5, 7), "hw": hw} for n, hw in ((1, [1, 1]), (2, [5, 7]), (1, [10, 14]), (2, [3, 20]))],
         [{"x": (1, 2, 5, 7), "hw": [-1, 2]}],
     ),
+    "Resize within sizes": (
+        """g (float[N, 2, H, W] x, int64[2] hw) => (float[A, B, C, D] y)
+        { y = Resize<mode = "linear", keep_aspect_ratio_policy = "not_larger", axes = [2, 3]>(x, , , hw) }""",
+        [{"x": (n, 2, h, w), "hw": hw}
+         for n, h, w, hw in ((1, 5, 7, [1, 1]), (2, 5, 7, [10, 9]), (1, 1, 8, [3, 5]), (2, 6, 4, [4, 21]))],
+        [{"x": (1, 2, 5, 7), "hw": [-1, 2]}],
+    ),
+    "Resize around sizes": (
+        """g (float[N, 2, H, W] x, int64[2] hw) => (float[A, B, C, D] y)
+        { y = Resize<mode = "linear", coordinate_transformation_mode = "asymmetric",
+                     keep_aspect_ratio_policy = "not_smaller", axes = [2, 3]>(x, , , hw) }""",
+        [{"x": (n, 2, h, w), "hw": hw}
+         for n, h, w, hw in ((1, 5, 7, [1, 1]), (2, 5, 7, [10, 9]), (1, 1, 8, [3, 5]), (2, 6, 4, [4, 21]))],
+        [{"x": (1, 2, 5, 7), "hw": [-1, 2]}],
+    ),
     "Resize by whole scales": (
         """g (float[N, 2, H, W] x, int64 f) => (float[A, B, C, D] y) <float[2] o = {1, 1}, int64[1] z = {0}>
         { g = Unsqueeze(f, z) h = Cast<to = 1>(g) s = Concat<axis = 0>(o, h, h) y = Resize(x, , s) }""",

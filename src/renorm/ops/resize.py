@@ -78,10 +78,9 @@ class Resize(OpDef):
         for k, (a, factor, length) in enumerate((a, factors[a], extents[a]) for a in axes):
             if length is None or (factor is None and self.antialias):
                 raise OperandError(f"resize: axis {a} of {shape[a]} elements must be known", do="give shapes=")
-            if same_extent(shape[a], 0) or same_extent(length, 0):
-                continue
             part = None if roi is None else (float(roi[k]), float(roi[len(axes) + k]))
-            found[a] = position_line(self.coordinate_transformation_mode, shape[a], length, factor, part)
+            if not same_extent(shape[a], 0):
+                found[a] = position_line(self.coordinate_transformation_mode, shape[a], length, factor, part)
         return {a: line for a, line in found.items() if not line.is_identity()}
 
     def fusion_of(self, operands: Sequence[TensorType | None]) -> Fusion:
@@ -185,6 +184,7 @@ class Resize(OpDef):
         Sample(f32[4, 6], None, None, i64[2].of([7, 8]), keep_aspect_ratio_policy="not_larger"),
         Sample(f32[4, 6], None, None, i64[2].of([7, 8]), keep_aspect_ratio_policy="not_smaller", mode="linear"),
         Sample(f32[0, 3], None, f32[2].of([1, 2]), mode="linear"),
+        Sample(f32[2, 3], None, f32[2].of([2, 0.3]), mode="linear"),
         Sample(f64[3, 4], None, f32[2].of([2, 2]), mode="cubic"),
         Sample(bf16[3, 4], None, f32[2].of([2, 2]), mode="linear"),
         Sample(u8[3, 4], None, f32[2].of([2, 0.5])),

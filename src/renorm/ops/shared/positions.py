@@ -17,7 +17,7 @@ from renorm.core.dims import Dim
 from renorm.core.errors import OperandError
 from renorm.expr.extents import same_extent
 from renorm.expr.nodes import Expr, as_expr, cast
-from renorm.ops.shared.scales import HALF, resized, simplest
+from renorm.ops.shared.scales import HALF, Scale, parts_of, resized, simplest
 from renorm.te.open_dims import larger
 
 # ONNX's coordinate_transformation_mode
@@ -128,26 +128,27 @@ class OpenLine(Line):
         return self.open_integers is None and super().is_identity()
 
 
-def _open_line(
-    mode: str, extent: Any, length: Any, scale: Fraction | None, roi: tuple[float, float] | None
-) -> OpenLine:
+def _open_line(mode: str, extent: Any, length: Any, scale: Scale | None, roi: tuple[float, float] | None) -> OpenLine:
     """`position_line` where extents are open. scale: None where it is length / extent, whatever that is."""
+    p, q = (extent, length) if scale is None else parts_of(scale)  # 1 / scale is p / q
 
     def line(a: Any, b: Any, c: Any) -> OpenLine:
-        return OpenLine(Fraction(0), Fraction(0), extent, length, scale or Fraction(0), (a, b, c))
+        known = scale if isinstance(scale, Fraction) else Fraction(0)
+        return OpenLine(Fraction(0), Fraction(0), extent, length, known, (a, b, c))
 
-    if same_extent(extent, length) and mode not in ("tf_half_pixel_for_nn", "tf_crop_and_resize"):
+    is_kept = same_extent(extent, length) and same_extent(p, q)
+    if is_kept and mode not in ("tf_half_pixel_for_nn", "tf_crop_and_resize"):
         return OpenLine(Fraction(1), Fraction(0), extent, length, Fraction(1))
-    if scale is not None and mode in ("asymmetric", "half_pixel", "tf_half_pixel_for_nn"):
+    if isinstance(scale, Fraction) and mode in ("asymmetric", "half_pixel", "tf_half_pixel_for_nn"):
         known = position_line(mode, 1, 1, scale, None)
         return OpenLine(known.slope, known.start, extent, length, scale)
     match mode:
         case "asymmetric":
-            return line(extent, 0, length)
+            return line(p, 0, q)
         case "half_pixel":
-            return line(extent * 2, extent - length, length * 2)
+            return line(p * 2, p - q, q * 2)
         case "tf_half_pixel_for_nn":
-            return line(extent * 2, extent, length * 2)
+            return line(p * 2, p, q * 2)
         case "pytorch_half_pixel":  # at length 1 its position is 0
             a, b, c = _open_line("half_pixel", extent, length, scale, None).integers
             is_wide = te.min(length - 1, 1)
@@ -155,10 +156,8 @@ def _open_line(
         case "align_corners":  # at length 1, a quotient by 0 is 0
             return line(extent - 1, 0, length - 1)
         case "half_pixel_symmetric":
-            if scale is None:  # nothing is rounded
-                return line(extent * 2, extent - length, length * 2)
-            p, q = scale.denominator, scale.numerator
-            return line(2 * p, extent * q - length * p + (p - q), 2 * q)
+            rest = 0 if scale is None else extent * q - length * p  # of a length that was rounded
+            return line(p * 2, p - q + rest, q * 2)
         case "tf_crop_and_resize":
             first, last = _crop(roi)
             d = lcm(first.denominator, last.denominator)
@@ -177,10 +176,12 @@ def _crop(roi: tuple[float, float] | None) -> tuple[Fraction, Fraction]:
     return simplest(roi[0]), simplest(roi[1])
 
 
-def position_line(mode: str, extent: int, length: int, scale: Fraction | None, roi: tuple[float, float] | None) -> Line:
+def position_line(mode: str, extent: int, length: int, scale: Scale | None, roi: tuple[float, float] | None) -> Line:
     """Positions by the rule `mode` of POSITIONS. scale: None where extents are open and it is length / extent."""
-    if scale is None or isinstance(extent, Expr) or isinstance(length, Expr):
+    if not isinstance(scale, Fraction) or isinstance(extent, Expr) or isinstance(length, Expr):
         return _open_line(mode, extent, length, scale, roi)
+    if not length:
+        return Line(Fraction(0), Fraction(0), extent, 0, Fraction(1))
 
     def at(slope: Fraction | int, start: Fraction | int) -> Line:
         return Line(Fraction(slope), Fraction(start), extent, length, scale)
