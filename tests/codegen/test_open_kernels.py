@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -276,3 +277,33 @@ def test_prepared_loops_mean_the_same(name: str) -> None:
         interpret.run(prepared, found, given)
         for x, y in zip(found, expected):
             np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6)
+
+
+def test_quotients_in_branches_leave_the_loops_that_do_not_change_them() -> None:
+    """LLVM does not move a division out of a branch: it does not know that the divisor is positive."""
+    text = """kernel k[n(1)](a: float32[(n*8)], b: float32[(n*8)]) -> (b) {
+  for (f, 0, (n*8)) {
+    for (j, 0, 16) {
+      if ((a[f] < 0.5f)) {
+        if ((a[j // 2] < 0.5f)) {
+          b[f] = (b[f] + a[(f % n)])
+        }
+      } else {
+        b[f] = (b[f] - a[(f//n)])
+      }
+    }
+  }
+}"""
+    kernel = parse(text)
+    verify(kernel)
+    compiled = compile_kernel(kernel, HOST)
+    blocks = re.split(r"\n(?=\w+:)", compiled.llvm)
+    dividing = [block.split(":")[0].strip() for block in blocks if re.search(r"\b[us](div|rem) i64 %\w+, %", block)]
+    assert len(dividing) == 1  # the body of f: not that of j, nor its branches
+    assert dividing[0] in re.findall(r"label %(\w+)", compiled.llvm)
+    for n in (1, 3, 8, 40):
+        a, b = RNG.random(n * 8, np.float32), RNG.random(n * 8, np.float32)
+        expected = b.copy()
+        interpret.run(kernel, [a, expected], [n])
+        Native(compiled)(a, b, extents=[n])
+        np.testing.assert_allclose(b, expected, rtol=1e-5)

@@ -84,9 +84,14 @@ class Indices(Algebra[Value]):
 
     def _computed(self, op: str, a: Form[Value], b: Form[Value]) -> Form[Value]:
         """a op b as an instruction, or a few of them."""
-        f, x, y = self._f, self.value(a), self.value(b)
-        span, by = self.form_span(a), self.form_span(b)
+        f, span, by = self._f, self.form_span(a), self.form_span(b)
         unsigned = span[0] >= 0 and by[0] > 0
+        if op in ("//", "%") and unsigned and b.number is None:
+            # LLVM leaves a division by what it does not know in its branch, and so in the loops around
+            with f.early():
+                value = integers.floored(f, self.value(a), self.value(b), remainder=op == "%", unsigned=True)
+            return self.form_of(value, span_of(op, span, by))
+        x, y = self.value(a), self.value(b)
         match op:
             case "*":
                 value = f.op("mul nsw", x, y)

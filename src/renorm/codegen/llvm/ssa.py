@@ -190,6 +190,7 @@ class Function:
         self.rounds: set[int] = set()  # how often loops run, of which the module must define the weights
         self.regions: list[Region] = [Region(self.entry, hoists=False)]
         self._ends: list[Block] = []  # of the loops without end that are being written
+        self._is_early = False
         self._values = 0
         self._labels = 0
 
@@ -291,10 +292,21 @@ class Function:
         self.blocks.remove(join := branch.join)
         first = self.new_block("else")
         branch.before.terminator = branch.before.terminator.replace(f"%{join.label}", f"%{first.label}")
+        outer = self.regions[-1]
+        outer.block = branch.before  # what leaves this side stands before both
         with self._region(first, hoists=False):
             yield
             self.block.terminator = f"br label %{join.label}"
+        outer.block = join
         self.blocks.append(join)
+
+    @contextmanager
+    def early(self) -> Generator[None, None, None]:
+        """Pure instructions leave branches as well, for where their operands are known: for what takes long, may stand
+        in a loop, and is no harm where nobody asks for it."""
+        before, self._is_early = self._is_early, True
+        yield
+        self._is_early = before
 
     # instructions ----------------------------------------------------------------------------------------------------
 
@@ -303,7 +315,7 @@ class Function:
         regions = self.regions
         target = depth = len(regions) - 1
         needed = max((o.depth for o in operands), default=0)
-        while target > needed and regions[target].hoists:
+        while target > needed and (regions[target].hoists or self._is_early):
             target -= 1
         for k in range(needed, depth + 1):
             found = regions[k].known.get(text)
