@@ -144,8 +144,8 @@ def _solutions(difference: Dim, symbols: Sequence[Symbol]) -> Iterator[tuple[Sym
         return
     found = list[tuple[bool, int, int, Symbol, Dim]]()
     for product, k in products:
-        if len(product) != 1 or not isinstance(product[0], Symbol):
-            continue
+        if len(product) != 1 or product[0] not in symbols or not isinstance(product[0], Symbol):
+            continue  # one that the caller does not know of follows from nothing
         rest = difference - k * Sym(product[0])
         if product[0] in symbols_of(rest) or any(n % k for _, n in terms(rest)):
             continue

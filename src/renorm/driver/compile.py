@@ -45,7 +45,7 @@ from renorm.driver.weights import SharedConstants
 from renorm.frontends import read
 from renorm.graph.conditions import Settled, settled
 from renorm.graph.counting import cut
-from renorm.graph.counts import counted_symbols, stages
+from renorm.graph.counts import counted_symbols, follow_from_extents, stages
 from renorm.graph.ir import Graph, Group
 from renorm.ops.identity import Identity
 from renorm.passes import pipeline
@@ -102,8 +102,8 @@ def compile(
     clock = _Clock(seconds)
     with collection_put_off():
         graph = read(model, shapes=shapes, inputs=inputs, is_mapped=True, limits=limits)
-        graph, held = state.hold(graph) if train_state else (graph, None)
-        graph = cut(graph)
+        whole, held = state.hold(graph) if train_state else (graph, None)
+        graph = cut(whole)
     clock.stop("read")
     counted = sorted(counted_symbols(graph))
     if counted and (train_state or specializations):
@@ -128,17 +128,26 @@ def compile(
     readings: AnyReadings | None = None
     if not counted:
         readings = Readings(graph, lambda network: _for_any_extents(network, options))
-    return _for_any_extents(graph, options, seconds, readings)
+    return _for_any_extents(graph, options, seconds, readings, whole)
 
 
 def _for_any_extents(
-    source: Graph, options: Options, before: Mapping[str, float] | None = None, readings: AnyReadings | None = None
+    source: Graph,
+    options: Options,
+    before: Mapping[str, float] | None = None,
+    readings: AnyReadings | None = None,
+    whole: Graph | None = None,
 ) -> CompiledModule | SpecializingModule:
-    """Return a module for all extents of a network, at once where it can be."""
+    """Return a module for all extents of a network, at once where it can be. whole: the network before it was cut at
+    counts, which may be known once shapes are."""
     planned = replace(options, verify=False)  # which needs arrays, hence shapes
 
     def specialized(extents: Mapping[str, int]) -> CompiledModule:
         return specialize(source, extents, options)
+
+    def known(extents: Mapping[str, int]) -> CompiledModule:
+        assert whole is not None
+        return specialize(whole, extents, options)
 
     def analyze() -> Report:
         return optimized(source, {}, planned)[1]
@@ -147,6 +156,8 @@ def _for_any_extents(
         return _opened(source, options, before or {}, readings)
     except _CLOSED as error:
         if counted := sorted(counted_symbols(source)):
+            if whole is not None and follow_from_extents(source):
+                return SpecializingModule(whole, known, analyze, options.state, str(error))
             facts = [f"data decide {', '.join(counted)}", *str(error).splitlines()]
             raise UnsupportedOp(f"{source.name} does not compile where what data decide is open", facts) from error
         return SpecializingModule(source, specialized, analyze, options.state, str(error), readings)

@@ -49,6 +49,16 @@ def counted_symbols(graph: Graph) -> set[Symbol]:
     return {s for v in graph.inputs for d in given_extents(v) for s in symbols_of(d)} - told
 
 
+def follow_from_extents(graph: Graph) -> bool:
+    """Return whether no element has a say in the counts: they are known where the extents of inputs are."""
+    counts = counts_of(graph)
+    extents = {v for node in graph.nodes if node.op.name in ("shape", "size") for v in node.outputs}
+    known = extents.union(graph.inputs[len(given_inputs(graph)) :])
+    made = graph.outputs[counts.first : counts.first + counts.number]
+    read = {v for node in interpret.ancestors(made, known) for v in node.inputs if v is not None}
+    return known.issuperset(v for v in read if v.producer is None and not v.is_constant)
+
+
 def stages(graph: Graph) -> tuple[int, ...]:
     """Sort the groups of a graph so that none comes before another one that waits for fewer counts. Return for each
     count how many launches come before it is there."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -90,13 +91,21 @@ def _count(start: Any, limit: Any, delta: Any) -> Dim | None:
         raise OperandError("range: delta is 0")
     if start is None or limit is None or delta is None:
         return None
+    if any(isinstance(b, exact.Ratio) for b in (start, limit, delta)):
+        return None
     if isinstance(start, Sym) or isinstance(limit, Sym) or isinstance(delta, Sym):
-        if not isinstance(delta, (int, Sym)):
-            return None
         if isinstance(delta, Sym):
             take(1, "<=", delta)
-        is_up = isinstance(delta, Sym) or delta > 0
-        span, step = (limit - start, delta) if is_up else (start - limit, -delta)
+        numbers = [b if isinstance(b, Sym) else exact.fraction(b) for b in (start, limit, delta)]
+        parts = math.lcm(*(b.denominator for b in numbers if isinstance(b, Fraction)))
+        if None in numbers or parts > exact.MOST_PARTS:
+            return None
+        first, last, step = (b * parts if isinstance(b, Sym) else int((b or 0) * parts) for b in numbers)
+        if any(isinstance(b, (float, np.floating)) for b in (start, limit, delta)):
+            for b in (first, last):
+                take(b, "<=", 2**24)  # which floats of 32 bits hold exactly
+        is_up = isinstance(step, Sym) or step > 0
+        span, step = (last - first, step) if is_up else (first - last, -step)
         return maximum(0, (span + (step - 1)) // step)
     if isinstance(delta, int):
         return len(range(start, limit, delta))

@@ -77,8 +77,9 @@ def _times(a: Any, factor: Fraction) -> Any:
     return made // parts if made % parts == 0 else Ratio(made, parts)
 
 
-def _number(x: Any) -> Fraction | None:
-    is_number = isinstance(x, (int, np.floating)) and not isinstance(x, bool) and np.isfinite(x)
+def fraction(x: Any) -> Fraction | None:
+    """Return a finite number exactly; None of anything else."""
+    is_number = isinstance(x, (int, float, np.floating)) and not isinstance(x, bool) and np.isfinite(x)
     return Fraction(float(x) if isinstance(x, np.floating) else x) if is_number else None
 
 
@@ -86,7 +87,7 @@ def multiply(a: Any, b: Any) -> Any:
     """A float times an extent may be a part of it."""
     for one, other in ((a, b), (b, a)):
         if isinstance(one, (Sym, Ratio)) and isinstance(other, (np.floating, int)):
-            factor = _number(other)
+            factor = fraction(other)
             return None if factor is None else _times(one, factor)
     return _multiplied(a, b)
 
@@ -119,7 +120,7 @@ _multiplied = _arithmetic(lambda a, b: a * b)
 
 def _part(a: Any, b: Any) -> Any:
     """An extent over a float, where floats hold it exactly."""
-    by = _number(b) if isinstance(a, (Sym, Ratio)) and isinstance(b, np.floating) else None
+    by = fraction(b) if isinstance(a, (Sym, Ratio)) and isinstance(b, np.floating) else None
     return _times(a, 1 / by) if by else None
 
 
