@@ -12,11 +12,14 @@ from tests.tir.programs import check_same, execute, kernels
 from renorm.core.errors import InvalidSchedule
 from renorm.expr.nodes import Cast, Load, Var, const
 from renorm.expr.rewrite import walk as walk_expr
+from renorm.tir import interpret
 from renorm.tir.nodes import Buffer, For, If, Kernel, Store, expressions, seq, walk
 from renorm.tir.parse import parse
 from renorm.tir.passes import PIPELINE, prepare
 from renorm.tir.passes.partition import partition
 from renorm.tir.passes.simplify import simplify
+from renorm.tir.passes.unroll import unroll
+from renorm.tir.passes.unswitch import unswitch
 from renorm.tir.passes.vectorize import vectorize
 from renorm.tir.text import simple
 from renorm.tir.verify import verify
@@ -233,6 +236,41 @@ def test_what_rounds_or_elements_decide_stays_with_each_row(condition: str) -> N
     prepared = prepare(kernel)
     check_same(kernel, prepared)
     assert all(sum(isinstance(x, If) for x in walk(s.body)) for s in walk(prepared.body) if isinstance(s, For))
+
+
+@pytest.mark.parametrize("condition", ["p + i*2 < w", "(i >= 1) && (p + i*2 < w)", "(i < 2) && (p + i*2 < w)"])
+def test_an_open_extent_alone_decides_about_whole_tiles(condition: str) -> None:
+    """What a row decides by its number is no branch of the tile: the row is there or not when it is unrolled."""
+    row = f"if ({condition}) {{ Y[p*4 + i] = Y[p*4 + i] + X[p*4 + i]*W[k] }}"
+    kernel = parse(f"""
+        kernel k[w(1)](X: float32[(w*4)], W: float32[4], Y: float32[(w*4)]) -> (Y) {{
+            parallel (p, 0, w) {{ for (k, 0, 4) {{ unrolled (i, 0, 3) {{ {row} }} }} }}
+        }}
+    """)
+    verify(kernel)
+    versions = unswitch(kernel)
+    rounds = [s for s in walk(unroll(simplify(versions)).body) if isinstance(s, For) and s.kind == "serial"]
+    stores = [sum(isinstance(x, Store) for x in walk(s.body)) for s in rounds]
+    branches = [sum(isinstance(x, If) for x in walk(s.body)) for s in rounds]
+    assert min(branches) == 0 < max(branches)
+    assert stores[0] == stores[1] == (3 if condition.startswith("p") else 2)
+    for w in (1, 2, 4, 5, 9):
+        x, weights = np.arange(w * 4, dtype=np.float32), np.ones(4, np.float32)
+        found = [np.zeros(w * 4, np.float32) for _ in range(2)]
+        for k, y in zip((kernel, versions), found, strict=True):
+            interpret.run(k, [x, weights, y], [w])
+        np.testing.assert_array_equal(found[1], found[0])
+
+
+def test_loops_are_not_cut_at_places_beyond_their_end_at_typical_extents() -> None:
+    """Rounds of a window of three, which end before w - 9 but where w is narrow."""
+    kernel = parse("""
+        kernel k[w(1)](X: float32[w], Y: float32[w]) -> (Y) {
+            for (k, 0, 3) { for (j, 0, 4) { if (k + j*3 < w) { Y[k + j*3] = Y[k + j*3] + X[k + j*3]*2f } } }
+        }
+    """)
+    verify(kernel)
+    assert str(partition(kernel)) == str(kernel)
 
 
 @pytest.mark.parametrize("scope", ["register", "local"])

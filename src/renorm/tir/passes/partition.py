@@ -109,8 +109,7 @@ class _Partition:
         found: dict[Hashable, Expr] = {}
         for c in _cuts(s, scope):
             cut = simple(cast(first.dtype, c))
-            from_first, to_end = (intervals.span(Binary("-", a, b)) for a, b in ((cut, first), (end, cut)))
-            if from_first[1] > 0 and to_end[1] > 0 and from_first != (0, 0) and to_end != (0, 0):
+            if _is_between(first, cut, end, intervals):
                 found[key(cut)] = cut
         cuts = _apart(sorted(found.values(), key=typical), intervals)
         cost = len(cuts) * _size(s.body) if cuts else 0
@@ -126,6 +125,15 @@ class _Partition:
             own = (v for e in _own_conditions(s) for v in variables(e))
             found = self._asked[s] = frozenset(own).union(*(self._asked_of(c) for c in children(s)))
         return found
+
+
+def _is_between(first: Expr, cut: Expr, end: Expr, intervals: Intervals) -> bool:
+    """Return whether a loop from `first` to `end` is worth cutting there: both parts may have rounds, and have some at
+    typical extents. Taps of a window may end at the border of a plane as narrow as it, for which nobody needs code."""
+    from_first, to_end = (intervals.span(Binary("-", a, b)) for a, b in ((cut, first), (end, cut)))
+    if from_first[1] <= 0 or to_end[1] <= 0 or from_first == (0, 0) or to_end == (0, 0):
+        return False
+    return isinstance(cut, Const) or typical(first) < typical(cut) < typical(end)
 
 
 def _apart(cuts: Sequence[Expr], intervals: Intervals) -> list[Expr]:

@@ -22,21 +22,24 @@ def unswitch(kernel: Kernel) -> Kernel:
 def _visit(s: Stmt) -> Stmt:
     match s:
         case For(kind="serial", body=For(kind="unrolled", body=If(otherwise=None) as branch) as rows):
-            whole = _for_all(branch.condition, rows, s.var)
-            if whole is not None:
-                unconditional = For(rows.var, rows.start, rows.extent, rows.kind, branch.then)
-                return If(whole, fresh_copy(For(s.var, s.start, s.extent, s.kind, unconditional)), s)
+            found = _for_all(branch.condition, rows, s.var)
+            if found is not None:
+                whole, own = found
+                of_row = If(all_of(*own), branch.then) if own else branch.then
+                of_tile = For(rows.var, rows.start, rows.extent, rows.kind, of_row)
+                return If(all_of(*whole), fresh_copy(For(s.var, s.start, s.extent, s.kind, of_tile)), s)
         case _:
             pass
     return rebuild(s, [_visit(c) for c in children(s)], expressions(s))
 
 
-def _for_all(condition: Expr, rows: For, round_: Var) -> Expr | None:
-    """Return what holds where the condition does for all of `rows`; None where that cannot be said before the loop."""
+def _for_all(condition: Expr, rows: For, round_: Var) -> tuple[list[Expr], list[Expr]] | None:
+    """Return what holds where the condition does for all of `rows`, and what a row alone decides, which is no branch;
+    None where that cannot be said before the loop."""
     first, extent = constant(rows.start), constant(rows.extent)
     if first is None or extent is None or extent < 2 or depends_on(condition, round_):
         return None
-    found: list[Expr] = []
+    found, own = list[Expr](), list[Expr]()
     for e in conjuncts(condition):
         if not isinstance(e, Binary) or e.op not in ("<", "<=", ">", ">=") or not (is_exact(e.a) and is_exact(e.b)):
             return None
@@ -44,7 +47,11 @@ def _for_all(condition: Expr, rows: For, round_: Var) -> Expr | None:
         growth = slope(form, rows.var)
         if growth is None or any(loads(atom) for atom in form.terms):
             return None
+        if condition.is_open and set(form.terms) == {rows.var}:
+            own.append(e)
+            continue
         hardest = first + extent - 1 if (growth > 0) == (e.op in ("<", "<=")) else first
         found.append(substitute(e, {rows.var: Const(hardest, rows.var.dtype)}))
-    # of one comparison the other version would hold a row that is never reached
-    return all_of(*found) if len(found) > 1 else None
+    # of one comparison the other version holds a row that is never reached: little beside a branch round each row where
+    # an open extent decides
+    return (found, own) if len(found) > 1 or any(e.is_open for e in found) else None
