@@ -27,6 +27,9 @@ from renorm.graph.conditions import settled
 
 Array = np.ndarray[Any, Any]
 AXES = {"batch": (0,), "all": (0, 2, 3, 4)}
+CLOSED = {36, 46, 169}
+"""Networks of the first 200 that stay closed along all axes: an equation is left between sums of products, or of digits
+of open extents. It may only shrink."""
 
 
 def opened(model: onnx.ModelProto, axes: Sequence[int]) -> onnx.ModelProto:
@@ -47,13 +50,15 @@ def opened(model: onnx.ModelProto, axes: Sequence[int]) -> onnx.ModelProto:
 
 def shapes_of(m: Any, rng: np.random.Generator, most: int, largest: int = 24) -> Iterator[dict[str, tuple[int, ...]]]:
     """Yield shapes that a module takes: those of its program's typical sizes, and random ones, of `most` sizes that are
-    drawn those that fulfil its conditions."""
+    drawn those that fulfil its conditions, by one extent where others are drawn."""
     sizes: dict[str, int] = dict(m.program.typical)
     for _ in range(most):
-        shapes = {v.name: static(substitute_shape(v.shape, sizes)) for v in m.program.inputs}
-        with suppress(InvalidInput):
-            m.program.values(shapes)
-            yield shapes
+        for tried in ({}, *({s: n} for s in rng.permutation(list(m.program.symbols)) for n in range(1, 3 * largest))):
+            shapes = {v.name: static(substitute_shape(v.shape, sizes | tried)) for v in m.program.inputs}
+            with suppress(InvalidInput):
+                m.program.values(shapes)
+                yield shapes
+                break
         sizes = {
             s: int(rng.integers(max(1, s.least), min(s.most, max(1, s.least) + (3 if s == "s0" else largest)) + 1))
             for s in m.program.symbols
@@ -61,12 +66,12 @@ def shapes_of(m: Any, rng: np.random.Generator, most: int, largest: int = 24) ->
 
 
 def is_expected_open(model: onnx.ModelProto) -> bool:
-    """Return whether no equation is left between the extents, as that rows times columns are 49."""
+    """Return whether there are extents for which the network is known to have a result."""
     try:
-        network = settled(renorm.read(model.SerializeToString()))
+        settled(renorm.read(model.SerializeToString()))
     except RenormError:
         return False
-    return all(c.relation != "==" for c in network.conditions)
+    return True
 
 
 def check(seed: int, axes: str, calls: int = 5) -> str:
@@ -76,7 +81,7 @@ def check(seed: int, axes: str, calls: int = 5) -> str:
     rng = np.random.default_rng(seed)
     m = renorm.compile(model.SerializeToString(), threads=1)
     if isinstance(m, SpecializingModule):
-        assert not is_expected_open(model), f"seed {seed}: {m.obstacle}"
+        assert seed in CLOSED or not is_expected_open(model), f"seed {seed}: {m.obstacle}"
         return f"not open: {m.obstacle}"
     session = onnx_runtime.session(model)
     compared = 0
@@ -113,7 +118,7 @@ def test_random_shapes(seed: int, axes: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("axes", AXES)
-@pytest.mark.parametrize("seed", [*range(6, 30), 73, 89, 90, 102, 138, 157, 187])
+@pytest.mark.parametrize("seed", [*range(6, 30), 31, 38, 61, 73, 78, 89, 90, 102, 131, 138, 157, 159, 163, 187])
 def test_many_random_shapes(seed: int, axes: str) -> None:
     check(seed, axes)
 

@@ -11,7 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tests.expr.expressions import BOUNDS, conditions, environments, indices, value
 
-from renorm.expr.bounds import Intervals, interval, is_exact
+from renorm.expr.bounds import Intervals, interval, is_exact, open_truth, taken
 from renorm.expr.nodes import (
     Binary,
     Broadcast,
@@ -224,3 +224,20 @@ def test_an_extent_that_others_define_is_taken_apart_where_it_has_no_end() -> No
     bounds = {phase: (0, 2), tap: (0, taps - 1), q: (0, 3), channel: (0, 1)}
     read = (beyond - half - phase + 2) // 3 + channel * rows + tap + q - lead
     assert Intervals(bounds).is_within(read, rows * 2)
+
+
+def test_facts_of_extents_count_where_those_of_loops_are_used_up() -> None:
+    rows, columns = OpenVar("rows", low=1), OpenVar("columns", low=1)
+    plane, outer, inner = Var("plane", "int32"), Var("outer", "int32"), Var("inner", "int32")
+    bounds = {plane: (0, 5), outer: (0, 12), inner: (0, 15)}
+    facts = [outer * 16 + inner < 195, (rows * columns).equal(195)]
+    read = plane * (rows * columns) + outer * 16 + inner
+    assert Intervals(bounds, facts).is_within(read, rows * columns * 6)
+    assert not Intervals(bounds, facts[1:]).is_within(read, rows * columns * 6)
+
+
+def test_facts_that_are_taken_decide_extents() -> None:
+    rows, columns = OpenVar("rows", low=1), OpenVar("columns", low=1)
+    with taken([(rows * columns * 3).equal(147)]):
+        assert open_truth((rows * columns).equal(49)) is True
+    assert open_truth((rows * columns).equal(49)) is None

@@ -83,6 +83,7 @@ def settled(conditions: Iterable[Condition], symbols: Sequence[Symbol]) -> tuple
 
         m == n, s == 5              m is n, s is 5
         4*(s//4) == s               s is 4*s, of another s
+        s//3 == 4                   s is in 12..14
         2 <= s//2, (s + 1)//2 <= 60    s is in 4..120
         min(1, s) <= 0                 s is 0
     """
@@ -127,9 +128,10 @@ def _steps(c: Condition, symbols: Sequence[Symbol]) -> Iterator[tuple[Symbol, Di
         yield from _solutions(difference, among)
     if len(among) == 1:
         held = next(s for s in symbols_of(difference) if s == among[0])  # with the range that it has by now
-        step = _progression(c, held) if c.relation == "==" else _narrowed(difference, held)
-        if step is not None:
-            yield step
+        steps = [_narrowed(difference, held)]
+        if c.relation == "==":
+            steps = [_progression(c, held), *steps, _narrowed(-difference, held)]
+        yield from (step for step in steps if step is not None)
 
 
 def _solutions(difference: Dim, symbols: Sequence[Symbol]) -> Iterator[tuple[Symbol, Dim]]:

@@ -27,6 +27,7 @@ from renorm.core.dims import (
     static,
     substitute,
     symbols_of,
+    terms,
 )
 from renorm.expr.extents import as_dim
 from renorm.expr.nodes import Binary, Expr, OpenVar, as_expr, promote
@@ -200,8 +201,14 @@ class OpenExtents:
         return as_dim(e, of.__getitem__)
 
     def fact(self, c: Condition) -> Expr:
-        """Return a condition on the symbols as one on the variables."""
-        left, right = map(as_expr, map(self._dims.extent, (c.left, c.right)))
+        """Return a condition on the symbols as one on the variables, without what all its products have in common and
+        is 1 at least."""
+        difference = c.left - c.right
+        whole, positive = difference, [s for s, v in self.variables.items() if (v.low or 0) > 0]
+        while found := [s for s in positive if all(s in product for product, _ in terms(difference))]:
+            difference = difference // Sym(found[0])
+        pair = (c.left, c.right) if difference == whole else (difference, 0)
+        left, right = map(as_expr, map(self._dims.extent, pair))
         return Binary(c.relation, *promote(left, right))
 
     def given(self, variables: Sequence[OpenVar]) -> tuple[Dim, ...]:

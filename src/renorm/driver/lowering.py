@@ -18,6 +18,7 @@ from renorm.core.errors import InvalidGraph, InvalidLoops, InvalidSchedule, Reno
 from renorm.core.target import Target
 from renorm.driver import extents
 from renorm.driver.work import work
+from renorm.expr.bounds import taken
 from renorm.expr.nodes import Expr, OpenVar, const
 from renorm.graph import deferred, registry
 from renorm.graph.ir import Graph, Group, Node, Value
@@ -148,15 +149,17 @@ def _lowered_open(
     """offsets: symbols that may be 0."""
     sizes = own.typical
     of_symbols = extents.OpenExtents(own.values, sizes, own.of, offsets)
-    open_program = _program(group, writes, target, of_symbols)
-    program = _at(open_program, {v: sizes[s] for s, v in of_symbols.variables.items()})
-    other = te.create_schedule([o.op for o in open_program.outs])
-    s = _scheduled(group, writes, target, program, other)
-    if s.mirror is None:
-        raise InvalidSchedule(f"kernel {group.name}: a schedule that is replaced by another one has no open extents")
-    least = work(open_program.outs, open_program.nominal, of_symbols.dim, sizes)
     facts = [of_symbols.fact(c) for c in own.facts]
-    lowered = _lowered(group, writes, target, other, open_program, least, facts)
+    with taken(facts):
+        open_program = _program(group, writes, target, of_symbols)
+        program = _at(open_program, {v: sizes[s] for s, v in of_symbols.variables.items()})
+        other = te.create_schedule([o.op for o in open_program.outs])
+        s = _scheduled(group, writes, target, program, other)
+        if s.mirror is None:
+            what = "a schedule that is replaced by another one has no open extents"
+            raise InvalidSchedule(f"kernel {group.name}: {what}")
+        least = work(open_program.outs, open_program.nominal, of_symbols.dim, sizes)
+        lowered = _lowered(group, writes, target, other, open_program, least, facts)
     return replace(lowered, extents=of_symbols.given(lowered.kernel.given))
 
 

@@ -11,7 +11,9 @@ e = k*f + rest and f <= 0 follows e <= max(rest). Elements read from memory are 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from itertools import compress
 from itertools import product as choices
 from math import gcd, inf
@@ -223,8 +225,7 @@ class Intervals:
         before those of many, MOST_STEPS in all. enough: a bound that serves as well as any lower one."""
         found: float = inf
         waiting = deque([(form, 1, 0)])  # the form that is asked for is at most this one over that divisor
-        if facts and is_of_extents(facts[-1]) and (greatest := self._open.extreme(form, 1)) is not None:
-            waiting.append((greatest, 1, sum(not is_of_extents(f) for f in facts)))
+        others = sum(not is_of_extents(f) for f in facts) if facts and is_of_extents(facts[-1]) else -1
         for _ in range(MOST_STEPS):
             if not waiting:
                 break
@@ -233,6 +234,10 @@ class Intervals:
             found = min(found, bound if bound in (inf, -inf) else int(bound) // divisor)
             if found <= enough:
                 break
+            # facts of extents speak of what is left when others are used up
+            greatest = self._open.extreme(rest, 1) if first <= others else None
+            if greatest is not None and greatest is not rest:
+                waiting.append((greatest, divisor, others))
             for i in range(first, len(facts)):  # each set of facts is tried in one order
                 for fact in self._multiples(facts[i], rest):
                     for atom, of_fact in fact.terms.items():
@@ -451,12 +456,25 @@ def _of_type(dtype: str) -> Span:
     return EVERYTHING if dtypes.is_float(dtype) or dtype in INDEX_TYPES else integer_limits(dtype)
 
 
+_TAKEN: ContextVar[tuple[Expr, ...]] = ContextVar("taken", default=())
+
+
+@contextmanager
+def taken(facts: Iterable[Expr]) -> Generator[None]:
+    """Take facts about open extents for granted inside the block: callers fulfil them (tir.nodes.Kernel.facts)."""
+    token = _TAKEN.set(tuple(facts))
+    try:
+        yield
+    finally:
+        _TAKEN.reset(token)
+
+
 def open_truth(e: Expr) -> bool | None:
     """Return the truth of an expression of open extents where it is the same at all their values: n == 0 is false where
     n is at least 1. None where it is not, or where other variables stand in it."""
     if e.lanes > 1 or not all(isinstance(x, (OpenVar, Const, Binary, Cast)) for x in walk(e)):
         return None
-    intervals = Intervals()
+    intervals = Intervals(None, _TAKEN.get())
     if isinstance(e, Binary) and e.op in NEGATED and e.a.dtype in INDEX_TYPES:
         return decided(e.op, intervals.form_span(intervals.difference(e.a, e.b)))
     return decided("!=", intervals.form_span(intervals.form(e))) if e.dtype in INDEX_TYPES else None

@@ -78,7 +78,7 @@ class _Search:
         if len(chosen) == len(self._symbols):
             return chosen
         symbol, told = self._symbols[len(chosen)], self._told[len(chosen)]
-        for n in self._candidates[symbol]:
+        for n in self._tried(symbol, told, chosen):
             self._left -= 1
             if self._left < 0:
                 return None
@@ -88,6 +88,16 @@ class _Search:
                 if found is not None:
                     return found
         return None
+
+    def _tried(self, symbol: Symbol, told: Iterable[Condition], chosen: Mapping[str, int]) -> Sequence[int]:
+        """Return the candidates of a symbol, of which an equation may leave one where others are chosen, or none."""
+        for c in told:
+            with suppress(ZeroDivisionError):
+                one = linear(substitute(c.left - c.right, chosen)) if c.relation == "==" else None
+                if one is not None and one[0] == symbol:
+                    n, rest = divmod(-one[2], one[1])
+                    return [n] if not rest and n in self._candidates[symbol] else []
+        return self._candidates[symbol]
 
 
 def _wanted(v: Value, axis: int) -> int:
