@@ -34,7 +34,7 @@ from renorm.expr.nodes import Binary, Expr, OpenVar, as_expr, promote
 from renorm.expr.rewrite import variables
 from renorm.graph.conditions import EQUAL, SUMS, TAKEN
 from renorm.graph.counts import counted_symbols
-from renorm.graph.ir import Graph, Group, Value
+from renorm.graph.ir import Graph, Group
 from renorm.graph.typical import typical_sizes
 
 Extents = Callable[[Shape, str], tuple[int, ...]]
@@ -57,7 +57,8 @@ def _dims(group: Group) -> Iterator[Dim]:
 class OwnSymbols:
     """The symbols of a group: those of the network, or one for the quotient of such a symbol of which all its extents
     are made. values: what they stand for in the network. offsets: those that are no factor of how much is computed,
-    such as where a slice begins, and may well be 0. facts: what calls fulfil, of these symbols alone."""
+    such as where a slice begins, and may well be 0. absent: others that leave results with elements where they are 0,
+    as one of two parts that are joined. facts: what calls fulfil, of these symbols alone."""
 
     def __init__(self, graph: Graph, group: Group):
         dims = dict.fromkeys(d for d in _dims(group) if isinstance(d, Sym))
@@ -80,7 +81,7 @@ class OwnSymbols:
             self._own |= {f: substitute(d, {_PLACE: Sym(own)}) for f, d in made.items()}
         self._typical = typical_sizes(graph) if names else {}
         none = frozenset[Symbol]()
-        self.offsets, self.counted = _offsets(graph, group, self) if self.values else (none, none)
+        self.offsets, self.absent = _offsets(graph, group, self) if self.values else (none, none)
         taken: Iterable[Condition] = graph.metadata.get(TAKEN, ()) if names else ()
         own = (Condition(self.of(c.left), c.relation, self.of(c.right)) for c in taken)
         self.facts = [c for c in own if c.symbols <= self.values.keys() and c.decided() is None]
@@ -96,16 +97,19 @@ class OwnSymbols:
 
 
 def _offsets(graph: Graph, group: Group, own: OwnSymbols) -> tuple[frozenset[Symbol], frozenset[Symbol]]:
-    """Return symbols of elements, and rests of sums, that divide the size of no value of a group; and counts that do
-    not divide that of each result, which has elements where data count nothing."""
+    """Return symbols of elements, and rests of sums, that divide the size of no value of a group; and others that do
+    not divide that of each result: counts, terms of its extents beside others, and what is an element alone."""
     found = {s for v in graph.inputs for d in v.deciding for s in symbols_of(d)}
     found = (found | {s.rest for s in graph.metadata.get(SUMS, ())}) & own.values.keys()
-    values = {v for n in group.nodes for v in (*n.inputs, *n.outputs) if v is not None} if found else set[Value]()
-    sizes = {own.of(size(v.shape)) for v in values}
-    results = {own.of(size(v.shape)) for n in group.nodes for v in n.outputs} if found else set[Dim]()
+    sizes = {own.of(size(v.shape)) for n in group.nodes for v in (*n.inputs, *n.outputs) if v is not None}
+    shapes = [tuple(map(own.of, v.shape)) for n in group.nodes for v in n.outputs]
+    results = {size(shape) for shape in shapes}
     offsets = frozenset(s for s in found if not any(isinstance(n, Sym) and n % Sym(s) == 0 for n in sizes))
-    counted = found & counted_symbols(graph) - offsets
-    return offsets, frozenset(s for s in counted if not all(n % Sym(s) == 0 for n in results))
+    elements = own.values.keys() - _all_symbols(sizes)
+    joined = _all_symbols(d for shape in shapes for d in shape if len([p for p, _ in terms(d) if p]) > 1)
+    others = (found & counted_symbols(graph)) | (own.values.keys() & joined) | elements
+    absent = (s for s in others - offsets if s.least < 1)
+    return offsets, frozenset(s for s in absent if not all(n % Sym(s) == 0 for n in results))
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ def group_key(graph: Graph, group: Group, target: Target, users: dict[Value, lis
     except _NoKeyError:
         return None
     results = [numbers[v] for v in group_results(graph, group, users)]
-    offsets = [(s in own.offsets, s in own.counted) for s in own.values]
+    offsets = [(s in own.offsets, s in own.absent) for s in own.values]
     facts = [[c.relation, *(extents.plain(substitute(d, numbered)) for d in (c.left, c.right))] for c in own.facts]
     text = json.dumps([context, tokens, values, results, list(own.typical.values()), offsets, facts])
     return hashlib.sha256(text.encode()).hexdigest()

@@ -14,7 +14,7 @@ import numpy as np
 
 from renorm import te
 from renorm.core.dims import Dim, Quotient, Sym, Symbol, static
-from renorm.core.errors import InvalidGraph, InvalidLoops, InvalidSchedule, RenormError, UserCodeError
+from renorm.core.errors import InvalidGraph, InvalidSchedule, RenormError, UserCodeError
 from renorm.core.target import Target
 from renorm.driver import extents
 from renorm.driver.work import work
@@ -129,11 +129,11 @@ def lower_group(graph: Graph, group: Group, target: Target, users: dict[Value, l
         program = _program(group, writes, target, extents.known)
         s = _scheduled(group, writes, target, program)
         return _lowered(group, writes, target, s, program, work(program.outs, program.nominal))
-    if own.counted:  # where data count nothing there are results all the same, if loops for that can be proved
+    if own.absent:  # where there is nothing of these there are results all the same, if loops for that can be proved
         from renorm.tir.verify import verify  # loads the loop IR, which a network out of the cache does without
 
-        with suppress(InvalidLoops, InvalidSchedule):
-            lowered = _lowered_open(group, writes, target, own, own.offsets | own.counted)
+        with suppress(RenormError):  # an op may take extents to be 1 at least
+            lowered = _lowered_open(group, writes, target, own, own.offsets | own.absent)
             verify(lowered.kernel, target.machine_target)
             return lowered
     return _lowered_open(group, writes, target, own, own.offsets)
