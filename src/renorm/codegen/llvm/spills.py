@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from renorm.codegen.llvm.instructions import Kind, aarch64, may_use_stack, x86_64
+from bisect import bisect_left
+from collections.abc import Iterable
+
+from renorm.codegen.llvm.instructions import Instruction, Kind, aarch64, may_use_stack, x86_64
 from renorm.runtime import elf
 
 _READERS = {"x86_64": x86_64, "aarch64": aarch64}
@@ -26,7 +29,17 @@ def in_hot_loops(code: bytes, machine: str) -> int:
     found = list(_READERS[machine](code))
     if not any(i.kind in _STACK for i in found):
         return 0
-    loops = [(i.target, i.at) for i in found if i.kind is Kind.JUMP and i.target <= i.at]
-    innermost = [(a, b) for a, b in loops if not any((c, d) != (a, b) and a <= c and d <= b for c, d in loops)]
-    inside = [[i.kind for i in found if a <= i.at < b] for a, b in innermost]
+    places = [i.at for i in found]  # in order
+    inside = ([i.kind for i in found[bisect_left(places, a) : bisect_left(places, b)]] for a, b in _innermost(found))
     return sum(sum(k in _STACK for k in kinds) for kinds in inside if any(k in _PRODUCT for k in kinds))
+
+
+def _innermost(found: Iterable[Instruction]) -> list[tuple[int, int]]:
+    """Return where loops begin and end in which no other one lies."""
+    innermost, latest = list[tuple[int, int]](), -1  # where the last of the loops begins that end before
+    loops = ((i.at, -i.target) for i in found if i.kind is Kind.JUMP and i.target <= i.at)
+    for end, begin in ((end, -begin) for end, begin in sorted(loops)):
+        if latest < begin:
+            innermost.append((begin, end))
+        latest = max(latest, begin)
+    return innermost
