@@ -98,15 +98,15 @@ class OwnSymbols:
 
 def _offsets(graph: Graph, group: Group, own: OwnSymbols) -> tuple[frozenset[Symbol], frozenset[Symbol]]:
     """Return symbols of elements, and rests of sums, that divide the size of no value of a group; and others that do
-    not divide that of each result: counts, terms of its extents beside others, and what is an element alone."""
+    not divide that of each result: counts, terms of extents beside others, and what is an element alone."""
     found = {s for v in graph.inputs for d in v.deciding for s in symbols_of(d)}
     found = (found | {s.rest for s in graph.metadata.get(SUMS, ())}) & own.values.keys()
-    sizes = {own.of(size(v.shape)) for n in group.nodes for v in (*n.inputs, *n.outputs) if v is not None}
-    shapes = [tuple(map(own.of, v.shape)) for n in group.nodes for v in n.outputs]
-    results = {size(shape) for shape in shapes}
+    values = {v: tuple(map(own.of, v.shape)) for n in group.nodes for v in (*n.inputs, *n.outputs) if v is not None}
+    sizes = {size(shape) for shape in values.values()}
+    results = {size(values[v]) for n in group.nodes for v in n.outputs}
     offsets = frozenset(s for s in found if not any(isinstance(n, Sym) and n % Sym(s) == 0 for n in sizes))
     elements = own.values.keys() - _all_symbols(sizes)
-    joined = _all_symbols(d for shape in shapes for d in shape if len([p for p, _ in terms(d) if p]) > 1)
+    joined = _all_symbols(d for shape in values.values() for d in shape if len([p for p, _ in terms(d) if p]) > 1)
     others = (found & counted_symbols(graph)) | (own.values.keys() & joined) | elements
     absent = (s for s in others - offsets if s.least < 1)
     return offsets, frozenset(s for s in absent if not all(n % Sym(s) == 0 for n in results))
