@@ -148,7 +148,7 @@ class GroupNormGradient(GroupedNorm):
 
 def _sum(shape: tuple[int, ...], extents: list[int], term: Any, name: str) -> te.Tensor:
     """Sums over axes of these extents: term(index of the result, indices summed over)."""
-    if not prod(extents):
+    if same_extent(prod(extents), 0):
         return te.compute(shape, lambda *i: te.const(0.0, ACCUMULATOR), name=name)
     return summed(shape, extents, term, name)
 

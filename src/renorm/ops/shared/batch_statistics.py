@@ -16,6 +16,7 @@ import numpy as np
 
 from renorm import te
 from renorm.core.dtypes import compute_dtype
+from renorm.expr.extents import same_extent
 from renorm.expr.nodes import as_expr
 from renorm.ops.shared.moments import ACCUMULATOR, inverse_root, moments, statistic, summed
 from renorm.ops.shared.precision import wide
@@ -55,7 +56,7 @@ class BatchMoments:
 def batch_moments(x: te.Tensor, mask: te.Tensor | None) -> BatchMoments:
     """Moments of each channel of x[N, C, *S] over the elements where mask[N, *S] is true."""
     count, inside = counted(x, mask), (x.shape[0], *x.shape[2:])
-    if not prod(inside):
+    if same_extent(prod(inside), 0):
         nothing = statistic(x.shape[1:2], lambda _: number(0.0), "nothing")
         return BatchMoments(count, nothing, nothing)
     if mask is None:

@@ -28,6 +28,7 @@ import numpy as np
 
 from renorm import te
 from renorm.core.dtypes import compute_dtype
+from renorm.expr.extents import same_extent
 from renorm.expr.nodes import as_expr, cast
 from renorm.ops.shared.tags import STATISTIC
 from renorm.te import tag
@@ -118,7 +119,7 @@ def inverse_root(square: Any, epsilon: float) -> Any:
 def moments(at: At, slices: Sequence[int], inside: Sequence[int], dtype: str, name: str = "x") -> Moments:
     """Moments of every slice. at: the data; slices, inside: extents of slices and of what is inside one; dtype: of
     the data."""
-    if not prod(inside):
+    if same_extent(prod(inside), 0):
         nothing = average(at, slices, inside, name)
         return Moments(nothing, nothing, compute_dtype(dtype))
     first = [0] * len(inside)
