@@ -342,3 +342,52 @@ def test_what_may_be_negative_is_no_count(made: str) -> None:
         sums.append(float(x.sum()))
     assert min(sums) < -1
     assert max(sums) > 1
+
+
+READ_OTHERWISE = {
+    "what is left": ("int64[2] s", "y = Slice(x, z, c, z) f = Flatten<axis = 0>(y) v = Reshape(f, s)"),
+    "beyond what is counted": ("int64[1] s", "y = Slice(x, z, c, z) v = Slice(y, z, s, z)"),
+    "from the end of what is counted": ("int64[1] s", "y = Slice(x, z, c, z) v = Slice(y, s, end, z)"),
+}
+
+
+@pytest.mark.parametrize(("name", "calls"), [
+    ("what is left", [[-1, 4], [2, -1], [1, -1], [-1, 2]]),
+    ("beyond what is counted", [[1], [99], [2], [-1], [0]]),
+    ("from the end of what is counted", [[0], [-1], [1], [-2], [-99]]),
+])  # fmt: skip
+def test_elements_that_are_no_extents_beside_counts(name: str, calls: list[list[int]]) -> None:
+    given, body = READ_OTHERWISE[name]
+    rows = "r = ReduceMax<axes = [1], keepdims = 0>(x) m = Greater(r, zero) i = Cast<to = 7>(m)"
+    counted = f"{rows} c = ReduceSum<keepdims = 1>(i, axes)"
+    made = network(f"g (float[N, 4] x, {given}) => (float[A, B] y, float[C, D] v) {HELD} {{ {counted} {body} }}")
+    module, session = renorm.compile(made, threads=1), onnxruntime.InferenceSession(made.SerializeToString())
+    rng = np.random.default_rng(0)
+    for elements in calls * 2:
+        for n in (2, 5, 8):
+            x = rng.standard_normal((n, 4)).astype(np.float32)
+            x[-1], x[0] = -1, 1
+            compared(module, session, {"x": x, "s": np.array(elements)})
+
+
+def test_evaluating_beside_other_runs() -> None:
+    """A run that goes on from counts leaves its place behind, whose next run may be of all steps."""
+    module, session = opened("a count of what is counted")
+    calls = [drawn(module, (40,), seed, 0) for seed in range(2)]
+    compared(module, session, calls[0])
+    for call in calls * 2:
+        for a, b in zip(module.evaluate([call["x"]]), session.run(None, call)):
+            np.testing.assert_allclose(a, b, rtol=1e-5)
+        compared(module, session, calls[0])
+
+
+def test_evaluating_where_nothing_is_left() -> None:
+    """What runs in place of open kernels has weights of its own."""
+    weights = np.arange(12, dtype=np.float32).reshape(3, 4)
+    text = """g (float[N, 3] x) => (float[4] y, float[N, 4] z)
+        { z = MatMul(x, w) s = ReduceSum<keepdims = 0>(z, axes) y = Add(s, bias) }"""
+    made = model(text, {"w": weights, "bias": np.arange(4, dtype=np.float32) + 1, "axes": np.array([0])})
+    module = renorm.compile(made, threads=1)
+    x = np.zeros((0, 3), np.float32)
+    assert module.serving(x) is not module
+    np.testing.assert_array_equal(module.evaluate([x])[0], [1, 2, 3, 4])

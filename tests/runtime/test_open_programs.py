@@ -199,7 +199,7 @@ def test_memory_is_that_of_the_largest(open_mirrors, mirrored):
         x = np.random.default_rng(n).random(n, np.float32)
         np.testing.assert_array_equal(m.run(x)[0], mirrored(x, 6))
     (place,) = m._idle
-    assert len(m._sizes) == modules.TABLES >= len(place.contexts)
+    assert len(m._last.sizes) == modules.TABLES >= len(place.contexts)
     assert place._arena.nbytes == 2 * 400_000
     assert all(c.arena is place._arena for c in place.contexts.values())
 

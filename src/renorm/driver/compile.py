@@ -125,9 +125,7 @@ def compile(
     for v in graph.constants.values() if graph is not model else ():  # the file may change until they are needed
         v.data = np.array(v.data)
     options = replace(options, shared=SharedConstants())
-    readings: AnyReadings | None = None
-    if not counted:
-        readings = Readings(graph, lambda network: _for_any_extents(network, options))
+    readings = Readings(graph, lambda network: _for_any_extents(network, options))
     return _for_any_extents(graph, options, seconds, readings, whole)
 
 

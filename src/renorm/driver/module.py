@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from copy import copy
 from functools import cache as cached
 from typing import TYPE_CHECKING, Any, Union
 
@@ -20,9 +19,9 @@ from renorm.driver.bounds import OpenBounds
 from renorm.driver.readings import Readings
 from renorm.graph.counts import counted_symbols
 from renorm.graph.ir import Graph, Value
-from renorm.runtime.arrays import elements_of, shape_of, shapes_of, view_of
+from renorm.runtime.arrays import elements_of, shape_of, view_of
 from renorm.runtime.external import ExternalCode
-from renorm.runtime.module import Module, Sized, Stage
+from renorm.runtime.module import Module, Shapes, Sized, Stage
 from renorm.runtime.openmp import ParallelRegion
 from renorm.runtime.program import Program, TensorSpec
 from renorm.runtime.report import KernelRecord, Report
@@ -158,7 +157,7 @@ class _Specializations:
         if self._counted:
             facts = [f"{s} is what data say" for s in self._counted]
             raise InvalidInput(f"{self._name} has no kernels for some shapes alone", facts, "call run")
-        known, arrays = {v.name: v for v in self.inputs}, {n: a for n, a in given.items() if not _is_shape(a)}
+        arrays = {n: a for n, a in given.items() if not _is_shape(a)}
         missing = [f"input {v!r} is missing" for v in self.inputs if v.name not in given]
         missing += [
             f"input {v.name} decides shapes: give an array, not its shape"
@@ -169,13 +168,16 @@ class _Specializations:
             raise InvalidInput(f"the inputs do not fit {self._name}", missing)
         shapes = {n: shape_of(a) if n in arrays else a for n, a in given.items()}
         specs = [_spec(v) for v in self.inputs if v.deciding]
-        elements = elements_of(self._name, specs, (), arrays)
+        return self.told(shapes, elements_of(self._name, specs, (), arrays))
+
+    def told(self, shapes: Shapes, elements: Shapes) -> CompiledModule:
+        """Return the module for inputs of these shapes, and of these elements where they decide shapes."""
         try:
-            return self.of(fixed_extents([*known.values()], shapes, self._name, elements))
+            return self.of(fixed_extents(self.inputs, shapes, self._name, elements))
         except InvalidInput:
             if self._readings is None or (other := self._readings.serving(shapes, elements)) is None:
                 raise
-        return other.specialized(**given) if isinstance(other, (OpenModule, SpecializingModule)) else other
+        return other.specialized_at(shapes, elements) if isinstance(other, (OpenModule, SpecializingModule)) else other
 
     def of(self, sizes: Mapping[str, int]) -> CompiledModule:
         """Return the module where symbols have these values."""
@@ -212,12 +214,16 @@ class OpenModule(CompiledModule):
         it is not there yet. Raises ReentrancyError in a signal handler that interrupts its compilation."""
         return self._specializations.at(shapes)
 
+    def specialized_at(self, shapes: Shapes, elements: Shapes) -> CompiledModule:
+        """As `specialized`, for inputs of these shapes, and of these elements where they decide shapes."""
+        return self._specializations.told(shapes, elements)
+
     @property
     def served(self) -> list[Served]:
         """Return which kernels answer calls of the latest extents, by how often these came where `compile` was asked to
         specialise: those that came most often first."""
         found = dict[tuple[tuple[str, int], ...], Served]()
-        for sized in list(self._sizes.values()):
+        for sized in list(self._last.sizes.values()):
             by, failure = self._background.by(sized.values) if self._background else ("open", "")
             found[tuple(sized.values.items())] = Served(sized.values, sized.calls, by, failure)
         return sorted(found.values(), key=lambda one: -one.calls)
@@ -237,51 +243,31 @@ class OpenModule(CompiledModule):
         for module in (*others, *self._specializations.all()):
             module.cancel()
 
-    def _sized_for(self, args: Sequence[Any], named: Mapping[str, Any]) -> Sized:
+    def _sized_at(self, stage: Stage, shapes: Shapes, elements: Shapes) -> Sized | Module:
         try:
-            found = super()._sized_for(args, named)
+            found = super()._sized_at(stage, shapes, elements)
         except InvalidInput:
-            if (found := self._read_otherwise(args, named)) is None:
+            known = {**shapes, **self._count_shapes}
+            other = None if self._readings is None else self._readings.serving(known, elements)
+            if isinstance(other, SpecializingModule):
+                other = other.specialized_at(shapes, elements)
+            if other is None:
                 raise
+            return other
+        if self._background is None or isinstance(found, Module):
             return found
-        if self._background is not None:
-            self._background.look(found)
-        return found
+        self._background.look(found)
+        return found.other or found
 
-    def _read_otherwise(self, args: Sequence[Any], named: Mapping[str, Any]) -> Sized | None:
-        """Return what a run needs on arrays that are to be read otherwise; None where there is no result."""
-        if self._readings is None:
-            return None
-        shapes = shapes_of(self.name, self.inputs, args, named)
-        other = self._readings.serving(shapes, elements_of(self.name, self.inputs, args, named))
-        if isinstance(other, SpecializingModule):
-            other = other.specialized(**{v.name: a for v, a in zip(self.inputs, args)}, **named)
-        if other is None:
-            return None
-        found = copy(other._sized_for(args, named))
-        found.other = found.other or other
-        return found
-
-    def _sized(self, values: Mapping[str, int]) -> Sized:
-        self._bounds.check(values)
+    def _sized(self, stage: Stage, values: Mapping[str, int]) -> Sized | Module:
+        if stage is self._last:
+            self._bounds.check(values)
         try:
-            return super()._sized(values)
-        except InvalidInput:
-            if not self._tables.lacks(values):
-                raise
-        # open kernels take extents to be positive, and have nothing else to do where that is not so: these do
-        module = self._specializations.of(values)
-        assert module._fixed is not None
-        found = copy(module._fixed)
-        found.values, found.other = values, module
-        return found
-
-    def _sized_stage(self, stage: Stage, values: Mapping[str, int]) -> Sized | Module:
-        try:
-            return super()._sized_stage(stage, values)
+            return super()._sized(stage, values)
         except InvalidInput:
             if not stage.launches.lacks(values):
                 raise
+        # open kernels take extents to be positive, and have nothing else to do where that is not so: these do
         return self._specializations.of(values)
 
 
@@ -328,6 +314,10 @@ class SpecializingModule:
         """Return the module for these input shapes, and for these arrays of inputs that decide shapes, compiled if it
         is not there yet. Raises ReentrancyError in a signal handler that interrupts its compilation."""
         return self._made.at(shapes)
+
+    def specialized_at(self, shapes: Shapes, elements: Shapes) -> CompiledModule:
+        """As `specialized`, for inputs of these shapes, and of these elements where they decide shapes."""
+        return self._made.told(shapes, elements)
 
     def run(self, /, *args: Any, out: Any = None, timeout: float | None = None, **named: Any) -> list[Any]:
         """As Module.run, on the specialisation for the shapes of these arrays, whose compilation has no time limit."""

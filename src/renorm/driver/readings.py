@@ -24,6 +24,7 @@ from renorm.core.extents import LONGEST
 from renorm.core.inputs import Reading, readings
 from renorm.core.lru import Latest
 from renorm.graph.conditions import Settled, settled
+from renorm.graph.counts import given_inputs
 from renorm.graph.deciding import BRANCHING
 from renorm.graph.ir import Graph
 from renorm.ops.slice import Slice
@@ -40,19 +41,25 @@ class Readings(Generic[M]):
 
     def __init__(self, graph: Graph, compile: Callable[[Graph], M]):
         branching = graph.metadata.get(BRANCHING, ())  # which were taken for what elements are as extents
-        self._inputs = [v for v in graph.inputs if v.name not in branching]
+        self._inputs = [v for v in given_inputs(graph) if v.name not in branching]  # counts are what they are
         self._graph, self._compile = graph, compile
         self._known = Latest[str, _Network](f"a reading of {graph.name}", 8 * MODULES)
         self._made = Latest[str, M](f"{graph.name} read otherwise", MODULES)
 
     def serving(self, shapes: Mapping[str, Sequence[int]], elements: Mapping[str, Sequence[int]]) -> M | None:
-        """Return the module that has a result for these shapes and elements; None where there is no result."""
+        """Return the module that has a result for these shapes and elements, of counts too where they are there: the
+        first that has one whatever counts are that are not, else the first that may have one. None where there is no
+        result."""
+        possible: tuple[str, _Network] | None = None
         for reading in readings(self._inputs, shapes, elements):
             key = str((reading.is_cut, *sorted((str(s), str(d)) for s, d in reading.values.items())))
             network = self._known.made(key, partial(_Network, self._graph, reading))
-            if network.settled is not None and network.settled.has_result(shapes, elements):
-                return self._made.made(key, partial(self._compile, network.graph))
-        return None
+            is_served = network.settled is not None and network.settled.has_result(shapes, elements)
+            if is_served or (is_served is None and possible is None):
+                possible = key, network
+            if is_served:
+                break
+        return possible and self._made.made(possible[0], partial(self._compile, possible[1].graph))
 
     def all(self) -> list[M]:
         """Return the modules that are there."""

@@ -82,14 +82,15 @@ class Settled:
     conditions: dict[Condition, str]
     typical: dict[str, int]
 
-    def has_result(self, shapes: Mapping[str, Sequence[int]], elements: Mapping[str, Sequence[int]]) -> bool:
-        """Return whether there is a result for inputs of these shapes, and of these elements where they decide
-        shapes."""
+    def has_result(self, shapes: Mapping[str, Sequence[int]], elements: Mapping[str, Sequence[int]]) -> bool | None:
+        """Return whether there is a result for inputs of these shapes, and of these elements where they decide shapes;
+        None where that depends on counts which are not there."""
         try:
             sizes = fixed_extents(self.graph.inputs, shapes, self.graph.name, elements)
         except (InvalidInput, ZeroDivisionError):
             return False
-        return all(c.holds(sizes) is not False for c in self.conditions)
+        held = {c.holds(sizes) for c in self.conditions}
+        return False if False in held else None if None in held else True
 
 
 def settled(graph: Graph) -> Settled:

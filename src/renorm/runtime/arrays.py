@@ -169,29 +169,26 @@ def handed_out(out: Any, given: Sequence[Array | None], written: Sequence[Array]
     return results
 
 
-class Outputs:
-    """Arrays that a run writes, each made when its shape is known; of one that is not known yet an empty one."""
-
-    def __init__(self, number: int):
-        self._arrays: list[Array | None] = [None] * number
-
-    def __getitem__(self, i: int) -> Array:
-        held = self._arrays[i]
-        assert held is not None
-        return held
-
-    def offer(self, i: int, array: Array) -> None:
-        """Have an array written that somebody gave, unless steps that have run may have written another one."""
-        held = self._arrays[i]
-        if held is None or held.shape != array.shape:
-            self._arrays[i] = array
-
-    def of(self, slots: Sequence[Slot]) -> list[Array]:
-        """Return arrays of these shapes: those that are there, where they are of these."""
-        for i, (held, slot) in enumerate(zip(self._arrays, slots)):
-            if held is None or held.shape != slot.shape:
-                self._arrays[i] = slot.allocate()
-        return [self[i] for i in range(len(slots))]
+def written_in(
+    slots: Sequence[Slot],
+    held: Sequence[Array],
+    given: Sequence[Array | None] = (),
+    inputs: Sequence[Array] = (),
+) -> list[Array]:
+    """Return the arrays that a run writes. held: those that steps may have written which have run, of which an empty
+    one has the shape of what was not known then. given: by the caller; what overlaps an input is written elsewhere
+    first, since the memory plan may write a result before it has read the last of an input."""
+    if not held and not given:
+        return [slot.allocate() for slot in slots]
+    found: list[Array] = []
+    for i, slot in enumerate(slots):
+        if i < len(held) and held[i].shape == slot.shape:
+            found.append(held[i])
+        elif i < len(given) and (a := given[i]) is not None and not any(overlap(a, x) for x in inputs):
+            found.append(a)
+        else:
+            found.append(slot.allocate())
+    return found
 
 
 def overlap(a: Array, b: Array | None) -> bool:
@@ -225,7 +222,8 @@ def shapes_of(
 ) -> dict[str, tuple[int, ...]]:
     """Return the shapes of arrays that are given for inputs, by name and in order. Raises InvalidInput for one that is
     open and missing, or no array."""
-    found, problems = dict[str, tuple[int, ...]](), list[str]()
+    found: dict[str, tuple[int, ...]] = {}
+    problems: list[str] = []
     for i, spec in enumerate(specs):
         value = args[i] if i < len(args) else named.get(spec.name)
         if type(value) is np.ndarray:
@@ -246,7 +244,8 @@ def elements_of(
 ) -> dict[str, tuple[int, ...]]:
     """Return the elements, row-major, of arrays that are given for inputs which decide shapes, by name and in order.
     Raises InvalidInput for one of another dtype."""
-    found, problems = dict[str, tuple[int, ...]](), list[str]()
+    found: dict[str, tuple[int, ...]] = {}
+    problems: list[str] = []
     for i, spec in enumerate(specs):
         if spec.deciding:
             array = view_of(args[i] if i < len(args) else named.get(spec.name))
@@ -254,11 +253,16 @@ def elements_of(
             if array.dtype != dtypes.numpy_dtype(spec.dtype):
                 problems.append(f"input {spec.name}: {_mismatch(array, Slot(spec))}, expected {_type(spec)}")
             elif array.size == len(spec.deciding):
-                elements = zip(spec.deciding, array.reshape(-1).tolist())
-                found[spec.name] = tuple([IDLE if type(d) is int and d == IDLE else n for d, n in elements])
+                found[spec.name] = deciding_elements(spec, array)
     if problems:
         raise InvalidInput(f"{module}: the arrays given do not fit its inputs", problems)
     return found
+
+
+def deciding_elements(spec: TensorSpec, array: Array) -> tuple[int, ...]:
+    """Return the elements of an array for an input that decides shapes, row-major; IDLE for those that do not."""
+    elements = zip(spec.deciding, array.reshape(-1).tolist())
+    return tuple([IDLE if type(d) is int and d == IDLE else n for d, n in elements])
 
 
 def shape_of(value: Any) -> tuple[int, ...]:

@@ -7,9 +7,8 @@ import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import count
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -21,15 +20,15 @@ from renorm.runtime import artifact, external, layout, loader
 from renorm.runtime import threads as teams
 from renorm.runtime.arrays import (
     Array,
-    Outputs,
     Slot,
     address,
     bind,
     bind_out,
+    deciding_elements,
     elements_of,
     handed_out,
-    overlap,
     shapes_of,
+    written_in,
 )
 from renorm.runtime.checks import Check, judge
 from renorm.runtime.cpu import obstacles
@@ -40,7 +39,7 @@ from renorm.runtime.report import Report
 from renorm.runtime.signing import Key
 from renorm.runtime.stages import stages
 from renorm.runtime.state import State, beyond
-from renorm.runtime.table import Context, Launches, LaunchTable, Recording, Word, Workplace
+from renorm.runtime.table import Context, Launches, Recording, Word, Workplace
 from renorm.runtime.weights import Source, Weights
 
 # ns of work that one thread does: below the first, sharing it out takes longer than it saves; below the second, waking
@@ -48,8 +47,6 @@ from renorm.runtime.weights import Source, Weights
 WORTH_SHARING, WORTH_WAKING = 60_000, 250_000
 TABLES = 128  # for how many combinations of extents a module keeps what runs need; the oldest goes first
 
-
-T = TypeVar("T")
 Shapes = Mapping[str, tuple[int, ...]]  # or elements, by the names of inputs
 
 
@@ -69,55 +66,54 @@ class _Limit:
 
 
 class Sized:
-    """What calls of the same extents share: what they are called with and give, the table, and the values of open
-    extents. threads: that are put to work; is_short: a run takes less than waking one. other: a module for these
-    extents alone, that runs in place of the open one; None: there is none. calls: how often they were called, and seen:
-    of how many such modules this is none, where somebody counts."""
+    """What runs of a stage for the same extents share: what they are called with and give, the table, and the values of
+    open extents. begin: the record that they begin with. keeps: whether steps have run whose results they read.
+    threads: that are put to work; is_short: a run takes less than waking one. other: a module for these extents alone,
+    that runs in place of the open one; None: there is none. calls: how often they were called, and seen: of how many
+    such modules this is none, where somebody counts."""
 
     other: Module | None = None
     calls = seen = 0
 
     def __init__(
-        self,
-        program: Program,
-        launches: LaunchTable,
-        checks: Sequence[Check],
-        threads: int,
-        values: Mapping[str, int],
+        self, program: Program, stage: Stage, checks: Sequence[Check], threads: int, values: Mapping[str, int]
     ):
-        self.values = values
+        """program: the whole one."""
+        self.values, self.launches, self.checks = values, (launches := stage.launches.table(values)), checks
+        self.begin, self.keeps = launches.steps[stage.done], stage.keeps
         slots = [Slot(spec, shape) for spec, shape in zip((*program.inputs, *program.outputs), launches.shapes)]
         outputs = slots[len(program.inputs) :]
-        results = len(program.results)
-        self.inputs = slots[: len(program.given)]
-        self.outputs, self.counted = outputs[:results], outputs[results:][: len(program.counts)]
-        self.checked = outputs[program.guards]
-        self.written = (*self.outputs, *self.counted, *self.checked)
-        self.launches, self.checks = launches, checks
+        self.inputs, self.outputs = slots[: len(program.given)], outputs[: len(program.results)]
+        self.written, self.checked = outputs[: program.guards.stop], program.guards
         is_small = 0 < launches.nanoseconds < WORTH_SHARING
         self.threads = 1 if launches.is_serial or is_small else threads
         self.is_short = 0 < launches.nanoseconds < WORTH_WAKING
 
 
 class Stage:
-    """The steps in front of counts. counts: what is there then, each with its place among the outputs. sizes: by the
-    shapes of inputs and the elements that are told before; a module that runs in place of all steps, where there is one
-    for these."""
+    """Steps that run for extents which are told before: those up to the next counts, or the last ones.
 
-    def __init__(self, program: Program, launches: Launches, counts: Sequence[tuple[int, TensorSpec]]):
-        self.program, self.launches, self.counts = program, launches, tuple(counts)
-        self.sizes = dict[tuple[tuple[int, ...], ...], Sized | Module]()
+    program: of these steps, or the whole one, of which `done` steps have run. keeps: whether they read what others have
+    written. counts: what is there then, each with its place among the outputs. sizes: what runs need, by the shapes of
+    inputs and the elements that are told before; fixed: the same for all, where nothing is open.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        launches: Launches,
+        counts: Sequence[tuple[int, TensorSpec]] = (),
+        done: int = 0,
+        keeps: bool = False,
+    ):
+        self.program, self.launches, self.counts, self.done, self.keeps = program, launches, counts, done, keeps
+        self.sizes = dict[tuple[tuple[int, ...], ...], Sized]()
+        self.fixed: Sized | None = None
 
 
-@dataclass(frozen=True)
-class Reached:
-    """A run whose counts are there. place: where it runs. inputs: what it reads, counts among them. outputs: what it
-    writes."""
-
-    sized: Sized
-    place: Workplace
-    inputs: list[Array]
-    outputs: Outputs
+Reached = tuple[Sized, list[Array], Sequence[Array], "Workplace | None"]
+"""A run whose counts are there: what it needs, the arrays that it reads, counts among them, those that steps may have
+written which have run, and where; None where none had to."""
 
 
 class Module:
@@ -168,22 +164,25 @@ class Module:
         self._obstacles = obstacles(program.machine, arch)
         self._fixed: Sized | None = None  # of a program that is not open, and runs here
         self._only: Sized | None = None  # the same where no input decides anything
-        self._stages, self._count_shapes = list[Stage](), dict[str, tuple[int, ...]]()  # the latter: shapes of counts
-        self._decides = any(spec.deciding for spec in self.inputs)
+        self._given = program.given
+        self._decides = any(spec.deciding for spec in self._given)
         if not self._obstacles:
             self._image = loader.load(objects, arch)
             self._entries = self._external_entries()
-            self._tables = Launches(program, self._image, self._entries, self._weights)
-            self._sizes = dict[tuple[tuple[int, ...], ...], Sized]()  # by shapes of inputs, and elements that decide
-            counts = list(enumerate(program.inputs[len(program.given) :], start=len(program.results)))
-            self._count_shapes = {spec.name: static(spec.shape) for _, spec in counts[: len(program.counts)]}
+            counts = list(enumerate(program.inputs[len(program.given) :][: len(program.counts)], len(program.results)))
+            self._count_shapes = {spec.name: static(spec.shape) for _, spec in counts}
+            self._stages = list[Stage]()
             for p, end in zip(parts, sorted(set(program.counts))):
-                launches = Launches(p, self._image, self._entries, self._weights)
                 there = [count for ready, count in zip(program.counts, counts) if ready == end]
-                self._stages.append(Stage(p, launches, there))
+                self._stages.append(Stage(p, self._launches(p), there, keeps=bool(self._stages)))
+            done = max(program.counts, default=0)
+            self._last = Stage(program, self._launches(program), done=done, keeps=bool(parts))
+            self._stages.append(self._last)
             if not program.typical:
-                self._fixed = self._sized({})
-                self._only = None if self._decides or self._stages else self._fixed
+                self._fixed = self._last.fixed = Sized(
+                    program, self._last, program.checks, teams.working(self._threads), {}
+                )
+                self._only = None if self._decides or parts else self._fixed
             region = threads if isinstance(threads, ParallelRegion) else None
             useful = teams.working(self._threads) if self._fixed is None else self._fixed.threads
             self._team = teams.team(useful, walker, arch, region)
@@ -192,6 +191,9 @@ class Module:
     def runs_here(self) -> bool:
         """Return whether this machine can run it."""
         return not self._obstacles
+
+    def _launches(self, program: Program) -> Launches:
+        return Launches(program, self._image, self._entries, self._weights)
 
     def _external_entries(self) -> tuple[Entry, ...]:
         kernels = {c.object: s.kernel for s in self.program.steps if (c := self.program.codes[s.code]).is_external}
@@ -226,65 +228,82 @@ class Module:
         """Return how many threads run it at most: no more than there are cores, and one where there is little to do."""
         return self._threads
 
-    def _sized(self, values: Mapping[str, int]) -> Sized:
-        """Return what runs need where the symbols of the program have these values. Raises LimitExceeded where that is
-        more memory than is allowed."""
-        program = self.program
+    def _sized(self, stage: Stage, values: Mapping[str, int]) -> Sized | Module:
+        """Return what runs of a stage need where the symbols of its program have these values; or the module that runs
+        in place of this one. Raises LimitExceeded where that is more memory than is allowed."""
+        program = stage.program
         checks = program.bind(values).checks if program.typical and program.checks else program.checks
-        return self._within_limits(program, self._tables.table(values), checks, values)
-
-    def _sized_stage(self, stage: Stage, values: Mapping[str, int]) -> Sized | Module:
-        """As `_sized`, of the steps in front of counts; or the module that runs in place of this one."""
-        return self._within_limits(stage.program, stage.launches.table(values), (), values)
-
-    def _within_limits(
-        self, program: Program, launches: LaunchTable, checks: Sequence[Check], values: Mapping[str, int]
-    ) -> Sized:
-        sized = Sized(program, launches, checks, teams.working(self._threads), values)
+        sized = Sized(self.program, stage, checks, teams.working(self._threads), values)
         if program.typical:
-            arena, results = launches.arena_bytes, sum(s.nbytes for s in sized.outputs)
+            arena, results = sized.launches.arena_bytes, sum(s.nbytes for s in sized.outputs)
             between = ("bytes", arena + program.weight_bytes, f"{arena} between kernels, and weights")
             self._limits.check(self.name, [between, ("bytes", results, "outputs")])
         return sized
 
-    def _sized_for(self, args: Sequence[Any], named: Mapping[str, Any]) -> Sized:
-        """Return what a run on these arrays needs. Raises InvalidInput where an extent, or an element that decides
-        shapes, is not what it may be, or what another input says."""
-        return self._sized_at(*self._told(args, named))
+    def _sized_at(self, stage: Stage, shapes: Shapes, elements: Shapes) -> Sized | Module:
+        """Return what a run of a stage needs on inputs of these shapes and elements, or the module that runs in place
+        of this one. Raises InvalidInput where an extent, or an element that decides shapes, is not what it may be, or
+        what another input says."""
+        key = (*shapes.values(), *elements.values())
+        found = stage.sizes.get(key)
+        if found is None:
+            values = stage.program.values({**shapes, **self._count_shapes}, elements)
+            found = stage.fixed or self._sized(stage, values)
+            if isinstance(found, Sized):  # whoever made a module keeps it as long as it is worth it
+                _keep(stage.sizes, key, found)
+        return found
 
-    def _told(self, args: Sequence[Any], named: Mapping[str, Any]) -> tuple[Shapes, Shapes]:
-        """Return the shapes of inputs, and the elements of those that decide shapes."""
+    def _reach(
+        self, args: Sequence[Any], named: Mapping[str, Any], cancels: int, limit: _Limit | None = None
+    ) -> Reached | Module:
+        """Run the steps in front of counts, if there are any, and read these. Return what is known then, or the module
+        that runs in place of this one."""
+        if (only := self._only) is not None:
+            return only, bind(self.name, only.inputs, args, named), (), None
         if self._obstacles:
             do = "save it, and load it on a machine of that kind"
             raise InvalidTarget(f"{self.name} was compiled for another machine", self._obstacles, do)
-        shapes = shapes_of(self.name, self.inputs, args, named)
-        return shapes, elements_of(self.name, self.inputs, args, named) if self._decides else {}
+        shapes = shapes_of(self.name, self._given, args, named)
+        elements = elements_of(self.name, self._given, args, named) if self._decides else {}
+        inputs: list[Array] = []
+        written: list[Array] = []
+        counts: list[Array] = []
+        place = None
+        for stage in self._stages:
+            sized = self._sized_at(stage, shapes, elements)
+            if isinstance(sized, Module):
+                if place is not None:
+                    self._idle.append(place)
+                return sized
+            inputs = inputs or bind(self.name, sized.inputs, args, named)
+            if stage is self._last:
+                return sized, [*inputs, *counts], written, place
+            place = place or self._taken()
+            written = written_in(sized.written, written)
+            counts = written[len(sized.outputs) : len(sized.outputs) + len(self._count_shapes)]
+            self._run(place, sized, [address(a) for a in (*inputs, *counts, *written)], cancels, limit)
+            elements = {**elements, **{spec.name: deciding_elements(spec, written[i]) for i, spec in stage.counts}}
+        raise AssertionError("the last stage ends a run")
 
-    def _sized_at(self, shapes: Shapes, elements: Shapes) -> Sized:
-        key = (*shapes.values(), *elements.values())
-        found = self._sizes.get(key)
-        if found is None:
-            values = self.program.values({**shapes, **self._count_shapes}, elements)
-            found = self._fixed or self._sized(values)
-            if found.other is not None:
-                return found  # whoever made it keeps it as long as it is worth it
-            _keep(self._sizes, key, found)
-        return found
+    def _reached(self, args: Sequence[Any], named: Mapping[str, Any]) -> Reached | Module:
+        """As `_reach`, for who does not go on from there."""
+        reached = self._reach(args, named, self._cancels.value)
+        if not isinstance(reached, Module) and (place := reached[-1]) is not None:
+            self._idle.append(place)
+        return reached
 
     def extents(self, /, *args: Any, **named: Any) -> Mapping[str, int]:
         """Return the values that open extents have in a run on these inputs, given as for `run`."""
         reached = self._reached(args, named)
         if isinstance(reached, Module):
             return {**reached.program.dims, **reached.extents(*args, **named)}
-        return (reached.sized if reached else self._only or self._sized_for(args, named)).values
+        return reached[0].values
 
     def serving(self, /, *args: Any, **named: Any) -> Module:
         """Return the module whose kernels run on these inputs, given as for `run`: this one, or one for their shapes
         alone."""
         reached = self._reached(args, named)
-        if isinstance(reached, Module):
-            return reached.serving(*args, **named)
-        return self if reached else (self._only or self._sized_for(args, named)).other or self
+        return reached.serving(*args, **named) if isinstance(reached, Module) else self
 
     def run(self, /, *args: Any, out: Any = None, timeout: float | None = None, **named: Any) -> list[Any]:
         """Runs the network once and returns its outputs in order.
@@ -301,96 +320,16 @@ class Module:
         Warns (StatisticsWarning) of running statistics that leave the range of their dtype.
         """
         cancels, limit = self._cancels.value, None if timeout is None else _Limit(timeout)
-        if self._stages:
-            return self._run_counted(args, named, out, cancels, limit)
-        sized = self._only or self._sized_for(args, named)
-        if sized.other is not None:
-            return sized.other.run(*args, out=out, timeout=timeout, **named)
-        inputs = bind(self.name, sized.inputs, args, named)
-        if out is None:
-            results = [s.allocate() for s in sized.outputs]
-            self._call(sized, inputs, results, cancels, limit)
-            return results
-        given = bind_out(self.name, sized.outputs, out)
-        # the memory plan may write a result before it has read the last of an input: what overlaps is written
-        # elsewhere first
-        into = [
-            s.allocate() if a is None or any(overlap(a, x) for x in inputs) else a for s, a in zip(sized.outputs, given)
-        ]
-        self._call(sized, inputs, into, cancels, limit)
-        return handed_out(out, given, into)
-
-    __call__ = run
-
-    def _reach(
-        self, args: Sequence[Any], named: Mapping[str, Any], cancels: int, limit: _Limit | None = None
-    ) -> Reached | Module:
-        """Run the steps in front of counts, and read these. Return what is known then, or the module that runs in place
-        of this one."""
-        shapes, told = self._told(args, named)
-        elements, inputs, counts = dict(told), list[Array](), list[Array]()
-        place, outputs, first = self._taken(), Outputs(len(self.program.outputs)), len(self.outputs)
-        for stage in self._stages:
-            key = (*shapes.values(), *elements.values())
-            sized = stage.sizes.get(key)
-            if sized is None:
-                sized = self._sized_stage(stage, stage.program.values({**shapes, **self._count_shapes}, elements))
-                _keep(stage.sizes, key, sized)
-            if isinstance(sized, Module):
-                self._idle.append(place)
-                return sized
-            inputs = bind(self.name, sized.inputs[: len(self.inputs)], args, named)
-            written = outputs.of(sized.outputs)
-            counts = written[first : first + len(self._count_shapes)]  # each is written in a stage, and read behind it
-            self._launch(place, sized, (*inputs, *counts, *written), cancels, limit, keeps=stage is not self._stages[0])
-            for i, spec in stage.counts:
-                elements |= elements_of(self.name, [spec], [written[i]], {})
-        sized = self._sized_at(shapes, elements)
-        if sized.other is not None:
-            self._idle.append(place)
-            return sized.other
-        return Reached(sized, place, [*inputs, *counts], outputs)
-
-    def _reached(self, args: Sequence[Any], named: Mapping[str, Any]) -> Reached | Module | None:
-        """As `_reach`, for who does not go on from there; None where there are no counts."""
-        reached = self._reach(args, named, self._cancels.value) if self._stages else None
-        if isinstance(reached, Reached):
-            self._idle.append(reached.place)
-        return reached
-
-    def _run_counted(
-        self, args: Sequence[Any], named: Mapping[str, Any], out: Any, cancels: int, limit: _Limit | None
-    ) -> list[Any]:
-        """As `run`, of a program with counts."""
         reached = self._reach(args, named, cancels, limit)
         if isinstance(reached, Module):
-            return reached.run(*args, out=out, timeout=None if limit is None else limit.left, **named)
-        sized, outputs = reached.sized, reached.outputs
-        given = [None] * len(sized.outputs) if out is None else bind_out(self.name, sized.outputs, out)
-        for i, a in enumerate(given):
-            if a is not None and not any(overlap(a, x) for x in reached.inputs):
-                outputs.offer(i, a)
-        written = outputs.of(sized.written)
-        self._launch(reached.place, sized, (*reached.inputs, *written), cancels, limit, max(self.program.counts))
-        self._idle.append(reached.place)
-        judge(self.name, sized.checks, written[len(sized.outputs) + len(sized.counted) :])
+            return reached.run(*args, out=out, timeout=timeout, **named)
+        sized, inputs, held, place = reached
+        given = () if out is None else bind_out(self.name, sized.outputs, out)
+        written = written_in(sized.written, held, given, inputs)
+        self._call(place, sized, inputs, written, cancels, limit)
         return handed_out(out, given, written[: len(sized.outputs)])
 
-    def _launch(
-        self,
-        place: Workplace,
-        sized: Sized,
-        arrays: Sequence[Array],
-        cancels: int,
-        limit: _Limit | None,
-        first: int = 0,
-        keeps: bool = True,
-    ) -> None:
-        """Run the steps from `first` on; keeps: in an arena in which others have run."""
-        context = self._context(place, sized, keeps)
-        context.bases[:] = [address(a) for a in arrays]
-        context.limit(sized.launches.steps[first], sized.launches.steps[-1])
-        self._walk(context, cancels, limit)
+    __call__ = run
 
     def cancel(self) -> None:
         """Ends the runs of this module that are in flight, in whichever threads: they raise Cancelled. Runs that are
@@ -400,31 +339,43 @@ class Module:
     def evaluate(self, arrays: Sequence[Array]) -> list[Array]:
         """Return what one run makes of the inputs and, after them, a state: the outputs, and after them what the
         state becomes. That of the module is neither read nor changed."""
-        count = len(self.inputs)
-        sized, inputs = self._bound(arrays[:count], {})
-        results = [*(s.allocate() for s in sized.written), *self._state.fresh()]
-        held = arrays[len(arrays) - self.program.states :]
-        self._run(sized, [address(a) for a in (*inputs, *held, *results)], self._cancels.value)
+        cancels = self._cancels.value
+        reached = self._reach(arrays[: len(self.inputs)], {}, cancels)
+        if isinstance(reached, Module):
+            return reached.evaluate(arrays)
+        sized, inputs, held, place = reached
+        results = [*written_in(sized.written, held), *self._state.fresh()]
+        state = arrays[len(arrays) - self.program.states :]
+        place = place or self._taken()
+        self._run(place, sized, [address(a) for a in (*inputs, *state, *results)], cancels)
+        self._idle.append(place)
         return results
 
     def _call(
-        self, sized: Sized, inputs: Sequence[Array], results: Sequence[Array], cancels: int, limit: _Limit | None
+        self,
+        place: Workplace | None,
+        sized: Sized,
+        inputs: Sequence[Array],
+        results: Sequence[Array],
+        cancels: int,
+        limit: _Limit | None,
     ) -> None:
-        """One run that writes to `results`, and replaces the state."""
-        checked = [s.allocate() for s in sized.checked]
-        results = [*results, *checked]
+        """One run that writes to `results`, and replaces the state. place: where what it reads may lie."""
+        place = place or self._taken()
         if not self.program.states:
-            self._run(sized, [address(a) for a in (*inputs, *results)], cancels, limit)
-            judge(self.name, sized.checks, checked)
+            self._run(place, sized, [address(a) for a in (*inputs, *results)], cancels, limit)
+            self._idle.append(place)
+            judge(self.name, sized.checks, results[sized.checked])
             return
         while True:
             changes, version, after = self._state.changes.value, self._state.version, self._state.fresh()
             addresses = [address(a) for a in (*inputs, *version.arrays, *results, *after)]
-            if not self._run(sized, addresses, cancels, limit, changes):
+            if not self._run(place, sized, addresses, cancels, limit, changes):
                 continue
-            judge(self.name, sized.checks, checked)
+            judge(self.name, sized.checks, results[sized.checked])
             if self._state.replace(version, after):
                 break
+        self._idle.append(place)
         for spec, old, new in zip(self._state.specs, version.arrays, after):
             beyond(new, old, f"{self.name}: {spec.name}", stacklevel=4)
 
@@ -433,10 +384,13 @@ class Module:
         outputs and the state after. That there is what the program says, and that nothing is written over what is read,
         is the caller's to know."""
         assert self._fixed is not None
-        self._run(self._fixed, addresses, self._cancels.value)
+        place = self._taken()
+        self._run(place, self._fixed, addresses, self._cancels.value)
+        self._idle.append(place)
 
     def _run(
         self,
+        place: Workplace,
         sized: Sized,
         addresses: list[int],
         cancels: int,
@@ -445,12 +399,9 @@ class Module:
     ) -> bool:
         """cancels, changes: what these words were when the run was called, and when the state was read. False: the
         state is another one by now, the run was in vain."""
-        place = self._taken()
         context = place.contexts.get(sized.launches) or self._context(place, sized)
         context.bases[:] = addresses
-        is_done = self._walk(context, cancels, limit, changes)
-        self._idle.append(place)
-        return is_done
+        return self._walk(context, cancels, limit, changes)
 
     def _walk(self, context: Context, cancels: int, limit: _Limit | None = None, changes: int = layout.UNTIED) -> bool:
         deadline = layout.FOREVER if limit is None else limit.deadline
@@ -474,8 +425,11 @@ class Module:
     def _workplace(self) -> Workplace:
         return Workplace(self._weights.address, self._cancels, self._state.changes, TABLES)
 
-    def _context(self, place: Workplace, sized: Sized, keeps: bool = False) -> Context:
-        return place.context(sized.launches, min(sized.threads, self._team.threads), sized.is_short, keeps)
+    def _context(self, place: Workplace, sized: Sized) -> Context:
+        threads = min(sized.threads, self._team.threads)
+        context = place.context(sized.launches, threads, sized.is_short, sized.keeps)
+        context.limit(sized.begin, sized.launches.steps[-1])
+        return context
 
     def exclusive(self, /, *args: Any, **named: Any) -> Callable[[int | None], None]:
         """A function that runs one step, by index (None: no step), for who wants to look at steps one at a time.
@@ -503,23 +457,17 @@ class Module:
             found.append(Recording(begin, end, times @ (10**9, 1), steps))
         return found
 
-    def _bound(self, args: Sequence[Any], named: Mapping[str, Any]) -> tuple[Sized, list[Array]]:
-        """Return what a run on these arrays needs, and the arrays that it reads, counts among them."""
+    def _own_context(self, args: Sequence[Any], named: Mapping[str, Any]) -> tuple[Context, tuple[int, ...]]:
+        """One that no other call takes, of all steps, bound to these inputs and to fresh results, and where its steps
+        are. Its runs change no state."""
         reached = self._reached(args, named)
         if isinstance(reached, Module):
             raise InvalidInput(f"{self.name}: kernels for these extents alone run in its place", do="ask serving(...)")
-        if reached is not None:
-            return reached.sized, reached.inputs
-        sized = self._only or self._sized_for(args, named)
-        return sized, bind(self.name, sized.inputs, args, named)
-
-    def _own_context(self, args: Sequence[Any], named: Mapping[str, Any]) -> tuple[Context, tuple[int, ...]]:
-        """One that no other call takes, bound to these inputs and to fresh results, and where its steps are. Its runs
-        change no state."""
-        sized, bound = self._bound(args, named)
-        inputs = [*bound, *self._state.copy().values()]
+        sized, read, _, _ = reached
+        inputs = [*read, *self._state.copy().values()]
         results = [*(s.allocate() for s in sized.written), *self._state.fresh()]
         context = self._context(self._workplace(), sized)
+        context.limit(0, sized.launches.steps[-1])
         context.hold((*inputs, *results))
         return context, sized.launches.steps
 
@@ -570,7 +518,7 @@ def load(
     return Module(held.program, held.objects, held.weights, held.walker, threads, held.externals, held.state, limits)
 
 
-def _keep(sizes: dict[tuple[tuple[int, ...], ...], T], key: tuple[tuple[int, ...], ...], sized: T) -> None:
+def _keep(sizes: dict[tuple[tuple[int, ...], ...], Sized], key: tuple[tuple[int, ...], ...], sized: Sized) -> None:
     while len(sizes) >= TABLES:
         with suppress(KeyError, StopIteration, RuntimeError):  # another thread was faster
             del sizes[next(iter(sizes))]
