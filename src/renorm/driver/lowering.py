@@ -18,7 +18,7 @@ from renorm.core.errors import InvalidGraph, InvalidSchedule, RenormError, UserC
 from renorm.core.target import Target
 from renorm.driver import extents
 from renorm.driver.work import work
-from renorm.expr.bounds import taken
+from renorm.expr.bounds import open_truth, taken
 from renorm.expr.nodes import Expr, OpenVar, const
 from renorm.graph import deferred, registry
 from renorm.graph.ir import Graph, Group, Node, Value
@@ -134,7 +134,7 @@ def lower_group(graph: Graph, group: Group, target: Target, users: dict[Value, l
 
         with suppress(RenormError):  # an op may take extents to be 1 at least
             lowered = _lowered_open(group, writes, target, own, own.offsets | own.absent)
-            verify(lowered.kernel, target.machine_target)
+            verify(lowered.kernel, target.machine_target, to_first=True)
             return lowered
     return _lowered_open(group, writes, target, own, own.offsets)
 
@@ -149,7 +149,7 @@ def _lowered_open(
     """offsets: symbols that may be 0."""
     sizes = own.typical
     of_symbols = extents.OpenExtents(own.values, sizes, own.of, offsets)
-    facts = [of_symbols.fact(c) for c in own.facts]
+    facts = [f for c in own.facts if open_truth(f := of_symbols.fact(c)) is not True]
     with taken(facts):
         open_program = _program(group, writes, target, of_symbols)
         program = _at(open_program, {v: sizes[s] for s, v in of_symbols.variables.items()})

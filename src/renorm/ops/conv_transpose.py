@@ -92,7 +92,6 @@ class ConvTranspose(Windowed):
             total = dims.maximum(0, whole - extent)
             if stated is None:  # auto_pad only takes away: strides beyond the kernel leave fewer than e * s
                 extent = extent + dims.minimum(0, whole - extent)
-                take(0, "<=", extent)
             less, more = total // 2, total - total // 2
             found.append((extent, less, more) if self.auto_pad == "SAME_UPPER" else (extent, more, less))
         return found

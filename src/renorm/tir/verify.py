@@ -48,9 +48,10 @@ from renorm.tir.verify_types import type_problems
 MOST_POINTS = 1 << 18  # how many combinations of values are tried where intervals prove nothing
 
 
-def verify(kernel: Kernel, target: Target | None = None) -> None:
-    """Raises InvalidLoops that lists every problem of the kernel; target: also what a GPU asks for."""
-    checker = _Checker(kernel)
+def verify(kernel: Kernel, target: Target | None = None, to_first: bool = False) -> None:
+    """Raises InvalidLoops that lists every problem of the kernel; target: also what a GPU asks for. to_first: it is
+    only asked whether there is one: what fails takes longest to prove."""
+    checker = _Checker(kernel, to_first)
     checker.kernel()
     problems = [*checker.problems, *barrier_problems(kernel.body)]
     if target is not None and target.is_gpu:
@@ -64,8 +65,8 @@ def verify(kernel: Kernel, target: Target | None = None) -> None:
 
 
 class _Checker:
-    def __init__(self, kernel: Kernel):
-        self._kernel = kernel
+    def __init__(self, kernel: Kernel, to_first: bool):
+        self._kernel, self._to_first = kernel, to_first
         self.problems: list[str] = []
         self._bound: set[int] = set()
         self._vectors: dict[Var, Expr] = {}  # values of vector Lets that memory cannot change
@@ -100,6 +101,8 @@ class _Checker:
         self._bound.add(id(x))
 
     def _stmt(self, s: Stmt, scope: Scope) -> None:
+        if self.problems and self._to_first:
+            return
         for problem in type_problems(s):
             self.problems.append(problem)
         for e in expressions(s):
