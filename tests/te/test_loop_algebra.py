@@ -361,6 +361,17 @@ def test_one_extent_has_one_variable_however_it_is_told() -> None:
     assert a.form_span(whole)[1] < 0
 
 
+def test_multiples_of_sums_of_products_are_multiples_of_their_variables() -> None:
+    """Twice a row was a variable of its own, and nobody saw that rows of both sizes are rows."""
+    a, n, m, i = LoopAlgebra(), OpenVar("n", low=1), OpenVar("m", low=1), Var("i")
+    e = a.extent(4 * n * m + 2 * n + 4 * m + 2)
+    assert a.extent(8 * n * m + 4 * n + 8 * m + 4).key() == (e * 2).key()
+    assert a.extent(n * 3 + 9).key() == (a.extent(n + 3) * 3).key()
+    f = a.declare(i, a.scaled(e, number(6)), 0)
+    rows = a.floor_divide(f, e * 2), a.floor_modulo(f, e * 2)
+    assert a.rejoined(a.scaled(rows[0], e * 2) + rows[1]).key() == f.key()
+
+
 def test_products_of_sums_are_products_of_their_variables() -> None:
     """Planes of 3*n + 1 rows and m + 1 columns: what is multiplied out divides as 34 planes, facts are of planes."""
     a, n, m, p = LoopAlgebra(), *SIZES.values()

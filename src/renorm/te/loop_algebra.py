@@ -121,11 +121,12 @@ class LoopAlgebra(ExprAlgebra):
         1."""
         for e, parts in self._sums.items():
             for x, k in parts.terms.items():
-                multiple, rest = cofactor(extent, x, self.intern) or (ZERO, extent)
+                simple = cofactor(extent, x, self.intern) if len(factors(x)) == 1 else None
+                multiple = simple[0] if simple else self.divided(extent, Linear({x: 1}))[0]
                 whole, left = self.divided(multiple, Linear({}, k)) if k > 0 else (ZERO, multiple)
-                found = None if left.number != 0 else self.times(whole, Linear({e: 1}) - parts.without((x,)))
-                if found is not None and len((found + rest).terms) < len(extent.terms):
-                    return self._by_sums(found + rest)
+                change = None if left.number != 0 else self.times(whole, Linear({e: 1}) - parts)
+                if change is not None and _length(extent + change) < _length(extent):
+                    return self._by_sums(extent + change)
         return extent
 
     def atom(self, op: str, a: Linear, b: Linear) -> Linear:
@@ -509,6 +510,10 @@ def is_cut_whole(var: Var, extent: Linear, digits: Iterable[Digit]) -> bool:
     """Return whether separate digits are all that there are of a loop variable."""
     counts = [d.count for d in digits if d.base is var and d.count is not None]
     return reduce(Place.times, counts, ONES) == place_of(extent)
+
+
+def _length(form: Linear) -> int:
+    return len(form.terms) + (form.constant != 0)
 
 
 def _may_be_0(v: OpenVar) -> bool:
