@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from functools import reduce
-from math import inf
+from math import gcd, inf
 from typing import NamedTuple
 
 from renorm.core import dtypes
@@ -109,6 +109,8 @@ class LoopAlgebra(ExprAlgebra):
         extent = self._by_sums(extent)
         if place_of(extent) is not None:
             return extent
+        if (g := gcd(extent.content(), extent.constant)) > 1:
+            return self.unit(extent.divided(g)) * g
         first, *others = extent.terms
         for x in factors(first) if others and is_of_extents(extent) else ():  # n of m*n - n
             rest, left = self.divided(extent, Linear({x: 1}))
