@@ -106,10 +106,16 @@ def _offsets(graph: Graph, group: Group, own: OwnSymbols) -> tuple[frozenset[Sym
     results = {size(values[v]) for n in group.nodes for v in n.outputs}
     offsets = frozenset(s for s in found if not any(isinstance(n, Sym) and n % Sym(s) == 0 for n in sizes))
     elements = own.values.keys() - _all_symbols(sizes)
-    joined = _all_symbols(d for shape in values.values() for d in shape if len([p for p, _ in terms(d) if p]) > 1)
+    joined = _all_symbols(d for shape in values.values() for d in shape if _is_join(d))
     others = (found & counted_symbols(graph)) | (own.values.keys() & joined) | elements
     absent = (s for s in others - offsets if s.least < 1)
     return offsets, frozenset(s for s in absent if not all(n % Sym(s) == 0 for n in results))
+
+
+def _is_join(extent: Dim) -> bool:
+    """Return whether an extent is that of parts which are joined: a sum of extents and nothing else."""
+    parts = terms(extent)
+    return len(parts) > 1 and all(product and k > 0 for product, k in parts)
 
 
 @dataclass(frozen=True)
