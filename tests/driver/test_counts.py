@@ -388,6 +388,7 @@ def test_evaluating_where_nothing_is_left() -> None:
         { z = MatMul(x, w) s = ReduceSum<keepdims = 0>(z, axes) y = Add(s, bias) }"""
     made = model(text, {"w": weights, "bias": np.arange(4, dtype=np.float32) + 1, "axes": np.array([0])})
     module = renorm.compile(made, threads=1)
+    assert isinstance(module, OpenModule)
     x = np.zeros((0, 3), np.float32)
     assert module.serving(x) is not module
     np.testing.assert_array_equal(module.evaluate([x])[0], [1, 2, 3, 4])
