@@ -288,8 +288,9 @@ def test_a_part_of_what_is_joined_may_be_empty(tmp_path: Path) -> None:
     """Kernels took it to have elements: a loaded module refused a decoder's first token. Two extents are one."""
     g = Graph("joined")
     a, b, c = (g.input(name, "float32", (extent, 3)) for name, extent in (("a", "n"), ("b", "m"), ("c", "k")))
-    places = ops.range(ops.gather(ops.shape(a), np.int64(0)), ops.size(ops.concat([a, b], axis=0)), np.int64(3))
     joined = ops.concat([a, ops.add(b, c)], axis=0)
+    past, end = (ops.gather(ops.shape(v), np.int64(0)) for v in (a, joined))
+    places = ops.range(past, end, np.int64(1))
     weights = ops.softmax(ops.matmul(b, ops.transpose(joined, perm=(1, 0))))
     g.outputs = [ops.relu(joined), ops.neg(places), ops.matmul(weights, joined)]
     m = renorm.compile(g, threads=1)

@@ -113,9 +113,10 @@ def _offsets(graph: Graph, group: Group, own: OwnSymbols) -> tuple[frozenset[Sym
 
 
 def _is_join(extent: Dim) -> bool:
-    """Return whether an extent is that of parts which are joined: a sum of extents and nothing else."""
+    """Return whether an extent is that of parts which are joined: a sum of products of symbols and nothing else."""
     parts = terms(extent)
-    return len(parts) > 1 and all(product and k > 0 for product, k in parts)
+    is_sum = all(product and k > 0 and all(isinstance(f, Symbol) for f in product) for product, k in parts)
+    return len(parts) > 1 and is_sum
 
 
 @dataclass(frozen=True)
