@@ -94,7 +94,7 @@ class Intervals:
         given = tuple(f for fact in facts for f in (plain or self).nonpositive_forms(fact))
         self._plain = plain if given else None
         # sets of facts are tried in this order: those of extents alone come after what leads to these extents
-        self._facts = tuple(sorted((*given, *self._of_remainders(given)), key=is_of_extents))
+        self._facts = tuple(sorted((*given, *self._of_remainders(given)), key=self._is_of_extents))
 
     def form(self, e: Expr) -> Linear:
         """Return the form of an integer expression, over atoms that are one object each."""
@@ -225,7 +225,7 @@ class Intervals:
         before those of many, MOST_STEPS in all. enough: a bound that serves as well as any lower one."""
         found: float = inf
         waiting = deque([(form, 1, 0)])  # the form that is asked for is at most this one over that divisor
-        others = sum(not is_of_extents(f) for f in facts) if facts and is_of_extents(facts[-1]) else -1
+        others = sum(not self._is_of_extents(f) for f in facts) if facts and self._is_of_extents(facts[-1]) else -1
         for _ in range(MOST_STEPS):
             if not waiting:
                 break
@@ -249,6 +249,10 @@ class Intervals:
                         following = (rest * (abs(of_fact) // shared)).plus(fact, -(abs(mine) // shared))
                         waiting.append((following, divisor * (abs(of_fact) // shared), i + 1))
         return found
+
+    def _is_of_extents(self, fact: Linear) -> bool:
+        """Return whether a fact says nothing of what varies: n//8 >= 1."""
+        return is_of_extents(fact) or (self._open.concerns(fact) and not self._open.varies(fact))
 
     def _multiples(self, fact: Linear, form: Linear) -> Iterator[Linear]:
         """Yield a fact f <= 0, and f*n where n are extents that the form multiplies something in the fact by."""

@@ -64,6 +64,10 @@ class OpenBounds:
             self._open[e] = found
         return found
 
+    def varies(self, form: Linear) -> bool:
+        """Return whether more stands in a form than extents and what is made of them alone."""
+        return self._next(form, _VARIES - 1) is not None
+
     def most(self, form: Linear) -> float:
         """Return a number that the form never exceeds."""
         name = form.key()

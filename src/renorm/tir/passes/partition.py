@@ -128,12 +128,13 @@ class _Partition:
 
 
 def _is_between(first: Expr, cut: Expr, end: Expr, intervals: Intervals) -> bool:
-    """Return whether a loop from `first` to `end` is worth cutting there: both parts may have rounds, and have some at
-    typical extents. Taps of a window may end at the border of a plane as narrow as it, for which nobody needs code."""
+    """Return whether a loop from `first` to `end` is worth cutting there: both parts may have rounds, and the cut is no
+    farther than the end at typical extents. Taps of a window may end at the border of a plane as narrow as it, for
+    which nobody needs code; a row that is whole at typical extents may be ragged at others."""
     from_first, to_end = (intervals.span(Binary("-", a, b)) for a, b in ((cut, first), (end, cut)))
     if from_first[1] <= 0 or to_end[1] <= 0 or from_first == (0, 0) or to_end == (0, 0):
         return False
-    return isinstance(cut, Const) or typical(first) < typical(cut) < typical(end)
+    return isinstance(cut, Const) or typical(first) < typical(cut) <= typical(end)
 
 
 def _apart(cuts: Sequence[Expr], intervals: Intervals) -> list[Expr]:
