@@ -258,10 +258,10 @@ def test_a_network_of_very_many_parts_is_right(name: str, level: int) -> None:
 
 def seconds(build: Build, n: int) -> float:
     """Of CPU, to compile a network all of whose kernels are known: whatever was compiled before, by this test or by
-    another one, the same is done at every size. The lesser of two, since neighbours take caches and clock rates."""
+    another one, the same is done at every size. The least of three, since neighbours take caches and clock rates."""
     renorm.compile(network(build, n), threads=1)
     took = list[float]()
-    for _ in range(2):
+    for _ in range(3):
         g, since = network(build, n), time.process_time()
         code = renorm.compile(g, threads=1).report.code
         took.append(time.process_time() - since)
