@@ -382,7 +382,7 @@ def test_evaluating_beside_other_runs() -> None:
 
 
 def test_evaluating_where_nothing_is_left() -> None:
-    """What runs in place of open kernels has weights of its own."""
+    """A module that runs in place of open kernels has weights of its own."""
     weights = np.arange(12, dtype=np.float32).reshape(3, 4)
     text = """g (float[N, 3] x) => (float[4] y, float[N, 4] z)
         { z = MatMul(x, w) s = ReduceSum<keepdims = 0>(z, axes) y = Add(s, bias) }"""

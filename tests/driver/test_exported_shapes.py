@@ -1,4 +1,4 @@
-"""What exporters write to compute shapes, with all extents open: one module agrees with ONNX Runtime at any of them."""
+"""Shape arithmetic of exporters, with all extents open: one module agrees with ONNX Runtime at any of them."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def element_symbols(inputs: Iterable[Typed]) -> dict[str, tuple[Sym, ...]]:
 
 
 class Reading(NamedTuple):
-    """How a call is read. values: by symbols, the extents or numbers that are read in their place. is_cut: bounds of
+    """A way to read a call. values: by symbols, the extents or numbers that are read in their place. is_cut: bounds of
     slices are moved into their axes, which else are taken to lie inside."""
 
     values: Mapping[Symbol, Dim]

@@ -92,7 +92,7 @@ class Simplifier(ExprAlgebra):
         return result
 
     def _in_type(self, e: Expr, result: Expr) -> Expr:
-        """What integers that wrap come to, given what they are in index arithmetic; `e` where that may differ."""
+        """Return integers that wrap, given what they are in index arithmetic; `e` where that may differ."""
         if type(result) is Const:
             return self.constant(wrapped(int(result.value), result.dtype), result.dtype)
         low, high = self.span(result)
