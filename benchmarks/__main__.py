@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from benchmarks.machine import commit, now
-from benchmarks.run import RESULTS, RUNTIMES, Settings, write
+from benchmarks.run import RESULTS, RUNTIMES, Settings, results, write
 from benchmarks.run import run as measure
 from renorm.core.errors import RenormError
 from renorm.runtime import threads as teams
@@ -29,6 +29,10 @@ def main() -> None:
 @click.option("--layers/--no-layers", default=True, help="Whether to measure each kernel of renorm too.")
 @click.option("--norms/--no-norms", default=True, help="Whether to measure normalizations alone too.")
 @click.option(
+    "--target", default="llvm", show_default=True,
+    help='What renorm compiles for. "llvm -mcpu=haswell", on a newer CPU: other runtimes are held to AVX2, too.',
+)  # fmt: skip
+@click.option(
     "--into", type=click.Path(path_type=Path), help="The file of results. Networks that it has are not measured again."
 )
 def run(
@@ -39,11 +43,12 @@ def run(
     seconds: float,
     layers: bool,
     norms: bool,
+    target: str,
     into: Path | None,
 ) -> None:
     """Measures networks beside other runtimes, in turns, and each kernel of renorm."""
-    path = into or RESULTS / f"{now()[:10]}-{commit()['id'][:8] or 'unknown'}.json"
-    settings = Settings(teams.resolve(threads), rounds, seconds, tuple(runtimes.split(",")), layers, norms)
+    settings = Settings(teams.resolve(threads), rounds, seconds, tuple(runtimes.split(",")), layers, norms, target)
+    path = into or results(settings)
     names = networks.split(",") if networks else _all()
     failed = measure(names, settings, path, _tell)
     print(path)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -89,14 +90,24 @@ PROFILERS: dict[str, Callable[[Job, Mapping[str, Array]], list[PeerKernel]]] = {
 }
 
 
-def profiled(runtime: str, model: Path, inputs: Mapping[str, Array], threads: int, repeats: int) -> list[PeerKernel]:
-    """The kernels of a name of PROFILERS, from a process of its own. Raises RuntimeError where that fails."""
+def profiled(
+    runtime: str,
+    model: Path,
+    inputs: Mapping[str, Array],
+    threads: int,
+    repeats: int,
+    variables: Mapping[str, str] = MappingProxyType({}),
+) -> list[PeerKernel]:
+    """The kernels of a name of PROFILERS, from a process of its own. variables: of its environment. Raises RuntimeError
+    where that fails."""
     with tempfile.TemporaryDirectory() as folder:
         held = f"{folder}/inputs.npz"
         np.savez(held, **dict[str, Any](inputs))
         job = Job(runtime, str(model.absolute()), threads, held, repeats)
         call = [sys.executable, "-m", "benchmarks.kernels", json.dumps(asdict(job))]
-        done = subprocess.run(call, cwd=ROOT, capture_output=True, text=True, env=environment(threads))
+        done = subprocess.run(
+            call, cwd=ROOT, capture_output=True, text=True, env=environment(threads) | dict(variables)
+        )
     if done.returncode:
         raise RuntimeError(f"kernels of {runtime}: its process ended with {done.returncode}: {done.stderr[-2000:]}")
     return [PeerKernel(k["us"], tuple(k["labels"])) for k in json.loads(done.stdout)]

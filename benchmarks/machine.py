@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("numpy", "llvmlite", "onnx", "onnxruntime", "openvino", "torch")
+PACKAGES = ("numpy", "llvmlite", "onnx", "onnxruntime", "openvino", "mnn", "ncnn", "pnnx", "torch")
 
 
-def machine() -> dict[str, Any]:
-    """As Linux tells it; what it does not tell is left out."""
+def machine(held: str = "") -> dict[str, Any]:
+    """As Linux tells it; what it does not tell is left out. held: the vectors that everything is held to."""
     cpuinfo = _read(Path("/proc/cpuinfo"))
     about = dict(line.split(":", 1) for line in cpuinfo.splitlines() if ":" in line)
     facts = {k.strip(): v.strip() for k, v in about.items()}
@@ -24,6 +24,7 @@ def machine() -> dict[str, Any]:
         "cpu": facts.get("model name", platform.processor()),
         "family, model, stepping": ", ".join(facts.get(k, "?") for k in ("cpu family", "model", "stepping")),
         "vectors": widest,
+        **({"held to": held} if held else {}),
         "cores": len(os.sched_getaffinity(0)),
         "caches": _caches(),
         "memory": f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB",
@@ -36,7 +37,8 @@ def machine() -> dict[str, Any]:
 def label(result: dict[str, Any]) -> str:
     """The name of the machine of a file of results; results of one name replace older ones on the page."""
     machine = result["machine"]
-    return f"{machine['cpu']} with {machine['vectors']}"
+    held = f", held to {machine['held to']}" if "held to" in machine else ""
+    return f"{machine['cpu']} with {machine['vectors']}{held}"
 
 
 def commit() -> dict[str, Any]:

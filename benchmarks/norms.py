@@ -42,13 +42,13 @@ def model(name: str) -> ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
 
 
-def measure(threads: int, rounds: int, seconds: float) -> dict[str, Any]:
+def measure(threads: int, rounds: int, seconds: float, target: str = "llvm") -> dict[str, Any]:
     """Milliseconds of each, with its output given, and its bytes per second relative to the copy's."""
     copy, copied = roofline.copy(threads)
     calls: dict[str, Callable[[], Any]] = {"copy": copy}
     moved = {"copy": copied}
     for name, (_, shape, _, _) in NORMS.items():
-        module = renorm.compile(model(name), threads=threads)
+        module = renorm.compile(model(name), target=target, threads=threads)
         x = np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
         y = np.empty_like(x)
         calls[name] = lambda module=module, x=x, y=y: module.run(x, out=[y])

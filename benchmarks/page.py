@@ -26,6 +26,7 @@ from benchmarks.figures import (
 from benchmarks.machine import ROOT, label
 from benchmarks.run import RESULTS
 from benchmarks.summary import README, growth, percent, put_into
+from renorm.driver.disturbance import OTHERS, STEAL
 
 PAGE = ROOT / "docs" / "benchmarks.md"
 PLOTS = ROOT / "docs" / "benchmarks"
@@ -91,10 +92,16 @@ def _folder(result: dict[str, Any]) -> str:
 def _of_machine(result: dict[str, Any]) -> Iterable[str]:
     networks, settings, plots = result["networks"], result["settings"], f"benchmarks/{_folder(result)}"
     yield _machine(result["machine"], settings)
+    if held := result["machine"].get("held to"):
+        yield _HELD.format(target=settings["target"], held=held.upper(), not_held=_not_held(networks))
     yield "### Latency"
     yield f"![latency of each network and runtime]({plots}/latency.svg)"
-    yield _LATENCY.format(**settings)
-    yield _table(["network", *_labels(networks), "renorm / fastest other"], _latency(networks))
+    has_tenths, has_load = _has_tenths(networks), any("load" in n for n in networks.values())
+    yield (_TENTHS if has_tenths else _LATENCY).format(**settings)
+    header = ["network", *_labels(networks), "renorm / fastest other"]
+    yield _table([*header, "steal, others"] if has_load else header, _latency(networks, has_tenths, has_load))
+    if has_load:
+        yield _LOAD.format(steal=f"{STEAL:.0%}", others=f"{OTHERS:.0%}", disturbed=_disturbed(networks))
     yield _means(networks)
     yield from _failures(networks)
     yield "### Memory"
@@ -117,12 +124,12 @@ def _of_machine(result: dict[str, Any]) -> Iterable[str]:
 
 
 _HOW = """\
-Each runtime runs in a process of its own, float32, with its own best settings for latency. They take turns, a tenth of
-a second apart, so that a machine that slows down slows all alike, and threads that spin after a run disturb nobody; the
-first call of a turn is not counted. Outputs are compared in the same run. The networks are those of
-`benchmarks/networks/`, with random weights; renorm was developed on resnet50, se_resnet101_ibn, dcgan and unet; the
-others were measured to see where it is slow, and what was mended for them was mended in schedules and passes that know
-no network.
+Each runtime runs in a process of its own, float32 unless its column says otherwise, with its own best settings for
+latency; MNN and ncnn run what their own converters make of the model. They take turns, a tenth of a second apart, so
+that a machine that slows down slows all alike, and threads that spin after a run disturb nobody; the first call of a
+turn is not counted. Outputs are compared in the same run. The networks are those of `benchmarks/networks/`, with random
+weights; renorm was developed on resnet50, se_resnet101_ibn, dcgan and unet; the others were measured to see where it is
+slow, and what was mended for them was mended in schedules and passes that know no network.
 
 To measure again:
 
@@ -130,6 +137,7 @@ To measure again:
 ```sh
 pip install -e ".[bench]"                  # a C++ compiler too, for inductor; what is missing is left out
 python -m benchmarks run                   # --networks resnet50,my.onnx --runtimes renorm,ort --rounds 3 --into FILE
+python -m benchmarks run --target "llvm -mcpu=haswell"   # on a CPU with AVX-512: all of them held to AVX2
 python -m benchmarks any-shape             # --networks unet --measures calls --quick --target "llvm -mcpu=haswell"
 python -m benchmarks page
 renorm bench my.onnx --against ort,openvino
@@ -138,6 +146,21 @@ renorm bench my.onnx --against ort,openvino
 _LATENCY = """\
 Median milliseconds of one call on {threads} threads ± half the distance between the quartiles, in {rounds} rounds of
 {seconds:g} seconds in all for each; the last column is renorm's median over that of the fastest other."""
+
+_TENTHS = """\
+Median milliseconds of one call on {threads} threads, in brackets between which 80 % of all calls lie (p10 and p90), in
+{rounds} rounds of {seconds:g} seconds in all for each; the last ratio is renorm's median over that of the fastest other
+in float32."""
+
+_LOAD = """\
+The last column has what the hypervisor gave to other machines and what other processes took, of the time of all cores,
+in the median round. A round with more than {steal} or {others} is measured again, and the least disturbed one counts;
+as many are measured again as there are rounds, at most. {disturbed}"""
+
+_HELD = """\
+renorm's code is for `{target}`, and all others are held to {held}: in their processes CPUID tells of nothing beyond it
+(`benchmarks/held.c`). Caches and ports are still this machine's. Linux notes which threads have used registers of
+AVX-512: {not_held}."""
 
 _MEMORY = """\
 The most memory that the process held (VmHWM), MiB: interpreter, library, weights, inputs and outputs. renorm has two
@@ -205,7 +228,8 @@ of the speed of a copy (* as below). The file of results has every layer."""
 def _machine(machine: dict[str, Any], settings: dict[str, Any]) -> str:
     packages = ", ".join(f"{k} {v}" for k, v in machine["packages"].items())
     rows = [(k, v) for k, v in machine.items() if k != "packages"]
-    return _table(["machine", ""], [*rows, ("threads", settings["threads"]), ("packages", packages)])
+    rows += [(k, settings[k]) for k in ("target", "threads") if k in settings]
+    return _table(["machine", ""], [*rows, ("packages", packages)])
 
 
 def _state(found: dict[str, Any]) -> dict[str, str]:
@@ -287,13 +311,49 @@ def _pm(spread: dict[str, float]) -> str:
     return f"{spread['median']:.2f} ± {(spread['upper'] - spread['lower']) / 2:.2f}"
 
 
-def _latency(networks: dict[str, Any]) -> Iterable[Sequence[Any]]:
+def _latency(networks: dict[str, Any], has_tenths: bool, has_load: bool) -> Iterable[Sequence[Any]]:
     for name, n in networks.items():
         cells = list[str]()
         for r in _runtimes(networks):
             ms = n["runtimes"].get(r, {}).get("ms")
-            cells.append(f"{ms['median']:.2f} ± {(ms['upper'] - ms['lower']) / 2:.2f}" if ms else "")
-        yield name, *cells, _ratio(to_best(n, milliseconds))
+            cells.append((_tenths(ms) if has_tenths else _pm(ms)) if ms else "")
+        yield name, *cells, _ratio(to_best(n, milliseconds)), *([_load(n)] if has_load else [])
+
+
+def _has_tenths(networks: dict[str, Any]) -> bool:
+    """Whether the results have the first tenth of calls; older ones do not."""
+    return all("p10" in told["ms"] for n in networks.values() for told in n["runtimes"].values() if "ms" in told)
+
+
+def _tenths(ms: dict[str, float]) -> str:
+    return f"{ms['median']:.2f} ({ms['p10']:.2f} to {ms['p90']:.2f})"
+
+
+def _load(network: dict[str, Any]) -> str:
+    """What others took in the median round; marked where a round stayed disturbed."""
+    rounds = [r for r in network.get("load", {}).get("rounds", ()) if r]
+    if not rounds:
+        return ""
+    said = ", ".join(f"{median(r[of] for r in rounds):.1%}" for of in ("steal", "others"))
+    return f"**{said}**" if network["load"]["disturbed"] else said
+
+
+def _disturbed(networks: dict[str, Any]) -> str:
+    """A sentence on rounds that stayed disturbed."""
+    found = [
+        f"{name} ({len(load['disturbed'])} of {len(load['rounds'])} rounds)"
+        for name, n in networks.items()
+        if (load := n.get("load")) and load["disturbed"]
+    ]
+    return f"Disturbed all the same: {', '.join(found)}." if found else "No round that counts was disturbed."
+
+
+def _not_held(networks: dict[str, Any]) -> str:
+    """Which runtimes used wider vectors all the same."""
+    told = [(r, t["avx512"]) for n in networks.values() for r, t in n["runtimes"].items() if "avx512" in t]
+    found = list(dict.fromkeys(LABELS[runtime] for runtime, used in told if used))
+    unknown = "" if all(used is not None for _, used in told) else " (of some it does not tell)"
+    return f"those of {', '.join(found)} have{unknown}" if found else f"none has{unknown}"
 
 
 def _means(networks: dict[str, Any]) -> str:

@@ -19,8 +19,11 @@ COLOURS = {
     "renorm_compiling": "#fdba74",
     "ort": "#2563eb",
     "openvino": "#0d9488",
+    "mnn": "#be185d",
+    "ncnn": "#65a30d",
     "inductor": "#7c3aed",
     "torch": "#9ca3af",
+    "openvino_default": "#5eead4",
 }
 STYLE: Any = {
     "svg.fonttype": "none",

@@ -24,7 +24,8 @@ from renorm.cli.group import VERBS
 from renorm.codegen import structural_hash
 from renorm.driver import compare as comparing
 from renorm.driver import kernels
-from renorm.driver.measure import Measured, side_by_side
+from renorm.driver.disturbance import Disturbance
+from renorm.driver.measure import Comparison, Measured, side_by_side
 from renorm.graph.ir import Graph
 
 pytestmark = pytest.mark.usefixtures("kept_code")
@@ -157,12 +158,16 @@ def test_bench_measures_side_by_side(tmp_path: Path) -> None:
 
 
 def test_bench_prints_what_could_be_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    def measured(contenders: Any, *args: Any, **options: Any) -> list[Measured]:
-        return [*side_by_side(contenders[:1], *args, **options), Measured("ort", None, failure="its process ended")]
+    def measured(contenders: Any, *args: Any, **options: Any) -> Comparison:
+        found = side_by_side(contenders[:1], *args, **options).measured
+        lost = Measured("ort", None, failure="its process ended")
+        return Comparison([*found, lost], (None, Disturbance(0.031, 0.0), Disturbance(0.0, 0.08)))
 
     monkeypatch.setattr("renorm.cli.bench.side_by_side", measured)
     brief = ("bench", MODEL, *FIXED, "--against", "ort", "--seconds", 0.01, "--rounds", 1, "--threads", 1)
-    assert "ort: its process ended" in run(*brief).stdout
+    said = run(*brief).stdout
+    assert "ort: its process ended" in said
+    assert "disturbed in 2 rounds, at most by steal 0.0%, other processes 8.0%" in said
     assert [t["error"] for t in run_json(*brief)["runtimes"]] == [None, None]
 
 

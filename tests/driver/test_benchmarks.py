@@ -20,6 +20,7 @@ from onnx import parser
 from tests.random_numbers import RNG
 
 import renorm
+from renorm.driver import measure
 
 ROOT = Path(__file__).parents[2]
 MODEL = """<ir_version: 8, opset_import: ["": 17]> g (float[2,3,9,7] x) => (float[2,3,9,7] y)
@@ -46,7 +47,35 @@ def test_a_small_network_is_measured_beside_onnx_runtime(tmp_path: Path) -> None
     )
     assert len(found["layers"]["kernels"]) > 1
     assert found["runtimes"]["renorm_compiling"]["peak_bytes"] > found["runtimes"]["renorm"]["peak_bytes"]
-    assert "| model |" in page.text({into: result})
+    said = page.text({into: result})
+    assert re.search(r"\| model \| \d+\.\d\d \(\d+\.\d\d to \d+\.\d\d\) \|", said)
+    load = found["load"]
+    assert len(load["rounds"]) == 1
+    assert load["repeated"] <= 1
+
+
+def test_the_page_says_what_was_disturbed() -> None:
+    calm, busy = {"steal": 0.001, "others": 0.01}, {"steal": 0.04, "others": 0.02}
+    runtimes = {
+        "renorm": {"ms": {"median": 2.0, "p10": 1.5, "p90": 3.0}},
+        "ort": {"ms": {"median": 4.0, "p10": 3.0, "p90": 5.0}},
+    }
+    networks: dict[str, Any] = {
+        "a": {"runtimes": runtimes, "load": {"rounds": [calm, None, calm], "disturbed": []}},
+        "b": {"runtimes": runtimes, "load": {"rounds": [busy, busy, calm], "disturbed": [0, 1]}},
+    }
+    a, b = page._latency(networks, True, True)
+    assert list(a) == ["a", "2.00 (1.50 to 3.00)", "4.00 (3.00 to 5.00)", "**0.50**", "0.1%, 1.0%"]
+    assert list(b)[-1] == "**4.0%, 2.0%**"
+    assert page._disturbed(networks) == "Disturbed all the same: b (2 of 3 rounds)."
+    assert page._disturbed({"a": networks["a"]}) == "No round that counts was disturbed."
+
+
+def test_outputs_that_are_wrong_are_a_failure() -> None:
+    timed = measure.latency("it", [[1.0]])
+    right, wrong = (measure.Measured("it", timed, outputs=(np.array([1.0, y]),)) for y in (2.0, 2.5))
+    assert measuring._plain(right, right)["error"] == 0.0
+    assert "differ from those of ort by 0.25" in measuring._plain(wrong, right)["failure"]
 
 
 def test_figures_of_two_commits_are_not_mixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,6 +115,7 @@ def test_the_fastest_other_is_what_counts() -> None:
     assert figures.to_best(network, figures.milliseconds) == 0.75
     assert figures.geometric_mean([0.5, 2.0, 8.0]) == pytest.approx(2.0)
     network["runtimes"]["renorm_compiling"] = {"ms": {"median": 3.0}, "peak_bytes": 5 << 20}
+    network["runtimes"]["openvino_default"] = {"ms": {"median": 1.0}, "peak_bytes": 1 << 20}  # nor is less precision
     network["runtimes"]["ort"]["peak_bytes"] = 4 << 20
     assert figures.to_best(network, figures.milliseconds) == 0.75  # it is not one of the others
     assert figures.to_best(network, figures.mebibytes, "renorm_compiling") == 1.25
@@ -117,10 +147,13 @@ def test_the_page_is_what_the_results_say() -> None:
 
 def test_the_page_has_the_newest_results_of_each_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page, "RESULTS", tmp_path)
-    for when, vectors in (("2026-01", "avx2"), ("2026-02", "avx512f"), ("2026-03", "avx2"), ("2026-04", "avx2")):
-        machine = {"cpu": "A", "vectors": vectors}
-        (tmp_path / f"{when}.json").write_text(json.dumps({"when": when, "machine": machine}))
-    assert [path.stem for path in page.newest()] == ["2026-04", "2026-02"]
+    machines = ({"vectors": "avx2"}, {"vectors": "avx512f"}, {"vectors": "avx2"}, {"vectors": "avx2"})
+    for month, vectors in enumerate((*machines, {"vectors": "avx512f", "held to": "avx2"}), 1):
+        result = {"when": f"2026-0{month}", "machine": {"cpu": "A", **vectors}}
+        (tmp_path / f"2026-0{month}.json").write_text(json.dumps(result))
+    found = page.newest()
+    assert [path.stem for path in found] == ["2026-05", "2026-04", "2026-02"]
+    assert [page.label(r) for r in found.values()] == ["A with avx512f, held to avx2", "A with avx2", "A with avx512f"]
 
 
 def test_networks_of_any_shape_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

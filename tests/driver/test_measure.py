@@ -13,7 +13,8 @@ from onnx import parser
 from tests.random_numbers import RNG
 
 import renorm
-from renorm.driver import worker
+from renorm.driver import measure, worker
+from renorm.driver.disturbance import Disturbance
 from renorm.driver.measure import Contender, Measured, latency, obstacle, side_by_side
 from renorm.errors import InvalidInput
 
@@ -36,9 +37,9 @@ def test_contenders_take_turns_on_the_same_inputs(tmp_path: Path) -> None:
         Contender("different", "ort", other),
     ]
     told = list[str]()
-    ours, lost, theirs, different = side_by_side(
-        contenders, inputs, 1, rounds=3, seconds=0.01, gap=0.0, tell=told.append
-    )
+    compared = side_by_side(contenders, inputs, 1, rounds=3, seconds=0.01, gap=0.0, tell=told.append)
+    ours, lost, theirs, different = compared.measured
+    assert len(compared.disturbances) == 3
     assert told == [*(f"open {c.name}" for c in contenders), *(f"round {i} of 3" for i in (1, 2, 3))]
     for m in (ours, theirs, different):
         assert m.latency is not None
@@ -71,7 +72,7 @@ def test_one_that_is_killed_does_not_keep_the_others_from_being_measured(
     monkeypatch.setattr(subprocess, "Popen", start)
     contenders = [Contender(name, "ort", path) for name in ("killed", "alive")]
     inputs = {"x": np.ones((3, 5), np.float32), "b": np.ones(5, np.float32)}
-    killed, alive = side_by_side(contenders, inputs, 1, rounds=3, seconds=0.01, gap=0.0, tell=tell)
+    killed, alive = side_by_side(contenders, inputs, 1, rounds=3, seconds=0.01, gap=0.0, tell=tell).measured
     assert killed.latency is None
     assert "its process ended (-9)" in killed.failure
     assert alive.latency is not None
@@ -79,11 +80,36 @@ def test_one_that_is_killed_does_not_keep_the_others_from_being_measured(
     assert all(p.returncode is not None for p in started)
 
 
+def test_disturbed_rounds_are_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, told = model(tmp_path / "m.onnx", "y = Add(x, b)"), list[str]()
+    found = iter([0.0, 0.5, 0.4, 0.03, 0.3])  # three rounds; the second one is measured three times
+
+    class Scripted:
+        def __init__(self, processes: Any):
+            assert len(processes) == 1
+
+        def disturbance(self) -> Disturbance:
+            return Disturbance(0.0, next(found))
+
+    monkeypatch.setattr(measure, "Watch", Scripted)
+    inputs = {"x": np.ones((3, 5), np.float32), "b": np.ones(5, np.float32)}
+    compared = side_by_side(
+        [Contender("it", "ort", path)], inputs, 1, rounds=3, seconds=0.01, gap=0.0, again=2, tell=told.append
+    )
+    assert [d.others for d in compared.disturbances if d] == [0.0, 0.03, 0.3]
+    assert (compared.repeated, compared.disturbed) == (2, [2])
+    again = ("round 2 again: steal 0.0%, other processes 50.0%", "round 2 again: steal 0.0%, other processes 40.0%")
+    assert told[1:] == ["round 1 of 3", "round 2 of 3", *again, "round 3 of 3"]
+    assert compared.measured[0].latency is not None
+    assert len(compared.measured[0].latency.rounds) == 3
+
+
 def test_what_calls_come_to() -> None:
     found = latency("a", [[1.0, 2.0, 9.0], [3.0], [4.0, 5.0]])
     assert (found.calls, found.least, found.rounds) == (6, 1.0, (2.0, 3.0, 4.5))
     assert found.median == 3.5
     assert (found.lower, found.upper) == (2.25, 4.75)
+    assert (found.p10, found.p90) == (1.5, 7.0)
     assert found.spread == pytest.approx((4.75 - 2.25) / 2 / 3.5)
 
 
@@ -105,6 +131,7 @@ def test_obstacles_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
         obstacle("abacus")
     monkeypatch.setattr("renorm.driver.measure.find_spec", lambda name: None)
     assert obstacle("ort") == "pip install onnxruntime"
+    assert obstacle("ncnn") == "pip install ncnn pnnx"
     monkeypatch.setattr("renorm.driver.measure.find_spec", lambda name: object())
     monkeypatch.setattr("renorm.driver.measure.shutil.which", lambda name: None)
     assert "C++ compiler" in (obstacle("inductor") or "")

@@ -11,6 +11,7 @@ import click
 
 from renorm.cli import network, output
 from renorm.cli.options import FILE, calling, model, seed, train_state, trusting, verb
+from renorm.driver.disturbance import Disturbance
 from renorm.driver.measure import PEERS, Contender, Measured, obstacle, side_by_side
 from renorm.errors import InvalidInput
 
@@ -47,14 +48,16 @@ def command(
     peers = [_peer(name.strip(), model, program) for name in against.split(",") if name.strip()]
     opened, calls = network.with_inputs(model, options, seed, trust)
     threads = network.at(opened, calls[0]).threads
-    told = list[tuple[dict[str, Any], list[Measured], list[float | None]]]()
+    told, disturbed = list[tuple[dict[str, Any], list[Measured], list[float | None]]](), list[Disturbance]()
     with TemporaryDirectory() as folder:
         artifact, saved = Path(folder) / "network.renorm", None
         for inputs in calls:
             if saved is not (saved := network.at(opened, inputs)):
                 saved.save(artifact)
             contenders = [Contender("renorm", "renorm", artifact), *peers]
-            found = side_by_side(contenders, inputs, threads, rounds=rounds, seconds=seconds)
+            compared = side_by_side(contenders, inputs, threads, rounds=rounds, seconds=seconds)
+            found = compared.measured
+            disturbed += [d for d in compared.disturbances if d and d.is_large]
             reference = found[1] if peers and found[1].latency else None
             errors = [m.error(reference) if m.latency and reference else None for m in found]
             told.append((inputs, found, errors))
@@ -68,6 +71,8 @@ def command(
     output.table(f"{model.name}, {threads} threads, ms per call", shown, rows)
     for m in (m for _, found, _ in told for m in found if m.failure):
         output.line(f"{m.name}: {m.failure}")
+    if disturbed:
+        output.line(f"disturbed in {len(disturbed)} rounds, at most by {max(disturbed, key=lambda d: d.size)}")
     keys = ("name", "open_seconds", "first_seconds", "peak_bytes", "failure")
 
     def data(found: list[Measured], errors: list[float | None]) -> dict[str, Any]:

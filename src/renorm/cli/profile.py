@@ -45,15 +45,18 @@ def command(
 
     GFLOP/s count what the operations of a kernel take at least, GB/s the bytes that it must read and write. The limit
     is the longer of both at the speed that this machine reaches with multiply-adds in registers and with a copy of
-    memory. More than 100% of it is possible: operands may lie in a cache, and * marks kernels that need fewer
-    operations than the textbook algorithm, which is counted. The trace shows one run of the whole network: what each
-    thread did, and where it waited for others. With several shapes of an input, all of that for each, and sums.
+    memory, with vectors as wide as the network's. More than 100% of it is possible: operands may lie in a cache, and *
+    marks kernels that need fewer operations than the textbook algorithm, which is counted. The trace shows one run of
+    the whole network: what each thread did, and where it waited for others. With several shapes of an input, all of
+    that for each, and sums.
     """
     opened, calls = network.with_inputs(model, options | {"inputs": bound}, seed, trust)
     if path and len(calls) > 1:
         raise InvalidInput("--trace shows one run", do="give one shape of each input")
-    threads = network.at(opened, calls[0]).threads
-    most = roofline.measure(threads)
+    first = network.at(opened, calls[0])
+    threads, machine = first.threads, first.program.machine
+    is_narrow = machine.arch == "x86_64" and "avx512f" not in machine.features
+    most = roofline.measure(threads, "llvm -mattr=-avx512f" if is_narrow else "llvm")
     rows, told = list[tuple[Any, ...]](), list[tuple[dict[str, Any], dict[str, Any]]]()
     for inputs in calls:
         module, arrays = network.at(opened, inputs), list(inputs.values())

@@ -1,7 +1,8 @@
 """Networks measured side by side: each in a process of its own (driver.worker), taking turns.
 
 Rounds go A B C A B C ..., so that a machine that slows down slows all alike. Before each turn there is a gap, in which
-the threads of the runtime before it, which spin for some time after a run, come to rest.
+the threads of the runtime before it, which spin for some time after a run, come to rest. A round in which others took
+much of the cores can be measured again.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
@@ -27,34 +28,48 @@ import numpy as np
 import renorm
 from renorm.core.difference import relative_error
 from renorm.core.errors import InvalidInput, RenormError
+from renorm.driver.disturbance import Disturbance, Watch
 from renorm.driver.worker import RUNTIMES, Job
 
 Array = np.ndarray[Any, Any]
 GAP = 0.1  # seconds; ONNX Runtime's threads spin for about 16 ms after a run
 LIMIT = 600.0  # seconds until a worker that does not answer is taken for dead
 PEERS = tuple(name for name in RUNTIMES if not name.startswith("renorm"))
-_PACKAGES = {"ort": "onnxruntime", "openvino": "openvino", "torch": "torch", "inductor": "torch"}
+_PACKAGES = {  # modules, and what installs them
+    "ort": {"onnxruntime": "onnxruntime"},
+    "openvino": {"openvino": "openvino"},
+    "openvino_default": {"openvino": "openvino"},
+    "mnn": {"MNN": "mnn", "onnx": "onnx"},
+    "ncnn": {"ncnn": "ncnn", "pnnx": "pnnx"},
+    "torch": {"torch": "torch"},
+    "inductor": {"torch": "torch"},
+}
 
 
 @dataclass(frozen=True)
 class Contender:
     """One that is measured. runtime: a name of driver.worker.RUNTIMES. model: an artifact for renorm, a program of
-    torch.export for torch and inductor, else an .onnx file (for renorm_compiling too)."""
+    torch.export for torch and inductor, else an .onnx file (for renorm_compiling too, which compiles it for `target`).
+    variables: of the environment of its process."""
 
     name: str
     runtime: str
     model: Path
+    target: str = "llvm"
+    variables: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True)
 class Latency:
-    """Milliseconds per call. lower, upper: quartiles; spread: half their distance, relative to the median. rounds:
-    the median of each turn, to be compared with the turns of others."""
+    """Milliseconds per call. lower, upper: quartiles; p10, p90: the first and the last tenth end there; spread: half
+    the distance of the quartiles, relative to the median. rounds: the median of each turn, to be compared with the
+    turns of others."""
 
     name: str
     median: float
     lower: float
     upper: float
+    p10: float
     p90: float
     least: float
     spread: float
@@ -66,7 +81,8 @@ class Latency:
 class Measured:
     """latency: None where it failed, and why in `failure`. open_seconds: until the network could be called, with the
     import of its library; first_seconds: of the first call. peak_bytes: most memory its process held (VmHWM). outputs:
-    of the first call."""
+    of the first call. avx512: whether its threads had registers of AVX-512 in use in its turns, which the C library's
+    functions do as well; None where the system does not tell."""
 
     name: str
     latency: Latency | None
@@ -75,6 +91,7 @@ class Measured:
     peak_bytes: int = 0
     outputs: tuple[Array, ...] = ()
     failure: str = ""
+    avx512: bool | None = None
 
     def error(self, reference: Measured) -> float:
         """Return the largest difference from the outputs of another, relative to the largest value of each; inf where
@@ -82,6 +99,21 @@ class Measured:
         if len(self.outputs) != len(reference.outputs):
             return float("inf")
         return max((relative_error(a, b) for a, b in zip(self.outputs, reference.outputs, strict=True)), default=0.0)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """measured: each contender, in their order. disturbances: of each round that counts; None of one that was too short
+    to tell. repeated: rounds that were measured again."""
+
+    measured: list[Measured]
+    disturbances: tuple[Disturbance | None, ...]
+    repeated: int = 0
+
+    @property
+    def disturbed(self) -> list[int]:
+        """Return the indices of rounds that count and are disturbed."""
+        return [i for i, d in enumerate(self.disturbances) if d and d.is_large]
 
 
 class _Lost(RenormError):
@@ -93,9 +125,9 @@ def obstacle(runtime: str) -> str | None:
     InvalidInput for one that is not known."""
     if runtime not in RUNTIMES:
         raise InvalidInput(f"{runtime!r} is not a runtime to compare with", [f"known: {', '.join(PEERS)}"])
-    package = _PACKAGES.get(runtime)
-    if package and find_spec(package) is None:
-        return f"pip install {package}"
+    missing = [package for module, package in _PACKAGES.get(runtime, {}).items() if find_spec(module) is None]
+    if missing:
+        return f"pip install {' '.join(missing)}"
     if runtime == "inductor" and not any(map(shutil.which, (os.environ.get("CXX", ""), "g++", "clang++"))):
         return "install a C++ compiler (g++ or clang++)"
     return None
@@ -109,10 +141,12 @@ def side_by_side(
     rounds: int = 7,
     seconds: float = 1.0,
     gap: float = GAP,
+    again: int = 0,
     tell: Callable[[str], None] = lambda line: None,
-) -> list[Measured]:
+) -> Comparison:
     """Measure all contenders on the same inputs, given in the order of the network's. seconds: how long each runs in
-    all, over `rounds` turns with at least one timed call in each. One that fails does not keep the others from being
+    all, over `rounds` turns with at least one timed call in each. again: how many disturbed rounds are measured again
+    at most; of each, the least disturbed one counts. One contender that fails does not keep the others from being
     measured.
     """
     with ExitStack() as stack:
@@ -122,50 +156,70 @@ def side_by_side(
         workers = list[_Worker | Measured]()
         for i, contender in enumerate(contenders):
             tell(f"open {contender.name}")
-            job = Job(
-                contender.runtime,
-                str(contender.model.absolute()),
-                threads,
-                str(folder / "inputs.npz"),
-                str(folder / f"outputs{i}.npz"),
-            )
             try:
-                workers.append(stack.enter_context(_started(contender.name, job)))
+                workers.append(stack.enter_context(_started(contender, folder, i, threads)))
             except _Lost as error:
                 workers.append(Measured(contender.name, None, failure=error.headline))
+        kept, repeated = list[_Round](), 0
         for done in range(rounds):
             tell(f"round {done + 1} of {rounds}")
-            for i, worker in enumerate(workers):
-                if isinstance(worker, Measured):
-                    continue
-                time.sleep(gap)
-                try:
-                    worker.turn(seconds / rounds)
-                except _Lost as error:
-                    workers[i] = Measured(worker.name, None, failure=error.headline)
-        return [w if isinstance(w, Measured) else w.measured() for w in workers]
+            found = _round(workers, seconds / rounds, gap)
+            while (disturbance := found.disturbance) and disturbance.is_large and repeated < again:
+                repeated += 1
+                tell(f"round {done + 1} again: {disturbance}")
+                other = _round(workers, seconds / rounds, gap)
+                found = min(found, other, key=lambda r: r.disturbance.size if r.disturbance else 0.0)
+            kept.append(found)
+        measured = [
+            w if isinstance(w, Measured) else w.measured([r.turns[i] for r in kept]) for i, w in enumerate(workers)
+        ]
+        return Comparison(measured, tuple(r.disturbance for r in kept), repeated)
+
+
+@dataclass(frozen=True)
+class _Round:
+    """turns: milliseconds of calls, by contender."""
+
+    turns: dict[int, list[float]]
+    disturbance: Disturbance | None
+
+
+def _round(workers: list[_Worker | Measured], seconds: float, gap: float) -> _Round:
+    """A turn of each; puts what is known of one that fails in its place."""
+    watch = Watch([w.process for w in workers if isinstance(w, _Worker)])
+    turns = dict[int, list[float]]()
+    for i, worker in enumerate(workers):
+        if isinstance(worker, Measured):
+            continue
+        time.sleep(gap)
+        try:
+            turns[i] = worker.turn(seconds)
+        except _Lost as error:
+            workers[i] = Measured(worker.name, None, failure=error.headline)
+    return _Round(turns, watch.disturbance())
 
 
 class _Worker:
     """The side of `driver.worker` that asks."""
 
     def __init__(self, name: str, job: Job, process: subprocess.Popen[str], errors: Path):
-        self.name, self._job, self._process, self._errors = name, job, process, errors
+        self.name, self.process, self._job, self._process, self._errors = name, process.pid, job, process, errors
         self._opened = self._answer()
-        self._turns = list[list[float]]()
-        self._peak = 0
+        self._ready, self._peak = time.monotonic(), 0
 
-    def turn(self, seconds: float) -> None:
+    def turn(self, seconds: float) -> list[float]:
         told = self._answer(seconds)
-        self._turns.append(told["ms"])
         self._peak = told["peak_bytes"]
+        return told["ms"]
 
-    def measured(self) -> Measured:
+    def measured(self, turns: Sequence[Sequence[float]]) -> Measured:
         with np.load(self._job.outputs) as held:
             outputs = tuple(held[name] for name in held.files)
+        since = (time.monotonic() - self._ready) * 1e3
         return Measured(
-            self.name, latency(self.name, self._turns), **self._opened, peak_bytes=self._peak, outputs=outputs
-        )
+            self.name, latency(self.name, turns), **self._opened, peak_bytes=self._peak, outputs=outputs,
+            avx512=_uses_avx512(self.process, since),
+        )  # fmt: skip
 
     def _answer(self, asked: float | None = None) -> dict[str, Any]:
         assert self._process.stdin is not None
@@ -193,25 +247,41 @@ def environment(threads: int) -> dict[str, str]:
 
 
 @contextmanager
-def _started(name: str, job: Job) -> Generator[_Worker]:
-    errors = Path(job.outputs).with_suffix(".txt")
+def _started(contender: Contender, folder: Path, index: int, threads: int) -> Generator[_Worker]:
+    outputs = folder / f"outputs{index}.npz"
+    errors = outputs.with_suffix(".txt")
+    job = Job(
+        contender.runtime, str(contender.model.absolute()), threads, str(folder / "inputs.npz"), str(outputs),
+        contender.target,
+    )  # fmt: skip
     call = [sys.executable, "-m", "renorm.driver.worker", json.dumps(asdict(job))]
     with errors.open("w") as log:
         process = subprocess.Popen(
-            call, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, env=environment(job.threads)
-        )
+            call, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
+            env=environment(threads) | dict(contender.variables),
+        )  # fmt: skip
     try:
-        yield _Worker(name, job, process, errors)
+        yield _Worker(contender.name, job, process, errors)
     finally:
         process.kill()
         with suppress(BrokenPipeError), process:  # closes the pipes and waits; what was not sent can be sent no more
             pass
 
 
+def _uses_avx512(process: int, milliseconds: float) -> bool | None:
+    """Return whether a thread of a process had state of AVX-512 when it was last switched away from, at most so long
+    ago. Linux notes that for each thread; such state stays until somebody clears it."""
+    ago = list[int]()
+    with suppress(OSError):
+        for told in Path(f"/proc/{process}/task").glob("*/arch_status"):
+            ago += [int(line.split()[1]) for line in told.read_text().splitlines() if line.startswith("AVX512")]
+    return any(0 <= ms < milliseconds for ms in ago) if ago else None
+
+
 def latency(name: str, turns: Sequence[Sequence[float]]) -> Latency:
     """Return the figures of the calls of all turns, in milliseconds."""
     ms = np.concatenate([np.asarray(t, np.float64) for t in turns])
-    lower, middle, upper, p90 = (float(v) for v in np.percentile(ms, (25, 50, 75, 90)))
+    p10, lower, middle, upper, p90 = (float(v) for v in np.percentile(ms, (10, 25, 50, 75, 90)))
     spread = (upper - lower) / 2 / middle
     rounds = tuple(median(t) for t in turns)
-    return Latency(name, middle, lower, upper, p90, float(ms.min()), spread, len(ms), rounds)
+    return Latency(name, middle, lower, upper, p10, p90, float(ms.min()), spread, len(ms), rounds)

@@ -13,8 +13,10 @@ import numpy as np
 
 from renorm import te
 from renorm.core import target as targets
+from renorm.core.target import Target
 from renorm.driver.build import build
 from renorm.runtime.profile import Roofline
+from renorm.targets import find
 
 _DEPTH = 64  # steps of the reduction whose operands lie in the first cache
 _TIMES = 1000  # how often it goes over them: about half a millisecond
@@ -24,15 +26,14 @@ _SECONDS, _CALLS = 0.15, 10  # at least; the system needs some time to give each
 
 
 @cache
-def measure(threads: int) -> Roofline:
-    """Return the roofline of that many threads together. Takes about half a second, once."""
-    return Roofline(_flops_per_second(threads), _bytes_per_second(threads))
+def measure(threads: int, target: str = "llvm") -> Roofline:
+    """Return the roofline of that many threads together, for code of that target. Takes about half a second, once."""
+    return Roofline(_flops_per_second(threads, find(target)), _bytes_per_second(threads))
 
 
-def _flops_per_second(threads: int) -> float:
+def _flops_per_second(threads: int, target: Target) -> float:
     """Return the operations per second of a product of matrices whose results stay in registers: 6 rows by 2 or 4
     vectors, as registers allow."""
-    target = targets.parse("llvm")
     rows, columns = 6, target.lanes(4) * (4 if target.vector_registers >= 32 else 2)
     a, b = te.placeholder((_DEPTH, rows), name="a"), te.placeholder((_DEPTH, columns), name="b")
     times, k = te.reduce_axis((0, _TIMES), name="times"), te.reduce_axis((0, _DEPTH), name="k")
@@ -49,7 +50,7 @@ def _flops_per_second(threads: int) -> float:
         s[stage].unroll(i)
         s[stage].unroll(outer)
         s[stage].vectorize(inner)
-    run = build(s, [a, b, c], name="multiply_add", threads=threads)
+    run = build(s, [a, b, c], name="multiply_add", target=target, threads=threads)
     arrays = [np.ones(t.shape, np.float32) for t in (a, b, c)]
     return 2.0 * _TIMES * _DEPTH * c.size / _fastest(lambda: run(*arrays))
 

@@ -28,13 +28,14 @@ Call = Callable[[], Iterable[Any]]
 @dataclass(frozen=True)
 class Job:
     """runtime: a name of RUNTIMES. model: a file that it reads. inputs: an .npz file, arrays in the order of the
-    network's inputs. outputs: the .npz file to write the first call's results to."""
+    network's inputs. outputs: the .npz file to write the first call's results to. target: of what renorm compiles."""
 
     runtime: str
     model: str
     threads: int
     inputs: str
     outputs: str
+    target: str = "llvm"
 
 
 def _renorm(job: Job, inputs: Inputs) -> Call:
@@ -48,7 +49,7 @@ def _renorm_compiling(job: Job, inputs: Inputs) -> Call:
     os.environ["RENORM_CACHE"] = "0"  # all that compiling takes
     import renorm
 
-    module, arrays = renorm.compile(job.model, threads=job.threads), list(inputs.values())
+    module, arrays = renorm.compile(job.model, target=job.target, threads=job.threads), list(inputs.values())
     return lambda: module.run(*arrays)
 
 
@@ -71,7 +72,7 @@ def _onnxruntime(job: Job, inputs: Inputs) -> Call:
 
 def openvino_network(model: str, inputs: Inputs, threads: int, **settings: Any) -> Any:
     """Return an openvino model for a file, compiled for the shapes of these inputs. settings: more of the CPU
-    plugin's."""
+    plugin's; None leaves one of them to the plugin."""
     core = import_module("openvino").Core()
     network = core.read_model(model)
     network.reshape({name: list(a.shape) for name, a in inputs.items()})
@@ -81,11 +82,19 @@ def openvino_network(model: str, inputs: Inputs, threads: int, **settings: Any) 
         "PERFORMANCE_HINT": "LATENCY",
         "INFERENCE_PRECISION_HINT": "f32",
     }
-    return core.compile_model(network, "CPU", best | settings)
+    chosen = {name: value for name, value in (best | settings).items() if value is not None}
+    return core.compile_model(network, "CPU", chosen)
 
 
 def _openvino(job: Job, inputs: Inputs) -> Call:
     request = openvino_network(job.model, inputs, job.threads).create_infer_request()
+    return lambda: request.infer(inputs).values()
+
+
+def _openvino_default(job: Job, inputs: Inputs) -> Call:
+    """In the precision that the plugin takes by itself: bfloat16 where the CPU has instructions for it."""
+    network = openvino_network(job.model, inputs, job.threads, INFERENCE_PRECISION_HINT=None)
+    request = network.create_infer_request()
     return lambda: request.infer(inputs).values()
 
 
@@ -108,12 +117,27 @@ def _torch(job: Job, inputs: Inputs) -> Call:
     return call
 
 
+def _mnn(job: Job, inputs: Inputs) -> Call:
+    from renorm.driver.converted import mnn
+
+    return mnn(job, inputs)
+
+
+def _ncnn(job: Job, inputs: Inputs) -> Call:
+    from renorm.driver.converted import ncnn
+
+    return ncnn(job, inputs)
+
+
 # name -> what opens a network in it
 RUNTIMES: dict[str, Callable[[Job, Inputs], Call]] = {
     "renorm": _renorm,
     "renorm_compiling": _renorm_compiling,
     "ort": _onnxruntime,
     "openvino": _openvino,
+    "openvino_default": _openvino_default,
+    "mnn": _mnn,
+    "ncnn": _ncnn,
     "torch": _torch,
     "inductor": _torch,
 }
