@@ -128,6 +128,7 @@ class OpDef:
     scheduled_as: ClassVar[str] = ""  # which schedule of renorm.ops.schedules its kernels get
     form_of: ClassVar[str] = ""  # the op that this is another form of: `keep` of that holds this one too
     is_statistic: ClassVar[bool] = False  # the kernel that makes what it reads may compute it, tile by tile
+    reads_views: ClassVar[bool] = False  # it reads operands often: only what moves no element may stand before it
     moves_axes: ClassVar[bool] = False  # each element of an operand is one of the result; axes stay whole, or parts
     samples: ClassVar[Sequence[Sample]] = ()
     rejects: ClassVar[Sequence[Reject]] = ()
@@ -203,6 +204,11 @@ class OpDef:
         (None where left out, a list for a variadic one). Extra conditions on operands are raised here as
         OperandError."""
         return None
+
+    def read_once(self, node: Node) -> Value | None:
+        """Return the operand of which a kernel of this node reads each element once, which may be computed there."""
+        x, *others = node.inputs
+        return x if all(v is not x for v in others) else None
 
     def label(self, operands: Sequence[TensorType | None]) -> str:
         """This op's part of a kernel's name; convolutions say their rank."""

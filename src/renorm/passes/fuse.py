@@ -5,9 +5,11 @@ post-dominator p, the first node through which every path from it to an output r
 
     from a reduction, convolution, product   all up to p are elementwise or broadcast, and keep the shape: a tail
     from elementwise .. injective            all between are at most injective, and p is that too, or a reduction
+    from slices, permutations, reshapes      p reads operands often, as attention does, and rows stay rows
     from elementwise, broadcast              p copies what it reads (a convolution that pads), and they are as copied
     from a normalization                     p moves whole axes (a transpose, a concatenation), and all else that it
                                              reads is made for it alone by nodes that are at most injective
+    from attention                           p moves axes before the last one, or makes one of the last two
 
 A group has at most one node that is more than injective. Everything leaves a group through one node, which every
 member reaches; hence a group is convex, and launching groups in the order of these nodes is possible. Statistics of
@@ -19,7 +21,7 @@ repeatedly, and what would make one expression too long.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from math import inf, prod
 
@@ -27,10 +29,12 @@ from renorm.core.common_ancestor import Ancestry
 from renorm.core.dims import Shape
 from renorm.core.target import Target
 from renorm.graph import registry
+from renorm.graph.index_map import Moved, Permuted, Regrouped, Strided
 from renorm.graph.ir import External, Graph, Group, Node, Value
 from renorm.graph.names import Names
 from renorm.graph.op import BROADCAST, INJECTIVE, OPAQUE, REDUCTION, Fusion
 from renorm.ops.schedules import blocks
+from renorm.ops.shared.movement import Movement
 from renorm.ops.transpose import Transpose
 from renorm.passes.aliasing import parts_of
 from renorm.passes.context import Claim, Context
@@ -101,6 +105,23 @@ def _turns(node: Node) -> bool:
         return False
     moved = [a for a in node.op.order(x.rank) if x.shape[a] != 1]
     return bool(moved) and moved[-1] != max(moved)
+
+
+def _is_view(node: Node) -> bool:
+    """Return whether elements of the result are some of an operand's, at places that a reader can count."""
+    steps = (Permuted, Regrouped, Strided)
+    maps = node.op.maps(node) if isinstance(node.op, Movement) else []
+    return bool(maps) and all(isinstance(m, Moved) and all(isinstance(x, steps) for x in m.steps) for m in maps)
+
+
+def _keeps_rows(node: Node) -> bool:
+    """Return whether a node moves axes before the last one, or makes one of the last two."""
+    x = node.inputs[0]
+    if x is None or not _is_view(node):
+        return False
+    shape = node.output.shape
+    is_joint = len(shape) + 1 == x.rank and shape[:-1] == x.shape[:-2]
+    return not _turns(node) if isinstance(node.op, Transpose) else is_joint
 
 
 @dataclass(eq=False)
@@ -216,10 +237,12 @@ class _Partition:
     def grow_past_moves(self, anchor: Node) -> None:
         """Lets a normalization write its result where a transpose or a concatenation would put it, and the nodes that
         follow there join. What comes from another kernel is not drawn in: it may write that to its place itself."""
-        while anchor.op.is_normalization and self.kinds[anchor] == REDUCTION:
+        while (anchor.op.is_normalization or anchor.op.reads_views) and self.kinds[anchor] == REDUCTION:
             exit = self.sets[anchor].exit
             end = self._dominator[exit]
-            if end is None or not end.op.moves_axes or self.readers(exit) != [end]:
+            if end is None or self.readers(exit) != [end]:
+                return
+            if not (_keeps_rows(end) if anchor.op.reads_views else end.op.moves_axes):
                 return
             others = [v.producer for v in end.inputs if v is not None and v is not exit.output]
             free = [n for n in others if n is not None]
@@ -242,6 +265,7 @@ class _Partition:
             between is None
             or any(self.kinds[n] > INJECTIVE for n in between)
             or self._turns_rows([*own.nodes, *between], end)
+            or (end.op.reads_views and not self._is_read_there([*own.nodes, *between], end))
         ):
             return
         moving = max(self.kinds[n] for n in (node, *between)) > BROADCAST
@@ -330,10 +354,17 @@ class _Partition:
         behind = self.sets[end].nodes
         return any(_turns(n) for n in nodes) and not any(_turns(n) for n in behind)
 
+    def _is_read_there(self, nodes: Sequence[Node], end: Node) -> bool:
+        """Return whether `end`, which reads operands often, may read what `nodes` read in their place."""
+        once = end.op.read_once(end)
+        made = None if once is None else once.producer
+        is_once = made is not None and made in nodes and self.readers(made) == [end]
+        return is_once or all(_is_view(n) and not _turns(n) for n in nodes)
+
     def _reads(self, reader: Node, v: Value) -> float:
         """Return how often `reader` reads each element of `v` to compute its result once, on the average."""
         if self.kinds[reader] > INJECTIVE:
-            return 1.0 if reader.inputs[0] is v and all(o is not v for o in reader.inputs[1:]) else inf
+            return 1.0 if reader.op.read_once(reader) is v else inf
         if reader.output.shape == v.shape:
             return 1.0
         whole = [v] if self.kinds[reader] <= BROADCAST else [o for o in dict.fromkeys(reader.inputs) if o is not None]

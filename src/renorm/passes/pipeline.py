@@ -26,6 +26,7 @@ from renorm.passes import (
     fold,
     padding,
     products,
+    raise_attention,
     selection,
     simplify,
     split_variadic,
@@ -65,11 +66,15 @@ MODEL: list[tuple[int, Pass]] = [
     (1, RemoveDeadCode()),
 ]
 
+IN_KERNELS = (
+    *contractions.RULES, *raise_attention.RULES, *decompose.RULES, *collapse_pixels.RULES, *simplify.KERNEL_RULES,
+)  # fmt: skip
+
 # Passes towards kernels.
 KERNELS: list[tuple[int, Pass]] = [
     (0, FixStaticOperands(opens=True)),
     (0, ApplyRules((*unpack.RULES, *split_variadic.RULES))),
-    (2, ApplyRules((*contractions.RULES, *decompose.RULES, *collapse_pixels.RULES, *simplify.KERNEL_RULES))),
+    (2, ApplyRules(IN_KERNELS)),
     (1, FoldConstants()),
     (1, ShareCommon()),
     (0, RemoveDeadCode()),  # at every level: a kernel whose result nobody reads has nothing to write

@@ -398,7 +398,8 @@ class Inference:
 
     def _clip(self, low: Linear, span: Linear, extent: Linear) -> AxisRegion:
         """The part of low .. low + span that is inside the tensor; all of that where little less is read."""
-        if self.algebra.is_below(extent.offset(-2), span):
+        is_tile = span.number is not None and extent.number is None  # of a number, which the extent may be beyond
+        if not is_tile and self.algebra.is_below(extent.offset(-2), span):
             whole = AxisRegion(ZERO, extent, True)
             if low.terms or extent.terms or span.terms:
                 return whole

@@ -35,9 +35,9 @@ def idle_rounds(algebra: LoopAlgebra, nest: Nest, end: int, deepest: int) -> Ite
     of 8 rows has rows beyond an open extent. Where each element has a condition of its own and nothing is computed
     besides, that suffices. deepest: of the loops in which other stages are computed."""
     for g in (*(nest.domain if nest.is_speculative else ()), *nest.guards):
-        if g.is_lower or g.is_reduce or g.bound.number is not None:
-            continue
         is_speculative = nest.is_speculative and g in nest.domain
+        if g.is_lower or g.is_reduce or (is_speculative and g.bound.number is not None):
+            continue
         for position, loop in enumerate(nest.loops[:end]):
             if loop.kind != "serial" or not loop.is_emitted or not (is_speculative or position <= deepest):
                 continue

@@ -13,6 +13,7 @@ from renorm.core.errors import UnsupportedOp, suggest
 from renorm.core.target import Target
 from renorm.graph.op import OpDef
 from renorm.ops.schedules import (
+    cpu_attention,
     cpu_convolution,
     cpu_injective,
     cpu_normalization,
@@ -42,6 +43,7 @@ normalization = _by_target("Statistics of slices and the elements of these slice
 convolution = _by_target("Convolutions of any rank.", cpu_convolution.schedule)
 transposed_convolution = _by_target("Transposed convolutions of any rank.", cpu_transposed.schedule)
 gemm = _by_target("Matrix products.", cpu_convolution.schedule)
+attention = _by_target("Mixtures of values by scores of keys.", cpu_attention.schedule)
 
 
 def winograd(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
@@ -59,6 +61,7 @@ NAMED: dict[str, Schedule] = {
     "convolution": convolution,
     "transposed_convolution": transposed_convolution,
     "gemm": gemm,
+    "attention": attention,
     "winograd": winograd,
     "given_loops": given_loops.schedule,
 }

@@ -59,7 +59,7 @@ class Movement(Injective):
         return [_tensor(m, open_dims) for m in found] if isinstance(found, list) else _tensor(found, open_dims)
 
     def propagate_channels(self, node: Node, index: int, axis: int) -> Sequence[Carry]:
-        found, seen, maps = list[Carry](), set[int](), self._maps(node)
+        found, seen, maps = list[Carry](), set[int](), self.maps(node)
         for result, m in enumerate(maps):
             carry = m.carry(index, axis)
             channels = set[int]() if carry is None or len(maps) == 1 else {*carry.pairs[:, 1].tolist()}
@@ -70,7 +70,7 @@ class Movement(Injective):
         return found
 
     def aliases(self, node: Node) -> Sequence[Alias]:
-        return [alias for m, result in zip(self._maps(node), node.outputs) for alias in m.aliases(result)]
+        return [alias for m, result in zip(self.maps(node), node.outputs) for alias in m.aliases(result)]
 
     def known_result(self, *operands: Any) -> np.ndarray[Any, Any] | None:
         """Return the elements of a single result."""
@@ -88,13 +88,13 @@ class Movement(Injective):
         x = node.inputs[0]
         if x is None or x not in ranges:
             return None
-        match self._maps(node):
+        match self.maps(node):
             case [Moved(steps=steps)] if not any(isinstance(step, Padded) for step in steps):
                 return ranges[x]
             case _:
                 return None
 
-    def _maps(self, node: Node) -> list[IndexMap]:
+    def maps(self, node: Node) -> list[IndexMap]:
         """Return the maps of all results of a node; none where they are not known."""
         found = self._map(node.operands)
         return found if isinstance(found, list) else [] if found is None else [found]

@@ -7,3 +7,7 @@ KEPT = (STATISTIC, REUSED)
 # Sums of rows of tiles, and their sums. Those and all that reduces beside them say which of their axes runs over
 # channels (attrs["channel"]).
 TILE_ROWS, TILE_SUMS = "tile_rows", "tile_sums"
+
+# The stages of attention: queries as they are multiplied, sums of products with keys, those with scale and mask, their
+# exponentials, and sums of values.
+QUERIES, DOTS, SCORES, POWERS, MIXED = "queries", "dots", "scores", "powers", "mixed"

@@ -1,0 +1,184 @@
+"""CPU: attention by blocks of queries. What a block is told of all keys stays in the cache of one core:
+
+    parallel for each head, each block of queries
+      queries = scale * q, turned round                  a vector holds neighbouring queries
+      for each few keys: scores = queries * k + mask     in registers, then in the cache
+      most = greatest score; powers = exp(scores - most); total = sum of powers
+      for each tile: y = sum of powers * v / total       in registers; a vector holds neighbouring elements of values
+
+Keys and values are read as they lie, and no sum runs across a vector. Queries that are too few to fill vectors
+(ops.attention.FEW) leave them to what runs along memory: what a key holds, keys, and what a value holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from renorm import te
+from renorm.core.target import Target
+from renorm.expr.nodes import Binary, Var
+from renorm.ops.schedules import cpu_injective, cpu_reduction, structure
+from renorm.ops.schedules.tiles import MANY, choose_tile
+from renorm.ops.shared.tags import DOTS, MIXED, POWERS, QUERIES, SCORES
+
+MOST = 8  # vectors of queries in a block
+CHAINS = 8  # of additions side by side, each of which waits for the one before
+FEWEST = 16  # pieces that threads share evenly enough
+
+
+def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
+    """One attention, and what stands behind it element by element, be it with axes in another order."""
+    chain = structure.stages(outs)
+    found = {t.op.tag: t for t in chain if t.op.tag in (QUERIES, DOTS, SCORES, POWERS, MIXED)}
+    per_query = [t for t in chain if structure.is_statistic(t) or _is_of_queries(t)]
+    cpu_injective.inline(s, outs, keep=[*found.values(), *per_query])
+    out = outs[0]
+    axes = _axes(s, out, found[MIXED]) if len(outs) == 1 else None
+    if axes is None or any(0 in t.shape for t in chain):
+        for t in (u for u in chain if not s[u].is_inline):
+            cpu_reduction.nest(s, t, target)
+        return
+    own = _Attention(s, out, axes, found, per_query, target)
+    if found[MIXED].op.attrs["is_few"]:
+        own.few()
+    else:
+        own.blocks()
+
+
+def _is_of_queries(t: te.Tensor) -> bool:
+    return structure.is_reduction(t) and t.op.tag not in (DOTS, MIXED)
+
+
+def _axes(s: te.Schedule, out: te.Tensor, mixed: te.Tensor) -> list[te.IterVar] | None:
+    """The axes of `out` in the order of those of `mixed`, of which the last two may be one there; None where there is
+    no such order."""
+    found = [load for load in structure.reached(out, lambda t: t is mixed) if load.source is mixed]
+    if len(found) != 1:
+        return None
+    own = list(s[out].op.axis)
+    joint = found[0].indices[-1]
+    if isinstance(joint, Binary) and joint.op == "%" and joint.a is own[-1].var:
+        own[-1:] = s[out].split(own[-1], factor=mixed.shape[-1])
+    named: list[te.IterVar | None] = []
+    for index in found[0].indices:
+        match index:
+            case Var():
+                named.append(next((a for a in own if a.var is index), None))
+            case Binary(op="//" | "%" as op, a=a) if len(own) > len(out.shape) and a is s[out].op.axis[-1].var:
+                named.append(own[-1 if op == "%" else -2])
+            case _:
+                named.append(None)
+    spare = [a for a in own if a.extent == 1 and not any(a is b for b in named)]
+    axes = [a or (spare.pop(0) if spare else None) for a in named]
+    known = [a for a in axes if a is not None]
+    is_whole = len({id(a) for a in known}) == len(own) == len(axes)
+    return known if is_whole and known[-1] is own[-1] else None
+
+
+@dataclass(frozen=True)
+class _Attention:
+    """stages: by their tags. axes: of the result, as those of `mixed`. per_query: the greatest score, the sum of powers
+    and its inverse."""
+
+    s: te.Schedule
+    out: te.Tensor
+    axes: list[te.IterVar]
+    stages: dict[str, te.Tensor]
+    per_query: list[te.Tensor]
+    target: Target
+
+    @property
+    def lanes(self) -> int:
+        return structure.lanes_of(self.stages[MIXED], self.target)
+
+    def blocks(self) -> None:
+        """Vectors of queries."""
+        s, out, lanes = self.s, self.out, self.lanes
+        mixed, powers, scores = (self.stages[tag] for tag in (MIXED, POWERS, SCORES))
+        *lead, row, column = self.axes
+        keys, rows = powers.shape[-2:]
+        vectors = -(-rows // lanes)
+        beside = choose_tile(keys, vectors, self.target.vector_registers, is_ragged=True)
+        times = self._times(prod(mixed.shape[:-2]), vectors, beside.vectors, keys)
+        block, row = s[out].split(row, factor=times * beside.vectors * lanes)
+        whole = self._tiles([*lead, block], row, column, min(rows, times * beside.vectors * lanes))
+        for t in self.per_query:
+            self._rows(t, whole, self._chains(t, whole, beside.vectors * times))
+            s[t].set_scope("register")
+        for tag in (QUERIES, POWERS):
+            self._rows(self.stages[tag], whole)
+        s[scores].compute_at(s[out], whole)
+        *lead, key, query = s[scores].op.axis
+        few, key = s[scores].split(key, factor=beside.pixels)
+        group, query = s[scores].split(query, factor=beside.vectors * lanes)
+        vector, lane = s[scores].split(query, factor=lanes)
+        cpu_injective.register_loops(s, scores, [*lead, few, group], [key, vector], lane)
+        self._sum(self.stages[DOTS], scores, group)
+
+    def _times(self, heads: int, vectors: int, beside: int, keys: int) -> int:
+        """How many times as many vectors as are computed beside each other make a block: as many as half of a cache
+        holds, fewer where threads need more pieces, and alike in number."""
+        kept = self.target.cache_bytes // 2 // (4 * keys * self.lanes)
+        most = max(1, min(kept, MOST, vectors * heads // FEWEST) // beside)
+        whole = -(-vectors // beside)
+        return -(-whole // -(-whole // most))
+
+    def _chains(self, t: te.Tensor, whole: te.IterVar, vectors: int) -> Sequence[te.IterVar]:
+        """Cuts a reduction over keys in parts where one of so many vectors would wait for the one before. Gives what
+        is left of it to unroll."""
+        s, parts = self.s, CHAINS // vectors
+        if not structure.is_reduction(t) or parts < 2:
+            return ()
+        _, part = s[t].split(s[t].op.reduce_axis[0], factor=parts)
+        partial = s.rfactor(t, part, len(t.shape) - 1)
+        s[partial].set_scope("register")
+        self._rows(partial, whole, [s[partial].op.axis[-2]])
+        return s[t].op.reduce_axis
+
+    def few(self) -> None:
+        """Vectors along what runs along memory."""
+        s, out = self.s, self.out
+        *lead, row, column = self.axes
+        once, row = s[out].split(row, nparts=1)
+        whole = self._tiles([*lead, once], row, column, self.stages[MIXED].shape[-2])
+        for tag in (QUERIES, SCORES, POWERS):
+            self._rows(self.stages[tag], whole)
+        for t in self.per_query:
+            s[t].compute_at(s[out], whole)
+        for t in (self.stages[DOTS], *self.per_query):
+            if structure.is_reduction(t):
+                cpu_reduction.nest(s, t, self.target, at=(out, whole))
+
+    def _tiles(self, order: list[te.IterVar], row: te.IterVar, column: te.IterVar, rows: int) -> te.IterVar:
+        """Loops over tiles of the result, in which sums of values stay in registers. Gives the loop around blocks."""
+        s, out, mixed, lanes = self.s, self.out, self.stages[MIXED], self.lanes
+        tile = choose_tile(rows, -(-mixed.shape[-1] // lanes), self.target.vector_registers, most=MANY)
+        beside, row = s[out].split(row, factor=tile.pixels)
+        group, column = s[out].split(column, factor=tile.vectors * lanes)
+        vector, lane = s[out].split(column, factor=lanes)
+        cpu_injective.register_loops(s, out, [*order, group, beside], [row, vector], lane)
+        whole = cpu_injective.share(s, out, order, structure.work(mixed))
+        if len(whole) > 1:
+            s[out].reorder(*whole, group, beside)
+        self._sum(mixed, out, beside)
+        return whole[-1]
+
+    def _sum(self, t: te.Tensor, reader: te.Tensor, loop: te.IterVar) -> None:
+        """A sum of products in registers."""
+        s = self.s
+        s[t].set_scope("register")
+        s[t].compute_at(s[reader], loop)
+        *lead, row, column = s[t].op.axis
+        vector, lane = s[t].split(column, factor=self.lanes)
+        cpu_injective.register_loops(s, t, [*lead, *s[t].op.reduce_axis], [row, vector], lane)
+
+    def _rows(self, t: te.Tensor, whole: te.IterVar, unrolled: Sequence[te.IterVar] = ()) -> None:
+        """Vectors along the last axis side by side, in the loop around blocks."""
+        s = self.s
+        s[t].compute_at(s[self.out], whole)
+        *lead, last = s[t].op.axis
+        vector, lane = s[t].split(last, factor=self.lanes)
+        around = [a for a in (*lead, *s[t].op.reduce_axis) if not any(a is u for u in unrolled)]
+        cpu_injective.register_loops(s, t, around, [*unrolled, vector], lane)

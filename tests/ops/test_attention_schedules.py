@@ -1,0 +1,96 @@
+"""Attention kernels of any size, held against PyTorch's in float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.ops.one_node import OneNode
+from tests.random_numbers import RNG
+
+import renorm
+from renorm import ops, targets
+from renorm.graph.ir import Graph
+from renorm.graph.op import Sample
+from renorm.graph.types import f32
+from renorm.ops.attention import Attention
+from renorm.tir.nodes import Allocate, walk
+
+TARGETS = ("llvm", "llvm -mcpu=haswell")
+
+
+def expected(q: Any, k: Any, v: Any, mask: Any, scale: float) -> Any:
+    each = q.shape[1] // k.shape[1]
+    q, k, v = (torch.from_numpy(t).double() for t in (q, np.repeat(k, each, 1), np.repeat(v, each, 1)))
+    held = None if mask is None else torch.from_numpy(mask)
+    held = held.double() if held is not None and held.dtype != torch.bool else held
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=held, scale=scale).numpy()
+
+
+def attended(*arrays: Any, scale: float, target: str = "llvm") -> Any:
+    g = Graph("attention")
+    values = [g.input(f"x{i}", a.dtype.name, a.shape) for i, a in enumerate(arrays)]
+    g.outputs = [ops.attention(*values, scale=scale)]
+    return renorm.compile(g, target=target).run(*arrays)[0]
+
+
+def normal(*shape: int) -> Any:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+LENGTHS = st.one_of(st.integers(1, 9), st.integers(10, 140))
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[list[Any], float, str]:
+    groups, each = draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    b, h, rows, keys = draw(st.integers(1, 2)), groups * each, draw(LENGTHS), draw(LENGTHS)
+    held, width = (draw(st.one_of(st.integers(1, 40), st.sampled_from((32, 64, 80, 128)))) for _ in range(2))
+    arrays = [normal(b, h, rows, held), normal(b, groups, keys, held), normal(b, groups, keys, width)]
+    shape = tuple(draw(st.sampled_from((1, e))) for e in (b, h, rows, keys))
+    kind = draw(st.sampled_from(("none", "added", "infinite", "chosen")))
+    if kind == "added":
+        arrays.append(normal(*shape))
+    if kind == "infinite":  # the first key is taken by all
+        arrays.append(np.where((RNG.random(shape) < 0.3) & (np.arange(shape[-1]) > 0), -np.inf, 0).astype(np.float32))
+    if kind == "chosen":
+        arrays.append((RNG.random(shape) < 0.7) | (np.arange(shape[-1]) == 0))
+    return arrays, draw(st.sampled_from((0.125, held**-0.5, -1.0))), draw(st.sampled_from(TARGETS))
+
+
+@given(case=cases())
+@settings(max_examples=25, deadline=None)
+def test_any_size(case: tuple[list[Any], float, str]) -> None:
+    arrays, scale, target = case
+    y = attended(*arrays, scale=scale, target=target)
+    q, k, v, mask = (*arrays, None)[:4]
+    wanted = expected(q, k, v, mask, scale)
+    np.testing.assert_allclose(y, wanted, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("rows", [1, 33])
+def test_a_query_that_takes_no_key_is_no_number(rows: int) -> None:
+    q, k, v = normal(1, 2, rows, 8), normal(1, 2, 20, 8), normal(1, 2, 20, 16)
+    mask = np.zeros((rows, 20), np.float32)
+    mask[0] = -np.inf
+    y = attended(q, k, v, mask, scale=1.0)
+    assert np.isnan(y[:, :, 0]).all()
+    assert not np.isnan(y[:, :, 1:]).any()
+
+
+def test_the_table_of_scores_is_never_there() -> None:
+    """Of 2 x 1500 x 1500 scores each thread keeps those of one block of queries."""
+    shapes = [f32[2, 1500, 32]] * 3
+    kernel = OneNode(Attention, Sample(*shapes, scale=0.25)).kernel(targets.find("llvm"))
+    kept = sum(s.buffer.size for s in walk(kernel.body) if isinstance(s, Allocate))
+    assert 1500 * 16 <= kept < 1500 * 1500 // 4
+
+
+def test_scores_that_differ_by_more_than_exponentials_can_hold() -> None:
+    q, k, v = 200 * normal(1, 1, 40, 16), normal(1, 1, 50, 16), normal(1, 1, 50, 16)
+    y = attended(q, k, v, scale=1.0)
+    np.testing.assert_allclose(y, expected(q, k, v, None, 1.0), rtol=0, atol=2e-4)
