@@ -301,7 +301,20 @@ def draw_schedule(draw: Any, p: Program, outputs: list[te.Tensor], gpu: bool) ->
                 bind_threads(draw, stage, ("threadIdx.x",))
         elif gpu and not stage.is_inline:
             bind_root(draw, stage)
+        draw_prefetch(draw, stage, [*p.inputs, *p.computed])
     return s
+
+
+def draw_prefetch(draw: Any, stage: te.Stage, tensors: list[te.Tensor]) -> None:
+    """Maybe a hint for a later round of a loop around."""
+    loops, attach = list(stage.leaf_iter_vars), stage.attach
+    while attach is not None:
+        leaves = attach[0].leaf_iter_vars
+        loops += leaves[: leaves.index(attach[1]) + 1]
+        attach = attach[0].attach
+    if loops and not stage.is_inline and draw(st.booleans(), label=f"prefetch in {stage.name}"):
+        axis = draw(st.sampled_from(loops), label="round")
+        stage.prefetch(draw(st.sampled_from(tensors), label="tensor"), axis, draw(st.integers(1, 3), label="offset"))
 
 
 def place(draw: Any, s: te.Schedule, stage: te.Stage, outputs: list[te.Tensor], gpu: bool) -> None:

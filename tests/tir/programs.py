@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from renorm.expr.nodes import Binary, Call, Const, Expr, Load, Select, Var, const, if_then_else
 from renorm.tir.interpret import run
-from renorm.tir.nodes import Allocate, Buffer, For, If, Kernel, Let, Produce, Stmt, Store, seq
+from renorm.tir.nodes import Allocate, Buffer, For, If, Kernel, Let, Prefetch, Produce, Stmt, Store, seq
 from renorm.tir.verify import verify
 
 Array = np.ndarray[Any, Any]
@@ -174,6 +174,9 @@ def kernels(draw: st.DrawFn, kinds: tuple[str, ...] = ("serial", "parallel", "ve
                 value = Load(out, (index,)) + _value(draw, [*axes, reduced], params)
                 update = _wrap(draw, Store(out, index, value), [reduced])
                 body = seq([start, update])
+        if params and draw(st.integers(0, 3)) == 0:
+            hint = Prefetch(draw(st.sampled_from(params)), index * 3 + draw(st.integers(-64, 64)))
+            body = seq(draw(st.permutations([hint, body])))
         stages.append(Produce(f"Y{number}", _wrap(draw, body, axes)))
     names = frozenset(b.name for b in outputs)
     return Kernel("random", (*params, *outputs), seq(stages), names)

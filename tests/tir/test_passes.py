@@ -238,13 +238,14 @@ def test_what_rounds_or_elements_decide_stays_with_each_row(condition: str) -> N
     assert all(sum(isinstance(x, If) for x in walk(s.body)) for s in walk(prepared.body) if isinstance(s, For))
 
 
+@pytest.mark.parametrize("hint", ["", "prefetch X[p*4 + 256]"])
 @pytest.mark.parametrize("condition", ["p + i*2 < w", "(i >= 1) && (p + i*2 < w)", "(i < 2) && (p + i*2 < w)"])
-def test_an_open_extent_alone_decides_about_whole_tiles(condition: str) -> None:
+def test_an_open_extent_alone_decides_about_whole_tiles(condition: str, hint: str) -> None:
     """Conditions on the number of a row are no branch of the tile: the row is there or not when it is unrolled."""
     row = f"if ({condition}) {{ Y[p*4 + i] = Y[p*4 + i] + X[p*4 + i]*W[k] }}"
     kernel = parse(f"""
         kernel k[w(1)](X: float32[(w*4)], W: float32[4], Y: float32[(w*4)]) -> (Y) {{
-            parallel (p, 0, w) {{ for (k, 0, 4) {{ unrolled (i, 0, 3) {{ {row} }} }} }}
+            parallel (p, 0, w) {{ for (k, 0, 4) {{ {hint} unrolled (i, 0, 3) {{ {row} }} }} }}
         }}
     """)
     verify(kernel)

@@ -33,6 +33,7 @@ kernel every.thing(X: float32[64], I: int64[8], Y: float32[64], Z: uint8[4]) -> 
   allocate T[float32 * 8]
   produce T {
     for (i, 0, 8) {
+      prefetch X[((i*8) + 67)]
       T[i] = (X[((i*8) + 3)]*-2f)
     }
   }

@@ -10,9 +10,9 @@ from tests.expr.expressions import BOUNDS, VARIABLES, conditions, indices
 
 from renorm.core.errors import InvalidLoops
 from renorm.core.target import parse as target
-from renorm.expr.nodes import Const, Expr, Load, Var, const
+from renorm.expr.nodes import Const, Expr, Load, Ramp, Var, const
 from renorm.tir.interpret import run
-from renorm.tir.nodes import Allocate, Buffer, For, If, Kernel, Let, Store
+from renorm.tir.nodes import Allocate, Buffer, For, If, Kernel, Let, Prefetch, Store, seq
 from renorm.tir.parse import parse
 from renorm.tir.verify import verify
 
@@ -105,6 +105,11 @@ def loop(body, var=i):
         (Store(A, i, const(0.0)), "i is used where nothing binds it"),
         (loop(Store(B, i, const(0.0))), "B is stored to where nothing allocates it"),
         (loop(Store(A, i, Load(B, (i,)))), "B is read where nothing allocates it"),
+        (Prefetch(B, const(0)), "B is prefetched where nothing allocates it"),
+        (Prefetch(A, i), "i is used where nothing binds it"),
+        (Prefetch(A, Load(A, (const(8),))), r"read of A\[8\] is outside its 8 elements"),
+        (Prefetch(A, const(0.0)), "the index of A is float32, not an integer"),
+        (Prefetch(A, Ramp(const(0), const(1), 4)), "prefetch of A: the index has 4 lanes"),
         (loop(loop(Store(A, i, const(0.0)))), "i is bound inside a place where it is bound already"),
         (Allocate(B, Allocate(B, Store(B, const(0), const(0.0)))), "B is bound inside"),
         (Store(A, const(0), const(0)), "A holds float32, but int32 is stored to it"),
@@ -117,6 +122,10 @@ def loop(body, var=i):
 def test_ill_formed_programs_are_refused(body, problem: str) -> None:
     with pytest.raises(InvalidLoops, match=problem):
         verify(Kernel("k", (A,), body, frozenset({"A"})))
+
+
+def test_hints_may_be_for_what_lies_outside() -> None:
+    verify(Kernel("k", (A,), seq([Prefetch(A, const(10**6)), Store(A, const(0), const(0.0))]), frozenset({"A"})))
 
 
 def test_all_problems_come_at_once() -> None:

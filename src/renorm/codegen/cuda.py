@@ -31,6 +31,7 @@ from renorm.tir.nodes import (
     If,
     Kernel,
     Let,
+    Prefetch,
     Produce,
     Seq,
     Stmt,
@@ -202,6 +203,8 @@ class _Function:
                 self._store(s, depth)
             case Barrier():
                 self._line(depth, "__syncthreads();")
+            case Prefetch():
+                pass  # while a block waits for memory, another one computes
             case _:
                 raise InternalError(f"CUDA C has no form for {type(s).__name__}")
 

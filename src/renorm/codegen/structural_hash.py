@@ -13,7 +13,7 @@ from typing import Any
 from renorm.core import sources
 from renorm.expr.nodes import Binary, Call, Const, Expr, Load, Var
 from renorm.expr.rewrite import children as operands
-from renorm.tir.nodes import Allocate, Barrier, Buffer, For, Kernel, Let, Stmt, Store, children, expressions
+from renorm.tir.nodes import Allocate, Barrier, Buffer, For, Kernel, Let, Prefetch, Stmt, Store, children, expressions
 
 # A digest of all that code depends on below the loops; empty where there is none (see core.sources)
 SOURCES = sources.digest("core", "expr", "tir", "codegen")
@@ -58,6 +58,8 @@ def _statement(s: Stmt, number: Callable[[Any], str], declare: Callable[[Buffer]
             head += f" {number(s.var)} {s.var.dtype} {s.var.lanes}"
         case Store():
             head += f" {number(s.buffer)} {s.predicate is not None} {s.nontemporal}"
+        case Prefetch():
+            head += f" {number(s.buffer)}"
         case Barrier():
             head += f" {s.scope}"
         case Allocate():

@@ -27,7 +27,6 @@ ABSENT = {
     'te.thread_axis("vthread")': "split once more, and unroll or leave that loop serial",
     "s[T].tensorize": "vectorize: the code generator finds the instructions",
     "s[T].pragma": "unroll and parallel are primitives; leave other hints out",
-    "s[T].prefetch": _HINT,
     "s[T].double_buffer": _HINT,
     "s[T].storage_align": _HINT,
     "s[T].env_threads": "bind axes of the stage",

@@ -28,7 +28,7 @@ from renorm.te.relations import Split
 from renorm.te.schedule import Stage
 from renorm.te.tensor import ComputeOp, IterVar, Tensor
 from renorm.te.translation import Translation, source_of
-from renorm.tir.nodes import BLOCK_AXES, THREAD_AXES
+from renorm.tir.nodes import BLOCK_AXES, THREAD_AXES, Prefetch
 
 GPU_AXES = frozenset((*BLOCK_AXES, *THREAD_AXES))
 
@@ -36,7 +36,7 @@ GPU_AXES = frozenset((*BLOCK_AXES, *THREAD_AXES))
 @dataclass(eq=False)
 class Loop:
     """One loop of a nest. value: what its axis is, in terms of var. is_emitted: whether it becomes a For; a loop of
-    one round does not, nor does a GPU axis that a loop around it has opened."""
+    one round does not, nor does a GPU axis that a loop around it has opened. hints: what each round begins with."""
 
     axis: IterVar
     var: Var
@@ -44,6 +44,7 @@ class Loop:
     kind: str
     value: Linear
     is_emitted: bool
+    hints: list[Prefetch] = field(default_factory=list[Prefetch])
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ from renorm.expr.nodes import (
     identity_element,
 )
 from renorm.expr.rewrite import variables
-from renorm.te import last_rows, open_tiles, storage
+from renorm.te import last_rows, open_tiles, prefetch, storage
 from renorm.te.arguments import checked
 from renorm.te.axes import axis_values
 from renorm.te.bounds import GPU_AXES, Guard, Inference, Loop, Nest, root_values
@@ -45,6 +45,7 @@ from renorm.te.depth import check_depth
 from renorm.te.given_loops import Array, ExternOp, Loops
 from renorm.te.loop_algebra import ONE, ZERO, LoopAlgebra
 from renorm.te.open import open_variables, with_bounds
+from renorm.te.places import around, read_by, root_of
 from renorm.te.schedule import Schedule, Stage
 from renorm.te.tensor import PlaceholderOp, Tensor
 from renorm.te.translation import Translation, source_of
@@ -166,10 +167,10 @@ class _Lowering:
             order[stage] = False
             for guest in guests.get(stage, []):
                 visit(guest)
-            for t in _read(stage, stages):
+            for t in read_by(stage, stages):
                 if (source := stages.get(t)) is not None:
-                    root = _root(source)
-                    if t in self.kept and root is not _root(stage):
+                    root = root_of(source)
+                    if t in self.kept and root is not root_of(stage):
                         visit(root)
                     visit(source)
             del order[stage]
@@ -189,8 +190,8 @@ class _Lowering:
                 continue
             for stage in self.s.stages:
                 host = guest.attach[0]
-                is_inside = stage.like is None and host in _around(stage)
-                if stage is host or (is_inside and guest.like in _read(stage, stages)):
+                is_inside = stage.like is None and host in around(stage)
+                if stage is host or (is_inside and guest.like in read_by(stage, stages)):
                     found.setdefault(stage, []).append(guest)
         return found
 
@@ -321,6 +322,13 @@ class _Lowering:
 
     def _flat(self, t: Tensor, indices: Sequence[Linear], extents: Sequence[Linear]) -> Expr:
         """The position of an element in the memory of `t`."""
+        return self.algebra.value(self._at(t, indices, extents))
+
+    def _position(self, t: Tensor, indices: Sequence[Linear]) -> Linear:
+        lows, extents = self._place_of(t)
+        return self._at(t, [i - low for i, low in zip(indices, lows, strict=True)], extents)
+
+    def _at(self, t: Tensor, indices: Sequence[Linear], extents: Sequence[Linear]) -> Linear:
         nest, window = self.inference.nests.get(t), self.windows.get(t)
         order = nest.layout if nest is not None and window is None else range(len(extents))
         if window:
@@ -330,7 +338,7 @@ class _Lowering:
         position = ZERO
         for i in order:
             position += self.algebra.scaled(indices[i], strides[i])
-        return self.algebra.value(self.algebra.rejoined(position))
+        return self.algebra.rejoined(position)
 
     def _row_major(self, extents: Sequence[Linear], order: Sequence[int]) -> dict[int, Linear]:
         """Return how far apart neighbours along each axis lie, where memory runs through the axes in this order."""
@@ -359,6 +367,7 @@ class _Lowering:
         body = nest.body
         idle = self.inference.idle_axes(nest)
         index = self._own_index(nest, nest.terms)
+        self._prefetch(nest)
         buffer = self.buffers[nest.stage.tensor]
         if not isinstance(body, Reduce):
             conditions = [(self._level(nest.loops, g.form), self._condition(g, g.form)) for g in nest.guards]
@@ -426,6 +435,17 @@ class _Lowering:
         idle_rounds = self._idle_rounds(nest, first, inside)
         return self._loops(loops[:first], both, outside, idle, inside, nest.prefix, idle_rounds=idle_rounds)
 
+    def _prefetch(self, nest: Nest) -> None:
+        """Gives loops the hints of what their rounds ask for ahead."""
+        nests = self.inference.nests
+        for wanted in nest.stage.prefetches:
+            t = wanted[0]
+            is_around = t not in nests or nests[t].stage.attach is None or t in self.kept
+            if is_around and t in self.buffers:
+                found = prefetch.hints(self.algebra, nest, nests, wanted, self._position, self.buffers[t])
+                if found:
+                    found[0].hints += found[1]
+
     def _idle_rounds(self, nest: Nest, end: int, inside: Sequence[Nest]) -> list[tuple[int, Expr]]:
         """Conditions of whole rounds, with the number of the loop."""
         deepest = max((child.position for child in inside), default=-1)
@@ -459,7 +479,7 @@ class _Lowering:
                 stmt = self._with_places(children, stmt, (*prefix, *loops[: position + 1]))
             stmt = _guarded(stmt, [c for level, c in idle_rounds if level == position])
             if loop.is_emitted:
-                stmt = For(loop.var, const(0), as_expr(self._count(loop.extent)), loop.kind, stmt)
+                stmt = For(loop.var, const(0), as_expr(self._count(loop.extent)), loop.kind, seq([*loop.hints, stmt]))
         stmt = _guarded(stmt, [c for level, c in conditions if max(level, deepest) < begin])
         return _by_one_thread(stmt, idle) if lone < begin else stmt
 
@@ -546,32 +566,6 @@ class _Lowering:
         for child in self.inside.get(nest.stage, []):
             found |= self._reads(child)
         return found
-
-
-def _read(stage: Stage, stages: Mapping[Tensor, Stage]) -> list[Tensor]:
-    """Tensors with an array that a stage reads, through those that are inlined."""
-    found, pending = dict[Tensor, None](), list(stage.op.input_tensors)
-    while pending:
-        t = pending.pop(0)
-        if t in stages and stages[t].is_inline:
-            pending += stages[t].op.input_tensors
-        else:
-            found[t] = None
-    return list(found)
-
-
-def _around(stage: Stage) -> list[Stage]:
-    """The stages in whose loops a stage is computed, innermost first."""
-    found = list[Stage]()
-    while stage.attach is not None:
-        stage = stage.attach[0]
-        found.append(stage)
-    return found
-
-
-def _root(stage: Stage) -> Stage:
-    """The stage at root in whose loops a stage is computed."""
-    return [stage, *_around(stage)][-1]
 
 
 def _innermost(loops: Sequence[Loop], free: Collection[Var]) -> int:

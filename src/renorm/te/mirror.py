@@ -10,14 +10,19 @@ values, and holds for all.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from renorm.core.errors import InvalidSchedule
+from renorm.te.arguments import checked
 from renorm.te.tensor import IterVar, Operation, Tensor
 
 if TYPE_CHECKING:
     from renorm.te.schedule import Schedule, Stage
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class Mirror:
@@ -110,3 +115,19 @@ class Mirror:
             strict=True,
         ):
             self._axes[x] = y
+
+
+def primitive(receiver: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Make a method a primitive: its arguments are checked, and it is called on the schedule's mirror as well."""
+
+    def decorate(f: Callable[P, R]) -> Callable[P, R]:
+        fit = checked(receiver, InvalidSchedule)(f)
+
+        @functools.wraps(f)
+        def call(*args: P.args, **given: P.kwargs) -> R:
+            mirror = getattr(args[0], "mirror", None)
+            return fit(*args, **given) if mirror is None else mirror.both(fit, args[0], args[1:], given)
+
+        return call
+
+    return decorate

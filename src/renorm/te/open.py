@@ -135,6 +135,7 @@ def _copied(
             parent, axis = old.attach
             new.attach = (stages[parent], copy.axes[axis])
         new.like = None if old.like is None else copy.tensors[old.like]
+        new.prefetches = [(copy.tensors[t], copy.axes[axis], offset) for t, axis, offset in old.prefetches]
     return made, [copy.tensors[t] for t in args]
 
 

@@ -159,3 +159,18 @@ def _check_untouched(primitive: str, stage: Stage) -> None:
         )
     if stage.is_inline:
         raise InvalidSchedule(f"{primitive} of {stage.name}, which is inlined and has no array")
+
+
+def check_prefetch(stage: Stage, axis: IterVar, offset: int) -> None:
+    if offset < 1:
+        raise InvalidSchedule(f"{stage.name}: prefetch for {offset} rounds later", ["expected an int from 1 up"])
+    around: Stage | None = stage
+    while around is not None:
+        fused = (a for r in around.relations if isinstance(r, Fuse) for a in (r.outer, r.inner))
+        if axis in (*around.leaf_iter_vars, *fused):
+            return
+        around = around.attach[0] if around.attach else None
+    raise InvalidSchedule(
+        f"{stage.name}: prefetch for later rounds of {axis.name}, which is no loop around it",
+        do="compute_at comes first, where it is a loop of the stage that this one is computed in",
+    )

@@ -12,39 +12,18 @@ Where a factor does not divide an extent, the last round is a tail: lowering add
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 from renorm.core.absent_names import missing
 from renorm.core.errors import InvalidExpression, InvalidSchedule, suggest
 from renorm.expr.nodes import Expr, as_expr
 from renorm.te import rewriting
-from renorm.te.arguments import checked
 from renorm.te.given_loops import ExternOp
-from renorm.te.mirror import Mirror
+from renorm.te.mirror import Mirror, primitive
 from renorm.te.relations import Fuse, Relation, Singleton, Split
-from renorm.te.tensor import ComputeOp, IterVar, Operation, PlaceholderOp, Tensor, producers_first
+from renorm.te.tensor import ComputeOp, IterVar, Operation, PlaceholderOp, Tensor, check_reduce_axes, producers_first
 from renorm.te.window import Window
-
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-def _primitive(receiver: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Make a method a primitive: its arguments are checked, and it is called on the schedule's mirror as well."""
-
-    def decorate(f: Callable[P, R]) -> Callable[P, R]:
-        primitive = checked(receiver, InvalidSchedule)(f)
-
-        @functools.wraps(f)
-        def call(*args: P.args, **given: P.kwargs) -> R:
-            mirror = getattr(args[0], "mirror", None)
-            return primitive(*args, **given) if mirror is None else mirror.both(primitive, args[0], args[1:], given)
-
-        return call
-
-    return decorate
 
 
 class Stage:
@@ -64,6 +43,7 @@ class Stage:
         self.nontemporal = False
         self.is_stored_at_root = False
         self.window: Window | None = None
+        self.prefetches: list[tuple[Tensor, IterVar, int]] = []
         self.attach: tuple[Stage, IterVar] | None = None
         self.like: Tensor | None = None
         self.is_inline = False
@@ -100,7 +80,7 @@ class Stage:
 
     # -- loops
 
-    @_primitive("s[T].")
+    @primitive("s[T].")
     def split(self, parent: IterVar, factor: int | None = None, nparts: int | None = None) -> tuple[IterVar, IterVar]:
         """Makes two nested loops of one: the inner one has `factor` rounds, or the outer one `nparts`.
 
@@ -126,7 +106,7 @@ class Stage:
         self.leaf_iter_vars[position : position + 1] = [outer, inner]
         return outer, inner
 
-    @_primitive("s[T].")
+    @primitive("s[T].")
     def fuse(self, *args: IterVar) -> IterVar:
         """Makes one loop of adjacent nested loops, given outermost first.
 
@@ -166,7 +146,7 @@ class Stage:
         self.leaf_iter_vars[position : position + 2] = [fused]
         return fused
 
-    @_primitive("s[T].")
+    @primitive("s[T].")
     def tile(
         self, x_parent: IterVar, y_parent: IterVar, x_factor: int, y_factor: int
     ) -> tuple[IterVar, IterVar, IterVar, IterVar]:
@@ -185,7 +165,7 @@ class Stage:
         self.reorder(x_outer, y_outer, x_inner, y_inner)
         return x_outer, y_outer, x_inner, y_inner
 
-    @_primitive("s[T].")
+    @primitive("s[T].")
     def reorder(self, *args: IterVar) -> None:
         """Puts the given loops into the given order, in the places that they take now; other loops stay.
 
@@ -203,7 +183,7 @@ class Stage:
         for position, axis in zip(positions, args, strict=True):
             self.leaf_iter_vars[position] = axis
 
-    @_primitive("s[T].")
+    @primitive("s[T].")
     def vectorize(self, var: IterVar) -> None:
         """Runs all rounds of a loop as one vector operation.
 
@@ -215,7 +195,7 @@ class Stage:
         self.computed("vectorize")
         self._annotate(var, "vectorized", "vectorize")
 
-    @_primitive("s[T].")
+    @primitive("s[T].")
     def unroll(self, var: IterVar) -> None:
         """Writes out all rounds of a loop.
 
@@ -226,7 +206,7 @@ class Stage:
         """
         self._annotate(var, "unrolled", "unroll")
 
-    @_primitive("s[T].")
+    @primitive("s[T].")
     def parallel(self, var: IterVar) -> None:
         """Hands the rounds of a loop out to threads.
 
@@ -237,7 +217,7 @@ class Stage:
         """
         self._annotate(var, "parallel", "parallel")
 
-    @_primitive("s[T].")
+    @primitive("s[T].")
     def bind(self, ivar: IterVar, thread_ivar: IterVar) -> None:
         """Lets the blocks or threads of a GPU run the rounds of a loop, one each.
 
@@ -285,7 +265,7 @@ class Stage:
 
     # -- place
 
-    @_primitive("s[T].")
+    @primitive("s[T].")
     def compute_at(self, parent: Stage, scope: IterVar) -> None:
         """Computes this stage inside a loop of a stage that needs it, just the region needed there.
 
@@ -309,7 +289,7 @@ class Stage:
         parent._loop(scope, "compute_at")
         self.is_inline, self.attach, self.like = False, (parent, scope), None
 
-    @_primitive("s[T].")
+    @primitive("s[T].")
     def compute_with(self, parent: Stage, axis: IterVar, like: Tensor) -> None:
         """Computes a result inside a loop of a stage that does not need it: those elements that are read there of
         `like`, a tensor of its shape.
@@ -330,7 +310,7 @@ class Stage:
         self.compute_at(parent, axis)
         self.like, self.is_stored_at_root = like, True
 
-    @_primitive("s[T].")
+    @primitive("s[T].")
     def compute_inline(self) -> None:
         """Computes each element where it is read, and keeps no array.
 
@@ -348,7 +328,7 @@ class Stage:
             raise InvalidSchedule(f"{self.name} is an output of the schedule and cannot be inlined")
         self.is_inline, self.attach, self.like = True, None, None
 
-    @_primitive("s[T].")
+    @primitive("s[T].")
     def compute_root(self) -> None:
         """Computes this stage as loops of its own, before all that read it: how every stage starts.
 
@@ -361,7 +341,7 @@ class Stage:
         """
         self.is_inline, self.attach, self.like = False, None, None
 
-    @_primitive("s[T].")
+    @primitive("s[T].")
     def set_scope(self, scope: str) -> None:
         """Keeps the region of a stage under compute_at in a memory: "global", "shared", "local" or "register".
 
@@ -375,7 +355,7 @@ class Stage:
         rewriting.check_scope(self.name, scope)
         self.scope = scope
 
-    @_primitive("s[T].")
+    @primitive("s[T].")
     def store_root(self) -> None:
         """Keeps the whole array of a stage under compute_at, so that loops after those it is computed in read it too.
 
@@ -392,7 +372,7 @@ class Stage:
         self.computed("store_root")
         self.is_stored_at_root = True
 
-    @_primitive("s[T].")
+    @primitive("s[T].")
     def store_past_caches(self) -> None:
         """Stores the elements of an output with a hint that nobody reads them soon.
 
@@ -408,7 +388,7 @@ class Stage:
             raise InvalidSchedule(f"{self.name} cannot be stored past the caches: it {why}")
         self.nontemporal = True
 
-    @_primitive("s[T].")
+    @primitive("s[T].")
     def store_within(self, strides: Sequence[int]) -> None:
         """Stores an output in a part of a larger array: neighbours along each axis are `strides` elements apart.
 
@@ -428,7 +408,7 @@ class Stage:
         shape = self.tensor.shape
         return len(shape) if self.window is None else self.window.joint_axes(shape)
 
-    @_primitive("s[T].")
+    @primitive("s[T].")
     def redefine(self, formula: Callable[..., Expr], *tensors: Tensor) -> None:
         """Gives the compute another body, formula(its op, *tensors), of the same axes and with the same values.
 
@@ -439,6 +419,24 @@ class Stage:
         """
         op = self.computed("redefine")
         self.op = op.with_body(as_expr(formula(op, *tensors)))
+
+    @primitive("s[T].")
+    def prefetch(self, tensor: Tensor, axis: IterVar, offset: int) -> None:
+        """Asks memory for what is read of a tensor `offset` rounds of a loop later, evenly over the loops within.
+
+            for (i, 0, 8)             s[T].prefetch(A, i, 1)         for (i, 0, 8)
+              for (k, 0, 64)                                           for (k, 0, 64)
+                T[i] += A[i*64 + k]                                      prefetch A[i*64 + k + 64]
+                                                                         T[i] += A[i*64 + k]
+
+        axis: a loop of this stage or of one that it is computed in; it may be fused with others, also later, and the
+        round that is meant is then the same, whichever thread computes it. The tensor may be read by another stage in
+        that loop. It is a hint: left out where what a round reads is no run of memory, or several of equal length,
+        where sizes are open, on a GPU, and for a tensor that is computed in a loop.
+        """
+        self.computed("prefetch")
+        rewriting.check_prefetch(self, axis, offset)
+        self.prefetches.append((tensor, axis, offset))
 
     # -- what primitives have in common
 
@@ -487,7 +485,7 @@ class Schedule:
         for op in producers_first(outputs):
             if isinstance(op, (ComputeOp, ExternOp)):
                 self.insert(len(self.stages), op)
-        _check_reduce_axes(self.stages)
+        check_reduce_axes(stage.op for stage in self.stages)
 
     def __getattr__(self, name: str) -> Any:
         raise missing("s", name)
@@ -520,7 +518,7 @@ class Schedule:
         self._by_tensor[op.tensor] = stage
         return stage
 
-    @_primitive("s.")
+    @primitive("s.")
     def cache_read(
         self, tensor: Tensor, scope: str, readers: Sequence[Tensor | Operation] | Tensor | Operation
     ) -> Tensor:
@@ -533,7 +531,7 @@ class Schedule:
         """
         return rewriting.cache_read(self, tensor, scope, readers)
 
-    @_primitive("s.")
+    @primitive("s.")
     def cache_write(self, tensor: Tensor, scope: str) -> Tensor:
         """Computes `tensor` in `scope` first; what was its stage then copies the result out.
 
@@ -545,7 +543,7 @@ class Schedule:
         """
         return rewriting.cache_write(self, tensor, scope)
 
-    @_primitive("s.")
+    @primitive("s.")
     def rfactor(self, tensor: Tensor, axis: IterVar, factor_axis: int = 0) -> Tensor:
         """Splits a reduction in two: partial results for each value of the reduce loop `axis`, then their reduction.
 
@@ -582,18 +580,6 @@ def AutoInlineInjective(sch: Schedule) -> None:
     for stage in sch.stages:
         if not stage.op.reduce_axis and not stage.is_output:
             stage.compute_inline()
-
-
-def _check_reduce_axes(stages: Sequence[Stage]) -> None:
-    owner: dict[IterVar, str] = {}
-    for stage in stages:
-        for axis in stage.op.reduce_axis:
-            if axis in owner:
-                raise InvalidExpression(
-                    f"the reduce axis {axis.name} is reduced over by {owner[axis]} and by {stage.name}",
-                    do="make one te.reduce_axis for each compute",
-                )
-            owner[axis] = stage.name
 
 
 def __getattr__(name: str) -> Any:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from renorm.expr.extents import same_extent
 from renorm.expr.nodes import Expr, Load
 from renorm.expr.rewrite import children, same, transform
-from renorm.tir.nodes import Allocate, Buffer, For, Seq, Stmt, Store, expressions
+from renorm.tir.nodes import Allocate, Buffer, For, Prefetch, Seq, Stmt, Store, expressions
 from renorm.tir.nodes import children as parts
 from renorm.tir.nodes import transform as transform_stmt
 
@@ -202,7 +202,7 @@ def _rewrite(s: Stmt, moved: Mapping[Buffer, Buffer]) -> Stmt:
         return done[id(e)][1]
 
     def on_stmt(x: Stmt) -> Stmt | None:
-        if isinstance(x, Store) and x.buffer in moved:
+        if isinstance(x, (Store, Prefetch)) and x.buffer in moved:
             return replace(x, buffer=moved[x.buffer])
         if isinstance(x, Allocate) and x.buffer in moved:
             new = moved[x.buffer]

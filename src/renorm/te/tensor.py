@@ -484,3 +484,16 @@ def producers_first(outputs: Iterable[Operation]) -> list[Operation]:
         opened.add(op)
         stack.extend(t.op for t in reversed(op.input_tensors) if t.op not in opened)
     return list(order)
+
+
+def check_reduce_axes(ops: Iterable[Operation]) -> None:
+    """Raise InvalidExpression where two computes share a reduce axis."""
+    owner: dict[IterVar, str] = {}
+    for op in ops:
+        for axis in op.reduce_axis:
+            if axis in owner:
+                raise InvalidExpression(
+                    f"the reduce axis {axis.name} is reduced over by {owner[axis]} and by {op.name}",
+                    do="make one te.reduce_axis for each compute",
+                )
+            owner[axis] = op.name

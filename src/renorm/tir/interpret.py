@@ -50,6 +50,7 @@ from renorm.tir.nodes import (
     If,
     Kernel,
     Let,
+    Prefetch,
     Produce,
     Seq,
     Stmt,
@@ -202,6 +203,8 @@ class _Source:
                     self._emit(f"yield {next(self._count)}")
             case Store():
                 self._store(s)
+            case Prefetch():
+                self._emit("pass")
             case _:
                 raise TypeError(f"not a statement: {type(s).__name__}")
 

@@ -3,6 +3,7 @@
     kernel ::= kernel name[n(1), m(1, 64), p(3) = n + 2](A: f32[n*m], ...) { s }
     s ::= for (x, e, e) { s }        For: start and extent; kind serial, parallel, vectorized, unrolled, or a GPU axis
         | A[e] = e                   Store, to a flat index; may carry a predicate; may be nontemporal
+        | prefetch A[e]              Prefetch: a hint that the line of this element is read soon
         | let x = e { s }            Let
         | if (e) { s } else { s }    If
         | allocate A[f32 * n] { s }  Allocate: scope global, shared, local, register
@@ -99,6 +100,15 @@ class Store(Stmt):
 
 
 @dataclass(frozen=True, eq=False)
+class Prefetch(Stmt):
+    """The cache line of buffer[index] is read soon. A hint without meaning for values: it is no access, never faults,
+    and its index may lie anywhere."""
+
+    buffer: Buffer
+    index: Expr
+
+
+@dataclass(frozen=True, eq=False)
 class Let(Stmt):
     var: Var
     value: Expr
@@ -190,6 +200,8 @@ def expressions(s: Stmt) -> tuple[Expr, ...]:
             return (s.start, s.extent)
         case Store():
             return (s.index, s.value) if s.predicate is None else (s.index, s.value, s.predicate)
+        case Prefetch():
+            return (s.index,)
         case Let():
             return (s.value,)
         case If():
@@ -216,6 +228,8 @@ def rebuild(s: Stmt, parts: Sequence[Stmt], exprs: Sequence[Expr]) -> Stmt:
         case Store():
             predicate = exprs[2] if s.predicate is not None else None
             return replace(s, index=exprs[0], value=exprs[1], predicate=predicate)
+        case Prefetch():
+            return Prefetch(s.buffer, exprs[0])
         case Let():
             return Let(s.var, exprs[0], parts[0])
         case If():

@@ -44,6 +44,7 @@ from renorm.tir.nodes import (
     If,
     Kernel,
     Let,
+    Prefetch,
     Produce,
     Stmt,
     Store,
@@ -75,6 +76,7 @@ rest: (allocation | axis) block -> bound
     | "produce" NAME _braced -> produce
     | "if" LPAR expression ")" _braced ["else" _braced] -> branch
     | "barrier" "(" NAME ")" -> barrier
+    | "prefetch" buffer "[" expression "]" -> prefetch
     | [NONTEMPORAL] element "=" expression -> store
 loop: KIND "(" variable "," expression "," expression ")"
 let: "let" NAME "=" expression
@@ -139,7 +141,7 @@ class _KernelReader(TextReader):
     kind = "loops"
     grammar = GRAMMAR
     phrases = {
-        "BARRIER ALLOCATE _ATTR IF KIND LBRACE KNOWN LET NONTEMPORAL PRODUCE": "a statement",
+        "BARRIER ALLOCATE _ATTR IF KIND LBRACE KNOWN LET NONTEMPORAL PREFETCH PRODUCE": "a statement",
         "NOT DTYPE KNOWN LPAR MINUS NUMBER": "an expression",
         "OR AND EQUALITY RELATION SUM PRODUCT": "an operator",
         "NOT_FINITE MINUS NUMBER": "a number",
@@ -237,7 +239,7 @@ class _KernelReader(TextReader):
             raise self.unexpected(begin, "a condition", f"an expression of type {condition.dtype}")
         return condition
 
-    produce, barrier = staticmethod(Produce), staticmethod(Barrier)
+    produce, barrier, prefetch = staticmethod(Produce), staticmethod(Barrier), staticmethod(Prefetch)
     NAME = DTYPE = staticmethod(str)
     INTEGER = TextReader.integer
 

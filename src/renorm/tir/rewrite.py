@@ -12,6 +12,7 @@ from renorm.tir.nodes import (
     Buffer,
     For,
     Let,
+    Prefetch,
     Stmt,
     Store,
     children,
@@ -59,6 +60,8 @@ def _copy(s: Stmt, variables: dict[Var, Expr], buffers: dict[Buffer, Buffer]) ->
             predicate = None if s.predicate is None else copied(s.predicate)
             stored = buffers.get(s.buffer, s.buffer)
             return Store(stored, copied(s.index), copied(s.value), predicate, s.nontemporal)
+        case Prefetch():
+            return Prefetch(buffers.get(s.buffer, s.buffer), copied(s.index))
         case _:
             parts = [_copy(c, variables, buffers) for c in children(s)]
             return rebuild(s, parts, [copied(e) for e in expressions(s)])

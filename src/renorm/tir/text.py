@@ -6,6 +6,7 @@
       for (i, 0, 8) {                                parallel, vectorized, unrolled likewise
         produce T {
           for (j, 0, 8) {
+            prefetch X[((i*8) + 16)]
             T[j] = (X[((i*8) + j)]*2f)
           }
         }
@@ -47,6 +48,7 @@ from renorm.tir.nodes import (
     If,
     Kernel,
     Let,
+    Prefetch,
     Produce,
     Seq,
     Stmt,
@@ -56,7 +58,7 @@ from renorm.tir.nodes import (
     walk,
 )
 
-WORDS = frozenset({"kernel", "for", "if", "else", "let", "allocate", "barrier", "produce", "nontemporal"})
+WORDS = frozenset({"kernel", "for", "if", "else", "let", "allocate", "barrier", "produce", "nontemporal", "prefetch"})
 RESERVED = WORDS | {"true", "false", "select", "ramp", *PREFIX, *KINDS, *INTRINSICS, *dtypes.BY_NAME}
 _Named = Union[Var, Source]
 
@@ -103,7 +105,7 @@ def _free(s: Stmt) -> list[_Named]:
                 bound.add(id(var))
             case Allocate(buffer=buffer):
                 bound.add(id(buffer))
-            case Store(buffer=buffer):
+            case Store(buffer=buffer) | Prefetch(buffer=buffer):
                 used[id(buffer)] = buffer
             case _:
                 pass
@@ -200,6 +202,8 @@ class _Printer:
                 index = access_text(self.expr(s.index), s.predicate, self.name)
                 word = "nontemporal " if s.nontemporal else ""
                 self.line(depth, f"{word}{self.name(s.buffer)}[{index}] = {self.expr(s.value)}")
+            case Prefetch():
+                self.line(depth, f"prefetch {self.name(s.buffer)}[{self.expr(s.index)}]")
             case Let():
                 value = self.expr(s.value)
                 with self.scope((s.var,)):

@@ -36,6 +36,7 @@ from renorm.tir.nodes import (
     If,
     Kernel,
     Let,
+    Prefetch,
     Stmt,
     Store,
     children,
@@ -140,6 +141,10 @@ class _Checker:
                 self._bound.discard(id(s.buffer))
             case Store():
                 self._store(s, scope)
+            case Prefetch():
+                if id(s.buffer) not in self._bound:
+                    self.problems.append(f"{s.buffer.name} is prefetched where nothing allocates it")
+                self._accesses(s.index, scope)
             case _:
                 for c in children(s):
                     self._stmt(c, scope)

@@ -20,7 +20,7 @@ from renorm.expr.nodes import (
     Select,
 )
 from renorm.expr.rewrite import walk
-from renorm.tir.nodes import Allocate, Buffer, For, If, Let, Stmt, Store, expressions
+from renorm.tir.nodes import Allocate, Buffer, For, If, Let, Prefetch, Stmt, Store, expressions
 
 _OF_BOOLS = ("min", "max")  # arithmetic that conditions may take part in: "any" and "all" as reductions
 
@@ -51,6 +51,10 @@ def type_problems(s: Stmt) -> Iterator[str]:
             if s.value.lanes != s.index.lanes:
                 yield f"store to {s.buffer.name}: the index has {s.index.lanes} lanes, the value {s.value.lanes}"
             yield from _access(s.buffer.name, s.index, s.predicate)
+        case Prefetch():
+            yield from _access(s.buffer.name, s.index, None)
+            if s.index.lanes != 1:
+                yield f"prefetch of {s.buffer.name}: the index has {s.index.lanes} lanes"
         case Allocate():
             if dtypes.itemsize(s.buffer.dtype) <= 0:
                 yield f"{s.buffer.name} has elements of no size"

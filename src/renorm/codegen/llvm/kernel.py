@@ -26,6 +26,7 @@ from renorm.tir.nodes import (
     If,
     Kernel,
     Let,
+    Prefetch,
     Produce,
     Seq,
     Stmt,
@@ -182,6 +183,8 @@ class _PhaseEmitter:
                 self.statement(s.body)
             case Store():
                 self._store(s)
+            case Prefetch():
+                self.x.memory.prefetch(self.x.memory.places[s.buffer], s.index)
             case For():
                 self._for(s)
             case If():
@@ -285,7 +288,7 @@ def _buffers(phase: Phase) -> set[object]:
     used = set[object]()
     pending: list[Expr] = []
     for s in walk(phase.body):
-        if isinstance(s, (Store, Allocate)):
+        if isinstance(s, (Store, Allocate, Prefetch)):
             used.add(s.buffer)
         pending.extend(expressions(s))
     while pending:

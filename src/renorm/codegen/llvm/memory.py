@@ -212,6 +212,11 @@ class Memory:
         )
         return f"{t} align {place.align} {pointers.text}"
 
+    def prefetch(self, place: Storage, index: Expr) -> None:
+        """Ask for the cache line of an element, to keep it in all caches."""
+        address = self._indices.address(place.pointer, place.element, self._indices.linear(index))
+        self._f.effect(f"call void @llvm.prefetch.p0(ptr {address.text}, i32 0, i32 3, i32 1)")
+
     # stores ----------------------------------------------------------------------------------------------------------
 
     def store(self, place: Storage, index: Expr, value: Value, mask: Value | None, nontemporal: bool = False) -> None:

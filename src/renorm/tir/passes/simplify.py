@@ -16,6 +16,7 @@ from renorm.tir.nodes import (
     If,
     Kernel,
     Let,
+    Prefetch,
     Produce,
     Seq,
     Stmt,
@@ -52,6 +53,8 @@ def _simplified(s: Stmt, scope: Scope, simple: Simplifier) -> Stmt:
                     return NOTHING
                 predicate = None
             return Store(s.buffer, simple(s.index), simple(s.value), predicate, s.nontemporal)
+        case Prefetch():
+            return Prefetch(s.buffer, simple(s.index))
         case For():
             return _loop(s, scope, simple)
         case If():

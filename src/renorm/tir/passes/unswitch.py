@@ -6,11 +6,13 @@ without a branch round each row of a tile, all rows use a vector that is loaded 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from renorm.expr.bounds import is_exact
 from renorm.expr.linear import difference, slope
 from renorm.expr.nodes import Binary, Const, Expr, Var, all_of
 from renorm.expr.rewrite import conjuncts, depends_on, loads, substitute
-from renorm.tir.nodes import For, If, Kernel, Stmt, children, constant, expressions, rebuild
+from renorm.tir.nodes import For, If, Kernel, Prefetch, Seq, Stmt, children, constant, expressions, rebuild, seq
 from renorm.tir.rewrite import fresh_copy
 
 
@@ -21,16 +23,25 @@ def unswitch(kernel: Kernel) -> Kernel:
 
 def _visit(s: Stmt) -> Stmt:
     match s:
-        case For(kind="serial", body=For(kind="unrolled", body=If(otherwise=None) as branch) as rows):
-            found = _for_all(branch.condition, rows, s.var)
-            if found is not None:
-                whole, own = found
-                of_row = If(all_of(*own), branch.then) if own else branch.then
-                of_tile = For(rows.var, rows.start, rows.extent, rows.kind, of_row)
-                return If(all_of(*whole), fresh_copy(For(s.var, s.start, s.extent, s.kind, of_tile)), s)
+        case For(kind="serial"):
+            *before, last = s.body.stmts if isinstance(s.body, Seq) and s.body.stmts else (s.body,)
+            match last:
+                case For(kind="unrolled", body=If(otherwise=None) as branch) as rows if _are_hints(before):
+                    found = _for_all(branch.condition, rows, s.var)
+                    if found is not None:
+                        whole, own = found
+                        of_row = If(all_of(*own), branch.then) if own else branch.then
+                        of_tile = seq([*before, For(rows.var, rows.start, rows.extent, rows.kind, of_row)])
+                        return If(all_of(*whole), fresh_copy(For(s.var, s.start, s.extent, s.kind, of_tile)), s)
+                case _:
+                    pass
         case _:
             pass
     return rebuild(s, [_visit(c) for c in children(s)], expressions(s))
+
+
+def _are_hints(stmts: Sequence[Stmt]) -> bool:
+    return all(isinstance(s, Prefetch) for s in stmts)
 
 
 def _for_all(condition: Expr, rows: For, round_: Var) -> tuple[list[Expr], list[Expr]] | None:

@@ -15,10 +15,11 @@ from renorm.core.errors import InvalidSchedule
 from renorm.expr.linear import INDEX_TYPES, Linear, expression, linear, one_of_each
 from renorm.expr.nodes import Binary, Broadcast, Call, Cast, Const, Expr, Load, Not, Ramp, Select, Var
 from renorm.expr.rewrite import children as parts_of
-from renorm.expr.rewrite import key
+from renorm.expr.rewrite import key, substitute
 from renorm.expr.rewrite import rebuild as rebuild_expr
 from renorm.expr.rewrite import walk as walk_expr
 from renorm.tir.nodes import (
+    NOTHING,
     Allocate,
     Barrier,
     Buffer,
@@ -26,6 +27,7 @@ from renorm.tir.nodes import (
     If,
     Kernel,
     Let,
+    Prefetch,
     Produce,
     Seq,
     Stmt,
@@ -206,6 +208,9 @@ class _Vectorizing:
                 return self._branch(s, mask)
             case Store():
                 return self._store(s, mask)
+            case Prefetch():  # of the first lane's line, which is mostly that of all
+                index = substitute(s.index, {self._x: self._start})
+                return NOTHING if self._varies(index) else Prefetch(s.buffer, index)
             case _:
                 raise _StaysSerial(f"{type(s).__name__} inside")
 
