@@ -100,7 +100,9 @@ def test_where_all_spill_the_least_is_taken_and_reported(tiled: Callable[[Rows],
 
 @pytest.mark.usefixtures("cached")
 def test_the_cache_gives_what_was_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu_products, "choose_tile", lambda pixels, vectors, registers, **_: Tile(registers + 2, 1))
+    monkeypatch.setattr(
+        cpu_products, "choose_tile", lambda pixels, vectors, machine, **_: (Tile(machine.registers + 2, 1), 1.0)
+    )
     cold = renorm.compile(product())
     assert (cold.report.code.compiled, cold.report.code.refused) == (1, 1)
     warm = renorm.compile(product())

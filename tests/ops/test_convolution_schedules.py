@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from renorm.ops.conv import Conv
 from renorm.ops.conv_transpose import ConvTranspose
 from renorm.ops.schedules import cpu_transposed, tiles
 from renorm.targets import find
+from renorm.tir.nodes import For, If, walk
 from renorm.tir.passes import prepare
 from renorm.topi import layout
 from renorm.topi.layout import Blocking
@@ -231,6 +233,29 @@ def test_padded_sums_over_blocks(
     assert "padded" not in str(c.lowered(HOST)[0])
     expected = c.by_torch()
     np.testing.assert_allclose(c.run(), expected, rtol=0, atol=2e-5 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("shape", [(1, 2, 7, 7), (2, 1, 5, 9), (3, 2, 1, 1), (1, 3, 13, 3), (2, 2, 2, 3, 5)])
+@pytest.mark.parametrize("vectors", [1, 2, 7, 9])
+def test_tiles_of_pixels_do_not_end_with_rows(shape: tuple[int, ...], vectors: int) -> None:
+    """The last tile of a plane has fewer pixels, and the last group of vectors may have fewer."""
+    batch, blocks, *plane = shape
+    c = case("conv", (batch, blocks * LANES, *plane), vectors * LANES, (1,) * len(plane), reads=True, writes=True)
+    expected = c.by_torch()
+    np.testing.assert_allclose(c.run(), expected, rtol=0, atol=2e-5 * np.abs(expected).max())
+    joined = ".".join(f"i{d}" for d in range(2, 2 + len(plane)))
+    assert f"({joined}, 0, " in str(c.lowered(HOST)[0]) or prod(plane) == 1
+
+
+def test_no_condition_stands_in_sums_of_pixels() -> None:
+    """66 tiles of 49 pixels in 5 groups: threads share tiles, of which the last of a plane is shorter."""
+    target = find("llvm -mtriple=x86_64-linux-gnu -mcpu=haswell")
+    c = case("conv", (1, 64, 56, 56), 40, (1, 1), reads=True, writes=True)
+    kernel = prepare(c.lowered(target)[0])
+    sums = [s for s in walk(kernel.body) if isinstance(s, For) and s.kind == "serial"]
+    assert sums
+    assert not any(isinstance(x, If) for s in sums for x in walk(s.body))
+    assert compile_kernel(c.lowered(target)[0], target).spills == 0
 
 
 @pytest.mark.parametrize("channels", [(24, 24), (40, 40), (24, 56), (16, 40), (40, 16)])

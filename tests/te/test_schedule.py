@@ -202,6 +202,23 @@ def test_cache_read() -> None:
     assert s[t].op.input_tensors == (copy,)
 
 
+def test_joined_axes_are_cut_across_rows() -> None:
+    x = te.placeholder((4, 3, 5), name="X")
+    k = te.reduce_axis((0, 4), "k")
+    y = te.compute((3, 5), lambda i, j: te.sum(x[k, i, j], axis=k), name="Y")
+    s = te.create_schedule(y.op)
+    tile = s.cache_write(y, "local", joined=2)
+    assert s[tile].op.axis[0].extent == 15
+    whole = s[y].fuse(*y.op.axis)
+    outer, _ = s[y].split(whole, factor=5)
+    s[tile].compute_at(s[y], outer)
+    text = loops(s, x, y)
+    assert "for (i.j.fused.outer, 0, 3)" in text
+    assert "allocate Y.local[float32 * 5]" in text
+    with pytest.raises(InvalidSchedule, match="joined=3, but it has 2 axes"):
+        te.create_schedule(y.op).cache_write(y, "local", joined=3)
+
+
 def test_cache_write_takes_over_the_reduction() -> None:
     a, c = product()
     s = te.create_schedule(c.op)

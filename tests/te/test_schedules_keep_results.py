@@ -281,7 +281,9 @@ def draw_schedule(draw: Any, p: Program, outputs: list[te.Tensor], gpu: bool) ->
             label=f"new stage at {stage.name}",
         ):
             case "cache_write":
-                s.cache_write(stage.tensor, draw(st.sampled_from(["register", "local", "global"]), label="scope"))
+                joined = draw(st.integers(1, max(1, len(stage.op.axis))), label="joined")
+                scope = draw(st.sampled_from(["register", "local", "global"]), label="scope")
+                s.cache_write(stage.tensor, scope, joined)
             case "cache_read" if stage.op.input_tensors:
                 source = draw(st.sampled_from(stage.op.input_tensors), label="source")
                 readers = [other.tensor for other in s.stages if source in other.op.input_tensors]

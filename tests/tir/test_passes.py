@@ -238,6 +238,31 @@ def test_what_rounds_or_elements_decide_stays_with_each_row(condition: str) -> N
     assert all(sum(isinstance(x, If) for x in walk(s.body)) for s in walk(prepared.body) if isinstance(s, For))
 
 
+@pytest.mark.parametrize(
+    ("condition", "versions"),
+    [
+        ("(p % 7)*3 + i < 20", 2),  # the last tile of a row
+        ("(p % 7)*3 + i >= 1", 2),  # the first one
+        ("((p % 7)*3 + i < 20) && ((p // 7)*2 + i < 28)", 4),  # of rows and of groups
+        ("(p + k) % 7 + i < 7", 1),
+    ],
+)
+def test_sums_of_whole_tiles_have_no_condition_on_fused_loops(condition: str, versions: int) -> None:
+    add = f"if ({condition}) {{ sum[i] = sum[i] + X[p*4 + i]*W[k] }}"
+    kernel = body_of(f"""parallel (p, 0, 98) {{
+        // attr [sum] storage_scope = "register"
+        allocate sum[float32 * 3]
+        unrolled (i, 0, 3) {{ sum[i] = 0f }}
+        for (k, 0, 4) {{ unrolled (i, 0, 3) {{ {add} }} }}
+        unrolled (i, 0, 3) {{ Y[p*3 + i] = sum[i] }}
+    }}""")
+    cut = partition(kernel)
+    check_same(kernel, cut)
+    sums = [s for s in walk(cut.body) if isinstance(s, For) and s.kind == "serial"]
+    assert len(sums) == versions
+    assert sum(not any(isinstance(x, If) for x in walk(s.body)) for s in sums) == (versions > 1)
+
+
 @pytest.mark.parametrize("hint", ["", "prefetch X[p*4 + 256]"])
 @pytest.mark.parametrize("condition", ["p + i*2 < w", "(i >= 1) && (p + i*2 < w)", "(i < 2) && (p + i*2 < w)"])
 def test_an_open_extent_alone_decides_about_whole_tiles(condition: str, hint: str) -> None:

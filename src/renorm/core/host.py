@@ -39,9 +39,13 @@ def host_cpu() -> str:
 
 
 @cache
-def host_cache_bytes() -> int:
-    """Return the bytes of the first core's second-level cache; 0 where they are not known."""
-    text = read("/sys/devices/system/cpu/cpu0/cache/index2/size") or ""
+def host_cache_bytes(level: int) -> int:
+    """Return the bytes that the first CPU has of a cache of data, an even part of one that several share; 0 where they
+    are not known."""
+    folder = f"/sys/devices/system/cpu/cpu0/cache/index{level if level > 1 else 0}"
+    text, shared = read(f"{folder}/size") or "", read(f"{folder}/shared_cpu_list") or "0"
     units = {"K": 1 << 10, "M": 1 << 20}
     number, unit = (text[:-1], units[text[-1]]) if text[-1:] in units else (text, 1)
-    return int(number) * unit if number.isdigit() else 0
+    ranges = [part.split("-") for part in shared.split(",")]
+    cpus = sum(int(ends[-1]) - int(ends[0]) + 1 for ends in ranges)
+    return int(number) * unit // cpus if number.isdigit() else 0

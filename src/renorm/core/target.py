@@ -13,6 +13,13 @@ from renorm.core.host import host_cache_bytes, host_flags
 
 _AVX512 = {"avx512f", "avx512dq", "avx512bw", "avx512vl"}  # what kernels of 64-byte vectors use, to LLVM and to Linux
 
+# Bytes of second-level cache of one core, by LLVM's names, where they are not what `Target.cache_bytes` says of others
+_CACHES = {
+    **dict.fromkeys(("znver1", "znver2", "znver3"), 512 << 10),
+    "icelake-server": 1280 << 10,
+    **dict.fromkeys(("sapphirerapids", "emeraldrapids", "graniterapids"), 2 << 20),
+}
+
 
 @dataclass(frozen=True)
 class Target:
@@ -79,9 +86,9 @@ class Target:
 
     @property
     def cache_bytes(self) -> int:
-        """Bytes of second-level cache of one core: the host's, as Linux tells it, and otherwise what servers with such
-        vectors have at least."""
-        own = host_cache_bytes() if self.is_host else 0
+        """Bytes of second-level cache of one core: the host's, as Linux tells it, those of a CPU by its name, and
+        otherwise what servers with such vectors have at least."""
+        own = host_cache_bytes(2) if self.is_host else _CACHES.get(self.cpu, 0)
         return own or (1 << 20 if self.vector_bytes == 64 else 1 << 18)
 
     def lanes(self, dtype_bytes: int) -> int:

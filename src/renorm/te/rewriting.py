@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from renorm.core.errors import InvalidSchedule
@@ -56,16 +57,30 @@ def cache_read(
     return copy
 
 
-def cache_write(s: Schedule, tensor: Tensor, scope: str) -> Tensor:
+def cache_write(s: Schedule, tensor: Tensor, scope: str, joined: int = 1) -> Tensor:
     check_scope(f"cache_write of {tensor.name}", scope)
     stage = s[tensor]
     old = stage.computed("cache_write")
     _check_untouched("cache_write", stage)
-    axis = [IterVar(a.name, a.extent, "data") for a in old.axis]
-    body = substitute(old.body, {a.var: b.var for a, b in zip(old.axis, axis, strict=True)})
-    cached = ComputeOp(f"{old.name}.{scope}", axis, body, old.tag, old.attrs).tensor
+    if not 1 <= joined <= max(1, len(old.axis)):
+        raise InvalidSchedule(f"cache_write of {old.name}: joined={joined}, but it has {len(old.axis)} axes")
+    apart, whole = old.axis[: len(old.axis) - joined], old.axis[len(old.axis) - joined :]
+    axis = [IterVar(a.name, a.extent, "data") for a in apart]
+    values: dict[Var, Expr] = {a.var: b.var for a, b in zip(apart, axis, strict=True)}
+    indices: list[Expr] = [a.var for a in apart]
+    if whole:
+        axis.append(IterVar(".".join(a.name for a in whole), prod(a.extent for a in whole), "data"))
+        place, index = axis[-1].var, whole[0].var
+        for a in whole[1:]:
+            index = index * a.extent + a.var
+        indices.append(index)
+        for a in reversed(whole[1:]):
+            values[a.var] = place % max(1, a.extent)
+            place = place // max(1, a.extent)
+        values[whole[0].var] = place
+    cached = ComputeOp(f"{old.name}.{scope}", axis, substitute(old.body, values), old.tag, old.attrs).tensor
     s.insert(s.stages.index(stage), _compute_op(cached)).scope = scope
-    stage.op = old.with_body(Load(cached, [a.var for a in old.axis]))
+    stage.op = old.with_body(Load(cached, indices))
     stage.leaf_iter_vars = list(old.axis)
     return cached
 

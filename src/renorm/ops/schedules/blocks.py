@@ -5,6 +5,8 @@ what it takes.
 
 from __future__ import annotations
 
+from math import prod
+
 from renorm.core.dims import is_static, static
 from renorm.core.target import Target
 from renorm.graph.ir import Node
@@ -74,7 +76,8 @@ def finished_tile(node: Node, target: Target) -> tuple[int, ...] | None:
         return cpu_tiles.rows(shape, lanes, cpu_depthwise.rows_of(shape[2:], strides, lanes))
     if products.vector_lanes(shape[1], group, lanes) < lanes:
         return None  # groups begin within blocks of channels, so that tiles of groups hold halves of blocks
-    return cpu_tiles.rows(shape, lanes * products.register_tile(shape, group, lanes, target).vectors)
+    depth = prod(static(w.shape[1:]))
+    return cpu_tiles.rows(shape, lanes * products.register_tile(shape, group, depth, lanes, target).vectors)
 
 
 def copies(node: Node) -> bool:

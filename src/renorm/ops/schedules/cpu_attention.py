@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from math import prod
 
 from renorm import te
+from renorm.core.machine import Machine
 from renorm.core.target import Target
 from renorm.expr.nodes import Binary, Var
 from renorm.ops.schedules import cpu_injective, cpu_reduction, structure
@@ -100,7 +101,7 @@ class _Attention:
         *lead, row, column = self.axes
         keys, rows = powers.shape[-2:]
         vectors = -(-rows // lanes)
-        beside = choose_tile(keys, vectors, self.target.vector_registers, is_ragged=True)
+        beside, _ = choose_tile(keys, vectors, Machine.of(self.target), is_ragged=True)
         times = self._times(prod(mixed.shape[:-2]), vectors, beside.vectors, keys)
         block, row = s[out].split(row, factor=times * beside.vectors * lanes)
         whole = self._tiles([*lead, block], row, column, min(rows, times * beside.vectors * lanes))
@@ -154,7 +155,7 @@ class _Attention:
     def _tiles(self, order: list[te.IterVar], row: te.IterVar, column: te.IterVar, rows: int) -> te.IterVar:
         """Loops over tiles of the result, in which sums of values stay in registers. Gives the loop around blocks."""
         s, out, mixed, lanes = self.s, self.out, self.stages[MIXED], self.lanes
-        tile = choose_tile(rows, -(-mixed.shape[-1] // lanes), self.target.vector_registers, most=MANY)
+        tile, _ = choose_tile(rows, -(-mixed.shape[-1] // lanes), Machine.of(self.target), most=MANY)
         beside, row = s[out].split(row, factor=tile.pixels)
         group, column = s[out].split(column, factor=tile.vectors * lanes)
         vector, lane = s[out].split(column, factor=lanes)

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from math import prod
 
 from renorm import te
+from renorm.core.machine import Machine
 from renorm.core.target import Target
 from renorm.ops.schedules import cpu_injective, products, structure, tiles
 from renorm.ops.schedules.cpu_tiles import Statistics
@@ -107,7 +108,11 @@ def _over_channels(
     n, block, *spatial, lane = list(s[tail].op.axis)
     is_half = main.op.reduce_axis[0].extent == tiles.HALF == lanes // 2
     registers = target.vector_registers
-    width = tiles.choose_tile(main.shape[-1], 1, registers).pixels if is_half else choose_tile(main, -1, registers)
+    width = (
+        tiles.choose_tile(main.shape[-1], 1, Machine.of(target))[0].pixels
+        if is_half
+        else choose_tile(main, -1, registers)
+    )
     row, pixel = s[tail].split(spatial[-1], factor=width)
     strips, rows = _strips(s, tail, spatial, rows_per_strip(main, lanes))
     order = [n, block, *strips]

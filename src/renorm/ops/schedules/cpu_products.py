@@ -15,6 +15,7 @@ from math import prod
 
 from renorm import te
 from renorm.core.dtypes import itemsize
+from renorm.core.machine import Machine
 from renorm.core.target import Target
 from renorm.ops.schedules import cpu_injective, structure
 from renorm.ops.schedules.cpu_tiles import Statistics
@@ -23,8 +24,10 @@ from renorm.ops.schedules.products import (
     depth,
     fills_vectors,
     groups_of,
+    is_pointwise,
     register_tile,
     sum_loops,
+    terms,
     vector_lanes,
 )
 from renorm.ops.schedules.tiles import choose_tile
@@ -64,9 +67,15 @@ def product(
 def _blocks_of_channels(
     s: te.Schedule, main: te.Tensor, tail: te.Tensor, target: Target, lanes: int, statistics: Statistics | None
 ) -> None:
-    """The result goes out in blocks of channels, so the tile of registers is what memory holds."""
+    """The result goes out in blocks of channels, so the tile of registers is what memory holds. Where each pixel is
+    made of one, a tile need not end where a row does."""
     n, block, *spatial, lane = list(s[tail].op.axis)
-    tile = register_tile(main.shape, groups_of(main), lanes, target)
+    if statistics is None and is_pointwise(main) and not any(s.open_axes(main)[2:]):
+        own, main = main, s.cache_write(main, "register", joined=len(spatial))
+        s[own].compute_inline()
+        spatial = [cpu_injective.fuse(s, tail, spatial)]
+    is_ragged = statistics is None and groups_of(main) == 1
+    tile = register_tile(main.shape, groups_of(main), terms(main), lanes, target, is_ragged)
     width = vector_lanes(main.shape[1], groups_of(main), lanes)
     if width < lanes:
         half, lane = s[tail].split(lane, factor=width)
@@ -80,7 +89,7 @@ def _blocks_of_channels(
         around = statistics.loops(s, tile.vectors * lanes, lanes)
         statistics.share(s, tail, [around.sample, around.group, *around.tiles])
     else:
-        order = _share(s, tail, order, tail.shape[-2] % tile.pixels > 0)
+        order = _share(s, tail, order, main.shape[-1] % tile.pixels > 0)
     s[main].set_scope("register")
     s[main].compute_at(s[tail], order[-1])
     summed = blocks_summed(main)
@@ -128,7 +137,7 @@ def _vectors_over_channels(
     pixels = tail.shape[pixel] if pixel is not None else 1
     vectors = _vectors(accumulator, channel, lanes)
     is_ragged = channel == len(axes) - 1 and _shares_lines(tail, lanes, target)
-    tile = choose_tile(pixels, vectors, target.vector_registers, is_ragged=is_ragged)
+    tile, _ = choose_tile(pixels, vectors, Machine.of(target), depth=terms(accumulator), is_ragged=is_ragged)
     outer, inside = s[tail].split(axes[channel], factor=tile.vectors * lanes)
     rest = [a for i, a in enumerate(axes) if i not in (channel, pixel)]
     order = [*rest[:1], outer, *rest[1:]]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from math import gcd, prod
 
 from renorm import te
+from renorm.core.machine import Machine
 from renorm.core.target import Target
 from renorm.ops.schedules import structure, tiles
 from renorm.ops.schedules.tiles import Tile, choose_tile
@@ -58,16 +59,32 @@ def groups_of(main: te.Tensor) -> int:
     return int((main.op.attrs or {}).get("groups", 1))
 
 
-def register_tile(shape: Sequence[int], groups: int, lanes: int, target: Target) -> Tile:
-    """The tile of registers of a result [N, C, *S] in blocks of channels."""
+def is_pointwise(main: te.Tensor) -> bool:
+    """Return whether every pixel of a plane is made of the pixel at its own place alone."""
+    window = main.op.reduce_axis[1:]
+    is_alone = main.op.tag == "conv" and all(a.extent == 1 for a in window)
+    return is_alone and len(window) > 1 and set(main.op.attrs["strides"]) == {1}
+
+
+def register_tile(
+    shape: Sequence[int], groups: int, depth: int, lanes: int, target: Target, is_ragged: bool = False
+) -> Tile:
+    """The tile of registers of a result [N, C, *S] in blocks of channels, whose sums have `depth` terms. is_ragged:
+    whether the last vectors may be fewer."""
     width = vector_lanes(shape[1], groups, lanes)
-    most = None if width == lanes else tiles.MANY
-    return choose_tile(shape[-1], -(-shape[1] // groups // width), target.vector_registers, most=most)
+    most, vectors = None if width == lanes else tiles.MANY, -(-shape[1] // groups // width)
+    machine = Machine.of(target)
+    return choose_tile(shape[-1], vectors, machine, depth=depth, most=most, is_ragged=is_ragged, is_cut=True)[0]
 
 
 def depth(tail: te.Tensor) -> int:
     """Terms of the sum for one element."""
     for t in structure.stages([tail]):
         if t.op.tag in MAIN_TAGS and isinstance(t.op, te.ComputeOp):
-            return prod(a.extent for a in t.op.reduce_axis)
+            return terms(t)
     return 1
+
+
+def terms(main: te.Tensor) -> int:
+    """Return how many products each of its elements is the sum of."""
+    return prod(a.extent for a in main.op.reduce_axis)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import inf
+
+from renorm.core.machine import Machine
 
 # Of a typical extent, at which tiles along an open one are compared: a tile that just fills the typical one may compute
 # most of its elements in vain at others
@@ -21,39 +24,55 @@ class Tile:
 
 
 HALF = 8  # elements of 32 bytes
-MANY = 7  # vectors beside each other, where few pixels are enough
+WIDE = 4  # vectors beside each other: weights come from the second-level cache, numbers from the first
+MANY = 7  # where few pixels are enough: numbers are expensive to spread with 16 registers, and halves begin two a cycle
+RAGGED = 1.03  # times as much a tile may cost whose code needs no version for the last pixels, or vectors
+# Of a product, what a load costs that is hidden, as it leaves less to spare; and times as much a load of weights, from
+# beyond the first-level cache
+LOADED, WEIGHT = 0.05, 2.0
 
 
 def choose_tile(
     pixels: int,
     vectors: int,
-    registers: int,
-    weight: float = 2.0,
+    machine: Machine,
+    *,
+    depth: int = 1,
     most: int | None = None,
     is_ragged: bool = False,
-) -> Tile:
-    """The tile with the least padded work, then the fewest loads per FMA, whose accumulators and operands fit the
-    registers.
+    is_cut: bool = False,
+) -> tuple[Tile, float]:
+    """Return the tile that takes the fewest cycles for all pixels and vectors, then the fewest loads, whose
+    accumulators and operands fit the registers; and what a product costs then, 1 where nothing is lost.
 
     pixels: extent that R cuts; vectors: extent in vectors, which N divides, unless the last tile may be ragged. R*N
-    accumulators and N weights are live, and one register is left for the spread number. weight: what a load of weights,
-    from beyond the first-level cache, costs beside that of a spread number. most: vectors, other than the target asks
-    for.
+    accumulators and N weights are live, and one register is left for the spread number. depth: steps of a sum. most:
+    vectors, other than the machine asks for. is_cut: whether the last tile computes its own pixels alone.
     """
-    best, cost = Tile(1, 1), float("inf")
-    # many vectors leave few pixels, which pays only where numbers are expensive to spread
-    most = most or (MANY if _spreads_apart(registers) else 4)
+    best, cost, registers = Tile(1, 1), inf, machine.registers
+    most = most or (MANY if registers <= 16 else WIDE)
     for n in range(1, min(vectors, most) + 1):
         if vectors % n and not is_ragged:
             continue
         for r in range(1, min(pixels, registers - 2) + 1):
             if r * n + n + 1 > registers or (n > 1 and r * n > registers * 13 // 16):
                 continue
-            padded = -(-pixels // r) * r / pixels * -(-vectors // n) * n / vectors
-            now = padded * _cycles(r, n, registers) + 0.05 * (r + weight * n) / (r * n)
+            cycles = sum(
+                a * b * machine.step(rows, wide, wide * machine.vector_bytes * depth)
+                for a, rows in _parts(pixels, r, is_cut)
+                for b, wide in _parts(vectors, n, is_cut)
+            )
+            now = cycles * machine.products / (pixels * vectors) + LOADED * (r + WEIGHT * n) / (r * n)
+            now *= RAGGED ** (is_cut and (vectors % n > 0) + (pixels % r > 0))
             if now < cost:
                 best, cost = Tile(r, n), now
-    return best
+    return best, cost
+
+
+def _parts(extent: int, tile: int, is_cut: bool) -> list[tuple[int, int]]:
+    """How many tiles of which length an extent has."""
+    whole, rest = divmod(extent, tile)
+    return [(whole, tile), *([(1, rest if is_cut else tile)] if rest else [])]
 
 
 def extents(typical: int, factors: int = 1) -> list[int]:
@@ -69,18 +88,3 @@ def pieces(extent: int, tile: int) -> Iterator[tuple[int, int]]:
     yield whole, tile
     if rest:
         yield 1, min(n for n in lengths(tile) if n >= rest)
-
-
-def _spreads_apart(registers: int) -> bool:
-    """Return whether a number is spread by an instruction of its own, as with AVX2, which has 16 registers; otherwise
-    FMAs do it themselves."""
-    return registers <= 16
-
-
-def _cycles(r: int, n: int, registers: int) -> float:
-    """Of one step of the sum, beside what its FMAs alone take. Two loads and two FMAs start per cycle, and not much
-    more than three instructions of all. Below 9 accumulators the latency of an FMA shows, below 3 pixels that weights
-    come from the second-level cache."""
-    loads = (r + n) / (r * n)
-    begun = 0.6 * (1 + loads) if _spreads_apart(registers) else 0.0
-    return max(1.0, loads, begun) * max(1.0, 9 / (r * n)) * (1.1 if r < 3 else 1.0)

@@ -3,7 +3,8 @@
 A condition inside a loop begins or ends to hold for all values of the loops within: at the ragged end of a split axis,
 at the border of padding, between the parts of a concatenation. There the loop is cut in two. Conditions of `if`, of
 predicates, of if_then_else and of select count alike; what a cut decides disappears, so the middle part carries no
-condition. A parallel loop is not cut, for that would part its threads: it chooses between versions of its body.
+condition. A parallel loop is not cut, for that would part its threads: it chooses between versions of its body, by its
+variable x or, where loops were fused, by that of the inner one, x % n.
 Where extents are open, so are the places of cuts: n // 8 is where the last tile of 8 becomes ragged.
 """
 
@@ -18,7 +19,7 @@ from renorm.core.spans import is_finite
 from renorm.expr.bounds import Intervals, is_exact
 from renorm.expr.linear import Linear, expression
 from renorm.expr.nodes import Binary, Call, Const, Expr, Load, Not, OpenVar, Select, Var, all_of, cast
-from renorm.expr.rewrite import key, variables
+from renorm.expr.rewrite import key, loads, variables
 from renorm.expr.rewrite import walk as walk_expr
 from renorm.tir.nodes import (
     For,
@@ -58,9 +59,9 @@ class _Partition:
 
     def visit(self, s: Stmt, scope: Scope) -> Stmt:
         if isinstance(s, For):
-            ends = self._ends(s, scope)
-            if len(ends) > 2 and s.kind == "parallel":
-                return For(s.var, s.start, s.extent, s.kind, self._choice(s, ends, scope.inside(s)))
+            if s.kind == "parallel":
+                return For(s.var, s.start, s.extent, s.kind, self._versions(s, scope))
+            ends = self._ends(s, s.var, s.extent, scope)
             if len(ends) > 2:
                 return self._cut(s, ends, scope)
         return self._inside(s, scope)
@@ -88,26 +89,41 @@ class _Partition:
         # its own conditions are settled, those of the loops within are not
         return self._inside(part, scope) if isinstance(part, For) else self.visit(part, scope)
 
-    def _choice(self, s: For, ends: Sequence[Expr], scope: Scope) -> Stmt:
+    def _versions(self, s: For, scope: Scope) -> Stmt:
+        """The body of a parallel loop, in versions for values of its variable x and of what conditions ask of x."""
+        for x, extent in [(s.var, s.extent), *_asked_of_alone(s, scope)]:
+            ends = self._ends(s, x, extent, scope)
+            if len(ends) > 2:
+                return self._choice(s, x, ends, scope)
+        return self.visit(s.body, scope.inside(s))
+
+    def _choice(self, s: For, x: Expr, ends: Sequence[Expr], scope: Scope) -> Stmt:
         """The version of the body that fits x: if (x < m) { first } else { ... }."""
         low, high, *others = ends
-        inside = scope.within(s.var, low, high)
-        body = self.visit(simplify_stmt(fresh_copy(s.body), inside), inside)
+        if isinstance(x, Var):
+            inside = scope.inside(s).within(x, low, high)
+            body = self.visit(simplify_stmt(fresh_copy(s.body), inside), inside)
+        else:
+            inside = scope.assuming(all_of(Binary(">=", x, low), Binary("<", x, high)))
+            own = simplify_stmt(fresh_copy(s.body), inside.inside(s))
+            body = self._versions(For(s.var, s.start, s.extent, s.kind, own), inside)
         if not others:
             return body
-        rest = self._choice(s, [high, *others], scope)
-        return If(Binary("<", s.var, high), body, None if is_nothing(rest) else rest)
+        rest = self._choice(s, x, [high, *others], scope)
+        return If(Binary("<", x, high), body, None if is_nothing(rest) else rest)
 
-    def _ends(self, s: For, scope: Scope) -> list[Expr]:
-        """Where the pieces of a loop begin and end that it is cut into; none where cutting does not pay."""
+    def _ends(self, s: For, x: Expr, extent: Expr, scope: Scope) -> list[Expr]:
+        """Where the pieces of a loop begin and end that it is cut into, by values of x; none where cutting does not
+        pay."""
         if s.kind not in ("serial", "parallel") or constant(s.start) is None or not _is_known(s.extent):
             return []
         if s.var not in self._asked_of(s.body):
             return []
         intervals, simple = scope.intervals(), scope.simplifier()
-        first, end = s.start, simple(Binary("+", s.start, s.extent))
+        first = s.start if x is s.var else Const(0, x.dtype)
+        end = simple(Binary("+", first, extent))
         found: dict[Hashable, Expr] = {}
-        for c in _cuts(s, scope):
+        for c in _cuts(s, x, scope):
             cut = simple(cast(first.dtype, c))
             if _is_between(first, cut, end, intervals):
                 found[key(cut)] = cut
@@ -166,16 +182,50 @@ def _size(s: Stmt) -> int:
     return own + inner * ((constant(s.extent) or 1) if isinstance(s, For) and s.kind == "unrolled" else 1)
 
 
-def _cuts(loop: For, scope: Scope) -> Iterator[Expr]:
-    """Values of the loop's variable from which on some condition always holds, or never. Open ones are left out where
-    the condition costs little beside what depends on it."""
+def _asked_of_alone(loop: For, scope: Scope) -> list[tuple[Expr, Expr]]:
+    """Return x % n and x // n of the loop's variable x, of which conditions in long sums speak, each with its extent.
+    Elsewhere a condition costs less than one more version of all that is computed in the loop."""
+    intervals, found = scope.inside(loop).intervals(), dict[Hashable, tuple[Expr, Expr]]()
+    for s in _long_sums(loop.body):
+        for e in (e for c in _own_conditions(s) for e in _comparisons(c)):
+            for atom in intervals.difference(e.a, e.b).terms:
+                low, high = intervals.span(atom)
+                if (
+                    isinstance(atom, Binary)
+                    and set(variables(atom)) == {loop.var}
+                    and low == 0
+                    and is_finite((0, high))
+                ):
+                    found[key(atom)] = atom, Const(int(high) + 1, atom.dtype)
+    return [*found.values()]
+
+
+def _long_sums(s: Stmt, is_repeated: bool = False) -> Iterator[Stmt]:
+    """Yield the statements in s that add to a register in every round of a loop, and the conditions around them."""
+    match s:
+        case Store(buffer=buffer, value=value):
+            if is_repeated and buffer.scope == "register" and any(x.source is buffer for x in loads(value)):
+                yield s
+        case If():
+            found = [x for c in children(s) for x in _long_sums(c, is_repeated)]
+            yield from [s, *found] if found else []
+        case For(kind="serial"):
+            yield from _long_sums(s.body, True)
+        case _:
+            for c in children(s):
+                yield from _long_sums(c, is_repeated)
+
+
+def _cuts(loop: For, x: Expr, scope: Scope) -> Iterator[Expr]:
+    """Values of x, the loop's variable or a remainder of it, from which on some condition always holds, or never. Open
+    ones are left out where the condition costs little beside what depends on it."""
     intervals = Intervals(scope.inside(loop).throughout(loop.body))
     inner = {s.var for s in walk(loop.body) if isinstance(s, For)}
     for condition, is_own, is_cheap in _conditions(loop.body):
         if is_own and loop.kind == "parallel":
             continue  # it stands right in the loop: choosing a version would be no cheaper
         for e in _comparisons(condition):
-            for cut in _cuts_of(e, loop.var, inner, intervals):
+            for cut in _cuts_of(e, x, inner, intervals):
                 if not is_cheap or not any(isinstance(v, OpenVar) for v in variables(cut)):
                     yield cut
 
@@ -264,11 +314,12 @@ def _comparisons(e: Expr) -> Iterator[Binary]:
             return
 
 
-def _cuts_of(e: Binary, x: Var, inner: set[Var], intervals: Intervals) -> Iterator[Expr]:
+def _cuts_of(e: Binary, x: Expr, inner: set[Var], intervals: Intervals) -> Iterator[Expr]:
     form = intervals.difference(e.a, e.b)
-    k, rest = 0, form.without((x,))
+    k, own = 0, next((atom for atom in form.terms if atom is x or key(atom) == key(x)), x)
+    rest = form.without((own,))
     for atom, coefficient in form.terms.items():
-        if atom is x:
+        if atom is own:
             k = coefficient
         elif any(v not in inner and not isinstance(v, OpenVar) for v in variables(atom)):
             return  # a loop further out has a say: no one place is right for all its values

@@ -1,0 +1,97 @@
+"""What a core does per cycle, and how fast bytes come to it: the one model that weighs loops, tiles and algorithms.
+
+Times are cycles of one core. A step of an inner kernel, in which r numbers are spread and n vectors of weights are
+loaded for r*n products of vectors, takes as long as what is busiest, or as a sum that waits for itself:
+
+    step = max(r*n / products, (r + n) / loads, (r*n + r + n) / issue, latency, n vectors / rate of their cache)
+
+Bytes that come from farther away arrive while something is computed, as far as that takes as long: `Level.wait`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from math import inf
+
+from renorm.core.host import host_cache_bytes, host_cpu
+from renorm.core.target import Target
+
+# CPUs that begin half as many products and loads of 64 bytes per cycle as of 32 bytes, by LLVM's name and by Linux's
+_HALVES, _HALVES_HERE = frozenset({"znver4"}), ("AuthenticAMD", "25")
+_LATENCY = 4.5  # cycles of a multiply-add; half of one more than makers say: schedulers are not perfect
+_ISSUE = 4.0  # instructions that begin per cycle in a loop that LLVM has ordered; machines say 4 to 8
+# Bytes per cycle that one core reads from beginning to end of the second and third cache; Zen 5: 33 and 23
+_RATES = 32.0, 16.0
+# The same of memory, Zen 5: 8 to 10; and from one place on, as prefetchers begin anew on each page of 4 KiB: 2.5 to 3.5
+_MEMORY = 7.0, 3.0
+_LATE = 0.25  # the part of the time for bytes that come while something is computed, for which that waits all the same
+FILL = 0.75  # of a cache that is left for what shall stay: something passes through it meanwhile
+
+
+@dataclass(frozen=True)
+class Level:
+    """A cache, or memory. nbytes: what one core has of it. rate: bytes per cycle that a core reads; of_stream: that it
+    reads from one place on."""
+
+    nbytes: float
+    rate: float
+    of_stream: float = inf
+
+    def wait(self, nbytes: float, meanwhile: float = 0.0, streams: int = 4) -> float:
+        """Return the cycles for which a core waits for so many bytes, which are read one after the other, from so many
+        places on. meanwhile: cycles of what it computes while they come."""
+        cycles = nbytes / min(self.rate, self.of_stream * streams)
+        return max(0.0, cycles - meanwhile) + _LATE * min(cycles, meanwhile)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A core. vector_bytes, registers: of vector registers. products, loads: of vectors, that begin per cycle; issue:
+    of all instructions. latency: cycles of a multiply-add. caches: from the nearest on; memory: what is behind."""
+
+    vector_bytes: int
+    registers: int
+    products: float
+    loads: float
+    issue: float
+    latency: float
+    caches: tuple[Level, ...]
+    memory: Level
+
+    @staticmethod
+    def of(target: Target) -> Machine:
+        """Return the machine that code for a CPU target is made for."""
+        return _of(target)
+
+    def lanes(self, itemsize: int = 4) -> int:
+        """Elements of a vector register."""
+        return max(1, self.vector_bytes // itemsize)
+
+    def home(self, nbytes: float) -> Level:
+        """Return the nearest level in which so many bytes stay while they are read again and again."""
+        return next((level for level in self.caches if nbytes <= FILL * level.nbytes), self.memory)
+
+    def step(self, r: int, n: int, weights: float = 0.0) -> float:
+        """Return the cycles of r*n products. weights: bytes that all steps of a sum read of n vectors, which are read
+        again for the next tile."""
+        p, level = r * n, self.home(weights)
+        busy = max(p / self.products, (r + n) / self.loads, (p + r + n) / self.issue, self.latency)
+        return busy if level is self.caches[0] else max(busy, n * self.vector_bytes / self.caches[1].rate)
+
+    def slowness(self, r: int, n: int, weights: float = 0.0) -> float:
+        """`step` over what r*n products take at least."""
+        return self.step(r, n, weights) * self.products / (r * n)
+
+
+@cache
+def _of(target: Target) -> Machine:
+    width = target.vector_bytes
+    lines = host_cpu().splitlines() if target.is_host else []
+    facts = {k.strip(): v.strip() for k, _, v in (line.partition(":") for line in lines)}
+    is_halved = target.cpu in _HALVES or (facts.get("vendor_id"), facts.get("cpu family")) == _HALVES_HERE
+    begun = 1.0 if is_halved and width == 64 else 2.0
+    here = host_cache_bytes if target.is_host else (lambda level: 0)  # by level
+    sizes = here(1) or 32 << 10, target.cache_bytes, here(3) or 2 << 20
+    caches = tuple(Level(nbytes, rate) for nbytes, rate in zip(sizes, (inf, *_RATES), strict=True))
+    return Machine(width, target.vector_registers, begun, begun, _ISSUE, _LATENCY, caches, Level(inf, *_MEMORY))
