@@ -20,10 +20,11 @@ from renorm.graph.op import REDUCTION, OpDef, Reject, Sample
 from renorm.graph.types import Operand, bf16, boolean, f16, f32, f64
 from renorm.ops.shared.moments import statistic
 from renorm.ops.shared.precision import spread, wide
-from renorm.ops.shared.tags import DOTS, MIXED, POWERS, QUERIES, SCORES
+from renorm.ops.shared.tags import DOTS, KEYS, MIXED, POWERS, QUERIES, SCORES, VALUES
 from renorm.te import tag
 
 FEW = 4  # queries that have no vectors of their own: these run along keys and along what a query holds
+LINE = 16  # elements that the rows of values are filled up to, for vectors to be whole
 
 
 def _served(whole: Any, part: Any) -> Callable[[Any], Any]:
@@ -114,11 +115,20 @@ class Attention(OpDef):
         def along_keys() -> te.IterVar:
             return te.reduce_axis((0, keys), name="j")
 
+        held_keys = te.compute(k.shape, lambda *i: wide(k[i]), name="keys", tag=KEYS)
+        ragged = width % LINE if isinstance(width, int) and not is_few else 0
+        filled = (*v.shape[:-1], width + LINE - ragged if ragged else width)
+
+        def value(*i: Any) -> Any:
+            e = wide(v[i])
+            return te.if_then_else(i[-1] < width, e, te.const(0.0, e.dtype)) if ragged else e
+
+        values = te.compute(filled, value, name="values", tag=VALUES, attrs={"is_filled": bool(ragged)})
         queries = table(held, lambda b, i, d: wide(q[(*b, i, d)]) * self.scale, "queries", QUERIES)
         d, j, k1, k2 = te.reduce_axis((0, held), name="d"), *(along_keys() for _ in range(3))
         dots = table(
             keys,
-            lambda b, i, j: te.sum(at(queries, b, i, d) * wide(k[(*key(b), j, d)]), axis=d),
+            lambda b, i, j: te.sum(at(queries, b, i, d) * held_keys[(*key(b), j, d)], axis=d),
             "dots",
             DOTS,
         )
@@ -136,7 +146,7 @@ class Attention(OpDef):
         inverse = statistic(per_query, lambda *i: te.select(total[i].equal(0), one, one / total[i]), "inverse")
         mixed = te.compute(
             (*per_query, width),
-            lambda *i: te.sum(at(powers, i[:first], i[first], k2) * wide(v[(*key(i[:first]), k2, i[-1])]), axis=k2),
+            lambda *i: te.sum(at(powers, i[:first], i[first], k2) * values[(*key(i[:first]), k2, i[-1])], axis=k2),
             name="mixed",
             tag=MIXED,
             attrs={"is_few": is_few},

@@ -33,6 +33,7 @@ from renorm.graph.index_map import Moved, Permuted, Regrouped, Strided
 from renorm.graph.ir import External, Graph, Group, Node, Value
 from renorm.graph.names import Names
 from renorm.graph.op import BROADCAST, INJECTIVE, OPAQUE, REDUCTION, Fusion
+from renorm.ops.attention import LINE
 from renorm.ops.schedules import blocks
 from renorm.ops.shared.movement import Movement
 from renorm.ops.transpose import Transpose
@@ -115,12 +116,14 @@ def _is_view(node: Node) -> bool:
 
 
 def _keeps_rows(node: Node) -> bool:
-    """Return whether a node moves axes before the last one, or makes one of the last two."""
+    """Return whether a node moves axes before the last one, or makes one of the last two, of vectors that are whole."""
     x = node.inputs[0]
     if x is None or not _is_view(node):
         return False
     shape = node.output.shape
-    is_joint = len(shape) + 1 == x.rank and shape[:-1] == x.shape[:-2]
+    last = x.shape[-1]
+    is_whole = isinstance(last, int) and last % LINE == 0
+    is_joint = is_whole and len(shape) + 1 == x.rank and shape[:-1] == x.shape[:-2]
     return not _turns(node) if isinstance(node.op, Transpose) else is_joint
 
 

@@ -6,7 +6,8 @@
       most = greatest score; powers = exp(scores - most); total = sum of powers
       for each tile: y = sum of powers * v / total       in registers; a vector holds neighbouring elements of values
 
-Keys and values are read as they lie, and no sum runs across a vector. Queries that are too few to fill vectors
+Keys and values are read as they lie, unless rows lie so far apart that a cache holds few of them, or are no whole
+vectors: then a phase before copies them. No sum runs across a vector. Queries that are too few to fill vectors
 (ops.attention.FEW) leave them to what runs along memory: what a key holds, keys, and what a value holds.
 """
 
@@ -14,17 +15,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
+from math import gcd, prod
 
 from renorm import te
+from renorm.core.dtypes import itemsize
 from renorm.core.machine import Machine
 from renorm.core.target import Target
 from renorm.expr.nodes import Binary, Var
 from renorm.ops.schedules import cpu_injective, cpu_reduction, structure
 from renorm.ops.schedules.tiles import MANY, choose_tile
-from renorm.ops.shared.tags import DOTS, MIXED, POWERS, QUERIES, SCORES
+from renorm.ops.shared.tags import DOTS, KEYS, MIXED, POWERS, QUERIES, SCORES, VALUES
+from renorm.te.tensor import source_of
 
-MOST = 8  # vectors of queries in a block
+MOST, ALL = 6, 8  # vectors of queries in a block, which tiles of 6, 8 and 12 rows divide; of a block that has all
+LINE, WAYS = 64, 16  # bytes of a line, and lines that one set of a second cache holds
+FIRST_SETS, TOGETHER = 64, 8  # of a first cache, and lines that one holds besides others
 CHAINS = 8  # of additions side by side, each of which waits for the one before
 FEWEST = 16  # pieces that threads share evenly enough
 
@@ -32,7 +37,7 @@ FEWEST = 16  # pieces that threads share evenly enough
 def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
     """One attention, and what stands behind it element by element, be it with axes in another order."""
     chain = structure.stages(outs)
-    found = {t.op.tag: t for t in chain if t.op.tag in (QUERIES, DOTS, SCORES, POWERS, MIXED)}
+    found = {t.op.tag: t for t in chain if t.op.tag in (KEYS, VALUES, QUERIES, DOTS, SCORES, POWERS, MIXED)}
     per_query = [t for t in chain if structure.is_statistic(t) or _is_of_queries(t)]
     cpu_injective.inline(s, outs, keep=[*found.values(), *per_query])
     out = outs[0]
@@ -78,6 +83,11 @@ def _axes(s: te.Schedule, out: te.Tensor, mixed: te.Tensor) -> list[te.IterVar] 
     return known if is_whole and known[-1] is own[-1] else None
 
 
+def _rows_apart(step: int, sets: int, ways: int) -> int:
+    """Return how many rows, so many bytes apart, a cache holds the same line of."""
+    return ways * sets // gcd(sets, step // LINE) if step and step % LINE == 0 else ways * sets
+
+
 @dataclass(frozen=True)
 class _Attention:
     """stages: by their tags. axes: of the result, as those of `mixed`. per_query: the greatest score, the sum of powers
@@ -101,15 +111,20 @@ class _Attention:
         *lead, row, column = self.axes
         keys, rows = powers.shape[-2:]
         vectors = -(-rows // lanes)
-        beside, _ = choose_tile(keys, vectors, Machine.of(self.target), is_ragged=True)
+        most = _rows_apart(self._held(self.stages[KEYS]), FIRST_SETS, TOGETHER)
+        self._held(self.stages[VALUES])
+        machine = Machine.of(self.target)
+        beside, _ = choose_tile(keys, vectors, machine, is_ragged=True)
+        if beside.pixels > most:
+            beside, _ = choose_tile(most, vectors, machine, is_ragged=True)
         times = self._times(prod(mixed.shape[:-2]), vectors, beside.vectors, keys)
         block, row = s[out].split(row, factor=times * beside.vectors * lanes)
         whole = self._tiles([*lead, block], row, column, min(rows, times * beside.vectors * lanes))
         for t in self.per_query:
             self._rows(t, whole, self._chains(t, whole, beside.vectors * times))
             s[t].set_scope("register")
-        for tag in (QUERIES, POWERS):
-            self._rows(self.stages[tag], whole)
+        self._rows(powers, whole)
+        self._turned(whole)
         s[scores].compute_at(s[out], whole)
         *lead, key, query = s[scores].op.axis
         few, key = s[scores].split(key, factor=beside.pixels)
@@ -122,7 +137,7 @@ class _Attention:
         """How many times as many vectors as are computed beside each other make a block: as many as half of a cache
         holds, fewer where threads need more pieces, and alike in number."""
         kept = self.target.cache_bytes // 2 // (4 * keys * self.lanes)
-        most = max(1, min(kept, MOST, vectors * heads // FEWEST) // beside)
+        most = max(1, min(kept, ALL if vectors <= ALL else MOST, vectors * heads // FEWEST) // beside)
         whole = -(-vectors // beside)
         return -(-whole // -(-whole // most))
 
@@ -141,6 +156,8 @@ class _Attention:
     def few(self) -> None:
         """Vectors along what runs along memory."""
         s, out = self.s, self.out
+        for tag in (KEYS, VALUES):
+            s[self.stages[tag]].compute_inline()
         *lead, row, column = self.axes
         once, row = s[out].split(row, nparts=1)
         whole = self._tiles([*lead, once], row, column, self.stages[MIXED].shape[-2])
@@ -165,6 +182,30 @@ class _Attention:
             s[out].reorder(*whole, group, beside)
         self._sum(mixed, out, beside)
         return whole[-1]
+
+    def _turned(self, whole: te.IterVar) -> None:
+        """Queries, few of them at a time: their rows may share the ways of one set of the first cache."""
+        s, queries = self.s, self.stages[QUERIES]
+        s[queries].compute_at(s[self.out], whole)
+        *lead, last = s[queries].op.axis
+        few, lane = s[queries].split(last, factor=min(self.lanes, TOGETHER))
+        s[queries].reorder(*lead[:-1], few, lead[-1], lane)
+        s[queries].vectorize(lane)
+
+    def _held(self, t: te.Tensor) -> int:
+        """Copies keys or values where the second cache would not hold them as they lie, or vectors are not whole. Gives
+        how many bytes rows are apart that are read then."""
+        (load,) = structure.stored_reads(t)
+        shape, row, size = source_of(load).shape, t.op.axis[-2].var, itemsize(t.dtype)
+        step = size * sum(
+            (structure.coefficient(i, row) or 0) * prod(shape[k + 1 :]) for k, i in enumerate(load.indices)
+        )
+        sets = self.target.cache_bytes // LINE // WAYS
+        if not t.op.attrs.get("is_filled") and 2 * t.shape[-2] <= _rows_apart(step, sets, WAYS):
+            self.s[t].compute_inline()
+            return step
+        cpu_injective.nest(self.s, t, self.target)
+        return t.shape[-1] * size
 
     def _sum(self, t: te.Tensor, reader: te.Tensor, loop: te.IterVar) -> None:
         """A sum of products in registers."""

@@ -8,6 +8,7 @@ KEPT = (STATISTIC, REUSED)
 # channels (attrs["channel"]).
 TILE_ROWS, TILE_SUMS = "tile_rows", "tile_sums"
 
-# The stages of attention: queries as they are multiplied, sums of products with keys, those with scale and mask, their
-# exponentials, and sums of values.
+# The stages of attention: queries, keys and values as they are multiplied, sums of products with keys, those with scale
+# and mask, their exponentials, and sums of values.
+KEYS, VALUES = "keys", "values"
 QUERIES, DOTS, SCORES, POWERS, MIXED = "queries", "dots", "scores", "powers", "mixed"
