@@ -99,6 +99,17 @@ def chosen(n: Network) -> Value:
     return ops.matmul(ops.softmax(scores), v)
 
 
+def without_numbers(n: Network) -> Value:
+    """As torch.export writes it: scales on both sides, and rows without keys are 0."""
+    q, k, v = (ops.mul(n.heads(Q), number(0.6)), ops.mul(turned(n.heads(K)), number(0.6)), n.heads(K))
+    taken = np.ones((1, 1, Q, K), bool)
+    taken[:, :, 1] = False
+    n.arrays.append(taken)
+    mask = ops.where(n.g.input("taken", "bool", taken.shape), number(0), number(-math.inf))
+    weights = ops.softmax(ops.add(ops.matmul(q, k), mask))
+    return ops.matmul(ops.where(ops.isnan(weights), number(0), weights), v)
+
+
 def left_out(n: Network) -> Value:
     q, k, v = n.heads(Q), n.heads(K), n.heads(K)
     out = ops.logical_not(n.chosen(B, 1, Q, K))
@@ -152,7 +163,8 @@ def summed_over_named_axes(n: Network) -> Value:
 
 FORMS: list[Callable[[Network], Value]] = [
     plain, scaled_queries, scaled_both, keys_turned_at_once, padded, masked_then_scaled, chosen, left_out,
-    causal_and_padded, heads_in_the_batch, one_projection, cached, shared_heads, summed_over_named_axes,
+    without_numbers, causal_and_padded, heads_in_the_batch, one_projection, cached, shared_heads,
+    summed_over_named_axes,
 ]  # fmt: skip
 
 

@@ -33,8 +33,8 @@ from renorm.graph.index_map import Moved, Permuted, Regrouped, Strided
 from renorm.graph.ir import External, Graph, Group, Node, Value
 from renorm.graph.names import Names
 from renorm.graph.op import BROADCAST, INJECTIVE, OPAQUE, REDUCTION, Fusion
-from renorm.ops.attention import LINE
 from renorm.ops.schedules import blocks
+from renorm.ops.shared.attending import LINE
 from renorm.ops.shared.movement import Movement
 from renorm.ops.transpose import Transpose
 from renorm.passes.aliasing import parts_of

@@ -131,6 +131,29 @@ def _keys(b: Value) -> tuple[Value, tuple[int, ...], float] | None:
     return (x, tuple(order), outer * inner) if order[-1] == x.rank - 1 else None
 
 
+def _weights(v: Value) -> tuple[Value, list[Node], bool]:
+    """What a softmax gave, the nodes behind it, and whether they make 0 of weights that are no numbers."""
+    nodes, is_zero = list[Node](), False
+    while (node := v.producer) is not None:
+        x = node.inputs[-1]
+        if node.op.name == "where" and number(node.inputs[1]) == 0 and (test := _is_nan(node.inputs[0], x)):
+            nodes, is_zero = [*nodes, node, test], True
+        elif node.op.name in VIEWS and node.inputs[0] is not None and node.inputs[0].shape[-2:] == v.shape[-2:]:
+            x = node.inputs[0]
+            nodes.append(node)
+        else:
+            break
+        assert x is not None
+        v = x
+    return v, nodes, is_zero
+
+
+def _is_nan(v: Value | None, x: Value | None) -> Node | None:
+    """Return the node that tells where `x` is no number, if `v` is that."""
+    node = None if v is None else v.producer
+    return node if node is not None and node.op.name == "isnan" and node.inputs[0] is x else None
+
+
 class RaiseAttention(Rewrite):
     """softmax(scale * q @ transpose(k) + mask) @ v -> attention(q, k, v, mask)"""
 
@@ -138,19 +161,13 @@ class RaiseAttention(Rewrite):
         return ops.matmul(weights, v)
 
     def plan(self, m: Match) -> Plan | Refusal | None:
-        views = list[Node]()
-        w, v = m.weights, m.v
-        while (
-            w.producer is not None and w.producer.op.name in VIEWS and w.producer.inputs[0].shape[-2:] == w.shape[-2:]
-        ):
-            views.append(w.producer)
-            w = w.producer.inputs[0]
-        softmax = w.producer
+        w, outside, nan_is_zero = _weights(m.weights)
+        v, softmax = m.v, w.producer
         if softmax is None or softmax.op.name != "softmax" or v.rank < 2 or w.rank < 2:
             return None
         if softmax.op.values["axis"] not in (-1, w.rank - 1):
             return None
-        found = scores_of(softmax.inputs[0])
+        found = None if softmax.inputs[0] is None else scores_of(softmax.inputs[0])
         if found is None:
             return None
         keys = _keys(found.b)
@@ -159,7 +176,8 @@ class RaiseAttention(Rewrite):
         reason = _mismatch(found, found.b, v, m.weights)
         if reason is not None:
             return Refusal(reason)
-        return Plan(lambda m: _made(m, found, keys), nodes=[m.root, *views, softmax, *found.nodes])
+        op = Attention(nan_is_zero=nan_is_zero)
+        return Plan(lambda m: _made(m, op, found, keys), nodes=[m.root, *outside, softmax, *found.nodes])
 
 
 def _mismatch(found: Scores, k: Value, v: Value, weights: Value) -> str | None:
@@ -236,7 +254,7 @@ def _joined(masks: Sequence[Mask], dtype: str) -> tuple[Value | None, dict[str, 
     return whole, {}
 
 
-def _made(m: Match, found: Scores, keys: tuple[Value, tuple[int, ...], float]) -> Value:
+def _made(m: Match, op: Attention, found: Scores, keys: tuple[Value, tuple[int, ...], float]) -> Value:
     x, order, of_keys = keys
     q, of_queries = _unscaled(found.a)
     k = x if order == tuple(range(x.rank)) else ops.transpose(x, perm=order)
@@ -248,7 +266,7 @@ def _made(m: Match, found: Scores, keys: tuple[Value, tuple[int, ...], float]) -
     else:
         operands = [reshaped_to(t, (*found.lead, *t.shape[-2:])) for t in operands]
     mask, meaning = _joined(found.masks, q.dtype)
-    op = Attention(scale=found.scale * of_keys * of_queries, **meaning)
+    op = op.with_attributes(scale=found.scale * of_keys * of_queries, **meaning)
     y = op(*operands, *([] if mask is None else [mask]))
     return y if y.shape == m.root.output.shape else reshaped_to(y, m.root.output.shape)
 

@@ -8,7 +8,7 @@
 
 Keys and values are read as they lie, unless rows lie so far apart that a cache holds few of them, or are no whole
 vectors: then a phase before copies them. No sum runs across a vector. Queries that are too few to fill vectors
-(ops.attention.FEW) leave them to what runs along memory: what a key holds, keys, and what a value holds.
+(ops.shared.attending.FEW) leave them to what runs along memory: what a key holds, keys, and what a value holds.
 """
 
 from __future__ import annotations

@@ -1,0 +1,125 @@
+"""Attention as tensor expressions: the stages by which its schedule goes.
+
+    queries = scale * q            scores = queries . keys + weight * mask
+    powers = exp(scores - most)    y = sum of powers * values / total
+
+Tables of queries and something else hold queries side by side, so that what is reduced over keys runs down a column;
+where queries are few, rows lie side by side instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from renorm import te
+from renorm.expr.extents import same_extent
+from renorm.ops.shared.moments import statistic
+from renorm.ops.shared.precision import spread, wide
+from renorm.ops.shared.tags import DOTS, KEYS, MIXED, POWERS, QUERIES, SCORES, VALUES
+from renorm.te import tag
+
+FEW = 4  # queries that have no vectors of their own: these run along keys and along what a query holds
+LINE = 16  # elements that the rows of values are filled up to, for vectors to be whole
+
+
+def _served(whole: Any, part: Any) -> Callable[[Any], Any]:
+    """Return which index of `part` serves one of `whole`."""
+    if same_extent(whole, part):
+        return lambda i: i
+    return (lambda i: 0) if same_extent(part, 1) else lambda i: i // (whole // part)
+
+
+def attended(
+    q: te.Tensor,
+    k: te.Tensor,
+    v: te.Tensor,
+    mask: te.Tensor | None,
+    *,
+    scale: float,
+    weight: float,
+    masked: float,
+    nan_is_zero: bool,
+) -> te.Tensor:
+    """Return the mixture of values for each query; the formula is that of ops.attention."""
+    *lead, rows, held = q.shape
+    keys, width, first = k.shape[-2], v.shape[-1], len(lead)
+    served = [_served(whole, part) for whole, part in zip(lead, k.shape)]
+    is_few = isinstance(rows, int) and rows <= FEW
+
+    def table(extent: Any, formula: Any, name: str, tag: str) -> te.Tensor:
+        """What is told of each query and of something else: side by side lie queries, unless they are few."""
+        shape = (rows, extent) if is_few else (extent, rows)
+
+        def element(*index: Any) -> Any:
+            b, (i, j) = index[:first], index[first:] if is_few else reversed(index[first:])
+            return formula(b, i, j)
+
+        return te.compute((*lead, *shape), element, name=name, tag=tag)
+
+    def at(t: te.Tensor, b: Any, i: Any, j: Any) -> Any:
+        return t[(*b, i, j)] if is_few else t[(*b, j, i)]
+
+    def key(b: Any) -> list[Any]:
+        return [index(i) for index, i in zip(served, b)]
+
+    def score(b: Any, i: Any, j: Any) -> Any:
+        e = at(dots, b, i, j)
+        if mask is None:
+            return e
+        if mask.dtype != "bool":
+            added = spread(mask, (*b, i, j)).astype(e.dtype)
+            return e + (added if weight == 1 else added * weight)
+        return te.if_then_else(spread(mask, (*b, i, j)), e, te.const(masked, e.dtype))
+
+    def along_keys() -> te.IterVar:
+        return te.reduce_axis((0, keys), name="j")
+
+    held_keys = te.compute(k.shape, lambda *i: wide(k[i]), name="keys", tag=KEYS)
+    ragged = width % LINE if isinstance(width, int) and not is_few else 0
+    filled = (*v.shape[:-1], width + LINE - ragged if ragged else width)
+
+    def value(*i: Any) -> Any:
+        e = wide(v[i])
+        return te.if_then_else(i[-1] < width, e, te.const(0.0, e.dtype)) if ragged else e
+
+    values = te.compute(filled, value, name="values", tag=VALUES, attrs={"is_filled": bool(ragged)})
+    queries = table(held, lambda b, i, d: wide(q[(*b, i, d)]) * scale, "queries", QUERIES)
+    d, j, k1, k2 = te.reduce_axis((0, held), name="d"), *(along_keys() for _ in range(3))
+    dots = table(
+        keys,
+        lambda b, i, j: te.sum(at(queries, b, i, d) * held_keys[(*key(b), j, d)], axis=d),
+        "dots",
+        DOTS,
+    )
+    scores = table(keys, score, "scores", SCORES)
+    per_query = (*lead, rows)
+    most = te.compute(
+        per_query, lambda *i: te.max(at(scores, i[:-1], i[-1], j), axis=j), name="most", tag=tag.COMM_REDUCE
+    )
+    powers = table(keys, lambda b, i, j: te.exp(at(scores, b, i, j) - most[(*b, i)]), "powers", POWERS)
+    total = te.compute(
+        per_query, lambda *i: te.sum(at(powers, i[:-1], i[-1], k1), axis=k1), name="total", tag=tag.COMM_REDUCE
+    )
+    one = te.const(1.0, total.dtype)
+
+    def share(*i: Any) -> Any:
+        """Of keys that there are the greatest has the weight 1, so that 0 is the sum of none."""
+        found = te.select(total[i].equal(0), one, one / total[i])
+        return te.select(total[i].equal(total[i]), found, te.const(0.0, total.dtype)) if nan_is_zero else found
+
+    def mixture(*i: Any) -> Any:
+        part = inverse[i[:-1]]
+        y = mixed[i] * part
+        y = te.select(part.equal(0), te.const(0.0, y.dtype), y) if nan_is_zero else y
+        return y.astype(q.dtype)
+
+    inverse = statistic(per_query, share, "inverse")
+    mixed = te.compute(
+        (*per_query, width),
+        lambda *i: te.sum(at(powers, i[:first], i[first], k2) * values[(*key(i[:first]), k2, i[-1])], axis=k2),
+        name="mixed",
+        tag=MIXED,
+        attrs={"is_few": is_few},
+    )
+    return te.compute(mixed.shape, mixture, name="attention", tag=tag.BROADCAST)
