@@ -247,6 +247,26 @@ def test_tiles_of_pixels_do_not_end_with_rows(shape: tuple[int, ...], vectors: i
     assert f"({joined}, 0, " in str(c.lowered(HOST)[0]) or prod(plane) == 1
 
 
+@pytest.mark.parametrize(
+    ("shape", "channels", "kernel", "strides", "is_shared"),
+    [
+        ((1, 64, 56, 56), 64, (1, 1), None, True),
+        ((1, 32, 28, 28), 64, (3, 3), (2, 2), True),
+        ((1, 512, 7, 7), 512, (1, 1), None, False),  # more weights than data
+        ((1, 512, 56, 56), 512, (1, 1), None, False),  # a core does not keep all weights
+    ],
+)
+def test_threads_share_pixels_where_weights_are_few(
+    shape: Any, channels: int, kernel: Any, strides: Any, is_shared: bool
+) -> None:
+    """A core reads what it wrote itself: its part of the plane, for all channels."""
+    target = find("llvm -mtriple=x86_64-linux-gnu -mcpu=znver4")
+    c = case("conv", shape, channels, kernel, strides, reads=True, writes=True)
+    (loop,) = [s for s in walk(c.lowered(target)[0].body) if isinstance(s, For) and s.kind == "parallel"]
+    groups = [s for s in walk(loop.body) if isinstance(s, For) and s.var.name == "i1.outer"]
+    assert bool(groups) == is_shared
+
+
 def test_no_condition_stands_in_sums_of_pixels() -> None:
     """66 tiles of 49 pixels in 5 groups: threads share tiles, of which the last of a plane is shorter."""
     target = find("llvm -mtriple=x86_64-linux-gnu -mcpu=haswell")

@@ -115,7 +115,7 @@ def _over_channels(
     )
     row, pixel = s[tail].split(spatial[-1], factor=width)
     strips, rows = _strips(s, tail, spatial, rows_per_strip(main, lanes))
-    order = [n, block, *strips]
+    order = [n, *strips, block]  # threads share rows: a core reads what it wrote itself
     part, lane = s[tail].split(lane, factor=tiles.HALF if is_half else lanes)
     cpu_injective.register_loops(s, tail, [*order, part, *rows, row], [pixel], lane)
     if statistics is not None:

@@ -26,6 +26,7 @@ from renorm.ops.schedules.products import (
     groups_of,
     is_pointwise,
     register_tile,
+    shares_pixels,
     sum_loops,
     terms,
     vector_lanes,
@@ -68,7 +69,7 @@ def _blocks_of_channels(
     s: te.Schedule, main: te.Tensor, tail: te.Tensor, target: Target, lanes: int, statistics: Statistics | None
 ) -> None:
     """The result goes out in blocks of channels, so the tile of registers is what memory holds. Where each pixel is
-    made of one, a tile need not end where a row does."""
+    made of one, a tile need not end where a row does. Threads share blocks of channels, or pixels."""
     n, block, *spatial, lane = list(s[tail].op.axis)
     if statistics is None and is_pointwise(main) and not any(s.open_axes(main)[2:]):
         own, main = main, s.cache_write(main, "register", joined=len(spatial))
@@ -83,11 +84,18 @@ def _blocks_of_channels(
         block, lanes = s[tail].fuse(block, half), width
     outer, vector = s[tail].split(block, factor=tile.vectors)
     row, pixel = s[tail].split(spatial[-1], factor=tile.pixels)
-    order = [n, outer, *spatial[:-1], row]
-    cpu_injective.register_loops(s, tail, order, [vector, pixel], lane)
+    order, rounds = [n, outer, *spatial[:-1], row], []
+    if statistics is None and shares_pixels(main, target):
+        whole, *within = order[2:]
+        pieces = -(-cpu_injective.PIECES // max(1, main.shape[0]))
+        piece, whole = s[tail].split(whole, factor=max(2, -(-whole.extent // pieces)))
+        order, rounds = [n, piece], [outer, whole, *within]
+    cpu_injective.register_loops(s, tail, [*order, *rounds], [vector, pixel], lane)
     if statistics is not None:
         around = statistics.loops(s, tile.vectors * lanes, lanes)
         statistics.share(s, tail, [around.sample, around.group, *around.tiles])
+    elif rounds:
+        order = [*cpu_injective.share(s, tail, order, prod(tail.shape) * depth(tail)), *rounds]
     else:
         order = _share(s, tail, order, main.shape[-1] % tile.pixels > 0)
     s[main].set_scope("register")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from math import gcd, prod
 
 from renorm import te
+from renorm.core.dims import is_static
 from renorm.core.machine import Machine
 from renorm.core.target import Target
 from renorm.ops.schedules import structure, tiles
@@ -75,6 +76,23 @@ def register_tile(
     most, vectors = None if width == lanes else tiles.MANY, -(-shape[1] // groups // width)
     machine = Machine.of(target)
     return choose_tile(shape[-1], vectors, machine, depth=depth, most=most, is_ragged=is_ragged, is_cut=True)[0]
+
+
+def shares_pixels(main: te.Tensor, target: Target) -> bool:
+    """Return whether threads share pixels of a convolution rather than channels: where all weights stay in the cache of
+    a core and are fewer than the data. A core then reads what it wrote itself, and everything else once: what another
+    core has written comes as slowly as memory does where cores have no cache in common."""
+    if main.op.tag != "conv" or groups_of(main) > 1 or not is_static((*main.shape[1:], *_read_shape(main))):
+        return False
+    weights = terms(main) * main.shape[1]
+    data = prod(main.shape[1:]) + prod(_read_shape(main))
+    return weights < data and 4 * weights <= target.cache_bytes // 2
+
+
+def _read_shape(main: te.Tensor) -> tuple[int, ...]:
+    """The shape of the data of one image that a convolution reads, without padding."""
+    depth, strides = main.op.reduce_axis[0].extent, main.op.attrs["strides"]
+    return (depth, *(e * s for e, s in zip(main.shape[2:], (prod(strides),) if len(main.shape) == 3 else strides)))
 
 
 def depth(tail: te.Tensor) -> int:
