@@ -14,9 +14,24 @@ from renorm.core.errors import OperandError
 from renorm.core.shapes import spreads
 from renorm.graph.attributes import Bool, Float
 from renorm.graph.ir import Node, Value
-from renorm.graph.op import REDUCTION, OpDef, Reject, Sample
+from renorm.graph.op import REDUCTION, OnnxNode, OpDef, Reject, Sample
 from renorm.graph.types import Operand, bf16, boolean, f16, f32, f64
+from renorm.ops.shared import builders
 from renorm.ops.shared.attending import attended
+from renorm.ops.shared.reshaping import reshaped
+
+_READ = ("scale", "q_num_heads", "kv_num_heads", "is_causal", "softmax_precision")
+_NOTHING = {"left_window_size": -1, "right_window_size": -1}
+
+
+def _length(x: Value) -> Value:
+    """Return how many rows a matrix of `x` has."""
+    return builders.find("gather")(builders.find("shape")(x), np.asarray(x.rank - 2))
+
+
+def _numbers(x: Value) -> Value:
+    """Return the numbers of the rows of `x`."""
+    return builders.find("range")(np.asarray(0), _length(x), np.asarray(1))
 
 
 class Attention(OpDef):
@@ -26,7 +41,7 @@ class Attention(OpDef):
 
     Axes before the last two are those of q. Of the last one of them, the heads, k and v may have a part, of which each
     serves as many heads side by side; of others 1. The mask broadcasts. Without keys y is 0. nan_is_zero: weights that
-    are no numbers, as those of a query that takes no key, are 0.
+    are no numbers, as those of a query that takes no key, are 0; empty_is_zero: only those of such a query.
     """
 
     signature = "q: T[...], k: T[...], v: T[...], mask?: M[...] -> y: T[...]"
@@ -38,6 +53,8 @@ class Attention(OpDef):
     weight = Float(1.0)
     masked = Float(-math.inf)
     nan_is_zero = Bool(False)
+    empty_is_zero = Bool(False)
+    onnx = {"Attention": 23}
 
     def infer(self, q: Operand, k: Operand, v: Operand, mask: Operand | None) -> tuple[Dim, ...]:
         what = f"attention({q}, {k}, {v})"
@@ -68,6 +85,45 @@ class Attention(OpDef):
             return None
         return node.inputs[3] if mask.shape == (*q.shape[:-1], k.shape[-2]) else None
 
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> Any:
+        """Heads may be side by side in rows, keys and values of earlier calls in front; a query takes no later key
+        where it is causal."""
+        mask, *past = (*node.operands[3:], *[None] * 4)[:4]
+        q, k, v = node.operands[:3]
+        for what, value in node.attributes.items():
+            if what not in _READ and value != _NOTHING.get(what, 0):
+                raise OperandError(f"Attention: {what} = {value} is not read")
+        if past[2] is not None or any(node.is_asked[3:]):
+            raise OperandError("Attention: nonpad_kv_seqlen and qk_matmul_output are not read")
+        is_flat, found = q.rank == 3, builders.find
+        if is_flat:
+            heads = (node.attribute(f"{of}_num_heads") for of in ("q", "kv", "kv"))
+            q, k, v = (
+                found("transpose")(reshaped(x, 0, 0, n, -1), perm=(0, 2, 1, 3)) for x, n in zip((q, k, v), heads)
+            )
+        k, v = (x if p is None else found("concat")([p, x], axis=2) for p, x in zip(past, (k, v)))
+        held, scale = q.shape[-1], node.attribute("scale")
+        if scale is None and not isinstance(held, int):
+            raise OperandError(f"Attention: queries hold {held} elements, of which the scale is made", do="give scale=")
+        scale = 1 / math.sqrt(held) if scale is None else scale
+        if node.attribute("is_causal"):
+            rows, keys = (_numbers(x) for x in (q, k))
+            rows = rows if past[0] is None else found("add")(rows, _length(past[0]))
+            taken = found("less_or_equal")(keys, found("unsqueeze")(rows, axes=[1]))
+            if mask is None or mask.dtype == "bool":
+                mask = taken if mask is None else found("logical_and")(mask, taken)
+            else:
+                mask = found("where")(taken, mask, np.asarray(-math.inf, mask.dtype))
+        y = cls(scale=scale, empty_is_zero=True)(q, k, v, *([] if mask is None else [mask]), name=node.name)
+        y = reshaped(found("transpose")(y, perm=(0, 2, 1, 3)), 0, 0, -1) if is_flat else y
+        return [y, k, v] if any(node.is_asked[1:]) else y
+
+    def to_onnx(self, node: Node, opset: int) -> tuple[str, dict[str, Any], list[Any]] | None:
+        says = opset >= 23 and node.output.rank == 4 and self.empty_is_zero and not self.nan_is_zero
+        is_plain = self.weight == 1 and self.masked == -math.inf
+        return ("Attention", {"scale": self.scale}, list(node.inputs)) if says and is_plain else None
+
     def compute(self, q: te.Tensor, k: te.Tensor, v: te.Tensor, mask: te.Tensor | None) -> te.Tensor:
         return attended(q, k, v, mask, **self.values)
 
@@ -77,7 +133,8 @@ class Attention(OpDef):
         scores = (self.scale * (q @ k.swapaxes(-1, -2))).astype(np.longdouble)
         if mask is not None:
             scores = np.where(mask, scores, self.masked) if mask.dtype == bool else scores + self.weight * mask
-        powers = np.exp(scores - np.max(scores, -1, keepdims=True, initial=-np.inf))
+        most = np.max(scores, -1, keepdims=True, initial=-np.inf)
+        powers = np.exp(scores - (np.where(np.isneginf(most), 0, most) if self.empty_is_zero else most))
         total = powers.sum(-1, keepdims=True)
         weights = powers / np.where(total == 0, 1, total)
         return (np.where(np.isnan(weights), 0, weights) if self.nan_is_zero else weights).astype(np.float64) @ v
@@ -97,6 +154,8 @@ class Attention(OpDef):
         Sample(
             f32[2, 6, 4], f32[2, 3, 4], f32[2, 3, 6], boolean[2, 6, 1].of([[[True], [False]] * 3] * 2), nan_is_zero=True
         ),
+        Sample(f32[2, 1, 3, 4], f32[2, 1, 3, 4], f32[2, 1, 3, 6], f32[1, 3].of([[-math.inf] * 3]), empty_is_zero=True),
+        Sample(f32[1, 2, 9, 4], f32[1, 2, 3, 4], f32[1, 2, 3, 6], boolean[9, 3], scale=0.5, empty_is_zero=True),
         Sample(f32[2, 4], f32[3, 4], f32[3, 6], f32[3].of([-math.inf, 0, -math.inf])),
         Sample(f32[6, 4], f32[2, 4], f32[2, 6], f32[6, 2].of([[math.nan, 0], [-math.inf] * 2, [math.inf, 0]] * 2)),
         Sample(f32[2, 5, 3], f32[2, 0, 3], f32[2, 0, 3]),

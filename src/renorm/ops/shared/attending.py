@@ -9,6 +9,7 @@ where queries are few, rows lie side by side instead.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -40,6 +41,7 @@ def attended(
     weight: float,
     masked: float,
     nan_is_zero: bool,
+    empty_is_zero: bool,
 ) -> te.Tensor:
     """Return the mixture of values for each query; the formula is that of ops.attention."""
     *lead, rows, held = q.shape
@@ -97,6 +99,9 @@ def attended(
     most = te.compute(
         per_query, lambda *i: te.max(at(scores, i[:-1], i[-1], j), axis=j), name="most", tag=tag.COMM_REDUCE
     )
+    if empty_is_zero:
+        greatest, lowest, nothing = most, te.const(-math.inf, most.dtype), te.const(0.0, most.dtype)
+        most = statistic(per_query, lambda *i: te.select(greatest[i].equal(lowest), nothing, greatest[i]), "greatest")
     powers = table(keys, lambda b, i, j: te.exp(at(scores, b, i, j) - most[(*b, i)]), "powers", POWERS)
     total = te.compute(
         per_query, lambda *i: te.sum(at(powers, i[:-1], i[-1], k1), axis=k1), name="total", tag=tag.COMM_REDUCE
