@@ -39,6 +39,10 @@ NETWORKS: dict[str, Network] = {
     "inception_v3": Network(branches.inception_v3, (1, 3, 299, 299)),
     "style_transfer": Network(images.style_transfer, (1, 3, 256, 256)),
     "vit_tiny": Network(transformer.vit_tiny),
+    "vit_base": Network(transformer.vit_base),
+    "bert_base_128": Network(transformer.bert_base, (1, 128, 768)),
+    "bert_base_384": Network(transformer.bert_base, (1, 384, 768)),
+    "whisper_tiny": Network(transformer.whisper_tiny, (1, 1500, 384)),
     "odd_channels": Network(images.odd_channels, (1, 3, 112, 112)),
 }
 
