@@ -32,6 +32,7 @@ from renorm.ops.schedules.products import (
     vector_lanes,
 )
 from renorm.ops.schedules.tiles import choose_tile
+from renorm.ops.schedules.weights_ahead import prefetch_weights
 from renorm.topi import layout
 
 # Pieces of work that are shared out evenly enough, if more would slow down each
@@ -94,6 +95,7 @@ def _blocks_of_channels(
     if statistics is not None:
         around = statistics.loops(s, tile.vectors * lanes, lanes)
         statistics.share(s, tail, [around.sample, around.group, *around.tiles])
+        outer = around.group
     elif rounds:
         order = [*cpu_injective.share(s, tail, order, prod(tail.shape) * depth(tail)), *rounds]
     else:
@@ -104,6 +106,7 @@ def _blocks_of_channels(
     n, channel, *spatial = list(s[main].op.axis)
     vector, lane = s[main].split(channel, factor=lanes)
     cpu_injective.register_loops(s, main, [n, *spatial[:-1], *sum_loops(s, main, summed)], [spatial[-1], vector], lane)
+    prefetch_weights(s, main, outer, target, passes=main.shape[0])
 
 
 def _share(s: te.Schedule, tail: te.Tensor, order: Sequence[te.IterVar], is_ragged: bool) -> list[te.IterVar]:
@@ -171,6 +174,7 @@ def _vectors_over_channels(
         others = [a for i, a in enumerate(own) if i not in (channel, pixel)]
         rounds = sum_loops(s, stage, summed) if stage is accumulator else []
         cpu_injective.register_loops(s, stage, [*others, *rounds], inner, lane)
+    prefetch_weights(s, accumulator, outer, target, passes=prod(a.extent for a in rest[:1]))
 
 
 def _shares_lines(tail: te.Tensor, lanes: int, target: Target) -> bool:

@@ -18,6 +18,7 @@ registers (winograd_blocks). Transforms run over vectors of channels, one row or
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import TYPE_CHECKING
 
 from renorm import te
@@ -25,6 +26,7 @@ from renorm.core.dtypes import itemsize
 from renorm.core.target import Target
 from renorm.ops.schedules import cpu_injective, cpu_tiles, structure
 from renorm.ops.schedules.cpu_tiles import Statistics
+from renorm.ops.schedules.weights_ahead import prefetch_weights
 from renorm.ops.schedules.winograd_blocks import Blocks, Register, Work, choose
 from renorm.ops.shared.winograd import BLOCK
 from renorm.topi import layout
@@ -62,9 +64,14 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
     cpu_injective.inline(s, outs, keep=[*kept, y])
     place = _results(s, out, y, tagged["sums"], blocks, lanes, "weights" in tagged, statistics)
     host = out if statistics is None else statistics.out
-    _products(s, products, (host, place[-1]), blocks.register, lanes)
+    sums, matrix = _products(s, products, (host, place[-1]), blocks.register, lanes)
     if "weights" in tagged:
+        prefetch_weights(s, sums, place[0], target, reader=tagged["weight_rows"])
         _weights(s, tagged["weight_rows"], tagged["weights"], (host, place[0]), lanes)
+    else:
+        tiles = prod(products.shape[2:5])
+        passes = 1 if blocks.by_channels else -(-tiles // (blocks.images * blocks.rows * blocks.columns))
+        prefetch_weights(s, sums, matrix, target, passes)
     block = _transform(s, tagged["input"], None if blocks.by_channels else (host, place[0]), lanes)
     _rows(s, tagged["rows"], tagged.get("pad"), tagged["input"], *block, lanes)
 
@@ -144,8 +151,8 @@ def _finish(s: te.Schedule, t: te.Tensor, tile: Sequence[int], lanes: int) -> te
     return vector
 
 
-def _products(s: te.Schedule, products: te.Tensor, place: Place, register: Register, lanes: int) -> None:
-    """Sums of products, in registers over all channels."""
+def _products(s: te.Schedule, products: te.Tensor, place: Place, register: Register, lanes: int) -> Place:
+    """Sums of products, in registers over all channels; gives their stage, and the loop over matrices around it."""
     accumulator = s.cache_write(products, "register")
     s[products].compute_at(s[place[0]], place[1])
     s[products].set_scope("local")
@@ -162,6 +169,7 @@ def _products(s: te.Schedule, products: te.Tensor, place: Place, register: Regis
     vector, lane = s[accumulator].split(k, factor=lanes)
     outer, inner = s[accumulator].split(s[accumulator].op.reduce_axis[0], factor=BLOCK)
     cpu_injective.register_loops(s, accumulator, [outer, inner], [n, p, q, vector], lane)
+    return accumulator, j
 
 
 def _weights(s: te.Schedule, rows: te.Tensor, weights: te.Tensor, place: Place, lanes: int) -> None:

@@ -1,0 +1,46 @@
+"""CPU: weights are asked for while others are multiplied.
+
+A panel of constant weights, those of a few vectors of channels, is multiplied with one tile of pixels after the other.
+The first tile would wait for memory, which rests during the others: so the next panel is asked for in all their rounds.
+
+    arrival   cycles in which memory gives a vector of weights
+    use       cycles of its products, two per cycle: half of the pixels that it is used for
+
+Memory rests where use exceeds arrival; where it does not, the CPU's own reading ahead is faster. Where use is many
+times as long, nothing is to be gained. On Zen 5, one thread, weights from memory, parts of the time without it:
+
+    rows, pixels   1            4            8            49           196, 197     784 on
+    AVX-512        1.09 - 1.30  0.77 - 1.33  0.47 - 1.00  0.72 - 0.88  0.92 - 0.97  0.99 - 1.01
+    AVX2           0.74 - 1.04  0.37 - 1.07  0.41 - 0.78  0.82 - 0.91  0.92 - 0.96  0.97 - 1.02
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from renorm import te
+from renorm.core.target import Target
+from renorm.ops.schedules import structure
+from renorm.topi import layout
+
+RATES = 16, 32  # bytes per cycle: of memory, and of caches, where weights are gone over again
+MOST = 64  # as many times arrival as use may be
+
+
+def prefetch_weights(
+    s: te.Schedule,
+    products: te.Tensor,
+    panels: te.IterVar,
+    target: Target,
+    passes: int = 1,
+    reader: te.Tensor | None = None,
+) -> None:
+    """Asks in the loops of `products` for the constant weights of the next round of `panels`. passes: how often all
+    weights are gone over; reader: the stage that reads them, where that is another one."""
+    terms = prod(products.shape) * prod(a.extent for a in products.op.reduce_axis)
+    for t in dict.fromkeys(load.source for load in structure.reads(reader or products)):
+        form = layout.form_of(t) if isinstance(t, te.Tensor) else None
+        if isinstance(t, te.Tensor) and form is not None and form.first is not None:
+            use, arrival = terms / max(1, prod(t.shape) * passes) / 2, target.vector_bytes / RATES[passes > 1]
+            if arrival <= use <= MOST * arrival:
+                s[products].prefetch(layout.source(t), panels, 1)

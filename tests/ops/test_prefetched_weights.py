@@ -1,0 +1,89 @@
+"""Weights are asked for ahead where the sizes of a product say that memory would rest, and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import renorm
+from renorm.graph.ir import Graph, Value
+
+CPUS = [
+    "llvm -mtriple=x86_64-linux-gnu -mcpu=znver4",
+    "llvm -mtriple=x86_64-linux-gnu -mcpu=haswell",
+]
+RNG = np.random.default_rng(0)
+
+
+def weights(*shape: int) -> np.ndarray[Any, Any]:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def hints(target: str, shape: tuple[int, ...], op: Callable[[Graph, Value], Value]) -> dict[str, int]:
+    """How many hints each kernel has."""
+    g = Graph("net")
+    g.outputs = [op(g, g.input("x", "float32", shape))]
+    m = renorm.compile(g, target=target, threads=1, precision="fast")
+    return {k.name: m.kernel(k.name).loops.count("prefetch ") for k in m.report.kernels}
+
+
+def convolution(results: int, channels: int, size: int) -> Callable[[Graph, Value], Value]:
+    """Between two others, so that it reads and writes blocks of channels."""
+
+    def op(g: Graph, x: Value) -> Value:
+        for k, c, s in ((channels, channels, 1), (results, channels, size), (channels, results, 1)):
+            x = renorm.ops.relu(renorm.ops.conv(x, weights(k, c, s, s), pads=(s // 2,) * 4))
+        return x
+
+    return op
+
+
+@pytest.mark.parametrize("target", CPUS)
+@pytest.mark.parametrize(
+    ("extent", "size", "expected"),
+    [(7, 1, True), (14, 1, True), (56, 1, False), (1, 1, False), (7, 5, True), (14, 3, True)],
+)
+def test_convolutions_whose_weights_are_used_for_few_pixels(
+    target: str, extent: int, size: int, expected: bool
+) -> None:
+    _, found, _ = hints(target, (1, 128, extent, extent), convolution(256, 128, size)).values()
+    assert (found > 0) is expected
+    assert found <= 4  # a few lines in a round
+
+
+@pytest.mark.parametrize("target", CPUS)
+@pytest.mark.parametrize(("rows", "expected"), [(1, False), (32, True), (197, True), (4000, False)])
+def test_matrix_products(target: str, rows: int, expected: bool) -> None:
+    (found,) = hints(target, (rows, 192), lambda g, x: renorm.ops.gemm(x, weights(192, 576))).values()
+    assert (found > 0) is expected
+
+
+def test_what_is_no_constant_is_not_asked_for() -> None:
+    def op(g: Graph, x: Value) -> Value:
+        return renorm.ops.gemm(x, g.input("w", "float32", (192, 576)))
+
+    assert hints(CPUS[0], (32, 192), op) == {"gemm": 0}
+
+
+@pytest.mark.parametrize("target", CPUS)
+def test_winograd_asks_for_the_next_matrix_or_the_weights_that_it_transforms(target: str) -> None:
+    found = hints(target, (1, 256, 14, 14), lambda g, x: renorm.ops.conv(x, weights(256, 256, 3, 3), pads=(1,) * 4))
+    assert [n > 0 for name, n in found.items() if "winograd" in name] == [True]
+
+
+@pytest.mark.parametrize("shape", [(1, 96, 7, 7), (3, 96, 7, 9)])
+@pytest.mark.parametrize(("results", "size"), [(112, 1), (100, 1), (37, 1), (96, 3), (160, 5)])
+def test_results(shape: tuple[int, ...], results: int, size: int) -> None:
+    """Ragged panels of channels, batches, windows."""
+    g, w = Graph("net"), weights(results, shape[1], size, size)
+    g.outputs = [renorm.ops.conv(g.input("x", "float32", shape), w, pads=(size // 2,) * 4)]
+    x = weights(*shape)
+    m = renorm.compile(g, threads=1)
+    (y,) = [m(x)] if not isinstance(m(x), (list, tuple)) else m(x)
+    half = size // 2
+    padded = np.pad(x.astype(np.float64), [(0, 0), (0, 0), (half, half), (half, half)])
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (size, size), (2, 3))
+    np.testing.assert_allclose(y, np.einsum("nchwij,kcij->nkhw", windows, w.astype(np.float64)), rtol=1e-3, atol=1e-3)
