@@ -247,6 +247,12 @@ def test_tiles_of_pixels_do_not_end_with_rows(shape: tuple[int, ...], vectors: i
     assert f"({joined}, 0, " in str(c.lowered(HOST)[0]) or prod(plane) == 1
 
 
+def test_versions_of_the_last_tile_hold_none_of_the_others() -> None:
+    """Of 9 rows in tiles of 8 the last one has 1: code for 7 more stands there under conditions that never hold."""
+    c = case("conv_transpose", (1, 2, 5, 3), 4, (1, 2), (2, 1), group=2)
+    np.testing.assert_allclose(c.run(), c.by_torch(), rtol=0, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("shape", "channels", "kernel", "strides", "is_shared"),
     [

@@ -124,9 +124,14 @@ class Scope:
 
     @cached_property
     def is_reached(self) -> bool:
-        """Return False where bounds alone contradict a condition."""
+        """Return False where bounds alone contradict a condition, or others of the same variables the last one."""
         intervals = self._plain.intervals()
-        return not any(intervals.span(f) == (0, 0) for f in self.facts)
+        if any(intervals.span(f) == (0, 0) for f in self.facts):
+            return False
+        *others, last = self.facts or (None,)
+        if last is None or not any(set(variables(f)) == set(variables(last)) for f in others):
+            return True
+        return self._plain.under(tuple(others)).intervals().span(last) != (0, 0)
 
     def simplifier(self) -> Simplifier:
         return self._simplifier
