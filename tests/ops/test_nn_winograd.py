@@ -16,7 +16,7 @@ from renorm.driver.build import build
 from renorm.graph.ir import Graph, Value
 from renorm.ops import schedules
 from renorm.ops.schedules import cpu_winograd, structure, tiles
-from renorm.ops.schedules.winograd_blocks import Blocks, Register, Work, choose, registers
+from renorm.ops.schedules.winograd_blocks import Blocks, Register, Work, choose
 from renorm.ops.shared.tiled import Tiled
 from renorm.ops.shared.winograd_weight import transformed_weight
 from renorm.ops.winograd_conv import WinogradConv, WinogradConvTranspose
@@ -306,7 +306,7 @@ def test_tiles_of_open_planes_fit_narrow_ones(cpu: str, typical: int) -> None:
     for across in range(1, 4 * typical):
         most = 4.0 if across == 1 else 2.0 if across <= typical / 4 else 1.7 if across < 8 else 1.25
         assert computed(chosen, typical, across) <= most * typical * across, (chosen, across)
-    assert {r.rows for _, r in registers(work.counts, 256 // work.lanes, work.registers, open_work.is_open)} == {1}
+    assert {r.rows for _, r in open_work.registers()} == {1}
 
 
 @pytest.mark.parametrize("cpu", ["znver4", "haswell"])
@@ -339,9 +339,9 @@ def test_tiles_of_an_open_batch_hold_whole_planes() -> None:
     target = find("llvm -mcpu=znver4")
     work = Work.of((6, 6, 2, 2, 2, 512), 512, 16, target, False, (False, False, True, False, False, False))
     assert work.is_open == (True, False, False)
-    found = [r for _, r in registers(work.counts, 32, work.registers, work.is_open)]
+    found = [r for _, r in work.registers()]
     assert (found[0].rows, found[0].columns) == (2, 2)
-    assert found[0].images * 4 * found[0].vectors <= work.registers
+    assert found[0].images * 4 * found[0].vectors <= work.machine.registers
 
 
 def test_schedules_know_which_axes_are_open() -> None:

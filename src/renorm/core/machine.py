@@ -23,25 +23,22 @@ _LATENCY = 4.5  # cycles of a multiply-add; half of one more than makers say: sc
 _ISSUE = 4.0  # instructions that begin per cycle in a loop that LLVM has ordered; machines say 4 to 8
 # Bytes per cycle that one core reads from beginning to end of the second and third cache; Zen 5: 33 and 23
 _RATES = 32.0, 16.0
-# The same of memory, Zen 5: 8 to 10; and from one place on, as prefetchers begin anew on each page of 4 KiB: 2.5 to 3.5
-_MEMORY = 7.0, 3.0
-_LATE = 0.25  # the part of the time for bytes that come while something is computed, for which that waits all the same
+_MEMORY = 8.0  # the same of memory, where weights are asked for ahead; Zen 5: 8 to 10 for one core, 6 for each of two
+_LATE = 0.1  # the part of the time for bytes that come while something is computed, for which that waits all the same
 FILL = 0.75  # of a cache that is left for what shall stay: something passes through it meanwhile
 
 
 @dataclass(frozen=True)
 class Level:
-    """A cache, or memory. nbytes: what one core has of it. rate: bytes per cycle that a core reads; of_stream: that it
-    reads from one place on."""
+    """A cache, or memory. nbytes: what one core has of it. rate: bytes per cycle that a core reads."""
 
     nbytes: float
     rate: float
-    of_stream: float = inf
 
-    def wait(self, nbytes: float, meanwhile: float = 0.0, streams: int = 4) -> float:
-        """Return the cycles for which a core waits for so many bytes, which are read one after the other, from so many
-        places on. meanwhile: cycles of what it computes while they come."""
-        cycles = nbytes / min(self.rate, self.of_stream * streams)
+    def wait(self, nbytes: float, meanwhile: float = 0.0) -> float:
+        """Return the cycles for which a core waits for so many bytes, which are read one after the other. meanwhile:
+        cycles of what it computes while they come."""
+        cycles = nbytes / self.rate
         return max(0.0, cycles - meanwhile) + _LATE * min(cycles, meanwhile)
 
 
@@ -94,4 +91,4 @@ def _of(target: Target) -> Machine:
     here = host_cache_bytes if target.is_host else (lambda level: 0)  # by level
     sizes = here(1) or 32 << 10, target.cache_bytes, here(3) or 2 << 20
     caches = tuple(Level(nbytes, rate) for nbytes, rate in zip(sizes, (inf, *_RATES), strict=True))
-    return Machine(width, target.vector_registers, begun, begun, _ISSUE, _LATENCY, caches, Level(inf, *_MEMORY))
+    return Machine(width, target.vector_registers, begun, begun, _ISSUE, _LATENCY, caches, Level(inf, _MEMORY))

@@ -12,15 +12,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf, prod
 
+from renorm.core.machine import Machine
 from renorm.core.target import Target
-from renorm.ops.schedules.winograd_blocks import Work, choose, registers
+from renorm.ops.schedules.tiles import choose_tile
+from renorm.ops.schedules.winograd_blocks import Work, choose
 from renorm.ops.shared.filtering import Filter
 
-TRANSFORM = 6.0  # units per element of a tile, of input and result alike: loads, sums and stores, measured on AVX-512
-WEIGHT = 3.5  # units per vector of weights that the kernel transforms and stores, likewise
-IDLE = 3.0  # times as much of the time in which weights come shows where nothing else is done with them
-TURN = 1.5  # units per element that has to change its place because channels do not fill vectors
-WAIT = 4.0  # operations that all cores could do, half hidden, while one byte comes from memory
+TRANSFORM = 4.0  # cycles per element of a tile, of input and result alike: loads, sums and stores
+WEIGHT = 2.5  # units per vector of weights that the kernel transforms and stores
+TURN = 4.0  # units per element that has to change its place because channels do not fill vectors
 PIXELS = 1.3  # what a product costs where vectors run over pixels
 BUSY = 0.95  # of the time in which products of tiles really multiply
 
@@ -48,8 +48,11 @@ class Convolution:
         if self.y[1] < lanes // 2:  # vectors run over pixels
             return prod(self.taps) * prod(counts) * self.pairs / lanes * PIXELS
         vectors = -(-self.y[1] // lanes)
-        least, _ = registers(counts, vectors, target.vector_registers)[0]
-        return prod(self.taps) * least * prod(counts) * self.x[1] * vectors + self._wait(prod(self.taps), target)
+        depth, machine = prod(self.taps) * self.x[1], Machine.of(target)
+        _, least = choose_tile(counts[2], vectors, machine, depth=depth, is_ragged=True, is_cut=True)
+        products = depth * least * prod(counts) * vectors
+        weights = 4 * prod(self.taps) * self.pairs
+        return products + machine.memory.wait(weights, products / machine.products) * machine.products
 
     def tiled(self, filters: Sequence[Filter], transforms_weights: bool, target: Target, worth: float = inf) -> float:
         """Estimated units on one core of tiles, whose weights are transformed in the kernel or before. worth: what
@@ -59,7 +62,8 @@ class Convolution:
         planes, tiles = prod(f.products for f in filters), prod(counts)
         channels, results = -(-self.x[1] // lanes), -(-self.y[1] // lanes)
         sizes = [planes + prod(f.elements for f in filters), planes + prod(f.results for f in filters)]
-        transforms = tiles * TRANSFORM / 2 * sum(n * size for n, size in zip((channels, results), sizes, strict=True))
+        each = TRANSFORM / Machine.of(target).products
+        transforms = tiles * each / 2 * sum(n * size for n, size in zip((channels, results), sizes, strict=True))
         turned = sum(
             n * e
             for n, e, size in (
@@ -71,8 +75,8 @@ class Convolution:
         )
         transforms += tiles * turned * TURN * lanes
         if transforms_weights:
-            transforms += WEIGHT * planes * self.x[1] * results + IDLE * self._wait(prod(self.taps), target)
-        moved = 4 * (prod(self.x) + prod(self.y)) * WAIT / (2 * lanes)
+            transforms += WEIGHT * planes * self.x[1] * results + _memory(4 * prod(self.taps) * self.pairs, target)
+        moved = _memory(4 * (prod(self.x) + prod(self.y)), target)
         products = planes * tiles * self.x[1] * results / BUSY
         if products + transforms + moved >= worth:
             return products + transforms + moved
@@ -80,6 +84,8 @@ class Convolution:
         _, cost = choose(Work.of(shape, self.x[1], lanes, target, transforms_weights))
         return products * cost + transforms + moved
 
-    def _wait(self, weights: int, target: Target) -> float:
-        """For so many weights of every pair of channels."""
-        return WAIT / (2 * target.lanes(4)) * 4 * weights * self.pairs
+
+def _memory(nbytes: float, target: Target) -> float:
+    """Return the units in which so many bytes come from memory, while nothing is multiplied."""
+    machine = Machine.of(target)
+    return nbytes / machine.memory.rate * machine.products

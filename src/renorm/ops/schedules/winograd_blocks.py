@@ -7,15 +7,14 @@ from dataclasses import dataclass
 from functools import cache
 from math import inf, prod
 
+from renorm.core.machine import FILL, Machine
 from renorm.core.target import Target
 from renorm.ops.schedules import tiles
 
-# Floating operations that a core could have done while it waits for one byte from beyond its second-level cache: what
-# lies in the cache that cores share and is read from beginning to end; what comes from memory, as do weights that are
-# NEAR times as large as its own cache; transformed data, plane by plane; and transformed weights that it has stored
-# itself.
-WAIT, WAIT_MEMORY, WAIT_DATA, WAIT_STORED = 0.7, 2.3, 2.0, 4.0
-NEAR = 8
+# Times as long as it waits for bytes that it reads from beginning to end, from the cache that cores share, a core waits
+# for transformed data, plane by plane, and for transformed weights that it has stored itself
+DATA, STORED = 3.0, 6.0
+NEAR = 8  # times its own cache: weights that are larger come from memory
 FAR = 1.25  # register tiles are compared that cost no more than that many times the cheapest one
 WEIGHT = 3.0  # what a vector of weights costs beside a number that is spread: a block of tiles uses it a few times
 
@@ -56,9 +55,12 @@ CLOSED: Open = (0, 0, 0)
 
 
 @cache
-def registers(counts: Counts, vectors: int, available: int, is_open: Open = CLOSED) -> list[tuple[float, Register]]:
+def registers(
+    counts: Counts, vectors: int, depth: int, machine: Machine, is_open: Open = CLOSED
+) -> list[tuple[float, Register]]:
     """Register tiles with what they cost for a product, at least 1: the cheapest one, and others near it, by cost.
-    counts: of tiles; is_open: which of them are typical ones only."""
+    counts: of tiles; depth: terms of a sum; is_open: which of the counts are typical ones only."""
+    available = machine.registers
     found: list[tuple[float, tuple[int, int, int, int]]] = []
     usual: list[float] = []  # costs at typical counts
     for n in (n for n in (1, 2, 3, 4) if vectors % n == 0):
@@ -67,12 +69,12 @@ def registers(counts: Counts, vectors: int, available: int, is_open: Open = CLOS
             if r * n + n + 1 > available or (n > 1 and r * n > available - 6):
                 continue
             if any(is_open):
-                at = [_open_cost(box, n, several, is_open) for several in _several(counts, is_open)]
+                at = [_open_cost(box, n, several, is_open, depth, machine) for several in _several(counts, is_open)]
                 usual.append(at[tiles.TYPICAL])
                 cost = sum(at) / len(at)
             else:
                 padded = prod(-(-count // size) for count, size in zip(counts, box)) * r / prod(counts)
-                cost = _cost(r, n, padded)
+                cost = _cost(r, n, depth, machine, padded)
             found.append((cost, (*box, n)))
     if usual:
         found = [pair for pair, cost in zip(found, usual) if cost <= tiles.SLACK * min(usual)]
@@ -80,12 +82,10 @@ def registers(counts: Counts, vectors: int, available: int, is_open: Open = CLOS
     return [(cost, Register(*sizes)) for cost, sizes in found if cost <= FAR * found[0][0]]
 
 
-def _cost(r: int, n: int, padded: float = 1.0) -> float:
+def _cost(r: int, n: int, depth: int, machine: Machine, padded: float = 1.0) -> float:
     """Return what a product costs of r tiles by n vectors in registers. padded: times as many as are needed."""
-    loads = (r + n) / (r * n)
-    stall = max(1.0, 8 / (r * n))
-    late = 0.4 * max(0.0, 1 / r - 1 / 8)  # few tiles: weights do not come as fast from the second-level cache
-    return padded * max(1.0, loads) * stall + 0.05 * (r + WEIGHT * n) / (r * n) + late
+    panel = n * machine.vector_bytes * depth
+    return padded * machine.slowness(r, n, panel) + tiles.LOADED * (r + WEIGHT * n) / (r * n)
 
 
 def _several(typical: Counts, is_open: Open) -> Iterator[Counts]:
@@ -96,7 +96,7 @@ def _several(typical: Counts, is_open: Open) -> Iterator[Counts]:
     yield from zip(batch, down, across, strict=True)
 
 
-def _open_cost(box: Counts, n: int, counts: Counts, is_open: Open) -> float:
+def _open_cost(box: Counts, n: int, counts: Counts, is_open: Open, depth: int, machine: Machine) -> float:
     """Return what a product costs at these counts where some are open: sums are shorter where the longest open side of
     a box, the last one of the longest, ends (te.open_tiles)."""
     side = max((size, i) for i, size in enumerate(box) if is_open[i])[1]
@@ -104,7 +104,7 @@ def _open_cost(box: Counts, n: int, counts: Counts, is_open: Open) -> float:
     cost = 0.0
     for times, length in tiles.pieces(counts[side], box[side]):
         r = prod(box) // box[side] * length
-        cost += around * times * r * _cost(r, n)
+        cost += around * times * r * _cost(r, n, depth, machine)
     return cost / prod(counts)
 
 
@@ -127,17 +127,16 @@ def _boxes(counts: Counts, most: int, is_open: Open) -> Iterator[Counts]:
 @dataclass(frozen=True)
 class Work:
     """The problem that blocks are chosen for. planes: products of a tile. counts: images, rows and columns of tiles.
-    channels are summed over; results: channels of the result. lanes: of one of so many vector registers. cache_bytes:
-    of one core. transforms_weights: whether the kernel does; then threads share result channels. is_open: which of the
-    counts are typical ones, and of how many extents."""
+    channels are summed over; results: channels of the result. lanes: of one vector register. transforms_weights:
+    whether the kernel does; then threads share result channels. is_open: which of the counts are typical ones, and of
+    how many extents."""
 
     planes: int
     counts: Counts
     channels: int
     results: int
     lanes: int
-    registers: int
-    cache_bytes: int
+    machine: Machine
     transforms_weights: bool
     is_open: Open = CLOSED
 
@@ -154,9 +153,17 @@ class Work:
         """For products of `shape` (n, n, batch, rows of tiles, tiles of a row, result channels). is_open: along which
         axes; factors: how many open extents the last count is a product of."""
         i, j, batch, rows, columns, results = shape
-        machine = target.vector_registers, target.cache_bytes
-        of_tiles = is_open[2], is_open[3], is_open[4] * factors
-        return Work(i * j, (batch, rows, columns), channels, results, lanes, *machine, transforms_weights, of_tiles)
+        of_tiles, machine = (is_open[2], is_open[3], is_open[4] * factors), Machine.of(target)
+        return Work(i * j, (batch, rows, columns), channels, results, lanes, machine, transforms_weights, of_tiles)
+
+    @property
+    def own(self) -> float:
+        """Bytes of the cache that a core has alone."""
+        return self.machine.caches[1].nbytes
+
+    def registers(self) -> list[tuple[float, Register]]:
+        vectors = -(-self.results // self.lanes)
+        return registers(self.counts, vectors, self.channels, self.machine, self.is_open)
 
     def candidates(self, register: Register) -> Iterator[Blocks]:
         """Blocks of whole registers, the smallest, and those whose data and products stay in half of the cache."""
@@ -166,7 +173,7 @@ class Work:
                 kept = register.images * rows * register.columns * per_product
                 if not by_channels:
                     kept += register.images * rows * register.columns * 4 * self.planes * self.channels
-                if rows > register.rows and kept > self.cache_bytes // 2:
+                if rows > register.rows and kept > self.own / 2:
                     break
                 yield Blocks(register, register.images, rows, register.columns, by_channels)
 
@@ -179,20 +186,26 @@ class Work:
         per_block = 4 * self.planes * b.tiles
         panel = 4 * self.planes * self.channels * wide  # of weights
         cost = -(-down // b.rows) * b.rows / down - 1
+        shared, memory = self.machine.caches[2], self.machine.memory
+        lanes = self.machine.products * self.lanes  # products per cycle
+        whole = self.planes * self.channels * self.results * every / lanes  # cycles of all products
+        weights = 4 * self.planes * self.channels * self.results  # bytes
         if b.by_channels:
             data = 4 * self.planes * self.channels * every
-            cost += 8 * WAIT_MEMORY / 2 / self.results  # stored by one core and loaded by another one
-            cost += 4 * WAIT_DATA / 2 / wide * max(0.0, 1 - self.cache_bytes / data)
+            cost += memory.wait(8, 8 / memory.rate) * lanes / self.results  # stored by one core, loaded by another one
+            cost += DATA * shared.wait(4, 4 / shared.rate) * lanes / wide * max(0.0, 1 - self.own / data)
             reused = panel + per_block * wide
         else:
             reused = panel * groups + per_block * (wide + self.channels)
-        again = 1 / b.tiles - 1 / every  # loads of weights for a product but for the first one
-        wait = WAIT_MEMORY if panel * groups > NEAR * self.cache_bytes and not b.by_channels else WAIT
-        cost += 4 * wait / 2 * again * (1.0 if reused > self.cache_bytes * 3 // 4 else 0.25)
+        home = memory if weights > NEAR * self.own and not b.by_channels else shared
+        if reused <= FILL * self.own:
+            home = self.machine.caches[1]
+        # the first block reads the weights from memory, where the kernel does not make them, and others once more
+        cost += home.wait((blocks - 1) * weights, whole * (blocks - 1) / blocks) / whole
         if self.transforms_weights:  # what the cache cannot hold is stored and loaded
-            cost += 8 * WAIT_STORED / 2 / every * max(0.0, 1 - self.cache_bytes / panel)
+            cost += STORED * shared.wait(8, 8 / shared.rate) * lanes / every * max(0.0, 1 - self.own / panel)
         else:
-            cost += 4 * WAIT_MEMORY / 2 / every
+            cost += memory.wait(weights, whole if b.by_channels else whole / blocks) / whole
         if not self.transforms_weights:
             return cost + 1 / (blocks * groups if b.by_channels else blocks)
         # few pieces, of one length: what threads wait for each other at the end, of two threads or four
@@ -203,7 +216,7 @@ class Work:
 def choose(work: Work) -> tuple[Blocks, float]:
     """The blocks of least estimated cost, and what that is for a product: 1 where nothing is lost."""
     best, least = None, inf
-    for cost, register in registers(work.counts, -(-work.results // work.lanes), work.registers, work.is_open):
+    for cost, register in work.registers():
         if cost >= least:
             break  # what a product pays beside itself is not negative
         for blocks in work.candidates(register):
