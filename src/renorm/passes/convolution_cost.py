@@ -18,9 +18,9 @@ from renorm.ops.schedules.tiles import choose_tile
 from renorm.ops.schedules.winograd_blocks import Work, choose
 from renorm.ops.shared.filtering import Filter
 
-TRANSFORM = 4.0  # cycles per element of a tile, of input and result alike: loads, sums and stores
+TRANSFORM = 8.0  # cycles per element of a tile, of input and result alike: loads, sums and stores
 WEIGHT = 2.5  # units per vector of weights that the kernel transforms and stores
-TURN = 4.0  # units per element that has to change its place because channels do not fill vectors
+TURN = 1.5  # units per element that has to change its place because channels do not fill vectors
 PIXELS = 1.3  # what a product costs where vectors run over pixels
 BUSY = 0.95  # of the time in which products of tiles really multiply
 
