@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,18 +11,24 @@ from typing import Any
 import torch
 from torch import nn
 
-from benchmarks.networks import branches, images, mobile, residual, transformer
+from benchmarks.networks import branches, detection, images, language, mobile, plain, residual, speech, transformer
 
 NORMS = (nn.BatchNorm2d, nn.InstanceNorm2d, nn.LayerNorm)
 
 
 @dataclass(frozen=True)
 class Network:
-    """build: gives it untrained. shape: of its input. tuned: renorm's schedules were developed on it."""
+    """build: gives it untrained. shape: of its input, where that is one of floats; else examples gives inputs by names.
+    outputs: their names. tuned: renorm's schedules were developed on it."""
 
     build: Callable[[], nn.Module]
     shape: tuple[int, ...] = (1, 3, 224, 224)
     tuned: bool = False
+    examples: Callable[[], dict[str, torch.Tensor]] | None = None
+    outputs: tuple[str, ...] = ("y",)
+
+    def inputs(self) -> dict[str, torch.Tensor]:
+        return self.examples() if self.examples else {"x": torch.randn(self.shape)}
 
 
 NETWORKS: dict[str, Network] = {
@@ -39,11 +45,22 @@ NETWORKS: dict[str, Network] = {
     "inception_v3": Network(branches.inception_v3, (1, 3, 299, 299)),
     "style_transfer": Network(images.style_transfer, (1, 3, 256, 256)),
     "vit_tiny": Network(transformer.vit_tiny),
-    "vit_base": Network(transformer.vit_base),
-    "bert_base_128": Network(transformer.bert_base, (1, 128, 768)),
-    "bert_base_384": Network(transformer.bert_base, (1, 384, 768)),
-    "whisper_tiny": Network(transformer.whisper_tiny, (1, 1500, 384)),
     "odd_channels": Network(images.odd_channels, (1, 3, 112, 112)),
+    "vgg16": Network(plain.vgg16),
+    "squeezenet": Network(plain.squeezenet),
+    "googlenet": Network(branches.googlenet),
+    "regnet_x": Network(plain.regnet_x),
+    "convnext_tiny": Network(plain.convnext_tiny),
+    "yolo": Network(detection.yolo, (1, 3, 320, 320), outputs=("fine", "middle", "coarse")),
+    "vit_base": Network(transformer.vit_base),
+    "whisper_base": Network(speech.whisper_base, (1, 80, 3000)),
+    "bert_base_128": Network(language.bert_base, examples=lambda: language.sentence(128)),
+    "bert_base_384": Network(language.bert_base, examples=lambda: language.sentence(384)),
+    "gpt2_small_token": Network(
+        language.gpt2_small,
+        examples=language.cached,
+        outputs=("scores", *(f"{kind}{i}_after" for i in range(12) for kind in ("keys", "values"))),
+    ),
 }
 
 
@@ -55,10 +72,11 @@ def trained(network: Network, seed: int = 0) -> nn.Module:
         if isinstance(part, NORMS):
             nn.init.uniform_(part.weight, 0.5, 1.5)
             nn.init.normal_(part.bias, 0.0, 0.2)
-    module.train()
-    with torch.no_grad():
-        for _ in range(4):
-            module(torch.randn((4, *network.shape[1:])))
+    if any(isinstance(part, nn.BatchNorm2d) for part in module.modules()):
+        module.train()
+        with torch.no_grad():
+            for _ in range(4):
+                module(torch.randn((4, *network.shape[1:])))
     return module.eval()
 
 
@@ -68,25 +86,30 @@ def export(name: str, folder: Path) -> tuple[Path, Path]:
     if not (model.exists() and program.exists()):
         folder.mkdir(parents=True, exist_ok=True)
         network = NETWORKS[name]
-        module, example = trained(network), torch.randn(network.shape)
-        _as_onnx(module, example, model)
-        torch.export.save(torch.export.export(module, (example,)), program)
+        module, inputs = trained(network), network.inputs()
+        _as_onnx(module, inputs, network.outputs, model)
+        torch.export.save(torch.export.export(module, tuple(inputs.values())), program)
     return model, program
 
 
 def export_open(name: str, model: Path, axes: Mapping[str, Mapping[int, str]]) -> None:
     """Write the network as an ONNX file with its norms in it. axes: names of the extents of inputs that are open."""
     network = NETWORKS[name]
-    _as_onnx(trained(network), torch.randn(network.shape), model, axes)
+    _as_onnx(trained(network), network.inputs(), network.outputs, model, axes)
 
 
 def _as_onnx(
-    module: nn.Module, example: torch.Tensor, path: Path, axes: Mapping[str, Mapping[int, str]] | None = None
+    module: nn.Module,
+    inputs: Mapping[str, torch.Tensor],
+    outputs: Sequence[str],
+    path: Path,
+    axes: Mapping[str, Mapping[int, str]] | None = None,
 ) -> None:
     given: Any = None if axes is None else {name: dict(of) for name, of in axes.items()}
     with warnings.catch_warnings():  # the exporter that leaves norms alone is the old one, which says so
         warnings.simplefilter("ignore")
         torch.onnx.export(
-            module, (example,), path, input_names=["x"], output_names=["y"], opset_version=17, dynamo=False,
-            do_constant_folding=False, training=torch.onnx.TrainingMode.PRESERVE, dynamic_axes=given,
+            module, tuple(inputs.values()), path, input_names=list(inputs), output_names=list(outputs),
+            opset_version=17, dynamo=False, do_constant_folding=False,
+            training=torch.onnx.TrainingMode.PRESERVE, dynamic_axes=given,
         )  # fmt: skip

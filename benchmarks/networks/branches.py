@@ -1,4 +1,4 @@
-"""Networks that concatenate: DenseNet-121, and Inception-v3 with 5x5, 1x7, 7x1, 1x3 and 3x1 kernels."""
+"""Networks that concatenate: DenseNet-121, GoogLeNet, and Inception-v3 with 5x5, 1x7, 7x1, 1x3 and 3x1 kernels."""
 
 from __future__ import annotations
 
@@ -103,4 +103,25 @@ def inception_v3() -> nn.Module:
         deep = nn.Sequential(_chain(c, (448, 1), (384, 3)), Branches(_conv(384, 384, (1, 3)), _conv(384, 384, (3, 1))))
         blocks.append(Branches(_conv(c, 320, 1), split, deep, _pooled(c, 192)))
         c = 2048
+    return nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(c, 1000))
+
+
+def googlenet() -> nn.Module:
+    """With batch norm, and without the heads that help training; 3x3 where the paper has 5x5, as most files of it."""
+    stem = [_conv(3, 64, 7, 2), nn.MaxPool2d(3, 2, ceil_mode=True), _conv(64, 64, 1), _conv(64, 192, 3)]
+    blocks, c = list[nn.Module](), 192
+    for stage in (
+        ((64, 96, 128, 16, 32, 32), (128, 128, 192, 32, 96, 64)),
+        (
+            *((192, 96, 208, 16, 48, 64), (160, 112, 224, 24, 64, 64), (128, 128, 256, 24, 64, 64)),
+            *((112, 144, 288, 32, 64, 64), (256, 160, 320, 32, 128, 128)),
+        ),
+        ((256, 160, 320, 32, 128, 128), (384, 192, 384, 48, 128, 128)),
+    ):
+        blocks.append(nn.MaxPool2d(3, 2, ceil_mode=True))
+        for ones, few, threes, fewer, others, pooled in stage:
+            past = nn.Sequential(nn.MaxPool2d(3, 1, 1), _conv(c, pooled, 1))
+            ways = (_conv(c, ones, 1), _chain(c, (few, 1), (threes, 3)), _chain(c, (fewer, 1), (others, 3)), past)
+            blocks.append(Branches(*ways))
+            c = ones + threes + others + pooled
     return nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(c, 1000))

@@ -1,5 +1,4 @@
-"""Transformers: those for images (ViT-Ti/16, ViT-B/16), and encoders of embedded words (BERT-base) and of sounds
-(Whisper tiny): layer norm, attention, GELU."""
+"""Vision transformers (ViT-Ti/16, ViT-B/16): layer norm, attention, GELU."""
 
 from __future__ import annotations
 
@@ -51,32 +50,9 @@ class VisionTransformer(nn.Module):
         return self.classify(self.norm(self.blocks(tokens))[:, 0])
 
 
-class NormedBehind(nn.Module):
-    """A layer as BERT has it: norms stand behind sums."""
-
-    def __init__(self, width: int, heads: int):
-        super().__init__()
-        self.attend, self.first, self.last = Attention(width, heads), nn.LayerNorm(width), nn.LayerNorm(width)
-        self.feed = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.first(x + self.attend(x))
-        return self.last(x + self.feed(x))
-
-
-def bert_base() -> nn.Module:
-    """Of words that are embedded already."""
-    return nn.Sequential(*(NormedBehind(768, 12) for _ in range(12)))
-
-
-def whisper_tiny() -> nn.Module:
-    """The encoder, behind its convolutions."""
-    return nn.Sequential(*(Block(384, 6) for _ in range(4)), nn.LayerNorm(384))
+def vit_tiny() -> nn.Module:
+    return VisionTransformer()
 
 
 def vit_base() -> nn.Module:
-    return VisionTransformer(768, 12)
-
-
-def vit_tiny() -> nn.Module:
-    return VisionTransformer()
+    return VisionTransformer(width=768, heads=12)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 _LIMIT = 600.0  # seconds for a converter
+_SAID = 300  # characters of its last line
 _TYPES = {"float32": "f32", "float64": "f64", "int64": "i64", "int32": "i32", "bool": "u8"}  # as pnnx calls them
 # of the program that pnnx writes: which axis of an input or output is the batch, where one is
 _GIVEN = re.compile(r'ex\.input\("(\w+)", ncnn\.Mat\(.*?(?:batch_index=(\d+))?\)\.clone\(\)\)')
@@ -111,11 +112,11 @@ def _folder(job: Job) -> Path:
 
 
 def _run(call: list[str], folder: Path) -> None:
-    """Raises RuntimeError with the last lines of a converter that fails."""
+    """Raises RuntimeError with the last line of a converter that fails."""
     done = subprocess.run(call, cwd=folder, capture_output=True, text=True, errors="replace", timeout=_LIMIT)
     if done.returncode:
-        said = (done.stdout + done.stderr).strip().splitlines()[-3:]
-        raise RuntimeError(f"its converter ended with {done.returncode}: {'; '.join(said)}")
+        said = [line for line in re.sub(r"\x1b\[[\d;]*m", "", done.stdout + done.stderr).splitlines() if line.strip()]
+        raise RuntimeError(f"its converter ended with {done.returncode}: {''.join(said[-1:])[:_SAID]}")
 
 
 def main() -> None:
