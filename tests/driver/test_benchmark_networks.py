@@ -83,7 +83,7 @@ def test_words_that_are_masked_change_nothing() -> None:
 def test_a_token_with_its_cache_is_the_last_of_a_sentence() -> None:
     """Against attention of all tokens at once, by PyTorch's own function, with the mask of a decoder."""
     torch.manual_seed(0)
-    decoder = language.Decoder(24, 3, 2, tokens=31, length=12).eval()
+    decoder: Any = language.Decoder(24, 3, 2, tokens=31, length=12).eval()
     sentence = torch.randint(0, 31, (2, 8))
 
     def whole(tokens: Any) -> Any:
