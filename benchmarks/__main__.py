@@ -1,4 +1,4 @@
-"""python -m benchmarks run, folds, training, any-shape: measure. python -m benchmarks page: docs/benchmarks.md."""
+"""python -m benchmarks run, folds, training, any-shape, estimates: measure. page: write docs/benchmarks.md."""
 
 from __future__ import annotations
 
@@ -128,6 +128,21 @@ def any_shape(
     print(json.dumps(result) if as_json else path)
     if result["failed"]:
         sys.exit(f"not measured: {', '.join(result['failed'])}")
+
+
+@main.command()
+@click.option("--target", default="llvm", show_default=True, help='Such as "llvm -mcpu=haswell", on a newer CPU.')
+@click.option("--json", "as_json", is_flag=True, help="Print each way as JSON, too.")
+def estimates(target: str, as_json: bool) -> None:
+    """Measures convolutions by each algorithm, beside what it is estimated to take."""
+    from benchmarks.estimates import measure
+
+    result = measure(target, _tell)
+    if as_json:
+        print(json.dumps(result))
+    for what in ("nanoseconds of a product", "rank correlation", "median error"):
+        _tell(f"{what}: {result[what]:.3f}")
+    _tell(f"chosen over fastest: {', '.join(f'{ratio:.2f}' for ratio in result['chosen over fastest'])}")
 
 
 @main.command()

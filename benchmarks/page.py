@@ -139,6 +139,7 @@ pip install -e ".[bench]"                  # a C++ compiler too, for inductor; w
 python -m benchmarks run                   # --networks resnet50,my.onnx --runtimes renorm,ort --rounds 3 --into FILE
 python -m benchmarks run --target "llvm -mcpu=haswell"   # on a CPU with AVX-512: all of them held to AVX2
 python -m benchmarks any-shape             # --networks unet --measures calls --quick --target "llvm -mcpu=haswell"
+python -m benchmarks estimates             # what convolutions are estimated to take: --target "llvm -mcpu=haswell"
 python -m benchmarks page
 renorm bench my.onnx --against ort,openvino
 ```"""

@@ -123,7 +123,7 @@ def test_the_file_may_change_when_compiling_is_done(height: Any, tmp_path: Path)
         file.truncate(100)
     (y,) = m.run(x)
     (expected,) = renorm.compile(g, shapes={"x": x.shape}).run(x)
-    np.testing.assert_array_equal(y, expected)
+    np.testing.assert_allclose(y, expected, rtol=0, atol=1e-6 * np.abs(expected).max())  # algorithms may differ
     assert str(m.graph)
     for v in m.graph.constants.values():
         assert v.data is not None

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.ops.nodes import model, read
@@ -21,6 +20,9 @@ from renorm.graph.op import Sample
 from renorm.graph.types import f32
 from renorm.ops.attention import Attention
 from renorm.tir.nodes import Allocate, walk
+
+pytest.importorskip("torch", reason="PyTorch is not installed")
+import torch
 
 TARGETS = ("llvm", "llvm -mcpu=haswell")
 

@@ -36,7 +36,10 @@ def prefetch_weights(
     reader: te.Tensor | None = None,
 ) -> None:
     """Asks in the loops of `products` for the constant weights of the next round of `panels`. passes: how often all
-    weights are gone over; reader: the stage that reads them, where that is another one."""
+    weights are gone over; reader: the stage that reads them, where that is another one. Nothing where registers are to
+    be left: to ask may have cost the one that was spilled."""
+    if target.spare:
+        return
     terms = prod(products.shape) * prod(a.extent for a in products.op.reduce_axis)
     for t in dict.fromkeys(load.source for load in structure.reads(reader or products)):
         form = layout.form_of(t) if isinstance(t, te.Tensor) else None
