@@ -61,10 +61,6 @@ class Machine:
         """Return the machine that code for a CPU target is made for."""
         return _of(target)
 
-    def lanes(self, itemsize: int = 4) -> int:
-        """Elements of a vector register."""
-        return max(1, self.vector_bytes // itemsize)
-
     def home(self, nbytes: float) -> Level:
         """Return the nearest level in which so many bytes stay while they are read again and again."""
         return next((level for level in self.caches if nbytes <= FILL * level.nbytes), self.memory)

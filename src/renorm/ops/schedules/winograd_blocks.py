@@ -11,9 +11,7 @@ from renorm.core.machine import FILL, Machine
 from renorm.core.target import Target
 from renorm.ops.schedules import tiles
 
-# Times as long as it waits for bytes that it reads from beginning to end, from the cache that cores share, a core waits
-# for transformed data, plane by plane, and for transformed weights that it has stored itself
-DATA, STORED = 3.0, 6.0
+STORED = 2.0  # times as long as for other bytes of the cache that cores share, for weights that a core has stored there
 NEAR = 8  # times its own cache: weights that are larger come from memory
 FAR = 1.25  # register tiles are compared that cost no more than that many times the cheapest one
 WEIGHT = 3.0  # what a vector of weights costs beside a number that is spread: a block of tiles uses it a few times
@@ -192,8 +190,8 @@ class Work:
         weights = 4 * self.planes * self.channels * self.results  # bytes
         if b.by_channels:
             data = 4 * self.planes * self.channels * every
-            cost += memory.wait(8, 8 / memory.rate) * lanes / self.results  # stored by one core, loaded by another one
-            cost += DATA * shared.wait(4, 4 / shared.rate) * lanes / wide * max(0.0, 1 - self.own / data)
+            cost += memory.wait(8) / 2 * lanes / self.results  # stored by one core, loaded by another one
+            cost += shared.wait(4) * lanes / wide * max(0.0, 1 - self.own / data)
             reused = panel + per_block * wide
         else:
             reused = panel * groups + per_block * (wide + self.channels)
@@ -203,7 +201,7 @@ class Work:
         # the first block reads the weights from memory, where the kernel does not make them, and others once more
         cost += home.wait((blocks - 1) * weights, whole * (blocks - 1) / blocks) / whole
         if self.transforms_weights:  # what the cache cannot hold is stored and loaded
-            cost += STORED * shared.wait(8, 8 / shared.rate) * lanes / every * max(0.0, 1 - self.own / panel)
+            cost += STORED * shared.wait(8) * lanes / every * max(0.0, 1 - self.own / panel)
         else:
             cost += memory.wait(weights, whole if b.by_channels else whole / blocks) / whole
         if not self.transforms_weights:
