@@ -20,7 +20,7 @@ from tests.stress._children import in_child
 import renorm
 from renorm import ops
 from renorm.core.dims import substitute, symbols_of
-from renorm.errors import InvalidInput, LimitExceeded, OutOfMemory, RenormError
+from renorm.errors import InvalidInput, LimitExceeded, OutOfMemory, RenormError, TimeLimit
 from renorm.graph import interpret
 from renorm.graph.ir import Graph
 from renorm.runtime import Module
@@ -131,7 +131,8 @@ def test_huge_extents_are_one_error_before_anything_runs(network: Graph, module:
             continue  # NumPy has no such array
         with suppress(InvalidInput, LimitExceeded, OutOfMemory):
             refused += 1
-            module.run(*feeds)
+            with suppress(TimeLimit):  # attention keeps no table of scores: what fits is computed, for long
+                module.run(*feeds, timeout=0.5)
             refused -= 1
             assert max(x.nbytes for x in feeds) < LIMITS.bytes, extents
     assert refused > 5
