@@ -33,6 +33,7 @@ OLD = b"what was there before"
 ELSEWHERE = {
     "driver/measure.py": "a folder of its own, which goes when the benchmark ends",
     "driver/worker.py": "into that folder",
+    "driver/converted.py": "into a folder of that kind, by the converters of others",
     "codegen/worker.py": "pipes",
     "codegen/llvm/subtarget.py": "a file in memory",
 }

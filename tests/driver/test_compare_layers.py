@@ -40,7 +40,7 @@ def inputs() -> dict[str, Any]:
 def _eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """A cost at which small layers are computed by tiles."""
     monkeypatch.setattr(convolution_cost, "TRANSFORM", 0.0)
-    monkeypatch.setattr(convolution_cost, "WAIT", 0.0)
+    monkeypatch.setattr(convolution_cost, "_memory", lambda nbytes, target: 0.0)
 
 
 def test_each_layer_has_its_error() -> None:

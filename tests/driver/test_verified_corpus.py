@@ -24,7 +24,7 @@ from tests.shared_files import shared
 
 import renorm
 from renorm.core.dtypes import is_float
-from renorm.core.errors import InvalidInput, UnsupportedOp
+from renorm.core.errors import InvalidInput, OperandError, UnsupportedOp
 from renorm.core.tolerance import tolerance
 from renorm.graph import registry
 from renorm.graph.ir import Graph
@@ -91,6 +91,8 @@ def conforming(part: int, of: int) -> Iterator[tuple[str, Graph]]:
                 yield case.name, renorm.read(model)
         except UnsupportedOp:
             continue
+        except OperandError:  # what ONNX's Attention says beyond ours is refused when it is read
+            assert case.name.startswith("test_attention"), case.name
 
 
 @pytest.mark.slow

@@ -208,7 +208,7 @@ def _long_sums(s: Stmt, is_repeated: bool = False) -> Iterator[Stmt]:
                 yield s
         case If():
             found = [x for c in children(s) for x in _long_sums(c, is_repeated)]
-            yield from [s, *found] if found else []
+            yield from [s, *found] if found and _size(s.then) <= SMALL else found
         case For(kind="serial"):
             yield from _long_sums(s.body, True)
         case _:
