@@ -72,7 +72,7 @@ class Parameter:
     def _outermost(self) -> tuple[int, int]:
         """The axis that memory has outermost, and how many of its elements lie together."""
         axis = (self.form.first or 0) if self.form else 0
-        return axis, dict(self.form.cuts).get(axis, 1) if self.form else 1
+        return axis, self.form.lanes(axis) if self.form else 1
 
 
 @dataclass(frozen=True)

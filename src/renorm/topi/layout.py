@@ -1,4 +1,5 @@
-"""Memory in blocks: [O, I, ...] -> [O / v, I / v, ..., v of I, v of O], vectors of elements that kernels read as one.
+"""How memory holds a tensor: in blocks, [O, I, ...] -> [O / v, I / v, ..., v of I, v of O], vectors of elements that
+kernels read as one, and in which dtype.
 
 A Blocking says how memory holds a tensor. Neither ops nor graph know the shape that it has there: at both ends of a
 kernel a view turns one into the other. What is read comes as `view`, in the tensor's own shape; what is written goes
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -24,11 +26,14 @@ RESULT = "layout_result"
 @dataclass(frozen=True)
 class Blocking:
     """Axes cut into blocks. cuts: (axis, lanes); the elements of the last one lie side by side, those of the one before
-    lie around them. first: an axis whose blocks come one after the other, everything else within; None leaves the
-    axes in their order. An extent that lanes do not divide is filled up."""
+    lie around them. An axis may be cut again: ((1, 16), (0, 8), (1, 2)) has 32 of I in 16 pairs, 8 of O around each
+    pair. first: an axis whose blocks come one after the other, everything else within; None leaves the axes in their
+    order. An extent that lanes do not divide is filled up. dtype: what memory holds float32 elements in, rounded; None:
+    as they are."""
 
     cuts: tuple[tuple[int, int], ...]
     first: int | None = None
+    dtype: str | None = None
 
     @staticmethod
     def of(layout: Blocked) -> Blocking:
@@ -39,22 +44,33 @@ class Blocking:
         """Return whether memory is row-major but for blocks along `axis`."""
         return self.first is None and [a for a, _ in self.cuts] == [axis]
 
+    def lanes(self, axis: int) -> int:
+        """Return how many elements along an axis a block has; 1 for an axis that is not cut."""
+        return prod(n for a, n in self.cuts if a == axis)
+
     def _order(self, rank: int) -> list[int]:
         """Axes as memory has them, without what is inside of blocks."""
         rest = [a for a in range(rank) if a != self.first]
         return rest if self.first is None else [self.first, *rest]
 
+    def _steps(self) -> list[int]:
+        """Return for each cut how far apart its elements are along the axis."""
+        return [prod(n for a, n in self.cuts[i + 1 :] if a == axis) for i, (axis, _) in enumerate(self.cuts)]
+
     def shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         """The shape in memory of a tensor of `shape`."""
-        lanes = dict(self.cuts)
-        outer = [-(-shape[a] // lanes.get(a, 1)) for a in self._order(len(shape))]
+        outer = [-(-shape[a] // self.lanes(a)) for a in self._order(len(shape))]
         return (*outer, *(n for _, n in self.cuts))
 
     def index(self, index: Sequence[Any]) -> tuple[Any, ...]:
         """Return where in memory the element at `index` lies."""
-        lanes = dict(self.cuts)
-        outer = [index[a] // lanes[a] if a in lanes else index[a] for a in self._order(len(index))]
-        return (*outer, *(index[a] % n for a, n in self.cuts))
+        whole = {a: self.lanes(a) for a, _ in self.cuts}
+        outer = [index[a] // whole[a] if a in whole else index[a] for a in self._order(len(index))]
+        inner = list[Any]()
+        for (a, n), step in zip(self.cuts, self._steps()):
+            place = index[a] // step if step > 1 else index[a]
+            inner.append(place % n)
+        return (*outer, *inner)
 
     def element(self, place: Sequence[Any]) -> tuple[Any, ...]:
         """The index of the element at a place in memory: what `index` undoes."""
@@ -68,8 +84,7 @@ class Blocking:
         """Writes the array to `out` as memory holds it, rounded to its dtype. out: C-contiguous, of `shape`; what fills
         up blocks is zero."""
         split, order = self._cut(data.shape)
-        full = [before * inside for before, inside in zip(split[::2], split[1::2])]
-        missing = [(0, f - e) for f, e in zip(full, data.shape)]
+        missing = [(0, f - e) for f, e in zip(self._filled(data.shape), data.shape)]
         data = np.pad(data, missing) if any(after for _, after in missing) else data
         turned = data.reshape(split).transpose(order)
         if not turned.flags.c_contiguous:  # NumPy turns and rounds faster one after the other
@@ -80,28 +95,46 @@ class Blocking:
         """The array of `shape` that `pack` wrote."""
         split, order = self._cut(shape)
         turned = held.reshape([split[i] for i in order]).transpose(np.argsort(order))
-        full = turned.reshape([before * inside for before, inside in zip(split[::2], split[1::2])])
+        full = turned.reshape(self._filled(shape))
         return full[tuple(slice(e) for e in shape)]
 
     def _cut(self, shape: Sequence[int]) -> tuple[list[int], list[int]]:
-        """Extents of a filled up array of `shape` where each axis is two, blocks and what is inside of one, and the
-        order in which memory has these."""
-        lanes = dict(self.cuts)
-        split = [n for a, e in enumerate(shape) for n in (-(-e // lanes.get(a, 1)), lanes.get(a, 1))]
-        outer, inner = [2 * a for a in self._order(len(shape))], [2 * a + 1 for a, _ in self.cuts]
-        return split, [*outer, *inner, *(2 * a + 1 for a in range(len(shape)) if a not in lanes)]
+        """Extents of a filled up array of `shape` where each axis is several, blocks and the cuts inside of one, and
+        the order in which memory has these."""
+        split, outer = list[int](), dict[int, int]()
+        places = dict[int, int]()  # of cuts, by number
+        for a, extent in enumerate(shape):
+            outer[a] = len(split)
+            split.append(-(-extent // self.lanes(a)))
+            for i, (axis, n) in enumerate(self.cuts):
+                if axis == a:
+                    places[i] = len(split)
+                    split.append(n)
+        return split, [*(outer[a] for a in self._order(len(shape))), *(places[i] for i in range(len(self.cuts)))]
+
+    def _filled(self, shape: Sequence[int]) -> list[int]:
+        """Return the extents of an array of `shape` whose blocks are filled up."""
+        return [-(-extent // self.lanes(a)) * self.lanes(a) for a, extent in enumerate(shape)]
 
 
 def view(held: te.Tensor, shape: tuple[int, ...], form: Blocking) -> te.Tensor:
-    """Return the elements as memory holds them in `form`, in its own shape."""
-    return te.compute(shape, lambda *i: held[form.index(i)], name=f"{held.name}_view", tag=VIEW, attrs={"form": form})
+    """Return the elements as memory holds them in `form`, in its own shape, as float32 where that rounds."""
+
+    def element(*index: Any) -> Any:
+        e = held[form.index(index)]
+        return e.astype("float32") if form.dtype else e
+
+    return te.compute(shape, element, name=f"{held.name}_view", tag=VIEW, attrs={"form": form})
 
 
 def result(t: te.Tensor, form: Blocking) -> te.Tensor:
     """`t` as memory holds it in `form`."""
-    return te.compute(
-        form.shape(t.shape), lambda *i: t[form.element(i)], name=f"{t.name}_held", tag=RESULT, attrs={"form": form}
-    )
+
+    def element(*place: Any) -> Any:
+        e = t[form.element(place)]
+        return e.astype(form.dtype) if form.dtype else e
+
+    return te.compute(form.shape(t.shape), element, name=f"{t.name}_held", tag=RESULT, attrs={"form": form})
 
 
 def form_of(t: te.Tensor) -> Blocking | None:
