@@ -158,7 +158,7 @@ def test_every_absent_name_says_what_to_do() -> None:
         with pytest.raises(AttributeError) as unknown:
             owner.no_such_name  # noqa: B018, the read itself raises
         assert not isinstance(unknown.value, RenormError)
-    assert not hasattr(Stage, "tensorize")
+    assert not hasattr(Stage, "storage_align")
     assert not hasattr(Schedule, "create_group")
 
 

@@ -25,7 +25,6 @@ ABSENT = {
     "te.trace": _CALLS,
     "te.schedule.InferBound": "renorm.lower prints the loops with their bounds",
     'te.thread_axis("vthread")': "split once more, and unroll or leave that loop serial",
-    "s[T].tensorize": "vectorize: the code generator finds the instructions",
     "s[T].pragma": "unroll and parallel are primitives; leave other hints out",
     "s[T].double_buffer": _HINT,
     "s[T].storage_align": _HINT,

@@ -1,8 +1,8 @@
 """Features of CPUs that code may use: LLVM's name of each, and Linux's in /proc/cpuinfo.
 
 Code is generated for these and no others, so that every requirement of an artifact can be asked for where it is loaded.
-Linux tells what a program may use: it leaves out AVX-512 where it does not save those registers. Not among them, on
-purpose: AMX, which a program must ask the system for at run time, and what only systems and intrinsics use.
+Linux tells what a program may use: it leaves out AVX-512 where it does not save those registers. A program must ask it
+for the registers of AMX at run time (core.matrix_registers). Not among them, on purpose: what only systems use.
 
 Sources: LLVM's `-mattr=help`; arch/x86/include/asm/cpufeatures.h and Documentation/arch/arm64/elf_hwcaps.rst of Linux.
 """
@@ -36,6 +36,8 @@ _X86_64 = {
     "avxneconvert": "avx_ne_convert",
     "avxvnniint8": "avx_vnni_int8",
     "avxvnniint16": "avx_vnni_int16",
+    "amx-tile": "amx_tile",
+    "amx-bf16": "amx_bf16",
     "crc32": "sse4_2",
     "prfchw": "3dnowprefetch",
 }  # fmt: skip
@@ -61,5 +63,7 @@ _AARCH64 = {name: name for name in ("aes", "sha2", "sha3", "bf16", "i8mm", "sve"
     "f64mm": "svef64mm",
 }
 FEATURES = {"x86_64": _X86_64, "aarch64": _AARCH64}
+MATRIX = frozenset({"amx-tile", "amx-bf16"})
+"""By LLVM's names: what matrix instructions on bfloat16 need."""
 NEEDED = {"x86_64": ("avx2", "fma", "f16c"), "aarch64": ("neon",)}
 """By LLVM's names: what kernels rely on."""

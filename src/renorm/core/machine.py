@@ -10,6 +10,7 @@ Bytes that come from farther away arrive while something is computed, as far as 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import inf
@@ -25,6 +26,8 @@ _ISSUE = 4.0  # instructions that begin per cycle in a loop that LLVM has ordere
 _RATES = 32.0, 16.0
 _MEMORY = 8.0  # the same of memory, where weights are asked for ahead; Zen 5: 8 to 10 for one core, 6 for each of two
 _LATE = 0.1  # the part of the time for bytes that come while something is computed, for which that waits all the same
+_FEWEST = 10  # rows that a matrix instruction takes the time of at least
+_START = 16  # cycles of a step of a tile besides, which hold against many small tiles
 FILL = 0.75  # of a cache that is left for what shall stay: something passes through it meanwhile
 
 
@@ -43,9 +46,37 @@ class Level:
 
 
 @dataclass(frozen=True)
+class MatrixUnit:
+    """What multiplies matrices: rows x depth by depth x columns, added to rows x columns. side: registers of a tile
+    along each of its sides.
+
+    Times are of AMX, Sapphire Rapids: a product takes a cycle per row, a load a cycle per row that comes from the
+    second-level cache.
+    """
+
+    rows: int = 16
+    columns: int = 16
+    depth: int = 32
+    side: int = 2
+
+    def registers(self, height: int, length: int) -> list[int]:
+        """Return the rows of each register of a tile of `length` pixels in each of `height` rows."""
+        if height > 1:
+            return [length] * height
+        count = -(-length // self.rows)
+        return [-(-(length - i) // count) for i in range(count)]
+
+    def step(self, registers: Sequence[int], across: int) -> float:
+        """Return the cycles of one product of a tile. across: registers along the columns."""
+        products = across * sum(max(_FEWEST, rows) for rows in registers)
+        return max(products, sum(registers) + across * self.rows) + _START
+
+
+@dataclass(frozen=True)
 class Machine:
     """A core. vector_bytes, registers: of vector registers. products, loads: of vectors, that begin per cycle; issue:
-    of all instructions. latency: cycles of a multiply-add. caches: from the nearest on; memory: what is behind."""
+    of all instructions. latency: cycles of a multiply-add. caches: from the nearest on; memory: what is behind.
+    matrix: for bfloat16."""
 
     vector_bytes: int
     registers: int
@@ -55,6 +86,7 @@ class Machine:
     latency: float
     caches: tuple[Level, ...]
     memory: Level
+    matrix: MatrixUnit | None = None
 
     @staticmethod
     def of(target: Target) -> Machine:
@@ -87,4 +119,5 @@ def _of(target: Target) -> Machine:
     here = host_cache_bytes if target.is_host else (lambda level: 0)  # by level
     sizes = here(1) or 32 << 10, target.cache_bytes, here(3) or 2 << 20
     caches = tuple(Level(nbytes, rate) for nbytes, rate in zip(sizes, (inf, *_RATES), strict=True))
-    return Machine(width, target.vector_registers, begun, begun, _ISSUE, _LATENCY, caches, Level(inf, _MEMORY))
+    matrix = MatrixUnit() if target.has_tiles else None
+    return Machine(width, target.vector_registers, begun, begun, _ISSUE, _LATENCY, caches, Level(inf, _MEMORY), matrix)

@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from renorm.core import matrix_registers
 from renorm.core.errors import InternalError, InvalidTarget, suggest
+from renorm.core.features import FEATURES, MATRIX
 from renorm.core.host import host_cache_bytes, host_flags
 
 _AVX512 = {"avx512f", "avx512dq", "avx512bw", "avx512vl"}  # what kernels of 64-byte vectors use, to LLVM and to Linux
@@ -78,6 +80,15 @@ class Target:
             raise InternalError(f"nobody has asked what the CPU of target {self} has", do="take it from targets.find")
         has = host_flags() if self.has is None else self.has
         return 64 if has >= _AVX512 else 32 if "avx2" in has else 16
+
+    @property
+    def has_tiles(self) -> bool:
+        """Return whether there are instructions that multiply matrices of bfloat16 (AMX)."""
+        if self.vector_bytes < 64:
+            return False
+        if self.has is not None:
+            return self.has >= MATRIX
+        return all(FEATURES["x86_64"][f] in host_flags() for f in MATRIX) and matrix_registers.granted()
 
     @property
     def vector_registers(self) -> int:

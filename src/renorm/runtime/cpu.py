@@ -5,16 +5,20 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from renorm.core import matrix_registers
 from renorm.core.errors import InvalidArtifact
-from renorm.core.features import FEATURES
+from renorm.core.features import FEATURES, MATRIX
 from renorm.core.host import host_flags
 from renorm.runtime.program import Machine
 
 
 def missing_features(arch: str, features: Sequence[str]) -> list[str]:
-    """Return which of LLVM's `features` this CPU does not have, or nothing tells that it has them."""
+    """Return which of LLVM's `features` this CPU does not have, or the system does not give to this process, or nothing
+    tells that it has them."""
     flags, names = host_flags(), FEATURES.get(arch, {})
-    return [f for f in features if names.get(f) not in flags]
+    missing = [f for f in features if names.get(f) not in flags]
+    asked = [f for f in features if f in MATRIX and f not in missing]
+    return missing if not asked or matrix_registers.granted() else [*missing, *asked]
 
 
 def obstacles(machine: Machine, arch: str) -> list[str]:

@@ -64,7 +64,7 @@ def layout(stage: Stage, scope: str) -> tuple[int, ...]:
     What is private to a thread is laid out as its loops run, the innermost loop contiguous: a tile of accumulators is
     then a run of vectors, whichever axis is vectorized. Other memory is row-major.
     """
-    if scope not in ("register", "local"):
+    if scope not in ("register", "local", "tile"):
         return tuple(range(len(stage.op.axis)))
     place: dict[IterVar, int] = {axis: i for i, axis in enumerate(stage.leaf_iter_vars)}
     for relation in reversed(stage.relations):

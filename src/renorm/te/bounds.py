@@ -194,7 +194,9 @@ class Inference:
             nest.guards += tail_guards(stage, nest.extents, values, self.algebra)
             nest.domain = self._domain_guards(nest)
             may_speculate = self._read(nest)
-            nest.is_speculative = bool(nest.domain) and may_speculate and self._gains_by_speculation(nest)
+            is_whole = "tensorized" in stage.kinds.values()  # one instruction has no loads under conditions
+            speculates = may_speculate and not is_whole and self._gains_by_speculation(nest)
+            nest.is_speculative = bool(nest.domain) and speculates
             if not nest.is_speculative:
                 nest.guards += nest.domain
                 if nest.domain and not may_speculate:

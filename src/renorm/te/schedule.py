@@ -4,7 +4,7 @@
     stage ::= axes, one per data and reduce axis of the compute, then relations, then leaves
     relation ::= split(parent -> outer, inner) | fuse(outer, inner -> fused) | singleton(-> axis of extent 1)
     leaves ::= the axes that are loops now, outermost first
-    kind of a leaf ::= serial | parallel | vectorized | unrolled | GPU axis
+    kind of a leaf ::= serial | parallel | vectorized | unrolled | tensorized | GPU axis
     place ::= root | inline | at (stage, leaf)
 
 Where a factor does not divide an extent, the last round is a tail: lowering adds the condition, only where it can fail.
@@ -133,7 +133,7 @@ class Stage:
         if self._loop(inner, "fuse") != position + 1:
             raise InvalidSchedule(
                 f"{self.name}: {outer.name} and {inner.name} cannot fuse, {inner.name} is not the next loop inside",
-                [f"loops: {self._loops()}"],
+                [f"loops: {_names(self.leaf_iter_vars)}"],
                 do="reorder them first",
             )
         if outer.kind != inner.kind:
@@ -205,6 +205,22 @@ class Stage:
         For short loops: the code grows with the extent.
         """
         self._annotate(var, "unrolled", "unroll")
+
+    @primitive("s[T].")
+    def tensorize(self, var: IterVar) -> None:
+        """Runs a loop and all loops inside it as one instruction on matrices, where the target has one.
+
+            for (i, 0, 32)            s[T].tensorize(i)              tensorized (i, 0, 32)
+              for (j, 0, 32)                                           tensorized (j, 0, 32)
+                for (k, 0, 16)                                           tensorized (k, 0, 16)
+                  for (p, 0, 2)                                            tensorized (p, 0, 2)
+                    T[i, j] += A[i*32 + k*2 + p]*B[k*64 + j*2 + p]           T[i, j] += ...
+
+        They mean what serial loops do. What stores or reads a stage of scope "tile", which such registers hold, is
+        tensorized. AMX takes widened bfloat16, j of 16 or 32, i of up to 32.
+        """
+        for axis in self.leaf_iter_vars[self._loop(var, "tensorize") :]:
+            self._annotate(axis, "tensorized", "tensorize")
 
     @primitive("s[T].")
     def parallel(self, var: IterVar) -> None:
@@ -343,7 +359,7 @@ class Stage:
 
     @primitive("s[T].")
     def set_scope(self, scope: str) -> None:
-        """Keeps the region of a stage under compute_at in a memory: "global", "shared", "local" or "register".
+        """Keeps the region of a stage under compute_at in a memory: "global", "shared", "local", "register", "tile".
 
             allocate P[float32 * 9]   s[P].set_scope("register")     // attr [P] storage_scope = "register"
                                                                      allocate P[float32 * 9]
@@ -445,7 +461,7 @@ class Stage:
         for position, leaf in enumerate(self.leaf_iter_vars):
             if leaf is axis:
                 return position
-        facts = [f"loops: {self._loops()}"]
+        facts = [f"loops: {_names(self.leaf_iter_vars)}"]
         for relation in self.relations:
             if isinstance(relation, Split) and relation.parent is axis:
                 facts.insert(0, f"{axis.name} was split into {relation.outer.name} and {relation.inner.name}")
@@ -453,12 +469,9 @@ class Stage:
                 facts.insert(0, f"{axis.name} was fused into {relation.fused.name}")
         raise InvalidSchedule(f"{self.name}: {primitive} of {axis.name}, which is not a loop of this stage", facts)
 
-    def _loops(self) -> str:
-        return _names(self.leaf_iter_vars)
-
     def _annotate(self, axis: IterVar, kind: str, primitive: str) -> None:
         self._loop(axis, primitive)
-        if axis.kind == "reduce" and kind != "unrolled":
+        if axis.kind == "reduce" and kind not in ("unrolled", "tensorized"):
             raise InvalidSchedule(
                 f"{self.name}: {primitive} of the reduce axis {axis.name}, whose rounds depend on each other",
                 do="s.rfactor(T, axis) makes it a data axis of a stage of its own",

@@ -1,15 +1,19 @@
 """The loop IR: what a schedule lowers to and what code generators read.
 
     kernel ::= kernel name[n(1), m(1, 64), p(3) = n + 2](A: f32[n*m], ...) { s }
-    s ::= for (x, e, e) { s }        For: start and extent; kind serial, parallel, vectorized, unrolled, or a GPU axis
+    s ::= for (x, e, e) { s }        For: start and extent; kind serial, parallel, vectorized, unrolled,
+                                     tensorized, or a GPU axis
         | A[e] = e                   Store, to a flat index; may carry a predicate; may be nontemporal
         | prefetch A[e]              Prefetch: a hint that the line of this element is read soon
         | let x = e { s }            Let
         | if (e) { s } else { s }    If
-        | allocate A[f32 * n] { s }  Allocate: scope global, shared, local, register
+        | allocate A[f32 * n] { s }  Allocate: scope global, shared, local, register, tile
         | barrier(shared)            Barrier: of all threads of a block
         | produce A { s }            Produce: a marker for readers, no meaning
         | s ; s                      Seq
+
+Tensorized loops are nested and mean what serial ones do: that the target may run them as one instruction on matrices
+is all that they say. Buffers of scope tile are its accumulators, which no other loops touch.
 
 Buffers are flat: one index, in elements. A parameter's extent is in its Buffer; who calls a kernel gives at least
 that much. Open extents are numbers that who calls it gives, within their bounds (n is 1 or more, m up to 64), or that
@@ -28,10 +32,10 @@ from renorm.core import dtypes
 from renorm.core.errors import InvalidLoops
 from renorm.expr.nodes import Const, Expr, OpenVar, Var
 
-SCOPES = ("global", "shared", "local", "register")
+SCOPES = ("global", "shared", "local", "register", "tile")
 BLOCK_AXES = ("blockIdx.x", "blockIdx.y", "blockIdx.z")
 THREAD_AXES = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
-KINDS = ("serial", "parallel", "vectorized", "unrolled", *BLOCK_AXES, *THREAD_AXES)
+KINDS = ("serial", "parallel", "vectorized", "unrolled", "tensorized", *BLOCK_AXES, *THREAD_AXES)
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,6 +18,7 @@ import numpy as np
 
 from renorm import te
 from renorm.graph.layout import Blocked
+from renorm.te import tag
 
 VIEW = "layout_view"
 RESULT = "layout_result"
@@ -48,6 +49,10 @@ class Blocking:
         """Return how many elements along an axis a block has; 1 for an axis that is not cut."""
         return prod(n for a, n in self.cuts if a == axis)
 
+    def blocks(self) -> list[tuple[int, int]]:
+        """Return (axis, lanes) of each axis that is cut."""
+        return [(axis, self.lanes(axis)) for axis in dict.fromkeys(a for a, _ in self.cuts)]
+
     def _order(self, rank: int) -> list[int]:
         """Axes as memory has them, without what is inside of blocks."""
         rest = [a for a in range(rank) if a != self.first]
@@ -64,7 +69,7 @@ class Blocking:
 
     def index(self, index: Sequence[Any]) -> tuple[Any, ...]:
         """Return where in memory the element at `index` lies."""
-        whole = {a: self.lanes(a) for a, _ in self.cuts}
+        whole = dict(self.blocks())
         outer = [index[a] // whole[a] if a in whole else index[a] for a in self._order(len(index))]
         inner = list[Any]()
         for (a, n), step in zip(self.cuts, self._steps()):
@@ -128,13 +133,14 @@ def view(held: te.Tensor, shape: tuple[int, ...], form: Blocking) -> te.Tensor:
 
 
 def result(t: te.Tensor, form: Blocking) -> te.Tensor:
-    """`t` as memory holds it in `form`."""
+    """`t` as memory holds it in `form`: a stage like any elementwise one where that has no blocks."""
 
     def element(*place: Any) -> Any:
         e = t[form.element(place)]
         return e.astype(form.dtype) if form.dtype else e
 
-    return te.compute(form.shape(t.shape), element, name=f"{t.name}_held", tag=RESULT, attrs={"form": form})
+    kind = (RESULT, {"form": form}) if form.cuts else (tag.ELEMWISE, None)
+    return te.compute(form.shape(t.shape), element, name=f"{t.name}_held", tag=kind[0], attrs=kind[1])
 
 
 def form_of(t: te.Tensor) -> Blocking | None:

@@ -7,6 +7,7 @@ from math import inf
 
 from renorm.codegen.llvm import types
 from renorm.codegen.llvm.expressions import Expressions
+from renorm.codegen.llvm.matrices import Matrices
 from renorm.codegen.llvm.memory import NONTEMPORAL, Storage
 from renorm.codegen.llvm.ssa import I8, I64, PTR, Function, Value, constant, weights_of
 from renorm.codegen.llvm.subtarget import subtarget
@@ -116,6 +117,7 @@ class _PhaseEmitter:
         self.f = Function(f"phase{number}", parameters, "#0", target.vector_bytes == 64)
         self._kernel = kernel
         self.x = Expressions(self.f, propagates=target.machine == "aarch64")
+        self._matrices = Matrices(self.f, self.x, kernel.name) if target.has_tiles else None
         self._arguments = arguments
         self._scratch = scratch
         self._stride = stride
@@ -128,6 +130,8 @@ class _PhaseEmitter:
         self._body(phase)
         if any(isinstance(s, Store) and s.nontemporal for s in walk(phase.body)):
             self.f.effect("fence seq_cst")  # such stores keep no order: other threads see them from here on
+        if self._matrices is not None:
+            self._matrices.release()
         return self.f.text()
 
     def _body(self, phase: Phase) -> None:
@@ -226,6 +230,9 @@ class _PhaseEmitter:
                 f"kernel {self._kernel.name}: loop {s.var.name} is bound to {s.kind}, which a CPU does not have",
                 do='use target="cuda", or a schedule without bind',
             )
+        if s.kind == "tensorized" and self._matrices is not None:
+            self._matrices.emit(s)
+            return
         indices = self.x.indices
         start, extent = indices.linear(s.start), indices.linear(s.extent)
         if extent.number is not None and extent.number <= 0:
@@ -267,6 +274,10 @@ class _PhaseEmitter:
 
     def _allocate(self, s: Allocate) -> None:
         buffer, places = s.buffer, self.x.memory.places
+        if buffer.scope == "tile" and self._matrices is not None:
+            self._matrices.begin(s)
+            self.statement(s.body)
+            return
         if buffer not in places:  # else a copy of an unrolled loop's body: the same memory, with nothing known about it
             places[buffer] = self._place(buffer)
         self.x.memory.enter([places[buffer]])

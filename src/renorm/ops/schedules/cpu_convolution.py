@@ -10,7 +10,7 @@ from renorm import te
 from renorm.core.target import Target
 from renorm.expr.nodes import Call, Expr, Load, Reduce
 from renorm.expr.rewrite import substitute, transform
-from renorm.ops.schedules import cpu_depthwise, cpu_injective, cpu_tiles, structure
+from renorm.ops.schedules import cpu_depthwise, cpu_injective, cpu_matrix, cpu_tiles, structure
 from renorm.ops.schedules.cpu_products import product
 from renorm.ops.schedules.products import MAIN_TAGS
 from renorm.topi import layout
@@ -24,7 +24,7 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
     mains = [t for t in chain if t.op.tag in MAIN_TAGS]
     pads = list[te.Tensor]()
     for pad in (t for t in chain if t.op.tag == "pad"):
-        if all(_leaves_out(main, pad) for main in mains):
+        if all(_leaves_out(main, pad) and not cpu_matrix.takes(main, target) for main in mains):
             for main in mains:
                 s[main].redefine(_without_padding, pad)
         else:
@@ -63,7 +63,7 @@ def _leaves_out(main: te.Tensor, pad: te.Tensor) -> bool:
     edge, which are code of their own, are short. A copy costs up to a half of such a convolution. Of others it costs 0
     to 10 %, with the products that it adds up to 25 % in three dimensions."""
     form = next((_form(x) for x in structure.reads(main) if _held(x) is pad), None)
-    if main.op.tag != "conv" or form is None:
+    if main.op.tag != "conv" or form is None or not form.cuts:
         return False
     depth, *_, width = (a.extent for a in main.op.reduce_axis)
     return not cpu_depthwise.is_lanewise(main, form.cuts[0][1]) or depth * width <= cpu_depthwise.EDGE

@@ -34,8 +34,7 @@ def blocks_summed(main: te.Tensor) -> list[int]:
     found = [1] * len(main.op.reduce_axis)
     for load in structure.reads(main):
         form = layout.form_of(load.source) if isinstance(load.source, te.Tensor) else None
-        for axis in dict.fromkeys(axis for axis, _ in form.cuts) if form else ():
-            lanes = form.lanes(axis)
+        for axis, lanes in form.blocks() if form else ():
             for i, k in enumerate(main.op.reduce_axis):
                 if structure.coefficient(load.indices[axis], k.var) == 1:
                     # groups may begin within a block

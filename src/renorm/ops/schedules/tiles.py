@@ -59,8 +59,8 @@ def choose_tile(
                 continue
             cycles = sum(
                 a * b * machine.step(rows, wide, wide * machine.vector_bytes * depth)
-                for a, rows in _parts(pixels, r, is_cut)
-                for b, wide in _parts(vectors, n, is_cut)
+                for a, rows in parts(pixels, r, is_cut)
+                for b, wide in parts(vectors, n, is_cut)
             )
             now = cycles * machine.products / (pixels * vectors) + LOADED * (r + WEIGHT * n) / (r * n)
             now *= RAGGED ** (is_cut and (vectors % n > 0) + (pixels % r > 0))
@@ -69,8 +69,8 @@ def choose_tile(
     return best, cost
 
 
-def _parts(extent: int, tile: int, is_cut: bool) -> list[tuple[int, int]]:
-    """How many tiles of which length an extent has."""
+def parts(extent: int, tile: int, is_cut: bool = True) -> list[tuple[int, int]]:
+    """Return how many tiles of which length an extent has."""
     whole, rest = divmod(extent, tile)
     return [(whole, tile), *([(1, rest if is_cut else tile)] if rest else [])]
 

@@ -115,7 +115,7 @@ class _Partition:
     def _ends(self, s: For, x: Expr, extent: Expr, scope: Scope) -> list[Expr]:
         """Where the pieces of a loop begin and end that it is cut into, by values of x; none where cutting does not
         pay."""
-        if s.kind not in ("serial", "parallel") or constant(s.start) is None or not _is_known(s.extent):
+        if s.kind not in ("serial", "parallel", "tensorized") or constant(s.start) is None or not _is_known(s.extent):
             return []
         if s.var not in self._asked_of(s.body):
             return []
@@ -204,12 +204,14 @@ def _long_sums(s: Stmt, is_repeated: bool = False) -> Iterator[Stmt]:
     """Yield the statements in s that add to a register in every round of a loop, and the conditions around them."""
     match s:
         case Store(buffer=buffer, value=value):
-            if is_repeated and buffer.scope == "register" and any(x.source is buffer for x in loads(value)):
+            if is_repeated and buffer.scope in ("register", "tile") and any(x.source is buffer for x in loads(value)):
                 yield s
         case If():
             found = [x for c in children(s) for x in _long_sums(c, is_repeated)]
-            yield from [s, *found] if found and _size(s.then) <= SMALL else found
-        case For(kind="serial"):
+            # no instruction of a matrix unit has a condition inside
+            on_tiles = any(isinstance(x, Store) and x.buffer.scope == "tile" for x in walk(s.then))
+            yield from [s, *found] if found and (on_tiles or _size(s.then) <= SMALL) else found
+        case For(kind="serial" | "tensorized"):
             yield from _long_sums(s.body, True)
         case _:
             for c in children(s):
@@ -219,13 +221,13 @@ def _long_sums(s: Stmt, is_repeated: bool = False) -> Iterator[Stmt]:
 def _cuts(loop: For, x: Expr, scope: Scope) -> Iterator[Expr]:
     """Values of x, the loop's variable or a remainder of it, from which on some condition always holds, or never. Open
     ones are left out where the condition costs little beside what depends on it."""
-    intervals = Intervals(scope.inside(loop).throughout(loop.body))
+    intervals, known = Intervals(scope.inside(loop).throughout(loop.body)), scope.intervals()
     inner = {s.var for s in walk(loop.body) if isinstance(s, For)}
     for condition, is_own, is_cheap in _conditions(loop.body):
         if is_own and loop.kind == "parallel":
             continue  # it stands right in the loop: choosing a version would be no cheaper
         for e in _comparisons(condition):
-            for cut in _cuts_of(e, x, inner, intervals):
+            for cut in _cuts_of(e, x, inner, intervals, known):
                 if not is_cheap or not any(isinstance(v, OpenVar) for v in variables(cut)):
                     yield cut
 
@@ -314,8 +316,12 @@ def _comparisons(e: Expr) -> Iterator[Binary]:
             return
 
 
-def _cuts_of(e: Binary, x: Expr, inner: set[Var], intervals: Intervals) -> Iterator[Expr]:
+def _cuts_of(e: Binary, x: Expr, inner: set[Var], intervals: Intervals, known: Intervals) -> Iterator[Expr]:
     form = intervals.difference(e.a, e.b)
+    for atom, coefficient in form.terms.items():
+        low, high = known.span(atom)
+        if low == high:  # a digit of the number of a parallel loop, in a version for one value of it
+            form = form.without((atom,)).offset(coefficient * int(low))
     k, own = 0, next((atom for atom in form.terms if atom is x or key(atom) == key(x)), x)
     rest = form.without((own,))
     for atom, coefficient in form.terms.items():

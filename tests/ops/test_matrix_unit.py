@@ -1,0 +1,169 @@
+"""Sums of products of bfloat16 on a matrix unit: loops against NumPy in float64 on every machine, by the interpreter;
+the code, where the machine has AMX; that there is code, everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.codegen.native import HOST, run_native
+
+from renorm import te
+from renorm.codegen.llvm import compile_kernel
+from renorm.core.dtypes import numpy_dtype
+from renorm.core.errors import InvalidLoops
+from renorm.core.machine import MatrixUnit
+from renorm.ops import schedules
+from renorm.ops.conv import Conv
+from renorm.ops.gemm import Gemm
+from renorm.ops.schedules import cpu_matrix
+from renorm.targets import find
+from renorm.tir import interpret
+from renorm.tir.nodes import For, Kernel, walk
+from renorm.tir.passes import prepare
+from renorm.topi import layout
+from renorm.topi.layout import Blocking
+
+AMX = find("llvm -mcpu=sapphirerapids")
+BF16 = numpy_dtype("bfloat16")
+
+
+def _numbers(rng: np.random.Generator, *shape: int) -> Any:
+    """Numbers that bfloat16 has, as float32."""
+    return rng.standard_normal(shape).astype(BF16).astype(np.float32)
+
+
+def _held(form: Blocking, array: Any) -> Any:
+    out = np.zeros(form.shape(array.shape), BF16)
+    form.pack(array, out)
+    return out
+
+
+@dataclass
+class Program:
+    """Schedules `op` with a ReLU and, maybe, a residual behind it, on the matrix unit. x, y: how memory holds these."""
+
+    op: Any
+    operands: Sequence[Any]
+    x: Blocking
+    weights: Blocking
+    y: Blocking
+    residual: bool = False
+
+    def lowered(self) -> tuple[Kernel, list[Any], Any]:
+        """The kernel, its arrays, and the result in float64, as memory holds it."""
+        x, w, b = self.operands
+        forms = [self.x, self.weights, None]
+        placeholders, views, arrays = list[te.Tensor](), list[Any](), list[Any]()
+        for name, array, form in zip("xwb", (x, w, b), forms, strict=True):
+            shape = form.shape(array.shape) if form else array.shape
+            placeholders.append(te.placeholder(shape, "bfloat16" if form else "float32", name))
+            views.append(layout.view(placeholders[-1], array.shape, form) if form else placeholders[-1])
+            arrays.append(_held(form, array) if form else array)
+        y = self.op.compute(*views)
+        expected = self.op.reference(*(a.astype(np.float64) for a in self.operands))
+        if self.residual:
+            r = _numbers(np.random.default_rng(1), *y.shape)
+            placeholders.append(te.placeholder(self.y.shape(y.shape), "bfloat16", "r"))
+            view, sums = layout.view(placeholders[-1], y.shape, self.y), y
+            y = te.compute(y.shape, lambda *i: sums[i] + view[i], name="added", tag="elemwise")
+            arrays.append(_held(self.y, r))
+            expected = expected + r
+        before = y
+        y = te.compute(y.shape, lambda *i: te.maximum(before[i], te.const(0, "float32")), name="relu", tag="elemwise")
+        out = layout.result(y, self.y)
+        s = te.create_schedule(out.op)
+        schedules.schedule(self.op, s, [out], AMX)
+        kernel = te.lower(s, [*placeholders, out], name="products")
+        held = np.zeros(self.y.shape(expected.shape), np.float64)
+        self.y.pack(np.maximum(expected, 0), held)
+        return kernel, arrays, held
+
+
+def _check(program: Program) -> None:
+    kernel, arrays, expected = program.lowered()
+    assert any(isinstance(s, For) and s.kind == "tensorized" for s in walk(kernel.body))
+    runs = [lambda k, a: interpret.run(k, a), *([lambda k, a: run_native(k, a, HOST, threads=2)] * HOST.has_tiles)]
+    prepared = prepare(kernel)
+    compile_kernel(prepared, AMX)
+    for run in runs:
+        out = np.full(expected.shape, np.nan, np.float32).astype(BF16)
+        run(prepared, [*arrays, out])
+        # one rounding to 8 bits; sums in float32
+        limit = 2.0**-8 * np.abs(expected) + 1e-5 * np.abs(expected).max(initial=1.0)
+        assert (np.abs(out.astype(np.float64) - expected) <= limit).all()
+
+
+@st.composite
+def convolutions(draw: st.DrawFn) -> Program:
+    whole = st.integers
+    lanes = draw(st.sampled_from([16, 32]))
+    channels, results = lanes * draw(whole(1, 2)), lanes * draw(whole(1, 3))
+    kernel = draw(st.sampled_from([(1, 1), (3, 3), (1, 3), (2, 1)]))
+    strides = (draw(whole(1, 2)), draw(whole(1, 2)))
+    pads = (
+        (draw(whole(0, 1)), draw(whole(0, 1)), draw(whole(0, 1)), draw(whole(0, 1))) if kernel != (1, 1) else (0,) * 4
+    )
+    plane = (draw(whole(kernel[0], 6)), draw(whole(kernel[1], 37)))
+    rng = np.random.default_rng(draw(whole(0, 2**32)))
+    x = _numbers(rng, draw(whole(1, 2)), channels, *plane)
+    w = _numbers(rng, results, channels, *kernel)
+    form = cpu_matrix.panels(0, 1, results, lanes, AMX)
+    assert form is not None
+    blocks = Blocking(((1, lanes),), dtype="bfloat16")
+    bias = rng.standard_normal(results).astype(np.float32)
+    return Program(Conv(strides=strides, pads=pads), [x, w, bias], blocks, form, blocks, draw(st.booleans()))
+
+
+@given(convolutions())
+@settings(max_examples=12, deadline=None)
+def test_convolutions(program: Program) -> None:
+    _check(program)
+
+
+@given(rows=st.integers(1, 70), depth=st.sampled_from([16, 32, 48, 80, 96]), vectors=st.integers(1, 4), data=st.data())
+@settings(max_examples=12, deadline=None)
+def test_products_of_matrices(rows: int, depth: int, vectors: int, data: st.DataObject) -> None:
+    columns = 16 * vectors
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    form = cpu_matrix.panels(1, 0, columns, depth, AMX)
+    assert form is not None
+    operands = [
+        _numbers(rng, rows, depth),
+        _numbers(rng, depth, columns),
+        rng.standard_normal(columns).astype("float32"),
+    ]
+    plain = Blocking((), dtype="bfloat16")
+    _check(Program(Gemm(), operands, plain, form, plain, data.draw(st.booleans())))
+
+
+def test_tiles_are_as_high_as_registers_have_rows() -> None:
+    unit = MatrixUnit()
+    assert cpu_matrix.choose([56, 56], 32, unit) == (1, 28)
+    assert cpu_matrix.choose([14, 14], 32, unit) == (2, 14)
+    assert cpu_matrix.choose([64], 32, unit) == (1, 32)
+    assert cpu_matrix.choose([1], 32, unit) == (1, 1)
+
+
+def test_what_the_unit_has_no_instruction_for_is_refused() -> None:
+    x, w = te.placeholder((16, 32), "float32", "x"), te.placeholder((16, 16, 2), "float32", "w")
+    k = te.reduce_axis((0, 32), "k")
+    y = te.compute((16, 16), lambda i, j: te.sum(x[i, k] * w[k // 2, j, k % 2], axis=k), name="y")
+    s = te.create_schedule(y.op)
+    sums = s.cache_write(y, "tile")
+    s[sums].compute_at(s[y], s[y].op.axis[0])
+    pairs, pair = s[sums].split(s[sums].op.reduce_axis[0], factor=2)
+    s[sums].reorder(*s[sums].op.axis, pairs, pair)
+    s[sums].tensorize(s[sums].op.axis[0])
+    kernel = prepare(te.lower(s, [x, w, y], name="sums"))
+    with pytest.raises(InvalidLoops, match=r"kernel sums: .*products of 0 shapes"):
+        compile_kernel(kernel, AMX)
+    arrays = [np.ones(t.shape, np.float32) for t in (x, w, y)]
+    interpret.run(kernel, arrays)
+    assert (arrays[2] == 32).all()
+    compile_kernel(kernel, find("llvm -mcpu=haswell"))  # which has none, and runs the loops as they are
