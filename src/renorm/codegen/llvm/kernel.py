@@ -17,7 +17,7 @@ from renorm.core.errors import InternalError, InvalidLoops
 from renorm.core.target import Target
 from renorm.expr import rewrite
 from renorm.expr.linear import INDEX_TYPES
-from renorm.expr.nodes import Expr, Load, Var, as_expr
+from renorm.expr.nodes import Cast, Expr, Load, Var, as_expr
 from renorm.runtime.program import ALIGNMENT, align
 from renorm.tir.nodes import (
     Allocate,
@@ -215,7 +215,10 @@ class _PhaseEmitter:
         mask = None if s.predicate is None else self.f.splat(x.value(s.predicate), s.index.lanes)
         if mask is not None and mask.number is not None and not mask.number:
             return
-        x.memory.store(place, s.index, x.value(s.value), mask, s.nontemporal)
+        value = s.value
+        if isinstance(value, Cast) and value.dtype == place.dtype and value.a.dtype == "float32":
+            value = value.a  # to store is to round, to float16 and bfloat16
+        x.memory.store(place, s.index, x.value(value), mask, s.nontemporal)
 
     def _bind(self, var: Var, value: Expr) -> None:
         self.x.renew()
