@@ -14,7 +14,7 @@ from renorm.driver import compile as compiling
 from renorm.errors import VerificationError
 from renorm.graph import interpret, registry
 from renorm.graph.ir import Graph, Value
-from renorm.graph.layout import Blocked
+from renorm.graph.layout import Layout
 from renorm.graph.rewrite import Match, Rewrite
 from renorm.ops.shared import winograd_weight
 from renorm.passes import decompose, pipeline, statistics
@@ -102,7 +102,7 @@ def wrong_groups(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def wrong_layout(monkeypatch: pytest.MonkeyPatch) -> None:
     def run(self: Any, graph: Graph, context: Context) -> None:
-        graph.outputs[0].layout = Blocked(1, 16)
+        graph.outputs[0].layout = Layout(1, 16)
 
     monkeypatch.setattr(ChooseLayouts, "run", run)
 

@@ -18,7 +18,7 @@ from renorm import te
 from renorm.codegen.llvm import compile_kernel
 from renorm.core.target import Target
 from renorm.driver.kernels import SPARE
-from renorm.graph.layout import Blocked
+from renorm.graph.layout import Layout
 from renorm.graph.types import TensorType
 from renorm.ops import schedules
 from renorm.ops.conv import Conv
@@ -50,7 +50,7 @@ class Case:
     def lowered(self, target: Target) -> tuple[Any, list[Any], Blocking | None]:
         """The kernel, the arrays that it reads, and the form of what it writes."""
         lanes = target.lanes(4)
-        channels = Blocking.of(Blocked(1, lanes))
+        channels = Blocking.of(Layout(1, lanes))
         forms = [channels if self.reads else None, self._weight(lanes), None]
         given, views = list[te.Tensor](), list[Any]()
         for name, array, form in zip("xwb", (self.x, self.w, self.b), forms, strict=True):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from renorm import te
 from renorm.core.dtypes import numpy_dtype
-from renorm.graph.layout import Blocked
+from renorm.graph.layout import Layout
 from renorm.te.interpret import run
 from renorm.topi import layout
 from renorm.topi.layout import Blocking
@@ -38,7 +38,7 @@ def test_memory_holds_each_element_where_its_index_says(case: tuple[Blocking, tu
 
 
 def test_blocks_of_channels_keep_the_order_of_axes() -> None:
-    assert Blocking.of(Blocked(1, 16)).shape((2, 48, 5, 7)) == (2, 3, 5, 7, 16)
+    assert Blocking.of(Layout(1, 16)).shape((2, 48, 5, 7)) == (2, 3, 5, 7, 16)
     weight = Blocking(((1, 16), (0, 8)), first=0)
     assert weight.shape((24, 32, 3, 3)) == (3, 2, 3, 3, 16, 8)
     assert weight.index((17, 20, 1, 2)) == (2, 1, 1, 2, 4, 1)

@@ -11,7 +11,7 @@ import renorm
 from renorm import ops, te
 from renorm.graph import interpret
 from renorm.graph.ir import Graph, Value
-from renorm.graph.layout import Accepts, Blocked
+from renorm.graph.layout import Accepts, Layout
 from renorm.graph.op import ELEMENTWISE, INJECTIVE
 from renorm.graph.verify import verify
 from renorm.ops import schedules
@@ -40,7 +40,7 @@ def blocked(
     g, _ = pipeline.optimize(g, level=level, target=find(target))
     verify(g)
     found = [(n.op.name, v.layout) for n in g.nodes for v in n.outputs if v.layout]
-    assert all(layout == Blocked(1, lanes) for _, layout in found)
+    assert all(layout == Layout(1, lanes) for _, layout in found)
     return [name for name, _ in found]
 
 
@@ -149,7 +149,7 @@ def test_verified_passes_keep_layouts() -> None:
     g = Graph()
     g.outputs = [conv(conv(g.input("x", "float32", (1, 3, 4, 4)), 16), 8)]
     g, report = pipeline.optimize(g, target=find(AVX512), verify=True)
-    assert g.nodes[0].output.layout == Blocked(1, 16)
+    assert g.nodes[0].output.layout == Layout(1, 16)
     assert not report.refusals
 
 

@@ -22,6 +22,7 @@ from renorm.expr.bounds import open_truth, taken
 from renorm.expr.nodes import Expr, OpenVar, const
 from renorm.graph import deferred, registry
 from renorm.graph.ir import Graph, Group, Node, Value
+from renorm.graph.layout import held_weight_dtype
 from renorm.graph.strided_region import strides
 from renorm.ops import schedules
 from renorm.runtime.report import WorkRecord
@@ -43,6 +44,11 @@ class Parameter:
 
     value: Value
     form: Blocking | None = None
+
+    @property
+    def dtype(self) -> str:
+        """In which memory holds it."""
+        return (self.form.dtype if self.form else None) or self.value.dtype
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -215,8 +221,9 @@ def _program(group: Group, writes: Sequence[Value], target: Target, sizes: exten
             number = const(value.data.reshape(-1)[0].item(), value.dtype)
             tensors[value] = te.compute(shape, lambda *i, number=number: number, name=name, tag="elemwise")
         elif form:
-            held = te.placeholder(form.shape(shape), value.dtype, name, strides(value))
-            reads[held] = Parameter(value, form)
+            parameter = Parameter(value, form)
+            held = te.placeholder(form.shape(shape), parameter.dtype, name, strides(value))
+            reads[held] = parameter
             view = layout.view(held, shape, form)
             if value.is_constant:
                 return view  # another operand may need the same weight in another form
@@ -236,7 +243,7 @@ def _program(group: Group, writes: Sequence[Value], target: Target, sizes: exten
         _check_results(node, results, sizes)
         tensors.update(zip(node.outputs, results))
         for v in node.outputs:
-            if v.layout and v in writes:  # who reads it inside of the group reads what memory holds
+            if v.layout and (v in writes or v.layout.dtype):  # who reads it inside of the group reads it rounded too
                 form = Blocking.of(v.layout)
                 stored[v] = layout.result(tensors[v], form)
                 tensors[v] = layout.view(stored[v], sizes(v.shape, v.name), form)
@@ -288,17 +295,18 @@ def identifier(name: str) -> str:
 
 def _weight_form(node: Node, index: int, value: Value, target: Target) -> Blocking | None:
     """Return how a constant weight is stored: blocks of result channels one after the other; within, the channels that
-    are summed over in blocks too where the data has them so."""
+    are summed over in blocks too where the data has them so; in the dtype that memory holds the data in."""
     axis = node.op.channel_axis(index, node.operand_types()) if value.is_constant else None
     machine = target.machine_target
+    dtype = held_weight_dtype(node, index)
     if axis is None or machine.is_gpu or registry.overridden(node.op.name, target).compute is not None:
-        return None
+        return Blocking((), dtype=dtype) if dtype else None
     data = node.inputs[0]
     summed = node.op.summed_axis(index, node.operand_types())
     cuts = [(axis, machine.lanes(4))]
-    if data is not None and data.layout is not None and summed is not None:
+    if data is not None and data.layout is not None and data.layout.axis is not None and summed is not None:
         cuts.insert(0, (summed, data.layout.lanes))
-    return Blocking(tuple(cuts), first=axis)
+    return Blocking(tuple(cuts), axis, dtype)
 
 
 def _static_array(node: Node, parameter: str, value: Value, sizes: extents.Extents) -> np.ndarray[Any, Any]:

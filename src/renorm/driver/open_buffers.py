@@ -34,7 +34,7 @@ class OpenRegion:
 
 def open_nbytes(v: Value) -> Dim:
     """Return the bytes of a value: in blocks it has as many."""
-    return size(v.shape) * itemsize(v.dtype)
+    return size(v.shape) * itemsize(v.held_dtype)
 
 
 class OpenBuffers:

@@ -72,7 +72,7 @@ class Constants:
         key = (id(p.value.elements), p.form)
         if key not in self._placed:
             self._placed[key] = self._end
-            self.records.append(weight := Weight(p.value.name, p.value.dtype, p.shape, self._end))
+            self.records.append(weight := Weight(p.value.name, p.dtype, p.shape, self._end))
             self._parameters.append(p)
             self._end = align(self._end + weight.nbytes)
         return self._placed[key]

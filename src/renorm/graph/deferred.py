@@ -1,6 +1,7 @@
 """Constants that are computed when somebody asks for them, whole or in parts.
 
-    deferred ::= times(array | deferred, factor)     and what ops make of weights (ops.shared.winograd_weight)
+    deferred ::= times(array | deferred, factor) | rounded(array | deferred, dtype)
+                 and what ops make of weights (ops.shared.winograd_weight)
 
 A large weight goes from the model to where its kernel reads it in parts that stay in cache: what folding and algorithms
 make of it is computed in float64 on the way and rounded once, and nothing in between is ever held as a whole.
@@ -101,6 +102,29 @@ class Product(Deferred):
 
     def key(self) -> Hashable:
         return (Product, source_key(self.data), self.factor.shape, self.factor.tobytes())
+
+
+class Rounded(Deferred):
+    """data rounded to a dtype of fewer digits, whose numbers the value's own dtype holds."""
+
+    def __init__(self, data: Array | Deferred, dtype: str):
+        self.data, self.dtype, self.shape = data, dtype, data.shape
+
+    def part(self, axis: int, begin: int, end: int) -> Array:
+        return self._narrow(cut(self.data, axis, begin, end))
+
+    def exact(self) -> Array:
+        return self._narrow(self.data.exact() if isinstance(self.data, Deferred) else self.data)
+
+    def _narrow(self, made: Array) -> Array:
+        with np.errstate(all="ignore"):
+            return made.astype(dtypes.numpy_dtype(self.dtype)).astype(np.float64)
+
+    def bound(self) -> float:
+        return largest(self.data) * (1.0 + dtypes.unit_roundoff(self.dtype))
+
+    def key(self) -> Hashable:
+        return (Rounded, source_key(self.data), self.dtype)
 
 
 def times(data: Array | Deferred, factor: Array) -> Product:

@@ -1,7 +1,8 @@
 """Run a graph in NumPy by the references of its ops: the oracle of passes and kernels.
 
 Floating values are float64 throughout. With rounded=True each result is rounded to its dtype before it is read, as a
-network that is run kernel by kernel rounds; constants always have the elements of their dtype.
+network that is run kernel by kernel rounds; constants always have the elements of their dtype. What memory holds in
+another dtype (graph.layout) is rounded to that, unless held=False leaves layouts out.
 """
 
 from __future__ import annotations
@@ -26,10 +27,12 @@ def run(graph: Graph, inputs: Sequence[Any] | Mapping[str, Any], *, rounded: boo
     return [narrow(env[v], v.dtype) for v in graph.outputs]
 
 
-def evaluate(graph: Graph, inputs: Sequence[Any] | Mapping[str, Any], *, rounded: bool = False) -> dict[Value, Array]:
+def evaluate(
+    graph: Graph, inputs: Sequence[Any] | Mapping[str, Any], *, rounded: bool = False, held: bool = True
+) -> dict[Value, Array]:
     """Return every value of the graph; floats as float64."""
     env = known(graph, inputs)
-    compute(graph.nodes, env, rounded=rounded)
+    compute(graph.nodes, env, rounded=rounded, held=held)
     return env
 
 
@@ -48,6 +51,13 @@ def known(graph: Graph, inputs: Sequence[Any] | Mapping[str, Any]) -> dict[Value
     return env | {v: _numbers(v, env) for v in graph.extents.values()}
 
 
+def fixed(graph: Graph, inputs: Mapping[str, Array]) -> Graph:
+    """Return a copy whose extents are those of these inputs, by name."""
+    elements = {v.name: inputs[v.name].reshape(-1).tolist() for v in graph.inputs if v.deciding}
+    shapes = {v.name: inputs[v.name].shape for v in graph.inputs}
+    return graph.copy(fixed_extents(graph.inputs, shapes, graph.name, elements))
+
+
 def _numbers(extents: Value, env: Mapping[Value, Array]) -> Array:
     """Return elements that are open extents, for inputs of these shapes."""
     graph = extents.graph
@@ -57,13 +67,13 @@ def _numbers(extents: Value, env: Mapping[Value, Array]) -> Array:
     return substituted(extents.known, sizes).astype(dtypes.numpy_dtype(extents.dtype))
 
 
-def compute(nodes: Iterable[Node], env: dict[Value, Array], *, rounded: bool = False) -> None:
+def compute(nodes: Iterable[Node], env: dict[Value, Array], *, rounded: bool = False, held: bool = True) -> None:
     """Add the results of nodes, in order, to `env`, which has what they read apart from constants."""
     for node in nodes:
         for v in node.inputs:
             if v is not None and v not in env:  # of nodes that a rewrite made
                 env[v] = widen(v.data) if v.data is not None else _numbers(v, env)
-        env.update(zip(node.outputs, apply(node, env, rounded=rounded)))
+        env.update(zip(node.outputs, apply(node, env, rounded=rounded, held=held)))
 
 
 def ancestors(values: Sequence[Value], known: Container[Value] = ()) -> list[Node]:
@@ -77,7 +87,7 @@ def ancestors(values: Sequence[Value], known: Container[Value] = ()) -> list[Nod
     return sorted(nodes, key=values[0].graph.position_of) if nodes else []
 
 
-def apply(node: Node, env: Mapping[Value, Array], *, rounded: bool = False) -> list[Array]:
+def apply(node: Node, env: Mapping[Value, Array], *, rounded: bool = False, held: bool = True) -> list[Array]:
     """Return the results of one node on the arrays of its operands. Raise UserCodeError where the op's reference fails,
     or gives another shape than the types say."""
     operands = node.arranged(None if v is None else env[v] for v in node.inputs)
@@ -89,10 +99,10 @@ def apply(node: Node, env: Mapping[Value, Array], *, rounded: bool = False) -> l
     except Exception as error:  # an op may stand in a user's file and fail in any way
         raise node.failed("reference", error) from error
     results = list(made) if isinstance(made, (list, tuple)) else [made]
-    return [_result(node, v, r, rounded) for v, r in zip(node.outputs, results)]
+    return [_result(node, v, r, rounded, held) for v, r in zip(node.outputs, results)]
 
 
-def _result(node: Node, v: Value, result: Any, rounded: bool) -> Array:
+def _result(node: Node, v: Value, result: Any, rounded: bool, held: bool) -> Array:
     array = np.asarray(result)
     dtype = dtypes.numpy_dtype(v.dtype)
     if v.type.is_static and array.shape != v.shape:
@@ -103,7 +113,10 @@ def _result(node: Node, v: Value, result: Any, rounded: bool) -> Array:
     if not dtypes.is_float(v.dtype):
         return array.astype(dtype, copy=False)
     with np.errstate(all="ignore"):
-        return widen(array.astype(dtype)) if rounded else array.astype(np.float64, copy=False)
+        array = widen(array.astype(dtype)) if rounded else array.astype(np.float64, copy=False)
+        if held and v.held_dtype != v.dtype:
+            array = widen(narrow(array, v.held_dtype))
+        return array
 
 
 class Known:

@@ -31,7 +31,7 @@ from renorm.graph import known
 from renorm.graph.deferred import LARGE, Deferred, cut
 from renorm.graph.groups import External as External
 from renorm.graph.groups import Group
-from renorm.graph.layout import Blocked
+from renorm.graph.layout import Layout
 from renorm.graph.names import Names
 from renorm.graph.op import OpDef
 from renorm.graph.origin import Origin
@@ -41,13 +41,12 @@ from renorm.graph.types import Operand, TensorType
 
 class Value:
     """A tensor in a graph. data: its elements if it is a constant; deferred: what computes them when somebody asks,
-    where that is how they are given (graph.deferred). known: elements as ints or symbolic extents, where a shape
-    computation gives them before shapes are fixed. idle: symbols of elements of an input that decide nothing.
-    source: where a constant came from. exact: what a folded constant
-    was before it was rounded to its dtype (float64), so that the next fold starts from there and rounding happens once.
-    layout: in which order memory holds the elements, None for row-major (graph.layout). within: where in the memory of
-    another value this one lies, if it does (passes.aliasing). origin: names of the source model's values that it is, as
-    Graph.replace follows them."""
+    where they are given so (graph.deferred). known: elements as ints or symbolic extents, where a shape computation
+    gives them before shapes are fixed. idle: symbols of elements of an input that decide nothing. source: where a
+    constant came from. exact: what a folded constant was before it was rounded to its dtype (float64), so that the next
+    fold starts from there and rounding happens once. layout: how memory holds the elements, and in which dtype
+    (graph.layout); None: in order and as they are. within: where in another value's memory this one lies, if it does.
+    origin: names of the source model's values that it is, as Graph.replace follows them."""
 
     def __init__(self, graph: Graph, name: str, type: TensorType, producer: Node | None = None):
         self.graph, self.name, self.type, self.producer = graph, name, type, producer
@@ -58,13 +57,17 @@ class Value:
         self.known: np.ndarray[Any, Any] | None = None
         self._source: Sequence[str] = ""
         self.idle: Set[Symbol] = frozenset()
-        self.layout: Blocked | None = None
+        self.layout: Layout | None = None
         self.within: Within | None = None
         self.origin: Sequence[str] = ()
 
     @property
     def dtype(self) -> str:
         return self.type.dtype
+
+    @property
+    def held_dtype(self) -> str:
+        return (self.layout and self.layout.dtype) or self.dtype
 
     @property
     def shape(self) -> Shape:
@@ -448,8 +451,7 @@ class Graph:
     # --- editing ------------------------------------------------------------------------------------------------------
 
     def replace(self, old: Value, new: Value) -> None:
-        """Every reader of `old`, and the output list, reads `new` instead. An output keeps its name: `new` takes it
-        over."""
+        """Every reader of `old`, and the output list, reads `new` instead, which takes the name of an output over."""
         if old is new:
             return
         reason = self.why_not_replace(old, new)

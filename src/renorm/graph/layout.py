@@ -1,7 +1,9 @@
-"""Layouts of values: in which order memory holds the elements. Shapes, ops and the interpreter know nothing of them.
+"""Layouts of values: in which order memory holds the elements, and in which dtype. Shapes and ops know nothing of them.
 
-A value without a layout is row-major. [N, C, H, W] in Blocked(1, 16) lies in memory as [N, C / 16, H, W, 16]: a
-position holds 16 channels side by side, which fill a vector register.
+A value without a layout is row-major. [N, C, H, W] in Layout(1, 16) lies in memory as [N, C / 16, H, W, 16]: a
+position holds 16 channels side by side, which fill a vector register. In Layout(dtype="bfloat16") it is row-major, and
+its elements, which are float32 for all who read it, are rounded when they are written: once, after all that their
+kernel does to them.
 """
 
 from __future__ import annotations
@@ -9,19 +11,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import TYPE_CHECKING
 
+from renorm.core import dtypes
 from renorm.core.dims import Shape, format_shape
+
+if TYPE_CHECKING:
+    from renorm.graph.ir import Node
 
 
 @dataclass(frozen=True)
-class Blocked:
-    """Axis number `axis` is cut into blocks of `lanes` elements; within a block, elements lie side by side."""
+class Layout:
+    """Axis number `axis` is cut into blocks of `lanes` elements; within a block, elements lie side by side. None leaves
+    memory row-major. dtype: what memory holds float32 elements in, rounded; None: as they are."""
 
-    axis: int
-    lanes: int
+    axis: int | None = None
+    lanes: int = 1
+    dtype: str | None = None
 
     def refuses(self, shape: Shape) -> str | None:
         """Return why a value of this shape cannot lie so, as a sentence; None where it can."""
+        if self.axis is None:
+            return None
         if not 0 <= self.axis < len(shape):
             return f"{self} cuts axis {self.axis}, but {format_shape(shape)} has {len(shape)}"
         extent = shape[self.axis]
@@ -31,10 +42,31 @@ class Blocked:
 
     def memory(self, index: Sequence[int], inside: int) -> tuple[int, ...]:
         """A shape as memory has it (inside: lanes), or the place of an element (inside: which of its block)."""
+        if self.axis is None:
+            return tuple(index)
         return (*(n // self.lanes if a == self.axis else n for a, n in enumerate(index)), inside)
 
     def __str__(self) -> str:
-        return f"blocked({self.axis}, {self.lanes})"
+        """As the text of a graph has it."""
+        blocks = [] if self.axis is None else [f"blocked({self.axis}, {self.lanes})"]
+        return " ".join([*blocks, *([f"as {dtypes.short(self.dtype)}"] if self.dtype else [])])
+
+
+def held_weight_dtype(node: Node, index: int) -> str | None:
+    """Return in which dtype memory holds operand `index` of a node, where that is a constant weight of a sum of
+    products: as the data that it is multiplied with; None: in its own."""
+    data, weight = node.inputs[0], node.inputs[index]
+    if (
+        not node.op.is_product
+        or node.op.magnifies_weights
+        or data is None
+        or data.layout is None
+        or data.layout.dtype is None
+    ):
+        return None
+    if weight is None or not weight.is_constant or weight.dtype != "float32":
+        return None
+    return data.layout.dtype if node.op.channel_axis(index, node.operand_types()) is not None else None
 
 
 class Accepts(Enum):

@@ -128,6 +128,8 @@ class OpDef:
     scheduled_as: ClassVar[str] = ""  # which schedule of renorm.ops.schedules its kernels get
     form_of: ClassVar[str] = ""  # the op that this is another form of: `keep` of that holds this one too
     is_statistic: ClassVar[bool] = False  # the kernel that makes what it reads may compute it, tile by tile
+    is_product: ClassVar[bool] = False  # sums of products of data and a weight, or of data
+    magnifies_weights: ClassVar[bool] = False  # errors of a weight grow on the way: it keeps its digits
     reads_views: ClassVar[bool] = False  # it reads operands often: only what moves no element may stand before it
     moves_axes: ClassVar[bool] = False  # each element of an operand is one of the result; axes stay whole, or parts
     samples: ClassVar[Sequence[Sample]] = ()
@@ -281,6 +283,11 @@ class OpDef:
     def known_range(self, node: Node, ranges: Mapping[Value, Reach]) -> Reach | None:
         """Return the least and the greatest element of an integer result, of a node of this op, as extents, where that
         is known though the elements are not. ranges: the same of operands."""
+        return None
+
+    def wants_digits(self, index: int) -> str | None:
+        """Return why operand `index` (counted flat) stays float32 where values may be held in fewer digits, as a part
+        of a sentence; None where it need not."""
         return None
 
     def demands(self, node: Node) -> Sequence[Demand]:

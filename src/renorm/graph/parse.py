@@ -21,7 +21,7 @@ from renorm.core.errors import ParseError, suggest
 from renorm.core.parsing import TextReader, whole_word
 from renorm.graph import registry
 from renorm.graph.ir import Graph, Group, Node, Value
-from renorm.graph.layout import Blocked
+from renorm.graph.layout import Layout
 from renorm.graph.op import OpDef
 from renorm.graph.text import digest
 from renorm.graph.types import TensorType
@@ -41,7 +41,8 @@ kernel: "kernel" NAME "{" node* "}"
 node: results "=" OP "(" operands ")" [attributes] ["//" NAME [origin]]
 results: result ("," result)*
 result: VALUE ":" type [layout]
-layout: "blocked" "(" AXIS "," LANES ")"
+layout: blocks ["as" DTYPE] | "as" DTYPE -> held
+blocks: "blocked" "(" AXIS "," LANES ")"
 operands: _list{operand}
 operand: VALUE -> known | "-" -> absent | "[" _list{VALUE} "]" -> variadic
 attributes: "{" attribute ("," attribute)* ","? "}"
@@ -222,7 +223,15 @@ class _GraphReader(TextReader):
     def attributes(self, *attributes: tuple[str, Any]) -> dict[str, Any]:
         return dict(attributes)
 
-    layout = staticmethod(Blocked)
+    def blocks(self, axis: int, lanes: int) -> tuple[int, int]:
+        return axis, lanes
+
+    def layout(self, blocks: tuple[int, int], dtype: Token | None) -> Layout:
+        return Layout(*blocks, dtype and dtypes.lookup(dtype).name)
+
+    def held(self, dtype: Token) -> Layout:
+        return Layout(dtype=dtypes.lookup(dtype).name)
+
     AXIS = LANES = TextReader.integer
 
     def NAME(self, name: Token) -> str:

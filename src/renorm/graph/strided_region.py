@@ -113,7 +113,8 @@ class StridedRegion:
 
 
 def nbytes(v: Value) -> int:
-    return prod(static(v.shape)) * itemsize(v.dtype)
+    """Return how many bytes of memory hold a value."""
+    return prod(static(v.shape)) * itemsize(v.held_dtype)
 
 
 def memory_shape(v: Value) -> tuple[int, ...]:
@@ -143,4 +144,4 @@ def strides(v: Value) -> tuple[int, ...] | None:
     if v.within is None:
         return None
     region = root(v)[1]
-    return region.strides(memory_shape(v), itemsize(v.dtype)) if region.rows > 1 else None
+    return region.strides(memory_shape(v), itemsize(v.held_dtype)) if region.rows > 1 else None

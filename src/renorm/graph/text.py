@@ -7,15 +7,16 @@
       extents %to: i64[2] = [N, 16*H]
       kernel fused_conv2d_relu {
         %input.4: f32[1, 4, 3, 3] = conv(%x, %w, %b) {strides=[2, 2]}  // Conv_0
-        %y: f32[1, 4, 3, 3] blocked(1, 4) = clip(%input.4, -, %six)  // Relu_1 (Max_3, Min_4)
+        %y: f32[1, 4, 3, 3] blocked(1, 4) as bf16 = clip(%input.4, -, %six)  // Relu_1 (Max_3, Min_4)
       }
     }
 
 `extents` are elements, in a row, that are numbers once symbols are. Elements stand in the text where there are few of
-them; otherwise a digest of their bytes, and the arrays are given to the parser. `blocked` says how memory holds a value
-(graph.layout), `-` that an operand is absent. The comment after a node is its name, and, in parentheses, the nodes of
-the source model that it stands for when these are others. Names are quoted where they are no words. Attributes that
-have their default are not written. Symbols of inputs stand with the numbers between which they lie, `x: f32[N:1..64]`.
+them; otherwise a digest of their bytes, and the arrays are given to the parser. `blocked` and `as` say how memory holds
+a value (graph.layout), `-` that an operand is absent. The comment after a node is its name, and, in parentheses, the
+nodes of the source model that it stands for when these are others. Names are quoted where they are no words. Attributes
+that have their default are not written. Symbols of inputs stand with the numbers between which they lie,
+`x: f32[N:1..64]`.
 """
 
 from __future__ import annotations

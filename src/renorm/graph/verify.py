@@ -10,6 +10,8 @@ from renorm.core.errors import InvalidGraph, RenormError
 from renorm.graph.ir import Graph, Node
 from renorm.graph.types import TensorType
 
+_HELD = (("float32", "bfloat16"),)  # dtypes of values, and others that memory may hold these in
+
 
 def verify(graph: Graph) -> None:
     """Raise InvalidGraph that names every violation of: names are unique; operands are defined above their reader;
@@ -136,6 +138,8 @@ def _layouts(graph: Graph) -> list[str]:
         reason = v.layout.refuses(v.shape)
         if reason:
             found.append(f"value {v.name!r}: {reason}")
+        if v.layout.dtype and (v.dtype, v.layout.dtype) not in _HELD:
+            found.append(f"value {v.name!r} is {v.dtype}, which memory does not hold {v.layout}")
         if v.producer is None or graph.is_output(v):
             what = "a constant" if v.is_constant else "an input" if v.producer is None else "an output"
             found.append(f"value {v.name!r} is {what} of the graph and has layout {v.layout}; it must be row-major")

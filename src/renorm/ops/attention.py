@@ -49,12 +49,16 @@ class Attention(OpDef):
     fusion = REDUCTION
     reads_views = True
     scheduled_as = "attention"
+    is_product = True
     scale = Float(1.0)
     weight = Float(1.0)
     masked = Float(-math.inf)
     nan_is_zero = Bool(False)
     empty_is_zero = Bool(False)
     onnx = {"Attention": 23}
+
+    def wants_digits(self, index: int) -> str | None:
+        return "scores take it as it is, and exponentials make relative errors of absolute ones" if index == 3 else None
 
     def infer(self, q: Operand, k: Operand, v: Operand, mask: Operand | None) -> tuple[Dim, ...]:
         what = f"attention({q}, {k}, {v})"

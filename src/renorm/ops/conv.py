@@ -34,6 +34,7 @@ class Conv(Windowed):
     onnx = {"Conv": 1}
     fusion = OUT_ELEMENTWISE_FUSABLE
     scheduled_as = "convolution"
+    is_product = True
     group = Int(1, at_least=1)
 
     def infer(self, x: Operand, w: Operand, b: Operand | None) -> tuple[Dim | None, ...]:

@@ -49,6 +49,7 @@ class ConvTranspose(Windowed):
     onnx = {"ConvTranspose": 1}
     fusion = OUT_ELEMENTWISE_FUSABLE
     scheduled_as = "transposed_convolution"
+    is_product = True
     group = Int(1, at_least=1)
     output_padding = Ints(None)
     output_shape = Ints(None)

@@ -38,6 +38,7 @@ class Einsum(OpDef):
     onnx = {"Einsum": 12}
     fusion = OUT_ELEMENTWISE_FUSABLE
     scheduled_as = "reduction"
+    is_product = True
     equation = String()
 
     def axes(self, ranks: Sequence[int]) -> tuple[list[Axes], Axes]:

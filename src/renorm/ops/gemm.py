@@ -38,6 +38,7 @@ class Gemm(OpDef):
     onnx_ignored = ("broadcast",)  # read by from_onnx
     fusion = OUT_ELEMENTWISE_FUSABLE
     scheduled_as = "gemm"
+    is_product = True
     alpha = Float(1.0)
     beta = Float(1.0)
     transA = Bool(False)

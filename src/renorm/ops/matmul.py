@@ -31,6 +31,7 @@ class Matmul(OpDef):
     onnx = {"MatMul": 1}
     fusion = OUT_ELEMENTWISE_FUSABLE
     scheduled_as = "gemm"
+    is_product = True
 
     def infer(self, a: Operand, b: Operand) -> tuple[Dim, ...]:
         if not a.rank or not b.rank:

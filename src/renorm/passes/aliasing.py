@@ -65,15 +65,16 @@ def _region(alias: Alias) -> StridedRegion | None:
     part, whole = alias.part, alias.whole
     if part.dtype != whole.dtype or part.layout != whole.layout:
         return None
+    is_blocked = part.layout is not None and part.layout.axis is not None
     if alias.starts is None:
-        has_blocks = part.layout is not None and (part.rank, part.shape[2:]) != (whole.rank, whole.shape[2:])
+        has_blocks = is_blocked and (part.rank, part.shape[2:]) != (whole.rank, whole.shape[2:])
         return None if has_blocks else StridedRegion(0, nbytes(part))
     starts = alias.starts
-    if part.layout is not None:
+    if part.layout is not None and part.layout.axis is not None:
         if alias.starts[part.layout.axis] % part.layout.lanes:
             return None
         starts = part.layout.memory(starts, 0)
-    region = StridedRegion.of_box(memory_shape(whole), memory_shape(part), starts, itemsize(part.dtype))
+    region = StridedRegion.of_box(memory_shape(whole), memory_shape(part), starts, itemsize(part.held_dtype))
     return region if region and (region.rows == 1 or region.run >= RUN) else None
 
 
@@ -156,7 +157,7 @@ class _Aliases:
         waiting = [(v, region)]
         while waiting:
             v, region = waiting.pop()
-            if region is None or region.strides(memory_shape(v), itemsize(v.dtype)) is None:
+            if region is None or region.strides(memory_shape(v), itemsize(v.held_dtype)) is None:
                 return False
             if region.rows > 1:  # else what lies in it has the strides that it has there already
                 if v in self._dense:

@@ -8,14 +8,14 @@ a kernel can do, the table of schedules says (`ops/schedules/blocks.py`), or the
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from renorm.core.dims import is_static, static
 from renorm.core.target import Target
 from renorm.graph import registry
 from renorm.graph.ir import Graph, Group, Node, Value
-from renorm.graph.layout import Accepts, Blocked
+from renorm.graph.layout import Accepts, Layout
 from renorm.ops.schedules import blocks
 from renorm.passes.context import Context
 
@@ -35,14 +35,20 @@ class ChooseLayouts:
         for v, group in inside.items():
             leaves = graph.is_output(v) or any(inside[u.output] != group for u in v.readers)
             if leaves and regions.is_blocked(v):
-                v.layout = layout
+                v.layout = replace(layout, dtype=v.layout.dtype if v.layout else None)
 
 
-def layout_of_blocks(context: Context) -> Blocked | None:
+def layout_of_blocks(context: Context) -> Layout | None:
     """The layout that values may have on a target, if there is one."""
     machine = context.target.machine_target
-    lanes = machine.lanes(4)
-    return None if machine.is_gpu or lanes < 2 else Blocked(1, lanes)
+    lanes = lanes_of(machine)
+    return None if machine.is_gpu or lanes < 2 else Layout(1, lanes)
+
+
+def lanes_of(machine: Target) -> int:
+    """Return how many channels a block has: a vector of float32, which is what kernels compute in, whatever dtype
+    memory holds values in."""
+    return machine.lanes(4)
 
 
 class Regions:
@@ -54,7 +60,7 @@ class Regions:
         graph: Graph,
         groups: Sequence[Group],
         context: Context,
-        layout: Blocked,
+        layout: Layout,
         elementwise: Collection[Node] = (),
     ):
         target, claimed = context.target, {name for claim in context.claims for name in claim.nodes}
@@ -62,9 +68,9 @@ class Regions:
         self._refused: set[Value] = set()  # and with them their regions
         self._layout, self._elementwise = layout, frozenset(elementwise)
         for group in groups:
-            is_foreign = _is_foreign(registry.scheduler(group.nodes, target), target)
+            by_user = is_foreign(registry.scheduler(group.nodes, target), target)
             for node in group.nodes:
-                self._visit(node, is_foreign or node.name in claimed or _is_foreign(node, target))
+                self._visit(node, by_user or node.name in claimed or is_foreign(node, target))
         outer = [*graph.inputs, *graph.outputs, *(v for v in self._above if layout.refuses(v.shape))]
         outer += [v for v in self._above if v.dtype not in _DTYPES]
         self._closed = {self._find(v) for v in (*outer, *self._refused)}
@@ -99,7 +105,7 @@ class Regions:
         return v
 
 
-def _is_foreign(node: Node, target: Target) -> bool:
+def is_foreign(node: Node, target: Target) -> bool:
     """Return whether the schedule of a node is a user's, who has not said what it takes: blocks are a fifth axis."""
     replaced, op = registry.overridden(node.op.name, target), type(node.op)
     is_silent = registry.is_own(op.in_blocks) and not registry.is_own(op.schedule)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from renorm import te
-from renorm.graph.layout import Blocked
+from renorm.graph.layout import Layout
 from renorm.te import tag
 
 VIEW = "layout_view"
@@ -37,9 +37,10 @@ class Blocking:
     dtype: str | None = None
 
     @staticmethod
-    def of(layout: Blocked) -> Blocking:
+    def of(layout: Layout) -> Blocking:
         """Return how a value of the graph lies in memory."""
-        return Blocking(((layout.axis, layout.lanes),))
+        cuts = () if layout.axis is None else ((layout.axis, layout.lanes),)
+        return Blocking(cuts, dtype=layout.dtype)
 
     def cuts_only(self, axis: int) -> bool:
         """Return whether memory is row-major but for blocks along `axis`."""

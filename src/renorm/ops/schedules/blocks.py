@@ -10,7 +10,7 @@ from math import prod
 from renorm.core.dims import is_static, static
 from renorm.core.target import Target
 from renorm.graph.ir import Node
-from renorm.graph.layout import Accepts, Blocked
+from renorm.graph.layout import Accepts, Layout
 from renorm.graph.op import OpDef
 from renorm.ops.conv import Conv
 from renorm.ops.conv_transpose import ConvTranspose
@@ -60,7 +60,7 @@ def finished_tile(node: Node, target: Target) -> tuple[int, ...] | None:
     if not isinstance(op, (Conv, Tiled)) or accepts(node, None, lanes) is Accepts.ROW_MAJOR:
         return None
     (x, w), y = node.operand_types()[:2], node.output
-    if x is None or w is None or not is_static((*x.shape, *y.shape)) or Blocked(1, lanes).refuses(y.shape):
+    if x is None or w is None or not is_static((*x.shape, *y.shape)) or Layout(1, lanes).refuses(y.shape):
         return None
     shape, group = static(y.shape), op.values["group"]
     if isinstance(op, Tiled):

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from renorm import te
 from renorm.core.target import Target
-from renorm.expr.nodes import Call, Expr, Load, Reduce
+from renorm.expr.nodes import Call, Expr, Load, Reduce, cast
 from renorm.expr.rewrite import substitute, transform
 from renorm.ops.schedules import cpu_depthwise, cpu_injective, cpu_matrix, cpu_tiles, structure
 from renorm.ops.schedules.cpu_products import product
@@ -86,7 +86,7 @@ def _without_padding(main: te.ComputeOp, pad: te.Tensor) -> Expr:
         form = _form(e)
         at = dict(zip(own, form.index(e.indices) if form else e.indices, strict=True))
         conditions.append(substitute(padding.args[0], at))
-        return substitute(padding.args[1], at)
+        return cast(e.dtype, substitute(padding.args[1], at))  # memory may hold fewer digits
 
     value = transform(whole.value, inside)
     return Reduce(whole.combiner, value, whole.axes, *conditions)

@@ -35,6 +35,7 @@ class Tiled(Windowed):
     onnx = {}
     fusion = OUT_ELEMENTWISE_FUSABLE
     scheduled_as = "winograd"
+    magnifies_weights = True
     tile = Ints((4, 4))
     filter: ClassVar[Callable[[int, int, int, int], Filter]]  # one of filtering.py
     result_axis: int  # axis of result channels of the direct op's weight; the other one of the first two is that of x
