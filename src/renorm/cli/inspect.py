@@ -94,6 +94,10 @@ def command(
     kinds = Counter((re.sub(r"_\d+$", "", k.name), k.target or "-") for k in report.kernels)
     rows = [(name, launches, target) for (name, target), launches in kinds.most_common()]
     output.table("kernels", ("kernel", "launches", "external code of"), rows)
+    if report.precisions:
+        rows = [(p.name, p.node, p.dtype, p.elements, p.reason) for p in report.precisions]
+        output.table("values between kernels", ("value", "node", "as", "elements", "why not in fewer digits"), rows)
+        output.line(report.arithmetic)
     memory = report.memory
     if memory.weights or memory.arena:
         output.line(f"memory: {output.memory_text(memory)}")

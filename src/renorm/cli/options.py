@@ -16,6 +16,7 @@ from renorm.cli import output
 from renorm.core import limits
 from renorm.core.stated import split_shape
 from renorm.errors import InvalidInput
+from renorm.passes.context import PRECISIONS
 
 
 class Shape(click.ParamType):  # pyright: ignore[reportMissingTypeArgument]  # generic in new versions of click only
@@ -79,10 +80,10 @@ verify = click.option(
 )
 precision = click.option(
     "--precision",
-    type=click.Choice(("fast", "exact")),
+    type=click.Choice(PRECISIONS),
     default="fast",
     show_default=True,
-    help="exact: without algorithms that round differently.",
+    help="exact: without algorithms that round differently. bfloat16: weights and values between kernels are.",
 )
 _STATED = "An input's shape, x=1x3x224x224; ? is open, 16*h a multiple, 1..64 between."
 

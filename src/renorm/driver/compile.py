@@ -50,7 +50,7 @@ from renorm.graph.ir import Graph, Group
 from renorm.ops.identity import Identity
 from renorm.passes import pipeline
 from renorm.passes.aliasing import alias_values
-from renorm.passes.context import check_keep
+from renorm.passes.context import PRECISIONS, check_keep
 from renorm.runtime.checks import Check
 from renorm.runtime.openmp import ParallelRegion
 from renorm.runtime.report import KernelRecord, Report
@@ -77,16 +77,17 @@ def compile(
     """Return a module that runs the model as machine code.
 
     model: a path to a .onnx, .tflite or .circle file, which must not change meanwhile, its bytes, an onnx.ModelProto,
-    or a Graph. target: "llvm" (this machine), "llvm -mcpu=haswell",
-    ... opt_level: 0 nothing but lowering; 1 + constants and dead code; 2 + folding and fusing; 3 + layouts and
-    algorithms. shapes: input name to shape, for inputs with symbolic extents, which numbers fix; what is said of others
-    are facts: ("n", 3, "16*h", "16*w") are equal extents and multiples, "1..64" lies between, "?" is open. Without
-    numbers for all the module specialises on each new shape it is called with. inputs: input name to elements, which
-    are constants then: {"sr": 16000}. keep: names of ops or nodes that must not be unpacked or folded (also
-    RENORM_KEEP, comma separated). threads: None means as many as this process may use. verify: compare each rewrite
-    with the graph before it, and revert it where it differs. precision: "exact" switches algorithms off that round
-    differently (Winograd's convolutions; opt_level 3 has them). train_state: the running statistics of norms in
-    training mode are state of the module (`m.state`), which each run reads and, once it has succeeded, replaces.
+    or a Graph. target: "llvm" (this machine), "llvm -mcpu=haswell", ... opt_level: 0 nothing but lowering; 1 +
+    constants and dead code; 2 + folding and fusing; 3 + layouts and algorithms. shapes: input name to shape, for inputs
+    with symbolic extents, which numbers fix; what is said of others are facts: ("n", 3, "16*h", "16*w") are equal
+    extents and multiples, "1..64" lies between, "?" is open. Without numbers for all the module specialises on each new
+    shape it is called with. inputs: input name to elements, which are constants then: {"sr": 16000}. keep: names of ops
+    or nodes that must not be unpacked or folded (also RENORM_KEEP, comma separated). threads: None means as many as
+    this process may use. verify: compare each rewrite with the graph before it, and revert it where it differs.
+    precision: "exact" switches algorithms off that round differently (Winograd's convolutions; opt_level 3 has them).
+    "bfloat16" lets memory hold weights, and values between kernels, in bfloat16; sums, norms and what
+    `report.precisions` names stay float32, and so do inputs and outputs. train_state: the running statistics of norms
+    in training mode are state of the module (`m.state`), which each run reads and, once it has succeeded, replaces.
     checked: a run raises InvalidInput that names nodes and indices where an index is outside its axis, or an integer is
     divided by zero; otherwise there is some number. specializations: for how many shapes that come often, where extents
     are open, kernels of their own are compiled in the background. progress: called with (stage, done, of). limits: what
@@ -174,8 +175,8 @@ def options_of(
     """Return what `compile` is asked for with these arguments. Raises InvalidInput, InvalidTarget."""
     if opt_level not in (0, 1, 2, 3):
         raise InvalidInput(f"opt_level is {opt_level!r}", ["known: 0, 1, 2, 3"])
-    if precision not in ("fast", "exact"):
-        raise InvalidInput(f"precision is {precision!r}", ['known: "fast", "exact"'])
+    if precision not in PRECISIONS:
+        raise InvalidInput(f"precision is {precision!r}", [f"known: {', '.join(map(repr, PRECISIONS))}"])
     chosen = targets.find(target)
     system.require(chosen)
     if chosen.machine_target.kind != "llvm":
@@ -272,13 +273,14 @@ def specialize(
         source = source.copy(sizes)
         options = replace(options, checks=checks.add(source, len(options.state or ())))
     if options.verify:
-        from renorm.driver.verified import verified  # what compares arrays, most compile without
+        from renorm.driver.verified import unseen, verified  # what compares arrays, most compile without
 
         fixed = source.copy(sizes)
         bounds.check(fixed, options.limits)  # before arrays are drawn
         return verified(
             fixed,
             lambda without: _specialized(source, sizes, replace(options, without=without), before),
+            unseen(options.precision),
         )
     return _specialized(source, sizes, options, before)
 
@@ -375,10 +377,12 @@ def _opened(
         graph = graph.copy()
         options = replace(options, checks=checks.add(graph, len(options.state or ())))
     if options.verify:
-        from renorm.driver.verified import verified  # what compares arrays, most compile without
+        from renorm.driver.verified import unseen, verified  # what compares arrays, most compile without
 
         return verified(
-            graph, lambda without: _specialized(graph, {}, replace(options, without=without), before, network, readings)
+            graph,
+            lambda without: _specialized(graph, {}, replace(options, without=without), before, network, readings),
+            unseen(options.precision),
         )
     return _specialized(graph, {}, options, before, network, readings)
 

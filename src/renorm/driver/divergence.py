@@ -15,6 +15,7 @@ from renorm.core.limits import DEFAULT, Limits
 from renorm.core.tolerance import Tolerance
 from renorm.driver.compile import compile
 from renorm.driver.draws import Draw
+from renorm.driver.module import CompiledModule, SpecializingModule
 from renorm.driver.runners import fit
 from renorm.frontends import read, tflite
 from renorm.graph import interpret
@@ -46,8 +47,10 @@ def first_diverging_node(
     def at(node: Node) -> Difference:
         part = (compiled or graph).copy()
         part.outputs = part.node(node.name).outputs
-        found = compile(part, **options).run(*[inputs[v.name] for v in part.inputs])
-        differences = [_differ(v, array, values, allowed) for v, array in zip(node.outputs, found, strict=True)]
+        module = compile(part, **options)
+        given = {v.name: inputs[v.name] for v in part.inputs}
+        found, made = module.run(*given.values()), (compiled_graph(module, given), given)
+        differences = [_differ(v, array, values, allowed, made) for v, array in zip(node.outputs, found, strict=True)]
         return replace(max(differences, key=lambda d: d.badness), name=node.name, node=node.name, op=node.op.name)
 
     while True:
@@ -59,6 +62,11 @@ def first_diverging_node(
         if further is None:
             return at(wrong)
         wrong = further
+
+
+def compiled_graph(module: CompiledModule | SpecializingModule, inputs: Mapping[str, Array]) -> Graph:
+    """Return what passes made of a network, whose extents may be open, for inputs of these shapes."""
+    return (module.specialized(**inputs) if isinstance(module, SpecializingModule) else module).graph
 
 
 def first_diverging_tensor(
@@ -79,14 +87,23 @@ def first_diverging_tensor(
     return None
 
 
-def _differ(v: Value, found: Array, values: Mapping[Value, Array], allowed: Tolerance) -> Difference:
-    """Return the difference of a value from its definition. values: all of its graph."""
+def _differ(
+    v: Value,
+    found: Array,
+    values: Mapping[Value, Array],
+    allowed: Tolerance,
+    made: tuple[Graph, Mapping[str, Array]] | None = None,
+) -> Difference:
+    """Return the difference of a value from its definition. values: all of its graph. made: what
+    passes made of the part of the network that ends with its node, and that part's inputs."""
     definition = interpret.narrow(values[v], v.dtype)
     by_dtype = differ(v.name, definition, found, allowed)
     if by_dtype.agrees or allowed.relative is not None:
         return by_dtype
-    sensitivity = Sensitivity([v], interpret.ancestors([v]), values)
-    return differ(v.name, definition, found, allowed, partial(sensitivity.judge, 0))
+    results = v.producer.outputs if v.producer else [v]
+    sensitivity = Sensitivity(results, interpret.ancestors(results), values)
+    sensitivity = sensitivity.of_compiled(*made) if made else sensitivity
+    return differ(v.name, definition, found, allowed, partial(sensitivity.judge, results.index(v)))
 
 
 def _named(values: Mapping[Value, Array]) -> Iterator[tuple[str, Value]]:

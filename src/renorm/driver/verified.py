@@ -33,20 +33,22 @@ Compiled = TypeVar("Compiled", bound=CompiledModule)
 _ROWS = 7  # more than a tile of a product has, which is 6 at most where vectors are of eight floats
 _MORE = (2, 5, 3, 7)  # by which open extents are apart
 UNSEEN = ("ChooseLayouts", "aliasing", "Fuse")  # in the order in which they are left out
+ROUNDING = "ChoosePrecision"  # left out last
 
 
-def verified(source: Graph, make: Callable[[tuple[str, ...]], Compiled]) -> Compiled:
+def verified(source: Graph, make: Callable[[tuple[str, ...]], Compiled], passes: Sequence[str] = UNSEEN) -> Compiled:
     """Return what `make` compiles without the fewest passes that must be left out to give the results of `source`,
     where extents are open at several values of these. What is left out stands among the report's refusals;
-    `report.verified` says what was compared, and what was not.
+    `report.verified` says what was compared, and what was not. passes: names, in the order in which they are
+    left out.
 
     Raise VerificationError where the results differ without any of them, InvalidTarget where the network cannot be
     computed with any open extents that are tried.
     """
     probes = _probes(source)
     first = ""
-    for left_out in range(len(UNSEEN) + 1):
-        module = make(UNSEEN[:left_out])
+    for left_out in range(len(passes) + 1):
+        module = make(tuple(passes[:left_out]))
         if not module.runs_here:
             required = module.program.machine
             said = f"the compiled code, which is for {required.arch} {required.cpu}".rstrip()
@@ -59,14 +61,19 @@ def verified(source: Graph, make: Callable[[tuple[str, ...]], Compiled]) -> Comp
                 break
         record = _all_of(records)
         if reason is None:
-            refused = (UNSEEN[left_out - 1], source.name, f"reverted: compiled, {first}")
+            refused = (passes[left_out - 1], source.name, f"reverted: compiled, {first}")
             return _reported(module, record, [refused] if left_out else [])
         first = first or reason
     raise VerificationError(
         f"{source.name}: compiled, it gives other results than the interpreter",
-        [first, f"also without {', '.join(UNSEEN)}"],
+        [first, f"also without {', '.join(passes)}"],
         "report this with the model; `renorm check MODEL` names the first node that differs",
     )
+
+
+def unseen(precision: str) -> tuple[str, ...]:
+    """Return passes that change no node, or round on purpose, in the order in which they are left out."""
+    return UNSEEN if precision in ("fast", "exact") else (*UNSEEN, ROUNDING)
 
 
 class _Probe:
@@ -83,7 +90,9 @@ class _Probe:
             found = module.evaluate([*self._inputs.values()])
         if calls:
             return _compare_around_external_code(module.graph, self._source, self._inputs, found, calls)
-        record, reason = _compare(self._source.outputs, found, self._definition)
+        inputs = dict(zip((v.name for v in module.graph.inputs), self._inputs.values(), strict=True))
+        definition = self._definition.of_compiled(module.graph, inputs)
+        record, reason = _compare(self._source.outputs, found, definition)
         if not self.sizes:
             return record, reason
         where = ", ".join(f"{name} = {size}" for name, size in self.sizes.items())

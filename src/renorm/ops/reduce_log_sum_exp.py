@@ -26,6 +26,9 @@ class ReduceLogSumExp(Reduction):
     onnx = {"ReduceLogSumExp": 1}
     floating = True
 
+    def wants_digits(self, index: int) -> str | None:
+        return "exponentials make relative errors of absolute ones"
+
     def compute(self, x: te.Tensor) -> te.Tensor:
         most = reduce("max", x, self.axes, True, name="most", dtype=self.accumulated(x.dtype))
         gone = reduced_axes(self.axes, x.ndim)

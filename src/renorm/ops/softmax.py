@@ -31,6 +31,9 @@ class Normalized(OpDef):
     axis = Int(-1)
     flatten = Bool(False)
 
+    def wants_digits(self, index: int) -> str | None:
+        return "exponentials make relative errors of absolute ones"
+
     def infer(self, x: Operand) -> None:
         normalize_axis(self.axis, max(x.rank, 1))
 

@@ -36,11 +36,12 @@ def unary(
     exact: Callable[[Any], Any] | None = None,
     onnx_ignored: Sequence[str] = (),
     commutes: str = "",
+    magnifies: bool = False,
     module: str = __name__,
 ) -> type[OpDef]:
     """element, numpy: functions of x, or, with attributes, of the op and x. tried: values of attributes in samples.
-    domain: where samples are drawn from; all are tried on infinities and NaN too. result: dtype of the result. module:
-    the file with the row."""
+    domain: where samples are drawn from; all are tried on infinities and NaN too. result: dtype of the result.
+    magnifies: large operands make large relative errors of theirs. module: the file with the row."""
     low, high = domain
     samples = [
         *(Sample(f32[2, 3, 5].between(low, high), **given) for given in tried),
@@ -71,6 +72,7 @@ def unary(
             Reject(f32[3], because="has no attribute 'slope'", slope=1),
             *([] if types == NUMBERS else [Reject(i32[3], because="int32")]),
         ],
+        **({"wants_digits": method(lambda index: "errors of large operands grow in it")} if magnifies else {}),
         **(attributes or {}),
     )
 
@@ -106,7 +108,7 @@ TABLE = [
     unary("Abs", "y = |x|", intrinsic("abs"), np.abs, types=NUMBERS),
     unary("Neg", "y = -x", lambda x: -x, np.negative, types=NUMBERS, exact=lambda x: -x),
     unary("Sign", "y = -1, 0 or 1", intrinsic("sign"), np.sign, types=NUMBERS, onnx=9),
-    unary("Exp", "y = e^x", intrinsic("exp"), np.exp),
+    unary("Exp", "y = e^x", intrinsic("exp"), np.exp, magnifies=True),
     unary("Log", "y = ln x", intrinsic("log"), np.log, domain=(0.01, 9)),
     unary("Sqrt", "y = x^(1/2)", intrinsic("sqrt"), np.sqrt, domain=(0, 9)),
     unary("Rsqrt", "y = x^(-1/2)", intrinsic("rsqrt"), lambda x: 1 / np.sqrt(x), domain=(0.1, 9), onnx={}),
@@ -114,14 +116,14 @@ TABLE = [
     unary("Floor", "y = the greatest integer not above x", intrinsic("floor"), np.floor, exact=_floor),
     unary("Ceil", "y = the least integer not below x", intrinsic("ceil"), np.ceil, exact=_ceil),
     unary("Round", "y = the nearest integer, halves to even", intrinsic("round"), np.rint, onnx=11),
-    unary("Sin", "y = sin x", intrinsic("sin"), np.sin, onnx=7),
-    unary("Cos", "y = cos x", intrinsic("cos"), np.cos, onnx=7),
-    unary("Tan", "y = tan x", intrinsic("tan"), np.tan, onnx=7, domain=(-1.4, 1.4)),
+    unary("Sin", "y = sin x", intrinsic("sin"), np.sin, onnx=7, magnifies=True),
+    unary("Cos", "y = cos x", intrinsic("cos"), np.cos, onnx=7, magnifies=True),
+    unary("Tan", "y = tan x", intrinsic("tan"), np.tan, onnx=7, domain=(-1.4, 1.4), magnifies=True),
     unary("Asin", "y = arcsin x", intrinsic("asin"), np.arcsin, onnx=7, domain=(-1, 1)),
     unary("Acos", "y = arccos x", intrinsic("acos"), np.arccos, onnx=7, domain=(-1, 1)),
     unary("Atan", "y = arctan x", intrinsic("atan"), np.arctan, onnx=7),
-    unary("Sinh", "y = (e^x - e^-x) / 2", intrinsic("sinh"), np.sinh, onnx=9),
-    unary("Cosh", "y = (e^x + e^-x) / 2", intrinsic("cosh"), np.cosh, onnx=9),
+    unary("Sinh", "y = (e^x - e^-x) / 2", intrinsic("sinh"), np.sinh, onnx=9, magnifies=True),
+    unary("Cosh", "y = (e^x + e^-x) / 2", intrinsic("cosh"), np.cosh, onnx=9, magnifies=True),
     unary("Asinh", "y = ln(x + sqrt(x^2 + 1))", intrinsic("asinh"), np.arcsinh, onnx=9),
     unary("Acosh", "y = ln(x + sqrt(x^2 - 1))", intrinsic("acosh"), np.arccosh, onnx=9, domain=(1, 9)),
     unary("Atanh", "y = ln((1 + x) / (1 - x)) / 2", intrinsic("atanh"), np.arctanh, onnx=9, domain=(-0.9, 0.9)),

@@ -30,6 +30,7 @@ from renorm.ops.winograd_conv import WinogradConv, WinogradConvTranspose
 from renorm.passes.affine import given
 from renorm.passes.context import Context
 from renorm.passes.convolution_cost import Convolution
+from renorm.passes.mixed_precision import multiplies
 from renorm.passes.rewriting import ApplyRules
 
 WORTH = 1.1  # estimated gain below which the direct convolution stays: it rounds less
@@ -94,7 +95,8 @@ class ConvTransposeToWinograd(_ByTiles):
 
 @dataclass(frozen=True)
 class ChooseAlgorithms:
-    """conv(x, w, b) -> winograd_conv(x, w', b) where that is estimated to be faster; nothing for precision "exact"
+    """conv(x, w, b) -> winograd_conv(x, w', b) where that is estimated to be faster; nothing for precision "exact", or
+    where the machine multiplies what memory holds in fewer digits
 
     growth: bytes that transformed weights may add, as a share of the bytes of all constants. free: bytes that they may
     add to any network; Python with NumPy takes about twice as many.
@@ -105,6 +107,8 @@ class ChooseAlgorithms:
 
     def run(self, graph: Graph, context: Context) -> None:
         if context.precision == "exact" or context.target.machine_target.is_gpu:
+            return
+        if multiplies(context.target, context.precision):  # as fast as tiles would be, which are transformed in float32
             return
         plan = self.plan(graph, context)
         rules = (ConvToWinograd(plan), ConvTransposeToWinograd(plan))

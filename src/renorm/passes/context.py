@@ -13,7 +13,9 @@ from renorm.graph import registry
 from renorm.graph.ir import External, Graph, Node
 from renorm.graph.rewrite import Log, Probe
 from renorm.graph.typical import typical_shape
-from renorm.runtime.report import NearNorm
+from renorm.runtime.report import NearNorm, PrecisionRecord
+
+PRECISIONS = ("fast", "exact", "bfloat16")
 
 
 class Pass(Protocol):
@@ -35,12 +37,13 @@ class Claim:
 
 @dataclass
 class Context:
-    """level: 0 to 3, see passes.pipeline. keep: names of ops and of nodes that stay whole. precision: "fast" or
-    "exact", without algorithms that round differently. units: why single nodes stay whole, by node name, where the
-    target asks for it. claims: what the target runs as one kernel. probe: measures rewrites when the user asks for
-    it. admits: whether passes may bring an op in; a file's format may lack it. raised: norms that were made out of
-    pieces, by name, and the source nodes that these were. near_norms: what looked like one and stayed. sizes: typical
-    ones of open extents, for what weighs costs."""
+    """level: 0 to 3, see passes.pipeline. keep: names of ops and of nodes that stay whole. precision: "fast"; "exact",
+    without algorithms that round differently; or "bfloat16", which memory may hold values in. units: why single nodes
+    stay whole, by node name, where the target asks for it. claims: what the target runs as one kernel. probe: measures
+    rewrites when the user asks for it. admits: whether passes may bring an op in; a file's format may lack it. raised:
+    norms that were made out of pieces, by name, and the source nodes that these were. near_norms: what looked like one
+    and stayed. sizes: typical ones of open extents, for what weighs costs. precisions: what memory holds values in that
+    go from kernel to kernel."""
 
     target: Target = field(default_factory=Target)
     level: int = 3
@@ -54,6 +57,7 @@ class Context:
     raised: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     near_norms: list[NearNorm] = field(default_factory=list[NearNorm])
     sizes: dict[str, int] = field(default_factory=dict[str, int])
+    precisions: list[PrecisionRecord] = field(default_factory=list[PrecisionRecord])
 
     def typical(self, shape: Sequence[Dim]) -> tuple[int, ...]:
         """Return a shape whose open extents have typical numbers."""

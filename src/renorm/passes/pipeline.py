@@ -39,6 +39,7 @@ from renorm.passes.context import Context, Pass, check_keep
 from renorm.passes.dead_code import RemoveDeadCode
 from renorm.passes.fuse import Fuse, OneNodePerKernel
 from renorm.passes.layouts import ChooseLayouts
+from renorm.passes.mixed_precision import ChoosePrecision, arithmetic
 from renorm.passes.norm_fates import Ledger
 from renorm.passes.partition import ClaimGroups, KeepUnits
 from renorm.passes.raising import RaiseNorms
@@ -83,7 +84,8 @@ KERNELS: list[tuple[int, Pass]] = [
     (3, ShareCommon()),  # the same weight, transformed for several
     (0, OneNodePerKernel()),
     (2, Fuse()),
-    (3, ChooseLayouts()),  # of what goes from kernel to kernel
+    (0, ChoosePrecision()),  # of what goes from kernel to kernel
+    (3, ChooseLayouts()),  # of the same
 ]
 
 Watch = Callable[[str, str, str], None]
@@ -109,7 +111,8 @@ def optimize(
 
     level: 0 to 3. keep: names of ops or nodes that no pass takes apart. verify: each rewrite and pass is compared
     with what was there before, on random inputs; one that differs too much is reverted and named among the refusals.
-    precision: "fast", or "exact" without algorithms that round differently. for_export: only the passes whose result
+    precision: "fast", "exact" without algorithms that round differently, or "bfloat16", in which memory holds values
+    between kernels where passes.mixed_precision allows it. for_export: only the passes whose result
     is a model again; admits: whether its format has an op that a pass would bring in. passes: names of passes or
     rules of MODEL (passes.selection), which are run instead, in that order. watch: told what each pass does. without:
     names of passes towards kernels that are left out. Raises InvalidInput for an unknown name in `keep` or `passes`,
@@ -147,6 +150,8 @@ def optimize(
         refusals=tuple((r.rule, r.node, r.reason) for r in context.log.refusals),
         diagnoses=tuple(str(d) for d in graph.metadata.get("diagnoses", ())),
         assumptions=tuple(graph.metadata.get("assumptions", ())),
+        precisions=tuple(context.precisions),
+        arithmetic=arithmetic(context),
     )
     return graph, report
 
@@ -158,7 +163,7 @@ def _named(passes: Sequence[tuple[int, Pass]], level: int) -> list[tuple[str, Pa
 def _run(one: Pass, graph: Graph, context: Context, probes: Probes | None) -> Graph:
     """The graph after a pass; with probes, the graph before it where the pass broke it, or changed what it computes.
     Rules are measured one by one as well."""
-    if probes is None:
+    if probes is None or isinstance(one, ChoosePrecision):  # it rounds on purpose; compiled code is measured
         _apply(one, graph, context)
         return graph
     from renorm.passes.probe import fingerprint

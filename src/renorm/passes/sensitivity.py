@@ -6,6 +6,9 @@ a sum of n terms reads, by sqrt(n) units of the dtype it is summed in, which is 
 that a convolution makes also by a few units of the largest element of their channel, since it may be computed by tiles.
 Where the largest number of a dtype is exceeded, every other draw stores infinity, as a kernel that ends there does; the
 others go on, as a kernel does that goes on.
+
+Where memory holds values in another dtype (graph.layout), that is the one which rounds them, and the weights that they
+are multiplied with.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from renorm.core.lazy import cached_property
 from renorm.core.tolerance import AMPLITUDE, Movements, tolerance
 from renorm.graph import interpret
 from renorm.graph.ir import Graph, Node, Value
+from renorm.graph.layout import Layout, held_weight_dtype
 from renorm.graph.op import Fusion
 from renorm.ops.shared.window import Windowed
 
@@ -35,7 +39,8 @@ class Sensitivity:
     """Results of nodes by their definition in float64, and how far rounding moves these; computed when first needed.
 
     results: values of one graph; nodes: what computes them, in order; values: what the nodes read from outside, in
-    float64, constants aside; it may have more. stored: values that are rounded before they are read.
+    float64, constants aside; it may have more. stored: values that are rounded before they are read. definition: what
+    results are compared with, where that is another graph's: passes change how values are rounded, and round weights.
     """
 
     def __init__(
@@ -44,8 +49,11 @@ class Sensitivity:
         nodes: Sequence[Node],
         values: Mapping[Value, Array],
         stored: Collection[Value] = (),
+        definition: Sensitivity | None = None,
     ):
-        self._results, self._nodes, self._values, self._stored = results, nodes, values, stored
+        self._results, self._nodes, self._values = results, nodes, values
+        self._stored = {v: v.dtype for v in stored} | _held_weights(nodes)
+        self._definition = definition or self
         self._draws = list[list[Array]]()
 
     @staticmethod
@@ -53,11 +61,26 @@ class Sensitivity:
         """Return the sensitivity of a graph's outputs. The graph must not change afterwards."""
         return Sensitivity(graph.outputs, graph.nodes, interpret.known(graph, inputs))
 
+    def of_compiled(self, compiled: Graph, inputs: Mapping[str, Array]) -> Sensitivity:
+        """Return the sensitivity to roundings of a compiled graph, whose results these are; the same where memory holds
+        all values in their own dtypes. The graph may have open extents. Where these are counts, which nobody has given,
+        every value counts as rounded."""
+        held = {v.held_dtype for n in compiled.nodes for v in n.outputs if v.held_dtype != v.dtype}
+        if not held:
+            return self
+        if any(v.name not in inputs for v in compiled.inputs):
+            compiled = self._results[0].graph.copy()
+            for v in (v for n in compiled.nodes for v in n.outputs if v.dtype == "float32"):
+                v.layout = None if compiled.is_output(v) else Layout(dtype=next(iter(held)))
+        graph = interpret.fixed(compiled, inputs)
+        given = {v.name: inputs[v.name] for v in graph.inputs}
+        return Sensitivity(graph.outputs, graph.nodes, interpret.known(graph, given), definition=self)
+
     @cached_property
     def plain(self) -> dict[Value, Array]:
         """All values without any rounding, in float64."""
         values = dict(self._values)
-        interpret.compute((n for n in self._nodes if any(v not in values for v in n.outputs)), values)
+        interpret.compute((n for n in self._nodes if any(v not in values for v in n.outputs)), values, held=False)
         return values
 
     @cached_property
@@ -67,13 +90,16 @@ class Sensitivity:
         widest = dict[Value, float]()
         for node in interpret.ancestors(self._results):
             most = max((widest.get(v, 0.0) for v in node.inputs if v is not None), default=0.0)
-            widest |= {v: max(most, tolerance(v.dtype)) for v in node.outputs}
+            widest |= {v: max(most, tolerance(v.held_dtype)) for v in node.outputs}
         return [max(widest.get(v, 0.0), tolerance(v.dtype)) if dtypes.is_float(v.dtype) else 0.0 for v in self._results]
 
     def expected(self, place: int) -> Array:
         """Return result number `place` in its dtype."""
         v = self._results[place]
-        return interpret.narrow(self.plain[v], v.dtype)
+        return interpret.narrow(self._defined(place), v.dtype)
+
+    def _defined(self, place: int) -> Array:
+        return self._definition.plain[self._definition._results[place]]
 
     def judge(
         self, place: int, found: Array, expected: Array | None = None, relative: float | None = None
@@ -82,7 +108,7 @@ class Sensitivity:
         compare with instead, for instance of another runtime. relative: the tolerance, None for that of the dtype."""
         if expected is None:
             is_wide = found.dtype == np.float64
-            expected = self.plain[self._results[place]] if is_wide else self.expected(place)
+            expected = self._defined(place) if is_wide else self.expected(place)
         allowed = self.tolerances[place] if relative is None else relative
         return judge(found, expected, allowed, self.movements(place))
 
@@ -99,13 +125,13 @@ class Sensitivity:
 
     def _draw(self, number: int) -> list[Array]:
         rng, values, fixed = np.random.default_rng(number), dict(self.plain), _extents(self._nodes)
-        values |= {v: _off(values[v], dtypes.unit_roundoff(v.dtype), rng) for v in self._stored}
+        values |= {v: _off(values[v], dtypes.unit_roundoff(dtype), rng) for v, dtype in self._stored.items()}
         for node in self._nodes:
             plain = [self.plain[v] for v in node.outputs]
             made = plain if node in fixed else self._moved(node, values, plain, rng, is_stored=number % 2 == 0)
             values.update(zip(node.outputs, made))
         narrow = interpret.narrow
-        return [distances(narrow(values[v], v.dtype), self.expected(i)) for i, v in enumerate(self._results)]
+        return [distances(*(narrow(a[v], v.dtype) for a in (values, self.plain))) for v in self._results]
 
     def _moved(
         self, node: Node, values: Mapping[Value, Array], plain: list[Array], rng: np.random.Generator, is_stored: bool
@@ -113,7 +139,7 @@ class Sensitivity:
         """Return the results of a node, rounded otherwise; without rounding where it refuses such operands."""
         operands = {v: values[v] for v in node.inputs if v is not None}
         is_same = all(a is self.plain[v] for v, a in operands.items())
-        if is_same and all(_is_exact(a, v.dtype).all() for v, a in zip(node.outputs, plain)):
+        if is_same and all(_is_exact(a, v.held_dtype).all() for v, a in zip(node.outputs, plain)):
             return plain
         terms = _terms(node, operands, plain[0])
         if terms > 1:
@@ -121,10 +147,16 @@ class Sensitivity:
                 if dtypes.is_float(v.dtype):
                     operands[v] = _off(array, sqrt(terms) * _arithmetic(v.dtype), rng)
         try:
-            made = plain if is_same and terms == 1 else interpret.apply(node, operands)
+            made = plain if is_same and terms == 1 else interpret.apply(node, operands, held=False)
         except RenormError:
             return plain
         return [_rounded(node, v, a, terms, rng, is_stored) for v, a in zip(node.outputs, made)]
+
+
+def _held_weights(nodes: Sequence[Node]) -> dict[Value, str]:
+    """Return weights that passes have rounded, and the dtype in which memory holds them."""
+    operands = ((v, held_weight_dtype(n, i)) for n in nodes for i, v in enumerate(n.inputs) if v is not None)
+    return {v: dtype for v, dtype in operands if dtype}
 
 
 def _extents(nodes: Sequence[Node]) -> set[Node]:
@@ -154,15 +186,16 @@ def _terms(node: Node, operands: Mapping[Value, Array], result: Array) -> float:
 def _rounded(node: Node, v: Value, array: Array, terms: float, rng: np.random.Generator, is_stored: bool) -> Array:
     if not dtypes.is_float(v.dtype):
         return array
-    unit = dtypes.unit_roundoff(v.dtype) + (sqrt(terms) * _arithmetic(v.dtype) if terms > 1 else 0.0)
-    moved = _off(array, unit, rng) + AMPLITUDE * dtypes.smallest_number(v.dtype) * rng.uniform(-0.5, 0.5, array.shape)
+    dtype = v.held_dtype
+    unit = dtypes.unit_roundoff(dtype) + (sqrt(terms) * _arithmetic(v.dtype) if terms > 1 else 0.0)
+    moved = _off(array, unit, rng) + AMPLITUDE * dtypes.smallest_number(dtype) * rng.uniform(-0.5, 0.5, array.shape)
     if isinstance(node.op, Windowed) and terms > 1:
         sizes = np.where(np.isfinite(array), np.abs(array), 0.0)
         largest = sizes.max(axis=tuple(range(2, array.ndim)), keepdims=True, initial=0.0)
         moved += AMPLITUDE * _TILES * _arithmetic(v.dtype) * largest * rng.uniform(-1.0, 1.0, array.shape)
-    moved = np.where(_is_exact(array, v.dtype), array, moved)
+    moved = np.where(_is_exact(array, dtype), array, moved)
     if is_stored:
-        stored = interpret.narrow(moved, v.dtype).astype(np.float64)
+        stored = interpret.narrow(moved, dtype).astype(np.float64)
         moved = np.where(np.isinf(stored), stored, moved)
     return moved
 

@@ -124,6 +124,21 @@ class NearNorm:
 
 
 @dataclass(frozen=True)
+class PrecisionRecord:
+    """A value that goes from kernel to kernel, where a network is compiled in fewer digits. node: which makes it.
+    dtype: what memory holds it in. elements: typically. reason: a sentence, where it stays as it is."""
+
+    name: str
+    node: str
+    dtype: str
+    elements: int
+    reason: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.dtype}" + (f" ({self.reason})" if self.reason else "")
+
+
+@dataclass(frozen=True)
 class WorkRecord:
     """The least that a kernel must do. flops: additions, multiplications, functions, ..., each counted as one; bytes:
     to read and to write, each element once; of open extents where these are. is_nominal: flops are those of the
@@ -231,7 +246,8 @@ class Report:
     which it is computed now, None where it is not computed any more. refusals: rewrites that did not fire, as (rule,
     node, reason). diagnoses: what looked wrong in the source model. assumptions: what its file leaves open, and how it
     was taken. extents: open ones of inputs, with what is known of them. conditions: what a call's extents must fulfil
-    besides, and which node asks for it."""
+    besides, and which node asks for it. precisions: values between kernels, where it was compiled in fewer digits.
+    arithmetic: how products of these run, as a sentence."""
 
     norms: Sequence[NormRecord] = ()
     near_norms: Sequence[NearNorm] = ()
@@ -248,6 +264,8 @@ class Report:
     verified: VerifiedRecord | None = None
     extents: Sequence[str] = ()
     conditions: Sequence[str] = ()
+    precisions: Sequence[PrecisionRecord] = ()
+    arithmetic: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """For who reads JSON: what core.records writes, and what follows from it."""
@@ -269,6 +287,11 @@ class Report:
             lines += [f"{len(self.near_norms)} nearly normalizations", *(f"  {n}" for n in self.near_norms)]
         if self.kernels:
             lines += [f"{len(self.kernels)} kernel launches", *(f"  {k}" for k in self.kernels)]
+        if self.precisions:
+            wide = [p for p in self.precisions if p.reason]
+            lines.append(f"{len(self.precisions)} values between kernels, {len(wide)} of them in their own dtype")
+            lines.append(f"  {self.arithmetic}")
+            lines += [f"  {p}" for p in wide]
         lines += [f"open extent: {e}" for e in self.extents]
         lines += [f"condition: {c}" for c in self.conditions]
         m = self.memory

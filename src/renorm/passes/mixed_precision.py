@@ -1,0 +1,223 @@
+"""Mixed precision: which values memory holds in bfloat16, and which stay float32, each with a reason.
+
+A value that is held in bfloat16 is rounded where it is made, once, after all that its kernel does to it; whoever reads
+it computes in float32 as before. A weight is held as the data that it is multiplied with. Rounding costs 2^-9 of a
+value at most, which averages out over the terms of a sum, and does not where
+
+    a value comes to a result as it is          results, and all that kernels read after which no product comes
+    little is computed of few numbers           small values, statistics: nothing is saved either
+    errors grow or decide                       what `OpDef.wants_digits` names; what integers are made of, and of them
+
+Values that lie in the memory of others (a concat's parts) are held as these are, or they would be copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
+from math import prod
+
+from renorm.core import dtypes
+from renorm.core.dims import is_static, static
+from renorm.core.target import Target
+from renorm.graph import registry
+from renorm.graph.deferred import Rounded
+from renorm.graph.ir import Graph, Group, Node, Value
+from renorm.graph.layout import Layout, held_weight_dtype
+from renorm.passes import layouts
+from renorm.passes.affine import given
+from renorm.passes.context import Context
+from renorm.runtime.report import PrecisionRecord
+
+PRODUCTS: frozenset[str] = frozenset()  # features of CPUs by which kernels multiply bfloat16
+SMALL = 1 << 12  # elements below which rounding a value saves nothing that could be measured
+LARGE_WEIGHT = (
+    1 << 19
+)  # elements of a weight that is worth to be read in fewer bytes, however few it is multiplied with
+
+
+@dataclass(frozen=True)
+class ChoosePrecision:
+    """v: f32 -> v: f32 as bf16, for precision "bfloat16" where no reason keeps v float32; a weight w of such v -> w
+    rounded"""
+
+    def run(self, graph: Graph, context: Context) -> None:
+        if context.precision != "bfloat16" or context.target.machine_target.is_gpu:
+            return
+        for v, reason in plan(graph, context).items():
+            if not reason:
+                v.layout = replace(v.layout or Layout(), dtype=context.precision)
+            node = "" if v.producer is None else v.producer.name
+            record = PrecisionRecord(v.name, node, v.held_dtype, prod(context.typical(v.shape)), reason)
+            context.precisions.append(record)
+        _round_weights(graph)
+
+
+def multiplies(target: Target, precision: str) -> bool:
+    """Return whether kernels for a machine multiply what memory holds in this precision as it is; else they widen it
+    first."""
+    return precision == "bfloat16" and bool(PRODUCTS & (target.machine_target.has or set()))
+
+
+def arithmetic(context: Context) -> str:
+    """Return how products are computed, as a sentence for the report; "" where precision says nothing of memory."""
+    if not context.precisions:
+        return ""
+    if multiplies(context.target, context.precision):
+        return f"products of {context.precision} by the CPU's own instructions, summed in float32"
+    return f"memory holds {context.precision}; for want of instructions that multiply it, products run in float32"
+
+
+def plan(graph: Graph, context: Context) -> dict[Value, str]:
+    """Return for each float32 value that goes from kernel to kernel, or into a product, why it stays so, as a sentence;
+    "" where it is held in fewer digits."""
+    reasons, candidates, found = _Reasons(graph, context), _candidates(graph), dict[Value, str]()
+    for together in _lying_together(graph, candidates):
+        said = {v: reasons.of(v) for v in together}
+        first = next((v for v in together if said[v]), None)
+        small = [reasons.small(v) for v in together]
+        for v in together:
+            if v not in candidates:
+                continue
+            if first is not None:
+                found[v] = said[v] or f"it lies in one memory with {first.name!r}: {said[first]}"
+            else:
+                found[v] = reasons.small(v) if all(small) else ""
+    return {v: found[v] for v in candidates}
+
+
+def _candidates(graph: Graph) -> dict[Value, None]:
+    """Return float32 values that another kernel reads, and those that a product multiplies with a weight."""
+    inside = {n: g.name for g in graph.groups for n in g.nodes}
+    found = dict[Value, None]()
+    for v in (v for n in graph.nodes for v in n.outputs):
+        leaves = any(inside[u] != inside[n] for n in [v.producer] if n for u in v.readers)
+        is_data = any(u.inputs[0] is v and _weights(u) for u in v.readers)
+        if v.dtype == "float32" and not graph.is_output(v) and (leaves or is_data):
+            found[v] = None
+    return found
+
+
+def _weights(node: Node) -> list[int]:
+    """Return which operands are weights of a sum of products, and may be held as its data."""
+    types = node.operand_types()
+    if not node.op.is_product or node.op.magnifies_weights:
+        return []
+    constant = [i for i, v in enumerate(node.inputs) if v is not None and v.is_constant and v.dtype == "float32"]
+    return [i for i in constant if node.op.channel_axis(i, types) is not None]
+
+
+def _lying_together(graph: Graph, candidates: Collection[Value]) -> list[list[Value]]:
+    """Return the candidates, each with all values that may lie in one memory with it."""
+    above: dict[Value, Value] = {}
+
+    def find(v: Value) -> Value:
+        while (u := above.setdefault(v, v)) is not v:
+            above[v] = above[u]
+            v = above[u]
+        return v
+
+    for node in (g.nodes[0] for g in graph.groups if len(g.nodes) == 1 and not g.external):
+        values = [v for v in (*node.inputs, *node.outputs) if v is not None]
+        for a in (node.op.aliases(node) or ()) if all(is_static(v.shape) for v in values) else ():
+            if a.part.dtype == a.whole.dtype == "float32" and not a.part.is_constant:
+                above[find(a.part)] = find(a.whole)
+    found: dict[Value, list[Value]] = {find(v): [] for v in candidates}
+    for v in [*above, *(v for v in candidates if v not in above)]:
+        found.get(find(v), []).append(v)
+    return list(found.values())
+
+
+class _Reasons:
+    """Why values stay float32."""
+
+    def __init__(self, graph: Graph, context: Context):
+        self._graph, self._context = graph, context
+        self._found: dict[Value, str] = {}
+        self._group = {n: g for g in graph.groups for n in g.nodes}
+        leads_on = set[str]()
+        for group in reversed(graph.groups):
+            after = {self._group[u].name: self._group[u] for n in group.nodes for v in n.outputs for u in v.readers}
+            after.pop(group.name, None)
+            if any(name in leads_on or _is_product(g) for name, g in after.items()):
+                leads_on.add(group.name)
+        for group in graph.groups:
+            self._of_kernel(group, is_last=group.name not in leads_on)
+
+    def of(self, v: Value) -> str:
+        """Return why a value, and all that lie in one memory with it, stay float32; "" where nothing keeps them."""
+        if v.producer is None:
+            return "it is an input of the network"
+        return "it is an output of the network" if self._graph.is_output(v) else self._found.get(v, "")
+
+    def small(self, v: Value) -> str:
+        """Return why it is not worth to hold a value in fewer bytes; "" where it is."""
+        count = prod(self._context.typical(v.shape))
+        if count >= SMALL and v.rank > 1:
+            return ""
+        large = (u.inputs[i] for u in v.readers if u.inputs[0] is v for i in _weights(u))
+        if any(w is not None and prod(static(w.shape)) >= LARGE_WEIGHT for w in large):
+            return ""
+        return f"it has {count} elements" if v.rank > 1 else "it has one axis"
+
+    def _of_kernel(self, group: Group, is_last: bool) -> None:
+        read = [v for n in group.nodes for v in n.inputs if v is not None and not v.is_constant]
+        written = [v for n in group.nodes for v in n.outputs]
+        for n in group.nodes:
+            target = self._context.target
+            claimed = any(n.name in claim.nodes for claim in self._context.claims)
+            if group.external or claimed or not registry.is_own(type(n.op)) or layouts.is_foreign(n, target):
+                self._keep([*read, *written], f"code that is not renorm's takes part in {group.name}")
+            elif kept := self._context.kept(n):
+                self._keep([*n.inputs, *n.outputs], kept)
+        for n in group.nodes:
+            for i, v in enumerate(n.inputs):
+                if v is not None and not v.is_constant and (why := n.op.wants_digits(i)):
+                    self._keep(_before(v, group), f"{n.name!r} reads it: {why}")
+            makes_floats = any(dtypes.is_float(v.dtype) for v in n.outputs)
+            reads_floats = any(v is not None and dtypes.is_float(v.dtype) for v in n.inputs)
+            if reads_floats and not makes_floats:
+                of = [u for v in n.inputs if v is not None for u in _before(v, group)]
+                self._keep(of, f"{n.name!r} makes integers or truths of it")
+            elif makes_floats and not reads_floats:
+                self._keep(written, f"{n.name!r} makes it of integers")
+            elif n.op.is_statistic:
+                self._keep(n.outputs, "it holds statistics")
+        if is_last:
+            self._keep(read, f"no product comes after {group.name}, which reads it")
+
+    def _keep(self, values: Iterable[Value | None], reason: str) -> None:
+        for v in values:
+            if v is not None:
+                self._found.setdefault(v, reason)
+
+
+def _is_product(group: Group) -> bool:
+    return any(n.op.is_product for n in group.nodes)
+
+
+def _before(v: Value, group: Group) -> list[Value]:
+    """Return a value, and all in its kernel, and read by it, that it is computed from."""
+    found, waiting = dict[Value, None](), [v]
+    while waiting:
+        v = waiting.pop()
+        if v not in found and not v.is_constant:
+            found[v] = None
+            if v.producer in group.nodes:
+                waiting += [u for u in v.producer.inputs if u is not None]
+    return list(found)
+
+
+def _round_weights(graph: Graph) -> None:
+    """Have each weight whose data is held in fewer digits be a constant that these hold."""
+    made: dict[tuple[Value, str], Value] = {}
+    for node in graph.nodes:
+        for i, w in enumerate(node.inputs):
+            dtype = held_weight_dtype(node, i)
+            if w is None or dtype is None:
+                continue
+            if (w, dtype) not in made:
+                rounded = Rounded(given(w), dtype)
+                made[w, dtype] = graph.constant(rounded, f"{w.name}.{dtype}", w.source, dtype=w.dtype)
+            node.replace_operand(w, made[w, dtype])
+    graph.discard_constants()

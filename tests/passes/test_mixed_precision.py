@@ -1,0 +1,121 @@
+"""Which values memory holds in bfloat16, and the reasons of those that stay float32."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import renorm
+from renorm import ops
+from renorm.graph import interpret
+from renorm.graph.ir import Graph, Value
+from renorm.passes import mixed_precision
+from renorm.passes.pipeline import optimize
+from renorm.runtime.report import PrecisionRecord
+
+Array = np.ndarray[Any, Any]
+
+
+def normal(*shape: int) -> Array:
+    return np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32)
+
+
+def conv(x: Value, channels: int, k: int = 3, **attributes: Any) -> Value:
+    return ops.conv(x, normal(channels, int(str(x.shape[1])), k, k), pads=[k // 2] * 4, **attributes)
+
+
+def planned(g: Graph, **options: Any) -> tuple[Graph, dict[str, PrecisionRecord]]:
+    """The graph after passes, without Winograd's convolutions, and records by names of values."""
+    graph, report = optimize(g, precision="bfloat16", without=("ChooseAlgorithms",), **options)
+    return graph, {p.name: p for p in report.precisions}
+
+
+def between(middle: Any) -> tuple[Graph, dict[str, PrecisionRecord]]:
+    """x -> conv `before` -> middle -> conv -> conv -> y"""
+    g = Graph("between")
+    y = ops.conv(g.input("x", "float32", (1, 16, 40, 40)), normal(16, 16, 1, 1), name="before")
+    y = middle(y)
+    g.outputs = [conv(conv(y, 16), 16)]
+    return planned(g)
+
+
+def test_first_and_last_layers_stay_float32() -> None:
+    graph, found = between(lambda y: conv(y, 16))
+    assert [(p.node, p.dtype) for p in found.values()] == [
+        ("before", "bfloat16"), ("conv", "bfloat16"), ("conv_1", "float32"),
+    ]  # fmt: skip
+    assert "no product comes after" in found["conv_1_out"].reason
+    weights = [n.inputs[1] for n in graph.nodes]
+    held = [interpret.narrow(w.data, "bfloat16").astype(np.float32) for w in weights if w and w.data is not None]
+    kept = [bool((w.data == h).all()) for w, h in zip(weights, held) if w is not None]
+    assert kept == [False, True, True, False]  # the first reads the input, the last its float32 data
+
+
+@pytest.mark.parametrize(
+    ("middle", "reason"),
+    [
+        (lambda y: ops.mul(y, ops.sigmoid(conv(ops.global_average_pool(y), 16, 1))), "it has 16 elements"),
+        (lambda y: ops.softmax(ops.max_pool(conv(y, 16), kernel_shape=(2, 2)), axis=1), "exponentials"),
+        (lambda y: ops.sin(ops.transpose(ops.max_pool(y, kernel_shape=(2, 2)))), "large operands"),
+        (lambda y: ops.where(ops.greater(ops.max_pool(y, kernel_shape=(1, 1)), normal(1)), y, y), "truths"),
+    ],
+)
+def test_what_stays_float32(middle: Any, reason: str) -> None:
+    _, found = between(middle)
+    assert any(reason in p.reason for p in found.values()), found
+    assert any(p.dtype == "bfloat16" for p in found.values())
+
+
+def test_a_small_value_before_a_large_weight_is_worth_it() -> None:
+    g = Graph("rows")
+    y = ops.relu(ops.gemm(g.input("x", "float32", (1, 64)), normal(64, 1024)))
+    y = ops.relu(ops.gemm(y, normal(1024, 1024)))
+    g.outputs = [ops.gemm(y, normal(1024, 8))]
+    _, found = planned(g)
+    assert [p.dtype for p in found.values()] == ["bfloat16", "float32"]
+
+
+def test_parts_of_a_concat_are_held_as_the_whole() -> None:
+    g = Graph("beside")
+    x = g.input("x", "float32", (1, 16, 40, 40))
+    a, b = conv(x, 16), conv(x, 16, 1)
+    whole = ops.concat([a, b, x], axis=1)
+    g.outputs = [conv(conv(whole, 16), 16)]
+    _, found = planned(g)
+    because = "it lies in one memory with 'x': it is an input of the network"
+    assert found[a.name].reason == found[b.name].reason == because
+    graph, found = between(lambda y: ops.concat([conv(y, 16), y], axis=1))
+    (group,) = [g for g in graph.groups if any(n.op.name == "concat" for n in g.nodes)]
+    assert len({v.layout for n in group.nodes for v in (*n.inputs, *n.outputs) if v}) == 1
+
+
+def test_what_is_kept_or_the_users_stays_float32() -> None:
+    g = Graph("kept")
+    y = conv(g.input("x", "float32", (1, 16, 40, 40)), 16)
+    z = ops.conv(y, normal(16, 16, 1, 1), name="mine")
+    g.outputs = [conv(conv(z, 16), 16)]
+    _, found = planned(g.copy(), keep=["mine"])
+    assert [p.reason for p in found.values() if p.name in (y.name, z.name)] == ["keep holds 'mine'"] * 2
+    renorm.override("conv", target="llvm", schedule=lambda s, outs, target: None)
+    try:
+        _, found = planned(g.copy())
+    finally:
+        renorm.override("conv", target="llvm")
+    assert all("code that is not renorm's" in p.reason for p in found.values())
+
+
+def test_a_norm_that_was_folded_is_rounded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The weight that a kernel reads is the exact product with the norm's scale, rounded to bfloat16."""
+    monkeypatch.setattr(mixed_precision, "SMALL", 16)
+    g = Graph("folded")
+    y = conv(g.input("x", "float32", (1, 8, 9, 9)), 64)
+    w, scale = normal(64, 64, 3, 3), np.linspace(0.3, 3, 64).astype(np.float32)
+    y = ops.conv(y, w, name="folded")
+    y = ops.batch_norm(y, scale, normal(64), normal(64), np.ones(64, np.float32), epsilon=0.0)
+    g.outputs = [conv(ops.relu(y), 8)]
+    graph, _ = planned(g)
+    held = graph.node("folded").inputs[1]
+    assert held is not None
+    assert held.data is not None
+    exact = w.astype(np.float64) * scale.astype(np.float64)[:, None, None, None]
+    assert np.array_equal(held.data, interpret.narrow(exact, "bfloat16").astype(np.float32))
