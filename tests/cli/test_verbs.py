@@ -210,6 +210,16 @@ def test_check_agrees(reference: str) -> None:
     assert found["outputs"][0]["error"] < 1e-4
 
 
+def test_check_has_the_error_of_each_value_that_is_held_in_bfloat16() -> None:
+    found = run_json("check", MODEL, *FIXED, "--precision", "bfloat16")
+    assert found["agrees"]
+    assert all(h["l2"] < 0.05 and (h["reason"] or h["dtype"] == "bfloat16") for h in found["held"][:-1])
+    assert "values as memory holds them" in run("check", MODEL, *FIXED, "--precision", "bfloat16").stdout
+    told = run("inspect", MODEL, *FIXED, "--precision", "bfloat16").stdout
+    assert "values between kernels" in told
+    assert "products run in float32" in told
+
+
 @pytest.mark.parametrize("given", [("--inputs", "no.npz"), ("--draws", 2), ("--names",), ("--with", "ort")])
 def test_check_of_one_file_takes_no_options_of_two(given: tuple[Any, ...]) -> None:
     assert f"{given[0]} is for two files" in run("check", MODEL, *given, code=2).stderr

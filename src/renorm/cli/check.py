@@ -60,7 +60,8 @@ def command(
 ) -> output.Outcome:
     """Compares MODEL compiled by renorm with ONNX Runtime, or with the reference interpreter, on random inputs
     or given ones; names the first node that diverges. Says how far each layer that is computed by an algorithm which
-    rounds differently is from its definition in float64. With a shape that leaves extents open, or several of one
+    rounds differently is from its definition in float64; with --precision bfloat16, how far each value between kernels
+    is. With a shape that leaves extents open, or several of one
     input, the network is compiled once for all of them, and compared at each.
 
     With AFTER, two files (.onnx, .tflite, .circle, also one of each) are run on the same inputs by what --with names:
@@ -147,6 +148,12 @@ def _compiled(
             layers = [(r.node, r.algorithm, r.l2, r.largest) for r in found.roundings]
             title = f"layers that round differently{where}"
             output.table(title, ("node", "algorithm", "relative L2 error", "largest"), layers)
+        if found.held:
+            title = f"values as memory holds them, from float64{where}"
+            values = [(h.value, h.node, h.dtype, h.l2, h.largest, h.reason) for h in found.held]
+            output.table(
+                title, ("value", "node", "as", "relative L2 error", "largest", "why not in fewer digits"), values
+            )
         if f := found.first:
             output.line(f"first diverging node: {f.node!r} ({f.op}), relative error {f.error:.3g}")
         told.append((call, _outcome(found, found.agrees).data))

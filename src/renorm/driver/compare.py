@@ -19,8 +19,9 @@ from renorm.core.stated import Stated
 from renorm.core.tolerance import STEPS, Tolerance
 from renorm.driver import runners
 from renorm.driver.compile import analyze, compile
-from renorm.driver.divergence import first_diverging_node, first_diverging_tensor
+from renorm.driver.divergence import compiled_graph, first_diverging_node, first_diverging_tensor
 from renorm.driver.draws import Draw
+from renorm.driver.held_errors import HeldError, held_errors
 from renorm.driver.module import CompiledModule, SpecializingModule
 from renorm.driver.runners import fit
 from renorm.frontends import read, tflite
@@ -50,7 +51,7 @@ class Comparison:
     """before, after: how each was computed; reference: the name of the runtime before. outputs: the worst of all draws,
     by position. names: (what, before, after) of inputs and outputs that are named otherwise. first: where outputs
     differ, the first tensor that does, if one was found. roundings: the error of each layer whose algorithm rounds
-    differently."""
+    differently. held: the errors of values between kernels, where memory holds some in fewer digits."""
 
     before: str
     after: str
@@ -60,6 +61,7 @@ class Comparison:
     names: tuple[tuple[str, str, str], ...] = ()
     first: Difference | None = None
     roundings: tuple[Rounding, ...] = ()
+    held: tuple[HeldError, ...] = ()
 
     @property
     def agrees(self) -> bool:
@@ -142,6 +144,7 @@ def _compared(
     expected, by = reference
     ours = module.run(*[inputs[v.name] for v in graph.inputs])
     definition = Sensitivity.of(graph, inputs)
+    rounding = definition.of_compiled(compiled_graph(module, inputs), inputs)
     is_quantized = chosen == "litert" and graph.metadata[tflite.KEY].is_quantized
 
     def output(place: int, found: Array, right: Array) -> Difference:
@@ -151,7 +154,7 @@ def _compared(
         # steps of real numbers are 127ths of the largest, or of 1 at least
         if is_quantized and allowed.relative is None:
             tolerated = Tolerance(0.0 if largest(right) else STEPS / 127, STEPS / 127, STEPS)
-        return differ(v.name, right, found, tolerated, partial(definition.judge, place, expected=right))
+        return differ(v.name, right, found, tolerated, partial(rounding.judge, place, expected=right))
 
     outputs = list(map(output, range(len(ours)), ours, expected))
     for i, found in enumerate(outputs if chosen != "interpreter" and not is_quantized else ()):
@@ -162,10 +165,10 @@ def _compared(
     wrong = next((v.producer for v, d in zip(graph.outputs, outputs) if not d.agrees), None)
     first = first_diverging_node(graph, wrong, inputs, allowed, options, parts) if wrong is not None else None
     same = {name: options[name] for name in ("target", "opt_level", "keep") if name in options}
-    if isinstance(module, SpecializingModule):
-        module = module.specialized(**inputs)
-    layers = _roundings(graph, module.graph, inputs, **same)
-    return Comparison(by, "renorm", tuple(outputs), chosen, first=first, roundings=layers)
+    made = compiled_graph(module, inputs)
+    layers = _roundings(graph, made, inputs, **same)
+    held = held_errors(graph, made, module.report.precisions, inputs, **same)
+    return Comparison(by, "renorm", tuple(outputs), chosen, first=first, roundings=layers, held=held)
 
 
 def compare_draws(

@@ -1,0 +1,226 @@
+"""Networks whose weights and values between kernels memory holds in bfloat16: compiled code computes what the
+interpreter does, and both stay near the definition in float64."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.driver.test_layouts import TARGETS, Network, extents
+from tests.ops.one_node import OneNode
+from tests.ops.test_every_op import OPS
+
+import renorm
+from renorm import ops
+from renorm.core import dtypes
+from renorm.core.difference import relative_error
+from renorm.core.dims import Sym
+from renorm.core.tolerance import tolerance
+from renorm.driver.compare import compare, compare_open
+from renorm.driver.module import CompiledModule, OpenModule
+from renorm.graph import interpret
+from renorm.graph.ir import Graph, Value
+from renorm.graph.op import OpDef, Sample
+from renorm.passes import mixed_precision
+from renorm.passes.sensitivity import Sensitivity
+
+Array = np.ndarray[Any, Any]
+FLIPS = 4  # layers that such roundings count for
+ULP = 2.0**-7  # from a number of bfloat16 to the next, relative to it
+
+
+@pytest.fixture
+def small_values_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mixed_precision, "SMALL", 16)
+
+
+def held(module: CompiledModule) -> list[Value]:
+    return [v for n in module.graph.nodes for v in n.outputs if v.held_dtype != v.dtype]
+
+
+def check(module: CompiledModule, graph: Graph, x: Array) -> None:
+    """Compares a module with the interpreter of what was compiled, and with the definition of the network."""
+    (found,) = module.run(x)
+    (expected,) = interpret.run(interpret.fixed(module.graph, {"x": x}), [x])
+    # sums in another order round some values to the next number, from which later layers go on
+    assert relative_error(found, expected) < tolerance("bfloat16", FLIPS)
+    definition = Sensitivity.of(interpret.fixed(graph, {"x": x}), {"x": x})
+    assert definition.of_compiled(module.graph, {"x": x}).judge(0, found).agrees
+
+
+@pytest.mark.usefixtures("small_values_count")
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("first", [0, 4, pytest.param(100, marks=pytest.mark.slow)])
+def test_random_networks(first: int, target: str) -> None:
+    count = 0
+    for seed in range(first, first + (4 if first < 100 else 60)):
+        network = Network(seed)
+        x = np.random.default_rng(seed).standard_normal(extents(network.graph.inputs[0])).astype(np.float32)
+        level = seed % 3 if seed % 5 == 4 else 3
+        given: dict[str, Any] = {"target": target, "threads": 1 + seed % 2, "opt_level": level}
+        module = renorm.compile(network.graph, precision="bfloat16", **given)
+        assert isinstance(module, CompiledModule)
+        check(module, network.graph, x)
+        count += len(held(module))
+    assert count > 6  # else it tests nothing
+
+
+class Surrounded(OneNode):
+    """A sample between two kernels: it reads values that memory holds in bfloat16, and its results are held so too."""
+
+    def __init__(self, op: type[OpDef], sample: Sample):
+        super().__init__(op, sample)
+        results = self.graph.nodes[-1].outputs
+        self.graph.outputs = [ops.neg(v) if v.dtype == "float32" else v for v in results]
+
+    def _value(self, name: str, spec: Any, is_static: bool, rng: np.random.Generator) -> Value:
+        v = super()._value(name, spec, is_static, rng)
+        return v if is_static or v.dtype != "float32" else ops.neg(v)
+
+
+@pytest.mark.parametrize("level", [0, 3])
+@pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
+def test_every_op_reads_and_writes_what_is_held_in_bfloat16(
+    op: type[OpDef], level: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that a plan may leave float32 is held in bfloat16 here; but decisions of suppression rest on all digits."""
+
+    def everything(graph: Graph, _context: Any) -> dict[Value, str]:
+        inside = {n: g.name for g in graph.groups for n in g.nodes}
+        made = [v for n in graph.nodes for v in n.outputs if v.dtype == "float32" and not graph.is_output(v)]
+        return {v: "" for v in made if any(inside[u] != inside[n] for n in [v.producer] if n for u in v.readers)}
+
+    monkeypatch.setattr(mixed_precision, "plan", everything)
+    for sample in op.samples if op.name != "non_max_suppression" else ():
+        case = Surrounded(op, sample)
+        module = renorm.compile(case.graph, precision="bfloat16", opt_level=level, threads=1)
+        assert isinstance(module, CompiledModule)
+        for found, expected in zip(module.run(*case.arrays), interpret.run(module.graph.copy(), case.arrays)):
+            if not dtypes.is_float(dtypes.from_numpy(expected.dtype)):
+                assert np.array_equal(found, expected)
+                continue
+            a, b = found.astype(np.float64), expected.astype(np.float64)
+            finite = np.isfinite(b)
+            most = np.abs(b[finite]).max(initial=0.0)
+            assert np.array_equal(np.isnan(a), np.isnan(b))
+            assert (np.abs(a[finite] - b[finite]) <= ULP * np.abs(b[finite]) + 1e-4 * most).all(), sample.attributes
+
+
+def normal(*shape: int) -> Array:
+    rng = np.random.default_rng(sum(shape))
+    return (rng.standard_normal(shape) / np.sqrt(max(1, np.prod(shape[1:])))).astype(np.float32)
+
+
+def mixed(n: Any = 2, h: Any = 33, w: Any = 31) -> Graph:
+    """Convolutions of many kinds, a residual, a concat, a gate, norms and a head."""
+    g = Graph("mixed")
+    x = g.input("x", "float32", (n, 3, h, w))
+    y = ops.relu(ops.conv(x, normal(32, 3, 3, 3), normal(32), pads=[1] * 4))
+    y = ops.relu(ops.add(ops.conv(y, normal(32, 32, 3, 3), pads=[1] * 4), y))
+    y = ops.concat([y, ops.conv(y, normal(16, 32, 1, 1))], axis=1)
+    y = ops.conv(y, normal(48, 1, 3, 3), normal(48), pads=[1] * 4, group=48)
+    gate = ops.sigmoid(ops.conv(ops.global_average_pool(y), normal(48, 48, 1, 1)))
+    y = ops.conv(ops.mul(y, gate), normal(40, 24, 3, 3), pads=[1] * 4, group=2)
+    y = ops.group_norm(y, normal(40), normal(40), num_groups=4)
+    y = ops.conv_transpose(ops.relu(y), normal(40, 20, 2, 2), strides=(2, 2))
+    y = ops.relu(ops.instance_norm(ops.conv(y, normal(24, 20, 3, 3), strides=(2, 2)), normal(24), normal(24)))
+    y = ops.flatten(ops.global_average_pool(ops.conv(y, normal(56, 24, 1, 1))))
+    g.outputs = [ops.gemm(ops.relu(ops.gemm(y, normal(56, 30), normal(30))), normal(30, 10))]
+    return g
+
+
+def encoder() -> Graph:
+    g = Graph("encoder")
+    y = g.input("x", "float32", (2, 37, 48))
+    y = ops.add(ops.matmul(y, normal(48, 64)), normal(37, 64))
+    for _ in range(2):
+        z = ops.layer_norm(y, normal(64), normal(64))
+        q, k, v = (
+            ops.transpose(ops.reshape(ops.matmul(z, normal(64, 64) * s), np.array([2, 37, 4, 16])), perm=(0, 2, 1, 3))
+            for s in (1.0, 0.5, 2.0)
+        )
+        scores = ops.softmax(ops.mul(ops.matmul(q, ops.transpose(k, perm=(0, 1, 3, 2))), np.float32(0.25)))
+        z = ops.reshape(ops.transpose(ops.matmul(scores, v), perm=(0, 2, 1, 3)), np.array([2, 37, 64]))
+        y = ops.add(y, ops.matmul(z, normal(64, 64)))
+        z = ops.gelu(ops.matmul(ops.layer_norm(y, normal(64), normal(64)), normal(64, 256)))
+        y = ops.add(y, ops.matmul(z, normal(256, 64)))
+    g.outputs = [ops.matmul(ops.layer_norm(y, normal(64), normal(64)), normal(64, 10))]
+    return g
+
+
+@pytest.mark.parametrize("build", [mixed, encoder])
+@pytest.mark.parametrize("level", [0, 1, 2, 3])
+def test_known_networks(build: Any, level: int) -> None:
+    graph = build()
+    x = np.random.default_rng(0).standard_normal(extents(graph.inputs[0])).astype(np.float32)
+    module = renorm.compile(graph, precision="bfloat16", opt_level=level)
+    assert isinstance(module, CompiledModule)
+    check(module, graph, x)
+    plain = renorm.compile(graph, opt_level=level)
+    assert len(held(module)) > 5
+    assert module.report.memory.arena < 0.8 * plain.report.memory.arena
+    assert len(module.report.kernels) == len(plain.report.kernels)  # nothing is copied for it
+
+
+def test_open_extents() -> None:
+    graph = mixed(Sym("n"), Sym("h"), Sym("w"))
+    module = renorm.compile(graph, precision="bfloat16", verify=True)
+    assert isinstance(module, OpenModule)
+    assert held(module)
+    for shape in ((1, 3, 33, 31), (3, 3, 8, 17), (2, 3, 64, 9)):
+        check(module, graph, np.random.default_rng(0).standard_normal(shape).astype(np.float32))
+
+
+def test_an_artifact_runs_as_the_module_and_says_what_it_holds(tmp_path: Path) -> None:
+    module = renorm.compile(mixed(), precision="bfloat16")
+    x = np.random.default_rng(0).standard_normal((2, 3, 33, 31)).astype(np.float32)
+    module.save(tmp_path / "net.renorm")
+    loaded = renorm.load(tmp_path / "net.renorm")
+    assert np.array_equal(loaded.run(x)[0], module.run(x)[0])
+    assert loaded.report.precisions == module.report.precisions
+    assert re.search(r"\d+ values between kernels, \d+ of them in their own dtype", str(loaded.report))
+    assert "products run in float32" in loaded.report.arithmetic
+    assert loaded.report.to_json()["precisions"][0]["dtype"] == "bfloat16"
+
+
+def test_other_precisions_hold_nothing_in_bfloat16() -> None:
+    for precision in ("fast", "exact"):
+        module = renorm.compile(mixed(), precision=precision)
+        assert isinstance(module, CompiledModule)
+        assert not held(module)
+        assert not module.report.precisions
+
+
+def test_verified() -> None:
+    module = renorm.compile(mixed(), precision="bfloat16", verify=True)
+    assert isinstance(module, CompiledModule)
+    assert held(module)
+    assert module.report.verified
+    (output,) = module.report.verified.outputs
+    assert 1e-5 < output.error < output.tolerance == tolerance("bfloat16")
+    assert not any("reverted" in reason for _, _, reason in module.report.refusals)
+
+
+def test_a_comparison_has_the_error_of_each_value() -> None:
+    x = np.random.default_rng(0).standard_normal((2, 3, 33, 31)).astype(np.float32)
+    found = compare(mixed(), {"x": x}, precision="bfloat16")
+    assert found.agrees
+    assert [h.value for h in found.held][-1] == found.outputs[0].name
+    assert all(0.0 < h.l2 < 0.02 for h in found.held)
+    assert {h.dtype for h in found.held} == {"float32", "bfloat16"}
+    assert all(h.reason or h.dtype == "bfloat16" for h in found.held[:-1])
+    (opened,) = compare_open(mixed(Sym("n"), Sym("h"), Sym("w")), [{"x": x}], precision="bfloat16")
+    assert opened.agrees
+    assert [h.value for h in opened.held] == [h.value for h in found.held]
+
+
+def test_what_a_kernel_computes_wrongly_is_found() -> None:
+    """A wrong tenth is more than rounding to bfloat16 explains; the first node that differs is named."""
+    g = mixed()
+    x = np.random.default_rng(0).standard_normal((2, 3, 33, 31)).astype(np.float32)
+    definition = Sensitivity.of(g, {"x": x})
+    module = renorm.compile(g, precision="bfloat16")
+    assert isinstance(module, CompiledModule)
+    (found,) = module.run(x)
+    assert not definition.of_compiled(module.graph, {"x": x}).judge(0, found + 0.1 * np.abs(found).max()).agrees
