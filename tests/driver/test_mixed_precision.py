@@ -180,8 +180,33 @@ def test_an_artifact_runs_as_the_module_and_says_what_it_holds(tmp_path: Path) -
     assert np.array_equal(loaded.run(x)[0], module.run(x)[0])
     assert loaded.report.precisions == module.report.precisions
     assert re.search(r"\d+ values between kernels, \d+ of them in their own dtype", str(loaded.report))
-    assert "products run in float32" in loaded.report.arithmetic
     assert loaded.report.to_json()["precisions"][0]["dtype"] == "bfloat16"
+    assert loaded.report.arithmetic == module.report.arithmetic
+    narrow = renorm.compile(mixed(), precision="bfloat16", target="llvm -mcpu=haswell")
+    assert "products run in float32" in narrow.report.arithmetic
+
+
+def test_products_run_on_a_matrix_unit() -> None:
+    """All but the first layer, the last one, and those whose channels do not fill a register."""
+    g = Graph("products")
+    rng = np.random.default_rng(0)
+
+    def weight(*shape: int) -> Value:
+        return g.constant(rng.standard_normal(shape).astype(np.float32))
+
+    x = ops.relu(ops.conv(g.input("x", "float32", (2, 3, 30, 22)), weight(64, 3, 3, 3)))
+    x = ops.relu(ops.conv(x, weight(96, 64, 3, 3), pads=(1, 1, 1, 1), name="padded"))
+    x = ops.relu(ops.conv(x, weight(64, 96, 1, 1), strides=(2, 2), name="strided"))
+    x = ops.add(x, ops.conv(x, weight(64, 64, 1, 1), name="pointwise"))
+    x = ops.relu(ops.conv_transpose(x, weight(64, 32, 3, 3), strides=(2, 2), name="transposed"))
+    x = ops.transpose(ops.reshape(x, np.array([2, 32, -1])), perm=(0, 2, 1))
+    x = ops.relu(ops.matmul(x, weight(32, 48), name="rows"))
+    g.outputs = [ops.matmul(x, weight(48, 16), name="last")]
+    module = renorm.compile(g, precision="bfloat16", target="llvm -mcpu=sapphirerapids")
+    assert isinstance(module, CompiledModule)
+    found = {n for k in module.report.kernels if "tensorized" in module.kernel(k.name).loops for n in k.nodes}
+    assert found >= {"padded", "strided", "pointwise", "transposed", "rows"}
+    assert "last" not in found
 
 
 def test_other_precisions_hold_nothing_in_bfloat16() -> None:

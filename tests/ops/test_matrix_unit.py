@@ -17,7 +17,6 @@ from renorm import te
 from renorm.codegen.llvm import compile_kernel
 from renorm.core.dtypes import numpy_dtype
 from renorm.core.errors import InvalidLoops
-from renorm.core.machine import MatrixUnit
 from renorm.ops import schedules
 from renorm.ops.conv import Conv
 from renorm.ops.gemm import Gemm
@@ -143,11 +142,10 @@ def test_products_of_matrices(rows: int, depth: int, vectors: int, data: st.Data
 
 
 def test_tiles_are_as_high_as_registers_have_rows() -> None:
-    unit = MatrixUnit()
-    assert cpu_matrix.choose([56, 56], 32, unit) == (1, 28)
-    assert cpu_matrix.choose([14, 14], 32, unit) == (2, 14)
-    assert cpu_matrix.choose([64], 32, unit) == (1, 32)
-    assert cpu_matrix.choose([1], 32, unit) == (1, 1)
+    assert cpu_matrix.choose([56, 56], 32, AMX) == (1, 28)
+    assert cpu_matrix.choose([14, 14], 32, AMX) == (2, 14)
+    assert cpu_matrix.choose([64], 32, AMX) == (1, 32)
+    assert cpu_matrix.choose([1], 32, AMX) == (1, 1)
 
 
 def test_what_the_unit_has_no_instruction_for_is_refused() -> None:

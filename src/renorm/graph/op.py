@@ -246,6 +246,11 @@ class OpDef:
         summed over; None where there is no such axis."""
         return None
 
+    def rows_axis(self, index: int, operands: Sequence[TensorType | None]) -> int | None:
+        """Return which axis of a weight (operand `index`, counted flat) runs along the last axis of the first operand,
+        both summed over; None where there is no such axis."""
+        return None
+
     def propagate_channels(self, node: Node, index: int, axis: int) -> Carry | Sequence[Carry] | None:
         """Return where the channels along an axis of operand `index` (counted flat) are in a result, if the op leaves
         them apart: what a scale and a shift per channel need to move through it. None where it does not. One for each

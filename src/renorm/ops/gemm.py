@@ -63,6 +63,9 @@ class Gemm(OpDef):
     def channel_axis(self, index: int, operands: Sequence[TensorType | None]) -> int | None:
         return (0 if self.transB else 1) if index == 1 else None
 
+    def rows_axis(self, index: int, operands: Sequence[TensorType | None]) -> int | None:
+        return int(self.transB) if index == 1 and not self.transA else None
+
     def fold_after(self, operands: Sequence[Any], axis: int, k: Any, shift: Any) -> Any:
         """alpha and beta become part of the operands that change."""
         a, b, c = operands

@@ -46,6 +46,10 @@ class Matmul(OpDef):
         weight = operands[1]
         return 1 if index == 1 and weight and weight.rank == 2 else None
 
+    def rows_axis(self, index: int, operands: Sequence[TensorType | None]) -> int | None:
+        data, weight = operands
+        return 0 if index == 1 and weight and weight.rank == 2 and data and data.rank > 1 else None
+
     def fold_after(self, operands: Sequence[Any], axis: int, k: Any, shift: Any) -> Any:
         a, b = operands
         ranks = [x.ndim if is_known(x) else x.rank for x in operands]

@@ -7,11 +7,12 @@ a kernel can do, the table of schedules says (`ops/schedules/blocks.py`), or the
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
 from renorm.core.dims import is_static, static
+from renorm.core.machine import Machine
 from renorm.core.target import Target
 from renorm.graph import registry
 from renorm.graph.ir import Graph, Group, Node, Value
@@ -27,28 +28,38 @@ class ChooseLayouts:
     """v: [N, C, *S] -> v: [N, C, *S] in blocks of channels, where all that touch v take it so"""
 
     def run(self, graph: Graph, context: Context) -> None:
-        layout = layout_of_blocks(context)
-        if layout is None:
-            return
-        regions = Regions(graph, graph.groups, context, layout)
         inside = {v: g.name for g in graph.groups for n in g.nodes for v in n.outputs}
-        for v, group in inside.items():
-            leaves = graph.is_output(v) or any(inside[u.output] != group for u in v.readers)
-            if leaves and regions.is_blocked(v):
-                v.layout = replace(layout, dtype=v.layout.dtype if v.layout else None)
+        leaving = [v for v, g in inside.items() if graph.is_output(v) or any(inside[u.output] != g for u in v.readers)]
+        rows, blocks_of = _rows_of_a_matrix(context), layout_of_blocks(context)
+        taken = set[Value]()
+        if rows is not None:
+            regions = Regions(graph, graph.groups, context, rows)
+            taken = regions.holding(lambda v: v.layout is not None and v.layout.dtype is not None)
+            _lay(leaving, regions, rows, taken.__contains__)
+        if blocks_of is not None:
+            regions = Regions(graph, graph.groups, context, blocks_of)
+            others = regions.holding(taken.__contains__)
+            _lay(leaving, regions, blocks_of, lambda v: v not in others and v not in taken)
+
+
+def _lay(values: Sequence[Value], regions: Regions, layout: Layout, takes: Callable[[Value], bool]) -> None:
+    for v in values:
+        if takes(v) and regions.is_blocked(v):
+            v.layout = replace(layout, dtype=v.layout.dtype if v.layout else None)
 
 
 def layout_of_blocks(context: Context) -> Layout | None:
-    """The layout that values may have on a target, if there is one."""
+    """Return the layout that values may have on a target, if there is one: a block is a vector of float32, which is
+    what kernels compute in, whatever dtype memory holds values in."""
     machine = context.target.machine_target
-    lanes = lanes_of(machine)
+    lanes = machine.lanes(4)
     return None if machine.is_gpu or lanes < 2 else Layout(1, lanes)
 
 
-def lanes_of(machine: Target) -> int:
-    """Return how many channels a block has: a vector of float32, which is what kernels compute in, whatever dtype
-    memory holds values in."""
-    return machine.lanes(4)
+def _rows_of_a_matrix(context: Context) -> Layout | None:
+    """Return the layout of what a matrix unit multiplies: a block is a row of its registers."""
+    unit = None if context.target.machine_target.is_gpu else Machine.of(context.target.machine_target).matrix
+    return Layout(1, unit.depth) if unit is not None and context.precision == "bfloat16" else None
 
 
 class Regions:
@@ -77,6 +88,11 @@ class Regions:
 
     def is_blocked(self, v: Value) -> bool:
         return v in self._above and self._find(v) not in self._closed
+
+    def holding(self, has: Callable[[Value], bool]) -> set[Value]:
+        """Return the values of regions in which some value has a property."""
+        found = {self._find(v) for v in self._above if has(v)}
+        return {v for v in self._above if self._find(v) in found}
 
     def _visit(self, node: Node, is_foreign: bool) -> None:
         """Notes what a node asks for."""

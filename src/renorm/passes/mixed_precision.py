@@ -29,11 +29,8 @@ from renorm.passes.affine import given
 from renorm.passes.context import Context
 from renorm.runtime.report import PrecisionRecord
 
-PRODUCTS: frozenset[str] = frozenset()  # features of CPUs by which kernels multiply bfloat16
 SMALL = 1 << 12  # elements below which rounding a value saves nothing that could be measured
-LARGE_WEIGHT = (
-    1 << 19
-)  # elements of a weight that is worth to be read in fewer bytes, however few it is multiplied with
+LARGE_WEIGHT = 1 << 19  # elements of a weight that is worth being read in fewer bytes, however little it is used
 
 
 @dataclass(frozen=True)
@@ -56,7 +53,7 @@ class ChoosePrecision:
 def multiplies(target: Target, precision: str) -> bool:
     """Return whether kernels for a machine multiply what memory holds in this precision as it is; else they widen it
     first."""
-    return precision == "bfloat16" and bool(PRODUCTS & (target.machine_target.has or set()))
+    return precision == "bfloat16" and target.machine_target.has_tiles
 
 
 def arithmetic(context: Context) -> str:
@@ -64,7 +61,10 @@ def arithmetic(context: Context) -> str:
     if not context.precisions:
         return ""
     if multiplies(context.target, context.precision):
-        return f"products of {context.precision} by the CPU's own instructions, summed in float32"
+        return (
+            f"products of {context.precision} with constant weights on the CPU's matrix unit, summed in float32, where "
+            "channels fill its registers; others in float32"
+        )
     return f"memory holds {context.precision}; for want of instructions that multiply it, products run in float32"
 
 

@@ -162,7 +162,7 @@ def _panel(algebra: LoopAlgebra, path: _Path, reads: Sequence[Linear]) -> _Panel
 
 def _path(algebra: LoopAlgebra, nest: Nest, nests: Mapping[Tensor, Nest], axis: IterVar) -> _Path | None:
     """Return the loops around `nest`, and its own, in their order; None where the axis is none of them."""
-    inner = [x for x in nest.path if x.is_emitted and x.kind not in ("unrolled", "vectorized")]
+    inner = [x for x in nest.path if x.is_emitted and x.kind not in ("unrolled", "vectorized", "tensorized")]
     innermost = None if not inner or any(loop.kind in GPU_AXES for loop in nest.path) else inner[-1]
     around, within, value, is_round = list[_Counted](), list[_Counted](), None, True
     for of, loops in _levels(nest, nests):

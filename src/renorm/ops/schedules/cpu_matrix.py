@@ -16,13 +16,19 @@ from collections.abc import Sequence
 from math import inf, prod
 
 from renorm import te
-from renorm.core.machine import Machine, MatrixUnit
+from renorm.core.dims import is_static, static
+from renorm.core.dtypes import itemsize
+from renorm.core.machine import Machine
 from renorm.core.target import Target
-from renorm.expr.nodes import Load, Reduce
+from renorm.expr.nodes import Binary, Load, Reduce
+from renorm.graph.ir import Node
+from renorm.graph.layout import Layout
 from renorm.ops.schedules import cpu_injective, products, structure
 from renorm.ops.schedules.tiles import parts
 from renorm.topi import layout
 from renorm.topi.layout import Blocking
+
+_SCHEDULES = ("convolution", "transposed_convolution", "gemm")  # that know the unit
 
 
 def panels(axis: int, summed: int, channels: int, depth: int, target: Target) -> Blocking | None:
@@ -38,31 +44,57 @@ def panels(axis: int, summed: int, channels: int, depth: int, target: Target) ->
     return Blocking(((summed, block // 2), (axis, width), (summed, 2)), axis, "bfloat16")
 
 
+def panels_of(node: Node, index: int, layout: Layout | None, target: Target) -> Blocking | None:
+    """Return how memory holds the constant weight of a node, operand `index`, for the matrix unit; None where that does
+    not multiply it. layout: of the data, which memory holds in bfloat16."""
+    types, weight = node.operand_types(), node.inputs[index]
+    axis, is_blocked = node.op.channel_axis(index, types), layout is not None and layout.axis == 1
+    summed = node.op.summed_axis(index, types) if is_blocked else node.op.rows_axis(index, types)
+    shape = node.output.shape
+    planes = shape[2:] if is_blocked else shape[-2:-1]
+    is_dilated = any(d > 1 for d in node.op.values.get("dilations") or ())
+    if node.op.scheduled_as not in _SCHEDULES or (is_dilated and node.op.scheduled_as == "transposed_convolution"):
+        return None
+    if axis is None or summed is None or weight is None or layout is None or not is_static((*weight.shape, *planes)):
+        return None
+    channels, depth = static([weight.shape[axis], weight.shape[summed]])
+    return panels(axis, summed, channels, layout.lanes if is_blocked else depth, target)
+
+
 def takes(main: te.Tensor, target: Target) -> bool:
     """Return whether a sum of products runs on the matrix unit: of weights in panels and of bfloat16 in memory, over
     which no condition stands."""
     body = main.op.body if isinstance(main.op, te.ComputeOp) else None
     if not target.has_tiles or not isinstance(body, Reduce) or body.condition is not None:
         return False
-    forms = [form for x in structure.reads(main) if (form := _form(x)) is not None and form.dtype == "bfloat16"]
-    return len(forms) == 2 and any(map(_is_panel, forms))
+    match body.value:
+        case Binary(op="*", a=Load() as x, b=Load() as w):
+            forms = _form(x), _form(w)
+            return all(f is not None and f.dtype == "bfloat16" for f in forms) and weights_of(main) is not None
+        case _:
+            return False
 
 
-def _is_panel(form: Blocking) -> bool:
-    return len(form.cuts) == 3 and form.cuts[2] == (form.cuts[0][0], 2)
+def weights_of(main: te.Tensor) -> Blocking | None:
+    """Return the form of the weights of a product, where they lie in panels."""
+    forms = (form for x in structure.reads(main) if (form := _form(x)) is not None)
+    return next((f for f in forms if len(f.cuts) == 3 and f.cuts[2] == (f.cuts[0][0], 2)), None)
 
 
 def _form(load: Load) -> Blocking | None:
-    return layout.form_of(load.source) if isinstance(load.source, te.Tensor) else None
+    """Return how memory holds what is read, itself or by way of the weights of phases."""
+    t = load.source
+    if isinstance(t, te.Tensor) and t.op.tag == "weight":
+        return next((form for x in structure.reads(t) if (form := _form(x)) is not None), None)
+    return layout.form_of(t) if isinstance(t, te.Tensor) else None
 
 
 def schedule(s: te.Schedule, main: te.Tensor, tail: te.Tensor, target: Target) -> None:
     """Schedules a sum that the unit `takes`, whose elements are finished in `tail`: main itself, or an elementwise
     stage after it."""
-    unit = Machine.of(target).matrix
-    assert unit is not None
-    weights, summed = next((f, _summed(main, x, f)) for x in structure.reads(main) if (f := _form(x)) and _is_panel(f))
-    (_, half), (_, width), _ = weights.cuts
+    weights = weights_of(main)
+    assert weights is not None
+    width = weights.cuts[1][1]
     is_matmul = main.op.tag == "matmul"
     channel = len(main.shape) - 1 if is_matmul else 1
     pixels = list(range(channel))[-1:] if is_matmul else list(range(2, len(main.shape)))
@@ -76,7 +108,7 @@ def schedule(s: te.Schedule, main: te.Tensor, tail: te.Tensor, target: Target) -
         main = s.cache_write(main, "local")
     s[main].set_scope("local")
     accumulators = s.cache_write(main, "tile")
-    height, length = choose([main.shape[i] for i in pixels], width, unit)
+    height, length = choose([main.shape[i] for i in pixels], width, target)
 
     # the result: panels, tiles of pixels
     vector, within = axes[-1], list[te.IterVar]()
@@ -91,36 +123,54 @@ def schedule(s: te.Schedule, main: te.Tensor, tail: te.Tensor, target: Target) -
         around[i], inner = s[tail].split(around[i], factor=n)
         inside.append(inner)
     images = [] if is_matmul else [around.pop(0)]
-    order = [*images, panel, *around.values()]
+    order, rounds = [*images, panel, *around.values()], list[te.IterVar]()
+    if images and products.shares_pixels(accumulators, target, itemsize("bfloat16")):
+        whole, *others = around.values()
+        pieces = -(-cpu_injective.PIECES // max(1, main.shape[0]))
+        piece, whole = s[tail].split(whole, factor=max(2, -(-whole.extent // pieces)))
+        order, rounds = [*images, piece], [panel, whole, *others]
     lies_in_rows = is_blocked or is_matmul
-    s[tail].reorder(*order, *within, *([*inside, vector] if lies_in_rows else [vector, *inside]))
+    s[tail].reorder(*order, *rounds, *within, *([*inside, vector] if lies_in_rows else [vector, *inside]))
     s[tail].vectorize(vector if lies_in_rows or not inside else inside[-1])
-    around_tiles = cpu_injective.share(s, tail, order, prod(main.shape) * products.terms(accumulators))
+    work = prod(main.shape) * products.terms(accumulators)
+    around_tiles = [*cpu_injective.share(s, tail, order, work), *rounds]
 
-    # the sums, and the copy out of the unit
-    for t in (main, accumulators):
-        s[t].compute_at(s[tail], around_tiles[-1])
+    s[main].compute_at(s[tail], around_tiles[-1])
+    s[accumulators].compute_at(s[tail], around_tiles[-1])
+    tensorize(s, main, accumulators, weights, pixels[-2:], channel)
+    if len(around) and not target.spare:
+        for x in structure.reads(accumulators):
+            if _form(x) is weights and isinstance(x.source, te.Tensor):
+                s[accumulators].prefetch(layout.source(x.source), panel, 1)
+
+
+def tensorize(
+    s: te.Schedule, copy: te.Tensor, sums: te.Tensor, weights: Blocking, pixels: Sequence[int], channel: int
+) -> list[te.IterVar]:
+    """Makes instructions of the loops over a tile: of the sums, and of the copy out of the unit. pixels, channel: axes
+    that tiles have. Gives the loops of the copy around tiles."""
+    half = weights.cuts[0][1]
+    outside = list[te.IterVar]()
+    for t in (copy, sums):
         own = list(s[t].op.axis)
-        tile = [own[i] for i in pixels[-2:]] + [own[channel]]
+        tile = [own[i] for i in pixels] + [own[channel]]
         loops = [a for a in own if a not in tile]
-        if t is accumulators:
-            sums = list(s[t].op.reduce_axis)
-            sums[summed], inner = s[t].split(sums[summed], factor=2 * half)
-            loops, tile = [*loops, *sums], [*tile, *s[t].split(inner, factor=2)]
+        if t is copy:
+            outside = loops
+        else:
+            summed, *taps = list(s[t].op.reduce_axis)  # channels come first in each sum
+            block, inner = s[t].split(summed, factor=2 * half)
+            loops, tile = [*loops, block, *taps], [*tile, *s[t].split(inner, factor=2)]
         s[t].reorder(*loops, *tile)
         s[t].tensorize(tile[0])
+    return outside
 
 
-def _summed(main: te.Tensor, load: Load, weights: Blocking) -> int:
-    """Return which axis of a sum runs along the pairs of weights."""
-    index = load.indices[weights.cuts[2][0]]
-    return next(i for i, k in enumerate(main.op.reduce_axis) if structure.coefficient(index, k.var) == 1)
-
-
-def choose(extents: Sequence[int], width: int, unit: MatrixUnit) -> tuple[int, int]:
+def choose(extents: Sequence[int], width: int, target: Target) -> tuple[int, int]:
     """Return of how many rows of a plane, and how many pixels of each, a tile is: what takes the fewest cycles for all.
     extents: of the plane; width: channels of a panel."""
-    plane = (1, *extents)[-2:]
+    unit, plane = Machine.of(target).matrix, (1, *extents)[-2:]
+    assert unit is not None
     best, least = (1, 1), inf
     for height in range(1, min(plane[0], unit.side) + 1):
         for length in range(1, min(plane[1], unit.rows * (unit.side if height == 1 else 1)) + 1):

@@ -82,7 +82,7 @@ def _blocks_of_channels(
     is_ragged = statistics is None and groups_of(main) == 1
     tile = register_tile(main.shape, groups_of(main), terms(main), lanes, target, is_ragged)
     width = vector_lanes(main.shape[1], groups_of(main), lanes)
-    if width < lanes:
+    if width < tail.shape[-1]:
         half, lane = s[tail].split(lane, factor=width)
         s[tail].reorder(n, block, half, *spatial, lane)
         block, lanes = s[tail].fuse(block, half), width

@@ -15,7 +15,7 @@ from math import prod
 
 from renorm import te
 from renorm.core.target import Target
-from renorm.ops.schedules import cpu_convolution, cpu_injective, products, structure, tiles
+from renorm.ops.schedules import cpu_convolution, cpu_injective, cpu_matrix, products, structure, tiles
 from renorm.topi import layout
 
 PANEL = 8192  # vectors of weights that stay in the second-level cache beside what else passes through it
@@ -96,16 +96,24 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
     depth = sum(_depth(main, phased) for main in mains)
     channels, groups = mains[0].shape[1], products.groups_of(mains[0])
     over_channels = products.fills_vectors(channels, groups, lanes)
-    if over_channels:
+    weights = cpu_matrix.weights_of(mains[0]) if all(cpu_matrix.takes(t, target) for t in mains) else None
+    if weights is not None:
+        height, length = cpu_matrix.choose(rows_columns, weights.cuts[1][1], target)
+        tile, over_channels = PhaseTile(height, length, weights.cuts[1][1] // lanes, 1), True
+    elif over_channels:
         vectors, is_open = -(-channels // groups // lanes), s.open_axes(mains[0])[-1]
         tile = choose_tile(rows_columns, vectors, widest, depth, target.vector_registers, is_open)
     else:
         tile = _tile_of_pixels(rows_columns, channels // groups, widest, lanes, target.vector_registers)
-    accumulators = [s.cache_write(main, "register") for main in mains]
+    accumulators = [s.cache_write(main, "register" if weights is None else "tile") for main in mains]
     place = _tail(s, out, tile, strides, lanes if over_channels else 1)
     for main, accumulator in zip(mains, accumulators, strict=True):
         s[main].set_scope("local")
         s[main].compute_at(s[out], place)
+        if weights is not None:
+            axes = list(range(2 + len(phased), len(main.shape)))[-2:]
+            s[accumulator].compute_at(s[main], cpu_matrix.tensorize(s, main, accumulator, weights, axes, 1)[-1])
+            continue
         _block(s, main, accumulator, tile, phased, rank, lanes if over_channels else 1)
 
 
@@ -147,7 +155,8 @@ def _tail(s: te.Schedule, out: te.Tensor, tile: PhaseTile, strides: Sequence[int
     n, channel, *rest = list(s[out].op.axis)
     spatial = rest[: len(strides)]
     is_blocked = layout.is_result(out)
-    channels, inside = s[out].split(channel, factor=tile.vectors * (1 if is_blocked else lanes))
+    together = tile.vectors * lanes
+    channels, inside = s[out].split(channel, factor=max(1, together // out.shape[-1]) if is_blocked else together)
     sizes = [*[1] * (len(strides) - 2), *([tile.rows] if len(strides) > 1 else []), tile.columns]
     cuts = [s[out].split(axis, factor=size * step) for axis, size, step in zip(spatial, sizes, strides, strict=True)]
     # a panel of weights is read once for all images

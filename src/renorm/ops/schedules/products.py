@@ -78,15 +78,15 @@ def register_tile(
     return choose_tile(shape[-1], vectors, machine, depth=depth, most=most, is_ragged=is_ragged, is_cut=True)[0]
 
 
-def shares_pixels(main: te.Tensor, target: Target) -> bool:
+def shares_pixels(main: te.Tensor, target: Target, nbytes: int = 4) -> bool:
     """Return whether threads share pixels of a convolution rather than channels: where all weights stay in the cache of
     a core and are fewer than the data. A core then reads what it wrote itself, and everything else once: what another
-    core has written comes as slowly as memory does where cores have no cache in common."""
+    core has written comes as slowly as memory does where cores have no cache in common. nbytes: of a weight."""
     if main.op.tag != "conv" or groups_of(main) > 1 or not is_static((*main.shape[1:], *_read_shape(main))):
         return False
     weights = terms(main) * main.shape[1]
     data = prod(main.shape[1:]) + prod(_read_shape(main))
-    return weights < data and 4 * weights <= target.cache_bytes // 2
+    return weights < data and nbytes * weights <= target.cache_bytes // 2
 
 
 def _read_shape(main: te.Tensor) -> tuple[int, ...]:
