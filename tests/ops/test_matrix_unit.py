@@ -103,32 +103,41 @@ def convolutions(draw: st.DrawFn) -> Program:
     whole = st.integers
     lanes = draw(st.sampled_from([16, 32]))
     channels, results = lanes * draw(whole(1, 2)), lanes * draw(whole(1, 3))
-    kernel = draw(st.sampled_from([(1, 1), (3, 3), (1, 3), (2, 1)]))
+    reads, writes = lanes, lanes
+    if draw(st.booleans()):  # a block is all channels
+        reads = channels = draw(st.sampled_from([4, 8, 12, 24, 40]))
+    if draw(st.booleans()):
+        writes = results = draw(st.sampled_from([8, 18, 24, 40, 66]))
+    kernel = draw(st.sampled_from([(3, 7), (3, 3), (1, 3)] if reads < 8 else [(1, 1), (3, 3), (1, 3), (2, 1)]))
     strides = (draw(whole(1, 2)), draw(whole(1, 2)))
     pads = (
         (draw(whole(0, 1)), draw(whole(0, 1)), draw(whole(0, 1)), draw(whole(0, 1))) if kernel != (1, 1) else (0,) * 4
     )
-    plane = (draw(whole(kernel[0], 6)), draw(whole(kernel[1], 37)))
+    plane = (draw(whole(kernel[0], 6)), draw(whole(kernel[1], 35)))
     rng = np.random.default_rng(draw(whole(0, 2**32)))
     x = _numbers(rng, draw(whole(1, 2)), channels, *plane)
     w = _numbers(rng, results, channels, *kernel)
-    form = cpu_matrix.panels(0, 1, results, lanes, AMX)
+    form = cpu_matrix.panels(0, 1, results, reads, AMX, kernel[1] if reads == channels else 1)
     assert form is not None
-    blocks = Blocking(((1, lanes),), dtype="bfloat16")
+    x_blocks, y_blocks = (Blocking(((1, n),), dtype="bfloat16") for n in (reads, writes))
     bias = rng.standard_normal(results).astype(np.float32)
-    return Program(Conv(strides=strides, pads=pads), [x, w, bias], blocks, form, blocks, draw(st.booleans()))
+    return Program(Conv(strides=strides, pads=pads), [x, w, bias], x_blocks, form, y_blocks, draw(st.booleans()))
 
 
 @given(convolutions())
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=10, deadline=None)
 def test_convolutions(program: Program) -> None:
     _check(program)
 
 
-@given(rows=st.integers(1, 70), depth=st.sampled_from([16, 32, 48, 80, 96]), vectors=st.integers(1, 4), data=st.data())
-@settings(max_examples=12, deadline=None)
-def test_products_of_matrices(rows: int, depth: int, vectors: int, data: st.DataObject) -> None:
-    columns = 16 * vectors
+@given(
+    rows=st.integers(1, 70),
+    depth=st.sampled_from([8, 16, 32, 40, 96]),
+    columns=st.integers(4, 35).map(lambda n: 2 * n),
+    data=st.data(),
+)
+@settings(max_examples=10, deadline=None)
+def test_products_of_matrices(rows: int, depth: int, columns: int, data: st.DataObject) -> None:
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
     form = cpu_matrix.panels(1, 0, columns, depth, AMX)
     assert form is not None

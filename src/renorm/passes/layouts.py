@@ -7,7 +7,7 @@ a kernel can do, the table of schedules says (`ops/schedules/blocks.py`), or the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -17,7 +17,7 @@ from renorm.core.target import Target
 from renorm.graph import registry
 from renorm.graph.ir import Graph, Group, Node, Value
 from renorm.graph.layout import Accepts, Layout
-from renorm.ops.schedules import blocks
+from renorm.ops.schedules import blocks, cpu_matrix
 from renorm.passes.context import Context
 
 _DTYPES = ("float32", "float16", "bfloat16")  # what is computed in float32, whose lanes blocks have
@@ -30,22 +30,27 @@ class ChooseLayouts:
     def run(self, graph: Graph, context: Context) -> None:
         inside = {v: g.name for g in graph.groups for n in g.nodes for v in n.outputs}
         leaving = [v for v, g in inside.items() if graph.is_output(v) or any(inside[u.output] != g for u in v.readers)]
-        rows, blocks_of = _rows_of_a_matrix(context), layout_of_blocks(context)
         taken = set[Value]()
-        if rows is not None:
-            regions = Regions(graph, graph.groups, context, rows)
-            taken = regions.holding(lambda v: v.layout is not None and v.layout.dtype is not None)
-            _lay(leaving, regions, rows, taken.__contains__)
-        if blocks_of is not None:
-            regions = Regions(graph, graph.groups, context, blocks_of)
+        for layout in _of_a_matrix_unit(leaving, context):
+            regions = Regions(graph, graph.groups, context, layout)
             others = regions.holding(taken.__contains__)
-            _lay(leaving, regions, blocks_of, lambda v: v not in others and v not in taken)
+            taken |= _lay(leaving, regions, layout, regions.holding(_is_rounded) - others)
+        if (layout := layout_of_blocks(context)) is not None:
+            regions = Regions(graph, graph.groups, context, layout)
+            others = regions.holding(taken.__contains__)
+            _lay(leaving, regions, layout, set(leaving) - others)
 
 
-def _lay(values: Sequence[Value], regions: Regions, layout: Layout, takes: Callable[[Value], bool]) -> None:
-    for v in values:
-        if takes(v) and regions.is_blocked(v):
-            v.layout = replace(layout, dtype=v.layout.dtype if v.layout else None)
+def _is_rounded(v: Value) -> bool:
+    return v.layout is not None and v.layout.dtype is not None
+
+
+def _lay(values: Sequence[Value], regions: Regions, layout: Layout, chosen: set[Value]) -> set[Value]:
+    """Have memory hold those of the chosen values in blocks that may lie so; return them."""
+    found = {v for v in values if v in chosen and regions.is_blocked(v)}
+    for v in found:
+        v.layout = replace(layout, dtype=v.layout.dtype if v.layout else None)
+    return found
 
 
 def layout_of_blocks(context: Context) -> Layout | None:
@@ -56,10 +61,18 @@ def layout_of_blocks(context: Context) -> Layout | None:
     return None if machine.is_gpu or lanes < 2 else Layout(1, lanes)
 
 
-def _rows_of_a_matrix(context: Context) -> Layout | None:
-    """Return the layout of what a matrix unit multiplies: a block is a row of its registers."""
-    unit = None if context.target.machine_target.is_gpu else Machine.of(context.target.machine_target).matrix
-    return Layout(1, unit.depth) if unit is not None and context.precision == "bfloat16" else None
+def _of_a_matrix_unit(values: Sequence[Value], context: Context) -> Iterator[Layout]:
+    """Yield layouts of what a matrix unit multiplies, best first: a block is a row of its registers, or all channels
+    where these are no vectors."""
+    machine = context.target.machine_target
+    unit = None if machine.is_gpu else Machine.of(machine).matrix
+    if unit is None or context.precision != "bfloat16":
+        return
+    yield Layout(1, unit.depth)
+    channels = {v.shape[1] for v in values if v.rank > 2 and _is_rounded(v)}
+    for n in sorted(n for n in channels if isinstance(n, int)):
+        if n % machine.lanes(4) and n % 2 == 0 and n >= cpu_matrix.FEWEST:
+            yield Layout(1, n)
 
 
 class Regions:
@@ -78,6 +91,7 @@ class Regions:
         self._above: dict[Value, Value] = {}
         self._refused: set[Value] = set()  # and with them their regions
         self._layout, self._elementwise = layout, frozenset(elementwise)
+        self._is_ragged = layout.lanes % target.machine_target.lanes(4) > 0
         for group in groups:
             by_user = is_foreign(registry.scheduler(group.nodes, target), target)
             for node in group.nodes:
@@ -111,7 +125,11 @@ class Regions:
             self._above[self._find(v)] = self._find(alike[0])
 
     def _accepts(self, node: Node, index: int | None) -> Accepts:
-        return Accepts.ALIKE if node in self._elementwise else blocks.accepts(node, index, self._layout.lanes)
+        if node in self._elementwise:
+            return Accepts.ALIKE
+        if self._is_ragged and node.op.values.get("group", 1) != 1:
+            return Accepts.ROW_MAJOR  # channels that are summed by themselves are vectors
+        return blocks.accepts(node, index, self._layout.lanes)
 
     def _find(self, v: Value) -> Value:
         self._above.setdefault(v, v)

@@ -4,7 +4,7 @@
     product    C[i, j] += A[i, k, p] * B[k, j, p]             tdpbf16ps, p of 2
     move       X[i, j] = C[i, j]                              tilestored
 
-C, a buffer of scope tile with j of 16 or 32, is four registers at most: i is one loop of up to 32 rows, or two, the
+C, a buffer of scope tile with j of up to 32, is four registers at most: i is one loop of up to 32 rows, or two, the
 outer one of 2. Two registers hold parts of A, and two of B, whose rows are runs of memory, evenly spaced. The shapes of
 registers are a configuration, which a thread loads where C begins to live unless it has loaded it already: it takes as
 long as ten products.
@@ -45,7 +45,12 @@ class _Tile:
     """What tensorized loops compute of a buffer of scope tile."""
 
     registers: tuple[_Register, ...]
-    columns: int
+    columns: tuple[int, ...]  # of registers side by side
+
+    @property
+    def shape(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Rows and columns of its registers."""
+        return tuple(r.rows for r in self.registers), self.columns
 
 
 @dataclass(frozen=True)
@@ -81,7 +86,7 @@ class Matrices:
     def begin(self, s: Allocate) -> None:
         """Where accumulators begin to live: registers get the shapes that the products need."""
         products = [p for loop in _tensorized(s.body) if (p := _product(loop, s.buffer))]
-        shapes = {(tuple(r.rows for r in p.tile.registers), p.depth) for p in products}
+        shapes = {(*p.tile.shape, p.depth) for p in products}
         if len(shapes) != 1:
             raise self._refused(s.buffer.name, f"products of {len(shapes)} shapes, expected 1")
         self._configure(*shapes.pop())
@@ -105,15 +110,15 @@ class Matrices:
             what = "no start values, copy, or product of bfloat16 that lie in pairs"
             raise self._refused("tensorized loops", what, *str(s).splitlines())
 
-    def _configure(self, rows: Sequence[int], depth: int) -> None:
+    def _configure(self, rows: Sequence[int], columns: Sequence[int], depth: int) -> None:
         f = self._f
         if depth % 2 or not 0 < depth <= ROW_BYTES // 2:
             raise self._refused("tensorized loops", f"sums of {depth}, expected pairs, up to {ROW_BYTES // 2}")
-        of = [rows[min(i, len(rows) - 1)] for i in range(SIDE)]
-        heights = [of[c // SIDE] for c in range(SIDE * SIDE)] + of + [depth // 2] * SIDE
-        widths = [ROW_BYTES] * (SIDE * SIDE) + [depth * 2] * SIDE + [ROW_BYTES] * SIDE
+        of_a, of_b = ([part[min(i, len(part) - 1)] for i in range(SIDE)] for part in (rows, columns))
+        heights = [of_a[c // SIDE] for c in range(SIDE * SIDE)] + of_a + [depth // 2] * SIDE
+        widths = [4 * of_b[c % SIDE] for c in range(SIDE * SIDE)] + [2 * depth] * SIDE + [4 * n for n in of_b]
         held = [1, *[0] * 15, *(b for w in (*widths, *[0] * 8) for b in (w, 0)), *heights, *[0] * 8]
-        table = f.table(f"tiles_{'_'.join(map(str, of))}_{depth}", I8, held)
+        table = f.table(f"tiles_{'_'.join(map(str, (*of_a, *of_b, depth)))}", I8, held)
         if self._loaded is None:
             self._loaded = f.allocate_one(PTR)
             f.entry.lines.append(f"store ptr null, ptr {self._loaded.text}")
@@ -125,13 +130,13 @@ class Matrices:
     def _zero(self, loops: Sequence[For], store: Store) -> None:
         tile = self._tile(loops, store.index)
         for a in range(len(tile.registers)):
-            for b in range(tile.columns // COLUMNS):
+            for b in range(len(tile.columns)):
                 self._f.effect(f"call void @llvm.x86.tilezero(i8 {a * SIDE + b})")
 
     def _multiply(self, p: _Product) -> None:
         for a, register in enumerate(p.tile.registers):
             self._access("tileloadd64", _A + a, p.a, p.a.offset(register))
-            for b in range(p.tile.columns // COLUMNS):
+            for b in range(len(p.tile.columns)):
                 if not a:
                     self._access("tileloadd64", _B + b, p.b, b * 2 * COLUMNS)
                 self._f.effect(f"call void @llvm.x86.tdpbf16ps(i8 {a * SIDE + b}, i8 {_A + a}, i8 {_B + b})")
@@ -144,7 +149,7 @@ class Matrices:
             raise self._refused(store.buffer.name, "columns of a tile are copied side by side, as float32")
         to = _Part(store.buffer, _first(store.index, loops), slopes, _row_step(slopes, of_c, loops))
         for a, register in enumerate(held.registers):
-            for b in range(held.columns // COLUMNS):
+            for b in range(len(held.columns)):
                 self._access("tilestored64", a * SIDE + b, to, to.offset(register) + b * COLUMNS)
         self._x.memory.forget([self._x.memory.places[to.buffer]])
 
@@ -164,7 +169,7 @@ class Matrices:
         return tile
 
     def _refused(self, what: str, why: str, *facts: str) -> InvalidLoops:
-        fits = f"up to {SIDE} times {ROWS} rows of {COLUMNS} or {SIDE * COLUMNS} columns, sums of {ROW_BYTES // 2}"
+        fits = f"up to {SIDE} times {ROWS} rows of up to {SIDE * COLUMNS} columns, sums of {ROW_BYTES // 2}"
         return InvalidLoops(f"kernel {self._kernel}: {what}: {why}", [f"registers hold {fits}", *facts])
 
 
@@ -224,7 +229,7 @@ def _tile_of(loops: Sequence[For], of_c: Mapping[Var, int]) -> _Tile | None:
     """The registers of accumulators. of_c: slopes of their index."""
     columns = next((_count(x) for x in loops if of_c[x.var] == 1), 0)
     rows = _row_loops(of_c, loops)
-    if columns not in (COLUMNS, SIDE * COLUMNS) or any(k < 0 for k in of_c.values()) or len(rows) > 2:
+    if not 0 < columns <= SIDE * COLUMNS or any(k < 0 for k in of_c.values()) or len(rows) > 2:
         return None
     registers = [_Register(1, {})]
     if len(rows) == 1:
@@ -235,7 +240,8 @@ def _tile_of(loops: Sequence[For], of_c: Mapping[Var, int]) -> _Tile | None:
         outer, inner = rows
         registers = [_Register(_count(inner), {outer.var: i}) for i in range(_count(outer))]
     fits = 0 < len(registers) <= SIDE and all(0 < r.rows <= ROWS for r in registers)
-    return _Tile(tuple(registers), columns) if fits else None
+    across = tuple(min(COLUMNS, columns - b) for b in range(0, columns, COLUMNS))
+    return _Tile(tuple(registers), across) if fits else None
 
 
 def _product(s: For, accumulators: Buffer) -> _Product | None:

@@ -18,7 +18,7 @@ from math import inf, prod
 from renorm import te
 from renorm.core.dims import is_static, static
 from renorm.core.dtypes import itemsize
-from renorm.core.machine import Machine
+from renorm.core.machine import Machine, MatrixUnit
 from renorm.core.target import Target
 from renorm.expr.nodes import Binary, Load, Reduce
 from renorm.graph.ir import Node
@@ -28,20 +28,32 @@ from renorm.ops.schedules.tiles import parts
 from renorm.topi import layout
 from renorm.topi.layout import Blocking
 
+FEWEST = 8  # channels, and terms of a sum, that are worth an instruction for 16 and 32
 _SCHEDULES = ("convolution", "transposed_convolution", "gemm")  # that know the unit
 
 
-def panels(axis: int, summed: int, channels: int, depth: int, target: Target) -> Blocking | None:
+def panels(axis: int, summed: int, channels: int, block: int, target: Target, taps: int = 1) -> Blocking | None:
     """Return how memory holds constant weights that the matrix unit multiplies, None where it does not take them.
 
-    axis: of the channels of the result; summed: that which is summed over; depth: of how many of its elements, side by
-    side in the data, blocks are."""
+    axis: of the channels of the result; summed: that which is summed over; block: how many of its elements lie side by
+    side in the data; taps: of a row of a window, which do so too where a block is all of these elements."""
     unit = Machine.of(target).matrix
-    block = next((d for d in range(unit.depth, 0, -2) if depth % d == 0), 0) if unit else 0
-    if unit is None or channels < 1 or channels % unit.columns or block < unit.depth // 2:
+    if (
+        unit is None
+        or channels < FEWEST
+        or channels % 2
+        or block % 2
+        or max(_depth(block, unit), _depth(block * taps, unit)) < FEWEST
+    ):
         return None
-    width = unit.columns * (unit.side if channels > unit.columns else 1)
-    return Blocking(((summed, block // 2), (axis, width), (summed, 2)), axis, "bfloat16")
+    pairs = block // 2 if block * taps < unit.depth or taps > 1 else _depth(block, unit) // 2
+    return Blocking(((summed, pairs), (axis, min(channels, unit.side * unit.columns)), (summed, 2)), axis, "bfloat16")
+
+
+def _depth(terms: int, unit: MatrixUnit) -> int:
+    """Return how many of so many terms, side by side, one instruction sums: an even number that divides them; 0 where
+    there is none."""
+    return next((d for d in range(unit.depth, 0, -2) if terms % d == 0), 0)
 
 
 def panels_of(node: Node, index: int, layout: Layout | None, target: Target) -> Blocking | None:
@@ -57,8 +69,12 @@ def panels_of(node: Node, index: int, layout: Layout | None, target: Target) -> 
         return None
     if axis is None or summed is None or weight is None or layout is None or not is_static((*weight.shape, *planes)):
         return None
-    channels, depth = static([weight.shape[axis], weight.shape[summed]])
-    return panels(axis, summed, channels, layout.lanes if is_blocked else depth, target)
+    is_ragged = weight.shape[axis] % target.lanes(4) if isinstance(weight.shape[axis], int) else 0
+    if is_ragged and node.op.scheduled_as == "transposed_convolution":
+        return None
+    channels, depth, *window = static([weight.shape[axis], weight.shape[summed], *weight.shape[2:]])
+    is_whole = is_blocked and layout.lanes == depth and node.op.scheduled_as == "convolution" and not is_dilated
+    return panels(axis, summed, channels, layout.lanes if is_blocked else depth, target, window[-1] if is_whole else 1)
 
 
 def takes(main: te.Tensor, target: Target) -> bool:
@@ -114,6 +130,10 @@ def schedule(s: te.Schedule, main: te.Tensor, tail: te.Tensor, target: Target) -
     vector, within = axes[-1], list[te.IterVar]()
     if not is_blocked:
         panel, vector = s[tail].split(axes[channel], factor=width)
+    elif tail.shape[-1] > width:  # a block is all channels
+        panel, vector = s[tail].split(vector, factor=width)
+        s[tail].reorder(*axes[:2], panel, *axes[2:-1], vector)
+        panel = s[tail].fuse(axes[1], panel)
     elif (panel := axes[1]) and tail.shape[-1] < width:
         panel, block = s[tail].split(panel, factor=width // tail.shape[-1])
         within.append(block)
@@ -137,7 +157,7 @@ def schedule(s: te.Schedule, main: te.Tensor, tail: te.Tensor, target: Target) -
 
     s[main].compute_at(s[tail], around_tiles[-1])
     s[accumulators].compute_at(s[tail], around_tiles[-1])
-    tensorize(s, main, accumulators, weights, pixels[-2:], channel)
+    tensorize(s, main, accumulators, weights, pixels[-2:], channel, target)
     if len(around) and not target.spare:
         for x in structure.reads(accumulators):
             if _form(x) is weights and isinstance(x.source, te.Tensor):
@@ -145,12 +165,18 @@ def schedule(s: te.Schedule, main: te.Tensor, tail: te.Tensor, target: Target) -
 
 
 def tensorize(
-    s: te.Schedule, copy: te.Tensor, sums: te.Tensor, weights: Blocking, pixels: Sequence[int], channel: int
+    s: te.Schedule,
+    copy: te.Tensor,
+    sums: te.Tensor,
+    weights: Blocking,
+    pixels: Sequence[int],
+    channel: int,
+    target: Target,
 ) -> list[te.IterVar]:
     """Makes instructions of the loops over a tile: of the sums, and of the copy out of the unit. pixels, channel: axes
     that tiles have. Gives the loops of the copy around tiles."""
-    half = weights.cuts[0][1]
-    outside = list[te.IterVar]()
+    outside, unit = list[te.IterVar](), Machine.of(target).matrix
+    assert unit is not None
     for t in (copy, sums):
         own = list(s[t].op.axis)
         tile = [own[i] for i in pixels] + [own[channel]]
@@ -158,12 +184,29 @@ def tensorize(
         if t is copy:
             outside = loops
         else:
-            summed, *taps = list(s[t].op.reduce_axis)  # channels come first in each sum
-            block, inner = s[t].split(summed, factor=2 * half)
-            loops, tile = [*loops, block, *taps], [*tile, *s[t].split(inner, factor=2)]
+            sums_of, inner = _sums(s, t, 2 * weights.cuts[0][1], unit)
+            loops, tile = [*loops, *sums_of], [*tile, *s[t].split(inner, factor=2)]
         s[t].reorder(*loops, *tile)
         s[t].tensorize(tile[0])
     return outside
+
+
+def _sums(s: te.Schedule, t: te.Tensor, block: int, unit: MatrixUnit) -> tuple[list[te.IterVar], te.IterVar]:
+    """The loops of a sum, outermost first, and that over the terms of one instruction. Taps of a row and channels are
+    one loop where they lie side by side and fill an instruction better. block: channels side by side in weights."""
+    channels, *taps = list(s[t].op.reduce_axis)  # channels come first in each sum
+    row, depth = taps[-1].extent if taps else 1, _depth(block, unit)
+    lie_together = t.op.tag == "conv" and channels.extent == block and t.op.attrs["dilations"][-1] == 1
+    if lie_together and row > 1 and _depth(block * row, unit) > depth:
+        s[t].reorder(*taps, channels)
+        *taps, channels = *taps[:-1], s[t].fuse(taps[-1], channels)
+        rounds, inner = s[t].split(channels, factor=_depth(block * row, unit))
+        return [*taps, rounds], inner
+    outer, inner = s[t].split(channels, factor=block)
+    if depth < block:
+        rounds, inner = s[t].split(inner, factor=depth)
+        return [outer, *taps, rounds], inner
+    return [outer, *taps], inner
 
 
 def choose(extents: Sequence[int], width: int, target: Target) -> tuple[int, int]:
@@ -175,7 +218,7 @@ def choose(extents: Sequence[int], width: int, target: Target) -> tuple[int, int
     for height in range(1, min(plane[0], unit.side) + 1):
         for length in range(1, min(plane[1], unit.rows * (unit.side if height == 1 else 1)) + 1):
             cycles = sum(
-                a * b * unit.step(unit.registers(rows, pixels), width // unit.columns)
+                a * b * unit.step(unit.registers(rows, pixels), -(-width // unit.columns))
                 for a, rows in parts(plane[0], height)
                 for b, pixels in parts(plane[1], length)
             )

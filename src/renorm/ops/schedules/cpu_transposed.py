@@ -112,7 +112,7 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
         s[main].compute_at(s[out], place)
         if weights is not None:
             axes = list(range(2 + len(phased), len(main.shape)))[-2:]
-            s[accumulator].compute_at(s[main], cpu_matrix.tensorize(s, main, accumulator, weights, axes, 1)[-1])
+            s[accumulator].compute_at(s[main], cpu_matrix.tensorize(s, main, accumulator, weights, axes, 1, target)[-1])
             continue
         _block(s, main, accumulator, tile, phased, rank, lanes if over_channels else 1)
 
