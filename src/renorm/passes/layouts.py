@@ -98,6 +98,8 @@ class Regions:
                 self._visit(node, by_user or node.name in claimed or is_foreign(node, target))
         outer = [*graph.inputs, *graph.outputs, *(v for v in self._above if layout.refuses(v.shape))]
         outer += [v for v in self._above if v.dtype not in _DTYPES]
+        if self._is_ragged:  # a block is all channels
+            outer += [v for v in self._above if v.rank > 1 and v.shape[1] != layout.lanes]
         self._closed = {self._find(v) for v in (*outer, *self._refused)}
 
     def is_blocked(self, v: Value) -> bool:

@@ -117,7 +117,7 @@ class _PhaseEmitter:
         self.f = Function(f"phase{number}", parameters, "#0", target.vector_bytes == 64)
         self._kernel = kernel
         self.x = Expressions(self.f, propagates=target.machine == "aarch64")
-        self._matrices = Matrices(self.f, self.x, kernel.name) if target.has_tiles else None
+        self._matrices = Matrices(self.f, self.x) if target.has_tiles else None
         self._arguments = arguments
         self._scratch = scratch
         self._stride = stride
@@ -233,8 +233,7 @@ class _PhaseEmitter:
                 f"kernel {self._kernel.name}: loop {s.var.name} is bound to {s.kind}, which a CPU does not have",
                 do='use target="cuda", or a schedule without bind',
             )
-        if s.kind == "tensorized" and self._matrices is not None:
-            self._matrices.emit(s)
+        if s.kind == "tensorized" and self._matrices is not None and self._matrices.emit(s):
             return
         indices = self.x.indices
         start, extent = indices.linear(s.start), indices.linear(s.extent)
@@ -277,8 +276,7 @@ class _PhaseEmitter:
 
     def _allocate(self, s: Allocate) -> None:
         buffer, places = s.buffer, self.x.memory.places
-        if buffer.scope == "tile" and self._matrices is not None:
-            self._matrices.begin(s)
+        if buffer.scope == "tile" and self._matrices is not None and self._matrices.begin(s):
             self.statement(s.body)
             return
         if buffer not in places:  # else a copy of an unrolled loop's body: the same memory, with nothing known about it

@@ -20,11 +20,10 @@ from dataclasses import dataclass
 from renorm.codegen.llvm.expressions import Expressions
 from renorm.codegen.llvm.ssa import I8, PTR, Function, Value
 from renorm.core import dtypes
-from renorm.core.errors import InvalidLoops
 from renorm.expr.linear import linear
 from renorm.expr.nodes import Binary, Cast, Const, Expr, Load, Var
-from renorm.expr.rewrite import depends_on, same, substitute
-from renorm.tir.nodes import Allocate, Buffer, For, Stmt, Store, children
+from renorm.expr.rewrite import depends_on, loads, same, substitute
+from renorm.tir.nodes import Allocate, Buffer, For, Stmt, Store, children, expressions, walk
 from renorm.tir.nodes import constant as number
 
 ROWS, COLUMNS, ROW_BYTES = 16, 16, 64  # of a register; columns of float32
@@ -69,6 +68,17 @@ class _Part:
 
 
 @dataclass(frozen=True)
+class _Zero:
+    tile: _Tile
+
+
+@dataclass(frozen=True)
+class _Move:
+    tile: _Tile
+    to: _Part
+
+
+@dataclass(frozen=True)
 class _Product:
     tile: _Tile
     depth: int
@@ -77,43 +87,50 @@ class _Product:
 
 
 class Matrices:
-    """Emits tensorized loops into one function."""
+    """Emits tensorized loops into one function. A buffer of scope tile that other loops touch, or in tiles of several
+    shapes, is memory like any other, and its loops run one after the other."""
 
-    def __init__(self, function: Function, x: Expressions, kernel: str):
-        self._f, self._x, self._kernel = function, x, kernel
+    def __init__(self, function: Function, x: Expressions):
+        self._f, self._x = function, x
         self._loaded: Value | None = None  # where the address of the configuration is that is loaded
+        self._held = set[Buffer]()
 
-    def begin(self, s: Allocate) -> None:
-        """Where accumulators begin to live: registers get the shapes that the products need."""
-        products = [p for loop in _tensorized(s.body) if (p := _product(loop, s.buffer))]
-        shapes = {(*p.tile.shape, p.depth) for p in products}
-        if len(shapes) != 1:
-            raise self._refused(s.buffer.name, f"products of {len(shapes)} shapes, expected 1")
-        self._configure(*shapes.pop())
+    def begin(self, s: Allocate) -> bool:
+        """Where accumulators begin to live: registers get the shapes that the products need. Returns whether registers
+        hold them."""
+        parts = [_part_of(loop, s.buffer) for loop in _tensorized(s.body) if _touches(loop, s.buffer)]
+        is_alone = not any(_touches(x, s.buffer) for x in _plain(s.body))
+        shapes = {p.tile.shape for p in parts if p is not None}
+        depths = {p.depth for p in parts if isinstance(p, _Product)}
+        fits = is_alone and None not in parts and len(shapes) == len(depths) == 1
+        if not fits or any(d % 2 or d > ROW_BYTES // 2 for d in depths):
+            return False
+        self._configure(*shapes.pop(), depths.pop())
+        self._held.add(s.buffer)
+        return True
 
     def release(self) -> None:
         """At the end of the function: what a thread does not use need not be saved."""
         if self._loaded is not None:
             self._f.effect("call void @llvm.x86.tilerelease()")
 
-    def emit(self, s: For) -> None:
-        """Raises InvalidLoops where there are no such instructions."""
-        loops, store = _nest(s)
-        product = None if store is None else _product(s, store.buffer)
-        if store is not None and store.buffer.scope == "tile" and product is not None:
-            self._multiply(product)
-        elif store is not None and store.buffer.scope == "tile" and _is_zero(store.value):
-            self._zero(loops, store)
-        elif store is not None and isinstance(store.value, Load) and _scope(store.value) == "tile":
-            self._move(loops, store, store.value)
-        else:
-            what = "no start values, copy, or product of bfloat16 that lie in pairs"
-            raise self._refused("tensorized loops", what, *str(s).splitlines())
+    def emit(self, s: For) -> bool:
+        """Emits tensorized loops over what registers hold; returns whether they were such."""
+        buffer = next((b for b in self._held if _touches(s, b)), None)
+        part = None if buffer is None else _part_of(s, buffer)
+        match part:
+            case _Product():
+                self._multiply(part)
+            case _Move():
+                self._move(part)
+            case _Zero():
+                self._zero(part)
+            case _:
+                return False
+        return True
 
     def _configure(self, rows: Sequence[int], columns: Sequence[int], depth: int) -> None:
         f = self._f
-        if depth % 2 or not 0 < depth <= ROW_BYTES // 2:
-            raise self._refused("tensorized loops", f"sums of {depth}, expected pairs, up to {ROW_BYTES // 2}")
         of_a, of_b = ([part[min(i, len(part) - 1)] for i in range(SIDE)] for part in (rows, columns))
         heights = [of_a[c // SIDE] for c in range(SIDE * SIDE)] + of_a + [depth // 2] * SIDE
         widths = [4 * of_b[c % SIDE] for c in range(SIDE * SIDE)] + [2 * depth] * SIDE + [4 * n for n in of_b]
@@ -127,10 +144,9 @@ class Matrices:
             f.effect(f"call void @llvm.x86.ldtilecfg(ptr {table.text})")
             f.effect(f"store ptr {table.text}, ptr {self._loaded.text}")
 
-    def _zero(self, loops: Sequence[For], store: Store) -> None:
-        tile = self._tile(loops, store.index)
-        for a in range(len(tile.registers)):
-            for b in range(len(tile.columns)):
+    def _zero(self, p: _Zero) -> None:
+        for a in range(len(p.tile.registers)):
+            for b in range(len(p.tile.columns)):
                 self._f.effect(f"call void @llvm.x86.tilezero(i8 {a * SIDE + b})")
 
     def _multiply(self, p: _Product) -> None:
@@ -141,17 +157,11 @@ class Matrices:
                     self._access("tileloadd64", _B + b, p.b, b * 2 * COLUMNS)
                 self._f.effect(f"call void @llvm.x86.tdpbf16ps(i8 {a * SIDE + b}, i8 {_A + a}, i8 {_B + b})")
 
-    def _move(self, loops: Sequence[For], store: Store, tile: Load) -> None:
-        held, slopes = self._tile(loops, tile.indices[0]), _slopes(store.index, loops)
-        of_c = _slopes(tile.indices[0], loops) or {}
-        column = next((x.var for x in loops if of_c[x.var] == 1), None)
-        if slopes is None or column is None or slopes[column] != 1 or store.buffer.dtype != "float32":
-            raise self._refused(store.buffer.name, "columns of a tile are copied side by side, as float32")
-        to = _Part(store.buffer, _first(store.index, loops), slopes, _row_step(slopes, of_c, loops))
-        for a, register in enumerate(held.registers):
-            for b in range(len(held.columns)):
-                self._access("tilestored64", a * SIDE + b, to, to.offset(register) + b * COLUMNS)
-        self._x.memory.forget([self._x.memory.places[to.buffer]])
+    def _move(self, p: _Move) -> None:
+        for a, register in enumerate(p.tile.registers):
+            for b in range(len(p.tile.columns)):
+                self._access("tilestored64", a * SIDE + b, p.to, p.to.offset(register) + b * COLUMNS)
+        self._x.memory.forget([self._x.memory.places[p.to.buffer]])
 
     def _access(self, name: str, register: int, part: _Part, offset: int) -> None:
         """Reads or writes the rows of a register."""
@@ -160,17 +170,6 @@ class Matrices:
         address = self._x.indices.address(place.pointer, place.element, form)
         step = part.rows * dtypes.itemsize(place.dtype)
         self._f.effect(f"call void @llvm.x86.{name}(i8 {register}, ptr {address.text}, i64 {step})")
-
-    def _tile(self, loops: Sequence[For], index: Expr) -> _Tile:
-        slopes = _slopes(index, loops)
-        tile = None if slopes is None else _tile_of(loops, slopes)
-        if tile is None:
-            raise self._refused("tensorized loops", "what is computed of a tile is no tile")
-        return tile
-
-    def _refused(self, what: str, why: str, *facts: str) -> InvalidLoops:
-        fits = f"up to {SIDE} times {ROWS} rows of up to {SIDE * COLUMNS} columns, sums of {ROW_BYTES // 2}"
-        return InvalidLoops(f"kernel {self._kernel}: {what}: {why}", [f"registers hold {fits}", *facts])
 
 
 def _tensorized(s: Stmt) -> Iterator[For]:
@@ -182,6 +181,51 @@ def _tensorized(s: Stmt) -> Iterator[For]:
         yield from _tensorized(part)
 
 
+def _plain(s: Stmt) -> Iterator[Stmt]:
+    """The statements in one that are in no tensorized loop, each by itself."""
+    if isinstance(s, For) and s.kind == "tensorized":
+        return
+    if not children(s):
+        yield s
+    for part in children(s):
+        yield from _plain(part)
+
+
+def _touches(s: Stmt, buffer: Buffer) -> bool:
+    """Return whether a statement reads or writes a buffer."""
+    for x in walk(s):
+        if isinstance(x, Store) and x.buffer is buffer:
+            return True
+        if any(load.source is buffer for e in expressions(x) for load in loads(e)):
+            return True
+    return False
+
+
+def _part_of(s: For, accumulators: Buffer) -> _Zero | _Move | _Product | None:
+    """What tensorized loops do with accumulators; None where there is no instruction for it."""
+    loops, store = _nest(s)
+    if store is None:
+        return None
+    if store.buffer is accumulators and isinstance(store.value, Const) and store.value.value == 0:
+        slopes = _slopes(store.index, loops)
+        tile = None if slopes is None else _tile_of(loops, slopes)
+        return None if tile is None else _Zero(tile)
+    if isinstance(store.value, Load) and store.value.source is accumulators:
+        return _moved(loops, store, store.value)
+    return _product(s, accumulators)
+
+
+def _moved(loops: Sequence[For], store: Store, held: Load) -> _Move | None:
+    of_c, slopes = _slopes(held.indices[0], loops), _slopes(store.index, loops)
+    tile = None if of_c is None else _tile_of(loops, of_c)
+    if of_c is None or slopes is None or tile is None or held.predicate is not None or store.nontemporal:
+        return None
+    column = next(x.var for x in loops if of_c[x.var] == 1)
+    if slopes[column] != 1 or store.buffer.dtype != "float32":
+        return None  # columns of a tile are copied side by side
+    return _Move(tile, _Part(store.buffer, _first(store.index, loops), slopes, _row_step(slopes, of_c, loops)))
+
+
 def _nest(s: For) -> tuple[list[For], Store | None]:
     """The tensorized loops from `s` on, and what they hold."""
     loops, body = [s], s.body
@@ -189,10 +233,6 @@ def _nest(s: For) -> tuple[list[For], Store | None]:
         loops.append(body)
         body = body.body
     return loops, body if isinstance(body, Store) and body.predicate is None else None
-
-
-def _scope(load: Load) -> str:
-    return load.source.scope if isinstance(load.source, Buffer) else ""
 
 
 def _slopes(index: Expr, loops: Sequence[For]) -> dict[Var, int] | None:
@@ -283,7 +323,3 @@ def _product(s: For, accumulators: Buffer) -> _Product | None:
     of_rows = _Part(left, _first(a.indices[0], loops), of_a, _row_step(of_a, of_c, loops))
     of_columns = _Part(right, _first(b.indices[0], loops), of_b, of_b[steps[0].var] if steps else 0)
     return _Product(tile, 2 * (_count(steps[0]) if steps else 1), of_rows, of_columns)
-
-
-def _is_zero(e: Expr) -> bool:
-    return isinstance(e, Const) and e.value == 0

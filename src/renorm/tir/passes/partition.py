@@ -86,8 +86,9 @@ class _Partition:
         extent = scope.simplifier()(Binary("-", high, low))
         # decided conditions go away here, so that the loops within see what is left
         part = simplify_stmt(For(var, low, extent, s.kind, body), scope)
-        # its own conditions are settled, those of the loops within are not
-        return self._inside(part, scope) if isinstance(part, For) else self.visit(part, scope)
+        # its own conditions are settled, those of the loops within are not; one of these is in its place if it is short
+        is_own = isinstance(part, For) and part.var is var
+        return self._inside(part, scope) if is_own else self.visit(part, scope)
 
     def _versions(self, s: For, scope: Scope) -> Stmt:
         """The body of a parallel loop, in versions for values of its variable x and of what conditions ask of x."""
