@@ -49,10 +49,18 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
     if tail is out and (cpu_depthwise.is_depthwise(mains[0]) or _is_lanewise(mains[0], out, target)):
         cpu_depthwise.schedule(s, mains[0], out, pads, target, statistics)
         return
-    for pad in pads:
-        cpu_injective.nest(s, pad, target)
+    strip = None
     for main in mains:
-        product(s, main, tail or main, target, statistics)
+        if statistics is None and cpu_matrix.takes(main, target):
+            strip = cpu_matrix.schedule(s, main, tail or main, target)
+        else:
+            product(s, main, tail or main, target, statistics)
+    for pad in pads:
+        if strip is None or len(mains) > 1:
+            cpu_injective.nest(s, pad, target)
+        else:  # each core pads what it reads
+            s[pad].compute_at(s[tail or mains[0]], strip)
+            s[pad].vectorize(s[pad].op.axis[-1])
     if tail is not out:
         cpu_injective.nest(s, out, target)
 

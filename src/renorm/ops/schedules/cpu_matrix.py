@@ -28,6 +28,10 @@ from renorm.ops.schedules.tiles import parts
 from renorm.topi import layout
 from renorm.topi.layout import Blocking
 
+STRIPS, ROWS = (
+    8,
+    8,
+)  # strips of a plane, for threads to share, and rows of one, which a border of padding is small beside
 FEWEST = 8  # channels, and terms of a sum, that are worth an instruction for 16 and 32
 _SCHEDULES = ("convolution", "transposed_convolution", "gemm")  # that know the unit
 
@@ -105,9 +109,9 @@ def _form(load: Load) -> Blocking | None:
     return layout.form_of(t) if isinstance(t, te.Tensor) else None
 
 
-def schedule(s: te.Schedule, main: te.Tensor, tail: te.Tensor, target: Target) -> None:
+def schedule(s: te.Schedule, main: te.Tensor, tail: te.Tensor, target: Target) -> te.IterVar | None:
     """Schedules a sum that the unit `takes`, whose elements are finished in `tail`: main itself, or an elementwise
-    stage after it."""
+    stage after it. Gives the loop over strips of pixels, where all channels of one are computed together."""
     weights = weights_of(main)
     assert weights is not None
     width = weights.cuts[1][1]
@@ -146,8 +150,8 @@ def schedule(s: te.Schedule, main: te.Tensor, tail: te.Tensor, target: Target) -
     order, rounds = [*images, panel, *around.values()], list[te.IterVar]()
     if images and products.shares_pixels(accumulators, target, itemsize("bfloat16")):
         whole, *others = around.values()
-        pieces = -(-cpu_injective.PIECES // max(1, main.shape[0]))
-        piece, whole = s[tail].split(whole, factor=max(2, -(-whole.extent // pieces)))
+        pieces = -(-(STRIPS if others else cpu_injective.PIECES) // max(1, main.shape[0]))
+        piece, whole = s[tail].split(whole, factor=max(2, min(ROWS // height, -(-whole.extent // pieces))))
         order, rounds = [*images, piece], [panel, whole, *others]
     lies_in_rows = is_blocked or is_matmul
     s[tail].reorder(*order, *rounds, *within, *([*inside, vector] if lies_in_rows else [vector, *inside]))
@@ -162,6 +166,7 @@ def schedule(s: te.Schedule, main: te.Tensor, tail: te.Tensor, target: Target) -
         for x in structure.reads(accumulators):
             if _form(x) is weights and isinstance(x.source, te.Tensor):
                 s[accumulators].prefetch(layout.source(x.source), panel, 1)
+    return around_tiles[-len(rounds) - 1] if rounds else None
 
 
 def tensorize(

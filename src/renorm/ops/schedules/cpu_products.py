@@ -17,7 +17,7 @@ from renorm import te
 from renorm.core.dtypes import itemsize
 from renorm.core.machine import Machine
 from renorm.core.target import Target
-from renorm.ops.schedules import cpu_injective, cpu_matrix, structure
+from renorm.ops.schedules import cpu_injective, structure
 from renorm.ops.schedules.cpu_tiles import Statistics
 from renorm.ops.schedules.products import (
     blocks_summed,
@@ -45,9 +45,6 @@ def product(
     """Schedules the sum of products `main`, whose elements are finished in `tail` (main itself, or an elementwise
     stage after it). statistics: of `tail`, which then lies in blocks of channels.
     """
-    if statistics is None and cpu_matrix.takes(main, target):
-        cpu_matrix.schedule(s, main, tail, target)
-        return
     lanes = structure.lanes_of(main, target)
     channel = 1 if main.op.tag != "matmul" else len(main.shape) - 1
     if layout.is_result(tail):
