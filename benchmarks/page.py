@@ -11,6 +11,7 @@ from typing import Any
 
 from benchmarks.figures import (
     LABELS,
+    LESS_PRECISE,
     OURS,
     STEPS,
     Behind,
@@ -22,6 +23,7 @@ from benchmarks.figures import (
     mebibytes,
     milliseconds,
     to_best,
+    to_its_own_precision,
 )
 from benchmarks.machine import ROOT, label
 from benchmarks.run import RESULTS
@@ -364,7 +366,14 @@ def _means(networks: dict[str, Any]) -> str:
         ratios = [x for n in networks.values() if n["tuned"] == tuned and (x := to_best(n, milliseconds)) is not None]
         if ratios:
             said.append(f"{geometric_mean(ratios):.2f} over the {len(ratios)} {title}")
-    return f"Geometric mean of renorm / fastest other: {', '.join(said)}."
+    text = f"Geometric mean of renorm / fastest other: {', '.join(said)}."
+    narrow = [x for n in networks.values() if (x := to_its_own_precision(n)) is not None]
+    if narrow:
+        label, other = (LABELS[r] for r in LESS_PRECISE)
+        errors = [e for n in networks.values() if (e := error(n, LESS_PRECISE[0])) is not None]
+        text += f" {label} / {other}: {geometric_mean(narrow):.2f} over {len(narrow)}, {min(narrow):.2f} to "
+        text += f"{max(narrow):.2f}, outputs at most {max(errors):.1e} of the largest from ONNX Runtime's."
+    return text
 
 
 def _failures(networks: dict[str, Any]) -> list[str]:

@@ -23,6 +23,7 @@ COLOURS = {
     "ncnn": "#65a30d",
     "inductor": "#7c3aed",
     "torch": "#9ca3af",
+    "renorm_bfloat16": "#fb7185",
     "openvino_default": "#5eead4",
 }
 STYLE: Any = {

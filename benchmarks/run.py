@@ -33,7 +33,7 @@ from renorm.driver.measure import Comparison, Contender, Measured, environment, 
 
 RUNTIMES = (
     *("renorm", "renorm_compiling", "ort", "openvino", "mnn", "ncnn", "inductor", "torch"),
-    *("openvino_default",),  # not in float32
+    *("renorm_bfloat16", "openvino_default"),  # not in float32
 )
 RESULTS = ROOT / "benchmarks" / "results"
 FILES = ROOT / "build" / "benchmarks"  # exported networks and artifacts
@@ -119,13 +119,16 @@ def network(
     tell("export")
     model, program, about = _files(name)
     FILES.mkdir(parents=True, exist_ok=True)
-    artifact = FILES / f"{model.stem}.renorm"
+    artifact, narrow = (FILES / f"{model.stem}{of}.renorm" for of in ("", "-bfloat16"))
     tell("compile")
     compiled = _compiled(model, artifact, settings)
     contenders, failed = list[Contender](), dict[str, Any]()
     for runtime in settings.runtimes:
         missing = obstacle(runtime)
-        file = {"renorm": artifact, "torch": program, "inductor": program}.get(runtime, model)
+        if runtime == "renorm_bfloat16":
+            _compile(model, narrow, settings, "", "bfloat16")
+        files = {"renorm": artifact, "renorm_bfloat16": narrow, "torch": program, "inductor": program}
+        file = files.get(runtime, model)
         if missing or file is None:
             failed[runtime] = {"failure": missing or "there is no program of torch.export"}
         else:
@@ -174,10 +177,11 @@ def _compiled(model: Path, artifact: Path, settings: Settings) -> dict[str, Any]
         return {state: _compile(model, artifact, settings, cache) for state in ("cold", "warm")}
 
 
-def _compile(model: Path, artifact: Path, settings: Settings, cache: str) -> dict[str, Any]:
+def _compile(model: Path, artifact: Path, settings: Settings, cache: str, precision: str = "fast") -> dict[str, Any]:
+    """cache: its folder; "" for the user's own."""
     begin = time.perf_counter()
-    target = ("--target", settings.target)
-    told = _verb("compile", model, "-o", artifact, *target, threads=settings.threads, RENORM_CACHE_DIR=cache)
+    asked = ("-o", artifact, "--target", settings.target, "--precision", precision)
+    told = _verb("compile", model, *asked, threads=settings.threads, **({"RENORM_CACHE_DIR": cache} if cache else {}))
     report = told["report"]
     wall = time.perf_counter() - begin
     return {"command_seconds": round(wall, 3), "seconds": report["seconds"], "memory": report["memory"]}

@@ -119,6 +119,10 @@ def test_the_fastest_other_is_what_counts() -> None:
     network["runtimes"]["ort"]["peak_bytes"] = 4 << 20
     assert figures.to_best(network, figures.milliseconds) == 0.75  # it is not one of the others
     assert figures.to_best(network, figures.mebibytes, "renorm_compiling") == 1.25
+    assert figures.to_its_own_precision(network) is None
+    network["runtimes"]["renorm_bfloat16"] = {"ms": {"median": 0.8}}
+    assert figures.to_best(network, figures.milliseconds) == 0.75
+    assert figures.to_its_own_precision(network) == 0.8
 
 
 def test_results_are_written_one_line_each() -> None:

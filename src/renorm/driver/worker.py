@@ -133,6 +133,7 @@ def _ncnn(job: Job, inputs: Inputs) -> Call:
 RUNTIMES: dict[str, Callable[[Job, Inputs], Call]] = {
     "renorm": _renorm,
     "renorm_compiling": _renorm_compiling,
+    "renorm_bfloat16": _renorm,  # an artifact of that precision
     "ort": _onnxruntime,
     "openvino": _openvino,
     "openvino_default": _openvino_default,
