@@ -216,8 +216,9 @@ class _PhaseEmitter:
         if mask is not None and mask.number is not None and not mask.number:
             return
         value = s.value
-        if isinstance(value, Cast) and value.dtype == place.dtype and value.a.dtype == "float32":
-            value = value.a  # to store is to round, to float16 and bfloat16
+        is_stored_narrow = place.dtype in ("float16", "bfloat16")
+        if is_stored_narrow and isinstance(value, Cast) and value.dtype == place.dtype and value.a.dtype == "float32":
+            value = value.a  # to store is to round
         x.memory.store(place, s.index, x.value(value), mask, s.nontemporal)
 
     def _bind(self, var: Var, value: Expr) -> None:
