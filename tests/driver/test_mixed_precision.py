@@ -198,6 +198,9 @@ def test_products_run_on_a_matrix_unit() -> None:
     x = ops.relu(ops.conv(x, weight(96, 64, 3, 3), pads=(1, 1, 1, 1), name="padded"))
     x = ops.relu(ops.conv(x, weight(64, 96, 1, 1), strides=(2, 2), name="strided"))
     x = ops.add(x, ops.conv(x, weight(64, 64, 1, 1), name="pointwise"))
+    x = ops.relu(ops.conv(x, weight(64, 64, 1, 1), pads=(1, 0, 1, 1), name="bordered"))
+    x = ops.slice(x, np.array([1, 1]), np.array([99, 99]), np.array([2, 3]))
+    x = ops.relu(ops.conv(x, weight(64, 64, 1, 1), name="cropped"))
     x = ops.relu(ops.conv_transpose(x, weight(64, 32, 3, 3), strides=(2, 2), name="transposed"))
     x = ops.transpose(ops.reshape(x, np.array([2, 32, -1])), perm=(0, 2, 1))
     x = ops.relu(ops.matmul(x, weight(32, 48), name="rows"))
@@ -205,8 +208,9 @@ def test_products_run_on_a_matrix_unit() -> None:
     module = renorm.compile(g, precision="bfloat16", target="llvm -mcpu=sapphirerapids")
     assert isinstance(module, CompiledModule)
     found = {n for k in module.report.kernels if "tdpbf16ps" in module.kernel(k.name).asm for n in k.nodes}
-    assert found >= {"padded", "strided", "pointwise", "transposed", "rows"}
+    assert found >= {"padded", "strided", "pointwise", "bordered", "cropped", "transposed", "rows"}
     assert "last" not in found
+    check(renorm.compile(g, precision="bfloat16"), g, rng.standard_normal((2, 3, 30, 22)).astype(np.float32))
 
 
 def test_other_precisions_hold_nothing_in_bfloat16() -> None:

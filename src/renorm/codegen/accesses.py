@@ -21,6 +21,7 @@ CYCLE = 0.2  # ns
 # Cycles. An operation, two of which start in each; a function as a polynomial; a store to memory that others read,
 # which a cache line travels for
 _OPERATION, _FUNCTION, _LOAD, _STORE, _ROUND = 0.25, 12.0, 0.25, 8.0, 0.5
+_MATRIX = 256.0  # times as much as one after the other that a matrix unit computes in a cycle
 _CHEAP = frozenset({"abs", "floor", "ceil", "round", "trunc", "sqrt", "if_then_else", "likely", "isnan", "isinf"})
 
 
@@ -40,6 +41,8 @@ def access(phase: Phase, arguments: Sequence[Buffer]) -> Access:
 
 def _cycles(s: Stmt) -> float:
     match s:
+        case For(kind="tensorized") if not (isinstance(s.body, For) and s.body.kind == s.kind):
+            return max(0, typical(s.extent)) * _cycles(s.body) / _MATRIX
         case For():
             return max(0, typical(s.extent)) * (_cycles(s.body) + _ROUND)
         case If():

@@ -28,10 +28,7 @@ from renorm.ops.schedules.tiles import parts
 from renorm.topi import layout
 from renorm.topi.layout import Blocking
 
-STRIPS, ROWS = (
-    8,
-    8,
-)  # strips of a plane, for threads to share, and rows of one, which a border of padding is small beside
+STRIPS, ROWS = 8, 8  # of a plane for threads to share, and of one strip, beside which a border of padding is little
 FEWEST = 8  # channels, and terms of a sum, that are worth an instruction for 16 and 32
 _SCHEDULES = ("convolution", "transposed_convolution", "gemm")  # that know the unit
 
@@ -119,7 +116,7 @@ def schedule(s: te.Schedule, main: te.Tensor, tail: te.Tensor, target: Target) -
     channel = len(main.shape) - 1 if is_matmul else 1
     pixels = list(range(channel))[-1:] if is_matmul else list(range(2, len(main.shape)))
     axes, is_blocked = list(s[tail].op.axis), layout.is_result(tail)
-    if is_blocked and products.is_pointwise(main):  # every pixel is made of one: a tile need not end where a row does
+    if is_blocked and products.is_pointwise(main) and _is_plane(main):  # a tile need not end where a row does
         whole, main = main, s.cache_write(main, "local", joined=len(pixels))
         s[whole].compute_inline()
         axes[2:-1] = [cpu_injective.fuse(s, tail, axes[2:-1])]
@@ -167,6 +164,12 @@ def schedule(s: te.Schedule, main: te.Tensor, tail: te.Tensor, target: Target) -
             if _form(x) is weights and isinstance(x.source, te.Tensor):
                 s[accumulators].prefetch(layout.source(x.source), panel, 1)
     return around_tiles[-len(rounds) - 1] if rounds else None
+
+
+def _is_plane(main: te.Tensor) -> bool:
+    """Return whether rows of the data follow one another in memory."""
+    held = [layout.source(x.source) for x in structure.reads(main) if isinstance(x.source, te.Tensor)]
+    return all(t.op.tag != "pad" and structure.in_memory(t) >= len(main.shape) - 1 for t in held)
 
 
 def tensorize(

@@ -171,7 +171,7 @@ def joint_rows(out: te.Tensor) -> int:
     return min((_joint(load, own, out.shape, after=1) for load in stored_reads(out)), default=len(own) - 1)
 
 
-def _in_memory(t: te.Tensor) -> int:
+def in_memory(t: te.Tensor) -> int:
     """Return how many of the last axes lie in memory as those of a row-major array do."""
     window = t.op.window if isinstance(t.op, te.PlaceholderOp) else None
     return len(t.shape) if window is None else window.joint_axes(t.shape)
@@ -180,7 +180,7 @@ def _in_memory(t: te.Tensor) -> int:
 def _joint(load: Load, axes: list[Var], shape: tuple[int, ...], after: int = 0) -> int:
     """Return how many of `axes`, without the last `after` of them, run over memory as one in what a load reads."""
     source, read, rank = source_of(load), load.indices, len(axes) - after
-    memory = _in_memory(source)
+    memory = in_memory(source)
     for k in range(1, rank + 1):
         run, first = axes[rank - k : rank], len(read) - after - k
         others = (*read[: max(first, 0)], *read[first + k :])
