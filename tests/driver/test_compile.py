@@ -256,7 +256,7 @@ def test_what_is_asked_wrongly_is_refused() -> None:
     g = small()
     cases: list[tuple[dict[str, Any], str]] = [
         ({"opt_level": 4}, "known: 0, 1, 2, 3"),
-        ({"precision": "low"}, 'known: "fast", "exact"'),
+        ({"precision": "low"}, "known: 'fast', 'exact', 'bfloat16'"),
         ({"target": "npu"}, "known: "),
         ({"target": "cuda -arch=sm_90"}, 'use target="llvm"'),
         ({"keep": ["batchnorm"]}, "batch_norm"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from renorm.codegen.llvm.requirements import requirements
+from renorm.core import matrix_registers
 from renorm.runtime import cpu
 from renorm.targets import find
 
@@ -31,7 +32,11 @@ _NEOVERSE_N1 = f"{_CORTEX_A72} atomics fphp asimdhp asimdrdm lrcpc dcpop asimddp
         ("x86_64-linux-gnu -mcpu=sierraforest", _SKYLAKE, "avxvnni"),
         ("x86_64-linux-gnu -mcpu=znver3", _SAPPHIRE_RAPIDS, "sse4a"),
         ("x86_64-linux-gnu -mcpu=haswell -mattr=+avx512fp16", _SKYLAKE, "avx512fp16"),
-        ("x86_64-linux-gnu -mcpu=sapphirerapids -mattr=-avx512f,-avxvnni,-sha,-gfni,-vaes,-vpclmulqdq", _SKYLAKE, ""),
+        (
+            "x86_64-linux-gnu -mcpu=sapphirerapids -mattr=-avx512f,-avxvnni,-sha,-gfni,-vaes,-vpclmulqdq,-amx-tile",
+            _SKYLAKE,
+            "",
+        ),
         ("aarch64-linux-gnu -mcpu=neoverse-n1", _CORTEX_A72, "dotprod, fullfp16, lse"),
         ("aarch64-linux-gnu -mcpu=neoverse-n1", _NEOVERSE_N1, ""),
         ("aarch64-linux-gnu -mcpu=apple-m1", _NEOVERSE_N1, "complxnum"),
@@ -45,6 +50,15 @@ def test_what_a_machine_lacks_is_known_before_anything_runs(
 ) -> None:
     machine = requirements(find(f"llvm -mtriple={target}"))
     monkeypatch.setattr(cpu, "host_flags", lambda: frozenset(flags.split()))
+    monkeypatch.setattr(matrix_registers, "granted", lambda: True)
     found = " ".join(cpu.obstacles(machine, machine.arch))
     assert lacks in found
     assert bool(lacks) == bool(found)
+
+
+def test_registers_that_the_system_does_not_give_are_lacking(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = requirements(find("llvm -mtriple=x86_64-linux-gnu -mcpu=sapphirerapids"))
+    monkeypatch.setattr(cpu, "host_flags", lambda: frozenset(_SAPPHIRE_RAPIDS.split()))
+    monkeypatch.setattr(matrix_registers, "granted", lambda: False)
+    (found,) = cpu.obstacles(machine, "x86_64")
+    assert found == "the system does not give this process the registers of amx-bf16, amx-tile"

@@ -33,8 +33,11 @@ def obstacles(machine: Machine, arch: str) -> list[str]:
         return [f"/proc/cpuinfo does not tell what this CPU has, expected {', '.join(machine.features)} of {of}"]
     missing = missing_features(arch, machine.features)
     unknown = [f for f in missing if f not in FEATURES.get(arch, {})]
-    lacking = [f for f in missing if f not in unknown]
+    refused = [f for f in missing if f in MATRIX and FEATURES[arch][f] in host_flags()]
+    lacking = [f for f in missing if f not in unknown and f not in refused]
     facts = [f"this CPU lacks {', '.join(lacking)} of {of}"] if lacking else []
+    if refused:
+        facts.append(f"the system does not give this process the registers of {', '.join(refused)}")
     return facts + ([f"nothing tells whether this CPU has {', '.join(unknown)} of {of}"] if unknown else [])
 
 
