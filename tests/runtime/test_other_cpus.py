@@ -12,6 +12,7 @@ from renorm.targets import find
 # /proc/cpuinfo, as far as kernels are concerned
 _HASWELL = "cmov mmx sse sse2 pni ssse3 sse4_1 sse4_2 popcnt avx f16c fma avx2 bmi1 bmi2 abm movbe pclmulqdq"
 _SKYLAKE = f"{_HASWELL} aes adx 3dnowprefetch avx512f avx512dq avx512bw avx512vl avx512cd"
+_NOT_SKYLAKE = "-avx512f,-avxvnni,-sha,-gfni,-vaes,-vpclmulqdq,-amx-tile"
 _SAPPHIRE_RAPIDS = (
     f"{_SKYLAKE} sha_ni gfni vaes vpclmulqdq avx512_vnni avx512_bf16 avx512_fp16 avx512_bitalg avx512_vpopcntdq "
     "avx512_vbmi2 avx512vbmi avx512ifma avx_vnni amx_tile amx_int8 amx_bf16"
