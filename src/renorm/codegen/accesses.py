@@ -22,6 +22,7 @@ CYCLE = 0.2  # ns
 # which a cache line travels for
 _OPERATION, _FUNCTION, _LOAD, _STORE, _ROUND = 0.25, 12.0, 0.25, 8.0, 0.5
 _MATRIX = 256.0  # times as much as one after the other that a matrix unit computes in a cycle
+_PAIRS = 2.0  # cycles of a vector of products of pairs, and of what it loads
 _CHEAP = frozenset({"abs", "floor", "ceil", "round", "trunc", "sqrt", "if_then_else", "likely", "isnan", "isinf"})
 
 
@@ -41,6 +42,8 @@ def access(phase: Phase, arguments: Sequence[Buffer]) -> Access:
 
 def _cycles(s: Stmt) -> float:
     match s:
+        case For(kind="tensorized") if any(isinstance(x, Store) and x.buffer.scope == "register" for x in walk(s)):
+            return _PAIRS
         case For(kind="tensorized") if not (isinstance(s.body, For) and s.body.kind == s.kind):
             return max(0, typical(s.extent)) * _cycles(s.body) / _MATRIX
         case For():

@@ -10,7 +10,7 @@ from typing import Any
 
 from renorm.core import matrix_registers
 from renorm.core.errors import InternalError, InvalidTarget, suggest
-from renorm.core.features import FEATURES, MATRIX
+from renorm.core.features import FEATURES, MATRIX, PAIRS
 from renorm.core.host import host_cache_bytes, host_flags
 
 _AVX512 = {"avx512f", "avx512dq", "avx512bw", "avx512vl"}  # what kernels of 64-byte vectors use, to LLVM and to Linux
@@ -89,6 +89,13 @@ class Target:
         if self.has is not None:
             return self.has >= MATRIX
         return all(FEATURES["x86_64"][f] in host_flags() for f in MATRIX) and matrix_registers.granted()
+
+    @property
+    def has_pairs(self) -> bool:
+        """Return whether there are instructions that multiply pairs of bfloat16 in vectors (AVX512_BF16). Machine.pairs
+        says whether they gain."""
+        has = host_flags() if self.has is None else self.has
+        return self.vector_bytes == 64 and (PAIRS if self.has is not None else FEATURES["x86_64"][PAIRS]) in has
 
     @property
     def vector_registers(self) -> int:

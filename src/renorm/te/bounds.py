@@ -194,7 +194,8 @@ class Inference:
             nest.guards += tail_guards(stage, nest.extents, values, self.algebra)
             nest.domain = self._domain_guards(nest)
             may_speculate = self._read(nest)
-            is_whole = "tensorized" in stage.kinds.values()  # one instruction has no loads under conditions
+            # one instruction of a matrix unit has no loads under conditions, those of vector registers have
+            is_whole = nest.scope != "register" and "tensorized" in stage.kinds.values()
             speculates = may_speculate and not is_whole and self._gains_by_speculation(nest)
             nest.is_speculative = bool(nest.domain) and speculates
             if not nest.is_speculative:

@@ -9,6 +9,7 @@ from renorm.codegen.llvm import types
 from renorm.codegen.llvm.expressions import Expressions
 from renorm.codegen.llvm.matrices import Matrices
 from renorm.codegen.llvm.memory import NONTEMPORAL, Storage
+from renorm.codegen.llvm.pairs import Pairs
 from renorm.codegen.llvm.ssa import I8, I64, PTR, Function, Value, constant, weights_of
 from renorm.codegen.llvm.subtarget import subtarget
 from renorm.codegen.phases import Phase
@@ -118,6 +119,7 @@ class _PhaseEmitter:
         self._kernel = kernel
         self.x = Expressions(self.f, propagates=target.machine == "aarch64")
         self._matrices = Matrices(self.f, self.x) if target.has_tiles else None
+        self._pairs = Pairs(self.f, self.x) if target.has_pairs else None
         self._arguments = arguments
         self._scratch = scratch
         self._stride = stride
@@ -234,7 +236,8 @@ class _PhaseEmitter:
                 f"kernel {self._kernel.name}: loop {s.var.name} is bound to {s.kind}, which a CPU does not have",
                 do='use target="cuda", or a schedule without bind',
             )
-        if s.kind == "tensorized" and self._matrices is not None and self._matrices.emit(s):
+        units = (self._matrices, self._pairs) if s.kind == "tensorized" else ()
+        if any(unit is not None and unit.emit(s) for unit in units):
             return
         indices = self.x.indices
         start, extent = indices.linear(s.start), indices.linear(s.extent)

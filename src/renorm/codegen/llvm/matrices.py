@@ -18,13 +18,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from renorm.codegen.llvm.expressions import Expressions
+from renorm.codegen.llvm.nests import count, factors_of, first, is_zero, nest, slopes_of
 from renorm.codegen.llvm.ssa import I8, PTR, Function, Value
 from renorm.core import dtypes
-from renorm.expr.linear import linear
-from renorm.expr.nodes import Binary, Cast, Const, Expr, Load, Var
-from renorm.expr.rewrite import depends_on, loads, same, substitute
+from renorm.expr.nodes import Expr, Load, Var
+from renorm.expr.rewrite import loads
 from renorm.tir.nodes import Allocate, Buffer, For, Stmt, Store, children, expressions, walk
-from renorm.tir.nodes import constant as number
 
 ROWS, COLUMNS, ROW_BYTES = 16, 16, 64  # of a register; columns of float32
 SIDE = 2  # registers of C along rows, and along columns
@@ -203,11 +202,11 @@ def _touches(s: Stmt, buffer: Buffer) -> bool:
 
 def _part_of(s: For, accumulators: Buffer) -> _Zero | _Move | _Product | None:
     """What tensorized loops do with accumulators; None where there is no instruction for it."""
-    loops, store = _nest(s)
+    loops, store = nest(s)
     if store is None:
         return None
-    if store.buffer is accumulators and isinstance(store.value, Const) and store.value.value == 0:
-        slopes = _slopes(store.index, loops)
+    if store.buffer is accumulators and is_zero(store.value):
+        slopes = slopes_of(store.index, loops)
         tile = None if slopes is None else _tile_of(loops, slopes)
         return None if tile is None else _Zero(tile)
     if isinstance(store.value, Load) and store.value.source is accumulators:
@@ -216,43 +215,14 @@ def _part_of(s: For, accumulators: Buffer) -> _Zero | _Move | _Product | None:
 
 
 def _moved(loops: Sequence[For], store: Store, held: Load) -> _Move | None:
-    of_c, slopes = _slopes(held.indices[0], loops), _slopes(store.index, loops)
+    of_c, slopes = slopes_of(held.indices[0], loops), slopes_of(store.index, loops)
     tile = None if of_c is None else _tile_of(loops, of_c)
     if of_c is None or slopes is None or tile is None or held.predicate is not None or store.nontemporal:
         return None
     column = next(x.var for x in loops if of_c[x.var] == 1)
     if slopes[column] != 1 or store.buffer.dtype != "float32":
         return None  # columns of a tile are copied side by side
-    return _Move(tile, _Part(store.buffer, _first(store.index, loops), slopes, _row_step(slopes, of_c, loops)))
-
-
-def _nest(s: For) -> tuple[list[For], Store | None]:
-    """The tensorized loops from `s` on, and what they hold."""
-    loops, body = [s], s.body
-    while isinstance(body, For) and body.kind == "tensorized":
-        loops.append(body)
-        body = body.body
-    return loops, body if isinstance(body, Store) and body.predicate is None else None
-
-
-def _slopes(index: Expr, loops: Sequence[For]) -> dict[Var, int] | None:
-    """How far an index moves with each loop; None where it is not linear in them."""
-    form = linear(index)
-    found = {loop.var: 0 for loop in loops}
-    for atom, k in form.terms.items():
-        if isinstance(atom, Var) and atom in found:
-            found[atom] = k
-        elif any(depends_on(atom, v) for v in found):
-            return None
-    return found
-
-
-def _first(index: Expr, loops: Sequence[For]) -> Expr:
-    return substitute(index, {loop.var: loop.start for loop in loops})
-
-
-def _count(loop: For) -> int:
-    return number(loop.extent) or 0
+    return _Move(tile, _Part(store.buffer, first(store.index, loops), slopes, _row_step(slopes, of_c, loops)))
 
 
 def _row_loops(of_c: Mapping[Var, int], loops: Sequence[For]) -> list[For]:
@@ -267,18 +237,18 @@ def _row_step(slopes: Mapping[Var, int], of_c: Mapping[Var, int], loops: Sequenc
 
 def _tile_of(loops: Sequence[For], of_c: Mapping[Var, int]) -> _Tile | None:
     """The registers of accumulators. of_c: slopes of their index."""
-    columns = next((_count(x) for x in loops if of_c[x.var] == 1), 0)
+    columns = next((count(x) for x in loops if of_c[x.var] == 1), 0)
     rows = _row_loops(of_c, loops)
     if not 0 < columns <= SIDE * COLUMNS or any(k < 0 for k in of_c.values()) or len(rows) > 2:
         return None
     registers = [_Register(1, {})]
     if len(rows) == 1:
-        parts = -(-_count(rows[0]) // ROWS)
-        heights = [-(-(_count(rows[0]) - i) // parts) for i in range(parts)]
+        parts = -(-count(rows[0]) // ROWS)
+        heights = [-(-(count(rows[0]) - i) // parts) for i in range(parts)]
         registers = [_Register(h, {rows[0].var: sum(heights[:i])}) for i, h in enumerate(heights)]
     elif rows:
         outer, inner = rows
-        registers = [_Register(_count(inner), {outer.var: i}) for i in range(_count(outer))]
+        registers = [_Register(count(inner), {outer.var: i}) for i in range(count(outer))]
     fits = 0 < len(registers) <= SIDE and all(0 < r.rows <= ROWS for r in registers)
     across = tuple(min(COLUMNS, columns - b) for b in range(0, columns, COLUMNS))
     return _Tile(tuple(registers), across) if fits else None
@@ -286,25 +256,15 @@ def _tile_of(loops: Sequence[For], of_c: Mapping[Var, int]) -> _Tile | None:
 
 def _product(s: For, accumulators: Buffer) -> _Product | None:
     """The product of matrices that tensorized loops are; None where they are none."""
-    loops, store = _nest(s)
-    if s.kind != "tensorized" or store is None or store.buffer is not accumulators:
+    loops, store = nest(s)
+    found = (factors_of(store) or ()) if s.kind == "tensorized" and store is not None else ()
+    sides = [x for x in found if isinstance(x, Load) and x.predicate is None]
+    buffers = [x.source for x in sides if isinstance(x.source, Buffer)]
+    if store is None or store.buffer is not accumulators or len(buffers) != 2:
         return None
-    match store.value:
-        case Binary(op="+", a=Load() as c, b=Binary(op="*", a=Cast(a=Load() as a), b=Cast(a=Load() as b))):
-            pass
-        case Binary(op="+", a=Binary(op="*", a=Cast(a=Load() as a), b=Cast(a=Load() as b)), b=Load() as c):
-            pass
-        case _:
-            return None
-    left, right = a.source, b.source
-    slopes = [_slopes(i, loops) for i in (store.index, a.indices[0], b.indices[0])]
-    if not isinstance(left, Buffer) or not isinstance(right, Buffer):
-        return None
-    if c.source is not accumulators or accumulators.dtype != "float32" or not same(c.indices[0], store.index):
-        return None
-    if a.predicate is not None or b.predicate is not None:
-        return None
-    if left.dtype != "bfloat16" or right.dtype != "bfloat16" or any(x is None for x in slopes):
+    (a, b), (left, right) = sides, buffers
+    slopes = [slopes_of(i, loops) for i in (store.index, a.indices[0], b.indices[0])]
+    if any(x is None for x in slopes):
         return None
     of_c, of_a, of_b = (x or {} for x in slopes)
     tile = _tile_of(loops, of_c)
@@ -315,11 +275,11 @@ def _product(s: For, accumulators: Buffer) -> _Product | None:
         a, b, left, right, of_a, of_b = b, a, right, left, of_b, of_a
     rows = _row_loops(of_c, loops)
     summed = [x for x in loops if of_c[x.var] == 0]
-    pair = next((x for x in summed if _count(x) == 2 and of_a[x.var] == 1 == of_b[x.var]), None)
+    pair = next((x for x in summed if count(x) == 2 and of_a[x.var] == 1 == of_b[x.var]), None)
     steps = [x for x in summed if x is not pair]
     lies_in_pairs = of_a[column] == 0 and of_b[column] == 2 and all(of_a[x.var] == 2 for x in steps)
     if pair is None or len(steps) > 1 or not lies_in_pairs or any(of_b[x.var] for x in rows):
         return None
-    of_rows = _Part(left, _first(a.indices[0], loops), of_a, _row_step(of_a, of_c, loops))
-    of_columns = _Part(right, _first(b.indices[0], loops), of_b, of_b[steps[0].var] if steps else 0)
-    return _Product(tile, 2 * (_count(steps[0]) if steps else 1), of_rows, of_columns)
+    of_rows = _Part(left, first(a.indices[0], loops), of_a, _row_step(of_a, of_c, loops))
+    of_columns = _Part(right, first(b.indices[0], loops), of_b, of_b[steps[0].var] if steps else 0)
+    return _Product(tile, 2 * (count(steps[0]) if steps else 1), of_rows, of_columns)

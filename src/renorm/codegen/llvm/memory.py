@@ -70,6 +70,13 @@ class Memory:
             mask = None
         return types.from_memory(self._f, self._load(place, index, mask), place.dtype)
 
+    def held(self, place: Storage, index: Expr, lanes: int, condition: Value | None = None) -> Value:
+        """Neighbours from an index on, as memory holds them; 0 where the condition does not hold."""
+        form = self._indices.linear(index)
+        if condition is None or condition.number:
+            return self._read(place, form, lanes)
+        return self._read_if(place, form, condition, lanes)
+
     def _load(self, place: Storage, index: Expr, mask: Value | None) -> Value:
         lanes = index.lanes
         if lanes == 1:
@@ -179,11 +186,11 @@ class Memory:
         whole = self._remember(f"load {t}, ptr {chosen.text}, align {place.align}", t, place)
         return f.select(mask, f.shuffle(whole, order), constant(t, 0))
 
-    def _read_if(self, place: Storage, form: Form[Value], condition: Value) -> Value:
-        """One element where the condition holds, else 0. There is no branch, as in `_read_spread`: amid a tile of
-        registers it would make LLVM spill some."""
-        f, t = self._f, vector(place.element, 1)
-        if place.size == 0:
+    def _read_if(self, place: Storage, form: Form[Value], condition: Value, lanes: int = 1) -> Value:
+        """One element, or neighbours, where the condition holds, else 0. There is no branch, as in `_read_spread`: amid
+        a tile of registers it would make LLVM spill some."""
+        f, t = self._f, vector(place.element, lanes)
+        if place.size is not None and place.size < lanes:
             return constant(t, 0)
         address = self._indices.address(place.pointer, place.element, form)
         chosen = f.select(condition, address, place.pointer)

@@ -293,7 +293,7 @@ def _is_cheap(s: If, is_repeated: bool) -> bool:
     inside = list(walk(s.then))
     loops = {c.kind for c in inside if isinstance(c, For)}
     if is_repeated and any(isinstance(c, Store) and c.buffer.scope == "register" for c in inside):
-        return bool(loops - {"unrolled", "vectorized"})
+        return bool(loops - {"unrolled", "vectorized", "tensorized"})
     return bool(loops) or _size(s.then) > SMALL
 
 
