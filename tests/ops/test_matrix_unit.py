@@ -15,6 +15,7 @@ from tests.codegen.native import HOST, run_native
 from renorm import te
 from renorm.codegen.llvm import assembly, compile_kernel
 from renorm.core.dtypes import numpy_dtype
+from renorm.core.target import Target
 from renorm.ops import schedules
 from renorm.ops.conv import Conv
 from renorm.ops.gemm import Gemm
@@ -30,7 +31,7 @@ AMX = find("llvm -mcpu=sapphirerapids")
 BF16 = numpy_dtype("bfloat16")
 
 
-def _numbers(rng: np.random.Generator, *shape: int) -> Any:
+def numbers(rng: np.random.Generator, *shape: int) -> Any:
     """Numbers that bfloat16 has, as float32."""
     return rng.standard_normal(shape).astype(BF16).astype(np.float32)
 
@@ -43,7 +44,7 @@ def _held(form: Blocking, array: Any) -> Any:
 
 @dataclass
 class Program:
-    """Schedules `op` with a ReLU and, maybe, a residual behind it, on the matrix unit. x, y: how memory holds these."""
+    """Schedules `op` with a ReLU and, maybe, a residual behind it, for bfloat16. x, y: how memory holds these."""
 
     op: Any
     operands: Sequence[Any]
@@ -51,6 +52,7 @@ class Program:
     weights: Blocking
     y: Blocking
     residual: bool = False
+    target: Target = AMX
 
     def lowered(self) -> tuple[Kernel, list[Any], Any]:
         """The kernel, its arrays, and the result in float64, as memory holds it."""
@@ -65,7 +67,7 @@ class Program:
         y = self.op.compute(*views)
         expected = self.op.reference(*(a.astype(np.float64) for a in self.operands))
         if self.residual:
-            r = _numbers(np.random.default_rng(1), *y.shape)
+            r = numbers(np.random.default_rng(1), *y.shape)
             placeholders.append(te.placeholder(self.y.shape(y.shape), "bfloat16", "r"))
             view, sums = layout.view(placeholders[-1], y.shape, self.y), y
             y = te.compute(y.shape, lambda *i: sums[i] + view[i], name="added", tag="elemwise")
@@ -75,19 +77,21 @@ class Program:
         y = te.compute(y.shape, lambda *i: te.maximum(before[i], te.const(0, "float32")), name="relu", tag="elemwise")
         out = layout.result(y, self.y)
         s = te.create_schedule(out.op)
-        schedules.schedule(self.op, s, [out], AMX)
+        schedules.schedule(self.op, s, [out], self.target)
         kernel = te.lower(s, [*placeholders, out], name="products")
         held = np.zeros(self.y.shape(expected.shape), np.float64)
         self.y.pack(np.maximum(expected, 0), held)
         return kernel, arrays, held
 
 
-def _check(program: Program) -> None:
+def check(program: Program) -> None:
     kernel, arrays, expected = program.lowered()
     assert any(isinstance(s, For) and s.kind == "tensorized" for s in walk(kernel.body))
-    runs = [lambda k, a: interpret.run(k, a), *([lambda k, a: run_native(k, a, HOST, threads=2)] * HOST.has_tiles)]
+    is_here = HOST.has_tiles if program.target.has_tiles else HOST.has_pairs
+    runs = [lambda k, a: interpret.run(k, a), *([lambda k, a: run_native(k, a, HOST, threads=2)] * is_here)]
     prepared = prepare(kernel)
-    assert "tdpbf16ps" in assembly(compile_kernel(prepared, AMX), AMX)
+    instruction = "tdpbf16ps" if program.target.has_tiles else "vdpbf16ps"
+    assert instruction in assembly(compile_kernel(prepared, program.target), program.target)
     for run in runs:
         out = np.full(expected.shape, np.nan, np.float32).astype(BF16)
         run(prepared, [*arrays, out])
@@ -113,8 +117,8 @@ def convolutions(draw: st.DrawFn) -> Program:
     )
     plane = (draw(whole(kernel[0], 6)), draw(whole(kernel[1], 35)))
     rng = np.random.default_rng(draw(whole(0, 2**32)))
-    x = _numbers(rng, draw(whole(1, 2)), channels, *plane)
-    w = _numbers(rng, results, channels, *kernel)
+    x = numbers(rng, draw(whole(1, 2)), channels, *plane)
+    w = numbers(rng, results, channels, *kernel)
     form = cpu_matrix.panels(0, 1, results, reads, AMX, kernel[1] if reads == channels else 1)
     assert form is not None
     x_blocks, y_blocks = (Blocking(((1, n),), dtype="bfloat16") for n in (reads, writes))
@@ -125,7 +129,7 @@ def convolutions(draw: st.DrawFn) -> Program:
 @given(convolutions())
 @settings(max_examples=10, deadline=None)
 def test_convolutions(program: Program) -> None:
-    _check(program)
+    check(program)
 
 
 @given(
@@ -140,12 +144,12 @@ def test_products_of_matrices(rows: int, depth: int, columns: int, data: st.Data
     form = cpu_matrix.panels(1, 0, columns, depth, AMX)
     assert form is not None
     operands = [
-        _numbers(rng, rows, depth),
-        _numbers(rng, depth, columns),
+        numbers(rng, rows, depth),
+        numbers(rng, depth, columns),
         rng.standard_normal(columns).astype("float32"),
     ]
     plain = Blocking((), dtype="bfloat16")
-    _check(Program(Gemm(), operands, plain, form, plain, data.draw(st.booleans())))
+    check(Program(Gemm(), operands, plain, form, plain, data.draw(st.booleans())))
 
 
 def test_tiles_are_as_high_as_registers_have_rows() -> None:

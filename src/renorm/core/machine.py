@@ -11,7 +11,7 @@ Bytes that come from farther away arrive while something is computed, as far as 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from math import inf
 
@@ -20,6 +20,12 @@ from renorm.core.target import Target
 
 # CPUs that begin half as many products and loads of 64 bytes per cycle as of 32 bytes, by LLVM's name and by Linux's
 _HALVES, _HALVES_HERE = frozenset({"znver4"}), ("AuthenticAMD", "25")
+# CPUs that begin products of pairs of bfloat16 as often as multiply-adds, which are half as many products: by LLVM's
+# name, and by vendor, or vendor, family and model, as Linux tells it. Zen 4 was measured (twice as fast as float32:
+# github.com/iree-org/iree/pull/15089); Cooper Lake and Zen 5 are taken to be alike. Others that have such instructions
+# (Sapphire Rapids: 0.60 ns against 0.149) take four times as long for one.
+_PAIRS, _PAIRS_HERE = frozenset({"cooperlake", "znver4", "znver5"}), ("AuthenticAMD", ("GenuineIntel", "6", "85"))
+_LATENCY_OF_PAIRS = 6.5  # cycles of such a product, as below
 _LATENCY = 4.5  # cycles of a multiply-add; half of one more than makers say: schedulers are not perfect
 _ISSUE = 4.0  # instructions that begin per cycle in a loop that LLVM has ordered; machines say 4 to 8
 # Bytes per cycle that one core reads from beginning to end of the second and third cache; Zen 5: 33 and 23
@@ -76,7 +82,7 @@ class MatrixUnit:
 class Machine:
     """A core. vector_bytes, registers: of vector registers. products, loads: of vectors, that begin per cycle; issue:
     of all instructions. latency: cycles of a multiply-add. caches: from the nearest on; memory: what is behind.
-    matrix: for bfloat16."""
+    matrix: for bfloat16; pairs: whether vectors of pairs of it are multiplied twice as fast as float32."""
 
     vector_bytes: int
     registers: int
@@ -87,6 +93,7 @@ class Machine:
     caches: tuple[Level, ...]
     memory: Level
     matrix: MatrixUnit | None = None
+    pairs: bool = False
 
     @staticmethod
     def of(target: Target) -> Machine:
@@ -96,6 +103,10 @@ class Machine:
     def home(self, nbytes: float) -> Level:
         """Return the nearest level in which so many bytes stay while they are read again and again."""
         return next((level for level in self.caches if nbytes <= FILL * level.nbytes), self.memory)
+
+    def of_pairs(self) -> Machine:
+        """Return the machine as it is for products of pairs."""
+        return replace(self, latency=_LATENCY_OF_PAIRS)
 
     def step(self, r: int, n: int, weights: float = 0.0) -> float:
         """Return the cycles of r*n products. weights: bytes that all steps of a sum read of n vectors, which are read
@@ -114,10 +125,15 @@ def _of(target: Target) -> Machine:
     width = target.vector_bytes
     lines = host_cpu().splitlines() if target.is_host else []
     facts = {k.strip(): v.strip() for k, _, v in (line.partition(":") for line in lines)}
-    is_halved = target.cpu in _HALVES or (facts.get("vendor_id"), facts.get("cpu family")) == _HALVES_HERE
+    kind = facts.get("vendor_id"), facts.get("cpu family"), facts.get("model")
+    is_halved = target.cpu in _HALVES or kind[:2] == _HALVES_HERE
+    gains = target.cpu in _PAIRS or kind[0] in _PAIRS_HERE or kind in _PAIRS_HERE
+    pairs = gains and target.has_pairs and not target.has_tiles
     begun = 1.0 if is_halved and width == 64 else 2.0
     here = host_cache_bytes if target.is_host else (lambda level: 0)  # by level
     sizes = here(1) or 32 << 10, target.cache_bytes, here(3) or 2 << 20
     caches = tuple(Level(nbytes, rate) for nbytes, rate in zip(sizes, (inf, *_RATES), strict=True))
     matrix = MatrixUnit() if target.has_tiles else None
-    return Machine(width, target.vector_registers, begun, begun, _ISSUE, _LATENCY, caches, Level(inf, _MEMORY), matrix)
+    return Machine(
+        width, target.vector_registers, begun, begun, _ISSUE, _LATENCY, caches, Level(inf, _MEMORY), matrix, pairs
+    )

@@ -19,6 +19,7 @@ from math import prod
 
 from renorm.core import dtypes
 from renorm.core.dims import is_static, static
+from renorm.core.machine import Machine
 from renorm.core.target import Target
 from renorm.graph import registry
 from renorm.graph.deferred import Rounded
@@ -53,6 +54,11 @@ class ChoosePrecision:
 def multiplies(target: Target, precision: str) -> bool:
     """Return whether kernels for a machine multiply what memory holds in this precision as it is; else they widen it
     first."""
+    return uses_matrix_unit(target, precision) or (precision == "bfloat16" and Machine.of(target.machine_target).pairs)
+
+
+def uses_matrix_unit(target: Target, precision: str) -> bool:
+    """Return whether a unit for matrices multiplies what memory holds in this precision."""
     return precision == "bfloat16" and target.machine_target.has_tiles
 
 
@@ -61,11 +67,15 @@ def arithmetic(context: Context) -> str:
     if not context.precisions:
         return ""
     if multiplies(context.target, context.precision):
+        is_unit = uses_matrix_unit(context.target, context.precision)
+        how = "on the CPU's matrix unit" if is_unit else "in pairs, by vector instructions"
+        where = "its registers" if is_unit else "vector registers and no algorithm of fewer products is faster"
         return (
-            f"products of {context.precision} with constant weights on the CPU's matrix unit, summed in float32, where "
-            "channels fill its registers; others in float32"
+            f"products of {context.precision} with constant weights {how}, summed in float32, where channels fill "
+            f"{where}; others in float32"
         )
-    return f"memory holds {context.precision}; for want of instructions that multiply it, products run in float32"
+    reason = "for want of instructions that multiply it faster"
+    return f"memory holds {context.precision}; {reason}, products run in float32"
 
 
 def plan(graph: Graph, context: Context) -> dict[Value, str]:

@@ -43,7 +43,7 @@ class StatisticsOfTiles:
         layout = layout_of_blocks(context)
         norms = [n for n in graph.nodes if n.op.name in ("instance_norm", "group_norm")]
         if multiplies(context.target, context.precision):
-            return  # a matrix unit finishes tiles of other sizes
+            return  # a matrix unit finishes tiles of other sizes, and who reads pairs takes no norm into its kernel
         if layout is None or not (norms or any(n.op.name in _MEANS for n in graph.nodes)):
             return
         regions = Regions(graph, [Group("", [n]) for n in graph.nodes], context, layout, norms)

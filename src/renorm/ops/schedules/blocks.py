@@ -8,6 +8,7 @@ from __future__ import annotations
 from math import prod
 
 from renorm.core.dims import is_static, static
+from renorm.core.machine import Machine
 from renorm.core.target import Target
 from renorm.graph.ir import Node
 from renorm.graph.layout import Accepts, Layout
@@ -77,7 +78,7 @@ def finished_tile(node: Node, target: Target) -> tuple[int, ...] | None:
     if products.vector_lanes(shape[1], group, lanes) < lanes:
         return None  # groups begin within blocks of channels, so that tiles of groups hold halves of blocks
     depth = prod(static(w.shape[1:]))
-    return cpu_tiles.rows(shape, lanes * products.register_tile(shape, group, depth, lanes, target).vectors)
+    return cpu_tiles.rows(shape, lanes * products.register_tile(shape, group, depth, lanes, Machine.of(target)).vectors)
 
 
 def copies(node: Node) -> bool:

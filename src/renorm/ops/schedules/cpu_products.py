@@ -15,9 +15,8 @@ from math import prod
 
 from renorm import te
 from renorm.core.dtypes import itemsize
-from renorm.core.machine import Machine
 from renorm.core.target import Target
-from renorm.ops.schedules import cpu_injective, structure
+from renorm.ops.schedules import cpu_injective, cpu_pairs, structure
 from renorm.ops.schedules.cpu_tiles import Statistics
 from renorm.ops.schedules.products import (
     blocks_summed,
@@ -27,8 +26,6 @@ from renorm.ops.schedules.products import (
     is_pointwise,
     register_tile,
     shares_pixels,
-    sum_loops,
-    terms,
     vector_lanes,
 )
 from renorm.ops.schedules.tiles import choose_tile
@@ -77,7 +74,8 @@ def _blocks_of_channels(
         s[own].compute_inline()
         spatial = [cpu_injective.fuse(s, tail, spatial)]
     is_ragged = statistics is None and groups_of(main) == 1
-    tile = register_tile(main.shape, groups_of(main), terms(main), lanes, target, is_ragged)
+    steps, machine = cpu_pairs.steps(main, target)
+    tile = register_tile(main.shape, groups_of(main), steps, lanes, machine, is_ragged)
     width = vector_lanes(main.shape[1], groups_of(main), lanes)
     if width < tail.shape[-1]:
         half, lane = s[tail].split(lane, factor=width)
@@ -105,7 +103,7 @@ def _blocks_of_channels(
     summed = blocks_summed(main)
     n, channel, *spatial = list(s[main].op.axis)
     vector, lane = s[main].split(channel, factor=lanes)
-    cpu_injective.register_loops(s, main, [n, *spatial[:-1], *sum_loops(s, main, summed)], [spatial[-1], vector], lane)
+    cpu_pairs.register_loops(s, main, [n, *spatial[:-1]], [spatial[-1], vector], lane, target, summed)
     prefetch_weights(s, main, outer, target, passes=main.shape[0])
 
 
@@ -148,7 +146,8 @@ def _vectors_over_channels(
     pixels = tail.shape[pixel] if pixel is not None else 1
     vectors = _vectors(accumulator, channel, lanes)
     is_ragged = channel == len(axes) - 1 and _shares_lines(tail, lanes, target)
-    tile, _ = choose_tile(pixels, vectors, Machine.of(target), depth=terms(accumulator), is_ragged=is_ragged)
+    steps, machine = cpu_pairs.steps(accumulator, target)
+    tile, _ = choose_tile(pixels, vectors, machine, depth=steps, is_ragged=is_ragged)
     outer, inside = s[tail].split(axes[channel], factor=tile.vectors * lanes)
     rest = [a for i, a in enumerate(axes) if i not in (channel, pixel)]
     order = [*rest[:1], outer, *rest[1:]]
@@ -172,8 +171,10 @@ def _vectors_over_channels(
         vector, lane = s[stage].split(own[channel], factor=lanes)
         inner = [*([own[pixel]] if pixel is not None else []), vector]
         others = [a for i, a in enumerate(own) if i not in (channel, pixel)]
-        rounds = sum_loops(s, stage, summed) if stage is accumulator else []
-        cpu_injective.register_loops(s, stage, [*others, *rounds], inner, lane)
+        if stage is accumulator:
+            cpu_pairs.register_loops(s, stage, others, inner, lane, target, summed)
+        else:
+            cpu_injective.register_loops(s, stage, others, inner, lane)
     prefetch_weights(s, accumulator, outer, target, passes=prod(a.extent for a in rest[:1]))
 
 

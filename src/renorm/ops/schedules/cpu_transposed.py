@@ -15,7 +15,7 @@ from math import prod
 
 from renorm import te
 from renorm.core.target import Target
-from renorm.ops.schedules import cpu_convolution, cpu_injective, cpu_matrix, products, structure, tiles
+from renorm.ops.schedules import cpu_convolution, cpu_injective, cpu_matrix, cpu_pairs, products, structure, tiles
 from renorm.topi import layout
 
 PANEL = 8192  # vectors of weights that stay in the second-level cache beside what else passes through it
@@ -114,7 +114,7 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
             axes = list(range(2 + len(phased), len(main.shape)))[-2:]
             s[accumulator].compute_at(s[main], cpu_matrix.tensorize(s, main, accumulator, weights, axes, 1, target)[-1])
             continue
-        _block(s, main, accumulator, tile, phased, rank, lanes if over_channels else 1)
+        _block(s, main, accumulator, tile, phased, rank, lanes if over_channels else 1, target)
 
 
 def _tile_of_pixels(lengths: tuple[int, int], channels: int, phases: int, lanes: int, registers: int) -> PhaseTile:
@@ -184,6 +184,7 @@ def _block(
     phased: Sequence[int],
     rank: int,
     lanes: int,
+    target: Target,
 ) -> None:
     """One product: its accumulators stay in registers over the reduction; phases that are not in one tile of registers
     follow one another. lanes: channels of a vector; 1 where vectors run over pixels."""
@@ -200,7 +201,8 @@ def _block(
         else:
             inner += [*positions[-2:-1], axes[1]]
             lane = positions[-1]
-        rounds = products.sum_loops(s, stage, products.blocks_summed(stage)) if stage is accumulator else []
-        cpu_injective.register_loops(s, stage, [*around, *rounds], inner, lane)
-        if stage is main:
+        if stage is accumulator:
+            cpu_pairs.register_loops(s, stage, around, inner, lane, target, products.blocks_summed(stage))
+        else:
+            cpu_injective.register_loops(s, stage, around, inner, lane)
             s[accumulator].compute_at(s[main], around[-1])

@@ -68,13 +68,12 @@ def is_pointwise(main: te.Tensor) -> bool:
 
 
 def register_tile(
-    shape: Sequence[int], groups: int, depth: int, lanes: int, target: Target, is_ragged: bool = False
+    shape: Sequence[int], groups: int, depth: int, lanes: int, machine: Machine, is_ragged: bool = False
 ) -> Tile:
     """The tile of registers of a result [N, C, *S] in blocks of channels, whose sums have `depth` terms. is_ragged:
     whether the last vectors may be fewer."""
     width = vector_lanes(shape[1], groups, lanes)
     most, vectors = None if width == lanes else tiles.MANY, -(-shape[1] // groups // width)
-    machine = Machine.of(target)
     return choose_tile(shape[-1], vectors, machine, depth=depth, most=most, is_ragged=is_ragged, is_cut=True)[0]
 
 
