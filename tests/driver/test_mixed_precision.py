@@ -24,6 +24,8 @@ from renorm.graph.ir import Graph, Value
 from renorm.graph.op import OpDef, Sample
 from renorm.passes import mixed_precision
 from renorm.passes.sensitivity import Sensitivity
+from renorm.runtime.cpu import missing_features
+from renorm.targets import find
 
 Array = np.ndarray[Any, Any]
 FLIPS = 4  # layers that such roundings count for
@@ -186,31 +188,87 @@ def test_an_artifact_runs_as_the_module_and_says_what_it_holds(tmp_path: Path) -
     assert "products run in float32" in narrow.report.arithmetic
 
 
-def test_products_run_on_a_matrix_unit() -> None:
-    """All but the first layer, the last one, and those whose channels do not fill a register."""
+def products(n: Any = 2, h: Any = 30, w: Any = 22, crops: bool = True) -> Graph:
+    """Products of all kinds, between a first layer of few channels and a last one. crops: also of a part of a plane,
+    for which an open one may be too small."""
     g = Graph("products")
-    rng = np.random.default_rng(0)
+    x = ops.relu(ops.conv(g.input("x", "float32", (n, 3, h, w)), normal(64, 3, 3, 3)))
+    x = ops.relu(ops.conv(x, normal(96, 64, 3, 3), pads=[2] * 4, dilations=(2, 2), name="padded"))
+    x = ops.relu(ops.conv(x, normal(64, 96, 1, 1), strides=(2, 2), name="strided"))
+    x = ops.add(x, ops.conv(x, normal(64, 64, 1, 1), name="pointwise"))
+    x = ops.relu(ops.conv(x, normal(64, 64, 1, 1), pads=(1, 0, 1, 1), name="bordered"))
+    if crops:
+        x = ops.slice(x, np.array([1, 1]), np.array([99, 99]), np.array([2, 3]))
+    x = ops.relu(ops.conv(x, normal(64, 64, 1, 1), name="cropped"))
+    x = ops.relu(ops.conv_transpose(x, normal(64, 32, 3, 3), strides=(2, 2), name="transposed"))
+    x = ops.transpose(ops.reshape(x, np.array([0, 32, -1])), perm=(0, 2, 1))
+    x = ops.relu(ops.matmul(x, normal(32, 48), name="rows"))
+    g.outputs = [ops.matmul(x, normal(48, 16), name="last")]
+    return g
 
-    def weight(*shape: int) -> Value:
-        return g.constant(rng.standard_normal(shape).astype(np.float32))
 
-    x = ops.relu(ops.conv(g.input("x", "float32", (2, 3, 30, 22)), weight(64, 3, 3, 3)))
-    x = ops.relu(ops.conv(x, weight(96, 64, 3, 3), pads=(1, 1, 1, 1), name="padded"))
-    x = ops.relu(ops.conv(x, weight(64, 96, 1, 1), strides=(2, 2), name="strided"))
-    x = ops.add(x, ops.conv(x, weight(64, 64, 1, 1), name="pointwise"))
-    x = ops.relu(ops.conv(x, weight(64, 64, 1, 1), pads=(1, 0, 1, 1), name="bordered"))
-    x = ops.slice(x, np.array([1, 1]), np.array([99, 99]), np.array([2, 3]))
-    x = ops.relu(ops.conv(x, weight(64, 64, 1, 1), name="cropped"))
-    x = ops.relu(ops.conv_transpose(x, weight(64, 32, 3, 3), strides=(2, 2), name="transposed"))
-    x = ops.transpose(ops.reshape(x, np.array([2, 32, -1])), perm=(0, 2, 1))
-    x = ops.relu(ops.matmul(x, weight(32, 48), name="rows"))
-    g.outputs = [ops.matmul(x, weight(48, 16), name="last")]
-    module = renorm.compile(g, precision="bfloat16", target="llvm -mcpu=sapphirerapids")
+PAIRS_HERE = "llvm -mcpu=cooperlake"  # others that multiply pairs can run what this one can
+
+
+def needs_pairs() -> None:
+    if missing := missing_features("x86_64", sorted(find(PAIRS_HERE).has or ())):
+        pytest.skip(f"no products of pairs without {', '.join(missing)}")
+
+
+@pytest.mark.parametrize(
+    ("cpu", "instruction", "said"),
+    [
+        ("sapphirerapids", "tdpbf16ps", "on the CPU's matrix unit"),
+        *((cpu, "vdpbf16ps", "in pairs, by vector instructions") for cpu in ("znver4", "znver5", "cooperlake")),
+    ],
+)
+def test_products_run_on_what_multiplies_bfloat16(cpu: str, instruction: str, said: str) -> None:
+    """All but the first layer, the last one, and those whose channels do not fill a register."""
+    module = renorm.compile(products(), precision="bfloat16", target=f"llvm -mcpu={cpu}")
     assert isinstance(module, CompiledModule)
-    found = {n for k in module.report.kernels if "tdpbf16ps" in module.kernel(k.name).asm for n in k.nodes}
+    found = {n for k in module.report.kernels if instruction in module.kernel(k.name).asm for n in k.nodes}
     assert found >= {"padded", "strided", "pointwise", "bordered", "cropped", "transposed", "rows"}
     assert "last" not in found
-    check(renorm.compile(g, precision="bfloat16"), g, rng.standard_normal((2, 3, 30, 22)).astype(np.float32))
+    assert said in module.report.arithmetic
+
+
+def test_products_on_this_machine() -> None:
+    module = renorm.compile(products(), precision="bfloat16")
+    assert isinstance(module, CompiledModule)
+    check(module, products(), np.random.default_rng(0).standard_normal((2, 3, 30, 22)).astype(np.float32))
+
+
+@pytest.mark.parametrize(("channels", "side", "fewer"), [(64, 28, True), (256, 7, False)])
+def test_pairs_are_weighed_against_algorithms_of_fewer_products(channels: int, side: int, fewer: bool) -> None:
+    g = Graph("convolutions")
+    x = ops.relu(ops.conv(g.input("x", "float32", (1, channels, side, side)), normal(channels, channels, 1, 1)))
+    x = ops.relu(ops.conv(x, normal(channels, channels, 3, 3), pads=[1] * 4))
+    g.outputs = [ops.conv(x, normal(8, channels, 1, 1))]
+    found = [
+        [k.name for k in renorm.compile(g, precision=p, target="llvm -mcpu=znver4").report.kernels]
+        for p in ("fast", "bfloat16")
+    ]
+    assert [any("winograd" in name for name in names) for names in found] == [True, fewer]
+
+
+@pytest.mark.parametrize("build", [products, encoder])
+def test_products_of_pairs(build: Any) -> None:
+    needs_pairs()
+    graph: Graph = build()
+    module = renorm.compile(graph, precision="bfloat16", target=PAIRS_HERE)
+    assert isinstance(module, CompiledModule)
+    assert any("vdpbf16ps" in module.kernel(k.name).asm for k in module.report.kernels)
+    check(module, graph, np.random.default_rng(0).standard_normal(extents(graph.inputs[0])).astype(np.float32))
+
+
+def test_products_of_pairs_of_open_extents() -> None:
+    needs_pairs()
+    graph = products(Sym("n"), Sym("h"), Sym("w"), crops=False)
+    module = renorm.compile(graph, precision="bfloat16", target=PAIRS_HERE)
+    assert isinstance(module, OpenModule)
+    assert sum("vdpbf16ps" in module.kernel(k.name).asm for k in module.report.kernels) >= 4
+    for shape in ((1, 3, 33, 31), (3, 3, 8, 17), (2, 3, 64, 9)):
+        check(module, graph, np.random.default_rng(0).standard_normal(shape).astype(np.float32))
 
 
 def test_other_precisions_hold_nothing_in_bfloat16() -> None:

@@ -20,9 +20,11 @@ from renorm.core.dims import is_static, static
 from renorm.core.dtypes import itemsize
 from renorm.core.target import Target
 from renorm.graph.ir import Graph, Node, Value
+from renorm.graph.layout import Layout
 from renorm.graph.rewrite import Match, Plan, Refusal, Rewrite
 from renorm.ops.conv import Conv
 from renorm.ops.conv_transpose import ConvTranspose
+from renorm.ops.schedules import cpu_pairs
 from renorm.ops.shared.filtering import has_points, points
 from renorm.ops.shared.tiled import Tiled
 from renorm.ops.shared.winograd_weight import TransformedWeight
@@ -30,7 +32,7 @@ from renorm.ops.winograd_conv import WinogradConv, WinogradConvTranspose
 from renorm.passes.affine import given
 from renorm.passes.context import Context
 from renorm.passes.convolution_cost import Convolution
-from renorm.passes.mixed_precision import multiplies
+from renorm.passes.mixed_precision import uses_matrix_unit
 from renorm.passes.rewriting import ApplyRules
 
 WORTH = 1.1  # estimated gain below which the direct convolution stays: it rounds less
@@ -96,7 +98,7 @@ class ConvTransposeToWinograd(_ByTiles):
 @dataclass(frozen=True)
 class ChooseAlgorithms:
     """conv(x, w, b) -> winograd_conv(x, w', b) where that is estimated to be faster; nothing for precision "exact", or
-    where the machine multiplies what memory holds in fewer digits
+    where a matrix unit multiplies what memory holds in fewer digits
 
     growth: bytes that transformed weights may add, as a share of the bytes of all constants. free: bytes that they may
     add to any network; Python with NumPy takes about twice as many.
@@ -108,8 +110,8 @@ class ChooseAlgorithms:
     def run(self, graph: Graph, context: Context) -> None:
         if context.precision == "exact" or context.target.machine_target.is_gpu:
             return
-        if multiplies(context.target, context.precision):  # as fast as tiles would be, which are transformed in float32
-            return
+        if uses_matrix_unit(context.target, context.precision):
+            return  # as fast as tiles would be, which are transformed in float32
         plan = self.plan(graph, context)
         rules = (ConvToWinograd(plan), ConvTransposeToWinograd(plan))
         ApplyRules(rules).run(graph, context)
@@ -121,7 +123,7 @@ class ChooseAlgorithms:
         left = max(self.free, self.growth * constants)
         target = context.target.machine_target
         may_change = [n for n in graph.nodes if _may_change(n) and not context.kept(n)]
-        choices = [_Choice(n, target, convolution_of(n, context)) for n in may_change]
+        choices = [_Choice(n, target, convolution_of(n, context), _speed(n, context)) for n in may_change]
         choices = [c for c in choices if c.costs]
         waiting = [(-c.density(), i) for i, c in enumerate(choices) if c.better()]
         heapify(waiting)
@@ -166,11 +168,13 @@ def _costs(
 
 @dataclass
 class _Choice:
-    """The algorithm chosen so far for one convolution. refused: ways whose weights do not fit."""
+    """The algorithm chosen so far for one convolution. speed: how many times as fast as in float32 its sums are made as
+    they are defined. refused: ways whose weights do not fit."""
 
     node: Node
     target: Target
     convolution: Convolution
+    speed: float = 1.0
     way: Way | None = None
     refused: set[Way] = field(default_factory=set[Way])
 
@@ -180,7 +184,8 @@ class _Choice:
         assert w is not None
         op, spatial, kernel = self.node.op, self.convolution.x[2:], static(w.shape[2:])
         assert isinstance(op, (Conv, ConvTranspose))
-        self.direct, self.planes, self.costs = _costs(op, spatial, kernel, self.convolution, self.target)
+        direct, self.planes, self.costs = _costs(op, spatial, kernel, self.convolution, self.target)
+        self.direct = direct / self.speed
         free = [way for way in self.costs if way.transforms_weights]
         if free:
             least = min(free, key=lambda way: self.costs[way])
@@ -222,6 +227,18 @@ class _Choice:
                 f"transformed, its weights would be too large, though it is estimated to be {times:.2f} times as fast"
             )
         return f"by Winograd's tiles it is estimated to be {times:.2f} times as fast at most"
+
+
+def _speed(node: Node, context: Context) -> float:
+    """Return how many times as fast as in float32 the sums of a convolution are made as they are defined: in pairs of
+    bfloat16 two terms at a time, of what another kernel makes in blocks of channels."""
+    target, x = context.target.machine_target, node.inputs[0]
+    if context.precision != "bfloat16" or x is None or x.producer is None:
+        return 1.0
+    lanes = target.lanes(4)
+    data = Layout(1, lanes, context.precision)
+    is_blocked = data.refuses(x.shape) is None and data.refuses(node.output.shape) is None
+    return 2.0 if is_blocked and cpu_pairs.pairs_of(node, 1, data, target) else 1.0
 
 
 def tiles(kernel: tuple[int, ...], strides: tuple[int, ...]) -> list[tuple[int, int]]:
