@@ -12,6 +12,7 @@ from renorm.codegen.llvm.memory import NONTEMPORAL, Storage
 from renorm.codegen.llvm.pairs import Pairs
 from renorm.codegen.llvm.ssa import I8, I64, PTR, Function, Value, constant, weights_of
 from renorm.codegen.llvm.subtarget import subtarget
+from renorm.codegen.llvm.turned import Turns
 from renorm.codegen.phases import Phase
 from renorm.core import dtypes
 from renorm.core.errors import InternalError, InvalidLoops
@@ -120,6 +121,9 @@ class _PhaseEmitter:
         self.x = Expressions(self.f, propagates=target.machine == "aarch64")
         self._matrices = Matrices(self.f, self.x) if target.has_tiles else None
         self._pairs = Pairs(self.f, self.x) if target.has_pairs else None
+        self._turns = Turns(self.f, self.x) if target.has_tiles else None
+        # scratch in bfloat16 is there for matrix units, to which subnormal numbers are 0
+        self._loses_subnormals = target.has_tiles and target.has_pairs
         self._arguments = arguments
         self._scratch = scratch
         self._stride = stride
@@ -236,7 +240,7 @@ class _PhaseEmitter:
                 f"kernel {self._kernel.name}: loop {s.var.name} is bound to {s.kind}, which a CPU does not have",
                 do='use target="cuda", or a schedule without bind',
             )
-        units = (self._matrices, self._pairs) if s.kind == "tensorized" else ()
+        units = (self._matrices, self._pairs, self._turns) if s.kind == "tensorized" else ()
         if any(unit is not None and unit.emit(s) for unit in units):
             return
         indices = self.x.indices
@@ -292,11 +296,11 @@ class _PhaseEmitter:
         if buffer in self._scratch:
             pointer = self.f.offset(self._scratch_base, I8.element, self._number(self._scratch[buffer]))
             size = None if isinstance(buffer.size, Expr) else buffer.size
-            return Storage(pointer, buffer.dtype, size, is_private=False)
+            return Storage(pointer, buffer.dtype, size, False, self._loses_subnormals)
         assert not isinstance(buffer.size, Expr)  # what is on the stack has bytes
         element = types.memory_type(buffer.dtype).element
         pointer = self.f.allocate(element, max(1, buffer.size), ALIGNMENT)
-        return Storage(pointer, buffer.dtype, buffer.size, is_private=True)
+        return Storage(pointer, buffer.dtype, buffer.size, True, self._loses_subnormals)
 
 
 def _buffers(phase: Phase) -> set[object]:

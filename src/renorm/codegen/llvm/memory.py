@@ -25,12 +25,13 @@ NONTEMPORAL = 1  # number of the metadata node that LLVM's hint wants (codegen.l
 @dataclass(frozen=True, slots=True)
 class Storage:
     """Where a buffer of `size` elements lives; None, of an open number, but one at least. is_private: on the stack of
-    one call, where no other thread sees it."""
+    one call, where no other thread sees it. loses_subnormals: as `types.to_memory` has it."""
 
     pointer: Value
     dtype: str
     size: int | None
     is_private: bool
+    loses_subnormals: bool = False
 
     @property
     def element(self) -> str:
@@ -234,7 +235,7 @@ class Memory:
                 return
             mask = None
         lanes = index.lanes
-        raw = types.to_memory(self._f, self._f.splat(value, lanes), place.dtype)
+        raw = types.to_memory(self._f, self._f.splat(value, lanes), place.dtype, place.loses_subnormals)
         self.forget([place])
         if lanes == 1:
             form = self._indices.linear(index)

@@ -11,6 +11,7 @@ from renorm.codegen.llvm.ssa import Function, Type, Value, constant, vector
 from renorm.core import dtypes
 
 _REGISTER = {"float64": "double", "float32": "float", "float16": "float", "bfloat16": "float", "bool": "i1"}
+ROUNDED = 16  # lanes that the instruction rounds
 _MEMORY = {"float64": "double", "float32": "float", "float16": "i16", "bfloat16": "i16", "bool": "i8"}
 
 
@@ -41,10 +42,14 @@ def from_memory(f: Function, raw: Value, dtype: str) -> Value:
             return raw
 
 
-def to_memory(f: Function, value: Value, dtype: str) -> Value:
+def to_memory(f: Function, value: Value, dtype: str, loses_subnormals: bool = False) -> Value:
+    """loses_subnormals: whether what is subnormal may become 0, for the sake of an instruction of AVX-512."""
     match dtype:
         case "float16":
             return f.convert("bitcast", f.convert("fptrunc", value, "half"), "i16")
+        case "bfloat16" if loses_subnormals and value.type.lanes == ROUNDED:
+            call = f"call <{ROUNDED} x bfloat> @llvm.x86.avx512bf16.cvtneps2bf16.512({value.typed})"
+            return f.convert("bitcast", f.pure(call, vector("bfloat", ROUNDED), value), "i16")
         case "bfloat16":
             bits = f.convert("bitcast", value, "i32")
             t = bits.type
