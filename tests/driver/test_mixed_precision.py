@@ -271,6 +271,54 @@ def test_products_of_pairs_of_open_extents() -> None:
         check(module, graph, np.random.default_rng(0).standard_normal(shape).astype(np.float32))
 
 
+def attending(tokens: Any = 51, rows: Any = None, held: int = 32, past: int = 0, is_kept: bool = False) -> Graph:
+    """Two heads of `held`, of as many queries as rows, or tokens, with a mask or the keys of earlier tokens, which may
+    be kept for later ones."""
+    g = Graph("attending")
+    y = ops.layer_norm(g.input("x", "float32", (1, tokens, 64)), normal(64), normal(64))
+    heads = np.array([0, 0, 2, held])
+    q, k, v = (
+        ops.transpose(ops.reshape(ops.matmul(y, 4 * normal(64, 2 * held) * s), heads), perm=(0, 2, 1, 3))
+        for s in (1.0, 0.5, 2.0)
+    )
+    if rows is not None:
+        q = ops.slice(q, np.array([0]), np.array([rows]), np.array([2]))
+    if past:
+        k = ops.concat([g.input("past", "float32", (1, 2, past, held)), k], axis=2)
+        v = ops.concat([g.input("values", "float32", (1, 2, past, held)), v], axis=2)
+    mask = None if past or not isinstance(tokens, int) else np.log(np.arange(1, tokens + 1)).astype(np.float32)
+    y = ops.attention(q, k, v, *([] if mask is None else [mask]), scale=held**-0.5, name="attention")
+    y = ops.reshape(ops.transpose(y, perm=(0, 2, 1, 3)), np.array([0, 0, 2 * held]))
+    g.outputs = [ops.matmul(ops.relu(ops.matmul(y, normal(2 * held, 64))), normal(64, 16)), *([k, v] * is_kept)]
+    return g
+
+
+def multiplied(graph: Graph, target: str = "llvm -mcpu=sapphirerapids") -> str | None:
+    module = renorm.compile(graph, precision="bfloat16", target=target)
+    (node,) = (n for n in module.graph.nodes if n.op.name == "attention")
+    return node.op.values["multiplied_as"]
+
+
+@pytest.mark.usefixtures("small_values_count")
+def test_attention_multiplies_what_is_held_in_bfloat16() -> None:
+    """Where the machine does: the graph says that weights are rounded, and the interpreter rounds them."""
+    graph = attending()
+    assert multiplied(graph) == "bfloat16"
+    assert multiplied(graph, "llvm -mcpu=haswell") is None
+    assert multiplied(attending(past=40)) == "bfloat16"
+    module = renorm.compile(graph, precision="bfloat16")
+    assert isinstance(module, CompiledModule)
+    check(module, graph, np.random.default_rng(0).standard_normal((1, 51, 64)).astype(np.float32))
+
+
+@pytest.mark.usefixtures("small_values_count")
+@pytest.mark.parametrize(
+    "given", [{"tokens": 47}, {"rows": 15}, {"held": 24}, {"past": 40, "is_kept": True}, {"tokens": Sym("n")}], ids=str
+)
+def test_attention_stays_float32_where_registers_are_not_full_or_an_operand_is(given: dict[str, Any]) -> None:
+    assert multiplied(attending(**given)) is None
+
+
 def test_other_precisions_hold_nothing_in_bfloat16() -> None:
     for precision in ("fast", "exact"):
         module = renorm.compile(mixed(), precision=precision)

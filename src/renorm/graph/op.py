@@ -295,6 +295,11 @@ class OpDef:
         of a sentence; None where it need not."""
         return None
 
+    def rounded(self, node: Node, dtype: str) -> OpDef | None:
+        """Return this op where whatever it multiplies is rounded to a dtype, which memory holds its operands in and the
+        machine multiplies; None where it multiplies in float32 all the same."""
+        return None
+
     def demands(self, node: Node) -> Sequence[Demand]:
         """Return what a node of this op demands of the data of its operands."""
         return ()

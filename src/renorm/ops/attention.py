@@ -12,12 +12,14 @@ from renorm.core.dims import Dim, take
 from renorm.core.dtypes import FLOATS
 from renorm.core.errors import OperandError
 from renorm.core.shapes import spreads
-from renorm.graph.attributes import Bool, Float
+from renorm.graph.attributes import Bool, Float, Type
 from renorm.graph.ir import Node, Value
 from renorm.graph.op import REDUCTION, OnnxNode, OpDef, Reject, Sample
 from renorm.graph.types import Operand, bf16, boolean, f16, f32, f64
 from renorm.ops.shared import builders
-from renorm.ops.shared.attending import attended
+from renorm.ops.shared.attending import Weighing, attended
+from renorm.ops.shared.attending_in_pairs import attended_in_pairs, pays, suits
+from renorm.ops.shared.precision import rounded
 from renorm.ops.shared.reshaping import reshaped
 
 _READ = ("scale", "q_num_heads", "kv_num_heads", "is_causal", "softmax_precision")
@@ -42,6 +44,9 @@ class Attention(OpDef):
     Axes before the last two are those of q. Of the last one of them, the heads, k and v may have a part, of which each
     serves as many heads side by side; of others 1. The mask broadcasts. Without keys y is 0. nan_is_zero: weights that
     are no numbers, as those of a query that takes no key, are 0; empty_is_zero: only those of such a query.
+
+    multiplied_as: a dtype that q, k, v and the exponentials of scores, less the greatest one, are rounded to; w are
+    these exponentials over their sum.
     """
 
     signature = "q: T[...], k: T[...], v: T[...], mask?: M[...] -> y: T[...]"
@@ -55,6 +60,7 @@ class Attention(OpDef):
     masked = Float(-math.inf)
     nan_is_zero = Bool(False)
     empty_is_zero = Bool(False)
+    multiplied_as = Type(None)
     onnx = {"Attention": 23}
 
     def wants_digits(self, index: int) -> str | None:
@@ -80,6 +86,10 @@ class Attention(OpDef):
         scores = (*q.shape[:-1], k.shape[-2])
         if mask is not None and not spreads(mask.shape, scores):
             raise OperandError(f"{what}: mask {mask} does not broadcast to scores {list(scores)}")
+        if self.multiplied_as is not None and not suits(q.shape, k.shape, v.shape):
+            raise OperandError(
+                f"{what}: {self.multiplied_as} is multiplied where 16 rows and columns of each are known at least"
+            )
         return (*q.shape[:-1], v.shape[-1])
 
     def read_once(self, node: Node) -> Value | None:
@@ -125,20 +135,26 @@ class Attention(OpDef):
 
     def to_onnx(self, node: Node, opset: int) -> tuple[str, dict[str, Any], list[Any]] | None:
         says = opset >= 23 and node.output.rank == 4 and self.empty_is_zero and not self.nan_is_zero
-        is_plain = self.weight == 1 and self.masked == -math.inf
+        is_plain = self.weight == 1 and self.masked == -math.inf and self.multiplied_as is None
         return ("Attention", {"scale": self.scale}, list(node.inputs)) if says and is_plain else None
 
+    def rounded(self, node: Node, dtype: str) -> OpDef | None:
+        q, k, v = (x.shape for x in node.inputs[:3] if x is not None)
+        return self.with_attributes(multiplied_as=dtype) if pays(q, k, v) else None
+
     def compute(self, q: te.Tensor, k: te.Tensor, v: te.Tensor, mask: te.Tensor | None) -> te.Tensor:
-        return attended(q, k, v, mask, **self.values)
+        return (attended_in_pairs if self.multiplied_as else attended)(q, k, v, Weighing(mask, **self.values))
 
     def reference(self, q: Any, k: Any, v: Any, mask: Any) -> Any:
         each = q.shape[-3] // k.shape[-3] if q.ndim > 2 and k.shape[-3] else 1
         k, v = (np.repeat(t, each, -3) if q.ndim > 2 else t for t in (k, v))
+        q, k, v = (rounded(t, self.multiplied_as) for t in (q, k, v))
         scores = (self.scale * (q @ k.swapaxes(-1, -2))).astype(np.longdouble)
         if mask is not None:
             scores = np.where(mask, scores, self.masked) if mask.dtype == bool else scores + self.weight * mask
         most = np.max(scores, -1, keepdims=True, initial=-np.inf)
         powers = np.exp(scores - (np.where(np.isneginf(most), 0, most) if self.empty_is_zero else most))
+        powers = rounded(powers, self.multiplied_as)
         total = powers.sum(-1, keepdims=True)
         weights = powers / np.where(total == 0, 1, total)
         return (np.where(np.isnan(weights), 0, weights) if self.nan_is_zero else weights).astype(np.float64) @ v
@@ -167,6 +183,7 @@ class Attention(OpDef):
         Sample(f64[2, 9, 3], f64[2, 5, 3], f64[2, 5, 3]),
         Sample(f16[2, 9, 30], f16[2, 40, 30], f16[2, 40, 30], f16[9, 40], scale=0.2),
         Sample(bf16[2, 3, 30], bf16[2, 40, 30], bf16[2, 40, 30]),
+        Sample(bf16[1, 4, 19, 32], bf16[1, 2, 37, 32], bf16[1, 2, 37, 40], bf16[19, 37], multiplied_as="bfloat16"),
     ]
     rejects = [
         Reject(f32[5, 4], f32[7, 3], f32[7, 2], because="differ: 4 and 3"),
@@ -174,5 +191,8 @@ class Attention(OpDef):
         Reject(f32[5, 4], f32[1, 7, 4], f32[7, 2], because="as many axes"),
         Reject(f32[6, 5, 4], f32[4, 7, 4], f32[4, 7, 2], because="4 heads of keys for 6"),
         Reject(f32[5, 4], f32[7, 4], f32[7, 2], f32[5, 6], because="does not broadcast to scores [5, 7]"),
+        Reject(
+            f32[5, 4], f32[7, 4], f32[7, 2], because="16 rows and columns of each are known", multiplied_as="bfloat16"
+        ),
         Reject(f32[5, 4], f64[7, 4], f32[7, 2], because="k is float64 but q is float32"),
     ]

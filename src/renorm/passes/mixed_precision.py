@@ -49,6 +49,8 @@ class ChoosePrecision:
             record = PrecisionRecord(v.name, node, v.held_dtype, prod(context.typical(v.shape)), reason)
             context.precisions.append(record)
         _round_weights(graph)
+        if uses_matrix_unit(context.target, context.precision):
+            _round_data(graph, context.precision)
 
 
 def multiplies(target: Target, precision: str) -> bool:
@@ -70,9 +72,10 @@ def arithmetic(context: Context) -> str:
         is_unit = uses_matrix_unit(context.target, context.precision)
         how = "on the CPU's matrix unit" if is_unit else "in pairs, by vector instructions"
         where = "its registers" if is_unit else "vector registers and no algorithm of fewer products is faster"
+        attending = ", and those of attention, whose weights are rounded," if is_unit else ""
         return (
-            f"products of {context.precision} with constant weights {how}, summed in float32, where channels fill "
-            f"{where}; others in float32"
+            f"products of {context.precision} with constant weights{attending} {how}, summed in float32, "
+            f"where channels fill {where}; others in float32"
         )
     reason = "for want of instructions that multiply it faster"
     return f"memory holds {context.precision}; {reason}, products run in float32"
@@ -216,6 +219,26 @@ def _before(v: Value, group: Group) -> list[Value]:
             if v.producer in group.nodes:
                 waiting += [u for u in v.producer.inputs if u is not None]
     return list(found)
+
+
+def _round_data(graph: Graph, dtype: str) -> None:
+    """Have ops that multiply data with data round what they multiply, where memory holds these in fewer digits."""
+    for group in graph.groups:
+        for node in group.nodes:
+            op = node.op.rounded(node, dtype)
+            if op is not None and _is_held(node, group, dtype):
+                node.op = op
+
+
+def _is_held(node: Node, group: Group, dtype: str) -> bool:
+    """Return whether memory holds in a dtype all floats that a node reads, but those whose digits it wants."""
+    for i, v in enumerate(node.inputs):
+        if v is None or not dtypes.is_float(v.dtype) or node.op.wants_digits(i):
+            continue
+        read = [u for u in _before(v, group) if u.producer not in group.nodes and dtypes.is_float(u.dtype)]
+        if v.is_constant or any(u.held_dtype != dtype for u in read):
+            return False
+    return True
 
 
 def _round_weights(graph: Graph) -> None:

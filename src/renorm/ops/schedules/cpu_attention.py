@@ -22,7 +22,7 @@ from renorm.core.dtypes import itemsize
 from renorm.core.machine import Machine
 from renorm.core.target import Target
 from renorm.expr.nodes import Binary, Var
-from renorm.ops.schedules import cpu_injective, cpu_reduction, structure
+from renorm.ops.schedules import cpu_attention_tiles, cpu_injective, cpu_reduction, structure
 from renorm.ops.schedules.tiles import MANY, choose_tile
 from renorm.ops.shared.tags import DOTS, KEYS, MIXED, POWERS, QUERIES, SCORES, VALUES
 from renorm.te.tensor import source_of
@@ -41,10 +41,14 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
     per_query = [t for t in chain if structure.is_statistic(t) or _is_of_queries(t)]
     cpu_injective.inline(s, outs, keep=[*found.values(), *per_query])
     out = outs[0]
-    axes = _axes(s, out, found[MIXED]) if len(outs) == 1 else None
+    mixed, is_paired = found[MIXED], found[MIXED].op.attrs.get("in_pairs", False)
+    axes = _axes(s, out, mixed) if len(outs) == 1 and (target.has_tiles or not is_paired) else None
     if axes is None or any(0 in t.shape for t in chain):
         for t in (u for u in chain if not s[u].is_inline):
             cpu_reduction.nest(s, t, target)
+        return
+    if is_paired:
+        cpu_attention_tiles.schedule(s, out, axes, found, per_query, target)
         return
     own = _Attention(s, out, axes, found, per_query, target)
     if found[MIXED].op.attrs["is_few"]:
@@ -66,7 +70,7 @@ def _axes(s: te.Schedule, out: te.Tensor, mixed: te.Tensor) -> list[te.IterVar] 
     own = list(s[out].op.axis)
     joint = found[0].indices[-1]
     if isinstance(joint, Binary) and joint.op == "%" and joint.a is own[-1].var:
-        own[-1:] = s[out].split(own[-1], factor=mixed.shape[-1])
+        own[-1:] = s[out].split(own[-1], factor=mixed.op.attrs.get("width", mixed.shape[-1]))
     named: list[te.IterVar | None] = []
     for index in found[0].indices:
         match index:

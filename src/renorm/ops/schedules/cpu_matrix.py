@@ -44,14 +44,14 @@ def panels(axis: int, summed: int, channels: int, block: int, target: Target, ta
         or channels < FEWEST
         or channels % 2
         or block % 2
-        or max(_depth(block, unit), _depth(block * taps, unit)) < FEWEST
+        or max(terms_at_once(block, unit), terms_at_once(block * taps, unit)) < FEWEST
     ):
         return None
-    pairs = block // 2 if block * taps < unit.depth or taps > 1 else _depth(block, unit) // 2
+    pairs = block // 2 if block * taps < unit.depth or taps > 1 else terms_at_once(block, unit) // 2
     return Blocking(((summed, pairs), (axis, min(channels, unit.side * unit.columns)), (summed, 2)), axis, "bfloat16")
 
 
-def _depth(terms: int, unit: MatrixUnit) -> int:
+def terms_at_once(terms: int, unit: MatrixUnit) -> int:
     """Return how many of so many terms, side by side, one instruction sums: an even number that divides them; 0 where
     there is none."""
     return next((d for d in range(unit.depth, 0, -2) if terms % d == 0), 0)
@@ -203,12 +203,12 @@ def _sums(s: te.Schedule, t: te.Tensor, block: int, unit: MatrixUnit) -> tuple[l
     """The loops of a sum, outermost first, and that over the terms of one instruction. Taps of a row and channels are
     one loop where they lie side by side and fill an instruction better. block: channels side by side in weights."""
     channels, *taps = list(s[t].op.reduce_axis)  # channels come first in each sum
-    row, depth = taps[-1].extent if taps else 1, _depth(block, unit)
+    row, depth = taps[-1].extent if taps else 1, terms_at_once(block, unit)
     lie_together = t.op.tag == "conv" and channels.extent == block and t.op.attrs["dilations"][-1] == 1
-    if lie_together and row > 1 and _depth(block * row, unit) > depth:
+    if lie_together and row > 1 and terms_at_once(block * row, unit) > depth:
         s[t].reorder(*taps, channels)
         *taps, channels = *taps[:-1], s[t].fuse(taps[-1], channels)
-        rounds, inner = s[t].split(channels, factor=_depth(block * row, unit))
+        rounds, inner = s[t].split(channels, factor=terms_at_once(block * row, unit))
         return [*taps, rounds], inner
     outer, inner = s[t].split(channels, factor=block)
     if depth < block:

@@ -10,7 +10,8 @@ where queries are few, rows lie side by side instead.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from renorm import te
@@ -24,29 +25,65 @@ FEW = 4  # queries that have no vectors of their own: these run along keys and a
 LINE = 16  # elements that the rows of values are filled up to, for vectors to be whole
 
 
-def _served(whole: Any, part: Any) -> Callable[[Any], Any]:
+def served_by(whole: Any, part: Any) -> Callable[[Any], Any]:
     """Return which index of `part` serves one of `whole`."""
     if same_extent(whole, part):
         return lambda i: i
     return (lambda i: 0) if same_extent(part, 1) else lambda i: i // (whole // part)
 
 
-def attended(
-    q: te.Tensor,
-    k: te.Tensor,
-    v: te.Tensor,
-    mask: te.Tensor | None,
-    *,
-    scale: float,
-    weight: float,
-    masked: float,
-    nan_is_zero: bool,
-    empty_is_zero: bool,
-) -> te.Tensor:
+@dataclass(frozen=True)
+class Weighing:
+    """How scores become weights; attributes are those of ops.attention."""
+
+    mask: te.Tensor | None
+    scale: float
+    weight: float
+    masked: float
+    nan_is_zero: bool
+    empty_is_zero: bool
+    multiplied_as: str | None
+
+    def score(self, e: Any, index: Sequence[Any]) -> Any:
+        """A score, given the product of a query and a key; index: as in a table of rows of scores."""
+        mask = self.mask
+        if mask is None:
+            return e
+        if mask.dtype != "bool":
+            added = spread(mask, index).astype(e.dtype)
+            return e + (added if self.weight == 1 else added * self.weight)
+        return te.if_then_else(spread(mask, index), e, te.const(self.masked, e.dtype))
+
+    def greatest(self, most: te.Tensor) -> te.Tensor:
+        """What is subtracted from scores, given the greatest one of each query."""
+        if not self.empty_is_zero:
+            return most
+        lowest, nothing = te.const(-math.inf, most.dtype), te.const(0.0, most.dtype)
+        return statistic(most.shape, lambda *i: te.select(most[i].equal(lowest), nothing, most[i]), "greatest")
+
+    def inverse(self, total: te.Tensor) -> te.Tensor:
+        """What sums of values are multiplied by, given the sums of powers. Of keys that there are the greatest has the
+        weight 1, so that 0 is the sum of none."""
+        one, nothing = te.const(1.0, total.dtype), te.const(0.0, total.dtype)
+
+        def share(*i: Any) -> Any:
+            found = te.select(total[i].equal(0), one, one / total[i])
+            return te.select(total[i].equal(total[i]), found, nothing) if self.nan_is_zero else found
+
+        return statistic(total.shape, share, "inverse")
+
+    def mixture(self, sums: Any, part: Any, dtype: str) -> Any:
+        """An element of the result, given the sum of values and the inverse of its query."""
+        y = sums * part
+        y = te.select(part.equal(0), te.const(0.0, y.dtype), y) if self.nan_is_zero else y
+        return y.astype(dtype)
+
+
+def attended(q: te.Tensor, k: te.Tensor, v: te.Tensor, weighing: Weighing) -> te.Tensor:
     """Return the mixture of values for each query; the formula is that of ops.attention."""
     *lead, rows, held = q.shape
     keys, width, first = k.shape[-2], v.shape[-1], len(lead)
-    served = [_served(whole, part) for whole, part in zip(lead, k.shape)]
+    served = [served_by(whole, part) for whole, part in zip(lead, k.shape)]
     is_few = isinstance(rows, int) and rows <= FEW
 
     def table(extent: Any, formula: Any, name: str, tag: str) -> te.Tensor:
@@ -65,15 +102,6 @@ def attended(
     def key(b: Any) -> list[Any]:
         return [index(i) for index, i in zip(served, b)]
 
-    def score(b: Any, i: Any, j: Any) -> Any:
-        e = at(dots, b, i, j)
-        if mask is None:
-            return e
-        if mask.dtype != "bool":
-            added = spread(mask, (*b, i, j)).astype(e.dtype)
-            return e + (added if weight == 1 else added * weight)
-        return te.if_then_else(spread(mask, (*b, i, j)), e, te.const(masked, e.dtype))
-
     def along_keys() -> te.IterVar:
         return te.reduce_axis((0, keys), name="j")
 
@@ -86,7 +114,7 @@ def attended(
         return te.if_then_else(i[-1] < width, e, te.const(0.0, e.dtype)) if ragged else e
 
     values = te.compute(filled, value, name="values", tag=VALUES, attrs={"is_filled": bool(ragged)})
-    queries = table(held, lambda b, i, d: wide(q[(*b, i, d)]) * scale, "queries", QUERIES)
+    queries = table(held, lambda b, i, d: wide(q[(*b, i, d)]) * weighing.scale, "queries", QUERIES)
     d, j, k1, k2 = te.reduce_axis((0, held), name="d"), *(along_keys() for _ in range(3))
     dots = table(
         keys,
@@ -94,32 +122,17 @@ def attended(
         "dots",
         DOTS,
     )
-    scores = table(keys, score, "scores", SCORES)
+    scores = table(keys, lambda b, i, j: weighing.score(at(dots, b, i, j), (*b, i, j)), "scores", SCORES)
     per_query = (*lead, rows)
     most = te.compute(
         per_query, lambda *i: te.max(at(scores, i[:-1], i[-1], j), axis=j), name="most", tag=tag.COMM_REDUCE
     )
-    if empty_is_zero:
-        greatest, lowest, nothing = most, te.const(-math.inf, most.dtype), te.const(0.0, most.dtype)
-        most = statistic(per_query, lambda *i: te.select(greatest[i].equal(lowest), nothing, greatest[i]), "greatest")
+    most = weighing.greatest(most)
     powers = table(keys, lambda b, i, j: te.exp(at(scores, b, i, j) - most[(*b, i)]), "powers", POWERS)
     total = te.compute(
         per_query, lambda *i: te.sum(at(powers, i[:-1], i[-1], k1), axis=k1), name="total", tag=tag.COMM_REDUCE
     )
-    one = te.const(1.0, total.dtype)
-
-    def share(*i: Any) -> Any:
-        """Of keys that there are the greatest has the weight 1, so that 0 is the sum of none."""
-        found = te.select(total[i].equal(0), one, one / total[i])
-        return te.select(total[i].equal(total[i]), found, te.const(0.0, total.dtype)) if nan_is_zero else found
-
-    def mixture(*i: Any) -> Any:
-        part = inverse[i[:-1]]
-        y = mixed[i] * part
-        y = te.select(part.equal(0), te.const(0.0, y.dtype), y) if nan_is_zero else y
-        return y.astype(q.dtype)
-
-    inverse = statistic(per_query, share, "inverse")
+    inverse = weighing.inverse(total)
     mixed = te.compute(
         (*per_query, width),
         lambda *i: te.sum(at(powers, i[:first], i[first], k2) * values[(*key(i[:first]), k2, i[-1])], axis=k2),
@@ -127,4 +140,9 @@ def attended(
         tag=MIXED,
         attrs={"is_few": is_few},
     )
-    return te.compute(mixed.shape, mixture, name="attention", tag=tag.BROADCAST)
+    return te.compute(
+        mixed.shape,
+        lambda *i: weighing.mixture(mixed[i], inverse[i[:-1]], q.dtype),
+        name="attention",
+        tag=tag.BROADCAST,
+    )

@@ -6,8 +6,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from renorm import te
-from renorm.core.dtypes import compute_dtype
+from renorm.core.dtypes import compute_dtype, numpy_dtype
 from renorm.expr.extents import same_extent
 from renorm.te import tag
 
@@ -15,6 +17,11 @@ from renorm.te import tag
 def wide(e: Any) -> Any:
     """A scalar expression in the dtype that arithmetic of its dtype runs in."""
     return e.astype(compute_dtype(e.dtype))
+
+
+def rounded(x: np.ndarray[Any, Any], dtype: str | None) -> np.ndarray[Any, Any]:
+    """An array of float64 whose numbers a dtype has; None: all of them."""
+    return x if dtype is None else x.astype(np.float32).astype(numpy_dtype(dtype)).astype(np.float64)
 
 
 def add_channels(t: te.Tensor, b: te.Tensor | None, axis: int = 1) -> te.Tensor:
