@@ -14,9 +14,9 @@ import numpy as np
 
 from renorm.cli import output
 from renorm.core import limits
+from renorm.core.dtypes import PRECISIONS
 from renorm.core.stated import split_shape
 from renorm.errors import InvalidInput
-from renorm.passes.context import PRECISIONS
 
 
 class Shape(click.ParamType):  # pyright: ignore[reportMissingTypeArgument]  # generic in new versions of click only

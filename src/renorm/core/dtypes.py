@@ -38,6 +38,8 @@ BY_SHORT = {d.short: d for d in _TABLE}
 ALIASES = {"float": "float32", "int": "int32", "uint": "uint32"}  # as TVM reads them
 _BY_SPELLING = BY_SHORT | BY_NAME | {alias: BY_NAME[name] for alias, name in ALIASES.items()}
 
+PRECISIONS = ("fast", "exact", "bfloat16")
+"""How a network of float32 may be computed, as `renorm.compile` takes it."""
 FLOATS = ("float32", "float64", "float16", "bfloat16")
 INTS = ("int32", "int64", "int8", "int16", "uint8", "uint16", "uint32", "uint64")
 NUMBERS = FLOATS + INTS

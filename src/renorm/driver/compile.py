@@ -16,6 +16,7 @@ from renorm import targets
 from renorm.core import system
 from renorm.core.collector import collection_put_off
 from renorm.core.dims import Sym, format_facts, is_static, symbols_of
+from renorm.core.dtypes import PRECISIONS
 from renorm.core.errors import (
     InvalidArtifact,
     InvalidExpression,
@@ -50,7 +51,7 @@ from renorm.graph.ir import Graph, Group
 from renorm.ops.identity import Identity
 from renorm.passes import pipeline
 from renorm.passes.aliasing import alias_values
-from renorm.passes.context import PRECISIONS, check_keep
+from renorm.passes.context import check_keep
 from renorm.runtime.checks import Check
 from renorm.runtime.openmp import ParallelRegion
 from renorm.runtime.report import KernelRecord, Report

@@ -15,8 +15,6 @@ from renorm.graph.rewrite import Log, Probe
 from renorm.graph.typical import typical_shape
 from renorm.runtime.report import NearNorm, PrecisionRecord
 
-PRECISIONS = ("fast", "exact", "bfloat16")
-
 
 class Pass(Protocol):
     """A pass is a frozen dataclass; the first line of its docstring states its algebra."""
