@@ -86,9 +86,10 @@ class _Partition:
         extent = scope.simplifier()(Binary("-", high, low))
         # decided conditions go away here, so that the loops within see what is left
         part = simplify_stmt(For(var, low, extent, s.kind, body), scope)
-        # its own conditions are settled, those of the loops within are not; one of these is in its place if it is short
-        is_own = isinstance(part, For) and part.var is var
-        return self._inside(part, scope) if is_own else self.visit(part, scope)
+        # its own conditions are settled, those of loops within are not; one of these is in its place if it is short:
+        # Winograd's transforms take 5 % longer where that is cut too, tiles of an instruction must be
+        is_settled = isinstance(part, For) and (part.var is var or not _is_tensorized(part))
+        return self._inside(part, scope) if is_settled else self.visit(part, scope)
 
     def _versions(self, s: For, scope: Scope) -> Stmt:
         """The body of a parallel loop, in versions for values of its variable x and of what conditions ask of x."""
@@ -222,7 +223,8 @@ def _long_sums(s: Stmt, is_repeated: bool = False) -> Iterator[Stmt]:
 def _cuts(loop: For, x: Expr, scope: Scope) -> Iterator[Expr]:
     """Values of x, the loop's variable or a remainder of it, from which on some condition always holds, or never. Open
     ones are left out where the condition costs little beside what depends on it."""
-    intervals, known = Intervals(scope.inside(loop).throughout(loop.body)), scope.intervals()
+    intervals = Intervals(scope.inside(loop).throughout(loop.body))
+    known = scope.intervals() if _is_tensorized(loop) else intervals
     inner = {s.var for s in walk(loop.body) if isinstance(s, For)}
     for condition, is_own, is_cheap in _conditions(loop.body):
         if is_own and loop.kind == "parallel":
@@ -231,6 +233,10 @@ def _cuts(loop: For, x: Expr, scope: Scope) -> Iterator[Expr]:
             for cut in _cuts_of(e, x, inner, intervals, known):
                 if not is_cheap or not any(isinstance(v, OpenVar) for v in variables(cut)):
                     yield cut
+
+
+def _is_tensorized(s: Stmt) -> bool:
+    return any(isinstance(x, For) and x.kind == "tensorized" for x in walk(s))
 
 
 def _own_conditions(s: Stmt) -> Iterator[Expr]:
