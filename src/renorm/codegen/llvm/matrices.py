@@ -21,12 +21,13 @@ from renorm.codegen.llvm.expressions import Expressions
 from renorm.codegen.llvm.nests import count, factors_of, first, is_zero, nest, slopes_of
 from renorm.codegen.llvm.ssa import I8, PTR, Function, Value
 from renorm.core import dtypes
+from renorm.core.machine import MatrixUnit
 from renorm.expr.nodes import Expr, Load, Var
 from renorm.expr.rewrite import loads
 from renorm.tir.nodes import Allocate, Buffer, For, Stmt, Store, children, expressions, walk
 
-ROWS, COLUMNS, ROW_BYTES = 16, 16, 64  # of a register; columns of float32
-SIDE = 2  # registers of C along rows, and along columns
+UNIT = MatrixUnit()
+ROWS, COLUMNS, SIDE = UNIT.rows, UNIT.columns, UNIT.side
 _A, _B = 4, 6  # the first registers of A and B; those of C are before them
 
 
@@ -40,7 +41,7 @@ class _Register:
 
 @dataclass(frozen=True)
 class _Tile:
-    """What tensorized loops compute of a buffer of scope tile."""
+    """The registers that a buffer of scope tile is held in."""
 
     registers: tuple[_Register, ...]
     columns: tuple[int, ...]  # of registers side by side
@@ -95,14 +96,14 @@ class Matrices:
         self._held = set[Buffer]()
 
     def begin(self, s: Allocate) -> bool:
-        """Where accumulators begin to live: registers get the shapes that the products need. Returns whether registers
-        hold them."""
+        """Give registers the shapes that accumulators need, where these begin to live; return whether registers hold
+        them."""
         parts = [_part_of(loop, s.buffer) for loop in _tensorized(s.body) if _touches(loop, s.buffer)]
         is_alone = not any(_touches(x, s.buffer) for x in _plain(s.body))
         shapes = {p.tile.shape for p in parts if p is not None}
         depths = {p.depth for p in parts if isinstance(p, _Product)}
         fits = is_alone and None not in parts and len(shapes) == len(depths) == 1
-        if not fits or any(d % 2 or d > ROW_BYTES // 2 for d in depths):
+        if not fits or any(d % 2 or d > UNIT.depth for d in depths):
             return False
         self._configure(*shapes.pop(), depths.pop())
         self._held.add(s.buffer)
@@ -114,7 +115,7 @@ class Matrices:
             self._f.effect("call void @llvm.x86.tilerelease()")
 
     def emit(self, s: For) -> bool:
-        """Emits tensorized loops over what registers hold; returns whether they were such."""
+        """Emit tensorized loops over what registers hold; return whether they were such."""
         buffer = next((b for b in self._held if _touches(s, b)), None)
         part = None if buffer is None else _part_of(s, buffer)
         match part:
@@ -201,7 +202,7 @@ def _touches(s: Stmt, buffer: Buffer) -> bool:
 
 
 def _part_of(s: For, accumulators: Buffer) -> _Zero | _Move | _Product | None:
-    """What tensorized loops do with accumulators; None where there is no instruction for it."""
+    """Return what tensorized loops do with accumulators; None where there is no instruction for it."""
     loops, store = nest(s)
     if store is None:
         return None
@@ -243,8 +244,7 @@ def _tile_of(loops: Sequence[For], of_c: Mapping[Var, int]) -> _Tile | None:
         return None
     registers = [_Register(1, {})]
     if len(rows) == 1:
-        parts = -(-count(rows[0]) // ROWS)
-        heights = [-(-(count(rows[0]) - i) // parts) for i in range(parts)]
+        heights = UNIT.registers(1, count(rows[0]))
         registers = [_Register(h, {rows[0].var: sum(heights[:i])}) for i, h in enumerate(heights)]
     elif rows:
         outer, inner = rows

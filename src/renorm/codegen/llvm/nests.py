@@ -1,4 +1,4 @@
-"""What tensorized loops say: their indices, and the product of bfloat16 in them."""
+"""Reading tensorized loops: the store that they hold, slopes of its indices, and factors of bfloat16."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class Pairs:
         return value is not None
 
     def _sums(self, loops: Sequence[For], store: Store) -> tuple[Storage, Expr]:
-        """Where they lie."""
+        """Return where sums lie in memory."""
         index = Ramp(first(store.index, loops), as_expr(1), count(loops[0]))
         return self._x.memory.places[store.buffer], index
 
@@ -77,7 +77,7 @@ class Pairs:
         return self._f.pure(f"call {c.type} {name}({c.typed}, {pairs[0].typed}, {pairs[1].typed})", c.type, c, *pairs)
 
     def _moves(self, e: Expr, loops: Sequence[For]) -> tuple[int, int] | None:
-        """How far what is read moves with each of two loops; None where it is not read, or not evenly."""
+        """Return how far what is read moves with each of two loops; None where it is not read, or not evenly."""
         slopes = slopes_of(e.indices[0], loops) if isinstance(e, Load) else None
         return (slopes[loops[0].var], slopes[loops[1].var]) if slopes else None
 

@@ -30,7 +30,6 @@ from renorm.topi.layout import Blocking
 
 STRIPS, ROWS = 8, 8  # of a plane for threads to share, and of one strip, beside which a border of padding is little
 FEWEST = 8  # channels, and terms of a sum, that are worth an instruction for 16 and 32
-_SCHEDULES = ("convolution", "transposed_convolution", "gemm")  # that know the unit
 
 
 def panels(axis: int, summed: int, channels: int, block: int, target: Target, taps: int = 1) -> Blocking | None:
@@ -66,7 +65,9 @@ def panels_of(node: Node, index: int, layout: Layout | None, target: Target) -> 
     shape = node.output.shape
     planes = shape[2:] if is_blocked else shape[-2:-1]
     is_dilated = any(d > 1 for d in node.op.values.get("dilations") or ())
-    if node.op.scheduled_as not in _SCHEDULES or (is_dilated and node.op.scheduled_as == "transposed_convolution"):
+    if node.op.scheduled_as not in products.SCHEDULES or (
+        is_dilated and node.op.scheduled_as == "transposed_convolution"
+    ):
         return None
     if axis is None or summed is None or weight is None or layout is None or not is_static((*weight.shape, *planes)):
         return None

@@ -18,17 +18,15 @@ from renorm.expr.nodes import Binary, Cast, Expr, Load, Reduce
 from renorm.graph.ir import Node
 from renorm.graph.layout import Layout
 from renorm.ops.schedules import cpu_injective, structure
-from renorm.ops.schedules.products import sum_loops, terms
+from renorm.ops.schedules.products import SCHEDULES, sum_loops, terms
 from renorm.topi import layout
 from renorm.topi.layout import Blocking
-
-_SCHEDULES = ("convolution", "transposed_convolution", "gemm")  # that know pairs
 
 
 def pairs_of(node: Node, index: int, data: Layout | None, target: Target) -> Blocking | None:
     """Return how memory holds the constant weight of a node, operand `index`, for products of pairs; None where there
     are none. data: how memory holds what it is multiplied with, in bfloat16."""
-    if not Machine.of(target).pairs or node.op.scheduled_as not in _SCHEDULES or data is None:
+    if not Machine.of(target).pairs or node.op.scheduled_as not in SCHEDULES or data is None:
         return None
     types, weight, is_blocked = node.operand_types(), node.inputs[index], data.axis == 1
     axis = node.op.channel_axis(index, types)

@@ -13,6 +13,7 @@ from renorm.ops.schedules import structure, tiles
 from renorm.ops.schedules.tiles import Tile, choose_tile
 from renorm.topi import layout
 
+SCHEDULES = ("convolution", "transposed_convolution", "gemm")  # that know instructions on bfloat16, as ops name them
 MAIN_TAGS = frozenset({"conv", "conv_transpose", "matmul"})
 
 
