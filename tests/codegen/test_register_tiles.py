@@ -11,6 +11,7 @@ import pytest
 from tests.codegen.native import HOST, Native, program
 
 from renorm.codegen.llvm import assembly, compile_kernel
+from renorm.codegen.llvm.rounds import MOST
 from renorm.expr.nodes import Broadcast, Expr, Load, Ramp, Var, binary, const
 from renorm.targets import find
 from renorm.tir.nodes import Allocate, Buffer, For, Kernel, Let, Seq, Stmt, Store
@@ -92,7 +93,8 @@ def test_the_product_is_right(rows: int, vectors: int) -> None:
 @pytest.mark.skipif(LANES != 16, reason="the tile is for vectors of 16 floats")
 def test_the_hot_loop_does_not_touch_the_stack(rows: int, vectors: int, step: int) -> None:
     compiled = compile_kernel(product(rows, vectors, 64, step, 1), AVX512)
-    assert assembly(compiled, AVX512).count("vfmadd") == rows * vectors * step
+    together = max(n for n in (1, 2, 4, 8, 16) if n == 1 or n * step * rows * vectors <= MOST)
+    assert assembly(compiled, AVX512).count("vfmadd") == rows * vectors * step * together
     assert compiled.spills == 0
 
 

@@ -8,12 +8,14 @@ import pytest
 from tests.codegen.native import HOST, Native, program
 
 import renorm
-from renorm import ops
-from renorm.codegen.llvm import compile_kernel
+from renorm import ops, te
+from renorm.codegen.llvm import assembly, compile_kernel
+from renorm.codegen.llvm.rounds import written_out
 from renorm.codegen.llvm.ssa import I1, I64, Function, Value, constant
-from renorm.expr.nodes import Binary, Call, Load, Ramp, const
+from renorm.expr.nodes import Binary, Call, Load, Ramp, Var, const
 from renorm.graph.ir import Graph
-from renorm.tir.nodes import Buffer, Store
+from renorm.targets import find
+from renorm.tir.nodes import Buffer, For, Seq, Stmt, Store
 
 TARGETS = ["llvm -mtriple=x86_64-linux-gnu -mcpu=znver4", "llvm -mtriple=x86_64-linux-gnu -mcpu=haswell"]
 
@@ -36,7 +38,7 @@ def test_a_loop_of_known_length_has_weights(start: int, end: int, goes_on: int) 
     with f.loop(constant(I64, start), constant(I64, end), at_least_once=True):
         pass
     assert "!prof" in f.text()
-    assert list(f.rounds) == [goes_on + 1]
+    assert f.metadata[f"!{goes_on + 1}"].endswith(f"i32 {goes_on}, i32 1}}")
 
 
 def test_a_loop_of_unknown_length_has_none() -> None:
@@ -44,7 +46,54 @@ def test_a_loop_of_unknown_length_has_none() -> None:
     with f.loop(constant(I64, 0), Value("%n", I64), at_least_once=False):
         pass
     assert "!prof" not in f.text()
-    assert not f.rounds
+    assert not any("branch_weights" in text for text in f.metadata.values())
+
+
+def sums(rows: int, rounds: int, *others: Stmt, scope: str = "register") -> For:
+    """total[i] += x[k], for k in rounds, rows i written out, in vectors of eight."""
+    total, x, k = Buffer("total", "float32", rows * 8, scope), Buffer("x", "float32", rounds * 8), Var("k")
+    value = Load(x, [Ramp(k * 8, const(1), 8)])
+    stores = [
+        Store(total, at, Binary("+", Load(total, [at]), value))
+        for at in (Ramp(const(8 * i), const(1), 8) for i in range(rows))
+    ]
+    return For(k, const(0), const(rounds), "serial", Seq((*stores, *others)))
+
+
+@pytest.mark.parametrize(
+    ("rows", "rounds", "together"),
+    [(16, 16, 8), (24, 16, 4), (28, 16, 4), (12, 8, 4), (12, 96, 8), (12, 7, 1), (12, 9, 3), (200, 16, 1), (4, 2, 1)],
+)
+def test_rounds_stand_together_as_far_as_they_are_few(rows: int, rounds: int, together: int) -> None:
+    assert written_out(sums(rows, rounds), 32) == together
+
+
+def test_what_is_no_sum_in_registers_stands_alone() -> None:
+    memory = Buffer("y", "float32", 8)
+    assert written_out(sums(12, 16, scope="local"), 32) == 1
+    at = Ramp(const(0), const(1), 8)
+    assert written_out(sums(12, 16, Store(memory, at, Load(memory, [at]))), 32) == 1
+
+
+def test_sums_of_rows_beyond_the_last_tile_are_not_computed() -> None:
+    """13 rows in tiles of 4, and a sum of two loops: the last tile has one row."""
+    x, w = te.placeholder((13, 9), name="x"), te.placeholder((9, 16), name="w")
+    k = te.reduce_axis((0, 9), name="k")
+    y = te.compute((13, 16), lambda i, j: te.sum(x[i, k] * w[k, j], axis=k), name="y")
+    s = te.create_schedule(y.op)
+    sums = s.cache_write(y, "register")
+    tile, row = s[y].split(y.op.axis[0], factor=4)
+    s[y].reorder(tile, row, y.op.axis[1])
+    s[y].unroll(row)
+    s[y].vectorize(y.op.axis[1])
+    s[sums].compute_at(s[y], tile)
+    i, j = s[sums].op.axis
+    outer, inner = s[sums].split(s[sums].op.reduce_axis[0], factor=3)
+    s[sums].reorder(outer, inner, i, j)
+    s[sums].unroll(i)
+    s[sums].vectorize(j)
+    target = find(TARGETS[0])
+    assert assembly(compile_kernel(te.lower(s, [x, w, y]), target), target).count("vfmadd") == 4 + 1
 
 
 @pytest.mark.parametrize("follows", [False, True])

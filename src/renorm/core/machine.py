@@ -18,23 +18,54 @@ from math import inf
 from renorm.core.host import host_cache_bytes, host_cpu
 from renorm.core.target import Target
 
-# CPUs that begin half as many products and loads of 64 bytes per cycle as of 32 bytes, by LLVM's name and by Linux's
-_HALVES, _HALVES_HERE = frozenset({"znver4"}), ("AuthenticAMD", "25")
-# CPUs that begin products of pairs of bfloat16 as often as multiply-adds, which are half as many products: by LLVM's
-# name, and by vendor, or vendor, family and model, as Linux tells it. Zen 4 was measured (twice as fast as float32:
-# github.com/iree-org/iree/pull/15089); Cooper Lake and Zen 5 are taken to be alike. Others that have such instructions
-# (Sapphire Rapids: 0.60 ns against 0.149) take four times as long for one.
-_PAIRS, _PAIRS_HERE = frozenset({"cooperlake", "znver4", "znver5"}), ("AuthenticAMD", ("GenuineIntel", "6", "85"))
-_LATENCY_OF_PAIRS = 6.5  # cycles of such a product, as below
 _LATENCY = 4.5  # cycles of a multiply-add; half of one more than makers say: schedulers are not perfect
+_LATENCY_OF_PAIRS = 6.5  # the same of a product of pairs
 _ISSUE = 4.0  # instructions that begin per cycle in a loop that LLVM has ordered; machines say 4 to 8
-# Bytes per cycle that one core reads from beginning to end of the second and third cache; Zen 5: 33 and 23
-_RATES = 32.0, 16.0
-_MEMORY = 8.0  # the same of memory, where weights are asked for ahead; Zen 5: 8 to 10 for one core, 6 for each of two
 _LATE = 0.1  # the part of the time for bytes that come while something is computed, for which that waits all the same
 _FEWEST = 10  # rows that a matrix instruction takes the time of at least
 _START = 16  # cycles of a step of a tile besides, which hold against many small tiles
 FILL = 0.75  # of a cache that is left for what shall stay: something passes through it meanwhile
+
+
+@dataclass(frozen=True)
+class Core:
+    """What is measured of a kind of cores. halves: whether it begins half as many products and loads of 64 bytes per
+    cycle as of 32 bytes. pairs: whether products of pairs of bfloat16 begin as often as multiply-adds, which are half
+    as many products. rates: bytes per cycle that it reads from beginning to end of the second and third cache; memory:
+    the same, where weights are asked for ahead. loaded: of a product of 64 bytes, what a load costs that is hidden;
+    weight: times as much that one of a vector of weights costs, from beyond the first cache."""
+
+    halves: bool = False
+    pairs: bool = False
+    rates: tuple[float, float] = (32.0, 16.0)
+    memory: float = 8.0
+    loaded: float = 0.05
+    weight: float = 2.0
+
+
+_OTHER = Core()  # Zen 2, Zen 3 and whatever is not named: they have no vectors of 64 bytes
+# Measured on both; Zen 5: 33 and 23 bytes, memory 8 to 10 for one core, 6 for each of two. Pairs were measured on Zen 4
+# (twice as fast as float32: github.com/iree-org/iree/pull/15089); Zen 5 and Cooper Lake are taken to be alike.
+_ZEN4, _ZEN5 = Core(halves=True, pairs=True), Core(pairs=True)
+# Sapphire Rapids: 50 bytes, 8.5 and 4.5. Loads hold back products of 64 bytes, though they begin on other ports. Cycles
+# of a round of r x n products, operands in the first cache, and of weights in the second: 4 x 4 9.3, 10.4 (not 8);
+# 6 x 4 13.2, 14.2 (12); 14 x 2 16.3, 16.5 (14); 28 x 1 17.5, 18.6 (14). Of 32 bytes, 6 x 2 takes 6.0 (6). A product of
+# pairs takes four times as long as a multiply-add (0.60 ns, 0.149).
+_XEON = Core(rates=(50.0, 8.5), memory=4.5, loaded=0.26, weight=3.0)
+_COOPER_LAKE = replace(_XEON, pairs=True)
+# by LLVM's name, and by vendor, or vendor, family and model, as Linux tells it
+_CORES = {
+    **dict.fromkeys(("skylake-avx512", "cascadelake", "icelake-server", "sapphirerapids", "graniterapids"), _XEON),
+    "cooperlake": _COOPER_LAKE,
+    "znver4": _ZEN4,
+    "znver5": _ZEN5,
+}
+_CORES_HERE = {
+    ("GenuineIntel", "6", "85"): _COOPER_LAKE,
+    ("GenuineIntel",): _XEON,
+    ("AuthenticAMD", "25"): _ZEN4,
+    ("AuthenticAMD",): _ZEN5,
+}
 
 
 @dataclass(frozen=True)
@@ -82,7 +113,8 @@ class MatrixUnit:
 class Machine:
     """A core. vector_bytes, registers: of vector registers. products, loads: of vectors, that begin per cycle; issue:
     of all instructions. latency: cycles of a multiply-add. caches: from the nearest on; memory: what is behind.
-    matrix: for bfloat16; pairs: whether vectors of pairs of it are multiplied twice as fast as float32."""
+    matrix: for bfloat16; pairs: whether vectors of pairs of it are multiplied twice as fast as float32. loaded: of a
+    product, what a load costs beside it; weight: times as much that one of a vector of weights costs."""
 
     vector_bytes: int
     registers: int
@@ -94,6 +126,8 @@ class Machine:
     memory: Level
     matrix: MatrixUnit | None = None
     pairs: bool = False
+    loaded: float = Core.loaded
+    weight: float = Core.weight
 
     @staticmethod
     def of(target: Target) -> Machine:
@@ -119,21 +153,40 @@ class Machine:
         """`step` over what r*n products take at least."""
         return self.step(r, n, weights) * self.products / (r * n)
 
+    def hidden(self, r: int, n: int, weight: float = 0.0) -> float:
+        """Return what a product costs for the loads of a step that is not longer for them. weight: of a vector of
+        weights, where it is another one."""
+        return self.loaded * (r + (weight or self.weight) * n) / (r * n)
+
 
 @cache
 def _of(target: Target) -> Machine:
-    width = target.vector_bytes
-    lines = host_cpu().splitlines() if target.is_host else []
-    facts = {k.strip(): v.strip() for k, _, v in (line.partition(":") for line in lines)}
-    kind = facts.get("vendor_id"), facts.get("cpu family"), facts.get("model")
-    is_halved = target.cpu in _HALVES or kind[:2] == _HALVES_HERE
-    gains = target.cpu in _PAIRS or kind[0] in _PAIRS_HERE or kind in _PAIRS_HERE
-    pairs = gains and target.has_pairs and not target.has_tiles
-    begun = 1.0 if is_halved and width == 64 else 2.0
+    width, core = target.vector_bytes, _core(target)
+    begun = 1.0 if core.halves and width == 64 else 2.0
     here = host_cache_bytes if target.is_host else (lambda level: 0)  # by level
     sizes = here(1) or 32 << 10, target.cache_bytes, here(3) or 2 << 20
-    caches = tuple(Level(nbytes, rate) for nbytes, rate in zip(sizes, (inf, *_RATES), strict=True))
-    matrix = MatrixUnit() if target.has_tiles else None
+    caches = tuple(Level(nbytes, rate) for nbytes, rate in zip(sizes, (inf, *core.rates), strict=True))
+    loads = core if width == 64 else _OTHER
     return Machine(
-        width, target.vector_registers, begun, begun, _ISSUE, _LATENCY, caches, Level(inf, _MEMORY), matrix, pairs
+        width,
+        target.vector_registers,
+        begun,
+        begun,
+        _ISSUE,
+        _LATENCY,
+        caches,
+        Level(inf, core.memory),
+        MatrixUnit() if target.has_tiles else None,
+        core.pairs and target.has_pairs and not target.has_tiles,
+        loads.loaded,
+        loads.weight,
     )
+
+
+def _core(target: Target) -> Core:
+    if not target.is_host:
+        return _CORES.get(target.cpu, _OTHER)
+    lines = (line.partition(":") for line in host_cpu().splitlines())
+    facts = {key.strip(): value.strip() for key, _, value in lines}
+    kind = tuple(facts.get(key, "") for key in ("vendor_id", "cpu family", "model"))
+    return next((_CORES_HERE[kind[:n]] for n in (3, 2, 1) if kind[:n] in _CORES_HERE), _OTHER)

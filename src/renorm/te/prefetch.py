@@ -5,10 +5,11 @@
     round number r asks for     element number r*elements//rounds of those of the next round, and the lines from there
                                 to where round r + 1 begins
 
-The statement stands at the beginning of the innermost loop around T that is not written out. Which loops are within is
-read from their order: an axis that was fused is a digit of the fused loop, so that the next round is that of the axis,
-whichever thread computes it; after the last round comes what lies behind. Where what a round reads is no run of memory,
-and where sizes are open, by which each round would divide, a hint is left out.
+The statement stands at the beginning of the innermost loop around T that is not written out, or of a loop of T around
+that, where its rounds ask for a line or a few: to ask costs a division. Which loops are within is read from their
+order: an axis that was fused is a digit of the fused loop, so that the next round is that of the axis, whichever thread
+computes it; after the last round comes what lies behind. Where what a round reads is no run of memory, and where sizes
+are open, by which each round would divide, a hint is left out.
 """
 
 from __future__ import annotations
@@ -31,25 +32,25 @@ from renorm.te.tensor import IterVar, Tensor
 from renorm.tir.nodes import Buffer, Prefetch
 
 LINE = 64  # bytes
+FEW = 4  # lines that one round asks for where it may be an outer one: a core waits for some ten at a time
 MOST = 16  # lines that one round may ask for: more are no asking meanwhile
 
 
 class _Counted(NamedTuple):
-    """A loop, or a part of a fused one: what it counts to, and its value. is_round: it is not written out."""
+    """A loop, or a part of a fused one: what it counts to, and its value. loop: where it is not written out."""
 
     value: Linear
     extent: Linear
-    is_round: bool
+    loop: Loop | None
 
 
 class _Path(NamedTuple):
-    """The loops around an element that a stage computes: those around an axis, the value of that, those within.
-    innermost: the last one that is not written out; None where there is none, or some are of a GPU."""
+    """The loops around an element that a stage computes: those around an axis, the value of that, those within. None of
+    them has rounds where some are of a GPU."""
 
     around: list[_Counted]
     value: Linear
     within: list[_Counted]
-    innermost: Loop | None
 
 
 def hints(
@@ -77,23 +78,28 @@ def hints(
         if reads and around is not None:
             panel = _panel(algebra, around, reads)
             break
-    if panel is None or path.innermost is None:
+    if panel is None:
         return None
-    extents = [c.extent.number for c in path.within if c.is_round]
-    counts = [n for n in extents if n is not None]
-    rounds, line = prod(counts), LINE // dtypes.itemsize(buffer.dtype)
-    if len(counts) < len(extents) or not rounds or panel.run < line:
+    rounds = [c for c in path.within if c.loop is not None]
+    counts, line = [c.extent.number or 0 for c in rounds], LINE // dtypes.itemsize(buffer.dtype)
+    if not rounds or 0 in counts or panel.run < line:
         return None
-    step = Fraction(panel.elements, rounds)
+    while len(rounds) > 1 and line * prod(counts) > panel.elements <= FEW * line * prod(counts[:-1]):
+        outer = rounds[-2].loop
+        if outer is rounds[-1].loop or not any(outer is x and x.is_emitted for x in nest.loops):
+            break
+        rounds.pop()
+        counts.pop()
+    step, last = Fraction(panel.elements, prod(counts)), rounds[-1].loop
     lines = ceil(step / line)
-    if lines > MOST:
+    if lines > MOST or last is None:
         return None
     number = ZERO
-    for c, n in zip((c for c in path.within if c.is_round), counts, strict=True):
+    for c, n in zip(rounds, counts, strict=True):
         number = number * n + c.value
     done = _divided(algebra, number * step.numerator, step.denominator)
     asked = (panel.element(algebra, done.offset(i * line)).offset(panel.distance * offset) for i in range(lines))
-    return path.innermost, [Prefetch(buffer, algebra.value(form)) for form in asked]
+    return last, [Prefetch(buffer, algebra.value(form)) for form in asked]
 
 
 def _divided(algebra: LoopAlgebra, form: Linear, by: int, op: str = "//") -> Linear:
@@ -164,7 +170,7 @@ def _path(algebra: LoopAlgebra, nest: Nest, nests: Mapping[Tensor, Nest], axis: 
     """Return the loops around `nest`, and its own, in their order; None where the axis is none of them."""
     inner = [x for x in nest.path if x.is_emitted and x.kind not in ("unrolled", "vectorized", "tensorized")]
     innermost = None if not inner or any(loop.kind in GPU_AXES for loop in nest.path) else inner[-1]
-    around, within, value, is_round = list[_Counted](), list[_Counted](), None, True
+    around, within, value, is_round = list[_Counted](), list[_Counted](), None, innermost is not None
     for of, loops in _levels(nest, nests):
         values = axis_values(of.stage, of.extents, {loop.axis: loop.value for loop in of.loops}, algebra)
         for loop in loops:
@@ -172,9 +178,10 @@ def _path(algebra: LoopAlgebra, nest: Nest, nests: Mapping[Tensor, Nest], axis: 
                 if a is axis:
                     value = values[a]
                 else:
-                    (around if value is None else within).append(_Counted(values[a], of.extents[a], is_round))
+                    counted = _Counted(values[a], of.extents[a], loop if is_round else None)
+                    (around if value is None else within).append(counted)
             is_round = is_round and loop is not innermost
-    return None if value is None else _Path(around, value, within, innermost)
+    return None if value is None else _Path(around, value, within)
 
 
 def _levels(nest: Nest, nests: Mapping[Tensor, Nest]) -> list[tuple[Nest, Sequence[Loop]]]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import inf
 
-from renorm.codegen.llvm import types
+from renorm.codegen.llvm import rounds, types
 from renorm.codegen.llvm.expressions import Expressions
 from renorm.codegen.llvm.matrices import Matrices
 from renorm.codegen.llvm.memory import NONTEMPORAL, Storage
 from renorm.codegen.llvm.pairs import Pairs
-from renorm.codegen.llvm.ssa import I8, I64, PTR, Function, Value, constant, weights_of
+from renorm.codegen.llvm.ssa import I8, I64, PTR, Function, Value, constant
 from renorm.codegen.llvm.subtarget import subtarget
 from renorm.codegen.llvm.turned import Turns
 from renorm.codegen.phases import Phase
@@ -51,18 +51,17 @@ def module(
     scratch, stride = _scratch_offsets(phases)
     functions: list[str] = []
     tables: dict[str, str] = {}
-    rounds: set[int] = set()
+    metadata: dict[str, str] = {}
     for k, phase in enumerate(phases):
         emitter = _PhaseEmitter(k, kernel, target, (*kernel.params, *workspaces), scratch, stride)
         functions.append(emitter.emit(phase))
         tables.update(emitter.f.tables)
-        rounds |= emitter.f.rounds
+        metadata.update(emitter.f.metadata)
     attributes = ["nounwind", '"no-builtins"', '"no-jump-tables"="true"', f'"tune-cpu"="{subtarget(target).tuned}"']
     if target.vector_bytes == 64:  # else LLVM would prefer half of the register
         attributes += ['"prefer-vector-width"="512"', '"min-legal-vector-width"="512"']
     tail = f"attributes #0 = {{ {' '.join(attributes)} }}\n!0 = !{{}}\n!{NONTEMPORAL} = !{{i32 1}}\n"
-    weights = "\n".join(weights_of(n)[1] for n in sorted(rounds))
-    return "\n\n".join([*tables.values(), *functions, tail + weights]), stride
+    return "\n\n".join([*tables.values(), *functions, tail + "\n".join(metadata.values())]), stride
 
 
 def _on_stack(buffer: Buffer) -> bool:
@@ -119,6 +118,7 @@ class _PhaseEmitter:
         self.f = Function(f"phase{number}", parameters, "#0", target.vector_bytes == 64)
         self._kernel = kernel
         self.x = Expressions(self.f, propagates=target.machine == "aarch64")
+        self._vector_bytes = target.vector_bytes
         self._matrices = Matrices(self.f, self.x) if target.has_tiles else None
         self._pairs = Pairs(self.f, self.x) if target.has_pairs else None
         self._turns = Turns(self.f, self.x) if target.has_tiles else None
@@ -250,7 +250,8 @@ class _PhaseEmitter:
         entered = indices.form_span(extent)[0] > 0
         end = start + extent
         bounds = indices.form_span(start)[0], indices.form_span(end.offset(-1))[1]
-        with self.f.loop(indices.value(start), indices.value(end), at_least_once=entered) as i:
+        several = rounds.written_out(s, self._vector_bytes)
+        with self.f.loop(indices.value(start), indices.value(end), entered, several) as i:
             self._enter(s.body)
             indices.bindings[s.var] = indices.form_of(i, bounds)
             self.statement(s.body)

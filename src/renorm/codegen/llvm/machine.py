@@ -15,13 +15,14 @@ from renorm.runtime import elf
 # Bytes that LLVM takes at most for any kernel, and for each byte of its text; where there are none, it ends the process
 ROOM, ROOM_PER_BYTE = 8 << 20, 64
 
-# What the emitter leaves to LLVM, in order. Not in it, on purpose: the loop and SLP vectorizers and unrolling
-# (schedules decide), loop-idiom and memcpy-opt (they call the C library).
+# What the emitter leaves to LLVM, in order. Not in it, on purpose: the loop and SLP vectorizers (schedules decide),
+# loop-idiom and memcpy-opt (they call the C library).
 PASSES = (
     "sroa",  # buffers of register scope become values
+    "loop_unroll",  # as the emitter says of each loop
     "instruction_combine",
     "simplify_cfg",
-    "dead_code_elimination",
+    "aggressive_dce",  # sums that nobody stores, round loops in loops: of the pixels beyond a last tile
 )
 
 

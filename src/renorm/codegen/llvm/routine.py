@@ -199,6 +199,7 @@ def routine(symbol: str = "", apart: bool = False) -> Callable[[Callable[..., Wo
 def module_text(arch: str, *roots: Definition) -> str:
     """Return LLVM IR of the routines `roots`, which others find by their names, and of all that they call."""
     written, known, pending = dict[str, str](), dict[str, Definition](), list(roots)
+    metadata: dict[str, str] = {}
     while pending:
         definition = pending.pop()
         if known.setdefault(definition.name, definition) is not definition:
@@ -206,5 +207,6 @@ def module_text(arch: str, *roots: Definition) -> str:
         if definition.name not in written:
             f = definition.written(arch, definition in roots)
             written[definition.name] = f.text()
+            metadata.update(f.metadata)
             pending.extend(f.callees)
-    return "\n\n".join(written.values())
+    return "\n\n".join([*written.values(), *metadata.values()])

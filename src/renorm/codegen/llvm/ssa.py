@@ -128,6 +128,14 @@ def weights_of(rounds: int) -> tuple[str, str]:
     return name, f'{name} = !{{!"branch_weights", i32 {rounds - 1}, i32 1}}'
 
 
+def written_out(rounds: int) -> tuple[str, str]:
+    """(name, definition) of the metadata of a loop, so many rounds of which LLVM writes out one after the other; of 1
+    it leaves the loop alone."""
+    name = f"!{(1 << 30) + rounds}"  # beyond those of weights
+    what = f'!"llvm.loop.unroll.count", i32 {rounds}' if rounds > 1 else '!"llvm.loop.unroll.disable"'
+    return name, f"{name} = distinct !{{{name}, !{{{what}}}}}"
+
+
 def _to_float32(x: float) -> float:
     try:
         return struct.unpack("<f", struct.pack("<f", x))[0]
@@ -187,7 +195,7 @@ class Function:
         self.blocks: list[Block] = [self.entry]
         self.allocations: list[str] = []
         self.tables: dict[str, str] = {}  # constant arrays that the module must define, by name
-        self.rounds: set[int] = set()  # how often loops run, of which the module must define the weights
+        self.metadata: dict[str, str] = {}  # that the module must define, by name
         self.regions: list[Region] = [Region(self.entry, hoists=False)]
         self._ends: list[Block] = []  # of the loops without end that are being written
         self._is_early = False
@@ -221,9 +229,10 @@ class Function:
         self.regions.pop()
 
     @contextmanager
-    def loop(self, start: Value, end: Value, at_least_once: bool) -> Generator[Value, None, None]:
+    def loop(self, start: Value, end: Value, at_least_once: bool, at_a_time: int = 1) -> Generator[Value, None, None]:
         """for i in [start, end), step 1, of type i64; yields i. A test in front is left out where it runs at least
-        once. LLVM is told how often it runs, where that is known: which values stay in registers depends on it.
+        once. LLVM is told how often it runs, where that is known: which values stay in registers depends on it; and how
+        many rounds to write out at a time.
         """
         outer = self.regions[-1]
         before = outer.block
@@ -238,8 +247,8 @@ class Function:
         latch.terminator = f"br i1 {again.text}, label %{body.label}, label %{after.label}"
         if start.number is not None and end.number is not None:
             rounds = min(max(2, int(end.number) - int(start.number)), 1 << 30)
-            self.rounds.add(rounds)
-            latch.terminator += f", !prof {weights_of(rounds)[0]}"
+            latch.terminator += f", !prof {self._described(weights_of(rounds))}"
+        latch.terminator += f", !llvm.loop {self._described(written_out(at_a_time))}"
         body.phis.append(
             f"{variable.text} = phi i64 [ {start.text}, %{before.label} ], [ {following.text}, %{latch.label} ]"
         )
@@ -251,6 +260,11 @@ class Function:
             entered = self.compare("icmp slt", start, end)
             before.terminator = f"br i1 {entered.text}, label %{body.label}, label %{after.label}"
         outer.block = after
+
+    def _described(self, metadata: tuple[str, str]) -> str:
+        """The name of metadata that the module is to define."""
+        name, self.metadata[name] = metadata
+        return name
 
     @contextmanager
     def forever(self) -> Generator[None, None, None]:

@@ -13,6 +13,7 @@ from renorm.ops.schedules import structure, tiles
 from renorm.ops.schedules.tiles import Tile, choose_tile
 from renorm.topi import layout
 
+ROUNDS = 16  # of a sum without blocks that are a loop of their own
 SCHEDULES = ("convolution", "transposed_convolution", "gemm")  # that know instructions on bfloat16, as ops name them
 MAIN_TAGS = frozenset({"conv", "conv_transpose", "matmul"})
 
@@ -44,9 +45,12 @@ def blocks_summed(main: te.Tensor) -> list[int]:
 
 
 def sum_loops(s: te.Schedule, stage: te.Tensor, blocks: Sequence[int]) -> list[te.IterVar]:
-    """The loops of a sum: blocks outside, in the order of the axes, then what is inside of a block."""
+    """The loops of a sum: blocks outside, in the order of the axes, then what is inside of a block. A sum over one axis
+    without blocks is cut, too: weights are asked for once in several rounds."""
     outer, inner = list[te.IterVar](), list[te.IterVar]()
     for axis, lanes in zip(list(s[stage].op.reduce_axis), blocks, strict=True):
+        if len(blocks) == 1 and lanes == 1 and is_static([axis.extent]) and axis.extent % ROUNDS == 0:
+            lanes = ROUNDS
         if lanes == 1:
             outer.append(axis)
             continue

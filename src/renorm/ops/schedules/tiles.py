@@ -27,9 +27,6 @@ HALF = 8  # elements of 32 bytes
 WIDE = 4  # vectors beside each other: weights come from the second-level cache, numbers from the first
 MANY = 7  # where few pixels are enough: numbers are expensive to spread with 16 registers, and halves begin two a cycle
 RAGGED = 1.03  # times as much a tile may cost whose code needs no version for the last pixels, or vectors
-# Of a product, what a load costs that is hidden, as it leaves less to spare; and times as much a load of weights, from
-# beyond the first-level cache
-LOADED, WEIGHT = 0.05, 2.0
 
 
 def choose_tile(
@@ -62,7 +59,7 @@ def choose_tile(
                 for a, rows in parts(pixels, r, is_cut)
                 for b, wide in parts(vectors, n, is_cut)
             )
-            now = cycles * machine.products / (pixels * vectors) + LOADED * (r + WEIGHT * n) / (r * n)
+            now = cycles * machine.products / (pixels * vectors) + machine.hidden(r, n)
             now *= RAGGED ** (is_cut and (vectors % n > 0) + (pixels % r > 0))
             if now < cost:
                 best, cost = Tile(r, n), now

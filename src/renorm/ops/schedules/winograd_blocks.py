@@ -83,7 +83,7 @@ def registers(
 def _cost(r: int, n: int, depth: int, machine: Machine, padded: float = 1.0) -> float:
     """Return what a product costs of r tiles by n vectors in registers. padded: times as many as are needed."""
     panel = n * machine.vector_bytes * depth
-    return padded * machine.slowness(r, n, panel) + tiles.LOADED * (r + WEIGHT * n) / (r * n)
+    return padded * machine.slowness(r, n, panel) + machine.hidden(r, n, WEIGHT)
 
 
 def _several(typical: Counts, is_open: Open) -> Iterator[Counts]:
@@ -191,8 +191,9 @@ class Work:
         if b.by_channels:
             data = 4 * self.planes * self.channels * every
             cost += memory.wait(8) / 2 * lanes / self.results  # stored by one core, loaded by another one
-            cost += shared.wait(4) * lanes / wide * max(0.0, 1 - self.own / data)
             reused = panel + per_block * wide
+            if data + reused > FILL * self.own:  # gone over again for each few channels, after all weights of those
+                cost += shared.wait(4) * lanes / wide
         else:
             reused = panel * groups + per_block * (wide + self.channels)
         home = memory if weights > NEAR * self.own and not b.by_channels else shared
