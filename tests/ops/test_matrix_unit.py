@@ -19,7 +19,7 @@ from renorm.core.target import Target
 from renorm.ops import schedules
 from renorm.ops.conv import Conv
 from renorm.ops.gemm import Gemm
-from renorm.ops.schedules import cpu_matrix
+from renorm.ops.schedules import cpu_matrix, paired_weights
 from renorm.targets import find
 from renorm.tir import interpret
 from renorm.tir.nodes import For, Kernel, walk
@@ -119,7 +119,7 @@ def convolutions(draw: st.DrawFn) -> Program:
     rng = np.random.default_rng(draw(whole(0, 2**32)))
     x = numbers(rng, draw(whole(1, 2)), channels, *plane)
     w = numbers(rng, results, channels, *kernel)
-    form = cpu_matrix.panels(0, 1, results, reads, AMX, kernel[1] if reads == channels else 1)
+    form = paired_weights.panels(0, 1, results, reads, AMX, kernel[1] if reads == channels else 1)
     assert form is not None
     x_blocks, y_blocks = (Blocking(((1, n),), dtype="bfloat16") for n in (reads, writes))
     bias = rng.standard_normal(results).astype(np.float32)
@@ -141,7 +141,7 @@ def test_convolutions(program: Program) -> None:
 @settings(max_examples=10, deadline=None)
 def test_products_of_matrices(rows: int, depth: int, columns: int, data: st.DataObject) -> None:
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
-    form = cpu_matrix.panels(1, 0, columns, depth, AMX)
+    form = paired_weights.panels(1, 0, columns, depth, AMX)
     assert form is not None
     operands = [
         numbers(rng, rows, depth),

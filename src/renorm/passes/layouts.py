@@ -17,7 +17,7 @@ from renorm.core.target import Target
 from renorm.graph import registry
 from renorm.graph.ir import Graph, Group, Node, Value
 from renorm.graph.layout import Accepts, Layout
-from renorm.ops.schedules import blocks, cpu_matrix
+from renorm.ops.schedules import blocks, paired_weights
 from renorm.passes.context import Context
 
 _DTYPES = ("float32", "float16", "bfloat16")  # what is computed in float32, whose lanes blocks have
@@ -71,7 +71,7 @@ def _of_a_matrix_unit(values: Sequence[Value], context: Context) -> Iterator[Lay
     yield Layout(1, unit.depth)
     channels = {v.shape[1] for v in values if v.rank > 2 and _is_rounded(v)}
     for n in sorted(n for n in channels if isinstance(n, int)):
-        if n % machine.lanes(4) and n % 2 == 0 and n >= cpu_matrix.FEWEST:
+        if n % machine.lanes(4) and n % 2 == 0 and n >= paired_weights.FEWEST:
             yield Layout(1, n)
 
 

@@ -23,8 +23,9 @@ from renorm.core.machine import Machine
 from renorm.core.target import Target
 from renorm.graph import registry
 from renorm.graph.deferred import Rounded
+from renorm.graph.held import held_weight_dtype
 from renorm.graph.ir import Graph, Group, Node, Value
-from renorm.graph.layout import Layout, held_weight_dtype
+from renorm.graph.layout import Layout
 from renorm.passes import layouts
 from renorm.passes.affine import given
 from renorm.passes.context import Context
