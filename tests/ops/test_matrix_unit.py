@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.codegen.native import HOST, run_native
@@ -130,6 +131,18 @@ def convolutions(draw: st.DrawFn) -> Program:
 @settings(max_examples=10, deadline=None)
 def test_convolutions(program: Program) -> None:
     check(program)
+
+
+@pytest.mark.parametrize(("groups", "channels", "results", "stride"), [(2, 32, 32, 1), (3, 64, 32, 2), (2, 32, 96, 1)])
+def test_groups_of_whole_blocks(groups: int, channels: int, results: int, stride: int) -> None:
+    rng = np.random.default_rng(groups)
+    x = numbers(rng, 2, groups * channels, 7, 19)
+    w = numbers(rng, groups * results, channels, 3, 3)
+    form = paired_weights.panels(0, 1, groups * results, 32, AMX)
+    assert form is not None
+    bias, blocks = rng.standard_normal(groups * results).astype(np.float32), Blocking(((1, 32),), dtype="bfloat16")
+    conv = Conv(strides=(stride, 1), pads=(1, 1, 1, 0), group=groups)
+    check(Program(conv, [x, w, bias], blocks, form, blocks, residual=stride == 1))
 
 
 @given(

@@ -4,7 +4,8 @@ A value that is held in bfloat16 is rounded where it is made, once, after all th
 it computes in float32 as before. A weight is held as the data that it is multiplied with. Rounding costs 2^-9 of a
 value at most, which averages out over the terms of a sum, and does not where
 
-    a value comes to a result as it is          results, and all that kernels read after which no product comes
+    a value comes to a result as it is          results, and all that kernels read after which no product comes, but
+                                                what they multiply with weights themselves: those sums stay float32
     little is computed of few numbers           small values, statistics: nothing is saved either
     errors grow or decide                       what `OpDef.wants_digits` names; what integers are made of, and of them
 
@@ -198,6 +199,8 @@ class _Reasons:
             elif n.op.is_statistic:
                 self._keep(n.outputs, "it holds statistics")
         if is_last:
+            multiplied = _multiplied(group)
+            read = [v for v in read if v not in multiplied]
             self._keep(read, f"no product comes after {group.name}, which reads it")
 
     def _keep(self, values: Iterable[Value | None], reason: str) -> None:
@@ -208,6 +211,18 @@ class _Reasons:
 
 def _is_product(group: Group) -> bool:
     return any(n.op.is_product for n in group.nodes)
+
+
+def _multiplied(group: Group) -> set[Value]:
+    """Return what a kernel reads and its product computes the data from that it multiplies with weights, and nobody
+    else in the kernel reads."""
+    found = set[Value]()
+    for n in group.nodes:
+        if (data := n.inputs[0] if n.inputs and _weights(n) else None) is not None:
+            before = _before(data, group)
+            makers = {n, *(v.producer for v in before if v.producer in group.nodes)}
+            found |= {v for v in before if all(u in makers for u in v.readers if u in group.nodes)}
+    return found
 
 
 def _before(v: Value, group: Group) -> list[Value]:

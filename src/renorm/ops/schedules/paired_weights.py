@@ -34,18 +34,25 @@ def held(node: Node, index: int, data: Layout | None, target: Target) -> Blockin
     types, weight, is_blocked = node.operand_types(), node.inputs[index], data.axis == 1
     axis = node.op.channel_axis(index, types)
     summed = node.op.summed_axis(index, types) if is_blocked else node.op.rows_axis(index, types)
+    groups = node.op.values.get("group", 1)
+    if groups > 1 and is_blocked and machine.matrix is not None and node.op.scheduled_as == "convolution":
+        summed = 1  # whole blocks of channels, or the unit does not take them
     if axis is None or summed is None or weight is None or not is_static(weight.shape):
         return None
     channels, depth, *window = static([weight.shape[axis], weight.shape[summed], *weight.shape[2:]])
     if machine.matrix is None:
         return vectors(axis, summed, channels, depth, data.lanes if is_blocked else None, target)
+    if groups > 1 and (depth % data.lanes or channels // groups % (machine.matrix.side * machine.matrix.columns)):
+        return None
     is_transposed = node.op.scheduled_as == "transposed_convolution"
     is_dilated = any(d > 1 for d in node.op.values.get("dilations") or ())
     if is_transposed and (is_dilated or channels % target.lanes(4)):
         return None
     if not is_static(node.output.shape[2:] if is_blocked else node.output.shape[-2:-1]):
         return None  # rows of a register have no conditions
-    is_whole = is_blocked and data.lanes == depth and node.op.scheduled_as == "convolution" and not is_dilated
+    is_whole = (
+        is_blocked and data.lanes == depth and groups == 1 and node.op.scheduled_as == "convolution" and not is_dilated
+    )
     return panels(axis, summed, channels, data.lanes if is_blocked else depth, target, window[-1] if is_whole else 1)
 
 
@@ -55,7 +62,7 @@ def panels(axis: int, summed: int, channels: int, block: int, target: Target, ta
     axis: of the channels of the result; summed: that which is summed over; block: how many of its elements lie side by
     side in the data; taps: of a row of a window, which do so too where a block is all of these elements."""
     unit = Machine.of(target).matrix
-    if unit is None or channels < FEWEST or channels % 2 or block % 2:
+    if unit is None or channels < 2 or block % 2:
         return None
     if max(terms_at_once(block, unit), terms_at_once(block * taps, unit)) < FEWEST:
         return None

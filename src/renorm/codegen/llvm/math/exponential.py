@@ -77,7 +77,7 @@ def exp(x: Lanes) -> Lanes:
     """Error below 1 ulp, results in the denormal range and overflow included.
 
     Where the result is 0 something else is computed first: an instruction whose result is below the normal range takes
-    150 cycles on Sapphire Rapids, and masked scores of attention are far below it."""
+    some 250 cycles on Sapphire Rapids, and masked scores of attention are far below it."""
     form = format_of(x)
     is_zero = x < form.exp_low
     inside = where(is_zero, 0.0, x)
