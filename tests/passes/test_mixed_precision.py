@@ -73,6 +73,20 @@ def test_what_stays_float32(middle: Any, reason: str) -> None:
     assert any(p.dtype == "bfloat16" for p in found.values())
 
 
+def test_a_sum_of_layers_that_a_norm_reads_stays_float32() -> None:
+    def of(is_sum: bool) -> dict[str, PrecisionRecord]:
+        g = Graph("rows")
+        x = ops.relu(ops.matmul(g.input("x", "float32", (1, 64, 96)), normal(96, 96)))
+        y = ops.matmul(ops.relu(ops.matmul(x, normal(96, 96))), normal(96, 96), name="sum")
+        y = ops.layer_norm(ops.add(y, x if is_sum else normal(96)), normal(96), normal(96))
+        g.outputs = [ops.matmul(ops.relu(y), normal(96, 96))]
+        return planned(g)[1]
+
+    assert [p.dtype for p in of(True).values()] == ["bfloat16", "bfloat16", "float32", "bfloat16"]
+    assert any("layers add to it" in p.reason for p in of(True).values())
+    assert {p.dtype for p in of(False).values()} == {"bfloat16"}
+
+
 def test_a_small_value_before_a_large_weight_is_worth_it() -> None:
     g = Graph("rows")
     y = ops.relu(ops.gemm(g.input("x", "float32", (1, 64)), normal(64, 1024)))
